@@ -1,0 +1,2 @@
+//! `nextn-bench`.
+fn main() {}

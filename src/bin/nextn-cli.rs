@@ -1,0 +1,2 @@
+//! `nextn-cli`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Safe ggml: tensors, weights, graphs and executors. The only logic with unsafe code.

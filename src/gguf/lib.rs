@@ -1,0 +1,1 @@
+//! GGUF files: a bounded zero-copy reader, shards, and a streaming writer.

@@ -1,0 +1,1 @@
+//! Sequence state: attention KV, recurrent and convolution state, transactions with rollback.

@@ -1,0 +1,1 @@
+//! Models: loading, blocks, one file per architecture, graphs of one pass.

@@ -1,0 +1,1 @@
+//! Text and tokens: vocabulary, byte-level BPE, chat templates, reply parsers.
