@@ -1,1 +1,74 @@
-fn main() {}
+//! Finds ggml's source, checks that the declarations fit it, compiles it into one static library. Each step lies in `build/`.
+//! Dependents read DEP_GGML_ROOT (the folder with `include` and `src`), DEP_GGML_INCLUDE and DEP_GGML_VERSION.
+
+#[path = "build/arm.rs"]
+mod arm;
+#[path = "build/compiler.rs"]
+mod compiler;
+#[path = "build/cpu.rs"]
+mod cpu;
+#[path = "build/declarations.rs"]
+mod declarations;
+#[path = "build/files.rs"]
+mod files;
+#[path = "build/metal.rs"]
+mod metal;
+#[path = "build/shaders.rs"]
+mod shaders;
+#[path = "build/source.rs"]
+mod source;
+#[path = "build/target.rs"]
+mod target;
+
+use std::path::Path;
+
+fn main() {
+    if let Err(message) = build() {
+        for line in message.lines() {
+            println!("cargo::error={line}");
+        }
+        std::process::exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    for path in ["build.rs", "build", "bindings.rs", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+
+    // Documentation needs the declarations only, and its builders have no network to fetch the source with.
+    let declarations_only = std::env::var_os("DOCS_RS").is_some();
+    let fresh = cfg!(feature = "buildtime-bindgen");
+    if declarations_only && !fresh {
+        return Ok(());
+    }
+
+    let target = target::Target::of_build_script();
+    println!("cargo::rustc-env=GGML_SYS_TARGET={}", target.triple);
+    let source = source::locate(Path::new("ggml/Cargo.toml"), &target.triple)?;
+    for path in source.watched() {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    if fresh {
+        declarations::generate(&source, &target.out_dir)?;
+    } else {
+        declarations::check(Path::new("bindings.rs"), &source)?;
+    }
+    if declarations_only {
+        return Ok(());
+    }
+
+    compiler::check(&target)?;
+    let mut groups = cpu::groups(&source, &target)?;
+    if target.metal() {
+        groups.extend(metal::groups(&source, &target)?);
+    }
+    compiler::library(&groups, &target)?;
+
+    println!("cargo::metadata=root={}", source.ggml.display());
+    println!("cargo::metadata=include={}", source.ggml.join("include").display());
+    println!("cargo::metadata=version={}", source.version);
+    Ok(())
+}

@@ -1,1 +1,12 @@
-//! ggml declarations.
+//! ggml's C interface as Rust declarations, linked with a ggml that the build script compiled. Owns no logic and no safety:
+//! the crate `ggml` is the one user. `bindings.rs` comes from `scripts/bindings.sh`; feature `buildtime-bindgen` makes it anew.
+
+#[allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals, clippy::all)]
+mod bindings {
+    #[cfg(not(feature = "buildtime-bindgen"))]
+    include!("bindings.rs");
+    #[cfg(feature = "buildtime-bindgen")]
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+pub use bindings::*;

@@ -1,0 +1,101 @@
+//! The C and C++ compilers: that they are there, the flags that all of ggml gets, many groups at once, one library.
+//! Knows nothing of what the files are.
+
+use crate::source::Source;
+use crate::target::Target;
+use std::path::PathBuf;
+
+/// Runs the compilers that `cc` picks on a line of code each.
+///
+/// # Errors
+/// A compiler that is missing or cannot find its own headers; the message says what to install.
+pub fn check(target: &Target) -> Result<(), String> {
+    for (cpp, language, file, code) in [
+        (false, "C", "probe.c", "#include <stdlib.h>\nint main(void) { return 0; }\n"),
+        (true, "C++", "probe.cpp", "#include <filesystem>\nint main() { return 0; }\n"),
+    ] {
+        let tool = tool(cpp)?;
+        let path = target.out_dir.join(file);
+        std::fs::write(&path, code).map_err(|e| format!("{}: {e}", path.display()))?;
+        let output = tool.to_command().arg("-fsyntax-only").arg(&path).output();
+        let name = tool.path().display();
+        let output = output.map_err(|e| missing(language, &format!("`{name}` did not start: {e}")))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(missing(
+                language,
+                &format!("`{name}` does not compile a line of {language}:\n{}", said.trim()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The compiler that `cc` picks for C++ or C.
+///
+/// # Errors
+/// None is found.
+pub fn tool(cpp: bool) -> Result<cc::Tool, String> {
+    let language = if cpp { "C++" } else { "C" };
+    with_standard(cpp).try_get_compiler().map_err(|e| missing(language, &e.to_string()))
+}
+
+/// `files` of one language, with what every part of ggml is compiled with. Upstream: `src/CMakeLists.txt`, type Release.
+pub fn group<'a>(source: &Source, target: &Target, cpp: bool, files: impl Iterator<Item = &'a &'a str>) -> cc::Build {
+    let of_language = |file: &&&str| cpp == file.ends_with(".cpp");
+    let mut build = with_standard(cpp);
+    build
+        .files(files.filter(of_language).map(|file| source.src().join(file)))
+        .include(source.include())
+        .include(source.src())
+        .define("GGML_SCHED_MAX_COPIES", "4")
+        .define("_XOPEN_SOURCE", "600");
+    match target.os.as_str() {
+        "linux" => build.define("_GNU_SOURCE", None),
+        "macos" => build.define("_DARWIN_C_SOURCE", None),
+        _ => &mut build,
+    };
+    build
+}
+
+/// Always optimised and without assertions, whatever cargo's profile is: a slow ggml helps nobody.
+/// The GNU dialects are upstream's; the strict ones would switch the contraction of products and sums off.
+fn with_standard(cpp: bool) -> cc::Build {
+    let mut build = cc::Build::new();
+    build.cpp(cpp).std(if cpp { "gnu++17" } else { "gnu11" });
+    build.opt_level(3).debug(false).define("NDEBUG", None).warnings(false).flag("-fvisibility=hidden");
+    build
+}
+
+/// Compiles all `groups` at once (cargo's job server bounds the sum) and links them into one static library: one, since the
+/// list of backends and the backends call each other.
+///
+/// # Errors
+/// A file that does not compile, with the compiler's words.
+pub fn library(groups: &[cc::Build], target: &Target) -> Result<(), String> {
+    let objects: Result<Vec<Vec<PathBuf>>, cc::Error> = std::thread::scope(|scope| {
+        let running: Vec<_> = groups.iter().map(|group| scope.spawn(|| group.try_compile_intermediates())).collect();
+        running.into_iter().map(|thread| thread.join().expect("cc reports errors, it does not panic")).collect()
+    });
+    let objects = objects.map_err(|e| format!("ggml does not compile: {e}"))?;
+    let mut library = cc::Build::new();
+    library.cpp(true).objects(objects.iter().flatten());
+    library.try_compile("ggml").map_err(|e| format!("libggml.a: {e}"))?;
+    if target.os == "linux" {
+        for name in ["m", "pthread", "dl"] {
+            println!("cargo::rustc-link-lib={name}");
+        }
+    }
+    Ok(())
+}
+
+fn missing(language: &str, what: &str) -> String {
+    format!(
+        "no working {language} compiler: {what}\n\
+         ggml is written in C and C++. Install both compilers:\n\
+         Debian, Ubuntu: apt install build-essential\n\
+         Fedora: dnf install gcc gcc-c++\n\
+         macOS: xcode-select --install\n\
+         or set CC and CXX to those you have."
+    )
+}

@@ -1,0 +1,65 @@
+//! ggml's core and its CPU backend: files, definitions and tuning. Owns what upstream's `src/CMakeLists.txt` and
+//! `src/ggml-cpu/CMakeLists.txt` say for x86-64 and 64-bit ARM; knows nothing of other backends but their names.
+
+use crate::source::Source;
+use crate::target::Target;
+use crate::{arm, compiler, files};
+use std::path::PathBuf;
+
+/// What to compile, the longest group first.
+///
+/// # Errors
+/// An architecture without a list of files; `ggml-version.h` not writable; ARM features not tellable.
+pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String> {
+    let arch_files = files::cpu_arch(&target.arch)
+        .ok_or_else(|| format!("{}: x86_64 and aarch64 are supported, {} is not", target.triple, target.arch))?;
+    let version_folder = version_header(source, target)?;
+    let tuning = tuning(target)?;
+
+    let mut groups = Vec::new();
+    for cpp in [true, false] {
+        let mut cpu = compiler::group(source, target, cpp, files::CPU.iter().chain(&arch_files));
+        cpu.include(source.src().join("ggml-cpu"))
+            .define("GGML_USE_CPU_REPACK", None)
+            .define("GGML_USE_LLAMAFILE", None);
+        for flag in &tuning {
+            cpu.flag(flag);
+        }
+        let mut base = compiler::group(source, target, cpp, files::BASE.iter().chain(&files::REGISTRY));
+        base.include(&version_folder).define("GGML_USE_CPU", None);
+        if target.metal() {
+            base.define("GGML_USE_METAL", None);
+        }
+        groups.extend([cpu, base]);
+    }
+    Ok(groups)
+}
+
+/// Flags for the CPU backend alone; the core is compiled for the target's baseline, as upstream does.
+fn tuning(target: &Target) -> Result<Vec<String>, String> {
+    let flags: &[&str] = match (target.arch.as_str(), target.native, target.os.as_str()) {
+        ("x86_64", true, _) => &["-march=native"],
+        // Every x86-64 processor since 2009. AVX2 would be five times faster but ends on machines and emulators without it.
+        ("x86_64", false, _) => &["-msse4.2", "-mpopcnt"],
+        ("aarch64", true, _) => return arm::native_flags(target),
+        // No Mac has an older 64-bit ARM processor.
+        ("aarch64", false, "macos") => &["-mcpu=apple-m1"],
+        _ => &[],
+    };
+    Ok(flags.iter().map(|flag| (*flag).to_owned()).collect())
+}
+
+/// Fills `ggml-version.h.in`; gives the folder that the header lies in.
+fn version_header(source: &Source, target: &Target) -> Result<PathBuf, String> {
+    let template = source.src().join("ggml-version.h.in");
+    let text = std::fs::read_to_string(&template).map_err(|e| format!("{}: {e}", template.display()))?;
+    let text = text.replace("@GGML_VERSION@", &source.version).replace("@GGML_BUILD_COMMIT@", &source.origin);
+    if let Some(line) = text.lines().find(|line| line.contains('@') && !line.contains(&source.origin)) {
+        return Err(format!("{}: `{line}` wants a value that this build script does not know", template.display()));
+    }
+    let folder = target.out_dir.join("version");
+    let header = folder.join("ggml-version.h");
+    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&header, text));
+    written.map_err(|e| format!("{}: {e}", header.display()))?;
+    Ok(folder)
+}
