@@ -1,0 +1,221 @@
+//! Arrays of metadata: walked once for bounds when the header is read, decoded only when iterated.
+//! Owns their encoding, for reading and for writing; knows nothing of keys, but for naming one in a message.
+
+use crate::cursor::Cursor;
+use crate::error::{Error, Place};
+use crate::header::Limits;
+use crate::value::{GgufStr, Value, ValueType};
+
+/// An array as bytes of the file, already checked: every element decodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Array<'a> {
+    elem: ValueType,
+    len: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    /// The type all elements have.
+    pub fn elem_type(&self) -> ValueType {
+        self.elem
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements as the file has them, without the type and length in front.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Decodes one element per step.
+    pub fn iter(&self) -> ArrayIter<'a> {
+        ArrayIter { elem: self.elem, left: self.len, c: Cursor::new(self.bytes) }
+    }
+
+    /// Checks every element against the bytes left and against `limits`, allocating nothing.
+    pub(crate) fn read(c: &mut Cursor<'a>, depth: u32, limits: &Limits) -> Result<Array<'a>, Error> {
+        c.place.limit("array depth", depth.into(), limits.max_depth.into())?;
+        let elem = ValueType::read(c)?;
+        let n = c.u64("array length")?;
+        c.place.limit("array length", n, limits.max_array_len)?;
+        c.room_for(n, elem.min_bytes(), "array")?;
+        let start = c.pos();
+        match elem {
+            ValueType::Str => {
+                for _ in 0..n {
+                    c.string("string in an array", limits.max_string_bytes)?;
+                }
+            }
+            ValueType::Array => {
+                for _ in 0..n {
+                    Array::read(c, depth + 1, limits)?;
+                }
+            }
+            ValueType::Bool => {
+                if let Some(other) = c.take(n, "array")?.iter().find(|b| **b > 1) {
+                    return Err(c.place.rule(format!("bool {other} in an array"), "0 or 1"));
+                }
+            }
+            _ => {
+                c.take(n * elem.min_bytes(), "array")?;
+            }
+        }
+        // Every element took at least a byte of a slice, so the count fits a usize.
+        Ok(Array { elem, len: n as usize, bytes: c.since(start) })
+    }
+
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        out.extend(self.elem.id().to_le_bytes());
+        out.extend((self.len as u64).to_le_bytes());
+        out.extend(self.bytes);
+    }
+}
+
+impl std::fmt::Debug for Array<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().take(8)).finish_non_exhaustive()
+    }
+}
+
+impl<'a> IntoIterator for Array<'a> {
+    type Item = Value<'a>;
+    type IntoIter = ArrayIter<'a>;
+    fn into_iter(self) -> ArrayIter<'a> {
+        self.iter()
+    }
+}
+
+/// The elements of an [`Array`], in order.
+#[derive(Clone, Debug)]
+pub struct ArrayIter<'a> {
+    elem: ValueType,
+    left: usize,
+    c: Cursor<'a>,
+}
+
+impl<'a> Iterator for ArrayIter<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let value = Value::read(&mut self.c, self.elem, 0, &Limits::NONE);
+        Some(value.expect("an Array is made only from bytes that were walked or encoded here"))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for ArrayIter<'_> {}
+
+/// An array whose elements are strings.
+#[derive(Clone, Copy, Debug)]
+pub struct StrArray<'a> {
+    key: &'a str,
+    array: Array<'a>,
+}
+
+impl<'a> StrArray<'a> {
+    /// None when the elements are of another type.
+    pub(crate) fn new(key: &'a str, array: Array<'a>) -> Option<StrArray<'a>> {
+        (array.elem == ValueType::Str).then_some(StrArray { key, array })
+    }
+
+    /// The number of strings.
+    pub fn len(&self) -> usize {
+        self.array.len
+    }
+
+    /// Whether there are no strings.
+    pub fn is_empty(&self) -> bool {
+        self.array.is_empty()
+    }
+
+    /// The bytes of each string, in order. Finding the n-th means walking: keep them in a Vec for random access.
+    pub fn iter(&self) -> StrIter<'a> {
+        StrIter { left: self.array.len, c: Cursor::new(self.array.bytes) }
+    }
+
+    /// Each string as text; an element that is not UTF-8 is an error that names the key and the index.
+    pub fn iter_str(&self) -> impl ExactSizeIterator<Item = Result<&'a str, Error>> + use<'a> {
+        let key = self.key;
+        self.iter().enumerate().map(move |(i, bytes)| {
+            std::str::from_utf8(bytes)
+                .map_err(|_| Place::Key(key).rule(format!("element {i} {:?}", GgufStr(bytes)), "UTF-8"))
+        })
+    }
+}
+
+/// The strings of a [`StrArray`], as bytes.
+#[derive(Clone, Debug)]
+pub struct StrIter<'a> {
+    left: usize,
+    c: Cursor<'a>,
+}
+
+impl<'a> Iterator for StrIter<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.c.string("string", u64::MAX).expect("a StrArray is made only from strings that were walked"))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for StrIter<'_> {}
+
+/// An array to write: `[1u32, 2].into_iter().collect::<ArrayBuf>()`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayBuf {
+    elem: ValueType,
+    len: usize,
+    bytes: Vec<u8>,
+}
+
+impl ArrayBuf {
+    /// The same array, borrowed, as a reader would give it.
+    pub fn as_array(&self) -> Array<'_> {
+        Array { elem: self.elem, len: self.len, bytes: &self.bytes }
+    }
+}
+
+/// What can be an element of an [`ArrayBuf`]: every type that a [`Value`] can be made of.
+pub trait Element<'a>: Into<Value<'a>> {
+    /// The type in the file, also of an empty array.
+    const TYPE: ValueType;
+}
+
+impl<'a, T: Element<'a>> FromIterator<T> for ArrayBuf {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> ArrayBuf {
+        let mut array = ArrayBuf { elem: T::TYPE, len: 0, bytes: Vec::new() };
+        for item in items {
+            item.into().encode(&mut array.bytes);
+            array.len += 1;
+        }
+        array
+    }
+}
+
+macro_rules! elements {
+    ($($ty:ty => $value_type:ident),* $(,)?) => {
+        $(impl<'a> Element<'a> for $ty { const TYPE: ValueType = ValueType::$value_type; })*
+    };
+}
+
+elements! {
+    u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
+    f32 => F32, f64 => F64, bool => Bool, &'a str => Str, &'a [u8] => Str, Array<'a> => Array,
+}

@@ -1,0 +1,265 @@
+//! Metadata values with their exact types.
+//! Owns the value types' ids and the encoding of one value; knows nothing of keys.
+
+use crate::array::Array;
+use crate::cursor::Cursor;
+use crate::error::{Error, quoted};
+use crate::header::Limits;
+
+/// A metadata value as the file has it; converting is left to the getters of [`crate::Metadata`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Value<'a> {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    Str(GgufStr<'a>),
+    Array(Array<'a>),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+/// The types a value can have, numbered as in the file.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ValueType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    Str = 8,
+    Array = 9,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+/// Bytes that the file calls a string; not always UTF-8 (tokens of byte-level vocabularies may be cut characters).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GgufStr<'a>(pub(crate) &'a [u8]);
+
+impl ValueType {
+    /// None for numbers that the format has not given.
+    pub fn from_id(id: u32) -> Option<ValueType> {
+        ALL.get(id as usize).copied()
+    }
+
+    /// The number in the file.
+    pub fn id(self) -> u32 {
+        self as u32
+    }
+
+    /// As ggml spells it, but for `arr`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ValueType::U8 => "u8",
+            ValueType::I8 => "i8",
+            ValueType::U16 => "u16",
+            ValueType::I16 => "i16",
+            ValueType::U32 => "u32",
+            ValueType::I32 => "i32",
+            ValueType::F32 => "f32",
+            ValueType::Bool => "bool",
+            ValueType::Str => "string",
+            ValueType::Array => "array",
+            ValueType::U64 => "u64",
+            ValueType::I64 => "i64",
+            ValueType::F64 => "f64",
+        }
+    }
+
+    /// Bytes of one element; of strings and arrays the least they can take: a length, or a type and a length.
+    pub(crate) fn min_bytes(self) -> u64 {
+        match self {
+            ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
+            ValueType::U16 | ValueType::I16 => 2,
+            ValueType::U32 | ValueType::I32 | ValueType::F32 => 4,
+            ValueType::U64 | ValueType::I64 | ValueType::F64 | ValueType::Str => 8,
+            ValueType::Array => 12,
+        }
+    }
+
+    pub(crate) fn read(c: &mut Cursor<'_>) -> Result<ValueType, Error> {
+        let id = c.u32("value type")?;
+        ValueType::from_id(id).ok_or_else(|| c.place.rule(format!("value type {id}"), "0 to 12"))
+    }
+}
+
+const ALL: [ValueType; 13] = [
+    ValueType::U8,
+    ValueType::I8,
+    ValueType::U16,
+    ValueType::I16,
+    ValueType::U32,
+    ValueType::I32,
+    ValueType::F32,
+    ValueType::Bool,
+    ValueType::Str,
+    ValueType::Array,
+    ValueType::U64,
+    ValueType::I64,
+    ValueType::F64,
+];
+
+impl<'a> Value<'a> {
+    /// The type it has in the file.
+    pub fn value_type(&self) -> ValueType {
+        match self {
+            Value::U8(_) => ValueType::U8,
+            Value::I8(_) => ValueType::I8,
+            Value::U16(_) => ValueType::U16,
+            Value::I16(_) => ValueType::I16,
+            Value::U32(_) => ValueType::U32,
+            Value::I32(_) => ValueType::I32,
+            Value::F32(_) => ValueType::F32,
+            Value::Bool(_) => ValueType::Bool,
+            Value::Str(_) => ValueType::Str,
+            Value::Array(_) => ValueType::Array,
+            Value::U64(_) => ValueType::U64,
+            Value::I64(_) => ValueType::I64,
+            Value::F64(_) => ValueType::F64,
+        }
+    }
+
+    /// An integer of any width; None for everything else, bools included.
+    pub fn as_int(&self) -> Option<i128> {
+        Some(match *self {
+            Value::U8(v) => v.into(),
+            Value::I8(v) => v.into(),
+            Value::U16(v) => v.into(),
+            Value::I16(v) => v.into(),
+            Value::U32(v) => v.into(),
+            Value::I32(v) => v.into(),
+            Value::U64(v) => v.into(),
+            Value::I64(v) => v.into(),
+            _ => return None,
+        })
+    }
+
+    /// Reads and checks a value of type `ty`; array elements are walked, not kept. `depth` counts the arrays around it.
+    pub(crate) fn read(c: &mut Cursor<'a>, ty: ValueType, depth: u32, limits: &Limits) -> Result<Value<'a>, Error> {
+        const WHAT: &str = "value";
+        Ok(match ty {
+            ValueType::U8 => Value::U8(u8::from_le_bytes(c.array(WHAT)?)),
+            ValueType::I8 => Value::I8(i8::from_le_bytes(c.array(WHAT)?)),
+            ValueType::U16 => Value::U16(u16::from_le_bytes(c.array(WHAT)?)),
+            ValueType::I16 => Value::I16(i16::from_le_bytes(c.array(WHAT)?)),
+            ValueType::U32 => Value::U32(u32::from_le_bytes(c.array(WHAT)?)),
+            ValueType::I32 => Value::I32(i32::from_le_bytes(c.array(WHAT)?)),
+            ValueType::F32 => Value::F32(f32::from_le_bytes(c.array(WHAT)?)),
+            ValueType::U64 => Value::U64(u64::from_le_bytes(c.array(WHAT)?)),
+            ValueType::I64 => Value::I64(i64::from_le_bytes(c.array(WHAT)?)),
+            ValueType::F64 => Value::F64(f64::from_le_bytes(c.array(WHAT)?)),
+            ValueType::Bool => match c.array(WHAT)? {
+                [0] => Value::Bool(false),
+                [1] => Value::Bool(true),
+                [other] => return Err(c.place.rule(format!("bool {other}"), "0 or 1")),
+            },
+            ValueType::Str => Value::Str(GgufStr(c.string("string", limits.max_string_bytes)?)),
+            ValueType::Array => Value::Array(Array::read(c, depth + 1, limits)?),
+        })
+    }
+
+    /// Appends the value as it stands in a file after its type.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Value::U8(v) => out.push(v),
+            Value::I8(v) => out.extend(v.to_le_bytes()),
+            Value::U16(v) => out.extend(v.to_le_bytes()),
+            Value::I16(v) => out.extend(v.to_le_bytes()),
+            Value::U32(v) => out.extend(v.to_le_bytes()),
+            Value::I32(v) => out.extend(v.to_le_bytes()),
+            Value::F32(v) => out.extend(v.to_le_bytes()),
+            Value::Bool(v) => out.push(v.into()),
+            Value::U64(v) => out.extend(v.to_le_bytes()),
+            Value::I64(v) => out.extend(v.to_le_bytes()),
+            Value::F64(v) => out.extend(v.to_le_bytes()),
+            Value::Str(s) => s.encode(out),
+            Value::Array(a) => a.encode(out),
+        }
+    }
+}
+
+/// Type and value in a few words: `u32 7`, `string "qwen35"`, `array of 3 f32`.
+impl std::fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ty = self.value_type().name();
+        match self {
+            Value::U8(v) => write!(f, "{ty} {v}"),
+            Value::I8(v) => write!(f, "{ty} {v}"),
+            Value::U16(v) => write!(f, "{ty} {v}"),
+            Value::I16(v) => write!(f, "{ty} {v}"),
+            Value::U32(v) => write!(f, "{ty} {v}"),
+            Value::I32(v) => write!(f, "{ty} {v}"),
+            Value::F32(v) => write!(f, "{ty} {v}"),
+            Value::Bool(v) => write!(f, "{ty} {v}"),
+            Value::U64(v) => write!(f, "{ty} {v}"),
+            Value::I64(v) => write!(f, "{ty} {v}"),
+            Value::F64(v) => write!(f, "{ty} {v}"),
+            Value::Str(v) => write!(f, "{ty} {v:?}"),
+            Value::Array(v) => write!(f, "{ty} of {} {}", v.len(), v.elem_type().name()),
+        }
+    }
+}
+
+impl<'a> GgufStr<'a> {
+    /// As in the file.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// # Errors
+    /// The bytes are not UTF-8.
+    pub fn as_str(self) -> Result<&'a str, std::str::Utf8Error> {
+        std::str::from_utf8(self.0)
+    }
+
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        out.extend((self.0.len() as u64).to_le_bytes());
+        out.extend(self.0);
+    }
+}
+
+/// Quoted, escaped and cut.
+impl std::fmt::Debug for GgufStr<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&quoted(self.0))
+    }
+}
+
+macro_rules! from {
+    ($($from:ty => |$v:ident| $value:expr;)*) => {
+        $(impl<'a> From<$from> for Value<'a> {
+            fn from($v: $from) -> Value<'a> { $value }
+        })*
+    };
+}
+
+from! {
+    u8 => |v| Value::U8(v);
+    i8 => |v| Value::I8(v);
+    u16 => |v| Value::U16(v);
+    i16 => |v| Value::I16(v);
+    u32 => |v| Value::U32(v);
+    i32 => |v| Value::I32(v);
+    f32 => |v| Value::F32(v);
+    bool => |v| Value::Bool(v);
+    u64 => |v| Value::U64(v);
+    i64 => |v| Value::I64(v);
+    f64 => |v| Value::F64(v);
+    &'a str => |v| Value::Str(GgufStr(v.as_bytes()));
+    &'a [u8] => |v| Value::Str(GgufStr(v));
+    Array<'a> => |v| Value::Array(v);
+    &'a crate::ArrayBuf => |v| Value::Array(v.as_array());
+}
