@@ -1,1 +1,64 @@
-//! Safe ggml: tensors, weights, graphs and executors. The only logic with unsafe code.
+//! Safe ggml: weights over mapped files, state that outlives a step, graphs built under a brand, executors.
+//! The only crate with logic that uses `unsafe`. Knows nothing of models, sequences or files' formats.
+//!
+//! Who owns what: [`Weights`] own maps and descriptions and are shared (`Arc`); a [`StateBuffer`] owns tensors that
+//! change; an [`Executor`] owns a stream of work and the graphs that it has built, and holds a share of all weights and
+//! states that they read. Dimensions are in ggml order, fastest first: a weight `[n_in, n_out]` maps a vector of `n_in`
+//! to one of `n_out` by [`Graph::mul_mat`].
+//!
+//! ```
+//! # fn main() -> Result<(), ggml::Error> {
+//! use ggml::{Data, Device, Dtype, Executor, Name, WeightsBuilder};
+//! let weights = WeightsBuilder::new(vec![]).build(Device::cpu()?)?;
+//! let mut executor = Executor::new(weights, 1)?;
+//! let mut sum = Vec::new();
+//! let inputs = [(Name("a", 0), Data::F32(&[1.0, 2.0])), (Name("b", 0), Data::F32(&[10.0, 20.0]))];
+//! let mut out = executor.run(&"add", 16, |g| {
+//!     let a = g.input("a", Dtype::F32, [2, 1, 1, 1]);
+//!     let b = g.input("b", Dtype::F32, [2, 1, 1, 1]);
+//!     g.output("sum", g.add(a, b));
+//! }, &inputs)?;
+//! out.f32("sum", &mut sum)?;
+//! assert_eq!(sum, [11.0, 22.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A tensor cannot leave the closure that builds its graph, so two graphs cannot be mixed:
+//!
+//! ```compile_fail,E0521
+//! # use ggml::{Device, Dtype, Executor, WeightsBuilder};
+//! let weights = WeightsBuilder::new(vec![]).build(Device::cpu().unwrap()).unwrap();
+//! let mut executor = Executor::new(weights, 1).unwrap();
+//! let mut kept = None;
+//! executor.reserve(16, &1, |g| kept = Some(g.input("a", Dtype::F32, [2, 1, 1, 1]))).unwrap();
+//! ```
+
+mod device;
+mod dtype;
+mod error;
+mod executor;
+mod graph;
+mod log;
+mod mapping;
+mod ops;
+mod raw;
+mod state;
+mod weights;
+
+pub use device::{Device, DeviceKind};
+pub use dtype::Dtype;
+pub use error::Error;
+pub use executor::{Data, Executor, Outputs, Stats};
+pub use graph::{Graph, Name, Tensor};
+pub use mapping::Mapping;
+pub use ops::Rope;
+pub use state::{StateBuffer, StateId, StateSpec};
+pub use weights::{WeightId, Weights, WeightsBuilder};
+
+/// ggml's version, such as `0.28.0`.
+pub fn version() -> &'static str {
+    // SAFETY: no preconditions; the text is static and NUL-terminated.
+    let text = unsafe { std::ffi::CStr::from_ptr(ggml_sys::ggml_version()) };
+    text.to_str().unwrap_or("?")
+}

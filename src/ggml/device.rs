@@ -1,0 +1,147 @@
+//! Devices: what there is, how much memory it has, and how a stream of work on it is opened.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use ggml_sys as sys;
+
+use crate::error::Error;
+use crate::raw::{Backend, Threadpool};
+
+/// A compute device of this process. Copies name the same device; devices live as long as the process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Device(sys::ggml_backend_dev_t);
+
+// SAFETY: devices are entries of ggml's registry, never freed, and their queries are thread-safe reads.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// What kind of hardware a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The host's processor.
+    Cpu,
+    /// A graphics processor with or without memory of its own.
+    Gpu,
+    /// Something else, such as a matrix unit beside the CPU.
+    Accelerator,
+}
+
+impl Device {
+    /// Every device, in ggml's order.
+    pub fn all() -> Vec<Device> {
+        crate::log::install();
+        // SAFETY: fills the registry on first use, thread-safe.
+        let n = unsafe { sys::ggml_backend_dev_count() };
+        // SAFETY: `i` is below the count.
+        (0..n).map(|i| Device(unsafe { sys::ggml_backend_dev_get(i) })).collect()
+    }
+
+    /// The host's processor.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: ggml was built without its CPU backend.
+    pub fn cpu() -> Result<Device, Error> {
+        let missing = || Error::Device { device: "cpu".into(), what: "ggml was built without its CPU backend".into() };
+        Self::all().into_iter().find(|d| d.kind() == DeviceKind::Cpu).ok_or_else(missing)
+    }
+
+    /// What kind of hardware this is.
+    pub fn kind(self) -> DeviceKind {
+        // SAFETY: a registry entry.
+        match unsafe { sys::ggml_backend_dev_type(self.0) } {
+            sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
+            sys::GGML_BACKEND_DEVICE_TYPE_GPU | sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::Gpu,
+            _ => DeviceKind::Accelerator,
+        }
+    }
+
+    /// ggml's name, such as `CPU`.
+    pub fn name(self) -> String {
+        // SAFETY: a registry entry; the name is static.
+        string(unsafe { sys::ggml_backend_dev_name(self.0) })
+    }
+
+    /// The hardware's name.
+    pub fn description(self) -> String {
+        // SAFETY: a registry entry; the text is static.
+        string(unsafe { sys::ggml_backend_dev_description(self.0) })
+    }
+
+    /// Free and total memory in bytes.
+    pub fn memory(self) -> (usize, usize) {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a registry entry and two places to write to.
+        unsafe { sys::ggml_backend_dev_memory(self.0, &mut free, &mut total) };
+        (free, total)
+    }
+
+    /// True when tensors may lie in memory of the host, such as a mapped file, without a copy.
+    pub(crate) fn takes_host_memory(self) -> bool {
+        // SAFETY: plain data, valid when zeroed.
+        let mut props: sys::ggml_backend_dev_props = unsafe { std::mem::zeroed() };
+        // SAFETY: a registry entry and a place to write to.
+        unsafe { sys::ggml_backend_dev_get_props(self.0, &mut props) };
+        props.caps.buffer_from_host_ptr
+    }
+
+    pub(crate) fn raw(self) -> sys::ggml_backend_dev_t {
+        self.0
+    }
+
+    pub(crate) fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
+        // SAFETY: a registry entry; buffer types are static.
+        unsafe { sys::ggml_backend_dev_buffer_type(self.0) }
+    }
+
+    /// Opens a stream of work. On the CPU it gets `n_threads` threads of its own, which stay alive with it.
+    pub(crate) fn open(self, n_threads: usize) -> Result<Stream, Error> {
+        let refused = |what: &str| Error::Device { device: self.name(), what: what.into() };
+        // SAFETY: a registry entry; null asks for the defaults.
+        let backend = unsafe { sys::ggml_backend_dev_init(self.0, std::ptr::null()) };
+        // SAFETY: just made, no other owner.
+        let backend = unsafe { Backend::own(backend) }.ok_or_else(|| refused("cannot be opened"))?;
+        // SAFETY: the backend is alive.
+        let is_cpu = unsafe { sys::ggml_backend_is_cpu(backend.as_ptr()) };
+        let pool = if is_cpu {
+            let n = i32::try_from(n_threads.clamp(1, sys::GGML_MAX_N_THREADS as usize)).expect("clamped");
+            // SAFETY: no preconditions.
+            let mut params = unsafe { sys::ggml_threadpool_params_default(n) };
+            // SAFETY: the parameters are initialised.
+            let pool = unsafe { sys::ggml_threadpool_new(&mut params) };
+            // SAFETY: just made, no other owner.
+            let pool = unsafe { Threadpool::own(pool) }.ok_or_else(|| refused("its threads cannot be started"))?;
+            // SAFETY: both are alive; `Stream` drops the backend before the pool.
+            unsafe { sys::ggml_backend_cpu_set_threadpool(backend.as_ptr(), pool.as_ptr()) };
+            // SAFETY: the backend is alive.
+            unsafe { sys::ggml_backend_cpu_set_n_threads(backend.as_ptr(), n) };
+            Some(pool)
+        } else {
+            None
+        };
+        Ok(Stream { backend, _pool: pool, device: self })
+    }
+}
+
+/// An open stream of work. Field order is drop order: the backend uses the pool.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) backend: Backend,
+    _pool: Option<Threadpool>,
+    pub(crate) device: Device,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.description())
+    }
+}
+
+fn string(text: *const std::ffi::c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: ggml's names are static and NUL-terminated.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

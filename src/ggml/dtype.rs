@@ -1,0 +1,133 @@
+//! Element types of tensors: ids as they stand in files, names, block and row sizes.
+//! Asks ggml for every size, so nothing here can drift from it.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use ggml_sys as sys;
+
+use crate::error::Error;
+
+/// An element type that ggml knows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dtype(sys::ggml_type);
+
+impl Dtype {
+    /// 32-bit float.
+    pub const F32: Self = Self(sys::GGML_TYPE_F32);
+    /// 16-bit IEEE float.
+    pub const F16: Self = Self(sys::GGML_TYPE_F16);
+    /// 16-bit brain float.
+    pub const BF16: Self = Self(sys::GGML_TYPE_BF16);
+    /// 8-bit blocks of 32 with one scale.
+    pub const Q8_0: Self = Self(sys::GGML_TYPE_Q8_0);
+    /// 4-bit blocks of 32 with one scale.
+    pub const Q4_0: Self = Self(sys::GGML_TYPE_Q4_0);
+    /// 4-bit super-blocks of 256.
+    pub const Q4_K: Self = Self(sys::GGML_TYPE_Q4_K);
+    /// 6-bit super-blocks of 256.
+    pub const Q6_K: Self = Self(sys::GGML_TYPE_Q6_K);
+    /// 32-bit signed integer.
+    pub const I32: Self = Self(sys::GGML_TYPE_I32);
+    /// 64-bit signed integer.
+    pub const I64: Self = Self(sys::GGML_TYPE_I64);
+
+    /// The type with this id in a GGUF file.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDtype`]: an id past the last type, or one that ggml has given up.
+    pub fn from_id(id: u32) -> Result<Self, Error> {
+        if id >= sys::GGML_TYPE_COUNT as u32 {
+            return Err(Error::UnknownDtype(id));
+        }
+        let dtype = Self(id as sys::ggml_type);
+        // Ids of removed types stay in the table with a block of zero elements.
+        if dtype.block_size() == 0 { Err(Error::UnknownDtype(id)) } else { Ok(dtype) }
+    }
+
+    /// The id that stands in GGUF files.
+    pub fn id(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Elements in one block.
+    pub fn block_size(self) -> usize {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT (every constructor checks), which is all the table look-up asks for.
+        let n = unsafe { sys::ggml_blck_size(self.0) };
+        n as usize
+    }
+
+    /// Bytes of one block.
+    pub fn block_bytes(self) -> usize {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT.
+        unsafe { sys::ggml_type_size(self.0) }
+    }
+
+    /// True for types that store blocks with scales.
+    pub fn is_quantized(self) -> bool {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT.
+        unsafe { sys::ggml_is_quantized(self.0) }
+    }
+
+    /// Bytes of a row of `n` elements.
+    ///
+    /// # Errors
+    /// [`Error::Row`]: `n` is negative or no multiple of the block.
+    pub fn row_bytes(self, n: i64) -> Result<usize, Error> {
+        let block = self.block_size();
+        let whole = usize::try_from(n).ok().filter(|n| n.is_multiple_of(block));
+        let bytes = whole.and_then(|n| (n / block).checked_mul(self.block_bytes()));
+        bytes.ok_or(Error::Row { n, dtype: self, block })
+    }
+
+    pub(crate) fn raw(self) -> sys::ggml_type {
+        self.0
+    }
+
+    pub(crate) fn from_raw(raw: sys::ggml_type) -> Self {
+        Self(raw)
+    }
+
+    /// ggml's name, such as `q4_K`.
+    pub fn name(self) -> &'static str {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT; the table's names are static.
+        let name = unsafe { sys::ggml_type_name(self.0) };
+        if name.is_null() {
+            return "?";
+        }
+        // SAFETY: not null, NUL-terminated and static.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_str().unwrap_or("?")
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_past_the_table_and_removed_types_are_refused() {
+        assert!(Dtype::from_id(sys::GGML_TYPE_COUNT as u32).is_err());
+        assert!(Dtype::from_id(4).is_err(), "Q4_2 was removed");
+        assert_eq!(Dtype::from_id(8).unwrap(), Dtype::Q8_0);
+    }
+
+    #[test]
+    fn rows_are_whole_blocks() {
+        assert_eq!(Dtype::Q8_0.row_bytes(64).unwrap(), 68);
+        assert!(Dtype::Q8_0.row_bytes(65).is_err());
+        assert!(Dtype::Q4_K.row_bytes(-256).is_err());
+    }
+}

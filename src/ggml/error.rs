@@ -1,0 +1,91 @@
+//! What can go wrong below the graphs, in words that name the place.
+
+use crate::dtype::Dtype;
+
+/// An error of the ggml floor.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// An op was given operands that it does not take. The first such error of a graph is kept, with its layer.
+    #[error("{place}{op}: {what}")]
+    Shape {
+        /// `layer 17: ` or empty.
+        place: String,
+        /// The op's name in ggml.
+        op: &'static str,
+        /// Which operands disagree, with their shapes.
+        what: String,
+    },
+    /// A graph has more nodes than were planned for.
+    #[error("{place}the graph needs more than {max} nodes: raise the number of nodes planned for it")]
+    TooManyNodes {
+        /// `layer 17: ` or empty.
+        place: String,
+        /// Nodes planned for.
+        max: usize,
+    },
+    /// A type id that this ggml does not know.
+    #[error("tensor type {0} is not known to ggml {version}", version = crate::version())]
+    UnknownDtype(u32),
+    /// A row that is not a whole number of blocks.
+    #[error("a row of {n} elements is not a multiple of {dtype}'s block of {block}")]
+    Row {
+        /// Elements in a row.
+        n: i64,
+        /// The row's type.
+        dtype: Dtype,
+        /// Elements in a block.
+        block: usize,
+    },
+    /// A tensor whose bytes are not where they were said to be.
+    #[error("{name}: {what}")]
+    Tensor {
+        /// The tensor's name.
+        name: String,
+        /// What disagrees.
+        what: String,
+    },
+    /// The device has no room.
+    #[error("{device}: no room for {mib:.1} MiB of {what}: choose a shorter context, fewer sequences or a smaller model", mib = *bytes as f64 / 1048576.0)]
+    Alloc {
+        /// Where.
+        device: String,
+        /// How much.
+        bytes: usize,
+        /// For what.
+        what: &'static str,
+    },
+    /// The device cannot do something that the graph needs.
+    #[error("{device}: {what}")]
+    Device {
+        /// Which device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The device stopped in the middle of a graph.
+    #[error("{device}: the graph was not computed (ggml status {status})")]
+    Compute {
+        /// Which device.
+        device: String,
+        /// ggml's status.
+        status: i32,
+    },
+    /// An input or output that the graph does not have, or of another size.
+    #[error("graph {kind} `{name}`: {what}")]
+    Slot {
+        /// `input` or `output`.
+        kind: &'static str,
+        /// Its name, with an index when there are several.
+        name: String,
+        /// What disagrees.
+        what: String,
+    },
+    /// A file that cannot be mapped.
+    #[error("{path}: {what}")]
+    Map {
+        /// The file.
+        path: String,
+        /// The system's words.
+        what: String,
+    },
+}

@@ -1,0 +1,347 @@
+//! Computes graphs over one model's weights on one device: builds them once for each key, keeps them, runs them.
+//! Owns the stream, the planner of graph memory, and the built graphs. Knows keys only as something to compare.
+//!
+//! All graphs share one buffer, sized by the largest so far. A run reuses the memory of its inputs, so every run brings
+//! all of them; outputs are valid until the next run, which the borrow of [`Outputs`] enforces.
+
+use std::hash::Hash;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ggml_sys as sys;
+
+use crate::device::{Device, Stream};
+use crate::error::Error;
+use crate::graph::{Graph, Name, Slot};
+use crate::raw::{Context, GraphAllocator};
+use crate::state::Inner;
+use crate::weights::Weights;
+
+/// Built graphs kept at most; the one unused for longest goes first.
+const MAX_GRAPHS: usize = 64;
+
+/// The contents of one input.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// 32-bit integers.
+    I32(&'a [i32]),
+    /// 64-bit integers.
+    I64(&'a [i64]),
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// 16-bit floats as their bits.
+    F16(&'a [u16]),
+}
+
+impl Data<'_> {
+    fn parts(&self) -> (*const u8, usize, sys::ggml_type) {
+        match self {
+            Data::I32(d) => (d.as_ptr().cast(), size_of_val(*d), sys::GGML_TYPE_I32),
+            Data::I64(d) => (d.as_ptr().cast(), size_of_val(*d), sys::GGML_TYPE_I64),
+            Data::F32(d) => (d.as_ptr().cast(), size_of_val(*d), sys::GGML_TYPE_F32),
+            Data::F16(d) => (d.as_ptr().cast(), size_of_val(*d), sys::GGML_TYPE_F16),
+        }
+    }
+}
+
+/// Where the time of an executor went, since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Graphs computed.
+    pub n_runs: u64,
+    /// Graphs built.
+    pub n_builds: u64,
+    /// Building and planning graphs.
+    pub build: Duration,
+    /// Bringing inputs to the device.
+    pub inputs: Duration,
+    /// ggml's computation.
+    pub compute: Duration,
+    /// Bytes brought to the device and back.
+    pub n_bytes_copied: u64,
+}
+
+struct Built<K> {
+    key: K,
+    cgraph: NonNull<sys::ggml_cgraph>,
+    inputs: Vec<Slot>,
+    outputs: Vec<Slot>,
+    states: Vec<Arc<Inner>>,
+    last_used: u64,
+    /// Holds all descriptions above; dropped last.
+    _context: Context,
+}
+
+// SAFETY: the pointers lead into `_context`, which moves along; one thread uses the executor at a time (`&mut`).
+unsafe impl<K: Send> Send for Built<K> {}
+
+/// Computes graphs on one device. `K` tells graphs apart: equal keys must stand for equal graphs.
+///
+/// Field order is drop order: graphs, their memory, the stream, and the weights under them.
+pub struct Executor<K> {
+    graphs: Vec<Built<K>>,
+    allocator: GraphAllocator,
+    buffer_bytes: usize,
+    stream: Stream,
+    weights: Arc<Weights>,
+    clock: u64,
+    stats: Stats,
+}
+
+impl<K: Clone + Eq + Hash> Executor<K> {
+    /// An executor over `weights`, on the device that holds them, with `n_threads` threads of its own on a CPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: the device cannot be opened.
+    pub fn new(weights: Arc<Weights>, n_threads: usize) -> Result<Self, Error> {
+        crate::log::install();
+        let device = weights.device();
+        let stream = device.open(n_threads)?;
+        // SAFETY: the buffer type is static.
+        let allocator = unsafe { sys::ggml_gallocr_new(device.buffer_type()) };
+        // SAFETY: just made, no other owner.
+        let allocator = unsafe { GraphAllocator::own(allocator) };
+        let allocator = allocator.ok_or_else(|| no_room(device, 0))?;
+        Ok(Self { graphs: Vec::new(), allocator, buffer_bytes: 0, stream, weights, clock: 0, stats: Stats::default() })
+    }
+
+    /// The device that computes.
+    pub fn device(&self) -> Device {
+        self.stream.device
+    }
+
+    /// The weights under the graphs.
+    pub fn weights(&self) -> &Arc<Weights> {
+        &self.weights
+    }
+
+    /// Bytes of the buffer that all graphs share.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Where the time went.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// True when a graph with this key is kept.
+    pub fn has(&self, key: &K) -> bool {
+        self.graphs.iter().any(|g| g.key == *key)
+    }
+
+    /// Builds a graph only to make room for it, so that later ones of that size or smaller need no new memory.
+    ///
+    /// # Errors
+    /// As [`Executor::run`], without those of running.
+    pub fn reserve(&mut self, max_nodes: usize, key: &K, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<(), Error> {
+        let built = self.build(key.clone(), max_nodes, build)?;
+        drop(built);
+        Ok(())
+    }
+
+    /// Runs the graph of `key`, built first if it is not kept, with all of its inputs.
+    ///
+    /// # Errors
+    /// The builder's first error; no room; an op that the device lacks; an input that is missing, unknown, of another
+    /// type or another size; the device stopped.
+    pub fn run(
+        &mut self,
+        key: &K,
+        max_nodes: usize,
+        build: impl for<'g> FnOnce(&Graph<'g>),
+        inputs: &[(Name, Data<'_>)],
+    ) -> Result<Outputs<'_>, Error> {
+        self.clock += 1;
+        let index = match self.graphs.iter().position(|g| g.key == *key) {
+            Some(index) => index,
+            None => {
+                let built = self.build(key.clone(), max_nodes, build)?;
+                if self.graphs.len() >= MAX_GRAPHS {
+                    let oldest = (0..self.graphs.len()).min_by_key(|&i| self.graphs[i].last_used).expect("not empty");
+                    self.graphs.swap_remove(oldest);
+                }
+                self.graphs.push(built);
+                self.graphs.len() - 1
+            }
+        };
+        let graph = &mut self.graphs[index];
+        graph.last_used = self.clock;
+
+        let start = Instant::now();
+        for slot in &graph.inputs {
+            let data = inputs.iter().find(|(name, _)| *name == slot.name);
+            let (_, data) = data.ok_or_else(|| slot_error("input", slot.name, "is not given".into()))?;
+            let n_bytes = set_input(slot, data)?;
+            self.stats.n_bytes_copied += n_bytes as u64;
+        }
+        if inputs.len() != graph.inputs.len() {
+            let unknown = inputs.iter().find(|(name, _)| graph.inputs.iter().all(|slot| slot.name != *name));
+            let name = unknown.map_or(Name("?", 0), |(name, _)| *name);
+            return Err(slot_error("input", name, "is not one of the graph's inputs, or is given twice".into()));
+        }
+        let ready = Instant::now();
+        self.stats.inputs += ready - start;
+
+        // Host reads of these states wait until the graph is done. Locked in one order everywhere, so that two executors
+        // over the same states cannot wait for each other.
+        let mut order: Vec<&Arc<Inner>> = graph.states.iter().collect();
+        order.sort_by_key(|state| Arc::as_ptr(state).addr());
+        let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
+        // SAFETY: stream and graph are alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory
+        // was planned for this graph and the buffer has not been made anew since (`build` drops graphs when it is).
+        let status = unsafe { sys::ggml_backend_graph_compute(self.stream.backend.as_ptr(), graph.cgraph.as_ptr()) };
+        drop(access);
+        self.stats.compute += ready.elapsed();
+        self.stats.n_runs += 1;
+        if status != sys::GGML_STATUS_SUCCESS {
+            return Err(Error::Compute { device: self.stream.device.name(), status });
+        }
+        Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats })
+    }
+
+    fn build(&mut self, key: K, max_nodes: usize, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<Built<K>, Error> {
+        let start = Instant::now();
+        let device = self.stream.device;
+        // ggml counts leaves apart from nodes, and every weight may be one.
+        let graph_size = 2 * max_nodes + self.weights.len() + 64;
+        let max_tensors = 2 * max_nodes;
+        let no_arena = || Error::Alloc { device: "host".into(), bytes: graph_size * 400, what: "graph descriptions" };
+        let context = Context::new(max_tensors + 8, graph_size).ok_or_else(no_arena)?;
+        // SAFETY: the arena was sized for one graph of this size.
+        let cgraph = unsafe { sys::ggml_new_graph_custom(context.as_ptr(), graph_size, false) };
+        let cgraph = NonNull::new(cgraph).ok_or_else(no_arena)?;
+        let arena = NonNull::new(context.as_ptr()).expect("owned contexts are not null");
+        // SAFETY: the arena has room for `max_tensors`, holds the graph, and outlives the builder.
+        let graph = unsafe { Graph::new(arena, cgraph, Arc::clone(&self.weights), max_tensors) };
+        build(&graph);
+        let parts = graph.into_parts();
+        if let Some(error) = parts.error {
+            return Err(error);
+        }
+        self.check_ops(cgraph)?;
+
+        // Planned anew for every graph: a plan of another graph with as many nodes would be taken over without a look
+        // at its lifetimes.
+        // SAFETY: allocator and graph are alive.
+        let planned = unsafe { sys::ggml_gallocr_reserve(self.allocator.as_ptr(), cgraph.as_ptr()) };
+        // SAFETY: there is one buffer, number 0.
+        let buffer_bytes = unsafe { sys::ggml_gallocr_get_buffer_size(self.allocator.as_ptr(), 0) };
+        // SAFETY: the buffer type is static.
+        let max_chunk = unsafe { sys::ggml_backend_buft_get_max_size(device.buffer_type()) };
+        if buffer_bytes != self.buffer_bytes || buffer_bytes > max_chunk {
+            // The buffer was made anew (or, in chunks, may have been): kept graphs point into the old one.
+            self.graphs.clear();
+            self.buffer_bytes = buffer_bytes;
+        }
+        if !planned {
+            return Err(no_room(device, buffer_bytes));
+        }
+        // SAFETY: as above; the plan is of this graph.
+        if !unsafe { sys::ggml_gallocr_alloc_graph(self.allocator.as_ptr(), cgraph.as_ptr()) } {
+            return Err(no_room(device, buffer_bytes));
+        }
+        self.stats.n_builds += 1;
+        self.stats.build += start.elapsed();
+        let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);
+        // An input that no op reads gets no memory; nothing to set then.
+        let inputs = inputs.into_iter().filter(|slot| has_memory(slot)).collect();
+        Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, _context: context })
+    }
+
+    /// ggml ends the process on an op that a device lacks: ask first.
+    fn check_ops(&self, cgraph: NonNull<sys::ggml_cgraph>) -> Result<(), Error> {
+        // SAFETY: the graph is alive.
+        let n = unsafe { sys::ggml_graph_n_nodes(cgraph.as_ptr()) };
+        for i in 0..n {
+            // SAFETY: `i` is below the count.
+            let node = unsafe { sys::ggml_graph_node(cgraph.as_ptr(), i) };
+            // SAFETY: stream and node are alive.
+            if !unsafe { sys::ggml_backend_supports_op(self.stream.backend.as_ptr(), node) } {
+                // SAFETY: the node is alive; the description is static.
+                let op = unsafe { std::ffi::CStr::from_ptr(sys::ggml_op_desc(node)) }.to_string_lossy().into_owned();
+                let device = self.stream.device.name();
+                return Err(Error::Device { device, what: format!("has no `{op}` for these types and shapes") });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_memory(slot: &Slot) -> bool {
+    // SAFETY: the slot's description lies in the arena of the graph being built.
+    let t = unsafe { slot.ptr.as_ref() };
+    !t.buffer.is_null() && !t.data.is_null()
+}
+
+fn no_room(device: Device, bytes: usize) -> Error {
+    Error::Alloc { device: device.name(), bytes, what: "compute buffers" }
+}
+
+fn slot_error(kind: &'static str, name: Name, what: String) -> Error {
+    Error::Slot { kind, name: name.to_string(), what }
+}
+
+fn set_input(slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
+    let (from, n_bytes, dtype) = data.parts();
+    // SAFETY: the slot's description lies in the arena of a kept graph.
+    let t = unsafe { slot.ptr.as_ref() };
+    // SAFETY: the description is alive.
+    let wanted = unsafe { sys::ggml_nbytes(slot.ptr.as_ptr()) };
+    if t.type_ != dtype || wanted != n_bytes {
+        let (is, wants) = (crate::Dtype::from_raw(dtype), crate::Dtype::from_raw(t.type_));
+        return Err(slot_error(
+            "input",
+            slot.name,
+            format!("takes {wanted} bytes of {wants}, given {n_bytes} of {is}"),
+        ));
+    }
+    // SAFETY: the tensor has memory (planned) and exactly `n_bytes` bytes; `from` has as many.
+    unsafe { sys::ggml_backend_tensor_set(slot.ptr.as_ptr(), from.cast(), 0, n_bytes) };
+    Ok(n_bytes)
+}
+
+/// The outputs of the last run; gone with the next one.
+pub struct Outputs<'e> {
+    slots: &'e [Slot],
+    stats: &'e mut Stats,
+}
+
+impl Outputs<'_> {
+    /// Reads an F32 output whole, replacing what `into` held.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such output, or it is not F32.
+    pub fn f32(&mut self, name: impl Into<Name>, into: &mut Vec<f32>) -> Result<(), Error> {
+        self.read(name.into(), sys::GGML_TYPE_F32, 0.0, into)
+    }
+
+    /// Reads an I32 output whole, replacing what `into` held.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such output, or it is not I32.
+    pub fn i32(&mut self, name: impl Into<Name>, into: &mut Vec<i32>) -> Result<(), Error> {
+        self.read(name.into(), sys::GGML_TYPE_I32, 0, into)
+    }
+
+    fn read<T: Copy>(&mut self, name: Name, dtype: sys::ggml_type, zero: T, into: &mut Vec<T>) -> Result<(), Error> {
+        let slot = self.slots.iter().find(|slot| slot.name == name);
+        let slot = slot.ok_or_else(|| slot_error("output", name, "is not one of the graph's outputs".into()))?;
+        // SAFETY: the slot's description lies in the arena of a kept graph.
+        let t = unsafe { slot.ptr.as_ref() };
+        // SAFETY: the description is alive.
+        let sound = t.type_ == dtype && unsafe { sys::ggml_is_contiguous(slot.ptr.as_ptr()) };
+        if !sound {
+            let is = crate::Dtype::from_raw(t.type_);
+            return Err(slot_error("output", name, format!("is {is}, or not contiguous")));
+        }
+        // SAFETY: the description is alive.
+        let n_bytes = unsafe { sys::ggml_nbytes(slot.ptr.as_ptr()) };
+        into.resize(n_bytes / size_of::<T>(), zero);
+        // SAFETY: the tensor has `n_bytes` bytes and `into` was sized for them.
+        unsafe { sys::ggml_backend_tensor_get(slot.ptr.as_ptr(), into.as_mut_ptr().cast(), 0, n_bytes) };
+        self.stats.n_bytes_copied += n_bytes as u64;
+        Ok(())
+    }
+}

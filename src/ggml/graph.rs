@@ -1,0 +1,263 @@
+//! The builder of one graph: tensors with a brand, a sticky error, inputs and outputs by name.
+//! Owns nothing: it writes into an arena that the executor keeps. Ops live in `ops/`.
+//!
+//! A [`Tensor`] carries the brand `'g` of the builder that made it, so nodes of two graphs cannot be mixed and none can
+//! leave the closure that builds the graph. The first error is kept; from then on every op gives back its operand, and
+//! the build returns the error. So the maths reads without `?`.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::CString;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ggml_sys as sys;
+
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::state::{Inner, StateBuffer, StateId};
+use crate::weights::{WeightId, Weights};
+
+/// Makes `'g` invariant, so that two builders never have the same brand.
+type Brand<'g> = PhantomData<fn(&'g ()) -> &'g ()>;
+
+/// A node of the graph being built, or a weight, state or input that it reads.
+#[derive(Clone, Copy)]
+pub struct Tensor<'g> {
+    ptr: NonNull<sys::ggml_tensor>,
+    brand: Brand<'g>,
+}
+
+impl<'g> Tensor<'g> {
+    /// Shape in ggml order, fastest dimension first.
+    pub fn ne(self) -> [i64; 4] {
+        self.description().ne
+    }
+
+    /// Bytes from one element to the next along each dimension.
+    pub fn nb(self) -> [usize; 4] {
+        self.description().nb
+    }
+
+    /// Element type.
+    pub fn dtype(self) -> Dtype {
+        Dtype::from_raw(self.description().type_)
+    }
+
+    /// Elements in all dimensions.
+    pub fn n_elements(self) -> i64 {
+        self.ne().iter().product()
+    }
+
+    fn description(&self) -> &sys::ggml_tensor {
+        // SAFETY: the arena that holds the description outlives the brand.
+        unsafe { self.ptr.as_ref() }
+    }
+
+    pub(crate) fn raw(self) -> *mut sys::ggml_tensor {
+        self.ptr.as_ptr()
+    }
+}
+
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.dtype(), self.ne())
+    }
+}
+
+/// The name of an input or output: a word, and a number where there are several.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Name(pub &'static str, pub u32);
+
+impl From<&'static str> for Name {
+    fn from(word: &'static str) -> Self {
+        Name(word, 0)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.1 == 0 { f.write_str(self.0) } else { write!(f, "{}.{}", self.0, self.1) }
+    }
+}
+
+/// An input or output of a built graph.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) name: Name,
+    pub(crate) ptr: NonNull<sys::ggml_tensor>,
+}
+
+/// What a finished builder hands to the executor.
+pub(crate) struct Parts {
+    pub(crate) inputs: Vec<Slot>,
+    pub(crate) outputs: Vec<Slot>,
+    pub(crate) states: Vec<Arc<Inner>>,
+    pub(crate) error: Option<Error>,
+}
+
+/// The builder of one graph.
+pub struct Graph<'g> {
+    ctx: NonNull<sys::ggml_context>,
+    cgraph: NonNull<sys::ggml_cgraph>,
+    poison: Tensor<'g>,
+    weights: Arc<Weights>,
+    max_tensors: usize,
+    n_tensors: Cell<usize>,
+    layer: Cell<Option<usize>>,
+    parts: RefCell<Parts>,
+    brand: Brand<'g>,
+}
+
+impl<'g> Graph<'g> {
+    /// # Safety
+    /// `ctx` has room for `max_tensors` descriptions and holds `cgraph`; both outlive `'g`.
+    pub(crate) unsafe fn new(
+        ctx: NonNull<sys::ggml_context>,
+        cgraph: NonNull<sys::ggml_cgraph>,
+        weights: Arc<Weights>,
+        max_tensors: usize,
+    ) -> Self {
+        // SAFETY: the arena has room (the caller's promise).
+        let poison = unsafe { sys::ggml_new_tensor_1d(ctx.as_ptr(), sys::GGML_TYPE_F32, 1) };
+        let poison = NonNull::new(poison).expect("ggml ends the process rather than return null here");
+        Self {
+            ctx,
+            cgraph,
+            poison: Tensor { ptr: poison, brand: PhantomData },
+            weights,
+            max_tensors,
+            n_tensors: Cell::new(1),
+            layer: Cell::new(None),
+            parts: RefCell::new(Parts { inputs: vec![], outputs: vec![], states: vec![], error: None }),
+            brand: PhantomData,
+        }
+    }
+
+    pub(crate) fn into_parts(self) -> Parts {
+        self.parts.into_inner()
+    }
+
+    /// Errors from here on name layer `il`.
+    pub fn layer(&self, il: usize) {
+        self.layer.set(Some(il));
+    }
+
+    /// Errors from here on name no layer.
+    pub fn no_layer(&self) {
+        self.layer.set(None);
+    }
+
+    /// The weight with this id.
+    pub fn weight(&self, id: WeightId) -> Tensor<'g> {
+        match self.weights.raw(id) {
+            Some(ptr) => Tensor { ptr, brand: PhantomData },
+            None => self.fail("weight", format!("{id:?} is not one of this model's {}", self.weights.len())),
+        }
+    }
+
+    /// A tensor of state. The graph keeps it alive.
+    pub fn state(&self, buffer: &StateBuffer, id: StateId) -> Tensor<'g> {
+        let Some(ptr) = buffer.inner().raw(id) else {
+            return self.fail("state", format!("{id:?} is not one of this buffer's tensors"));
+        };
+        let states = &mut self.parts.borrow_mut().states;
+        if !states.iter().any(|s| Arc::ptr_eq(s, buffer.inner())) {
+            states.push(Arc::clone(buffer.inner()));
+        }
+        Tensor { ptr, brand: PhantomData }
+    }
+
+    /// A tensor whose contents every run brings along, under `name`.
+    pub fn input(&self, name: impl Into<Name>, dtype: Dtype, ne: [i64; 4]) -> Tensor<'g> {
+        let name = name.into();
+        if ne.iter().any(|&n| n < 1) {
+            return self.fail("input", format!("`{name}` has shape {ne:?}, with a dimension below 1"));
+        }
+        if let Err(e) = dtype.row_bytes(ne[0]) {
+            return self.fail("input", e.to_string());
+        }
+        if self.parts.borrow().inputs.iter().any(|s| s.name == name) {
+            return self.fail("input", format!("`{name}` is declared twice"));
+        }
+        let t = self.node("input", self.poison, |ctx| {
+            // SAFETY: the arena has room (`node` counts) and the shape is sound.
+            unsafe { sys::ggml_new_tensor(ctx, dtype.raw(), 4, ne.as_ptr()) }
+        });
+        if self.ok() {
+            // SAFETY: `t` lies in the arena.
+            unsafe { sys::ggml_set_input(t.raw()) };
+            self.name(t, name);
+            self.parts.borrow_mut().inputs.push(Slot { name, ptr: t.ptr });
+        }
+        t
+    }
+
+    /// Makes `t` part of the graph and readable after each run under `name`.
+    pub fn output(&self, name: impl Into<Name>, t: Tensor<'g>) {
+        if !self.ok() {
+            return;
+        }
+        let name = name.into();
+        // SAFETY: `t` lies in the arena (brand).
+        unsafe { sys::ggml_set_output(t.raw()) };
+        self.name(t, name);
+        self.keep(t);
+        self.parts.borrow_mut().outputs.push(Slot { name, ptr: t.ptr });
+    }
+
+    /// Makes `t` and all that it needs part of the graph, in this place of the order; for writes into state.
+    pub fn keep(&self, t: Tensor<'g>) {
+        if self.ok() {
+            // SAFETY: `t` and the graph lie in the arena; the graph is sized for all of its tensors.
+            unsafe { sys::ggml_build_forward_expand(self.cgraph.as_ptr(), t.raw()) };
+        }
+    }
+
+    fn name(&self, t: Tensor<'g>, name: Name) {
+        let text = CString::new(name.to_string()).expect("names are words of this program");
+        // SAFETY: `t` lies in the arena; the name is NUL-terminated and copied, cut to ggml's length.
+        unsafe { sys::ggml_set_name(t.raw(), text.as_ptr()) };
+    }
+
+    /// False after the first error.
+    pub fn ok(&self) -> bool {
+        self.parts.borrow().error.is_none()
+    }
+
+    /// Keeps the first error and gives back a tensor that stands in for the result.
+    pub(crate) fn fail(&self, op: &'static str, what: String) -> Tensor<'g> {
+        let error = Error::Shape { place: self.place(), op, what };
+        self.parts.borrow_mut().error.get_or_insert(error);
+        self.poison
+    }
+
+    /// Adds a node by `make`, unless there was an error; then `operand` stands in for the result.
+    pub(crate) fn node(
+        &self,
+        op: &'static str,
+        operand: Tensor<'g>,
+        make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor,
+    ) -> Tensor<'g> {
+        if !self.ok() {
+            return operand;
+        }
+        // Some of ggml's functions make two tensors.
+        let n = self.n_tensors.get() + 2;
+        if n > self.max_tensors {
+            let error = Error::TooManyNodes { place: self.place(), max: self.max_tensors / 2 };
+            self.parts.borrow_mut().error.get_or_insert(error);
+            return operand;
+        }
+        self.n_tensors.set(n);
+        match NonNull::new(make(self.ctx.as_ptr())) {
+            Some(ptr) => Tensor { ptr, brand: PhantomData },
+            None => self.fail(op, "ggml made no node".into()),
+        }
+    }
+
+    fn place(&self) -> String {
+        self.layer.get().map_or_else(String::new, |il| format!("layer {il}: "))
+    }
+}

@@ -1,0 +1,61 @@
+//! The bytes of a model file, mapped once: the only `mmap` of the house.
+//! Owns the map. The file must not shrink while it is mapped: reading past its new end ends the process (SIGBUS).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::error::Error;
+
+/// Bytes that stay where they are: a mapped file, or data that is part of the program.
+#[derive(Debug)]
+pub enum Mapping {
+    /// A mapped file.
+    File {
+        /// The pages.
+        map: Mmap,
+        /// Where it lies, for messages.
+        path: PathBuf,
+    },
+    /// Data inside the program; at an address that is a multiple of 32 it is used without a copy.
+    Static(&'static [u8]),
+}
+
+impl Mapping {
+    /// Maps a file for reading.
+    ///
+    /// # Errors
+    /// [`Error::Map`]: the file is missing, empty, not a regular file, or cannot be read.
+    pub fn open(path: &Path) -> Result<Mapping, Error> {
+        let refused = |what: String| Error::Map { path: path.display().to_string(), what };
+        let file = File::open(path).map_err(|e| refused(e.to_string()))?;
+        let meta = file.metadata().map_err(|e| refused(e.to_string()))?;
+        if !meta.is_file() {
+            return Err(refused("is not a regular file".into()));
+        }
+        if meta.len() == 0 {
+            return Err(refused("is empty".into()));
+        }
+        // SAFETY: the map is read-only. Another process that truncates or rewrites the file breaks it; that promise is
+        // the user's and is documented above and in the README.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| refused(e.to_string()))?;
+        Ok(Mapping::File { map, path: path.to_owned() })
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Mapping::File { map, .. } => map,
+            Mapping::Static(bytes) => bytes,
+        }
+    }
+
+    /// The file's path, or a word for data that is part of the program.
+    pub fn label(&self) -> String {
+        match self {
+            Mapping::File { path, .. } => path.display().to_string(),
+            Mapping::Static(_) => "(embedded model)".into(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Element-wise ops.
+
+use super::{ask, can_repeat, op};
+use crate::graph::{Graph, Tensor};
+
+impl<'g> Graph<'g> {
+    /// `a + b`, `b` repeated over `a` where it is smaller. Gives the shape of `a`.
+    pub fn add(&self, a: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
+        if !self.fits("add", a, b) {
+            return a;
+        }
+        op!(self, "add", ggml_add, a, b.raw())
+    }
+
+    /// `a * b` by element, `b` repeated over `a` where it is smaller. Gives the shape of `a`.
+    pub fn mul(&self, a: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
+        if !self.fits("mul", a, b) {
+            return a;
+        }
+        op!(self, "mul", ggml_mul, a, b.raw())
+    }
+
+    /// `a / b` by element, `b` repeated over `a` where it is smaller. Gives the shape of `a`.
+    pub fn div(&self, a: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
+        if !self.fits("div", a, b) {
+            return a;
+        }
+        op!(self, "div", ggml_div, a, b.raw())
+    }
+
+    /// `a * factor`.
+    pub fn scale(&self, a: Tensor<'g>, factor: f32) -> Tensor<'g> {
+        if !self.check("scale", ask!(ggml_is_contiguous_1, a), || format!("`a` {a:?} is not laid out row after row")) {
+            return a;
+        }
+        op!(self, "scale", ggml_scale, a, factor)
+    }
+
+    /// `1 / (1 + exp(-a))`.
+    pub fn sigmoid(&self, a: Tensor<'g>) -> Tensor<'g> {
+        op!(self, "sigmoid", ggml_sigmoid, a)
+    }
+
+    /// `a * sigmoid(a)`.
+    pub fn silu(&self, a: Tensor<'g>) -> Tensor<'g> {
+        op!(self, "silu", ggml_silu, a)
+    }
+
+    /// `ln(1 + exp(a))`, linear above 20.
+    pub fn softplus(&self, a: Tensor<'g>) -> Tensor<'g> {
+        op!(self, "softplus", ggml_softplus, a)
+    }
+
+    /// `max(a, low)` and `min(a, high)`, written over `a`.
+    pub fn clamp(&self, a: Tensor<'g>, low: f32, high: f32) -> Tensor<'g> {
+        op!(self, "clamp", ggml_clamp, a, low, high)
+    }
+
+    /// `silu(gate) * up` by element; both of one shape.
+    pub fn swiglu(&self, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
+        let sound = gate.ne() == up.ne() && gate.dtype() == up.dtype();
+        if !self.check("swiglu", sound, || format!("`gate` {gate:?} is not like `up` {up:?}")) {
+            return gate;
+        }
+        let rows = ask!(ggml_is_contiguous_1, gate) && ask!(ggml_is_contiguous_1, up);
+        if !self
+            .check("swiglu", rows, || format!("the rows of `gate` {gate:?} or `up` {up:?} do not follow each other"))
+        {
+            return gate;
+        }
+        op!(self, "swiglu", ggml_swiglu_split, gate, up.raw())
+    }
+
+    /// The sum over dim 0: `[n, ..]` to `[1, ..]`.
+    pub fn sum_rows(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.check_f32("sum_rows", "a", a) {
+            return a;
+        }
+        op!(self, "sum_rows", ggml_sum_rows, a)
+    }
+
+    fn fits(&self, what: &'static str, a: Tensor<'g>, b: Tensor<'g>) -> bool {
+        self.check(what, can_repeat(b, a), || format!("`b` {b:?} does not repeat over `a` {a:?}"))
+    }
+}

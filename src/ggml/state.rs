@@ -1,0 +1,182 @@
+//! Device tensors that outlive a step: KV caches, recurrent state.
+//! Owns the memory and serialises access to it. Knows nothing of layers or sequences.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ggml_sys as sys;
+
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::raw::{Buffer, Context};
+
+/// The position of a tensor in its [`StateBuffer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId(u32);
+
+/// What a state tensor is to be.
+#[derive(Clone, Debug)]
+pub struct StateSpec {
+    /// For messages.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape in ggml order.
+    pub ne: [i64; 4],
+}
+
+#[derive(Clone, Copy)]
+struct StateTensor {
+    ptr: NonNull<sys::ggml_tensor>,
+    n_bytes: usize,
+}
+
+// SAFETY: descriptions are not changed after `new`; the data behind them is reached under the lock of `Inner`.
+unsafe impl Send for StateTensor {}
+// SAFETY: as above.
+unsafe impl Sync for StateTensor {}
+
+/// Field order is drop order: descriptions point into the buffer.
+pub(crate) struct Inner {
+    tensors: Vec<StateTensor>,
+    buffer: Option<Buffer>,
+    _context: Context,
+    /// Held while a graph computes over the state and while the host reads or writes it.
+    access: Mutex<()>,
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        // The guarded data is plain memory: a panic elsewhere does not break it.
+        self.access.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn raw(&self, id: StateId) -> Option<NonNull<sys::ggml_tensor>> {
+        self.tensors.get(id.0 as usize).map(|t| t.ptr)
+    }
+}
+
+/// Tensors on a device that keep their contents between steps. Zeroed when made.
+pub struct StateBuffer {
+    inner: Arc<Inner>,
+    device: Device,
+    n_bytes: usize,
+}
+
+impl StateBuffer {
+    /// Allocates the tensors and fills them with zeros; ids count from 0 in the order of `specs`.
+    ///
+    /// # Errors
+    /// [`Error::Alloc`]: the device has no room. [`Error::Row`], [`Error::Tensor`]: a spec that cannot be.
+    pub fn new(device: Device, specs: &[StateSpec]) -> Result<(Self, Vec<StateId>), Error> {
+        crate::log::install();
+        let no_arena = || Error::Alloc { device: "host".into(), bytes: specs.len() * 512, what: "state descriptions" };
+        let context = Context::new(specs.len().max(1), 0).ok_or_else(no_arena)?;
+        let mut tensors = Vec::with_capacity(specs.len());
+        let mut total = 0usize;
+        for spec in specs {
+            let refused = |what: String| Error::Tensor { name: spec.name.clone(), what };
+            if spec.ne.iter().any(|&n| n < 1) {
+                return Err(refused(format!("shape {:?} has a dimension below 1", spec.ne)));
+            }
+            let row = spec.dtype.row_bytes(spec.ne[0])?;
+            let n_bytes = spec.ne[1..].iter().try_fold(row, |n, &ne| n.checked_mul(usize::try_from(ne).ok()?));
+            let n_bytes = n_bytes.ok_or_else(|| refused(format!("shape {:?} is too large", spec.ne)))?;
+            total = total.checked_add(n_bytes).ok_or_else(|| refused("the states together are too large".into()))?;
+            // SAFETY: the arena has room for all specs; four dimensions of at least 1.
+            let t = unsafe { sys::ggml_new_tensor(context.as_ptr(), spec.dtype.raw(), 4, spec.ne.as_ptr()) };
+            let ptr = NonNull::new(t).ok_or_else(no_arena)?;
+            let name: String = spec.name.chars().filter(|&c| c != '\0').take(60).collect();
+            let name = CString::new(name).expect("NULs are filtered out");
+            // SAFETY: `ptr` was just made; the name is NUL-terminated and is copied.
+            unsafe { sys::ggml_set_name(ptr.as_ptr(), name.as_ptr()) };
+            tensors.push(StateTensor { ptr, n_bytes });
+        }
+        let buffer = if specs.is_empty() {
+            None
+        } else {
+            // SAFETY: the arena is alive and holds only unallocated tensors.
+            let buffer =
+                unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(context.as_ptr(), device.buffer_type()) };
+            let no_room = || Error::Alloc {
+                device: device.name(),
+                bytes: total,
+                what: "sequence state (KV cache and recurrent state)",
+            };
+            // SAFETY: just made, no other owner.
+            let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(no_room)?;
+            // SAFETY: the buffer is alive. Masked cells are multiplied by zero, so they must be finite.
+            unsafe { sys::ggml_backend_buffer_clear(buffer.as_ptr(), 0) };
+            Some(buffer)
+        };
+        let ids = (0..tensors.len()).map(|i| StateId(i as u32)).collect();
+        let inner = Arc::new(Inner { tensors, buffer, _context: context, access: Mutex::new(()) });
+        Ok((Self { inner, device, n_bytes: total }, ids))
+    }
+
+    /// The device that holds the state.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Bytes of all tensors.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Copies bytes out of a tensor, from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, or the range lies outside it.
+    pub fn read(&self, id: StateId, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        let ptr = self.range(id, offset, into.len())?;
+        let _access = self.inner.lock();
+        // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
+        unsafe { sys::ggml_backend_tensor_get(ptr.as_ptr(), into.as_mut_ptr().cast(), offset, into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into a tensor, from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, or the range lies outside it.
+    pub fn write(&mut self, id: StateId, offset: usize, from: &[u8]) -> Result<(), Error> {
+        let ptr = self.range(id, offset, from.len())?;
+        let _access = self.inner.lock();
+        // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
+        unsafe { sys::ggml_backend_tensor_set(ptr.as_ptr(), from.as_ptr().cast(), offset, from.len()) };
+        Ok(())
+    }
+
+    /// Fills `len` bytes of a tensor with zeros, from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, or the range lies outside it.
+    pub fn zero(&mut self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
+        let ptr = self.range(id, offset, len)?;
+        let _access = self.inner.lock();
+        // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
+        unsafe { sys::ggml_backend_tensor_memset(ptr.as_ptr(), 0, offset, len) };
+        Ok(())
+    }
+
+    fn range(&self, id: StateId, offset: usize, len: usize) -> Result<NonNull<sys::ggml_tensor>, Error> {
+        let slot = |what: String| Error::Slot { kind: "state", name: id.0.to_string(), what };
+        let t = self.inner.tensors.get(id.0 as usize).ok_or_else(|| slot("does not exist".into()))?;
+        let end = offset.checked_add(len).filter(|&end| end <= t.n_bytes && self.inner.buffer.is_some());
+        end.ok_or_else(|| slot(format!("bytes {offset}+{len} lie outside its {}", t.n_bytes)))?;
+        Ok(t.ptr)
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl std::fmt::Debug for StateBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StateBuffer({} tensors, {} bytes on {:?})", self.inner.tensors.len(), self.n_bytes, self.device)
+    }
+}

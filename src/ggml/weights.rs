@@ -1,0 +1,244 @@
+//! A model's weights: tensors that lie in mapped files, or copies of them where a device cannot use the map.
+//! Owns the maps, the descriptions and the buffers. Knows shapes and types; knows nothing of what a tensor is for.
+
+use std::ffi::CString;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ggml_sys as sys;
+
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::mapping::Mapping;
+use crate::raw::{Buffer, Context};
+
+/// The position of a tensor in its [`Weights`]. One of another model is wrong but harmless: it is checked on use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightId(u32);
+
+/// ggml's kernels load whole vectors; data at other addresses is copied once.
+const ALIGNMENT: usize = 32;
+
+struct Planned {
+    name: CString,
+    dtype: Dtype,
+    ne: [i64; 4],
+    mapping: usize,
+    range: Range<usize>,
+}
+
+/// Collects tensors; [`WeightsBuilder::build`] places them on a device.
+pub struct WeightsBuilder {
+    mappings: Vec<Arc<Mapping>>,
+    planned: Vec<Planned>,
+}
+
+impl WeightsBuilder {
+    /// Tensors will lie in these maps, one for each file of the model.
+    pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
+        Self { mappings, planned: Vec::new() }
+    }
+
+    /// Adds a tensor of shape `ne` (ggml order, unused dimensions 1) whose data is `range` of map `mapping`.
+    ///
+    /// # Errors
+    /// A dimension below 1, a shape whose bytes are not those of `range`, a range outside the map, a name that holds a
+    /// NUL or is longer than ggml's 63 bytes.
+    pub fn add(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        ne: [i64; 4],
+        mapping: usize,
+        range: Range<usize>,
+    ) -> Result<WeightId, Error> {
+        let refused = |what: String| Error::Tensor { name: name.to_owned(), what };
+        let c_name = CString::new(name).map_err(|_| refused("the name holds a NUL".into()))?;
+        if name.is_empty() || name.len() >= sys::GGML_MAX_NAME as usize {
+            return Err(refused(format!("a name has 1 to {} bytes, not {}", sys::GGML_MAX_NAME - 1, name.len())));
+        }
+        if ne.iter().any(|&n| n < 1) {
+            return Err(refused(format!("shape {ne:?} has a dimension below 1")));
+        }
+        let n_rows = ne[1].checked_mul(ne[2]).and_then(|n| n.checked_mul(ne[3])).and_then(|n| usize::try_from(n).ok());
+        let row = dtype.row_bytes(ne[0])?;
+        let n_bytes =
+            n_rows.and_then(|n| n.checked_mul(row)).ok_or_else(|| refused(format!("shape {ne:?} is too large")))?;
+        if range.len() != n_bytes {
+            return Err(refused(format!("{dtype} {ne:?} takes {n_bytes} bytes, {} are given", range.len())));
+        }
+        let map = self.mappings.get(mapping).ok_or_else(|| refused(format!("there is no file number {mapping}")))?;
+        if range.end > map.bytes().len() {
+            let len = map.bytes().len();
+            return Err(refused(format!("bytes {range:?} lie outside {} of {len} bytes", map.label())));
+        }
+        let id = WeightId(u32::try_from(self.planned.len()).expect("fewer tensors than bytes in a file header"));
+        self.planned.push(Planned { name: c_name, dtype, ne, mapping, range });
+        Ok(id)
+    }
+
+    /// Places all tensors on `device`: over the maps where it can use them, copied where it cannot.
+    ///
+    /// # Errors
+    /// [`Error::Alloc`]: no room for the copies. [`Error::Device`]: the device refuses the map.
+    pub fn build(self, device: Device) -> Result<Arc<Weights>, Error> {
+        crate::log::install();
+        let n = self.planned.len().max(1);
+        let no_arena = || Error::Alloc { device: "host".into(), bytes: n * 512, what: "tensor descriptions" };
+        let mapped_ctx = Context::new(n, 0).ok_or_else(no_arena)?;
+        let copied_ctx = Context::new(n, 0).ok_or_else(no_arena)?;
+        let over_maps = device.takes_host_memory();
+        let mut tensors = Vec::with_capacity(self.planned.len());
+        let mut n_misaligned = 0usize;
+        let is_mapped = |p: &Planned| {
+            let address = self.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
+            over_maps && address.is_multiple_of(ALIGNMENT)
+        };
+        for p in &self.planned {
+            let mapped = is_mapped(p);
+            n_misaligned += usize::from(over_maps && !mapped);
+            let ctx = if mapped { &mapped_ctx } else { &copied_ctx };
+            // SAFETY: the arena has room for all tensors; `ne` has four dimensions of at least 1 (checked by `add`).
+            let t = unsafe { sys::ggml_new_tensor(ctx.as_ptr(), p.dtype.raw(), 4, p.ne.as_ptr()) };
+            let t = NonNull::new(t).ok_or_else(no_arena)?;
+            // SAFETY: `t` was just made; the name is NUL-terminated and is copied.
+            unsafe { sys::ggml_set_name(t.as_ptr(), p.name.as_ptr()) };
+            tensors.push(WeightTensor(t));
+        }
+        if n_misaligned > 0 {
+            tracing::warn!(n_misaligned, "tensors not aligned to {ALIGNMENT} bytes in the file are copied into memory");
+        }
+
+        let mut buffers = Vec::new();
+        for (index, map) in self.mappings.iter().enumerate() {
+            let here: Vec<usize> = (0..tensors.len())
+                .filter(|&i| self.planned[i].mapping == index && is_mapped(&self.planned[i]))
+                .collect();
+            if here.is_empty() {
+                continue;
+            }
+            let max = here.iter().map(|&i| self.planned[i].range.len()).max().unwrap_or(0);
+            let (base, len) = (map.bytes().as_ptr(), map.bytes().len());
+            // SAFETY: the memory lives as long as `mappings`, which `Weights` drops after its buffers. It is read-only:
+            // nothing writes to a buffer marked as weights.
+            let buffer =
+                unsafe { sys::ggml_backend_dev_buffer_from_host_ptr(device.raw(), base.cast_mut().cast(), len, max) };
+            let refused =
+                || Error::Device { device: device.name(), what: format!("cannot use the map of {}", map.label()) };
+            // SAFETY: just made, no other owner.
+            let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(refused)?;
+            mark_as_weights(&buffer);
+            for i in here {
+                let p = &self.planned[i];
+                let address = map.bytes()[p.range.clone()].as_ptr();
+                // SAFETY: the range lies within the map (checked by `add`), which is the whole buffer.
+                let status = unsafe {
+                    sys::ggml_backend_tensor_alloc(buffer.as_ptr(), tensors[i].0.as_ptr(), address.cast_mut().cast())
+                };
+                if status != sys::GGML_STATUS_SUCCESS {
+                    return Err(refused());
+                }
+            }
+            buffers.push(buffer);
+        }
+
+        let copied: Vec<usize> = (0..tensors.len()).filter(|&i| !is_mapped(&self.planned[i])).collect();
+        if !copied.is_empty() {
+            let bytes = copied.iter().map(|&i| self.planned[i].range.len()).sum();
+            let buffer_type = device.buffer_type();
+            // SAFETY: the arena holds just the tensors to copy; the buffer type is static.
+            let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(copied_ctx.as_ptr(), buffer_type) };
+            let no_room = || Error::Alloc { device: device.name(), bytes, what: "weights" };
+            // SAFETY: just made, no other owner.
+            let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(no_room)?;
+            mark_as_weights(&buffer);
+            for i in copied {
+                let p = &self.planned[i];
+                let data = &self.mappings[p.mapping].bytes()[p.range.clone()];
+                // SAFETY: the tensor was allocated above and has `range.len()` bytes (checked by `add`).
+                unsafe { sys::ggml_backend_tensor_set(tensors[i].0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
+            }
+            buffers.push(buffer);
+        }
+        let ids = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
+        Ok(Arc::new(Weights {
+            tensors,
+            names: ids,
+            device,
+            _buffers: buffers,
+            _contexts: [mapped_ctx, copied_ctx],
+            mappings: self.mappings,
+        }))
+    }
+}
+
+fn mark_as_weights(buffer: &Buffer) {
+    // SAFETY: the buffer is alive.
+    unsafe { sys::ggml_backend_buffer_set_usage(buffer.as_ptr(), sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS) }
+}
+
+#[derive(Clone, Copy)]
+struct WeightTensor(NonNull<sys::ggml_tensor>);
+
+// SAFETY: descriptions are not changed after `build`; graphs over them only read them (see `raw::Context`).
+unsafe impl Send for WeightTensor {}
+// SAFETY: as above.
+unsafe impl Sync for WeightTensor {}
+
+/// Weights placed on a device, read-only. Shared by every executor that computes over them.
+///
+/// Field order is drop order: descriptions point into buffers, buffers lie over maps.
+pub struct Weights {
+    tensors: Vec<WeightTensor>,
+    names: Vec<String>,
+    device: Device,
+    _buffers: Vec<Buffer>,
+    _contexts: [Context; 2],
+    mappings: Vec<Arc<Mapping>>,
+}
+
+impl Weights {
+    /// The device that holds them.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// True when there is no tensor.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The tensor's name in the file.
+    pub fn name(&self, id: WeightId) -> Option<&str> {
+        self.names.get(id.0 as usize).map(String::as_str)
+    }
+
+    /// The tensor's type.
+    pub fn dtype(&self, id: WeightId) -> Option<Dtype> {
+        let t = self.tensors.get(id.0 as usize)?;
+        // SAFETY: the description lives in `_contexts` and is not changed after `build`.
+        Some(Dtype::from_raw(unsafe { t.0.as_ref() }.type_))
+    }
+
+    /// The maps under the tensors.
+    pub fn mappings(&self) -> &[Arc<Mapping>] {
+        &self.mappings
+    }
+
+    pub(crate) fn raw(&self, id: WeightId) -> Option<NonNull<sys::ggml_tensor>> {
+        self.tensors.get(id.0 as usize).map(|t| t.0)
+    }
+}
+
+impl std::fmt::Debug for Weights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Weights({} tensors on {:?})", self.len(), self.device)
+    }
+}
