@@ -1,26 +1,27 @@
 //! Writing a GGUF file: header first, then the data of each tensor in turn, then all of it at once under its name.
-//! Owns the temporary file; holds the header in memory, never tensor data.
+//! Owns the order of the calls and the layout; holds the header, never tensor data.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use crate::error::{Error, Place};
 use crate::header::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Header, Limits, MAGIC, check_alignment, check_version};
 use crate::metadata::Metadata;
-use crate::temp::TempFile;
+use crate::output::{FileOutput, Output};
 use crate::tensors::{MAX_DIMS, checked_bytes, padded};
 use crate::types::TensorType;
 use crate::value::Value;
 
 /// First stage: keys and tensors are declared, in the order they shall have in the file.
 ///
-/// The data goes to a temporary file beside the target; [`DataWriter::finish`] renames it. Dropping a writer at any
-/// stage removes the temporary file and leaves the target as it was.
+/// A file is written under a temporary name beside the target; [`DataWriter::finish`] renames it. Dropping a writer at
+/// any stage removes the temporary file and leaves the target as it was.
+///
+/// Parsing a file and writing it again gives the same bytes, if its padding is of zeros and reaches behind the last
+/// tensor (and behind the header when there are no tensors), as ggml and gguf-py write it.
 #[derive(Debug)]
-pub struct Writer {
-    temp: TempFile,
-    file: File,
+pub struct Writer<W: Output = FileOutput> {
+    out: W,
     version: u32,
     alignment: u64,
     n_keys: u64,
@@ -30,10 +31,8 @@ pub struct Writer {
 
 /// Second stage: data of every tensor, in the order of declaration.
 #[derive(Debug)]
-pub struct DataWriter {
-    // Before `temp`: some systems remove only closed files.
-    file: BufWriter<File>,
-    temp: TempFile,
+pub struct DataWriter<W: Output = FileOutput> {
+    out: W,
     alignment: u64,
     tensors: Vec<Declared>,
     /// Tensors begun; the last of them is open.
@@ -46,8 +45,8 @@ pub struct DataWriter {
 
 /// The bytes of one tensor go in here, in pieces of any size.
 #[derive(Debug)]
-pub struct TensorWriter<'w> {
-    data: &'w mut DataWriter,
+pub struct TensorWriter<'w, W: Output = FileOutput> {
+    data: &'w mut DataWriter<W>,
 }
 
 #[derive(Debug)]
@@ -64,9 +63,21 @@ impl Writer {
     /// # Errors
     /// The directory is missing or not writable, or `path` names a directory.
     pub fn create(path: impl AsRef<Path>) -> Result<Writer, Error> {
-        let (temp, file) = TempFile::create(path.as_ref())?;
+        Ok(Writer::new(FileOutput::create(path.as_ref())?))
+    }
+}
+
+impl Writer<Vec<u8>> {
+    /// Writes into memory; `finish` gives the bytes.
+    pub fn in_memory() -> Writer<Vec<u8>> {
+        Writer::new(Vec::new())
+    }
+}
+
+impl<W: Output> Writer<W> {
+    fn new(out: W) -> Writer<W> {
         let (keys, tensors) = (Vec::new(), Vec::new());
-        Ok(Writer { temp, file, version: 3, alignment: DEFAULT_ALIGNMENT, n_keys: 0, keys, tensors })
+        Writer { out, version: 3, alignment: DEFAULT_ALIGNMENT, n_keys: 0, keys, tensors }
     }
 
     /// 3 unless set: for rewriting a file of version 2 as it was.
@@ -118,19 +129,11 @@ impl Writer {
     /// Writes the header.
     /// # Errors
     /// The header would not be readable: it is parsed before it is written. Or the disk refuses.
-    pub fn begin(self) -> Result<DataWriter, Error> {
+    pub fn begin(self) -> Result<DataWriter<W>, Error> {
         let (header, file_bytes) = self.header()?;
         Header::parse_start(&header, file_bytes, &Limits::default())?;
-        let Writer { temp, file, alignment, tensors, .. } = self;
-        let mut data = DataWriter {
-            file: BufWriter::with_capacity(BUFFER_BYTES, file),
-            temp,
-            alignment,
-            tensors,
-            n_begun: 0,
-            written: 0,
-            pos: 0,
-        };
+        let Writer { out, alignment, tensors, .. } = self;
+        let mut data = DataWriter { out, alignment, tensors, n_begun: 0, written: 0, pos: 0 };
         data.put(&header)?;
         data.pad()?;
         Ok(data)
@@ -160,11 +163,11 @@ impl Writer {
     }
 }
 
-impl DataWriter {
+impl<W: Output> DataWriter<W> {
     /// Opens the next tensor for writing; the one before must be complete.
     /// # Errors
     /// `name` is not the next declared tensor, or the one before has too few bytes.
-    pub fn tensor(&mut self, name: &str) -> Result<TensorWriter<'_>, Error> {
+    pub fn tensor(&mut self, name: &str) -> Result<TensorWriter<'_, W>, Error> {
         self.close_tensor()?;
         match self.tensors.get(self.n_begun) {
             Some(next) if next.name == name => {}
@@ -187,19 +190,16 @@ impl DataWriter {
         self.close_tensor()
     }
 
-    /// Puts the file under its name: flush, fsync, rename over the target, fsync of the directory.
+    /// Puts the file under its name: flush, fsync, rename over the target, fsync of the directory. In memory: gives the
+    /// bytes.
     /// # Errors
     /// A tensor has no or too few bytes, or the disk refuses; the target is as it was, then.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(mut self) -> Result<W::Done, Error> {
         self.close_tensor()?;
-        if let Some(next) = self.tensors.get(self.n_begun) {
-            return Err(length(next, 0));
+        match self.tensors.get(self.n_begun) {
+            Some(next) => Err(length(next, 0)),
+            None => self.out.done(),
         }
-        let DataWriter { file, temp, .. } = self;
-        let file = file.into_inner().map_err(|e| temp.io("write the last bytes", e.into_error()))?;
-        file.sync_all().map_err(|e| temp.io("fsync", e))?;
-        drop(file);
-        temp.rename()
     }
 
     /// Checks the length of the open tensor and pads it; harmless when repeated.
@@ -223,13 +223,13 @@ impl DataWriter {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.write_all(bytes).map_err(|e| self.temp.io("write", e))?;
+        self.out.write_all(bytes).map_err(|e| self.out.error("write", e))?;
         self.pos += bytes.len() as u64;
         Ok(())
     }
 }
 
-impl TensorWriter<'_> {
+impl<W: Output> TensorWriter<'_, W> {
     /// Appends to the tensor.
     /// # Errors
     /// More bytes than the tensor has room for (none are written then), or the disk refuses.
@@ -247,7 +247,7 @@ impl TensorWriter<'_> {
 }
 
 /// As [`TensorWriter::put`], for `std::io::copy` and the like.
-impl Write for TensorWriter<'_> {
+impl<W: Output> Write for TensorWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.put(bytes).map(|()| bytes.len()).map_err(|e| match e {
             Error::Io { source, .. } => source,
@@ -256,7 +256,7 @@ impl Write for TensorWriter<'_> {
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.data.file.flush()
+        self.data.out.flush()
     }
 }
 
@@ -274,5 +274,4 @@ fn put_string(out: &mut Vec<u8>, s: &str) {
     out.extend(s.as_bytes());
 }
 
-const BUFFER_BYTES: usize = 1 << 20;
 const ZEROS: [u8; 4096] = [0; 4096];
