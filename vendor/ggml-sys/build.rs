@@ -1,6 +1,8 @@
 //! Finds ggml's source, checks that the declarations fit it, compiles it into one static library. Each step lies in `build/`.
 //! Dependents read DEP_GGML_ROOT (the folder with `include` and `src`), DEP_GGML_INCLUDE and DEP_GGML_VERSION.
 
+#[path = "build/apple.rs"]
+mod apple;
 #[path = "build/arm.rs"]
 mod arm;
 #[path = "build/compiler.rs"]
@@ -40,8 +42,7 @@ fn build() -> Result<(), String> {
 
     // Documentation needs the declarations only, and its builders have no network to fetch the source with.
     let declarations_only = std::env::var_os("DOCS_RS").is_some();
-    let fresh = cfg!(feature = "buildtime-bindgen");
-    if declarations_only && !fresh {
+    if declarations_only && !cfg!(feature = "buildtime-bindgen") {
         return Ok(());
     }
 
@@ -51,11 +52,10 @@ fn build() -> Result<(), String> {
     for path in source.watched() {
         println!("cargo::rerun-if-changed={}", path.display());
     }
-    if fresh {
-        declarations::generate(&source, &target.out_dir)?;
-    } else {
-        declarations::check(Path::new("bindings.rs"), &source)?;
-    }
+    #[cfg(feature = "buildtime-bindgen")]
+    declarations::generate(&source, &target.out_dir)?;
+    #[cfg(not(feature = "buildtime-bindgen"))]
+    declarations::check(Path::new("bindings.rs"), &source)?;
     if declarations_only {
         return Ok(());
     }

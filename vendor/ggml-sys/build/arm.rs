@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// # Errors
 /// No compiler, or a probe that cannot be written.
 pub fn native_flags(target: &Target) -> Result<Vec<String>, String> {
-    let tool = compiler::tool(true)?;
+    let tool = compiler::tool(target, true)?;
     let compiles = |flag: &str, code: &str, program: Option<&std::path::Path>| -> Result<bool, String> {
         let file = target.out_dir.join("arm.cpp");
         std::fs::write(&file, code).map_err(|e| format!("{}: {e}", file.display()))?;

@@ -3,6 +3,7 @@
 
 use crate::source::Source;
 use crate::target::Target;
+use crate::{apple, files};
 use std::path::PathBuf;
 
 /// Runs the compilers that `cc` picks on a line of code each.
@@ -14,7 +15,7 @@ pub fn check(target: &Target) -> Result<(), String> {
         (false, "C", "probe.c", "#include <stdlib.h>\nint main(void) { return 0; }\n"),
         (true, "C++", "probe.cpp", "#include <filesystem>\nint main() { return 0; }\n"),
     ] {
-        let tool = tool(cpp)?;
+        let tool = tool(target, cpp)?;
         let path = target.out_dir.join(file);
         std::fs::write(&path, code).map_err(|e| format!("{}: {e}", path.display()))?;
         let output = tool.to_command().arg("-fsyntax-only").arg(&path).output();
@@ -35,35 +36,37 @@ pub fn check(target: &Target) -> Result<(), String> {
 ///
 /// # Errors
 /// None is found.
-pub fn tool(cpp: bool) -> Result<cc::Tool, String> {
+pub fn tool(target: &Target, cpp: bool) -> Result<cc::Tool, String> {
     let language = if cpp { "C++" } else { "C" };
-    with_standard(cpp).try_get_compiler().map_err(|e| missing(language, &e.to_string()))
+    with_standard(target, cpp).try_get_compiler().map_err(|e| missing(language, &e.to_string()))
 }
 
 /// `files` of one language, with what every part of ggml is compiled with. Upstream: `src/CMakeLists.txt`, type Release.
 pub fn group<'a>(source: &Source, target: &Target, cpp: bool, files: impl Iterator<Item = &'a &'a str>) -> cc::Build {
     let of_language = |file: &&&str| cpp == file.ends_with(".cpp");
-    let mut build = with_standard(cpp);
+    let mut build = with_standard(target, cpp);
     build
         .files(files.filter(of_language).map(|file| source.src().join(file)))
         .include(source.include())
-        .include(source.src())
-        .define("GGML_SCHED_MAX_COPIES", "4")
-        .define("_XOPEN_SOURCE", "600");
-    match target.os.as_str() {
-        "linux" => build.define("_GNU_SOURCE", None),
-        "macos" => build.define("_DARWIN_C_SOURCE", None),
-        _ => &mut build,
-    };
+        .include(source.src());
+    for (name, value) in files::DEFINES {
+        build.define(name, value);
+    }
+    if let Some(name) = files::system_define(&target.os) {
+        build.define(name, None);
+    }
     build
 }
 
 /// Always optimised and without assertions, whatever cargo's profile is: a slow ggml helps nobody.
 /// The GNU dialects are upstream's; the strict ones would switch the contraction of products and sums off.
-fn with_standard(cpp: bool) -> cc::Build {
+fn with_standard(target: &Target, cpp: bool) -> cc::Build {
     let mut build = cc::Build::new();
     build.cpp(cpp).std(if cpp { "gnu++17" } else { "gnu11" });
     build.opt_level(3).debug(false).define("NDEBUG", None).warnings(false).flag("-fvisibility=hidden");
+    if target.os == "macos" {
+        apple::set_deployment_target(&mut build);
+    }
     build
 }
 

@@ -3,7 +3,7 @@
 
 use crate::source::Source;
 use crate::target::Target;
-use crate::{arm, compiler, files};
+use crate::{apple, arm, compiler, files};
 use std::path::PathBuf;
 
 /// What to compile, the longest group first.
@@ -19,9 +19,10 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
     let mut groups = Vec::new();
     for cpp in [true, false] {
         let mut cpu = compiler::group(source, target, cpp, files::CPU.iter().chain(&arch_files));
-        cpu.include(source.src().join("ggml-cpu"))
-            .define("GGML_USE_CPU_REPACK", None)
-            .define("GGML_USE_LLAMAFILE", None);
+        cpu.include(source.src().join("ggml-cpu"));
+        for name in files::CPU_DEFINES {
+            cpu.define(name, None);
+        }
         for flag in &tuning {
             cpu.flag(flag);
         }
@@ -29,6 +30,9 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
         base.include(&version_folder).define("GGML_USE_CPU", None);
         if target.metal() {
             base.define("GGML_USE_METAL", None);
+        }
+        if target.os == "macos" && apple::linker_is_buggy(&compiler::tool(target, cpp)?) {
+            base.define("HAVE_BUGGY_APPLE_LINKER", None);
         }
         groups.extend([cpu, base]);
     }
@@ -39,7 +43,7 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
 fn tuning(target: &Target) -> Result<Vec<String>, String> {
     let flags: &[&str] = match (target.arch.as_str(), target.native, target.os.as_str()) {
         ("x86_64", true, _) => &["-march=native"],
-        // Every x86-64 processor since 2009. AVX2 would be five times faster but ends on machines and emulators without it.
+        // x86-64 machines and emulators without AVX2 are still about; a package must start on all of them.
         ("x86_64", false, _) => &["-msse4.2", "-mpopcnt"],
         ("aarch64", true, _) => return arm::native_flags(target),
         // No Mac has an older 64-bit ARM processor.

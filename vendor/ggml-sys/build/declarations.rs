@@ -9,6 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// A header that is missing or is not the one that `bindings` was made from.
+#[cfg(not(feature = "buildtime-bindgen"))]
 pub fn check(bindings: &Path, source: &Source) -> Result<(), String> {
     let text = std::fs::read_to_string(bindings).map_err(|e| {
         format!(
@@ -63,12 +64,6 @@ pub fn generate(source: &Source, out_dir: &Path) -> Result<(), String> {
     let text = format!("{}\n{bindings}", opening(source)?);
     let path = out_dir.join("bindings.rs");
     std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// Not reached: `main` asks for fresh declarations only with the feature.
-#[cfg(not(feature = "buildtime-bindgen"))]
-pub fn generate(_: &Source, _: &Path) -> Result<(), String> {
-    Err("fresh declarations need feature buildtime-bindgen".to_owned())
 }
 
 /// Says how the file was made, and from what.

@@ -1,5 +1,5 @@
-//! Which of ggml's files are compiled. Pure lists, relative to ggml's `src`; `tests/upstream.rs` compares them with ggml's
-//! own CMakeLists.txt, so that an upgrade cannot drop one silently.
+//! Which of ggml's files are compiled, with which definitions. Pure lists, relative to ggml's `src`; `tests/upstream.rs`
+//! compares them with ggml's own CMakeLists.txt, so that an upgrade cannot drop one silently.
 
 /// Tensors, graphs, allocators, quantisation, GGUF: CMake target `ggml-base`.
 pub const BASE: [&str; 9] = [
@@ -96,3 +96,21 @@ pub const METAL_KERNELS: [&str; 36] = [
     "pool",
     "misc",
 ];
+
+/// Definitions for all of ggml. `_XOPEN_SOURCE=600`: M_PI and posix_memalign.
+pub const DEFINES: [(&str, Option<&str>); 2] = [("GGML_SCHED_MAX_COPIES", Some("4")), ("_XOPEN_SOURCE", Some("600"))];
+
+/// The one that makes the system's C library complete: thread affinity on Linux, memory locking on macOS.
+pub fn system_define(os: &str) -> Option<&'static str> {
+    match os {
+        "linux" => Some("_GNU_SOURCE"),
+        "macos" => Some("_DARWIN_C_SOURCE"),
+        _ => None,
+    }
+}
+
+/// Definitions for the CPU backend: repacked weights, tinyBLAS. No GGML_USE_OPENMP: ggml's own threadpools serve.
+pub const CPU_DEFINES: [&str; 2] = ["GGML_USE_CPU_REPACK", "GGML_USE_LLAMAFILE"];
+
+/// Definitions for the Metal backend.
+pub const METAL_DEFINES: [&str; 1] = ["GGML_METAL_EMBED_LIBRARY"];

@@ -3,10 +3,10 @@
 
 use crate::source::Source;
 use crate::target::Target;
-use crate::{compiler, files, shaders};
+use crate::{apple, compiler, files, shaders};
 use std::path::PathBuf;
 
-/// What to compile; also tells cargo to link the frameworks.
+/// What to compile; also tells cargo to link Apple's libraries.
 ///
 /// # Errors
 /// A shader source that cannot be read, or a merged one that cannot be written.
@@ -14,7 +14,10 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
     let mut groups = Vec::new();
     for cpp in [true, false] {
         let mut backend = compiler::group(source, target, cpp, files::METAL.iter());
-        backend.include(source.src().join("ggml-metal")).define("GGML_METAL_EMBED_LIBRARY", None);
+        backend.include(source.src().join("ggml-metal"));
+        for name in files::METAL_DEFINES {
+            backend.define(name, None);
+        }
         if !cpp {
             // The backend releases its objects itself.
             backend.flag("-fno-objc-arc");
@@ -27,6 +30,7 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
     for framework in ["Foundation", "Metal", "MetalKit"] {
         println!("cargo::rustc-link-lib=framework={framework}");
     }
+    apple::link_clang_runtime(&compiler::tool(target, false)?);
     Ok(groups)
 }
 

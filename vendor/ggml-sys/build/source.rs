@@ -48,8 +48,11 @@ pub fn locate(pin: &Path, triple: &str) -> Result<Source, String> {
     }
 }
 
-/// The ggml in `folder`, which is ggml's own checkout or llama.cpp's.
-fn at(folder: &Path, origin: String) -> Result<Source, String> {
+/// The ggml in `folder`, which is ggml's own checkout or llama.cpp's; `origin` tells who named the folder.
+///
+/// # Errors
+/// As `locate` has for a folder.
+pub fn at(folder: &Path, origin: String) -> Result<Source, String> {
     let found = [folder.to_owned(), folder.join("ggml")]
         .into_iter()
         .find(|candidate| candidate.join("include/ggml.h").is_file() && candidate.join("src/ggml.c").is_file());
