@@ -1,1 +1,19 @@
 //! Text and tokens: vocabulary, byte-level BPE, chat templates, reply parsers.
+//! Owns everything between bytes and token ids; knows nothing of tensors, sequences or requests.
+//!
+//! | Module | Turns |
+//! |---|---|
+//! | [`Vocab`] | text into token ids, ids into bytes; knows special tokens by role |
+//! | [`Decoder`] | the bytes of successive tokens into text, without cutting a character |
+#![forbid(unsafe_code)]
+
+mod bpe;
+mod byte_level;
+mod decode;
+mod error;
+mod pretokenize;
+mod vocab;
+
+pub use decode::Decoder;
+pub use error::Error;
+pub use vocab::{Fim, Special, SpecialIds, TokenId, TokenKind, Vocab, VocabSource};

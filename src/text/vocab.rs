@@ -1,0 +1,202 @@
+//! The vocabulary of a model: token ids to bytes, text to token ids.
+//! Owns the tables and the roles of special tokens; knows nothing of chat templates or of streams.
+
+mod encode;
+mod source;
+mod special;
+mod tokens;
+
+pub use source::{SpecialIds, VocabSource};
+pub(crate) use tokens::Tokens;
+
+use crate::bpe::Merges;
+use crate::error::Error;
+use crate::pretokenize::Pre;
+use special::{Roles, SpecialFinder};
+
+/// A row of the model's embedding table and of its head.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+pub struct TokenId(pub u32);
+
+/// What a token is, by `tokenizer.ggml.token_type`.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum TokenKind {
+    /// A piece of text (1).
+    Normal,
+    /// Stands for what has no token (2); byte-level vocabularies need none.
+    Unknown,
+    /// Carries a meaning, not text: `<|im_end|>` (3).
+    Control,
+    /// Text that is always one token: `<think>` (4).
+    UserDefined,
+    /// A row that only rounds up the size of the matrices (5).
+    Unused,
+    /// One byte, spelled `<0x0A>` (6).
+    Byte,
+}
+
+/// Whether [`Vocab::encode`] looks for special tokens in the text.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum Special {
+    /// Control and user-defined tokens are found by their text: for rendered templates.
+    Parse,
+    /// No control token comes out, whatever the text says. User-defined tokens still do: they are text that the
+    /// model always saw as one token, and the reference tokenizers treat them so.
+    Plain,
+}
+
+/// The tokens around the parts of a fill-in-the-middle prompt.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub struct Fim {
+    /// Before the text that precedes the gap.
+    pub prefix: TokenId,
+    /// Where the model starts to write.
+    pub middle: TokenId,
+    /// Before the text that follows the gap.
+    pub suffix: TokenId,
+}
+
+/// The vocabulary of a model and its byte-level BPE.
+///
+/// Read-only once made; share it in an `Arc`. Nothing is normalised: decomposed characters stay decomposed.
+pub struct Vocab {
+    pre: Pre,
+    tokens: Tokens,
+    merges: Merges,
+    roles: Roles,
+    parse: SpecialFinder,
+    plain: SpecialFinder,
+}
+
+impl Vocab {
+    /// Reads the tokenizer keys of a GGUF file.
+    ///
+    /// # Errors
+    /// As [`Vocab::new`], and a key that is absent or of another type.
+    pub fn from_metadata(metadata: &gguf::Metadata<'_>) -> Result<Self, Error> {
+        Self::new(&VocabSource::from_metadata(metadata)?)
+    }
+
+    /// Builds the tables. Of two tokens with the same text, and of two merges of the same parts, the first counts.
+    /// An empty token is kept for its id and never comes out of [`Vocab::encode`].
+    ///
+    /// # Errors
+    /// An unknown tokenizer or split rule; lists that disagree in length or are too long to number; a token type
+    /// out of range; a byte that no token stands for; a merge that is not two parts; a special id past the end.
+    pub fn new(source: &VocabSource<'_>) -> Result<Self, Error> {
+        if source.model != "gpt2" {
+            return Err(Error::UnknownModel { found: source.model.chars().take(60).collect() });
+        }
+        let pre = Pre::by_name(source.pre).ok_or_else(|| Error::UnknownPre {
+            found: source.pre.chars().take(60).collect(),
+            known: Pre::known_names(),
+        })?;
+        let tokens = Tokens::new(&source.tokens, source.kinds()?)?;
+        let merges = Merges::new(&tokens, source.bounded_merges()?)?;
+        let roles = Roles::new(source, &tokens, pre)?;
+        let of_kinds = |kinds: &[TokenKind]| {
+            let ids = tokens.kinds().iter().zip(0..).filter(|(kind, _)| kinds.contains(kind)).map(|(_, id)| id);
+            SpecialFinder::new(&tokens, ids)
+        };
+        let parse = of_kinds(&[TokenKind::Control, TokenKind::UserDefined])?;
+        let plain = of_kinds(&[TokenKind::UserDefined])?;
+        Ok(Self { pre, merges, roles, parse, plain, tokens })
+    }
+
+    /// Rows of the head: all tokens, unused ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Never true: a vocabulary has a token for every byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that a token stands for; of control tokens their text, of unused rows nothing.
+    /// One token may be a part of a character: join them with a [`crate::Decoder`].
+    #[must_use]
+    pub fn bytes(&self, id: TokenId) -> Option<&[u8]> {
+        match self.kind(id)? {
+            TokenKind::Unused => Some(&[]),
+            _ => self.tokens.bytes(id.0),
+        }
+    }
+
+    /// What kind of token this is; `None` past the end.
+    #[must_use]
+    pub fn kind(&self, id: TokenId) -> Option<TokenKind> {
+        self.tokens.kind(id.0)
+    }
+
+    /// The token with exactly this text: a special one before a normal one. The text is not encoded.
+    #[must_use]
+    pub fn id(&self, text: &str) -> Option<TokenId> {
+        self.tokens.find_other(text.as_bytes()).or_else(|| self.tokens.find_plain(text.as_bytes())).map(TokenId)
+    }
+
+    /// The token that [`Vocab::add_bos`] is about.
+    #[must_use]
+    pub fn bos(&self) -> Option<TokenId> {
+        self.roles.bos
+    }
+
+    /// End of sequence, as the file says. To stop at, use [`Vocab::is_eog`].
+    #[must_use]
+    pub fn eos(&self) -> Option<TokenId> {
+        self.roles.eos
+    }
+
+    /// End of a turn: as the file says, else by its usual names.
+    #[must_use]
+    pub fn eot(&self) -> Option<TokenId> {
+        self.roles.eot
+    }
+
+    /// Padding, as the file says.
+    #[must_use]
+    pub fn pad(&self) -> Option<TokenId> {
+        self.roles.pad
+    }
+
+    /// Whether prompts start with [`Vocab::bos`], which is then there. `encode` does not add it.
+    #[must_use]
+    pub fn add_bos(&self) -> bool {
+        self.roles.add_bos
+    }
+
+    /// Whether generation ends when this token is sampled.
+    #[must_use]
+    pub fn is_eog(&self, id: TokenId) -> bool {
+        self.roles.eog.binary_search(&id).is_ok()
+    }
+
+    /// All tokens that end generation, by id: those that the file names and those known by their text.
+    #[must_use]
+    pub fn eog(&self) -> &[TokenId] {
+        &self.roles.eog
+    }
+
+    /// The fill-in-the-middle tokens, if the vocabulary has all three.
+    #[must_use]
+    pub fn fim(&self) -> Option<Fim> {
+        self.roles.fim
+    }
+
+    /// The control and user-defined tokens by id, each with its text.
+    pub fn special_tokens(&self) -> impl Iterator<Item = (TokenId, &str)> {
+        let is_special = |id: &u32| matches!(self.tokens.kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
+        (0..self.len() as u32).filter(is_special).filter_map(|id| {
+            let text = std::str::from_utf8(self.tokens.bytes(id)?).ok()?;
+            Some((TokenId(id), text))
+        })
+    }
+}
+
+impl std::fmt::Debug for Vocab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vocab").field("pre", &self.pre).field("len", &self.len()).finish_non_exhaustive()
+    }
+}
