@@ -1,0 +1,162 @@
+//! What a template may not do, what it tells when it stops, and where the borders of a prompt are.
+
+use serde_json::{Value, json};
+use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
+
+const POCKET: &str = include_str!("data/template_pocket.jinja");
+const SMALL: &str = include_str!("data/template_small.jinja");
+
+#[test]
+fn hostile_templates_end_in_an_error() {
+    let deep = format!("{}x{}", "(".repeat(5000), ")".repeat(5000));
+    let folded = format!("{{{{ {} 'x' }}}}", "'x' * 99999999 ~ ".repeat(1000));
+    for source in [
+        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{% set y = ns.x | string %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{% set y = ns.x ~ '' %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | join }}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
+        "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('x') }}",
+        "{% macro m() %}{% for i in range(100000) %}{% for j in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}{% endmacro %}{% set y = m() %}",
+        "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}",
+        "{% set x = 'x' * 100000 %}{% set y = x | replace('x', x) %}",
+        "{% set x = 'x' * 100000 %}{% set y = x.replace('x', x) %}",
+        "{% set x = 'x' * 100000 %}{% set y = x.replace('', x) %}",
+        "{% set x = 'x' * 100000 %}{% set y = x.join(x) %}",
+        "{% set x = 'x' * 100000 %}{% set y = x | join(x) %}",
+        "{% set x = 'x' * 100000 %}{% set y = ('{0}' * 10000).format(x) %}",
+        "{% set x = 'x' * 100000 %}{% set y = ('%s' * 10000) | format(x) %}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ '%*d' | format(999999999, 1) }}",
+        "{{ '{:999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 999999999) }}",
+        "{{ ('\n' * 100000) | indent(100000) }}",
+        "{{ ('\n' * 100000) | indent(width=100000) }}",
+        "{{ [[1]] | tojson(indent=99999999) }}",
+        "{{ [1] | batch(99999999, 1) | list }}",
+        "{{ [1] | slice(99999999) | list }}",
+        "{{ ['x' * 1000000] * 100000 | sum }}",
+        "{{ (['x' * 1000000] * 1000) | sum }}",
+        "{{ 'x' * 999999999999 }}",
+        "{{ [0] * 999999999 }}",
+        "{% set x = 'x' * 1000000 %}{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = ns.l + [x[1:]] %}{% endfor %}",
+        "{% set x = 'x' * 1000000 %}{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = ns.l + [x | upper] %}{% endfor %}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l, range(99999) | list] %}{% endfor %}",
+        "{% include 'chat' %}",
+        "{{ debug() }}",
+        &format!("{{{{ {deep} }}}}"),
+        &folded,
+        &"{% if true %}".repeat(20_000),
+        &"{{".repeat(100_000),
+        &"x".repeat(300_000),
+        "{{ [1, 2",
+        "{% for x in y %}",
+        "{% set x = ) %}",
+        "{{ x[1:2:3:4] }}",
+        "{{ x[ }}{{ : ] }}",
+        "{{ '",
+        "{{ [][::0] }}",
+    ] {
+        let error = match ChatTemplate::new(source) {
+            Ok(template) => template.render(&chat(json!([]))).map(|p| p.text.len()),
+            Err(error) => Err(error),
+        };
+        let start: String = source.chars().take(150).collect();
+        let error = error.expect_err(&start).to_string();
+        assert!(error.contains("template"), "{error}");
+        assert!(error.len() < 1000, "{error}");
+    }
+}
+
+#[test]
+fn errors_name_the_line_and_the_words_of_the_template() {
+    let source = "one\n{% if true %}\n  {{- raise_exception('no ' ~ messages[0].role) }}\n{% endif %}";
+    let error = render(source, json!([{"role": "user", "content": "x"}])).unwrap_err();
+    assert!(matches!(&error, TemplateError::Raised { line: 3, message } if message == "no user"), "{error:?}");
+    let error = render("{# two\nlines #}\n{{ messages[0].a\n  .b.c }}", json!([{"role": "user"}])).unwrap_err();
+    assert!(matches!(&error, TemplateError::Render { line: 3 | 4, .. }), "{error:?}");
+    let error = render("\n\n{{ 1 + 'x' }}", json!([])).unwrap_err();
+    assert!(error.to_string().contains("line 3: "), "{error}");
+    assert!(error.to_string().contains("`+` between number and string"), "{error}");
+    let error = ChatTemplate::new("a\n{% bad %}").unwrap_err();
+    assert!(matches!(error, TemplateError::Syntax { line: 2, .. }), "{error:?}");
+    let macro_error = "{% macro m() %}\n{{ raise_exception('inside') }}\n{% endmacro %}\n\n{{ m() }}";
+    let error = render(macro_error, json!([])).unwrap_err();
+    assert!(matches!(&error, TemplateError::Raised { line: 2, message } if message == "inside"), "{error:?}");
+}
+
+#[test]
+fn unusable_messages_are_named_by_their_index() {
+    let user = json!({"role": "user", "content": "x"});
+    let call = |arguments: &str| {
+        json!({"role": "assistant", "content": "", "tool_calls": [
+        {"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "f", "arguments": arguments}}]})
+    };
+    for (message, detail) in [
+        (call("{\"a\": "), "tool_calls[1].function.arguments: the string is not JSON"),
+        (call("[1]"), "tool_calls[1].function.arguments: a JSON object expected, a list found"),
+        (json!("x"), "an object with `role` and `content` expected, a string found"),
+        (json!({"content": "x"}), "`role` has to be a string"),
+    ] {
+        let error = render(POCKET, json!([user, message])).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("messages[1]: {detail}")), "{error}");
+    }
+}
+
+#[test]
+fn arguments_as_text_and_reasoning_under_its_other_name_render_alike() {
+    let with = |reasoning: &str, arguments: Value| {
+        let call = json!({"type": "function", "function": {"name": "f", "arguments": arguments}});
+        let message = json!({"role": "assistant", "content": "", reasoning: "why", "tool_calls": [call]});
+        render(POCKET, json!([{"role": "user", "content": "x"}, message])).unwrap().text
+    };
+    let object = with("reasoning_content", json!({"b": [1, 2.5], "a": "<&>"}));
+    assert_eq!(object, with("reasoning", json!("{\"b\": [1,2.5], \"a\":\"<&>\"}")));
+    assert!(object.contains(
+        "why\n</think>\n\n<tool_call>\n<function=f>\n<parameter=b>\n[1, 2.5]\n</parameter>\n<parameter=a>\n<&>\n"
+    ));
+    assert_eq!(with("reasoning", json!("")), with("reasoning", json!({})));
+}
+
+#[test]
+fn special_tokens_and_extra_variables_reach_the_template() {
+    let template =
+        ChatTemplate::new("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}|{{ effort }}|{{ x is defined }}");
+    let template = template.unwrap().with_special_tokens(Some("<s>".into()), None);
+    let mut chat = chat(json!([{"role": "user", "content": "hi"}]));
+    chat.kwargs.insert("effort".into(), json!("low"));
+    chat.kwargs.insert("messages".into(), json!("not these"));
+    assert_eq!(template.render(&chat).unwrap().text, "<s>hi|low|False");
+    let year = ChatTemplate::new("{{ strftime_now('%Y') }}").unwrap().render(&chat).unwrap().text;
+    assert!((2024..2500).contains(&year.parse::<u32>().unwrap()), "{year}");
+}
+
+#[test]
+fn a_reply_starts_in_reasoning_when_the_prompt_opens_it() {
+    for source in [POCKET, SMALL] {
+        let template = ChatTemplate::new(source).unwrap();
+        let starts = |text: &str, prompt: bool, thinking: Option<bool>| {
+            let mut chat = chat(json!([{"role": "user", "content": text}]));
+            chat.add_generation_prompt = prompt;
+            chat.enable_thinking = thinking;
+            template.render(&chat).unwrap().starts_in_reasoning
+        };
+        assert!(starts("x", true, None));
+        assert!(starts("x", true, Some(true)));
+        assert!(!starts("x", true, Some(false)));
+        assert!(!starts("<think>", true, Some(false)));
+        assert!(!starts("<think>", false, None));
+    }
+}
+
+fn render(source: &str, messages: Value) -> Result<Prompt, TemplateError> {
+    ChatTemplate::new(source)?.render(&chat(messages))
+}
+
+fn chat(messages: Value) -> Chat {
+    Chat { messages: messages.as_array().unwrap().clone(), add_generation_prompt: true, ..Chat::default() }
+}

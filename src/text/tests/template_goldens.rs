@@ -1,0 +1,69 @@
+//! Templates give the same bytes as Python's Jinja set up as in transformers.
+//! The files named `chats` and `more` come from `scripts/chat_goldens.py TEMPLATE FILE`; `template_small.chats.json` is
+//! transformers 5.23.0's own `apply_chat_template`.
+
+use serde_json::Value;
+use text::template::{Chat, ChatTemplate, TemplateError};
+
+#[test]
+fn prompts_equal_those_of_transformers() {
+    let goldens: Value = parse(include_str!("data/template_small.chats.json"));
+    let chats = goldens["chats"].as_array().unwrap();
+    assert_eq!(chats.len(), 12);
+    compare(include_str!("data/template_small.jinja"), chats);
+}
+
+#[test]
+fn the_small_template_equals_python() {
+    let chats = parse(include_str!("data/template_small.more.json"));
+    compare(include_str!("data/template_small.jinja"), chats.as_array().unwrap());
+}
+
+#[test]
+fn the_pocket_template_equals_python() {
+    let chats = parse(include_str!("data/template_pocket.chats.json"));
+    compare(include_str!("data/template_pocket.jinja"), chats.as_array().unwrap());
+}
+
+#[test]
+fn what_templates_use_of_jinja_equals_python() {
+    let chats = parse(include_str!("data/template_features.chats.json"));
+    compare(include_str!("data/template_features.jinja"), chats.as_array().unwrap());
+}
+
+fn compare(source: &str, chats: &[Value]) {
+    let template = ChatTemplate::new(source).unwrap();
+    for (i, golden) in chats.iter().enumerate() {
+        let input = || golden.get("messages").unwrap();
+        match (template.render(&chat(golden)), golden.get("error")) {
+            (Ok(prompt), None) => {
+                let expected = golden["text"].as_str().unwrap();
+                assert_eq!(prompt.text, expected, "chat {i}: {}", input());
+            }
+            (Err(TemplateError::Raised { message, line }), Some(expected)) => {
+                assert_eq!(message, expected.as_str().unwrap(), "chat {i}");
+                assert!(line > 0);
+            }
+            // What Python's own operations refuse is refused here in other words.
+            (Err(TemplateError::Render { .. }), Some(expected)) => {
+                assert!(expected.as_str().unwrap().contains("undefined"), "chat {i}: {expected}");
+            }
+            (got, expected) => panic!("chat {i}: {got:?}, expected {expected:?}: {}", input()),
+        }
+    }
+}
+
+fn chat(golden: &Value) -> Chat {
+    let list = |key: &str| golden.get(key).and_then(Value::as_array).cloned();
+    Chat {
+        messages: list("messages").unwrap(),
+        tools: list("tools").unwrap_or_default(),
+        add_generation_prompt: golden["add_generation_prompt"].as_bool().unwrap(),
+        enable_thinking: golden.get("enable_thinking").and_then(Value::as_bool),
+        kwargs: serde_json::Map::new(),
+    }
+}
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
