@@ -1,1 +1,4 @@
 //! The engine: sequences, schedule, steps, sampling.
+
+pub mod sample;
+pub mod stop;

@@ -1,0 +1,340 @@
+//! From a row of logits to a token: one sampler per sequence.
+//! Owns the order of stages, the random stream and what earlier tokens change. Knows nothing of models or requests.
+//!
+//! The stages mean what llama.cpp's mean. Every choice is reproducible: the same parameters, seed, history and logits
+//! give the same token on every platform, as tokens are drawn in a fixed order by arithmetic that is written out here.
+
+mod dry;
+mod filters;
+mod history;
+mod logprob;
+mod math;
+mod mirostat;
+mod params;
+mod pool;
+mod rng;
+mod select;
+
+use std::sync::Arc;
+
+use text::TokenId;
+
+pub use logprob::{TokenLogprob, logprobs};
+pub use params::{MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_STAGES, Mirostat, SampleError, SamplingParams, Stage};
+
+use history::History;
+use pool::Pool;
+
+/// A token that may be drawn, and how likely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub id: TokenId,
+    /// Its probability; those of a distribution sum to 1 up to rounding.
+    pub p: f32,
+}
+
+/// Chooses the tokens of one sequence.
+///
+/// `Clone` forks: the fork has the same history and will draw the same numbers. `clone_from` does so without
+/// allocating, so a speculating engine keeps one spare sampler per sequence. The buffers for a step (up to 3 MiB for
+/// 248320 tokens, with the default stages a few KiB) are not part of a fork; they grow in each sampler when first used.
+#[derive(Debug)]
+pub struct Sampler {
+    plan: Arc<Plan>,
+    state: State,
+    scratch: Scratch,
+    out: Vec<Candidate>,
+}
+
+/// What never changes; forks share it.
+#[derive(Debug)]
+struct Plan {
+    params: SamplingParams,
+    seed: u64,
+    n_vocab: usize,
+    stages: Vec<Stage>,
+    /// By id, each once.
+    bias: Vec<(u32, f64)>,
+    breakers: dry::Breakers,
+    is_greedy: bool,
+}
+
+/// What accepting and drawing change.
+#[derive(Clone, Debug)]
+struct State {
+    rng: rng::Rng,
+    history: History,
+    mu: f64,
+    /// Whether `out` is the distribution that the next accepted token comes from.
+    is_fresh: bool,
+}
+
+#[derive(Debug, Default)]
+struct Scratch {
+    pool: pool::Scratch,
+    dry: dry::Search,
+}
+
+impl Sampler {
+    /// A sampler with no history. `bytes_of` appends the bytes of a token; with DRY on it is asked for every token of
+    /// the vocabulary, which takes some milliseconds: make the sampler where that does not hold up others.
+    ///
+    /// # Errors
+    /// Those of [`SamplingParams::validate`].
+    pub fn new(
+        params: &SamplingParams,
+        n_vocab: usize,
+        bytes_of: &dyn Fn(TokenId, &mut Vec<u8>),
+    ) -> Result<Self, SampleError> {
+        params.validate(n_vocab)?;
+        let stages = params.active_stages();
+        let breakers = if stages.contains(&Stage::Dry) && params.mirostat == Mirostat::Off {
+            dry::Breakers::new(&params.dry_sequence_breakers, n_vocab as u32, bytes_of)
+        } else {
+            dry::Breakers::default()
+        };
+        let bias = merged(&params.logit_bias);
+        let seed = params.seed.unwrap_or_else(rng::fresh_seed);
+        let state = State {
+            rng: rng::Rng::new(seed),
+            history: History::new(params),
+            mu: mirostat::first_mu(params),
+            is_fresh: false,
+        };
+        let is_greedy = bias.is_empty() && takes_the_best(params, &stages);
+        let plan = Plan { params: params.clone(), seed, n_vocab, stages, bias, breakers, is_greedy };
+        Ok(Self { plan: Arc::new(plan), state, scratch: Scratch::default(), out: Vec::new() })
+    }
+
+    /// Takes tokens that were not sampled, the prompt above all, into the history. Mirostat's bound does not move.
+    pub fn prime(&mut self, history: &[TokenId]) {
+        self.state.is_fresh = false;
+        self.state.history.push_all(history.iter().map(|t| t.0), &self.plan.breakers);
+    }
+
+    /// Takes the token chosen for this position into the history. Mirostat's bound moves if `token` is in the last
+    /// distribution and that was not accepted from before.
+    pub fn accept(&mut self, token: TokenId) {
+        if std::mem::take(&mut self.state.is_fresh)
+            && let Some(c) = self.out.iter().find(|c| c.id == token && c.p > 0.0)
+        {
+            self.state.mu = mirostat::next_mu(&self.plan.params, self.state.mu, c.p);
+        }
+        self.state.history.push(token.0, &self.plan.breakers);
+    }
+
+    /// Draws a token; does not accept it.
+    ///
+    /// Logits beyond the vocabulary are ignored, missing ones count as masked, and so do NaN and minus infinity.
+    /// If all are masked the answer is token 0: whoever masks must see to it that something is left.
+    pub fn sample(&mut self, logits: &[f32]) -> TokenId {
+        let logits = &logits[..logits.len().min(self.plan.n_vocab)];
+        if self.plan.is_greedy {
+            self.state.is_fresh = false;
+            return TokenId(select::argmax(logits).unwrap_or(0));
+        }
+        if self.plan.params.mirostat != Mirostat::Off {
+            // `accept` needs to find the token in the whole distribution.
+            self.distribution(logits);
+            let u = if self.out.len() > 1 { self.draw() } else { 0.0 };
+            return pick(&self.out, u);
+        }
+        self.state.is_fresh = false;
+        let Self { plan, state, scratch, .. } = self;
+        let mut pool = plan.run(state, logits, scratch);
+        let Some(max) = pool.max() else { return TokenId(0) };
+        if pool.list().len() == 1 {
+            return pool.nth(0).map_or(TokenId(0), |c| TokenId(c.id()));
+        }
+        // The walk of `pick` over the whole distribution, but sorting no more of it than the walk needs.
+        let sum = pool.sum_exp(max);
+        let u = state.rng.uniform();
+        let mut i = 0;
+        let in_order = std::iter::from_fn(|| {
+            let c = pool.nth(i)?;
+            i += 1;
+            Some(Candidate { id: TokenId(c.id()), p: probability(c.logit(), max, sum) })
+        });
+        walk(in_order, u)
+    }
+
+    /// The normalised distribution that a token is drawn from, likeliest first, at least one candidate; when greedy,
+    /// one with p 1. For the same state `sample` gives what [`pick`] gives with [`Sampler::draw`], and as `sample` does
+    /// this draws the number by which XTC decides to act. All masked: token 0 with p 1.
+    ///
+    /// Without any truncating stage this sorts the vocabulary, some milliseconds; `sample` does not.
+    pub fn distribution(&mut self, logits: &[f32]) -> &[Candidate] {
+        let Self { plan, state, scratch, out } = self;
+        let logits = &logits[..logits.len().min(plan.n_vocab)];
+        state.is_fresh = plan.params.mirostat != Mirostat::Off;
+        out.clear();
+        if plan.is_greedy {
+            out.push(Candidate { id: TokenId(select::argmax(logits).unwrap_or(0)), p: 1.0 });
+            return out;
+        }
+        let mut pool = plan.run(state, logits, scratch);
+        let Some(max) = pool.max() else {
+            out.push(Candidate { id: TokenId(0), p: 1.0 });
+            return out;
+        };
+        pool.list();
+        let sum = pool.sum_exp(max);
+        let candidate = |c: &select::Cand| Candidate { id: TokenId(c.id()), p: probability(c.logit(), max, sum) };
+        out.extend(pool.sorted().iter().map(candidate));
+        out
+    }
+
+    /// The next number of the request's random stream, uniform in [0, 1).
+    pub fn draw(&mut self) -> f64 {
+        self.state.rng.uniform()
+    }
+
+    /// Whether the lowest id among the largest raw logits is the answer whatever came before: an engine may then take
+    /// the argmax inside the graph.
+    pub fn is_greedy(&self) -> bool {
+        self.plan.is_greedy
+    }
+
+    /// Whether the whole row of logits must reach the host, to sample or to report log probabilities.
+    pub fn needs_logits(&self) -> bool {
+        !self.plan.is_greedy || self.plan.params.n_logprobs.is_some()
+    }
+
+    /// The seed in use: the one asked for, or the fresh one that took its place.
+    pub fn seed(&self) -> u64 {
+        self.plan.seed
+    }
+
+    /// What was asked for.
+    pub fn params(&self) -> &SamplingParams {
+        &self.plan.params
+    }
+}
+
+impl Clone for Sampler {
+    fn clone(&self) -> Self {
+        // Only mirostat looks back at the last distribution.
+        let out = if self.state.is_fresh { self.out.clone() } else { Vec::new() };
+        Self { plan: Arc::clone(&self.plan), state: self.state.clone(), scratch: Scratch::default(), out }
+    }
+
+    fn clone_from(&mut self, other: &Self) {
+        self.plan = Arc::clone(&other.plan);
+        self.state.rng.clone_from(&other.state.rng);
+        self.state.history.clone_from(&other.state.history);
+        (self.state.mu, self.state.is_fresh) = (other.state.mu, other.state.is_fresh);
+        self.out.clear();
+        if other.state.is_fresh {
+            self.out.extend_from_slice(&other.out);
+        }
+    }
+}
+
+impl Plan {
+    fn run<'a>(&self, state: &mut State, logits: &'a [f32], scratch: &'a mut Scratch) -> Pool<'a> {
+        let Scratch { pool, dry } = scratch;
+        let mut pool = Pool::new(logits, pool);
+        let p = &self.params;
+        if !self.bias.is_empty() {
+            let look = |id| self.bias.binary_search_by_key(&id, |b| b.0).ok().map(|i| self.bias[i].1);
+            pool.touch(self.bias.iter().copied(), look, |x, bias| x + bias);
+        }
+        if p.mirostat != Mirostat::Off {
+            filters::temperature(&mut pool, p.temperature, 0.0, 1.0);
+            mirostat::cut(&mut pool, p.mirostat, state.mu, self.n_vocab);
+            return pool;
+        }
+        for stage in &self.stages {
+            match stage {
+                Stage::Penalties => penalise(&mut pool, p, &state.history),
+                Stage::Dry => {
+                    let found = dry.run(p, &state.history, &self.breakers);
+                    if !found.is_empty() {
+                        let tokens = found.iter().map(|(&id, &n)| (id, n));
+                        pool.touch(tokens, |id| found.get(&id).copied(), |x, n| x - dry::penalty(p, n));
+                    }
+                }
+                Stage::TopNSigma => filters::top_n_sigma(&mut pool, p.top_n_sigma),
+                Stage::TopK => pool.keep_top(p.top_k as usize),
+                Stage::Typical => filters::typical(&mut pool, p.typical_p, p.min_keep()),
+                Stage::TopP => filters::top_p(&mut pool, p.top_p, p.min_keep()),
+                Stage::MinP => filters::min_p(&mut pool, p.min_p, p.min_keep()),
+                Stage::Xtc => {
+                    filters::xtc(&mut pool, p.xtc_probability, p.xtc_threshold, p.min_keep(), &mut state.rng);
+                }
+                Stage::Temperature => {
+                    filters::temperature(&mut pool, p.temperature, p.dynatemp_range, p.dynatemp_exponent);
+                }
+            }
+        }
+        pool
+    }
+}
+
+/// The token at `u` in `[0, 1)` along the candidates' probabilities, laid end to end in the order given.
+/// The last one with a probability above zero, if rounding leaves `u` beyond the sum; token 0 if there is none.
+pub fn pick(candidates: &[Candidate], u: f64) -> TokenId {
+    walk(candidates.iter().copied(), u)
+}
+
+fn walk(candidates: impl Iterator<Item = Candidate>, u: f64) -> TokenId {
+    let (mut reached, mut last) = (0.0, TokenId(0));
+    for c in candidates.filter(|c| c.p > 0.0) {
+        reached += f64::from(c.p);
+        last = c.id;
+        if u < reached {
+            break;
+        }
+    }
+    last
+}
+
+fn probability(logit: f32, max: f32, sum_exp: f64) -> f32 {
+    (f64::from(math::exp(logit - max)) / sum_exp) as f32
+}
+
+/// Repetition penalty first, then frequency and presence, as llama.cpp does.
+fn penalise(pool: &mut Pool<'_>, p: &SamplingParams, history: &History) {
+    let [repeat, frequency, presence] = [p.repeat_penalty, p.frequency_penalty, p.presence_penalty].map(f64::from);
+    let change = |x: f64, count: u32| -> f64 {
+        // Dividing a negative logit would make the token likelier.
+        let x = if x <= 0.0 { x * repeat } else { x / repeat };
+        x - f64::from(count) * frequency - presence
+    };
+    let counts = history.counts();
+    if !counts.is_empty() {
+        pool.touch(counts.iter().map(|(&id, &n)| (id, n)), |id| counts.get(&id).copied(), change);
+    }
+}
+
+/// Sums the biases of each token and drops those without effect.
+fn merged(bias: &[(TokenId, f32)]) -> Vec<(u32, f64)> {
+    let mut by_id: Vec<(u32, f64)> = bias.iter().map(|&(TokenId(id), b)| (id, b.into())).collect();
+    by_id.sort_by_key(|b| b.0);
+    by_id.dedup_by(|later, kept| {
+        let same = later.0 == kept.0;
+        kept.1 += if same { later.1 } else { 0.0 };
+        same
+    });
+    by_id.retain(|b| b.1 != 0.0);
+    by_id
+}
+
+/// Whether these stages end in the best token of the row whatever the row and the history are.
+fn takes_the_best(p: &SamplingParams, stages: &[Stage]) -> bool {
+    let is_cold = p.temperature <= params::MIN_TEMPERATURE;
+    if p.mirostat != Mirostat::Off {
+        return is_cold;
+    }
+    for stage in stages {
+        match stage {
+            Stage::Temperature if is_cold && p.dynatemp_range <= 0.0 => return true,
+            Stage::TopK if p.top_k == 1 => return true,
+            // These may demote or drop the best token.
+            Stage::Penalties | Stage::Dry | Stage::Typical | Stage::Xtc => return false,
+            Stage::TopNSigma | Stage::TopK | Stage::TopP | Stage::MinP | Stage::Temperature => {}
+        }
+    }
+    false
+}
