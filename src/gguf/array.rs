@@ -51,7 +51,7 @@ impl<'a> Array<'a> {
         match elem {
             ValueType::Str => {
                 for _ in 0..n {
-                    c.string("string in an array", limits.max_string_bytes)?;
+                    c.string("string length", "string in an array", limits.max_string_bytes)?;
                 }
             }
             ValueType::Array => {
@@ -167,7 +167,11 @@ impl<'a> Iterator for StrIter<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         self.left = self.left.checked_sub(1)?;
-        Some(self.c.string("string", u64::MAX).expect("a StrArray is made only from strings that were walked"))
+        Some(
+            self.c
+                .string("string length", "string", u64::MAX)
+                .expect("a StrArray is made only from strings that were walked"),
+        )
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -63,10 +63,10 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A length and that many bytes. `what` names the length, `max` caps it.
-    pub(crate) fn string(&mut self, what: &'static str, max: u64) -> Result<&'a [u8], Error> {
-        let n = self.u64(what)?;
-        self.place.limit(what, n, max)?;
+    /// A length of at most `max` and that many bytes. `length` and `what` name the two.
+    pub(crate) fn string(&mut self, length: &'static str, what: &'static str, max: u64) -> Result<&'a [u8], Error> {
+        let n = self.u64(length)?;
+        self.place.limit(length, n, max)?;
         self.take(n, what)
     }
 }

@@ -160,7 +160,7 @@ impl<'a> Metadata<'a> {
         let mut by_key = HashMap::with_capacity(n as usize);
         for i in 0..n {
             c.place = Place::KeyNo(i);
-            let key = check_name(c.string("key length", limits.max_key_bytes)?, c.place)?;
+            let key = check_name(c.string("key length", "key", limits.max_key_bytes)?, c.place)?;
             c.place = Place::Key(key);
             match by_key.entry(key) {
                 Entry::Occupied(_) => return Err(c.place.duplicate()),
@@ -228,5 +228,5 @@ fn require<T>(key: &str, expected: &'static str, value: Option<T>) -> Result<T, 
     value.ok_or_else(|| Error::MissingKey { place: Place::Key(key).to_string(), expected })
 }
 
-/// A length, one byte of key, a type and one byte of value.
-const MIN_PAIR_BYTES: u64 = 8 + 1 + 4 + 1;
+/// A length, a type and one byte of value; a key of no bytes is told by its own message.
+const MIN_PAIR_BYTES: u64 = 8 + 4 + 1;

@@ -56,7 +56,7 @@ impl<'a> Directory<'a> {
         let mut offset = 0;
         for i in 0..n {
             c.place = Place::TensorNo(i);
-            let name = check_name(c.string("name length", MAX_NAME_BYTES)?, c.place)?;
+            let name = check_name(c.string("name length", "name", MAX_NAME_BYTES)?, c.place)?;
             c.place = Place::Tensor(name);
             match by_name.entry(name) {
                 Entry::Occupied(_) => return Err(c.place.duplicate()),
@@ -139,5 +139,5 @@ pub(crate) fn padded(offset: u64, n_bytes: u64, alignment: u64) -> Option<u64> {
 /// ggml keeps 64 bytes with the closing zero.
 const MAX_NAME_BYTES: u64 = 63;
 pub(crate) const MAX_DIMS: u64 = 4;
-/// A length, one byte of name, the number of dimensions, a type and an offset.
-const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
+/// A length, the number of dimensions, a type and an offset; a name of no bytes is told by its own message.
+const MIN_ENTRY_BYTES: u64 = 8 + 4 + 4 + 8;

@@ -166,7 +166,7 @@ impl<'a> Value<'a> {
                 [1] => Value::Bool(true),
                 [other] => return Err(c.place.rule(format!("bool {other}"), "0 or 1")),
             },
-            ValueType::Str => Value::Str(GgufStr(c.string("string", limits.max_string_bytes)?)),
+            ValueType::Str => Value::Str(GgufStr(c.string("string length", "string", limits.max_string_bytes)?)),
             ValueType::Array => Value::Array(Array::read(c, depth + 1, limits)?),
         })
     }
@@ -228,6 +228,12 @@ impl<'a> GgufStr<'a> {
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
         out.extend((self.0.len() as u64).to_le_bytes());
         out.extend(self.0);
+    }
+}
+
+impl<'a> From<&'a str> for GgufStr<'a> {
+    fn from(s: &'a str) -> GgufStr<'a> {
+        GgufStr(s.as_bytes())
     }
 }
 

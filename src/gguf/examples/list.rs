@@ -13,7 +13,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let took = start.elapsed();
     for (key, value) in header.metadata().iter() {
         match value {
-            Value::Array(array) => println!("{key} = {value} {array:?}"),
+            Value::Array(array) => {
+                let first: Vec<_> = array.iter().take(4).map(|v| v.to_string()).collect();
+                println!("{key} = {value}: {} ...", first.join(", "));
+            }
             _ => println!("{key} = {value}"),
         }
     }
