@@ -245,8 +245,6 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         self.stats.n_builds += 1;
         self.stats.build += start.elapsed();
         let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);
-        // An input that no op reads gets no memory; nothing to set then.
-        let inputs = inputs.into_iter().filter(|slot| has_memory(slot)).collect();
         Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, _context: context })
     }
 
@@ -267,12 +265,6 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         }
         Ok(())
     }
-}
-
-fn has_memory(slot: &Slot) -> bool {
-    // SAFETY: the slot's description lies in the arena of the graph being built.
-    let t = unsafe { slot.ptr.as_ref() };
-    !t.buffer.is_null() && !t.data.is_null()
 }
 
 fn no_room(device: Device, bytes: usize) -> Error {
@@ -296,6 +288,10 @@ fn set_input(slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
             slot.name,
             format!("takes {wanted} bytes of {wants}, given {n_bytes} of {is}"),
         ));
+    }
+    // An input that no op reads gets no memory: nothing to set then.
+    if t.buffer.is_null() || t.data.is_null() {
+        return Ok(0);
     }
     // SAFETY: the tensor has memory (planned) and exactly `n_bytes` bytes; `from` has as many.
     unsafe { sys::ggml_backend_tensor_set(slot.ptr.as_ptr(), from.cast(), 0, n_bytes) };

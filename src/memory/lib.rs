@@ -1,1 +1,27 @@
-//! Sequence state: attention KV, recurrent and convolution state, transactions with rollback.
+//! Sequence state: attention KV, recurrent and convolution state, transactions that roll back.
+//! Owns the device tensors and who may use them. Knows positions; knows nothing of tokens, requests or architectures.
+//!
+//! A [`Memory`] has a number of slots, one for each sequence. A step begins a [`Txn`] over some of them, which says where
+//! each row goes ([`StepView`]); after the pass, [`Txn::commit`] keeps the first rows of each sequence. Dropping it keeps
+//! nothing.
+//!
+//! Attention KV: each slot owns a stripe of cells, the cell is the position, so dropping positions is forgetting a
+//! length. Recurrent state cannot be cut: it lies in planes, row `plane * n_slots + slot`. A step reads the plane that
+//! holds a sequence's state and writes snapshots (the newest, one row back, two rows back, ...) into others, so rollback
+//! is a change of plane and never a copy.
+#![forbid(unsafe_code)]
+
+mod error;
+mod layout;
+mod masks;
+mod slots;
+mod snapshot;
+mod txn;
+mod view;
+
+pub use error::Error;
+pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
+pub use slots::{Memory, MemoryConfig, Slot};
+pub use snapshot::{Checkpoint, SavedSequence};
+pub use txn::Txn;
+pub use view::{Segment, StepView};

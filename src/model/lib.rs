@@ -1,1 +1,25 @@
-//! Models: loading, blocks, one file per architecture, graphs of one pass.
+//! Models: opening files, blocks, one file per architecture, and the passes that compute them.
+//! Owns what a tensor means and how a forward pass is made of ops. Knows nothing of requests, sampling or sequences.
+//!
+//! [`Model::open`] maps the file (all shards), reads hyper-parameters and vocabulary, and checks every tensor that the
+//! graphs will read against them. A [`Runner`] computes passes: rows of tokens in, logits and hidden rows out, with the
+//! state of a [`memory::Memory`] made by [`Model::memory`].
+#![forbid(unsafe_code)]
+
+mod arch;
+mod blocks;
+mod describe;
+mod error;
+mod keys;
+mod load;
+mod model;
+mod pass;
+mod step;
+
+pub use describe::Description;
+pub use error::{LoadError, RunError};
+pub use load::LoadOptions;
+pub use model::{Hparams, Model, NextNHead};
+pub use pass::{Pass, PassOutput, Rows, Runner};
+
+pub use arch::names as architectures;

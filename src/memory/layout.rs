@@ -1,0 +1,111 @@
+//! What state a model's layers have, and in which types it is kept.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ggml::Dtype;
+
+/// State of one attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kv {
+    /// Key and value heads.
+    pub n_head_kv: usize,
+    /// Elements of a key head.
+    pub d_k: usize,
+    /// Elements of a value head.
+    pub d_v: usize,
+}
+
+/// State of one Gated DeltaNet layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recurrent {
+    /// Earlier inputs that the convolution needs: its width less one.
+    pub n_conv: usize,
+    /// Channels of the convolution.
+    pub n_channels: usize,
+    /// Value heads.
+    pub n_heads: usize,
+    /// Side of each head's square state.
+    pub d_state: usize,
+}
+
+/// State of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerState {
+    /// None at all.
+    None,
+    /// Keys and values of every position.
+    Kv(Kv),
+    /// One matrix for each head, and the last inputs of the convolution.
+    Recurrent(Recurrent),
+}
+
+/// State of all layers, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct StateLayout {
+    /// One for each layer.
+    pub layers: Vec<LayerState>,
+}
+
+impl StateLayout {
+    /// True when some layer's state cannot be cut at an earlier position.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|l| matches!(l, LayerState::Recurrent(_)))
+    }
+
+    /// The attention layers' common shape; `None` when there is none or when they differ.
+    pub fn uniform_kv(&self) -> Option<Kv> {
+        let mut kvs = self.layers.iter().filter_map(|l| if let LayerState::Kv(kv) = l { Some(*kv) } else { None });
+        let first = kvs.next()?;
+        kvs.all(|kv| kv == first).then_some(first)
+    }
+}
+
+/// Types that keys and values are kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum CacheType {
+    /// 4 bytes an element, exact.
+    F32,
+    /// 2 bytes.
+    #[default]
+    F16,
+    /// 1.06 bytes.
+    Q8_0,
+    /// 0.56 bytes.
+    Q4_0,
+}
+
+impl CacheType {
+    /// All of them.
+    pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Q8_0, CacheType::Q4_0];
+
+    /// The element type.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            CacheType::F32 => Dtype::F32,
+            CacheType::F16 => Dtype::F16,
+            CacheType::Q8_0 => Dtype::Q8_0,
+            CacheType::Q4_0 => Dtype::Q4_0,
+        }
+    }
+
+    /// True when elements are stored one by one, so that values can be kept transposed.
+    pub fn is_plain(self) -> bool {
+        matches!(self, CacheType::F32 | CacheType::F16)
+    }
+}
+
+impl fmt::Display for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.dtype().name())
+    }
+}
+
+impl FromStr for CacheType {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|t| t.dtype().name() == s);
+        found.ok_or_else(|| format!("cache type `{s}` is not one of f32, f16, q8_0, q4_0"))
+    }
+}

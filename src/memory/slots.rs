@@ -1,0 +1,253 @@
+//! The memory: tensors of all slots, and who uses which.
+
+use ggml::{Device, Dtype, StateBuffer, StateId, StateSpec};
+
+use crate::error::Error;
+use crate::layout::{CacheType, LayerState, StateLayout};
+
+/// Cells that attention reads are rounded up to this, so that graphs are reused from step to step.
+pub(crate) const KV_STEP: usize = 256;
+
+/// How much state to keep.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryConfig {
+    /// Sequences at a time.
+    pub n_slots: usize,
+    /// Positions of one sequence; rounded up to a multiple of 256.
+    pub n_ctx: usize,
+    /// Type of the keys.
+    pub type_k: CacheType,
+    /// Type of the values.
+    pub type_v: CacheType,
+    /// Keep values as `[cell, element]`, as the unfused attention wants them; plain types only.
+    pub v_transposed: bool,
+    /// Snapshots that a step may ask for: rollback reaches one row less. 1 is enough for plain decoding.
+    pub n_snapshots: usize,
+    /// Never write over the state that a step started from, so that a dropped step changes nothing. Costs twice the
+    /// recurrent state. Without it, a dropped step loses the sequence's recurrent state.
+    pub transactional: bool,
+}
+
+/// The right to use one sequence's state. Given back by [`Memory::release`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub(crate) index: u32,
+    pub(crate) epoch: u64,
+}
+
+impl Slot {
+    /// Its number, below `n_slots`.
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotState {
+    pub(crate) epoch: u64,
+    pub(crate) in_use: bool,
+    /// Positions held.
+    pub(crate) len: usize,
+    /// The plane of the recurrent state after `len` positions.
+    pub(crate) plane: u32,
+    /// A dropped step has overwritten the recurrent state: only a reset or a restore helps.
+    pub(crate) lost: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LayerTensors {
+    None,
+    Kv { k: StateId, v: StateId },
+    Recurrent { conv: StateId, delta: StateId },
+}
+
+/// State of all sequences.
+#[derive(Debug)]
+pub struct Memory {
+    pub(crate) layout: StateLayout,
+    pub(crate) config: MemoryConfig,
+    pub(crate) buffer: StateBuffer,
+    pub(crate) layers: Vec<LayerTensors>,
+    pub(crate) slots: Vec<SlotState>,
+}
+
+impl Memory {
+    /// Allocates state for `config.n_slots` sequences on `device`, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Layout`]: no slots, no positions, no snapshots, a quantised type whose block does not divide a head, or
+    /// transposed values of a quantised type or of differing layers. [`Error::Device`]: no room.
+    pub fn new(device: Device, layout: StateLayout, mut config: MemoryConfig) -> Result<Self, Error> {
+        let refuse = |what: String| Err(Error::Layout(what));
+        if config.n_slots == 0 || config.n_ctx == 0 || config.n_snapshots == 0 {
+            return refuse("a memory needs at least one slot, one position and one snapshot".into());
+        }
+        if config.v_transposed && !config.type_v.is_plain() {
+            return refuse(format!("values of type {} need flash attention: switch it on, or use f16", config.type_v));
+        }
+        let has_kv = layout.layers.iter().any(|l| matches!(l, LayerState::Kv(_)));
+        if config.v_transposed && has_kv && layout.uniform_kv().is_none() {
+            return refuse("attention layers of differing shapes need flash attention: switch it on".into());
+        }
+        config.n_ctx = config.n_ctx.next_multiple_of(KV_STEP);
+        let n_planes = config.n_snapshots * if config.transactional { 2 } else { 1 };
+        let n_rows = (config.n_slots * n_planes) as i64;
+        let (n_ctx, n_slots) = (config.n_ctx as i64, config.n_slots as i64);
+
+        let mut specs = Vec::new();
+        for (il, layer) in layout.layers.iter().enumerate() {
+            let mut spec = |what: &str, dtype, ne| specs.push(StateSpec { name: format!("{what}.{il}"), dtype, ne });
+            match layer {
+                LayerState::None => {}
+                LayerState::Kv(kv) => {
+                    let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
+                    for (d, t, of) in [(kv.d_k, config.type_k, "key"), (kv.d_v, config.type_v, "value")] {
+                        if t.dtype().row_bytes(d as i64).is_err() {
+                            return refuse(format!("a {of} head of {d} elements cannot be kept as {t}: use f16"));
+                        }
+                    }
+                    spec("cache_k", config.type_k.dtype(), [d_k, n_ctx, n_slots, 1]);
+                    let v = if config.v_transposed { [n_ctx, d_v, n_slots, 1] } else { [d_v, n_ctx, n_slots, 1] };
+                    spec("cache_v", config.type_v.dtype(), v);
+                }
+                LayerState::Recurrent(r) => {
+                    spec("conv", Dtype::F32, [(r.n_conv * r.n_channels) as i64, n_rows, 1, 1]);
+                    spec("delta", Dtype::F32, [(r.d_state * r.d_state * r.n_heads) as i64, n_rows, 1, 1]);
+                }
+            }
+        }
+        let (buffer, ids) = StateBuffer::new(device, &specs)?;
+        let mut ids = ids.into_iter();
+        let mut pair = || ids.next().zip(ids.next()).expect("two specs were pushed for each such layer");
+        let layers = layout.layers.iter().map(|layer| match layer {
+            LayerState::None => LayerTensors::None,
+            LayerState::Kv(_) => {
+                let (k, v) = pair();
+                LayerTensors::Kv { k, v }
+            }
+            LayerState::Recurrent(_) => {
+                let (conv, delta) = pair();
+                LayerTensors::Recurrent { conv, delta }
+            }
+        });
+        let layers = layers.collect();
+        let slots = vec![SlotState::default(); config.n_slots];
+        Ok(Self { layout, config, buffer, layers, slots })
+    }
+
+    /// How the state is laid out.
+    pub fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    /// What was asked for, the context rounded up.
+    pub fn config(&self) -> &MemoryConfig {
+        &self.config
+    }
+
+    /// Bytes on the device.
+    pub fn n_bytes(&self) -> usize {
+        self.buffer.n_bytes()
+    }
+
+    /// Slots not in use.
+    pub fn n_free(&self) -> usize {
+        self.slots.iter().filter(|s| !s.in_use).count()
+    }
+
+    /// Takes a free slot with an empty sequence; `None` when all are in use.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: the state could not be cleared.
+    pub fn acquire(&mut self) -> Result<Option<Slot>, Error> {
+        let Some(index) = self.slots.iter().position(|s| !s.in_use) else { return Ok(None) };
+        self.clear(index)?;
+        let state = &mut self.slots[index];
+        state.in_use = true;
+        state.epoch += 1;
+        Ok(Some(Slot { index: index as u32, epoch: state.epoch }))
+    }
+
+    /// Gives a slot back; what it held is gone.
+    pub fn release(&mut self, slot: Slot) {
+        if let Ok(index) = self.index(&slot) {
+            self.slots[index].in_use = false;
+        }
+    }
+
+    /// Positions that the sequence holds.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use.
+    pub fn len(&self, slot: &Slot) -> Result<usize, Error> {
+        Ok(self.slots[self.index(slot)?].len)
+    }
+
+    /// True when the sequence has no position.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use.
+    pub fn is_empty(&self, slot: &Slot) -> Result<bool, Error> {
+        Ok(self.len(slot)? == 0)
+    }
+
+    /// Forgets the whole sequence.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use. [`Error::Device`]: the state could not be cleared.
+    pub fn reset(&mut self, slot: &Slot) -> Result<(), Error> {
+        let index = self.index(slot)?;
+        self.clear(index)
+    }
+
+    /// Forgets positions from `len` on. A sequence with recurrent state can only keep all or nothing.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use. [`Error::Step`]: `len` is more than there is, or the state cannot be cut.
+    pub fn truncate(&mut self, slot: &Slot, len: usize) -> Result<(), Error> {
+        let index = self.index(slot)?;
+        let state = &mut self.slots[index];
+        if len == state.len && !state.lost {
+            return Ok(());
+        }
+        if len == 0 {
+            return self.clear(index);
+        }
+        if len > state.len || self.layout.is_recurrent() {
+            let what = format!("a sequence of {} positions cannot be cut to {len}", state.len);
+            return Err(Error::Step(what));
+        }
+        state.len = len;
+        Ok(())
+    }
+
+    pub(crate) fn index(&self, slot: &Slot) -> Result<usize, Error> {
+        let index = slot.index as usize;
+        let known = self.slots.get(index).is_some_and(|s| s.in_use && s.epoch == slot.epoch);
+        if known { Ok(index) } else { Err(Error::Slot(slot.index)) }
+    }
+
+    /// Zeroes the recurrent state of a slot; cells of attention need no clearing, they are masked.
+    fn clear(&mut self, index: usize) -> Result<(), Error> {
+        for il in 0..self.layers.len() {
+            for (id, offset, n_bytes) in self.recurrent_rows(il, index, 0) {
+                self.buffer.zero(id, offset, n_bytes)?;
+            }
+        }
+        let state = &mut self.slots[index];
+        (state.len, state.plane, state.lost) = (0, 0, false);
+        Ok(())
+    }
+
+    /// The recurrent tensors of layer `il` with offset and length of the row of a slot on a plane; empty for others.
+    pub(crate) fn recurrent_rows(&self, il: usize, index: usize, plane: u32) -> Vec<(StateId, usize, usize)> {
+        let (LayerTensors::Recurrent { conv, delta }, LayerState::Recurrent(r)) =
+            (self.layers[il], self.layout.layers[il])
+        else {
+            return Vec::new();
+        };
+        let row = plane as usize * self.config.n_slots + index;
+        let (n_conv, n_delta) = (4 * r.n_conv * r.n_channels, 4 * r.d_state * r.d_state * r.n_heads);
+        vec![(conv, row * n_conv, n_conv), (delta, row * n_delta, n_delta)]
+    }
+}

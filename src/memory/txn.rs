@@ -1,0 +1,143 @@
+//! One step's claim on the memory: where its rows go, and what is kept of them.
+
+use crate::error::Error;
+use crate::slots::{KV_STEP, Memory, Slot};
+use crate::view::{Segment, StepView};
+
+/// A step in progress over some sequences. [`Txn::commit`] keeps rows; dropping it keeps none.
+///
+/// Rows are ordered by slot, and within a sequence by position.
+#[derive(Debug)]
+pub struct Txn<'m> {
+    memory: &'m mut Memory,
+    parts: Vec<Part>,
+    segments: Vec<Segment>,
+    done: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    index: usize,
+    n_rows: usize,
+    n_snapshots: usize,
+    write_plane: u32,
+}
+
+impl Memory {
+    /// Begins a step that adds `n_rows` positions to each of the sequences, given in ascending order of their slots.
+    /// `n_snapshots` states are kept of each (newest first), as far as it has rows: one is enough unless rows may be
+    /// dropped on commit.
+    ///
+    /// # Errors
+    /// [`Error::Slot`], [`Error::Full`], [`Error::Step`]: nothing to do, slots out of order, more snapshots than the memory
+    /// was made for, a sequence whose state was lost.
+    pub fn begin(&mut self, parts: &[(&Slot, usize)], n_snapshots: usize) -> Result<Txn<'_>, Error> {
+        let refuse = |what: &str| Err(Error::Step(what.into()));
+        if parts.is_empty() || parts.iter().any(|(_, n_rows)| *n_rows == 0) {
+            return refuse("a step needs at least one row of each of its sequences");
+        }
+        if !parts.windows(2).all(|w| w[0].0.index < w[1].0.index) {
+            return refuse("the sequences of a step must be in ascending order of their slots");
+        }
+        if n_snapshots == 0 || n_snapshots > self.config.n_snapshots {
+            return Err(Error::Step(format!(
+                "{n_snapshots} snapshots were asked for, the memory was made for 1 to {}",
+                self.config.n_snapshots
+            )));
+        }
+        let mut claimed = Vec::with_capacity(parts.len());
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut first_row = 0;
+        for &(slot, n_rows) in parts {
+            let index = self.index(slot)?;
+            let state = self.slots[index];
+            if state.lost {
+                return Err(Error::Step(format!(
+                    "slot {index}: a step failed and its state is lost; reset the sequence"
+                )));
+            }
+            let end = state.len + n_rows;
+            if end > self.config.n_ctx {
+                return Err(Error::Full { len: state.len, n_rows, n_ctx: self.config.n_ctx });
+            }
+            let n_snapshots = n_snapshots.min(n_rows);
+            let half = self.config.n_snapshots as u32;
+            let write_plane = if self.config.transactional && state.plane < half { half } else { 0 };
+            claimed.push(Part { index, n_rows, n_snapshots, write_plane });
+            let n_kv = end.next_multiple_of(KV_STEP).min(self.config.n_ctx);
+            match segments.last_mut() {
+                Some(s)
+                    if s.first_slot + s.n_seqs == index
+                        && (s.n_rows, s.read_plane, s.write_plane) == (n_rows, state.plane, write_plane) =>
+                {
+                    s.n_seqs += 1;
+                    s.n_kv = s.n_kv.max(n_kv);
+                }
+                _ => segments.push(Segment {
+                    first_slot: index,
+                    n_seqs: 1,
+                    n_rows,
+                    n_kv,
+                    read_plane: state.plane,
+                    write_plane,
+                    n_snapshots,
+                    first_row,
+                }),
+            }
+            first_row += n_rows;
+        }
+        Ok(Txn { memory: self, parts: claimed, segments, done: false })
+    }
+}
+
+impl Txn<'_> {
+    /// What the pass may read and write.
+    pub fn view(&self) -> StepView<'_> {
+        StepView::new(self.memory, &self.segments)
+    }
+
+    /// Rows of all sequences together.
+    pub fn n_rows(&self) -> usize {
+        self.parts.iter().map(|p| p.n_rows).sum()
+    }
+
+    /// Keeps the first `kept[i]` rows of sequence `i`; the pass must have been computed.
+    ///
+    /// # Errors
+    /// [`Error::Keep`], and nothing is kept: a count above the sequence's rows, or one whose state was not snapshotted.
+    pub fn commit(mut self, kept: &[usize]) -> Result<(), Error> {
+        if kept.len() != self.parts.len() {
+            return Err(Error::Step(format!("{} counts for {} sequences", kept.len(), self.parts.len())));
+        }
+        let recurrent = self.memory.layout.is_recurrent();
+        for (p, &kept) in self.parts.iter().zip(kept) {
+            // After more rows than snapshots only the newest state is certain.
+            let reachable = if p.n_rows <= p.n_snapshots { p.n_snapshots } else { 1 };
+            let sound = kept <= p.n_rows && (!recurrent || kept > 0 && p.n_rows - kept < reachable);
+            if !sound {
+                let (slot, n_rows, n_snapshots) = (p.index as u32, p.n_rows, p.n_snapshots);
+                return Err(Error::Keep { slot, kept, n_rows, n_snapshots });
+            }
+        }
+        for (p, &kept) in self.parts.iter().zip(kept) {
+            let state = &mut self.memory.slots[p.index];
+            state.len += kept;
+            state.plane = p.write_plane + (p.n_rows - kept) as u32;
+        }
+        if !recurrent {
+            self.parts.iter().for_each(|p| self.memory.slots[p.index].plane = 0);
+        }
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        // Cells past a sequence's length are never read, and other planes hold the old state, unless the step was
+        // allowed to write over it.
+        if !self.done && !self.memory.config.transactional && self.memory.layout.is_recurrent() {
+            self.parts.iter().for_each(|p| self.memory.slots[p.index].lost = true);
+        }
+    }
+}

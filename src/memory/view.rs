@@ -1,0 +1,181 @@
+//! What the graph of a step may read and write: state tensors as views, and the index and mask data that go with them.
+
+use ggml::{Graph, Tensor};
+
+use crate::layout::{Kv, LayerState, Recurrent};
+use crate::slots::{LayerTensors, Memory};
+
+/// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, on the same planes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Segment {
+    /// The first sequence's slot.
+    pub first_slot: usize,
+    /// Sequences.
+    pub n_seqs: usize,
+    /// Rows of each sequence.
+    pub n_rows: usize,
+    /// Cells that attention reads, a multiple of 256 or the whole context.
+    pub n_kv: usize,
+    /// Plane of the state before the step.
+    pub read_plane: u32,
+    /// Plane of the newest state after it; older ones follow.
+    pub write_plane: u32,
+    /// States written: the newest, one row back, and so on.
+    pub n_snapshots: usize,
+    /// The first sequence's first row among the rows of the step.
+    pub first_row: usize,
+}
+
+impl Segment {
+    /// Rows of all its sequences.
+    pub fn n_tokens(&self) -> usize {
+        self.n_seqs * self.n_rows
+    }
+}
+
+/// A step's window on the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct StepView<'m> {
+    pub(crate) memory: &'m Memory,
+    pub(crate) segments: &'m [Segment],
+}
+
+impl<'m> StepView<'m> {
+    pub(crate) fn new(memory: &'m Memory, segments: &'m [Segment]) -> Self {
+        Self { memory, segments }
+    }
+
+    /// The step's segments, in row order.
+    pub fn segments(&self) -> &'m [Segment] {
+        self.segments
+    }
+
+    /// Rows of the step.
+    pub fn n_tokens(&self) -> usize {
+        self.segments.iter().map(Segment::n_tokens).sum()
+    }
+
+    /// Values are kept as `[cell, element]`.
+    pub fn v_transposed(&self) -> bool {
+        self.memory.config.v_transposed
+    }
+
+    /// Elements of one position's values, where they are written one by one; 0 where they are written in rows.
+    pub fn v_elements(&self) -> usize {
+        let kv = self.memory.layout.uniform_kv().filter(|_| self.memory.config.v_transposed);
+        kv.map_or(0, |kv| kv.n_head_kv * kv.d_v)
+    }
+
+    fn kv(&self, il: usize) -> Option<(Kv, ggml::StateId, ggml::StateId)> {
+        match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
+            (LayerState::Kv(kv), LayerTensors::Kv { k, v }) => Some((*kv, *k, *v)),
+            _ => None,
+        }
+    }
+
+    /// Writes keys and values of the step's rows into layer `il`. `k: [d_k * n_head_kv, n_tokens]`,
+    /// `v: [d_v * n_head_kv, n_tokens]`; `rows: [n_tokens]` and `elements: [n_tokens * d_v * n_head_kv]` are inputs filled
+    /// from [`StepView::kv_rows`] and [`StepView::v_element_rows`]; `elements` only for transposed values.
+    pub fn store_kv<'g>(
+        &self,
+        g: &Graph<'g>,
+        il: usize,
+        (k, v): (Tensor<'g>, Tensor<'g>),
+        rows: Tensor<'g>,
+        elements: Option<Tensor<'g>>,
+    ) {
+        let Some((kv, k_id, v_id)) = self.kv(il) else { return };
+        let n_cells = (self.memory.config.n_ctx * self.memory.config.n_slots) as i64;
+        let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
+        let cache = g.state(&self.memory.buffer, k_id);
+        let cache = g.reshape(cache, [d_k, n_cells]); // was [d_k * n_head_kv, n_ctx, n_slots]
+        g.keep(g.set_rows(cache, k, rows));
+        let cache = g.state(&self.memory.buffer, v_id);
+        match elements {
+            Some(elements) => {
+                let v = g.reshape(v, [1, v.n_elements()]); // was [d_v * n_head_kv, n_tokens]
+                let cache = g.reshape(cache, [1, cache.n_elements()]); // was [n_ctx, d_v * n_head_kv, n_slots]
+                g.keep(g.set_rows(cache, v, elements));
+            }
+            None => {
+                let cache = g.reshape(cache, [d_v, n_cells]); // was [d_v * n_head_kv, n_ctx, n_slots]
+                g.keep(g.set_rows(cache, v, rows));
+            }
+        }
+    }
+
+    /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
+    pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+        let (kv, id, _) = self.kv(il)?;
+        Some(self.cells(g, id, kv.d_k, kv.n_head_kv, s))
+    }
+
+    /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
+    /// they are transposed.
+    pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+        let (kv, _, id) = self.kv(il)?;
+        if !self.memory.config.v_transposed {
+            return Some(self.cells(g, id, kv.d_v, kv.n_head_kv, s));
+        }
+        let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
+        let nb = cache.nb();
+        let ne = [s.n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
+        Some(g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.first_slot * nb[2]))
+    }
+
+    fn cells<'g>(&self, g: &Graph<'g>, id: ggml::StateId, d: usize, n_head_kv: usize, s: &Segment) -> Tensor<'g> {
+        let cache = g.state(&self.memory.buffer, id); // [d * n_head_kv, n_ctx, n_slots]
+        let nb = cache.nb();
+        let head = nb[1] / n_head_kv;
+        let ne = [d as i64, s.n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
+        g.view(cache, ne, [nb[1], head, nb[2]], s.first_slot * nb[2])
+    }
+
+    fn recurrent(&self, il: usize) -> Option<(Recurrent, ggml::StateId, ggml::StateId)> {
+        match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
+            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, delta }) => Some((*r, *conv, *delta)),
+            _ => None,
+        }
+    }
+
+    /// The last inputs of the convolution of a segment's sequences: `[n_conv, n_channels, n_seqs]`, time fastest.
+    pub fn conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+        let (r, id, _) = self.recurrent(il)?;
+        let rows = self.state_rows(g, id, s, s.read_plane, 1);
+        Some(g.reshape(rows, [r.n_conv as i64, r.n_channels as i64, s.n_seqs as i64])) // was [row, n_seqs, 1]
+    }
+
+    /// The matrices of a segment's sequences: `[d_state, d_state, n_heads, n_seqs]`.
+    pub fn delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+        let (r, _, id) = self.recurrent(il)?;
+        let rows = self.state_rows(g, id, s, s.read_plane, 1);
+        let d = r.d_state as i64;
+        Some(g.reshape(rows, [d, d, r.n_heads as i64, s.n_seqs as i64])) // was [row, n_seqs, 1]
+    }
+
+    /// Writes the convolution's last inputs as they were `back` rows before the segment's last. `window: [n_conv,
+    /// n_channels, n_seqs]`.
+    pub fn store_conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, back: usize, window: Tensor<'g>) {
+        if let Some((_, id, _)) = self.recurrent(il) {
+            let into = self.state_rows(g, id, s, s.write_plane + back as u32, 1);
+            g.keep(g.cpy(window, into));
+        }
+    }
+
+    /// Writes all snapshots of the matrices, newest first. `states: [d_state * d_state * n_heads, n_seqs, n_snapshots]`.
+    pub fn store_delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, states: Tensor<'g>) {
+        if let Some((_, _, id)) = self.recurrent(il) {
+            let into = self.state_rows(g, id, s, s.write_plane, s.n_snapshots);
+            g.keep(g.cpy(states, into));
+        }
+    }
+
+    /// `[row, n_seqs, n_planes]` from `plane` on.
+    fn state_rows<'g>(&self, g: &Graph<'g>, id: ggml::StateId, s: &Segment, plane: u32, n_planes: usize) -> Tensor<'g> {
+        let state = g.state(&self.memory.buffer, id); // [row, n_slots * n_planes]
+        let (row, n_slots) = (state.nb()[1], self.memory.config.n_slots);
+        let ne = [state.ne()[0], s.n_seqs as i64, n_planes as i64, 1];
+        let first = plane as usize * n_slots + s.first_slot;
+        g.view(state, ne, [row, n_slots * row, n_slots * row], first * row)
+    }
+}

@@ -1,0 +1,162 @@
+//! Gated DeltaNet: a causal convolution, then one matrix of state for each head, decayed and corrected token by token.
+//! Source: Yang et al. 2024; the order of heads (value head `h` reads key head `h mod n_k_heads`) is that of GGUF files.
+
+use ggml::{Graph, Tensor, WeightId};
+use memory::{Recurrent, Segment};
+
+use super::{Linear, RmsNorm, join, vector};
+use crate::error::LoadError;
+use crate::load::Loader;
+use crate::step::Step;
+
+/// Epsilon under the root of the norms of queries and keys; fixed by the architecture.
+const QK_EPS: f32 = 1e-6;
+
+/// Sizes of a DeltaNet layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeltaNetSizes {
+    pub(crate) n_embd: usize,
+    /// Width of the convolution.
+    pub(crate) n_taps: usize,
+    /// Elements of a key or value head.
+    pub(crate) d_state: usize,
+    pub(crate) n_k_heads: usize,
+    pub(crate) n_v_heads: usize,
+}
+
+impl DeltaNetSizes {
+    fn d_key(&self) -> usize {
+        self.n_k_heads * self.d_state
+    }
+
+    fn d_value(&self) -> usize {
+        self.n_v_heads * self.d_state
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub(crate) fn n_channels(&self) -> usize {
+        2 * self.d_key() + self.d_value()
+    }
+
+    /// The state that such a layer keeps.
+    pub(crate) fn state(&self) -> Recurrent {
+        Recurrent {
+            n_conv: self.n_taps - 1,
+            n_channels: self.n_channels(),
+            n_heads: self.n_v_heads,
+            d_state: self.d_state,
+        }
+    }
+}
+
+/// The weights of a DeltaNet layer.
+pub(crate) struct DeltaNet {
+    sizes: DeltaNetSizes,
+    qkv: Linear,
+    z: Linear,
+    conv: WeightId,
+    /// `-exp(A_log)`.
+    a: WeightId,
+    dt_bias: WeightId,
+    alpha: Linear,
+    beta: Linear,
+    norm: RmsNorm,
+    out: Linear,
+}
+
+impl DeltaNet {
+    /// Binds the tensors of block `prefix`, such as `blk.3.`.
+    pub(crate) fn open(
+        loader: &mut Loader<'_>,
+        prefix: &str,
+        sizes: DeltaNetSizes,
+        eps: f32,
+    ) -> Result<Self, LoadError> {
+        let name = |what: &str| format!("{prefix}{what}");
+        let (n_embd, n_heads) = (sizes.n_embd, sizes.n_v_heads);
+        Ok(Self {
+            qkv: Linear::open(loader, &name("attn_qkv"), n_embd, sizes.n_channels())?,
+            z: Linear::open(loader, &name("attn_gate"), n_embd, sizes.d_value())?,
+            conv: loader.need(&name("ssm_conv1d.weight"), &[sizes.n_taps, sizes.n_channels()])?,
+            a: loader.need(&name("ssm_a"), &[n_heads])?,
+            dt_bias: loader.need(&name("ssm_dt.bias"), &[n_heads])?,
+            alpha: Linear::open(loader, &name("ssm_alpha"), n_embd, n_heads)?,
+            beta: Linear::open(loader, &name("ssm_beta"), n_embd, n_heads)?,
+            norm: RmsNorm::open(loader, &name("ssm_norm.weight"), sizes.d_state, eps)?,
+            out: Linear::open(loader, &name("ssm_out"), sizes.d_value(), n_embd)?,
+            sizes,
+        })
+    }
+
+    /// `x: [n_embd, n_tokens]`, normed; gives the same shape. Reads and writes the state of layer `il`.
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        let (s, n_heads) = (self.sizes.d_state as i64, self.sizes.n_v_heads as i64);
+        let n_tokens = x.ne()[1];
+        let qkv = self.qkv.forward(g, x); // [n_channels, n_tokens]
+        let z = self.z.forward(g, x); // [d_value, n_tokens]
+        let beta = g.sigmoid(self.beta.forward(g, x)); // [n_v_heads, n_tokens]
+        let alpha = g.add(self.alpha.forward(g, x), vector(g, self.dt_bias));
+        let decay = g.mul(g.softplus(alpha), vector(g, self.a)); // [n_v_heads, n_tokens], at most 0
+
+        let parts = step.view.segments().iter().map(|seg| self.recur(g, step, il, seg, (qkv, decay, beta)));
+        let o = join(g, parts).unwrap_or(z); // [d_value, n_tokens]
+        let o = g.reshape(o, [s, n_heads, n_tokens]);
+        let z = g.reshape(z, [s, n_heads, n_tokens]);
+        let o = g.mul(self.norm.forward(g, o), g.silu(z));
+        self.out.forward(g, g.reshape(o, [s * n_heads, n_tokens]))
+    }
+
+    /// The recurrence of one segment's sequences; gives `[d_value, n_rows * n_seqs]`.
+    fn recur<'g>(
+        &self,
+        g: &Graph<'g>,
+        step: &Step<'_, 'g>,
+        il: usize,
+        seg: &Segment,
+        (qkv, decay, beta): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
+    ) -> Tensor<'g> {
+        let (s, n_channels) = (self.sizes.d_state, self.sizes.n_channels());
+        let (n_k, n_v) = (self.sizes.n_k_heads as i64, self.sizes.n_v_heads as i64);
+        let (n_rows, n_seqs) = (seg.n_rows as i64, seg.n_seqs as i64);
+        let nb = qkv.nb()[1];
+        let ne = [n_channels as i64, n_rows, n_seqs, 1];
+        let rows = g.view(qkv, ne, [nb, nb * seg.n_rows, nb * seg.n_tokens()], nb * seg.first_row);
+        let Some(past) = step.view.conv(g, il, seg) else { return qkv }; // [n_taps - 1, n_channels, n_seqs]
+        let window = g.concat(past, g.transpose(rows), 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
+        for back in 0..seg.n_snapshots {
+            let nb = window.nb();
+            let ne = [self.sizes.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
+            let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
+            step.view.store_conv(g, il, seg, back, last);
+        }
+        let c = g.silu(g.ssm_conv(window, vector(g, self.conv))); // [n_channels, n_rows, n_seqs]
+
+        let nb = c.nb();
+        let heads = |n_heads: i64, first_channel: usize| {
+            let strides = [s * nb[0], nb[1], nb[2]];
+            g.view(c, [s as i64, n_heads, n_rows, n_seqs], strides, first_channel * nb[0])
+        };
+        let d_key = self.sizes.d_key();
+        let q = g.l2_norm(heads(n_k, 0), QK_EPS); // [s, n_k_heads, n_rows, n_seqs]
+        let k = g.l2_norm(heads(n_k, d_key), QK_EPS);
+        let v = heads(n_v, 2 * d_key); // [s, n_v_heads, n_rows, n_seqs]
+        let gate = |t: Tensor<'g>| {
+            let nb = t.nb()[1];
+            let ne = [1, n_v, n_rows, n_seqs];
+            g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
+        };
+        let Some(state) = step.view.delta(g, il, seg) else { return qkv };
+        let n_snapshots = seg.n_snapshots as i64;
+        let out = g.gated_delta_net(q, k, v, gate(decay), gate(beta), state, n_snapshots);
+
+        let d_value = self.sizes.d_value();
+        let n_tokens = seg.n_tokens();
+        let (size, row) = (out.nb()[0], out.nb()[1]);
+        let n_state = s * d_value; // elements of one sequence's state
+        let ne = [n_state as i64, n_seqs, n_snapshots, 1];
+        let strides = [n_state * size, n_state * size * seg.n_seqs, n_state * size * seg.n_seqs * seg.n_snapshots];
+        let states = g.view(out, ne, strides, n_tokens * row);
+        step.view.store_delta(g, il, seg, states);
+        g.view(out, [d_value as i64, n_tokens as i64, 1, 1], [row, row * n_tokens, row * n_tokens], 0)
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong between a file and a pass.
+
+/// A model that cannot be opened. Messages name the key or tensor, what was found and what was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file's structure.
+    #[error(transparent)]
+    Gguf(#[from] gguf::Error),
+    /// The vocabulary.
+    #[error(transparent)]
+    Vocab(#[from] text::Error),
+    /// The device, or the map of the file.
+    #[error(transparent)]
+    Device(#[from] ggml::Error),
+    /// An architecture that no file in `arch/` is for.
+    #[error("architecture `{found}` is not known; known are: {known}")]
+    Architecture {
+        /// What the file says.
+        found: String,
+        /// What there is.
+        known: String,
+    },
+    /// A hyper-parameter out of its range, or at odds with another.
+    #[error("{key}: {what}")]
+    Key {
+        /// The metadata key.
+        key: String,
+        /// What was found and what was expected.
+        what: String,
+    },
+    /// A tensor that is missing.
+    #[error("tensor {0} is missing; run `extract-nextn inspect` on the file to see what it holds")]
+    Missing(String),
+    /// A tensor of another shape or type than the hyper-parameters ask for.
+    #[error("{name}: {what}")]
+    Tensor {
+        /// The tensor's name.
+        name: String,
+        /// What was found and what was expected.
+        what: String,
+    },
+    /// The shards of a split file.
+    #[error("{0}")]
+    Shard(String),
+}
+
+/// A pass that was not computed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The graph or the device.
+    #[error(transparent)]
+    Device(#[from] ggml::Error),
+    /// Sequence state.
+    #[error(transparent)]
+    Memory(#[from] memory::Error),
+    /// Tokens or rows that do not fit the step.
+    #[error("{0}")]
+    Pass(String),
+}

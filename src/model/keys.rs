@@ -1,0 +1,134 @@
+//! Hyper-parameters out of metadata: prefixed with the architecture's name, range-checked, with the file's words in errors.
+
+use std::ops::RangeInclusive;
+
+use ggml::Rope;
+
+use crate::error::LoadError;
+
+/// Widths that no model comes near; keeps every product of two of them far from overflow.
+pub(crate) const WIDTH: RangeInclusive<u32> = 1..=1 << 22;
+
+/// The metadata of a model with its architecture's prefix.
+pub(crate) struct Keys<'m, 'a> {
+    meta: &'m gguf::Metadata<'a>,
+    prefix: &'a str,
+}
+
+impl<'m, 'a> Keys<'m, 'a> {
+    pub(crate) fn new(meta: &'m gguf::Metadata<'a>, prefix: &'a str) -> Self {
+        Self { meta, prefix }
+    }
+
+    pub(crate) fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    pub(crate) fn error(&self, key: &str, what: impl Into<String>) -> LoadError {
+        LoadError::Key { key: self.full(key), what: what.into() }
+    }
+
+    /// A number within `range`, or `None` when the key is absent.
+    pub(crate) fn find(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<usize>, LoadError> {
+        match self.meta.u32(&self.full(key))? {
+            None => Ok(None),
+            Some(n) if range.contains(&n) => Ok(Some(n as usize)),
+            Some(n) => Err(self.error(key, format!("{n} found, {} to {} expected", range.start(), range.end()))),
+        }
+    }
+
+    /// A number within `range`.
+    pub(crate) fn need(&self, key: &str, range: RangeInclusive<u32>) -> Result<usize, LoadError> {
+        self.find(key, range)?.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    /// A number for each of `n` layers: one for all, or an array. `None` when the key is absent.
+    pub(crate) fn per_layer(
+        &self,
+        key: &str,
+        n: usize,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<Vec<usize>>, LoadError> {
+        match self.meta.get(&self.full(key)) {
+            Some(gguf::Value::Array(_)) => {}
+            _ => return Ok(self.find(key, range)?.map(|v| vec![v; n])),
+        }
+        let values = self.meta.u32_array(&self.full(key))?.unwrap_or_default();
+        if values.len() != n {
+            return Err(self.error(key, format!("{} values found, {n} expected (one for each block)", values.len())));
+        }
+        match values.iter().find(|v| !range.contains(v)) {
+            Some(v) => Err(self.error(key, format!("{v} found, {} to {} expected", range.start(), range.end()))),
+            None => Ok(Some(values.into_iter().map(|v| v as usize).collect())),
+        }
+    }
+
+    /// A flag for each of `n` layers; `None` when the key is absent.
+    pub(crate) fn flags(&self, key: &str, n: usize) -> Result<Option<Vec<bool>>, LoadError> {
+        let Some(flags) = self.meta.bool_array(&self.full(key))? else { return Ok(None) };
+        if flags.len() != n {
+            return Err(self.error(key, format!("{} flags found, {n} expected (one for each block)", flags.len())));
+        }
+        Ok(Some(flags))
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
+        Ok(self.meta.bool(&self.full(key))?)
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, LoadError> {
+        Ok(self.meta.str(&self.full(key))?)
+    }
+
+    /// A finite number within `range`, or `None` when the key is absent.
+    pub(crate) fn float(&self, key: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, LoadError> {
+        match self.meta.f32(&self.full(key))? {
+            None => Ok(None),
+            Some(v) if range.contains(&v) => Ok(Some(v)),
+            Some(v) => Err(self.error(key, format!("{v} found, {} to {} expected", range.start(), range.end()))),
+        }
+    }
+
+    /// The epsilon of all RMS norms.
+    pub(crate) fn rms_eps(&self) -> Result<f32, LoadError> {
+        let key = "attention.layer_norm_rms_epsilon";
+        self.float(key, 1e-12..=0.1)?.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    /// Factor on attention scores: `attention.scale`, or `1 / sqrt(d_k)` when absent or 0.
+    pub(crate) fn attention_scale(&self, d_k: usize) -> Result<f32, LoadError> {
+        let scale = self.float("attention.scale", 0.0..=1e4)?.filter(|&s| s > 0.0);
+        Ok(scale.unwrap_or(1.0 / (d_k as f32).sqrt()))
+    }
+
+    /// Rotation of positions for heads of `d_head` elements: base, rotated share, linear or YaRN scaling.
+    pub(crate) fn rope(&self, d_head: usize, neox: bool) -> Result<Rope, LoadError> {
+        let base = self.float("rope.freq_base", 1.0..=1e12)?.unwrap_or(10_000.0);
+        let n_dims = self.find("rope.dimension_count", WIDTH)?.unwrap_or(d_head);
+        if n_dims > d_head || n_dims % 2 != 0 {
+            let what = format!("{n_dims} found, an even number up to the head size of {d_head} expected");
+            return Err(self.error("rope.dimension_count", what));
+        }
+        let mut rope = Rope { neox, ..Rope::neox(n_dims as i32, base) };
+        let factor = self.float("rope.scaling.factor", 1e-3..=1e6)?.unwrap_or(1.0);
+        match self.text("rope.scaling.type")?.unwrap_or("none") {
+            "none" => {}
+            "linear" => rope.scale = 1.0 / factor,
+            "yarn" => {
+                rope.scale = 1.0 / factor;
+                rope.ext_factor = 1.0;
+                let original = self.find("rope.scaling.original_context_length", WIDTH)?;
+                let trained = self.find("context_length", 1..=i32::MAX as u32)?;
+                rope.n_ctx_orig = original.or(trained).unwrap_or(0).min(i32::MAX as usize) as i32;
+                rope.attn_factor = self.float("rope.scaling.attn_factor", 0.0..=1e3)?.unwrap_or(1.0);
+                rope.beta_fast = self.float("rope.scaling.yarn_beta_fast", 0.0..=1e6)?.unwrap_or(32.0);
+                rope.beta_slow = self.float("rope.scaling.yarn_beta_slow", 0.0..=1e6)?.unwrap_or(1.0);
+            }
+            other => {
+                let what = format!("`{other}` found, none, linear or yarn expected");
+                return Err(self.error("rope.scaling.type", what));
+            }
+        }
+        Ok(rope)
+    }
+}

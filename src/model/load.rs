@@ -1,0 +1,165 @@
+//! Opening a model: maps, headers, shards, the tensor look-up with its checks. The only bridge between `gguf` and `ggml`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use ggml::{Device, Dtype, Mapping, WeightId, WeightsBuilder};
+use gguf::{Header, SplitInfo, TensorType};
+
+use crate::arch;
+use crate::describe::Description;
+use crate::error::LoadError;
+use crate::keys::Keys;
+use crate::model::Model;
+
+/// How a model is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadOptions {
+    /// Where the weights go; `None` is the CPU.
+    pub device: Option<Device>,
+}
+
+struct Place {
+    dtype: TensorType,
+    ne: [u64; 4],
+    mapping: usize,
+    range: Range<usize>,
+}
+
+/// Finds tensors by name, checks them, and binds them.
+pub(crate) struct Loader<'a> {
+    places: HashMap<&'a str, Place>,
+    bound: HashMap<String, WeightId>,
+    weights: WeightsBuilder,
+}
+
+impl Loader<'_> {
+    /// True when the file has a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// Binds a tensor of exactly this shape; `None` when there is no such tensor.
+    pub(crate) fn find(&mut self, name: &str, dims: &[usize]) -> Result<Option<WeightId>, LoadError> {
+        let refused = |what: String| LoadError::Tensor { name: name.to_owned(), what };
+        let Some(place) = self.places.get(name) else { return Ok(None) };
+        let mut wanted = [1u64; 4];
+        wanted.iter_mut().zip(dims).for_each(|(w, &d)| *w = d as u64);
+        if place.ne != wanted {
+            let found = trimmed(&place.ne);
+            return Err(refused(format!(
+                "{dims:?} expected, {found:?} found (made for another size?); run `extract-nextn inspect`"
+            )));
+        }
+        if let Some(&id) = self.bound.get(name) {
+            return Ok(Some(id));
+        }
+        let dtype = Dtype::from_id(place.dtype.id())?;
+        let for_compute = !matches!(place.dtype, TensorType::Q8_1 | TensorType::Q8_K)
+            && (dtype.is_quantized() || matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16));
+        if !for_compute {
+            return Err(refused(format!("type {dtype} found, a float or quantised weight type expected")));
+        }
+        if dims.len() == 1 && dtype.is_quantized() {
+            return Err(refused(format!("type {dtype} found, vectors are f32, f16 or bf16")));
+        }
+        let ne = place.ne.map(|n| n as i64);
+        let id = self.weights.add(name, dtype, ne, place.mapping, place.range.clone())?;
+        self.bound.insert(name.to_owned(), id);
+        Ok(Some(id))
+    }
+
+    /// Binds a tensor of exactly this shape.
+    pub(crate) fn need(&mut self, name: &str, dims: &[usize]) -> Result<WeightId, LoadError> {
+        self.find(name, dims)?.ok_or_else(|| LoadError::Missing(name.to_owned()))
+    }
+}
+
+fn trimmed(ne: &[u64; 4]) -> &[u64] {
+    let n = ne.iter().rposition(|&n| n != 1).map_or(1, |i| i + 1);
+    &ne[..n]
+}
+
+impl Model {
+    /// Opens a GGUF file, with all shards when it is the first of several.
+    ///
+    /// # Errors
+    /// [`LoadError`] names what does not fit; the file is mapped, and nothing of it is believed unchecked.
+    pub fn open(path: &Path, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
+        let first = Arc::new(Mapping::open(path)?);
+        let split = SplitInfo::of(&Header::parse(first.bytes())?)?;
+        let mut mappings = vec![first];
+        if let Some(info) = split {
+            let paths = gguf::shard_paths(path, &info)?;
+            for path in &paths[1..] {
+                mappings.push(Arc::new(Mapping::open(path)?));
+            }
+        }
+        Self::from_mappings(mappings, options)
+    }
+
+    /// A model that is part of the program.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_static(bytes: &'static [u8], options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
+        Self::from_mappings(vec![Arc::new(Mapping::Static(bytes))], options)
+    }
+
+    fn from_mappings(mappings: Vec<Arc<Mapping>>, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
+        let device = options.device.map_or_else(Device::cpu, Ok)?;
+        let headers = mappings.iter().map(|m| Header::parse(m.bytes())).collect::<Result<Vec<_>, _>>()?;
+        if headers.len() > 1 {
+            gguf::check_shards(&headers)?;
+        } else if let Some(info) = SplitInfo::of(&headers[0])?.filter(|info| info.count > 1) {
+            return Err(LoadError::Shard(format!("the file is one of {} shards, the others are not here", info.count)));
+        }
+        let mut places = HashMap::new();
+        for (mapping, header) in headers.iter().enumerate() {
+            for t in header.tensors() {
+                let place = Place { dtype: t.dtype, ne: t.ne, mapping, range: t.range() };
+                places.insert(t.name, place);
+            }
+        }
+        let meta = headers[0].metadata();
+        let name = meta.require_str("general.architecture")?;
+        let entry = arch::find(name)?;
+        let vocab = text::Vocab::from_metadata(meta)?;
+        let weights = WeightsBuilder::new(mappings.clone());
+        let mut loader = Loader { places, bound: HashMap::new(), weights };
+        let keys = Keys::new(meta, name);
+        let opened = (entry.open)(&keys, &mut loader, vocab.len())?;
+        let weights = loader.weights.build(device)?;
+        let template = meta.str("tokenizer.chat_template")?.map(str::to_owned);
+        let description = Description::of(&headers, name, opened.nextn.is_bound());
+        let sampling = sampling_defaults(meta)?;
+        if let crate::model::NextNHead::Missing(names) = &opened.nextn {
+            tracing::warn!(
+                missing = names.join(", "),
+                "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
+            );
+        }
+        Ok(Arc::new(Model::new(opened, weights, vocab, template, description, sampling)))
+    }
+}
+
+/// `general.sampling.*`: what the model's makers recommend, by the key's last words.
+fn sampling_defaults(meta: &gguf::Metadata<'_>) -> Result<HashMap<String, f32>, LoadError> {
+    let mut found = HashMap::new();
+    for (key, value) in meta.iter() {
+        let Some(name) = key.strip_prefix("general.sampling.") else { continue };
+        let number = match value.as_int() {
+            Some(n) => Some(n as f32),
+            None => match value {
+                gguf::Value::F32(_) | gguf::Value::F64(_) => meta.f32(key)?,
+                _ => None,
+            },
+        };
+        if let Some(number) = number {
+            found.insert(name.to_owned(), number);
+        }
+    }
+    Ok(found)
+}

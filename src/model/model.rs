@@ -1,0 +1,129 @@
+//! A model that is ready to run: weights on a device, an architecture over them, vocabulary and template.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use ggml::Weights;
+use memory::{Memory, MemoryConfig, StateLayout};
+use text::Vocab;
+
+use crate::arch::{Architecture, Opened};
+use crate::describe::Description;
+
+/// Sizes that everything above the graphs needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hparams {
+    /// Layers of the trunk.
+    pub n_layer: usize,
+    /// Width of the hidden rows.
+    pub n_embd: usize,
+    /// Rows of the head.
+    pub n_vocab: usize,
+    /// Positions that the model was trained for.
+    pub n_ctx_train: usize,
+    /// Experts that one token uses in a layer; 0 in a dense model.
+    pub n_expert_used: usize,
+}
+
+/// What a file holds of a NextN head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextNHead {
+    /// The file does not mention one.
+    Absent,
+    /// All of its tensors are there, checked and bound.
+    Bound,
+    /// The metadata promise one, and these tensors are missing.
+    Missing(Vec<String>),
+}
+
+impl NextNHead {
+    /// True when the head can be used.
+    pub fn is_bound(&self) -> bool {
+        *self == NextNHead::Bound
+    }
+}
+
+/// A model, read-only and shared.
+pub struct Model {
+    arch: Box<dyn Architecture>,
+    hparams: Hparams,
+    nextn: NextNHead,
+    weights: Arc<Weights>,
+    vocab: Vocab,
+    template: Option<String>,
+    description: Description,
+    sampling: HashMap<String, f32>,
+}
+
+impl Model {
+    pub(crate) fn new(
+        opened: Opened,
+        weights: Arc<Weights>,
+        vocab: Vocab,
+        template: Option<String>,
+        description: Description,
+        sampling: HashMap<String, f32>,
+    ) -> Self {
+        let Opened { arch, hparams, nextn } = opened;
+        Self { arch, hparams, nextn, weights, vocab, template, description, sampling }
+    }
+
+    /// Sizes.
+    pub fn hparams(&self) -> &Hparams {
+        &self.hparams
+    }
+
+    /// Tokens.
+    pub fn vocab(&self) -> &Vocab {
+        &self.vocab
+    }
+
+    /// The chat template's source, when the file has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.template.as_deref()
+    }
+
+    /// What the file says of itself.
+    pub fn describe(&self) -> &Description {
+        &self.description
+    }
+
+    /// Sampling parameters that the file recommends (`general.sampling.*`), by name.
+    pub fn sampling_defaults(&self) -> &HashMap<String, f32> {
+        &self.sampling
+    }
+
+    /// What the file holds of a NextN head.
+    pub fn nextn(&self) -> &NextNHead {
+        &self.nextn
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &Arc<Weights> {
+        &self.weights
+    }
+
+    /// State that the trunk's layers need.
+    pub fn state_layout(&self) -> StateLayout {
+        self.arch.state()
+    }
+
+    /// State for sequences of this model, on the device that holds the weights.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn memory(&self, config: MemoryConfig) -> Result<Memory, memory::Error> {
+        Memory::new(self.weights.device(), self.state_layout(), config)
+    }
+
+    pub(crate) fn arch(&self) -> &dyn Architecture {
+        &*self.arch
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Model({})", self.description)
+    }
+}

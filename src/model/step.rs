@@ -1,0 +1,89 @@
+//! The tensors that every pass brings along, declared once for all architectures.
+
+use ggml::{Dtype, Graph, Name, Tensor};
+use memory::StepView;
+
+use crate::blocks::Linear;
+
+/// Which rows of a pass give logits, as the graph sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum OutRows {
+    /// None: the pass only fills the state.
+    None,
+    /// Every row.
+    All,
+    /// So many rows, by an input with their numbers.
+    Some(usize),
+}
+
+/// Inputs and outputs of one pass, and the state it reads and writes.
+pub(crate) struct Step<'s, 'g> {
+    /// State of the step's sequences.
+    pub(crate) view: StepView<'s>,
+    /// Token of each row: i32 `[n_tokens]`.
+    pub(crate) tokens: Tensor<'g>,
+    /// Position of each row: i32 `[n_tokens]`.
+    pub(crate) positions: Tensor<'g>,
+    /// Cell of each row: i64 `[n_tokens]`.
+    pub(crate) kv_rows: Tensor<'g>,
+    /// Place of each value element, when values are kept transposed: i64 `[n_tokens * elements]`.
+    pub(crate) v_elements: Option<Tensor<'g>>,
+    /// Additive masks: F16 `[n_kv, n_rows, 1, n_seqs]` for each segment.
+    pub(crate) masks: Vec<Tensor<'g>>,
+    /// Rows that give logits: i32 `[n_out]`, when they are some of several.
+    out: Option<Tensor<'g>>,
+    out_rows: OutRows,
+    /// The hidden rows of all tokens are wanted.
+    hidden: bool,
+}
+
+impl<'s, 'g> Step<'s, 'g> {
+    /// Declares the inputs.
+    pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, out_rows: OutRows, hidden: bool) -> Self {
+        let n_tokens = view.n_tokens() as i64;
+        let v_elements = view.v_elements() as i64;
+        let mask = |(i, s): (usize, &memory::Segment)| {
+            let ne = [s.n_kv as i64, s.n_rows as i64, 1, s.n_seqs as i64];
+            g.input(Name("mask", i as u32), Dtype::F16, ne)
+        };
+        let out = match out_rows {
+            OutRows::Some(n) => Some(g.input("out", Dtype::I32, [n as i64, 1, 1, 1])),
+            OutRows::None | OutRows::All => None,
+        };
+        Self {
+            tokens: g.input("tokens", Dtype::I32, [n_tokens, 1, 1, 1]),
+            positions: g.input("positions", Dtype::I32, [n_tokens, 1, 1, 1]),
+            kv_rows: g.input("kv_rows", Dtype::I64, [n_tokens, 1, 1, 1]),
+            v_elements: (v_elements > 0).then(|| g.input("v_elements", Dtype::I64, [n_tokens * v_elements, 1, 1, 1])),
+            masks: view.segments().iter().enumerate().map(mask).collect(),
+            view,
+            out,
+            out_rows,
+            hidden,
+        }
+    }
+
+    /// Cuts `x: [n, n_tokens]` to the rows that give logits, where nothing else is wanted of the others. For the last
+    /// layer, after its attention: what follows works row by row.
+    pub(crate) fn crop(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        match self.out {
+            Some(out) if !self.hidden => g.get_rows(x, out),
+            _ => x,
+        }
+    }
+
+    /// Ends the pass. `h`: hidden rows after the final norm, cropped or not.
+    pub(crate) fn finish(&self, g: &Graph<'g>, h: Tensor<'g>, head: &Linear) {
+        g.no_layer();
+        if self.hidden {
+            g.output("hidden", h);
+        }
+        let rows = match self.out {
+            Some(out) if self.hidden => g.get_rows(h, out),
+            _ => h,
+        };
+        if self.out_rows != OutRows::None {
+            g.output("logits", head.forward(g, rows));
+        }
+    }
+}
