@@ -1,5 +1,7 @@
 //! DRY: a penalty that grows with the length of the repetition a token would continue.
 //! Owns the search for repetitions and the breakers that end one. Knows tokens and their bytes, nothing of logits.
+//!
+//! A breaker is found by its bytes, however the text around it was cut into tokens; llama.cpp looks for one cut only.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

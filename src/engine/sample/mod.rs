@@ -37,7 +37,7 @@ pub struct Candidate {
 /// Chooses the tokens of one sequence.
 ///
 /// `Clone` forks: the fork has the same history and will draw the same numbers. `clone_from` does so without
-/// allocating, so a speculating engine keeps one spare sampler per sequence. The buffers for a step (up to 3 MiB for
+/// allocating, so a speculating engine keeps one spare sampler per sequence. The buffers for a step (up to 5 MiB for
 /// 248320 tokens, with the default stages a few KiB) are not part of a fork; they grow in each sampler when first used.
 #[derive(Debug)]
 pub struct Sampler {
@@ -144,11 +144,11 @@ impl Sampler {
         let Self { plan, state, scratch, .. } = self;
         let mut pool = plan.run(state, logits, scratch);
         let Some(max) = pool.max() else { return TokenId(0) };
+        let sum = pool.sum_exp(max);
         if pool.list().len() == 1 {
             return pool.nth(0).map_or(TokenId(0), |c| TokenId(c.id()));
         }
         // The walk of `pick` over the whole distribution, but sorting no more of it than the walk needs.
-        let sum = pool.sum_exp(max);
         let u = state.rng.uniform();
         let mut i = 0;
         let in_order = std::iter::from_fn(|| {
@@ -178,7 +178,6 @@ impl Sampler {
             out.push(Candidate { id: TokenId(0), p: 1.0 });
             return out;
         };
-        pool.list();
         let sum = pool.sum_exp(max);
         let candidate = |c: &select::Cand| Candidate { id: TokenId(c.id()), p: probability(c.logit(), max, sum) };
         out.extend(pool.sorted().iter().map(candidate));

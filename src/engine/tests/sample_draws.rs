@@ -71,6 +71,14 @@ fn without_a_seed_the_one_taken_is_told_and_repeats_the_run() {
 }
 
 #[test]
+fn a_sampler_may_move_to_another_thread() {
+    let mut here = sampler(&everything_on(), 300);
+    let mut there = here.clone();
+    let tokens = std::thread::spawn(move || stream(&mut there, 300, 20)).join().unwrap();
+    assert_eq!(stream(&mut here, 300, 20), tokens);
+}
+
+#[test]
 fn a_fork_draws_the_same_tokens_and_leaves_its_origin_alone() {
     for mirostat in [Mirostat::Off, Mirostat::V1, Mirostat::V2] {
         let params = SamplingParams { mirostat, ..everything_on() };
