@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`Vocab`] | text into token ids, ids into bytes; knows special tokens by role |
 //! | [`Decoder`] | the bytes of successive tokens into text, without cutting a character |
+//! | [`reply::ReplyParser`] | a streaming reply into reasoning, text and tool calls |
 //! | [`template::ChatTemplate`] | conversations into prompt text, with the borders where it may be cut |
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ mod byte_level;
 mod decode;
 mod error;
 mod pretokenize;
+pub mod reply;
 pub mod template;
 mod vocab;
 
