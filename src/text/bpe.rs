@@ -41,6 +41,10 @@ impl Merges {
         for byte in 0..=u8::MAX {
             byte_ids[usize::from(byte)] = tokens.find_plain(&[byte]).ok_or(Error::MissingByte { byte })?;
         }
+        let find = |bytes: &[u8]| match *bytes {
+            [byte] => Some(byte_ids[usize::from(byte)]),
+            _ => tokens.find_plain(bytes),
+        };
         // Room for what is likely; a list that is longer than it can be of use takes no memory here.
         let n_likely = merges.len().min(4 * tokens.len());
         let mut ranks = HashMap::with_capacity(n_likely);
@@ -52,9 +56,9 @@ impl Merges {
             spell_into(left, &mut bytes);
             let n_left = bytes.len();
             spell_into(right, &mut bytes);
-            let Some(merged) = tokens.find_plain(&bytes) else { continue };
+            let Some(merged) = find(&bytes) else { continue };
             let (left, right) = bytes.split_at(n_left);
-            let (Some(left), Some(right)) = (tokens.find_plain(left), tokens.find_plain(right)) else { continue };
+            let (Some(left), Some(right)) = (find(left), find(right)) else { continue };
             let rank = rules.len() as u32;
             ranks.entry((left, right)).or_insert_with(|| {
                 rules.push(Rule { left, right, merged });
@@ -138,9 +142,9 @@ fn parts(merge: &str) -> Option<(&str, &str)> {
 const END: u32 = 1 << 31;
 /// Inside of a token. Never an id, and never read as an end: what is read as one was just written.
 const DEAD: u32 = u32::MAX;
-/// Longer words are cut, without regard to merges across the cut: this bounds the memory that a text can ask for.
-/// Natural words are a million times shorter.
-const MAX_WORD: usize = 1 << 24;
+/// Longer words are cut, without regard to merges across the cut: this bounds the memory that a text can ask for,
+/// and the queue stays in the processor's cache. Natural words are ten thousand times shorter.
+const MAX_WORD: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

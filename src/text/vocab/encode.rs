@@ -11,7 +11,7 @@ impl Vocab {
     /// The tokens of `text`. No BOS is added, nothing is normalised, and the bytes of the tokens are those of `text`.
     ///
     /// Of special tokens that start at the same place the longest is taken. Time is about linear in the length of
-    /// the text, also for one word without end; a word is cut every 16 MiB.
+    /// the text, also for one word without end; a word is cut every MiB.
     #[must_use]
     pub fn encode(&self, text: &str, special: Special) -> Vec<TokenId> {
         let finder = match special {

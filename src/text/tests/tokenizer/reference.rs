@@ -116,6 +116,13 @@ fn one_word_without_end_takes_no_more_than_its_length() {
 }
 
 #[test]
+fn a_word_of_megabytes_is_cut_and_still_whole() {
+    let vocab = tok_a().vocab("qwen35");
+    let text = "\u{e9}ab".repeat(600_000);
+    assert_eq!(joined(&vocab, &vocab.encode(&text, Special::Parse)), text.as_bytes());
+}
+
+#[test]
 fn many_beginnings_of_special_tokens_take_no_more_than_their_length() {
     let vocab = tok_a().vocab("qwen35");
     for text in ["<|im_star".repeat(50_000), "<".repeat(400_000), "\n \n".repeat(200_000), "'".repeat(400_000)] {
