@@ -178,8 +178,66 @@ const ASCII: [Class; 128] = {
 };
 
 #[cfg(test)]
+#[path = "tests/tokenizer/generate.rs"]
+mod generate;
+
+#[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+    use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _, SplitDelimiterBehavior};
+
+    use super::generate::{LLAMA3, QWEN2, QWEN35, any_text, config};
     use super::*;
+
+    const RULES: [(Pre, &str); 3] = [(Pre::Qwen35, QWEN35), (Pre::Qwen2, QWEN2), (Pre::LlamaBpe, LLAMA3)];
+
+    /// The cuts that the pattern makes in the engine of the `tokenizers` crate.
+    struct Reference(Split);
+
+    impl Reference {
+        fn new(pattern: &str) -> Self {
+            let pattern = SplitPattern::Regex(pattern.to_owned());
+            Self(Split::new(pattern, SplitDelimiterBehavior::Isolated, false).unwrap())
+        }
+
+        fn words(&self, text: &str) -> Vec<String> {
+            let mut cut = PreTokenizedString::from(text);
+            self.0.pre_tokenize(&mut cut).unwrap();
+            let words = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
+            words.into_iter().map(|(word, ..)| word.to_owned()).filter(|word| !word.is_empty()).collect()
+        }
+    }
+
+    #[test]
+    fn generated_text_is_cut_as_the_patterns_cut_it() {
+        for (pre, pattern) in RULES {
+            let reference = Reference::new(pattern);
+            let equal = |text: String| {
+                prop_assert_eq!(words(pre, &text), reference.words(&text));
+                Ok(())
+            };
+            TestRunner::new(config(3000)).run(&any_text(), equal).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_character_is_classed_as_the_patterns_class_it() {
+        // The neighbours show the class: letters, digits and symbols take in their like, white space stays alone.
+        let probe = |c: &char| format!("a{c}a1{c}1 {c}!{c}\n");
+        for (pre, pattern) in RULES {
+            let reference = Reference::new(pattern);
+            // Every 5th character, so that each range of five and more is met; in groups, for speed.
+            for group in ('\0'..=char::MAX).step_by(5).collect::<Vec<_>>().chunks(512) {
+                let text: String = group.iter().map(probe).collect();
+                if words(pre, &text) != reference.words(&text) {
+                    let differs = |c: &&char| words(pre, &probe(c)) != reference.words(&probe(c));
+                    panic!("{pre:?}: {:?}", group.iter().filter(differs).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
 
     fn words(pre: Pre, text: &str) -> Vec<&str> {
         pre.words(text).collect()

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use text::{Error, Special, TokenId, TokenKind, Vocab};
 
-use crate::support::{Lists, any_text, config, joined, numbers, tok_a};
+use crate::generate::{any_text, config};
+use crate::support::{Lists, joined, numbers, tok_a};
 
 fn message(lists: &Lists) -> String {
     Vocab::new(&lists.source("qwen35")).unwrap_err().to_string()

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use text::Decoder;
 
-use crate::support::{any_text, config};
+use crate::generate::{any_text, config};
 
 fn decoded<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut decoder = Decoder::new();

@@ -3,6 +3,7 @@
 
 mod damage;
 mod decoder;
+mod generate;
 mod goldens;
 mod metadata;
 mod reference;
