@@ -37,17 +37,18 @@ fn build() -> Result<(), String> {
     for path in ["build.rs", "build", "bindings.rs", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
-    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let target = target::Target::of_build_script();
+    println!("cargo::rustc-env=GGML_SYS_TARGET={}", target.triple);
 
     // Documentation needs the declarations only, and its builders have no network to fetch the source with.
-    let declarations_only = std::env::var_os("DOCS_RS").is_some();
-    if declarations_only && !cfg!(feature = "buildtime-bindgen") {
+    let docs = std::env::var_os("DOCS_RS").is_some();
+    if docs && !cfg!(feature = "buildtime-bindgen") {
         return Ok(());
     }
 
-    let target = target::Target::of_build_script();
-    println!("cargo::rustc-env=GGML_SYS_TARGET={}", target.triple);
     let source = source::locate(Path::new("ggml/Cargo.toml"), &target.triple)?;
     for path in source.watched() {
         println!("cargo::rerun-if-changed={}", path.display());
@@ -56,19 +57,18 @@ fn build() -> Result<(), String> {
     declarations::generate(&source, &target.out_dir)?;
     #[cfg(not(feature = "buildtime-bindgen"))]
     declarations::check(Path::new("bindings.rs"), &source)?;
-    if declarations_only {
+    println!("cargo::metadata=root={}", source.ggml.display());
+    println!("cargo::metadata=include={}", source.ggml.join("include").display());
+    println!("cargo::metadata=version={}", source.version);
+
+    // Nor does clippy link; it builds this script apart from the compiler's, so ggml would be compiled a second time for it.
+    if docs || std::env::var_os("CLIPPY_ARGS").is_some() {
         return Ok(());
     }
-
     compiler::check(&target)?;
     let mut groups = cpu::groups(&source, &target)?;
     if target.metal() {
         groups.extend(metal::groups(&source, &target)?);
     }
-    compiler::library(&groups, &target)?;
-
-    println!("cargo::metadata=root={}", source.ggml.display());
-    println!("cargo::metadata=include={}", source.ggml.join("include").display());
-    println!("cargo::metadata=version={}", source.version);
-    Ok(())
+    compiler::library(&groups, &target)
 }

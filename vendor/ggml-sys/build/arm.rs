@@ -1,32 +1,31 @@
 //! What this 64-bit ARM machine can do. `-mcpu=native` alone misses features with some compilers and claims some that do not
 //! run, so each is tried, as upstream's `src/ggml-cpu/CMakeLists.txt` does. Knows nothing of ggml's files.
 
-use crate::compiler;
-use crate::target::Target;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// `-mcpu=<this one>` with `+feature` for those that ran here and `+nofeature` for those that did not.
+/// The compiler `tool` is tried; the programs are written into `out_dir`.
 ///
 /// # Errors
-/// No compiler, or a probe that cannot be written.
-pub fn native_flags(target: &Target) -> Result<Vec<String>, String> {
-    let tool = compiler::tool(target, true)?;
-    let compiles = |flag: &str, code: &str, program: Option<&std::path::Path>| -> Result<bool, String> {
-        let file = target.out_dir.join("arm.cpp");
+/// A program that cannot be written.
+pub fn native_flags(tool: &cc::Tool, out_dir: &Path) -> Result<Vec<String>, String> {
+    let compiles = |flag: &str, code: &str, program: Option<&Path>| -> Result<bool, String> {
+        let file = out_dir.join("arm.cpp");
         std::fs::write(&file, code).map_err(|e| format!("{}: {e}", file.display()))?;
         let mut command = tool.to_command();
         command.arg(flag).arg(&file).stdout(Stdio::null()).stderr(Stdio::null());
         match program {
             Some(program) => command.arg("-o").arg(program),
-            None => command.arg("-fsyntax-only"),
+            None => command.arg("-c").arg("-o").arg(file.with_extension("o")),
         };
         Ok(command.status().is_ok_and(|status| status.success()))
     };
 
-    let cpu = explicit(&tool);
+    let cpu = explicit(tool);
     let mut flag = cpu.clone();
     let mut undefined = Vec::new();
-    let program = target.out_dir.join("arm-probe");
+    let program = out_dir.join("arm-probe");
     for (feature, name, code) in PROBES {
         let with = format!("{cpu}+{feature}");
         let without = format!("{cpu}+no{feature}");
@@ -48,12 +47,19 @@ pub fn native_flags(target: &Target) -> Result<Vec<String>, String> {
 fn explicit(tool: &cc::Tool) -> String {
     let mut command = tool.to_command();
     command.args(["-mcpu=native", "-E", "-v", "-x", "c++", "-"]).stdin(Stdio::null()).stdout(Stdio::null());
-    let said = command.output().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+    let output = command.output().ok().filter(|output| output.status.success());
+    let said = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+    said.and_then(|said| resolved(&said)).unwrap_or_else(|| "-mcpu=native".to_owned())
+}
+
+/// The first `-march=` or else `-mcpu=` in what a compiler `said` of its own call that is not `native` itself.
+pub fn resolved(said: &str) -> Option<String> {
     let value = |option: &str| {
-        let words = said.split(|c: char| c.is_whitespace() || c == '\'');
-        words.filter(|word| word.starts_with(option)).map(str::to_owned).find(|word| !word.ends_with("=native"))
+        let mut words = said.split(|c: char| c.is_whitespace() || c == '\'');
+        let named = |word: &&str| word.strip_prefix(option).is_some_and(|name| !name.is_empty() && name != "native");
+        words.find(named).map(str::to_owned)
     };
-    value("-march=").or_else(|| value("-mcpu=")).unwrap_or_else(|| "-mcpu=native".to_owned())
+    value("-march=").or_else(|| value("-mcpu="))
 }
 
 /// Flag, the macro that ggml looks at, a program that uses the feature.

@@ -18,15 +18,13 @@ pub fn check(target: &Target) -> Result<(), String> {
         let tool = tool(target, cpp)?;
         let path = target.out_dir.join(file);
         std::fs::write(&path, code).map_err(|e| format!("{}: {e}", path.display()))?;
-        let output = tool.to_command().arg("-fsyntax-only").arg(&path).output();
+        let output = tool.to_command().arg("-c").arg(&path).arg("-o").arg(path.with_extension("o")).output();
         let name = tool.path().display();
         let output = output.map_err(|e| missing(language, &format!("`{name}` did not start: {e}")))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(missing(
-                language,
-                &format!("`{name}` does not compile a line of {language}:\n{}", said.trim()),
-            ));
+            let what = format!("`{name}` does not compile a line of {language} ({}) {}", output.status, said.trim());
+            return Err(missing(language, what.trim()));
         }
     }
     Ok(())

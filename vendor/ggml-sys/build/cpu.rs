@@ -45,7 +45,7 @@ fn tuning(target: &Target) -> Result<Vec<String>, String> {
         ("x86_64", true, _) => &["-march=native"],
         // x86-64 machines and emulators without AVX2 are still about; a package must start on all of them.
         ("x86_64", false, _) => &["-msse4.2", "-mpopcnt"],
-        ("aarch64", true, _) => return arm::native_flags(target),
+        ("aarch64", true, _) => return arm::native_flags(&compiler::tool(target, true)?, &target.out_dir),
         // No Mac has an older 64-bit ARM processor.
         ("aarch64", false, "macos") => &["-mcpu=apple-m1"],
         _ => &[],
@@ -58,7 +58,7 @@ fn version_header(source: &Source, target: &Target) -> Result<PathBuf, String> {
     let template = source.src().join("ggml-version.h.in");
     let text = std::fs::read_to_string(&template).map_err(|e| format!("{}: {e}", template.display()))?;
     let text = text.replace("@GGML_VERSION@", &source.version).replace("@GGML_BUILD_COMMIT@", &source.origin);
-    if let Some(line) = text.lines().find(|line| line.contains('@') && !line.contains(&source.origin)) {
+    if let Some(line) = text.lines().find(|line| line.contains("@GGML_")) {
         return Err(format!("{}: `{line}` wants a value that this build script does not know", template.display()));
     }
     let folder = target.out_dir.join("version");
