@@ -21,7 +21,7 @@ pub struct Header<'a> {
 }
 
 /// Caps on what a file may ask for; everything is compared with the bytes left besides.
-/// The defaults are far above every published model and keep the parsed header within about 300 MB for any file.
+/// The defaults are far above every published model and keep what parsing allocates within about 150 MB for any file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Metadata keys; 65,536.

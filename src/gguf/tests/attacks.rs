@@ -178,7 +178,7 @@ fn tensor_types_are_known_and_rows_are_whole_blocks() {
     // The types that other readers refuse or give a wrong size.
     let bytes = good_files().into_iter().find(|(name, _)| *name == "wide").unwrap().1;
     let header = Header::parse(&bytes).unwrap();
-    let types: Vec<_> = header.tensors().iter().map(|t| (t.dtype, t.n_bytes)).collect();
+    let types: Vec<_> = header.tensors()[..3].iter().map(|t| (t.dtype, t.n_bytes)).collect();
     assert_eq!(types, [(TensorType::Q4_K, 288), (TensorType::NVFP4, 36), (TensorType::Q1_0, 18)]);
 }
 
@@ -235,6 +235,7 @@ fn the_table_of_attacks_is_tested_as_a_whole() {
         "layer count of 64 bits",
         "layer count as text",
         "file type as text",
+        "arrays of arrays",
     ];
     assert_eq!(harmless, expected);
     for (name, bytes) in good_files() {

@@ -238,3 +238,19 @@ fn a_vocabulary_of_real_size_is_walked_once_and_found_whole() {
     let found = header.metadata().require_str_array("merges").unwrap();
     assert!(found.iter_str().map(Result::unwrap).eq(merges.iter().map(String::as_str)));
 }
+
+/// The models of the repository, as many as there are: files that other programs wrote.
+#[test]
+fn the_models_of_the_repository_are_rewritten_byte_for_byte() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models");
+    for entry in std::fs::read_dir(folder).expect("the repository has a folder of models") {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ext| ext == "gguf") {
+            let bytes = std::fs::read(&path).unwrap();
+            let header = Header::parse(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let again = rewrite(&bytes, &header).unwrap();
+            let differ = again.iter().zip(&bytes).position(|(a, b)| a != b);
+            assert_eq!((differ, again.len()), (None, bytes.len()), "{}: first byte that differs", path.display());
+        }
+    }
+}

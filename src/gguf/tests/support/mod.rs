@@ -2,9 +2,11 @@
 //! Owns the shapes of known attacks; used by the tests here, the seeds of the fuzzer and the comparison with ggml.
 #![allow(dead_code, missing_docs, unused_imports)]
 
+mod mutate;
 mod shapes;
 mod walk;
 
+pub use mutate::Damage;
 pub use shapes::{attacks, good_files};
 pub use walk::{rewrite, walk};
 

@@ -15,8 +15,8 @@ pub fn good_files() -> Vec<(&'static str, Vec<u8>)> {
         .key("flags", ARR, array(BOOL, 3, &[1, 0, 1]))
         .tensor("token_embd.weight", &[32, 5], 8, 0)
         .tensor("output_norm.weight", &[32], 0, 192)
-        .tensor("scalar", &[], 0, 320)
-        .tensor("nothing", &[4, 0, 3], 0, 352)
+        .tensor("nothing", &[4, 0, 3], 0, 320)
+        .tensor("last", &[3], 0, 320)
         .data(352);
     let wide = Raw { alignment: Some(64), version: Some(2), ..Raw::default() }
         .key("general.alignment", U32, 64u32.to_le_bytes())
@@ -26,7 +26,8 @@ pub fn good_files() -> Vec<(&'static str, Vec<u8>)> {
         .tensor("k", &[256, 2], 12, 0)
         .tensor("q", &[64], 40, 320)
         .tensor("r", &[128], 41, 384)
-        .data(402);
+        .tensor("scalar", &[], 0, 448)
+        .data(452);
     let shard = Raw::default()
         .key("split.no", 2, 0u16.to_le_bytes())
         .key("split.count", 2, 2u16.to_le_bytes())
@@ -107,6 +108,11 @@ pub fn attacks() -> Vec<(&'static str, Vec<u8>)> {
         ("tensor twice", raw().tensor("t", &[8], 0, 0).tensor("t", &[8], 0, 32).data(64)),
         ("row that splits a block", raw().tensor("t", &[100], 12, 0).data(144)),
         ("file type as text", raw().key("general.file_type", STR, string(b"7"))),
+        // Read here and refused by ggml.
+        (
+            "arrays of arrays",
+            raw().key("a", ARR, array(ARR, 2, &[array(STR, 1, &string(b"x")), array(U8, 2, &[1, 2])].concat())),
+        ),
         // Seen in shimmytok: 200,000 arrays within each other.
         ("deep arrays", raw().key("a", ARR, array(ARR, 1, &[]).repeat(200_000))),
         // The format's own rules.
