@@ -1,4 +1,25 @@
 //! The engine: sequences, schedule, steps, sampling.
+//! Owns who computes when and what becomes of the logits. Knows nothing of ggml's ops, JSON or HTTP.
+//!
+//! One thread owns model state and computes. [`Engine::spawn`] starts it and gives an [`EngineHandle`]; a
+//! [`GenerateRequest`], valid by construction, is submitted and answered by a [`Generation`], a stream of [`Event`]s.
+//! Sequences join and leave at every step; a step mixes the tokens of running answers with a piece of a prompt.
+//! Dropping a `Generation` cancels it; a slow reader is skipped and never holds up others.
+#![forbid(unsafe_code)]
 
+mod cache;
+mod config;
+mod event;
+mod handle;
+mod request;
+mod run;
 pub mod sample;
+mod schedule;
+mod sequence;
 pub mod stop;
+
+pub use config::{EngineConfig, EngineError, FlashAttention};
+pub use event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
+pub use handle::{EngineHandle, Generation, SubmitError};
+pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions};
+pub use run::{Engine, EngineStats};

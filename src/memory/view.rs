@@ -33,6 +33,20 @@ impl Segment {
     }
 }
 
+/// A step widened to the whole context; see [`StepView::over_whole_context`].
+#[derive(Clone, Debug)]
+pub struct WholeContext<'m> {
+    memory: &'m Memory,
+    segments: Vec<Segment>,
+}
+
+impl WholeContext<'_> {
+    /// The widened step.
+    pub fn view(&self) -> StepView<'_> {
+        StepView::new(self.memory, &self.segments)
+    }
+}
+
 /// A step's window on the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct StepView<'m> {
@@ -43,6 +57,13 @@ pub struct StepView<'m> {
 impl<'m> StepView<'m> {
     pub(crate) fn new(memory: &'m Memory, segments: &'m [Segment]) -> Self {
         Self { memory, segments }
+    }
+
+    /// The same step as if its sequences filled the whole context: the largest graph that its rows can need.
+    pub fn over_whole_context(self) -> WholeContext<'m> {
+        let n_kv = self.memory.config.n_ctx;
+        let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
+        WholeContext { memory: self.memory, segments }
     }
 
     /// The step's segments, in row order.

@@ -1,0 +1,134 @@
+//! Sequence state that outlives its request, so that the next one with the same beginning need not compute it again.
+//! Owns the slots of the memory. Knows tokens and checkpoints; knows nothing of requests.
+//!
+//! Recurrent state cannot be cut, so a slot can be taken up where its tokens end, or at a checkpoint taken on the way: at
+//! the borders of messages, where the next turn of a conversation parts from this one.
+
+use memory::{Checkpoint, Memory, Slot};
+use text::TokenId;
+
+/// Checkpoints kept for one slot at most.
+const MAX_CHECKPOINTS: usize = 8;
+
+/// A slot with what its state holds.
+pub(crate) struct CachedSlot {
+    pub(crate) slot: Slot,
+    /// The tokens behind the state, in order.
+    pub(crate) tokens: Vec<TokenId>,
+    checkpoints: Vec<Checkpoint>,
+    busy: bool,
+    last_used: u64,
+}
+
+/// All slots of a memory.
+pub(crate) struct SlotCache {
+    slots: Vec<CachedSlot>,
+    recurrent: bool,
+    /// Bytes of checkpoints for one slot.
+    budget: usize,
+    clock: u64,
+}
+
+impl SlotCache {
+    /// Takes every slot of `memory`.
+    pub(crate) fn new(memory: &mut Memory, checkpoint_bytes: usize) -> Result<Self, memory::Error> {
+        let mut slots = Vec::new();
+        while let Some(slot) = memory.acquire()? {
+            slots.push(CachedSlot { slot, tokens: Vec::new(), checkpoints: Vec::new(), busy: false, last_used: 0 });
+        }
+        let budget = checkpoint_bytes / slots.len().max(1);
+        Ok(Self { slots, recurrent: memory.layout().is_recurrent(), budget, clock: 0 })
+    }
+
+    pub(crate) fn get(&self, index: usize) -> &CachedSlot {
+        &self.slots[index]
+    }
+
+    /// True when a request can be given a slot.
+    pub(crate) fn has_free(&self) -> bool {
+        self.slots.iter().any(|s| !s.busy)
+    }
+
+    /// Takes the free slot that saves most of `prompt`, else the one unused for longest, and brings its state to a
+    /// beginning of the prompt. Gives the slot's index and the number of tokens that need no computing; at least the
+    /// last token is left to compute. `None` when all slots are busy.
+    pub(crate) fn take(
+        &mut self,
+        memory: &mut Memory,
+        prompt: &[TokenId],
+        reuse: bool,
+    ) -> Result<Option<(usize, usize)>, memory::Error> {
+        let usable = |s: &CachedSlot| if reuse { self.usable(s, prompt) } else { 0 };
+        let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
+        let best = free.max_by_key(|(_, s)| (usable(s), std::cmp::Reverse(s.last_used)));
+        let Some((index, n)) = best.map(|(index, s)| (index, usable(s))) else { return Ok(None) };
+        self.clock += 1;
+        let s = &mut self.slots[index];
+        s.last_used = self.clock;
+        rewind(memory, s, n, self.recurrent)?;
+        s.busy = true;
+        Ok(Some((index, n)))
+    }
+
+    /// Tokens at the beginning of `prompt` that this slot's state can be brought to.
+    fn usable(&self, s: &CachedSlot, prompt: &[TokenId]) -> usize {
+        let common = s.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let most = common.min(prompt.len() - 1);
+        if !self.recurrent || most == s.tokens.len() {
+            return most;
+        }
+        s.checkpoints.iter().map(Checkpoint::position).filter(|&p| p <= most).max().unwrap_or(0)
+    }
+
+    /// The state of `index` now holds these tokens more.
+    pub(crate) fn extend(&mut self, index: usize, tokens: &[TokenId]) {
+        self.slots[index].tokens.extend_from_slice(tokens);
+    }
+
+    /// Keeps a checkpoint of the state as it is, within the budget; the oldest but the first makes room.
+    pub(crate) fn checkpoint(&mut self, memory: &Memory, index: usize) -> Result<(), memory::Error> {
+        let s = &mut self.slots[index];
+        let position = s.tokens.len();
+        if !self.recurrent || position == 0 || s.checkpoints.iter().any(|c| c.position() == position) {
+            return Ok(());
+        }
+        let checkpoint = memory.checkpoint(&s.slot)?;
+        let room = self.budget / checkpoint.n_bytes().max(1);
+        if room == 0 {
+            return Ok(());
+        }
+        while s.checkpoints.len() >= room.min(MAX_CHECKPOINTS) {
+            // The first is most often the end of the system text, which many conversations share.
+            let oldest = usize::from(s.checkpoints.len() > 1);
+            s.checkpoints.remove(oldest);
+        }
+        s.checkpoints.push(checkpoint);
+        Ok(())
+    }
+
+    /// Gives the slot back; its state stays for later requests.
+    pub(crate) fn release(&mut self, index: usize) {
+        self.slots[index].busy = false;
+    }
+
+    /// The state of `index` is not to be used any more.
+    pub(crate) fn forget(&mut self, memory: &mut Memory, index: usize) -> Result<(), memory::Error> {
+        let recurrent = self.recurrent;
+        rewind(memory, &mut self.slots[index], 0, recurrent)
+    }
+}
+
+/// Brings a slot's state back to its first `n` tokens; `n` is what [`SlotCache::usable`] said.
+fn rewind(memory: &mut Memory, s: &mut CachedSlot, n: usize, recurrent: bool) -> Result<(), memory::Error> {
+    if n == 0 {
+        memory.reset(&s.slot)?;
+    } else if n < s.tokens.len() {
+        match s.checkpoints.iter().find(|c| c.position() == n) {
+            Some(checkpoint) if recurrent => memory.restore(&s.slot, checkpoint)?,
+            _ => memory.truncate(&s.slot, n)?,
+        }
+    }
+    s.tokens.truncate(n);
+    s.checkpoints.retain(|c| c.position() <= n);
+    Ok(())
+}

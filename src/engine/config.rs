@@ -1,0 +1,134 @@
+//! What an engine is made with, and why it may not start.
+
+use std::fmt;
+use std::num::NonZero;
+use std::str::FromStr;
+
+use memory::{CacheType, MemoryConfig};
+use model::Model;
+
+/// Positions of a sequence when the user does not say: the model's, up to this.
+const DEFAULT_N_CTX: usize = 8192;
+
+/// Which form attention takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FlashAttention {
+    /// What is fastest where both are possible.
+    #[default]
+    Auto,
+    /// The fused op.
+    On,
+    /// Products and softmax, values kept transposed; plain cache types only.
+    Off,
+}
+
+impl FromStr for FlashAttention {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("`{s}` is not one of on, off, auto")),
+        }
+    }
+}
+
+impl fmt::Display for FlashAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        })
+    }
+}
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Positions of one sequence; `None` is the model's, up to 8192.
+    pub n_ctx: Option<usize>,
+    /// Sequences at a time.
+    pub n_sequences: usize,
+    /// Threads that compute; `None` is one for each core.
+    pub threads: Option<usize>,
+    /// Type of the cached keys.
+    pub cache_type_k: CacheType,
+    /// Type of the cached values.
+    pub cache_type_v: CacheType,
+    /// Form of attention.
+    pub flash_attention: FlashAttention,
+    /// Rows of one pass at most.
+    pub n_batch: usize,
+    /// Prompt rows of a pass while answers are running: how long a long prompt may hold them up.
+    pub n_batch_shared: usize,
+    /// Requests that may wait for a sequence.
+    pub max_queue: usize,
+    /// Host memory for checkpoints of recurrent state, in bytes, over all sequences.
+    pub checkpoint_bytes: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            n_ctx: None,
+            n_sequences: 1,
+            threads: None,
+            cache_type_k: CacheType::F16,
+            cache_type_v: CacheType::F16,
+            flash_attention: FlashAttention::Auto,
+            n_batch: 512,
+            n_batch_shared: 128,
+            max_queue: 64,
+            checkpoint_bytes: 1 << 30,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Threads to compute with: as asked, or one for each core.
+    pub fn n_threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get)).max(1)
+    }
+
+    /// The memory that the engine makes for `model`.
+    pub fn memory(&self, model: &Model) -> MemoryConfig {
+        let trained = model.hparams().n_ctx_train;
+        let plain_values = self.cache_type_v.is_plain() && {
+            let layout = model.state_layout();
+            layout.uniform_kv().is_some() || !layout.layers.iter().any(|l| matches!(l, memory::LayerState::Kv(_)))
+        };
+        MemoryConfig {
+            n_slots: self.n_sequences,
+            n_ctx: self.n_ctx.unwrap_or(trained.min(DEFAULT_N_CTX)),
+            type_k: self.cache_type_k,
+            type_v: self.cache_type_v,
+            v_transposed: match self.flash_attention {
+                FlashAttention::On => false,
+                FlashAttention::Off => true,
+                FlashAttention::Auto => plain_values,
+            },
+            n_snapshots: 1,
+            transactional: false,
+        }
+    }
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// State for the sequences.
+    #[error(transparent)]
+    Memory(#[from] memory::Error),
+    /// The device, or compute buffers.
+    #[error(transparent)]
+    Run(#[from] model::RunError),
+    /// Settings that make no engine.
+    #[error("{0}")]
+    Config(String),
+    /// The system has no thread for it.
+    #[error("the engine's thread was not started: {0}")]
+    Thread(#[from] std::io::Error),
+}

@@ -1,0 +1,108 @@
+//! What a request gives back: progress, tokens, and how it ended with its timings.
+//! Plain data. Knows nothing of channels or sequences.
+
+use text::TokenId;
+
+use crate::sample::TokenLogprob;
+
+/// One message of a running generation, in order: any number of `Prompt`, then any number of `Tokens`, then one of
+/// `Finished` or `Failed`.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// So many of the prompt's tokens are in the state now.
+    Prompt(PromptProgress),
+    /// The tokens of one cycle, with the text that they release.
+    Tokens(Vec<Piece>),
+    /// The answer is complete.
+    Finished(Summary),
+    /// The engine could not go on with this request; others are not touched.
+    Failed(String),
+}
+
+/// How far the prompt is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PromptProgress {
+    /// Tokens processed or taken from the cache.
+    pub done: usize,
+    /// Of those, taken from the cache.
+    pub cached: usize,
+    /// Tokens of the prompt.
+    pub total: usize,
+}
+
+/// One generated token.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The token as sampled, end of generation included.
+    pub token: TokenId,
+    /// Bytes of text that are certain now. Bytes that may still become a stop string come with a later piece; a piece
+    /// may hold part of a character.
+    pub bytes: Vec<u8>,
+    /// Present when the request asked for log probabilities.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// How a generation ended.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Bytes held back for a stop string that did not come; the end of the text.
+    pub rest: Vec<u8>,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FinishReason {
+    /// The model ended its turn with this token.
+    EndOfGeneration(TokenId),
+    /// A stop string appeared; it is not part of the text.
+    Stop(String),
+    /// As many tokens as were asked for.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// Figures of one request. Milliseconds are wall time.
+#[derive(Clone, Debug, Default)]
+pub struct Timings {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Of those, taken from cached state.
+    pub cached_tokens: usize,
+    /// From the start of the prompt's first pass to the first sampled token.
+    pub prompt_ms: f64,
+    /// Tokens sampled, end of generation included.
+    pub generated_tokens: usize,
+    /// From the first sampled token to the last.
+    pub generated_ms: f64,
+    /// Passes of the target after the prompt.
+    pub cycles: usize,
+    /// Tokens drafted.
+    pub drafted: usize,
+    /// Drafted tokens that were kept.
+    pub accepted: usize,
+    /// Share of drafts kept at each depth, first depth first; empty without speculation.
+    pub acceptance_by_depth: Vec<f64>,
+}
+
+impl Timings {
+    /// Generated tokens a second, `(generated_tokens - 1) / generated_ms`; 0 while fewer than two tokens are out.
+    pub fn tokens_per_second(&self) -> f64 {
+        if self.generated_tokens < 2 || self.generated_ms <= 0.0 {
+            return 0.0;
+        }
+        (self.generated_tokens - 1) as f64 * 1e3 / self.generated_ms
+    }
+
+    /// Prompt tokens computed (not taken from the cache) a second.
+    pub fn prompt_tokens_per_second(&self) -> f64 {
+        if self.prompt_ms <= 0.0 {
+            return 0.0;
+        }
+        (self.prompt_tokens - self.cached_tokens) as f64 * 1e3 / self.prompt_ms
+    }
+}

@@ -1,0 +1,165 @@
+//! A request to generate: the prompt's tokens and everything that shapes the answer, valid by construction.
+//! Owns the limits check. Knows nothing of templates, JSON or channels.
+
+use text::TokenId;
+
+use crate::sample::{SampleError, SamplingParams};
+use crate::stop::{StopError, StopMatcher};
+
+/// What one engine can take: every request is checked against it before it is queued.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Positions of one sequence: prompt and answer together.
+    pub n_ctx: usize,
+    /// Rows of the model's head.
+    pub n_vocab: usize,
+}
+
+/// The largest number of alternatives that a request may ask for with each token.
+pub const MAX_LOGPROBS: usize = 20;
+
+/// What the caller wants; plain data, turned into a [`GenerateRequest`] by [`GenerateRequest::new`].
+#[derive(Clone, Debug)]
+pub struct RequestOptions {
+    /// Most tokens to generate; `None` is until the context is full.
+    pub max_tokens: Option<usize>,
+    /// How a token is picked.
+    pub sampling: SamplingParams,
+    /// Strings that end the answer; they are not part of it.
+    pub stops: Vec<String>,
+    /// Go on past end-of-generation tokens.
+    pub ignore_eos: bool,
+    /// With `Some(n)` every token carries its log probability and those of the `n` likeliest, `n` up to [`MAX_LOGPROBS`].
+    pub logprobs: Option<usize>,
+    /// Token offsets in the prompt where a later request is likely to part from this one (ends of messages), ascending.
+    /// A state checkpoint is kept at the last ones.
+    pub borders: Vec<usize>,
+    /// Use and keep cached state of earlier requests with the same beginning.
+    pub cache: bool,
+}
+
+impl Default for RequestOptions {
+    fn default() -> Self {
+        Self {
+            max_tokens: None,
+            sampling: SamplingParams::default(),
+            stops: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            borders: Vec::new(),
+            cache: true,
+        }
+    }
+}
+
+/// A request that an engine with the given [`Limits`] can serve.
+#[derive(Clone, Debug)]
+pub struct GenerateRequest {
+    prompt: Vec<TokenId>,
+    options: RequestOptions,
+    max_tokens: usize,
+    stops: StopMatcher,
+}
+
+impl GenerateRequest {
+    /// Checks prompt and options against `limits`.
+    ///
+    /// # Errors
+    /// An empty prompt, a token id outside the vocabulary, a prompt that leaves no room for an answer, sampling
+    /// parameters out of range, too many or empty stop strings, too many log probabilities, borders out of order.
+    pub fn new(prompt: Vec<TokenId>, options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
+        if prompt.is_empty() {
+            return Err(RequestError::EmptyPrompt);
+        }
+        if let Some(&id) = prompt.iter().find(|id| id.0 as usize >= limits.n_vocab) {
+            return Err(RequestError::Token { id: id.0, n_vocab: limits.n_vocab });
+        }
+        if prompt.len() >= limits.n_ctx {
+            return Err(RequestError::PromptTooLong { n_prompt: prompt.len(), n_ctx: limits.n_ctx });
+        }
+        options.sampling.validate(limits.n_vocab)?;
+        if let Some(n) = options.logprobs.filter(|&n| n > MAX_LOGPROBS) {
+            return Err(RequestError::Logprobs { n });
+        }
+        if options.max_tokens == Some(0) {
+            return Err(RequestError::NoTokens);
+        }
+        let ascending = options.borders.windows(2).all(|w| w[0] < w[1]);
+        if !ascending || options.borders.last().is_some_and(|&b| b > prompt.len()) {
+            return Err(RequestError::Borders { n_prompt: prompt.len() });
+        }
+        let room = limits.n_ctx - prompt.len();
+        let max_tokens = options.max_tokens.unwrap_or(room).min(room);
+        let stops = StopMatcher::new(&options.stops)?;
+        Ok(Self { prompt, options, max_tokens, stops })
+    }
+
+    /// The prompt's tokens.
+    pub fn prompt(&self) -> &[TokenId] {
+        &self.prompt
+    }
+
+    /// Everything else that was asked for.
+    pub fn options(&self) -> &RequestOptions {
+        &self.options
+    }
+
+    /// Most tokens this request can generate: what was asked for, cut to the room that the context leaves.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
+    /// True when the context, not the caller, sets [`GenerateRequest::max_tokens`].
+    pub fn limited_by_context(&self) -> bool {
+        self.options.max_tokens.is_none_or(|n| n > self.max_tokens)
+    }
+
+    pub(crate) fn stop_matcher(&self) -> StopMatcher {
+        self.stops.clone()
+    }
+}
+
+/// Why a request cannot be served as it stands.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+    /// A token id that the model has no row for.
+    #[error("token id {id} is outside the vocabulary of {n_vocab} tokens")]
+    Token {
+        /// The id found.
+        id: u32,
+        /// Rows of the head.
+        n_vocab: usize,
+    },
+    /// The prompt fills the context.
+    #[error("the prompt has {n_prompt} tokens and the context {n_ctx}: shorten the prompt or raise the context size")]
+    PromptTooLong {
+        /// Tokens in the prompt.
+        n_prompt: usize,
+        /// Positions of one sequence.
+        n_ctx: usize,
+    },
+    /// Zero tokens were asked for.
+    #[error("max_tokens is 0: ask for at least one token")]
+    NoTokens,
+    /// More alternatives than the engine reports.
+    #[error("{n} log probabilities per token were asked for, at most {MAX_LOGPROBS} are given")]
+    Logprobs {
+        /// What was asked for.
+        n: usize,
+    },
+    /// Borders that do not ascend or lie outside the prompt.
+    #[error("message borders must ascend and lie within the prompt's {n_prompt} tokens")]
+    Borders {
+        /// Tokens in the prompt.
+        n_prompt: usize,
+    },
+    /// A sampling parameter out of range.
+    #[error(transparent)]
+    Sampling(#[from] SampleError),
+    /// Stop strings out of range.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+}

@@ -1,0 +1,152 @@
+//! One request while it is served: where it stands, its sampler and stop matcher, and the events it owes its reader.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use text::{TokenId, Vocab};
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
+use crate::handle::Submission;
+use crate::request::GenerateRequest;
+use crate::sample::{Sampler, logprobs};
+use crate::stop::{StopMatcher, StopOutcome};
+
+/// A request that has a slot.
+pub(crate) struct Sequence {
+    pub(crate) request: GenerateRequest,
+    /// Its slot in the cache.
+    pub(crate) slot: usize,
+    /// Tokens of prompt and answer that the state does not hold yet: the rest of the prompt, then the last token.
+    pub(crate) pending: VecDeque<TokenId>,
+    /// Positions of the prompt where a checkpoint is to be taken, ascending.
+    pub(crate) checkpoints: VecDeque<usize>,
+    pub(crate) n_prompt_done: usize,
+    sampler: Sampler,
+    stops: StopMatcher,
+    events: tokio::sync::mpsc::Sender<Event>,
+    outbox: VecDeque<Event>,
+    timings: Timings,
+    started: Instant,
+    first_token: Option<Instant>,
+    pub(crate) finished: bool,
+}
+
+impl Sequence {
+    /// A sequence on `slot`, whose state already holds the first `n_cached` tokens of the prompt.
+    pub(crate) fn new(submission: Submission, slot: usize, n_cached: usize, checkpoints: VecDeque<usize>) -> Self {
+        let Submission { request, sampler, events, submitted } = submission;
+        tracing::debug!(slot, n_cached, n_prompt = request.prompt().len(), waited = ?submitted.elapsed(), "request starts");
+        let timings = Timings { prompt_tokens: request.prompt().len(), cached_tokens: n_cached, ..Timings::default() };
+        Self {
+            slot,
+            pending: request.prompt()[n_cached..].iter().copied().collect(),
+            checkpoints,
+            n_prompt_done: n_cached,
+            sampler,
+            stops: request.stop_matcher(),
+            events,
+            outbox: VecDeque::new(),
+            timings,
+            started: Instant::now(),
+            first_token: None,
+            finished: false,
+            request,
+        }
+    }
+
+    /// True while the prompt is not computed.
+    pub(crate) fn is_prefill(&self) -> bool {
+        self.n_prompt_done < self.request.prompt().len()
+    }
+
+    /// True when nobody reads the answer any more.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// True when the reader lags behind: nothing is computed for it until it has caught up.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// So many rows of the prompt were computed.
+    pub(crate) fn prompt_advanced(&mut self, n_rows: usize) {
+        self.n_prompt_done += n_rows;
+        let (done, cached, total) = (self.n_prompt_done, self.timings.cached_tokens, self.request.prompt().len());
+        self.outbox.push_back(Event::Prompt(PromptProgress { done, cached, total }));
+    }
+
+    /// Picks the next token from `logits` and says whether the answer goes on.
+    pub(crate) fn advance(&mut self, logits: &[f32], vocab: &Vocab) {
+        let token = self.sampler.sample(logits);
+        self.sampler.accept(token);
+        let now = Instant::now();
+        let first = *self.first_token.get_or_insert_with(|| {
+            self.timings.prompt_ms = millis(now - self.started);
+            now
+        });
+        self.timings.generated_tokens += 1;
+        self.timings.generated_ms = millis(now - first);
+        self.timings.cycles = self.timings.generated_tokens - 1;
+        let options = self.request.options();
+        let logprob = options.logprobs.map(|n| logprobs(logits, token, n));
+
+        let ends = vocab.is_eog(token) && !options.ignore_eos;
+        let text: &[u8] = if ends { &[] } else { vocab.bytes(token).unwrap_or_default() };
+        let (bytes, stop) = match self.stops.push(text) {
+            StopOutcome::Text(bytes) => (bytes.to_vec(), None),
+            StopOutcome::Stopped { text, which } => (text.to_vec(), Some(which)),
+        };
+        self.outbox.push_back(Event::Tokens(vec![Piece { token, bytes, logprob }]));
+        if ends {
+            self.finish(FinishReason::EndOfGeneration(token));
+        } else if let Some(which) = stop {
+            self.finish(FinishReason::Stop(self.request.options().stops[which].clone()));
+        } else if self.timings.generated_tokens >= self.request.max_tokens() {
+            let by_context = self.request.limited_by_context();
+            self.finish(if by_context { FinishReason::Context } else { FinishReason::Length });
+        } else {
+            self.pending.push_back(token);
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
+        let rest = self.stops.finish();
+        tracing::info!(
+            n_prompt = self.timings.prompt_tokens,
+            n_cached = self.timings.cached_tokens,
+            n_generated = self.timings.generated_tokens,
+            prompt_ms = self.timings.prompt_ms,
+            generated_ms = self.timings.generated_ms,
+            ?reason,
+            "request done"
+        );
+        self.outbox.push_back(Event::Finished(Summary { reason, rest, timings: self.timings.clone() }));
+        self.finished = true;
+    }
+
+    /// The engine could not go on.
+    pub(crate) fn fail(&mut self, why: String) {
+        self.outbox.push_back(Event::Failed(why));
+        self.finished = true;
+    }
+
+    /// Hands over as many events as the reader has room for.
+    pub(crate) fn deliver(&mut self) {
+        while let Some(event) = self.outbox.pop_front() {
+            match self.events.try_send(event) {
+                Ok(()) => {}
+                Err(TrySendError::Full(event)) => {
+                    self.outbox.push_front(event);
+                    return;
+                }
+                Err(TrySendError::Closed(_)) => self.outbox.clear(),
+            }
+        }
+    }
+}
+
+fn millis(d: std::time::Duration) -> f64 {
+    d.as_secs_f64() * 1e3
+}
