@@ -150,8 +150,18 @@ impl ChatTemplate {
     /// not JSON; `Render`, `TooManySteps` and `TooMuchText` when the template does not get through.
     pub fn render(&self, chat: &Chat) -> Result<Prompt, TemplateError> {
         let messages = messages::prepared(&chat.messages)?;
-        let rendered = Rendered::new(self, chat, messages)?;
-        Ok(rendered.prompt())
+        // A thread of its own: a hostile template can make values so deep that dropping them needs this stack.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("chat template".to_owned());
+            let render = || Ok(Rendered::new(self, chat, messages)?.prompt());
+            let stopped = |detail: String| TemplateError::Render { line: 0, detail };
+            thread
+                .stack_size(STACK)
+                .spawn_scoped(scope, render)
+                .map_err(|e| stopped(format!("no thread to render in: {e}")))?
+                .join()
+                .unwrap_or_else(|_| Err(stopped("the template engine panicked".to_owned())))
+        })
     }
 
     fn render_values(
@@ -227,5 +237,7 @@ fn detail(error: &minijinja::Error) -> String {
     }
 }
 
+/// Only what is used of it takes memory.
+const STACK: usize = 256 << 20;
 const NAME: &str = "chat";
 const MAX_SOURCE: usize = 256 * 1024;

@@ -27,7 +27,7 @@ pub(super) fn rewritten_syntax() -> SyntaxConfig {
 pub(super) fn guarded(source: &str) -> Result<String, Error> {
     let tokens = tokenize(source, false, syntax()).collect::<Result<Vec<_>, _>>()?;
     let mut rewriter =
-        Rewriter { source, tokens, at: 0, depth: 0, out: String::with_capacity(source.len() * 2), line: 1 };
+        Rewriter { source, tokens, at: 0, depth: 0, deepest: 0, out: String::with_capacity(source.len() * 2), line: 1 };
     rewriter.template()?;
     // One template, one parse: what the original does not mean, the rewritten one must not either.
     minijinja::machinery::parse(source, "chat", syntax())?;
@@ -39,6 +39,8 @@ struct Rewriter<'s> {
     tokens: Vec<(Token<'s>, Span)>,
     at: usize,
     depth: usize,
+    /// The deepest bracket since this was last set to 0.
+    deepest: usize,
     out: String,
     /// The line that `out` has reached.
     line: usize,
@@ -66,14 +68,34 @@ impl Rewriter<'_> {
                     self.at += 1;
                     // The first word is the statement's name, even where it could be a variable's.
                     if matches!(self.peek(), Some(Token::Ident(_))) {
+                        let is_set = matches!(self.peek(), Some(Token::Ident("set")));
                         let word = self.token();
                         self.put(&word);
+                        if is_set {
+                            self.assignment()?;
+                        }
                     }
                     self.inside("%}")?;
                 }
                 _ => return Err(self.unexpected()),
             }
         }
+        Ok(())
+    }
+
+    /// `TARGET = VALUE`: a value that holds others is counted with its depth; without `=` it is a block.
+    fn assignment(&mut self) -> Result<(), Error> {
+        let mut target = String::new();
+        while !matches!(self.peek(), None | Some(Token::Assign | Token::BlockEnd | Token::Pipe)) {
+            target += &self.token();
+        }
+        if let Some(Token::Assign) = self.peek() {
+            target += &self.token();
+            self.deepest = 0;
+            let value = self.items()?;
+            target += &format!(" {}(({value}), {})", ops::NEST, self.deepest + 1);
+        }
+        self.put(&target);
         Ok(())
     }
 
@@ -257,6 +279,7 @@ impl Rewriter<'_> {
 
     fn group(&mut self, close: Token<'_>) -> Result<String, Error> {
         self.depth += 1;
+        self.deepest = self.deepest.max(self.depth);
         if self.depth > MAX_DEPTH {
             return Err(self.error(format!("more than {MAX_DEPTH} brackets in each other")));
         }

@@ -12,12 +12,15 @@ pub(super) const ADD: &str = "__add";
 pub(super) const CONCAT: &str = "__concat";
 pub(super) const MUL: &str = "__mul";
 pub(super) const SLICE: &str = "__slice";
+/// Counts a value that is assigned, and how many brackets in each other made it.
+pub(super) const NEST: &str = "__nest";
 
 pub(super) fn add_to(env: &mut Environment<'static>) {
     env.add_function(ADD, add);
     env.add_function(CONCAT, concat);
     env.add_function(MUL, mul);
     env.add_function(SLICE, slice);
+    env.add_function(NEST, nest);
 }
 
 /// Roughly the bytes that a value takes by itself, not counting what lies in its items.
@@ -82,6 +85,26 @@ fn mul(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
             Ok(repeated.collect())
         }
     }
+}
+
+/// Levels of lists in lists that assignments of this rendering may still make.
+struct LevelsLeft(usize);
+
+/// Dropping or printing a value takes stack for each of its levels, so their number is limited.
+fn nest(state: &mut State<'_, '_>, value: Value, n_levels: usize) -> Result<Value, Error> {
+    let holds_others = |kind| matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Plain);
+    let nested = match value.kind() {
+        ValueKind::Seq => value.try_iter()?.any(|item| holds_others(item.kind())),
+        kind => holds_others(kind),
+    };
+    if nested {
+        let left = state.get_or_insert_extension_with(|| LevelsLeft(MAX_LEVELS));
+        left.0 = left
+            .0
+            .checked_sub(n_levels)
+            .ok_or_else(|| refuse(format!("more than {MAX_LEVELS} assignments of lists in lists")))?;
+    }
+    Ok(value)
 }
 
 /// `value[start:stop:step]` as in Python, which counts characters. The engine's own panics on `[][::-1]`.
@@ -163,6 +186,8 @@ fn number(
     }
 }
 
+/// `template::STACK` has room for values of so many levels.
+const MAX_LEVELS: usize = 50_000;
 const ITEM_BYTES: usize = 32;
 const MAX_COUNT: u32 = 65_536;
 
