@@ -135,6 +135,7 @@ mod tests {
         assert_eq!(TensorType::F32.row_bytes(u64::MAX / 2), None);
         assert_eq!(TensorType::BF16.tensor_bytes(&[1024, 4, 1, 1]), Some(8192));
         assert_eq!(TensorType::F32.tensor_bytes(&[1 << 62, 4, 1, 1]), None);
+        assert_eq!(TensorType::I8.tensor_bytes(&[1 << 62, 2, 1, 1]), None, "fits u64, not i64");
         assert_eq!(TensorType::I8.tensor_bytes(&[1 << 62, 0, 1 << 62, 1]), Some(0));
         assert_eq!(TensorType::I8.tensor_bytes(&[0, 1 << 63, 1, 1]), None, "ggml reads this one as negative");
     }

@@ -66,6 +66,7 @@ fn a_sum_of_sizes_that_wraps_is_refused() {
 fn a_tensor_size_that_wraps_or_is_absurd_is_refused() {
     refused("shape whose product wraps", &["tensor \"t\"", "[4294967296, 4294967296, 4, 1]", "i64::MAX elements"]);
     refused("size in bytes wraps", &["tensor \"t\"", "f64", "64 bits"]);
+    refused("elements over i64", &["tensor \"t\"", "[4611686018427387904, 2, 1, 1]", "i64::MAX elements"]);
     refused("negative dimension", &["tensor \"t\"", "18446744073709551615", "i64::MAX"]);
     refused("negative dimension behind a zero", &["tensor \"t\"", "i64::MAX"]);
     let error = refused("tensor of an exabyte", &["tensor \"t\"", "get the file again"]);

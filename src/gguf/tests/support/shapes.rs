@@ -72,6 +72,7 @@ pub fn attacks() -> Vec<(&'static str, Vec<u8>)> {
         ),
         // CVE-2026-33298: a size in bytes that wraps, or that is just far too large.
         ("size in bytes wraps", raw().tensor("t", &[1 << 61], 28, 0).data(64)),
+        ("elements over i64", raw().tensor("t", &[1 << 62, 2], 24, 0).data(64)),
         ("tensor of an exabyte", raw().tensor("t", &[1 << 30, 1 << 30], 0, 0).data(64)),
         ("negative dimension", raw().tensor("t", &[u64::MAX, 1], 0, 0).data(64)),
         ("negative dimension behind a zero", raw().tensor("t", &[0, u64::MAX], 0, 0).data(64)),
