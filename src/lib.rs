@@ -6,3 +6,30 @@ pub use gguf;
 pub use memory;
 pub use model;
 pub use text;
+
+#[doc(hidden)]
+pub mod bench;
+pub mod embedded;
+
+/// What this build is made of.
+#[derive(Clone, Debug)]
+pub struct BuildInfo {
+    /// The program's version.
+    pub version: &'static str,
+    /// The git revision it was built from; empty outside a checkout.
+    pub revision: &'static str,
+    /// ggml's version.
+    pub ggml: &'static str,
+    /// Devices that can compute here, by ggml's names.
+    pub devices: Vec<String>,
+}
+
+/// What this build is made of.
+pub fn build_info() -> BuildInfo {
+    BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        revision: env!("NEXTN_REVISION"),
+        ggml: ggml::version(),
+        devices: ggml::Device::all().into_iter().map(ggml::Device::name).collect(),
+    }
+}

@@ -1,0 +1,35 @@
+//! A greedy continuation through the engine.
+
+use anyhow::bail;
+use engine::sample::SamplingParams;
+use engine::{Engine, Event, GenerateRequest, RequestOptions};
+use serde_json::json;
+
+use super::setup::{Input, Setup};
+
+pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize) -> anyhow::Result<()> {
+    let ids = input.ids()?;
+    let model = setup.open()?;
+    let handle = Engine::spawn(model, setup.engine(ids.len() + n_tokens))?;
+    let options = RequestOptions {
+        max_tokens: Some(n_tokens),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        ..RequestOptions::default()
+    };
+    let mut generation = handle.submit(GenerateRequest::new(ids, options, handle.limits())?)?;
+    let mut tokens = Vec::with_capacity(n_tokens);
+    while let Some(event) = generation.next() {
+        match event {
+            Event::Prompt(_) => {}
+            Event::Tokens(pieces) => tokens.extend(pieces.iter().map(|p| p.token.0)),
+            Event::Failed(why) => bail!(why),
+            Event::Finished(summary) => {
+                let t = summary.timings;
+                println!("{}", json!({ "tokens": tokens, "drafted": t.drafted, "accepted": t.accepted }));
+                return Ok(());
+            }
+        }
+    }
+    bail!("the engine ended before the answer was complete")
+}

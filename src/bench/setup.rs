@@ -1,0 +1,98 @@
+//! The options that all commands share, and what they open.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use engine::{EngineConfig, FlashAttention};
+use memory::{CacheType, Memory, MemoryConfig};
+use model::{LoadOptions, Model, Runner};
+use text::TokenId;
+
+/// Model, threads and cache.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Setup {
+    /// GGUF file; the embedded model if absent
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Threads; one for each core if absent
+    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=512))]
+    threads: Option<u16>,
+    /// Form of attention: on, off, auto
+    #[arg(long, default_value_t)]
+    flash_attn: FlashAttention,
+    /// Type of the cached keys: f32, f16, q8_0, q4_0
+    #[arg(long, default_value_t)]
+    cache_type_k: CacheType,
+    /// Type of the cached values: f32, f16, q8_0, q4_0
+    #[arg(long, default_value_t)]
+    cache_type_v: CacheType,
+}
+
+/// Token ids on the command line or in a file.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct Input {
+    /// Token ids, joined by commas
+    #[arg(long, value_delimiter = ',', value_name = "ID,ID,...")]
+    tokens: Option<Vec<u32>>,
+    /// A JSON array of token ids
+    #[arg(long, value_name = "FILE")]
+    ids_file: Option<PathBuf>,
+}
+
+/// Opens a file, or the embedded model.
+pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Arc<Model>> {
+    let options = LoadOptions::default();
+    match path {
+        Some(path) => Model::open(path, &options).with_context(|| path.display().to_string()),
+        None => Model::from_static(crate::embedded::model_bytes(), &options).context("embedded model"),
+    }
+}
+
+impl Setup {
+    pub(super) fn open(&self) -> anyhow::Result<Arc<Model>> {
+        open(self.model.as_deref())
+    }
+
+    /// Settings of an engine with `n_ctx` positions.
+    pub(super) fn engine(&self, n_ctx: usize) -> EngineConfig {
+        EngineConfig {
+            n_ctx: Some(n_ctx),
+            threads: self.threads.map(usize::from),
+            cache_type_k: self.cache_type_k,
+            cache_type_v: self.cache_type_v,
+            flash_attention: self.flash_attn,
+            ..EngineConfig::default()
+        }
+    }
+
+    /// A runner and a memory of one sequence with `n_ctx` positions.
+    pub(super) fn runner(&self, model: &Arc<Model>, n_ctx: usize) -> anyhow::Result<(Runner, Memory)> {
+        let config = self.engine(n_ctx);
+        let memory: MemoryConfig = config.memory(model);
+        Ok((Runner::new(Arc::clone(model), config.n_threads())?, model.memory(memory)?))
+    }
+
+    /// Threads that will compute.
+    pub(super) fn n_threads(&self) -> usize {
+        self.engine(1).n_threads()
+    }
+}
+
+impl Input {
+    /// The ids, at least one.
+    pub(super) fn ids(&self) -> anyhow::Result<Vec<TokenId>> {
+        let ids: Vec<u32> = match (&self.tokens, &self.ids_file) {
+            (Some(tokens), _) => tokens.clone(),
+            (None, Some(path)) => {
+                let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+                serde_json::from_slice(&text).with_context(|| format!("{}: a JSON array of ids", path.display()))?
+            }
+            (None, None) => Vec::new(),
+        };
+        ensure!(!ids.is_empty(), "there are no token ids: give at least one");
+        Ok(ids.into_iter().map(TokenId).collect())
+    }
+}

@@ -1,0 +1,164 @@
+//! Tokens per second of prompt passes and of generation, with spread, and the time that is not ggml's.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use memory::{Memory, Slot};
+use model::{Model, Pass, PassOutput, Rows, Runner};
+use serde_json::{Value, json};
+use text::TokenId;
+
+use super::setup::Setup;
+
+/// Prompts are computed in passes of this many rows, as the engine does.
+const N_BATCH: usize = 512;
+
+/// Options of `nextn-bench speed`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    setup: Setup,
+    /// Prompt lengths to measure; 0 leaves them out
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<usize>,
+    /// Tokens to generate one by one; 0 leaves it out
+    #[arg(short = 'n', long, default_value_t = 64)]
+    n_gen: usize,
+    /// Rounds of each test, after one that does not count
+    #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// One test with its rounds.
+struct Test {
+    n_prompt: usize,
+    n_gen: usize,
+    tokens_per_second: Vec<f64>,
+    /// Share of each round that is not spent in ggml's graphs.
+    outside: Vec<f64>,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let model = args.setup.open()?;
+    let longest = args.n_prompt.iter().copied().max().unwrap_or(0).max(args.n_gen).max(1);
+    let (mut runner, mut memory) = args.setup.runner(&model, longest)?;
+    let slot = memory.acquire()?.context("a new memory has a free slot")?;
+    let prompts = args.n_prompt.iter().filter(|&&p| p > 0).map(|&p| (p, 0));
+    let generation = (args.n_gen > 0).then_some((0, args.n_gen));
+    let mut bench = Bench { runner: &mut runner, memory: &mut memory, slot: &slot, output: PassOutput::default() };
+    let mut tests = Vec::new();
+    for (n_prompt, n_gen) in prompts.chain(generation) {
+        let mut test = Test { n_prompt, n_gen, tokens_per_second: Vec::new(), outside: Vec::new() };
+        for round in 0..=args.repeat {
+            let (took, outside) = bench.round(n_prompt, n_gen)?;
+            if round > 0 {
+                test.tokens_per_second.push((n_prompt + n_gen) as f64 / took.as_secs_f64());
+                test.outside.push(outside);
+            }
+        }
+        tests.push(test);
+    }
+    if args.json { print_json(args, &model, &tests) } else { print_table(args, &model, &tests) }
+    Ok(())
+}
+
+struct Bench<'a> {
+    runner: &'a mut Runner,
+    memory: &'a mut Memory,
+    slot: &'a Slot,
+    output: PassOutput,
+}
+
+impl Bench<'_> {
+    /// A prompt, then generation, from an empty sequence; gives the time and the share that is not ggml's.
+    fn round(&mut self, n_prompt: usize, n_gen: usize) -> anyhow::Result<(Duration, f64)> {
+        self.memory.reset(self.slot)?;
+        let n_vocab = self.runner.model().hparams().n_vocab as u64;
+        // A fixed sequence without structure: speed does not depend on it, expert routing should vary.
+        let tokens: Vec<TokenId> =
+            (0..n_prompt.max(1) as u64).map(|i| TokenId((i.wrapping_mul(2_654_435_761) % n_vocab) as u32)).collect();
+        let before = self.runner.stats().compute;
+        let start = Instant::now();
+        let mut left = n_prompt;
+        for chunk in tokens[..n_prompt].chunks(N_BATCH) {
+            left -= chunk.len();
+            let last = [chunk.len() - 1];
+            self.pass(chunk, if left == 0 { Rows::Some(&last) } else { Rows::None })?;
+        }
+        let mut token = tokens[tokens.len() - 1];
+        for _ in 0..n_gen {
+            self.pass(&[token], Rows::All)?;
+            token = argmax(self.output.logits(0));
+        }
+        let took = start.elapsed();
+        let compute = self.runner.stats().compute - before;
+        Ok((took, 1.0 - compute.as_secs_f64() / took.as_secs_f64()))
+    }
+
+    fn pass(&mut self, tokens: &[TokenId], rows: Rows<'_>) -> anyhow::Result<()> {
+        let step = self.memory.begin(&[(self.slot, tokens.len())], 1)?;
+        self.runner.run(step.view(), &Pass { tokens, rows, hidden: false }, &mut self.output)?;
+        step.commit(&[tokens.len()])?;
+        Ok(())
+    }
+}
+
+fn argmax(logits: &[f32]) -> TokenId {
+    let best = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &l)| if l > best.1 { (i, l) } else { best });
+    TokenId(best.0 as u32)
+}
+
+impl Test {
+    fn name(&self) -> String {
+        if self.n_gen == 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "n_prompt": self.n_prompt,
+            "n_gen": self.n_gen,
+            "tokens_per_second": self.tokens_per_second,
+            "median": median(&self.tokens_per_second),
+            "outside_compute": median(&self.outside),
+        })
+    }
+}
+
+fn print_json(args: &Args, model: &Model, tests: &[Test]) {
+    let d = model.describe();
+    let tests: Vec<Value> = tests.iter().map(Test::json).collect();
+    let value = json!({
+        "model": { "name": d.name, "architecture": d.architecture, "quantization": d.quantization, "n_bytes": d.n_bytes },
+        "threads": args.setup.n_threads(),
+        "tests": tests,
+    });
+    println!("{value}");
+}
+
+fn print_table(args: &Args, model: &Model, tests: &[Test]) {
+    println!("{}, {} threads, {} rounds\n", model.describe(), args.setup.n_threads(), args.repeat);
+    println!("| test | tokens/s, median | lowest | highest | ms a pass or token | outside ggml |");
+    println!("|---|---|---|---|---|---|");
+    for t in tests {
+        let rate = median(&t.tokens_per_second);
+        let low = t.tokens_per_second.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = t.tokens_per_second.iter().copied().fold(0.0, f64::max);
+        let ms = 1e3 * if t.n_gen == 0 { t.n_prompt as f64 } else { 1.0 } / rate;
+        let outside = 100.0 * median(&t.outside);
+        println!("| {} | {rate:.2} | {low:.2} | {high:.2} | {ms:.3} | {outside:.2} % |", t.name());
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
