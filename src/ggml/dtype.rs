@@ -37,17 +37,17 @@ impl Dtype {
     /// # Errors
     /// [`Error::UnknownDtype`]: an id past the last type, or one that ggml has given up.
     pub fn from_id(id: u32) -> Result<Self, Error> {
-        if id >= sys::GGML_TYPE_COUNT as u32 {
+        if id >= sys::GGML_TYPE_COUNT {
             return Err(Error::UnknownDtype(id));
         }
-        let dtype = Self(id as sys::ggml_type);
+        let dtype = Self(id);
         // Ids of removed types stay in the table with a block of zero elements.
         if dtype.block_size() == 0 { Err(Error::UnknownDtype(id)) } else { Ok(dtype) }
     }
 
     /// The id that stands in GGUF files.
     pub fn id(self) -> u32 {
-        self.0 as u32
+        self.0
     }
 
     /// Elements in one block.
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn ids_past_the_table_and_removed_types_are_refused() {
-        assert!(Dtype::from_id(sys::GGML_TYPE_COUNT as u32).is_err());
+        assert!(Dtype::from_id(sys::GGML_TYPE_COUNT).is_err());
         assert!(Dtype::from_id(4).is_err(), "Q4_2 was removed");
         assert_eq!(Dtype::from_id(8).unwrap(), Dtype::Q8_0);
     }

@@ -257,8 +257,10 @@ impl<K: Clone + Eq + Hash> Executor<K> {
             let node = unsafe { sys::ggml_graph_node(cgraph.as_ptr(), i) };
             // SAFETY: stream and node are alive.
             if !unsafe { sys::ggml_backend_supports_op(self.stream.backend.as_ptr(), node) } {
-                // SAFETY: the node is alive; the description is static.
-                let op = unsafe { std::ffi::CStr::from_ptr(sys::ggml_op_desc(node)) }.to_string_lossy().into_owned();
+                // SAFETY: the node is alive.
+                let op = unsafe { sys::ggml_op_desc(node) };
+                // SAFETY: static and NUL-terminated.
+                let op = unsafe { std::ffi::CStr::from_ptr(op) }.to_string_lossy().into_owned();
                 let device = self.stream.device.name();
                 return Err(Error::Device { device, what: format!("has no `{op}` for these types and shapes") });
             }

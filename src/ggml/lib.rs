@@ -58,7 +58,9 @@ pub use weights::{WeightId, Weights, WeightsBuilder};
 
 /// ggml's version, such as `0.28.0`.
 pub fn version() -> &'static str {
-    // SAFETY: no preconditions; the text is static and NUL-terminated.
-    let text = unsafe { std::ffi::CStr::from_ptr(ggml_sys::ggml_version()) };
+    // SAFETY: no preconditions.
+    let text = unsafe { ggml_sys::ggml_version() };
+    // SAFETY: static and NUL-terminated.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) };
     text.to_str().unwrap_or("?")
 }

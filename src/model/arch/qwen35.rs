@@ -112,7 +112,7 @@ impl Sizes {
             n_k_heads: keys.need("ssm.group_count", 1..=4096)?,
             n_v_heads: keys.need("ssm.time_step_rank", 1..=4096)?,
         };
-        if delta.n_v_heads % delta.n_k_heads != 0 {
+        if !delta.n_v_heads.is_multiple_of(delta.n_k_heads) {
             let what = format!("{} value heads are no multiple of {} key heads", delta.n_v_heads, delta.n_k_heads);
             return Err(keys.error("ssm.time_step_rank", what));
         }

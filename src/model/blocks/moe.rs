@@ -8,7 +8,7 @@ use crate::error::LoadError;
 use crate::load::Loader;
 
 /// The smallest sum that weights are divided by: the smallest normal F16, as the reference models have it.
-const MIN_WEIGHT_SUM: f32 = 6.103_515_625e-5;
+const MIN_WEIGHT_SUM: f32 = 1.0 / 16384.0;
 
 /// Sizes of an MoE layer.
 #[derive(Clone, Copy, Debug)]
