@@ -9,6 +9,8 @@ pub use text;
 
 #[doc(hidden)]
 pub mod bench;
+#[doc(hidden)]
+pub mod cli;
 pub mod embedded;
 
 /// What this build is made of.

@@ -1,0 +1,310 @@
+//! The options of `nextn-cli`, as typed. Owns names, help texts and ranges that need no model.
+//! What a missing flag means is decided in `settings`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser};
+
+use super::choices::{AutoOnOff, CacheType, FlashAttn, OnOff, Spec, Think, When, spec};
+use super::sampling::SamplingFlags;
+
+/// Chat with a GGUF model, or complete a text, in the terminal.
+///
+/// Without -p and -f a chat starts when standard input is a terminal; otherwise standard input is the prompt.
+/// The answer goes to standard output, all else to standard error.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "nextn-cli", version, disable_version_flag = true, max_term_width = 100, after_long_help = AFTER_HELP)]
+pub struct Args {
+    /// GGUF file to load [default: the model inside this program]
+    #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true, help_heading = "Model")]
+    pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub prompt: PromptFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub turn: TurnFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run: RunFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: OutputFlags,
+
+    /// Print the version, ggml's version and the backends, and exit
+    #[arg(short = 'V', long, help_heading = "Help")]
+    pub version: bool,
+
+    /// Print a completion script for a shell and exit
+    #[arg(long, value_name = "SHELL", help_heading = "Help")]
+    pub completions: Option<clap_complete::Shell>,
+
+    /// Print the manual page (roff) and exit
+    #[arg(long, help_heading = "Help")]
+    pub man: bool,
+}
+
+/// What the model is asked.
+#[derive(Clone, Debug, Default, ClapArgs)]
+#[command(next_help_heading = "Prompt")]
+pub struct PromptFlags {
+    /// Answer this and exit
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+
+    /// Answer the text of this file and exit; `-` is standard input. One newline at its end does not count
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// System message
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "raw")]
+    pub system: Option<String>,
+
+    /// System message from a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "raw"])]
+    pub system_file: Option<PathBuf>,
+
+    /// Continue the text as it stands: no chat template
+    #[arg(long)]
+    pub raw: bool,
+
+    /// Let the model think before it answers [auto: as its template does by itself]
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub think: Think,
+}
+
+/// What may differ from turn to turn; `/set` changes it.
+#[derive(Clone, Debug, Default, ClapArgs)]
+#[command(next_help_heading = "Answer")]
+pub struct TurnFlags {
+    /// Most tokens to generate [default: until the context is full]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+
+    /// End the answer before this text; may be given more than once
+    #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+
+    /// Go on after the model has ended its turn
+    #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    pub ignore_eos: Option<OnOff>,
+
+    /// Log probabilities of the N likeliest tokens at every step, 0 to 20; shown by --json and --jsonl
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=20))]
+    pub logprobs: Option<u8>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: SamplingFlags,
+}
+
+/// How the model runs.
+#[derive(Clone, Debug, Default, ClapArgs)]
+#[command(next_help_heading = "Running")]
+pub struct RunFlags {
+    /// Context in tokens, prompt and answers together [default: the model's, at most 8192]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx_size: Option<u32>,
+
+    /// CPU threads [default: one per core]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    /// Drafting with the model's NextN head: `off`
+    #[arg(long, value_name = "MODE", default_value = "off", value_parser = spec)]
+    pub spec: Spec,
+
+    /// Type of cached keys
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub cache_type_k: CacheType,
+
+    /// Type of cached values
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub cache_type_v: CacheType,
+
+    /// Attention without the full score matrix
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub flash_attn: FlashAttn,
+}
+
+/// What is printed, and where.
+#[derive(Clone, Debug, Default, ClapArgs)]
+#[command(next_help_heading = "Output")]
+pub struct OutputFlags {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print one JSON object per event, as it happens
+    #[arg(long, conflicts_with = "json")]
+    pub jsonl: bool,
+
+    /// Show only that the model thinks, not what
+    #[arg(long)]
+    pub hide_thinking: bool,
+
+    /// Colours; NO_COLOR is obeyed
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub color: When,
+
+    /// Show markdown as styles [auto: on a terminal with colours]
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub markdown: AutoOnOff,
+
+    /// Keep no history of typed lines
+    #[arg(long)]
+    pub no_history: bool,
+
+    /// Do not print the line with speeds after an answer
+    #[arg(long)]
+    pub no_stats: bool,
+
+    /// Tell more on standard error; -vv and -vvv tell still more. NEXTN_LOG sets levels by part
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+impl Args {
+    /// True when `--json` or `--jsonl` was given.
+    pub fn machine(&self) -> bool {
+        self.output.json || self.output.jsonl
+    }
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0    the answer is out (also when the reader of a pipe has gone)
+  1    something broke while running
+  2    unknown options, or values out of range
+  3    the model file: missing, damaged, unknown architecture
+  4    the prompt: missing, empty, unreadable, longer than the context
+  130  ended by Ctrl-C
+  143  ended by SIGTERM
+
+Sampling: a flag goes before the model file's own values, these before the built-in ones.
+`/help` in a chat lists its commands.";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args, ErrorKind> {
+        Args::try_parse_from([&["nextn-cli"], args].concat()).map_err(|e| e.kind())
+    }
+
+    #[test]
+    fn the_options_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn fixed_options_parse_as_scripts_write_them() {
+        let args = parse(&[
+            "-m",
+            "x.gguf",
+            "-p",
+            "hi",
+            "-s",
+            "sys",
+            "-n",
+            "8",
+            "--temp",
+            "0",
+            "--top-k",
+            "20",
+            "--top-p",
+            "0.9",
+            "--min-p",
+            "0.05",
+            "--seed",
+            "7",
+            "--ignore-eos",
+            "-c",
+            "512",
+            "-t",
+            "2",
+            "--think",
+            "off",
+            "--spec",
+            "off",
+            "--cache-type-k",
+            "q8_0",
+            "--cache-type-v",
+            "f32",
+            "--flash-attn",
+            "on",
+            "--json",
+        ])
+        .expect("every option of the interface");
+        assert_eq!(args.model.as_deref(), Some(std::path::Path::new("x.gguf")));
+        assert_eq!(args.prompt.prompt.as_deref(), Some("hi"));
+        assert_eq!(args.turn.max_tokens, Some(8));
+        assert_eq!(args.turn.ignore_eos, Some(OnOff::On));
+        assert_eq!(args.turn.sampling.temp, Some(0.0));
+        assert_eq!(args.prompt.think, Think::Off);
+        assert_eq!((args.run.cache_type_k, args.run.cache_type_v), (CacheType::Q8_0, CacheType::F32));
+        assert_eq!(args.run.flash_attn, FlashAttn::On);
+        assert!(args.output.json);
+        let long = parse(&[
+            "--model",
+            "x",
+            "--prompt",
+            "a",
+            "--system",
+            "b",
+            "--max-tokens",
+            "1",
+            "--ctx-size",
+            "2",
+            "--threads",
+            "3",
+        ]);
+        assert!(long.is_ok(), "{long:?}");
+        assert!(parse(&["--raw", "--file", "x"]).is_ok());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        for args in [
+            &["-n", "0"][..],
+            &["-n", "-1"],
+            &["--temp", "nan"],
+            &["--temp", "-0.5"],
+            &["--top-p", "1.5"],
+            &["--min-p", "-0.1"],
+            &["--threads", "0"],
+            &["-c", "0"],
+            &["--logprobs", "21"],
+            &["--spec", "on"],
+            &["--cache-type-k", "q5_1"],
+            &["--think", "maybe"],
+            &["--logit-bias", "x=1"],
+            &["--logit-bias", "1"],
+            &["--mirostat", "3"],
+        ] {
+            let kind = parse(args).expect_err(&args.join(" "));
+            assert!(matches!(kind, ErrorKind::ValueValidation | ErrorKind::InvalidValue), "{args:?}: {kind:?}");
+        }
+        assert_eq!(parse(&["--no-such"]).unwrap_err(), ErrorKind::UnknownArgument);
+        assert_eq!(parse(&["--json", "--jsonl"]).unwrap_err(), ErrorKind::ArgumentConflict);
+        assert_eq!(parse(&["--raw", "-s", "x"]).unwrap_err(), ErrorKind::ArgumentConflict);
+    }
+
+    #[test]
+    fn a_prompt_may_start_with_a_dash() {
+        assert_eq!(parse(&["-p", "- a list"]).unwrap().prompt.prompt.as_deref(), Some("- a list"));
+    }
+
+    #[test]
+    fn drafting_is_refused_with_its_reason() {
+        let error = Args::try_parse_from(["nextn-cli", "--spec", "on"]).unwrap_err().to_string();
+        assert!(error.contains("this version does not draft"), "{error}");
+    }
+}

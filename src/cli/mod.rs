@@ -1,0 +1,165 @@
+//! The command line: options, chat, rendering, exit codes. Wires engine and terminal together.
+//! Knows no tensors and no HTTP. Doc-hidden in the library: only the binaries use it.
+
+pub mod args;
+pub mod chat;
+pub mod choices;
+pub mod clipboard;
+pub mod command;
+pub mod editor;
+pub mod exit;
+mod inline;
+pub mod input;
+pub mod loaded;
+pub mod logging;
+pub mod markdown;
+mod obey;
+pub mod once;
+pub mod progress;
+pub mod prompt;
+pub mod report;
+pub mod sampling;
+pub mod sanitize;
+pub mod screen;
+pub mod settings;
+pub mod shell;
+pub mod signals;
+pub mod sink;
+pub mod stats;
+pub mod style;
+pub mod transcript;
+pub mod turn;
+pub mod version;
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Parser;
+use engine::stop::StopMatcher;
+
+use args::Args;
+use chat::Chat;
+use editor::{LineEditor, history_path};
+use exit::{Exit, Failure, OrExit, Outcome};
+use input::{Announced, Sources, Stdin};
+use loaded::Loaded;
+use progress::Spinner;
+use report::Line;
+use screen::{Plan, Wishes};
+use settings::{FileSampling, TurnSettings};
+use signals::Signals;
+use sink::Lines;
+use style::{Colours, Terminals, paint};
+
+/// Runs `nextn-cli` with the arguments of this process, and gives its exit code.
+pub fn main() -> Exit {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // `--help` and `--version` come here too, with code 0. A closed output has nobody to tell.
+            let _ = error.print();
+            return if error.exit_code() == 0 { Exit::Success } else { Exit::Usage };
+        }
+    };
+    let failure = match run(&args) {
+        Ok(()) => return Exit::Success,
+        Err(failure) => failure,
+    };
+    let exit = failure.report(&mut io::stderr());
+    if let (true, Some(error)) = (args.output.jsonl, &failure.error) {
+        // The output may be what failed.
+        let _ = Lines::new(io::stdout()).line(&Line::Error { message: &format!("{error:#}"), exit_code: exit as u8 });
+    }
+    let _ = io::stdout().flush();
+    // The engine may be deep in a long prompt: it is not waited for.
+    signals::exit_now(exit)
+}
+
+fn run(args: &Args) -> Outcome<()> {
+    if let Some(shell) = args.completions {
+        return Ok(shell::completions(shell, &mut io::stdout())?);
+    }
+    if args.man {
+        return Ok(shell::man(&mut io::stdout())?);
+    }
+    if args.version {
+        return Ok(io::stdout().write_all(version::text().as_bytes())?);
+    }
+    let env = |name: &str| std::env::var(name).ok();
+    let terminals = Terminals::detect();
+    let colours = Colours::choose(args.output.color, terminals, env);
+    logging::start(args.output.verbose, env("NEXTN_LOG").as_deref(), colours.err)
+        .map_err(|words| Failure::message(Exit::Usage, words))?;
+    let signals = Signals::install().or_exit(Exit::Runtime)?;
+
+    // All that needs no model is checked before it is loaded.
+    check_turn(args)?;
+    let text = prompt_text(args)?;
+    let system = system_text(args)?;
+    if text.is_none() && args.machine() {
+        return Err(Failure::message(
+            Exit::Usage,
+            "--json and --jsonl need a prompt: -p, -f, or text on standard input",
+        ));
+    }
+    let wishes = Wishes {
+        chat: text.is_none(),
+        raw: args.prompt.raw,
+        fold: args.output.hide_thinking,
+        markdown: args.output.markdown,
+        color: args.output.color,
+    };
+    let plan = Plan::new(wishes, terminals, colours);
+
+    let words = match &args.model {
+        Some(path) => format!("loading {}", sanitize::clean_line(&path.display().to_string())),
+        None => "loading the embedded model".to_owned(),
+    };
+    let spinner = Spinner::start(words, terminals.stderr);
+    let loaded = Loaded::open(args.model.as_deref(), &args.run)?;
+    drop(spinner);
+    if terminals.stderr && !args.machine() {
+        // A terminal that is gone is noticed when the answer is written.
+        let _ = writeln!(io::stderr(), "{}", paint(&loaded.line(), style::DIM, colours.err));
+    }
+
+    match text {
+        Some(text) => once::run(args, &loaded, &signals, system, &text, plan, terminals),
+        None => {
+            let history = if args.output.no_history { None } else { history_path(env) };
+            let mut editor = LineEditor::new(colours.out, terminals.stdout, history).or_exit(Exit::Runtime)?;
+            Chat::new(args, &loaded, &signals, system, plan, terminals)?.run(&mut editor)
+        }
+    }
+}
+
+/// Ranges that clap does not know; those that need the vocabulary are checked with the request.
+fn check_turn(args: &Args) -> Outcome<()> {
+    let options = TurnSettings::new(args.turn.clone(), FileSampling::default()).options(0);
+    let sampling = engine::sample::SamplingParams { logit_bias: Vec::new(), ..options.sampling };
+    sampling.validate(1).or_exit(Exit::Usage)?;
+    StopMatcher::new(&options.stops).or_exit(Exit::Usage)?;
+    Ok(())
+}
+
+fn prompt_text(args: &Args) -> Outcome<Option<String>> {
+    let sources = Sources {
+        prompt: args.prompt.prompt.as_deref(),
+        file: args.prompt.file.as_deref(),
+        joint: if args.prompt.raw { "\n" } else { "\n\n" },
+    };
+    let stdin = Stdin::detect();
+    let asked = sources.prompt.is_some() || sources.file.is_some();
+    if stdin == Stdin::Data && asked {
+        return input::gather(sources, stdin, &mut Announced::new(io::stdin(), Duration::from_secs(3)));
+    }
+    input::gather(sources, stdin, &mut io::stdin())
+}
+
+fn system_text(args: &Args) -> Outcome<Option<String>> {
+    match (&args.prompt.system, &args.prompt.system_file) {
+        (Some(text), _) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
+        (None, Some(path)) => input::read_file(path).map(Some),
+        (None, None) => Ok(None),
+    }
+}

@@ -1,0 +1,167 @@
+//! What the commands of a chat do.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::chat::{Chat, Next};
+use super::clipboard;
+use super::command::{COMMANDS, Command};
+use super::exit::Outcome;
+use super::sanitize::clean;
+use super::transcript::Transcript;
+use super::{input, settings, stats};
+
+impl Chat<'_> {
+    /// Does what was typed.
+    pub(super) fn obey(&mut self, command: Command) -> Outcome<Next> {
+        match command {
+            Command::Exit => return Ok(Next::Leave),
+            Command::Regen if self.transcript.reopen() => {
+                self.attempts += 1;
+                return self.answer(self.attempts);
+            }
+            Command::Regen => self.tell("there is no message to answer again"),
+            Command::Help => self.help(),
+            Command::Clear => {
+                self.transcript.clear();
+                self.ahead.clear();
+                self.tell("the conversation is forgotten");
+            }
+            Command::Undo => match self.transcript.undo() {
+                Some(message) => self.tell(&format!("taken back: {}", shortened(&message))),
+                None => self.tell("there is nothing to take back"),
+            },
+            Command::System(None) => match &self.transcript.system {
+                Some(text) => self.tell(&clean(text)),
+                None => self.tell("there is no system message"),
+            },
+            Command::System(Some(text)) => {
+                self.transcript.system = Some(text).filter(|text| !text.is_empty());
+                let state = if self.transcript.system.is_some() { "set" } else { "removed" };
+                self.tell(&format!("system message {state}; it holds from the next message on"));
+            }
+            Command::Set(None) => {
+                self.tell(&self.settings.text());
+                self.tell(&format!("names: {}", settings::names().join(" ")));
+            }
+            Command::Set(Some((name, None))) => {
+                self.tell(&format!("/set {name} needs a value (`default` takes a change back)"))
+            }
+            Command::Set(Some((name, Some(value)))) => match self.settings.set(&name, &value) {
+                Ok(()) => self.tell(&format!("{name} {value}")),
+                Err(words) => self.tell(&clean(&words)),
+            },
+            Command::Show => self.show(),
+            Command::Stats => {
+                if let Some(last) = &self.last {
+                    self.tell(&stats::line(last));
+                }
+                self.tell(&self.totals.text());
+            }
+            Command::Save(path) => self.save(&path),
+            Command::Load(path) => self.load(&path),
+            Command::Read(path) => self.read(&path),
+            Command::Think(None) => self.tell(&format!("think {}", self.think.name())),
+            Command::Think(Some(think)) => {
+                self.think = think;
+                self.tell(&format!("think {}", think.name()));
+            }
+            Command::Spec => self.tell("spec off"),
+            Command::Copy => self.copy()?,
+        }
+        Ok(Next::Line)
+    }
+
+    fn help(&self) {
+        let width = COMMANDS.iter().map(|c| c.name.len() + 1 + c.argument.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for entry in COMMANDS {
+            let name = format!("{} {}", entry.name, entry.argument);
+            text += &format!("{name:width$}  {}\n", entry.help);
+        }
+        text += "\nA line that ends in \\, Alt-Enter, or a block between \"\"\" and \"\"\" makes more lines.\n";
+        text += "Ctrl-C stops an answer or clears the line, twice it leaves; Ctrl-R searches what was typed before.";
+        self.tell(&text);
+    }
+
+    fn show(&self) {
+        let used = self.last.as_ref().map_or(0, |t| t.prompt_tokens + t.generated_tokens);
+        let system = self.transcript.system.as_deref().map_or("none".to_owned(), |text| shortened(&clean(text)));
+        self.tell(&format!(
+            "{}\n{}\nsystem {system}\nthink {}  spec off\n{} messages, {used} of {} tokens of context used by the last answer",
+            self.loaded.line(),
+            self.settings.text(),
+            self.think.name(),
+            self.transcript.n_turns(),
+            self.loaded.engine.limits().n_ctx,
+        ));
+    }
+
+    fn save(&self, path: &Path) {
+        match self.transcript.save(path) {
+            Ok(()) => self.tell(&format!("{} messages in {}", self.transcript.n_turns(), path.display())),
+            Err(error) => self.tell(&clean(&format!("not saved: {error:#}"))),
+        }
+    }
+
+    fn load(&mut self, path: &Path) {
+        match Transcript::load(path) {
+            Ok(transcript) => {
+                self.transcript = transcript;
+                self.tell(&format!("{} messages from {}", self.transcript.n_turns(), path.display()));
+            }
+            Err(error) => self.tell(&clean(&format!("not loaded: {error:#}"))),
+        }
+    }
+
+    fn read(&mut self, path: &Path) {
+        match input::read_file(path) {
+            Ok(text) => {
+                self.tell(&format!(
+                    "{} characters of {} go before the next message",
+                    text.chars().count(),
+                    path.display()
+                ));
+                self.ahead.push(text);
+            }
+            Err(failure) => {
+                failure.report(&mut io::stderr());
+            }
+        }
+    }
+
+    fn copy(&self) -> Outcome<()> {
+        let Some(reply) = self.transcript.last_reply() else {
+            self.tell("there is no answer to copy");
+            return Ok(());
+        };
+        match clipboard::osc52(&reply.text) {
+            Ok(sequence) if self.terminals.stdout => {
+                io::stdout().write_all(sequence.as_bytes())?;
+                io::stdout().flush()?;
+            }
+            Ok(sequence) if self.terminals.stderr => io::stderr().write_all(sequence.as_bytes())?,
+            Ok(_) => {
+                self.tell("copying needs a terminal");
+                return Ok(());
+            }
+            Err(words) => {
+                self.tell(&words);
+                return Ok(());
+            }
+        }
+        self.tell(&format!("{} characters handed to the terminal's clipboard", reply.text.chars().count()));
+        Ok(())
+    }
+}
+
+/// The first words of a long text, on one line.
+fn shortened(text: &str) -> String {
+    let line = clean(text).replace(['\n', '\t'], " ");
+    match line.char_indices().nth(SHORT) {
+        Some((at, _)) => format!("{}...", &line[..at]),
+        None => line,
+    }
+}
+
+const SHORT: usize = 60;

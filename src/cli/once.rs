@@ -1,0 +1,71 @@
+//! One answer and out: `-p`, `-f`, or a prompt through a pipe.
+
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::args::Args;
+use super::exit::{Failure, Outcome};
+use super::loaded::Loaded;
+use super::progress::PromptBar;
+use super::report::Line;
+use super::screen::{Plan, Screen};
+use super::settings::TurnSettings;
+use super::signals::Signals;
+use super::sink::{Lines, Person, Silent, Sink};
+use super::style::{self, Terminals, paint};
+use super::{prompt, stats, turn};
+
+/// Answers `text` and prints the answer as asked for.
+///
+/// # Errors
+/// Those of the prompt, the engine and the output; a signal, after what was generated is out.
+pub fn run(
+    args: &Args,
+    loaded: &Loaded,
+    signals: &Signals,
+    system: Option<String>,
+    text: &str,
+    plan: Plan,
+    terminals: Terminals,
+) -> Outcome<()> {
+    let settings = TurnSettings::new(args.turn.clone(), loaded.sampling.clone());
+    let encoded = if args.prompt.raw {
+        prompt::raw(loaded.model.vocab(), text)
+    } else {
+        let mut messages: Vec<_> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
+        messages.push(json!({"role": "user", "content": text}));
+        prompt::chat(loaded.template()?, loaded.model.vocab(), messages, args.prompt.think.enabled())?
+    };
+    let bar = PromptBar::new(terminals.stderr);
+    let mut person;
+    let mut silent;
+    let mut lines;
+    let sink: &mut dyn Sink = if args.output.json {
+        silent = Silent::new(bar);
+        &mut silent
+    } else if args.output.jsonl {
+        lines = Lines::new(io::stdout());
+        let model = loaded.line();
+        lines.line(&Line::Start { model: &model, n_ctx: loaded.engine.limits().n_ctx, load_ms: loaded.load_ms })?;
+        &mut lines
+    } else {
+        person = Person::new(Screen::new(io::stdout(), io::stderr(), plan), bar);
+        &mut person
+    };
+    let done = turn::run(loaded, signals, encoded, settings.options(0), !args.prompt.raw, sink)?;
+    if args.output.json {
+        let mut line = serde_json::to_string(&done.answer).map_err(io::Error::other)?;
+        line.push('\n');
+        io::stdout().write_all(line.as_bytes())?;
+    } else if args.output.jsonl {
+        Lines::new(io::stdout()).line(&Line::End { answer: &done.answer })?;
+    } else if !args.output.no_stats {
+        eprintln!("{}", paint(&stats::line(&done.timings), style::DIM, plan.colours.err));
+    }
+    io::stdout().flush()?;
+    match done.stopped {
+        Some(exit) => Err(Failure::silent(exit)),
+        None => Ok(()),
+    }
+}

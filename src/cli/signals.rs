@@ -1,0 +1,140 @@
+//! Ctrl-C, SIGTERM and the state that the terminal must be left in. Owns the one thread that hears signals.
+//! While somebody listens a signal is a message; otherwise it ends the process with the terminal put right.
+
+use std::io::Write;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals as Incoming;
+
+use super::exit::Exit;
+
+/// The signals of this process.
+#[derive(Clone)]
+pub struct Signals {
+    shared: Arc<Mutex<Shared>>,
+    terminal: Arc<Terminal>,
+}
+
+#[derive(Default)]
+struct Shared {
+    listener: Option<Box<dyn Fn(Exit) + Send>>,
+    /// The listener was told and has not left yet.
+    told: bool,
+}
+
+impl Signals {
+    /// Starts to hear SIGINT and SIGTERM, and notes how the terminal is set now.
+    ///
+    /// # Errors
+    /// The system refuses a handler or a thread.
+    pub fn install() -> std::io::Result<Self> {
+        let signals = Self { shared: Arc::default(), terminal: Arc::new(Terminal::note()) };
+        let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
+        let own = signals.clone();
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in incoming.forever() {
+                own.heard(if signal == SIGTERM { Exit::Terminated } else { Exit::Interrupted });
+            }
+        })?;
+        Ok(signals)
+    }
+
+    /// Sends signals to `sender`, as `make` says, until the guard is dropped. A second one before that ends the process.
+    pub fn listen<T: Send + 'static>(&self, sender: Sender<T>, make: fn(Exit) -> T) -> Listening<'_> {
+        let mut shared = self.lock();
+        // A listener that has gone needs no message.
+        shared.listener = Some(Box::new(move |exit| drop(sender.send(make(exit)))));
+        shared.told = false;
+        Listening { signals: self }
+    }
+
+    fn heard(&self, exit: Exit) {
+        let mut shared = self.lock();
+        match &shared.listener {
+            Some(tell) if !shared.told => {
+                tell(exit);
+                shared.told = true;
+            }
+            _ => {
+                self.terminal.restore();
+                exit_now(exit)
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // Nothing is half-done in there when a thread panics.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the process without waiting for threads that compute.
+pub fn exit_now(exit: Exit) -> ! {
+    // Not `process::exit`: destructors must not run under threads that still use what they destroy.
+    signal_hook::low_level::exit(exit as i32)
+}
+
+/// While this lives signals are messages.
+pub struct Listening<'a> {
+    signals: &'a Signals,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        *self.signals.lock() = Shared::default();
+    }
+}
+
+/// How the terminal was set when the program started.
+struct Terminal {
+    mode: Option<rustix::termios::Termios>,
+}
+
+impl Terminal {
+    fn note() -> Self {
+        // Fails where standard input is no terminal: there is nothing to restore then.
+        Self { mode: rustix::termios::tcgetattr(std::io::stdin()).ok() }
+    }
+
+    /// The line editor may have been reading keys, an answer may have left colours on.
+    fn restore(&self) {
+        use rustix::termios::{OptionalActions, tcsetattr};
+        use std::io::IsTerminal;
+
+        // The process is about to end: there is nobody to tell about errors.
+        if let Some(mode) = &self.mode {
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, mode);
+        }
+        let mut err = std::io::stderr();
+        if err.is_terminal() {
+            let _ = err.write_all(RESET.as_bytes());
+        }
+    }
+}
+
+/// No bracketed paste, visible cursor, no colours, a line of its own for the shell.
+const RESET: &str = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_gets_the_signal_as_a_message() {
+        let signals = Signals::install().unwrap();
+        let (sender, messages) = mpsc::channel();
+        let listening = signals.listen(sender, |exit| exit);
+        signal_hook::low_level::raise(SIGTERM).unwrap();
+        assert_eq!(messages.recv().unwrap(), Exit::Terminated);
+        drop(listening);
+        // A new listener starts afresh: the signal above does not count as its first.
+        let (sender, messages) = mpsc::channel();
+        let _listening = signals.listen(sender, |exit| exit);
+        signal_hook::low_level::raise(SIGINT).unwrap();
+        assert_eq!(messages.recv().unwrap(), Exit::Interrupted);
+    }
+}
