@@ -3,16 +3,23 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use model::{Pass, PassOutput, Rows};
-use serde_json::json;
+use model::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
+use serde_json::{Value, json};
+use text::TokenId;
 
 use super::npy;
-use super::setup::{Input, Setup};
+use super::setup::{Input, Setup, argmax};
 
 /// Rows of one pass.
 const N_BATCH: usize = 512;
 
-pub(super) fn run(setup: &Setup, input: &Input, full: Option<PathBuf>, hidden: Option<PathBuf>) -> anyhow::Result<()> {
+pub(super) fn run(
+    setup: &Setup,
+    input: &Input,
+    depth: usize,
+    full: Option<PathBuf>,
+    hidden: Option<PathBuf>,
+) -> anyhow::Result<()> {
     let ids = input.ids()?;
     let model = setup.open()?;
     let (mut runner, mut memory) = setup.runner(&model, ids.len())?;
@@ -28,6 +35,11 @@ pub(super) fn run(setup: &Setup, input: &Input, full: Option<PathBuf>, hidden: O
     }
     let sizes = model.hparams();
     let mut printed = serde_json::Map::new();
+    if depth > 0 {
+        let next = argmax(&all_logits[all_logits.len() - sizes.n_vocab..]);
+        let entries: Vec<TokenId> = ids[1..].iter().copied().chain([next]).collect();
+        printed.insert("drafts".into(), drafts(setup, &mut runner, &entries, &all_hidden, depth)?);
+    }
     let parts = [("logits", all_logits, sizes.n_vocab, full), ("hidden", all_hidden, sizes.n_embd, hidden)];
     for (name, values, n, file) in parts {
         match file {
@@ -42,4 +54,30 @@ pub(super) fn run(setup: &Setup, input: &Input, full: Option<PathBuf>, hidden: O
     }
     println!("{}", serde_json::Value::Object(printed));
     Ok(())
+}
+
+/// The head's chain after the entries of a whole prompt: token and logits of each guess.
+fn drafts(
+    setup: &Setup,
+    runner: &mut Runner,
+    entries: &[TokenId],
+    hidden: &[f32],
+    depth: usize,
+) -> anyhow::Result<Value> {
+    let n_embd = runner.model().hparams().n_embd;
+    let config = setup.engine(entries.len() + depth).memory(runner.model());
+    let mut memory = runner.model().head_memory(config)?.context("the model has no NextN head")?;
+    let slot = memory.acquire()?.context("a new memory has a free slot")?;
+    let mut output = DraftOutput::default();
+    let n_chunks = entries.len().div_ceil(N_BATCH);
+    for (i, (tokens, hidden)) in entries.chunks(N_BATCH).zip(hidden.chunks(N_BATCH * n_embd)).enumerate() {
+        let depth = if i + 1 == n_chunks { depth } else { 0 };
+        let step = memory.begin(&[(&slot, tokens.len() + depth.saturating_sub(1))], 1)?;
+        let n_entries = [tokens.len()];
+        let draft = Draft { tokens, hidden, n_entries: &n_entries, depth, n_head_rows: None, verbose: true };
+        runner.draft(step.view(), &draft, &mut output)?;
+        step.commit(&n_entries)?;
+    }
+    let guess = |(token, logits): (&TokenId, &Vec<f32>)| json!({ "token": token.0, "logits": logits });
+    Ok(output.tokens[0].iter().zip(&output.logits).map(guess).collect())
 }

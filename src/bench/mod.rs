@@ -31,6 +31,9 @@ enum Command {
         setup: Setup,
         #[command(flatten)]
         input: Input,
+        /// Also print so many chained drafts of the NextN head, after the greedy next token
+        #[arg(long, default_value_t = 0, value_name = "D")]
+        draft: u8,
         /// Write the logits of all positions to this NumPy file instead of printing them
         #[arg(long, value_name = "FILE.npy")]
         full: Option<PathBuf>,
@@ -90,7 +93,9 @@ enum Command {
 /// A file that cannot be read, a model that does not open, a pass that was not computed.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
-        Command::Logits { setup, input, full, hidden } => logits::run(&setup, &input, full, hidden),
+        Command::Logits { setup, input, draft, full, hidden } => {
+            logits::run(&setup, &input, draft.into(), full, hidden)
+        }
         Command::Generate { setup, input, n_tokens } => generate::run(&setup, &input, n_tokens as usize),
         Command::Tokenize { model, text_file } => words::tokenize(model.as_deref(), &text_file),
         Command::Render { model, chat_file } => words::render(model.as_deref(), &chat_file),

@@ -28,9 +28,8 @@ pub(super) fn run(setup: &Setup, file: &Path, n_ctx: usize, json: bool) -> anyho
         memory.reset(&slot)?;
         for (start, tokens) in window.chunks(N_BATCH).enumerate().map(|(i, tokens)| (i * N_BATCH, tokens)) {
             // Row `r` predicts token `r + 1`; the last row of the window predicts nothing that is there.
-            let counted: Vec<usize> = (0..tokens.len())
-                .filter(|r| start + r + 1 >= n_ctx / 2 && start + r + 1 < n_ctx)
-                .collect();
+            let counted: Vec<usize> =
+                (0..tokens.len()).filter(|r| start + r + 1 >= n_ctx / 2 && start + r + 1 < n_ctx).collect();
             let step = memory.begin(&[(&slot, tokens.len())], 1)?;
             runner.run(step.view(), &Pass { tokens, rows: Rows::Some(&counted), hidden: false }, &mut output)?;
             step.commit(&[tokens.len()])?;

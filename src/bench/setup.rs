@@ -96,3 +96,9 @@ impl Input {
         Ok(ids.into_iter().map(TokenId).collect())
     }
 }
+
+/// The likeliest token, the lowest id among equals.
+pub(super) fn argmax(logits: &[f32]) -> TokenId {
+    let better = |best: (usize, f32), (i, &l): (usize, &f32)| if l > best.1 { (i, l) } else { best };
+    TokenId(logits.iter().enumerate().fold((0, f32::NEG_INFINITY), better).0 as u32)
+}

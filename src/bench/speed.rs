@@ -8,7 +8,7 @@ use model::{Model, Pass, PassOutput, Rows, Runner};
 use serde_json::{Value, json};
 use text::TokenId;
 
-use super::setup::Setup;
+use super::setup::{Setup, argmax};
 
 /// Prompts are computed in passes of this many rows, as the engine does.
 const N_BATCH: usize = 512;
@@ -61,7 +61,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         tests.push(test);
     }
-    if args.json { print_json(args, &model, &tests) } else { print_table(args, &model, &tests) }
+    if args.json {
+        print_json(args, &model, &tests)
+    } else {
+        print_table(args, &model, &tests)
+    }
     Ok(())
 }
 
@@ -104,11 +108,6 @@ impl Bench<'_> {
         step.commit(&[tokens.len()])?;
         Ok(())
     }
-}
-
-fn argmax(logits: &[f32]) -> TokenId {
-    let best = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &l)| if l > best.1 { (i, l) } else { best });
-    TokenId(best.0 as u32)
 }
 
 impl Test {

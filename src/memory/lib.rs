@@ -24,4 +24,4 @@ pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
 pub use slots::{Memory, MemoryConfig, Slot};
 pub use snapshot::{Checkpoint, SavedSequence};
 pub use txn::Txn;
-pub use view::{Segment, StepView, WholeContext};
+pub use view::{OwnedView, Segment, StepView};

@@ -82,6 +82,7 @@ impl Memory {
                     write_plane,
                     n_snapshots,
                     first_row,
+                    skip: 0,
                 }),
             }
             first_row += n_rows;

@@ -3,7 +3,7 @@
 use ggml::{Graph, Tensor};
 
 use crate::layout::{Kv, LayerState, Recurrent};
-use crate::slots::{LayerTensors, Memory};
+use crate::slots::{KV_STEP, LayerTensors, Memory};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, on the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +22,10 @@ pub struct Segment {
     pub write_plane: u32,
     /// States written: the newest, one row back, and so on.
     pub n_snapshots: usize,
-    /// The first sequence's first row among the rows of the step.
+    /// The first sequence's first row among the rows of the view.
     pub first_row: usize,
+    /// Positions between the end of each sequence and its first row here: rows of the step that another part holds.
+    pub skip: usize,
 }
 
 impl Segment {
@@ -33,15 +35,16 @@ impl Segment {
     }
 }
 
-/// A step widened to the whole context; see [`StepView::over_whole_context`].
+/// A view with segments of its own: a step widened ([`StepView::over_whole_context`]) or a part of one
+/// ([`StepView::part`]).
 #[derive(Clone, Debug)]
-pub struct WholeContext<'m> {
+pub struct OwnedView<'m> {
     memory: &'m Memory,
     segments: Vec<Segment>,
 }
 
-impl WholeContext<'_> {
-    /// The widened step.
+impl OwnedView<'_> {
+    /// The view.
     pub fn view(&self) -> StepView<'_> {
         StepView::new(self.memory, &self.segments)
     }
@@ -60,10 +63,36 @@ impl<'m> StepView<'m> {
     }
 
     /// The same step as if its sequences filled the whole context: the largest graph that its rows can need.
-    pub fn over_whole_context(self) -> WholeContext<'m> {
+    pub fn over_whole_context(self) -> OwnedView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
-        WholeContext { memory: self.memory, segments }
+        OwnedView { memory: self.memory, segments }
+    }
+
+    /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
+    /// first). For layers without recurrent state.
+    pub fn part(self, rows: impl Fn(usize) -> (usize, usize)) -> OwnedView<'m> {
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut first_row = 0;
+        for s in self.segments {
+            for slot in s.first_slot..s.first_slot + s.n_seqs {
+                let (skip, n_rows) = rows(slot);
+                let end = self.memory.slots[slot].len + skip + n_rows;
+                let n_kv = end.next_multiple_of(KV_STEP).min(self.memory.config.n_ctx);
+                match segments.last_mut() {
+                    Some(last)
+                        if last.first_slot + last.n_seqs == slot
+                            && (last.n_rows, last.skip, last.read_plane) == (n_rows, skip, s.read_plane) =>
+                    {
+                        last.n_seqs += 1;
+                        last.n_kv = last.n_kv.max(n_kv);
+                    }
+                    _ => segments.push(Segment { first_slot: slot, n_seqs: 1, n_rows, n_kv, first_row, skip, ..*s }),
+                }
+                first_row += n_rows;
+            }
+        }
+        OwnedView { memory: self.memory, segments }
     }
 
     /// The step's segments, in row order.

@@ -9,6 +9,7 @@
 mod arch;
 mod blocks;
 mod describe;
+mod draft;
 mod error;
 mod keys;
 mod load;
@@ -20,6 +21,6 @@ pub use describe::Description;
 pub use error::{LoadError, RunError};
 pub use load::LoadOptions;
 pub use model::{Hparams, Model, NextNHead};
-pub use pass::{Pass, PassOutput, Rows, Runner};
+pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 
 pub use arch::names as architectures;

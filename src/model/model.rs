@@ -117,6 +117,16 @@ impl Model {
         Memory::new(self.weights.device(), self.state_layout(), config)
     }
 
+    /// State of the NextN head for as many sequences: cells of its one layer. `None` without a head.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn head_memory(&self, config: MemoryConfig) -> Result<Option<Memory>, memory::Error> {
+        let Some(layer) = self.arch.head_state() else { return Ok(None) };
+        let layout = StateLayout { layers: vec![layer] };
+        Memory::new(self.weights.device(), layout, config).map(Some)
+    }
+
     pub(crate) fn arch(&self) -> &dyn Architecture {
         &*self.arch
     }

@@ -7,9 +7,10 @@ use ggml::{Data, Executor, Name, Stats};
 use memory::{Segment, StepView};
 use text::TokenId;
 
+use crate::draft::DraftStep;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{OutRows, Step};
+use crate::step::{MAX_MASKS, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -55,28 +56,72 @@ impl PassOutput {
 
 /// Tells graphs apart: everything that a graph's shape depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    segments: Vec<Segment>,
-    out: OutRows,
-    hidden: bool,
+enum Key {
+    /// The trunk over these segments.
+    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool },
+    /// The head: catch-up segments, those of each further guess, sequences that draft, rows of the head, verbose.
+    Draft { segments: Vec<Segment>, chain: Vec<Vec<Segment>>, n_seqs: usize, n_head_rows: Option<usize>, verbose: bool },
 }
 
 /// Computes passes of one model.
 pub struct Runner {
     model: Arc<Model>,
     executor: Executor<Key>,
-    key: Key,
     scratch: Scratch,
 }
 
+/// Contents of the inputs; kept from pass to pass.
 #[derive(Default)]
 struct Scratch {
     tokens: Vec<i32>,
+    /// One for each view of the graph.
+    cells: Vec<CellData>,
+    out: Vec<i32>,
+}
+
+#[derive(Default)]
+struct CellData {
     positions: Vec<i32>,
     kv_rows: Vec<i64>,
     v_elements: Vec<i64>,
     masks: Vec<Vec<u16>>,
-    out: Vec<i32>,
+    n_masks: usize,
+}
+
+impl Scratch {
+    /// Fills the cells of view number `part`.
+    fn fill(&mut self, part: usize, view: StepView<'_>) {
+        if self.cells.len() <= part {
+            self.cells.resize_with(part + 1, CellData::default);
+        }
+        let c = &mut self.cells[part];
+        view.positions(&mut c.positions);
+        view.kv_rows(&mut c.kv_rows);
+        view.v_element_rows(&mut c.v_elements);
+        c.n_masks = view.segments().len();
+        if c.masks.len() < c.n_masks {
+            c.masks.resize_with(c.n_masks, Vec::new);
+        }
+        for (segment, mask) in view.segments().iter().zip(&mut c.masks) {
+            view.mask(segment, mask);
+        }
+    }
+
+    /// The inputs of the first `n_parts` views.
+    fn inputs(&self, n_parts: usize) -> Vec<(Name, Data<'_>)> {
+        let mut inputs = vec![(Name("tokens", 0), Data::I32(&self.tokens))];
+        for (part, c) in self.cells[..n_parts].iter().enumerate() {
+            let part = part as u32;
+            inputs.push((Name("positions", part), Data::I32(&c.positions)));
+            inputs.push((Name("kv_rows", part), Data::I64(&c.kv_rows)));
+            if !c.v_elements.is_empty() {
+                inputs.push((Name("v_elements", part), Data::I64(&c.v_elements)));
+            }
+            let mask = |(i, m)| (Name("mask", part * MAX_MASKS + i as u32), Data::F16(m));
+            inputs.extend(c.masks[..c.n_masks].iter().map(Vec::as_slice).enumerate().map(mask));
+        }
+        inputs
+    }
 }
 
 impl Runner {
@@ -86,8 +131,7 @@ impl Runner {
     /// [`RunError::Device`]: the device cannot be opened.
     pub fn new(model: Arc<Model>, n_threads: usize) -> Result<Self, RunError> {
         let executor = Executor::new(Arc::clone(model.weights()), n_threads)?;
-        let key = Key { segments: Vec::new(), out: OutRows::None, hidden: false };
-        Ok(Self { model, executor, key, scratch: Scratch::default() })
+        Ok(Self { model, executor, scratch: Scratch::default() })
     }
 
     /// The model.
@@ -112,7 +156,7 @@ impl Runner {
     pub fn reserve(&mut self, view: StepView<'_>, n_out: usize, hidden: bool) -> Result<(), RunError> {
         let n_tokens = view.n_tokens();
         let out = out_rows(n_out.min(n_tokens), n_tokens);
-        let key = Key { segments: view.segments().to_vec(), out, hidden };
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments());
         self.executor.reserve(max_nodes, &key, |g| arch.forward(g, &Step::declare(g, view, out, hidden)))?;
@@ -144,29 +188,23 @@ impl Runner {
                 if in_order { OutRows::All } else { out_rows_of(rows.len()) }
             }
         };
-        self.fill(view, pass, out);
-        let s = &self.scratch;
-        let mut inputs = vec![
-            (Name("tokens", 0), Data::I32(&s.tokens)),
-            (Name("positions", 0), Data::I32(&s.positions)),
-            (Name("kv_rows", 0), Data::I64(&s.kv_rows)),
-        ];
-        if !s.v_elements.is_empty() {
-            inputs.push((Name("v_elements", 0), Data::I64(&s.v_elements)));
+        let s = &mut self.scratch;
+        s.tokens.clear();
+        s.tokens.extend(pass.tokens.iter().map(|id| id.0 as i32));
+        s.fill(0, view);
+        s.out.clear();
+        if let (OutRows::Some(_), Rows::Some(rows)) = (out, pass.rows) {
+            s.out.extend(rows.iter().map(|&row| row as i32));
         }
-        let n_masks = view.segments().len();
-        inputs.extend(s.masks[..n_masks].iter().enumerate().map(|(i, m)| (Name("mask", i as u32), Data::F16(m))));
+        let mut inputs = s.inputs(1);
         if matches!(out, OutRows::Some(_)) {
             inputs.push((Name("out", 0), Data::I32(&s.out)));
         }
-
-        self.key.segments.clear();
-        self.key.segments.extend_from_slice(view.segments());
-        (self.key.out, self.key.hidden) = (out, pass.hidden);
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments());
         let build = |g: &ggml::Graph<'_>| arch.forward(g, &Step::declare(g, view, out, pass.hidden));
-        let mut results = self.executor.run(&self.key, max_nodes, build, &inputs)?;
+        let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
         output.logits.clear();
         output.hidden.clear();
@@ -179,24 +217,114 @@ impl Runner {
         Ok(())
     }
 
-    fn fill(&mut self, view: StepView<'_>, pass: &Pass<'_>, out: OutRows) {
+    /// Brings the head's cells up to date with true hidden rows and, for a depth above 0, drafts: one chain of tokens for
+    /// each sequence of `view`, which is a step of the head's memory over the entries and the rows of the chain. Keep the
+    /// entries on commit, not the chain.
+    ///
+    /// # Errors
+    /// [`RunError::Pass`]: entries that are not those of the step, or a model without a head. [`RunError::Device`].
+    pub fn draft(&mut self, view: StepView<'_>, draft: &Draft<'_>, output: &mut DraftOutput) -> Result<(), RunError> {
+        let arch = self.model.arch();
+        if arch.head_state().is_none() {
+            return Err(RunError::Pass("the model has no NextN head".into()));
+        }
+        let sizes = self.model.hparams();
+        let n_seqs = draft.n_entries.len();
+        let n_slots: usize = view.segments().iter().map(|s| s.n_seqs).sum();
+        let n_entries: usize = draft.n_entries.iter().sum();
+        let n_chain = draft.depth.saturating_sub(1);
+        let sound = n_slots == n_seqs
+            && draft.tokens.len() == n_entries
+            && draft.hidden.len() == n_entries * sizes.n_embd
+            && view.n_tokens() == n_entries + n_seqs * n_chain
+            && draft.n_entries.iter().all(|&n| n > 0)
+            && draft.tokens.iter().all(|id| (id.0 as usize) < sizes.n_vocab);
+        if !sound {
+            let (tokens, hidden) = (draft.tokens.len(), draft.hidden.len());
+            return Err(RunError::Pass(format!(
+                "{tokens} tokens and {hidden} hidden values do not fit the draft's step"
+            )));
+        }
+        let slots: Vec<usize> = view.segments().iter().flat_map(|s| s.first_slot..s.first_slot + s.n_seqs).collect();
+        let entries_of = |slot: usize| draft.n_entries[slots.binary_search(&slot).unwrap_or(0)];
+        let caught_up = view.part(|slot| (0, entries_of(slot)));
+        let chain: Vec<_> = (0..n_chain).map(|i| view.part(|slot| (entries_of(slot) + i, 1))).collect();
+        let views: Vec<StepView<'_>> = chain.iter().map(memory::OwnedView::view).collect();
+
         let s = &mut self.scratch;
         s.tokens.clear();
-        s.tokens.extend(pass.tokens.iter().map(|id| id.0 as i32));
-        view.positions(&mut s.positions);
-        view.kv_rows(&mut s.kv_rows);
-        view.v_element_rows(&mut s.v_elements);
-        if s.masks.len() < view.segments().len() {
-            s.masks.resize_with(view.segments().len(), Vec::new);
-        }
-        for (segment, mask) in view.segments().iter().zip(&mut s.masks) {
-            view.mask(segment, mask);
+        s.tokens.extend(draft.tokens.iter().map(|id| id.0 as i32));
+        s.fill(0, caught_up.view());
+        for (i, view) in views.iter().enumerate() {
+            s.fill(i + 1, *view);
         }
         s.out.clear();
-        if let (OutRows::Some(_), Rows::Some(rows)) = (out, pass.rows) {
-            s.out.extend(rows.iter().map(|&row| row as i32));
+        let mut inputs_end = 0;
+        s.out.extend(draft.n_entries.iter().map(|n| {
+            inputs_end += *n as i32;
+            inputs_end - 1
+        }));
+        let mut inputs = s.inputs(1 + n_chain);
+        inputs.push((Name("hidden_in", 0), Data::F32(draft.hidden)));
+        let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
+        if n_drafting > 0 {
+            inputs.push((Name("last", 0), Data::I32(&s.out)));
         }
+        let n_head_rows = draft.n_head_rows.filter(|&n| n < sizes.n_vocab);
+        let key = Key::Draft {
+            segments: caught_up.view().segments().to_vec(),
+            chain: views.iter().map(|v| v.segments().to_vec()).collect(),
+            n_seqs: n_drafting,
+            n_head_rows,
+            verbose: draft.verbose,
+        };
+        let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len()) + 4 * sizes.n_expert_used * (1 + n_chain);
+        let build = |g: &ggml::Graph<'_>| {
+            let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
+            arch.draft(g, &DraftStep { n_head_rows, verbose: draft.verbose, ..step });
+        };
+        let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
+        output.tokens.clear();
+        output.tokens.resize(n_drafting, Vec::new());
+        output.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
+        let mut ids = Vec::new();
+        for i in 0..draft.depth {
+            results.i32(Name("draft", i as u32), &mut ids)?;
+            for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
+                tokens.push(TokenId(id as u32));
+            }
+            if draft.verbose {
+                results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;
+            }
+        }
+        Ok(())
     }
+}
+
+/// What one draft computes, for the sequences of a step of the head's memory, in ascending order of their slots.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// The token of each entry, sequence after sequence.
+    pub tokens: &'a [TokenId],
+    /// The hidden row before it: `[n_embd]` for each entry.
+    pub hidden: &'a [f32],
+    /// Entries of each sequence, at least one.
+    pub n_entries: &'a [usize],
+    /// Tokens to draft for each sequence; 0 only brings the cells up to date.
+    pub depth: usize,
+    /// Draft from the first rows of the head only; the whole vocabulary if `None`.
+    pub n_head_rows: Option<usize>,
+    /// Also give the logits of every guess.
+    pub verbose: bool,
+}
+
+/// Results of a draft; reused from draft to draft.
+#[derive(Clone, Debug, Default)]
+pub struct DraftOutput {
+    /// The chain of each sequence.
+    pub tokens: Vec<Vec<TokenId>>,
+    /// For each guess of the chain, the logits of all sequences, when they were asked for.
+    pub logits: Vec<Vec<f32>>,
 }
 
 fn out_rows(n_out: usize, n_tokens: usize) -> OutRows {

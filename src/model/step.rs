@@ -16,12 +16,10 @@ pub(crate) enum OutRows {
     Some(usize),
 }
 
-/// Inputs and outputs of one pass, and the state it reads and writes.
-pub(crate) struct Step<'s, 'g> {
+/// Where the rows of a view stand: their positions, their cells, and what they see.
+pub(crate) struct Cells<'s, 'g> {
     /// State of the step's sequences.
     pub(crate) view: StepView<'s>,
-    /// Token of each row: i32 `[n_tokens]`.
-    pub(crate) tokens: Tensor<'g>,
     /// Position of each row: i32 `[n_tokens]`.
     pub(crate) positions: Tensor<'g>,
     /// Cell of each row: i64 `[n_tokens]`.
@@ -30,6 +28,37 @@ pub(crate) struct Step<'s, 'g> {
     pub(crate) v_elements: Option<Tensor<'g>>,
     /// Additive masks: F16 `[n_kv, n_rows, 1, n_seqs]` for each segment.
     pub(crate) masks: Vec<Tensor<'g>>,
+}
+
+/// Masks of one part of a graph at most: their names count on from `part * MAX_MASKS`.
+pub(crate) const MAX_MASKS: u32 = 1 << 12;
+
+impl<'s, 'g> Cells<'s, 'g> {
+    /// Declares the inputs; `part` tells those of several views in one graph apart.
+    pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, part: u32) -> Self {
+        let n_tokens = view.n_tokens() as i64;
+        let v_elements = view.v_elements() as i64;
+        let mask = |(i, s): (usize, &memory::Segment)| {
+            let ne = [s.n_kv as i64, s.n_rows as i64, 1, s.n_seqs as i64];
+            g.input(Name("mask", part * MAX_MASKS + i as u32), Dtype::F16, ne)
+        };
+        Self {
+            positions: g.input(Name("positions", part), Dtype::I32, [n_tokens, 1, 1, 1]),
+            kv_rows: g.input(Name("kv_rows", part), Dtype::I64, [n_tokens, 1, 1, 1]),
+            v_elements: (v_elements > 0)
+                .then(|| g.input(Name("v_elements", part), Dtype::I64, [n_tokens * v_elements, 1, 1, 1])),
+            masks: view.segments().iter().enumerate().map(mask).collect(),
+            view,
+        }
+    }
+}
+
+/// Inputs and outputs of one pass, and the state it reads and writes.
+pub(crate) struct Step<'s, 'g> {
+    /// Where the rows stand.
+    pub(crate) cells: Cells<'s, 'g>,
+    /// Token of each row: i32 `[n_tokens]`.
+    pub(crate) tokens: Tensor<'g>,
     /// Rows that give logits: i32 `[n_out]`, when they are some of several.
     out: Option<Tensor<'g>>,
     out_rows: OutRows,
@@ -41,22 +70,13 @@ impl<'s, 'g> Step<'s, 'g> {
     /// Declares the inputs.
     pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, out_rows: OutRows, hidden: bool) -> Self {
         let n_tokens = view.n_tokens() as i64;
-        let v_elements = view.v_elements() as i64;
-        let mask = |(i, s): (usize, &memory::Segment)| {
-            let ne = [s.n_kv as i64, s.n_rows as i64, 1, s.n_seqs as i64];
-            g.input(Name("mask", i as u32), Dtype::F16, ne)
-        };
         let out = match out_rows {
             OutRows::Some(n) => Some(g.input("out", Dtype::I32, [n as i64, 1, 1, 1])),
             OutRows::None | OutRows::All => None,
         };
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_tokens, 1, 1, 1]),
-            positions: g.input("positions", Dtype::I32, [n_tokens, 1, 1, 1]),
-            kv_rows: g.input("kv_rows", Dtype::I64, [n_tokens, 1, 1, 1]),
-            v_elements: (v_elements > 0).then(|| g.input("v_elements", Dtype::I64, [n_tokens * v_elements, 1, 1, 1])),
-            masks: view.segments().iter().enumerate().map(mask).collect(),
-            view,
+            cells: Cells::declare(g, view, 0),
             out,
             out_rows,
             hidden,

@@ -5,8 +5,9 @@ mod qwen3;
 mod qwen35;
 
 use ggml::Graph;
-use memory::{Segment, StateLayout};
+use memory::{LayerState, Segment, StateLayout};
 
+use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::load::Loader;
@@ -21,6 +22,12 @@ pub(crate) trait Architecture: Send + Sync {
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>);
     /// Nodes that a pass over these segments needs at most.
     fn max_nodes(&self, segments: &[Segment]) -> usize;
+    /// State of the NextN head's layer; `None` without a head.
+    fn head_state(&self) -> Option<LayerState> {
+        None
+    }
+    /// The head's draft. Never called without a head.
+    fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}
 }
 
 /// What an architecture makes of a file.

@@ -6,11 +6,12 @@ use memory::{Kv, LayerState, Segment, StateLayout};
 
 use super::{Architecture, Entry, Opened};
 use crate::blocks::{DeltaNet, DeltaNetSizes, GatedFfn, Linear, MoeFfn, MoeSizes, RmsNorm, attend, split_heads};
+use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
 use crate::load::Loader;
 use crate::model::{Hparams, NextNHead};
-use crate::step::Step;
+use crate::step::{Cells, Step};
 
 pub(super) const ENTRY: Entry = Entry { names: &["qwen35", "qwen35moe"], open };
 
@@ -23,6 +24,20 @@ struct Qwen35 {
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
+    nextn: Option<NextN>,
+}
+
+/// The NextN head: one layer of gated attention on the embedding of a token and the hidden row before it.
+struct NextN {
+    embed: WeightId,
+    embed_norm: RmsNorm,
+    hidden_norm: RmsNorm,
+    project: Linear,
+    layer: Layer,
+    /// The trunk's final norm if absent.
+    norm: Option<RmsNorm>,
+    /// The trunk's head if absent.
+    head: Option<Linear>,
 }
 
 struct Layer {
@@ -78,13 +93,19 @@ fn open(keys: &Keys<'_, '_>, loader: &mut Loader<'_>, n_vocab: usize) -> Result<
     let embed = loader.need("token_embd.weight", &[sizes.n_embd, n_vocab])?;
     let head = Linear::find(loader, "output", sizes.n_embd, n_vocab)?.unwrap_or(Linear::tied(embed));
     let norm = RmsNorm::open(loader, "output_norm.weight", sizes.n_embd, sizes.eps)?;
-    let nextn = if n_nextn == 0 { NextNHead::Absent } else { sizes.nextn(loader, n_layer, n_vocab)? };
+    let (nextn, status) = match n_nextn {
+        0 => (None, NextNHead::Absent),
+        _ => match sizes.nextn(loader, n_layer, n_vocab, embed)? {
+            Ok(nextn) => (Some(nextn), NextNHead::Bound),
+            Err(missing) => (None, NextNHead::Missing(missing)),
+        },
+    };
 
     let n_expert_used = sizes.moe.map_or(0, |m| m.n_used);
     let n_ctx_train = keys.need("context_length", 1..=1 << 28)?;
     let hparams = Hparams { n_layer, n_embd: sizes.n_embd, n_vocab, n_ctx_train, n_expert_used };
-    let arch = Box::new(Qwen35 { n_expert_used, embed, layers, norm, head });
-    Ok(Opened { arch, hparams, nextn })
+    let arch = Box::new(Qwen35 { n_expert_used, embed, layers, norm, head, nextn });
+    Ok(Opened { arch, hparams, nextn: status })
 }
 
 /// Which blocks are delta nets: by the file's list, or all but each `full_attention_interval`-th of the trunk.
@@ -201,24 +222,35 @@ impl Sizes {
     }
 
     /// Binds the head's block, or says which of its tensors are missing.
-    fn nextn(&self, loader: &mut Loader<'_>, il: usize, n_vocab: usize) -> Result<NextNHead, LoadError> {
-        let (d, name) = (self.n_embd, |what: &str| format!("blk.{il}.{what}"));
+    fn nextn(
+        &self,
+        loader: &mut Loader<'_>,
+        il: usize,
+        n_vocab: usize,
+        trunk_embed: WeightId,
+    ) -> Result<Result<NextN, Vec<String>>, LoadError> {
+        let (d, eps, name) = (self.n_embd, self.eps, |what: &str| format!("blk.{il}.{what}"));
         let needed = ["nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight", "attn_norm.weight"];
         let missing: Vec<String> = needed.iter().map(|what| name(what)).filter(|n| !loader.has(n)).collect();
         if !missing.is_empty() {
-            return Ok(NextNHead::Missing(missing));
+            return Ok(Err(missing));
         }
-        loader.need(&name("nextn.eh_proj.weight"), &[2 * d, d])?;
-        loader.need(&name("nextn.enorm.weight"), &[d])?;
-        loader.need(&name("nextn.hnorm.weight"), &[d])?;
-        loader.find(&name("nextn.shared_head_norm.weight"), &[d])?;
-        loader.find(&name("nextn.embed_tokens.weight"), &[d, n_vocab])?;
-        loader.find(&name("nextn.shared_head_head.weight"), &[d, n_vocab])?;
-        match self.layer(loader, il, false) {
-            Ok(_) => Ok(NextNHead::Bound),
-            Err(LoadError::Missing(tensor)) => Ok(NextNHead::Missing(vec![tensor])),
-            Err(error) => Err(error),
-        }
+        let layer = match self.layer(loader, il, false) {
+            Ok(layer) => layer,
+            Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
+            Err(error) => return Err(error),
+        };
+        let norm = name("nextn.shared_head_norm.weight");
+        let norm = if loader.has(&norm) { Some(RmsNorm::open(loader, &norm, d, eps)?) } else { None };
+        Ok(Ok(NextN {
+            embed: loader.find(&name("nextn.embed_tokens.weight"), &[d, n_vocab])?.unwrap_or(trunk_embed),
+            embed_norm: RmsNorm::open(loader, &name("nextn.enorm.weight"), d, eps)?,
+            hidden_norm: RmsNorm::open(loader, &name("nextn.hnorm.weight"), d, eps)?,
+            project: Linear::open(loader, &name("nextn.eh_proj"), 2 * d, d)?,
+            layer,
+            norm,
+            head: Linear::find(loader, &name("nextn.shared_head_head"), d, n_vocab)?,
+        }))
     }
 }
 
@@ -272,8 +304,12 @@ enum Qkv {
 }
 
 impl GatedAttention {
+    fn state(&self) -> Kv {
+        Kv { n_head_kv: self.n_head_kv, d_k: self.d_head, d_v: self.d_head }
+    }
+
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_head * n_head, n_tokens]` before the output matrix.
-    fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+    fn forward<'g>(&self, g: &Graph<'g>, cells: &Cells<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
         let d = self.d_head;
         let n_tokens = x.ne()[1];
         let (n_q, n_k) = (2 * d * self.n_head, d * self.n_head_kv);
@@ -297,10 +333,10 @@ impl GatedAttention {
         };
         let gate = g.cont(half(d * size)); // [d, n_head, n_tokens]
         let gate = g.reshape(gate, [(d * self.n_head) as i64, n_tokens]);
-        let rope = |x| g.rope(x, step.positions, None, &self.rope);
+        let rope = |x| g.rope(x, cells.positions, None, &self.rope);
         let q = rope(self.q_norm.forward(g, half(0))); // [d, n_head, n_tokens]
         let k = rope(self.k_norm.forward(g, split_heads(g, k, d))); // [d, n_head_kv, n_tokens]
-        let o = attend(g, step, il, (q, k, split_heads(g, v, d)), self.scale);
+        let o = attend(g, cells, il, (q, k, split_heads(g, v, d)), self.scale);
         g.mul(o, g.sigmoid(gate))
     }
 }
@@ -308,7 +344,7 @@ impl GatedAttention {
 impl Architecture for Qwen35 {
     fn state(&self) -> StateLayout {
         let layer = |layer: &Layer| match &layer.mixer {
-            Mixer::Attention(a) => LayerState::Kv(Kv { n_head_kv: a.n_head_kv, d_k: a.d_head, d_v: a.d_head }),
+            Mixer::Attention(a) => LayerState::Kv(a.state()),
             Mixer::DeltaNet(_, state) => LayerState::Recurrent(*state),
         };
         StateLayout { layers: self.layers.iter().map(layer).collect() }
@@ -321,21 +357,69 @@ impl Architecture for Qwen35 {
             let y = layer.norm.forward(g, x);
             let crop = |x: Tensor<'g>| if il + 1 == self.layers.len() { step.crop(g, x) } else { x };
             let mixed = match &layer.mixer {
-                Mixer::Attention(a) => a.out.forward(g, crop(a.forward(g, step, il, y))),
+                Mixer::Attention(a) => a.out.forward(g, crop(a.forward(g, &step.cells, il, y))),
                 Mixer::DeltaNet(net, _) => crop(net.forward(g, step, il, y)),
             };
             x = g.add(crop(x), mixed);
-            let y = layer.post_norm.forward(g, x);
-            let y = match &layer.ffn {
-                Ffn::Dense(ffn) => ffn.forward(g, y),
-                Ffn::Moe(ffn) => ffn.forward(g, y),
-            };
-            x = g.add(x, y);
+            x = layer.feed_forward(g, x);
         }
         step.finish(g, self.norm.forward(g, x), &self.head);
     }
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {
         super::max_nodes(self.layers.len(), self.n_expert_used, segments)
+    }
+
+    fn head_state(&self) -> Option<LayerState> {
+        let Mixer::Attention(a) = &self.nextn.as_ref()?.layer.mixer else { return None };
+        Some(LayerState::Kv(a.state()))
+    }
+
+    fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
+        let Some(nextn) = &self.nextn else { return };
+        let norm = nextn.norm.as_ref().unwrap_or(&self.norm);
+        let head = nextn.head.as_ref().unwrap_or(&self.head);
+        let entry = |cells: &Cells<'_, 'g>, tokens: Tensor<'g>, hidden: Tensor<'g>| {
+            norm.forward(g, nextn.forward(g, cells, tokens, hidden)) // [n_embd, n_entries]
+        };
+        let h = entry(&step.cells, step.tokens, step.hidden);
+        let Some(last) = step.last else { return };
+        let mut h = g.get_rows(h, last); // [n_embd, n_seqs]
+        for i in 0..step.depth() {
+            let logits = match step.n_head_rows {
+                Some(n) => head.forward_first(g, h, n),
+                None => head.forward(g, h),
+            };
+            let ids = step.pick(g, i, h, logits);
+            if let Some(cells) = step.chain.get(i) {
+                h = entry(cells, ids, h);
+            }
+        }
+    }
+}
+
+impl Layer {
+    /// `x: [n_embd, n_tokens]`, the residual stream; gives the same with the feed-forward added.
+    fn feed_forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let y = self.post_norm.forward(g, x);
+        let y = match &self.ffn {
+            Ffn::Dense(ffn) => ffn.forward(g, y),
+            Ffn::Moe(ffn) => ffn.forward(g, y),
+        };
+        g.add(x, y)
+    }
+}
+
+impl NextN {
+    /// One entry a row: `tokens: [n_entries]`, `hidden: [n_embd, n_entries]`, after the trunk's final norm or the head's
+    /// own; gives the head's stream before its norm, `[n_embd, n_entries]`. Its cells are layer 0 of the head's memory.
+    fn forward<'g>(&self, g: &Graph<'g>, cells: &Cells<'_, 'g>, tokens: Tensor<'g>, hidden: Tensor<'g>) -> Tensor<'g> {
+        let e = self.embed_norm.forward(g, g.get_rows(g.weight(self.embed), tokens)); // [n_embd, n_entries]
+        let h = self.hidden_norm.forward(g, hidden);
+        let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
+        let y = self.layer.norm.forward(g, x);
+        let Mixer::Attention(a) = &self.layer.mixer else { return x };
+        let x = g.add(x, a.out.forward(g, a.forward(g, cells, 0, y)));
+        self.layer.feed_forward(g, x)
     }
 }

@@ -5,7 +5,7 @@ use ggml::{Graph, Tensor};
 use memory::Segment;
 
 use super::join;
-use crate::step::Step;
+use crate::step::Cells;
 
 /// `x: [d * n_head, n_tokens]` as `[d, n_head, n_tokens]`.
 pub(crate) fn split_heads<'g>(g: &Graph<'g>, x: Tensor<'g>, d: usize) -> Tensor<'g> {
@@ -17,24 +17,24 @@ pub(crate) fn split_heads<'g>(g: &Graph<'g>, x: Tensor<'g>, d: usize) -> Tensor<
 /// `k: [d_k, n_head_kv, n_tokens]`, `v: [d_v, n_head_kv, n_tokens]`, contiguous; gives `[d_v * n_head, n_tokens]`.
 pub(crate) fn attend<'g>(
     g: &Graph<'g>,
-    step: &Step<'_, 'g>,
+    cells: &Cells<'_, 'g>,
     il: usize,
     (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     scale: f32,
 ) -> Tensor<'g> {
     let n_tokens = k.ne()[2];
     let flat = |x: Tensor<'g>| g.reshape(x, [x.ne()[0] * x.ne()[1], n_tokens]); // was [d, n_head_kv, n_tokens]
-    step.view.store_kv(g, il, (flat(k), flat(v)), step.kv_rows, step.v_elements);
+    cells.view.store_kv(g, il, (flat(k), flat(v)), cells.kv_rows, cells.v_elements);
 
-    let segments = step.view.segments().iter().zip(&step.masks);
+    let segments = cells.view.segments().iter().zip(&cells.masks);
     let parts = segments.map(|(s, &mask)| {
         let [d_k, n_head, ..] = q.ne();
         let nb = q.nb();
         let ne = [d_k, n_head, s.n_rows as i64, s.n_seqs as i64];
         let q = g.view(q, ne, [nb[1], nb[2], nb[2] * s.n_rows], nb[2] * s.first_row);
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
-        let (Some(k), Some(v)) = (step.view.k(g, il, s), step.view.v(g, il, s)) else { return q };
-        if step.view.v_transposed() {
+        let (Some(k), Some(v)) = (cells.view.k(g, il, s), cells.view.v(g, il, s)) else { return q };
+        if cells.view.v_transposed() {
             folded(g, s, (q, k, v), mask, scale)
         } else {
             fused(g, s, (q, k, v), mask, scale)

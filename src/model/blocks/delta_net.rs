@@ -98,7 +98,7 @@ impl DeltaNet {
         let alpha = g.add(self.alpha.forward(g, x), vector(g, self.dt_bias));
         let decay = g.mul(g.softplus(alpha), vector(g, self.a)); // [n_v_heads, n_tokens], at most 0
 
-        let parts = step.view.segments().iter().map(|seg| self.recur(g, step, il, seg, (qkv, decay, beta)));
+        let parts = step.cells.view.segments().iter().map(|seg| self.recur(g, step, il, seg, (qkv, decay, beta)));
         let o = join(g, parts).unwrap_or(z); // [d_value, n_tokens]
         let o = g.reshape(o, [s, n_heads, n_tokens]);
         let z = g.reshape(z, [s, n_heads, n_tokens]);
@@ -121,13 +121,13 @@ impl DeltaNet {
         let nb = qkv.nb()[1];
         let ne = [n_channels as i64, n_rows, n_seqs, 1];
         let rows = g.view(qkv, ne, [nb, nb * seg.n_rows, nb * seg.n_tokens()], nb * seg.first_row);
-        let Some(past) = step.view.conv(g, il, seg) else { return qkv }; // [n_taps - 1, n_channels, n_seqs]
+        let Some(past) = step.cells.view.conv(g, il, seg) else { return qkv }; // [n_taps - 1, n_channels, n_seqs]
         let window = g.concat(past, g.transpose(rows), 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
         for back in 0..seg.n_snapshots {
             let nb = window.nb();
             let ne = [self.sizes.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
             let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
-            step.view.store_conv(g, il, seg, back, last);
+            step.cells.view.store_conv(g, il, seg, back, last);
         }
         let c = g.silu(g.ssm_conv(window, vector(g, self.conv))); // [n_channels, n_rows, n_seqs]
 
@@ -145,7 +145,7 @@ impl DeltaNet {
             let ne = [1, n_v, n_rows, n_seqs];
             g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
         };
-        let Some(state) = step.view.delta(g, il, seg) else { return qkv };
+        let Some(state) = step.cells.view.delta(g, il, seg) else { return qkv };
         let n_snapshots = seg.n_snapshots as i64;
         let out = g.gated_delta_net(q, k, v, gate(decay), gate(beta), state, n_snapshots);
 
@@ -156,7 +156,7 @@ impl DeltaNet {
         let ne = [n_state as i64, n_seqs, n_snapshots, 1];
         let strides = [n_state * size, n_state * size * seg.n_seqs, n_state * size * seg.n_seqs * seg.n_snapshots];
         let states = g.view(out, ne, strides, n_tokens * row);
-        step.view.store_delta(g, il, seg, states);
+        step.cells.view.store_delta(g, il, seg, states);
         g.view(out, [d_value as i64, n_tokens as i64, 1, 1], [row, row * n_tokens, row * n_tokens], 0)
     }
 }

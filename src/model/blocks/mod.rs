@@ -49,6 +49,14 @@ impl Linear {
         Self { weight: embedding, scale: None }
     }
 
+    /// The first `n` rows of the result only: `x: [n_in, ..]` gives `[n, ..]`, from a window on the matrix.
+    pub(crate) fn forward_first<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, n: usize) -> Tensor<'g> {
+        let w = g.weight(self.weight);
+        let ([n_in, ..], nb) = (w.ne(), w.nb());
+        let y = g.mul_mat(g.view(w, [n_in, n as i64, 1, 1], [nb[1], nb[2], nb[3]], 0), x);
+        self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)))
+    }
+
     /// `x: [n_in, ..]` gives `[n_out, ..]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         let y = g.mul_mat(g.weight(self.weight), x);

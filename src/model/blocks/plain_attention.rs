@@ -101,7 +101,7 @@ impl PlainAttention {
         x: Tensor<'g>,
     ) -> Tensor<'g> {
         let factors = self.factors.map(|f| vector(g, f));
-        let rope = |x| g.rope(x, step.positions, factors, &self.sizes.rope);
+        let rope = |x| g.rope(x, step.cells.positions, factors, &self.sizes.rope);
         let q = split_heads(g, self.q.forward(g, x), self.sizes.d_k); // [d_k, n_head, n_tokens]
         let k = split_heads(g, self.k.forward(g, x), self.sizes.d_k); // [d_k, n_head_kv, n_tokens]
         let v = split_heads(g, self.v.forward(g, x), self.sizes.d_v); // [d_v, n_head_kv, n_tokens]
@@ -109,7 +109,7 @@ impl PlainAttention {
             Some((q_norm, k_norm)) => (q_norm.forward(g, q), k_norm.forward(g, k)),
             None => (q, k),
         };
-        let o = attend(g, step, il, (rope(q), rope(k), v), self.sizes.scale);
+        let o = attend(g, &step.cells, il, (rope(q), rope(k), v), self.sizes.scale);
         self.out.forward(g, if last { step.crop(g, o) } else { o })
     }
 }

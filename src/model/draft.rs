@@ -1,0 +1,69 @@
+//! The graph of a draft: catch-up of the head's cells with true hidden rows, then a chain of guesses, each fed the one
+//! before. One launch; only the ids of the guesses come back.
+//!
+//! Entry `i` of the head is (token `i + 1`, hidden row `i` of the trunk after its final norm): the convention of training
+//! (the head's first entry is the second token with the first hidden row).
+
+use ggml::{Dtype, Graph, Name, Tensor};
+use memory::StepView;
+
+use crate::step::Cells;
+
+/// What a draft graph reads: the head's cells, the entries to catch up with, and the rows of the chain.
+pub(crate) struct DraftStep<'s, 'g> {
+    /// Where the entries stand.
+    pub(crate) cells: Cells<'s, 'g>,
+    /// The token of each entry: i32 `[n_entries]`.
+    pub(crate) tokens: Tensor<'g>,
+    /// The hidden row of each entry: F32 `[n_embd, n_entries]`.
+    pub(crate) hidden: Tensor<'g>,
+    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted.
+    pub(crate) last: Option<Tensor<'g>>,
+    /// Where the rows of each further guess stand, one row for each sequence.
+    pub(crate) chain: Vec<Cells<'s, 'g>>,
+    /// Rows of the head that guesses are made of; the whole vocabulary if `None`.
+    pub(crate) n_head_rows: Option<usize>,
+    /// Logits and hidden rows of the guesses are wanted too.
+    pub(crate) verbose: bool,
+}
+
+impl<'s, 'g> DraftStep<'s, 'g> {
+    /// Declares the inputs. `chain`: the views of the second guess and those after it; `n_seqs` is 0 when nothing is
+    /// drafted.
+    pub(crate) fn declare(
+        g: &Graph<'g>,
+        view: StepView<'s>,
+        chain: &[StepView<'s>],
+        n_seqs: usize,
+        n_embd: usize,
+    ) -> Self {
+        let n_entries = view.n_tokens() as i64;
+        let cells = Cells::declare(g, view, 0);
+        Self {
+            tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
+            hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
+            last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
+            chain: chain.iter().enumerate().map(|(i, &view)| Cells::declare(g, view, i as u32 + 1)).collect(),
+            cells,
+            n_head_rows: None,
+            verbose: false,
+        }
+    }
+
+    /// Guesses of the chain, the first included; 0 when nothing is drafted.
+    pub(crate) fn depth(&self) -> usize {
+        if self.last.is_some() { self.chain.len() + 1 } else { 0 }
+    }
+
+    /// Picks a token for each sequence from `logits: [n_rows, n_seqs]`; gives i32 `[n_seqs]` and puts it out as the
+    /// `i`-th guess. `h` is the hidden row behind it.
+    pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, logits: Tensor<'g>) -> Tensor<'g> {
+        let ids = g.argmax(logits);
+        g.output(Name("draft", i as u32), ids);
+        if self.verbose {
+            g.output(Name("draft_logits", i as u32), logits);
+            g.output(Name("draft_hidden", i as u32), h);
+        }
+        ids
+    }
+}
