@@ -1,16 +1,25 @@
 //! A greedy continuation through the engine.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use engine::sample::SamplingParams;
-use engine::{Engine, Event, GenerateRequest, RequestOptions};
+use engine::{Engine, Event, GenerateRequest, Proposer, RequestOptions};
 use serde_json::json;
+use speculate::{NextN, NextNConfig};
 
 use super::setup::{Input, Setup};
 
-pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize) -> anyhow::Result<()> {
+pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize, depth: usize) -> anyhow::Result<()> {
     let ids = input.ids()?;
     let model = setup.open()?;
-    let handle = Engine::spawn(model, setup.engine(ids.len() + n_tokens))?;
+    let config = setup.engine(ids.len() + n_tokens);
+    let proposer = if depth > 0 {
+        let head = NextN::new(&model, &config, NextNConfig { depth, n_head_rows: None })?;
+        let head = head.context("the model has no NextN head")?;
+        Some(Box::new(head) as Box<dyn Proposer>)
+    } else {
+        None
+    };
+    let handle = Engine::spawn_with(model, config, proposer)?;
     let options = RequestOptions {
         max_tokens: Some(n_tokens),
         sampling: SamplingParams::greedy(),

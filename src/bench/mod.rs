@@ -50,6 +50,9 @@ enum Command {
         /// Tokens to generate; end-of-generation tokens are ignored
         #[arg(short = 'n', long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
         n_tokens: u32,
+        /// Tokens to draft in each cycle with the model's NextN head, over its whole vocabulary; 0 does not speculate
+        #[arg(long, default_value_t = 0, value_name = "D")]
+        draft: u8,
     },
     /// Print the token ids of a text as one JSON array
     Tokenize {
@@ -96,7 +99,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Logits { setup, input, draft, full, hidden } => {
             logits::run(&setup, &input, draft.into(), full, hidden)
         }
-        Command::Generate { setup, input, n_tokens } => generate::run(&setup, &input, n_tokens as usize),
+        Command::Generate { setup, input, n_tokens, draft } => {
+            generate::run(&setup, &input, n_tokens as usize, draft.into())
+        }
         Command::Tokenize { model, text_file } => words::tokenize(model.as_deref(), &text_file),
         Command::Render { model, chat_file } => words::render(model.as_deref(), &chat_file),
         Command::Perplexity { setup, file, ctx_size, json } => perplexity::run(&setup, &file, ctx_size as usize, json),

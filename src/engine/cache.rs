@@ -15,9 +15,17 @@ pub(crate) struct CachedSlot {
     pub(crate) slot: Slot,
     /// The tokens behind the state, in order.
     pub(crate) tokens: Vec<TokenId>,
-    checkpoints: Vec<Checkpoint>,
+    checkpoints: Vec<Kept>,
+    /// The hidden row of the last token, as far as it is known.
+    hidden: Vec<f32>,
     busy: bool,
     last_used: u64,
+}
+
+/// A checkpoint with the hidden row of the token before it, which the NextN head goes on from.
+struct Kept {
+    state: Checkpoint,
+    hidden: Vec<f32>,
 }
 
 /// All slots of a memory.
@@ -34,7 +42,8 @@ impl SlotCache {
     pub(crate) fn new(memory: &mut Memory, checkpoint_bytes: usize) -> Result<Self, memory::Error> {
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
-            slots.push(CachedSlot { slot, tokens: Vec::new(), checkpoints: Vec::new(), busy: false, last_used: 0 });
+            let (tokens, checkpoints, hidden) = (Vec::new(), Vec::new(), Vec::new());
+            slots.push(CachedSlot { slot, tokens, checkpoints, hidden, busy: false, last_used: 0 });
         }
         let budget = checkpoint_bytes / slots.len().max(1);
         Ok(Self { slots, recurrent: memory.layout().is_recurrent(), budget, clock: 0 })
@@ -77,7 +86,7 @@ impl SlotCache {
         if !self.recurrent || most == s.tokens.len() {
             return most;
         }
-        s.checkpoints.iter().map(Checkpoint::position).filter(|&p| p <= most).max().unwrap_or(0)
+        s.checkpoints.iter().map(|c| c.state.position()).filter(|&p| p <= most).max().unwrap_or(0)
     }
 
     /// The state of `index` now holds these tokens more.
@@ -86,10 +95,15 @@ impl SlotCache {
     }
 
     /// Keeps a checkpoint of the state as it is, within the budget; the oldest but the first makes room.
-    pub(crate) fn checkpoint(&mut self, memory: &Memory, index: usize) -> Result<(), memory::Error> {
+    pub(crate) fn checkpoint(
+        &mut self,
+        memory: &Memory,
+        index: usize,
+        hidden: Option<&[f32]>,
+    ) -> Result<(), memory::Error> {
         let s = &mut self.slots[index];
         let position = s.tokens.len();
-        if !self.recurrent || position == 0 || s.checkpoints.iter().any(|c| c.position() == position) {
+        if !self.recurrent || position == 0 || s.checkpoints.iter().any(|c| c.state.position() == position) {
             return Ok(());
         }
         let checkpoint = memory.checkpoint(&s.slot)?;
@@ -102,13 +116,22 @@ impl SlotCache {
             let oldest = usize::from(s.checkpoints.len() > 1);
             s.checkpoints.remove(oldest);
         }
-        s.checkpoints.push(checkpoint);
+        s.checkpoints.push(Kept { state: checkpoint, hidden: hidden.unwrap_or_default().to_vec() });
         Ok(())
     }
 
-    /// Gives the slot back; its state stays for later requests.
-    pub(crate) fn release(&mut self, index: usize) {
-        self.slots[index].busy = false;
+    /// Gives the slot back; its state stays for later requests, with the hidden row of its last token.
+    pub(crate) fn release(&mut self, index: usize, hidden: Option<&[f32]>) {
+        let s = &mut self.slots[index];
+        s.busy = false;
+        s.hidden.clear();
+        s.hidden.extend_from_slice(hidden.unwrap_or_default());
+    }
+
+    /// The hidden row of the last token of a slot that was just taken; `None` when it is not known.
+    pub(crate) fn hidden(&self, index: usize) -> Option<&[f32]> {
+        let hidden = &self.slots[index].hidden;
+        (!hidden.is_empty()).then_some(hidden)
     }
 
     /// The state of `index` is not to be used any more.
@@ -122,13 +145,20 @@ impl SlotCache {
 fn rewind(memory: &mut Memory, s: &mut CachedSlot, n: usize, recurrent: bool) -> Result<(), memory::Error> {
     if n == 0 {
         memory.reset(&s.slot)?;
+        s.hidden.clear();
     } else if n < s.tokens.len() {
-        match s.checkpoints.iter().find(|c| c.position() == n) {
-            Some(checkpoint) if recurrent => memory.restore(&s.slot, checkpoint)?,
-            _ => memory.truncate(&s.slot, n)?,
+        match s.checkpoints.iter().find(|c| c.state.position() == n) {
+            Some(kept) if recurrent => {
+                memory.restore(&s.slot, &kept.state)?;
+                s.hidden.clone_from(&kept.hidden);
+            }
+            _ => {
+                memory.truncate(&s.slot, n)?;
+                s.hidden.clear();
+            }
         }
     }
     s.tokens.truncate(n);
-    s.checkpoints.retain(|c| c.position() <= n);
+    s.checkpoints.retain(|c| c.state.position() <= n);
     Ok(())
 }

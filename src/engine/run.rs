@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use memory::Memory;
+use memory::{Memory, MemoryConfig};
 use model::{Model, Pass, PassOutput, Rows, RunError, Runner};
 use text::TokenId;
 
 use crate::cache::SlotCache;
 use crate::config::{EngineConfig, EngineError};
 use crate::handle::{Command, EngineHandle, Submission};
+use crate::proposer::{Ask, Observed, Proposer};
 use crate::request::Limits;
 use crate::schedule::{Part, schedule};
 use crate::sequence::Sequence;
@@ -47,11 +48,24 @@ pub struct EngineStats {
 pub struct Engine;
 
 impl Engine {
-    /// Makes state and compute buffers for `model` and starts the thread that owns them.
+    /// Makes state and compute buffers for `model` and starts the thread that owns them. Every token takes a pass.
     ///
     /// # Errors
     /// [`EngineError`]: settings that make no engine, or no room.
     pub fn spawn(model: Arc<Model>, config: EngineConfig) -> Result<EngineHandle, EngineError> {
+        Self::spawn_with(model, config, None)
+    }
+
+    /// As [`Engine::spawn`], with `proposer` drafting tokens that one pass judges together.
+    ///
+    /// # Errors
+    /// As [`Engine::spawn`].
+    pub fn spawn_with(
+        model: Arc<Model>,
+        config: EngineConfig,
+        proposer: Option<Box<dyn Proposer>>,
+    ) -> Result<EngineHandle, EngineError> {
+        let depth = proposer.as_ref().map_or(0, |p| p.max_depth());
         if config.n_sequences == 0 || config.n_batch == 0 || config.n_batch_shared == 0 {
             return Err(EngineError::Config("an engine needs at least one sequence and one row a pass".into()));
         }
@@ -59,9 +73,16 @@ impl Engine {
             let what = format!("{} sequences do not fit into passes of {} rows", config.n_sequences, config.n_batch);
             return Err(EngineError::Config(what));
         }
-        let mut memory = model.memory(config.memory(&model))?;
+        if (depth + 1).saturating_mul(config.n_sequences) > config.n_batch {
+            let what = format!(
+                "drafts of {depth} tokens for {} sequences do not fit into passes of {} rows",
+                config.n_sequences, config.n_batch
+            );
+            return Err(EngineError::Config(what));
+        }
+        let mut memory = model.memory(MemoryConfig { n_snapshots: depth + 1, ..config.memory(&model) })?;
         let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
-        reserve(&mut runner, &mut memory, &config)?;
+        reserve(&mut runner, &mut memory, &config, proposer.is_some())?;
         let cache = SlotCache::new(&mut memory, config.checkpoint_bytes)?;
         let n_ctx = config.n_ctx.unwrap_or(memory.config().n_ctx).min(memory.config().n_ctx);
         let limits = Limits { n_ctx, n_vocab: model.hparams().n_vocab };
@@ -79,12 +100,14 @@ impl Engine {
             config,
             memory,
             runner,
+            proposer,
             cache,
             commands,
             n_waiting,
             waiting: VecDeque::new(),
             sequences: Vec::new(),
             output: PassOutput::default(),
+            step_tokens: Vec::new(),
             stats: EngineStats::default(),
             turn: 0,
             open: true,
@@ -95,11 +118,11 @@ impl Engine {
 }
 
 /// Makes room for the largest pass: a full prompt piece at the end of the context.
-fn reserve(runner: &mut Runner, memory: &mut Memory, config: &EngineConfig) -> Result<(), EngineError> {
+fn reserve(runner: &mut Runner, memory: &mut Memory, config: &EngineConfig, hidden: bool) -> Result<(), EngineError> {
     let Some(slot) = memory.acquire()? else { return Ok(()) };
     let n_rows = config.n_batch.min(memory.config().n_ctx);
     let widest = memory.begin(&[(&slot, n_rows)], 1)?;
-    runner.reserve(widest.view().over_whole_context().view(), 1, false)?;
+    runner.reserve(widest.view().over_whole_context().view(), 1, hidden)?;
     drop(widest);
     memory.release(slot);
     Ok(())
@@ -110,12 +133,15 @@ struct State {
     config: EngineConfig,
     memory: Memory,
     runner: Runner,
+    proposer: Option<Box<dyn Proposer>>,
     cache: SlotCache,
     commands: mpsc::Receiver<Command>,
     n_waiting: Arc<AtomicUsize>,
     waiting: VecDeque<Submission>,
     sequences: Vec<Sequence>,
     output: PassOutput,
+    /// The tokens of the last step's rows.
+    step_tokens: Vec<TokenId>,
     stats: EngineStats,
     /// Counts steps with a prompt piece, so that prompts take turns.
     turn: usize,
@@ -128,6 +154,7 @@ impl State {
         while self.open || !self.sequences.is_empty() || !self.waiting.is_empty() {
             self.take_commands();
             self.admit();
+            self.propose();
             let parts = schedule(&self.sequences, self.turn, self.config.n_batch, self.config.n_batch_shared);
             if !parts.is_empty() {
                 self.step(parts);
@@ -194,6 +221,7 @@ impl State {
             let request = &submission.request;
             match self.cache.take(&mut self.memory, request.prompt(), request.options().cache) {
                 Ok(Some((slot, n_cached))) => {
+                    self.begin(slot, n_cached);
                     let checkpoints = due_checkpoints(request, n_cached);
                     self.sequences.push(Sequence::new(submission, slot, n_cached, checkpoints));
                 }
@@ -213,7 +241,7 @@ impl State {
             self.turn += 1;
         }
         match self.compute(&parts) {
-            Ok(()) => self.after(&parts),
+            Ok(kept) => self.after(&parts, &kept),
             Err(error) => {
                 tracing::error!(%error, "a step was not computed");
                 for part in &parts {
@@ -230,56 +258,130 @@ impl State {
         self.stats.step += start.elapsed();
     }
 
-    /// One pass over the parts' rows; keeps all of them.
-    fn compute(&mut self, parts: &[Part]) -> Result<(), RunError> {
+    /// Tells the proposer that a slot was taken up at its first `n_cached` tokens.
+    fn begin(&mut self, slot: usize, n_cached: usize) {
+        let Some(proposer) = &mut self.proposer else { return };
+        if let Err(error) = proposer.begin(slot, n_cached, self.cache.hidden(slot)) {
+            self.stop_drafting(&error);
+        }
+    }
+
+    /// Drafts for answers that are running and have none.
+    fn propose(&mut self) {
+        let Some(proposer) = &mut self.proposer else { return };
+        let running = |s: &Sequence| !s.finished && !s.is_prefill() && !s.is_blocked() && !s.is_cancelled();
+        let depth = proposer.max_depth();
+        let mut asks: Vec<(Ask, usize)> = Vec::new();
+        for (i, s) in self.sequences.iter().enumerate() {
+            let max = s.max_draft().min(depth);
+            if running(s) && s.draft.is_empty() && max > 0 {
+                asks.push((Ask { slot: s.slot, max }, i));
+            }
+        }
+        if asks.is_empty() {
+            return;
+        }
+        asks.sort_unstable_by_key(|(ask, _)| ask.slot);
+        let only: Vec<Ask> = asks.iter().map(|(ask, _)| *ask).collect();
+        match proposer.propose(&mut self.runner, &only) {
+            Ok(drafts) => {
+                for ((_, i), draft) in asks.iter().zip(drafts) {
+                    self.sequences[*i].draft = draft;
+                }
+            }
+            Err(error) => self.stop_drafting(&error),
+        }
+    }
+
+    /// Goes on without drafts: answers are the same, only slower.
+    fn stop_drafting(&mut self, error: &RunError) {
+        tracing::error!(%error, "drafting failed: going on without speculation");
+        self.proposer = None;
+    }
+
+    /// One pass over the parts' rows. Picks tokens and keeps the rows that agree with them; gives the numbers of rows
+    /// kept.
+    fn compute(&mut self, parts: &[Part]) -> Result<Vec<usize>, RunError> {
         let slots: Vec<_> =
             parts.iter().map(|p| (&self.cache.get(self.sequences[p.sequence].slot).slot, p.n_rows)).collect();
-        let txn = self.memory.begin(&slots, 1)?;
+        let n_snapshots = parts.iter().map(|p| 1 + p.n_draft).max().unwrap_or(1);
+        let txn = self.memory.begin(&slots, n_snapshots)?;
         let mut tokens: Vec<TokenId> = Vec::with_capacity(txn.n_rows());
         let mut rows = Vec::with_capacity(parts.len());
         for p in parts {
-            tokens.extend(self.sequences[p.sequence].pending.iter().take(p.n_rows));
+            let s = &self.sequences[p.sequence];
+            tokens.extend(s.pending.iter().take(p.n_rows - p.n_draft));
             if p.samples {
-                rows.push(tokens.len() - 1);
+                rows.extend(tokens.len() - 1..tokens.len() + p.n_draft);
             }
+            tokens.extend_from_slice(&s.draft);
         }
-        let pass = Pass { tokens: &tokens, rows: Rows::Some(&rows), hidden: false };
-        self.runner.run(txn.view(), &pass, &mut self.output)?;
-        let kept: Vec<usize> = parts.iter().map(|p| p.n_rows).collect();
+        let hidden = self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
+        self.runner.run(txn.view(), &Pass { tokens: &tokens, rows: Rows::Some(&rows), hidden }, &mut self.output)?;
+        let mut first = 0;
+        let mut kept = Vec::with_capacity(parts.len());
+        for p in parts {
+            let mut n_kept = p.n_rows;
+            if p.samples {
+                let s = &mut self.sequences[p.sequence];
+                let right = s.judge(|i| self.output.logits(first + i), self.model.vocab());
+                n_kept = p.n_rows - p.n_draft + right;
+                first += 1 + p.n_draft;
+            }
+            kept.push(n_kept);
+        }
         txn.commit(&kept)?;
-        Ok(())
+        self.step_tokens = tokens;
+        Ok(kept)
     }
 
-    /// Books the rows of a computed step, takes checkpoints that are due, picks tokens.
-    fn after(&mut self, parts: &[Part]) {
-        let mut n_sampled = 0;
+    /// Books the rows that a step kept, tells the proposer, takes checkpoints that are due.
+    fn after(&mut self, parts: &[Part], kept: &[usize]) {
+        let mut first = 0;
+        let mut observed = Vec::with_capacity(parts.len());
+        let n_embd = self.model.hparams().n_embd;
+        for (part, &n_kept) in parts.iter().zip(kept) {
+            let s = &mut self.sequences[part.sequence];
+            let tokens = &self.step_tokens[first..first + n_kept];
+            s.pending.drain(..part.n_rows - part.n_draft);
+            self.cache.extend(s.slot, tokens);
+            if s.is_prefill() {
+                s.prompt_advanced(n_kept);
+            }
+            let hidden = if self.output.hidden.is_empty() { 0..0 } else { first * n_embd..(first + n_kept) * n_embd };
+            observed.push(Observed {
+                slot: s.slot,
+                tokens,
+                hidden: &self.output.hidden[hidden],
+                next: s.pending.front().copied().filter(|_| part.samples),
+                n_drafted: part.n_draft,
+                n_accepted: n_kept + part.n_draft - part.n_rows,
+            });
+            first += part.n_rows;
+        }
+        let failed = self.proposer.as_mut().and_then(|p| p.observe(&mut self.runner, &observed).err());
+        if let Some(error) = failed {
+            self.stop_drafting(&error);
+        }
         for part in parts {
             let s = &mut self.sequences[part.sequence];
-            let computed: Vec<TokenId> = s.pending.drain(..part.n_rows).collect();
-            self.cache.extend(s.slot, &computed);
-            if s.is_prefill() {
-                s.prompt_advanced(part.n_rows);
-                if s.checkpoints.front() == Some(&s.n_prompt_done) {
-                    s.checkpoints.pop_front();
-                    if let Err(error) = self.cache.checkpoint(&self.memory, s.slot) {
-                        tracing::warn!(%error, "no checkpoint: the next turn computes more");
-                    }
+            if s.checkpoints.front() == Some(&s.n_prompt_done) {
+                s.checkpoints.pop_front();
+                let hidden = self.proposer.as_ref().and_then(|p| p.hidden(s.slot));
+                if let Err(error) = self.cache.checkpoint(&self.memory, s.slot, hidden) {
+                    tracing::warn!(%error, "no checkpoint: the next turn computes more");
                 }
-            }
-            if part.samples {
-                s.advance(self.output.logits(n_sampled), self.model.vocab());
-                n_sampled += 1;
             }
         }
     }
 
     /// Lets go of sequences that are done or that nobody waits for.
     fn retire(&mut self) {
-        let Self { sequences, cache, .. } = self;
+        let Self { sequences, cache, proposer, .. } = self;
         sequences.retain(|s| {
             let gone = s.is_cancelled() || s.finished && !s.is_blocked();
             if gone {
-                cache.release(s.slot);
+                cache.release(s.slot, proposer.as_ref().and_then(|p| p.hidden(s.slot)));
             }
             !gone
         });

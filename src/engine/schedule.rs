@@ -8,21 +8,33 @@ use crate::sequence::Sequence;
 pub(crate) struct Part {
     /// Index among the running sequences.
     pub(crate) sequence: usize,
-    /// Rows, from the front of its pending tokens.
+    /// Rows: from the front of its pending tokens, then its draft.
     pub(crate) n_rows: usize,
-    /// The last row gives logits: prompt or answer is complete up to here.
+    /// Of those, drafted.
+    pub(crate) n_draft: usize,
+    /// The last pending token's row gives logits, and so do those of the draft: prompt or answer is complete up to here.
     pub(crate) samples: bool,
 }
 
-/// Running answers take one row each; what is left of the rows goes to one prompt, the one that has waited longest.
+/// Running answers take one row each and those of their drafts; what is left of the rows goes to one prompt, the one that has waited longest.
 /// While answers run, a prompt gets `n_shared` rows at most, so that it does not hold them up for long. A prompt's piece
 /// ends where a checkpoint is due.
 pub(crate) fn schedule(sequences: &[Sequence], turn: usize, n_batch: usize, n_shared: usize) -> Vec<Part> {
     let ready = |s: &Sequence| !s.finished && !s.is_blocked() && !s.is_cancelled();
     let answers = sequences.iter().enumerate().filter(|(_, s)| ready(s) && !s.is_prefill());
-    let mut parts: Vec<Part> =
-        answers.map(|(sequence, _)| Part { sequence, n_rows: 1, samples: true }).take(n_batch).collect();
-    let room = (n_batch - parts.len()).min(if parts.is_empty() { n_batch } else { n_shared });
+    let answers = answers.map(|(sequence, s)| {
+        let n_draft = s.draft.len();
+        Part { sequence, n_rows: 1 + n_draft, n_draft, samples: true }
+    });
+    let mut left = n_batch;
+    let mut parts: Vec<Part> = Vec::new();
+    for part in answers {
+        if part.n_rows <= left {
+            left -= part.n_rows;
+            parts.push(part);
+        }
+    }
+    let room = left.min(if parts.is_empty() { n_batch } else { n_shared });
     let prompts: Vec<usize> =
         (0..sequences.len()).filter(|&i| ready(&sequences[i]) && sequences[i].is_prefill()).collect();
     if room > 0 && !prompts.is_empty() {
@@ -30,7 +42,7 @@ pub(crate) fn schedule(sequences: &[Sequence], turn: usize, n_batch: usize, n_sh
         let s = &sequences[sequence];
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
         let n_rows = s.pending.len().min(room).min(to_checkpoint);
-        parts.push(Part { sequence, n_rows, samples: n_rows == s.pending.len() });
+        parts.push(Part { sequence, n_rows, n_draft: 0, samples: n_rows == s.pending.len() });
     }
     parts
 }

@@ -19,6 +19,8 @@ pub(crate) struct Sequence {
     pub(crate) slot: usize,
     /// Tokens of prompt and answer that the state does not hold yet: the rest of the prompt, then the last token.
     pub(crate) pending: VecDeque<TokenId>,
+    /// Guesses of the tokens after the pending ones, to be judged by the next step.
+    pub(crate) draft: Vec<TokenId>,
     /// Positions of the prompt where a checkpoint is to be taken, ascending.
     pub(crate) checkpoints: VecDeque<usize>,
     pub(crate) n_prompt_done: usize,
@@ -27,6 +29,8 @@ pub(crate) struct Sequence {
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
     timings: Timings,
+    /// For each depth, drafts that reached it and how many of them were right.
+    by_depth: Vec<(usize, usize)>,
     started: Instant,
     first_token: Option<Instant>,
     pub(crate) finished: bool,
@@ -41,6 +45,7 @@ impl Sequence {
         Self {
             slot,
             pending: request.prompt()[n_cached..].iter().copied().collect(),
+            draft: Vec::new(),
             checkpoints,
             n_prompt_done: n_cached,
             sampler,
@@ -48,6 +53,7 @@ impl Sequence {
             events,
             outbox: VecDeque::new(),
             timings,
+            by_depth: Vec::new(),
             started: Instant::now(),
             first_token: None,
             finished: false,
@@ -77,8 +83,53 @@ impl Sequence {
         self.outbox.push_back(Event::Prompt(PromptProgress { done, cached, total }));
     }
 
-    /// Picks the next token from `logits` and says whether the answer goes on.
-    pub(crate) fn advance(&mut self, logits: &[f32], vocab: &Vocab) {
+    /// Tokens that a draft may hold: the answer's last token is never drafted, since nothing would be left to pick.
+    pub(crate) fn max_draft(&self) -> usize {
+        self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1)
+    }
+
+    /// Picks tokens from the logits after the last pending token and after each token of the draft, for as long as the
+    /// picks agree with the draft. Gives the number of drafted tokens kept.
+    pub(crate) fn judge<'l>(&mut self, logits: impl Fn(usize) -> &'l [f32], vocab: &Vocab) -> usize {
+        let draft = std::mem::take(&mut self.draft);
+        let first = self.timings.generated_tokens == 0;
+        self.timings.cycles += usize::from(!first);
+        self.timings.drafted += draft.len();
+        let mut pieces = Vec::with_capacity(draft.len() + 1);
+        let mut n_kept = 0;
+        loop {
+            let (piece, end) = self.pick(logits(n_kept), vocab);
+            let token = piece.token;
+            pieces.push(piece);
+            if draft.get(n_kept) == Some(&token) && end.is_none() {
+                n_kept += 1;
+                continue;
+            }
+            // A guess is right although the answer ends with it.
+            let n_right = n_kept + usize::from(draft.get(n_kept) == Some(&token));
+            self.count_accepted(draft.len(), n_right);
+            self.outbox.push_back(Event::Tokens(pieces));
+            match end {
+                Some(reason) => self.finish(reason),
+                None => self.pending.push_back(token),
+            }
+            return n_kept;
+        }
+    }
+
+    fn count_accepted(&mut self, n_drafted: usize, n_right: usize) {
+        self.timings.accepted += n_right;
+        if self.by_depth.len() < n_drafted {
+            self.by_depth.resize(n_drafted, (0, 0));
+        }
+        for (i, (drafted, right)) in self.by_depth[..n_drafted].iter_mut().enumerate() {
+            *drafted += 1;
+            *right += usize::from(i < n_right);
+        }
+    }
+
+    /// Picks the next token and says whether the answer ends with it.
+    fn pick(&mut self, logits: &[f32], vocab: &Vocab) -> (Piece, Option<FinishReason>) {
         let token = self.sampler.sample(logits);
         self.sampler.accept(token);
         let now = Instant::now();
@@ -88,7 +139,6 @@ impl Sequence {
         });
         self.timings.generated_tokens += 1;
         self.timings.generated_ms = millis(now - first);
-        self.timings.cycles = self.timings.generated_tokens - 1;
         let options = self.request.options();
         let logprob = options.logprobs.map(|n| logprobs(logits, token, n));
 
@@ -98,21 +148,23 @@ impl Sequence {
             StopOutcome::Text(bytes) => (bytes.to_vec(), None),
             StopOutcome::Stopped { text, which } => (text.to_vec(), Some(which)),
         };
-        self.outbox.push_back(Event::Tokens(vec![Piece { token, bytes, logprob }]));
-        if ends {
-            self.finish(FinishReason::EndOfGeneration(token));
+        let end = if ends {
+            Some(FinishReason::EndOfGeneration(token))
         } else if let Some(which) = stop {
-            self.finish(FinishReason::Stop(self.request.options().stops[which].clone()));
+            Some(FinishReason::Stop(self.request.options().stops[which].clone()))
         } else if self.timings.generated_tokens >= self.request.max_tokens() {
             let by_context = self.request.limited_by_context();
-            self.finish(if by_context { FinishReason::Context } else { FinishReason::Length });
+            Some(if by_context { FinishReason::Context } else { FinishReason::Length })
         } else {
-            self.pending.push_back(token);
-        }
+            None
+        };
+        (Piece { token, bytes, logprob }, end)
     }
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
+        self.timings.acceptance_by_depth =
+            self.by_depth.iter().map(|&(drafted, right)| right as f64 / drafted.max(1) as f64).collect();
         tracing::info!(
             n_prompt = self.timings.prompt_tokens,
             n_cached = self.timings.cached_tokens,

@@ -25,8 +25,8 @@ struct Part {
 
 impl Memory {
     /// Begins a step that adds `n_rows` positions to each of the sequences, given in ascending order of their slots.
-    /// `n_snapshots` states are kept of each (newest first), as far as it has rows: one is enough unless rows may be
-    /// dropped on commit.
+    /// `n_snapshots` states are kept of each (newest first), one for each of its rows; of a sequence with more rows only
+    /// the newest. One is enough unless rows may be dropped on commit.
     ///
     /// # Errors
     /// [`Error::Slot`], [`Error::Full`], [`Error::Step`]: nothing to do, slots out of order, more snapshots than the memory
@@ -60,7 +60,7 @@ impl Memory {
             if end > self.config.n_ctx {
                 return Err(Error::Full { len: state.len, n_rows, n_ctx: self.config.n_ctx });
             }
-            let n_snapshots = n_snapshots.min(n_rows);
+            let n_snapshots = if n_rows <= n_snapshots { n_rows } else { 1 };
             let half = self.config.n_snapshots as u32;
             let write_plane = if self.config.transactional && state.plane < half { half } else { 0 };
             claimed.push(Part { index, n_rows, n_snapshots, write_plane });

@@ -1,0 +1,63 @@
+//! What drafts tokens ahead of the model, as the engine sees it.
+//! The engine asks, computes the drafts together with the next token, and keeps what the model itself would have said:
+//! whatever a proposer proposes, answers do not change.
+
+use model::{RunError, Runner};
+use text::TokenId;
+
+/// What a step kept of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// The sequence's slot.
+    pub slot: usize,
+    /// Tokens that the step added to the state.
+    pub tokens: &'a [TokenId],
+    /// Their hidden rows, `[n_embd]` each; empty unless [`Proposer::wants_hidden`].
+    pub hidden: &'a [f32],
+    /// The token picked after the last of them; `None` inside a prompt and at the end of an answer.
+    pub next: Option<TokenId>,
+    /// Drafts that the step judged.
+    pub n_drafted: usize,
+    /// Drafts that it kept.
+    pub n_accepted: usize,
+}
+
+/// A request for drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The sequence's slot.
+    pub slot: usize,
+    /// Tokens at most, at least 1.
+    pub max: usize,
+}
+
+/// Drafts tokens. One for all sequences of an engine, used by its thread only.
+pub trait Proposer: Send {
+    /// The longest draft that it makes: the state keeps as many snapshots, and one more.
+    fn max_depth(&self) -> usize;
+
+    /// True when [`Observed::hidden`] is to be filled.
+    fn wants_hidden(&self) -> bool;
+
+    /// The sequence of `slot` now stands at its first `n_tokens` tokens, of which the state and the proposer's own have
+    /// been kept; `hidden` is the last one's hidden row where it is known.
+    ///
+    /// # Errors
+    /// The proposer's own state could not be brought there.
+    fn begin(&mut self, slot: usize, n_tokens: usize, hidden: Option<&[f32]>) -> Result<(), RunError>;
+
+    /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
+    fn hidden(&self, slot: usize) -> Option<&[f32]>;
+
+    /// A step was kept.
+    ///
+    /// # Errors
+    /// The proposer could not compute what it needs; it may propose nothing for these sequences from now on.
+    fn observe(&mut self, runner: &mut Runner, observed: &[Observed<'_>]) -> Result<(), RunError>;
+
+    /// Drafts for each of `asks`, which are in ascending order of their slots; an empty draft is an answer.
+    ///
+    /// # Errors
+    /// As [`Proposer::observe`].
+    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError>;
+}

@@ -1,0 +1,7 @@
+//! Speculation: the NextN head and other sources of drafts.
+//! Owns how tokens are guessed ahead. Knows nothing of HTTP, and nothing of sampling: the engine judges every draft.
+#![forbid(unsafe_code)]
+
+mod nextn;
+
+pub use nextn::{NextN, NextNConfig};

@@ -1,0 +1,192 @@
+//! Drafts by the model's own NextN head, over the weights that the model has mapped already.
+//! Owns the head's cells and, for each sequence, the entries that they still lack.
+//!
+//! Entry `i` of a sequence is (token `i + 1`, hidden row of token `i`): with `n` tokens in the model's state there are
+//! `n - 1` entries, and the last hidden row waits for the token that follows. As soon as that is picked, its entry gives
+//! the first guess; further guesses are chained in the same graph and their cells forgotten, so that the cells always
+//! come from true hidden rows.
+
+use std::sync::Arc;
+
+use engine::{Ask, EngineConfig, Observed, Proposer};
+use memory::{Memory, MemoryConfig, Slot};
+use model::{Draft, DraftOutput, Model, RunError, Runner};
+use text::TokenId;
+
+/// Entries of one graph at most; more are computed piece by piece.
+const N_BATCH: usize = 512;
+
+/// Entries that may wait while nothing is drafted.
+const MAX_WAITING: usize = 64;
+
+/// How the head is used.
+#[derive(Clone, Copy, Debug)]
+pub struct NextNConfig {
+    /// Tokens of a draft at most.
+    pub depth: usize,
+    /// Draft from the first rows of the head only; the whole vocabulary if `None`.
+    pub n_head_rows: Option<usize>,
+}
+
+/// The head as a source of drafts.
+pub struct NextN {
+    config: NextNConfig,
+    n_embd: usize,
+    memory: Memory,
+    slots: Vec<HeadSlot>,
+    output: DraftOutput,
+}
+
+/// One sequence, as the head sees it.
+struct HeadSlot {
+    slot: Slot,
+    /// Entries that the cells lack: tokens, and the hidden row before each.
+    tokens: Vec<TokenId>,
+    hidden: Vec<f32>,
+    /// The hidden row of the last token in the model's state; empty when unknown.
+    last: Vec<f32>,
+    /// The entry of the next token is there already: it was picked in the last step.
+    ahead: bool,
+}
+
+impl NextN {
+    /// The head of `model` for the sequences of an engine made with `config`; `None` when the model has none.
+    ///
+    /// # Errors
+    /// No room for the head's cells.
+    pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
+        let of_model = engine.memory(model);
+        // The chain's cells stand past the end of the sequence.
+        let of_head = MemoryConfig { n_ctx: of_model.n_ctx + config.depth, n_snapshots: 1, ..of_model };
+        let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
+        let mut slots = Vec::new();
+        while let Some(slot) = memory.acquire()? {
+            slots.push(HeadSlot { slot, tokens: vec![], hidden: vec![], last: vec![], ahead: false });
+        }
+        let n_embd = model.hparams().n_embd;
+        Ok(Some(Self { config, n_embd, memory, slots, output: DraftOutput::default() }))
+    }
+
+    /// Computes entries of one sequence until at most `n_left` wait.
+    fn catch_up(&mut self, runner: &mut Runner, slot: usize, n_left: usize) -> Result<(), RunError> {
+        while self.slots[slot].tokens.len() > n_left {
+            let n = (self.slots[slot].tokens.len() - n_left).min(N_BATCH);
+            self.pass(runner, &[slot], n, 0)?;
+        }
+        Ok(())
+    }
+
+    /// One graph over up to `most` entries of each sequence.
+    fn pass(&mut self, runner: &mut Runner, which: &[usize], most: usize, depth: usize) -> Result<(), RunError> {
+        let n_chain = depth.saturating_sub(1);
+        let n_entries: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(most)).collect();
+        let mut tokens = Vec::new();
+        let mut hidden = Vec::new();
+        for (&i, &n) in which.iter().zip(&n_entries) {
+            tokens.extend_from_slice(&self.slots[i].tokens[..n]);
+            hidden.extend_from_slice(&self.slots[i].hidden[..n * self.n_embd]);
+        }
+        let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, n)| (&self.slots[i].slot, n + n_chain)).collect();
+        let step = self.memory.begin(&parts, 1)?;
+        let n_head_rows = self.config.n_head_rows;
+        let draft =
+            Draft { tokens: &tokens, hidden: &hidden, n_entries: &n_entries, depth, n_head_rows, verbose: false };
+        runner.draft(step.view(), &draft, &mut self.output)?;
+        step.commit(&n_entries)?;
+        for (&i, &n) in which.iter().zip(&n_entries) {
+            let s = &mut self.slots[i];
+            s.tokens.drain(..n);
+            s.hidden.drain(..n * self.n_embd);
+        }
+        Ok(())
+    }
+}
+
+impl Proposer for NextN {
+    fn max_depth(&self) -> usize {
+        self.config.depth
+    }
+
+    fn wants_hidden(&self) -> bool {
+        true
+    }
+
+    fn begin(&mut self, slot: usize, n_tokens: usize, hidden: Option<&[f32]>) -> Result<(), RunError> {
+        let n_cells = self.memory.len(&self.slots[slot].slot)?;
+        let s = &mut self.slots[slot];
+        let n_entries = n_tokens.saturating_sub(1);
+        let n_known = n_cells + s.tokens.len();
+        // Without the last hidden row, or with entries missing, the cells would not follow each other: start afresh.
+        let n_entries = if n_entries > n_known || (n_tokens > 0 && hidden.is_none()) { 0 } else { n_entries };
+        if n_entries < n_cells {
+            self.memory.truncate(&s.slot, n_entries)?;
+        }
+        let n_waiting = n_entries.saturating_sub(n_cells);
+        s.tokens.truncate(n_waiting);
+        s.hidden.truncate(n_waiting * self.n_embd);
+        s.last.clear();
+        s.last.extend_from_slice(hidden.unwrap_or_default());
+        s.ahead = false;
+        Ok(())
+    }
+
+    fn hidden(&self, slot: usize) -> Option<&[f32]> {
+        let last = &self.slots.get(slot)?.last;
+        (!last.is_empty()).then_some(last)
+    }
+
+    fn observe(&mut self, runner: &mut Runner, observed: &[Observed<'_>]) -> Result<(), RunError> {
+        let n_embd = self.n_embd;
+        for o in observed {
+            let s = &mut self.slots[o.slot];
+            for (i, &token) in o.tokens.iter().enumerate() {
+                if i == 0 && std::mem::take(&mut s.ahead) {
+                    continue;
+                }
+                let before = match i {
+                    0 => &s.last[..],
+                    i => &o.hidden[(i - 1) * n_embd..i * n_embd],
+                };
+                // The first token of all has no hidden row before it and no entry.
+                if !before.is_empty() {
+                    s.tokens.push(token);
+                    s.hidden.extend_from_slice(before);
+                }
+            }
+            let last = &o.hidden[o.hidden.len() - n_embd..];
+            s.last.clear();
+            s.last.extend_from_slice(last);
+            if let Some(next) = o.next {
+                s.tokens.push(next);
+                s.hidden.extend_from_slice(last);
+                s.ahead = true;
+            }
+        }
+        for o in observed {
+            let s = &self.slots[o.slot];
+            if s.tokens.len() > MAX_WAITING {
+                // The next token's entry stays: a draft starts from it.
+                let n_left = usize::from(s.ahead);
+                self.catch_up(runner, o.slot, n_left)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let depth = asks.iter().map(|a| a.max).max().unwrap_or(0).min(self.config.depth);
+        let ready: Vec<usize> =
+            asks.iter().map(|a| a.slot).filter(|&slot| !self.slots[slot].tokens.is_empty()).collect();
+        if ready.is_empty() || depth == 0 {
+            return Ok(vec![Vec::new(); asks.len()]);
+        }
+        self.pass(runner, &ready, N_BATCH, depth)?;
+        let drafts = asks.iter().map(|a| {
+            let Ok(i) = ready.binary_search(&a.slot) else { return Vec::new() };
+            let mut tokens = std::mem::take(&mut self.output.tokens[i]);
+            tokens.truncate(a.max);
+            tokens
+        });
+        Ok(drafts.collect())
+    }
+}
