@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use engine::sample::SamplingParams;
 use engine::{Engine, Event, GenerateRequest, Proposer, RequestOptions};
 use serde_json::json;
-use speculate::{NextN, NextNConfig};
+use speculate::{DraftVocabSize, NextN, NextNConfig};
 
 use super::setup::{Input, Setup};
 
@@ -13,7 +13,7 @@ pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize, depth: usize) -
     let model = setup.open()?;
     let config = setup.engine(ids.len() + n_tokens);
     let proposer = if depth > 0 {
-        let head = NextN::new(&model, &config, NextNConfig { depth, n_head_rows: None })?;
+        let head = NextN::new(&model, &config, NextNConfig { depth, vocab: DraftVocabSize::Full })?;
         let head = head.context("the model has no NextN head")?;
         Some(Box::new(head) as Box<dyn Proposer>)
     } else {

@@ -6,6 +6,7 @@ mod logits;
 mod npy;
 mod perplexity;
 mod setup;
+mod speculation;
 mod speed;
 mod words;
 

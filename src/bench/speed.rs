@@ -6,9 +6,11 @@ use anyhow::Context;
 use memory::{Memory, Slot};
 use model::{Model, Pass, PassOutput, Rows, Runner};
 use serde_json::{Value, json};
+use speculate::DraftVocabSize;
 use text::TokenId;
 
 use super::setup::{Setup, argmax};
+use super::speculation::{self, Drafted};
 
 /// Prompts are computed in passes of this many rows, as the engine does.
 const N_BATCH: usize = 512;
@@ -17,16 +19,25 @@ const N_BATCH: usize = 512;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    setup: Setup,
+    pub(super) setup: Setup,
     /// Prompt lengths to measure; 0 leaves them out
     #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
     n_prompt: Vec<usize>,
     /// Tokens to generate one by one; 0 leaves it out
     #[arg(short = 'n', long, default_value_t = 64)]
-    n_gen: usize,
+    pub(super) n_gen: usize,
+    /// Also measure generation with drafts of these depths by the NextN head, 0 being none, through the engine
+    #[arg(short, long, value_delimiter = ',', value_name = "D,D,...")]
+    pub(super) draft: Vec<usize>,
+    /// Words that drafts are made of: auto, full, or a number of rows
+    #[arg(long, default_value_t)]
+    pub(super) draft_vocab: DraftVocabSize,
+    /// What generation with drafts starts from; in a chat, when the model has a template
+    #[arg(long, default_value = "Tell me a story about a fox and a river.")]
+    pub(super) prompt: String,
     /// Rounds of each test, after one that does not count
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
+    pub(super) repeat: u32,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -61,10 +72,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         tests.push(test);
     }
+    drop(memory);
+    drop(runner);
+    let drafts = speculation::run(args, &model)?;
     if args.json {
-        print_json(args, &model, &tests)
+        print_json(args, &model, &tests, &drafts)
     } else {
-        print_table(args, &model, &tests)
+        print_table(args, &model, &tests, &drafts)
     }
     Ok(())
 }
@@ -127,18 +141,19 @@ impl Test {
     }
 }
 
-fn print_json(args: &Args, model: &Model, tests: &[Test]) {
+fn print_json(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) {
     let d = model.describe();
     let tests: Vec<Value> = tests.iter().map(Test::json).collect();
     let value = json!({
         "model": { "name": d.name, "architecture": d.architecture, "quantization": d.quantization, "n_bytes": d.n_bytes },
         "threads": args.setup.n_threads(),
         "tests": tests,
+        "speculation": drafts.iter().map(Drafted::json).collect::<Vec<_>>(),
     });
     println!("{value}");
 }
 
-fn print_table(args: &Args, model: &Model, tests: &[Test]) {
+fn print_table(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) {
     println!("{}, {} threads, {} rounds\n", model.describe(), args.setup.n_threads(), args.repeat);
     println!("| test | tokens/s, median | lowest | highest | ms a pass or token | outside ggml |");
     println!("|---|---|---|---|---|---|");
@@ -150,9 +165,10 @@ fn print_table(args: &Args, model: &Model, tests: &[Test]) {
         let outside = 100.0 * median(&t.outside);
         println!("| {} | {rate:.2} | {low:.2} | {high:.2} | {ms:.3} | {outside:.2} % |", t.name());
     }
+    speculation::print_table(drafts);
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

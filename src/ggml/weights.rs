@@ -227,6 +227,23 @@ impl Weights {
         Some(Dtype::from_raw(unsafe { t.0.as_ref() }.type_))
     }
 
+    /// Copies bytes out of a tensor, from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, or the range lies outside it.
+    pub fn read(&self, id: WeightId, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        let slot = |what: String| Error::Slot { kind: "weight", name: id.0.to_string(), what };
+        let t = self.raw(id).ok_or_else(|| slot("does not exist".into()))?;
+        // SAFETY: the description lives in `_contexts`.
+        let n_bytes = unsafe { sys::ggml_nbytes(t.as_ptr()) };
+        if offset.checked_add(into.len()).is_none_or(|end| end > n_bytes) {
+            return Err(slot(format!("bytes {offset}+{} lie outside its {n_bytes}", into.len())));
+        }
+        // SAFETY: the range lies within the tensor; weights are not written to.
+        unsafe { sys::ggml_backend_tensor_get(t.as_ptr(), into.as_mut_ptr().cast(), offset, into.len()) };
+        Ok(())
+    }
+
     /// The maps under the tensors.
     pub fn mappings(&self) -> &[Arc<Mapping>] {
         &self.mappings

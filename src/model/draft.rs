@@ -7,6 +7,8 @@
 use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 
+use crate::blocks::Linear;
+use crate::draft_vocab::DraftVocab;
 use crate::step::Cells;
 
 /// What a draft graph reads: the head's cells, the entries to catch up with, and the rows of the chain.
@@ -22,8 +24,8 @@ pub(crate) struct DraftStep<'s, 'g> {
     /// Where the rows of each further guess stand, one row for each sequence.
     pub(crate) chain: Vec<Cells<'s, 'g>>,
     /// Rows of the head that guesses are made of; the whole vocabulary if `None`.
-    pub(crate) n_head_rows: Option<usize>,
-    /// Logits and hidden rows of the guesses are wanted too.
+    pub(crate) vocab: Option<&'s DraftVocab>,
+    /// The logits of the guesses are wanted too.
     pub(crate) verbose: bool,
 }
 
@@ -45,7 +47,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
             chain: chain.iter().enumerate().map(|(i, &view)| Cells::declare(g, view, i as u32 + 1)).collect(),
             cells,
-            n_head_rows: None,
+            vocab: None,
             verbose: false,
         }
     }
@@ -55,14 +57,25 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         if self.last.is_some() { self.chain.len() + 1 } else { 0 }
     }
 
-    /// Picks a token for each sequence from `logits: [n_rows, n_seqs]`; gives i32 `[n_seqs]` and puts it out as the
-    /// `i`-th guess. `h` is the hidden row behind it.
-    pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, logits: Tensor<'g>) -> Tensor<'g> {
-        let ids = g.argmax(logits);
+    /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it out
+    /// as the `i`-th guess.
+    pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
+        let (ids, logits) = match self.vocab {
+            None => {
+                let logits = head.forward(g, h); // [n_vocab, n_seqs]
+                (g.argmax(logits), logits)
+            }
+            Some(vocab) => {
+                let first = head.forward_first(g, h, vocab.n_first());
+                let others = g.mul_mat(vocab.rows(g), h);
+                let logits = g.concat(first, others, 0); // [n_first + n_side, n_seqs]
+                let ids = g.get_rows(vocab.ids(g), g.argmax(logits)); // [1, n_seqs]
+                (g.reshape(ids, [h.ne()[1]]), logits)
+            }
+        };
         g.output(Name("draft", i as u32), ids);
         if self.verbose {
             g.output(Name("draft_logits", i as u32), logits);
-            g.output(Name("draft_hidden", i as u32), h);
         }
         ids
     }

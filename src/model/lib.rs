@@ -10,6 +10,7 @@ mod arch;
 mod blocks;
 mod describe;
 mod draft;
+mod draft_vocab;
 mod error;
 mod keys;
 mod load;
@@ -18,6 +19,7 @@ mod pass;
 mod step;
 
 pub use describe::Description;
+pub use draft_vocab::DraftVocab;
 pub use error::{LoadError, RunError};
 pub use load::LoadOptions;
 pub use model::{Hparams, Model, NextNHead};

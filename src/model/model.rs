@@ -127,6 +127,10 @@ impl Model {
         Memory::new(self.weights.device(), layout, config).map(Some)
     }
 
+    pub(crate) fn draft_head(&self) -> Option<ggml::WeightId> {
+        self.arch.draft_head()
+    }
+
     pub(crate) fn arch(&self) -> &dyn Architecture {
         &*self.arch
     }

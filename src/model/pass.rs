@@ -8,6 +8,7 @@ use memory::{Segment, StepView};
 use text::TokenId;
 
 use crate::draft::DraftStep;
+use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
 use crate::step::{MAX_MASKS, OutRows, Step};
@@ -59,8 +60,8 @@ impl PassOutput {
 enum Key {
     /// The trunk over these segments.
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool },
-    /// The head: catch-up segments, those of each further guess, sequences that draft, rows of the head, verbose.
-    Draft { segments: Vec<Segment>, chain: Vec<Vec<Segment>>, n_seqs: usize, n_head_rows: Option<usize>, verbose: bool },
+    /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, verbose.
+    Draft { segments: Vec<Segment>, chain: Vec<Vec<Segment>>, n_seqs: usize, n_first: Option<usize>, verbose: bool },
 }
 
 /// Computes passes of one model.
@@ -270,18 +271,17 @@ impl Runner {
         if n_drafting > 0 {
             inputs.push((Name("last", 0), Data::I32(&s.out)));
         }
-        let n_head_rows = draft.n_head_rows.filter(|&n| n < sizes.n_vocab);
         let key = Key::Draft {
             segments: caught_up.view().segments().to_vec(),
             chain: views.iter().map(|v| v.segments().to_vec()).collect(),
             n_seqs: n_drafting,
-            n_head_rows,
+            n_first: draft.vocab.map(DraftVocab::n_first),
             verbose: draft.verbose,
         };
         let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len()) + 4 * sizes.n_expert_used * (1 + n_chain);
         let build = |g: &ggml::Graph<'_>| {
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
-            arch.draft(g, &DraftStep { n_head_rows, verbose: draft.verbose, ..step });
+            arch.draft(g, &DraftStep { vocab: draft.vocab, verbose: draft.verbose, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.tokens.clear();
@@ -312,8 +312,8 @@ pub struct Draft<'a> {
     pub n_entries: &'a [usize],
     /// Tokens to draft for each sequence; 0 only brings the cells up to date.
     pub depth: usize,
-    /// Draft from the first rows of the head only; the whole vocabulary if `None`.
-    pub n_head_rows: Option<usize>,
+    /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
+    pub vocab: Option<&'a DraftVocab>,
     /// Also give the logits of every guess.
     pub verbose: bool,
 }

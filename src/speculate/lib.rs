@@ -3,5 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod nextn;
+mod vocab;
 
 pub use nextn::{NextN, NextNConfig};
+pub use vocab::DraftVocabSize;

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use engine::{Ask, EngineConfig, Observed, Proposer};
 use memory::{Memory, MemoryConfig, Slot};
-use model::{Draft, DraftOutput, Model, RunError, Runner};
+use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
+
+use crate::vocab::DraftVocabSize;
 
 /// Entries of one graph at most; more are computed piece by piece.
 const N_BATCH: usize = 512;
@@ -24,8 +26,8 @@ const MAX_WAITING: usize = 64;
 pub struct NextNConfig {
     /// Tokens of a draft at most.
     pub depth: usize,
-    /// Draft from the first rows of the head only; the whole vocabulary if `None`.
-    pub n_head_rows: Option<usize>,
+    /// Words that drafts are made of.
+    pub vocab: DraftVocabSize,
 }
 
 /// The head as a source of drafts.
@@ -34,6 +36,8 @@ pub struct NextN {
     n_embd: usize,
     memory: Memory,
     slots: Vec<HeadSlot>,
+    /// The whole vocabulary if `None`.
+    vocab: Option<DraftVocab>,
     output: DraftOutput,
 }
 
@@ -63,8 +67,9 @@ impl NextN {
         while let Some(slot) = memory.acquire()? {
             slots.push(HeadSlot { slot, tokens: vec![], hidden: vec![], last: vec![], ahead: false });
         }
+        let vocab = config.vocab.make(model)?;
         let n_embd = model.hparams().n_embd;
-        Ok(Some(Self { config, n_embd, memory, slots, output: DraftOutput::default() }))
+        Ok(Some(Self { config, n_embd, memory, slots, vocab, output: DraftOutput::default() }))
     }
 
     /// Computes entries of one sequence until at most `n_left` wait.
@@ -88,9 +93,8 @@ impl NextN {
         }
         let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, n)| (&self.slots[i].slot, n + n_chain)).collect();
         let step = self.memory.begin(&parts, 1)?;
-        let n_head_rows = self.config.n_head_rows;
-        let draft =
-            Draft { tokens: &tokens, hidden: &hidden, n_entries: &n_entries, depth, n_head_rows, verbose: false };
+        let vocab = self.vocab.as_ref();
+        let draft = Draft { tokens: &tokens, hidden: &hidden, n_entries: &n_entries, depth, vocab, verbose: false };
         runner.draft(step.view(), &draft, &mut self.output)?;
         step.commit(&n_entries)?;
         for (&i, &n) in which.iter().zip(&n_entries) {
@@ -138,6 +142,9 @@ impl Proposer for NextN {
     fn observe(&mut self, runner: &mut Runner, observed: &[Observed<'_>]) -> Result<(), RunError> {
         let n_embd = self.n_embd;
         for o in observed {
+            if let Some(vocab) = &mut self.vocab {
+                vocab.see(runner.model(), o.tokens.iter().copied().chain(o.next))?;
+            }
             let s = &mut self.slots[o.slot];
             for (i, &token) in o.tokens.iter().enumerate() {
                 if i == 0 && std::mem::take(&mut s.ahead) {

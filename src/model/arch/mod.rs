@@ -4,7 +4,7 @@ mod llama;
 mod qwen3;
 mod qwen35;
 
-use ggml::Graph;
+use ggml::{Graph, WeightId};
 use memory::{LayerState, Segment, StateLayout};
 
 use crate::draft::DraftStep;
@@ -24,6 +24,10 @@ pub(crate) trait Architecture: Send + Sync {
     fn max_nodes(&self, segments: &[Segment]) -> usize;
     /// State of the NextN head's layer; `None` without a head.
     fn head_state(&self) -> Option<LayerState> {
+        None
+    }
+    /// The matrix that the NextN head's guesses come from; `None` without a head.
+    fn draft_head(&self) -> Option<WeightId> {
         None
     }
     /// The head's draft. Never called without a head.

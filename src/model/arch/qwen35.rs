@@ -375,6 +375,10 @@ impl Architecture for Qwen35 {
         Some(LayerState::Kv(a.state()))
     }
 
+    fn draft_head(&self) -> Option<WeightId> {
+        Some(self.nextn.as_ref()?.head.as_ref().unwrap_or(&self.head).weight())
+    }
+
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
         let Some(nextn) = &self.nextn else { return };
         let norm = nextn.norm.as_ref().unwrap_or(&self.norm);
@@ -386,11 +390,7 @@ impl Architecture for Qwen35 {
         let Some(last) = step.last else { return };
         let mut h = g.get_rows(h, last); // [n_embd, n_seqs]
         for i in 0..step.depth() {
-            let logits = match step.n_head_rows {
-                Some(n) => head.forward_first(g, h, n),
-                None => head.forward(g, h),
-            };
-            let ids = step.pick(g, i, h, logits);
+            let ids = step.pick(g, i, h, head);
             if let Some(cells) = step.chain.get(i) {
                 h = entry(cells, ids, h);
             }

@@ -49,6 +49,11 @@ impl Linear {
         Self { weight: embedding, scale: None }
     }
 
+    /// The matrix itself.
+    pub(crate) fn weight(&self) -> WeightId {
+        self.weight
+    }
+
     /// The first `n` rows of the result only: `x: [n_in, ..]` gives `[n, ..]`, from a window on the matrix.
     pub(crate) fn forward_first<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, n: usize) -> Tensor<'g> {
         let w = g.weight(self.weight);

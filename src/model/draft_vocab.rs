@@ -1,0 +1,119 @@
+//! The words that a draft is made of: the first rows of the head, which are the frequent tokens of a byte-pair vocabulary,
+//! and copies of single rows further down for tokens that were seen. Verification always uses the whole head, so this
+//! changes what is drafted, never what is answered.
+
+use std::collections::HashMap;
+
+use ggml::{Graph, StateBuffer, StateId, StateSpec, Tensor};
+use text::TokenId;
+
+use crate::error::RunError;
+use crate::model::Model;
+
+/// Part of a head's vocabulary; one for each user of the head.
+#[derive(Debug)]
+pub struct DraftVocab {
+    n_first: usize,
+    n_side: usize,
+    row_bytes: usize,
+    state: StateBuffer,
+    rows: StateId,
+    ids: StateId,
+    head: ggml::WeightId,
+    /// Where each token's row lies among the copies.
+    places: HashMap<TokenId, usize>,
+    /// The token of each copy, oldest use first to go.
+    tokens: Vec<(TokenId, u64)>,
+    clock: u64,
+}
+
+impl DraftVocab {
+    /// The first `n_first` rows of the head, and room for `n_side` others.
+    ///
+    /// # Errors
+    /// [`RunError::Pass`]: no head, or not so many rows. [`RunError::Device`]: no room.
+    pub fn new(model: &Model, n_first: usize, n_side: usize) -> Result<Self, RunError> {
+        let sizes = model.hparams();
+        let refused = |what: String| RunError::Pass(what);
+        let head = model.draft_head().ok_or_else(|| refused("the model has no NextN head".into()))?;
+        if n_first == 0 || n_side == 0 || n_first > sizes.n_vocab {
+            let n = sizes.n_vocab;
+            return Err(refused(format!("a draft vocabulary of {n_first} rows and {n_side} others of a head of {n}")));
+        }
+        let weights = model.weights();
+        let dtype = weights.dtype(head).ok_or_else(|| refused("the head is not among the weights".into()))?;
+        let row_bytes = dtype.row_bytes(sizes.n_embd as i64)?;
+        let n_ids = (n_first + n_side) as i64;
+        let specs = [
+            StateSpec { name: "draft_rows".into(), dtype, ne: [sizes.n_embd as i64, n_side as i64, 1, 1] },
+            StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne: [1, n_ids, 1, 1] },
+        ];
+        let (mut state, ids) = StateBuffer::new(weights.device(), &specs)?;
+        // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
+        let mut row = vec![0; row_bytes];
+        weights.read(head, 0, &mut row)?;
+        state.write(ids[0], 0, &row.repeat(n_side))?;
+        let table: Vec<u8> =
+            (0..n_first as i32).chain(std::iter::repeat_n(0, n_side)).flat_map(i32::to_ne_bytes).collect();
+        state.write(ids[1], 0, &table)?;
+        let (rows, ids) = (ids[0], ids[1]);
+        let (places, tokens) = (HashMap::new(), Vec::with_capacity(n_side));
+        Ok(Self { n_first, n_side, row_bytes, state, rows, ids, head, places, tokens, clock: 0 })
+    }
+
+    /// Rows that a draft chooses from.
+    pub fn len(&self) -> usize {
+        self.n_first + self.tokens.len()
+    }
+
+    /// Never true: there is at least the first row.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Adds tokens that were seen; of those beyond the first rows, the one unused for longest makes room.
+    ///
+    /// # Errors
+    /// [`RunError::Device`]: a row could not be copied.
+    pub fn see(&mut self, model: &Model, seen: impl IntoIterator<Item = TokenId>) -> Result<(), RunError> {
+        for token in seen {
+            if (token.0 as usize) < self.n_first || token.0 as usize >= model.hparams().n_vocab {
+                continue;
+            }
+            self.clock += 1;
+            if let Some(&place) = self.places.get(&token) {
+                self.tokens[place].1 = self.clock;
+                continue;
+            }
+            let place = if self.tokens.len() < self.n_side {
+                self.tokens.push((token, self.clock));
+                self.tokens.len() - 1
+            } else {
+                let oldest = (0..self.n_side).min_by_key(|&i| self.tokens[i].1).unwrap_or(0);
+                self.places.remove(&self.tokens[oldest].0);
+                self.tokens[oldest] = (token, self.clock);
+                oldest
+            };
+            self.places.insert(token, place);
+            let mut row = vec![0; self.row_bytes];
+            model.weights().read(self.head, token.0 as usize * self.row_bytes, &mut row)?;
+            self.state.write(self.rows, place * self.row_bytes, &row)?;
+            self.state.write(self.ids, (self.n_first + place) * 4, &(token.0 as i32).to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn n_first(&self) -> usize {
+        self.n_first
+    }
+
+    /// The copies: `[n_embd, n_side]`.
+    pub(crate) fn rows<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
+        g.state(&self.state, self.rows)
+    }
+
+    /// The token of each row, first rows and copies: i32 `[1, n_first + n_side]`.
+    pub(crate) fn ids<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
+        g.state(&self.state, self.ids)
+    }
+}
