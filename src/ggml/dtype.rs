@@ -27,6 +27,8 @@ impl Dtype {
     pub const Q4_K: Self = Self(sys::GGML_TYPE_Q4_K);
     /// 6-bit super-blocks of 256.
     pub const Q6_K: Self = Self(sys::GGML_TYPE_Q6_K);
+    /// 8-bit super-blocks of 256 that ggml makes of activations; not found in files.
+    pub(crate) const Q8_K: Self = Self(sys::GGML_TYPE_Q8_K);
     /// 32-bit signed integer.
     pub const I32: Self = Self(sys::GGML_TYPE_I32);
     /// 64-bit signed integer.
@@ -78,6 +80,37 @@ impl Dtype {
         let whole = usize::try_from(n).ok().filter(|n| n.is_multiple_of(block));
         let bytes = whole.and_then(|n| (n / block).checked_mul(self.block_bytes()));
         bytes.ok_or(Error::Row { n, dtype: self, block })
+    }
+
+    /// True for F32, F16 and BF16.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// True when rows of this type can be multiplied with F32 rows. ggml calls a null pointer otherwise.
+    pub(crate) fn multiplies(self) -> bool {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT; the table is static.
+        let traits = unsafe { sys::ggml_get_type_traits_cpu(self.0) };
+        // SAFETY: an entry of the static table.
+        unsafe { &*traits }.vec_dot.is_some()
+    }
+
+    /// True when F32 rows can be written as this type without preparation.
+    pub(crate) fn packs(self) -> bool {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT; the table is static.
+        let traits = unsafe { sys::ggml_get_type_traits_cpu(self.0) };
+        // SAFETY: an entry of the static table.
+        let from_float = unsafe { &*traits }.from_float.is_some();
+        from_float && (self.is_float() || self.is_quantized())
+    }
+
+    /// True when rows of this type can be read as F32.
+    pub(crate) fn unpacks(self) -> bool {
+        // SAFETY: `self.0` is below GGML_TYPE_COUNT; the table is static.
+        let traits = unsafe { sys::ggml_get_type_traits(self.0) };
+        // SAFETY: an entry of the static table.
+        let to_float = unsafe { &*traits }.to_float.is_some();
+        self == Self::F32 || (to_float && (self.is_float() || self.is_quantized()))
     }
 
     pub(crate) fn raw(self) -> sys::ggml_type {

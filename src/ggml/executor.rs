@@ -291,6 +291,20 @@ fn set_input(slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
             format!("takes {wanted} bytes of {wants}, given {n_bytes} of {is}"),
         ));
     }
+    if let Some((n, op)) = slot.below {
+        let range = 0..n;
+        let outside = match data {
+            Data::I32(ids) => {
+                ids.iter().position(|&id| !range.contains(&i64::from(id))).map(|i| (i, i64::from(ids[i])))
+            }
+            Data::I64(ids) => ids.iter().position(|id| !range.contains(id)).map(|i| (i, ids[i])),
+            Data::F32(_) | Data::F16(_) => None,
+        };
+        if let Some((i, id)) = outside {
+            let what = format!("element {i} is {id}, but `{op}` takes ids from 0 to below {n}");
+            return Err(slot_error("input", slot.name, what));
+        }
+    }
     // An input that no op reads gets no memory: nothing to set then.
     if t.buffer.is_null() || t.data.is_null() {
         return Ok(0);

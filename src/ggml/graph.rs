@@ -16,6 +16,7 @@ use ggml_sys as sys;
 
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::ops::sizeable;
 use crate::state::{Inner, StateBuffer, StateId};
 use crate::weights::{WeightId, Weights};
 
@@ -48,6 +49,36 @@ impl<'g> Tensor<'g> {
     /// Elements in all dimensions.
     pub fn n_elements(self) -> i64 {
         self.ne().iter().product()
+    }
+
+    /// The tensor whose memory this one is a view of, or itself.
+    fn base(&self) -> &sys::ggml_tensor {
+        // SAFETY: ggml keeps the base of a view in the arena of the view or, for weights and states, alive with it.
+        unsafe { self.description().view_src.as_ref() }.unwrap_or_else(|| self.description())
+    }
+
+    /// True for weights and states and views of them; everything else gets its memory with the finished graph.
+    fn is_placed(self) -> bool {
+        !self.base().buffer.is_null()
+    }
+
+    /// True for weights and views of them.
+    pub(crate) fn is_weight(self) -> bool {
+        // SAFETY: the buffer is alive with the weight or state.
+        self.is_placed()
+            && unsafe { sys::ggml_backend_buffer_get_usage(self.base().buffer) }
+                == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+    }
+
+    /// True when `ne` elements laid out one after the other, from byte `offset` of this tensor on, would end within the
+    /// base. ggml asserts it for every view, whatever its strides.
+    pub(crate) fn has_room(self, ne: [i64; 4], offset: usize) -> bool {
+        let row = self.dtype().row_bytes(ne[0]).ok();
+        let n_bytes =
+            ne[1..].iter().try_fold(row.unwrap_or(usize::MAX), |n, &ne| n.checked_mul(usize::try_from(ne).ok()?));
+        let end = n_bytes.and_then(|n| n.checked_add(offset)?.checked_add(self.description().view_offs));
+        // SAFETY: the base is alive; the function only reads it.
+        end.is_some_and(|end| end <= unsafe { sys::ggml_nbytes(self.base()) })
     }
 
     fn description(&self) -> &sys::ggml_tensor {
@@ -87,6 +118,8 @@ impl fmt::Display for Name {
 pub(crate) struct Slot {
     pub(crate) name: Name,
     pub(crate) ptr: NonNull<sys::ggml_tensor>,
+    /// For inputs that hold ids: how many things there are, and the op that looks them up.
+    pub(crate) below: Option<(i64, &'static str)>,
 }
 
 /// What a finished builder hands to the executor.
@@ -94,6 +127,8 @@ pub(crate) struct Parts {
     pub(crate) inputs: Vec<Slot>,
     pub(crate) outputs: Vec<Slot>,
     pub(crate) states: Vec<Arc<Inner>>,
+    /// State tensors that were asked for, each once.
+    pub(crate) state_tensors: Vec<NonNull<sys::ggml_tensor>>,
     pub(crate) error: Option<Error>,
 }
 
@@ -130,7 +165,13 @@ impl<'g> Graph<'g> {
             max_tensors,
             n_tensors: Cell::new(1),
             layer: Cell::new(None),
-            parts: RefCell::new(Parts { inputs: vec![], outputs: vec![], states: vec![], error: None }),
+            parts: RefCell::new(Parts {
+                inputs: vec![],
+                outputs: vec![],
+                states: vec![],
+                state_tensors: vec![],
+                error: None,
+            }),
             brand: PhantomData,
         }
     }
@@ -162,9 +203,18 @@ impl<'g> Graph<'g> {
         let Some(ptr) = buffer.inner().raw(id) else {
             return self.fail("state", format!("{id:?} is not one of this buffer's tensors"));
         };
-        let states = &mut self.parts.borrow_mut().states;
-        if !states.iter().any(|s| Arc::ptr_eq(s, buffer.inner())) {
-            states.push(Arc::clone(buffer.inner()));
+        let mut parts = self.parts.borrow_mut();
+        if !parts.states.iter().any(|s| Arc::ptr_eq(s, buffer.inner())) {
+            parts.states.push(Arc::clone(buffer.inner()));
+        }
+        if !parts.state_tensors.contains(&ptr) {
+            // ggml's graph has a place for each; the executor counts on half of the tensors being nodes.
+            if parts.state_tensors.len() >= self.max_tensors / 2 {
+                let error = Error::TooManyNodes { place: self.place(), max: self.max_tensors / 2 };
+                parts.error.get_or_insert(error);
+                return self.poison;
+            }
+            parts.state_tensors.push(ptr);
         }
         Tensor { ptr, brand: PhantomData }
     }
@@ -178,6 +228,9 @@ impl<'g> Graph<'g> {
         if let Err(e) = dtype.row_bytes(ne[0]) {
             return self.fail("input", e.to_string());
         }
+        if !sizeable(dtype, ne) {
+            return self.fail("input", format!("`{name}` of {dtype} {ne:?} is too large"));
+        }
         if self.parts.borrow().inputs.iter().any(|s| s.name == name) {
             return self.fail("input", format!("`{name}` is declared twice"));
         }
@@ -189,13 +242,15 @@ impl<'g> Graph<'g> {
             // SAFETY: `t` lies in the arena.
             unsafe { sys::ggml_set_input(t.raw()) };
             self.name(t, name);
-            self.parts.borrow_mut().inputs.push(Slot { name, ptr: t.ptr });
+            self.parts.borrow_mut().inputs.push(Slot { name, ptr: t.ptr, below: None });
         }
         t
     }
 
-    /// Makes `t` part of the graph and readable after each run under `name`.
+    /// Makes `t` part of the graph and readable after each run under `name`. Weights and states are copied.
     pub fn output(&self, name: impl Into<Name>, t: Tensor<'g>) {
+        // ggml marks an output in its description, which executors share when it is a weight or a state.
+        let t = if t.is_placed() { self.cont(t) } else { t };
         if !self.ok() {
             return;
         }
@@ -204,7 +259,7 @@ impl<'g> Graph<'g> {
         unsafe { sys::ggml_set_output(t.raw()) };
         self.name(t, name);
         self.keep(t);
-        self.parts.borrow_mut().outputs.push(Slot { name, ptr: t.ptr });
+        self.parts.borrow_mut().outputs.push(Slot { name, ptr: t.ptr, below: None });
     }
 
     /// Makes `t` and all that it needs part of the graph, in this place of the order; for writes into state.
@@ -212,6 +267,15 @@ impl<'g> Graph<'g> {
         if self.ok() {
             // SAFETY: `t` and the graph lie in the arena; the graph is sized for all of its tensors.
             unsafe { sys::ggml_build_forward_expand(self.cgraph.as_ptr(), t.raw()) };
+        }
+    }
+
+    /// Has every run check the input under `ids`, if there is one, for values from 0 to below `n`.
+    pub(crate) fn bound_ids(&self, op: &'static str, ids: Tensor<'g>, n: i64) {
+        let base: *const sys::ggml_tensor = ids.base();
+        let inputs = &mut self.parts.borrow_mut().inputs;
+        if let Some(slot) = inputs.iter_mut().find(|slot| slot.ptr.as_ptr().cast_const() == base) {
+            slot.below = Some(slot.below.filter(|&(least, _)| least <= n).unwrap_or((n, op)));
         }
     }
 

@@ -10,6 +10,7 @@ use ggml_sys as sys;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::ops::sizeable;
 use crate::raw::{Buffer, Context};
 
 /// The position of a tensor in its [`StateBuffer`].
@@ -83,6 +84,7 @@ impl StateBuffer {
             }
             let row = spec.dtype.row_bytes(spec.ne[0])?;
             let n_bytes = spec.ne[1..].iter().try_fold(row, |n, &ne| n.checked_mul(usize::try_from(ne).ok()?));
+            let n_bytes = n_bytes.filter(|_| sizeable(spec.dtype, spec.ne));
             let n_bytes = n_bytes.ok_or_else(|| refused(format!("shape {:?} is too large", spec.ne)))?;
             total = total.checked_add(n_bytes).ok_or_else(|| refused("the states together are too large".into()))?;
             // SAFETY: the arena has room for all specs; four dimensions of at least 1.

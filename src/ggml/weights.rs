@@ -120,7 +120,11 @@ impl WeightsBuilder {
                 continue;
             }
             let max = here.iter().map(|&i| self.planned[i].range.len()).max().unwrap_or(0);
-            let (base, len) = (map.bytes().as_ptr(), map.bytes().len());
+            // ggml asserts that a buffer begins aligned. Files' maps do; data of the program may not, but the tensors here
+            // are aligned, so none begins before this address.
+            let skipped = map.bytes().as_ptr().align_offset(ALIGNMENT);
+            let usable = &map.bytes()[skipped.min(map.bytes().len())..];
+            let (base, len) = (usable.as_ptr(), usable.len());
             // SAFETY: the memory lives as long as `mappings`, which `Weights` drops after its buffers. It is read-only:
             // nothing writes to a buffer marked as weights.
             let buffer =
@@ -133,7 +137,7 @@ impl WeightsBuilder {
             for i in here {
                 let p = &self.planned[i];
                 let address = map.bytes()[p.range.clone()].as_ptr();
-                // SAFETY: the range lies within the map (checked by `add`), which is the whole buffer.
+                // SAFETY: the range lies within the map (checked by `add`) and begins aligned, so within the buffer.
                 let status = unsafe {
                     sys::ggml_backend_tensor_alloc(buffer.as_ptr(), tensors[i].0.as_ptr(), address.cast_mut().cast())
                 };

@@ -65,7 +65,7 @@ fn skipped(used: &BTreeMap<String, Vec<String>>) -> Vec<String> {
 fn used() -> BTreeMap<String, Vec<String>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.current_dir(crate::tree::Tree::read().root);
     command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let output = command.output().expect("cargo runs the tests, so it is there");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -14,7 +14,9 @@ pub struct Tree {
 
 impl Tree {
     pub fn read() -> Self {
-        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        // Cargo sets it when it runs tests; a binary that was moved looks at the tree it is told.
+        let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = PathBuf::from(root);
         let mut files = tracked(&root).unwrap_or_else(|| {
             let mut all = Vec::new();
             walk(&root, "", &mut all);

@@ -43,7 +43,13 @@ impl<'g> Graph<'g> {
             mask.dtype() == Dtype::F16 && nm[0] == nk[1] && nm[1] >= nq[1] && nq[2] % nm[2] == 0 && nq[3] % nm[3] == 0;
         let sound = self.check("flash_attn", fits, || format!("`q` {nq:?}, `k` {nk:?}, `v` {nv:?} do not fit"))
             && self.check("flash_attn", masked, || format!("`mask` {mask:?} does not fit `q` {nq:?}, `k` {nk:?}"))
-            && self.check("flash_attn", ask!(ggml_is_contiguous, mask), || "`mask` is not contiguous".into());
+            && self.check("flash_attn", ask!(ggml_is_contiguous, mask), || "`mask` is not contiguous".into())
+            && self.check_f32("flash_attn", "q", q)
+            && self.check("flash_attn", k.dtype().multiplies() && v.dtype().unpacks(), || {
+                format!("`k` {k:?} or `v` {v:?} is of a type that cannot be attended to")
+            })
+            && [("q", q), ("k", k), ("v", v)].iter().all(|&(name, t)| self.check_elements("flash_attn", name, t))
+            && self.check_size("flash_attn", Dtype::F32, [nv[0], nq[2], nq[1], nq[3]]);
         if !sound {
             return q;
         }

@@ -1,10 +1,11 @@
 //! Element-wise ops.
 
 use super::{ask, can_repeat, op};
+use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
 impl<'g> Graph<'g> {
-    /// `a + b`, `b` repeated over `a` where it is smaller. Gives the shape of `a`.
+    /// `a + b`, `b` repeated over `a` where it is smaller. Gives the shape and type of `a`; `b` is F32 or as `a`.
     pub fn add(&self, a: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
         if !self.fits("add", a, b) {
             return a;
@@ -12,7 +13,8 @@ impl<'g> Graph<'g> {
         op!(self, "add", ggml_add, a, b.raw())
     }
 
-    /// `a * b` by element, `b` repeated over `a` where it is smaller. Gives the shape of `a`.
+    /// `a * b` by element, `b` repeated over `a` where it is smaller. Gives the shape and type of `a`; `b` is F32 or as
+    /// `a`.
     pub fn mul(&self, a: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
         if !self.fits("mul", a, b) {
             return a;
@@ -20,7 +22,8 @@ impl<'g> Graph<'g> {
         op!(self, "mul", ggml_mul, a, b.raw())
     }
 
-    /// `a / b` by element, `b` repeated over `a` where it is smaller. Gives the shape of `a`.
+    /// `a / b` by element, `b` repeated over `a` where it is smaller. Gives the shape and type of `a`; `b` is F32 or as
+    /// `a`.
     pub fn div(&self, a: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
         if !self.fits("div", a, b) {
             return a;
@@ -28,9 +31,9 @@ impl<'g> Graph<'g> {
         op!(self, "div", ggml_div, a, b.raw())
     }
 
-    /// `a * factor`.
+    /// `a * factor`, F32.
     pub fn scale(&self, a: Tensor<'g>, factor: f32) -> Tensor<'g> {
-        if !self.check("scale", ask!(ggml_is_contiguous_1, a), || format!("`a` {a:?} is not laid out row after row")) {
+        if !(self.check_f32("scale", "a", a) && self.check_elements("scale", "a", a)) {
             return a;
         }
         op!(self, "scale", ggml_scale, a, factor)
@@ -38,28 +41,46 @@ impl<'g> Graph<'g> {
 
     /// `1 / (1 + exp(-a))`.
     pub fn sigmoid(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("sigmoid", "a", a) {
+            return a;
+        }
         op!(self, "sigmoid", ggml_sigmoid, a)
     }
 
     /// `a * sigmoid(a)`.
     pub fn silu(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("silu", "a", a) {
+            return a;
+        }
         op!(self, "silu", ggml_silu, a)
     }
 
     /// `ln(1 + exp(a))`, linear above 20.
     pub fn softplus(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("softplus", "a", a) {
+            return a;
+        }
         op!(self, "softplus", ggml_softplus, a)
     }
 
-    /// `max(a, low)` and `min(a, high)`, written over `a`.
+    /// `max(min(a, high), low)`; `a` is F32 or F16. A new tensor: `a` keeps its values.
     pub fn clamp(&self, a: Tensor<'g>, low: f32, high: f32) -> Tensor<'g> {
+        let sound = self.check("clamp", matches!(a.dtype(), Dtype::F32 | Dtype::F16), || {
+            format!("`a` is {}, f32 or f16 is needed", a.dtype())
+        }) && self.check_elements("clamp", "a", a);
+        if !sound {
+            return a;
+        }
         op!(self, "clamp", ggml_clamp, a, low, high)
     }
 
-    /// `silu(gate) * up` by element; both of one shape.
+    /// `silu(gate) * up` by element; both of one shape and type.
     pub fn swiglu(&self, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
         let sound = gate.ne() == up.ne() && gate.dtype() == up.dtype();
-        if !self.check("swiglu", sound, || format!("`gate` {gate:?} is not like `up` {up:?}")) {
+        let sound = self.check("swiglu", sound, || format!("`gate` {gate:?} is not like `up` {up:?}"))
+            && self.rows_of_floats("swiglu", "gate", gate)
+            && self.rows_of_floats("swiglu", "up", up);
+        if !sound {
             return gate;
         }
         let rows = ask!(ggml_is_contiguous_1, gate) && ask!(ggml_is_contiguous_1, up);
@@ -73,7 +94,7 @@ impl<'g> Graph<'g> {
 
     /// The sum over dim 0: `[n, ..]` to `[1, ..]`.
     pub fn sum_rows(&self, a: Tensor<'g>) -> Tensor<'g> {
-        if !self.check_f32("sum_rows", "a", a) {
+        if !(self.check_f32("sum_rows", "a", a) && self.check_elements("sum_rows", "a", a)) {
             return a;
         }
         op!(self, "sum_rows", ggml_sum_rows, a)
@@ -81,5 +102,13 @@ impl<'g> Graph<'g> {
 
     fn fits(&self, what: &'static str, a: Tensor<'g>, b: Tensor<'g>) -> bool {
         self.check(what, can_repeat(b, a), || format!("`b` {b:?} does not repeat over `a` {a:?}"))
+            && self.rows_of_floats(what, "a", a)
+            && self.check(what, b.dtype() == Dtype::F32 || b.dtype() == a.dtype(), || {
+                format!("`b` {b:?} is neither f32 nor as `a` {a:?}")
+            })
+    }
+
+    fn rows_of_floats(&self, what: &'static str, name: &str, a: Tensor<'g>) -> bool {
+        self.check_float(what, name, a) && self.check_elements(what, name, a)
     }
 }

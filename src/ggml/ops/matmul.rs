@@ -10,10 +10,10 @@ impl<'g> Graph<'g> {
         let (na, nb) = (a.ne(), b.ne());
         let fits = na[0] == nb[0] && nb[2] % na[2] == 0 && nb[3] % na[3] == 0;
         let sound = self.check("mul_mat", fits, || format!("`a` {na:?} does not fit `b` {nb:?}"))
-            && self.check("mul_mat", !ask!(ggml_is_transposed, a), || format!("`a` {a:?} is transposed"))
-            && self.check("mul_mat", b.nb()[0] == 4 || b.dtype() != Dtype::F32, || {
-                format!("the elements of `b` {b:?} do not follow each other")
-            });
+            && self.is_matrix("mul_mat", "a", a)
+            && self.check_float("mul_mat", "b", b)
+            && self.check_elements("mul_mat", "b", b)
+            && self.check_size("mul_mat", Dtype::F32, [na[1], nb[1], nb[2], nb[3]]);
         if !sound {
             return b;
         }
@@ -34,11 +34,20 @@ impl<'g> Graph<'g> {
             && ids.dtype() == Dtype::I32;
         let sound = self
             .check("mul_mat_id", fits, || format!("`experts` {ne:?}, `b` {nb:?}, `ids` {ids:?} do not fit"))
-            && self
-                .check("mul_mat_id", !ask!(ggml_is_transposed, experts), || format!("`experts` {ne:?} are transposed"));
+            && self.is_matrix("mul_mat_id", "experts", experts)
+            && self.check_f32("mul_mat_id", "b", b)
+            && self.check_elements("mul_mat_id", "b", b)
+            && self.check_size("mul_mat_id", Dtype::F32, [ne[1], ni[0], nb[2], 1]);
         if !sound {
             return b;
         }
+        self.bound_ids("mul_mat_id", ids, ne[2]);
         op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw())
+    }
+
+    fn is_matrix(&self, op: &'static str, name: &str, a: Tensor<'g>) -> bool {
+        self.check(op, a.dtype().multiplies(), || format!("`{name}` is {}, which has no products", a.dtype()))
+            && self.check_elements(op, name, a)
+            && self.check(op, !ask!(ggml_is_transposed, a), || format!("`{name}` {a:?} is transposed"))
     }
 }

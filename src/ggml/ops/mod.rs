@@ -48,11 +48,44 @@ impl<'g> Graph<'g> {
         sound
     }
 
+    /// Checks that `t` is F32, F16 or BF16.
+    pub(crate) fn check_float(&self, op: &'static str, name: &str, t: Tensor<'g>) -> bool {
+        self.check(op, t.dtype().is_float(), || format!("`{name}` is {}, f32, f16 or bf16 is needed", t.dtype()))
+    }
+
+    /// Checks that the elements of a row of `t` follow each other. Stricter than ggml's own question, which overlooks
+    /// rows of one element; its kernels do not.
+    pub(crate) fn check_elements(&self, op: &'static str, name: &str, t: Tensor<'g>) -> bool {
+        self.check(op, t.nb()[0] == t.dtype().block_bytes(), || {
+            format!("the elements of `{name}` {t:?} do not follow each other")
+        })
+    }
+
+    /// Checks that a result of this type and shape has a size that ggml can count.
+    pub(crate) fn check_size(&self, op: &'static str, dtype: Dtype, ne: [i64; 4]) -> bool {
+        self.check(op, sizeable(dtype, ne), || format!("a result of {dtype} {ne:?} is too large"))
+    }
+
+    /// Checks that `t` may be written: the bytes of weights are those of a file, mapped read-only.
+    pub(crate) fn check_writable(&self, op: &'static str, name: &str, t: Tensor<'g>) -> bool {
+        self.check(op, !t.is_weight(), || format!("`{name}` {t:?} is a weight, which cannot be written"))
+    }
+
     /// Checks that `t` is F32.
     pub(crate) fn check_f32(&self, op: &'static str, name: &str, t: Tensor<'g>) -> bool {
         self.check(op, t.dtype() == Dtype::F32, || format!("`{name}` is {}, f32 is needed", t.dtype()))
     }
 }
+
+/// True when a tensor of this type and shape has whole rows, no empty dimension and at most [`MAX_BYTES`].
+pub(crate) fn sizeable(dtype: Dtype, ne: [i64; 4]) -> bool {
+    let row = dtype.row_bytes(ne[0]).ok().filter(|_| ne.iter().all(|&n| n >= 1));
+    let n_rows = ne[1..].iter().try_fold(1usize, |all, &n| all.checked_mul(usize::try_from(n).ok()?));
+    row.zip(n_rows).and_then(|(row, n_rows)| row.checked_mul(n_rows)).is_some_and(|bytes| bytes <= MAX_BYTES)
+}
+
+/// Bytes of one tensor at most. ggml multiplies and adds sizes without a look at overflow; sums of these stay in range.
+const MAX_BYTES: usize = 1 << 44;
 
 /// Bytes from the first to past the last element.
 pub(crate) fn n_bytes(t: Tensor<'_>) -> usize {

@@ -8,7 +8,10 @@ impl<'g> Graph<'g> {
     ///
     /// Source: Zhang & Sennrich 2019, epsilon inside the root as in the reference models.
     pub fn rms_norm(&self, a: Tensor<'g>, eps: f32) -> Tensor<'g> {
-        if !self.check_f32("rms_norm", "a", a) {
+        let sound = self.check_f32("rms_norm", "a", a)
+            && self.check_elements("rms_norm", "a", a)
+            && self.check("rms_norm", eps >= 0.0, || format!("epsilon is {eps}, 0 or more is needed"));
+        if !sound {
             return a;
         }
         op!(self, "rms_norm", ggml_rms_norm, a, eps)

@@ -13,9 +13,12 @@ impl<'g> Graph<'g> {
         let sound = self.check("ssm_conv", fits, || format!("`x` {nx:?} does not fit `w` {nw:?}"))
             && self.check_f32("ssm_conv", "x", x)
             && self.check_f32("ssm_conv", "w", w)
-            && self.check("ssm_conv", x.nb()[0] == 4 && x.nb()[1] == 4 * nx[0] as usize && w.nb()[0] == 4, || {
-                format!("`x` {x:?} or `w` {w:?} is not laid out row after row")
-            });
+            && self.check(
+                "ssm_conv",
+                x.nb()[0] == 4 && x.nb()[1] == 4 * nx[0] as usize && ask!(ggml_is_contiguous, w),
+                || format!("`x` {x:?} or `w` {w:?} is not laid out row after row"),
+            )
+            && self.check_elements("ssm_conv", "w", w);
         if !sound {
             return x;
         }
@@ -52,17 +55,19 @@ impl<'g> Graph<'g> {
             && g.ne() == [1, n_heads, n_tokens, n_seqs]
             && beta.ne() == g.ne()
             && ns == [s, s, n_heads, n_seqs]
-            && n_snapshots >= 1;
+            && (1..=i64::from(i32::MAX)).contains(&n_snapshots);
         let all = [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state)];
         let sound = self.check("gated_delta_net", fits, || {
             let (k, g, beta) = (k.ne(), g.ne(), beta.ne());
-            format!("`q` {nq:?}, `k` {k:?}, `v` {nv:?}, `g` {g:?}, `beta` {beta:?}, `state` {ns:?} do not fit")
+            format!("`q` {nq:?}, `k` {k:?}, `v` {nv:?}, `g` {g:?}, `beta` {beta:?}, `state` {ns:?}, {n_snapshots} snapshots do not fit")
         }) && all.iter().all(|&(name, t)| self.check_f32("gated_delta_net", name, t))
             && all.iter().all(|&(name, t)| {
                 let rows_only = matches!(name, "q" | "k" | "v");
                 let sound = if rows_only { t.nb()[0] == Dtype::F32.block_bytes() } else { ask!(ggml_is_contiguous, t) };
                 self.check("gated_delta_net", sound, || format!("`{name}` {t:?} is not contiguous"))
-            });
+            })
+            && self.check_size("gated_delta_net", Dtype::F32, [s, n_heads, n_tokens, n_seqs])
+            && self.check_size("gated_delta_net", Dtype::F32, [s * n_heads, n_snapshots, s, n_seqs]);
         if !sound {
             return v;
         }

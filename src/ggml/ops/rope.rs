@@ -1,6 +1,6 @@
 //! Rotary position embedding.
 
-use super::op;
+use super::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
@@ -49,12 +49,20 @@ impl<'g> Graph<'g> {
     /// frequencies when given.
     pub fn rope(&self, a: Tensor<'g>, positions: Tensor<'g>, factors: Option<Tensor<'g>>, rope: &Rope) -> Tensor<'g> {
         let (na, np) = (a.ne(), positions.ne());
-        let fits = np[0] == na[2] && np[1..] == [1, 1, 1] && positions.dtype() == Dtype::I32;
+        let fits = np[0] == na[2]
+            && np[1..] == [1, 1, 1]
+            && positions.dtype() == Dtype::I32
+            && ask!(ggml_is_contiguous, positions);
         let dims = rope.n_dims > 0 && rope.n_dims % 2 == 0 && i64::from(rope.n_dims) <= na[0];
-        let sound = self.check("rope", fits, || format!("`positions` {positions:?} do not fit `a` {na:?}"))
+        let sound = self.check("rope", matches!(a.dtype(), Dtype::F32 | Dtype::F16), || {
+            format!("`a` is {}, f32 or f16 is needed", a.dtype())
+        }) && self.check_elements("rope", "a", a)
+            && self.check("rope", fits, || format!("`positions` {positions:?} do not fit `a` {na:?}"))
             && self.check("rope", dims, || format!("{} rotated elements of heads of {}", rope.n_dims, na[0]))
             && factors.is_none_or(|f| {
-                let fits = f.dtype() == Dtype::F32 && f.ne()[0] >= i64::from(rope.n_dims / 2);
+                let fits = f.dtype() == Dtype::F32
+                    && f.ne()[0] >= i64::from(rope.n_dims / 2)
+                    && f.nb()[0] == Dtype::F32.block_bytes();
                 self.check("rope", fits, || format!("`factors` {f:?} for {} rotated elements", rope.n_dims))
             });
         if !sound {

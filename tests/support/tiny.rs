@@ -1,0 +1,381 @@
+//! Tiny models with random weights, of every architecture and layout: the file as a document that tests can change.
+//! Owns the names and shapes of tensors as files have them; checks nothing, so that it can also write what is wrong.
+
+use std::path::{Path, PathBuf};
+
+use gguf::{ArrayBuf, TensorType, Writer};
+
+use super::words;
+
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Meta {
+    U32(u32),
+    F32(f32),
+    Bool(bool),
+    Str(String),
+    U32s(Vec<u32>),
+    I32s(Vec<i32>),
+    Bools(Vec<bool>),
+    Strs(Vec<String>),
+}
+
+/// A tensor as the file has it.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    pub name: String,
+    pub ne: Vec<u64>,
+    pub dtype: TensorType,
+    pub data: Vec<u8>,
+}
+
+/// A whole file.
+#[derive(Clone, Debug, Default)]
+pub struct Document {
+    pub keys: Vec<(String, Meta)>,
+    pub tensors: Vec<Tensor>,
+}
+
+impl Document {
+    /// Sets a key, which may be there already.
+    pub fn set(&mut self, key: &str, value: Meta) {
+        match self.keys.iter_mut().find(|(k, _)| k == key) {
+            Some((_, old)) => *old = value,
+            None => self.keys.push((key.to_owned(), value)),
+        }
+    }
+
+    /// Removes a key, which must be there.
+    pub fn unset(&mut self, key: &str) {
+        let n = self.keys.len();
+        self.keys.retain(|(k, _)| k != key);
+        assert_eq!(self.keys.len() + 1, n, "{key} was not there");
+    }
+
+    /// Takes a tensor out, which must be there.
+    pub fn take(&mut self, name: &str) -> Tensor {
+        let at = self.tensors.iter().position(|t| t.name == name);
+        self.tensors.remove(at.unwrap_or_else(|| panic!("{name} is not there")))
+    }
+
+    /// Joins tensors along `ne[1]` into one: rows of the first, then of the next; for each matrix where there are several.
+    pub fn fuse(&mut self, parts: &[&str], name: &str) {
+        let parts: Vec<Tensor> = parts.iter().map(|part| self.take(part)).collect();
+        let mut ne = parts[0].ne.clone();
+        ne[1] = parts.iter().map(|t| t.ne[1]).sum();
+        let n = ne.get(2).copied().unwrap_or(1) as usize;
+        let mut data = Vec::new();
+        for matrix in 0..n {
+            for part in &parts {
+                let n_bytes = part.data.len() / n;
+                data.extend_from_slice(&part.data[matrix * n_bytes..][..n_bytes]);
+            }
+        }
+        self.tensors.push(Tensor { name: name.to_owned(), ne, dtype: parts[0].dtype, data });
+    }
+
+    /// Writes the file; gives its path.
+    pub fn write(&self, path: &Path) -> PathBuf {
+        self.write_part(path, &self.keys, &self.tensors);
+        path.to_owned()
+    }
+
+    /// Writes two shards as splitting tools do, the metadata in the first; gives its path.
+    pub fn write_shards(&self, dir: &Path) -> PathBuf {
+        let split = |no: u32| {
+            let mut keys = Document { keys: if no == 0 { self.keys.clone() } else { vec![] }, tensors: vec![] };
+            keys.set("split.no", Meta::U32(no));
+            keys.set("split.count", Meta::U32(2));
+            keys.set("split.tensors.count", Meta::U32(self.tensors.len() as u32));
+            keys.keys
+        };
+        let (first, second) = self.tensors.split_at(self.tensors.len() / 3);
+        let path = |no: u32| dir.join(format!("tiny-{no:05}-of-00002.gguf"));
+        self.write_part(&path(2), &split(1), second);
+        self.write_part(&path(1), &split(0), first);
+        path(1)
+    }
+
+    fn write_part(&self, path: &Path, keys: &[(String, Meta)], tensors: &[Tensor]) {
+        let mut writer = Writer::create(path).expect("the folder is writable");
+        for (key, value) in keys {
+            let array: ArrayBuf;
+            let value: gguf::Value<'_> = match value {
+                Meta::U32(v) => (*v).into(),
+                Meta::F32(v) => (*v).into(),
+                Meta::Bool(v) => (*v).into(),
+                Meta::Str(v) => v.as_str().into(),
+                Meta::U32s(v) => {
+                    array = v.iter().copied().collect();
+                    (&array).into()
+                }
+                Meta::I32s(v) => {
+                    array = v.iter().copied().collect();
+                    (&array).into()
+                }
+                Meta::Bools(v) => {
+                    array = v.iter().copied().collect();
+                    (&array).into()
+                }
+                Meta::Strs(v) => {
+                    array = v.iter().map(String::as_str).collect();
+                    (&array).into()
+                }
+            };
+            writer.add(key, value).expect("a key that can be written");
+        }
+        for t in tensors {
+            writer.tensor(&t.name, &t.ne, t.dtype).expect("a tensor that can be written");
+        }
+        let mut data = writer.begin().expect("a header that can be read");
+        for t in tensors {
+            data.write_tensor(&t.name, &t.data).expect("data of the declared size");
+        }
+        data.finish().expect("all tensors are written");
+    }
+}
+
+/// Sizes of a tiny model.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub arch: &'static str,
+    pub n_layer: usize,
+    pub n_embd: usize,
+    pub n_head: usize,
+    pub n_head_kv: usize,
+    pub d_head: usize,
+    pub n_rot: usize,
+    pub n_ff: usize,
+    pub n_vocab: usize,
+    pub tied: bool,
+    /// Every so many layers is one of attention; the others are delta nets.
+    pub interval: usize,
+    pub n_k_heads: usize,
+    pub n_v_heads: usize,
+    pub d_state: usize,
+    pub n_taps: usize,
+    pub n_expert: usize,
+    pub n_used: usize,
+    pub n_ff_shared: usize,
+    pub nextn: bool,
+    pub seed: u64,
+}
+
+impl Spec {
+    /// Small sizes that differ from each other wherever they may.
+    pub fn of(arch: &'static str) -> Spec {
+        let moe = arch.ends_with("moe");
+        Spec {
+            arch,
+            n_layer: 4,
+            n_embd: 48,
+            n_head: 4,
+            n_head_kv: 2,
+            d_head: 32,
+            n_rot: 16,
+            n_ff: if moe { 24 } else { 72 },
+            n_vocab: 272,
+            tied: false,
+            interval: 2,
+            n_k_heads: 2,
+            n_v_heads: 4,
+            d_state: 16,
+            n_taps: 4,
+            n_expert: if moe { 6 } else { 0 },
+            n_used: 3,
+            n_ff_shared: 40,
+            nextn: false,
+            seed: 1,
+        }
+    }
+
+    fn is_qwen35(&self) -> bool {
+        self.arch.starts_with("qwen35")
+    }
+
+    fn n_block(&self) -> usize {
+        self.n_layer + usize::from(self.nextn)
+    }
+
+    /// True for layers without attention.
+    pub fn is_recurrent(&self, il: usize) -> bool {
+        self.is_qwen35() && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
+    }
+
+    /// The whole file, tensors in F32.
+    pub fn document(&self) -> Document {
+        let mut weights = Weights { rng: Rng::new(self.seed), tensors: Vec::new() };
+        for il in 0..self.n_block() {
+            self.block(&mut weights, il);
+        }
+        weights.table("token_embd.weight", self.n_embd, self.n_vocab, 1.0);
+        weights.norm("output_norm.weight", self.n_embd);
+        if !self.tied {
+            weights.matrix("output.weight", self.n_embd, self.n_vocab);
+        }
+        Document { keys: self.keys(), tensors: weights.tensors }
+    }
+
+    fn keys(&self) -> Vec<(String, Meta)> {
+        let mut d = Document::default();
+        d.set("general.architecture", Meta::Str(self.arch.into()));
+        let mut u = |key: &str, n: usize| d.set(&format!("{}.{key}", self.arch), Meta::U32(n as u32));
+        u("block_count", self.n_block());
+        u("context_length", 4096);
+        u("embedding_length", self.n_embd);
+        u("attention.head_count", self.n_head);
+        u("attention.head_count_kv", self.n_head_kv);
+        u("attention.key_length", self.d_head);
+        u("attention.value_length", self.d_head);
+        u("rope.dimension_count", self.n_rot);
+        if self.n_expert > 0 {
+            u("expert_count", self.n_expert);
+            u("expert_used_count", self.n_used);
+            u("expert_feed_forward_length", self.n_ff);
+            u("expert_shared_feed_forward_length", self.n_ff_shared);
+        } else {
+            u("feed_forward_length", self.n_ff);
+        }
+        if self.is_qwen35() {
+            u("ssm.conv_kernel", self.n_taps);
+            u("ssm.state_size", self.d_state);
+            u("ssm.group_count", self.n_k_heads);
+            u("ssm.time_step_rank", self.n_v_heads);
+            u("ssm.inner_size", self.n_v_heads * self.d_state);
+            u("full_attention_interval", self.interval);
+        }
+        if self.nextn {
+            u("nextn_predict_layers", 1);
+        }
+        d.set(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), Meta::F32(1e-6));
+        d.set(&format!("{}.rope.freq_base", self.arch), Meta::F32(1e5));
+        let (tokens, types, merges) = words::vocabulary(self.n_vocab);
+        d.set("tokenizer.ggml.model", Meta::Str("gpt2".into()));
+        d.set("tokenizer.ggml.pre", Meta::Str(if self.arch == "llama" { "llama-bpe" } else { "qwen35" }.into()));
+        d.set("tokenizer.ggml.tokens", Meta::Strs(tokens));
+        d.set("tokenizer.ggml.token_type", Meta::I32s(types));
+        d.set("tokenizer.ggml.merges", Meta::Strs(merges));
+        d.set("tokenizer.ggml.eos_token_id", Meta::U32(words::END));
+        d.set("tokenizer.ggml.add_bos_token", Meta::Bool(false));
+        d.keys
+    }
+
+    fn block(&self, w: &mut Weights, il: usize) {
+        let (d, name) = (self.n_embd, |what: &str| format!("blk.{il}.{what}"));
+        w.norm(&name("attn_norm.weight"), d);
+        w.norm(&name(if self.is_qwen35() { "post_attention_norm.weight" } else { "ffn_norm.weight" }), d);
+        if self.is_recurrent(il) {
+            let (d_key, d_value) = (self.n_k_heads * self.d_state, self.n_v_heads * self.d_state);
+            w.matrix(&name("attn_qkv.weight"), d, 2 * d_key + d_value);
+            w.matrix(&name("attn_gate.weight"), d, d_value);
+            w.table(&name("ssm_conv1d.weight"), self.n_taps, 2 * d_key + d_value, 0.6);
+            w.vector(&name("ssm_dt.bias"), self.n_v_heads, |rng| rng.normal());
+            w.vector(&name("ssm_a"), self.n_v_heads, |rng| -(0.05 + rng.normal().abs()));
+            w.matrix(&name("ssm_beta.weight"), d, self.n_v_heads);
+            w.matrix(&name("ssm_alpha.weight"), d, self.n_v_heads);
+            w.norm(&name("ssm_norm.weight"), self.d_state);
+            w.matrix(&name("ssm_out.weight"), d_value, d);
+        } else {
+            let n_q = self.d_head * self.n_head * if self.is_qwen35() { 2 } else { 1 };
+            w.matrix(&name("attn_q.weight"), d, n_q);
+            w.matrix(&name("attn_k.weight"), d, self.d_head * self.n_head_kv);
+            w.matrix(&name("attn_v.weight"), d, self.d_head * self.n_head_kv);
+            w.matrix(&name("attn_output.weight"), self.d_head * self.n_head, d);
+            if self.arch != "llama" {
+                w.norm(&name("attn_q_norm.weight"), self.d_head);
+                w.norm(&name("attn_k_norm.weight"), self.d_head);
+            }
+        }
+        if self.n_expert > 0 {
+            w.matrix(&name("ffn_gate_inp.weight"), d, self.n_expert);
+            w.experts(&name("ffn_gate_exps.weight"), d, self.n_ff, self.n_expert);
+            w.experts(&name("ffn_up_exps.weight"), d, self.n_ff, self.n_expert);
+            w.experts(&name("ffn_down_exps.weight"), self.n_ff, d, self.n_expert);
+            if self.is_qwen35() {
+                w.vector(&name("ffn_gate_inp_shexp.weight"), d, |rng| 0.2 * rng.normal());
+                w.matrix(&name("ffn_gate_shexp.weight"), d, self.n_ff_shared);
+                w.matrix(&name("ffn_up_shexp.weight"), d, self.n_ff_shared);
+                w.matrix(&name("ffn_down_shexp.weight"), self.n_ff_shared, d);
+            }
+        } else {
+            w.matrix(&name("ffn_gate.weight"), d, self.n_ff);
+            w.matrix(&name("ffn_up.weight"), d, self.n_ff);
+            w.matrix(&name("ffn_down.weight"), self.n_ff, d);
+        }
+        if il >= self.n_layer {
+            w.matrix(&name("nextn.eh_proj.weight"), 2 * d, d);
+            w.norm(&name("nextn.enorm.weight"), d);
+            w.norm(&name("nextn.hnorm.weight"), d);
+            w.norm(&name("nextn.shared_head_norm.weight"), d);
+        }
+    }
+}
+
+/// Random tensors, scaled so that a pass neither dies nor explodes.
+struct Weights {
+    rng: Rng,
+    tensors: Vec<Tensor>,
+}
+
+impl Weights {
+    fn push(&mut self, name: &str, ne: &[usize], mut value: impl FnMut(&mut Rng) -> f32) {
+        let n: usize = ne.iter().product();
+        let data = (0..n).flat_map(|_| value(&mut self.rng).to_le_bytes()).collect();
+        let ne = ne.iter().map(|&n| n as u64).collect();
+        self.tensors.push(Tensor { name: name.to_owned(), ne, dtype: TensorType::F32, data });
+    }
+
+    fn vector(&mut self, name: &str, n: usize, value: impl FnMut(&mut Rng) -> f32) {
+        self.push(name, &[n], value);
+    }
+
+    fn norm(&mut self, name: &str, n: usize) {
+        self.push(name, &[n], |rng| 1.0 + 0.2 * rng.normal());
+    }
+
+    fn table(&mut self, name: &str, n_in: usize, n_out: usize, scale: f32) {
+        self.push(name, &[n_in, n_out], |rng| scale * rng.normal());
+    }
+
+    fn matrix(&mut self, name: &str, n_in: usize, n_out: usize) {
+        self.table(name, n_in, n_out, 1.0 / (n_in as f32).sqrt());
+    }
+
+    fn experts(&mut self, name: &str, n_in: usize, n_out: usize, n: usize) {
+        let scale = 1.0 / (n_in as f32).sqrt();
+        self.push(name, &[n_in, n_out, n], |rng| scale * rng.normal());
+    }
+}
+
+/// xorshift64*; Vigna 2014. The same numbers for the same seed.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() >> 33) as usize % n
+    }
+
+    /// One of several.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+
+    /// About standard normal: a sum of uniform numbers.
+    pub fn normal(&mut self) -> f32 {
+        let uniform = |rng: &mut Rng| (rng.bits() >> 40) as f32 / (1 << 24) as f32;
+        (0..6).map(|_| uniform(self)).sum::<f32>() * std::f32::consts::SQRT_2 - 3.0 * std::f32::consts::SQRT_2
+    }
+}
