@@ -1,0 +1,269 @@
+//! The gated delta rule against a scalar recurrence in F64, and the promises that rollback rests on: which snapshot lies
+//! where, and that pieces, snapshots and the place of the state do not change a bit.
+
+mod ops_support;
+
+use ggml::{Data, Device, Dtype, Executor, Graph, Name, StateBuffer, StateId, StateSpec, Tensor};
+use ops_support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
+
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    s: usize,
+    n_k: usize,
+    n_v: usize,
+    n_tokens: usize,
+    n_seqs: usize,
+}
+
+impl Sizes {
+    fn state(self) -> usize {
+        self.s * self.s * self.n_v * self.n_seqs
+    }
+
+    fn outputs(self) -> usize {
+        self.s * self.n_v * self.n_tokens * self.n_seqs
+    }
+}
+
+/// `q, k, v, decay, beta, state`: queries and keys of length 1, decays in (-1, 0], betas in (0, 1).
+fn operands(rng: &mut Rng, z: Sizes) -> [In; 6] {
+    let unit = |rng: &mut Rng| {
+        let mut x = rng.list(z.s * z.n_k * z.n_tokens * z.n_seqs);
+        for head in x.chunks_mut(z.s) {
+            let norm = head.iter().map(|v| v * v).sum::<f32>().sqrt();
+            head.iter_mut().for_each(|v| *v /= norm);
+        }
+        In::F32([z.s, z.n_k, z.n_tokens, z.n_seqs], x)
+    };
+    let gate = [1, z.n_v, z.n_tokens, z.n_seqs];
+    let n = gate.iter().product();
+    let decay = rng.list(n).into_iter().map(|v| (v - 1.0) / 2.0).collect();
+    let beta = rng.list(n).into_iter().map(|v| (v + 1.0) / 2.0).collect();
+    let (q, k) = (unit(rng), unit(rng));
+    let v = rng.tensor([z.s, z.n_v, z.n_tokens, z.n_seqs]);
+    [q, k, v, In::F32(gate, decay), In::F32(gate, beta), rng.tensor([z.s, z.s, z.n_v, z.n_seqs])]
+}
+
+/// Outputs `[s, n_v, n_tokens, n_seqs]`, and the state after every token, newest last. A state's element (value `j`,
+/// key `i`) lies at `j * s + i`.
+fn recurrence(z: Sizes, inputs: &[In; 6]) -> (Vec<f64>, Vec<Vec<f64>>) {
+    let [q, k, v, decay, beta, state] =
+        [0, 1, 2, 3, 4, 5].map(|i| inputs[i].f32().into_iter().map(f64::from).collect::<Vec<f64>>());
+    let (mut m, mut out, mut states) = (state, vec![0.0; z.outputs()], vec![]);
+    for t in 0..z.n_tokens {
+        for seq in 0..z.n_seqs {
+            for h in 0..z.n_v {
+                let m = &mut m[(seq * z.n_v + h) * z.s * z.s..][..z.s * z.s];
+                let of_k = ((seq * z.n_tokens + t) * z.n_k + h % z.n_k) * z.s;
+                let of_v = (seq * z.n_tokens + t) * z.n_v + h;
+                let (q, k, v) = (&q[of_k..][..z.s], &k[of_k..][..z.s], &v[of_v * z.s..][..z.s]);
+                let decay = decay[of_v].exp();
+                for (j, row) in m.chunks_mut(z.s).enumerate() {
+                    row.iter_mut().for_each(|x| *x *= decay);
+                    let read: f64 = row.iter().zip(k).map(|(x, k)| x * k).sum();
+                    let u = beta[of_v] * (v[j] - read);
+                    row.iter_mut().zip(k).for_each(|(x, k)| *x += k * u);
+                    let o: f64 = row.iter().zip(q).map(|(x, q)| x * q).sum();
+                    out[of_v * z.s + j] = o / (z.s as f64).sqrt();
+                }
+            }
+        }
+        states.push(m.clone());
+    }
+    (out, states)
+}
+
+fn net<'g>(g: &Graph<'g>, t: &[Tensor<'g>], n_snapshots: usize) -> Tensor<'g> {
+    g.gated_delta_net(t[0], t[1], t[2], t[3], t[4], t[5], n_snapshots as i64)
+}
+
+/// The whole result: outputs, then snapshots.
+fn computed(inputs: &[In], n_snapshots: usize, threads: usize) -> Vec<f32> {
+    run_over(&no_weights(), threads, inputs, |g, t| net(g, t, n_snapshots))
+}
+
+#[test]
+fn it_is_the_recurrence() {
+    let mut rng = Rng::new(60);
+    for s in [32, 64, 128] {
+        for (n_k, n_v) in [(2, 2), (2, 6), (1, 4)] {
+            for n_tokens in [1, 4, 64, 300] {
+                let z = Sizes { s, n_k, n_v, n_tokens, n_seqs: 1 };
+                let inputs = operands(&mut rng, z);
+                let (out, states) = recurrence(z, &inputs);
+                for n_snapshots in [1, 4] {
+                    for threads in [1, 2] {
+                        let got = computed(&inputs, n_snapshots, threads);
+                        assert_eq!(got.len(), z.outputs() + n_snapshots * z.state());
+                        // F32 sums of `s` products, fed back token by token; the decay forgets most of it.
+                        assert_close(&got[..z.outputs()], &out, 1e-5);
+                        assert_close(&got[z.outputs()..][..z.state()], &states[n_tokens - 1], 1e-5);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_newest_snapshot_comes_first() {
+    let mut rng = Rng::new(61);
+    for (n_tokens, n_snapshots) in [(1, 1), (1, 4), (3, 4), (4, 4), (2, 8)] {
+        for n_seqs in [1, 3] {
+            let z = Sizes { s: 32, n_k: 2, n_v: 4, n_tokens, n_seqs };
+            let inputs = operands(&mut rng, z);
+            let (out, states) = recurrence(z, &inputs);
+            let got = computed(&inputs, n_snapshots, 1);
+            assert_close(&got[..z.outputs()], &out, 1e-5);
+            // Slots past the tokens are not looked at: nobody writes them. With more tokens than snapshots only slot 0
+            // is certain, so the engine never asks for that.
+            for back in 0..n_snapshots.min(n_tokens) {
+                let slot = &got[z.outputs() + back * z.state()..][..z.state()];
+                assert_close(slot, &states[n_tokens - 1 - back], 1e-5);
+            }
+        }
+    }
+}
+
+/// Tokens `[from, to)` of one sequence, with another state.
+fn part(z: Sizes, inputs: &[In; 6], from: usize, to: usize, state: &[f32]) -> Vec<In> {
+    assert_eq!(z.n_seqs, 1);
+    let cut = |x: &In| {
+        let In::F32(ne, x) = x else { unreachable!("as made by `operands`") };
+        let row = ne[0] * ne[1];
+        In::F32([ne[0], ne[1], to - from, 1], x[from * row..to * row].to_vec())
+    };
+    let mut parts: Vec<In> = inputs[..5].iter().map(cut).collect();
+    parts.push(In::F32([z.s, z.s, z.n_v, 1], state.to_vec()));
+    parts
+}
+
+#[test]
+fn single_tokens_give_the_bits_of_one_call() {
+    let mut rng = Rng::new(62);
+    for (s, n_tokens) in [(32, 9), (64, 4), (128, 5)] {
+        for threads in [1, 2] {
+            let z = Sizes { s, n_k: 2, n_v: 4, n_tokens, n_seqs: 1 };
+            let inputs = operands(&mut rng, z);
+            let whole = computed(&inputs, n_tokens, threads);
+            let plain = computed(&inputs, 1, threads);
+            let (outputs, state) = (z.outputs(), z.state());
+            assert_same_bits(&whole[..outputs + state], &plain, "with and without older snapshots");
+            let (mut m, row) = (inputs[5].f32(), s * z.n_v);
+            for t in 0..n_tokens {
+                let one = computed(&part(z, &inputs, t, t + 1, &m), 1, threads);
+                assert_same_bits(&one[..row], &whole[t * row..][..row], &format!("output {t} of {n_tokens}"));
+                m = one[row..].to_vec();
+                let slot = n_tokens - 1 - t;
+                assert_same_bits(&m, &whole[outputs + slot * state..][..state], &format!("snapshot {slot}"));
+            }
+            // Two pieces of several tokens.
+            let first = computed(&part(z, &inputs, 0, 3, &inputs[5].f32()), 1, threads);
+            let rest = computed(&part(z, &inputs, 3, n_tokens, &first[3 * row..]), 1, threads);
+            assert_same_bits(&rest[(n_tokens - 3) * row..], &plain[outputs..], "the state after two pieces");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_has_the_same_bits_in_any_company() {
+    let mut rng = Rng::new(63);
+    let z = Sizes { s: 64, n_k: 2, n_v: 4, n_tokens: 5, n_seqs: 3 };
+    let inputs = operands(&mut rng, z);
+    let one = Sizes { n_seqs: 1, ..z };
+    for threads in [1, 2] {
+        let all = computed(&inputs, 2, threads);
+        for seq in 0..z.n_seqs {
+            let cut = |x: &In| {
+                let In::F32(ne, x) = x else { unreachable!("as made by `operands`") };
+                let n = x.len() / z.n_seqs;
+                In::F32([ne[0], ne[1], ne[2], 1], x[seq * n..][..n].to_vec())
+            };
+            let alone = computed(&inputs.each_ref().map(cut), 2, threads);
+            let (out, state) = (one.outputs(), one.state());
+            assert_same_bits(&all[seq * out..][..out], &alone[..out], "outputs");
+            for slot in 0..2 {
+                let in_all = z.outputs() + slot * z.state() + seq * state;
+                assert_same_bits(&all[in_all..][..state], &alone[out + slot * state..][..state], "snapshots");
+            }
+        }
+    }
+}
+
+/// State rows `[s * s * n_v, n_slots * n_planes]`, as the memory keeps them.
+fn rows(z: Sizes, n_slots: usize, n_planes: usize) -> (StateBuffer, StateId) {
+    let ne = [(z.s * z.s * z.n_v) as i64, (n_slots * n_planes) as i64, 1, 1];
+    let spec = StateSpec { name: "delta".into(), dtype: Dtype::F32, ne };
+    let (state, ids) = StateBuffer::new(Device::cpu().unwrap(), &[spec]).unwrap();
+    (state, ids[0])
+}
+
+fn read(state: &StateBuffer, id: StateId, row: usize, n: usize) -> Vec<f32> {
+    let mut bytes = vec![0; n * 4];
+    state.read(id, row * n * 4, &mut bytes).unwrap();
+    bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_state_used_in_place_gives_the_bits_of_a_gathered_one() {
+    let mut rng = Rng::new(64);
+    let (n_slots, n_planes, first_slot) = (4, 4, 1);
+    for threads in [1, 2] {
+        // In place: planes 0.. are read and written by one graph, as when a sequence stays on its plane.
+        for (read_plane, write_plane, n_snapshots) in [(0, 0, 1), (0, 0, 4), (2, 1, 3)] {
+            let z = Sizes { s: 32, n_k: 2, n_v: 4, n_tokens: 4, n_seqs: 2 };
+            let inputs = operands(&mut rng, z);
+            let want = computed(&inputs, n_snapshots, threads);
+            let (mut state, id) = rows(z, n_slots, n_planes);
+            let row = z.s * z.s * z.n_v;
+            let fill: Vec<u8> = rng.list(row * n_slots * n_planes).iter().flat_map(|v| v.to_le_bytes()).collect();
+            state.write(id, 0, &fill).unwrap();
+            let start: Vec<u8> = inputs[5].f32().iter().flat_map(|v| v.to_le_bytes()).collect();
+            state.write(id, (read_plane * n_slots + first_slot) * row * 4, &start).unwrap();
+            let before: Vec<_> = (0..n_slots * n_planes).map(|r| read(&state, id, r, row)).collect();
+
+            let build = |g: &Graph<'_>| {
+                let names = [0, 1, 2, 3, 4].map(|i| {
+                    let In::F32(ne, _) = &inputs[i] else { unreachable!("as made by `operands`") };
+                    g.input(Name("in", i as u32), Dtype::F32, ne.map(|n| n as i64))
+                });
+                let all = g.state(&state, id);
+                let nb = all.nb()[1];
+                let planes = |plane: usize, n: usize| {
+                    let ne = [row as i64, z.n_seqs as i64, n as i64, 1];
+                    g.view(all, ne, [nb, n_slots * nb, n_slots * nb], (plane * n_slots + first_slot) * nb)
+                };
+                let d = z.s as i64;
+                let old = g.reshape(planes(read_plane, 1), [d, d, z.n_v as i64, z.n_seqs as i64]);
+                let [q, k, v, decay, beta] = names;
+                let out = g.gated_delta_net(q, k, v, decay, beta, old, n_snapshots as i64);
+                let size = row * 4;
+                let ne = [row as i64, z.n_seqs as i64, n_snapshots as i64, 1];
+                let strides = [size, size * z.n_seqs, size * z.n_seqs * n_snapshots];
+                let states = g.view(out, ne, strides, z.outputs() * 4);
+                g.keep(g.cpy(states, planes(write_plane, n_snapshots)));
+                g.output("out", out);
+            };
+            let _alone = alone();
+            let mut executor: Executor<u32> = Executor::new(no_weights(), threads).unwrap();
+            let values: Vec<_> = inputs[..5].iter().map(In::f32).collect();
+            let data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
+            let mut got = Vec::new();
+            executor.run(&0, 64, build, &data).unwrap().f32("out", &mut got).unwrap();
+            assert_same_bits(&got, &want, "results");
+
+            for (r, old) in before.iter().enumerate() {
+                let (plane, slot) = (r / n_slots, r % n_slots);
+                let written = (write_plane..write_plane + n_snapshots).contains(&plane)
+                    && (first_slot..first_slot + z.n_seqs).contains(&slot);
+                let now = read(&state, id, r, row);
+                if written {
+                    let at = z.outputs() + ((plane - write_plane) * z.n_seqs + slot - first_slot) * row;
+                    assert_same_bits(&now, &want[at..][..row], &format!("plane {plane}, slot {slot}"));
+                } else {
+                    assert_same_bits(&now, old, &format!("plane {plane}, slot {slot}, which is another's"));
+                }
+            }
+        }
+    }
+}
