@@ -1,10 +1,12 @@
 //! `nextn` the library: every floor of the house under one name, for Rust programs.
+#![forbid(unsafe_code)]
 
 pub use engine;
 pub use ggml;
 pub use gguf;
 pub use memory;
 pub use model;
+pub use speculate;
 pub use text;
 
 #[doc(hidden)]

@@ -4,16 +4,17 @@ use anyhow::{Context, bail};
 use engine::sample::SamplingParams;
 use engine::{Engine, Event, GenerateRequest, Proposer, RequestOptions};
 use serde_json::json;
-use speculate::{DraftVocabSize, NextN, NextNConfig};
+use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 
-use super::setup::{Input, Setup};
+use super::setup::{Input, Setup, say};
 
 pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize, depth: usize) -> anyhow::Result<()> {
     let ids = input.ids()?;
     let model = setup.open()?;
     let config = setup.engine(ids.len() + n_tokens);
     let proposer = if depth > 0 {
-        let head = NextN::new(&model, &config, NextNConfig { depth, vocab: DraftVocabSize::Full })?;
+        let head =
+            NextN::new(&model, &config, NextNConfig { depth: Depth::Fixed(depth), vocab: DraftVocabSize::Full })?;
         let head = head.context("the model has no NextN head")?;
         Some(Box::new(head) as Box<dyn Proposer>)
     } else {
@@ -35,8 +36,7 @@ pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize, depth: usize) -
             Event::Failed(why) => bail!(why),
             Event::Finished(summary) => {
                 let t = summary.timings;
-                println!("{}", json!({ "tokens": tokens, "drafted": t.drafted, "accepted": t.accepted }));
-                return Ok(());
+                return say(json!({ "tokens": tokens, "drafted": t.drafted, "accepted": t.accepted }));
             }
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use text::TokenId;
 
 use super::npy;
-use super::setup::{Input, Setup, argmax};
+use super::setup::{Input, Setup, argmax, say};
 
 /// Rows of one pass.
 const N_BATCH: usize = 512;
@@ -52,8 +52,7 @@ pub(super) fn run(
             }
         }
     }
-    println!("{}", serde_json::Value::Object(printed));
-    Ok(())
+    say(Value::Object(printed))
 }
 
 /// The head's chain after the entries of a whole prompt: token and logits of each guess.

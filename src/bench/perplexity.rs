@@ -8,7 +8,7 @@ use model::{Pass, PassOutput, Rows};
 use serde_json::json;
 use text::Special;
 
-use super::setup::Setup;
+use super::setup::{Setup, say};
 
 /// Rows of one pass.
 const N_BATCH: usize = 512;
@@ -45,11 +45,10 @@ pub(super) fn run(setup: &Setup, file: &Path, n_ctx: usize, json: bool) -> anyho
     let (ppl, error) = estimate(&losses);
     if json {
         let value = json!({ "perplexity": ppl, "standard_error": error, "n_tokens": losses.len(), "n_ctx": n_ctx });
-        println!("{value}");
+        say(value)
     } else {
-        println!("perplexity {ppl:.4} +- {error:.4} over {} tokens, windows of {n_ctx}", losses.len());
+        say(format_args!("perplexity {ppl:.4} +- {error:.4} over {} tokens, windows of {n_ctx}", losses.len()))
     }
-    Ok(())
 }
 
 /// `exp` of the mean loss, with its standard error to first order.

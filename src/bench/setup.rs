@@ -1,5 +1,7 @@
 //! The options that all commands share, and what they open.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -101,4 +103,9 @@ impl Input {
 pub(super) fn argmax(logits: &[f32]) -> TokenId {
     let better = |best: (usize, f32), (i, &l): (usize, &f32)| if l > best.1 { (i, l) } else { best };
     TokenId(logits.iter().enumerate().fold((0, f32::NEG_INFINITY), better).0 as u32)
+}
+
+/// Prints a line of the result. A reader that has gone is an error like any other, not a panic.
+pub(super) fn say(line: impl Display) -> anyhow::Result<()> {
+    Ok(writeln!(io::stdout().lock(), "{line}")?)
 }

@@ -1,5 +1,7 @@
 //! Generation through the engine at several draft depths, all in one run, the rounds taken in turns.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
@@ -7,15 +9,48 @@ use engine::sample::SamplingParams;
 use engine::{Engine, EngineHandle, Event, GenerateRequest, Proposer, RequestOptions, Timings};
 use model::Model;
 use serde_json::{Value, json};
-use speculate::{NextN, NextNConfig};
+use speculate::{Depth, NextN, NextNConfig};
 use text::template::{Chat, ChatTemplate};
 use text::{Special, TokenId};
 
+use super::setup::say;
 use super::speed::{Args, median};
+
+/// How to draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Draft {
+    Off,
+    Nextn(Depth),
+}
+
+impl FromStr for Draft {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "0" => Ok(Draft::Off),
+            "auto" => Ok(Draft::Nextn(Depth::Auto)),
+            n => match n.parse() {
+                Ok(n) if n <= 16 => Ok(Draft::Nextn(Depth::Fixed(n))),
+                _ => Err(format!("`{s}` is not auto or a depth from 0 to 16")),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Draft::Off => f.write_str("0"),
+            Draft::Nextn(Depth::Auto) => f.write_str("auto"),
+            Draft::Nextn(Depth::Fixed(n)) => write!(f, "{n}"),
+        }
+    }
+}
 
 /// Generation at one depth.
 pub(super) struct Drafted {
-    depth: usize,
+    depth: Draft,
     tokens_per_second: Vec<f64>,
     /// Figures of the last round; they are the same in all.
     timings: Timings,
@@ -31,8 +66,8 @@ pub(super) fn run(args: &Args, model: &Arc<Model>) -> anyhow::Result<Vec<Drafted
     ensure!(args.n_gen > 1, "generation with drafts needs at least two tokens: raise -n");
     let prompt = prompt(model, &args.prompt)?;
     let mut depths = args.draft.clone();
-    depths.retain(|&d| d > 0);
-    depths.insert(0, 0);
+    depths.retain(|&d| d != Draft::Off);
+    depths.insert(0, Draft::Off);
     let mut drafted: Vec<Drafted> = Vec::new();
     let mut plain_tokens = Vec::new();
     for depth in &depths {
@@ -45,7 +80,7 @@ pub(super) fn run(args: &Args, model: &Arc<Model>) -> anyhow::Result<Vec<Drafted
             // Made anew for each round: threads of an idle engine would still spin now and then.
             let engine = engine(args, model, d.depth, prompt.len())?;
             let (tokens, timings) = generate(&engine, prompt.clone(), args.n_gen)?;
-            if round == 0 && d.depth == 0 {
+            if round == 0 && d.depth == Draft::Off {
                 plain_tokens.clone_from(&tokens);
             }
             d.same_tokens &= tokens == plain_tokens;
@@ -74,13 +109,14 @@ fn prompt(model: &Model, text: &str) -> anyhow::Result<Vec<TokenId>> {
     Ok(model.vocab().encode(&ChatTemplate::new(source)?.render(&chat)?.text, Special::Parse))
 }
 
-fn engine(args: &Args, model: &Arc<Model>, depth: usize, n_prompt: usize) -> anyhow::Result<EngineHandle> {
+fn engine(args: &Args, model: &Arc<Model>, draft: Draft, n_prompt: usize) -> anyhow::Result<EngineHandle> {
     let config = args.setup.engine(n_prompt + args.n_gen);
-    let proposer = if depth > 0 {
-        let head = NextN::new(model, &config, NextNConfig { depth, vocab: args.draft_vocab })?;
-        Some(Box::new(head.context("the model has no NextN head")?) as Box<dyn Proposer>)
-    } else {
-        None
+    let proposer = match draft {
+        Draft::Off => None,
+        Draft::Nextn(depth) => {
+            let head = NextN::new(model, &config, NextNConfig { depth, vocab: args.draft_vocab })?;
+            Some(Box::new(head.context("the model has no NextN head")?) as Box<dyn Proposer>)
+        }
     };
     Ok(Engine::spawn_with(Arc::clone(model), config, proposer)?)
 }
@@ -116,7 +152,7 @@ impl Drafted {
 
     pub(super) fn json(&self) -> Value {
         json!({
-            "depth": self.depth,
+            "depth": self.depth.to_string(),
             "tokens_per_second": self.tokens_per_second,
             "median": median(&self.tokens_per_second),
             "ratio_to_plain": median(&self.ratios),
@@ -128,18 +164,22 @@ impl Drafted {
     }
 }
 
-pub(super) fn print_table(drafted: &[Drafted]) {
+pub(super) fn print_table(drafted: &[Drafted]) -> anyhow::Result<()> {
     if drafted.is_empty() {
-        return;
+        return Ok(());
     }
-    println!("\n| draft | tokens/s, median | to plain | acceptance | tokens a cycle | cycles/s | same tokens |");
-    println!("|---|---|---|---|---|---|---|");
+    say("\n| draft | tokens/s, median | to plain | acceptance | tokens a cycle | cycles/s | same tokens |")?;
+    say("|---|---|---|---|---|---|---|")?;
     for d in drafted {
         let rate = median(&d.tokens_per_second);
         let (per_cycle, acceptance) = (d.tokens_per_cycle(), 100.0 * d.acceptance());
         let ratio = median(&d.ratios);
         let same = if d.same_tokens { "yes" } else { "NO" };
         let cycles = rate / per_cycle;
-        println!("| {} | {rate:.2} | {ratio:.2} | {acceptance:.1} % | {per_cycle:.2} | {cycles:.1} | {same} |", d.depth);
+        let depth = d.depth;
+        say(format_args!(
+            "| {depth} | {rate:.2} | {ratio:.2} | {acceptance:.1} % | {per_cycle:.2} | {cycles:.1} | {same} |"
+        ))?;
     }
+    Ok(())
 }

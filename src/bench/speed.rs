@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use speculate::DraftVocabSize;
 use text::TokenId;
 
-use super::setup::{Setup, argmax};
-use super::speculation::{self, Drafted};
+use super::setup::{Setup, argmax, say};
+use super::speculation::{self, Draft, Drafted};
 
 /// Prompts are computed in passes of this many rows, as the engine does.
 const N_BATCH: usize = 512;
@@ -26,9 +26,9 @@ pub(super) struct Args {
     /// Tokens to generate one by one; 0 leaves it out
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(super) n_gen: usize,
-    /// Also measure generation with drafts of these depths by the NextN head, 0 being none, through the engine
+    /// Also measure generation with drafts of these depths by the NextN head, through the engine: numbers (0 is none), auto
     #[arg(short, long, value_delimiter = ',', value_name = "D,D,...")]
-    pub(super) draft: Vec<usize>,
+    pub(super) draft: Vec<Draft>,
     /// Words that drafts are made of: auto, full, or a number of rows
     #[arg(long, default_value_t)]
     pub(super) draft_vocab: DraftVocabSize,
@@ -75,12 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     drop(memory);
     drop(runner);
     let drafts = speculation::run(args, &model)?;
-    if args.json {
-        print_json(args, &model, &tests, &drafts)
-    } else {
-        print_table(args, &model, &tests, &drafts)
-    }
-    Ok(())
+    if args.json { print_json(args, &model, &tests, &drafts) } else { print_table(args, &model, &tests, &drafts) }
 }
 
 struct Bench<'a> {
@@ -141,7 +136,7 @@ impl Test {
     }
 }
 
-fn print_json(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) {
+fn print_json(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) -> anyhow::Result<()> {
     let d = model.describe();
     let tests: Vec<Value> = tests.iter().map(Test::json).collect();
     let value = json!({
@@ -150,22 +145,23 @@ fn print_json(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) {
         "tests": tests,
         "speculation": drafts.iter().map(Drafted::json).collect::<Vec<_>>(),
     });
-    println!("{value}");
+    say(value)
 }
 
-fn print_table(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) {
-    println!("{}, {} threads, {} rounds\n", model.describe(), args.setup.n_threads(), args.repeat);
-    println!("| test | tokens/s, median | lowest | highest | ms a pass or token | outside ggml |");
-    println!("|---|---|---|---|---|---|");
+fn print_table(args: &Args, model: &Model, tests: &[Test], drafts: &[Drafted]) -> anyhow::Result<()> {
+    say(format_args!("{}, {} threads, {} rounds\n", model.describe(), args.setup.n_threads(), args.repeat))?;
+    say("| test | tokens/s, median | lowest | highest | ms a pass or token | outside ggml |")?;
+    say("|---|---|---|---|---|---|")?;
     for t in tests {
         let rate = median(&t.tokens_per_second);
         let low = t.tokens_per_second.iter().copied().fold(f64::INFINITY, f64::min);
         let high = t.tokens_per_second.iter().copied().fold(0.0, f64::max);
         let ms = 1e3 * if t.n_gen == 0 { t.n_prompt as f64 } else { 1.0 } / rate;
         let outside = 100.0 * median(&t.outside);
-        println!("| {} | {rate:.2} | {low:.2} | {high:.2} | {ms:.3} | {outside:.2} % |", t.name());
+        let name = t.name();
+        say(format_args!("| {name} | {rate:.2} | {low:.2} | {high:.2} | {ms:.3} | {outside:.2} % |"))?;
     }
-    speculation::print_table(drafts);
+    speculation::print_table(drafts)
 }
 
 pub(super) fn median(values: &[f64]) -> f64 {

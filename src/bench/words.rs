@@ -8,15 +8,14 @@ use serde_json::{Map, Value};
 use text::Special;
 use text::template::{Chat, ChatTemplate};
 
-use super::setup;
+use super::setup::{self, say};
 
 pub(super) fn tokenize(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
     let model = setup::open(model)?;
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let text = String::from_utf8(bytes).with_context(|| format!("{}: is not UTF-8", file.display()))?;
     let ids: Vec<u32> = model.vocab().encode(&text, Special::Parse).iter().map(|id| id.0).collect();
-    println!("{}", serde_json::to_string(&ids)?);
-    Ok(())
+    say(serde_json::to_string(&ids)?)
 }
 
 /// A conversation as people write it down for `render`.
@@ -49,6 +48,5 @@ pub(super) fn render(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
         enable_thinking: chat.enable_thinking,
         kwargs: chat.kwargs,
     })?;
-    println!("{}", Value::String(prompt.text));
-    Ok(())
+    say(Value::String(prompt.text))
 }

@@ -2,6 +2,8 @@
 //! The engine asks, computes the drafts together with the next token, and keeps what the model itself would have said:
 //! whatever a proposer proposes, answers do not change.
 
+use std::time::Duration;
+
 use model::{RunError, Runner};
 use text::TokenId;
 
@@ -49,11 +51,16 @@ pub trait Proposer: Send {
     /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
     fn hidden(&self, slot: usize) -> Option<&[f32]>;
 
-    /// A step was kept.
+    /// A step was kept. `took` is the time of its pass, when it held nothing but these answers and their drafts.
     ///
     /// # Errors
     /// The proposer could not compute what it needs; it may propose nothing for these sequences from now on.
-    fn observe(&mut self, runner: &mut Runner, observed: &[Observed<'_>]) -> Result<(), RunError>;
+    fn observe(
+        &mut self,
+        runner: &mut Runner,
+        observed: &[Observed<'_>],
+        took: Option<Duration>,
+    ) -> Result<(), RunError>;
 
     /// Drafts for each of `asks`, which are in ascending order of their slots; an empty draft is an answer.
     ///

@@ -108,6 +108,7 @@ impl Engine {
             sequences: Vec::new(),
             output: PassOutput::default(),
             step_tokens: Vec::new(),
+            pass_took: Duration::ZERO,
             stats: EngineStats::default(),
             turn: 0,
             open: true,
@@ -142,6 +143,8 @@ struct State {
     output: PassOutput,
     /// The tokens of the last step's rows.
     step_tokens: Vec<TokenId>,
+    /// Time of the last step's pass.
+    pass_took: Duration,
     stats: EngineStats,
     /// Counts steps with a prompt piece, so that prompts take turns.
     turn: usize,
@@ -317,7 +320,9 @@ impl State {
             tokens.extend_from_slice(&s.draft);
         }
         let hidden = self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
+        let start = Instant::now();
         self.runner.run(txn.view(), &Pass { tokens: &tokens, rows: Rows::Some(&rows), hidden }, &mut self.output)?;
+        self.pass_took = start.elapsed();
         let mut first = 0;
         let mut kept = Vec::with_capacity(parts.len());
         for p in parts {
@@ -359,7 +364,8 @@ impl State {
             });
             first += part.n_rows;
         }
-        let failed = self.proposer.as_mut().and_then(|p| p.observe(&mut self.runner, &observed).err());
+        let took = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft).then_some(self.pass_took);
+        let failed = self.proposer.as_mut().and_then(|p| p.observe(&mut self.runner, &observed, took).err());
         if let Some(error) = failed {
             self.stop_drafting(&error);
         }

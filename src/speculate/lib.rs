@@ -2,8 +2,9 @@
 //! Owns how tokens are guessed ahead. Knows nothing of HTTP, and nothing of sampling: the engine judges every draft.
 #![forbid(unsafe_code)]
 
+mod depth;
 mod nextn;
 mod vocab;
 
-pub use nextn::{NextN, NextNConfig};
+pub use nextn::{Depth, NextN, NextNConfig};
 pub use vocab::DraftVocabSize;

@@ -7,12 +7,14 @@
 //! come from true hidden rows.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use engine::{Ask, EngineConfig, Observed, Proposer};
 use memory::{Memory, MemoryConfig, Slot};
 use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
+use crate::depth::DepthControl;
 use crate::vocab::DraftVocabSize;
 
 /// Entries of one graph at most; more are computed piece by piece.
@@ -21,11 +23,34 @@ const N_BATCH: usize = 512;
 /// Entries that may wait while nothing is drafted.
 const MAX_WAITING: usize = 64;
 
+/// The deepest draft: with the token before it a pass has 7 rows, the most for which every row of every quantised weight
+/// has the bits that it has alone (docs/NUMERICS.md).
+const MAX_DEPTH: usize = 6;
+
+/// Tokens of a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Depth {
+    /// As many as pay, by measured costs and acceptance; none where drafting is slower than plain decoding.
+    #[default]
+    Auto,
+    /// Always this many, as far as the answer has room.
+    Fixed(usize),
+}
+
+impl Depth {
+    fn max(self) -> usize {
+        match self {
+            Depth::Auto => MAX_DEPTH,
+            Depth::Fixed(n) => n,
+        }
+    }
+}
+
 /// How the head is used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NextNConfig {
-    /// Tokens of a draft at most.
-    pub depth: usize,
+    /// Tokens of a draft.
+    pub depth: Depth,
     /// Words that drafts are made of.
     pub vocab: DraftVocabSize,
 }
@@ -38,6 +63,8 @@ pub struct NextN {
     slots: Vec<HeadSlot>,
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
+    /// `None` with a fixed depth.
+    control: Option<DepthControl>,
     output: DraftOutput,
 }
 
@@ -61,7 +88,7 @@ impl NextN {
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_model = engine.memory(model);
         // The chain's cells stand past the end of the sequence.
-        let of_head = MemoryConfig { n_ctx: of_model.n_ctx + config.depth, n_snapshots: 1, ..of_model };
+        let of_head = MemoryConfig { n_ctx: of_model.n_ctx + config.depth.max(), n_snapshots: 1, ..of_model };
         let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
@@ -69,7 +96,8 @@ impl NextN {
         }
         let vocab = config.vocab.make(model)?;
         let n_embd = model.hparams().n_embd;
-        Ok(Some(Self { config, n_embd, memory, slots, vocab, output: DraftOutput::default() }))
+        let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
+        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, output: DraftOutput::default() }))
     }
 
     /// Computes entries of one sequence until at most `n_left` wait.
@@ -108,7 +136,7 @@ impl NextN {
 
 impl Proposer for NextN {
     fn max_depth(&self) -> usize {
-        self.config.depth
+        self.config.depth.max()
     }
 
     fn wants_hidden(&self) -> bool {
@@ -131,6 +159,9 @@ impl Proposer for NextN {
         s.last.clear();
         s.last.extend_from_slice(hidden.unwrap_or_default());
         s.ahead = false;
+        if let Some(control) = &mut self.control {
+            control.begin(slot);
+        }
         Ok(())
     }
 
@@ -139,8 +170,21 @@ impl Proposer for NextN {
         (!last.is_empty()).then_some(last)
     }
 
-    fn observe(&mut self, runner: &mut Runner, observed: &[Observed<'_>]) -> Result<(), RunError> {
+    fn observe(
+        &mut self,
+        runner: &mut Runner,
+        observed: &[Observed<'_>],
+        took: Option<Duration>,
+    ) -> Result<(), RunError> {
         let n_embd = self.n_embd;
+        if let Some(control) = &mut self.control {
+            observed.iter().for_each(|o| control.judged(o.slot, o.n_drafted, o.n_accepted));
+            let n_rows = 1 + observed.first().map_or(0, |o| o.n_drafted);
+            // Only passes whose sequences are all alike tell what so many rows cost.
+            if let Some(took) = took.filter(|_| observed.iter().all(|o| o.n_drafted + 1 == n_rows)) {
+                control.passed(observed.len(), n_rows, took);
+            }
+        }
         for o in observed {
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(runner.model(), o.tokens.iter().copied().chain(o.next))?;
@@ -181,17 +225,26 @@ impl Proposer for NextN {
     }
 
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let depth = asks.iter().map(|a| a.max).max().unwrap_or(0).min(self.config.depth);
+        let most = asks.iter().map(|a| a.max).max().unwrap_or(0);
+        let slots: Vec<usize> = asks.iter().map(|a| a.slot).collect();
+        let depth = match &mut self.control {
+            Some(control) => control.choose(&slots).min(most),
+            None => most.min(self.config.depth.max()),
+        };
         let ready: Vec<usize> =
             asks.iter().map(|a| a.slot).filter(|&slot| !self.slots[slot].tokens.is_empty()).collect();
         if ready.is_empty() || depth == 0 {
             return Ok(vec![Vec::new(); asks.len()]);
         }
+        let start = Instant::now();
         self.pass(runner, &ready, N_BATCH, depth)?;
+        if let Some(control) = &mut self.control {
+            control.drafted(ready.len(), depth, start.elapsed());
+        }
         let drafts = asks.iter().map(|a| {
             let Ok(i) = ready.binary_search(&a.slot) else { return Vec::new() };
             let mut tokens = std::mem::take(&mut self.output.tokens[i]);
-            tokens.truncate(a.max);
+            tokens.truncate(a.max.min(depth));
             tokens
         });
         Ok(drafts.collect())

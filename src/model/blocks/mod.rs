@@ -64,9 +64,27 @@ impl Linear {
 
     /// `x: [n_in, ..]` gives `[n_out, ..]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let y = g.mul_mat(g.weight(self.weight), x);
+        let y = invariant_mul_mat(g, g.weight(self.weight), x);
         self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)))
     }
+}
+
+/// Float weights up to this size are multiplied so that a row has the same bits alone and in company.
+const SMALL_BYTES: usize = 1 << 20;
+
+/// `w` times `x`. ggml takes another kernel for one row than for several when `w` is of floats; quantised weights give a
+/// row the same bits either way. The few small float matrices of a quantised model (router, decay, beta) get their one
+/// row twice, which costs next to nothing, so that drafting cannot change an answer. Large float matrices do not: there
+/// it would cost a seventh of the speed (docs/NUMERICS.md).
+fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+    let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_BYTES;
+    let one_row = x.ne()[1..] == [1, 1, 1];
+    if w.dtype().is_quantized() || !small || !one_row {
+        return g.mul_mat(w, x);
+    }
+    let y = g.mul_mat(w, g.concat(x, x, 1)); // [n_out, 2]
+    let ([n_out, ..], nb) = (y.ne(), y.nb());
+    g.view(y, [n_out, 1, 1, 1], [nb[1], nb[1], nb[1]], 0)
 }
 
 /// RMS norm over dim 0, times a weight of that length.

@@ -34,7 +34,7 @@ fn reasoning_ends_at_its_tag_and_the_answer_follows() {
 #[test]
 fn calls_in_tags_become_typed_json() {
     let text = "Let me see.\n\n<tool_call>\n<function=f>\n<parameter=text>\nint main() {\n  return \"<\" & 'x';\n}\n\n</parameter>\n\
-        <parameter=n>\n7\n</parameter>\n<parameter=x>\n-1.5e3\n</parameter>\n<parameter=on>\nTrue\n</parameter>\n\
+        <parameter=n>\n7\n</parameter>\n<parameter=x>\n-1.5\n</parameter>\n<parameter=on>\nTrue\n</parameter>\n\
         <parameter=list>\n[1, \"a\"]\n</parameter>\n<parameter=map>\n{\"k\": null}\n</parameter>\n<parameter=maybe>\nNone\n</parameter>\n\
         </function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>";
     let (events, calls) = calls(&tools(), text);
@@ -45,7 +45,7 @@ fn calls_in_tags_become_typed_json() {
         [
             (
                 "f".into(),
-                json!({"text": "int main() {\n  return \"<\" & 'x';\n}\n", "n": 7, "x": -1500.0, "on": true, "list": [1, "a"],
+                json!({"text": "int main() {\n  return \"<\" & 'x';\n}\n", "n": 7, "x": -1.5, "on": true, "list": [1, "a"],
             "map": {"k": null}, "maybe": null})
             ),
             ("g".into(), json!({})),
