@@ -128,6 +128,7 @@ fn run(args: &Args) -> Outcome<()> {
         None => {
             let history = if args.output.no_history { None } else { history_path(env) };
             let mut editor = LineEditor::new(colours.out, terminals.stdout, history).or_exit(Exit::Runtime)?;
+            signals.ask_twice();
             Chat::new(args, &loaded, &signals, system, plan, terminals)?.run(&mut editor)
         }
     }

@@ -20,8 +20,10 @@ pub struct Signals {
 #[derive(Default)]
 struct Shared {
     listener: Option<Box<dyn Fn(Exit) + Send>>,
-    /// The listener was told and has not left yet.
+    /// The listener was told and has not left yet; with `twice`, Ctrl-C was heard while nobody listened.
     told: bool,
+    /// The first Ctrl-C that nobody listens to is let pass.
+    twice: bool,
 }
 
 impl Signals {
@@ -50,6 +52,12 @@ impl Signals {
         Listening { signals: self }
     }
 
+    /// From now on it takes two Ctrl-C in a row to end the process while nobody listens: one that was meant for an answer
+    /// may come a moment after its end.
+    pub fn ask_twice(&self) {
+        self.lock().twice = true;
+    }
+
     fn heard(&self, exit: Exit) {
         let mut shared = self.lock();
         match &shared.listener {
@@ -57,6 +65,7 @@ impl Signals {
                 tell(exit);
                 shared.told = true;
             }
+            None if exit == Exit::Interrupted && shared.twice && !shared.told => shared.told = true,
             _ => {
                 self.terminal.restore();
                 exit_now(exit)
@@ -83,7 +92,9 @@ pub struct Listening<'a> {
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        *self.signals.lock() = Shared::default();
+        let mut shared = self.signals.lock();
+        shared.listener = None;
+        shared.told = false;
     }
 }
 
@@ -136,5 +147,16 @@ mod tests {
         let _listening = signals.listen(sender, |exit| exit);
         signal_hook::low_level::raise(SIGINT).unwrap();
         assert_eq!(messages.recv().unwrap(), Exit::Interrupted);
+    }
+
+    #[test]
+    fn a_late_ctrl_c_does_not_end_a_chat() {
+        let signals = Signals { shared: Arc::default(), terminal: Arc::new(Terminal::note()) };
+        signals.ask_twice();
+        signals.heard(Exit::Interrupted);
+        assert!(signals.lock().told, "the next one would end the process");
+        let (sender, _messages) = mpsc::channel();
+        drop(signals.listen(sender, |exit| exit));
+        signals.heard(Exit::Interrupted);
     }
 }

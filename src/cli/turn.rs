@@ -54,7 +54,7 @@ pub fn run(
     let request = GenerateRequest::new(prompt.tokens, options, loaded.engine.limits()).map_err(refused)?;
     let mut generation = loaded.engine.submit(request).map_err(|error| match error {
         SubmitError::Sampling(_) => Failure::new(Exit::Usage, error),
-        SubmitError::Full { .. } | SubmitError::Stopped => Failure::new(Exit::Runtime, error),
+        error => Failure::new(Exit::Runtime, error),
     })?;
 
     let (sender, happenings) = mpsc::channel();
