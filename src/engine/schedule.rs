@@ -17,17 +17,16 @@ pub(crate) struct Part {
 /// Running answers take one row each; what is left of the rows goes to one prompt, the one that has waited longest.
 /// While answers run, a prompt gets `n_shared` rows at most, so that it does not hold them up for long. A prompt's piece
 /// ends where a checkpoint is due.
-pub(crate) fn schedule(sequences: &[Sequence], turn: usize, n_batch: usize, n_shared: usize) -> Vec<Part> {
+pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) -> Vec<Part> {
     let ready = |s: &Sequence| !s.finished && !s.is_blocked() && !s.is_cancelled();
     let answers = sequences.iter().enumerate().filter(|(_, s)| ready(s) && !s.is_prefill());
     let mut parts: Vec<Part> =
         answers.map(|(sequence, _)| Part { sequence, n_rows: 1, samples: true }).take(n_batch).collect();
     let room = (n_batch - parts.len()).min(if parts.is_empty() { n_batch } else { n_shared });
-    let prompts: Vec<usize> =
-        (0..sequences.len()).filter(|&i| ready(&sequences[i]) && sequences[i].is_prefill()).collect();
-    if room > 0 && !prompts.is_empty() {
-        let sequence = prompts[turn % prompts.len()];
-        let s = &sequences[sequence];
+    let prompts = sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.is_prefill());
+    if let Some((sequence, s)) = prompts.min_by_key(|(_, s)| s.last_step)
+        && room > 0
+    {
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
         let n_rows = s.pending.len().min(room).min(to_checkpoint);
         parts.push(Part { sequence, n_rows, samples: n_rows == s.pending.len() });
