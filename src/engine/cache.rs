@@ -4,6 +4,8 @@
 //! Recurrent state cannot be cut, so a slot can be taken up where its tokens end, or at a checkpoint taken on the way: at
 //! the borders of messages, where the next turn of a conversation parts from this one.
 
+use std::cmp::Reverse;
+
 use memory::{Checkpoint, Memory, Slot};
 use text::TokenId;
 
@@ -58,9 +60,10 @@ impl SlotCache {
         self.slots.iter().any(|s| !s.busy)
     }
 
-    /// Takes the free slot that saves most of `prompt`, else the one unused for longest, and brings its state to a
-    /// beginning of the prompt. Gives the slot's index and the number of tokens that need no computing; at least the
-    /// last token is left to compute. `None` when all slots are busy.
+    /// Takes a free slot and brings its state to a beginning of the prompt: the slot that saves most, counting against
+    /// it the cached tokens that are lost, else the one unused for longest. So a short common beginning does not cost a
+    /// long conversation its state while another slot would do. Gives the slot's index and the number of tokens that
+    /// need no computing; at least the last token is left to compute. `None` when all slots are busy.
     pub(crate) fn take(
         &mut self,
         memory: &mut Memory,
@@ -69,8 +72,12 @@ impl SlotCache {
     ) -> Result<Option<(usize, usize)>, memory::Error> {
         let usable = |s: &CachedSlot| if reuse { self.usable(s, prompt) } else { 0 };
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
-        let best = free.max_by_key(|(_, s)| (usable(s), std::cmp::Reverse(s.last_used)));
-        let Some((index, n)) = best.map(|(index, s)| (index, usable(s))) else { return Ok(None) };
+        let weighed = free.map(|(index, s)| {
+            let n = usable(s);
+            let lost = s.tokens.len() - n;
+            (n.saturating_sub(lost), Reverse(s.last_used), index, n)
+        });
+        let Some((.., index, n)) = weighed.max() else { return Ok(None) };
         self.clock += 1;
         let s = &mut self.slots[index];
         s.last_used = self.clock;
@@ -95,6 +102,7 @@ impl SlotCache {
     }
 
     /// Keeps a checkpoint of the state as it is, within the budget; the oldest but the first makes room.
+    /// `hidden`: the hidden row of the last token, as far as it is known.
     pub(crate) fn checkpoint(
         &mut self,
         memory: &Memory,
@@ -103,7 +111,11 @@ impl SlotCache {
     ) -> Result<(), memory::Error> {
         let s = &mut self.slots[index];
         let position = s.tokens.len();
-        if !self.recurrent || position == 0 || s.checkpoints.iter().any(|c| c.state.position() == position) {
+        if !self.recurrent
+            || self.budget == 0
+            || position == 0
+            || s.checkpoints.iter().any(|c| c.state.position() == position)
+        {
             return Ok(());
         }
         let checkpoint = memory.checkpoint(&s.slot)?;
@@ -134,31 +146,38 @@ impl SlotCache {
         (!hidden.is_empty()).then_some(hidden)
     }
 
-    /// The state of `index` is not to be used any more.
-    pub(crate) fn forget(&mut self, memory: &mut Memory, index: usize) -> Result<(), memory::Error> {
-        let recurrent = self.recurrent;
-        rewind(memory, &mut self.slots[index], 0, recurrent)
+    /// Gives the slot back, and its state is not to be used any more.
+    pub(crate) fn forget(&mut self, memory: &mut Memory, index: usize) {
+        self.release(index, None);
+        if let Err(error) = rewind(memory, &mut self.slots[index], 0, self.recurrent) {
+            // Its tokens are forgotten even so: whoever gets it clears it first.
+            tracing::error!(%error, slot = index, "the state of a slot was not cleared");
+        }
     }
 }
 
 /// Brings a slot's state back to its first `n` tokens; `n` is what [`SlotCache::usable`] said.
 fn rewind(memory: &mut Memory, s: &mut CachedSlot, n: usize, recurrent: bool) -> Result<(), memory::Error> {
-    if n == 0 {
-        memory.reset(&s.slot)?;
-        s.hidden.clear();
-    } else if n < s.tokens.len() {
-        match s.checkpoints.iter().find(|c| c.state.position() == n) {
-            Some(kept) if recurrent => {
-                memory.restore(&s.slot, &kept.state)?;
-                s.hidden.clone_from(&kept.hidden);
-            }
-            _ => {
-                memory.truncate(&s.slot, n)?;
-                s.hidden.clear();
-            }
-        }
+    let rewound = rewind_state(memory, s, n, recurrent);
+    // After an error the state is anything: the next user starts from nothing.
+    let n = if rewound.is_ok() { n } else { 0 };
+    if n < s.tokens.len() {
+        let kept = s.checkpoints.iter().find(|c| c.state.position() == n);
+        s.hidden = kept.map_or_else(Vec::new, |c| c.hidden.clone());
     }
     s.tokens.truncate(n);
     s.checkpoints.retain(|c| c.state.position() <= n);
+    rewound
+}
+
+fn rewind_state(memory: &mut Memory, s: &CachedSlot, n: usize, recurrent: bool) -> Result<(), memory::Error> {
+    if n == 0 {
+        memory.reset(&s.slot)?;
+    } else if n < s.tokens.len() {
+        match s.checkpoints.iter().find(|c| c.state.position() == n) {
+            Some(kept) if recurrent => memory.restore(&s.slot, &kept.state)?,
+            _ => memory.truncate(&s.slot, n)?,
+        }
+    }
     Ok(())
 }

@@ -10,6 +10,9 @@ use model::Model;
 /// Positions of a sequence when the user does not say: the model's, up to this.
 const DEFAULT_N_CTX: usize = 8192;
 
+/// Most positions of a sequence: the kernels count them in 32 bits, and memory rounds them up.
+const MAX_N_CTX: usize = 1 << 30;
+
 /// Which form attention takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FlashAttention {
@@ -64,7 +67,7 @@ pub struct EngineConfig {
     pub n_batch: usize,
     /// Prompt rows of a pass while answers are running: how long a long prompt may hold them up.
     pub n_batch_shared: usize,
-    /// Requests that may wait for a sequence.
+    /// Requests that may wait for a sequence, at least 1: every request waits, if only until the running step is over.
     pub max_queue: usize,
     /// Host memory for checkpoints of recurrent state, in bytes, over all sequences.
     pub checkpoint_bytes: usize,
@@ -91,6 +94,30 @@ impl EngineConfig {
     /// Threads to compute with: as asked, or one for each core.
     pub fn n_threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get)).max(1)
+    }
+
+    /// Refuses settings that make no engine.
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        let refuse = |what: String| Err(EngineError::Config(what));
+        for (name, n) in [
+            ("n_sequences", self.n_sequences),
+            ("n_batch", self.n_batch),
+            ("n_batch_shared", self.n_batch_shared),
+            ("max_queue", self.max_queue),
+            ("n_ctx", self.n_ctx.unwrap_or(1)),
+        ] {
+            if n == 0 {
+                return refuse(format!("{name}: at least 1 expected, 0 found"));
+            }
+        }
+        if let Some(n_ctx) = self.n_ctx.filter(|&n| n > MAX_N_CTX) {
+            return refuse(format!("n_ctx: at most {MAX_N_CTX} expected, {n_ctx} found"));
+        }
+        if self.n_sequences > self.n_batch {
+            let (n_sequences, n_batch) = (self.n_sequences, self.n_batch);
+            return refuse(format!("{n_sequences} sequences do not fit into passes of {n_batch} rows: raise n_batch"));
+        }
+        Ok(())
     }
 
     /// The memory that the engine makes for `model`.

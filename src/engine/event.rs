@@ -73,7 +73,7 @@ pub struct Timings {
     pub prompt_tokens: usize,
     /// Of those, taken from cached state.
     pub cached_tokens: usize,
-    /// From the start of the prompt's first pass to the first sampled token.
+    /// From getting a sequence (the prompt's first pass follows at once, or in its turn) to the first sampled token.
     pub prompt_ms: f64,
     /// Tokens sampled, end of generation included.
     pub generated_tokens: usize,

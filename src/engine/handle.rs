@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use model::Model;
 use text::TokenId;
+use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::event::Event;
 use crate::request::{GenerateRequest, Limits};
@@ -23,6 +24,26 @@ pub(crate) struct Submission {
     pub(crate) sampler: Sampler,
     pub(crate) events: tokio::sync::mpsc::Sender<Event>,
     pub(crate) submitted: Instant,
+    /// Its place in the queue, given back when it gets a sequence and also when it is thrown away unserved.
+    pub(crate) _place: Place,
+}
+
+/// A place among the waiting requests; dropping it gives it back, so that no way out of the queue is forgotten.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// Takes a place unless `max` are taken; the error is how many are.
+    fn take(n_waiting: &Arc<AtomicUsize>, max: usize) -> Result<Self, usize> {
+        let more = |n: usize| (n < max).then_some(n + 1);
+        n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
+        Ok(Self(Arc::clone(n_waiting)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 pub(crate) enum Command {
@@ -56,6 +77,18 @@ pub enum SubmitError {
     /// Sampling parameters out of range.
     #[error(transparent)]
     Sampling(#[from] SampleError),
+    /// The request was checked against limits that are not this engine's.
+    #[error(
+        "the request was made for a context of {} and a vocabulary of {}, the engine has {} and {}: \
+         make it with this engine's limits",
+        .made_for.n_ctx, .made_for.n_vocab, .limits.n_ctx, .limits.n_vocab
+    )]
+    OtherLimits {
+        /// What the request was made for.
+        made_for: Limits,
+        /// What the engine has.
+        limits: Limits,
+    },
 }
 
 impl EngineHandle {
@@ -73,28 +106,22 @@ impl EngineHandle {
     ///
     /// # Errors
     /// [`SubmitError::Full`]: try again later. [`SubmitError::Stopped`]: the engine is gone.
+    /// [`SubmitError::OtherLimits`]: the request was made with limits other than [`EngineHandle::limits`].
     pub fn submit(&self, request: GenerateRequest) -> Result<Generation, SubmitError> {
-        let n_waiting = self.n_waiting.fetch_add(1, Ordering::Relaxed);
-        let submitted = self.submit_counted(request, n_waiting);
-        if submitted.is_err() {
-            self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+        if request.limits() != self.limits {
+            return Err(SubmitError::OtherLimits { made_for: request.limits(), limits: self.limits });
         }
-        submitted
-    }
-
-    fn submit_counted(&self, request: GenerateRequest, n_waiting: usize) -> Result<Generation, SubmitError> {
-        if n_waiting >= self.max_queue {
-            return Err(SubmitError::Full { n_waiting });
-        }
+        let place =
+            Place::take(&self.n_waiting, self.max_queue).map_err(|n_waiting| SubmitError::Full { n_waiting })?;
         let vocab = self.model.vocab();
         let bytes_of = |id: TokenId, into: &mut Vec<u8>| into.extend_from_slice(vocab.bytes(id).unwrap_or_default());
         // Made here, not on the engine's thread: preparing DRY walks the whole vocabulary.
         let mut sampler = Sampler::new(&request.options().sampling, self.limits.n_vocab, &bytes_of)?;
         sampler.prime(request.prompt());
         let (events, receiver) = tokio::sync::mpsc::channel(EVENT_QUEUE);
-        let submission = Submission { request, sampler, events, submitted: Instant::now() };
+        let submission = Submission { request, sampler, events, submitted: Instant::now(), _place: place };
         self.commands.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
-        Ok(Generation { events: receiver })
+        Ok(Generation { events: receiver, ended: false })
     }
 
     /// What the engine has done so far.
@@ -109,25 +136,46 @@ impl EngineHandle {
 }
 
 /// The answer to one request, as it comes. Dropping it cancels the request.
+///
+/// The last event is always `Finished` or `Failed`, also when the engine stops before the answer is complete.
 #[derive(Debug)]
 pub struct Generation {
     events: tokio::sync::mpsc::Receiver<Event>,
+    /// The last event was given out.
+    ended: bool,
 }
 
 impl Generation {
     /// Waits for the next event; `None` after the last. Not for use inside an async runtime.
     #[expect(clippy::should_implement_trait, reason = "it blocks, which an iterator would hide")]
     pub fn next(&mut self) -> Option<Event> {
-        self.events.blocking_recv()
+        let event = self.events.blocking_recv();
+        self.checked(event)
     }
 
-    /// The next event if there is one now.
+    /// The next event if there is one now; `None` also after the last.
     pub fn try_next(&mut self) -> Option<Event> {
-        self.events.try_recv().ok()
+        match self.events.try_recv() {
+            Ok(event) => self.checked(Some(event)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => self.checked(None),
+        }
     }
 
     /// Waits for the next event without blocking the thread; `None` after the last.
     pub async fn recv(&mut self) -> Option<Event> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        self.checked(event)
+    }
+
+    /// A channel that ends before the answer does means that the engine's thread is gone: a reader must not take that
+    /// for a complete answer.
+    fn checked(&mut self, event: Option<Event>) -> Option<Event> {
+        let event = match event {
+            None if !self.ended => Some(Event::Failed(SubmitError::Stopped.to_string())),
+            event => event,
+        };
+        self.ended |= matches!(event, Some(Event::Finished(_) | Event::Failed(_)));
+        event
     }
 }

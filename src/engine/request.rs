@@ -7,7 +7,7 @@ use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
 
 /// What one engine can take: every request is checked against it before it is queued.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Positions of one sequence: prompt and answer together.
     pub n_ctx: usize,
@@ -57,6 +57,7 @@ impl Default for RequestOptions {
 pub struct GenerateRequest {
     prompt: Vec<TokenId>,
     options: RequestOptions,
+    limits: Limits,
     max_tokens: usize,
     stops: StopMatcher,
 }
@@ -91,7 +92,7 @@ impl GenerateRequest {
         let room = limits.n_ctx - prompt.len();
         let max_tokens = options.max_tokens.unwrap_or(room).min(room);
         let stops = StopMatcher::new(&options.stops)?;
-        Ok(Self { prompt, options, max_tokens, stops })
+        Ok(Self { prompt, options, limits, max_tokens, stops })
     }
 
     /// The prompt's tokens.
@@ -102,6 +103,11 @@ impl GenerateRequest {
     /// Everything else that was asked for.
     pub fn options(&self) -> &RequestOptions {
         &self.options
+    }
+
+    /// What it was checked against.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Most tokens this request can generate: what was asked for, cut to the room that the context leaves.

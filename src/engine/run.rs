@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,16 @@ use text::TokenId;
 
 use crate::cache::SlotCache;
 use crate::config::{EngineConfig, EngineError};
+use crate::event::Event;
 use crate::handle::{Command, EngineHandle, Submission};
 use crate::proposer::{Ask, Observed, Proposer};
 use crate::request::Limits;
 use crate::schedule::{Part, schedule};
 use crate::sequence::Sequence;
 
-/// How long to wait for slow readers before looking again.
+/// How long to wait for lagging readers before looking again, at first and after many times in vain.
 const READER_PAUSE: Duration = Duration::from_millis(1);
-
-/// Checkpoints that one prompt asks for at most: its first border and its last ones.
-const LAST_BORDERS: usize = 3;
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
 /// What an engine has done since it started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,7 +31,7 @@ pub struct EngineStats {
     pub n_steps: u64,
     /// Rows of those passes.
     pub n_rows: u64,
-    /// Time in steps, from picking the rows to handing out the events.
+    /// Time in steps, from taking commands and picking the rows to handing out the events.
     pub step: Duration,
     /// Of that, ggml's computation.
     pub compute: Duration,
@@ -48,7 +47,7 @@ pub struct EngineStats {
 pub struct Engine;
 
 impl Engine {
-    /// Makes state and compute buffers for `model` and starts the thread that owns them. Every token takes a pass.
+    /// Makes state and compute buffers for `model` and starts the thread that owns them.
     ///
     /// # Errors
     /// [`EngineError`]: settings that make no engine, or no room.
@@ -65,54 +64,7 @@ impl Engine {
         config: EngineConfig,
         proposer: Option<Box<dyn Proposer>>,
     ) -> Result<EngineHandle, EngineError> {
-        let depth = proposer.as_ref().map_or(0, |p| p.max_depth());
-        if config.n_sequences == 0 || config.n_batch == 0 || config.n_batch_shared == 0 {
-            return Err(EngineError::Config("an engine needs at least one sequence and one row a pass".into()));
-        }
-        if config.n_sequences > config.n_batch {
-            let what = format!("{} sequences do not fit into passes of {} rows", config.n_sequences, config.n_batch);
-            return Err(EngineError::Config(what));
-        }
-        if (depth + 1).saturating_mul(config.n_sequences) > config.n_batch {
-            let what = format!(
-                "drafts of {depth} tokens for {} sequences do not fit into passes of {} rows",
-                config.n_sequences, config.n_batch
-            );
-            return Err(EngineError::Config(what));
-        }
-        let mut memory = model.memory(MemoryConfig { n_snapshots: depth + 1, ..config.memory(&model) })?;
-        let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
-        reserve(&mut runner, &mut memory, &config, proposer.is_some())?;
-        let cache = SlotCache::new(&mut memory, config.checkpoint_bytes)?;
-        let n_ctx = config.n_ctx.unwrap_or(memory.config().n_ctx).min(memory.config().n_ctx);
-        let limits = Limits { n_ctx, n_vocab: model.hparams().n_vocab };
-        let (sender, commands) = mpsc::channel();
-        let n_waiting = Arc::new(AtomicUsize::new(0));
-        let handle = EngineHandle {
-            commands: sender,
-            model: Arc::clone(&model),
-            limits,
-            n_waiting: Arc::clone(&n_waiting),
-            max_queue: config.max_queue,
-        };
-        let state = State {
-            model,
-            config,
-            memory,
-            runner,
-            proposer,
-            cache,
-            commands,
-            n_waiting,
-            waiting: VecDeque::new(),
-            sequences: Vec::new(),
-            output: PassOutput::default(),
-            step_tokens: Vec::new(),
-            pass_took: Duration::ZERO,
-            stats: EngineStats::default(),
-            turn: 0,
-            open: true,
-        };
+        let (state, handle) = State::new(model, config, proposer)?;
         std::thread::Builder::new().name("nextn-engine".into()).spawn(move || state.run())?;
         Ok(handle)
     }
@@ -123,7 +75,7 @@ fn reserve(runner: &mut Runner, memory: &mut Memory, config: &EngineConfig, hidd
     let Some(slot) = memory.acquire()? else { return Ok(()) };
     let n_rows = config.n_batch.min(memory.config().n_ctx);
     let widest = memory.begin(&[(&slot, n_rows)], 1)?;
-    runner.reserve(widest.view().over_whole_context().view(), 1, hidden)?;
+    runner.reserve(widest.view().over_whole_context().view(), config.n_sequences, hidden)?;
     drop(widest);
     memory.release(slot);
     Ok(())
@@ -136,65 +88,152 @@ struct State {
     runner: Runner,
     proposer: Option<Box<dyn Proposer>>,
     cache: SlotCache,
+    // Before the requests: should the thread panic, whoever sees a generation end finds the engine stopped.
     commands: mpsc::Receiver<Command>,
-    n_waiting: Arc<AtomicUsize>,
     waiting: VecDeque<Submission>,
+    /// Those that have a slot.
     sequences: Vec<Sequence>,
+    /// Those that are done and wait for their reader to take the last events; they have no slot any more.
+    leaving: Vec<Sequence>,
     output: PassOutput,
     /// The tokens of the last step's rows.
     step_tokens: Vec<TokenId>,
     /// Time of the last step's pass.
     pass_took: Duration,
     stats: EngineStats,
-    /// Counts steps with a prompt piece, so that prompts take turns.
-    turn: usize,
+    /// How long to wait for lagging readers next time.
+    pause: Duration,
     /// Some handle is left.
     open: bool,
 }
 
 impl State {
+    fn new(
+        model: Arc<Model>,
+        config: EngineConfig,
+        proposer: Option<Box<dyn Proposer>>,
+    ) -> Result<(Self, EngineHandle), EngineError> {
+        config.check()?;
+        let depth = proposer.as_ref().map_or(0, |p| p.max_depth());
+        if (depth + 1).saturating_mul(config.n_sequences) > config.n_batch {
+            let (n_sequences, n_batch) = (config.n_sequences, config.n_batch);
+            let what = format!(
+                "drafts of {depth} tokens for {n_sequences} sequences do not fit into passes of {n_batch} rows"
+            );
+            return Err(EngineError::Config(what));
+        }
+        let wanted = MemoryConfig { n_snapshots: depth + 1, ..config.memory(&model) };
+        let mut memory = model.memory(wanted)?;
+        let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
+        reserve(&mut runner, &mut memory, &config, proposer.is_some())?;
+        let cache = SlotCache::new(&mut memory, config.checkpoint_bytes)?;
+        // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
+        let limits = Limits { n_ctx: wanted.n_ctx, n_vocab: model.hparams().n_vocab };
+        let (sender, commands) = mpsc::channel();
+        let handle = EngineHandle {
+            commands: sender,
+            model: Arc::clone(&model),
+            limits,
+            n_waiting: Arc::new(AtomicUsize::new(0)),
+            max_queue: config.max_queue,
+        };
+        let state = State {
+            model,
+            config,
+            memory,
+            runner,
+            proposer,
+            cache,
+            commands,
+            waiting: VecDeque::new(),
+            sequences: Vec::new(),
+            leaving: Vec::new(),
+            output: PassOutput::default(),
+            step_tokens: Vec::new(),
+            pass_took: Duration::ZERO,
+            stats: EngineStats::default(),
+            pause: READER_PAUSE,
+            open: true,
+        };
+        Ok((state, handle))
+    }
+
     fn run(mut self) {
-        while self.open || !self.sequences.is_empty() || !self.waiting.is_empty() {
-            self.take_commands();
-            self.admit();
-            self.propose();
-            let parts = schedule(&self.sequences, self.turn, self.config.n_batch, self.config.n_batch_shared);
-            if !parts.is_empty() {
-                self.step(parts);
-            }
-            self.sequences.iter_mut().for_each(Sequence::deliver);
-            self.retire();
+        while self.open || !self.is_idle() {
+            self.turn();
         }
         tracing::debug!(n_steps = self.stats.n_steps, "engine ends");
     }
 
-    /// Takes what has come in; waits when there is nothing to compute.
+    /// Nobody is owed anything.
+    fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.leaving.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Once round: what has come in, one step if there is one to make, what goes out.
+    fn turn(&mut self) {
+        if !self.has_work() {
+            self.wait();
+        }
+        let start = Instant::now();
+        self.take_commands();
+        self.admit();
+        self.propose();
+        let parts = schedule(&self.sequences, self.config.n_batch, self.config.n_batch_shared);
+        let n_rows: usize = parts.iter().map(|p| p.n_rows).sum();
+        if n_rows > 0 {
+            self.step(parts);
+        }
+        self.sequences.iter_mut().for_each(Sequence::deliver);
+        self.leaving.iter_mut().for_each(Sequence::deliver);
+        self.retire();
+        if n_rows > 0 {
+            self.stats.n_rows += n_rows as u64;
+            self.pause = READER_PAUSE;
+            self.stats.step += start.elapsed();
+        }
+    }
+
+    /// Something may be computed now.
+    fn has_work(&self) -> bool {
+        self.sequences.iter().any(|s| !s.is_blocked()) || self.cache.has_free() && !self.waiting.is_empty()
+    }
+
+    /// Sleeps until a command comes; while readers lag behind only for a moment, and longer the longer they do.
+    fn wait(&mut self) {
+        let command = if self.is_idle() {
+            self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else if self.open {
+            self.commands.recv_timeout(self.pause)
+        } else {
+            std::thread::sleep(self.pause);
+            Err(RecvTimeoutError::Timeout)
+        };
+        match command {
+            Ok(command) => self.take(command),
+            Err(RecvTimeoutError::Timeout) => self.pause = (2 * self.pause).min(LONGEST_PAUSE),
+            Err(RecvTimeoutError::Disconnected) => self.open = false,
+        }
+    }
+
+    /// Takes what has come in.
     fn take_commands(&mut self) {
-        let mut wait = self.sequences.iter().all(Sequence::is_blocked);
         while self.open {
-            let command = if !wait {
-                self.commands.try_recv()
-            } else if self.sequences.is_empty() && self.waiting.is_empty() {
-                self.commands.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                self.commands.recv_timeout(READER_PAUSE).map_err(|e| match e {
-                    RecvTimeoutError::Timeout => TryRecvError::Empty,
-                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                })
-            };
-            wait = false;
-            match command {
-                Ok(Command::Submit(submission)) => self.waiting.push_back(*submission),
-                Ok(Command::Stats(to)) => {
-                    // The asker may be gone: nobody to tell then.
-                    let _ = to.send(self.stats());
-                }
+            match self.commands.try_recv() {
+                Ok(command) => self.take(command),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => self.open = false,
             }
         }
-        if wait && !self.sequences.is_empty() {
-            std::thread::sleep(READER_PAUSE);
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => self.waiting.push_back(*submission),
+            Command::Stats(to) => {
+                // The asker may be gone: nobody to tell then.
+                let _ = to.send(self.stats());
+            }
         }
     }
 
@@ -210,38 +249,30 @@ impl State {
 
     /// Gives free slots to waiting requests, in order.
     fn admit(&mut self) {
-        self.waiting.retain(|s| {
-            let wanted = !s.events.is_closed();
-            if !wanted {
-                self.n_waiting.fetch_sub(1, Ordering::Relaxed);
-            }
-            wanted
-        });
+        self.waiting.retain(|s| !s.events.is_closed());
         while self.cache.has_free()
             && let Some(submission) = self.waiting.pop_front()
         {
-            self.n_waiting.fetch_sub(1, Ordering::Relaxed);
             let request = &submission.request;
             match self.cache.take(&mut self.memory, request.prompt(), request.options().cache) {
                 Ok(Some((slot, n_cached))) => {
                     self.begin(slot, n_cached);
-                    let checkpoints = due_checkpoints(request, n_cached);
-                    self.sequences.push(Sequence::new(submission, slot, n_cached, checkpoints));
+                    self.sequences.push(Sequence::new(submission, slot, n_cached, self.stats.n_steps));
                 }
                 Ok(None) => return self.waiting.push_front(submission),
                 Err(error) => {
                     // The reader may be gone: nobody to tell then.
-                    let _ = submission.events.try_send(crate::event::Event::Failed(error.to_string()));
+                    let _ = submission.events.try_send(Event::Failed(error.to_string()));
                 }
             }
         }
     }
 
     fn step(&mut self, mut parts: Vec<Part>) {
-        let start = Instant::now();
+        self.stats.n_steps += 1;
         parts.sort_by_key(|p| self.cache.get(self.sequences[p.sequence].slot).slot.index());
-        if parts.iter().any(|p| self.sequences[p.sequence].is_prefill()) {
-            self.turn += 1;
+        for part in &parts {
+            self.sequences[part.sequence].last_step = self.stats.n_steps;
         }
         match self.compute(&parts) {
             Ok(kept) => self.after(&parts, &kept),
@@ -250,15 +281,10 @@ impl State {
                 for part in &parts {
                     let s = &mut self.sequences[part.sequence];
                     s.fail(error.to_string());
-                    if let Err(error) = self.cache.forget(&mut self.memory, s.slot) {
-                        tracing::error!(%error, slot = s.slot, "the slot was not cleared");
-                    }
+                    self.cache.forget(&mut self.memory, s.slot);
                 }
             }
         }
-        self.stats.n_steps += 1;
-        self.stats.n_rows += parts.iter().map(|p| p.n_rows as u64).sum::<u64>();
-        self.stats.step += start.elapsed();
     }
 
     /// Tells the proposer that a slot was taken up at its first `n_cached` tokens.
@@ -327,10 +353,13 @@ impl State {
         let mut kept = Vec::with_capacity(parts.len());
         for p in parts {
             let mut n_kept = p.n_rows;
+            let s = &mut self.sequences[p.sequence];
+            if s.is_prefill() {
+                s.prompt_advanced(p.n_rows);
+            }
             if p.samples {
-                let s = &mut self.sequences[p.sequence];
-                let right = s.judge(|i| self.output.logits(first + i), self.model.vocab());
-                n_kept = p.n_rows - p.n_draft + right;
+                let n_right = s.judge(|i| self.output.logits(first + i), self.model.vocab());
+                n_kept = p.n_rows - p.n_draft + n_right;
                 first += 1 + p.n_draft;
             }
             kept.push(n_kept);
@@ -350,9 +379,6 @@ impl State {
             let tokens = &self.step_tokens[first..first + n_kept];
             s.pending.drain(..part.n_rows - part.n_draft);
             self.cache.extend(s.slot, tokens);
-            if s.is_prefill() {
-                s.prompt_advanced(n_kept);
-            }
             let hidden = if self.output.hidden.is_empty() { 0..0 } else { first * n_embd..(first + n_kept) * n_embd };
             observed.push(Observed {
                 slot: s.slot,
@@ -364,10 +390,11 @@ impl State {
             });
             first += part.n_rows;
         }
-        let took = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft).then_some(self.pass_took);
-        let failed = self.proposer.as_mut().and_then(|p| p.observe(&mut self.runner, &observed, took).err());
-        if let Some(error) = failed {
-            self.stop_drafting(&error);
+        if let Some(proposer) = &mut self.proposer {
+            let alike = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft);
+            if let Err(error) = proposer.observe(&mut self.runner, &observed, alike.then_some(self.pass_took)) {
+                self.stop_drafting(&error);
+            }
         }
         for part in parts {
             let s = &mut self.sequences[part.sequence];
@@ -381,24 +408,18 @@ impl State {
         }
     }
 
-    /// Lets go of sequences that are done or that nobody waits for.
+    /// Takes slots back from sequences that are done or that nobody waits for. A reader that lags behind keeps no slot
+    /// once its answer is complete.
     fn retire(&mut self) {
-        let Self { sequences, cache, proposer, .. } = self;
-        sequences.retain(|s| {
-            let gone = s.is_cancelled() || s.finished && !s.is_blocked();
-            if gone {
-                cache.release(s.slot, proposer.as_ref().and_then(|p| p.hidden(s.slot)));
+        let done = |s: &mut Sequence| s.finished || s.is_cancelled();
+        for s in self.sequences.extract_if(.., done) {
+            if s.request.options().cache {
+                self.cache.release(s.slot, self.proposer.as_ref().and_then(|p| p.hidden(s.slot)));
+            } else {
+                self.cache.forget(&mut self.memory, s.slot);
             }
-            !gone
-        });
+            self.leaving.push(s);
+        }
+        self.leaving.retain(|s| s.is_blocked() && !s.is_cancelled());
     }
-}
-
-/// Where to take checkpoints in a prompt: at its first border and at its last ones, as far as they are still to come.
-fn due_checkpoints(request: &crate::request::GenerateRequest, n_cached: usize) -> VecDeque<usize> {
-    let borders = &request.options().borders;
-    let n_last = borders.len().saturating_sub(LAST_BORDERS);
-    let kept = borders.iter().enumerate().filter(|&(i, _)| i == 0 || i >= n_last).map(|(_, &b)| b);
-    let to_come = kept.filter(|&b| b > n_cached && b < request.prompt().len());
-    if request.options().cache { to_come.collect() } else { VecDeque::new() }
 }

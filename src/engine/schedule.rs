@@ -19,27 +19,23 @@ pub(crate) struct Part {
 /// Running answers take one row each and those of their drafts; what is left of the rows goes to one prompt, the one that has waited longest.
 /// While answers run, a prompt gets `n_shared` rows at most, so that it does not hold them up for long. A prompt's piece
 /// ends where a checkpoint is due.
-pub(crate) fn schedule(sequences: &[Sequence], turn: usize, n_batch: usize, n_shared: usize) -> Vec<Part> {
+pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) -> Vec<Part> {
     let ready = |s: &Sequence| !s.finished && !s.is_blocked() && !s.is_cancelled();
     let answers = sequences.iter().enumerate().filter(|(_, s)| ready(s) && !s.is_prefill());
-    let answers = answers.map(|(sequence, s)| {
-        let n_draft = s.draft.len();
-        Part { sequence, n_rows: 1 + n_draft, n_draft, samples: true }
-    });
     let mut left = n_batch;
     let mut parts: Vec<Part> = Vec::new();
-    for part in answers {
-        if part.n_rows <= left {
-            left -= part.n_rows;
-            parts.push(part);
+    for (sequence, s) in answers {
+        let n_draft = s.draft.len();
+        if n_draft < left {
+            left -= 1 + n_draft;
+            parts.push(Part { sequence, n_rows: 1 + n_draft, n_draft, samples: true });
         }
     }
     let room = left.min(if parts.is_empty() { n_batch } else { n_shared });
-    let prompts: Vec<usize> =
-        (0..sequences.len()).filter(|&i| ready(&sequences[i]) && sequences[i].is_prefill()).collect();
-    if room > 0 && !prompts.is_empty() {
-        let sequence = prompts[turn % prompts.len()];
-        let s = &sequences[sequence];
+    let prompts = sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.is_prefill());
+    if let Some((sequence, s)) = prompts.min_by_key(|(_, s)| s.last_step)
+        && room > 0
+    {
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
         let n_rows = s.pending.len().min(room).min(to_checkpoint);
         parts.push(Part { sequence, n_rows, n_draft: 0, samples: n_rows == s.pending.len() });

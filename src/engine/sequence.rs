@@ -12,6 +12,9 @@ use crate::request::GenerateRequest;
 use crate::sample::{Sampler, logprobs};
 use crate::stop::{StopMatcher, StopOutcome};
 
+/// Checkpoints that one prompt asks for at most, beside the one at its first border: at its last ones.
+const LAST_BORDERS: usize = 3;
+
 /// A request that has a slot.
 pub(crate) struct Sequence {
     pub(crate) request: GenerateRequest,
@@ -24,6 +27,8 @@ pub(crate) struct Sequence {
     /// Positions of the prompt where a checkpoint is to be taken, ascending.
     pub(crate) checkpoints: VecDeque<usize>,
     pub(crate) n_prompt_done: usize,
+    /// Number of the last step that it took part in; before the first, of the last step before it came.
+    pub(crate) last_step: u64,
     sampler: Sampler,
     stops: StopMatcher,
     events: tokio::sync::mpsc::Sender<Event>,
@@ -38,16 +43,17 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// A sequence on `slot`, whose state already holds the first `n_cached` tokens of the prompt.
-    pub(crate) fn new(submission: Submission, slot: usize, n_cached: usize, checkpoints: VecDeque<usize>) -> Self {
-        let Submission { request, sampler, events, submitted } = submission;
+    pub(crate) fn new(submission: Submission, slot: usize, n_cached: usize, last_step: u64) -> Self {
+        let Submission { request, sampler, events, submitted, _place } = submission;
         tracing::debug!(slot, n_cached, n_prompt = request.prompt().len(), waited = ?submitted.elapsed(), "request starts");
         let timings = Timings { prompt_tokens: request.prompt().len(), cached_tokens: n_cached, ..Timings::default() };
         Self {
             slot,
             pending: request.prompt()[n_cached..].iter().copied().collect(),
             draft: Vec::new(),
-            checkpoints,
+            checkpoints: due_checkpoints(&request, n_cached),
             n_prompt_done: n_cached,
+            last_step,
             sampler,
             stops: request.stop_matcher(),
             events,
@@ -92,8 +98,7 @@ impl Sequence {
     /// picks agree with the draft. Gives the number of drafted tokens kept.
     pub(crate) fn judge<'l>(&mut self, logits: impl Fn(usize) -> &'l [f32], vocab: &Vocab) -> usize {
         let draft = std::mem::take(&mut self.draft);
-        let first = self.timings.generated_tokens == 0;
-        self.timings.cycles += usize::from(!first);
+        self.timings.cycles += usize::from(self.timings.generated_tokens > 0);
         self.timings.drafted += draft.len();
         let mut pieces = Vec::with_capacity(draft.len() + 1);
         let mut n_kept = 0;
@@ -101,13 +106,13 @@ impl Sequence {
             let (piece, end) = self.pick(logits(n_kept), vocab);
             let token = piece.token;
             pieces.push(piece);
-            if draft.get(n_kept) == Some(&token) && end.is_none() {
+            let right = draft.get(n_kept) == Some(&token);
+            if right && end.is_none() {
                 n_kept += 1;
                 continue;
             }
             // A guess is right although the answer ends with it.
-            let n_right = n_kept + usize::from(draft.get(n_kept) == Some(&token));
-            self.count_accepted(draft.len(), n_right);
+            self.count_accepted(draft.len(), n_kept + usize::from(right));
             self.outbox.push_back(Event::Tokens(pieces));
             match end {
                 Some(reason) => self.finish(reason),
@@ -197,6 +202,15 @@ impl Sequence {
             }
         }
     }
+}
+
+/// Where to take checkpoints in a prompt: at its first border and at its last ones, as far as they are still to come.
+fn due_checkpoints(request: &GenerateRequest, n_cached: usize) -> VecDeque<usize> {
+    let borders = &request.options().borders;
+    let n_last = borders.len().saturating_sub(LAST_BORDERS);
+    let kept = borders.iter().enumerate().filter(|&(i, _)| i == 0 || i >= n_last).map(|(_, &b)| b);
+    let to_come = kept.filter(|&b| b > n_cached);
+    if request.options().cache { to_come.collect() } else { VecDeque::new() }
 }
 
 fn millis(d: std::time::Duration) -> f64 {

@@ -7,7 +7,7 @@ use crate::layout::LayerState;
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot};
 
 /// The recurrent state at a position. With the attention cells before it still in place, a sequence can go back there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     position: usize,
     rows: Vec<u8>,
@@ -26,7 +26,7 @@ impl Checkpoint {
 }
 
 /// Everything of one sequence: cells and recurrent state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedSequence {
     len: usize,
     recurrent: Vec<u8>,

@@ -205,13 +205,17 @@ impl Spec {
     /// The whole file, tensors in F32.
     pub fn document(&self) -> Document {
         let mut weights = Weights { rng: Rng::new(self.seed), tensors: Vec::new() };
-        for il in 0..self.n_block() {
+        for il in 0..self.n_layer {
             self.block(&mut weights, il);
         }
         weights.table("token_embd.weight", self.n_embd, self.n_vocab, 1.0);
         weights.norm("output_norm.weight", self.n_embd);
         if !self.tied {
             weights.matrix("output.weight", self.n_embd, self.n_vocab);
+        }
+        // Last, so that the trunk's numbers are the same with and without a head.
+        for il in self.n_layer..self.n_block() {
+            self.block(&mut weights, il);
         }
         Document { keys: self.keys(), tensors: weights.tensors }
     }

@@ -16,7 +16,11 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-memory", &["nextn-ggml"]),
     ("nextn-model", &["nextn-ggml", "nextn-gguf", "nextn-memory", "nextn-text"]),
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
-    ("nextn", &["nextn-ggml", "nextn-gguf", "nextn-text", "nextn-memory", "nextn-model", "nextn-engine"]),
+    ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
+    (
+        "nextn",
+        &["nextn-ggml", "nextn-gguf", "nextn-text", "nextn-memory", "nextn-model", "nextn-engine", "nextn-speculate"],
+    ),
 ];
 
 #[test]

@@ -1,0 +1,237 @@
+//! Slots and steps without any graph: what is refused, and where rows, cells and masks are.
+
+use ggml::Device;
+use memory::{CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, Slot, StateLayout};
+use proptest::prelude::*;
+
+const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32 });
+const RECURRENT: LayerState = LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4 });
+
+fn config(n_slots: usize, n_ctx: usize) -> MemoryConfig {
+    MemoryConfig {
+        n_slots,
+        n_ctx,
+        type_k: CacheType::F32,
+        type_v: CacheType::F32,
+        v_transposed: false,
+        n_snapshots: 4,
+        transactional: false,
+    }
+}
+
+fn memory(layers: &[LayerState], config: MemoryConfig) -> Result<Memory, Error> {
+    Memory::new(Device::cpu().expect("the CPU is there"), StateLayout { layers: layers.to_vec() }, config)
+}
+
+fn slots(memory: &mut Memory, n: usize) -> Vec<Slot> {
+    (0..n).map(|_| memory.acquire().expect("cleared").expect("a free slot")).collect()
+}
+
+/// Adds rows without computing anything; keeps all of them.
+fn advance(memory: &mut Memory, slot: &Slot, n_rows: usize) {
+    memory.begin(&[(slot, n_rows)], 1).expect("a step").commit(&[n_rows]).expect("all rows");
+}
+
+#[test]
+fn a_memory_that_cannot_be_is_refused() {
+    let kv = |d| LayerState::Kv(Kv { n_head_kv: 1, d_k: d, d_v: d });
+    let q8 = MemoryConfig { type_v: CacheType::Q8_0, ..config(1, 64) };
+    let transposed = MemoryConfig { v_transposed: true, ..config(1, 64) };
+    for (layers, config, says) in [
+        (&[KV][..], config(0, 64), "at least one slot"),
+        (&[KV], config(1, 0), "at least one slot"),
+        (&[KV], MemoryConfig { n_snapshots: 0, ..config(1, 64) }, "one snapshot"),
+        (&[KV], MemoryConfig { v_transposed: true, ..q8 }, "values of type q8_0 need flash attention"),
+        (&[kv(48)], q8, "a value head of 48 elements cannot be kept as q8_0"),
+        (&[kv(16), kv(32)], transposed, "attention layers of differing shapes need flash attention"),
+    ] {
+        let error = memory(layers, config).expect_err(says);
+        assert!(matches!(error, Error::Layout(_)) && error.to_string().contains(says), "{error}");
+    }
+    let memory = memory(&[KV, RECURRENT, LayerState::None], config(1, 257)).expect("a sound layout");
+    assert_eq!(memory.config().n_ctx, 512, "rounded up to a multiple of 256");
+}
+
+#[test]
+fn a_step_that_cannot_be_made_is_refused_and_changes_nothing() {
+    let mut memory = memory(&[KV, RECURRENT], config(3, 256)).expect("a sound layout");
+    let mut all = slots(&mut memory, 3);
+    assert!(memory.acquire().expect("nothing to clear").is_none() && memory.n_free() == 0);
+    advance(&mut memory, &all[0], 250);
+    let [a, b] = [&all[0], &all[1]];
+    for (parts, n_snapshots, says) in [
+        (&[][..], 1, "at least one row"),
+        (&[(b, 0)], 1, "at least one row"),
+        (&[(b, 1), (a, 1)], 1, "ascending order"),
+        (&[(b, 1), (b, 1)], 1, "ascending order"),
+        (&[(b, 1)], 0, "0 snapshots were asked for, the memory was made for 1 to 4"),
+        (&[(b, 1)], 5, "5 snapshots were asked for"),
+        (&[(a, 7)], 1, "250 positions and 7 more do not fit into its context of 256"),
+        (&[(a, 1), (b, 257)], 1, "0 positions and 257 more do not fit"),
+    ] {
+        let error = memory.begin(parts, n_snapshots).expect_err(says).to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    for slot in &all {
+        assert!(memory.checkpoint(slot).is_ok(), "no sequence was lost by a refusal");
+    }
+    advance(&mut memory, a, 6);
+    assert_eq!(memory.len(a).expect("in use"), 256);
+
+    let stale = all.remove(1);
+    let index = stale.index();
+    memory.release(stale);
+    let again = memory.acquire().expect("cleared").expect("the slot that was given back");
+    assert_eq!(again.index(), index);
+    assert!(memory.is_empty(&again).expect("in use"));
+}
+
+#[test]
+fn a_slot_of_another_memory_is_refused_unless_it_is_in_use_here_too() {
+    let mut small = memory(&[KV], config(1, 64)).expect("a sound layout");
+    let mut large = memory(&[KV], config(2, 64)).expect("a sound layout");
+    let foreign = slots(&mut large, 2).remove(1);
+    for error in [
+        small.begin(&[(&foreign, 1)], 1).expect_err("unknown"),
+        small.len(&foreign).expect_err("unknown"),
+        small.reset(&foreign).expect_err("unknown"),
+        small.truncate(&foreign, 0).expect_err("unknown"),
+        small.checkpoint(&foreign).expect_err("unknown"),
+        small.save(&foreign).expect_err("unknown"),
+    ] {
+        assert_eq!(error.to_string(), "slot 1 is not in use");
+    }
+    // Given back under another memory's eyes: this memory's own slot stays.
+    let own = slots(&mut small, 1).remove(0);
+    small.release(foreign);
+    assert_eq!(small.len(&own).expect("in use"), 0);
+}
+
+#[test]
+fn rows_are_kept_only_where_their_state_was_written() {
+    for (layers, recurrent) in [(&[KV, RECURRENT][..], true), (&[KV], false)] {
+        for n_rows in 1..7 {
+            for n_snapshots in 1..=4 {
+                for kept in 0..=n_rows + 1 {
+                    let mut memory = memory(layers, config(1, 64)).expect("a sound layout");
+                    let slot = slots(&mut memory, 1).remove(0);
+                    let step = memory.begin(&[(&slot, n_rows)], n_snapshots).expect("a step");
+                    // With more rows than snapshots only the newest state is certain.
+                    let reachable = if n_rows <= n_snapshots { n_rows } else { 1 };
+                    let sound = kept <= n_rows && (!recurrent || kept > 0 && n_rows - kept < reachable);
+                    assert_eq!(step.commit(&[kept]).is_ok(), sound, "{kept} of {n_rows}, {n_snapshots} snapshots");
+                    let len = memory.len(&slot).expect("in use");
+                    assert_eq!(len, if sound { kept } else { 0 });
+                }
+            }
+        }
+    }
+    let mut memory = memory(&[KV], config(1, 64)).expect("a sound layout");
+    let slot = slots(&mut memory, 1).remove(0);
+    let step = memory.begin(&[(&slot, 2)], 1).expect("a step");
+    assert_eq!(step.commit(&[1, 1]).expect_err("one sequence").to_string(), "2 counts for 1 sequences");
+}
+
+#[test]
+fn only_attention_can_be_cut() {
+    let mut plain = memory(&[KV], config(1, 64)).expect("a sound layout");
+    let mut mixed = memory(&[KV, RECURRENT], config(1, 64)).expect("a sound layout");
+    for (memory, cuts) in [(&mut plain, true), (&mut mixed, false)] {
+        let slot = slots(memory, 1).remove(0);
+        advance(memory, &slot, 9);
+        assert_eq!(memory.truncate(&slot, 5).is_ok(), cuts);
+        assert_eq!(memory.len(&slot).expect("in use"), if cuts { 5 } else { 9 });
+        let len = memory.len(&slot).expect("in use");
+        memory.truncate(&slot, len).expect("nothing to cut");
+        let error = memory.truncate(&slot, 10).expect_err("more than there is").to_string();
+        assert_eq!(error, format!("a sequence of {len} positions cannot be cut to 10"));
+        memory.truncate(&slot, 0).expect("all can be forgotten");
+        assert!(memory.is_empty(&slot).expect("in use"));
+    }
+}
+
+#[test]
+fn saved_state_of_another_shape_is_refused() {
+    let mut from = memory(&[KV, RECURRENT], config(1, 512)).expect("a sound layout");
+    let slot = slots(&mut from, 1).remove(0);
+    advance(&mut from, &slot, 300);
+    let (saved, checkpoint) = (from.save(&slot).expect("saved"), from.checkpoint(&slot).expect("taken"));
+    let f16 = MemoryConfig { type_k: CacheType::F16, ..config(1, 512) };
+    let transposed = MemoryConfig { v_transposed: true, ..config(1, 512) };
+    for (layers, config, says) in [
+        (&[KV, RECURRENT][..], f16, "another cache type"),
+        (&[KV, RECURRENT], transposed, "another cache type"),
+        (&[KV, KV], config(1, 512), "another model"),
+        (&[KV, RECURRENT], config(1, 256), "it has 300 positions, the context 256"),
+    ] {
+        let mut to = memory(layers, config).expect("a sound layout");
+        let slot = slots(&mut to, 1).remove(0);
+        let error = to.load(&slot, &saved).expect_err(says).to_string();
+        assert!(error.contains(says), "{error}");
+        assert!(to.is_empty(&slot).expect("in use"));
+        let error = to.restore(&slot, &checkpoint).expect_err("the sequence is shorter").to_string();
+        assert!(error.contains("it is at position 300, the sequence has 0"), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Where rows go and what they see, against counting it out row by row.
+    #[test]
+    fn positions_cells_and_masks_are_those_of_a_plain_count(
+        lengths in prop::collection::vec(0usize..400, 4),
+        rows in prop::collection::vec(0usize..6, 4),
+        transposed: bool,
+    ) {
+        prop_assume!(rows.iter().any(|&n| n > 0));
+        let n_ctx = 512;
+        let config = MemoryConfig { v_transposed: transposed, ..config(4, n_ctx) };
+        let mut memory = memory(&[RECURRENT, KV], config).expect("a sound layout");
+        let slots = slots(&mut memory, 4);
+        for (slot, &n) in slots.iter().zip(&lengths).filter(|(_, n)| **n > 0) {
+            advance(&mut memory, slot, n);
+        }
+        let parts: Vec<_> = slots.iter().zip(rows.iter().copied()).filter(|(_, n)| *n > 0).collect();
+        let counted: Vec<(usize, usize)> = parts
+            .iter()
+            .flat_map(|(slot, n)| (0..*n).map(|i| (slot.index(), lengths[slot.index()] + i)))
+            .collect();
+        let step = memory.begin(&parts, 4).expect("a step");
+        let view = step.view();
+        prop_assert_eq!(view.n_tokens(), counted.len());
+
+        let (mut positions, mut cells, mut elements) = (Vec::new(), Vec::new(), Vec::new());
+        view.positions(&mut positions);
+        view.kv_rows(&mut cells);
+        view.v_element_rows(&mut elements);
+        let expected: Vec<i32> = counted.iter().map(|c| c.1 as i32).collect();
+        prop_assert_eq!(&positions, &expected);
+        let expected: Vec<i64> = counted.iter().map(|&(slot, p)| (slot * n_ctx + p) as i64).collect();
+        prop_assert_eq!(&cells, &expected);
+        let width = if transposed { 64 } else { 0 };
+        let expected: Vec<i64> = counted
+            .iter()
+            .flat_map(|&(slot, p)| (0..width).map(move |e| ((slot * 64 + e) * n_ctx + p) as i64))
+            .collect();
+        prop_assert_eq!(&elements, &expected);
+
+        let mut first_row = 0;
+        for s in view.segments() {
+            prop_assert_eq!(s.first_row, first_row);
+            let mut mask = Vec::new();
+            view.mask(s, &mut mask);
+            prop_assert_eq!(mask.len(), s.n_kv * s.n_tokens());
+            prop_assert!(s.n_kv.is_multiple_of(256) && s.n_kv <= n_ctx);
+            for (row, seen) in mask.chunks(s.n_kv).enumerate() {
+                let (slot, position) = counted[first_row + row];
+                prop_assert_eq!(slot, s.first_slot + row / s.n_rows);
+                // 0 is seen; 0xFC00 is minus infinity.
+                let expected: Vec<u16> = (0..s.n_kv).map(|cell| if cell <= position { 0 } else { 0xFC00 }).collect();
+                prop_assert_eq!(seen, &expected[..]);
+            }
+            first_row += s.n_tokens();
+        }
+        prop_assert_eq!(first_row, counted.len());
+    }
+}
