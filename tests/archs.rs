@@ -1,0 +1,258 @@
+//! Every architecture and every layout that files of it have: one tiny random model each, and layouts that must not
+//! matter do not.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gguf::TensorType;
+use model::{LoadError, LoadOptions, Model, NextNHead, architectures};
+use support::golden::{largest_difference, open};
+use support::rig::{Rig, exact};
+use support::tiny::{Document, Meta, Rng, Spec};
+use tempfile::TempDir;
+
+fn opened(document: &Document) -> Arc<Model> {
+    let dir = TempDir::new().expect("a folder");
+    open(&document.write(&dir.path().join("tiny.gguf")))
+}
+
+fn refused(document: &Document) -> LoadError {
+    let dir = TempDir::new().expect("a folder");
+    let path = document.write(&dir.path().join("tiny.gguf"));
+    Model::open(&path, &LoadOptions::default()).expect_err("the file is not sound")
+}
+
+/// Logits of all rows of a prompt and of four single rows after it.
+fn logits(model: &Arc<Model>) -> Vec<f32> {
+    let mut rng = Rng::new(11);
+    let ids: Vec<u32> = (0..24).map(|_| rng.below(256) as u32).collect();
+    let mut rig = Rig::new(model, exact(1, 256));
+    let slot = rig.slot();
+    let all = rig.in_pieces(&slot, &ids, &[20, 1, 1, 1, 1]);
+    assert!(all.iter().all(|v| v.is_finite()), "{model:?}");
+    all
+}
+
+/// The same weights in another layout give the same sums, but ggml may cut the work in other pieces.
+fn assert_same(name: &str, changed: &Document, plain: &Document) {
+    let (found, expected) = (logits(&opened(changed)), logits(&opened(plain)));
+    let difference = largest_difference(&found, &expected);
+    assert!(difference <= 1e-5, "{name}: logits differ by {difference}");
+}
+
+fn assert_other(name: &str, changed: &Document, plain: &Document) {
+    let difference = largest_difference(&logits(&opened(changed)), &logits(&opened(plain)));
+    assert!(difference > 1e-2, "{name}: what was changed is not read; logits differ by {difference}");
+}
+
+#[test]
+fn every_architecture_opens_and_computes() {
+    let mut seen = Vec::new();
+    for arch in architectures() {
+        for (tied, nextn) in [(false, false), (true, false), (false, true)] {
+            let nextn = nextn && arch.starts_with("qwen35");
+            let spec = Spec { tied, nextn, ..Spec::of(arch) };
+            let model = opened(&spec.document());
+            assert_eq!(model.describe().architecture, arch);
+            let sizes = model.hparams();
+            assert_eq!((sizes.n_layer, sizes.n_embd, sizes.n_vocab), (spec.n_layer, spec.n_embd, spec.n_vocab));
+            assert_eq!(model.nextn().is_bound(), nextn, "{arch}");
+            assert_eq!(model.state_layout().layers.len(), spec.n_layer, "{arch}: the head's block is not the trunk's");
+            seen.push(logits(&model));
+        }
+    }
+    for (i, a) in seen.iter().enumerate() {
+        for (j, b) in seen.iter().enumerate().skip(i + 1) {
+            // A head that is there and not used changes nothing; all else does.
+            let only_nextn = architectures()[i / 3] == architectures()[j / 3] && i % 3 == 0 && j % 3 == 2;
+            assert_eq!(a == b, only_nextn, "models {i} and {j}");
+        }
+    }
+}
+
+#[test]
+fn a_tied_head_is_the_embedding() {
+    for arch in architectures() {
+        let tied = Spec { tied: true, ..Spec::of(arch) }.document();
+        let mut untied = tied.clone();
+        let mut head = untied.tensors.iter().find(|t| t.name == "token_embd.weight").expect("there").clone();
+        head.name = "output.weight".into();
+        untied.tensors.push(head);
+        assert_same(arch, &tied, &untied);
+    }
+}
+
+#[test]
+fn fused_matrices_equal_split_ones() {
+    for arch in architectures().into_iter().filter(|arch| arch.starts_with("qwen35")) {
+        let spec = Spec::of(arch);
+        let plain = spec.document();
+        let mut fused = plain.clone();
+        for il in (0..spec.n_layer).filter(|&il| !spec.is_recurrent(il)) {
+            let parts = ["q", "k", "v"].map(|what| format!("blk.{il}.attn_{what}.weight"));
+            fused.fuse(&parts.each_ref().map(String::as_str), &format!("blk.{il}.attn_qkv.weight"));
+        }
+        assert_same(arch, &fused, &plain);
+    }
+    for arch in architectures().into_iter().filter(|arch| arch.ends_with("moe")) {
+        let spec = Spec::of(arch);
+        let plain = spec.document();
+        let mut fused = plain.clone();
+        for il in 0..spec.n_layer {
+            let parts = ["gate", "up"].map(|what| format!("blk.{il}.ffn_{what}_exps.weight"));
+            fused.fuse(&parts.each_ref().map(String::as_str), &format!("blk.{il}.ffn_gate_up_exps.weight"));
+        }
+        assert_same(arch, &fused, &plain);
+    }
+}
+
+#[test]
+fn shards_equal_the_single_file() {
+    for arch in architectures() {
+        let document = Spec::of(arch).document();
+        let dir = TempDir::new().expect("a folder");
+        let first = document.write_shards(dir.path());
+        assert_eq!(logits(&open(&first)), logits(&opened(&document)), "{arch}");
+
+        let second = dir.path().join("tiny-00002-of-00002.gguf");
+        let error = Model::open(&second, &LoadOptions::default()).expect_err("not the first").to_string();
+        assert!(error.contains("this is shard 2 of 2"), "{error}");
+        std::fs::remove_file(&second).expect("it is there");
+        let error = Model::open(&first, &LoadOptions::default()).expect_err("a shard is missing").to_string();
+        assert!(error.contains("tiny-00002-of-00002.gguf"), "{error}");
+    }
+}
+
+#[test]
+fn layer_kinds_come_from_the_list_or_the_interval() {
+    for arch in ["qwen35", "qwen35moe"] {
+        let spec = Spec { nextn: true, ..Spec::of(arch) };
+        let plain = spec.document();
+        let list = format!("{arch}.attention.recurrent_layers");
+        let mut listed = plain.clone();
+        listed.unset(&format!("{arch}.full_attention_interval"));
+        listed.set(&list, Meta::Bools((0..=spec.n_layer).map(|il| spec.is_recurrent(il)).collect()));
+        assert_same(arch, &listed, &plain);
+        // The list goes first.
+        listed.set(&format!("{arch}.full_attention_interval"), Meta::U32(4));
+        assert_same(arch, &listed, &plain);
+        // The list of the trunk alone is one short.
+        listed.set(&list, Meta::Bools((0..spec.n_layer).map(|il| spec.is_recurrent(il)).collect()));
+        assert_eq!(refused(&listed).to_string(), format!("{list}: 4 flags found, 5 expected (one for each block)"));
+        // Another interval asks for tensors that are not there.
+        let mut other = plain.clone();
+        other.set(&format!("{arch}.full_attention_interval"), Meta::U32(4));
+        assert!(matches!(refused(&other), LoadError::Missing(_)));
+    }
+}
+
+#[test]
+fn head_counts_may_be_lists_with_0_for_layers_without_attention() {
+    for arch in ["qwen35", "qwen35moe"] {
+        let spec = Spec { nextn: true, ..Spec::of(arch) };
+        let plain = spec.document();
+        let key = format!("{arch}.attention.head_count_kv");
+        let counts: Vec<u32> = (0..=spec.n_layer).map(|il| if spec.is_recurrent(il) { 0 } else { 2 }).collect();
+        let mut listed = plain.clone();
+        listed.set(&key, Meta::U32s(counts.clone()));
+        assert_same(arch, &listed, &plain);
+        listed.set(&key, Meta::U32s(counts[..spec.n_layer].to_vec()));
+        assert_eq!(refused(&listed).to_string(), format!("{key}: 4 values found, 5 expected (one for each block)"));
+        listed.set(&key, Meta::U32s(vec![0; spec.n_layer + 1]));
+        assert!(matches!(refused(&listed), LoadError::Key { .. }), "attention without key heads");
+    }
+}
+
+#[test]
+fn constants_of_the_file_are_read() {
+    for arch in architectures() {
+        let plain = Spec::of(arch).document();
+        for (key, value) in [
+            ("rope.freq_base", Meta::F32(50.0)),
+            ("rope.dimension_count", Meta::U32(8)),
+            ("attention.layer_norm_rms_epsilon", Meta::F32(0.1)),
+            ("attention.scale", Meta::F32(0.9)),
+        ] {
+            let mut changed = plain.clone();
+            changed.set(&format!("{arch}.{key}"), value);
+            assert_other(&format!("{arch}, {key}"), &changed, &plain);
+        }
+    }
+}
+
+#[test]
+fn more_value_heads_than_key_heads_and_other_widths_compute() {
+    for (n_k_heads, n_v_heads, n_taps, n_head, n_head_kv) in [(1, 3, 2, 4, 4), (2, 6, 4, 4, 1), (4, 4, 5, 6, 2)] {
+        let spec = Spec { n_k_heads, n_v_heads, n_taps, n_head, n_head_kv, interval: 4, ..Spec::of("qwen35") };
+        logits(&opened(&spec.document()));
+    }
+    let one_expert = Spec { n_used: 1, ..Spec::of("qwen35moe") };
+    logits(&opened(&one_expert.document()));
+    let all_experts = Spec { n_used: 6, ..Spec::of("qwen3moe") };
+    logits(&opened(&all_experts.document()));
+}
+
+#[test]
+fn a_head_that_is_promised_and_missing_is_named_and_the_trunk_runs() {
+    for arch in ["qwen35", "qwen35moe"] {
+        let spec = Spec { nextn: true, ..Spec::of(arch) };
+        let whole = spec.document();
+        let trunk = logits(&opened(&whole));
+        let prefix = format!("blk.{}.", spec.n_layer);
+        let mut without = whole.clone();
+        without.tensors.retain(|t| !t.name.starts_with(&prefix));
+        let model = opened(&without);
+        let NextNHead::Missing(names) = model.nextn() else { panic!("{arch}: {:?}", model.nextn()) };
+        let expected = ["nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm"];
+        assert_eq!(*names, expected.map(|what| format!("{prefix}{what}.weight")), "{arch}");
+        assert_eq!(logits(&model), trunk, "{arch}");
+
+        // One tensor of its block.
+        let mut without = whole.clone();
+        without.take(&format!("{prefix}attn_k.weight"));
+        let model = opened(&without);
+        assert_eq!(*model.nextn(), NextNHead::Missing(vec![format!("{prefix}attn_k.weight")]), "{arch}");
+        // The head's own last norm may be absent: the trunk's takes its place.
+        let mut without = whole.clone();
+        without.take(&format!("{prefix}nextn.shared_head_norm.weight"));
+        assert!(opened(&without).nextn().is_bound(), "{arch}");
+        // Wrong shapes are not missing ones.
+        let mut wrong = whole.clone();
+        let tensor = wrong.tensors.iter_mut().find(|t| t.name.ends_with("eh_proj.weight")).expect("there");
+        tensor.ne = vec![tensor.ne[1], tensor.ne[0]];
+        let error = refused(&wrong).to_string();
+        let says = format!("{prefix}nextn.eh_proj.weight: [96, 48] expected, [48, 96] found");
+        assert!(error.starts_with(&says), "{error}");
+    }
+}
+
+#[test]
+fn a_tensor_of_another_size_or_type_is_refused_by_name() {
+    let plain = Spec::of("qwen35moe").document();
+    for (name, ne, dtype, says) in [
+        ("output_norm.weight", vec![24, 2], TensorType::F32, "[48] expected, [24, 2] found"),
+        ("blk.0.ssm_a", vec![2], TensorType::I64, ""),
+        ("blk.1.attn_k.weight", vec![48, 64], TensorType::I32, "type i32 found"),
+        ("blk.0.attn_norm.weight", vec![48], TensorType::I32, "type i32 found"),
+    ] {
+        let mut changed = plain.clone();
+        let tensor = changed.tensors.iter_mut().find(|t| t.name == name).expect("there");
+        (tensor.ne, tensor.dtype) = (ne, dtype);
+        let error = refused(&changed).to_string();
+        assert!(error.starts_with(name) && error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn the_generator_writes_what_it_says() {
+    let dir = TempDir::new().expect("a folder");
+    let document = Spec::of("qwen35").document();
+    let bytes = std::fs::read(document.write(Path::new(&dir.path().join("tiny.gguf")))).expect("it was written");
+    let header = gguf::Header::parse(&bytes).expect("a sound file");
+    assert_eq!((header.metadata().len(), header.tensors().len()), (document.keys.len(), document.tensors.len()));
+    for (found, written) in header.tensors().iter().zip(&document.tensors) {
+        assert!(found.name == written.name && bytes[found.range()] == written.data, "{}", written.name);
+    }
+}
