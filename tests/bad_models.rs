@@ -153,7 +153,7 @@ fn small(arch: &'static str) -> Spec {
 /// Sizes that no model has, and tensors that agree with them.
 fn odd_sizes(spec: &mut Spec, rng: &mut Rng) {
     for _ in 0..=rng.below(3) {
-        let n = *rng.pick(&[1, 2, 3, 5, 7, 9, 31, 33, 64]);
+        let n = rng.pick(&[1, 2, 3, 5, 7, 9, 31, 33, 64]);
         match rng.below(12) {
             0 => spec.n_embd = n,
             1 => spec.n_head = n.min(9),
@@ -177,11 +177,11 @@ fn wound_key(document: &mut Document, rng: &mut Rng) {
         document.keys.remove(at);
         return;
     }
-    let n = *rng.pick(&[0, 1, 2, 3, 5, 8, 17, 32, 33, 255, 65_536, 1 << 22, i32::MAX as u32, 1 << 31, u32::MAX]);
+    let n = rng.pick(&[0, 1, 2, 3, 5, 8, 17, 32, 33, 255, 65_536, 1 << 22, i32::MAX as u32, 1 << 31, u32::MAX]);
     let value = &mut document.keys[at].1;
     *value = match (&*value, rng.below(8)) {
-        (Meta::U32(old), 0..=2) => Meta::U32(old.wrapping_add_signed(*rng.pick(&[-1, 1, 2, 7]))),
-        (Meta::F32(_), 0..=5) => Meta::F32(*rng.pick(&[0.0, -1.0, 1e-30, 1e30, f32::NAN, f32::INFINITY, -0.0, 1e-6])),
+        (Meta::U32(old), 0..=2) => Meta::U32(old.wrapping_add_signed(rng.pick(&[-1, 1, 2, 7]))),
+        (Meta::F32(_), 0..=5) => Meta::F32(rng.pick(&[0.0, -1.0, 1e-30, 1e30, f32::NAN, f32::INFINITY, -0.0, 1e-6])),
         (_, 3) => Meta::F32(n as f32),
         (_, 4) => Meta::Bool(n.is_multiple_of(2)),
         (_, 5) => Meta::Str("none".into()),
@@ -197,12 +197,12 @@ fn wound_shape(document: &mut Document, rng: &mut Rng) {
     let dim = rng.below(ne.len());
     match rng.below(6) {
         0 => ne.reverse(),
-        1 => ne.push(*rng.pick(&[0, 1, 2])),
+        1 => ne.push(rng.pick(&[0, 1, 2])),
         2 if ne.len() > 1 => {
             let last = ne.pop().expect("two at least");
             ne[0] = ne[0].wrapping_mul(last);
         }
-        3 => ne[dim] = *rng.pick(&[0, 1, 1 << 31, 1 << 32, 1 << 62, 1 << 63, u64::MAX]),
+        3 => ne[dim] = rng.pick(&[0, 1, 1 << 31, 1 << 32, 1 << 62, 1 << 63, u64::MAX]),
         4 => ne[dim] = ne[dim].wrapping_sub(1),
         _ => ne[dim] = 1 + ne[dim] / 2,
     }
@@ -212,7 +212,7 @@ fn wound_shape(document: &mut Document, rng: &mut Rng) {
 fn wound_type(document: &mut Document, rng: &mut Rng) {
     let at = rng.below(document.tensors.len());
     let Tensor { ne, dtype, data, .. } = &mut document.tensors[at];
-    *dtype = *rng.pick(TensorType::ALL);
+    *dtype = rng.pick(TensorType::ALL);
     let mut shape = [1; 4];
     shape[..ne.len().min(4)].copy_from_slice(&ne[..ne.len().min(4)]);
     let n_bytes = dtype.tensor_bytes(&shape).filter(|&n| n < 1 << 22);
@@ -224,7 +224,7 @@ fn wound_type(document: &mut Document, rng: &mut Rng) {
 /// Weights that are no numbers, or not of this world.
 fn wound_numbers(document: &mut Document, rng: &mut Rng) {
     let at = rng.below(document.tensors.len());
-    let value = *rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::MAX, f32::MIN_POSITIVE]);
+    let value = rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::MAX, f32::MIN_POSITIVE]);
     let every = 1 + rng.below(5);
     let data = &mut document.tensors[at].data;
     data.chunks_exact_mut(4).step_by(every).for_each(|bytes| bytes.copy_from_slice(&value.to_le_bytes()));
@@ -239,8 +239,8 @@ fn wound_list(document: &mut Document, rng: &mut Rng) {
                 let at = rng.below(types.len());
                 match rng.below(3) {
                     0 => types.truncate(at),
-                    1 => types.fill(*rng.pick(&[0, 2, 6, 7, -1, i32::MAX])),
-                    _ => types[at] = *rng.pick(&[0, 2, 6, 7, -1, i32::MAX]),
+                    1 => types.fill(rng.pick(&[0, 2, 6, 7, -1, i32::MAX])),
+                    _ => types[at] = rng.pick(&[0, 2, 6, 7, -1, i32::MAX]),
                 }
             }
         }

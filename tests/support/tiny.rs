@@ -373,8 +373,8 @@ impl Rng {
     }
 
     /// One of several.
-    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
     }
 
     /// About standard normal: a sum of uniform numbers.
