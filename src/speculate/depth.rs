@@ -114,7 +114,7 @@ impl DepthControl {
             return [best + 1, best.saturating_sub(1)]
                 .into_iter()
                 .find(untried)
-                .filter(|_| self.cycles % 8 == 0)
+                .filter(|_| self.cycles.is_multiple_of(8))
                 .unwrap_or(best);
         }
         self.plain_cycles += 1;
