@@ -1,6 +1,7 @@
 //! Golden files: models and what the reference answers for them, packed as `tests/golden/oracle/pack.py` does it.
 //! Owns the figures of a comparison; the tests own the limits.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,6 +41,16 @@ pub struct Sequence {
     hidden: (usize, usize),
     #[serde(default)]
     pub greedy: Vec<u32>,
+    /// Counts of greedy self-speculation, by convention and depth, such as `std-3`.
+    #[serde(default)]
+    pub spec: HashMap<String, Counts>,
+}
+
+/// Tokens drafted and tokens kept.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct Counts {
+    pub drafted: usize,
+    pub accepted: usize,
 }
 
 /// The best tokens of a position, best first.
