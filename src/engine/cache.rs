@@ -17,6 +17,7 @@ pub(crate) struct CachedSlot {
     pub(crate) slot: Slot,
     /// The tokens behind the state, in order.
     pub(crate) tokens: Vec<TokenId>,
+    /// Ascending.
     checkpoints: Vec<Kept>,
     /// The hidden row of the last token, as far as it is known.
     hidden: Vec<f32>,
@@ -28,6 +29,14 @@ pub(crate) struct CachedSlot {
 struct Kept {
     state: Checkpoint,
     hidden: Vec<f32>,
+}
+
+impl CachedSlot {
+    /// Tokens that the next turn of its conversation is likely to save: up to the last border. What was generated after
+    /// it often changes (thinking is dropped).
+    fn worth(&self) -> usize {
+        self.checkpoints.last().map_or(self.tokens.len(), |c| c.state.position())
+    }
 }
 
 /// All slots of a memory.
@@ -61,7 +70,7 @@ impl SlotCache {
     }
 
     /// Takes a free slot and brings its state to a beginning of the prompt: the slot that saves most, counting against
-    /// it the cached tokens that are lost, else the one unused for longest. So a short common beginning does not cost a
+    /// it what is lost to its own conversation, else the one unused for longest. So a short common beginning does not cost a
     /// long conversation its state while another slot would do. Gives the slot's index and the number of tokens that
     /// need no computing; at least the last token is left to compute. `None` when all slots are busy.
     pub(crate) fn take(
@@ -74,7 +83,7 @@ impl SlotCache {
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
             let n = usable(s);
-            let lost = s.tokens.len() - n;
+            let lost = s.worth().saturating_sub(n);
             (n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
         let Some((.., index, n)) = weighed.max() else { return Ok(None) };
@@ -111,15 +120,13 @@ impl SlotCache {
     ) -> Result<(), memory::Error> {
         let s = &mut self.slots[index];
         let position = s.tokens.len();
-        if !self.recurrent
-            || self.budget == 0
-            || position == 0
-            || s.checkpoints.iter().any(|c| c.state.position() == position)
-        {
+        let none = position == 0 || self.recurrent && self.budget == 0;
+        if none || s.checkpoints.iter().any(|c| c.state.position() == position) {
             return Ok(());
         }
+        // Without recurrent layers it has no bytes, and only tells where a border is.
         let checkpoint = memory.checkpoint(&s.slot)?;
-        let room = self.budget / checkpoint.n_bytes().max(1);
+        let room = self.budget.checked_div(checkpoint.n_bytes()).unwrap_or(MAX_CHECKPOINTS);
         if room == 0 {
             return Ok(());
         }

@@ -423,3 +423,6 @@ impl State {
         self.leaving.retain(|s| s.is_blocked() && !s.is_cancelled());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,10 +183,12 @@ impl Sequence {
         self.finished = true;
     }
 
-    /// The engine could not go on.
+    /// The engine could not go on. An answer that is complete stays so: it has its last event.
     pub(crate) fn fail(&mut self, why: String) {
-        self.outbox.push_back(Event::Failed(why));
-        self.finished = true;
+        if !self.finished {
+            self.outbox.push_back(Event::Failed(why));
+            self.finished = true;
+        }
     }
 
     /// Hands over as many events as the reader has room for.

@@ -1,0 +1,126 @@
+//! The thread's state driven by hand: steps that fail in the middle, and a thread that panics.
+
+use std::path::Path;
+
+use model::{LoadOptions, Model};
+use text::TokenId;
+
+use super::*;
+use crate::event::FinishReason;
+use crate::handle::{Generation, SubmitError};
+use crate::request::{GenerateRequest, RequestOptions};
+use crate::sample::SamplingParams;
+
+fn state(n_sequences: usize) -> (State, EngineHandle) {
+    // Recurrent, so that a dropped step loses state.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-moe-q8_0.gguf");
+    let model = Model::open(&path, &LoadOptions::default()).expect("a model of the repository");
+    let config = EngineConfig { n_sequences, threads: Some(1), n_ctx: Some(256), max_queue: 4, ..Default::default() };
+    State::new(model, config, None).expect("an engine")
+}
+
+fn submit(handle: &EngineHandle, n_prompt: u32) -> Generation {
+    let options = RequestOptions {
+        max_tokens: Some(6),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let prompt = (0..n_prompt).map(|i| TokenId(100 + i)).collect();
+    let request = GenerateRequest::new(prompt, options, handle.limits()).expect("within the limits");
+    handle.submit(request).expect("room in the queue")
+}
+
+/// Takes what is in the channel and goes on until nobody is owed anything; with an empty channel it would wait.
+fn serve(state: &mut State) {
+    state.turn();
+    while !state.is_idle() {
+        state.turn();
+    }
+}
+
+/// Reads to the end: the tokens, and the summary or why it failed.
+fn read(generation: &mut Generation) -> (Vec<TokenId>, Result<crate::event::Summary, String>) {
+    let mut tokens = Vec::new();
+    loop {
+        match generation.next().expect("an end before the channel closes") {
+            Event::Prompt(_) => {}
+            Event::Tokens(pieces) => tokens.extend(pieces.iter().map(|p| p.token)),
+            Event::Finished(summary) => return (tokens, Ok(summary)),
+            Event::Failed(why) => return (tokens, Err(why)),
+        }
+    }
+}
+
+#[test]
+fn a_failed_step_ends_its_requests_and_leaves_nothing_to_reuse() {
+    let (mut state, handle) = state(2);
+    let mut whole = submit(&handle, 20);
+    serve(&mut state);
+    let (expected, end) = read(&mut whole);
+    assert_eq!(end.expect("complete").reason, FinishReason::Length);
+
+    let (mut one, mut two, mut three) = (submit(&handle, 20), submit(&handle, 30), submit(&handle, 20));
+    (0..3).for_each(|_| state.turn());
+    assert_eq!((state.sequences.len(), state.waiting.len()), (2, 1));
+    // A step of the first one is begun and dropped: its recurrent state is lost, and the next step finds out.
+    let slot = &state.cache.get(state.sequences[0].slot).slot;
+    drop(state.memory.begin(&[(slot, 1)], 1).expect("room"));
+    state.turn();
+    assert!(state.sequences.is_empty(), "both took part in the step");
+    for generation in [&mut one, &mut two] {
+        let (tokens, end) = read(generation);
+        assert!(tokens.len() < 6 && end.as_ref().is_err_and(|why| why.contains("lost")), "{end:?}");
+    }
+    // The one that waited is served, from nothing, and gets what it should.
+    while !state.is_idle() {
+        state.turn();
+    }
+    let (tokens, end) = read(&mut three);
+    assert_eq!((tokens, end.expect("complete").timings.cached_tokens), (expected, 0));
+    assert_eq!(handle.n_waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_panic_ends_every_answer_and_the_engine() {
+    let (mut state, handle) = state(1);
+    let mut running = submit(&handle, 20);
+    (0..3).for_each(|_| state.turn());
+    let mut waiting = submit(&handle, 20);
+    state.turn();
+    let mut in_the_channel: Vec<_> = (0..3).map(|_| submit(&handle, 20)).collect();
+    // No such slot: the next step of this sequence looks outside the list.
+    state.sequences[0].slot = 7;
+    let thread = std::thread::spawn(move || state.run());
+
+    let stopped = SubmitError::Stopped.to_string();
+    let (tokens, end) = read(&mut running);
+    assert_eq!((tokens.len(), end.as_ref().err()), (4, Some(&stopped)), "what was sampled is read, then the end");
+    assert!(running.next().is_none() && running.try_next().is_none());
+    // The queue was full; its places came back, so the answer is not that it is full.
+    let options = RequestOptions::default();
+    let request = GenerateRequest::new(vec![TokenId(1)], options, handle.limits()).expect("within the limits");
+    assert!(thread.join().is_err());
+    assert!(matches!(handle.submit(request), Err(SubmitError::Stopped)));
+    assert!(matches!(handle.stats(), Err(SubmitError::Stopped)));
+    for generation in in_the_channel.iter_mut().chain([&mut waiting]) {
+        assert!(matches!(generation.try_next(), Some(Event::Failed(why)) if why == stopped));
+        assert!(generation.next().is_none());
+    }
+    assert_eq!(handle.n_waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn prompts_take_turns_and_none_is_passed_over() {
+    let (mut state, handle) = state(3);
+    (state.config.n_batch, state.config.n_batch_shared) = (4, 4);
+    let _waiting: Vec<_> = (0..3).map(|_| submit(&handle, 40)).collect();
+    (0..6).for_each(|_| state.turn());
+    let done: Vec<_> = state.sequences.iter().map(|s| s.n_prompt_done).collect();
+    assert_eq!(done, [8, 8, 8], "six pieces of four rows");
+    // One leaves: the others still take turns.
+    let _reader = state.sequences.remove(1);
+    (0..4).for_each(|_| state.turn());
+    let done: Vec<_> = state.sequences.iter().map(|s| s.n_prompt_done).collect();
+    assert_eq!(done, [16, 16]);
+}
