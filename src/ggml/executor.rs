@@ -208,7 +208,8 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let graph_size = 2 * max_nodes + self.weights.len() + 64;
         let max_tensors = 2 * max_nodes;
         let no_arena = || Error::Alloc { device: "host".into(), bytes: graph_size * 400, what: "graph descriptions" };
-        let context = Context::new(max_tensors + 8, graph_size).ok_or_else(no_arena)?;
+        // Room for one more of each node: what `Graph::once_for` makes is not counted.
+        let context = Context::new(max_tensors + max_nodes + 8, graph_size).ok_or_else(no_arena)?;
         // SAFETY: the arena was sized for one graph of this size.
         let cgraph = unsafe { sys::ggml_new_graph_custom(context.as_ptr(), graph_size, false) };
         let cgraph = NonNull::new(cgraph).ok_or_else(no_arena)?;

@@ -6,7 +6,8 @@
 //! the build returns the error. So the maths reads without `?`.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::CString;
+use std::collections::HashMap;
+use std::ffi::{CString, c_int, c_void};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use ggml_sys as sys;
 
+use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::ops::sizeable;
@@ -89,6 +91,19 @@ impl<'g> Tensor<'g> {
     pub(crate) fn raw(self) -> *mut sys::ggml_tensor {
         self.ptr.as_ptr()
     }
+
+    /// True when a backend keeps the elements in an order of its own.
+    pub(crate) fn is_repacked(self) -> bool {
+        !self.description().extra.is_null()
+    }
+
+    /// True for what only this graph computes: its value never changes within a run, unlike that of a state.
+    fn is_computed_here(self) -> bool {
+        let t = self.description();
+        // SAFETY: a view's description points to the one that it looks into, which lives as long.
+        let root = unsafe { t.view_src.as_ref() }.unwrap_or(t);
+        root.buffer.is_null()
+    }
 }
 
 impl fmt::Debug for Tensor<'_> {
@@ -140,6 +155,8 @@ pub struct Graph<'g> {
     weights: Arc<Weights>,
     max_tensors: usize,
     n_tensors: Cell<usize>,
+    /// What was made once for all readers of a tensor.
+    shared: RefCell<HashMap<NonNull<sys::ggml_tensor>, Tensor<'g>>>,
     layer: Cell<Option<usize>>,
     parts: RefCell<Parts>,
     brand: Brand<'g>,
@@ -164,6 +181,7 @@ impl<'g> Graph<'g> {
             weights,
             max_tensors,
             n_tensors: Cell::new(1),
+            shared: RefCell::default(),
             layer: Cell::new(None),
             parts: RefCell::new(Parts {
                 inputs: vec![],
@@ -319,6 +337,46 @@ impl<'g> Graph<'g> {
             Some(ptr) => Tensor { ptr, brand: PhantomData },
             None => self.fail(op, "ggml made no node".into()),
         }
+    }
+
+    /// A node computed by `fun` on all threads from `args`, which it finds in `src`.
+    pub(crate) fn custom(
+        &self,
+        op: &'static str,
+        dtype: Dtype,
+        ne: [i64; 4],
+        args: &[Tensor<'g>],
+        fun: unsafe extern "C" fn(*mut sys::ggml_tensor, c_int, c_int, *mut c_void),
+    ) -> Tensor<'g> {
+        let mut raw: Vec<_> = args.iter().map(|t| t.raw()).collect();
+        let n_args = c_int::try_from(raw.len()).expect("a few operands");
+        let [n0, n1, n2, n3] = ne;
+        self.node(op, args[0], |ctx| {
+            let (args, no_data) = (raw.as_mut_ptr(), std::ptr::null_mut());
+            let (dtype, all) = (dtype.raw(), sys::GGML_N_TASKS_MAX);
+            // SAFETY: the arena has room (`node` counts); the operands carry the brand and their pointers are copied.
+            unsafe { sys::ggml_custom_4d(ctx, dtype, n0, n1, n2, n3, args, n_args, Some(fun), all, no_data) }
+        })
+    }
+
+    /// What `make` gives, made once for `source` if that keeps its value during a run. Not counted as a node of the
+    /// caller's: the arena has room for one for each of them.
+    pub(crate) fn once_for(&self, source: Tensor<'g>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
+        if let Some(made) = self.shared.borrow().get(&source.ptr) {
+            return *made;
+        }
+        let n_tensors = self.n_tensors.get();
+        let made = make();
+        self.n_tensors.set(n_tensors);
+        if self.ok() && source.is_computed_here() {
+            self.shared.borrow_mut().insert(source.ptr, made);
+        }
+        made
+    }
+
+    /// What computes the graph.
+    pub(crate) fn device_kind(&self) -> DeviceKind {
+        self.weights.device().kind()
     }
 
     fn place(&self) -> String {

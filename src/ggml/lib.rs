@@ -39,6 +39,7 @@ mod dtype;
 mod error;
 mod executor;
 mod graph;
+mod kernels;
 mod log;
 mod mapping;
 mod ops;

@@ -17,7 +17,8 @@ impl<'g> Graph<'g> {
         if !sound {
             return b;
         }
-        op!(self, "mul_mat", ggml_mul_mat, a, b.raw())
+        let by_kernel = self.kernel_product(a, b);
+        by_kernel.unwrap_or_else(|| op!(self, "mul_mat", ggml_mul_mat, a, b.raw()))
     }
 
     /// One matrix of `experts: [k, m, n_expert]` for each id: `b: [k, n_used or 1, n_tokens]`, `ids: [n_used, n_tokens]`

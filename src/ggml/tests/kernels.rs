@@ -1,0 +1,54 @@
+//! Products in whole graphs: a few rows have the bits of ggml's own product of each row alone.
+
+use std::sync::Arc;
+
+use ggml::{Data, Device, Dtype, Executor, Mapping, Name, WeightsBuilder};
+
+/// Q8_0 rows of any bytes, with scales around 1e-3.
+fn weight(k: usize, m: usize) -> Vec<u8> {
+    let mut state = 7u32;
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..m * k / 32)
+        .flat_map(|_| [byte(), 0x14].into_iter().chain(std::array::from_fn::<u8, 32, _>(|_| byte())))
+        .collect()
+}
+
+#[test]
+fn a_product_of_a_few_rows_has_the_bits_of_ggml_row_by_row() {
+    for (k, m, window) in [(32, 3, 2), (1024, 37, 21), (3584, 18, 7)] {
+        let bytes = weight(k, m);
+        let len = bytes.len();
+        let mut builder = WeightsBuilder::new(vec![Arc::new(Mapping::Static(Vec::leak(bytes)))]);
+        let w = builder.add("w", Dtype::Q8_0, [k as i64, m as i64, 1, 1], 0, 0..len).unwrap();
+        let weights = builder.build(Device::cpu().unwrap()).unwrap();
+        for n_threads in [1, 2] {
+            let mut executor: Executor<usize> = Executor::new(Arc::clone(&weights), n_threads).unwrap();
+            for n in 1..=8 {
+                let x: Vec<f32> = (0..n * k).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect();
+                let (mut all, mut some, mut alone) = (vec![], vec![], vec![]);
+                let (k, n) = (k as i64, n as i64);
+                let build = |g: &ggml::Graph<'_>| {
+                    let x = g.input("x", Dtype::F32, [k, n, 1, 1]);
+                    let w = g.weight(w);
+                    g.output("all", g.mul_mat(w, x));
+                    let nb = w.nb();
+                    g.output("some", g.mul_mat(g.view(w, [k, window, 1, 1], [nb[1], nb[2], nb[3]], 0), x));
+                    // Single rows along the third dimension: ggml's own product, one row at a time.
+                    g.output("alone", g.mul_mat(w, g.reshape(x, [k, 1, n])));
+                };
+                let inputs = [(Name("x", 0), Data::F32(&x))];
+                let mut out = executor.run(&(n as usize), 16, build, &inputs).unwrap();
+                out.f32("all", &mut all).unwrap();
+                out.f32("some", &mut some).unwrap();
+                out.f32("alone", &mut alone).unwrap();
+                let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&all), bits(&alone), "k {k}, m {m}, n {n}, {n_threads} threads");
+                let first: Vec<f32> = alone.chunks(m).flat_map(|row| row[..window as usize].to_vec()).collect();
+                assert_eq!(bits(&some), bits(&first), "k {k}, m {m}, n {n}, {n_threads} threads");
+            }
+        }
+    }
+}
