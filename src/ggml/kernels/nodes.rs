@@ -17,7 +17,9 @@ struct Traits {
 
 fn traits() -> Traits {
     // SAFETY: the table is static and has every type.
-    let traits = unsafe { &*sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0) };
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0) };
+    // SAFETY: an entry of ggml's static table.
+    let traits = unsafe { &*traits };
     Traits {
         from_float: traits.from_float.expect("Q8_0 is a type of activations"),
         vec_dot: traits.vec_dot.expect("Q8_0 has a dot product"),

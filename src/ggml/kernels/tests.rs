@@ -19,7 +19,9 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 fn quantised(x: &[f32]) -> Vec<u16> {
     let mut blocks = vec![0u16; x.len() / BLOCK * 17];
     // SAFETY: the table is static and has every type.
-    let from_float = unsafe { (*sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0)).from_float }.unwrap();
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0) };
+    // SAFETY: an entry of ggml's static table.
+    let from_float = unsafe { (*traits).from_float }.unwrap();
     // SAFETY: 34 bytes for each block.
     unsafe { from_float(x.as_ptr(), blocks.as_mut_ptr().cast(), x.len() as i64) };
     blocks
@@ -28,7 +30,9 @@ fn quantised(x: &[f32]) -> Vec<u16> {
 fn vec_dot(k: usize, w: &[u16], y: &[u16]) -> f32 {
     let mut dot = 0.0;
     // SAFETY: the table is static and has every type.
-    let vec_dot = unsafe { (*sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0)).vec_dot }.unwrap();
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0) };
+    // SAFETY: an entry of ggml's static table.
+    let vec_dot = unsafe { (*traits).vec_dot }.unwrap();
     // SAFETY: both rows have `k` values.
     unsafe { vec_dot(k as i32, &mut dot, 0, w.as_ptr().cast(), 0, y.as_ptr().cast(), 0, 1) };
     dot
