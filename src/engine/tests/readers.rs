@@ -150,7 +150,7 @@ fn a_full_queue_says_so_and_places_come_back() {
 
 #[test]
 fn without_handles_the_engine_finishes_and_ends() {
-    let model = pocket();
+    let model = own_pocket();
     let prompt = question(&model, STORY);
     let (engine, _alone) = engine(&model, config(2));
     let copy = engine.clone();
@@ -168,7 +168,7 @@ fn without_handles_the_engine_finishes_and_ends() {
 
 #[test]
 fn an_engine_without_handles_ends_when_its_last_reader_leaves() {
-    let model = pocket();
+    let model = own_pocket();
     let prompt = question(&model, STORY);
     let (engine, _alone) = engine(&model, config(1));
     let n_users = Arc::strong_count(&model);
