@@ -49,7 +49,7 @@ pub struct Logprob {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// The model ended its turn, or a stop string appeared.
+    /// The model ended its turn, a stop string appeared, or the grammar allows nothing more.
     Stop,
     /// As many tokens as were asked for.
     Length,
@@ -63,7 +63,7 @@ pub enum Finish {
 impl From<&FinishReason> for Finish {
     fn from(reason: &FinishReason) -> Self {
         match reason {
-            FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) => Self::Stop,
+            FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete => Self::Stop,
             FinishReason::Length => Self::Length,
             FinishReason::Context => Self::Context,
         }
@@ -167,6 +167,7 @@ mod tests {
         for (reason, word) in [
             (FinishReason::EndOfGeneration(text::TokenId(0)), "stop"),
             (FinishReason::Stop("x".into()), "stop"),
+            (FinishReason::Complete, "stop"),
             (FinishReason::Length, "length"),
             (FinishReason::Context, "context"),
         ] {

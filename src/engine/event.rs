@@ -60,6 +60,8 @@ pub enum FinishReason {
     EndOfGeneration(TokenId),
     /// A stop string appeared; it is not part of the text.
     Stop(String),
+    /// Nothing more may follow in the request's grammar.
+    Complete,
     /// As many tokens as were asked for.
     Length,
     /// The context is full.

@@ -10,6 +10,7 @@ use model::Model;
 use text::TokenId;
 use tokio::sync::mpsc::error::TryRecvError;
 
+use crate::constraint::Constraint;
 use crate::event::Event;
 use crate::request::{GenerateRequest, Limits};
 use crate::run::EngineStats;
@@ -22,6 +23,7 @@ pub(crate) const EVENT_QUEUE: usize = 256;
 pub(crate) struct Submission {
     pub(crate) request: GenerateRequest,
     pub(crate) sampler: Sampler,
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
     pub(crate) events: tokio::sync::mpsc::Sender<Event>,
     pub(crate) submitted: Instant,
     /// Its place in the queue, given back when it gets a sequence and also when it is thrown away unserved.
@@ -119,7 +121,8 @@ impl EngineHandle {
         let mut sampler = Sampler::new(&request.options().sampling, self.limits.n_vocab, &bytes_of)?;
         sampler.prime(request.prompt());
         let (events, receiver) = tokio::sync::mpsc::channel(EVENT_QUEUE);
-        let submission = Submission { request, sampler, events, submitted: Instant::now(), _place: place };
+        let constraint = request.options().grammar.as_ref().map(|grammar| grammar.start());
+        let submission = Submission { request, sampler, constraint, events, submitted: Instant::now(), _place: place };
         self.commands.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
         Ok(Generation { events: receiver, ended: false })
     }

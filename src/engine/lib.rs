@@ -9,6 +9,7 @@
 
 mod cache;
 mod config;
+mod constraint;
 mod event;
 mod handle;
 mod proposer;
@@ -20,6 +21,7 @@ mod sequence;
 pub mod stop;
 
 pub use config::{EngineConfig, EngineError, FlashAttention};
+pub use constraint::{Allowed, Constraint, Grammar};
 pub use event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer};

@@ -1,8 +1,11 @@
 //! A request to generate: the prompt's tokens and everything that shapes the answer, valid by construction.
 //! Owns the limits check. Knows nothing of templates, JSON or channels.
 
+use std::sync::Arc;
+
 use text::TokenId;
 
+use crate::constraint::Grammar;
 use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
 
@@ -27,7 +30,7 @@ pub struct RequestOptions {
     pub sampling: SamplingParams,
     /// Strings that end the answer; they are not part of it.
     pub stops: Vec<String>,
-    /// Go on past end-of-generation tokens.
+    /// Go on past end-of-generation tokens; with a grammar they always end the answer.
     pub ignore_eos: bool,
     /// With `Some(n)` every token carries its log probability and those of the `n` likeliest, `n` up to [`MAX_LOGPROBS`].
     pub logprobs: Option<usize>,
@@ -36,6 +39,8 @@ pub struct RequestOptions {
     pub borders: Vec<usize>,
     /// Use and keep cached state of earlier requests with the same beginning.
     pub cache: bool,
+    /// What the answer must be made of.
+    pub grammar: Option<Arc<dyn Grammar>>,
 }
 
 impl Default for RequestOptions {
@@ -48,6 +53,7 @@ impl Default for RequestOptions {
             logprobs: None,
             borders: Vec::new(),
             cache: true,
+            grammar: None,
         }
     }
 }

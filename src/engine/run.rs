@@ -24,6 +24,9 @@ use crate::sequence::Sequence;
 const READER_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
+/// Stack of the engine's thread; grammars that requests carry may recurse. Only what is used takes memory.
+const STACK: usize = 64 << 20;
+
 /// What an engine has done since it started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineStats {
@@ -65,7 +68,7 @@ impl Engine {
         proposer: Option<Box<dyn Proposer>>,
     ) -> Result<EngineHandle, EngineError> {
         let (state, handle) = State::new(model, config, proposer)?;
-        std::thread::Builder::new().name("nextn-engine".into()).spawn(move || state.run())?;
+        std::thread::Builder::new().name("nextn-engine".into()).stack_size(STACK).spawn(move || state.run())?;
         Ok(handle)
     }
 }
@@ -315,7 +318,7 @@ impl State {
         match proposer.propose(&mut self.runner, &only) {
             Ok(drafts) => {
                 for ((_, i), draft) in asks.iter().zip(drafts) {
-                    self.sequences[*i].draft = draft;
+                    self.sequences[*i].take_draft(draft);
                 }
             }
             Err(error) => self.stop_drafting(&error),

@@ -6,6 +6,7 @@ use std::time::Instant;
 use text::{TokenId, Vocab};
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 use crate::handle::Submission;
 use crate::request::GenerateRequest;
@@ -30,6 +31,7 @@ pub(crate) struct Sequence {
     /// Number of the last step that it took part in; before the first, of the last step before it came.
     pub(crate) last_step: u64,
     sampler: Sampler,
+    constraint: Option<Constrained>,
     stops: StopMatcher,
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
@@ -44,7 +46,7 @@ pub(crate) struct Sequence {
 impl Sequence {
     /// A sequence on `slot`, whose state already holds the first `n_cached` tokens of the prompt.
     pub(crate) fn new(submission: Submission, slot: usize, n_cached: usize, last_step: u64) -> Self {
-        let Submission { request, sampler, events, submitted, _place } = submission;
+        let Submission { request, sampler, constraint, events, submitted, _place } = submission;
         tracing::debug!(slot, n_cached, n_prompt = request.prompt().len(), waited = ?submitted.elapsed(), "request starts");
         let timings = Timings { prompt_tokens: request.prompt().len(), cached_tokens: n_cached, ..Timings::default() };
         Self {
@@ -55,6 +57,7 @@ impl Sequence {
             n_prompt_done: n_cached,
             last_step,
             sampler,
+            constraint: constraint.map(Constrained::new),
             stops: request.stop_matcher(),
             events,
             outbox: VecDeque::new(),
@@ -94,6 +97,14 @@ impl Sequence {
         self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1)
     }
 
+    /// Takes a draft up to the first token that the constraint does not allow.
+    pub(crate) fn take_draft(&mut self, mut draft: Vec<TokenId>) {
+        if let Some(c) = &mut self.constraint {
+            draft.truncate(c.constraint.n_fitting(&draft));
+        }
+        self.draft = draft;
+    }
+
     /// Picks tokens from the logits after the last pending token and after each token of the draft, for as long as the
     /// picks agree with the draft. Gives the number of drafted tokens kept.
     pub(crate) fn judge<'l>(&mut self, logits: impl Fn(usize) -> &'l [f32], vocab: &Vocab) -> usize {
@@ -103,7 +114,17 @@ impl Sequence {
         let mut pieces = Vec::with_capacity(draft.len() + 1);
         let mut n_kept = 0;
         loop {
-            let (piece, end) = self.pick(logits(n_kept), vocab);
+            let (piece, end) = match self.pick(logits(n_kept), vocab) {
+                Ok(picked) => picked,
+                Err(why) => {
+                    self.count_accepted(draft.len(), n_kept);
+                    if !pieces.is_empty() {
+                        self.outbox.push_back(Event::Tokens(pieces));
+                    }
+                    self.fail(why);
+                    return n_kept;
+                }
+            };
             let token = piece.token;
             pieces.push(piece);
             let right = draft.get(n_kept) == Some(&token);
@@ -134,8 +155,23 @@ impl Sequence {
     }
 
     /// Picks the next token and says whether the answer ends with it.
-    fn pick(&mut self, logits: &[f32], vocab: &Vocab) -> (Piece, Option<FinishReason>) {
-        let token = self.sampler.sample(logits);
+    ///
+    /// # Errors
+    /// Those of the constraint.
+    fn pick(&mut self, logits: &[f32], vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
+        let (mut ends, mut complete) = (false, false);
+        let token = match &mut self.constraint {
+            None => self.sampler.sample(logits),
+            Some(c) => {
+                let token = c.sample(&mut self.sampler, logits)?;
+                ends = vocab.is_eog(token);
+                if !ends {
+                    c.constraint.accept(token)?;
+                    complete = c.constraint.is_complete();
+                }
+                token
+            }
+        };
         self.sampler.accept(token);
         let now = Instant::now();
         let first = *self.first_token.get_or_insert_with(|| {
@@ -147,7 +183,7 @@ impl Sequence {
         let options = self.request.options();
         let logprob = options.logprobs.map(|n| logprobs(logits, token, n));
 
-        let ends = vocab.is_eog(token) && !options.ignore_eos;
+        ends |= vocab.is_eog(token) && !options.ignore_eos;
         let text: &[u8] = if ends { &[] } else { vocab.bytes(token).unwrap_or_default() };
         let (bytes, stop) = match self.stops.push(text) {
             StopOutcome::Text(bytes) => (bytes.to_vec(), None),
@@ -157,13 +193,15 @@ impl Sequence {
             Some(FinishReason::EndOfGeneration(token))
         } else if let Some(which) = stop {
             Some(FinishReason::Stop(self.request.options().stops[which].clone()))
+        } else if complete {
+            Some(FinishReason::Complete)
         } else if self.timings.generated_tokens >= self.request.max_tokens() {
             let by_context = self.request.limited_by_context();
             Some(if by_context { FinishReason::Context } else { FinishReason::Length })
         } else {
             None
         };
-        (Piece { token, bytes, logprob }, end)
+        Ok((Piece { token, bytes, logprob }, end))
     }
 
     fn finish(&mut self, reason: FinishReason) {

@@ -69,6 +69,7 @@ fn two_hundred_random_requests_are_all_answered() {
             logprobs: (random.below(6) == 0).then_some(3),
             borders: if n_prompt > 20 { vec![10, 20] } else { Vec::new() },
             cache: random.below(6) > 0,
+            ..RequestOptions::default()
         };
         let request = GenerateRequest::new(prompt, options, engine.limits()).expect("within the limits");
         let n_max = request.max_tokens();

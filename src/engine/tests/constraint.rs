@@ -1,0 +1,204 @@
+//! Answers under a constraint: what it allows, where it ends, with drafts and without, and when it breaks.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sample::SamplingParams;
+use engine::{
+    Allowed, Ask, Constraint, Engine, EngineHandle, FinishReason, Grammar, Observed, Proposer, RequestOptions,
+};
+use model::{Model, RunError, Runner};
+use support::*;
+use text::TokenId;
+
+/// Exactly one of these texts; where two go on alike, the answer may end after the shorter one.
+#[derive(Debug)]
+struct OneOf {
+    model: Arc<Model>,
+    texts: Vec<&'static str>,
+    /// After so many tokens it breaks.
+    breaks_after: usize,
+}
+
+struct Said {
+    of: Arc<OneOf>,
+    said: Vec<u8>,
+    n_tokens: usize,
+    bits: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+struct Choice(Arc<OneOf>);
+
+impl Grammar for Choice {
+    fn start(&self) -> Box<dyn Constraint> {
+        let bits = vec![0; self.0.model.vocab().len().div_ceil(32)];
+        Box::new(Said { of: Arc::clone(&self.0), said: Vec::new(), n_tokens: 0, bits })
+    }
+}
+
+impl Said {
+    fn fits(&self, said: &[u8], token: TokenId) -> bool {
+        let vocab = self.of.model.vocab();
+        let texts = &self.of.texts;
+        if vocab.is_eog(token) {
+            return texts.iter().any(|text| text.as_bytes() == said);
+        }
+        let bytes = vocab.bytes(token).unwrap_or_default();
+        let whole = [said, bytes].concat();
+        !bytes.is_empty() && texts.iter().any(|text| text.as_bytes().starts_with(&whole))
+    }
+}
+
+impl Constraint for Said {
+    fn allowed(&mut self) -> Result<Allowed<'_>, String> {
+        if self.n_tokens == self.of.breaks_after {
+            return Err("this grammar breaks here".into());
+        }
+        self.bits.fill(0);
+        for id in 0..self.of.model.vocab().len() as u32 {
+            if self.fits(&self.said, TokenId(id)) {
+                self.bits[id as usize / 32] |= 1 << (id % 32);
+            }
+        }
+        Ok(Allowed::Only(&self.bits))
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<(), String> {
+        assert!(self.fits(&self.said, token), "{token:?} was not allowed after {:?}", self.said);
+        self.said.extend_from_slice(self.of.model.vocab().bytes(token).unwrap_or_default());
+        self.n_tokens += 1;
+        Ok(())
+    }
+
+    fn n_fitting(&mut self, tokens: &[TokenId]) -> usize {
+        let mut said = self.said.clone();
+        let fits = |token: &&TokenId| {
+            let fits = self.fits(&said, **token);
+            said.extend_from_slice(self.of.model.vocab().bytes(**token).unwrap_or_default());
+            fits
+        };
+        tokens.iter().take_while(fits).count()
+    }
+
+    fn is_complete(&self) -> bool {
+        let more = |text: &&'static str| text.len() > self.said.len() && text.as_bytes().starts_with(&self.said);
+        !self.of.texts.iter().any(more)
+    }
+}
+
+/// Proposes these tokens again and again, right or wrong.
+struct Parrot(Vec<TokenId>);
+
+impl Proposer for Parrot {
+    fn max_depth(&self) -> usize {
+        self.0.len()
+    }
+
+    fn wants_hidden(&self) -> bool {
+        false
+    }
+
+    fn begin(&mut self, _: usize, _: usize, _: Option<&[f32]>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn hidden(&self, _: usize) -> Option<&[f32]> {
+        None
+    }
+
+    fn observe(&mut self, _: &mut Runner, _: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        Ok(asks.iter().map(|ask| self.0[..ask.max.min(self.0.len())].to_vec()).collect())
+    }
+}
+
+const TEXTS: [&str; 4] = ["yes, it is so", "no, it is not", "no, it is not so at all", "perhaps tomorrow"];
+
+fn one_of(model: &Arc<Model>, texts: &[&'static str], options: RequestOptions) -> RequestOptions {
+    let of = OneOf { model: Arc::clone(model), texts: texts.to_vec(), breaks_after: usize::MAX };
+    RequestOptions { grammar: Some(Arc::new(Choice(Arc::new(of)))), ..options }
+}
+
+#[test]
+fn an_answer_is_one_of_those_allowed_greedy_and_sampled() {
+    let model = pocket();
+    let (engine, _alone) = engine(&model, config(2));
+    let prompt = question(&model, "What is 412 - 187?");
+    let greedy_answer = ask(&engine, &prompt, one_of(&model, &TEXTS, greedy(40)));
+    assert!(TEXTS.contains(&greedy_answer.text().as_str()), "{}", greedy_answer.text());
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..12 {
+        let sampling = SamplingParams { seed: Some(seed), temperature: 3.0, ..SamplingParams::default() };
+        let options = RequestOptions { sampling, ignore_eos: true, ..greedy(40) };
+        let answer = ask(&engine, &prompt, one_of(&model, &TEXTS, options));
+        assert!(TEXTS.contains(&answer.text().as_str()), "seed {seed}: {}", answer.text());
+        // Only this text may go on, so only it may end by the model's own wish.
+        let by_itself = matches!(answer.reason(), FinishReason::EndOfGeneration(_));
+        assert_eq!(by_itself, answer.text() == TEXTS[1], "seed {seed}: {:?}", answer.reason());
+        assert!(by_itself || *answer.reason() == FinishReason::Complete);
+        seen.insert(answer.text());
+    }
+    assert!(seen.len() > 1, "twelve seeds say the same: {seen:?}");
+    // A neighbour without a constraint is not touched by one that has it.
+    let alone = ask(&engine, &prompt, greedy(30)).text();
+    let mut constrained = submit(&engine, &prompt, one_of(&model, &TEXTS, greedy(40)));
+    assert_eq!(ask(&engine, &prompt, greedy(30)).text(), alone);
+    assert_eq!(Answer::read(&mut constrained).text(), greedy_answer.text());
+}
+
+fn with_drafts(model: &Arc<Model>, drafts: Vec<TokenId>) -> EngineHandle {
+    Engine::spawn_with(Arc::clone(model), config(1), Some(Box::new(Parrot(drafts)))).expect("an engine")
+}
+
+#[test]
+fn drafts_right_and_wrong_leave_the_answer_as_it_is() {
+    let model = pocket();
+    let prompt = question(&model, "What is 412 - 187?");
+    let sampling = SamplingParams { seed: Some(5), temperature: 2.0, ..SamplingParams::default() };
+    let random = RequestOptions { sampling, ..greedy(40) };
+    for options in [greedy(40), random] {
+        let expected = {
+            let (engine, _alone) = engine(&model, config(1));
+            ask(&engine, &prompt, one_of(&model, &TEXTS, options.clone()))
+        };
+        let n = expected.tokens.len();
+        assert!(n > 4, "{:?}", expected.text());
+        let never = model.vocab().id("Z").expect("a letter is a token");
+        let [second, third, fourth] = [1, 2, 3].map(|i| expected.tokens[i]);
+        // The middle of the answer, a draft that leaves the grammar after two tokens, and one that it never allows.
+        let counts = [[second, third, fourth], [second, third, never], [never, second, third]].map(|drafts| {
+            let drafted = with_drafts(&model, drafts.to_vec());
+            let answer = ask(&drafted, &prompt, one_of(&model, &TEXTS, options.clone()));
+            assert_eq!(answer.tokens, expected.tokens);
+            assert_eq!(answer.reason(), expected.reason());
+            let timings = &answer.summary().timings;
+            (timings.drafted, timings.accepted)
+        });
+        assert!(counts[0].1 >= 3 && counts[1].1 >= 2, "right drafts are kept: {counts:?}");
+        assert_eq!(counts[2].0, 0, "what cannot follow is not even computed");
+    }
+}
+
+#[test]
+fn a_grammar_that_breaks_ends_its_answer_and_no_other() {
+    let model = pocket();
+    let (engine, _alone) = engine(&model, config(2));
+    let prompt = question(&model, "Who are you?");
+    let alone = ask(&engine, &prompt, greedy(20)).text();
+    for breaks_after in [0, 2] {
+        let of = OneOf { model: Arc::clone(&model), texts: TEXTS.to_vec(), breaks_after };
+        let options = RequestOptions { grammar: Some(Arc::new(Choice(Arc::new(of)))), ..greedy(20) };
+        let mut broken = submit(&engine, &prompt, options);
+        assert_eq!(ask(&engine, &prompt, greedy(20)).text(), alone);
+        let answer = Answer::read(&mut broken);
+        assert_eq!(answer.end.expect_err("it breaks"), "this grammar breaks here");
+        assert_eq!(answer.tokens.len(), breaks_after);
+    }
+    assert_eq!(ask(&engine, &prompt, greedy(20)).text(), alone, "the engine goes on");
+}
