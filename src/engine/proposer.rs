@@ -41,12 +41,12 @@ pub trait Proposer: Send {
     /// True when [`Observed::hidden`] is to be filled.
     fn wants_hidden(&self) -> bool;
 
-    /// The sequence of `slot` now stands at its first `n_tokens` tokens, of which the state and the proposer's own have
-    /// been kept; `hidden` is the last one's hidden row where it is known.
+    /// The sequence of `slot` now stands after `tokens`, of which the state and the proposer's own have been kept;
+    /// `hidden` is the last one's hidden row where it is known.
     ///
     /// # Errors
     /// The proposer's own state could not be brought there.
-    fn begin(&mut self, slot: usize, n_tokens: usize, hidden: Option<&[f32]>) -> Result<(), RunError>;
+    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError>;
 
     /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
     fn hidden(&self, slot: usize) -> Option<&[f32]>;

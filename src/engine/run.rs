@@ -259,7 +259,7 @@ impl State {
             let request = &submission.request;
             match self.cache.take(&mut self.memory, request.prompt(), request.options().cache) {
                 Ok(Some((slot, n_cached))) => {
-                    self.begin(slot, n_cached);
+                    self.begin(slot);
                     self.sequences.push(Sequence::new(submission, slot, n_cached, self.stats.n_steps));
                 }
                 Ok(None) => return self.waiting.push_front(submission),
@@ -290,10 +290,10 @@ impl State {
         }
     }
 
-    /// Tells the proposer that a slot was taken up at its first `n_cached` tokens.
-    fn begin(&mut self, slot: usize, n_cached: usize) {
+    /// Tells the proposer that a slot was taken up, and at which tokens it stands.
+    fn begin(&mut self, slot: usize) {
         let Some(proposer) = &mut self.proposer else { return };
-        if let Err(error) = proposer.begin(slot, n_cached, self.cache.hidden(slot)) {
+        if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, self.cache.hidden(slot)) {
             self.stop_drafting(&error);
         }
     }

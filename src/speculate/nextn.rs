@@ -143,7 +143,8 @@ impl Proposer for NextN {
         true
     }
 
-    fn begin(&mut self, slot: usize, n_tokens: usize, hidden: Option<&[f32]>) -> Result<(), RunError> {
+    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
+        let n_tokens = tokens.len();
         let n_cells = self.memory.len(&self.slots[slot].slot)?;
         let s = &mut self.slots[slot];
         let n_entries = n_tokens.saturating_sub(1);

@@ -101,7 +101,7 @@ impl Proposer for Parrot {
         false
     }
 
-    fn begin(&mut self, _: usize, _: usize, _: Option<&[f32]>) -> Result<(), RunError> {
+    fn begin(&mut self, _: usize, _: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
         Ok(())
     }
 
