@@ -104,8 +104,25 @@ impl Dtype {
         from_float && (self.is_float() || self.is_quantized())
     }
 
+    /// True for the types that [`crate::pack_rows`] makes: those that take any finite floats, without weights. (ggml ends
+    /// the process over some inputs of the smaller IQ types.)
+    pub fn can_be_packed(self) -> bool {
+        let plain = [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0, Self::Q4_K, Self::Q6_K];
+        let others = [
+            sys::GGML_TYPE_Q4_1,
+            sys::GGML_TYPE_Q5_0,
+            sys::GGML_TYPE_Q5_1,
+            sys::GGML_TYPE_Q2_K,
+            sys::GGML_TYPE_Q3_K,
+            sys::GGML_TYPE_Q5_K,
+            sys::GGML_TYPE_IQ4_NL,
+            sys::GGML_TYPE_IQ4_XS,
+        ];
+        plain.contains(&self) || others.contains(&self.0)
+    }
+
     /// True when rows of this type can be read as F32.
-    pub(crate) fn unpacks(self) -> bool {
+    pub fn unpacks(self) -> bool {
         // SAFETY: `self.0` is below GGML_TYPE_COUNT; the table is static.
         let traits = unsafe { sys::ggml_get_type_traits(self.0) };
         // SAFETY: an entry of the static table.

@@ -36,6 +36,14 @@ pub enum Error {
         /// Elements in a block.
         block: usize,
     },
+    /// Rows that cannot be packed into a type, or unpacked.
+    #[error("rows of {dtype}: {what}")]
+    Pack {
+        /// The type.
+        dtype: Dtype,
+        /// What disagrees.
+        what: String,
+    },
     /// A tensor whose bytes are not where they were said to be.
     #[error("{name}: {what}")]
     Tensor {

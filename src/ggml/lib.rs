@@ -43,6 +43,7 @@ mod kernels;
 mod log;
 mod mapping;
 mod ops;
+mod quantize;
 mod raw;
 mod state;
 mod weights;
@@ -54,6 +55,7 @@ pub use executor::{Data, Executor, Outputs, Stats};
 pub use graph::{Graph, Name, Tensor};
 pub use mapping::Mapping;
 pub use ops::Rope;
+pub use quantize::{pack_rows, unpack};
 pub use state::{StateBuffer, StateId, StateSpec};
 pub use weights::{WeightId, Weights, WeightsBuilder};
 

@@ -56,4 +56,4 @@ pub use split::{SplitInfo, check_shards, shard_paths};
 pub use tensors::TensorInfo;
 pub use types::TensorType;
 pub use value::{GgufStr, Value, ValueType};
-pub use write::{DataWriter, TensorWriter, Writer};
+pub use write::{DataWriter, Layout, TensorWriter, Writer};

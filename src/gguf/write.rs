@@ -49,6 +49,18 @@ pub struct TensorWriter<'w, W: Output = FileOutput> {
     data: &'w mut DataWriter<W>,
 }
 
+/// The header of a file and where the data goes, for callers that write it by themselves: in another order, by several
+/// threads, or over several runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Everything before the padding in front of the first tensor's data.
+    pub header: Vec<u8>,
+    /// Name, offset in the file and bytes of each tensor, in order of declaration. Between them is padding: zeros.
+    pub tensors: Vec<(String, u64, u64)>,
+    /// Length of the file, the padding behind the last tensor included.
+    pub n_bytes: u64,
+}
+
 #[derive(Debug)]
 struct Declared {
     name: String,
@@ -137,6 +149,23 @@ impl<W: Output> Writer<W> {
         data.put(&header)?;
         data.pad()?;
         Ok(data)
+    }
+
+    /// What [`Writer::begin`] would write, and where; nothing is written.
+    /// # Errors
+    /// The header would not be readable: it is parsed here.
+    pub fn layout(&self) -> Result<Layout, Error> {
+        let (header, n_bytes) = self.header()?;
+        Header::parse_start(&header, n_bytes, &Limits::default())?;
+        let mut at = (header.len() as u64).next_multiple_of(self.alignment);
+        let mut place = |tensor: &Declared| {
+            let start = at;
+            // `header` has added the same numbers without an overflow.
+            at = (at + tensor.n_bytes).next_multiple_of(self.alignment);
+            (tensor.name.clone(), start, tensor.n_bytes)
+        };
+        let tensors = self.tensors.iter().map(&mut place).collect();
+        Ok(Layout { header, tensors, n_bytes })
     }
 
     /// The header without padding, and the length of the whole file.

@@ -48,6 +48,27 @@ fn a_finished_file_is_there_and_a_dropped_one_leaves_nothing() {
 }
 
 #[test]
+fn a_layout_filled_by_hand_is_the_file_that_the_writer_writes() {
+    let mut w = Writer::in_memory();
+    w.add("general.alignment", 64u32).unwrap();
+    w.tensor("a", &[8], TensorType::F32).unwrap();
+    w.tensor("b", &[2], TensorType::F32).unwrap();
+    let layout = w.layout().unwrap();
+    let mut data = w.begin().unwrap();
+    data.write_tensor("a", &[1; 32]).unwrap();
+    data.write_tensor("b", &[2; 8]).unwrap();
+    let written = data.finish().unwrap();
+
+    let mut by_hand = vec![0; layout.n_bytes as usize];
+    by_hand[..layout.header.len()].copy_from_slice(&layout.header);
+    for ((name, start, n_bytes), fill) in layout.tensors.iter().zip([1, 2]) {
+        assert_eq!(name, if fill == 1 { "a" } else { "b" });
+        by_hand[*start as usize..][..*n_bytes as usize].fill(fill);
+    }
+    assert_eq!(by_hand, written);
+}
+
+#[test]
 fn two_writers_of_one_target_do_not_share_a_temporary_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
