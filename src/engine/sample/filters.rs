@@ -8,7 +8,6 @@
 use super::math::exp;
 use super::params::MIN_TEMPERATURE;
 use super::pool::Pool;
-use super::rng::Rng;
 use super::select::Cand;
 
 /// Keeps logits of at least the largest minus `n` standard deviations.
@@ -76,9 +75,9 @@ pub(super) fn typical(pool: &mut Pool<'_>, p: f32, min_keep: usize) {
 }
 
 /// With a chance of `probability` removes all tokens at least as likely as `threshold` except the last of them in order.
-/// Draws one number, unless there is no choice.
-pub(super) fn xtc(pool: &mut Pool<'_>, probability: f32, threshold: f32, min_keep: usize, rng: &mut Rng) {
-    if pool.list().len() < 2 || rng.uniform() > f64::from(probability) {
+/// `u` in (0, 1) decides.
+pub(super) fn xtc(pool: &mut Pool<'_>, probability: f32, threshold: f32, min_keep: usize, u: f64) {
+    if pool.list().len() < 2 || u > f64::from(probability) {
         return;
     }
     let Some(max) = pool.max() else { return };

@@ -1,8 +1,8 @@
 //! From a row of logits to a token: one sampler per sequence.
-//! Owns the order of stages, the random stream and what earlier tokens change. Knows nothing of models or requests.
+//! Owns the order of stages, the noise and what earlier tokens change. Knows nothing of models or requests.
 //!
 //! The stages mean what llama.cpp's mean. Every choice is reproducible: the same parameters, seed, history and logits
-//! give the same token on every platform, as tokens are drawn in a fixed order by arithmetic that is written out here.
+//! give the same token on every platform, by arithmetic that is written out here.
 
 mod dry;
 mod filters;
@@ -21,6 +21,7 @@ use text::TokenId;
 
 pub use logprob::{TokenLogprob, logprobs};
 pub use params::{MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_STAGES, Mirostat, SampleError, SamplingParams, Stage};
+pub use rng::Noise;
 
 use history::History;
 use pool::Pool;
@@ -34,9 +35,26 @@ pub struct Candidate {
     pub p: f32,
 }
 
+/// What a source of drafts needs to guess the next picks of a sampler: they fall where its own logits, divided by the
+/// temperature, plus the noise of the pick are largest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ahead {
+    /// What divides the logits, above zero.
+    pub temperature: f32,
+    seed: u64,
+    n_picks: u64,
+}
+
+impl Ahead {
+    /// The noise of the pick after the next `ahead` ones.
+    pub fn noise(&self, ahead: u64) -> Noise {
+        Noise::new(self.seed, self.n_picks + ahead)
+    }
+}
+
 /// Chooses the tokens of one sequence.
 ///
-/// `Clone` forks: the fork has the same history and will draw the same numbers. `clone_from` does so without
+/// `Clone` forks: the fork has the same history and will pick by the same noise. `clone_from` does so without
 /// allocating, so a speculating engine keeps one spare sampler per sequence. The buffers for a step (up to 5 MiB for
 /// 248320 tokens, with the default stages a few KiB) are not part of a fork; they grow in each sampler when first used.
 #[derive(Debug)]
@@ -60,10 +78,10 @@ struct Plan {
     is_greedy: bool,
 }
 
-/// What accepting and drawing change.
+/// What accepting and picking change.
 #[derive(Clone, Debug)]
 struct State {
-    rng: rng::Rng,
+    n_picks: u64,
     history: History,
     mu: f64,
     /// Whether `out` is the distribution that the next accepted token comes from.
@@ -96,12 +114,8 @@ impl Sampler {
         };
         let bias = merged(&params.logit_bias);
         let seed = params.seed.unwrap_or_else(rng::fresh_seed);
-        let state = State {
-            rng: rng::Rng::new(seed),
-            history: History::new(params),
-            mu: mirostat::first_mu(params),
-            is_fresh: false,
-        };
+        let state =
+            State { n_picks: 0, history: History::new(params), mu: mirostat::first_mu(params), is_fresh: false };
         let is_greedy = bias.is_empty() && takes_the_best(params, &stages);
         let plan = Plan { params: params.clone(), seed, n_vocab, stages, bias, breakers, is_greedy };
         Ok(Self { plan: Arc::new(plan), state, scratch: Scratch::default(), out: Vec::new() })
@@ -134,37 +148,36 @@ impl Sampler {
             self.state.is_fresh = false;
             return TokenId(select::argmax(logits).unwrap_or(0));
         }
+        let noise = self.noise(0);
+        self.state.n_picks += 1;
         if self.plan.params.mirostat != Mirostat::Off {
             // `accept` needs to find the token in the whole distribution.
-            self.distribution(logits);
-            let u = if self.out.len() > 1 { self.draw() } else { 0.0 };
-            return pick(&self.out, u);
+            self.find_distribution(logits, noise);
+            return pick(&self.out, noise);
         }
         self.state.is_fresh = false;
         let Self { plan, state, scratch, .. } = self;
-        let mut pool = plan.run(state, logits, scratch);
+        let mut pool = plan.run(state, logits, noise, scratch);
         let Some(max) = pool.max() else { return TokenId(0) };
         let sum = pool.sum_exp(max);
-        if pool.list().len() == 1 {
-            return pool.nth(0).map_or(TokenId(0), |c| TokenId(c.id()));
+        // The race of `pick`, in whatever order the candidates lie.
+        let candidate = |id, logit| Candidate { id: TokenId(id), p: probability(logit, max, sum) };
+        match pool.row() {
+            Some(row) => race((0..).zip(row).map(|(id, &x)| candidate(id, math::clean(x))), noise),
+            None => race(pool.list().iter().map(|c| candidate(c.id(), c.logit())), noise),
         }
-        // The walk of `pick` over the whole distribution, but sorting no more of it than the walk needs.
-        let u = state.rng.uniform();
-        let mut i = 0;
-        let in_order = std::iter::from_fn(|| {
-            let c = pool.nth(i)?;
-            i += 1;
-            Some(Candidate { id: TokenId(c.id()), p: probability(c.logit(), max, sum) })
-        });
-        walk(in_order, u)
     }
 
-    /// The normalised distribution that a token is drawn from, likeliest first, at least one candidate; when greedy,
-    /// one with p 1. For the same state `sample` gives what [`pick`] gives with [`Sampler::draw`], and as `sample` does
-    /// this draws the number by which XTC decides to act. All masked: token 0 with p 1.
+    /// The normalised distribution that the next pick is from, likeliest first, at least one candidate; when greedy, one
+    /// with p 1. For the same state `sample` gives what [`pick`] gives with the noise of the next pick. All masked: token
+    /// 0 with p 1.
     ///
     /// Without any truncating stage this sorts the vocabulary, some milliseconds; `sample` does not.
     pub fn distribution(&mut self, logits: &[f32]) -> &[Candidate] {
+        self.find_distribution(logits, self.noise(0))
+    }
+
+    fn find_distribution(&mut self, logits: &[f32], noise: Noise) -> &[Candidate] {
         let Self { plan, state, scratch, out } = self;
         let logits = &logits[..logits.len().min(plan.n_vocab)];
         state.is_fresh = plan.params.mirostat != Mirostat::Off;
@@ -173,7 +186,7 @@ impl Sampler {
             out.push(Candidate { id: TokenId(select::argmax(logits).unwrap_or(0)), p: 1.0 });
             return out;
         }
-        let mut pool = plan.run(state, logits, scratch);
+        let mut pool = plan.run(state, logits, noise, scratch);
         let Some(max) = pool.max() else {
             out.push(Candidate { id: TokenId(0), p: 1.0 });
             return out;
@@ -184,9 +197,18 @@ impl Sampler {
         out
     }
 
-    /// The next number of the request's random stream, uniform in [0, 1).
-    pub fn draw(&mut self) -> f64 {
-        self.state.rng.uniform()
+    /// The noise of the pick after the next `ahead` ones. A greedy sampler makes no use of it.
+    pub fn noise(&self, ahead: u64) -> Noise {
+        Noise::new(self.plan.seed, self.state.n_picks + ahead)
+    }
+
+    /// What a draft needs to guess the next picks; `None` when the likeliest tokens are the best guess.
+    pub fn ahead(&self) -> Option<Ahead> {
+        let Plan { params: p, stages, .. } = &*self.plan;
+        let is_tempered = p.mirostat != Mirostat::Off || stages.contains(&Stage::Temperature);
+        let temperature = if is_tempered { p.temperature } else { 1.0 };
+        let is_cold = self.plan.is_greedy || temperature <= params::MIN_TEMPERATURE;
+        (!is_cold).then_some(Ahead { temperature, seed: self.plan.seed, n_picks: self.state.n_picks })
     }
 
     /// Whether the lowest id among the largest raw logits is the answer whatever came before: an engine may then take
@@ -220,9 +242,9 @@ impl Clone for Sampler {
 
     fn clone_from(&mut self, other: &Self) {
         self.plan = Arc::clone(&other.plan);
-        self.state.rng.clone_from(&other.state.rng);
         self.state.history.clone_from(&other.state.history);
-        (self.state.mu, self.state.is_fresh) = (other.state.mu, other.state.is_fresh);
+        (self.state.n_picks, self.state.mu, self.state.is_fresh) =
+            (other.state.n_picks, other.state.mu, other.state.is_fresh);
         self.out.clear();
         if other.state.is_fresh {
             self.out.extend_from_slice(&other.out);
@@ -231,7 +253,7 @@ impl Clone for Sampler {
 }
 
 impl Plan {
-    fn run<'a>(&self, state: &mut State, logits: &'a [f32], scratch: &'a mut Scratch) -> Pool<'a> {
+    fn run<'a>(&self, state: &State, logits: &'a [f32], noise: Noise, scratch: &'a mut Scratch) -> Pool<'a> {
         let Scratch { pool, dry } = scratch;
         let mut pool = Pool::new(logits, pool);
         let p = &self.params;
@@ -260,7 +282,7 @@ impl Plan {
                 Stage::TopP => filters::top_p(&mut pool, p.top_p, p.min_keep()),
                 Stage::MinP => filters::min_p(&mut pool, p.min_p, p.min_keep()),
                 Stage::Xtc => {
-                    filters::xtc(&mut pool, p.xtc_probability, p.xtc_threshold, p.min_keep(), &mut state.rng);
+                    filters::xtc(&mut pool, p.xtc_probability, p.xtc_threshold, p.min_keep(), noise.apart());
                 }
                 Stage::Temperature => {
                     filters::temperature(&mut pool, p.temperature, p.dynatemp_range, p.dynatemp_exponent);
@@ -271,22 +293,26 @@ impl Plan {
     }
 }
 
-/// The token at `u` in `[0, 1)` along the candidates' probabilities, laid end to end in the order given.
-/// The last one with a probability above zero, if rounding leaves `u` beyond the sum; token 0 if there is none.
-pub fn pick(candidates: &[Candidate], u: f64) -> TokenId {
-    walk(candidates.iter().copied(), u)
+/// The token whose number in `noise`, divided by its probability, is smallest: each with the chance that its probability
+/// says, in whatever order they are. Token 0 if no probability is above zero.
+pub fn pick(candidates: &[Candidate], noise: Noise) -> TokenId {
+    race(candidates.iter().copied(), noise)
 }
 
-fn walk(candidates: impl Iterator<Item = Candidate>, u: f64) -> TokenId {
-    let (mut reached, mut last) = (0.0, TokenId(0));
+fn race(candidates: impl Iterator<Item = Candidate>, noise: Noise) -> TokenId {
+    let mut best = (f64::INFINITY, TokenId(0));
     for c in candidates.filter(|c| c.p > 0.0) {
-        reached += f64::from(c.p);
-        last = c.id;
-        if u < reached {
-            break;
+        let p = f64::from(c.p);
+        // -ln(u) >= 1 - u: most of a vocabulary is out of the race without a logarithm.
+        if 1.0 - noise.uniform(u64::from(c.id.0)) <= best.0 * p {
+            let time = noise.exponential(c.id.0) / p;
+            // Equal times go to the lower id, so that the order of candidates never matters.
+            if time < best.0 || time == best.0 && c.id < best.1 {
+                best = (time, c.id);
+            }
         }
     }
-    last
+    best.1
 }
 
 fn probability(logit: f32, max: f32, sum_exp: f64) -> f32 {

@@ -212,7 +212,8 @@ impl<'a> Pool<'a> {
         self.form != Form::List
     }
 
-    fn row(&self) -> Option<&[f32]> {
+    /// The row, as long as nothing has made it a list. Values may be masked or not clean.
+    pub fn row(&self) -> Option<&[f32]> {
         row_of(self.form, self.given, self.copy)
     }
 
