@@ -1,6 +1,7 @@
 //! `nextn` the library: every floor of the house under one name, for Rust programs.
 #![forbid(unsafe_code)]
 
+pub use api;
 pub use engine;
 pub use ggml;
 pub use gguf;
@@ -14,6 +15,8 @@ pub mod bench;
 #[doc(hidden)]
 pub mod cli;
 pub mod embedded;
+#[doc(hidden)]
+pub mod server;
 
 /// What this build is made of.
 #[derive(Clone, Debug)]

@@ -87,6 +87,10 @@ pub struct Timings {
     pub drafted: usize,
     /// Drafted tokens that were kept.
     pub accepted: usize,
+    /// Drafts judged.
+    pub drafts: usize,
+    /// Drafted tokens that were kept, by depth, first depth first; empty without speculation.
+    pub accepted_by_depth: Vec<usize>,
     /// Share of drafts kept at each depth, first depth first; empty without speculation.
     pub acceptance_by_depth: Vec<f64>,
 }

@@ -99,6 +99,11 @@ impl EngineHandle {
         self.limits
     }
 
+    /// Requests that wait for a sequence now.
+    pub fn n_waiting(&self) -> usize {
+        self.n_waiting.load(Ordering::Relaxed)
+    }
+
     /// The model that answers.
     pub fn model(&self) -> &Arc<Model> {
         &self.model

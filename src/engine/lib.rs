@@ -19,6 +19,7 @@ pub mod sample;
 mod schedule;
 mod sequence;
 pub mod stop;
+mod thinking;
 
 pub use config::{EngineConfig, EngineError, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
@@ -27,3 +28,4 @@ pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer};
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions};
 pub use run::{Engine, EngineStats};
+pub use thinking::Thinking;

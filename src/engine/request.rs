@@ -8,6 +8,7 @@ use text::TokenId;
 use crate::constraint::Grammar;
 use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
+use crate::thinking::Thinking;
 
 /// What one engine can take: every request is checked against it before it is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,10 @@ pub struct RequestOptions {
     pub cache: bool,
     /// What the answer must be made of.
     pub grammar: Option<Arc<dyn Grammar>>,
+    /// Most tokens of a draft; `None` is as many as the proposer makes, 0 is without speculation. Answers are the same.
+    pub max_draft: Option<usize>,
+    /// A limit on thinking.
+    pub thinking: Option<Thinking>,
 }
 
 impl Default for RequestOptions {
@@ -54,6 +59,8 @@ impl Default for RequestOptions {
             borders: Vec::new(),
             cache: true,
             grammar: None,
+            max_draft: None,
+            thinking: None,
         }
     }
 }
@@ -90,6 +97,9 @@ impl GenerateRequest {
         }
         if options.max_tokens == Some(0) {
             return Err(RequestError::NoTokens);
+        }
+        if let Some(thinking) = &options.thinking {
+            thinking.check(limits.n_vocab)?;
         }
         let ascending = options.borders.windows(2).all(|w| w[0] < w[1]);
         if !ascending || options.borders.last().is_some_and(|&b| b > prompt.len()) {

@@ -12,6 +12,7 @@ use crate::handle::Submission;
 use crate::request::GenerateRequest;
 use crate::sample::{Sampler, logprobs};
 use crate::stop::{StopMatcher, StopOutcome};
+use crate::thinking::Budget;
 
 /// Checkpoints that one prompt asks for at most, beside the one at its first border: at its last ones.
 const LAST_BORDERS: usize = 3;
@@ -33,6 +34,7 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     constraint: Option<Constrained>,
     stops: StopMatcher,
+    thinking: Budget,
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
     timings: Timings,
@@ -59,6 +61,7 @@ impl Sequence {
             sampler,
             constraint: constraint.map(Constrained::new),
             stops: request.stop_matcher(),
+            thinking: Budget::new(request.options().thinking.clone()),
             events,
             outbox: VecDeque::new(),
             timings,
@@ -94,7 +97,8 @@ impl Sequence {
 
     /// Tokens that a draft may hold: the answer's last token is never drafted, since nothing would be left to pick.
     pub(crate) fn max_draft(&self) -> usize {
-        self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1)
+        let room = self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1);
+        room.min(self.request.options().max_draft.unwrap_or(usize::MAX))
     }
 
     /// Takes a draft up to the first token that the constraint does not allow.
@@ -160,10 +164,14 @@ impl Sequence {
     /// Those of the constraint.
     fn pick(&mut self, logits: &[f32], vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
         let (mut ends, mut complete) = (false, false);
+        let forced = self.thinking.next();
         let token = match &mut self.constraint {
-            None => self.sampler.sample(logits),
+            None => forced.unwrap_or_else(|| self.sampler.sample(logits)),
             Some(c) => {
-                let token = c.sample(&mut self.sampler, logits)?;
+                let token = match forced {
+                    Some(token) => token,
+                    None => c.sample(&mut self.sampler, logits)?,
+                };
                 ends = vocab.is_eog(token);
                 if !ends {
                     c.constraint.accept(token)?;
@@ -172,6 +180,7 @@ impl Sequence {
                 token
             }
         };
+        self.thinking.picked(token);
         self.sampler.accept(token);
         let now = Instant::now();
         let first = *self.first_token.get_or_insert_with(|| {
@@ -206,6 +215,8 @@ impl Sequence {
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
+        self.timings.drafts = self.by_depth.first().map_or(0, |&(drafted, _)| drafted);
+        self.timings.accepted_by_depth = self.by_depth.iter().map(|&(_, right)| right).collect();
         self.timings.acceptance_by_depth =
             self.by_depth.iter().map(|&(drafted, right)| right as f64 / drafted.max(1) as f64).collect();
         tracing::info!(

@@ -17,9 +17,10 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-model", &["nextn-ggml", "nextn-gguf", "nextn-memory", "nextn-text"]),
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
+    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-text"]),
     (
         "nextn",
-        &["nextn-ggml", "nextn-gguf", "nextn-text", "nextn-memory", "nextn-model", "nextn-engine", "nextn-speculate"],
+        &["nextn-ggml", "nextn-gguf", "nextn-text", "nextn-memory", "nextn-model", "nextn-engine", "nextn-speculate", "nextn-api"],
     ),
 ];
 

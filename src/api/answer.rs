@@ -1,0 +1,283 @@
+//! One answer on its way: engine events in, characters, reasoning and tool calls out, with time limits and figures.
+//! Owns decoding and the reply parser. Knows no wire format. Dropping an answer cancels it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::{Event, FinishReason, Generation, Piece, PromptProgress, Timings};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use text::reply::{ReplyEvent, ReplyOptions, ReplyParser};
+use text::{Decoder, TokenId};
+use tokio::sync::watch;
+
+use crate::error::ApiError;
+use crate::metrics::Running;
+use crate::registry::Served;
+use crate::state::{AppState, Course, reached};
+
+/// A part of an answer.
+#[derive(Clone, Debug)]
+pub enum Delta {
+    /// So many of the prompt's tokens are computed.
+    Progress(PromptProgress),
+    /// What one cycle brought.
+    Step(Step),
+    /// The answer is complete. The last delta.
+    End(End),
+    /// There is no more of it. The last delta.
+    Failed(ApiError),
+}
+
+/// What one cycle of the engine brought.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What is certain of the reply by now; may be empty while a tag or a character is incomplete.
+    pub events: Vec<ReplyEvent>,
+    /// The tokens. With speculation there are several: all but the last were drafted, at depths 1, 2, ...
+    pub pieces: Vec<Piece>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Why.
+    pub reason: FinishReason,
+    /// The rest of the reply.
+    pub events: Vec<ReplyEvent>,
+    /// The engine's figures.
+    pub timings: Timings,
+    /// Generated tokens that were thinking.
+    pub reasoning_tokens: usize,
+}
+
+/// An answer that is being generated.
+#[derive(Debug)]
+pub struct Answer {
+    generation: Generation,
+    /// Keeps the model loaded.
+    served: Arc<Served>,
+    decoder: Decoder,
+    parser: Option<ReplyParser>,
+    thinks: Thinks,
+    course: watch::Receiver<Course>,
+    deadline: Option<(tokio::time::Instant, Duration)>,
+    running: Running,
+    clock: Clock,
+    ended: bool,
+}
+
+impl Answer {
+    pub(crate) fn new(
+        state: &AppState,
+        served: Arc<Served>,
+        generation: Generation,
+        reply: Option<ReplyOptions>,
+    ) -> Self {
+        let open = reply.as_ref().is_some_and(|o| o.starts_in_reasoning);
+        let vocab = served.model.vocab();
+        let thinks = Thinks { now: open, n: 0, start: vocab.id("<think>"), end: vocab.id("</think>") };
+        Self {
+            generation,
+            decoder: Decoder::new(),
+            parser: reply.map(ReplyParser::new),
+            thinks,
+            course: state.watch_course(),
+            deadline: state.request_timeout().map(|limit| (tokio::time::Instant::now() + limit, limit)),
+            running: state.metrics().running(),
+            clock: Clock::new(),
+            ended: false,
+            served,
+        }
+    }
+
+    /// The model that answers.
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
+    }
+
+    /// The figures so far.
+    pub fn timings(&self) -> &Timings {
+        &self.clock.timings
+    }
+
+    /// The next part; `None` after the last.
+    pub async fn next(&mut self) -> Option<Delta> {
+        while !self.ended {
+            let event = tokio::select! {
+                event = self.generation.recv() => event.map(Ok),
+                error = overdue(self.deadline) => Some(Err(error)),
+                () = reached(&mut self.course, Course::Cut) => Some(Err(ApiError::shutdown())),
+            };
+            let event = match event {
+                Some(Err(error)) => return Some(self.fail(error)),
+                Some(Ok(event)) => Some(event),
+                None => None,
+            };
+            match event {
+                Some(Event::Prompt(progress)) => {
+                    self.clock.prompt(progress);
+                    return Some(Delta::Progress(progress));
+                }
+                Some(Event::Tokens(pieces)) => return Some(Delta::Step(self.step(pieces))),
+                Some(Event::Finished(summary)) => {
+                    self.ended = true;
+                    let rest = self.decoder.push(&summary.rest) + &self.decoder.finish();
+                    let mut events = self.parse(rest);
+                    if let Some(parser) = &mut self.parser {
+                        events.extend(parser.finish());
+                    }
+                    self.running.finished(&summary.timings, &summary.reason);
+                    let reasoning_tokens = self.thinks.n;
+                    return Some(Delta::End(End {
+                        reason: summary.reason,
+                        events,
+                        timings: summary.timings,
+                        reasoning_tokens,
+                    }));
+                }
+                Some(Event::Failed(why)) => return Some(self.fail(ApiError::server(why))),
+                None => self.ended = true,
+            }
+        }
+        None
+    }
+
+    fn step(&mut self, pieces: Vec<Piece>) -> Step {
+        self.clock.tokens(pieces.len());
+        self.running.tokens(pieces.len(), &self.clock.timings);
+        let mut text = String::new();
+        for piece in &pieces {
+            self.thinks.see(piece.token);
+            text += &self.decoder.push(&piece.bytes);
+        }
+        Step { events: self.parse(text), pieces }
+    }
+
+    fn parse(&mut self, text: String) -> Vec<ReplyEvent> {
+        match &mut self.parser {
+            _ if text.is_empty() => Vec::new(),
+            Some(parser) => parser.push(&text),
+            None => vec![ReplyEvent::Text(text)],
+        }
+    }
+
+    fn fail(&mut self, error: ApiError) -> Delta {
+        self.ended = true;
+        self.running.failed();
+        Delta::Failed(error)
+    }
+}
+
+/// Never, without a deadline.
+async fn overdue(deadline: Option<(tokio::time::Instant, Duration)>) -> ApiError {
+    match deadline {
+        Some((at, limit)) => {
+            tokio::time::sleep_until(at).await;
+            ApiError::timeout(limit.as_secs())
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Several answers that run at the same time, each with its number.
+pub struct Answers {
+    waiting: FuturesUnordered<futures_util::future::BoxFuture<'static, (usize, Option<Delta>, Answer)>>,
+}
+
+impl Answers {
+    /// Numbers them from 0.
+    pub fn new(answers: Vec<Answer>) -> Self {
+        let waiting = FuturesUnordered::new();
+        for (i, answer) in answers.into_iter().enumerate() {
+            waiting.push(next_of(i, answer));
+        }
+        Self { waiting }
+    }
+
+    /// The next part of any of them with its number and the figures of its answer so far; `None` when all are complete.
+    pub async fn next(&mut self) -> Option<(usize, Delta, Timings)> {
+        while let Some((i, delta, answer)) = self.waiting.next().await {
+            let Some(delta) = delta else { continue };
+            let timings = answer.timings().clone();
+            self.waiting.push(next_of(i, answer));
+            return Some((i, delta, timings));
+        }
+        None
+    }
+}
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answers").field("n_left", &self.waiting.len()).finish()
+    }
+}
+
+fn next_of(
+    i: usize,
+    mut answer: Answer,
+) -> futures_util::future::BoxFuture<'static, (usize, Option<Delta>, Answer)> {
+    Box::pin(async move {
+        let delta = answer.next().await;
+        (i, delta, answer)
+    })
+}
+
+/// Which tokens are thinking.
+#[derive(Debug)]
+struct Thinks {
+    now: bool,
+    n: usize,
+    start: Option<TokenId>,
+    end: Option<TokenId>,
+}
+
+impl Thinks {
+    fn see(&mut self, token: TokenId) {
+        self.n += usize::from(self.now);
+        if Some(token) == self.end {
+            self.now = false;
+        } else if Some(token) == self.start {
+            self.now = true;
+        }
+    }
+}
+
+/// Our own figures while the answer runs: the engine gives its own only at the end.
+#[derive(Debug)]
+struct Clock {
+    timings: Timings,
+    start: Instant,
+    first: Option<Instant>,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { timings: Timings::default(), start: Instant::now(), first: None }
+    }
+
+    fn prompt(&mut self, progress: PromptProgress) {
+        self.timings.prompt_tokens = progress.total;
+        self.timings.cached_tokens = progress.cached;
+    }
+
+    fn tokens(&mut self, n: usize) {
+        let now = Instant::now();
+        match self.first {
+            Some(first) => {
+                self.timings.cycles += 1;
+                self.timings.accepted += n - 1;
+                self.timings.generated_ms = millis(now - first);
+            }
+            None => {
+                self.first = Some(now);
+                self.timings.prompt_ms = millis(now - self.start);
+            }
+        }
+        self.timings.generated_tokens += n;
+    }
+}
+
+fn millis(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e3
+}

@@ -1,0 +1,197 @@
+//! Errors as clients see them: a status, a type, a message that says what to do.
+//! Owns the shape of OpenAI's error object; other families wrap the same facts in theirs. Knows no endpoint.
+
+use axum::response::{IntoResponse, Response};
+use engine::{RequestError, SubmitError};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Why a request is answered with an error.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// OpenAI's error type.
+    pub kind: &'static str,
+    /// For machines: what happened; absent where the type says all.
+    pub code: Option<&'static str>,
+    /// The field of the request that is at fault, as far as it is known.
+    pub param: Option<String>,
+    /// For people: what happened and what to do.
+    pub message: String,
+    /// Seconds after which trying again makes sense.
+    pub retry_after: Option<u64>,
+}
+
+/// The body of an error.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// What happened.
+    pub error: ErrorDetail,
+}
+
+/// The object within.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ErrorDetail {
+    /// For people.
+    pub message: String,
+    /// The class of errors.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The field at fault.
+    pub param: Option<String>,
+    /// For machines.
+    pub code: Option<String>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, code: None, param: None, message: message.into(), retry_after: None }
+    }
+
+    /// 400: the request cannot be served as it stands.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, INVALID, message)
+    }
+
+    /// As [`ApiError::invalid`], with the field at fault.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::invalid(message) }
+    }
+
+    /// Another status of the client's fault.
+    pub fn refused(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, INVALID, message)
+    }
+
+    /// 401: no key, or not one of ours.
+    pub fn unauthorised() -> Self {
+        let message = "this server needs an API key: send `Authorization: Bearer KEY` (or `x-api-key: KEY`)";
+        Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message) }
+    }
+
+    /// 404: no such thing.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, "not_found_error", message) }
+    }
+
+    /// 404: no such model.
+    pub fn no_model(name: &str, known: &[String]) -> Self {
+        let message = format!("the model `{}` does not exist: this server has {}", shortened(name), known.join(", "));
+        Self { code: Some("model_not_found"), param: Some("model".into()), ..Self::not_found(message) }
+    }
+
+    /// 429: too many requests from this client.
+    pub fn too_many(retry_after: u64) -> Self {
+        let message = format!("too many requests from this client: try again in {retry_after} s");
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        Self { code: Some("rate_limit_exceeded"), retry_after: Some(retry_after), ..error }
+    }
+
+    /// 501: this server was not started for that.
+    pub fn not_supported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
+    /// 503: later, perhaps.
+    pub fn unavailable(message: impl Into<String>, retry_after: Option<u64>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
+        Self { retry_after, ..error }
+    }
+
+    /// 504: it took longer than this server allows.
+    pub fn timeout(seconds: u64) -> Self {
+        let message = format!("the answer was not complete after {seconds} s, which is this server's limit");
+        Self { code: Some("timeout"), ..Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message) }
+    }
+
+    /// 500: our fault.
+    pub fn server(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// The server ends before the answer did.
+    pub fn shutdown() -> Self {
+        let error = Self::unavailable("the server is shutting down: this answer is not complete", None);
+        Self { code: Some("server_shutdown"), ..error }
+    }
+
+    /// The body, in OpenAI's shape.
+    pub fn body(&self) -> ErrorBody {
+        ErrorBody {
+            error: ErrorDetail {
+                message: self.message.clone(),
+                kind: self.kind.to_owned(),
+                param: self.param.clone(),
+                code: self.code.map(str::to_owned),
+            },
+        }
+    }
+
+    /// A response with this error's status and headers and a body of another family's shape.
+    pub fn response_with(&self, body: &impl Serialize) -> Response {
+        let text = serde_json::to_vec(body).unwrap_or_default();
+        let mut response = (self.status, [(CONTENT_TYPE, "application/json")], text).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            tracing::warn!(status = self.status.as_u16(), message = %self.message, "request not served");
+        }
+        self.response_with(&self.body())
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        let param = match &error {
+            RequestError::EmptyPrompt | RequestError::Token { .. } | RequestError::Borders { .. } => "prompt",
+            RequestError::PromptTooLong { .. } => {
+                return Self { code: Some("context_length_exceeded"), ..Self::field("prompt", message) };
+            }
+            RequestError::NoTokens => "max_tokens",
+            RequestError::Logprobs { .. } => "top_logprobs",
+            RequestError::Stop(_) => "stop",
+            RequestError::Sampling(_) => return Self::invalid(message),
+        };
+        Self::field(param, message)
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::Full { .. } => {
+                Self { code: Some("queue_full"), ..Self::unavailable(message, Some(RETRY_WHEN_FULL)) }
+            }
+            SubmitError::Sampling(_) => Self::invalid(message),
+            SubmitError::Stopped => Self::unavailable(message, None),
+            SubmitError::OtherLimits { .. } => Self::server(message),
+        }
+    }
+}
+
+/// A text of the client's, short enough to be told back.
+pub(crate) fn shortened(text: &str) -> String {
+    const MAX: usize = 80;
+    match text.char_indices().nth(MAX) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+const INVALID: &str = "invalid_request_error";
+
+/// Seconds: a queue moves on when an answer ends.
+const RETRY_WHEN_FULL: u64 = 1;

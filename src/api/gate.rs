@@ -1,0 +1,170 @@
+//! What stands before every handler: request ids, keys, rate limits, the log line of a request.
+//! Knows paths only where they are open to everybody.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{AUTHORIZATION, CONNECTION, HeaderMap, HeaderName, HeaderValue};
+use subtle::{Choice, ConstantTimeEq};
+use tracing::Instrument;
+
+use crate::error::ApiError;
+use crate::ids;
+use crate::metrics::HttpLabels;
+use crate::serve::Peer;
+use crate::state::{AppState, Course};
+
+/// Paths that need no key: whoever keeps the server alive has none.
+const OPEN: [&str; 2] = ["/health", "/v1/health"];
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest id of a client's that is taken over.
+const MAX_ID: usize = 64;
+
+/// Lets a request in or not, and tells of it.
+pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let start = Instant::now();
+    let id = given_id(request.headers()).unwrap_or_else(|| ids::new("req_"));
+    let path = request.extensions().get::<MatchedPath>().map_or("(none)", MatchedPath::as_str).to_owned();
+    let method = request.method().clone();
+    let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0);
+    let span = tracing::info_span!("request", id = %id);
+    let mut response = async {
+        let let_in = admit(&state, request.headers(), &path, peer);
+        let mut response = match let_in {
+            Ok(()) => next.run(request).await,
+            Err(error) => error.into_response(),
+        };
+        if state.course() != Course::Open {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        let status = response.status().as_u16();
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        match OPEN.contains(&path.as_str()) {
+            true => tracing::debug!(%method, %path, status, ms, "answered"),
+            false => tracing::info!(%method, %path, status, ms, "answered"),
+        }
+        response
+    }
+    .instrument(span)
+    .await;
+    state.metrics().http.get_or_create(&HttpLabels { path, status: response.status().as_u16() }).inc();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+fn given_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (!id.is_empty() && id.len() <= MAX_ID && id.chars().all(plain)).then(|| id.to_owned())
+}
+
+fn admit(state: &AppState, headers: &HeaderMap, path: &str, peer: Option<IpAddr>) -> Result<(), ApiError> {
+    if OPEN.contains(&path) {
+        return Ok(());
+    }
+    let keys = &state.settings().api_keys;
+    let who = if keys.is_empty() {
+        peer.map_or(Client::Unknown, Client::Address)
+    } else {
+        Client::Key(known_key(keys, headers).ok_or_else(ApiError::unauthorised)?)
+    };
+    match state.rate().and_then(|rate| rate.take(who, Instant::now())) {
+        Some(wait) => Err(ApiError::too_many(wait.as_secs() + 1)),
+        None => Ok(()),
+    }
+}
+
+/// The number of the key that was sent. Every key is compared, in a time that does not depend on where they differ.
+fn known_key(keys: &[String], headers: &HeaderMap) -> Option<usize> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(|v| v.strip_prefix("Bearer "));
+    let given = bearer.or_else(|| headers.get("x-api-key").and_then(|v| v.to_str().ok()))?.trim();
+    let mut found = None;
+    for (i, key) in keys.iter().enumerate() {
+        let same: Choice = key.as_bytes().ct_eq(given.as_bytes());
+        if bool::from(same) {
+            found = Some(i);
+        }
+    }
+    found
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum Client {
+    Key(usize),
+    Address(IpAddr),
+    Unknown,
+}
+
+/// A bucket of requests for each client, refilled over time.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    per_minute: f64,
+    /// What is left, and since when.
+    buckets: Mutex<HashMap<Client, (f64, Instant)>>,
+}
+
+impl RateLimit {
+    pub(crate) fn new(per_minute: u32) -> Self {
+        Self { per_minute: f64::from(per_minute.max(1)), buckets: Mutex::default() }
+    }
+
+    /// Takes a request out of the bucket; how long to wait when it is empty.
+    pub(crate) fn take(&self, who: Client, now: Instant) -> Option<Duration> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= MAX_CLIENTS {
+            // A bucket that has had a minute is full again, and as good as none.
+            buckets.retain(|_, (_, since)| now.duration_since(*since) < MINUTE);
+        }
+        let (left, since) = buckets.entry(who).or_insert((self.per_minute, now));
+        let refill = now.duration_since(*since).as_secs_f64() * self.per_minute / MINUTE.as_secs_f64();
+        *left = (*left + refill).min(self.per_minute);
+        *since = now;
+        if *left >= 1.0 {
+            *left -= 1.0;
+            return None;
+        }
+        Some(Duration::from_secs_f64((1.0 - *left) * MINUTE.as_secs_f64() / self.per_minute))
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const MAX_CLIENTS: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_empties_and_fills_again() {
+        let rate = RateLimit::new(2);
+        let start = Instant::now();
+        assert_eq!(rate.take(Client::Key(0), start), None);
+        assert_eq!(rate.take(Client::Key(0), start), None);
+        assert_eq!(rate.take(Client::Key(0), start), Some(Duration::from_secs(30)));
+        assert_eq!(rate.take(Client::Key(1), start), None, "another client has its own");
+        assert_eq!(rate.take(Client::Key(0), start + Duration::from_secs(31)), None);
+    }
+
+    #[test]
+    fn keys_come_in_either_header_and_have_to_be_whole() {
+        let keys = ["alpha".to_owned(), "beta".to_owned()];
+        let sent = |name: &'static str, value: &'static str| {
+            known_key(&keys, &HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]))
+        };
+        assert_eq!(sent("authorization", "Bearer beta"), Some(1));
+        assert_eq!(sent("x-api-key", "alpha"), Some(0));
+        for wrong in ["Bearer bet", "Bearer betaa", "Bearer ", "beta", "Basic beta"] {
+            assert_eq!(sent("authorization", wrong), None, "{wrong}");
+        }
+    }
+}

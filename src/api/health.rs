@@ -1,0 +1,37 @@
+//! Whether the server can answer.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+use crate::json::Output;
+use crate::registry::Phase;
+use crate::state::{AppState, Course};
+
+/// The body of a good answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// `GET /health`: 200 when a request would be taken, 503 while a model loads or the server ends.
+pub(crate) async fn health(State(state): State<AppState>) -> Response {
+    if state.course() != Course::Open {
+        return ApiError::unavailable("the server is shutting down", None).into_response();
+    }
+    for (entry, _, phase) in state.registry().list() {
+        match phase {
+            Phase::Loading if entry.at_start => {
+                return ApiError::unavailable("the model is still loading: try again", Some(1)).into_response();
+            }
+            Phase::Failed => {
+                return ApiError::server(format!("the model {} did not load", entry.id)).into_response();
+            }
+            Phase::Loading | Phase::Ready | Phase::Unloaded => {}
+        }
+    }
+    Output(Health { status: "ok" }).into_response()
+}

@@ -1,0 +1,118 @@
+//! The server's front: wire formats over the engine.
+//! Owns HTTP, JSON and everything between a request's body and the engine's events. Knows no tensors and no slots.
+//!
+//! [`router`] gives all endpoints over an [`AppState`]; [`serve`] runs it on a listener. A map, from outside in:
+//!
+//! | File | Owns |
+//! |---|---|
+//! | `serve` | the accept loop: connections, time limits, TLS, draining |
+//! | `gate` | before every handler: request ids, keys, rate limits, log lines |
+//! | `json`, `error` | bodies in and out; errors as clients see them |
+//! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/models`, ... |
+//! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
+//! | `params` | fields that every generating endpoint knows |
+//! | `prepare` | conversation or text to engine request; where grammars join |
+//! | `answer` | engine events to reasoning, text and tool calls; deadlines |
+//! | `stream` | server-sent events |
+//! | `registry` | models: loading, unloading, finding |
+//! | `metrics` | Prometheus |
+//! | `state`, `settings` | what handlers share; what the program sets |
+//!
+//! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit`], and
+//! turns the [`Delta`]s of the [`Answer`] into its wire format. A new family of endpoints is a new file and its lines in
+//! [`router`].
+#![forbid(unsafe_code)]
+
+pub mod answer;
+mod constraint;
+mod error;
+mod gate;
+mod health;
+mod ids;
+mod json;
+mod metrics;
+mod native;
+mod openai;
+mod params;
+pub mod prepare;
+mod registry;
+mod serve;
+mod settings;
+mod state;
+mod stream;
+mod wire;
+
+use axum::Router;
+use axum::http::{HeaderName, HeaderValue, Method};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use hyper::StatusCode;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+pub use answer::{Answer, Answers, Delta, End, Step};
+pub use error::{ApiError, ErrorBody, ErrorDetail};
+pub use json::{Input, Output};
+pub use params::{OneOrMany, Params, StreamOptions, Wanted};
+pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
+pub use serve::{Peer, ServeError, Server, Tls};
+pub use settings::{HttpLimits, ReasoningDefaults, Settings};
+pub use state::{AppState, Course};
+pub use stream::{Gone, Sse, response as sse};
+
+/// All endpoints.
+pub fn router(state: AppState) -> Router {
+    let routes = Router::new()
+        .route("/health", get(health::health))
+        .route("/v1/health", get(health::health))
+        .route("/metrics", get(metrics::metrics))
+        .route("/v1/chat/completions", post(openai::chat::chat))
+        .route("/chat/completions", post(openai::chat::chat))
+        .route("/v1/models", get(openai::models::list))
+        .route("/models", get(openai::models::list))
+        .route("/v1/models/{*id}", get(openai::models::one))
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method);
+    let cors = cors(&state.settings().cors_origins);
+    // The last layer is the outermost.
+    let routes = routes
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(state.clone(), gate::gate));
+    match cors {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    }
+    .with_state(state)
+}
+
+async fn nothing_here() -> ApiError {
+    ApiError::not_found("there is nothing at this path")
+}
+
+async fn wrong_method() -> ApiError {
+    ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method")
+}
+
+/// A panic ends its own request and nothing else.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
+    ApiError::server("the server made a mistake: see its log").into_response()
+}
+
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let all = origins.iter().any(|origin| origin == "*");
+    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let allowed = match (all, origins.is_empty()) {
+        (true, _) => AllowOrigin::any(),
+        (false, true) => return None,
+        (false, false) => AllowOrigin::list(origins),
+    };
+    let headers = ["authorization", "content-type", "x-api-key", "anthropic-version", "x-request-id"];
+    Some(
+        CorsLayer::new()
+            .allow_origin(allowed)
+            .allow_methods([Method::GET, Method::POST])
+            .allow_headers(headers.map(HeaderName::from_static)),
+    )
+}

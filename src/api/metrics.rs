@@ -1,0 +1,271 @@
+//! Figures of the server as a whole, for Prometheus: llama.cpp's names where it counts the same, `nextn:` for the rest.
+//! Owns counters, gauges and histograms. Knows no endpoint but its own.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use engine::{FinishReason, Timings};
+use hyper::header::CONTENT_TYPE;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry as Prometheus;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+
+type Seconds = Counter<f64, AtomicU64>;
+type Level = Gauge<i64, AtomicI64>;
+type Rate = Gauge<f64, AtomicU64>;
+
+/// All figures.
+#[derive(Debug)]
+pub struct Metrics {
+    prometheus: Prometheus,
+    counts: Arc<Counts>,
+    /// Requests that found the queue full.
+    pub refused: Counter,
+    /// Requests by path and status.
+    pub http: Family<HttpLabels, Counter>,
+    waiting: Level,
+    processing: Level,
+    steps: Level,
+    rows: Level,
+    busy_per_step: Rate,
+    state_bytes: Level,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    prompt_tokens: Counter,
+    prompt_seconds: Seconds,
+    prompt_rate: Rate,
+    cached_tokens: Counter,
+    cache_hits: Counter,
+    generated_tokens: Counter,
+    generated_seconds: Seconds,
+    generated_rate: Rate,
+    drafts: Counter,
+    draft_tokens: Counter,
+    accepted_tokens: Counter,
+    accepted_by_depth: Family<DepthLabel, Counter>,
+    running: Level,
+    requests: Family<ReasonLabel, Counter>,
+    n_tokens_max: Level,
+    first_token: Option<Histogram>,
+    between_tokens: Option<Histogram>,
+    duration: Option<Histogram>,
+}
+
+/// Labels of `nextn:http_requests`.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+pub struct HttpLabels {
+    /// The route's pattern, never what a client made up.
+    pub path: String,
+    /// The status.
+    pub status: u16,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct DepthLabel {
+    position: u32,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+impl Metrics {
+    /// All at zero.
+    pub(crate) fn new() -> Self {
+        let seconds = |bounds: &[f64]| Some(Histogram::new(bounds.iter().copied()));
+        let counts = Arc::new(Counts {
+            first_token: seconds(&[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]),
+            between_tokens: seconds(&[0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28]),
+            duration: seconds(&[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]),
+            ..Counts::default()
+        });
+        let mut metrics = Self {
+            prometheus: Prometheus::default(),
+            counts,
+            refused: Counter::default(),
+            http: Family::default(),
+            waiting: Level::default(),
+            processing: Level::default(),
+            steps: Level::default(),
+            rows: Level::default(),
+            busy_per_step: Rate::default(),
+            state_bytes: Level::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.prometheus;
+        let c = &self.counts;
+        r.register("llamacpp:prompt_tokens", "Prompt tokens computed", c.prompt_tokens.clone());
+        r.register("llamacpp:prompt_seconds", "Time in prompts", c.prompt_seconds.clone());
+        r.register("llamacpp:prompt_tokens_seconds", "Prompt tokens a second, last request", c.prompt_rate.clone());
+        r.register("llamacpp:tokens_predicted", "Tokens generated", c.generated_tokens.clone());
+        r.register("llamacpp:tokens_predicted_seconds", "Time generating", c.generated_seconds.clone());
+        r.register("llamacpp:predicted_tokens_seconds", "Tokens generated a second, last request", c.generated_rate.clone());
+        r.register("llamacpp:requests_processing", "Requests with a sequence", self.processing.clone());
+        r.register("llamacpp:requests_deferred", "Requests waiting for a sequence", self.waiting.clone());
+        r.register("llamacpp:n_tokens_max", "Longest sequence so far", c.n_tokens_max.clone());
+        r.register("llamacpp:n_decode_total", "Passes of the model", self.steps.clone());
+        r.register("llamacpp:n_busy_slots_per_decode", "Rows of a pass on average", self.busy_per_step.clone());
+        r.register("llamacpp:spec_decode_num_drafts", "Drafts judged", c.drafts.clone());
+        r.register("llamacpp:spec_decode_num_draft_tokens", "Tokens drafted", c.draft_tokens.clone());
+        r.register("llamacpp:spec_decode_num_accepted_tokens", "Drafted tokens kept", c.accepted_tokens.clone());
+        r.register(
+            "llamacpp:spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens kept, by their place in the draft from 0",
+            c.accepted_by_depth.clone(),
+        );
+        r.register("nextn:prompt_tokens_cached", "Prompt tokens taken from cached state", c.cached_tokens.clone());
+        r.register("nextn:prompt_cache_hits", "Requests that took up cached state", c.cache_hits.clone());
+        r.register("nextn:requests", "Requests by how they ended", c.requests.clone());
+        r.register("nextn:requests_refused", "Requests that found the queue full", self.refused.clone());
+        r.register("nextn:http_requests", "HTTP requests", self.http.clone());
+        r.register("nextn:rows", "Rows of all passes", self.rows.clone());
+        r.register("nextn:state_bytes", "Bytes of sequence state", self.state_bytes.clone());
+        let histograms = [
+            ("nextn:time_to_first_token_seconds", "From the request to its first token", &c.first_token),
+            ("nextn:inter_token_seconds", "Between two tokens of an answer, a cycle shared by its tokens", &c.between_tokens),
+            ("nextn:request_seconds", "From the request to its last token", &c.duration),
+        ];
+        for (name, help, histogram) in histograms {
+            if let Some(histogram) = histogram {
+                r.register(name, help, histogram.clone());
+            }
+        }
+    }
+
+    /// Counts a request that begins; what is dropped before its end was cancelled.
+    pub(crate) fn running(&self) -> Running {
+        self.counts.running.inc();
+        Running { counts: Arc::clone(&self.counts), start: Instant::now(), last: None, timings: None, reason: "cancelled" }
+    }
+
+    /// Requests that are being served or wait.
+    pub fn n_running(&self) -> usize {
+        usize::try_from(self.counts.running.get()).unwrap_or(0)
+    }
+
+    /// All figures as OpenMetrics text. Asks the engines.
+    pub(crate) fn text(&self, state: &AppState) -> String {
+        let (mut waiting, mut steps, mut rows, mut bytes) = (0, 0, 0, 0);
+        for served in state.registry().loaded() {
+            waiting += served.engine.n_waiting();
+            // An engine that has stopped has nothing to say.
+            let stats = served.engine.stats().unwrap_or_default();
+            (steps, rows) = (steps + stats.n_steps, rows + stats.n_rows);
+            bytes += stats.state_bytes;
+        }
+        self.waiting.set(waiting as i64);
+        self.processing.set(self.n_running().saturating_sub(waiting) as i64);
+        self.steps.set(steps as i64);
+        self.rows.set(rows as i64);
+        self.busy_per_step.set(rows as f64 / steps.max(1) as f64);
+        self.state_bytes.set(bytes as i64);
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut out, &self.prometheus);
+        out
+    }
+}
+
+/// One request, counted when it ends.
+#[derive(Debug)]
+pub(crate) struct Running {
+    counts: Arc<Counts>,
+    start: Instant,
+    last: Option<Instant>,
+    timings: Option<Timings>,
+    reason: &'static str,
+}
+
+impl Running {
+    /// Tokens came; `so_far` are our own figures.
+    pub(crate) fn tokens(&mut self, n: usize, so_far: &Timings) {
+        let now = Instant::now();
+        match self.last {
+            Some(last) => {
+                let each = (now - last).as_secs_f64() / n.max(1) as f64;
+                for _ in 0..n {
+                    observe(&self.counts.between_tokens, each);
+                }
+            }
+            None => observe(&self.counts.first_token, (now - self.start).as_secs_f64()),
+        }
+        self.last = Some(now);
+        match &mut self.timings {
+            Some(timings) => timings.clone_from(so_far),
+            None => self.timings = Some(so_far.clone()),
+        }
+    }
+
+    pub(crate) fn finished(&mut self, timings: &Timings, reason: &FinishReason) {
+        self.reason = match reason {
+            FinishReason::EndOfGeneration(_) => "stop",
+            FinishReason::Stop(_) => "stop_string",
+            FinishReason::Complete => "grammar",
+            FinishReason::Length => "length",
+            FinishReason::Context => "context",
+        };
+        self.timings = Some(timings.clone());
+    }
+
+    pub(crate) fn failed(&mut self) {
+        self.reason = "failed";
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let c = &self.counts;
+        c.running.dec();
+        c.requests.get_or_create(&ReasonLabel { reason: self.reason }).inc();
+        observe(&c.duration, self.start.elapsed().as_secs_f64());
+        let Some(t) = &self.timings else { return };
+        c.prompt_tokens.inc_by(t.prompt_tokens.saturating_sub(t.cached_tokens) as u64);
+        c.cached_tokens.inc_by(t.cached_tokens as u64);
+        c.cache_hits.inc_by(u64::from(t.cached_tokens > 0));
+        c.prompt_seconds.inc_by(t.prompt_ms / 1e3);
+        c.prompt_rate.set(t.prompt_tokens_per_second());
+        c.generated_tokens.inc_by(t.generated_tokens as u64);
+        c.generated_seconds.inc_by(t.generated_ms / 1e3);
+        c.generated_rate.set(t.tokens_per_second());
+        c.n_tokens_max.inner().fetch_max((t.prompt_tokens + t.generated_tokens) as i64, Ordering::Relaxed);
+        c.drafts.inc_by(t.drafts as u64);
+        c.draft_tokens.inc_by(t.drafted as u64);
+        c.accepted_tokens.inc_by(t.accepted as u64);
+        for (position, &n) in t.accepted_by_depth.iter().enumerate() {
+            c.accepted_by_depth.get_or_create(&DepthLabel { position: position as u32 }).inc_by(n as u64);
+        }
+    }
+}
+
+fn observe(histogram: &Option<Histogram>, seconds: f64) {
+    if let Some(histogram) = histogram {
+        histogram.observe(seconds);
+    }
+}
+
+/// `GET /metrics`.
+pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
+    if !state.settings().metrics {
+        return Err(ApiError::not_supported("this server was started without metrics: start it with --metrics"));
+    }
+    let text = crate::prepare::blocking(move || Ok(state.metrics().text(&state))).await?;
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(CONTENT_TYPE, media)], text).into_response())
+}

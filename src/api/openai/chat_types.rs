@@ -1,0 +1,158 @@
+//! `/v1/chat/completions` as JSON: what is read and what is written.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::wire::{Logprob, Progress, TimingsBody, Usage};
+
+/// The fields of a request, beside [`crate::Params`].
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+pub(crate) struct ChatRequest {
+    /// The model's name; a server of one model answers to any.
+    pub(crate) model: Option<String>,
+    /// The conversation.
+    pub(crate) messages: Vec<Value>,
+    /// Tools that may be called.
+    pub(crate) tools: Option<Vec<Value>>,
+    /// `none`, `auto`, `required`, or a function.
+    pub(crate) tool_choice: Option<Value>,
+    /// More than one call in a reply.
+    pub(crate) parallel_tool_calls: Option<bool>,
+    /// Give log probabilities.
+    pub(crate) logprobs: Option<bool>,
+    /// Of so many of the likeliest tokens, 0 to 20.
+    pub(crate) top_logprobs: Option<i64>,
+    /// Variables for the template; `enable_thinking` is one.
+    pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
+    /// `none`, `minimal`, `low`, `medium` or `high`.
+    pub(crate) reasoning_effort: Option<String>,
+    /// `none` leaves thinking in the text; `auto` and `deepseek` split it out.
+    pub(crate) reasoning_format: Option<String>,
+    /// Most tokens of thinking; -1 is without limit.
+    pub(crate) thinking_budget_tokens: Option<i64>,
+    /// Another name of `thinking_budget_tokens`.
+    pub(crate) thinking_token_budget: Option<i64>,
+    /// A last message of the assistant is continued; true by default.
+    pub(crate) continue_final_message: Option<bool>,
+    /// Not taken from requests: a template is a program.
+    pub(crate) chat_template: Option<Value>,
+}
+
+/// A whole answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatResponse {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) system_fingerprint: String,
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) usage: Usage,
+    /// Of the first choice.
+    pub(crate) timings: Option<TimingsBody>,
+}
+
+/// One of the answers.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Choice {
+    pub(crate) index: usize,
+    pub(crate) message: Message,
+    pub(crate) logprobs: Option<Logprobs>,
+    /// `stop`, `length` or `tool_calls`.
+    pub(crate) finish_reason: &'static str,
+}
+
+/// Log probabilities of an answer's tokens, thinking included.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Logprobs {
+    pub(crate) content: Vec<Logprob>,
+}
+
+/// What the assistant says.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Message {
+    pub(crate) role: &'static str,
+    /// The text; null when there are only calls.
+    pub(crate) content: Option<String>,
+    /// The thinking.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<ToolCall>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ToolCall {
+    pub(crate) id: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) function: Function,
+}
+
+/// Which tool, and with what.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    /// JSON text of an object.
+    pub(crate) arguments: String,
+}
+
+/// A part of a streamed answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Chunk<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: &'a str,
+    pub(crate) system_fingerprint: &'a str,
+    pub(crate) choices: Vec<ChunkChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<TimingsBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_progress: Option<Progress>,
+}
+
+/// A part of one of the answers.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct ChunkChoice {
+    pub(crate) index: usize,
+    pub(crate) delta: ChunkDelta,
+    pub(crate) logprobs: Option<Logprobs>,
+    pub(crate) finish_reason: Option<&'static str>,
+}
+
+/// What is new.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct ChunkDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<Vec<ToolCallDelta>>,
+}
+
+/// What is new of a call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ToolCallDelta {
+    pub(crate) index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) function: FunctionDelta,
+}
+
+/// What is new of its function.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    pub(crate) arguments: String,
+}

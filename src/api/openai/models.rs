@@ -1,0 +1,93 @@
+//! `/v1/models` and `/v1/models/{id}`.
+
+use axum::extract::{Path, State};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+use crate::json::Output;
+use crate::registry::{ModelEntry, Phase, Served};
+use crate::state::AppState;
+
+/// All models.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelList {
+    object: &'static str,
+    data: Vec<ModelBody>,
+}
+
+/// One model.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelBody {
+    /// Its name.
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// Other names for it.
+    aliases: Vec<String>,
+    /// `unloaded`, `loading`, `loaded` or `failed`.
+    status: &'static str,
+    /// What the file says, once it is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<Meta>,
+}
+
+/// What a model file says of itself.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Meta {
+    n_vocab: usize,
+    n_ctx: usize,
+    n_ctx_train: usize,
+    n_embd: usize,
+    n_params: u64,
+    size: u64,
+    architecture: String,
+    quantization: String,
+    /// There is a NextN head.
+    nextn: bool,
+}
+
+impl Meta {
+    fn of(served: &Served) -> Self {
+        let about = served.model.describe();
+        let hparams = served.model.hparams();
+        Self {
+            n_vocab: hparams.n_vocab,
+            n_ctx: served.engine.limits().n_ctx,
+            n_ctx_train: hparams.n_ctx_train,
+            n_embd: hparams.n_embd,
+            n_params: about.n_params,
+            size: about.n_bytes,
+            architecture: about.architecture.clone(),
+            quantization: about.quantization.clone(),
+            nextn: about.nextn,
+        }
+    }
+}
+
+fn body(state: &AppState, (entry, created, phase): (ModelEntry, u64, Phase)) -> ModelBody {
+    let loaded = state.registry().loaded();
+    let meta = loaded.iter().find(|served| served.id == entry.id).map(|served| Meta::of(served));
+    let status = match phase {
+        Phase::Unloaded => "unloaded",
+        Phase::Loading => "loading",
+        Phase::Ready => "loaded",
+        Phase::Failed => "failed",
+    };
+    ModelBody { id: entry.id, object: "model", created, owned_by: "nextn", aliases: entry.aliases, status, meta }
+}
+
+/// `GET /v1/models`.
+pub(crate) async fn list(State(state): State<AppState>) -> Output<ModelList> {
+    let data = state.registry().list().into_iter().map(|m| body(&state, m)).collect();
+    Output(ModelList { object: "list", data })
+}
+
+/// `GET /v1/models/{id}`.
+pub(crate) async fn one(State(state): State<AppState>, Path(id): Path<String>) -> Result<Output<ModelBody>, ApiError> {
+    let all = state.registry().list();
+    let known: Vec<String> = all.iter().map(|(entry, ..)| entry.id.clone()).collect();
+    let found = all.into_iter().find(|(entry, ..)| entry.id == id || entry.aliases.contains(&id));
+    Ok(Output(body(&state, found.ok_or_else(|| ApiError::no_model(&id, &known))?)))
+}

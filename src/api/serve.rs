@@ -1,0 +1,214 @@
+//! The accept loop: connections with a cap, time limits and optional TLS, and a way out that lets answers finish.
+//! Owns sockets. Knows no endpoint.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+use crate::state::{AppState, Course, reached};
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("{address}: {error}; is another server running there? --port takes another one")]
+    Bind {
+        /// The address asked for.
+        address: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Certificate or key.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// Certificate and key of a server.
+#[derive(Clone)]
+pub struct Tls {
+    #[cfg(feature = "tls")]
+    acceptor: tokio_rustls::TlsAcceptor,
+}
+
+impl Tls {
+    /// Reads PEM files.
+    ///
+    /// # Errors
+    /// Files that cannot be read or do not belong together.
+    #[cfg(feature = "tls")]
+    pub fn from_files(certificate: &std::path::Path, key: &std::path::Path) -> Result<Self, ServeError> {
+        use tokio_rustls::rustls::ServerConfig;
+        use tokio_rustls::rustls::crypto::ring;
+        use tokio_rustls::rustls::pki_types::pem::PemObject;
+        use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+        let wrong = |path: &std::path::Path, error: &dyn std::fmt::Display| {
+            ServeError::Tls(format!("{}: {error}", path.display()))
+        };
+        let chain: Result<Vec<_>, _> = match CertificateDer::pem_file_iter(certificate) {
+            Ok(found) => found.collect(),
+            Err(error) => return Err(wrong(certificate, &error)),
+        };
+        let chain = chain.map_err(|error| wrong(certificate, &error))?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
+            .map_err(|error| wrong(certificate, &error))?;
+        Ok(Self { acceptor: Arc::new(config).into() })
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    state: AppState,
+    tls: Option<Tls>,
+}
+
+impl Server {
+    /// Listens on `host` (a name or an address) and `port`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// An address that is taken or is not of this machine.
+    pub async fn bind(host: &str, port: u16, state: AppState, tls: Option<Tls>) -> Result<Self, ServeError> {
+        let wrong = |error| ServeError::Bind { address: format!("{host}:{port}"), error };
+        let listener = TcpListener::bind((host, port)).await.map_err(wrong)?;
+        Ok(Self { listener, state, tls })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system has no answer.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves `router` until `stop` is ready. Then takes no connections any more, lets answers finish for
+    /// `shutdown_timeout`, cuts those that have not with an error, and returns.
+    pub async fn run(self, router: Router, stop: impl Future<Output = ()>, shutdown_timeout: Duration) {
+        let Self { listener, state, tls } = self;
+        let max = state.settings().limits.max_connections.clamp(1, MAX_CONNECTIONS);
+        let places = Arc::new(Semaphore::new(max));
+        let accept = async {
+            loop {
+                // It is never closed.
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, peer)) => {
+                        let (router, state, tls) = (router.clone(), state.clone(), tls.clone());
+                        tokio::spawn(async move {
+                            connection(stream, peer.ip(), router, &state, tls).await;
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        // Out of file handles, most likely: some come back when connections end.
+                        tracing::warn!(%error, "a connection was not taken");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = stop => {}
+        }
+        drop(listener);
+        tracing::info!(n_running = state.metrics().n_running(), "shutting down");
+        state.set_course(Course::Draining);
+        // All places are free when all connections have ended.
+        let ended = || places.acquire_many(max as u32);
+        if tokio::time::timeout(shutdown_timeout, ended()).await.is_err() {
+            tracing::warn!(n_running = state.metrics().n_running(), "cutting answers that are not complete");
+            state.set_course(Course::Cut);
+            // Long enough to write an error event; whoever reads nothing is left behind.
+            if tokio::time::timeout(LAST_WORDS, ended()).await.is_err() {
+                tracing::debug!("connections are left open");
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, peer: IpAddr, router: Router, state: &AppState, tls: Option<Tls>) {
+    // Tokens are small and each is wanted at once.
+    let _ = stream.set_nodelay(true);
+    match tls {
+        #[cfg(feature = "tls")]
+        Some(tls) => {
+            let limit = state.settings().limits.header_timeout;
+            match tokio::time::timeout(limit, tls.acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => http(stream, peer, router, state).await,
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
+                Err(_) => tracing::debug!(%peer, "TLS took too long"),
+            }
+        }
+        _ => http(stream, peer, router, state).await,
+    }
+}
+
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: IpAddr,
+    router: Router,
+    state: &AppState,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(ConnectInfo(Peer(peer)));
+        router.clone().oneshot(request)
+    });
+    let limits = &state.settings().limits;
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(limits.max_header.max(MIN_BUFFER))
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut course = state.watch_course();
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = reached(&mut course, Course::Draining) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a connection ended");
+    }
+}
+
+/// What the semaphore can count to in one go.
+const MAX_CONNECTIONS: usize = 1 << 20;
+
+/// hyper's smallest.
+const MIN_BUFFER: usize = 8192;
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -1,0 +1,76 @@
+//! What a server is started with, as far as HTTP is concerned. Plain data with defaults; the program fills it in.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything that does not depend on the model.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Sizes and times.
+    pub limits: HttpLimits,
+    /// Keys that are let in; empty: everybody is.
+    pub api_keys: Vec<String>,
+    /// Origins of web pages that may call this server; empty: none, `*`: all.
+    pub cors_origins: Vec<String>,
+    /// Requests a minute for one key (or address); `None` is without limit.
+    pub requests_per_minute: Option<u32>,
+    /// Serve `/v1/embeddings`.
+    pub embeddings: bool,
+    /// Serve `/metrics`.
+    pub metrics: bool,
+    /// Serve `/slots`.
+    pub slots: bool,
+    /// Where sequence state may be saved; `None` is nowhere.
+    pub slot_save_path: Option<PathBuf>,
+    /// What the program says of itself in `/props`.
+    pub build: String,
+    /// How thinking is given out when a request does not say.
+    pub reasoning: ReasoningDefaults,
+}
+
+/// What the server does about thinking when the request says nothing.
+#[derive(Clone, Debug, Default)]
+pub struct ReasoningDefaults {
+    /// Leave thinking in the text instead of `reasoning_content`.
+    pub in_content: bool,
+    /// Most tokens of thinking; `None` is without limit.
+    pub budget: Option<usize>,
+    /// Given to the template as `enable_thinking`; `None` leaves it the template's own default.
+    pub enable: Option<bool>,
+}
+
+/// What one client may take of the server.
+#[derive(Clone, Debug)]
+pub struct HttpLimits {
+    /// Bytes of a request's body.
+    pub max_body: usize,
+    /// Bytes of a request's line and headers.
+    pub max_header: usize,
+    /// Time for the headers of a request, waiting for its first byte included.
+    pub header_timeout: Duration,
+    /// Time for the body of a request.
+    pub body_timeout: Duration,
+    /// Time that a client may leave a part of the answer unread.
+    pub write_timeout: Duration,
+    /// Time for a whole answer; `None` is without limit.
+    pub request_timeout: Option<Duration>,
+    /// Between comments that keep a silent stream alive; `None` sends none.
+    pub keep_alive: Option<Duration>,
+    /// Open connections.
+    pub max_connections: usize,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            max_body: 8 << 20,
+            max_header: 64 << 10,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            keep_alive: Some(Duration::from_secs(15)),
+            max_connections: 1024,
+        }
+    }
+}

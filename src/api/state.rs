@@ -1,0 +1,117 @@
+//! What all handlers share: models, settings, metrics, and whether the server is still open.
+//! Cheap to clone. Owns the way from a prepared request to its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::answer::Answer;
+use crate::error::ApiError;
+use crate::gate::RateLimit;
+use crate::metrics::Metrics;
+use crate::prepare::Prepared;
+use crate::registry::{Registry, Served};
+use crate::settings::Settings;
+
+/// The state behind the router.
+#[derive(Clone, Debug)]
+pub struct AppState {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    settings: Settings,
+    metrics: Metrics,
+    rate: Option<RateLimit>,
+    course: watch::Sender<Course>,
+}
+
+/// How far the server is on its way out.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Course {
+    /// Takes requests.
+    #[default]
+    Open,
+    /// Takes none any more; answers that run are finished.
+    Draining,
+    /// Answers that still run are cut.
+    Cut,
+}
+
+/// Waits until the server has come so far.
+pub(crate) async fn reached(course: &mut watch::Receiver<Course>, at: Course) {
+    // An error means that the state is gone: nothing will come any more.
+    let _ = course.wait_for(|now| *now >= at).await;
+}
+
+impl AppState {
+    /// A server over these models.
+    pub fn new(registry: Registry, settings: Settings) -> Self {
+        let rate = settings.requests_per_minute.map(RateLimit::new);
+        let (course, _) = watch::channel(Course::Open);
+        Self { inner: Arc::new(Inner { registry, settings, metrics: Metrics::new(), rate, course }) }
+    }
+
+    /// The models.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    /// What the server was started with.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Counters and histograms.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    pub(crate) fn rate(&self) -> Option<&RateLimit> {
+        self.inner.rate.as_ref()
+    }
+
+    /// How far the server is on its way out.
+    pub fn course(&self) -> Course {
+        *self.inner.course.borrow()
+    }
+
+    /// Goes on to a later course; going back does nothing.
+    pub fn set_course(&self, course: Course) {
+        self.inner.course.send_if_modified(|now| {
+            let later = course > *now;
+            *now = course.max(*now);
+            later
+        });
+    }
+
+    /// Follows the course.
+    pub fn watch_course(&self) -> watch::Receiver<Course> {
+        self.inner.course.subscribe()
+    }
+
+    /// Hands a request to its model's engine.
+    ///
+    /// # Errors
+    /// 503 when the queue is full or the server is on its way out.
+    pub fn submit(&self, served: &Arc<Served>, prepared: Prepared) -> Result<Answer, ApiError> {
+        if self.course() != Course::Open {
+            return Err(ApiError::shutdown());
+        }
+        match served.engine.submit(prepared.request) {
+            Ok(generation) => Ok(Answer::new(self, Arc::clone(served), generation, prepared.reply)),
+            Err(error) => {
+                self.metrics().refused.inc();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Time for a whole answer.
+    pub(crate) fn request_timeout(&self) -> Option<Duration> {
+        self.settings().limits.request_timeout
+    }
+}

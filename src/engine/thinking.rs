@@ -1,0 +1,108 @@
+//! A limit on thinking: when it is reached, tokens that end the thinking take the place of those that would be picked.
+//! Knows which tokens open and close thinking; knows nothing of their texts.
+
+use std::collections::VecDeque;
+
+use text::TokenId;
+
+use crate::request::RequestError;
+
+/// A limit on the tokens of thinking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thinking {
+    /// Tokens of thinking, the opening one left out.
+    pub max_tokens: usize,
+    /// The prompt ends inside of thinking; otherwise it begins when the model picks `start`.
+    pub open: bool,
+    /// Opens thinking.
+    pub start: TokenId,
+    /// Ends thinking.
+    pub end: TokenId,
+    /// What is put in when the limit is reached; holds `end`.
+    pub forced: Vec<TokenId>,
+}
+
+impl Thinking {
+    pub(crate) fn check(&self, n_vocab: usize) -> Result<(), RequestError> {
+        match self.forced.iter().find(|id| id.0 as usize >= n_vocab) {
+            Some(id) => Err(RequestError::Token { id: id.0, n_vocab }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How much thinking is left to one answer.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: Option<Thinking>,
+    thinks: bool,
+    n_left: usize,
+    forced: VecDeque<TokenId>,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: Option<Thinking>) -> Self {
+        let (thinks, n_left) = limit.as_ref().map_or((false, 0), |t| (t.open, t.max_tokens));
+        Self { limit, thinks, n_left, forced: VecDeque::new() }
+    }
+
+    /// The token that has to come now; `None`: the sampler decides.
+    pub(crate) fn next(&mut self) -> Option<TokenId> {
+        if self.thinks && self.n_left == 0 {
+            self.thinks = false;
+            self.forced.extend(self.limit.iter().flat_map(|t| &t.forced));
+        }
+        self.forced.pop_front()
+    }
+
+    /// This token was picked, by whomever.
+    pub(crate) fn picked(&mut self, token: TokenId) {
+        let Some(limit) = &self.limit else { return };
+        if self.thinks {
+            self.thinks = token != limit.end;
+            self.n_left -= 1;
+        } else if token == limit.start && self.forced.is_empty() {
+            self.thinks = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: TokenId = TokenId(1);
+    const END: TokenId = TokenId(2);
+
+    fn budget(max_tokens: usize, open: bool) -> Budget {
+        let forced = vec![TokenId(9), END, TokenId(8)];
+        Budget::new(Some(Thinking { max_tokens, open, start: START, end: END, forced }))
+    }
+
+    /// What comes of a sampler that would pick these tokens.
+    fn run(mut budget: Budget, wanted: &[u32]) -> Vec<u32> {
+        let picked = wanted.iter().map(|&id| {
+            let token = budget.next().unwrap_or(TokenId(id));
+            budget.picked(token);
+            token.0
+        });
+        picked.collect()
+    }
+
+    #[test]
+    fn thinking_over_the_limit_is_ended_once() {
+        assert_eq!(run(budget(2, true), &[5, 5, 5, 5, 5, 6, 7]), [5, 5, 9, 2, 8, 6, 7]);
+        assert_eq!(run(budget(0, true), &[5, 5, 5, 6]), [9, 2, 8, 6]);
+    }
+
+    #[test]
+    fn thinking_that_ends_by_itself_is_left_alone() {
+        assert_eq!(run(budget(3, true), &[5, 2, 6, 6, 6, 6]), [5, 2, 6, 6, 6, 6]);
+        assert_eq!(run(Budget::new(None), &[5, 1, 5, 5]), [5, 1, 5, 5]);
+    }
+
+    #[test]
+    fn thinking_opened_by_the_model_counts_from_there() {
+        assert_eq!(run(budget(1, false), &[6, 6, 1, 5, 5, 5, 5, 6]), [6, 6, 1, 5, 9, 2, 8, 6]);
+    }
+}

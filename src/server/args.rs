@@ -1,0 +1,249 @@
+//! The options of `nextn-server`, as typed; llama.cpp's names where its server has the option.
+//! Owns names, help texts and ranges. What they lead to is decided elsewhere.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser};
+
+use crate::cli::choices::{CacheType, FlashAttn, OnOff};
+use crate::cli::sampling::SamplingFlags;
+
+/// Serve a GGUF model over HTTP.
+///
+/// Clients of OpenAI's, Anthropic's and llama.cpp's interfaces work unchanged. Without -m the model inside this program
+/// is served.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100)]
+pub struct Args {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub http: HttpFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub access: AccessFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub serving: ServingFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: SamplingFlags,
+
+    /// More log lines; twice for debugging
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Logs")]
+    pub verbose: u8,
+
+    /// Only warnings and errors
+    #[arg(short, long, help_heading = "Logs")]
+    pub quiet: bool,
+
+    /// Log lines as JSON
+    #[arg(long, env = "NEXTN_LOG_JSON", help_heading = "Logs")]
+    pub log_json: bool,
+
+    /// Print the version, ggml's version and the backends, and exit
+    #[arg(short = 'V', long, help_heading = "Help")]
+    pub version: bool,
+
+    /// Print a completion script for a shell and exit
+    #[arg(long, value_name = "SHELL", help_heading = "Help")]
+    pub completions: Option<clap_complete::Shell>,
+
+    /// Print the manual page (roff) and exit
+    #[arg(long, help_heading = "Help")]
+    pub man: bool,
+}
+
+/// Which model, and how it runs.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Model")]
+pub struct ModelFlags {
+    /// GGUF file to serve [default: the model inside this program]
+    #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true)]
+    pub model: Option<PathBuf>,
+
+    /// Name of the model for clients [default: the name in the file]
+    #[arg(short, long, value_name = "NAME", env = "NEXTN_ALIAS", hide_env_values = true)]
+    pub alias: Option<String>,
+
+    /// Chat template to use in place of the file's
+    #[arg(long, value_name = "FILE")]
+    pub chat_template_file: Option<PathBuf>,
+
+    /// Context of one sequence in tokens, prompt and answer together [default: the model's, at most 8192]
+    #[arg(short, long, value_name = "N", env = "NEXTN_CTX_SIZE", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx_size: Option<u32>,
+
+    /// Sequences at a time
+    #[arg(long = "parallel", value_name = "N", env = "NEXTN_PARALLEL", hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: u16,
+
+    /// Requests that may wait for a sequence; more are answered with 503
+    #[arg(long, value_name = "N", env = "NEXTN_MAX_QUEUE", hide_env_values = true, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_queue: u32,
+
+    /// CPU threads [default: one per core]
+    #[arg(short, long, value_name = "N", env = "NEXTN_THREADS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    /// Rows of one pass at most
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_size: u32,
+
+    /// Type of cached keys
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub cache_type_k: CacheType,
+
+    /// Type of cached values
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub cache_type_v: CacheType,
+
+    /// Attention without the full score matrix
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub flash_attn: FlashAttn,
+
+    /// Host memory for state of conversations that are not running, in MiB; 0 keeps none
+    #[arg(long, value_name = "MIB", env = "NEXTN_CACHE_RAM", hide_env_values = true, default_value_t = 1024)]
+    pub cache_ram: u32,
+}
+
+/// Addresses, sizes and times.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "HTTP")]
+pub struct HttpFlags {
+    /// Address to listen on
+    #[arg(long, value_name = "HOST", env = "NEXTN_HOST", hide_env_values = true, default_value = "127.0.0.1")]
+    pub host: String,
+
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "N", env = "NEXTN_PORT", hide_env_values = true, default_value_t = 8080)]
+    pub port: u16,
+
+    /// Seconds that a whole answer may take; 0 is without limit
+    #[arg(short = 'o', long, visible_alias = "timeout", value_name = "S", default_value_t = 0)]
+    pub request_timeout: u64,
+
+    /// Seconds that answers may go on after SIGTERM or SIGINT
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    pub shutdown_timeout: u64,
+
+    /// Bytes of a request's body
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    pub max_body: usize,
+
+    /// Open connections
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+
+    /// Seconds between comments that keep a silent stream alive; 0 sends none
+    #[arg(long, visible_alias = "sse-ping-interval", value_name = "S", default_value_t = 15)]
+    pub keep_alive: u64,
+
+    /// PEM file with the certificate, for TLS
+    #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
+    pub ssl_cert_file: Option<PathBuf>,
+
+    /// PEM file with the certificate's key
+    #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
+    pub ssl_key_file: Option<PathBuf>,
+}
+
+/// Who may ask, and how often.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Access")]
+pub struct AccessFlags {
+    /// Key that clients have to send; more than once or with commas for several
+    #[arg(long, value_name = "KEY", env = "NEXTN_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    pub api_key: Vec<String>,
+
+    /// File with keys, one a line; lines with # are comments
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+
+    /// Origin of web pages that may call this server; more than once for several, `*` for all [default: none]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    pub cors_origin: Vec<String>,
+
+    /// Requests a minute for each key, or each address where there are no keys [default: without limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate_limit: Option<u32>,
+}
+
+/// What is served beside answers.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Serving")]
+pub struct ServingFlags {
+    /// Serve /metrics
+    #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_value = "on", default_missing_value = "on")]
+    pub metrics: OnOff,
+
+    /// Serve /slots
+    #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_value = "on", default_missing_value = "on")]
+    pub slots: OnOff,
+
+    /// Directory in which /slots may save sequence state [default: saving is off]
+    #[arg(long, value_name = "DIR")]
+    pub slot_save_path: Option<PathBuf>,
+
+    /// Serve /v1/embeddings
+    #[arg(long, visible_alias = "embedding")]
+    pub embeddings: bool,
+
+    /// Most tokens of thinking where a request does not say; -1 is without limit, 0 does not think
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub reasoning_budget: i64,
+
+    /// `none` leaves thinking in the text, `auto` and `deepseek` split it out
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = ["none", "auto", "deepseek"])]
+    pub reasoning_format: String,
+}
+
+/// llama.cpp's short names of more than one letter, spelled out: clap has none such.
+pub fn spelled_out(word: OsString) -> OsString {
+    let long = match word.to_str() {
+        Some("-np") => "--parallel",
+        Some("-fa") => "--flash-attn",
+        Some("-ctk") => "--cache-type-k",
+        Some("-ctv") => "--cache-type-v",
+        Some("-cram") => "--cache-ram",
+        _ => return word,
+    };
+    long.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_options_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn it_starts_without_any_option_on_this_machine_only() {
+        let args = Args::try_parse_from(["nextn-server"]).unwrap();
+        assert_eq!((args.http.host.as_str(), args.http.port), ("127.0.0.1", 8080));
+        assert!(args.model.model.is_none() && args.access.cors_origin.is_empty());
+    }
+
+    #[test]
+    fn llama_cpps_names_are_taken() {
+        let args = [
+            "nextn-server", "-m", "x.gguf", "-c", "4096", "-np", "2", "-t", "3", "--api-key", "a,b", "--metrics",
+            "--embeddings", "--host", "::1", "--port", "0", "--temp", "0", "--slot-save-path", "s", "-a", "name",
+        ];
+        let args = Args::try_parse_from(args.map(|word| spelled_out(word.into()))).unwrap();
+        assert_eq!(args.access.api_key, ["a", "b"]);
+        assert_eq!(args.model.parallel, 2);
+    }
+}

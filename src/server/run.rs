@@ -1,0 +1,122 @@
+//! From options to a server that runs until a signal ends it.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use api::{AppState, HttpLimits, ModelEntry, ReasoningDefaults, Registry, Server, Settings, Tls};
+use clap::CommandFactory;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::{AccessFlags, Args, HttpFlags, ModelFlags};
+use super::load::FromFlags;
+use crate::cli::choices::OnOff;
+use crate::cli::exit::{Exit, Failure, OrExit, Outcome};
+use crate::cli::version;
+
+/// Does what the options say.
+pub(super) fn run(args: Args) -> Outcome<()> {
+    if let Some(shell) = args.completions {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Args::command(), "nextn-server", &mut script);
+        return Ok(io::stdout().write_all(&script)?);
+    }
+    if args.man {
+        return Ok(clap_mangen::Man::new(Args::command()).section("1").render(&mut io::stdout())?);
+    }
+    if args.version {
+        return Ok(io::stdout().write_all(version::text().as_bytes())?);
+    }
+    super::logging::start(&args).map_err(|words| Failure::message(Exit::Usage, words))?;
+    let keys = api_keys(&args.access)?;
+    let tls = tls(&args.http)?;
+    let settings = settings(&args, keys);
+    let entry = ModelEntry { id: model_name(&args.model), at_start: true, ..ModelEntry::default() };
+    let loader = FromFlags { flags: args.model, sampling: args.sampling };
+    let registry = Registry::new(vec![entry], Box::new(loader), None);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_exit(Exit::Runtime)?;
+    let served = runtime.block_on(serve(registry, settings, &args.http, tls));
+    // Work on prompts of requests that are gone is not waited for.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(registry: Registry, settings: Settings, http: &HttpFlags, tls: Option<Tls>) -> Outcome<()> {
+    let mut terminate = signal(SignalKind::terminate()).or_exit(Exit::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).or_exit(Exit::Runtime)?;
+    let state = AppState::new(registry, settings);
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let server = Server::bind(&http.host, http.port, state.clone(), tls).await.or_exit(Exit::Runtime)?;
+    let address = server.local_addr().or_exit(Exit::Runtime)?;
+    // Told when requests can come, which is before the model is there: /health says when that is.
+    tracing::info!("listening on {scheme}://{address}");
+    state.registry().start();
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    server.run(api::router(state), stop, Duration::from_secs(http.shutdown_timeout)).await;
+    tracing::info!("ended");
+    Ok(())
+}
+
+fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
+    let seconds = |n: u64| (n > 0).then(|| Duration::from_secs(n));
+    let budget = args.serving.reasoning_budget;
+    Settings {
+        limits: HttpLimits {
+            max_body: args.http.max_body,
+            request_timeout: seconds(args.http.request_timeout),
+            keep_alive: seconds(args.http.keep_alive),
+            max_connections: args.http.max_connections as usize,
+            ..HttpLimits::default()
+        },
+        api_keys,
+        cors_origins: args.access.cors_origin.clone(),
+        requests_per_minute: args.access.rate_limit,
+        embeddings: args.serving.embeddings,
+        metrics: args.serving.metrics == OnOff::On,
+        slots: args.serving.slots == OnOff::On,
+        slot_save_path: args.serving.slot_save_path.clone(),
+        build: format!("nextn {}", env!("CARGO_PKG_VERSION")),
+        reasoning: ReasoningDefaults {
+            in_content: args.serving.reasoning_format == "none",
+            budget: usize::try_from(budget).ok().filter(|&n| n > 0),
+            enable: (budget == 0).then_some(false),
+        },
+    }
+}
+
+/// The alias, or the file's name without its ending.
+fn model_name(flags: &ModelFlags) -> String {
+    let of_file = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let file = || flags.model.as_deref().and_then(of_file);
+    flags.alias.clone().or_else(file).unwrap_or_else(|| "pocket".to_owned())
+}
+
+fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {
+    let mut keys = flags.api_key.clone();
+    if let Some(path) = &flags.api_key_file {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string()).or_exit(Exit::Usage)?;
+        keys.extend(text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::to_owned));
+        if keys.is_empty() {
+            // A server that was meant to be closed must not be open.
+            let error = anyhow!("{}: no key is in this file", path.display());
+            return Err(Failure::new(Exit::Usage, error));
+        }
+    }
+    if keys.iter().any(|key| key.trim().is_empty()) {
+        return Err(Failure::message(Exit::Usage, "an API key is empty: give a text of your own"));
+    }
+    Ok(keys)
+}
+
+fn tls(flags: &HttpFlags) -> Outcome<Option<Tls>> {
+    match (&flags.ssl_cert_file, &flags.ssl_key_file) {
+        (Some(certificate), Some(key)) => Tls::from_files(certificate, key).map(Some).or_exit(Exit::Usage),
+        _ => Ok(None),
+    }
+}
