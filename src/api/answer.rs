@@ -213,10 +213,7 @@ impl std::fmt::Debug for Answers {
     }
 }
 
-fn next_of(
-    i: usize,
-    mut answer: Answer,
-) -> futures_util::future::BoxFuture<'static, (usize, Option<Delta>, Answer)> {
+fn next_of(i: usize, mut answer: Answer) -> futures_util::future::BoxFuture<'static, (usize, Option<Delta>, Answer)> {
     Box::pin(async move {
         let delta = answer.next().await;
         (i, delta, answer)

@@ -69,6 +69,16 @@ pub fn router(state: AppState) -> Router {
         .route("/metrics", get(metrics::metrics))
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))
+        .route("/v1/completions", post(openai::completions::completions))
+        .route("/completion", post(native::completion::completion))
+        .route("/completions", post(native::completion::completion))
+        .route("/infill", post(native::infill::infill))
+        .route("/tokenize", post(native::tokens::tokenize))
+        .route("/detokenize", post(native::tokens::detokenize))
+        .route("/apply-template", post(native::tokens::apply_template))
+        .route("/props", get(native::props::props))
+        .route("/slots", get(native::slots::slots))
+        .route("/slots/{id}", post(native::slots::act))
         .route("/v1/models", get(openai::models::list))
         .route("/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::one))
@@ -76,9 +86,7 @@ pub fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(wrong_method);
     let cors = cors(&state.settings().cors_origins);
     // The last layer is the outermost.
-    let routes = routes
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(state.clone(), gate::gate));
+    let routes = routes.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(state.clone(), gate::gate));
     match cors {
         Some(cors) => routes.layer(cors),
         None => routes,

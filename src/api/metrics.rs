@@ -116,7 +116,11 @@ impl Metrics {
         r.register("llamacpp:prompt_tokens_seconds", "Prompt tokens a second, last request", c.prompt_rate.clone());
         r.register("llamacpp:tokens_predicted", "Tokens generated", c.generated_tokens.clone());
         r.register("llamacpp:tokens_predicted_seconds", "Time generating", c.generated_seconds.clone());
-        r.register("llamacpp:predicted_tokens_seconds", "Tokens generated a second, last request", c.generated_rate.clone());
+        r.register(
+            "llamacpp:predicted_tokens_seconds",
+            "Tokens generated a second, last request",
+            c.generated_rate.clone(),
+        );
         r.register("llamacpp:requests_processing", "Requests with a sequence", self.processing.clone());
         r.register("llamacpp:requests_deferred", "Requests waiting for a sequence", self.waiting.clone());
         r.register("llamacpp:n_tokens_max", "Longest sequence so far", c.n_tokens_max.clone());
@@ -139,7 +143,11 @@ impl Metrics {
         r.register("nextn:state_bytes", "Bytes of sequence state", self.state_bytes.clone());
         let histograms = [
             ("nextn:time_to_first_token_seconds", "From the request to its first token", &c.first_token),
-            ("nextn:inter_token_seconds", "Between two tokens of an answer, a cycle shared by its tokens", &c.between_tokens),
+            (
+                "nextn:inter_token_seconds",
+                "Between two tokens of an answer, a cycle shared by its tokens",
+                &c.between_tokens,
+            ),
             ("nextn:request_seconds", "From the request to its last token", &c.duration),
         ];
         for (name, help, histogram) in histograms {
@@ -152,7 +160,13 @@ impl Metrics {
     /// Counts a request that begins; what is dropped before its end was cancelled.
     pub(crate) fn running(&self) -> Running {
         self.counts.running.inc();
-        Running { counts: Arc::clone(&self.counts), start: Instant::now(), last: None, timings: None, reason: "cancelled" }
+        Running {
+            counts: Arc::clone(&self.counts),
+            start: Instant::now(),
+            last: None,
+            timings: None,
+            reason: "cancelled",
+        }
     }
 
     /// Requests that are being served or wait.

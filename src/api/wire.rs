@@ -186,7 +186,9 @@ impl TopLogprob {
 pub(crate) fn finish_reason(reason: &FinishReason, called_tools: bool) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::Context => "length",
-        FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete if called_tools => "tool_calls",
+        FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete if called_tools => {
+            "tool_calls"
+        }
         FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete => "stop",
     }
 }

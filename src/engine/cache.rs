@@ -9,6 +9,8 @@ use std::cmp::Reverse;
 use memory::{Checkpoint, Memory, Slot};
 use text::TokenId;
 
+use crate::slots::{SavedSlot, SlotError, SlotInfo};
+
 /// Checkpoints kept for one slot at most.
 const MAX_CHECKPOINTS: usize = 8;
 
@@ -137,6 +139,48 @@ impl SlotCache {
         }
         s.checkpoints.push(Kept { state: checkpoint, hidden: hidden.unwrap_or_default().to_vec() });
         Ok(())
+    }
+
+    /// What all slots hold.
+    pub(crate) fn infos(&self) -> Vec<SlotInfo> {
+        let info = |(index, s): (usize, &CachedSlot)| SlotInfo { index, n_tokens: s.tokens.len(), work: None };
+        self.slots.iter().enumerate().map(info).collect()
+    }
+
+    /// Copies the state of a slot that is free.
+    pub(crate) fn save(&self, memory: &Memory, index: usize) -> Result<SavedSlot, SlotError> {
+        self.check_free(index)?;
+        let s = &self.slots[index];
+        Ok(SavedSlot { tokens: s.tokens.clone(), hidden: s.hidden.clone(), state: memory.save(&s.slot)? })
+    }
+
+    /// Puts a state into a slot that is free. After an error the slot is empty.
+    pub(crate) fn load(&mut self, memory: &mut Memory, index: usize, saved: SavedSlot) -> Result<usize, SlotError> {
+        self.check_free(index)?;
+        self.forget(memory, index);
+        let s = &mut self.slots[index];
+        if let Err(error) = memory.load(&s.slot, &saved.state) {
+            self.forget(memory, index);
+            return Err(error.into());
+        }
+        (s.tokens, s.hidden) = (saved.tokens, saved.hidden);
+        Ok(s.tokens.len())
+    }
+
+    /// Empties a slot that is free; gives the number of its tokens.
+    pub(crate) fn clear(&mut self, memory: &mut Memory, index: usize) -> Result<usize, SlotError> {
+        self.check_free(index)?;
+        let n = self.slots[index].tokens.len();
+        self.forget(memory, index);
+        Ok(n)
+    }
+
+    fn check_free(&self, index: usize) -> Result<(), SlotError> {
+        match self.slots.get(index) {
+            Some(s) if s.busy => Err(SlotError::Busy { index }),
+            Some(_) => Ok(()),
+            None => Err(SlotError::Unknown { index, n_slots: self.slots.len() }),
+        }
     }
 
     /// Gives the slot back; its state stays for later requests, with the hidden row of its last token.

@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::request::{GenerateRequest, Limits};
 use crate::run::EngineStats;
 use crate::sample::{SampleError, Sampler};
+use crate::slots::{SavedSlot, SlotError, SlotInfo};
 
 /// Events that may wait for their reader before its sequence is passed over.
 pub(crate) const EVENT_QUEUE: usize = 256;
@@ -51,6 +52,10 @@ impl Drop for Place {
 pub(crate) enum Command {
     Submit(Box<Submission>),
     Stats(mpsc::Sender<EngineStats>),
+    Slots(mpsc::Sender<Vec<SlotInfo>>),
+    Save(usize, mpsc::Sender<Result<SavedSlot, SlotError>>),
+    /// `None` clears the slot. Gives the number of tokens that it held, or holds now.
+    Load(usize, Option<Box<SavedSlot>>, mpsc::Sender<Result<usize, SlotError>>),
 }
 
 /// A way to the engine; clones lead to the same one. When the last is dropped the engine finishes what is running and
@@ -140,6 +145,46 @@ impl EngineHandle {
         let (sender, receiver) = mpsc::channel();
         self.commands.send(Command::Stats(sender)).map_err(|_| SubmitError::Stopped)?;
         receiver.recv().map_err(|_| SubmitError::Stopped)
+    }
+}
+
+impl EngineHandle {
+    /// What the slots hold and do.
+    ///
+    /// # Errors
+    /// [`SubmitError::Stopped`]: the engine is gone.
+    pub fn slots(&self) -> Result<Vec<SlotInfo>, SubmitError> {
+        self.ask(Command::Slots).ok_or(SubmitError::Stopped)
+    }
+
+    /// Copies the state of a slot that serves no request.
+    ///
+    /// # Errors
+    /// [`SlotError`]: no such slot, one that is busy, or one whose state cannot be copied.
+    pub fn save_slot(&self, index: usize) -> Result<SavedSlot, SlotError> {
+        self.ask(|to| Command::Save(index, to)).ok_or(SlotError::Stopped)?
+    }
+
+    /// Replaces the state of a slot that serves no request, and gives the number of its tokens.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::save_slot`]; a state that was made by another model or with other cache types.
+    pub fn load_slot(&self, index: usize, saved: SavedSlot) -> Result<usize, SlotError> {
+        self.ask(|to| Command::Load(index, Some(Box::new(saved)), to)).ok_or(SlotError::Stopped)?
+    }
+
+    /// Forgets the state of a slot that serves no request, and gives the number of tokens that it had.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::save_slot`].
+    pub fn clear_slot(&self, index: usize) -> Result<usize, SlotError> {
+        self.ask(|to| Command::Load(index, None, to)).ok_or(SlotError::Stopped)?
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> Command) -> Option<T> {
+        let (sender, receiver) = mpsc::channel();
+        self.commands.send(command(sender)).ok()?;
+        receiver.recv().ok()
     }
 }
 

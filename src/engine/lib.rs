@@ -18,6 +18,7 @@ mod run;
 pub mod sample;
 mod schedule;
 mod sequence;
+mod slots;
 pub mod stop;
 mod thinking;
 
@@ -28,4 +29,5 @@ pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer};
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions};
 pub use run::{Engine, EngineStats};
+pub use slots::{SavedSlot, SlotError, SlotInfo, SlotWork};
 pub use thinking::Thinking;

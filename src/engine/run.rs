@@ -19,6 +19,7 @@ use crate::proposer::{Ask, Observed, Proposer};
 use crate::request::Limits;
 use crate::schedule::{Part, schedule};
 use crate::sequence::Sequence;
+use crate::slots::{SavedSlot, SlotError, SlotInfo};
 
 /// How long to wait for lagging readers before looking again, at first and after many times in vain.
 const READER_PAUSE: Duration = Duration::from_millis(1);
@@ -237,6 +238,15 @@ impl State {
                 // The asker may be gone: nobody to tell then.
                 let _ = to.send(self.stats());
             }
+            Command::Slots(to) => {
+                let _ = to.send(self.slots());
+            }
+            Command::Save(index, to) => {
+                let _ = to.send(self.cache.save(&self.memory, index));
+            }
+            Command::Load(index, saved, to) => {
+                let _ = to.send(self.load_slot(index, saved.map(|saved| *saved)));
+            }
         }
     }
 
@@ -248,6 +258,33 @@ impl State {
             compute_bytes: self.runner.buffer_bytes(),
             ..self.stats
         }
+    }
+
+    fn slots(&self) -> Vec<SlotInfo> {
+        let mut slots = self.cache.infos();
+        for s in &self.sequences {
+            slots[s.slot].work = Some(s.work());
+        }
+        slots
+    }
+
+    fn load_slot(&mut self, index: usize, saved: Option<SavedSlot>) -> Result<usize, SlotError> {
+        let n = match saved {
+            Some(saved) => {
+                if let Some(id) = saved.tokens.iter().find(|id| id.0 as usize >= self.model.hparams().n_vocab) {
+                    return Err(SlotError::Format(format!("token {} is outside of the vocabulary", id.0)));
+                }
+                self.cache.load(&mut self.memory, index, saved)?
+            }
+            None => self.cache.clear(&mut self.memory, index)?,
+        };
+        // The proposer's own state belongs to what was there before.
+        if let Some(proposer) = &mut self.proposer
+            && let Err(error) = proposer.begin(index, &[], None)
+        {
+            self.stop_drafting(&error);
+        }
+        Ok(n)
     }
 
     /// Gives free slots to waiting requests, in order.

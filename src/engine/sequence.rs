@@ -11,6 +11,7 @@ use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings}
 use crate::handle::Submission;
 use crate::request::GenerateRequest;
 use crate::sample::{Sampler, logprobs};
+use crate::slots::SlotWork;
 use crate::stop::{StopMatcher, StopOutcome};
 use crate::thinking::Budget;
 
@@ -70,6 +71,17 @@ impl Sequence {
             first_token: None,
             finished: false,
             request,
+        }
+    }
+
+    /// What it does, for people.
+    pub(crate) fn work(&self) -> SlotWork {
+        SlotWork {
+            prompt_tokens: self.request.prompt().len(),
+            prompt_done: self.n_prompt_done,
+            cached_tokens: self.timings.cached_tokens,
+            generated_tokens: self.timings.generated_tokens,
+            max_tokens: self.request.max_tokens(),
         }
     }
 

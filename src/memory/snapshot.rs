@@ -50,6 +50,35 @@ impl SavedSequence {
     pub fn n_bytes(&self) -> usize {
         self.recurrent.len() + self.cells.len()
     }
+
+    /// Appends it as bytes: numbers, then state.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        let lengths = [self.len, self.shape.len(), self.recurrent.len(), self.cells.len()];
+        for n in lengths.map(|n| n as u64).iter().chain(&self.shape) {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        out.extend_from_slice(&self.recurrent);
+        out.extend_from_slice(&self.cells);
+    }
+
+    /// Reads what [`SavedSequence::write_to`] wrote; nothing may follow it.
+    ///
+    /// # Errors
+    /// [`Error::Saved`]: the lengths do not agree with the bytes. Whether it fits a memory is found by [`Memory::load`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let cut = || Error::Saved("the saved state is cut off".into());
+        let (head, rest) = bytes.split_at_checked(4 * 8).ok_or_else(cut)?;
+        let mut lengths = head.as_chunks::<8>().0.iter().map(|&n| usize::try_from(u64::from_le_bytes(n)));
+        let mut length = || lengths.next().and_then(Result::ok).ok_or_else(cut);
+        let (len, n_shape, n_recurrent, n_cells) = (length()?, length()?, length()?, length()?);
+        let (shape, rest) = rest.split_at_checked(n_shape.checked_mul(8).ok_or_else(cut)?).ok_or_else(cut)?;
+        let (recurrent, cells) = rest.split_at_checked(n_recurrent).ok_or_else(cut)?;
+        if cells.len() != n_cells {
+            return Err(Error::Saved(format!("{} bytes of cells, {n_cells} expected", cells.len())));
+        }
+        let shape = shape.as_chunks::<8>().0.iter().map(|&n| u64::from_le_bytes(n)).collect();
+        Ok(Self { len, recurrent: recurrent.to_vec(), cells: cells.to_vec(), shape })
+    }
 }
 
 impl Memory {

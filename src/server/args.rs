@@ -239,8 +239,29 @@ mod tests {
     #[test]
     fn llama_cpps_names_are_taken() {
         let args = [
-            "nextn-server", "-m", "x.gguf", "-c", "4096", "-np", "2", "-t", "3", "--api-key", "a,b", "--metrics",
-            "--embeddings", "--host", "::1", "--port", "0", "--temp", "0", "--slot-save-path", "s", "-a", "name",
+            "nextn-server",
+            "-m",
+            "x.gguf",
+            "-c",
+            "4096",
+            "-np",
+            "2",
+            "-t",
+            "3",
+            "--api-key",
+            "a,b",
+            "--metrics",
+            "--embeddings",
+            "--host",
+            "::1",
+            "--port",
+            "0",
+            "--temp",
+            "0",
+            "--slot-save-path",
+            "s",
+            "-a",
+            "name",
         ];
         let args = Args::try_parse_from(args.map(|word| spelled_out(word.into()))).unwrap();
         assert_eq!(args.access.api_key, ["a", "b"]);

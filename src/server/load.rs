@@ -82,8 +82,7 @@ fn template_source(model: &Model, file: Option<&Path>) -> Result<Option<String>,
 fn template(model: &Model, source: Option<&str>) -> Result<Option<ChatTemplate>, String> {
     let Some(source) = source else { return Ok(None) };
     let vocab = model.vocab();
-    let text =
-        |id: Option<TokenId>| id.and_then(|id| vocab.bytes(id)).map(|b| String::from_utf8_lossy(b).into_owned());
+    let text = |id: Option<TokenId>| id.and_then(|id| vocab.bytes(id)).map(|b| String::from_utf8_lossy(b).into_owned());
     let template = ChatTemplate::new(source).map_err(|error| error.to_string())?;
     Ok(Some(template.with_special_tokens(text(vocab.bos()), text(vocab.eos()))))
 }

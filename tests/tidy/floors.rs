@@ -20,7 +20,16 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-api", &["nextn-model", "nextn-engine", "nextn-text"]),
     (
         "nextn",
-        &["nextn-ggml", "nextn-gguf", "nextn-text", "nextn-memory", "nextn-model", "nextn-engine", "nextn-speculate", "nextn-api"],
+        &[
+            "nextn-ggml",
+            "nextn-gguf",
+            "nextn-text",
+            "nextn-memory",
+            "nextn-model",
+            "nextn-engine",
+            "nextn-speculate",
+            "nextn-api",
+        ],
     ),
 ];
 

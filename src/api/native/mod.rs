@@ -1,1 +1,7 @@
 //! llama.cpp's own endpoints, a file each.
+
+pub(crate) mod completion;
+pub(crate) mod infill;
+pub(crate) mod props;
+pub(crate) mod slots;
+pub(crate) mod tokens;

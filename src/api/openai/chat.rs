@@ -66,11 +66,7 @@ fn logprobs(body: &ChatRequest) -> Result<Option<usize>, ApiError> {
 }
 
 /// The conversation and all that shapes its prompt.
-pub(crate) fn chat_input(
-    raw: &Value,
-    body: ChatRequest,
-    defaults: &ReasoningDefaults,
-) -> Result<ChatInput, ApiError> {
+pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDefaults) -> Result<ChatInput, ApiError> {
     if body.chat_template.is_some_and(|template| !template.is_null()) {
         return Err(ApiError::field("chat_template", "chat_template: templates are not taken from requests"));
     }
@@ -165,7 +161,11 @@ impl Reply {
 /// The whole answer at once.
 async fn whole(answers: Vec<Answer>, reply: Reply) -> Result<ChatResponse, ApiError> {
     let mut choices: Vec<Choice> = (0..reply.n)
-        .map(|index| Choice { index, message: Message { role: "assistant", ..Message::default() }, ..Choice::default() })
+        .map(|index| Choice {
+            index,
+            message: Message { role: "assistant", ..Message::default() },
+            ..Choice::default()
+        })
         .collect();
     let mut usage = Usage::default();
     let mut timings = None;

@@ -1,5 +1,6 @@
 //! OpenAI's endpoints, a file each.
 
 pub(crate) mod chat;
-mod chat_types;
+pub(crate) mod chat_types;
+pub(crate) mod completions;
 pub(crate) mod models;

@@ -1,0 +1,92 @@
+//! `/infill`: the text between two others, where the vocabulary has tokens for that.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::Value;
+use text::{Special, TokenId};
+use utoipa::ToSchema;
+
+use super::completion::{self, Shown};
+use crate::error::ApiError;
+use crate::json::Input;
+use crate::openai::completions::prompt;
+use crate::params::Params;
+use crate::prepare::blocking;
+use crate::registry::Served;
+use crate::state::AppState;
+
+/// The fields of a request, beside [`crate::Params`].
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub(crate) struct InfillRequest {
+    model: Option<String>,
+    /// Before the gap.
+    input_prefix: String,
+    /// After the gap.
+    input_suffix: String,
+    /// Other files of the project.
+    input_extra: Option<Vec<ExtraFile>>,
+    /// What the gap begins with.
+    prompt: Option<String>,
+}
+
+/// Another file.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub(crate) struct ExtraFile {
+    filename: Option<String>,
+    text: String,
+}
+
+/// `POST /infill`.
+pub(crate) async fn infill(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+    let body: InfillRequest = input.read()?;
+    let params: Params = input.read()?;
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let wanted = params.wanted(&served)?;
+    let for_prompt = Arc::clone(&served);
+    let tokens = blocking(move || tokens(&for_prompt, &body)).await?;
+    let shown = Shown { prompt: String::new(), index: 0 };
+    completion::answer(&state, &served, vec![(tokens, shown)], wanted, false).await
+}
+
+fn tokens(served: &Served, body: &InfillRequest) -> Result<Vec<TokenId>, ApiError> {
+    let vocab = served.model.vocab();
+    let fim = vocab.fim().ok_or_else(no_fim)?;
+    let plain = |text: &str| vocab.encode(text, Special::Plain);
+    let mut tokens = Vec::new();
+    let separator = vocab.id("<|file_sep|>");
+    for file in body.input_extra.iter().flatten() {
+        // Without a token between files their names are all that parts them.
+        tokens.extend(separator);
+        tokens.extend(plain(&format!("{}\n{}", file.filename.as_deref().unwrap_or("tmp"), file.text)));
+    }
+    if let (Some(separator), false) = (separator, tokens.is_empty()) {
+        tokens.push(separator);
+        tokens.extend(plain("filename\n"));
+    }
+    tokens.push(fim.prefix);
+    tokens.extend(plain(&body.input_prefix));
+    tokens.extend(body.prompt.iter().flat_map(|text| plain(text)));
+    tokens.push(fim.suffix);
+    tokens.extend(plain(&body.input_suffix));
+    tokens.push(fim.middle);
+    Ok(tokens)
+}
+
+/// A prompt with a suffix, as `/v1/completions` has it.
+pub(crate) fn filled(served: &Served, before: &Value, after: &str) -> Result<Vec<TokenId>, ApiError> {
+    let vocab = served.model.vocab();
+    let fim = vocab.fim().ok_or_else(no_fim)?;
+    let mut tokens = vec![fim.prefix];
+    tokens.extend(prompt(served, before)?);
+    tokens.push(fim.suffix);
+    tokens.extend(vocab.encode(after, Special::Plain));
+    tokens.push(fim.middle);
+    Ok(tokens)
+}
+
+fn no_fim() -> ApiError {
+    ApiError::not_supported("this model's vocabulary has no tokens for filling in the middle")
+}

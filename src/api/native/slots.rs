@@ -1,0 +1,201 @@
+//! `/slots`: what the engine's sequences do, and keeping their state in files.
+//! Owns the names of those files: a client never leads out of the directory.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use engine::{SavedSlot, SlotError};
+use hyper::StatusCode;
+use rustix::fs::OFlags;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::json::{Input, Output};
+use crate::prepare::blocking;
+use crate::registry::Served;
+use crate::state::AppState;
+
+/// What is asked of `GET /slots`.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Asked {
+    model: Option<String>,
+    fail_on_no_slot: Option<String>,
+}
+
+/// `GET /slots`.
+pub(crate) async fn slots(State(state): State<AppState>, Query(asked): Query<Asked>) -> Result<Response, ApiError> {
+    if !state.settings().slots {
+        return Err(ApiError::not_supported("this server was started without /slots: start it with --slots"));
+    }
+    let served = state.registry().get(asked.model.as_deref()).await?;
+    let n_ctx = served.engine.limits().n_ctx;
+    let speculative = served.max_draft > 0;
+    let slots = blocking(move || Ok(served.engine.slots()?)).await?;
+    if asked.fail_on_no_slot.is_some_and(|on| on != "0") && slots.iter().all(|slot| slot.work.is_some()) {
+        return Err(ApiError::unavailable("no slot is free", Some(1)));
+    }
+    let bodies = slots.into_iter().map(|slot| {
+        let mut body = json!({
+            "id": slot.index,
+            "n_ctx": n_ctx,
+            "speculative": speculative,
+            "is_processing": slot.work.is_some(),
+            "n_tokens": slot.n_tokens,
+        });
+        if let Some(work) = slot.work {
+            body["n_prompt_tokens"] = json!(work.prompt_tokens);
+            body["n_prompt_tokens_processed"] = json!(work.prompt_done);
+            body["n_prompt_tokens_cache"] = json!(work.cached_tokens);
+            body["next_token"] = json!([{
+                "has_next_token": true,
+                "n_remain": work.max_tokens - work.generated_tokens.min(work.max_tokens),
+                "n_decoded": work.generated_tokens,
+            }]);
+        }
+        body
+    });
+    Ok(Output(bodies.collect::<Vec<Value>>()).into_response())
+}
+
+/// What is to be done with a slot.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Action {
+    action: Option<String>,
+    model: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct FileName {
+    filename: String,
+}
+
+/// `POST /slots/{id}?action=save|restore|erase`.
+pub(crate) async fn act(
+    State(state): State<AppState>,
+    Path(id): Path<String>,
+    Query(action): Query<Action>,
+    input: Result<Input, ApiError>,
+) -> Result<Output<Value>, ApiError> {
+    let Some(directory) = state.settings().slot_save_path.clone() else {
+        let message = "this server does not save slots: start it with --slot-save-path DIR";
+        return Err(ApiError::not_supported(message));
+    };
+    let served = state.registry().get(action.model.as_deref()).await?;
+    let index: usize = id.parse().map_err(|_| ApiError::field("id", "a slot is a number from 0"))?;
+    if index >= served.n_sequences {
+        return Err(unknown(&served, index));
+    }
+    match action.action.as_deref() {
+        Some("erase") => {
+            let n = blocking(move || Ok(served.engine.clear_slot(index)?)).await?;
+            Ok(Output(json!({ "id_slot": index, "n_erased": n })))
+        }
+        Some("save") => {
+            let name = file_name(input?)?;
+            blocking(move || save(&served, index, &directory, &name)).await
+        }
+        Some("restore") => {
+            let name = file_name(input?)?;
+            blocking(move || restore(&served, index, &directory, &name)).await
+        }
+        _ => Err(ApiError::field("action", "action: save, restore or erase expected")),
+    }
+}
+
+fn save(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
+    let start = Instant::now();
+    let saved = served.engine.save_slot(index)?;
+    let bytes = saved.to_bytes();
+    // Renamed into place: what stands there, a link too, is replaced and not followed.
+    let part = directory.join(format!(".{name}.{}", crate::ids::new("part-")));
+    let written = create(&part).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
+    let done = written.and_then(|()| std::fs::rename(&part, directory.join(name)));
+    if let Err(error) = done {
+        // It may not be there.
+        let _ = std::fs::remove_file(&part);
+        return Err(file_error(name, &error));
+    }
+    Ok(Output(json!({
+        "id_slot": index,
+        "filename": name,
+        "n_saved": saved.n_tokens(),
+        "n_written": bytes.len(),
+        "timings": { "save_ms": millis(start) },
+    })))
+}
+
+fn restore(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
+    let start = Instant::now();
+    let mut bytes = Vec::new();
+    let read = open(&directory.join(name)).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| file_error(name, &error))?;
+    let n = served.engine.load_slot(index, SavedSlot::from_bytes(&bytes)?)?;
+    Ok(Output(json!({
+        "id_slot": index,
+        "filename": name,
+        "n_restored": n,
+        "n_read": bytes.len(),
+        "timings": { "restore_ms": millis(start) },
+    })))
+}
+
+fn create(path: &FilePath) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// A plain file that is no link.
+fn open(path: &FilePath) -> io::Result<File> {
+    let file =
+        OpenOptions::new().read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("not a plain file")),
+    }
+}
+
+fn file_name(input: Input) -> Result<String, ApiError> {
+    let FileName { filename } = input.read()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if filename.is_empty() || filename.len() > MAX_NAME || filename.starts_with('.') || !filename.chars().all(plain) {
+        let message =
+            format!("filename: 1 to {MAX_NAME} letters, digits, `.`, `-` or `_` expected, none of them a path");
+        return Err(ApiError::field("filename", message));
+    }
+    Ok(filename)
+}
+
+fn file_error(name: &str, error: &io::Error) -> ApiError {
+    match error.kind() {
+        io::ErrorKind::NotFound => ApiError::not_found(format!("{name}: no slot was saved under this name")),
+        _ => ApiError::field("filename", format!("{name}: {error}")),
+    }
+}
+
+fn unknown(served: &Served, index: usize) -> ApiError {
+    ApiError::not_found(SlotError::Unknown { index, n_slots: served.n_sequences }.to_string())
+}
+
+impl From<SlotError> for ApiError {
+    fn from(error: SlotError) -> Self {
+        let message = error.to_string();
+        match error {
+            SlotError::Unknown { .. } => Self::not_found(message),
+            SlotError::Busy { .. } => Self::refused(StatusCode::CONFLICT, message),
+            SlotError::State(_) | SlotError::Format(_) => Self::field("filename", message),
+            SlotError::Stopped => Self::unavailable(message, None),
+        }
+    }
+}
+
+fn millis(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+const MAX_NAME: usize = 100;
