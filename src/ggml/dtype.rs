@@ -25,6 +25,8 @@ impl Dtype {
     pub const Q4_0: Self = Self(sys::GGML_TYPE_Q4_0);
     /// 4-bit super-blocks of 256.
     pub const Q4_K: Self = Self(sys::GGML_TYPE_Q4_K);
+    /// 5-bit super-blocks of 256.
+    pub const Q5_K: Self = Self(sys::GGML_TYPE_Q5_K);
     /// 6-bit super-blocks of 256.
     pub const Q6_K: Self = Self(sys::GGML_TYPE_Q6_K);
     /// 8-bit super-blocks of 256 that ggml makes of activations; not found in files.

@@ -147,6 +147,9 @@ pub(crate) struct Parts {
     pub(crate) error: Option<Error>,
 }
 
+/// Rows at even distances: tensor, offset, length, number, distance.
+type SharedRows = (*const sys::ggml_tensor, usize, i64, i64, usize);
+
 /// The builder of one graph.
 pub struct Graph<'g> {
     ctx: NonNull<sys::ggml_context>,
@@ -155,8 +158,8 @@ pub struct Graph<'g> {
     weights: Arc<Weights>,
     max_tensors: usize,
     n_tensors: Cell<usize>,
-    /// What was made once for all readers of a tensor.
-    shared: RefCell<HashMap<NonNull<sys::ggml_tensor>, Tensor<'g>>>,
+    /// What was made once for all readers of some rows.
+    shared: RefCell<HashMap<(SharedRows, &'static str), Tensor<'g>>>,
     layer: Cell<Option<usize>>,
     parts: RefCell<Parts>,
     brand: Brand<'g>,
@@ -359,17 +362,26 @@ impl<'g> Graph<'g> {
         })
     }
 
-    /// What `make` gives, made once for `source` if that keeps its value during a run. Not counted as a node of the
-    /// caller's: the arena has room for one for each of them.
-    pub(crate) fn once_for(&self, source: Tensor<'g>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
-        if let Some(made) = self.shared.borrow().get(&source.ptr) {
+    /// What `make` gives, made once for each `purpose` and the rows of `source` (however they are arranged in dimensions 1
+    /// to 3) if those keep their values during a run. Not counted as a node of the caller's: the arena has room for one for
+    /// each of them.
+    pub(crate) fn once_for(
+        &self,
+        source: Tensor<'g>,
+        purpose: &'static str,
+        make: impl FnOnce() -> Tensor<'g>,
+    ) -> Tensor<'g> {
+        let (ne, nb) = (source.ne(), source.nb());
+        let base: *const sys::ggml_tensor = source.base();
+        let rows = (base, source.description().view_offs, ne[0], ne[1] * ne[2] * ne[3], nb[1]);
+        if let Some(made) = self.shared.borrow().get(&(rows, purpose)) {
             return *made;
         }
         let n_tensors = self.n_tensors.get();
         let made = make();
         self.n_tensors.set(n_tensors);
         if self.ok() && source.is_computed_here() {
-            self.shared.borrow_mut().insert(source.ptr, made);
+            self.shared.borrow_mut().insert((rows, purpose), made);
         }
         made
     }

@@ -1,21 +1,27 @@
-//! Products of a quantised weight with 1 to 8 rows on the CPU, by kernels of our own behind ggml's custom nodes.
+//! Products of a quantised weight with activations on the CPU, by kernels of our own behind ggml's custom nodes.
 //! Owns no memory: rows are quantised into a node that the products of one input share. Knows nothing of models.
 //!
 //! ggml reads a weight once for each row, or computes more than the memory needs; here every block of the weight is loaded
-//! once for all rows, and later ones are prefetched. So a few rows cost little more than one, which is what verifying
-//! drafted tokens needs. Results have the bits of ggml's `vec_dot`, row by row; a product is served either way.
+//! once for up to eight rows, and later ones are prefetched. So a few rows cost little more than one, which is what
+//! verifying drafted tokens needs. Results have the bits of ggml's `vec_dot`, row by row, in any company.
 //!
-//! Q8_0 on x86-64 with AVX-512 VNNI or AVX2. Elsewhere, and for other types, ggml computes; there are no kernels for NEON
-//! yet. The environment variable `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `avx2`, `avx512`.
+//! Q8_0 (any number of rows), Q4_K, Q5_K and Q6_K (up to eight) on x86-64 with AVX-512 VNNI or AVX2. Elsewhere ggml computes. The environment variable `NEXTN_KERNELS` chooses for
+//! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod kind;
 mod nodes;
+mod quantise;
 mod rows;
+mod scalar;
+mod share;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::sync::OnceLock;
 
@@ -24,17 +30,17 @@ use ggml_sys as sys;
 use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
-use rows::{BLOCK, Columns, MAX_ROWS, Shape, WeightBlock};
+use kind::{Format, Kind};
+use rows::{Columns, MAX_ROWS, Shape};
 
 /// Weight rows that a kernel takes at a time.
 const GROUP: usize = 4;
 
-/// Weight bytes are prefetched at least this far ahead.
-const AHEAD: usize = 4096;
-
 /// The instructions that a kernel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
+    /// One value at a time: slow, the measure of the others. Only by name.
+    Scalar,
     /// 256-bit integers; AVX-VNNI is not used.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -45,7 +51,7 @@ enum Path {
 
 /// Four weight rows and where the bytes lie that come next.
 struct Group {
-    rows: [*const WeightBlock; GROUP],
+    rows: [*const u8; GROUP],
     ahead: *const u8,
 }
 
@@ -70,7 +76,11 @@ impl Path {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
-        [(Path::Avx512, has_avx512), (Path::Avx2, has_avx2)].into_iter().filter(|p| p.1).map(|p| p.0).collect()
+        [(Path::Avx512, has_avx512), (Path::Avx2, has_avx2), (Path::Scalar, true)]
+            .into_iter()
+            .filter(|p| p.1)
+            .map(|p| p.0)
+            .collect()
     }
 
     /// None: kernels for this architecture are not written yet.
@@ -86,24 +96,33 @@ impl Path {
             let available = Path::available();
             let wanted = std::env::var("NEXTN_KERNELS").unwrap_or_default();
             let named = |name: &str| available.iter().copied().find(|p| format!("{p:?}").eq_ignore_ascii_case(name));
-            let chosen = if wanted.is_empty() || wanted == "on" { available.first().copied() } else { named(&wanted) };
+            let best = available.first().copied().filter(|p| *p != Path::Scalar);
+            let chosen = if wanted.is_empty() || wanted == "on" { best } else { named(&wanted) };
             tracing::debug!(path = ?chosen, "kernels");
             chosen
         })
     }
 
-    /// Four weight rows times `y.n` rows.
+    /// True when the CPU has at least AVX2.
+    fn is_x86(self) -> bool {
+        self != Path::Scalar
+    }
+
+    /// Four weight rows of this kind times `y.n` rows.
     ///
     /// # Safety
-    /// The path is available; all rows of `group` and `y` have `y.n_blocks` blocks; `y.n` is 1 to [`MAX_ROWS`].
-    unsafe fn dots(self, group: &Group, y: &Columns) -> Dots {
+    /// The path is available; all rows of `group` and `y` have `y.n_blocks` blocks, those of `y` in the kind's format;
+    /// `y.n` is 1 to [`MAX_ROWS`].
+    unsafe fn dots(self, kind: Kind, group: &Group, y: &Columns) -> Dots {
         match self {
             // SAFETY: the caller's promise.
-            #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => unsafe { avx2::dots(group, y) },
+            Path::Scalar => unsafe { scalar::dots(kind, group, y) },
             // SAFETY: the caller's promise.
             #[cfg(target_arch = "x86_64")]
-            Path::Avx512 => unsafe { avx512::dots(group, y) },
+            Path::Avx2 => unsafe { avx2::dots(kind, group, y) },
+            // SAFETY: the caller's promise.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => unsafe { avx512::dots(kind, group, y) },
         }
     }
 }
@@ -112,28 +131,41 @@ impl<'g> Graph<'g> {
     /// `mul_mat(a, b)` by a kernel, if there is one for these operands; they fit each other (checked by the caller).
     pub(crate) fn kernel_product(&self, a: Tensor<'g>, b: Tensor<'g>) -> Option<Tensor<'g>> {
         let (na, nb) = (a.ne(), b.ne());
-        let k = usize::try_from(na[0]).ok()?;
-        let n = usize::try_from(nb[1]).ok()?;
-        let n_blocks = k / BLOCK;
-        let served = self.device_kind() == DeviceKind::Cpu
-            && a.dtype() == Dtype::Q8_0
-            && na[2] == 1
-            && na[3] == 1
-            && k.is_multiple_of(BLOCK)
-            && a.nb()[1] == n_blocks * size_of::<WeightBlock>()
-            && b.dtype() == Dtype::F32
-            && (1..=MAX_ROWS).contains(&n)
-            && nb[2] == 1
-            && nb[3] == 1
-            && b.nb()[0] == 4
-            && !a.is_repacked();
-        if !served || Path::chosen().is_none() {
-            return None;
-        }
-        let shape = Shape { n, n_blocks };
-        let quantised = self.once_for(b, || {
-            self.custom("mul_mat", Dtype::F32, [shape.n_bytes().div_ceil(4) as i64, 1, 1, 1], &[b], nodes::quantise)
-        });
+        let kind = self.kernel_for(a)?;
+        let one_matrix = na[2] == 1 && na[3] == 1 && nb[2] == 1 && nb[3] == 1 && nb[1] <= kind.max_rows();
+        let quantised = one_matrix.then(|| self.quantised(kind.format(), b))??;
         Some(self.custom("mul_mat", Dtype::F32, [na[1], nb[1], 1, 1], &[a, quantised, b], nodes::product))
     }
+
+    /// The kind of weight that `a` is, if kernels serve it.
+    fn kernel_for(&self, a: Tensor<'g>) -> Option<Kind> {
+        let kind = Kind::of(a.dtype().raw())?;
+        let k = usize::try_from(a.ne()[0]).ok()?;
+        let served = self.device_kind() == DeviceKind::Cpu
+            && k.is_multiple_of(kind.format().block())
+            && a.nb()[1] == kind.row_bytes(k)
+            && !a.is_repacked()
+            && Path::chosen().is_some();
+        served.then_some(kind)
+    }
+
+    /// The rows of `b` quantised, in a node that all products with them share; `None` for rows that kernels do not read.
+    fn quantised(&self, format: Format, b: Tensor<'g>) -> Option<Tensor<'g>> {
+        let (ne, nb) = (b.ne(), b.nb());
+        let n = usize::try_from(ne[1] * ne[2] * ne[3]).ok()?;
+        let even = (ne[2] == 1 || nb[2] == nb[1] * ne[1] as usize) && ne[3] == 1;
+        if b.dtype() != Dtype::F32 || nb[0] != 4 || !even {
+            return None;
+        }
+        let shape = Shape { n, k: usize::try_from(ne[0]).ok()?, format };
+        let words = shape.n_bytes().div_ceil(4) as i64;
+        let (purpose, fun): (_, Fun) = match format {
+            Format::Q8_0 => ("rows for Q8_0", nodes::quantise_32),
+            Format::Q8K => ("rows for K types", nodes::quantise_256),
+        };
+        Some(self.once_for(b, purpose, || self.custom("mul_mat", Dtype::F32, [words, 1, 1, 1], &[b], fun)))
+    }
 }
+
+/// What ggml's threads call.
+type Fun = unsafe extern "C" fn(*mut sys::ggml_tensor, std::ffi::c_int, std::ffi::c_int, *mut std::ffi::c_void);

@@ -1,49 +1,62 @@
 //! How quantised rows lie in the node between an input and its products. Owns the layout; computes nothing.
 //!
-//! Head, rows as ggml quantised them, then the same again in the order in which kernels read: for each block of 32, the
-//! quants of all rows, and apart from them the scales of all rows.
+//! A head, then row after row, each on a cache line of its own. A row for products with `Q8_0` is its quants (biased: VNNI
+//! multiplies unsigned with signed), then its scales as F32. A row for the K types is a sequence of records of 320 bytes:
+//! 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied with.
 
-/// Values that share a scale.
-pub(super) const BLOCK: usize = 32;
+use super::kind::Format;
 
-/// Rows of a product at most.
+/// Rows that a kernel takes at a time.
 pub(super) const MAX_ROWS: usize = 8;
 
-/// One block of a Q8_0 row: half-precision scale and quants. ggml's layout.
-#[repr(C)]
-pub(super) struct WeightBlock {
-    pub(super) scale: u16,
-    pub(super) quants: [i8; BLOCK],
-}
-
-/// Added to quants: VNNI multiplies unsigned with signed.
+/// Added to quants for `Q8_0`.
 pub(super) const BIAS: u8 = 0x80;
 
-/// How many rows there are, and their length in blocks.
+/// A record of a K row.
+pub(super) mod record {
+    /// Bytes of one.
+    pub(in super::super) const BYTES: usize = 320;
+    /// F32 scale.
+    pub(in super::super) const SCALE: usize = 256;
+    /// Eight i16: sums of 32 quants each.
+    pub(in super::super) const SUMS_32: usize = 272;
+    /// Sixteen i16: sums of 16 quants each.
+    pub(in super::super) const SUMS_16: usize = 288;
+}
+
+/// How many rows there are, their length in values, and what they are rounded to.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) n: usize,
-    pub(super) n_blocks: usize,
+    pub(super) k: usize,
+    pub(super) format: Format,
 }
 
 /// Threads at most; each has a byte of the head.
 const MAX_THREADS: usize = ggml_sys::GGML_MAX_N_THREADS as usize;
 
 /// A byte for each thread, then their number.
-const HEAD: usize = MAX_THREADS + 64;
+const HEAD: usize = MAX_THREADS + LINE;
+
+/// Bytes of a cache line; ggml aligns nodes to less.
+const LINE: usize = 64;
 
 impl Shape {
-    fn n_quants(self) -> usize {
-        self.n * self.n_blocks * BLOCK
+    /// Blocks of one row.
+    pub(super) fn n_blocks(self) -> usize {
+        self.k / self.format.block()
     }
 
-    fn as_blocks(self) -> usize {
-        (self.n * self.n_blocks * size_of::<WeightBlock>()).next_multiple_of(64)
+    fn row_bytes(self) -> usize {
+        match self.format {
+            Format::Q8_0 => (self.k + self.n_blocks() * size_of::<f32>()).next_multiple_of(LINE),
+            Format::Q8K => self.n_blocks() * record::BYTES,
+        }
     }
 
     /// Bytes of the whole node.
     pub(super) fn n_bytes(self) -> usize {
-        HEAD + self.as_blocks() + self.n_quants() + self.n * self.n_blocks * size_of::<f32>()
+        HEAD + LINE + self.n * self.row_bytes()
     }
 }
 
@@ -55,80 +68,99 @@ pub(super) struct Rows {
 
 impl Rows {
     /// # Safety
-    /// `base` has [`Shape::n_bytes`] bytes, aligned to 4 (ggml aligns to 32 or more). Threads write apart from each other.
+    /// `base` has [`Shape::n_bytes`] bytes. Threads write apart from each other.
     pub(super) unsafe fn new(shape: Shape, base: *mut u8) -> Self {
-        Self { shape, base }
+        Self { shape, base: base.wrapping_add(base.align_offset(LINE)) }
     }
 
-    /// Block `l` of row `j` as ggml quantised it. Rows lie one after the other. In bounds for `j < n`, `l < n_blocks`.
-    pub(super) fn block(&self, j: usize, l: usize) -> *mut WeightBlock {
-        self.base.wrapping_add(HEAD + (j * self.shape.n_blocks + l) * size_of::<WeightBlock>()).cast()
+    /// Where row `j < n` begins.
+    pub(super) fn row(&self, j: usize) -> *mut u8 {
+        self.base.wrapping_add(HEAD + j * self.shape.row_bytes())
     }
 
-    fn quants(&self) -> *mut u8 {
-        self.base.wrapping_add(HEAD + self.shape.as_blocks())
+    /// Quants and scale of block `l` of row `j`, biased (`Q8_0`).
+    pub(super) fn block(&self, j: usize, l: usize) -> (*mut u8, *mut f32) {
+        let row = self.row(j);
+        let scale = row.wrapping_add(self.shape.k + l * size_of::<f32>());
+        (row.wrapping_add(l * self.shape.format.block()), scale.cast())
     }
 
-    fn scales(&self) -> *mut f32 {
-        self.quants().wrapping_add(self.shape.n_quants()).cast()
+    /// Record `l` of row `j` (`Q8K`).
+    pub(super) fn record(&self, j: usize, l: usize) -> *mut u8 {
+        self.row(j).wrapping_add(l * record::BYTES)
     }
 
-    /// Writes block `l` of row `j` in the kernels' order; true if it has a quant of -128.
-    ///
-    /// # Safety
-    /// The block was quantised; `j < n`, `l < n_blocks`; no other thread writes it.
-    pub(super) unsafe fn spread(&self, j: usize, l: usize) -> bool {
-        let at = l * self.shape.n + j;
-        // SAFETY: in bounds (the caller's promise); a block has alignment 2, as HEAD and its size have.
-        let block = unsafe { &*self.block(j, l) };
-        let quants = self.quants().wrapping_add(at * BLOCK).cast::<[u8; BLOCK]>();
-        // SAFETY: in bounds; bytes need no alignment.
-        unsafe { *quants = block.quants.map(|q| q as u8 ^ BIAS) };
-        // SAFETY: no preconditions.
-        let scale = unsafe { ggml_sys::ggml_fp16_to_fp32(block.scale) };
-        // SAFETY: in bounds; all parts before the scales are multiples of 4 bytes.
-        unsafe { *self.scales().wrapping_add(at) = scale };
-        block.quants.contains(&i8::MIN)
-    }
-
-    /// Notes which rows (bits) thread `ith` of `nth` found with a quant of -128.
+    /// Notes whether thread `ith` of `nth` found a quant of -128.
     ///
     /// # Safety
     /// Each thread below `nth` calls this once.
-    pub(super) unsafe fn note_odd(&self, ith: usize, nth: usize, odd: u8) {
+    pub(super) unsafe fn note_odd(&self, ith: usize, nth: usize, odd: bool) {
         debug_assert!(ith < nth && nth <= MAX_THREADS);
         // SAFETY: the head has a byte for each thread.
-        unsafe { *self.base.wrapping_add(ith) = odd };
+        unsafe { *self.base.wrapping_add(ith) = u8::from(odd) };
         if ith == 0 {
-            // SAFETY: the head has room for the number behind the bytes, aligned to 4.
+            // SAFETY: the head has room for the number behind the bytes, aligned to a line.
             unsafe { *self.base.wrapping_add(MAX_THREADS).cast::<u32>() = nth as u32 };
         }
     }
 
-    /// The rows (bits) with a quant of -128. Only rows with a NaN or an infinity have it, and there ggml's sign trick
-    /// gives a product that kernels do not.
+    /// True when some row has a quant of -128. Only rows with a NaN, an infinity or nothing but the smallest numbers have
+    /// it, and there ggml's sign trick gives a `Q8_0` product that kernels do not.
     ///
     /// # Safety
     /// All threads have called [`Rows::note_odd`].
-    pub(super) unsafe fn odd(&self) -> u8 {
+    pub(super) unsafe fn odd(&self) -> bool {
         // SAFETY: written by `note_odd`.
         let nth = unsafe { *self.base.wrapping_add(MAX_THREADS).cast::<u32>() } as usize;
         // SAFETY: each thread wrote its byte.
-        (0..nth).fold(0, |odd, ith| odd | unsafe { *self.base.wrapping_add(ith) })
+        (0..nth).any(|ith| unsafe { *self.base.wrapping_add(ith) } != 0)
     }
 
-    /// What kernels read.
-    pub(super) fn columns(&self) -> Columns {
-        Columns { n: self.shape.n, n_blocks: self.shape.n_blocks, quants: self.quants(), scales: self.scales() }
+    /// True when this row has a quant of -128 (`Q8_0`).
+    ///
+    /// # Safety
+    /// The row was quantised; `j < n`.
+    pub(super) unsafe fn is_odd(&self, j: usize) -> bool {
+        // SAFETY: a row begins with its quants.
+        let quants = unsafe { std::slice::from_raw_parts(self.row(j), self.shape.k) };
+        quants.contains(&(i8::MIN as u8 ^ BIAS))
+    }
+
+    /// Row `j` as ggml has it (`Q8_0`), after what `into` held.
+    ///
+    /// # Safety
+    /// The row was quantised; `j < n`.
+    pub(super) unsafe fn as_ggml(&self, j: usize, into: &mut Vec<u8>) {
+        for l in 0..self.shape.n_blocks() {
+            let (quants, scale) = self.block(j, l);
+            // SAFETY: the block was quantised.
+            let scale = unsafe { *scale };
+            // SAFETY: no preconditions.
+            into.extend(unsafe { ggml_sys::ggml_fp32_to_fp16(scale) }.to_ne_bytes());
+            // SAFETY: the block has 32 quants.
+            into.extend(unsafe { *quants.cast::<[u8; 32]>() }.map(|q| q ^ BIAS));
+        }
+    }
+
+    /// Rows `first` to `first + n` as kernels read them.
+    pub(super) fn columns(&self, first: usize, n: usize) -> Columns {
+        debug_assert!((1..=MAX_ROWS).contains(&n));
+        self.gathered(n, |i| first + i)
+    }
+
+    /// `n` rows, number `i` of them being row `which(i)`.
+    pub(super) fn gathered(&self, n: usize, which: impl Fn(usize) -> usize) -> Columns {
+        let rows = std::array::from_fn(|i| self.row(which(i.min(n - 1))).cast_const());
+        Columns { n, n_blocks: self.shape.n_blocks(), scales: self.shape.k, rows }
     }
 }
 
-/// Rows in the kernels' order.
+/// Up to eight rows.
 pub(super) struct Columns {
     pub(super) n: usize,
     pub(super) n_blocks: usize,
-    /// `[32, n, n_blocks]`, biased.
-    pub(super) quants: *const u8,
-    /// `[n, n_blocks]`.
-    pub(super) scales: *const f32,
+    /// Where scales begin in a row (`Q8_0`).
+    pub(super) scales: usize,
+    /// Where each begins; past `n` the last one again.
+    pub(super) rows: [*const u8; MAX_ROWS],
 }

@@ -2,9 +2,13 @@
 
 use ggml_sys as sys;
 
-use super::nodes::{Input, Matrix, Output, product_share, quantise_share};
-use super::rows::{BLOCK, Rows, Shape};
-use super::{Path, WeightBlock};
+use super::Path;
+use super::kind::Kind;
+use super::quantise::{self, Input};
+use super::rows::{Rows, Shape};
+use super::share::{self, Matrix, Output};
+
+const KINDS: [Kind; 4] = [Kind::Q8_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
 
 /// Numbers in [-1, 1), the same every time.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -16,42 +20,50 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
     (0..n).map(next).collect()
 }
 
-fn quantised(x: &[f32]) -> Vec<u16> {
-    let mut blocks = vec![0u16; x.len() / BLOCK * 17];
+/// Weight rows of this kind, by ggml's own function.
+fn weights(kind: Kind, x: &[f32], k: usize) -> Vec<u8> {
+    let m = x.len() / k;
+    let mut w = vec![0u8; m * kind.row_bytes(k)];
+    // SAFETY: room for `m` rows of `k` values.
+    unsafe {
+        sys::ggml_quantize_chunk(kind.raw(), x.as_ptr(), w.as_mut_ptr().cast(), 0, m as i64, k as i64, std::ptr::null())
+    };
+    w
+}
+
+/// One row of activations as ggml quantises it. Sums of a block of zeros are left as they are: zero.
+fn quantised(kind: Kind, x: &[f32]) -> Vec<u32> {
+    let mut blocks = vec![0u32; x.len() / 32 * 10 + 8];
     // SAFETY: the table is static and has every type.
-    let traits = unsafe { sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0) };
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(kind.format().raw()) };
     // SAFETY: an entry of ggml's static table.
     let from_float = unsafe { (*traits).from_float }.unwrap();
-    // SAFETY: 34 bytes for each block.
+    // SAFETY: less than 40 bytes for each 32 values.
     unsafe { from_float(x.as_ptr(), blocks.as_mut_ptr().cast(), x.len() as i64) };
     blocks
 }
 
-fn vec_dot(k: usize, w: &[u16], y: &[u16]) -> f32 {
+fn vec_dot(kind: Kind, k: usize, w: &[u8], y: &[u32]) -> f32 {
     let mut dot = 0.0;
-    // SAFETY: the table is static and has every type.
-    let traits = unsafe { sys::ggml_get_type_traits_cpu(sys::GGML_TYPE_Q8_0) };
-    // SAFETY: an entry of ggml's static table.
-    let vec_dot = unsafe { (*traits).vec_dot }.unwrap();
     // SAFETY: both rows have `k` values.
-    unsafe { vec_dot(k as i32, &mut dot, 0, w.as_ptr().cast(), 0, y.as_ptr().cast(), 0, 1) };
+    unsafe { share::vec_dot(kind)(k as i32, &mut dot, 0, w.as_ptr().cast(), 0, y.as_ptr().cast(), 0, 1) };
     dot
 }
 
-fn product(path: Path, w: &[u16], x: &[f32], k: usize, nth: usize) -> Vec<f32> {
-    let shape = Shape { n: x.len() / k, n_blocks: k / BLOCK };
-    let m = w.len() / (shape.n_blocks * 17);
+fn product(path: Path, kind: Kind, w: &[u8], x: &[f32], k: usize, nth: usize) -> Vec<f32> {
+    let shape = Shape { n: x.len() / k, k, format: kind.format() };
+    let m = w.len() / kind.row_bytes(k);
     let mut memory = vec![0u64; shape.n_bytes().div_ceil(8)];
     // SAFETY: enough bytes.
     let rows = unsafe { Rows::new(shape, memory.as_mut_ptr().cast()) };
     let input = Input { data: x.as_ptr().cast(), row_bytes: k * 4 };
     // SAFETY: the input has this shape.
-    (0..nth).for_each(|ith| unsafe { quantise_share(&rows, &input, ith, nth) });
+    (0..nth).for_each(|ith| unsafe { quantise::share(&rows, &input, path.is_x86(), ith, nth) });
     let mut out = vec![f32::NAN; m * shape.n];
-    let matrix = Matrix { data: w.as_ptr().cast::<WeightBlock>(), m };
+    let matrix = Matrix { kind, data: w.as_ptr(), m };
     let to = Output { data: out.as_mut_ptr(), row_floats: m };
     // SAFETY: the path is available, shapes fit.
-    (0..nth).for_each(|ith| unsafe { product_share(path, &matrix, &rows, &to, ith, nth) });
+    (0..nth).for_each(|ith| unsafe { share::product(path, &matrix, &rows, &to, ith, nth) });
     out
 }
 
@@ -60,22 +72,22 @@ fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
 }
 
-fn check(w: &[u16], x: &[f32], k: usize) {
+fn check(kind: Kind, w: &[u8], x: &[f32], k: usize) {
     // SAFETY: no preconditions; `vec_dot` reads a table that it fills.
     unsafe { sys::ggml_cpu_init() };
-    let n_words = k / BLOCK * 17;
     let expected: Vec<f32> = x
         .chunks(k)
         .flat_map(|x| {
-            let y = quantised(x);
-            w.chunks(n_words).map(move |w| vec_dot(k, w, &y)).collect::<Vec<_>>()
+            let y = quantised(kind, x);
+            w.chunks(kind.row_bytes(k)).map(move |w| vec_dot(kind, k, w, &y)).collect::<Vec<_>>()
         })
         .collect();
     for path in Path::available() {
         for nth in [1, 2, 3] {
-            let out = product(path, w, x, k, nth);
+            let out = product(path, kind, w, x, k, nth);
             for (i, (&is, &wants)) in out.iter().zip(&expected).enumerate() {
-                assert!(same(is, wants), "{path:?} k {k} n {} nth {nth}: {i} is {is:e}, not {wants:e}", x.len() / k);
+                let n = x.len() / k;
+                assert!(same(is, wants), "{path:?} {kind:?} k {k} n {n} nth {nth}: {i} is {is:e}, not {wants:e}");
             }
         }
     }
@@ -83,25 +95,52 @@ fn check(w: &[u16], x: &[f32], k: usize) {
 
 #[test]
 fn every_path_has_the_bits_of_vec_dot() {
-    for (k, m) in [(32, 1), (32, 7), (1024, 33), (3584, 10)] {
-        let w = quantised(&noise(k * m, 1));
-        for n in 1..=8 {
-            check(&w, &noise(k * n, 2 + n as u32), k);
+    for kind in KINDS {
+        let block = kind.format().block();
+        for (k, m) in [(block, 1), (block, 7), (1024, 33), (3584, 10)] {
+            let w = weights(kind, &noise(k * m, 1), k);
+            for n in 1..=8 {
+                check(kind, &w, &noise(k * n, 2 + n as u32), k);
+            }
         }
     }
 }
 
 #[test]
-fn weights_of_minus_128_and_rows_of_zero_nan_and_infinity_too() {
-    let (k, m) = (64, 5);
-    let mut w = quantised(&noise(k * m, 9));
-    w[1..17].fill(0x8080);
-    let mut x = noise(k * 8, 10);
-    x[..k].fill(0.0);
-    x[k + 3] = f32::NAN;
-    x[2 * k + 40] = f32::INFINITY;
-    x[3 * k + 1] = f32::NEG_INFINITY;
-    x[4 * k + 5] = f32::MAX;
-    x[5 * k + 6] = f32::MIN_POSITIVE;
-    check(&w, &x, k);
+fn many_rows_in_panels_too() {
+    for kind in KINDS {
+        let (k, m) = (3584, 45);
+        check(kind, &weights(kind, &noise(k * m, 3), k), &noise(k * 19, 4), k);
+    }
+}
+
+#[test]
+fn any_bytes_are_a_weight() {
+    for kind in KINDS {
+        let (k, m) = (512, 9);
+        // Scales of any bits, infinities and NaN among them.
+        let w: Vec<u8> = noise(m * kind.row_bytes(k), 5).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+        check(kind, &w, &noise(k * 3, 6), k);
+    }
+}
+
+#[test]
+fn weights_of_minus_128_and_rows_of_zero_nan_infinity_and_next_to_nothing_too() {
+    for kind in KINDS {
+        let (k, m) = (512, 5);
+        let mut w = weights(kind, &noise(k * m, 9), k);
+        if kind == Kind::Q8_0 {
+            w[2..34].fill(0x80);
+        }
+        let mut x = noise(k * 8, 10);
+        x[..k].fill(0.0);
+        x[k + 3] = f32::NAN;
+        x[2 * k + 40] = f32::INFINITY;
+        x[3 * k + 1] = f32::NEG_INFINITY;
+        x[4 * k + 5] = f32::MAX;
+        x[5 * k + 6] = f32::MIN_POSITIVE;
+        x[6 * k..7 * k].iter_mut().for_each(|x| *x *= 1e-40);
+        x[7 * k + 30..7 * k + 300].fill(-0.5);
+        check(kind, &w, &x, k);
+    }
 }

@@ -1,15 +1,15 @@
-//! Q8_0 with AVX2: two weight rows times up to four rows at a time; further rows find the weights in the cache.
+//! Q8_0: two weight rows times up to four rows at a time; further rows find the weights in the cache.
 //!
 //! The same operations as ggml's `vec_dot`: |x| times y with the sign of x, as the instruction wants one side unsigned.
 
-// Loads and the pointers into them belong together.
-#![allow(clippy::multiple_unsafe_ops_per_block)]
-
 use std::arch::x86_64::*;
 
-use super::avx512::tree;
-use super::rows::{BIAS, BLOCK, Columns, WeightBlock};
-use super::{Dots, GROUP, Group};
+use super::super::rows::{BIAS, Columns};
+use super::super::x86::{prefetch, tree};
+use super::super::{Dots, GROUP, Group};
+use super::{float, half, load};
+
+const BYTES: usize = 34;
 
 /// # Safety
 /// As `Path::dots`; the CPU has the features below.
@@ -37,24 +37,22 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns, r: usize, j: usize, d
     let ones = _mm256_set1_epi16(1);
     let bias = _mm256_set1_epi8(BIAS as i8);
     let mut sums = [[_mm256_setzero_ps(); 2]; N];
-    let [a, b] = [group.rows[r], group.rows[r + 1]];
-    let mut ahead = group.ahead.wrapping_add(r * y.n_blocks * size_of::<WeightBlock>());
+    let weights = [group.rows[r], group.rows[r + 1]];
+    let columns: [*const u8; N] = std::array::from_fn(|i| y.rows[j + i]);
+    let ahead = group.ahead.wrapping_add(r * y.n_blocks * BYTES);
     for l in 0..y.n_blocks {
         if j == 0 {
-            // Addresses past the weight are harmless: a prefetch never faults.
-            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-            ahead = ahead.wrapping_add(2 * size_of::<WeightBlock>());
+            prefetch(ahead.wrapping_add(l * 2 * BYTES), 64);
         }
-        // SAFETY: `l` is below the number of blocks of both rows.
-        let blocks = unsafe { [&*a.add(l), &*b.add(l)] };
-        // SAFETY: 32 quants each.
-        let w = blocks.map(|block| unsafe { _mm256_loadu_si256(block.quants.as_ptr().cast()) });
+        // SAFETY: `l` is below the number of blocks of both rows; 32 quants each.
+        let (dx, w) = unsafe {
+            let blocks = weights.map(|row| row.add(l * BYTES));
+            (blocks.map(|block| half(block)), blocks.map(|block| load(block.add(2))))
+        };
         let size = w.map(|w| _mm256_sign_epi8(w, w));
-        let dx = blocks.map(|block| _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(block.scale)))));
-        for (i, sum) in sums.iter_mut().enumerate() {
-            let at = l * y.n + j + i;
-            // SAFETY: block `l` has 32 quants and a scale for each of `y.n` rows.
-            let (q, dy) = unsafe { (_mm256_loadu_si256(y.quants.add(at * BLOCK).cast()), *y.scales.add(at)) };
+        for (sum, &column) in sums.iter_mut().zip(&columns) {
+            // SAFETY: block `l` has 32 quants and a scale.
+            let (q, dy) = unsafe { (load(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
             let q = _mm256_xor_si256(q, bias);
             for h in 0..2 {
                 let pairs = _mm256_maddubs_epi16(size[h], _mm256_sign_epi8(q, w[h]));

@@ -1,0 +1,118 @@
+//! Types of weights that kernels serve, how their blocks lie, and what their products make of activations.
+//! Layouts are those of ggml's files; all sizes in bytes. Computes nothing.
+
+use ggml_sys as sys;
+
+/// A type of weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// 32 values: F16 scale, 32 signed bytes.
+    Q8_0,
+    /// 256 values: F16 scale, F16 scale of minima, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles.
+    Q4K,
+    /// As `Q4K`, with a fifth bit for each value in 32 bytes before the nibbles.
+    Q5K,
+    /// 256 values: 128 bytes of low nibbles, 64 bytes of upper pairs of bits, 16 signed scales, F16 scale.
+    Q6K,
+}
+
+/// What activations are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Format {
+    /// Blocks of 32.
+    Q8_0,
+    /// Blocks of 256.
+    Q8K,
+}
+
+impl Kind {
+    /// The kind of a tensor's type.
+    pub(super) fn of(raw: sys::ggml_type) -> Option<Self> {
+        Some(match raw {
+            sys::GGML_TYPE_Q8_0 => Self::Q8_0,
+            sys::GGML_TYPE_Q4_K => Self::Q4K,
+            sys::GGML_TYPE_Q5_K => Self::Q5K,
+            sys::GGML_TYPE_Q6_K => Self::Q6K,
+            _ => return None,
+        })
+    }
+
+    /// ggml's number of the type.
+    pub(super) fn raw(self) -> sys::ggml_type {
+        match self {
+            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Self::Q4K => sys::GGML_TYPE_Q4_K,
+            Self::Q5K => sys::GGML_TYPE_Q5_K,
+            Self::Q6K => sys::GGML_TYPE_Q6_K,
+        }
+    }
+
+    /// What its products make of activations.
+    pub(super) fn format(self) -> Format {
+        match self {
+            Self::Q8_0 => Format::Q8_0,
+            Self::Q4K | Self::Q5K | Self::Q6K => Format::Q8K,
+        }
+    }
+
+    /// Rows of a product at most; for more, ggml is faster, with other bits for the K types.
+    pub(super) fn max_rows(self) -> i64 {
+        match self {
+            Self::Q8_0 => i64::MAX,
+            Self::Q4K | Self::Q5K | Self::Q6K => 8,
+        }
+    }
+
+    /// Bytes of one block.
+    pub(super) const fn block_bytes(self) -> usize {
+        match self {
+            Self::Q8_0 => 34,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+        }
+    }
+
+    /// Bytes of a row of `k` values.
+    pub(super) fn row_bytes(self, k: usize) -> usize {
+        k / self.format().block() * self.block_bytes()
+    }
+}
+
+impl Format {
+    /// Values that share a scale; those of a block of weights, too.
+    pub(super) const fn block(self) -> usize {
+        match self {
+            Self::Q8_0 => 32,
+            Self::Q8K => 256,
+        }
+    }
+
+    /// ggml's number of the type.
+    pub(super) fn raw(self) -> sys::ggml_type {
+        match self {
+            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Self::Q8K => sys::GGML_TYPE_Q8_K,
+        }
+    }
+}
+
+/// Where the parts of a `Q4K` or `Q5K` block begin.
+pub(super) mod q45 {
+    /// Two halves: the scale, and the scale of the minima.
+    pub(in super::super) const SCALE: usize = 0;
+    /// Twelve bytes.
+    pub(in super::super) const SCALES: usize = 4;
+    /// Fifth bits (`Q5K`): bit `s` of byte `i` belongs to value `i` of the 32 values number `s`.
+    pub(in super::super) const HIGH: usize = 16;
+}
+
+/// Where the parts of a `Q6K` block begin.
+pub(super) mod q6 {
+    /// Upper pairs of bits.
+    pub(in super::super) const HIGH: usize = 128;
+    /// Sixteen bytes.
+    pub(in super::super) const SCALES: usize = 192;
+    /// A half.
+    pub(in super::super) const SCALE: usize = 208;
+}

@@ -1,0 +1,139 @@
+//! The work of one thread: its weight rows, in groups, times all rows, eight at a time.
+
+use ggml_sys as sys;
+use std::ffi::{c_int, c_void};
+
+use super::kind::{Format, Kind};
+use super::rows::{Columns, MAX_ROWS, Rows};
+use super::{Dots, GROUP, Group, Path};
+
+/// Weight bytes are prefetched at least this far ahead.
+const AHEAD: usize = 4096;
+
+/// Weight bytes that stay in a core's cache while more than eight rows are multiplied with them.
+const PANEL: usize = 128 << 10;
+
+/// A weight whose rows lie one after the other.
+pub(super) struct Matrix {
+    pub(super) kind: Kind,
+    pub(super) data: *const u8,
+    /// Rows.
+    pub(super) m: usize,
+}
+
+/// Where results go: row `j` of `m` values starts at `j * row_floats`.
+pub(super) struct Output {
+    pub(super) data: *mut f32,
+    pub(super) row_floats: usize,
+}
+
+/// The rows `first..last` of `m` that are thread `ith`'s, whole groups.
+pub(super) fn part(m: usize, ith: usize, nth: usize) -> std::ops::Range<usize> {
+    let n_groups = m.div_ceil(GROUP);
+    GROUP * (n_groups * ith / nth)..(GROUP * (n_groups * (ith + 1) / nth)).min(m)
+}
+
+/// The share of thread `ith` of `nth`.
+///
+/// # Safety
+/// `path` is available; `rows` are quantised for the weight's kind and as long as its rows; `out` has room; threads come
+/// with different `ith`.
+pub(super) unsafe fn product(path: Path, w: &Matrix, rows: &Rows, out: &Output, ith: usize, nth: usize) {
+    let n = rows.shape.n;
+    let row_bytes = w.kind.row_bytes(rows.shape.k);
+    let part = part(w.m, ith, nth);
+    let panel = if n <= MAX_ROWS { w.m.max(1) } else { (PANEL / row_bytes).max(GROUP) / GROUP * GROUP };
+    for first in part.clone().step_by(panel.next_multiple_of(GROUP)) {
+        let last = (first + panel).min(part.end);
+        for j in (0..n).step_by(MAX_ROWS) {
+            let columns = rows.columns(j, MAX_ROWS.min(n - j));
+            let here = Output { data: out.data.wrapping_add(j * out.row_floats), row_floats: out.row_floats };
+            let ahead = if j == 0 { Ahead::Same } else { Ahead::Nothing };
+            // SAFETY: the rows lie in the weight and are as long as the columns.
+            unsafe { groups(path, w, first..last, row_bytes, &columns, &here, ahead) };
+        }
+    }
+    // SAFETY: all rows were quantised.
+    if w.kind.format() == Format::Q8_0 && unsafe { rows.odd() } {
+        // SAFETY: the caller's promise.
+        unsafe { odd_rows(w, rows, out, part) };
+    }
+}
+
+/// What to prefetch.
+#[derive(Clone, Copy)]
+pub(super) enum Ahead {
+    /// The bytes that come next.
+    Same,
+    /// Nothing: the weights are in the cache.
+    Nothing,
+}
+
+/// The weight rows `range` times `columns`.
+///
+/// # Safety
+/// `path` is available; the rows lie in the weight; `out` has room.
+pub(super) unsafe fn groups(
+    path: Path,
+    w: &Matrix,
+    range: std::ops::Range<usize>,
+    row_bytes: usize,
+    columns: &Columns,
+    out: &Output,
+    ahead: Ahead,
+) {
+    // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
+    let distance = GROUP * AHEAD.div_ceil(GROUP * row_bytes);
+    let at = |r: usize| w.data.wrapping_add(r * row_bytes);
+    for r in range.clone().step_by(GROUP) {
+        // Past the last row it is taken again, and its results are dropped.
+        let rows = std::array::from_fn(|i| at((r + i).min(range.end - 1)));
+        let next = r + distance;
+        let ahead = match ahead {
+            Ahead::Same => at(next),
+            Ahead::Nothing => rows[0],
+        };
+        // SAFETY: the rows lie in the weight and have as many blocks as the columns.
+        let dots: Dots = unsafe { path.dots(w.kind, &Group { rows, ahead }, columns) };
+        for (i, dots) in dots.iter().take(range.end - r).enumerate() {
+            for (j, &dot) in dots[..columns.n].iter().enumerate() {
+                // SAFETY: `r + i < m`, `j < n`; this thread alone has these rows.
+                unsafe { *out.data.wrapping_add(j * out.row_floats + r + i) = dot };
+            }
+        }
+    }
+}
+
+type VecDot = unsafe extern "C" fn(c_int, *mut f32, usize, *const c_void, usize, *const c_void, usize, c_int);
+
+/// ggml's product of one row with one row.
+pub(super) fn vec_dot(kind: Kind) -> VecDot {
+    // SAFETY: the table is static and has every type.
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(kind.raw()) };
+    // SAFETY: an entry of ggml's static table.
+    unsafe { &*traits }.vec_dot.expect("types of weights have a dot product")
+}
+
+/// Rows with a quant of -128, by ggml. Allocates: such rows hold NaN, infinities or next to nothing.
+///
+/// # Safety
+/// As [`product`].
+unsafe fn odd_rows(w: &Matrix, rows: &Rows, out: &Output, part: std::ops::Range<usize>) {
+    let (vec_dot, k) = (vec_dot(w.kind), rows.shape.k);
+    let mut row = Vec::new();
+    for j in 0..rows.shape.n {
+        // SAFETY: all rows were quantised.
+        if !unsafe { rows.is_odd(j) } {
+            continue;
+        }
+        row.clear();
+        // SAFETY: as above.
+        unsafe { rows.as_ggml(j, &mut row) };
+        for r in part.clone() {
+            let to = out.data.wrapping_add(j * out.row_floats + r);
+            let x = w.data.wrapping_add(r * w.kind.row_bytes(k));
+            // SAFETY: both rows have `k` values; `to` is this thread's.
+            unsafe { vec_dot(k as c_int, to, 0, x.cast(), 0, row.as_ptr().cast(), 0, 1) };
+        }
+    }
+}

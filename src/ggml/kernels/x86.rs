@@ -1,0 +1,36 @@
+//! What both x86-64 paths need.
+
+use std::arch::x86_64::*;
+
+/// `rows::<N, ..>(group, y)` for `N = y.n`.
+macro_rules! by_rows {
+    ($rows:ident, $group:expr, $y:expr $(, $more:expr)*) => {
+        match $y.n {
+            1 => $rows::<1 $(, $more)*>($group, $y),
+            2 => $rows::<2 $(, $more)*>($group, $y),
+            3 => $rows::<3 $(, $more)*>($group, $y),
+            4 => $rows::<4 $(, $more)*>($group, $y),
+            5 => $rows::<5 $(, $more)*>($group, $y),
+            6 => $rows::<6 $(, $more)*>($group, $y),
+            7 => $rows::<7 $(, $more)*>($group, $y),
+            _ => $rows::<8 $(, $more)*>($group, $y),
+        }
+    };
+}
+pub(super) use by_rows;
+
+/// Asks for the `n` bytes from `p` on. Addresses past the weight are harmless: a prefetch never faults.
+pub(super) fn prefetch(p: *const u8, n: usize) {
+    for line in (0..n).step_by(64) {
+        // SAFETY: every x86-64 CPU has the instruction; it never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(line).cast()) };
+    }
+}
+
+/// Sums eight lanes in ggml's order.
+#[target_feature(enable = "avx2")]
+pub(super) fn tree(x: __m256) -> f32 {
+    let sum = _mm_add_ps(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x));
+    let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
+}
