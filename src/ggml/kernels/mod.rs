@@ -12,6 +12,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod experts;
 mod kind;
 mod nodes;
 mod quantise;
@@ -135,6 +136,16 @@ impl<'g> Graph<'g> {
         let one_matrix = na[2] == 1 && na[3] == 1 && nb[2] == 1 && nb[3] == 1 && nb[1] <= kind.max_rows();
         let quantised = one_matrix.then(|| self.quantised(kind.format(), b))??;
         Some(self.custom("mul_mat", Dtype::F32, [na[1], nb[1], 1, 1], &[a, quantised, b], nodes::product))
+    }
+
+    /// `mul_mat_id(experts, b, ids)` by a kernel, likewise.
+    pub(crate) fn kernel_experts(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Option<Tensor<'g>> {
+        let (ne, ni) = (experts.ne(), ids.ne());
+        let kind = self.kernel_for(experts)?;
+        let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize && ni[1] <= kind.max_rows();
+        let quantised = even.then(|| self.quantised(kind.format(), b))??;
+        let args = [experts, quantised, ids, b];
+        Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, experts::products))
     }
 
     /// The kind of weight that `a` is, if kernels serve it.

@@ -126,20 +126,22 @@ impl Rows {
         quants.contains(&(i8::MIN as u8 ^ BIAS))
     }
 
-    /// Row `j` as ggml has it (`Q8_0`), after what `into` held.
+    /// Row `j` as ggml has it (`Q8_0`).
     ///
     /// # Safety
     /// The row was quantised; `j < n`.
-    pub(super) unsafe fn as_ggml(&self, j: usize, into: &mut Vec<u8>) {
+    pub(super) unsafe fn as_ggml(&self, j: usize) -> Vec<u8> {
+        let mut row = Vec::with_capacity(self.shape.n_blocks() * 34);
         for l in 0..self.shape.n_blocks() {
             let (quants, scale) = self.block(j, l);
             // SAFETY: the block was quantised.
             let scale = unsafe { *scale };
             // SAFETY: no preconditions.
-            into.extend(unsafe { ggml_sys::ggml_fp32_to_fp16(scale) }.to_ne_bytes());
+            row.extend(unsafe { ggml_sys::ggml_fp32_to_fp16(scale) }.to_ne_bytes());
             // SAFETY: the block has 32 quants.
-            into.extend(unsafe { *quants.cast::<[u8; 32]>() }.map(|q| q ^ BIAS));
+            row.extend(unsafe { *quants.cast::<[u8; 32]>() }.map(|q| q ^ BIAS));
         }
+        row
     }
 
     /// Rows `first` to `first + n` as kernels read them.

@@ -47,16 +47,18 @@ pub(super) unsafe fn product(path: Path, w: &Matrix, rows: &Rows, out: &Output, 
         let last = (first + panel).min(part.end);
         for j in (0..n).step_by(MAX_ROWS) {
             let columns = rows.columns(j, MAX_ROWS.min(n - j));
-            let here = Output { data: out.data.wrapping_add(j * out.row_floats), row_floats: out.row_floats };
+            let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.row_floats));
             let ahead = if j == 0 { Ahead::Same } else { Ahead::Nothing };
             // SAFETY: the rows lie in the weight and are as long as the columns.
-            unsafe { groups(path, w, first..last, row_bytes, &columns, &here, ahead) };
+            unsafe { groups(path, w, first..last, row_bytes, &columns, &to, ahead) };
         }
     }
     // SAFETY: all rows were quantised.
     if w.kind.format() == Format::Q8_0 && unsafe { rows.odd() } {
-        // SAFETY: the caller's promise.
-        unsafe { odd_rows(w, rows, out, part) };
+        for j in 0..n {
+            // SAFETY: the caller's promise.
+            unsafe { odd_row(w, rows, j, out.data.wrapping_add(j * out.row_floats), part.clone()) };
+        }
     }
 }
 
@@ -65,21 +67,23 @@ pub(super) unsafe fn product(path: Path, w: &Matrix, rows: &Rows, out: &Output, 
 pub(super) enum Ahead {
     /// The bytes that come next.
     Same,
+    /// After the last of this range, these.
+    Then(*const u8),
     /// Nothing: the weights are in the cache.
     Nothing,
 }
 
-/// The weight rows `range` times `columns`.
+/// The weight rows `range` times `columns`; results of column `j` go to `out[j]`, each to the place of its weight row.
 ///
 /// # Safety
-/// `path` is available; the rows lie in the weight; `out` has room.
+/// `path` is available; the rows lie in the weight; there is room for the results.
 pub(super) unsafe fn groups(
     path: Path,
     w: &Matrix,
     range: std::ops::Range<usize>,
     row_bytes: usize,
     columns: &Columns,
-    out: &Output,
+    out: &[*mut f32; MAX_ROWS],
     ahead: Ahead,
 ) {
     // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
@@ -91,14 +95,16 @@ pub(super) unsafe fn groups(
         let next = r + distance;
         let ahead = match ahead {
             Ahead::Same => at(next),
+            Ahead::Then(_) if next < range.end => at(next),
+            Ahead::Then(other) => other.wrapping_add((next - range.end) * row_bytes),
             Ahead::Nothing => rows[0],
         };
         // SAFETY: the rows lie in the weight and have as many blocks as the columns.
         let dots: Dots = unsafe { path.dots(w.kind, &Group { rows, ahead }, columns) };
         for (i, dots) in dots.iter().take(range.end - r).enumerate() {
-            for (j, &dot) in dots[..columns.n].iter().enumerate() {
-                // SAFETY: `r + i < m`, `j < n`; this thread alone has these rows.
-                unsafe { *out.data.wrapping_add(j * out.row_floats + r + i) = dot };
+            for (&dot, out) in dots[..columns.n].iter().zip(out) {
+                // SAFETY: `r + i < m`; this thread alone has these rows.
+                unsafe { *out.wrapping_add(r + i) = dot };
             }
         }
     }
@@ -114,26 +120,21 @@ pub(super) fn vec_dot(kind: Kind) -> VecDot {
     unsafe { &*traits }.vec_dot.expect("types of weights have a dot product")
 }
 
-/// Rows with a quant of -128, by ggml. Allocates: such rows hold NaN, infinities or next to nothing.
+/// Row `j`, if it has a quant of -128, by ggml. Allocates: such rows hold NaN, infinities or next to nothing.
 ///
 /// # Safety
-/// As [`product`].
-unsafe fn odd_rows(w: &Matrix, rows: &Rows, out: &Output, part: std::ops::Range<usize>) {
+/// As [`groups`]; the row was quantised for `Q8_0`.
+pub(super) unsafe fn odd_row(w: &Matrix, rows: &Rows, j: usize, out: *mut f32, part: std::ops::Range<usize>) {
+    // SAFETY: the caller's promise.
+    if !unsafe { rows.is_odd(j) } {
+        return;
+    }
     let (vec_dot, k) = (vec_dot(w.kind), rows.shape.k);
-    let mut row = Vec::new();
-    for j in 0..rows.shape.n {
-        // SAFETY: all rows were quantised.
-        if !unsafe { rows.is_odd(j) } {
-            continue;
-        }
-        row.clear();
-        // SAFETY: as above.
-        unsafe { rows.as_ggml(j, &mut row) };
-        for r in part.clone() {
-            let to = out.data.wrapping_add(j * out.row_floats + r);
-            let x = w.data.wrapping_add(r * w.kind.row_bytes(k));
-            // SAFETY: both rows have `k` values; `to` is this thread's.
-            unsafe { vec_dot(k as c_int, to, 0, x.cast(), 0, row.as_ptr().cast(), 0, 1) };
-        }
+    // SAFETY: the caller's promise.
+    let row = unsafe { rows.as_ggml(j) };
+    for r in part {
+        let x = w.data.wrapping_add(r * w.kind.row_bytes(k));
+        // SAFETY: both rows have `k` values; the place is this thread's.
+        unsafe { vec_dot(k as c_int, out.wrapping_add(r), 0, x.cast(), 0, row.as_ptr().cast(), 0, 1) };
     }
 }

@@ -3,6 +3,7 @@
 use ggml_sys as sys;
 
 use super::Path;
+use super::experts::{self, Experts, Pick};
 use super::kind::Kind;
 use super::quantise::{self, Input};
 use super::rows::{Rows, Shape};
@@ -142,5 +143,50 @@ fn weights_of_minus_128_and_rows_of_zero_nan_infinity_and_next_to_nothing_too() 
         x[6 * k..7 * k].iter_mut().for_each(|x| *x *= 1e-40);
         x[7 * k + 30..7 * k + 300].fill(-0.5);
         check(kind, &w, &x, k);
+    }
+}
+
+#[test]
+fn experts_of_gathered_rows_have_the_bits_of_vec_dot() {
+    // SAFETY: no preconditions; `vec_dot` reads a table that it fills.
+    unsafe { sys::ggml_cpu_init() };
+    for kind in KINDS {
+        let (k, m, n_expert, n) = (512, 10, 5, 19);
+        let w = weights(kind, &noise(k * m * n_expert, 11), k);
+        let mut x = noise(k * n, 12);
+        x[3 * k + 7] = f32::NAN;
+        // Expert 2 gets more rows than a kernel takes at a time, expert 3 none.
+        let expert = |i: usize| [2, 0, 2, 4, 2, 1, 2][i % 7];
+        let mut order: Vec<Pick> =
+            (0..2 * n).map(|to| Pick { expert: expert(to), row: (to / 2) as u32, to: to as u32 }).collect();
+        order.sort_unstable();
+        let shape = Shape { n, k, format: kind.format() };
+        let mut memory = vec![0u64; shape.n_bytes().div_ceil(8)];
+        // SAFETY: enough bytes.
+        let rows = unsafe { Rows::new(shape, memory.as_mut_ptr().cast()) };
+        let input = Input { data: x.as_ptr().cast(), row_bytes: k * 4 };
+        let bytes = m * kind.row_bytes(k);
+        let all = Experts { kind, data: w.as_ptr(), m, bytes };
+        for path in Path::available() {
+            for nth in [1, 2, 3] {
+                let mut out = vec![0.0f32; 2 * n * m];
+                for ith in 0..nth {
+                    // SAFETY: the input has this shape.
+                    unsafe { quantise::share(&rows, &input, path.is_x86(), ith, nth) };
+                }
+                for ith in 0..nth {
+                    // SAFETY: the path is available, shapes fit.
+                    unsafe { experts::share(path, &all, &rows, &order, out.as_mut_ptr(), ith, nth) };
+                }
+                for pick in &order {
+                    let y = quantised(kind, &x[pick.row as usize * k..][..k]);
+                    let w = &w[pick.expert as usize * bytes..][..bytes];
+                    for (i, w) in w.chunks(kind.row_bytes(k)).enumerate() {
+                        let (is, wants) = (out[pick.to as usize * m + i], vec_dot(kind, k, w, &y));
+                        assert!(same(is, wants), "{path:?} {kind:?} nth {nth}: {is:e}, not {wants:e}");
+                    }
+                }
+            }
+        }
     }
 }

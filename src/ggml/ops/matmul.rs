@@ -43,7 +43,8 @@ impl<'g> Graph<'g> {
             return b;
         }
         self.bound_ids("mul_mat_id", ids, ne[2]);
-        op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw())
+        let by_kernel = self.kernel_experts(experts, b, ids);
+        by_kernel.unwrap_or_else(|| op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw()))
     }
 
     fn is_matrix(&self, op: &'static str, name: &str, a: Tensor<'g>) -> bool {

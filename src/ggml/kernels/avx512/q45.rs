@@ -67,6 +67,8 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> 
     let nibbles_at = bytes - 128;
     let nibble = _mm512_set1_epi8(15);
     let fifth = _mm512_set1_epi8(16);
+    let low_bits = _mm512_set1_epi8(0x7f);
+    let (next, other_pair) = (_mm512_set1_epi16(1), _mm512_set1_epi16(16));
     let zero = _mm512_setzero_si512();
     let row = _mm512_set_epi64(
         0x0008_0008_0008_0008,
@@ -89,41 +91,46 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> 
         let head = unsafe { head(blocks) };
         let [a, b, c, d] = blocks;
         let mut whole = [[zero; 2]; N];
-        let high = if FIVE {
+        let mut high = if FIVE {
             // SAFETY: 32 bytes each.
             unsafe { [pair(a.add(q45::HIGH), b.add(q45::HIGH)), pair(c.add(q45::HIGH), d.add(q45::HIGH))] }
         } else {
             [zero; 2]
         };
-        for two in 0..4 {
-            let at = nibbles_at + 32 * two;
-            // SAFETY: 32 bytes each.
-            let packed = unsafe { [pair(a.add(at), b.add(at)), pair(c.add(at), d.add(at))] };
-            for upper in 0..2 {
-                let s = 2 * two + upper;
-                let mut w =
-                    packed.map(|p| _mm512_and_si512(if upper == 1 { _mm512_srli_epi16::<4>(p) } else { p }, nibble));
+        let mut index = row;
+        // The values number `s` of 32 times all rows.
+        macro_rules! part {
+            ($s:expr, $nibbles:expr) => {{
+                let mut w = $nibbles;
                 if FIVE {
                     for h in 0..2 {
-                        let up = _mm512_sll_epi16(high[h], _mm_cvtsi32_si128(4 - s.min(4) as i32));
-                        let bit = _mm512_srl_epi16(up, _mm_cvtsi32_si128(s.max(4) as i32 - 4));
-                        // bit & 16 | w
+                        // w | bit & 16
+                        let bit = _mm512_slli_epi16::<4>(high[h]);
                         w[h] = _mm512_ternarylogic_epi64::<0xf8>(w[h], bit, fifth);
+                        // The bits of the next 32 come to the low end; what crosses bytes is cut off above.
+                        high[h] = _mm512_and_si512(_mm512_srli_epi16::<1>(high[h]), low_bits);
                     }
                 }
-                let index = _mm512_add_epi16(row, _mm512_set1_epi16(s as i16));
                 let scale = [
                     _mm512_permutexvar_epi16(index, head.scales),
-                    _mm512_permutexvar_epi16(_mm512_add_epi16(index, _mm512_set1_epi16(16)), head.scales),
+                    _mm512_permutexvar_epi16(_mm512_or_si512(index, other_pair), head.scales),
                 ];
+                index = _mm512_add_epi16(index, next);
                 for (whole, &column) in whole.iter_mut().zip(&columns) {
                     // SAFETY: the record has 256 quants.
-                    let q = unsafe { twice(column.add(l * record::BYTES + 32 * s)) };
+                    let q = unsafe { twice(column.add(l * record::BYTES + 32 * ($s))) };
                     for h in 0..2 {
                         whole[h] = _mm512_dpwssd_epi32(whole[h], scale[h], _mm512_maddubs_epi16(w[h], q));
                     }
                 }
-            }
+            }};
+        }
+        for two in 0..4 {
+            let at = nibbles_at + 32 * two;
+            // SAFETY: 32 bytes each.
+            let packed = unsafe { [pair(a.add(at), b.add(at)), pair(c.add(at), d.add(at))] };
+            part!(2 * two, packed.map(|p| _mm512_and_si512(p, nibble)));
+            part!(2 * two + 1, packed.map(|p| _mm512_and_si512(_mm512_srli_epi16::<4>(p), nibble)));
         }
         for j in 0..N {
             let record = columns[j].wrapping_add(l * record::BYTES);
