@@ -196,6 +196,12 @@ impl ArrayBuf {
     }
 }
 
+impl From<Array<'_>> for ArrayBuf {
+    fn from(array: Array<'_>) -> ArrayBuf {
+        ArrayBuf { elem: array.elem, len: array.len, bytes: array.bytes.to_vec() }
+    }
+}
+
 /// What can be an element of an [`ArrayBuf`]: every type that a [`Value`] can be made of.
 pub trait Element<'a>: Into<Value<'a>> {
     /// The type in the file, also of an empty array.

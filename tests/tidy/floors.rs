@@ -18,6 +18,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
     ("nextn-api", &["nextn-model", "nextn-engine", "nextn-text"]),
+    ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-text"]),
     (
         "nextn",
         &[
@@ -29,6 +30,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-engine",
             "nextn-speculate",
             "nextn-api",
+            "nextn-convert",
         ],
     ),
 ];

@@ -1,0 +1,79 @@
+//! Hugging Face checkpoints of Qwen3.5 and 3.6, dense and with experts: folders of safetensors with their descriptions.
+//! Owns what their names mean, which tensor of a GGUF file they become and how their numbers change on the way, and the
+//! keys that go with them. Never decides types of tensors; that is a recipe's.
+
+mod config;
+mod gather;
+mod head;
+mod keys;
+mod names;
+mod shapes;
+mod tokenizer;
+
+use std::path::Path;
+
+pub use config::{Config, Experts, Quantized, Rope};
+pub use head::{Head, HeadTensor};
+
+use crate::error::Error;
+use crate::io::Input;
+use crate::model::Model;
+use crate::safetensors::Shards;
+
+/// A checkpoint folder that was read and found complete.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// What `config.json` says.
+    pub config: Config,
+    /// Layers of the head that are there; fewer than the config promises when tensors are missing altogether.
+    pub n_head_layers: u64,
+    /// The model as a GGUF file would have it, in the number types of the checkpoint.
+    pub model: Model,
+}
+
+/// What a checkpoint is read for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'o> {
+    /// Leaves the head out.
+    pub without_head: bool,
+    /// `general.name`; made from the folder's name when it is not given.
+    pub name: Option<&'o str>,
+}
+
+impl Checkpoint {
+    /// Reads `config.json`, the tokenizer and the headers of all shards of a folder. No data is read.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, the architecture or the way of quantisation is another one, a tensor has no place
+    /// in such a model, is missing, or has another shape than the config says.
+    pub fn open(folder: &Path, options: Options<'_>) -> Result<Checkpoint, Error> {
+        let json = |name: &str| -> Result<Option<serde_json::Value>, Error> {
+            let path = folder.join(name);
+            if !path.exists() {
+                return Ok(None);
+            }
+            let bytes = Input::read_small(&path, MAX_JSON_BYTES)?;
+            serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::input(&path, e.to_string()))
+        };
+        let Some(raw) = json("config.json")? else {
+            return Err(Error::input(folder, "no config.json: the folder of a whole Hugging Face checkpoint expected"));
+        };
+        let config = Config::of(&raw).map_err(|what| Error::input(&folder.join("config.json"), what))?;
+        let shards = Shards::open(folder, |_| true)?;
+        let gathered = gather::trunk_and_head(&shards, &config, folder, options.without_head)?;
+        let tokenizer = tokenizer::Tokenizer::open(folder, &config, &raw)?;
+        let generation = json("generation_config.json")?;
+        let n_head_layers = gathered.n_head_layers;
+        let name = match options.name {
+            Some(name) => name.to_owned(),
+            None => keys::title(folder),
+        };
+        let facts = keys::Facts { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
+        let keys = keys::all(&facts, &gathered.tensors, tokenizer);
+        let inputs = shards.into_inputs();
+        Ok(Checkpoint { config, n_head_layers, model: Model { keys, tensors: gathered.tensors, inputs } })
+    }
+}
+
+/// Tokenizers of a quarter million entries have 20 MB.
+const MAX_JSON_BYTES: u64 = 256 << 20;

@@ -1,0 +1,170 @@
+//! What the name of a tensor in a checkpoint means.
+//! Owns the spellings that are in use; knows no sizes.
+
+/// The meaning of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// Of the trunk: `layer`, if it is in one, and what it becomes.
+    Trunk(Option<u64>, Part),
+    /// Of the head: which of its layers, and what it becomes.
+    Head(u64, Part),
+    /// Numbers to multiply the tensor of that name with.
+    Scale(String),
+    /// Not used by text models at inference: the vision tower, tables that are computed.
+    Skip,
+    /// Has no place in such a model.
+    Unknown,
+}
+
+/// What a tensor becomes in a GGUF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A tensor of its own; its name without the block.
+    Whole(&'static str),
+    /// The matrix of one expert.
+    Expert(u64, &'static str),
+    /// The gates of all experts, each followed by its up matrix.
+    GateUp,
+}
+
+/// The name's meaning. `bare`: names that look like the trunk's are the head's, as in files that hold only a head.
+pub(crate) fn meaning(name: &str, bare: bool) -> Name {
+    let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
+    // Of activations, or of cached keys and values.
+    if matches!(last, "input_scale" | "k_scale" | "v_scale") || last.ends_with("activation_scale") {
+        return Name::Skip;
+    }
+    if let Some(weight) = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")) {
+        return Name::Scale(weight.to_owned());
+    }
+    let mut rest = name;
+    let mut head = bare;
+    while let Some((first, tail)) = rest.split_once('.') {
+        match first {
+            "model" | "language_model" | "text_model" => rest = tail,
+            "mtp" => (rest, head) = (tail, true),
+            "visual" | "vision_tower" | "vision_model" | "multi_modal_projector" => return Name::Skip,
+            _ => break,
+        }
+    }
+    if rest.ends_with("rotary_emb.inv_freq") {
+        return Name::Skip;
+    }
+    if let Some(tail) = rest.strip_prefix("layers.") {
+        let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
+        let (Ok(no), Some(part)) = (no.parse(), in_layer(tail)) else { return Name::Unknown };
+        return if head { Name::Head(no, part) } else { Name::Trunk(Some(no), part) };
+    }
+    let known = if head { HEAD } else { GLOBAL };
+    match known.iter().find(|(spelling, _)| *spelling == rest) {
+        Some((_, gguf)) if head => Name::Head(0, Part::Whole(gguf)),
+        Some((_, gguf)) => Name::Trunk(None, Part::Whole(gguf)),
+        None => Name::Unknown,
+    }
+}
+
+/// Whether these names are of a file that holds a head and nothing else, without a word for it in front.
+pub(crate) fn is_bare_head<'n>(names: impl Iterator<Item = &'n str>) -> bool {
+    names
+        .filter(|name| !name.split('.').any(|part| part == "mtp"))
+        .any(|name| name.ends_with("pre_fc_norm_hidden.weight"))
+}
+
+fn in_layer(rest: &str) -> Option<Part> {
+    if let Some((_, gguf)) = LAYER.iter().find(|(spelling, _)| *spelling == rest) {
+        return Some(Part::Whole(gguf));
+    }
+    let experts = rest.strip_prefix("mlp.experts.").or_else(|| rest.strip_prefix("mlp.switch_mlp."))?;
+    let experts = experts.strip_suffix(".weight").unwrap_or(experts);
+    if experts == "gate_up_proj" {
+        return Some(Part::GateUp);
+    }
+    let stacked = |kind: &str| EXPERT.iter().find(|(spelling, _)| *spelling == kind).map(|(_, gguf)| *gguf);
+    match experts.split_once('.') {
+        None => stacked(experts).map(Part::Whole),
+        Some((no, kind)) => Some(Part::Expert(no.parse().ok()?, stacked(kind)?)),
+    }
+}
+
+const GLOBAL: &[(&str, &str)] = &[
+    ("embed_tokens.weight", "token_embd.weight"),
+    ("norm.weight", "output_norm.weight"),
+    ("lm_head.weight", "output.weight"),
+];
+
+const HEAD: &[(&str, &str)] = &[
+    ("fc.weight", "nextn.eh_proj.weight"),
+    ("pre_fc_norm_embedding.weight", "nextn.enorm.weight"),
+    ("pre_fc_norm_hidden.weight", "nextn.hnorm.weight"),
+    ("norm.weight", "nextn.shared_head_norm.weight"),
+    ("embed_tokens.weight", "nextn.embed_tokens.weight"),
+    ("lm_head.weight", "nextn.shared_head_head.weight"),
+];
+
+const LAYER: &[(&str, &str)] = &[
+    ("input_layernorm.weight", "attn_norm.weight"),
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    ("self_attn.q_proj.weight", "attn_q.weight"),
+    ("self_attn.k_proj.weight", "attn_k.weight"),
+    ("self_attn.v_proj.weight", "attn_v.weight"),
+    ("self_attn.o_proj.weight", "attn_output.weight"),
+    ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+    ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+    ("linear_attn.in_proj_qkv.weight", "attn_qkv.weight"),
+    ("linear_attn.in_proj_z.weight", "attn_gate.weight"),
+    ("linear_attn.in_proj_a.weight", "ssm_alpha.weight"),
+    ("linear_attn.in_proj_b.weight", "ssm_beta.weight"),
+    ("linear_attn.A_log", "ssm_a"),
+    ("linear_attn.dt_bias", "ssm_dt.bias"),
+    ("linear_attn.conv1d.weight", "ssm_conv1d.weight"),
+    ("linear_attn.norm.weight", "ssm_norm.weight"),
+    ("linear_attn.out_proj.weight", "ssm_out.weight"),
+    ("mlp.gate_proj.weight", "ffn_gate.weight"),
+    ("mlp.up_proj.weight", "ffn_up.weight"),
+    ("mlp.down_proj.weight", "ffn_down.weight"),
+    ("mlp.gate.weight", "ffn_gate_inp.weight"),
+    ("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"),
+    ("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"),
+    ("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"),
+];
+
+const EXPERT: &[(&str, &str)] =
+    &[("gate_proj", "ffn_gate_exps.weight"), ("up_proj", "ffn_up_exps.weight"), ("down_proj", "ffn_down_exps.weight")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_the_field_are_read() {
+        let whole = |gguf| Part::Whole(gguf);
+        for (name, meaning_of) in [
+            ("model.language_model.layers.3.self_attn.q_proj.weight", Name::Trunk(Some(3), whole("attn_q.weight"))),
+            ("language_model.model.layers.3.mlp.gate.weight", Name::Trunk(Some(3), whole("ffn_gate_inp.weight"))),
+            ("model.embed_tokens.weight", Name::Trunk(None, whole("token_embd.weight"))),
+            ("lm_head.weight", Name::Trunk(None, whole("output.weight"))),
+            ("mtp.fc.weight", Name::Head(0, whole("nextn.eh_proj.weight"))),
+            ("model.language_model.mtp.norm.weight", Name::Head(0, whole("nextn.shared_head_norm.weight"))),
+            ("mtp.layers.0.mlp.experts.17.up_proj.weight", Name::Head(0, Part::Expert(17, "ffn_up_exps.weight"))),
+            ("model.mtp.layers.1.mlp.experts.gate_up_proj", Name::Head(1, Part::GateUp)),
+            ("model.layers.0.mlp.experts.down_proj.weight", Name::Trunk(Some(0), whole("ffn_down_exps.weight"))),
+            ("model.layers.0.linear_attn.A_log", Name::Trunk(Some(0), whole("ssm_a"))),
+            ("model.visual.blocks.0.norm1.bias", Name::Skip),
+            ("model.layers.0.mlp.up_proj.input_scale", Name::Skip),
+            ("model.layers.0.mlp.up_proj.weight_scale_inv", Name::Scale("model.layers.0.mlp.up_proj.weight".into())),
+            (
+                "model.layers.0.mlp.experts.down_proj_scale_inv",
+                Name::Scale("model.layers.0.mlp.experts.down_proj".into()),
+            ),
+            ("model.layers.x.mlp.gate.weight", Name::Unknown),
+            ("model.layers.0.mlp.up_proj.weight_packed", Name::Unknown),
+        ] {
+            assert_eq!(meaning(name, false), meaning_of, "{name}");
+        }
+        assert_eq!(meaning("norm.weight", true), Name::Head(0, whole("nextn.shared_head_norm.weight")));
+        assert_eq!(meaning("layers.0.input_layernorm.weight", true), Name::Head(0, whole("attn_norm.weight")));
+        assert!(is_bare_head(["fc.weight", "pre_fc_norm_hidden.weight"].into_iter()));
+        assert!(!is_bare_head(["mtp.fc.weight", "mtp.pre_fc_norm_hidden.weight"].into_iter()));
+    }
+}

@@ -1,0 +1,328 @@
+//! The tokenizer of a checkpoint as keys of a GGUF file: tokens, kinds, merges, special ids, chat template.
+//! Owns `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use gguf::ArrayBuf;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::config::Config;
+use crate::error::Error;
+use crate::io::Input;
+use crate::model::Key;
+use crate::safetensors::quoted;
+
+/// Everything that goes into keys.
+#[derive(Debug)]
+pub(crate) struct Tokenizer {
+    pre: &'static str,
+    tokens: Vec<(String, Kind)>,
+    merges: Vec<String>,
+    /// By the key's name, in order.
+    special_ids: Vec<(&'static str, u32)>,
+    /// `bos`, `eos`, ..: whether it is put around a text.
+    added: Vec<(&'static str, bool)>,
+    templates: Vec<(String, String)>,
+}
+
+/// As numbered in GGUF files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Normal = 1,
+    Control = 3,
+    UserDefined = 4,
+    Unused = 5,
+}
+
+/// `tokenizer.json`, as far as it is used.
+#[derive(Deserialize)]
+struct Json {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    model: Bpe,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u64,
+    content: String,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Bpe {
+    #[serde(rename = "type", default)]
+    kind: String,
+    vocab: HashMap<String, u64>,
+    merges: Vec<Merge>,
+}
+
+/// Older files have the two halves in one string.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    One(String),
+    Two(String, String),
+}
+
+impl Tokenizer {
+    /// Reads the files of a folder; `root` is its `config.json`.
+    ///
+    /// # Errors
+    /// `tokenizer.json` is missing, is no byte-level BPE, splits words by a rule that is not known, or has ids outside of
+    /// the embedding; a template that is no text.
+    pub(crate) fn open(folder: &Path, c: &Config, root: &Value) -> Result<Tokenizer, Error> {
+        let path = folder.join("tokenizer.json");
+        let bytes = Input::read_small(&path, super::MAX_JSON_BYTES)?;
+        let json: Json = serde_json::from_slice(&bytes).map_err(|e| Error::input(&path, e.to_string()))?;
+        drop(bytes);
+        let config_path = folder.join("tokenizer_config.json");
+        let config: Value = if config_path.exists() {
+            let bytes = Input::read_small(&config_path, super::MAX_JSON_BYTES)?;
+            serde_json::from_slice(&bytes).map_err(|e| Error::input(&config_path, e.to_string()))?
+        } else {
+            Value::Null
+        };
+        let made = Tokenizer::of(json, &config, root, c.n_vocab).map_err(|what| Error::input(&path, what))?;
+        let templates = templates(folder, &config).map_err(|e| match e {
+            Problem::Words(what) => Error::input(&config_path, what),
+            Problem::Error(e) => e,
+        })?;
+        Ok(Tokenizer { templates, ..made })
+    }
+
+    fn of(json: Json, config: &Value, root: &Value, n_vocab: u64) -> Result<Tokenizer, String> {
+        if json.model.kind != "BPE" && !json.model.kind.is_empty() {
+            return Err(format!("a model of type {} found, BPE expected", quoted(&json.model.kind)));
+        }
+        let pre = pre_tokenizer(&json.pre_tokenizer)?;
+        let added = added_tokens(&json, config)?;
+        let tokens = tokens(json.model.vocab, &added, n_vocab)?;
+        let merges = json.model.merges.into_iter().map(|merge| match merge {
+            Merge::One(both) => both,
+            // A space within a half would be read as the border: byte-level vocabularies write it as another letter.
+            Merge::Two(a, b) => format!("{} {}", a.replace(' ', "\u{120}"), b.replace(' ', "\u{120}")),
+        });
+        let merges = merges.collect();
+        let (special_ids, around) = special(config, root, &added, &json.post_processor, n_vocab)?;
+        Ok(Tokenizer { pre, tokens, merges, special_ids, added: around, templates: Vec::new() })
+    }
+
+    /// In the order of llama.cpp's converter.
+    pub(crate) fn into_keys(self) -> Vec<(String, Key)> {
+        let mut keys = Vec::new();
+        let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.{key}"), value));
+        put("ggml.model", "gpt2".into());
+        put("ggml.pre", self.pre.into());
+        put("ggml.tokens", Key::Array(self.tokens.iter().map(|(token, _)| token.as_str()).collect::<ArrayBuf>()));
+        put("ggml.token_type", Key::Array(self.tokens.iter().map(|(_, kind)| *kind as i32).collect::<ArrayBuf>()));
+        if !self.merges.is_empty() {
+            put("ggml.merges", Key::Array(self.merges.iter().map(String::as_str).collect::<ArrayBuf>()));
+        }
+        for (name, id) in self.special_ids {
+            put(&format!("ggml.{name}_token_id"), Key::U32(id));
+        }
+        for (name, yes) in self.added {
+            put(&format!("ggml.add_{name}_token"), Key::Bool(yes));
+        }
+        let others: Vec<&str> =
+            self.templates.iter().map(|(name, _)| name.as_str()).filter(|n| *n != "default").collect();
+        if !others.is_empty() {
+            put("chat_templates", Key::Array(others.iter().copied().collect::<ArrayBuf>()));
+        }
+        for (name, template) in &self.templates {
+            match name.as_str() {
+                "default" => put("chat_template", template.as_str().into()),
+                name => put(&format!("chat_template.{name}"), template.as_str().into()),
+            }
+        }
+        keys
+    }
+}
+
+/// The rule that cuts a text into words, by its regular expression.
+fn pre_tokenizer(v: &Value) -> Result<&'static str, String> {
+    let parts = v.get("pretokenizers").and_then(Value::as_array).map_or(std::slice::from_ref(v), Vec::as_slice);
+    let split = parts.iter().find(|p| p.get("type").and_then(Value::as_str) == Some("Split"));
+    let Some(regex) = split.and_then(|p| p.get("pattern")?.get("Regex")?.as_str()) else {
+        return Err("no pre-tokenizer that splits by a regular expression; a byte-level BPE of Qwen's expected".into());
+    };
+    match RULES.iter().find(|(known, _)| *known == regex) {
+        Some((_, name)) => Ok(name),
+        None => Err(format!("the pre-tokenizer splits by {}; those of Qwen2 and Qwen3.5 are known", quoted(regex))),
+    }
+}
+
+/// Tokens besides the vocabulary, by id: those of `tokenizer.json`, then those that only the other file has.
+fn added_tokens(json: &Json, config: &Value) -> Result<BTreeMap<u64, (String, bool)>, String> {
+    let mut added = BTreeMap::new();
+    for t in &json.added_tokens {
+        if added.insert(t.id, (t.content.clone(), t.special)).is_some() {
+            return Err(format!("added token {} appears twice", t.id));
+        }
+    }
+    for (id, t) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
+        let content = t.get("content").and_then(Value::as_str);
+        let (Ok(id), Some(content)) = (id.parse(), content) else {
+            return Err(format!("added_tokens_decoder: {} is no token", quoted(id)));
+        };
+        let special = t.get("special").and_then(Value::as_bool).unwrap_or(false);
+        added.entry(id).or_insert_with(|| (content.to_owned(), special));
+    }
+    Ok(added)
+}
+
+/// One entry for each row of the embedding.
+fn tokens(
+    vocab: HashMap<String, u64>,
+    added: &BTreeMap<u64, (String, bool)>,
+    n_vocab: u64,
+) -> Result<Vec<(String, Kind)>, String> {
+    let mut tokens: Vec<Option<(String, Kind)>> = vec![None; n_vocab as usize];
+    let outside = |token: &str, id: u64| format!("token {} has id {id}, vocab_size is {n_vocab}", quoted(token));
+    for (token, id) in vocab {
+        let slot = usize::try_from(id).ok().and_then(|i| tokens.get_mut(i)).ok_or_else(|| outside(&token, id))?;
+        if let Some((other, _)) = slot {
+            return Err(format!("tokens {} and {} have id {id}", quoted(other), quoted(&token)));
+        }
+        *slot = Some((token, Kind::Normal));
+    }
+    for (id, (token, special)) in added {
+        let slot = usize::try_from(*id).ok().and_then(|i| tokens.get_mut(i)).ok_or_else(|| outside(token, *id))?;
+        let control = *special || (token.starts_with("<|") && token.ends_with("|>"));
+        *slot = Some((token.clone(), if control { Kind::Control } else { Kind::UserDefined }));
+    }
+    let named = |(id, token): (usize, Option<_>)| token.unwrap_or_else(|| (format!("[PAD{id}]"), Kind::Unused));
+    Ok(tokens.into_iter().enumerate().map(named).collect())
+}
+
+type Special = (Vec<(&'static str, u32)>, Vec<(&'static str, bool)>);
+
+/// Ids of special tokens, and which of them are put around a text.
+fn special(
+    config: &Value,
+    root: &Value,
+    added: &BTreeMap<u64, (String, bool)>,
+    post: &Value,
+    n_vocab: u64,
+) -> Result<Special, String> {
+    let mut around: Vec<(&'static str, bool)> = Vec::new();
+    let parts = post.get("processors").and_then(Value::as_array).map_or(std::slice::from_ref(post), Vec::as_slice);
+    for part in parts {
+        let kind = part.get("type").and_then(Value::as_str);
+        let single = part.get("single").and_then(Value::as_array);
+        let (bos, eos) = match (kind, single) {
+            (Some("ByteLevel"), _) => (false, false),
+            (Some("TemplateProcessing"), Some(items)) if items.len() > 1 => {
+                let is_special = |item: Option<&Value>| item.is_some_and(|i| i.get("SpecialToken").is_some());
+                (is_special(items.first()), is_special(items.last()))
+            }
+            _ => continue,
+        };
+        for (name, yes) in [("bos", bos), ("eos", eos)] {
+            match around.iter_mut().find(|(n, _)| *n == name) {
+                Some(known) => known.1 |= yes,
+                None => around.push((name, yes)),
+            }
+        }
+    }
+    let mut ids: Vec<(&'static str, u32)> = Vec::new();
+    for (short, key) in SPECIAL {
+        if let Some(yes) = config.get(format!("add_{short}_token")).and_then(Value::as_bool)
+            && !around.iter().any(|(n, _)| *n == short)
+        {
+            around.push((short, yes));
+        }
+        let token = config.get(format!("{short}_token"));
+        let content = token.and_then(|t| t.as_str().or_else(|| t.get("content")?.as_str()));
+        if let Some(content) = content
+            && let Some((id, _)) = added.iter().find(|(_, (token, _))| token == content)
+        {
+            ids.push((key, *id as u32));
+        }
+    }
+    for (short, key) in SPECIAL {
+        let named = format!("{short}_token_id");
+        let of = |v: &Value| v.get(&named).and_then(Value::as_u64);
+        let id = of(root).or_else(|| of(root.get("text_config")?));
+        if let Some(id) = id
+            && !ids.iter().any(|(n, _)| *n == key)
+        {
+            if id >= n_vocab {
+                return Err(format!("{named} of config.json is {id}, vocab_size is {n_vocab}"));
+            }
+            ids.push((key, id as u32));
+        }
+    }
+    Ok((ids, around))
+}
+
+enum Problem {
+    Words(String),
+    Error(Error),
+}
+
+/// Chat templates by name: of `tokenizer_config.json`, else of a file of their own.
+fn templates(folder: &Path, config: &Value) -> Result<Vec<(String, String)>, Problem> {
+    match config.get("chat_template") {
+        Some(Value::String(template)) => return Ok(vec![("default".into(), template.clone())]),
+        Some(Value::Array(list)) => {
+            let one = |v: &Value| {
+                let text = |name: &str| v.get(name).and_then(Value::as_str).map(str::to_owned);
+                text("name")
+                    .zip(text("template"))
+                    .ok_or(Problem::Words("chat_template: names and texts expected".into()))
+            };
+            return list.iter().map(one).collect();
+        }
+        None | Some(Value::Null) => {}
+        Some(_) => return Err(Problem::Words("chat_template: a text expected".into())),
+    }
+    let path = folder.join("chat_template.jinja");
+    if path.exists() {
+        let bytes = Input::read_small(&path, MAX_TEMPLATE_BYTES).map_err(Problem::Error)?;
+        let text = String::from_utf8(bytes).map_err(|e| Problem::Error(Error::input(&path, e.to_string())))?;
+        return Ok(vec![("default".into(), text)]);
+    }
+    let path = folder.join("chat_template.json");
+    if path.exists() {
+        let bytes = Input::read_small(&path, MAX_TEMPLATE_BYTES).map_err(Problem::Error)?;
+        let json: Value =
+            serde_json::from_slice(&bytes).map_err(|e| Problem::Error(Error::input(&path, e.to_string())))?;
+        let text = json.get("chat_template").and_then(Value::as_str);
+        return Ok(text.map(|text| ("default".into(), text.to_owned())).into_iter().collect());
+    }
+    Ok(Vec::new())
+}
+
+const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
+
+/// Short names in checkpoints, and what the keys call them.
+const SPECIAL: [(&str, &str); 7] = [
+    ("bos", "bos"),
+    ("eos", "eos"),
+    ("unk", "unknown"),
+    ("sep", "seperator"),
+    ("pad", "padding"),
+    ("cls", "cls"),
+    ("mask", "mask"),
+];
+
+/// Regular expressions of pre-tokenizers and the names of the rules in GGUF files.
+const RULES: &[(&str, &str)] = &[
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "qwen35",
+    ),
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "qwen2",
+    ),
+];

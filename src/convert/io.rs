@@ -1,0 +1,134 @@
+//! Files read and written at places: by several threads, without a cursor.
+//! Owns the differences between systems; knows nothing of formats.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::error::Error;
+
+/// A regular file open for reading.
+#[derive(Debug)]
+pub struct Input {
+    file: File,
+    path: PathBuf,
+    n_bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Input {
+    /// # Errors
+    /// The file is missing, not a regular one (after following links), or cannot be read.
+    pub fn open(path: &Path) -> Result<Input, Error> {
+        let error = |source| Error::Io { path: path.to_owned(), action: "open", source };
+        // Looked at before it is opened: opening a pipe would wait for its other end.
+        let kind = std::fs::metadata(path).map_err(error)?;
+        if !kind.is_file() {
+            return Err(Error::input(path, "is not a regular file"));
+        }
+        let file = File::open(path).map_err(error)?;
+        let meta = file.metadata().map_err(error)?;
+        Ok(Input { file, path: path.to_owned(), n_bytes: meta.len(), modified: meta.modified().ok() })
+    }
+
+    /// Reads a whole small file.
+    ///
+    /// # Errors
+    /// As for [`Input::open`]; or it has more than `most` bytes.
+    pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+        Input::open(path)?.read_all(most)
+    }
+
+    /// All bytes.
+    ///
+    /// # Errors
+    /// There are more than `most`, or they cannot be read.
+    pub fn read_all(&self, most: u64) -> Result<Vec<u8>, Error> {
+        if self.n_bytes > most {
+            return Err(Error::input(&self.path, format!("{} bytes found, at most {most} allowed", self.n_bytes)));
+        }
+        let mut bytes = vec![0; self.n_bytes as usize];
+        self.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// Path, length and time of the last change: what tells this state of the file from another.
+    pub fn stamp(&self) -> String {
+        let time = self.modified.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+        format!("{} {} {:?}", self.path.display(), self.n_bytes, time.unwrap_or_default())
+    }
+
+    /// Length when it was opened.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// As it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file, for calls that copy between files.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Fills `bytes` from offset `at` on.
+    ///
+    /// # Errors
+    /// The system refuses, or the file has become shorter.
+    pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<(), Error> {
+        read_exact_at(&self.file, bytes, at).map_err(|source| Error::Io {
+            path: self.path.clone(),
+            action: "read",
+            source,
+        })
+    }
+}
+
+/// Fills `bytes` from offset `at` on.
+///
+/// # Errors
+/// The system's, or the file ends before.
+#[cfg(unix)]
+pub fn read_exact_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+/// Writes all of `bytes` at offset `at`.
+///
+/// # Errors
+/// The system's.
+#[cfg(unix)]
+pub fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+/// Fills `bytes` from offset `at` on.
+///
+/// # Errors
+/// The system's, or the file ends before.
+#[cfg(windows)]
+pub fn read_exact_at(file: &File, mut bytes: &mut [u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, at)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => (bytes, at) = (&mut bytes[n..], at + n as u64),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` at offset `at`.
+///
+/// # Errors
+/// The system's.
+#[cfg(windows)]
+pub fn write_all_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n = std::os::windows::fs::FileExt::seek_write(file, bytes, at)?;
+        (bytes, at) = (&bytes[n..], at + n as u64);
+    }
+    Ok(())
+}

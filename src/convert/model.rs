@@ -1,0 +1,154 @@
+//! A model on its way into a GGUF file: keys in order, tensors as plans, the files that they come from.
+//! Owns the step from there to a [`Job`]; knows no key and no tensor by name.
+
+use gguf::{ArrayBuf, TensorType, Value, Writer};
+
+use crate::error::Error;
+use crate::io::Input;
+use crate::stream::{Job, TensorPlan};
+
+/// Keys and tensors of a file to be.
+#[derive(Debug)]
+pub struct Model {
+    /// In the order of the file.
+    pub keys: Vec<(String, Key)>,
+    /// In the order of the file.
+    pub tensors: Vec<TensorPlan>,
+    /// What the tensors are read from.
+    pub inputs: Vec<Input>,
+}
+
+/// A value that owns its data.
+#[allow(missing_docs)]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Key {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    U64(u64),
+    I64(i64),
+    F32(f32),
+    F64(f64),
+    Bool(bool),
+    /// Bytes that need not be UTF-8.
+    Str(Vec<u8>),
+    Array(ArrayBuf),
+}
+
+impl Model {
+    /// The value of a key.
+    pub fn key(&self, name: &str) -> Option<&Key> {
+        self.keys.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// Replaces a key where it stands, or adds it at the end.
+    pub fn set(&mut self, name: &str, value: Key) {
+        match self.keys.iter_mut().find(|(key, _)| key == name) {
+            Some((_, old)) => *old = value,
+            None => self.keys.push((name.to_owned(), value)),
+        }
+    }
+
+    /// Removes a key and adds it at the end.
+    pub fn set_last(&mut self, name: &str, value: Key) {
+        self.keys.retain(|(key, _)| key != name);
+        self.keys.push((name.to_owned(), value));
+    }
+
+    /// Bytes of all tensors in the file to be.
+    pub fn n_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.dtype.tensor_bytes(&padded(&t.ne)).unwrap_or(0)).sum()
+    }
+
+    /// Numbers and bits of the types that its tensors become, largest share first: how it is mixed.
+    pub fn mix(&self) -> Vec<(TensorType, u64)> {
+        let mut mix: Vec<(TensorType, u64)> = Vec::new();
+        for t in &self.tensors {
+            let n = t.dtype.tensor_bytes(&padded(&t.ne)).unwrap_or(0);
+            match mix.iter_mut().find(|(dtype, _)| *dtype == t.dtype) {
+                Some((_, sum)) => *sum += n,
+                None => mix.push((t.dtype, n)),
+            }
+        }
+        mix.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        mix
+    }
+
+    /// The work that makes the file. `options` is for what changes bytes without changing the header.
+    ///
+    /// # Errors
+    /// The header would not be a GGUF header: a key twice, a shape that its type cannot have.
+    pub fn into_job(self, options: String) -> Result<Job, Error> {
+        let mut writer = Writer::in_memory();
+        for (key, value) in &self.keys {
+            writer.add(key, value.value()).map_err(Error::Header)?;
+        }
+        for t in &self.tensors {
+            writer.tensor(&t.name, &t.ne, t.dtype).map_err(Error::Header)?;
+        }
+        let layout = writer.layout().map_err(Error::Header)?;
+        Ok(Job { inputs: self.inputs, tensors: self.tensors, layout, options })
+    }
+}
+
+/// A shape with all four dimensions.
+fn padded(ne: &[u64]) -> [u64; 4] {
+    let mut all = [1; 4];
+    all[..ne.len().min(4)].copy_from_slice(&ne[..ne.len().min(4)]);
+    all
+}
+
+impl Key {
+    /// For the writer.
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            Key::U8(v) => (*v).into(),
+            Key::I8(v) => (*v).into(),
+            Key::U16(v) => (*v).into(),
+            Key::I16(v) => (*v).into(),
+            Key::U32(v) => (*v).into(),
+            Key::I32(v) => (*v).into(),
+            Key::U64(v) => (*v).into(),
+            Key::I64(v) => (*v).into(),
+            Key::F32(v) => (*v).into(),
+            Key::F64(v) => (*v).into(),
+            Key::Bool(v) => (*v).into(),
+            Key::Str(v) => v.as_slice().into(),
+            Key::Array(v) => v.into(),
+        }
+    }
+
+    /// The number, if it is an integer of any width.
+    pub fn as_u64(&self) -> Option<u64> {
+        u64::try_from(self.value().as_int()?).ok()
+    }
+}
+
+impl From<Value<'_>> for Key {
+    fn from(value: Value<'_>) -> Key {
+        match value {
+            Value::U8(v) => Key::U8(v),
+            Value::I8(v) => Key::I8(v),
+            Value::U16(v) => Key::U16(v),
+            Value::I16(v) => Key::I16(v),
+            Value::U32(v) => Key::U32(v),
+            Value::I32(v) => Key::I32(v),
+            Value::U64(v) => Key::U64(v),
+            Value::I64(v) => Key::I64(v),
+            Value::F32(v) => Key::F32(v),
+            Value::F64(v) => Key::F64(v),
+            Value::Bool(v) => Key::Bool(v),
+            Value::Str(v) => Key::Str(v.bytes().to_vec()),
+            Value::Array(v) => Key::Array(v.into()),
+        }
+    }
+}
+
+impl From<&str> for Key {
+    fn from(s: &str) -> Key {
+        Key::Str(s.into())
+    }
+}

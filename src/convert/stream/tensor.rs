@@ -1,0 +1,159 @@
+//! What one tensor of the new file is made of.
+
+use std::sync::Arc;
+
+use gguf::TensorType;
+
+/// One tensor of the new file: its rows in order, each a row of some file, changed on the way.
+#[derive(Clone, Debug)]
+pub struct TensorPlan {
+    /// Its name in the new file.
+    pub name: String,
+    /// Its shape there, fastest dimension first; the product is `row_len` times the number of rows.
+    pub ne: Vec<u64>,
+    /// Its type there.
+    pub dtype: TensorType,
+    /// Elements of a row.
+    pub row_len: u64,
+    /// The matrices that rows are taken from.
+    pub pieces: Vec<Piece>,
+    /// Which rows, in the order of the new tensor.
+    pub runs: Vec<Run>,
+    /// Where the elements of a row come from: new element `i` is old element `columns[i]`.
+    pub columns: Option<Arc<Vec<u32>>>,
+    /// What is done to each number.
+    pub map: Map,
+    /// What errors of quantisation count.
+    pub importance: Option<Importance>,
+}
+
+/// A matrix in a file.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Index of the file.
+    pub file: usize,
+    /// Offset of its first byte.
+    pub at: u64,
+    /// How its elements are stored.
+    pub stored: Stored,
+    /// Rows, of `row_len` elements each.
+    pub n_rows: u64,
+    /// Numbers to multiply with.
+    pub scale: Option<Scale>,
+}
+
+/// Consecutive rows of one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which piece.
+    pub piece: usize,
+    /// Its first row.
+    pub start: u64,
+    /// Rows.
+    pub n: u64,
+}
+
+/// A grid of numbers over a piece (of one matrix or of several, one after the other): element `(row, column)` is
+/// multiplied by that of its cell.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// Index of the file.
+    pub file: usize,
+    /// Offset of its first byte.
+    pub at: u64,
+    /// How its numbers are stored; their order is row by row, matrix by matrix.
+    pub stored: Stored,
+    /// Rows of the piece that make one matrix.
+    pub matrix_rows: u64,
+    /// Rows of cells in a matrix.
+    pub n_rows: u64,
+    /// Cells in a row of cells.
+    pub n_cols: u64,
+    /// Rows under one cell.
+    pub cell_rows: u64,
+    /// Columns under one cell.
+    pub cell_cols: u64,
+}
+
+/// How numbers are stored in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// A type of ggml.
+    Ggml(ggml::Dtype),
+    /// 64-bit floats.
+    F64,
+    /// 8-bit floats with four bits of exponent and no infinity.
+    F8E4M3,
+    /// 8-bit floats with five bits of exponent.
+    F8E5M2,
+    /// Powers of two.
+    F8E8M0,
+}
+
+/// What is done to each number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Map {
+    /// Nothing.
+    Keep,
+    /// `x + 1`.
+    AddOne,
+    /// `-exp(x)`.
+    NegExp,
+}
+
+/// What errors count: a weight for each column, for each matrix of the tensor.
+#[derive(Clone, Debug)]
+pub struct Importance {
+    /// `row_len` for each matrix.
+    pub weights: Arc<Vec<f32>>,
+    /// Rows of the tensor that make one matrix.
+    pub matrix_rows: u64,
+}
+
+impl Stored {
+    /// Bytes of `n` elements in a row; None when they are no whole blocks or too many.
+    pub fn row_bytes(self, n: u64) -> Option<u64> {
+        match self {
+            Stored::Ggml(dtype) => dtype.row_bytes(i64::try_from(n).ok()?).ok().map(|n| n as u64),
+            Stored::F64 => n.checked_mul(8),
+            Stored::F8E4M3 | Stored::F8E5M2 | Stored::F8E8M0 => Some(n),
+        }
+    }
+}
+
+impl TensorPlan {
+    /// A tensor that is one matrix of a file, as it is.
+    pub fn of(name: String, ne: Vec<u64>, dtype: TensorType, piece: Piece, row_len: u64) -> TensorPlan {
+        let runs = vec![Run { piece: 0, start: 0, n: piece.n_rows }];
+        TensorPlan {
+            name,
+            ne,
+            dtype,
+            row_len,
+            pieces: vec![piece],
+            runs,
+            columns: None,
+            map: Map::Keep,
+            importance: None,
+        }
+    }
+
+    /// Rows in all.
+    pub fn n_rows(&self) -> u64 {
+        self.runs.iter().map(|run| run.n).sum()
+    }
+
+    /// Bytes that are read for it, scales aside.
+    pub fn source_bytes(&self) -> u64 {
+        let of = |run: &Run| run.n * self.pieces[run.piece].stored.row_bytes(self.row_len).unwrap_or(0);
+        self.runs.iter().map(of).sum()
+    }
+
+    /// Whether its bytes are those of its sources, one after the other.
+    pub fn is_copy(&self) -> bool {
+        let same = |piece: &Piece| {
+            piece.scale.is_none() && matches!(piece.stored, Stored::Ggml(dtype) if dtype.id() == self.dtype.id())
+        };
+        self.columns.is_none() && self.map == Map::Keep && self.pieces.iter().all(same)
+    }
+}
