@@ -7,6 +7,8 @@ use std::time::Duration;
 use model::{RunError, Runner};
 use text::TokenId;
 
+use crate::sample::Ahead;
+
 /// What a step kept of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
@@ -25,12 +27,14 @@ pub struct Observed<'a> {
 }
 
 /// A request for drafts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask {
     /// The sequence's slot.
     pub slot: usize,
     /// Tokens at most, at least 1.
     pub max: usize,
+    /// How the next tokens will be picked; `None` where the likeliest are the best guess.
+    pub ahead: Option<Ahead>,
 }
 
 /// Drafts tokens. One for all sequences of an engine, used by its thread only.

@@ -344,7 +344,7 @@ impl State {
         for (i, s) in self.sequences.iter().enumerate() {
             let max = s.max_draft().min(depth);
             if running(s) && s.draft.is_empty() && max > 0 {
-                asks.push((Ask { slot: s.slot, max }, i));
+                asks.push((Ask { slot: s.slot, max, ahead: s.ahead() }, i));
             }
         }
         if asks.is_empty() {

@@ -10,7 +10,7 @@ use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 use crate::handle::Submission;
 use crate::request::GenerateRequest;
-use crate::sample::{Sampler, logprobs};
+use crate::sample::{Ahead, Sampler, logprobs};
 use crate::slots::SlotWork;
 use crate::stop::{StopMatcher, StopOutcome};
 use crate::thinking::Budget;
@@ -111,6 +111,11 @@ impl Sequence {
     pub(crate) fn max_draft(&self) -> usize {
         let room = self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1);
         room.min(self.request.options().max_draft.unwrap_or(usize::MAX))
+    }
+
+    /// How its next tokens will be picked, as far as a draft can make use of it.
+    pub(crate) fn ahead(&self) -> Option<Ahead> {
+        self.sampler.ahead()
     }
 
     /// Takes a draft up to the first token that the constraint does not allow.

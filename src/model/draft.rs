@@ -25,6 +25,9 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) chain: Vec<Cells<'s, 'g>>,
     /// Rows of the head that guesses are made of; the whole vocabulary if `None`.
     pub(crate) vocab: Option<&'s DraftVocab>,
+    /// What is added to the logits of each guess before the largest is taken: F32 `[n_words, n_seqs]`; none for the
+    /// likeliest words.
+    pub(crate) noise: Vec<Tensor<'g>>,
     /// The logits of the guesses are wanted too.
     pub(crate) verbose: bool,
 }
@@ -48,8 +51,17 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             chain: chain.iter().enumerate().map(|(i, &view)| Cells::declare(g, view, i as u32 + 1)).collect(),
             cells,
             vocab: None,
+            noise: Vec::new(),
             verbose: false,
         }
+    }
+
+    /// The same with noise of so many words for every guess.
+    pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
+        let n_seqs = self.last.map_or(0, |last| last.ne()[0]);
+        let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
+        let noise = (0..self.depth()).map(input).collect();
+        Self { noise, ..self }
     }
 
     /// Guesses of the chain, the first included; 0 when nothing is drafted.
@@ -60,16 +72,17 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it out
     /// as the `i`-th guess.
     pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
+        let best = |logits| g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise)));
         let (ids, logits) = match self.vocab {
             None => {
                 let logits = head.forward(g, h); // [n_vocab, n_seqs]
-                (g.argmax(logits), logits)
+                (best(logits), logits)
             }
             Some(vocab) => {
                 let first = head.forward_first(g, h, vocab.n_first());
                 let others = g.mul_mat(vocab.rows(g), h);
                 let logits = g.concat(first, others, 0); // [n_first + n_side, n_seqs]
-                let ids = g.get_rows(vocab.ids(g), g.argmax(logits)); // [1, n_seqs]
+                let ids = g.get_rows(vocab.ids(g), best(logits)); // [1, n_seqs]
                 (g.reshape(ids, [h.ne()[1]]), logits)
             }
         };

@@ -103,6 +103,18 @@ impl DraftVocab {
         Ok(())
     }
 
+    /// The token of each row that a draft's logits have, in their order; `None` for copies not in use.
+    pub fn words(&self) -> impl Iterator<Item = Option<TokenId>> {
+        let first = (0..self.n_first as u32).map(|id| Some(TokenId(id)));
+        let copies = (0..self.n_side).map(|i| self.tokens.get(i).map(|(token, _)| *token));
+        first.chain(copies)
+    }
+
+    /// Rows that a draft's logits have, copies not in use included.
+    pub fn n_words(&self) -> usize {
+        self.n_first + self.n_side
+    }
+
     pub(crate) fn n_first(&self) -> usize {
         self.n_first
     }

@@ -60,8 +60,16 @@ impl PassOutput {
 enum Key {
     /// The trunk over these segments.
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool },
-    /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, verbose.
-    Draft { segments: Vec<Segment>, chain: Vec<Vec<Segment>>, n_seqs: usize, n_first: Option<usize>, verbose: bool },
+    /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, with noise,
+    /// verbose.
+    Draft {
+        segments: Vec<Segment>,
+        chain: Vec<Vec<Segment>>,
+        n_seqs: usize,
+        n_first: Option<usize>,
+        noise: bool,
+        verbose: bool,
+    },
 }
 
 /// Computes passes of one model.
@@ -234,6 +242,13 @@ impl Runner {
         let n_slots: usize = view.segments().iter().map(|s| s.n_seqs).sum();
         let n_entries: usize = draft.n_entries.iter().sum();
         let n_chain = draft.depth.saturating_sub(1);
+        let n_words = draft.vocab.map_or(sizes.n_vocab, DraftVocab::n_words);
+        if let Some(noise) = draft.noise.filter(|noise| noise.len() != draft.depth * n_seqs * n_words) {
+            let (n, depth) = (noise.len(), draft.depth);
+            return Err(RunError::Pass(format!(
+                "{n} numbers of noise for {depth} guesses of {n_seqs} sequences among {n_words} words"
+            )));
+        }
         let sound = n_slots == n_seqs
             && draft.tokens.len() == n_entries
             && draft.hidden.len() == n_entries * sizes.n_embd
@@ -270,17 +285,21 @@ impl Runner {
         let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
         if n_drafting > 0 {
             inputs.push((Name("last", 0), Data::I32(&s.out)));
+            let noise = draft.noise.unwrap_or_default().chunks_exact(n_seqs * n_words).enumerate();
+            inputs.extend(noise.map(|(i, noise)| (Name("noise", i as u32), Data::F32(noise))));
         }
         let key = Key::Draft {
             segments: caught_up.view().segments().to_vec(),
             chain: views.iter().map(|v| v.segments().to_vec()).collect(),
             n_seqs: n_drafting,
             n_first: draft.vocab.map(DraftVocab::n_first),
+            noise: draft.noise.is_some(),
             verbose: draft.verbose,
         };
         let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len()) + 4 * sizes.n_expert_used * (1 + n_chain);
         let build = |g: &ggml::Graph<'_>| {
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
+            let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             arch.draft(g, &DraftStep { vocab: draft.vocab, verbose: draft.verbose, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
@@ -314,6 +333,9 @@ pub struct Draft<'a> {
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,
+    /// Added to the logits before the largest is taken, for sampled answers: for each guess of the chain
+    /// `[n_words, n_seqs]`, `n_words` being [`DraftVocab::n_words`] or the whole vocabulary. `None` takes the likeliest.
+    pub noise: Option<&'a [f32]>,
     /// Also give the logits of every guess.
     pub verbose: bool,
 }

@@ -4,6 +4,7 @@
 
 mod depth;
 mod nextn;
+mod noise;
 mod vocab;
 
 pub use nextn::{Depth, NextN, NextNConfig};

@@ -9,12 +9,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::sample::Ahead;
 use engine::{Ask, EngineConfig, Observed, Proposer};
 use memory::{Memory, MemoryConfig, Slot};
 use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
 use crate::depth::DepthControl;
+use crate::noise;
 use crate::vocab::DraftVocabSize;
 
 /// Entries of one graph at most; more are computed piece by piece.
@@ -66,6 +68,8 @@ pub struct NextN {
     /// `None` with a fixed depth.
     control: Option<DepthControl>,
     output: DraftOutput,
+    /// Scratch.
+    noise: Vec<f32>,
 }
 
 /// One sequence, as the head sees it.
@@ -97,20 +101,27 @@ impl NextN {
         let vocab = config.vocab.make(model)?;
         let n_embd = model.hparams().n_embd;
         let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
-        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, output: DraftOutput::default() }))
+        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, output: DraftOutput::default(), noise: vec![] }))
     }
 
     /// Computes entries of one sequence until at most `n_left` wait.
     fn catch_up(&mut self, runner: &mut Runner, slot: usize, n_left: usize) -> Result<(), RunError> {
         while self.slots[slot].tokens.len() > n_left {
             let n = (self.slots[slot].tokens.len() - n_left).min(N_BATCH);
-            self.pass(runner, &[slot], n, 0)?;
+            self.pass(runner, &[slot], n, &[None], 0)?;
         }
         Ok(())
     }
 
-    /// One graph over up to `most` entries of each sequence.
-    fn pass(&mut self, runner: &mut Runner, which: &[usize], most: usize, depth: usize) -> Result<(), RunError> {
+    /// One graph over up to `most` entries of each sequence, then a draft for each by its way of picking.
+    fn pass(
+        &mut self,
+        runner: &mut Runner,
+        which: &[usize],
+        most: usize,
+        ahead: &[Option<Ahead>],
+        depth: usize,
+    ) -> Result<(), RunError> {
         let n_chain = depth.saturating_sub(1);
         let n_entries: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(most)).collect();
         let mut tokens = Vec::new();
@@ -122,10 +133,13 @@ impl NextN {
         let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, n)| (&self.slots[i].slot, n + n_chain)).collect();
         let step = self.memory.begin(&parts, 1)?;
         let vocab = self.vocab.as_ref();
-        let draft = Draft { tokens: &tokens, hidden: &hidden, n_entries: &n_entries, depth, vocab, verbose: false };
+        let n_vocab = runner.model().hparams().n_vocab;
+        let noise = noise::fill(&mut self.noise, ahead, depth, n_vocab, vocab).then_some(&self.noise[..]);
+        let (tokens, hidden, n_entries) = (&tokens, &hidden, &n_entries);
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false };
         runner.draft(step.view(), &draft, &mut self.output)?;
-        step.commit(&n_entries)?;
-        for (&i, &n) in which.iter().zip(&n_entries) {
+        step.commit(n_entries)?;
+        for (&i, &n) in which.iter().zip(n_entries) {
             let s = &mut self.slots[i];
             s.tokens.drain(..n);
             s.hidden.drain(..n * self.n_embd);
@@ -232,13 +246,13 @@ impl Proposer for NextN {
             Some(control) => control.choose(&slots).min(most),
             None => most.min(self.config.depth.max()),
         };
-        let ready: Vec<usize> =
-            asks.iter().map(|a| a.slot).filter(|&slot| !self.slots[slot].tokens.is_empty()).collect();
+        let (ready, ahead): (Vec<usize>, Vec<_>) =
+            asks.iter().filter(|a| !self.slots[a.slot].tokens.is_empty()).map(|a| (a.slot, a.ahead)).unzip();
         if ready.is_empty() || depth == 0 {
             return Ok(vec![Vec::new(); asks.len()]);
         }
         let start = Instant::now();
-        self.pass(runner, &ready, N_BATCH, depth)?;
+        self.pass(runner, &ready, N_BATCH, &ahead, depth)?;
         if let Some(control) = &mut self.control {
             control.drafted(ready.len(), depth, start.elapsed());
         }

@@ -2,6 +2,7 @@
 //! Owns no truth of its own: each test says what it holds to be true.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod answers;
 pub mod golden;
 pub mod rig;
 pub mod tiny;

@@ -84,8 +84,15 @@ fn answer(
     while n < N_TOKENS as u32 && !model.vocab().is_eog(token) {
         let step = head.begin(&[(&head_slot, entries.len())], 1)?;
         let n_entries = [entries.len()];
-        let wanted =
-            Draft { tokens: &entries, hidden: &hidden, n_entries: &n_entries, depth: 1, vocab: None, verbose: true };
+        let wanted = Draft {
+            tokens: &entries,
+            hidden: &hidden,
+            n_entries: &n_entries,
+            depth: 1,
+            vocab: None,
+            noise: None,
+            verbose: true,
+        };
         runner.draft(step.view(), &wanted, &mut draft)?;
         step.commit(&n_entries)?;
         let step = memory.begin(&[(&slot, 1)], 1)?;
