@@ -5,5 +5,6 @@
 pub mod answers;
 pub mod golden;
 pub mod rig;
+pub mod script;
 pub mod tiny;
 pub mod words;

@@ -1,0 +1,164 @@
+//! Drafts change nothing that a reader sees: tokens, text, log probabilities, ends, and what comes after.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sample::SamplingParams;
+use engine::{Ask, FinishReason, Observed, Proposer, RequestOptions};
+use model::{Model, RunError, Runner};
+use support::answers::{Answer, answer, answers, chat, config, pocket, spawn};
+use support::script::{MAX_DEPTH, Script, every_draft};
+use text::TokenId;
+
+/// Rows of Q8_0 have the same bits in any company, so that everything can be compared bit by bit.
+const MODEL: &str = "pocket-moe-q8_0.gguf";
+
+fn greedy(max_tokens: usize) -> RequestOptions {
+    RequestOptions {
+        max_tokens: Some(max_tokens),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        logprobs: Some(3),
+        ..RequestOptions::default()
+    }
+}
+
+/// Plain answers, one engine for all.
+fn plain(model: &Arc<Model>, n_ctx: usize, requests: &[(Vec<TokenId>, RequestOptions)]) -> Vec<Answer> {
+    answers(&spawn(model, config(n_ctx, 1), None), requests.to_vec())
+}
+
+#[test]
+fn every_depth_and_every_number_of_right_drafts_leaves_answer_and_state_as_they_were() {
+    let model = &pocket(MODEL);
+    let prompt = chat(model, "Tell me a short story about a dragon.");
+    let options = greedy(110);
+    let engine = spawn(model, config(256, 1), None);
+    let expected = answer(&engine, &prompt, &options);
+
+    let known = vec![(prompt.clone(), expected.tokens.clone())];
+    let (script, tally) = Script::new(known, every_draft(), 1);
+    let scripted = spawn(model, config(256, 1), Some(Box::new(script)));
+    let got = answer(&scripted, &prompt, &options);
+    assert_eq!(got.seen(), expected.seen());
+    {
+        let tally = tally.lock().expect("the engine waits");
+        let missing: Vec<_> = every_draft().into_iter().filter(|d| !tally.seen.contains_key(d)).collect();
+        assert!(missing.is_empty(), "drafts that were never made: {missing:?}");
+        assert_eq!((got.timings.drafted, got.timings.accepted), (tally.drafted, tally.right));
+    }
+
+    // The state after drafts that were kept and dropped goes on as that of plain decoding does.
+    let follow_up = [&prompt[..], &expected.tokens, &chat(model, "What is the dragon called?")].concat();
+    let (a, b) = (answer(&engine, &follow_up, &greedy(20)), answer(&scripted, &follow_up, &greedy(20)));
+    assert_eq!(a.seen(), b.seen());
+    assert!(a.timings.cached_tokens > prompt.len(), "{:?}", a.timings);
+    assert_eq!(a.timings.cached_tokens, b.timings.cached_tokens);
+}
+
+#[test]
+fn answers_end_where_they_end_without_drafts() {
+    let model = &pocket(MODEL);
+    let prompt = chat(model, "What is 17 + 25?");
+    let whole = answer(&spawn(model, config(128, 1), None), &prompt, &greedy(40));
+    // All right, as long as possible: every end falls inside a draft for some of the requests.
+    let known = vec![(prompt.clone(), whole.tokens.clone())];
+    let mut requests: Vec<(Vec<TokenId>, RequestOptions)> =
+        (1..=2 * MAX_DEPTH + 3).map(|n| (prompt.clone(), greedy(n))).collect();
+    // The model's own end, somewhere in the middle of what is drafted.
+    requests.push((prompt.clone(), RequestOptions { ignore_eos: false, ..greedy(40) }));
+    // Stop strings that begin and end anywhere in the text.
+    let text = String::from_utf8_lossy(&whole.bytes).into_owned();
+    let chars: Vec<char> = text.chars().take(24).collect();
+    for (at, n) in [(0, 1), (1, 3), (4, 2), (6, 5), (9, 1), (12, 4), (15, 6)] {
+        let stop: String = chars[at.min(chars.len() - n)..][..n].iter().collect();
+        requests.push((prompt.clone(), RequestOptions { stops: vec![stop, "never said".into()], ..greedy(40) }));
+    }
+    let expected = plain(model, 128, &requests);
+    let (script, _) = Script::new(known.clone(), vec![(MAX_DEPTH, MAX_DEPTH)], 1);
+    let got = answers(&spawn(model, config(128, 1), Some(Box::new(script))), requests.clone());
+    for ((a, b), (_, options)) in expected.iter().zip(&got).zip(&requests) {
+        assert_eq!(a.seen(), b.seen(), "max {:?}, stops {:?}", options.max_tokens, options.stops);
+        assert_eq!(a.timings.generated_tokens, b.timings.generated_tokens);
+        assert!(b.tokens.len() < 4 || b.timings.cycles < a.timings.cycles, "drafts were used: {:?}", b.timings);
+    }
+    let ends = |answer: fn(&FinishReason) -> bool| expected.iter().filter(|a| answer(&a.reason)).count();
+    assert_eq!(ends(|r| matches!(r, FinishReason::Length)), 2 * MAX_DEPTH + 3);
+    assert_eq!(ends(|r| matches!(r, FinishReason::EndOfGeneration(_))), 1);
+    assert_eq!(ends(|r| matches!(r, FinishReason::Stop(_))), 7);
+
+    // The context's end, at every distance from the prompt.
+    for room in 1..=MAX_DEPTH + 2 {
+        let n_ctx = prompt.len() + room;
+        let request = [(prompt.clone(), RequestOptions { max_tokens: None, ..greedy(1) })];
+        let expected = plain(model, n_ctx, &request);
+        let (script, _) = Script::new(known.clone(), vec![(MAX_DEPTH, MAX_DEPTH)], 1);
+        let got = answers(&spawn(model, config(n_ctx, 1), Some(Box::new(script))), request.to_vec());
+        assert_eq!(got[0].seen(), expected[0].seen(), "{room} tokens of room");
+        assert_eq!((got[0].reason.clone(), got[0].tokens.len()), (FinishReason::Context, room));
+    }
+}
+
+/// Drafts tokens that are right by chance only, of any length.
+struct Liar(support::tiny::Rng, usize);
+
+impl Proposer for Liar {
+    fn max_depth(&self) -> usize {
+        MAX_DEPTH
+    }
+
+    fn wants_hidden(&self) -> bool {
+        false
+    }
+
+    fn begin(&mut self, _: usize, _: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn hidden(&self, _: usize) -> Option<&[f32]> {
+        None
+    }
+
+    fn observe(&mut self, _: &mut Runner, _: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let Self(rng, n_vocab) = self;
+        let mut draft = |ask: &Ask| {
+            let n = rng.below(ask.max + 1);
+            (0..n).map(|_| TokenId(rng.below(*n_vocab) as u32)).collect()
+        };
+        Ok(asks.iter().map(&mut draft).collect())
+    }
+}
+
+#[test]
+fn sequences_with_drafts_of_different_lengths_do_not_disturb_each_other() {
+    let model = &pocket(MODEL);
+    let texts = ["What is 17 + 25?", "List three planets.", "Write a function that adds two numbers.", "Tell me a joke."];
+    let request = |(i, text): (usize, &&str)| {
+        let sampling = SamplingParams { seed: Some(i as u64), ..SamplingParams::default() };
+        let options = greedy(48);
+        // Every second one is sampled.
+        (chat(model, text), if i % 2 == 0 { options } else { RequestOptions { sampling, ..options } })
+    };
+    let requests: Vec<_> = texts.iter().enumerate().map(request).collect();
+    let expected = plain(model, 128, &requests);
+
+    let known = requests.iter().zip(&expected).map(|((prompt, _), a)| (prompt.clone(), a.tokens.clone())).collect();
+    let mut plan = every_draft();
+    // Neighbours that differ.
+    plan.sort_by_key(|(n, right)| (7 * n + 5 * right) % 9);
+    let (script, tally) = Script::new(known, plan, 4);
+    let liar = Liar(support::tiny::Rng::new(7), model.hparams().n_vocab);
+    for proposer in [Box::new(script) as Box<dyn Proposer>, Box::new(liar)] {
+        let got = answers(&spawn(model, config(128, 4), Some(proposer)), requests.clone());
+        for (i, (a, b)) in expected.iter().zip(&got).enumerate() {
+            assert_eq!(a.seen(), b.seen(), "{}", texts[i]);
+        }
+    }
+    assert!(tally.lock().expect("the engine is gone").right > 50);
+}

@@ -1,0 +1,268 @@
+//! The first tokens of sampled answers follow the model's distribution, with drafts and without: chi-square over thousands of
+//! answers, against the exact chances of every text. The rule is seen to catch what is wrong.
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sample::{Noise, Sampler, SamplingParams};
+use engine::{Ask, EngineConfig, Observed, Proposer, RequestOptions};
+use model::{LoadOptions, Model, RunError, Runner};
+use speculate::{Depth, DraftVocabSize};
+use support::answers::{answers, config, head, spawn};
+use support::rig::{Rig, exact};
+use support::tiny::Spec;
+use text::TokenId;
+
+/// Tokens of an answer.
+const N_TOKENS: usize = 3;
+
+/// Answers of one law.
+const N_ANSWERS: u64 = 3000;
+
+/// Answers that one sequence queues at a time.
+const N_QUEUED: usize = 60;
+
+type Text = [u32; N_TOKENS];
+
+fn model() -> (tempfile::TempDir, Arc<Model>) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let spec = Spec { nextn: true, ..Spec::of("qwen35") };
+    let path = spec.document().write(&dir.path().join("tiny.gguf"));
+    let model = Model::open(&path, &LoadOptions::default()).expect("a tiny model");
+    (dir, model)
+}
+
+fn prompt() -> Vec<TokenId> {
+    [5, 9, 40, 9, 5, 77].map(TokenId).to_vec()
+}
+
+/// The exact chance of every text that can come.
+fn law(model: &Arc<Model>, params: &SamplingParams) -> HashMap<Text, f64> {
+    let mut rig = Rig::new(model, exact(1, 64));
+    let mut texts = HashMap::from([(Vec::new(), 1.0)]);
+    for _ in 0..N_TOKENS {
+        let mut longer = HashMap::new();
+        for (said, chance) in texts {
+            let slot = rig.slot();
+            let ids: Vec<u32> = prompt().iter().map(|t| t.0).chain(said.iter().copied()).collect();
+            let logits = rig.step(&[(&slot, &ids)]);
+            rig.memory.release(slot);
+            let mut sampler = Sampler::new(params, model.hparams().n_vocab, &|_, _| {}).expect("in range");
+            sampler.prime(&ids.iter().map(|&id| TokenId(id)).collect::<Vec<_>>());
+            for c in sampler.distribution(&logits[logits.len() - model.hparams().n_vocab..]) {
+                let text: Vec<u32> = said.iter().copied().chain([c.id.0]).collect();
+                longer.insert(text, chance * f64::from(c.p));
+            }
+        }
+        texts = longer;
+    }
+    texts.into_iter().map(|(text, chance)| (text.try_into().expect("three tokens"), chance)).collect()
+}
+
+/// How far counts are from a law, and the degrees of freedom. Texts that are expected less than 5 times count together.
+fn chi_square(law: &HashMap<Text, f64>, counts: &HashMap<Text, usize>) -> (f64, f64) {
+    let n: usize = counts.values().sum();
+    let (mut sum, mut n_cells) = (0.0, 0);
+    let mut rare = (0.0, 0);
+    let mut cell = |want: f64, got: usize| {
+        sum += (got as f64 - want).powi(2) / want;
+        n_cells += 1;
+    };
+    for (text, chance) in law {
+        let (want, got) = (chance * n as f64, counts.get(text).copied().unwrap_or(0));
+        if want < 5.0 {
+            rare = (rare.0 + want, rare.1 + got);
+        } else {
+            cell(want, got);
+        }
+    }
+    if rare.0 > 0.0 {
+        cell(rare.0, rare.1);
+    }
+    (sum, f64::from(n_cells - 1))
+}
+
+/// What chi-square exceeds once in 10,000 seeds; the seeds are fixed. Source: Wilson and Hilferty 1931.
+fn limit(freedom: f64) -> f64 {
+    let spread = 2.0 / (9.0 * freedom);
+    freedom * (1.0 - spread + 3.719 * spread.sqrt()).powi(3)
+}
+
+fn counts(
+    model: &Arc<Model>,
+    params: &SamplingParams,
+    config: EngineConfig,
+    proposer: Option<Box<dyn Proposer>>,
+    seeds: std::ops::Range<u64>,
+) -> (HashMap<Text, usize>, usize, usize) {
+    let config = EngineConfig { max_queue: N_QUEUED, ..config };
+    let engine = spawn(model, config, proposer);
+    let mut counts = HashMap::new();
+    let (mut drafted, mut accepted) = (0, 0);
+    let seeds: Vec<u64> = seeds.collect();
+    for seeds in seeds.chunks(N_QUEUED) {
+        let request = |&seed: &u64| {
+            let sampling = SamplingParams { seed: Some(seed), ..params.clone() };
+            // One token more: the last one of an answer is never drafted.
+            let options = RequestOptions {
+                max_tokens: Some(N_TOKENS + 1),
+                sampling,
+                ignore_eos: true,
+                borders: vec![prompt().len() - 1],
+                ..RequestOptions::default()
+            };
+            (prompt(), options)
+        };
+        for answer in answers(&engine, seeds.iter().map(request).collect()) {
+            let text: Text = std::array::from_fn(|i| answer.tokens[i].0);
+            *counts.entry(text).or_default() += 1;
+            drafted += answer.timings.drafted;
+            accepted += answer.timings.accepted;
+        }
+    }
+    (counts, drafted, accepted)
+}
+
+/// Knows the noise and makes the worst of it: drafts the tokens that the noise favours most among the likely ones.
+struct Favourites(Vec<TokenId>);
+
+impl Favourites {
+    fn of(&self, noise: Noise) -> TokenId {
+        let best = self.0.iter().max_by(|a, b| noise.for_draft(a.0).total_cmp(&noise.for_draft(b.0)));
+        *best.expect("there are likely tokens")
+    }
+}
+
+impl Proposer for Favourites {
+    fn max_depth(&self) -> usize {
+        2
+    }
+
+    fn wants_hidden(&self) -> bool {
+        false
+    }
+
+    fn begin(&mut self, _: usize, _: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn hidden(&self, _: usize) -> Option<&[f32]> {
+        None
+    }
+
+    fn observe(&mut self, _: &mut Runner, _: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let draft = |ask: &Ask| {
+            let ahead = ask.ahead.expect("a sampled answer");
+            (0..ask.max.min(2) as u64).map(|i| self.of(ahead.noise(i))).collect()
+        };
+        Ok(asks.iter().map(draft).collect())
+    }
+}
+
+fn settings() -> Vec<(&'static str, SamplingParams)> {
+    let base = SamplingParams { top_k: 6, min_p: 0.0, top_p: 1.0, ..SamplingParams::default() };
+    vec![
+        ("temperature 0.5, top-p", SamplingParams { temperature: 0.5, top_p: 0.9, ..base.clone() }),
+        (
+            "temperature 1, penalties and bias",
+            SamplingParams {
+                temperature: 1.0,
+                repeat_penalty: 1.3,
+                frequency_penalty: 0.2,
+                logit_bias: vec![(TokenId(40), 1.0), (TokenId(9), -0.5)],
+                ..base.clone()
+            },
+        ),
+        ("temperature 1.5", SamplingParams { temperature: 1.5, ..base }),
+    ]
+}
+
+#[test]
+fn first_tokens_follow_the_distribution_with_drafts_and_without() {
+    let (_dir, model) = &model();
+    let n_ctx = prompt().len() + N_TOKENS + 2;
+    // F32 cells as in the rig, so that the law is that of the engine.
+    let config = EngineConfig {
+        cache_type_k: memory::CacheType::F32,
+        cache_type_v: memory::CacheType::F32,
+        flash_attention: engine::FlashAttention::Off,
+        ..config(n_ctx, 1)
+    };
+    for (i, (what, params)) in settings().into_iter().enumerate() {
+        let law = law(model, &params);
+        let total: f64 = law.values().sum();
+        assert!((total - 1.0).abs() < 1e-4, "{what}: chances sum to {total}");
+        let likely: Vec<TokenId> = law.keys().flatten().map(|&id| TokenId(id)).collect();
+        let proposers: [Option<Box<dyn Proposer>>; 3] = [
+            None,
+            Some(head(model, &config, Depth::Fixed(2), DraftVocabSize::Full)),
+            Some(Box::new(Favourites(likely))),
+        ];
+        for (k, proposer) in proposers.into_iter().enumerate() {
+            let drafts = proposer.is_some();
+            // Seeds of their own: the same ones would give the same texts.
+            let first = (3 * i + k) as u64 * N_ANSWERS;
+            let (counts, drafted, accepted) =
+                counts(model, &params, config.clone(), proposer, first..first + N_ANSWERS);
+            let (square, freedom) = chi_square(&law, &counts);
+            println!("{what}, proposer {k}: {square:.1} with {freedom} degrees, {accepted} of {drafted} drafts right");
+            assert!(counts.keys().all(|text| law.contains_key(text)), "{what}, proposer {k}: a text that cannot come");
+            assert!(square < limit(freedom), "{what}, proposer {k}: {square} with {freedom} degrees of freedom");
+            assert_eq!(drafts, drafted > 0);
+            assert!(!drafts || accepted * 20 > drafted, "{what}, proposer {k}: {accepted} of {drafted} right");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_rule_is_caught() {
+    let (_dir, model) = &model();
+    let (_, params) = settings().remove(2);
+    let law = law(model, &params);
+    let (mut first, mut rest) = (HashMap::<u32, f64>::new(), HashMap::<u32, Vec<(Text, f64)>>::new());
+    for (text, p) in &law {
+        *first.entry(text[0]).or_default() += p;
+        rest.entry(text[0]).or_default().push((*text, *p));
+    }
+    let favourites = Favourites(first.keys().map(|&id| TokenId(id)).collect());
+    // Texts whose first token is chosen by `rule`, the others by the law.
+    let texts = |rule: &dyn Fn(u64) -> u32| {
+        let mut counts = HashMap::new();
+        let mut rng = support::tiny::Rng::new(3);
+        for n in 0..N_ANSWERS {
+            let begun = &rest[&rule(n)];
+            let total: f64 = begun.iter().map(|(_, p)| p).sum();
+            let mut left = total * (rng.below(1 << 30) as f64 / (1 << 30) as f64);
+            let text = begun.iter().find(|(_, p)| {
+                left -= p;
+                left < 0.0
+            });
+            *counts.entry(text.map_or(begun[0].0, |(text, _)| *text)).or_default() += 1;
+        }
+        chi_square(&law, &counts)
+    };
+    let noise = |n: u64| {
+        let params = SamplingParams { seed: Some(n), ..params.clone() };
+        Sampler::new(&params, 1, &|_, _| {}).expect("in range").noise(0)
+    };
+    let chances: Vec<engine::sample::Candidate> =
+        first.iter().map(|(&id, &p)| engine::sample::Candidate { id: TokenId(id), p: p as f32 }).collect();
+    let (square, freedom) = texts(&|n| engine::sample::pick(&chances, noise(n)).0);
+    assert!(square < limit(freedom), "the right rule: {square} with {freedom}");
+    // Accepting every draft, and accepting one in five that should not be.
+    let (square, freedom) = texts(&|n| favourites.of(noise(n)).0);
+    assert!(square > 2.0 * limit(freedom), "all drafts taken: {square} with {freedom}");
+    let sometimes = |n: u64| match n % 5 {
+        0 => favourites.of(noise(n)).0,
+        _ => engine::sample::pick(&chances, noise(n)).0,
+    };
+    let (square, freedom) = texts(&sometimes);
+    assert!(square > limit(freedom), "some drafts taken: {square} with {freedom}");
+}
