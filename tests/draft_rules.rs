@@ -138,7 +138,8 @@ impl Proposer for Liar {
 #[test]
 fn sequences_with_drafts_of_different_lengths_do_not_disturb_each_other() {
     let model = &pocket(MODEL);
-    let texts = ["What is 17 + 25?", "List three planets.", "Write a function that adds two numbers.", "Tell me a joke."];
+    let texts =
+        ["What is 17 + 25?", "List three planets.", "Write a function that adds two numbers.", "Tell me a joke."];
     let request = |(i, text): (usize, &&str)| {
         let sampling = SamplingParams { seed: Some(i as u64), ..SamplingParams::default() };
         let options = greedy(48);

@@ -2,10 +2,14 @@
 //! Owns how tokens are guessed ahead. Knows nothing of HTTP, and nothing of sampling: the engine judges every draft.
 #![forbid(unsafe_code)]
 
+mod both;
 mod depth;
 mod nextn;
+mod ngram;
 mod noise;
 mod vocab;
 
+pub use both::NextNgram;
 pub use nextn::{Depth, NextN, NextNConfig};
+pub use ngram::Ngram;
 pub use vocab::DraftVocabSize;

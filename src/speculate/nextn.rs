@@ -27,7 +27,7 @@ const MAX_WAITING: usize = 64;
 
 /// The deepest draft: with the token before it a pass has 7 rows, the most for which every row of every quantised weight
 /// has the bits that it has alone (docs/NUMERICS.md).
-const MAX_DEPTH: usize = 6;
+pub(crate) const MAX_DEPTH: usize = 6;
 
 /// Tokens of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -40,7 +40,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    fn max(self) -> usize {
+    pub(crate) fn max(self) -> usize {
         match self {
             Depth::Auto => MAX_DEPTH,
             Depth::Fixed(n) => n,
