@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser};
 
-use super::choices::{AutoOnOff, CacheType, FlashAttn, OnOff, Spec, Think, When, spec};
+use super::choices::{AutoOnOff, CacheType, FlashAttn, OnOff, Think, When};
 use super::sampling::SamplingFlags;
+use super::spec::SpecFlags;
 
 /// Chat with a GGUF model, or complete a text, in the terminal.
 ///
@@ -30,6 +31,10 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub run: RunFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub spec: SpecFlags,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -114,10 +119,6 @@ pub struct RunFlags {
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
-    /// Drafting with the model's NextN head: `off`
-    #[arg(long, value_name = "MODE", default_value = "off", value_parser = spec)]
-    pub spec: Spec,
-
     /// Type of cached keys
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub cache_type_k: CacheType,
@@ -192,6 +193,7 @@ Sampling: a flag goes before the model file's own values, these before the built
 mod tests {
     use clap::CommandFactory;
     use clap::error::ErrorKind;
+    use speculate::{Depth, DraftVocabSize, Mode};
 
     use super::*;
 
@@ -283,6 +285,8 @@ mod tests {
             &["-c", "0"],
             &["--logprobs", "21"],
             &["--spec", "on"],
+            &["--draft-max", "17"],
+            &["--draft-vocab", "0"],
             &["--cache-type-k", "q5_1"],
             &["--think", "maybe"],
             &["--logit-bias", "x=1"],
@@ -303,8 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn drafting_is_refused_with_its_reason() {
-        let error = Args::try_parse_from(["nextn-cli", "--spec", "on"]).unwrap_err().to_string();
-        assert!(error.contains("this version does not draft"), "{error}");
+    fn drafting_is_automatic_unless_told_otherwise() {
+        let spec = parse(&[]).unwrap().spec;
+        assert_eq!((spec.spec, spec.draft_max), (Mode::Auto, Depth::Auto));
+        let spec = parse(&["--spec", "nextn", "--draft-max", "3", "--draft-vocab", "full"]).unwrap().spec;
+        assert_eq!((spec.spec, spec.draft_max, spec.draft_vocab), (Mode::NextN, Depth::Fixed(3), DraftVocabSize::Full));
     }
 }

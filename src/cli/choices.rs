@@ -83,22 +83,3 @@ pub enum CacheType {
     #[value(name = "q4_0")]
     Q4_0,
 }
-
-/// `--spec`: how tokens are drafted.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Spec {
-    /// No drafts.
-    #[default]
-    Off,
-}
-
-/// Reads `--spec`.
-///
-/// # Errors
-/// Everything but `off`.
-pub fn spec(value: &str) -> Result<Spec, String> {
-    match value {
-        "off" => Ok(Spec::Off),
-        _ => Err("this version does not draft: only `off` is accepted".to_owned()),
-    }
-}

@@ -36,7 +36,8 @@ pub enum Command {
     Load(PathBuf),
     Read(PathBuf),
     Think(Option<Think>),
-    Spec,
+    /// Shows how tokens are drafted, or sets the longest draft: `None` is as started.
+    Spec(Option<Option<usize>>),
     Copy,
 }
 
@@ -88,7 +89,12 @@ pub const COMMANDS: &[Entry] = &[
     entry("/load", Takes::File, "FILE", "go on with a conversation from a file"),
     entry("/read", Takes::File, "FILE", "put a file's text before the next message"),
     entry("/think", Takes::Word(&["on", "off", "auto"]), "[on|off|auto]", "show or set whether the model thinks first"),
-    entry("/spec", Takes::Word(&["off"]), "off", "drafting; this version has `off` only"),
+    entry(
+        "/spec",
+        Takes::Word(&["auto", "off"]),
+        "[auto|off|N]",
+        "show or set drafting: as started, off, or at most N tokens",
+    ),
     entry("/copy", Takes::Nothing, "", "put the last answer on the clipboard"),
 ];
 
@@ -149,8 +155,13 @@ fn command(name: &str, rest: &str) -> Result<Command, String> {
             _ => Err(format!("/think takes on, off or auto, not {rest}")),
         },
         "spec" => match rest {
-            "" | "off" => Ok(Command::Spec),
-            _ => Err(format!("this version does not draft: /spec takes off only, not {rest}")),
+            "" => Ok(Command::Spec(None)),
+            "auto" => Ok(Command::Spec(Some(None))),
+            "off" => Ok(Command::Spec(Some(Some(0)))),
+            n => match n.parse() {
+                Ok(n) => Ok(Command::Spec(Some(Some(n)))),
+                Err(_) => Err(format!("/spec takes auto, off or a number of tokens, not {n}")),
+            },
         },
         _ => Err(unknown(name)),
     }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow};
 use engine::{Engine, EngineConfig, EngineError, EngineHandle, FlashAttention};
 use model::{LoadOptions, Model, NextNHead};
+use speculate::{Mode, SpecError};
 use text::template::ChatTemplate;
 
 use super::args::RunFlags;
@@ -15,6 +16,7 @@ use super::choices::{CacheType, FlashAttn};
 use super::exit::{Exit, Failure, OrExit, Outcome};
 use super::sanitize::clean_line;
 use super::settings::FileSampling;
+use super::spec::SpecFlags;
 
 /// A model with its engine.
 pub struct Loaded {
@@ -26,6 +28,10 @@ pub struct Loaded {
     pub template: Option<ChatTemplate>,
     /// Its own sampling values.
     pub sampling: FileSampling,
+    /// Tokens are drafted.
+    pub drafts: bool,
+    /// From where, as asked for.
+    pub spec: Mode,
     /// From the start of loading until requests are taken.
     pub load_ms: f64,
 }
@@ -35,9 +41,9 @@ impl Loaded {
     ///
     /// # Errors
     /// With [`Exit::ModelFile`] when the file is at fault, [`Exit::Runtime`] when the machine is.
-    pub fn open(path: Option<&Path>, run: &RunFlags) -> Outcome<Self> {
+    pub fn open(path: Option<&Path>, run: &RunFlags, spec: &SpecFlags) -> Outcome<Self> {
         let start = Instant::now();
-        let options = LoadOptions::default();
+        let options = LoadOptions { head: spec.draft_model.clone(), ..LoadOptions::default() };
         let model = match path {
             Some(path) => Model::open(path, &options).with_context(|| path.display().to_string()),
             None => Model::from_static(crate::embedded::model_bytes(), &options).context("the embedded model"),
@@ -58,11 +64,17 @@ impl Loaded {
             },
             ..EngineConfig::default()
         };
-        let engine = Engine::spawn(Arc::clone(&model), config).map_err(|error| match error {
+        let drafting = speculate::proposer(&model, &config, spec.config()).map_err(|error| match error {
+            SpecError::Run(_) => Failure::new(Exit::Runtime, error),
+            error => Failure::new(Exit::ModelFile, error),
+        })?;
+        let drafts = drafting.is_some();
+        let engine = Engine::spawn_with(Arc::clone(&model), config, drafting).map_err(|error| match error {
             EngineError::Config(_) => Failure::new(Exit::Usage, error),
             error => Failure::new(Exit::Runtime, error),
         })?;
-        Ok(Self { model, engine, template, sampling, load_ms: start.elapsed().as_secs_f64() * 1e3 })
+        let load_ms = start.elapsed().as_secs_f64() * 1e3;
+        Ok(Self { model, engine, template, sampling, drafts, spec: spec.spec, load_ms })
     }
 
     /// The chat template.

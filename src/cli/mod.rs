@@ -25,6 +25,7 @@ pub mod settings;
 pub mod shell;
 pub mod signals;
 pub mod sink;
+pub mod spec;
 pub mod stats;
 pub mod style;
 pub mod transcript;
@@ -116,7 +117,7 @@ fn run(args: &Args) -> Outcome<()> {
         None => "loading the embedded model".to_owned(),
     };
     let spinner = Spinner::start(words, terminals.stderr);
-    let loaded = Loaded::open(args.model.as_deref(), &args.run)?;
+    let loaded = Loaded::open(args.model.as_deref(), &args.run, &args.spec)?;
     drop(spinner);
     if terminals.stderr && !args.machine() {
         // A terminal that is gone is noticed when the answer is written.

@@ -66,7 +66,12 @@ impl Chat<'_> {
                 self.think = think;
                 self.tell(&format!("think {}", think.name()));
             }
-            Command::Spec => self.tell("spec off"),
+            Command::Spec(change) => {
+                if let Some(max_draft) = change {
+                    self.settings.max_draft = max_draft;
+                }
+                self.tell(&self.drafting());
+            }
             Command::Copy => self.copy()?,
         }
         Ok(Next::Line)
@@ -84,14 +89,25 @@ impl Chat<'_> {
         self.tell(&text);
     }
 
+    /// How tokens are drafted, for the person.
+    fn drafting(&self) -> String {
+        match (self.loaded.drafts, self.settings.max_draft) {
+            (false, _) => "spec off: started without drafting, or the model has no NextN head".to_owned(),
+            (true, None) => format!("spec {}", self.loaded.spec),
+            (true, Some(0)) => "spec off".to_owned(),
+            (true, Some(n)) => format!("spec {}, at most {n} tokens", self.loaded.spec),
+        }
+    }
+
     fn show(&self) {
         let used = self.last.as_ref().map_or(0, |t| t.prompt_tokens + t.generated_tokens);
         let system = self.transcript.system.as_deref().map_or("none".to_owned(), |text| shortened(&clean(text)));
         self.tell(&format!(
-            "{}\n{}\nsystem {system}\nthink {}  spec off\n{} messages, {used} of {} tokens of context used by the last answer",
+            "{}\n{}\nsystem {system}\nthink {}  {}\n{} messages, {used} of {} tokens of context used by the last answer",
             self.loaded.line(),
             self.settings.text(),
             self.think.name(),
+            self.drafting(),
             self.transcript.n_turns(),
             self.loaded.engine.limits().n_ctx,
         ));

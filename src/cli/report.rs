@@ -84,6 +84,10 @@ pub struct Times {
     pub drafted: usize,
     pub accepted: usize,
     pub acceptance_by_depth: Vec<f64>,
+    pub cycles_per_second: f64,
+    pub verify_ms: f64,
+    pub draft_ms: f64,
+    pub host_ms: f64,
 }
 
 impl Times {
@@ -99,7 +103,11 @@ impl Times {
             cycles: timings.cycles,
             drafted: timings.drafted,
             accepted: timings.accepted,
-            acceptance_by_depth: timings.acceptance_by_depth.clone(),
+            acceptance_by_depth: timings.acceptance_by_depth.iter().copied().map(round).collect(),
+            cycles_per_second: round(timings.cycles_per_second()),
+            verify_ms: round(timings.verify_ms),
+            draft_ms: round(timings.draft_ms),
+            host_ms: round(timings.host_ms()),
         }
     }
 }
@@ -147,6 +155,8 @@ mod tests {
             generated_tokens: 3,
             generated_ms: 10.0,
             cycles: 2,
+            verify_ms: 7.5,
+            draft_ms: 1.5,
             ..Timings::default()
         };
         let answer = Answer {
@@ -158,7 +168,7 @@ mod tests {
         };
         assert_eq!(
             serde_json::to_string(&answer).unwrap(),
-            r#"{"text":"hi","reasoning":"","token_ids":[1,2,3],"finish_reason":"stop","timings":{"load_ms":12.0,"prompt_tokens":5,"prompt_ms":1.235,"generated_tokens":3,"generated_ms":10.0,"tokens_per_second":200.0,"cycles":2,"drafted":0,"accepted":0,"acceptance_by_depth":[]}}"#
+            r#"{"text":"hi","reasoning":"","token_ids":[1,2,3],"finish_reason":"stop","timings":{"load_ms":12.0,"prompt_tokens":5,"prompt_ms":1.235,"generated_tokens":3,"generated_ms":10.0,"tokens_per_second":200.0,"cycles":2,"drafted":0,"accepted":0,"acceptance_by_depth":[],"cycles_per_second":200.0,"verify_ms":7.5,"draft_ms":1.5,"host_ms":1.0}}"#
         );
     }
 

@@ -21,12 +21,14 @@ pub struct TurnSettings {
     /// Values set in the chat, by the flag's long name.
     changed: BTreeMap<String, String>,
     file: FileSampling,
+    /// Most tokens of a draft, as `/spec` says.
+    pub max_draft: Option<usize>,
 }
 
 impl TurnSettings {
     /// Settings as typed on the command line.
     pub fn new(flags: TurnFlags, file: FileSampling) -> Self {
-        Self { flags, changed: BTreeMap::new(), file }
+        Self { flags, changed: BTreeMap::new(), file, max_draft: None }
     }
 
     /// `/set NAME VALUE`, with the names and ranges of the command line; `default` takes a change back.
@@ -66,6 +68,7 @@ impl TurnSettings {
             sampling,
             stops: flags.stop,
             ignore_eos: flags.ignore_eos == Some(OnOff::On),
+            max_draft: self.max_draft,
             logprobs,
             ..RequestOptions::default()
         }

@@ -91,6 +91,10 @@ pub struct Timings {
     pub drafts: usize,
     /// Drafted tokens that were kept, by depth, first depth first; empty without speculation.
     pub accepted_by_depth: Vec<usize>,
+    /// Of `generated_ms`, passes of the target that judged its tokens; a pass that several sequences share counts for each.
+    pub verify_ms: f64,
+    /// Of `generated_ms`, drafting: the head's catch-up and its chain.
+    pub draft_ms: f64,
     /// Share of drafts kept at each depth, first depth first; empty without speculation.
     pub acceptance_by_depth: Vec<f64>,
 }
@@ -102,6 +106,16 @@ impl Timings {
             return 0.0;
         }
         (self.generated_tokens - 1) as f64 * 1e3 / self.generated_ms
+    }
+
+    /// Passes of the target a second; 0 while there was none.
+    pub fn cycles_per_second(&self) -> f64 {
+        if self.generated_ms <= 0.0 { 0.0 } else { self.cycles as f64 * 1e3 / self.generated_ms }
+    }
+
+    /// Of `generated_ms`, everything but passes and drafting: picking tokens, stop strings, handing over.
+    pub fn host_ms(&self) -> f64 {
+        (self.generated_ms - self.verify_ms - self.draft_ms).max(0.0)
     }
 
     /// Prompt tokens computed (not taken from the cache) a second.

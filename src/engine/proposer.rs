@@ -55,7 +55,8 @@ pub trait Proposer: Send {
     /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
     fn hidden(&self, slot: usize) -> Option<&[f32]>;
 
-    /// A step was kept. `took` is the time of its pass, when it held nothing but these answers and their drafts.
+    /// A step was kept. `took` is the time since drafts were asked for, when the step held nothing but these answers and
+    /// their drafts, and no graph had to be built.
     ///
     /// # Errors
     /// The proposer could not compute what it needs; it may propose nothing for these sequences from now on.

@@ -18,7 +18,7 @@ use crate::handle::{Command, EngineHandle, Submission};
 use crate::proposer::{Ask, Observed, Proposer};
 use crate::request::Limits;
 use crate::schedule::{Part, schedule};
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, millis};
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
 
 /// How long to wait for lagging readers before looking again, at first and after many times in vain.
@@ -102,8 +102,8 @@ struct State {
     output: PassOutput,
     /// The tokens of the last step's rows.
     step_tokens: Vec<TokenId>,
-    /// Time of the last step's pass.
-    pass_took: Duration,
+    /// When the turn began, and the graphs built until then.
+    turn: (Instant, u64),
     stats: EngineStats,
     /// How long to wait for lagging readers next time.
     pause: Duration,
@@ -154,7 +154,7 @@ impl State {
             leaving: Vec::new(),
             output: PassOutput::default(),
             step_tokens: Vec::new(),
-            pass_took: Duration::ZERO,
+            turn: (Instant::now(), 0),
             stats: EngineStats::default(),
             pause: READER_PAUSE,
             open: true,
@@ -182,6 +182,7 @@ impl State {
         let start = Instant::now();
         self.take_commands();
         self.admit();
+        self.turn = (Instant::now(), self.runner.stats().n_builds);
         self.propose();
         let parts = schedule(&self.sequences, self.config.n_batch, self.config.n_batch_shared);
         let n_rows: usize = parts.iter().map(|p| p.n_rows).sum();
@@ -352,10 +353,13 @@ impl State {
         }
         asks.sort_unstable_by_key(|(ask, _)| ask.slot);
         let only: Vec<Ask> = asks.iter().map(|(ask, _)| *ask).collect();
+        let start = Instant::now();
         match proposer.propose(&mut self.runner, &only) {
             Ok(drafts) => {
+                let took = millis(start.elapsed());
                 for ((_, i), draft) in asks.iter().zip(drafts) {
                     self.sequences[*i].take_draft(draft);
+                    self.sequences[*i].timings.draft_ms += took;
                 }
             }
             Err(error) => self.stop_drafting(&error),
@@ -388,7 +392,7 @@ impl State {
         let hidden = self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
         let start = Instant::now();
         self.runner.run(txn.view(), &Pass { tokens: &tokens, rows: Rows::Some(&rows), hidden }, &mut self.output)?;
-        self.pass_took = start.elapsed();
+        let took = millis(start.elapsed());
         let mut first = 0;
         let mut kept = Vec::with_capacity(parts.len());
         for p in parts {
@@ -396,6 +400,8 @@ impl State {
             let s = &mut self.sequences[p.sequence];
             if s.is_prefill() {
                 s.prompt_advanced(p.n_rows);
+            } else {
+                s.timings.verify_ms += took;
             }
             if p.samples {
                 let n_right = s.judge(|i| self.output.logits(first + i), self.model.vocab());
@@ -431,9 +437,16 @@ impl State {
             first += part.n_rows;
         }
         if let Some(proposer) = &mut self.proposer {
+            let (start, n_builds) = self.turn;
             let alike = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft);
-            if let Err(error) = proposer.observe(&mut self.runner, &observed, alike.then_some(self.pass_took)) {
+            let took = (alike && self.runner.stats().n_builds == n_builds).then(|| start.elapsed());
+            let start = Instant::now();
+            if let Err(error) = proposer.observe(&mut self.runner, &observed, took) {
                 self.stop_drafting(&error);
+            }
+            let took = millis(start.elapsed());
+            for part in parts.iter().filter(|p| p.n_rows == 1 + p.n_draft) {
+                self.sequences[part.sequence].timings.draft_ms += took;
             }
         }
         for part in parts {

@@ -38,7 +38,7 @@ pub(crate) struct Sequence {
     thinking: Budget,
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
-    timings: Timings,
+    pub(crate) timings: Timings,
     /// For each depth, drafts that reached it and how many of them were right.
     by_depth: Vec<(usize, usize)>,
     started: Instant,
@@ -107,7 +107,8 @@ impl Sequence {
         self.outbox.push_back(Event::Prompt(PromptProgress { done, cached, total }));
     }
 
-    /// Tokens that a draft may hold: the answer's last token is never drafted, since nothing would be left to pick.
+    /// Tokens that a draft may hold: as the request says, and the answer's last token is never drafted, since nothing would be
+    /// left to pick.
     pub(crate) fn max_draft(&self) -> usize {
         let room = self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1);
         room.min(self.request.options().max_draft.unwrap_or(usize::MAX))
@@ -281,6 +282,6 @@ fn due_checkpoints(request: &GenerateRequest, n_cached: usize) -> VecDeque<usize
     if request.options().cache { to_come.collect() } else { VecDeque::new() }
 }
 
-fn millis(d: std::time::Duration) -> f64 {
+pub(crate) fn millis(d: std::time::Duration) -> f64 {
     d.as_secs_f64() * 1e3
 }

@@ -39,6 +39,9 @@ pub enum LoadError {
         /// What was found and what was expected.
         what: String,
     },
+    /// A NextN head in a file of its own that does not belong to the model.
+    #[error("the file with the NextN head does not fit the model: {0}")]
+    Head(String),
     /// The shards of a split file.
     #[error("{0}")]
     Shard(String),

@@ -12,6 +12,7 @@ mod describe;
 mod draft;
 mod draft_vocab;
 mod error;
+mod head_file;
 mod keys;
 mod load;
 mod model;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ggml::{Device, Dtype, Mapping, WeightId, WeightsBuilder};
@@ -11,14 +11,17 @@ use gguf::{Header, SplitInfo, TensorType};
 use crate::arch;
 use crate::describe::Description;
 use crate::error::LoadError;
+use crate::head_file::{HeadFile, refused};
 use crate::keys::Keys;
 use crate::model::Model;
 
 /// How a model is opened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Where the weights go; `None` is the CPU.
     pub device: Option<Device>,
+    /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
+    pub head: Option<PathBuf>,
 }
 
 struct Place {
@@ -28,23 +31,53 @@ struct Place {
     range: Range<usize>,
 }
 
-/// Finds tensors by name, checks them, and binds them.
-pub(crate) struct Loader<'a> {
+/// The tensors of one model file, all its shards together.
+#[derive(Default)]
+struct Tensors<'a> {
     places: HashMap<&'a str, Place>,
     bound: HashMap<String, WeightId>,
+}
+
+impl<'a> Tensors<'a> {
+    /// Those of `headers`, whose maps are counted from `first`.
+    fn of(headers: &[Header<'a>], first: usize) -> Self {
+        let mut places = HashMap::new();
+        for (i, header) in headers.iter().enumerate() {
+            for t in header.tensors() {
+                let place = Place { dtype: t.dtype, ne: t.ne, mapping: first + i, range: t.range() };
+                places.insert(t.name, place);
+            }
+        }
+        Self { places, bound: HashMap::new() }
+    }
+}
+
+/// Finds tensors by name, checks them, and binds them.
+pub(crate) struct Loader<'a> {
+    tensors: Tensors<'a>,
+    /// Those of the file with the NextN head, and of the model while the head is bound.
+    other: Tensors<'a>,
     weights: WeightsBuilder,
 }
 
 impl Loader<'_> {
+    /// Binds from the file with the NextN head.
+    pub(crate) fn in_head_file<R>(&mut self, bind: impl FnOnce(&mut Self) -> R) -> R {
+        std::mem::swap(&mut self.tensors, &mut self.other);
+        let bound = bind(self);
+        std::mem::swap(&mut self.tensors, &mut self.other);
+        bound
+    }
+
     /// True when the file has a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+        self.tensors.places.contains_key(name)
     }
 
     /// Binds a tensor of exactly this shape; `None` when there is no such tensor.
     pub(crate) fn find(&mut self, name: &str, dims: &[usize]) -> Result<Option<WeightId>, LoadError> {
         let refused = |what: String| LoadError::Tensor { name: name.to_owned(), what };
-        let Some(place) = self.places.get(name) else { return Ok(None) };
+        let Some(place) = self.tensors.places.get(name) else { return Ok(None) };
         let mut wanted = [1u64; 4];
         wanted.iter_mut().zip(dims).for_each(|(w, &d)| *w = d as u64);
         if place.ne != wanted {
@@ -53,7 +86,7 @@ impl Loader<'_> {
                 "{dims:?} expected, {found:?} found (made for another size?); run `extract-nextn inspect`"
             )));
         }
-        if let Some(&id) = self.bound.get(name) {
+        if let Some(&id) = self.tensors.bound.get(name) {
             return Ok(Some(id));
         }
         let dtype = Dtype::from_id(place.dtype.id())?;
@@ -67,7 +100,7 @@ impl Loader<'_> {
         }
         let ne = place.ne.map(|n| n as i64);
         let id = self.weights.add(name, dtype, ne, place.mapping, place.range.clone())?;
-        self.bound.insert(name.to_owned(), id);
+        self.tensors.bound.insert(name.to_owned(), id);
         Ok(Some(id))
     }
 
@@ -75,6 +108,33 @@ impl Loader<'_> {
     pub(crate) fn need(&mut self, name: &str, dims: &[usize]) -> Result<WeightId, LoadError> {
         self.find(name, dims)?.ok_or_else(|| LoadError::Missing(name.to_owned()))
     }
+}
+
+/// Maps a file, with all shards when it is the first of several.
+fn map(path: &Path) -> Result<Vec<Arc<Mapping>>, LoadError> {
+    let first = Arc::new(Mapping::open(path)?);
+    let split = SplitInfo::of(&Header::parse(first.bytes())?)?;
+    let mut mappings = vec![first];
+    if let Some(info) = split {
+        let paths = gguf::shard_paths(path, &info)?;
+        for path in &paths[1..] {
+            mappings.push(Arc::new(Mapping::open(path)?));
+        }
+    }
+    Ok(mappings)
+}
+
+/// The headers of all shards, which must belong together.
+fn parse(mappings: &[Arc<Mapping>]) -> Result<Vec<Header<'_>>, LoadError> {
+    let headers = mappings.iter().map(|m| Header::parse(m.bytes())).collect::<Result<Vec<_>, _>>()?;
+    if headers.len() > 1 {
+        gguf::check_shards(&headers)?;
+    } else if let Some(header) = headers.first()
+        && let Some(info) = SplitInfo::of(header)?.filter(|info| info.count > 1)
+    {
+        return Err(LoadError::Shard(format!("the file is one of {} shards, the others are not here", info.count)));
+    }
+    Ok(headers)
 }
 
 fn trimmed(ne: &[u64; 4]) -> &[u64] {
@@ -88,16 +148,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] names what does not fit; the file is mapped, and nothing of it is believed unchecked.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
-        let first = Arc::new(Mapping::open(path)?);
-        let split = SplitInfo::of(&Header::parse(first.bytes())?)?;
-        let mut mappings = vec![first];
-        if let Some(info) = split {
-            let paths = gguf::shard_paths(path, &info)?;
-            for path in &paths[1..] {
-                mappings.push(Arc::new(Mapping::open(path)?));
-            }
-        }
-        Self::from_mappings(mappings, options)
+        Self::from_mappings(map(path)?, options)
     }
 
     /// A model that is part of the program.
@@ -110,27 +161,28 @@ impl Model {
 
     fn from_mappings(mappings: Vec<Arc<Mapping>>, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
         let device = options.device.map_or_else(Device::cpu, Ok)?;
-        let headers = mappings.iter().map(|m| Header::parse(m.bytes())).collect::<Result<Vec<_>, _>>()?;
-        if headers.len() > 1 {
-            gguf::check_shards(&headers)?;
-        } else if let Some(info) = SplitInfo::of(&headers[0])?.filter(|info| info.count > 1) {
-            return Err(LoadError::Shard(format!("the file is one of {} shards, the others are not here", info.count)));
-        }
-        let mut places = HashMap::new();
-        for (mapping, header) in headers.iter().enumerate() {
-            for t in header.tensors() {
-                let place = Place { dtype: t.dtype, ne: t.ne, mapping, range: t.range() };
-                places.insert(t.name, place);
-            }
-        }
+        let of_head = options.head.as_deref().map(map).transpose()?.unwrap_or_default();
+        let headers = parse(&mappings)?;
+        let head_headers = parse(&of_head)?;
+        let n_model = mappings.len();
+        let mut all = mappings.clone();
+        all.extend(of_head.iter().cloned());
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
         let entry = arch::find(name)?;
         let vocab = text::Vocab::from_metadata(meta)?;
-        let weights = WeightsBuilder::new(mappings.clone());
-        let mut loader = Loader { places, bound: HashMap::new(), weights };
+        let head = match head_headers.first() {
+            Some(header) if entry.nextn => Some(HeadFile::read(header.metadata(), meta, name)?),
+            Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
+            None => None,
+        };
+        let mut loader = Loader {
+            tensors: Tensors::of(&headers, 0),
+            other: Tensors::of(&head_headers, n_model),
+            weights: WeightsBuilder::new(all),
+        };
         let keys = Keys::new(meta, name);
-        let opened = (entry.open)(&keys, &mut loader, vocab.len())?;
+        let opened = (entry.open)(&keys, &mut loader, vocab.len(), head.as_ref())?;
         let weights = loader.weights.build(device)?;
         let template = meta.str("tokenizer.chat_template")?.map(str::to_owned);
         let description = Description::of(&headers, name, opened.nextn.is_bound());

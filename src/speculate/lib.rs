@@ -2,7 +2,9 @@
 //! Owns how tokens are guessed ahead. Knows nothing of HTTP, and nothing of sampling: the engine judges every draft.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod both;
+mod config;
 mod depth;
 mod nextn;
 mod ngram;
@@ -10,6 +12,7 @@ mod noise;
 mod vocab;
 
 pub use both::NextNgram;
+pub use config::{Mode, SpecConfig, SpecError, proposer};
 pub use nextn::{Depth, NextN, NextNConfig};
 pub use ngram::Ngram;
 pub use vocab::DraftVocabSize;

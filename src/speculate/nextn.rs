@@ -6,8 +6,10 @@
 //! the first guess; further guesses are chained in the same graph and their cells forgotten, so that the cells always
 //! come from true hidden rows.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::sample::Ahead;
 use engine::{Ask, EngineConfig, Observed, Proposer};
@@ -15,6 +17,7 @@ use memory::{Memory, MemoryConfig, Slot};
 use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
+use crate::alarm::Alarm;
 use crate::depth::DepthControl;
 use crate::noise;
 use crate::vocab::DraftVocabSize;
@@ -22,12 +25,16 @@ use crate::vocab::DraftVocabSize;
 /// Entries of one graph at most; more are computed piece by piece.
 const N_BATCH: usize = 512;
 
-/// Entries that may wait while nothing is drafted.
-const MAX_WAITING: usize = 64;
+/// Entries that may wait while nothing is drafted: many, since one pass over all of them costs little more than one over a
+/// few.
+const MAX_WAITING: usize = 256;
 
 /// The deepest draft: with the token before it a pass has 7 rows, the most for which every row of every quantised weight
 /// has the bits that it has alone (docs/NUMERICS.md).
 pub(crate) const MAX_DEPTH: usize = 6;
+
+/// The deepest draft that may be asked for.
+const DEEPEST: usize = 16;
 
 /// Tokens of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -37,6 +44,27 @@ pub enum Depth {
     Auto,
     /// Always this many, as far as the answer has room.
     Fixed(usize),
+}
+
+impl FromStr for Depth {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s.parse() {
+            _ if s == "auto" => Ok(Self::Auto),
+            Ok(n) if n <= DEEPEST => Ok(Self::Fixed(n)),
+            _ => Err(format!("`{s}` is not auto or a number from 0 to {DEEPEST}")),
+        }
+    }
+}
+
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(n) => write!(f, "{n}"),
+        }
+    }
 }
 
 impl Depth {
@@ -67,6 +95,9 @@ pub struct NextN {
     vocab: Option<DraftVocab>,
     /// `None` with a fixed depth.
     control: Option<DepthControl>,
+    alarm: Alarm,
+    /// The last draft computed more entries than a cycle leaves behind: its time tells nothing of its depth.
+    unusual: bool,
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
@@ -101,7 +132,8 @@ impl NextN {
         let vocab = config.vocab.make(model)?;
         let n_embd = model.hparams().n_embd;
         let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
-        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, output: DraftOutput::default(), noise: vec![] }))
+        let (alarm, output) = (Alarm::default(), DraftOutput::default());
+        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, alarm, unusual: false, output, noise: vec![] }))
     }
 
     /// Computes entries of one sequence until at most `n_left` wait.
@@ -192,12 +224,16 @@ impl Proposer for NextN {
         took: Option<Duration>,
     ) -> Result<(), RunError> {
         let n_embd = self.n_embd;
+        for o in observed {
+            self.alarm.judged(o.n_drafted, o.n_accepted);
+        }
         if let Some(control) = &mut self.control {
             observed.iter().for_each(|o| control.judged(o.slot, o.n_drafted, o.n_accepted));
-            let n_rows = 1 + observed.first().map_or(0, |o| o.n_drafted);
-            // Only passes whose sequences are all alike tell what so many rows cost.
-            if let Some(took) = took.filter(|_| observed.iter().all(|o| o.n_drafted + 1 == n_rows)) {
-                control.passed(observed.len(), n_rows, took);
+            let n_drafted = observed.first().map_or(0, |o| o.n_drafted);
+            // Only cycles whose sequences are all alike tell what so many rows cost.
+            let alike = observed.iter().all(|o| o.n_drafted == n_drafted) && !self.unusual;
+            if let Some(took) = took.filter(|_| alike) {
+                control.took(observed.len(), n_drafted, took);
             }
         }
         for o in observed {
@@ -243,19 +279,18 @@ impl Proposer for NextN {
         let most = asks.iter().map(|a| a.max).max().unwrap_or(0);
         let slots: Vec<usize> = asks.iter().map(|a| a.slot).collect();
         let depth = match &mut self.control {
-            Some(control) => control.choose(&slots).min(most),
+            Some(control) => control.choose(&slots, most),
             None => most.min(self.config.depth.max()),
         };
         let (ready, ahead): (Vec<usize>, Vec<_>) =
             asks.iter().filter(|a| !self.slots[a.slot].tokens.is_empty()).map(|a| (a.slot, a.ahead)).unzip();
+        self.unusual = false;
         if ready.is_empty() || depth == 0 {
             return Ok(vec![Vec::new(); asks.len()]);
         }
-        let start = Instant::now();
+        let most_waiting = ready.iter().map(|&slot| self.slots[slot].tokens.len()).max().unwrap_or(0);
+        self.unusual = most_waiting > 1 + self.max_depth();
         self.pass(runner, &ready, N_BATCH, &ahead, depth)?;
-        if let Some(control) = &mut self.control {
-            control.drafted(ready.len(), depth, start.elapsed());
-        }
         let drafts = asks.iter().map(|a| {
             let Ok(i) = ready.binary_search(&a.slot) else { return Vec::new() };
             let mut tokens = std::mem::take(&mut self.output.tokens[i]);

@@ -7,12 +7,13 @@ use memory::{Segment, StateLayout};
 use super::{Architecture, Entry, Opened};
 use crate::blocks::{AttentionSizes, GatedFfn, Linear, PlainAttention, RmsNorm};
 use crate::error::LoadError;
+use crate::head_file::HeadFile;
 use crate::keys::{Keys, WIDTH};
 use crate::load::Loader;
 use crate::model::{Hparams, NextNHead};
 use crate::step::Step;
 
-pub(super) const ENTRY: Entry = Entry { names: &["llama"], open };
+pub(super) const ENTRY: Entry = Entry { names: &["llama"], nextn: false, open };
 
 struct Llama {
     sizes: AttentionSizes,
@@ -29,7 +30,12 @@ struct Layer {
     ffn: GatedFfn,
 }
 
-fn open(keys: &Keys<'_, '_>, loader: &mut Loader<'_>, n_vocab: usize) -> Result<Opened, LoadError> {
+fn open(
+    keys: &Keys<'_, '_>,
+    loader: &mut Loader<'_>,
+    n_vocab: usize,
+    _: Option<&HeadFile<'_, '_>>,
+) -> Result<Opened, LoadError> {
     if let Some(n) = keys.find("expert_count", 0..=1 << 16)?.filter(|&n| n > 0) {
         return Err(keys.error("expert_count", format!("{n} experts found, only dense llama models are supported")));
     }

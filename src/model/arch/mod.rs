@@ -9,6 +9,7 @@ use memory::{LayerState, Segment, StateLayout};
 
 use crate::draft::DraftStep;
 use crate::error::LoadError;
+use crate::head_file::HeadFile;
 use crate::keys::Keys;
 use crate::load::Loader;
 use crate::model::{Hparams, NextNHead};
@@ -41,10 +42,16 @@ pub(crate) struct Opened {
     pub(crate) nextn: NextNHead,
 }
 
-/// One line of the table: names in files, and how to open them. The last argument is the size of the vocabulary.
+/// Opens a model: its metadata, its tensors, the size of its vocabulary, and the file that its NextN head is in where that
+/// is another one.
+type Open = fn(&Keys<'_, '_>, &mut Loader<'_>, usize, Option<&HeadFile<'_, '_>>) -> Result<Opened, LoadError>;
+
+/// One line of the table: names in files, and how to open them.
 pub(crate) struct Entry {
     pub(crate) names: &'static [&'static str],
-    pub(crate) open: fn(&Keys<'_, '_>, &mut Loader<'_>, usize) -> Result<Opened, LoadError>,
+    /// It takes a NextN head.
+    pub(crate) nextn: bool,
+    pub(crate) open: Open,
 }
 
 const TABLE: &[Entry] = &[qwen35::ENTRY, qwen3::ENTRY, llama::ENTRY];

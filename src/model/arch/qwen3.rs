@@ -7,12 +7,13 @@ use memory::{Segment, StateLayout};
 use super::{Architecture, Entry, Opened};
 use crate::blocks::{AttentionSizes, GatedFfn, Linear, MoeFfn, MoeSizes, PlainAttention, RmsNorm};
 use crate::error::LoadError;
+use crate::head_file::HeadFile;
 use crate::keys::{Keys, WIDTH};
 use crate::load::Loader;
 use crate::model::{Hparams, NextNHead};
 use crate::step::Step;
 
-pub(super) const ENTRY: Entry = Entry { names: &["qwen3", "qwen3moe"], open };
+pub(super) const ENTRY: Entry = Entry { names: &["qwen3", "qwen3moe"], nextn: false, open };
 
 struct Qwen3 {
     sizes: AttentionSizes,
@@ -35,7 +36,12 @@ enum Ffn {
     Moe(Box<MoeFfn>),
 }
 
-fn open(keys: &Keys<'_, '_>, loader: &mut Loader<'_>, n_vocab: usize) -> Result<Opened, LoadError> {
+fn open(
+    keys: &Keys<'_, '_>,
+    loader: &mut Loader<'_>,
+    n_vocab: usize,
+    _: Option<&HeadFile<'_, '_>>,
+) -> Result<Opened, LoadError> {
     let n_layer = keys.need("block_count", 1..=1024)?;
     let sizes = AttentionSizes::read(keys, true)?;
     let (n_embd, eps) = (sizes.n_embd, sizes.eps);

@@ -8,12 +8,13 @@ use super::{Architecture, Entry, Opened};
 use crate::blocks::{DeltaNet, DeltaNetSizes, GatedFfn, Linear, MoeFfn, MoeSizes, RmsNorm, attend, split_heads};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
+use crate::head_file::{HeadFile, refused};
 use crate::keys::{Keys, WIDTH};
 use crate::load::Loader;
 use crate::model::{Hparams, NextNHead};
 use crate::step::{Cells, Step};
 
-pub(super) const ENTRY: Entry = Entry { names: &["qwen35", "qwen35moe"], open };
+pub(super) const ENTRY: Entry = Entry { names: &["qwen35", "qwen35moe"], nextn: true, open };
 
 /// The most blocks that a file may have.
 const MAX_BLOCKS: u32 = 1024;
@@ -72,7 +73,12 @@ struct Sizes {
     moe: Option<MoeSizes>,
 }
 
-fn open(keys: &Keys<'_, '_>, loader: &mut Loader<'_>, n_vocab: usize) -> Result<Opened, LoadError> {
+fn open(
+    keys: &Keys<'_, '_>,
+    loader: &mut Loader<'_>,
+    n_vocab: usize,
+    head_file: Option<&HeadFile<'_, '_>>,
+) -> Result<Opened, LoadError> {
     let n_block = keys.need("block_count", 1..=MAX_BLOCKS)?;
     let n_nextn = keys.find("nextn_predict_layers", 0..=MAX_BLOCKS)?.unwrap_or(0);
     let n_layer = n_block.checked_sub(n_nextn).filter(|&n| n > 0).ok_or_else(|| {
@@ -93,9 +99,10 @@ fn open(keys: &Keys<'_, '_>, loader: &mut Loader<'_>, n_vocab: usize) -> Result<
     let embed = loader.need("token_embd.weight", &[sizes.n_embd, n_vocab])?;
     let head = Linear::find(loader, "output", sizes.n_embd, n_vocab)?.unwrap_or(Linear::tied(embed));
     let norm = RmsNorm::open(loader, "output_norm.weight", sizes.n_embd, sizes.eps)?;
-    let (nextn, status) = match n_nextn {
-        0 => (None, NextNHead::Absent),
-        _ => match sizes.nextn(loader, n_layer, n_vocab, embed)? {
+    let (nextn, status) = match (head_file, n_nextn) {
+        (Some(file), _) => (Some(standalone(file, loader, &sizes, n_layer, n_vocab, embed)?), NextNHead::Bound),
+        (None, 0) => (None, NextNHead::Absent),
+        (None, _) => match sizes.nextn(loader, n_layer, n_vocab, embed)? {
             Ok(nextn) => (Some(nextn), NextNHead::Bound),
             Err(missing) => (None, NextNHead::Missing(missing)),
         },
@@ -106,6 +113,42 @@ fn open(keys: &Keys<'_, '_>, loader: &mut Loader<'_>, n_vocab: usize) -> Result<
     let hparams = Hparams { n_layer, n_embd: sizes.n_embd, n_vocab, n_ctx_train, n_expert_used };
     let arch = Box::new(Qwen35 { n_expert_used, embed, layers, norm, head, nextn });
     Ok(Opened { arch, hparams, nextn: status })
+}
+
+/// The head of another file. Embedding, final norm and head are the model's own unless the head brings some of its own kind:
+/// copies of the model's in that file are left alone.
+fn standalone(
+    file: &HeadFile<'_, '_>,
+    loader: &mut Loader<'_>,
+    model: &Sizes,
+    n_layer: usize,
+    n_vocab: usize,
+    embed: WeightId,
+) -> Result<NextN, LoadError> {
+    let keys = &file.keys;
+    let n_block = keys.need("block_count", 1..=MAX_BLOCKS)?;
+    let n_nextn = keys.find("nextn_predict_layers", 0..=MAX_BLOCKS)?.unwrap_or(0);
+    if n_nextn != 1 {
+        let name = keys.full("nextn_predict_layers");
+        return Err(refused(format!("its {name} is {n_nextn}, 1 expected: it holds no NextN head, or several")));
+    }
+    let (il, sizes) = (n_block - n_nextn, Sizes::read(keys, n_block)?);
+    let pairs = [
+        ("layers before the head", il, n_layer),
+        ("embedding_length", sizes.n_embd, model.n_embd),
+        ("experts", sizes.moe.map_or(0, |m| m.n_expert), model.moe.map_or(0, |m| m.n_expert)),
+    ];
+    if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
+        return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
+    }
+    let nextn = loader.in_head_file(|loader| {
+        if loader.has("d2t") {
+            let what = "its head is cut to a part of the vocabulary (tensor d2t): take the whole head, drafts use a part of it by themselves";
+            return Err(refused(what));
+        }
+        sizes.nextn(loader, il, n_vocab, embed)
+    })?;
+    nextn.map_err(|missing| refused(format!("it lacks {}", missing.join(", "))))
 }
 
 /// Which blocks are delta nets: by the file's list, or all but each `full_attention_interval`-th of the trunk.

@@ -1,0 +1,35 @@
+//! The options of drafting, the same in every program that generates.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use speculate::{Depth, DraftVocabSize, Mode, SpecConfig};
+
+/// Where drafts come from and how long they are.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Drafting")]
+pub struct SpecFlags {
+    /// Source of drafts: auto (the model's NextN head where it has one), off, nextn, ngram
+    /// (what followed the same words before), nextn+ngram
+    #[arg(long, value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true)]
+    pub spec: Mode,
+
+    /// Most tokens of a draft: auto (by measured speed), or a number; 0 is off
+    #[arg(long, alias = "draft", alias = "draft-n", alias = "spec-draft-n-max", value_name = "N", default_value_t)]
+    pub draft_max: Depth,
+
+    /// Words that the head drafts from: auto (by the model's size), full, or the first N and those of the text
+    #[arg(long, value_name = "N", default_value_t)]
+    pub draft_vocab: DraftVocabSize,
+
+    /// GGUF file with a NextN head for the model [default: the head inside the model's file]
+    #[arg(long, alias = "model-draft", value_name = "FILE")]
+    pub draft_model: Option<PathBuf>,
+}
+
+impl SpecFlags {
+    /// As the proposer wants them.
+    pub fn config(&self) -> SpecConfig {
+        SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab }
+    }
+}

@@ -1,0 +1,53 @@
+//! A NextN head in a file of its own, for a model that has none or another one: whether the two belong together.
+//! Owns the reasons for which a head is refused. The head's tensors are bound by the model's architecture.
+
+use gguf::Metadata;
+
+use crate::error::LoadError;
+use crate::keys::Keys;
+
+/// Ending of the architecture's name in draft files of an old layout.
+const LEGACY: &str = "_mtp";
+
+/// The metadata of a head's file.
+pub(crate) struct HeadFile<'m, 'a> {
+    pub(crate) keys: Keys<'m, 'a>,
+}
+
+/// The head does not belong to the model.
+pub(crate) fn refused(what: impl Into<String>) -> LoadError {
+    LoadError::Head(what.into())
+}
+
+impl<'m, 'a> HeadFile<'m, 'a> {
+    /// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`.
+    pub(crate) fn read(meta: &'m Metadata<'a>, model: &Metadata<'_>, arch: &str) -> Result<Self, LoadError> {
+        let own = meta.require_str("general.architecture")?;
+        if own.strip_suffix(LEGACY).unwrap_or(own) != arch {
+            return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
+        }
+        same_tokens(meta, model)?;
+        Ok(Self { keys: Keys::new(meta, own) })
+    }
+}
+
+/// Drafts are token ids: those of another vocabulary would be other words. A head without a vocabulary is believed.
+fn same_tokens(head: &Metadata<'_>, model: &Metadata<'_>) -> Result<(), LoadError> {
+    let key = "tokenizer.ggml.tokens";
+    if let (Some(own), Some(theirs)) = (head.array(key)?, model.array(key)?)
+        && own.bytes() == theirs.bytes()
+    {
+        return Ok(());
+    }
+    let (Some(own), Some(theirs)) = (head.str_array(key)?, model.str_array(key)?) else { return Ok(()) };
+    if own.len() != theirs.len() {
+        return Err(refused(format!("its vocabulary has {} tokens, the model's has {}", own.len(), theirs.len())));
+    }
+    for (id, (own, theirs)) in own.iter_str().zip(theirs.iter_str()).enumerate() {
+        let (own, theirs) = (own?, theirs?);
+        if own != theirs {
+            return Err(refused(format!("its token {id} is `{own}`, the model's is `{theirs}`")));
+        }
+    }
+    Ok(())
+}
