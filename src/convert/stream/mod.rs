@@ -10,5 +10,5 @@ mod rows;
 mod run;
 mod tensor;
 
-pub use run::{Control, Job, OnFailure, available_threads, write_tensor};
+pub use run::{Control, Job, OnFailure, Watcher, available_threads, write_tensor};
 pub use tensor::{Importance, Map, Piece, Run, Scale, Stored, TensorPlan};

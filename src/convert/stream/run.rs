@@ -30,7 +30,7 @@ pub struct Job {
 }
 
 /// How a run is watched and ended from outside.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Control {
     /// Bytes of sources that are done, of [`Job::source_bytes`].
     pub done: AtomicU64,
@@ -38,6 +38,22 @@ pub struct Control {
     pub resumed: AtomicU64,
     /// Set to end the run; what is done is kept for the next one.
     pub stop: AtomicBool,
+    /// Called after each slab, by the thread that made it, for those who would rather not ask again and again.
+    pub watcher: Option<Watcher>,
+}
+
+/// What is told of progress.
+pub type Watcher = Box<dyn Fn(&Control) + Send + Sync>;
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Control { done, resumed, stop, watcher: _ } = self;
+        f.debug_struct("Control")
+            .field("done", done)
+            .field("resumed", resumed)
+            .field("stop", stop)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What becomes of an unfinished output when a run fails.
@@ -125,6 +141,9 @@ impl Job {
         let at = start + first * (n_bytes / plan.n_rows());
         write_all_at(part.file(), bytes, at).map_err(|e| Error::io(part.path(), "write", e))?;
         control.done.fetch_add(slabs.bytes_of(plan, n), Ordering::Relaxed);
+        if let Some(watcher) = &control.watcher {
+            watcher(control);
+        }
         Ok(())
     }
 

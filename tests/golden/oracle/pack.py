@@ -9,6 +9,7 @@ import array, json, os, sys, zlib
 
 MODELS = {"dense-a.bf16": 2, "moe-a.bf16": 2, "dense-k.Q4_K_M": 1}
 STRICT, OTHERS = ["dense-a", "moe-a"], ["dense-a.bf16", "moe-a.bf16", "dense-k.Q4_K_M"]
+HF = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"]
 KEEP = {"name", "ids", "hidden_rows", "positions", "greedy", "greedy_margin", "mtp", "spec", "exact", "exact_drafts"}
 
 
@@ -19,6 +20,11 @@ def main(public, out):
 
     for name, stride in MODELS.items():
         put(name + ".gguf", open(os.path.join(public, name + ".gguf"), "rb").read(), stride)
+    # What the checkpoints have besides weights, which the tests make from the GGUF files; both have the same tokenizer.
+    text = lambda name, file: open(os.path.join(public, "hf-" + name, file), encoding="utf-8").read()
+    hf = {file: text("dense-a", file) for file in HF}
+    hf.update({name + "/config.json": text(name, "config.json") for name in STRICT})
+    put("hf.json", json.dumps(hf, separators=(",", ":"), ensure_ascii=False).encode())
     for name in STRICT + OTHERS:
         path = os.path.join(public, "goldens", name)
         j = json.load(open(path + ".json"))

@@ -1,0 +1,160 @@
+//! An output appears whole or not at all, is taken up where it was left, and never is one of the inputs.
+
+mod support;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use convert::Error;
+use convert::checkpoint::{Checkpoint, Options};
+use convert::quantize::{FileType, Recipe};
+use convert::stream::{Control, Job, OnFailure};
+use support::Oracle;
+
+fn job(folder: &Path) -> Job {
+    let mut model = Checkpoint::open(folder, Options::default()).unwrap().model;
+    let recipe = Recipe { file_type: FileType::Q4_K_M, head: None, plain: false, imatrix: None, requantize: false };
+    recipe.apply(&mut model).unwrap();
+    model.into_job(recipe.stamp()).unwrap()
+}
+
+fn checkpoint() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    Oracle::open("moe-a").write(dir.path());
+    dir
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = dir.read_dir().unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Runs until about `n_bytes` of the sources are done.
+fn broken_off(job: &Job, out: &Path, n_bytes: u64) -> Control {
+    let watcher = move |control: &Control| {
+        if control.done.load(Ordering::Relaxed) >= n_bytes {
+            control.stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let control = Control { watcher: Some(Box::new(watcher)), ..Control::default() };
+    let e = job.run(out, 1, &control, OnFailure::Remove).unwrap_err();
+    assert!(matches!(e, Error::Stopped { .. }), "{e}");
+    control
+}
+
+#[test]
+fn a_run_that_was_broken_off_goes_on_and_gives_the_same_file() {
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, out) = (dir.path().join("whole.gguf"), dir.path().join("out.gguf"));
+    job(folder.path()).run(&whole, 2, &Control::default(), OnFailure::Remove).unwrap();
+    let whole = std::fs::read(whole).unwrap();
+
+    std::fs::write(&out, "old").unwrap();
+    let total = job(folder.path()).source_bytes();
+    let mut before = 0;
+    for part in 1..4 {
+        let control = broken_off(&job(folder.path()), &out, total * part / 8);
+        assert_eq!(names(dir.path()), ["out.gguf", "out.gguf.part", "out.gguf.part.json", "whole.gguf"]);
+        assert_eq!(std::fs::read(&out).unwrap(), b"old");
+        let resumed = control.resumed.load(Ordering::Relaxed);
+        assert_eq!(resumed, before, "what was done is not done again");
+        before = control.done.load(Ordering::Relaxed);
+    }
+    let control = Control::default();
+    job(folder.path()).run(&out, 3, &control, OnFailure::Remove).unwrap();
+    assert_eq!(control.resumed.load(Ordering::Relaxed), before);
+    assert_eq!(control.done.load(Ordering::Relaxed), total);
+    assert!(std::fs::read(&out).unwrap() == whole);
+    assert_eq!(names(dir.path()), ["out.gguf", "whole.gguf"]);
+}
+
+#[test]
+fn what_lies_behind_the_mark_of_the_journal_is_made_again() {
+    // A kill leaves bytes behind the last mark, written or not.
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, out) = (dir.path().join("whole.gguf"), dir.path().join("out.gguf"));
+    job(folder.path()).run(&whole, 2, &Control::default(), OnFailure::Remove).unwrap();
+    broken_off(&job(folder.path()), &out, 3_000_000);
+    let part = dir.path().join("out.gguf.part");
+    let journal = dir.path().join("out.gguf.part.json");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let slabs = json["slabs"].as_u64().unwrap();
+    assert!(slabs > 2, "{slabs}");
+    json["slabs"] = (slabs / 2).into();
+    std::fs::write(&journal, json.to_string()).unwrap();
+    let mut bytes = std::fs::read(&part).unwrap();
+    let n = bytes.len();
+    bytes[n / 2..].fill(0x55);
+    std::fs::write(&part, bytes).unwrap();
+    job(folder.path()).run(&out, 2, &Control::default(), OnFailure::Remove).unwrap();
+    // Padding behind the mark is part of the damage: it is not data.
+    let (a, b) = (std::fs::read(&out).unwrap(), std::fs::read(&whole).unwrap());
+    let header = gguf::Header::parse(&b).unwrap();
+    for t in header.tensors() {
+        assert!(a[t.range()] == b[t.range()], "{}", t.name);
+    }
+}
+
+#[test]
+fn a_part_of_something_else_is_not_used() {
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    for change in ["journal", "length", "sources"] {
+        broken_off(&job(folder.path()), &out, 3_000_000);
+        match change {
+            "journal" => std::fs::write(dir.path().join("out.gguf.part.json"), "{").unwrap(),
+            "length" => {
+                let part = std::fs::File::options().write(true).open(dir.path().join("out.gguf.part")).unwrap();
+                part.set_len(1000).unwrap();
+            }
+            _ => {
+                let shard = std::fs::File::options().write(true).open(folder.path().join("model.safetensors")).unwrap();
+                shard.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+            }
+        }
+        let control = Control::default();
+        job(folder.path()).run(&out, 2, &control, OnFailure::Remove).unwrap();
+        assert_eq!(control.resumed.load(Ordering::Relaxed), 0, "{change}");
+    }
+}
+
+#[test]
+fn an_input_is_never_the_output_and_a_failure_leaves_nothing() {
+    let folder = checkpoint();
+    let shard = folder.path().join("model.safetensors");
+    let before = std::fs::read(&shard).unwrap();
+    let link = folder.path().join("link.gguf");
+    std::fs::hard_link(&shard, &link).unwrap();
+    for out in [&shard, &link] {
+        let e = job(folder.path()).run(out, 1, &Control::default(), OnFailure::Remove).unwrap_err().to_string();
+        assert!(e.contains("is one of the inputs"), "{e}");
+        assert!(std::fs::read(&shard).unwrap() == before);
+    }
+
+    // A shard that becomes shorter while it is read.
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    std::fs::write(&out, "old").unwrap();
+    let job = job(folder.path());
+    std::fs::File::options().write(true).open(&shard).unwrap().set_len(4_000_000).unwrap();
+    let e = job.run(&out, 2, &Control::default(), OnFailure::Remove).unwrap_err().to_string();
+    assert!(e.contains("model.safetensors: read"), "{e}");
+    assert_eq!(names(dir.path()), ["out.gguf"]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"old");
+}
+
+#[test]
+fn one_output_has_one_writer() {
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let part = std::fs::File::create(dir.path().join("out.gguf.part")).unwrap();
+    part.lock().unwrap();
+    let e = job(folder.path()).run(&out, 1, &Control::default(), OnFailure::Remove).unwrap_err().to_string();
+    assert!(e.contains("another process"), "{e}");
+}
