@@ -27,7 +27,13 @@ impl Input {
     /// # Errors
     /// 400 with the words of what was expected and found.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        T::deserialize(&self.0).map_err(|error| ApiError::invalid(format!("the request's JSON: {error}")))
+        serde_path_to_error::deserialize(&self.0).map_err(|error| {
+            let path = error.path().to_string();
+            match path.as_str() {
+                "." => ApiError::invalid(error.inner().to_string()),
+                _ => ApiError::field(path.clone(), format!("{path}: {}", error.inner())),
+            }
+        })
     }
 }
 

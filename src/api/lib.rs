@@ -15,7 +15,7 @@
 //! | `answer` | engine events to reasoning, text and tool calls; deadlines |
 //! | `stream` | server-sent events |
 //! | `registry` | models: loading, unloading, finding |
-//! | `metrics` | Prometheus |
+//! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
 //! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit`], and
@@ -33,6 +33,7 @@ mod json;
 mod metrics;
 mod native;
 mod openai;
+mod openapi;
 mod params;
 pub mod prepare;
 mod registry;
@@ -66,6 +67,7 @@ pub fn router(state: AppState) -> Router {
     let routes = Router::new()
         .route("/health", get(health::health))
         .route("/v1/health", get(health::health))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/metrics", get(metrics::metrics))
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))

@@ -245,8 +245,14 @@ fn text_of(content: Option<&Value>) -> String {
 /// the engine keeps a checkpoint at its first and at three more.
 fn worth_keeping(prompt: &Prompt) -> Vec<usize> {
     let (lasting, looping) = prompt.borders.split_at(prompt.n_lasting.min(prompt.borders.len()));
-    let n_looping = usize::from(!looping.is_empty());
-    let first = lasting.first().into_iter().chain(lasting.iter().skip(1).rev().take(3 - n_looping).rev());
+    let mut lasting = lasting.to_vec();
+    // The beginning of the reply's opening is repeated too: a few tokens less to compute in every turn.
+    if looping.is_empty() && lasting.len() > 1 && prompt.repeated < prompt.text.len() {
+        lasting.pop();
+        lasting.push(prompt.repeated);
+    }
+    let n_last = 3 - usize::from(!looping.is_empty());
+    let first = lasting.first().into_iter().chain(lasting.iter().skip(1).rev().take(n_last).rev());
     first.chain(looping.last()).copied().collect()
 }
 

@@ -210,6 +210,9 @@ impl ReplyParser {
     fn judge(&self, end: bool) -> Judged {
         let hold = self.hold.as_str();
         match &self.state {
+            State::Start if self.tools => {
+                tags::any(hold, &[(tags::THINK, Found::Think), (tags::CALL, Found::Call)], end)
+            }
             State::Start => tags::any(hold, &[(tags::THINK, Found::Think)], end),
             State::Reasoning if self.fresh != Fresh::No => {
                 tags::any(hold, &[(tags::THINK, Found::Think), (tags::THINK_END, Found::ThinkEnd)], end)

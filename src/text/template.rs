@@ -50,6 +50,9 @@ pub struct Prompt {
     /// So many of the first `borders` hold whatever comes next. The others hold only while the next turn goes on with tool calls and
     /// results: a new user message makes templates drop the thinking of the turn before it.
     pub n_lasting: usize,
+    /// So many bytes of `text` the next turn repeats when it brings an answer without its thinking and a new question: at least the
+    /// last lasting border, and the part of the reply's opening that does not depend on thinking.
+    pub repeated: usize,
     /// The prompt ends inside an open `<think>` block, so the reply begins as reasoning.
     pub starts_in_reasoning: bool,
 }

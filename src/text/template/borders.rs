@@ -42,7 +42,7 @@ impl<'a> Rendered<'a> {
         borders.retain(|&at| at <= lasting.max(in_tool_loop));
         let n_lasting = borders.iter().filter(|&&at| at <= lasting).count();
         let starts_in_reasoning = self.starts_in_reasoning();
-        Prompt { text: self.text, borders, n_lasting, starts_in_reasoning }
+        Prompt { text: self.text, borders, n_lasting, repeated: lasting, starts_in_reasoning }
     }
 
     /// The numbers of first messages whose ends are tried: the opening, the last few, and those around the last user message, which

@@ -55,6 +55,16 @@ fn calls_in_tags_become_typed_json() {
 }
 
 #[test]
+fn a_call_may_be_the_first_thing_said_where_thinking_may_be_too() {
+    let options = ReplyOptions { reasoning: true, ..tools() };
+    for before in ["", "\n", "<think>\nhm\n</think>\n\n"] {
+        let (events, calls) = calls(&options, &format!("{before}<tool_call>\n<function=g>\n</function>\n</tool_call>"));
+        assert_eq!(calls, [("g".into(), json!({}))], "{before:?}");
+        assert!(!events.iter().any(|e| matches!(e, ReplyEvent::Text(_))), "{events:?}");
+    }
+}
+
+#[test]
 fn values_follow_the_schema_and_without_one_their_looks() {
     let value = |function: &str, parameter: &str, text: &str| {
         let text = format!(

@@ -1,0 +1,172 @@
+//! `/openapi.json`: the endpoints as a document, its schemas derived from the types that are read and written.
+//! Owns the list of what is documented. A test holds it to the routes.
+
+use axum::response::{IntoResponse, Response};
+use hyper::header::CONTENT_TYPE;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+use crate::error::ErrorBody;
+use crate::health::Health;
+use crate::native::completion::{NativeRequest, NativeResponse};
+use crate::native::infill::InfillRequest;
+use crate::native::props::Props;
+use crate::native::tokens::{
+    DetokenizeRequest, DetokenizeResponse, TemplateResponse, TokenizeRequest, TokenizeResponse,
+};
+use crate::openai::chat_types::{ChatRequest, ChatResponse};
+use crate::openai::completions::{CompletionRequest, CompletionResponse};
+use crate::openai::models::{ModelBody, ModelList};
+use crate::params::Params;
+
+/// `GET /openapi.json`.
+pub(crate) async fn openapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], document().to_string()).into_response()
+}
+
+/// The document.
+pub(crate) fn document() -> Value {
+    let mut doc = Document::default();
+    let (chat, params) = (doc.of::<ChatRequest>(), doc.of::<Params>());
+    let answer = doc.of::<ChatResponse>();
+    doc.post("/v1/chat/completions", "Answer a conversation", both(&chat, &params), streamed(answer));
+    let (text, answer) = (doc.of::<CompletionRequest>(), doc.of::<CompletionResponse>());
+    doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(answer));
+    let (native, answer) = (doc.of::<NativeRequest>(), doc.of::<NativeResponse>());
+    let answers = json!({ "oneOf": [answer, { "type": "array", "items": answer }] });
+    doc.post("/completion", "Continue texts, in llama.cpp's form", both(&native, &params), streamed(answers.clone()));
+    let infill = doc.of::<InfillRequest>();
+    doc.post("/infill", "Fill a gap in a text", both(&infill, &params), streamed(answers));
+    let (request, response) = (doc.of::<TokenizeRequest>(), doc.of::<TokenizeResponse>());
+    doc.post("/tokenize", "Cut a text into tokens", request, whole(response));
+    let (request, response) = (doc.of::<DetokenizeRequest>(), doc.of::<DetokenizeResponse>());
+    doc.post("/detokenize", "Join tokens into a text", request, whole(response));
+    let response = doc.of::<TemplateResponse>();
+    doc.post("/apply-template", "The prompt of a conversation", chat, whole(response));
+    let response = doc.of::<ModelList>();
+    doc.get("/v1/models", "All models", whole(response), &[]);
+    let response = doc.of::<ModelBody>();
+    doc.get("/v1/models/{id}", "One model", whole(response), &[("id", "path")]);
+    let response = doc.of::<Health>();
+    doc.get("/health", "Whether requests are taken", whole(response), &[]);
+    let response = doc.of::<Props>();
+    doc.get("/props", "What the server runs", whole(response), &[("model", "query")]);
+    let slots = json!({ "type": "array", "items": { "type": "object" } });
+    doc.get(
+        "/slots",
+        "What the engine's sequences do",
+        whole(slots),
+        &[("model", "query"), ("fail_on_no_slot", "query")],
+    );
+    let file = json!({ "type": "object", "properties": { "filename": { "type": "string" } } });
+    doc.post("/slots/{id}", "Save, restore or erase a slot's state", file, whole(json!({ "type": "object" })));
+    doc.parameters("/slots/{id}", "post", &[("id", "path"), ("action", "query"), ("model", "query")]);
+    let text = json!({ "application/openmetrics-text": { "schema": { "type": "string" } } });
+    doc.get("/metrics", "Figures for Prometheus", text, &[]);
+    doc.finish()
+}
+
+#[derive(Default)]
+struct Document {
+    paths: Map<String, Value>,
+    schemas: Map<String, Value>,
+}
+
+impl Document {
+    /// A reference to a type's schema, which is taken in with all that it uses.
+    fn of<T: ToSchema>(&mut self) -> Value {
+        let mut used: Vec<(String, RefOr<Schema>)> = Vec::new();
+        T::schemas(&mut used);
+        used.push((T::name().into_owned(), T::schema()));
+        for (name, schema) in used {
+            // Our own types have a JSON form.
+            self.schemas.insert(name, serde_json::to_value(schema).unwrap_or_default());
+        }
+        json!({ "$ref": format!("#/components/schemas/{}", T::name()) })
+    }
+
+    fn post(&mut self, path: &str, summary: &str, body: Value, content: Value) {
+        let request = json!({ "required": true, "content": { "application/json": { "schema": body } } });
+        self.paths.insert(
+            path.into(),
+            json!({ "post": operation(summary, content, &[
+            ("400", "The request cannot be served as it stands"),
+            ("404", "No such model or slot"),
+            ("408", "The body took too long"),
+            ("409", "The slot is busy"),
+            ("413", "The body is too large"),
+            ("415", "The body is not declared as JSON"),
+            ("501", "This server was not started for that"),
+            ("504", "The answer took too long"),
+        ]) }),
+        );
+        self.paths[path]["post"]["requestBody"] = request;
+    }
+
+    fn get(&mut self, path: &str, summary: &str, content: Value, parameters: &[(&str, &str)]) {
+        let errors = [
+            ("400", "The query cannot be read"),
+            ("404", "No such model"),
+            ("501", "This server was not started for that"),
+        ];
+        self.paths.insert(path.into(), json!({ "get": operation(summary, content, &errors) }));
+        self.parameters(path, "get", parameters);
+    }
+
+    fn parameters(&mut self, path: &str, method: &str, parameters: &[(&str, &str)]) {
+        let one = |&(name, place): &(&str, &str)| json!({ "name": name, "in": place, "required": place == "path", "schema": { "type": "string" } });
+        self.paths[path][method]["parameters"] = parameters.iter().map(one).collect();
+    }
+
+    fn finish(mut self) -> Value {
+        self.of::<ErrorBody>();
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "nextn-server",
+                "description": "OpenAI's and llama.cpp's interfaces to a GGUF model",
+                "version": env!("CARGO_PKG_VERSION"),
+                "license": { "name": "MIT", "identifier": "MIT" },
+            },
+            "paths": self.paths,
+            "components": {
+                "schemas": self.schemas,
+                "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
+            },
+            "security": [{}, { "key": [] }],
+        })
+    }
+}
+
+/// What every operation has: its answer, and the errors that any of them may give.
+fn operation(summary: &str, content: Value, errors: &[(&str, &str)]) -> Value {
+    let mut responses = Map::new();
+    responses.insert("200".into(), json!({ "description": "The answer", "content": content }));
+    let all = [
+        ("401", "No key, or not one of this server's"),
+        ("405", "Another method"),
+        ("429", "Too many requests from this client"),
+        ("500", "A mistake of the server"),
+        ("503", "The queue is full, the model is loading, or the server is shutting down"),
+    ];
+    for &(status, description) in errors.iter().chain(&all) {
+        let schema = json!({ "$ref": "#/components/schemas/ErrorBody" });
+        let body = json!({ "description": description, "content": { "application/json": { "schema": schema } } });
+        responses.insert(status.into(), body);
+    }
+    json!({ "summary": summary, "responses": responses })
+}
+
+fn both(own: &Value, params: &Value) -> Value {
+    json!({ "allOf": [own, params] })
+}
+
+fn whole(schema: Value) -> Value {
+    json!({ "application/json": { "schema": schema } })
+}
+
+/// One answer, or events in a stream.
+fn streamed(schema: Value) -> Value {
+    json!({ "application/json": { "schema": schema }, "text/event-stream": { "schema": { "type": "string" } } })
+}

@@ -1,0 +1,8 @@
+//! The endpoints over the small model of the repository: by the router alone, and over a real socket.
+
+mod access;
+mod chat;
+mod native;
+mod scoreboard;
+mod socket;
+mod support;

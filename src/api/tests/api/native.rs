@@ -1,0 +1,111 @@
+//! llama.cpp's own endpoints.
+
+use api::Settings;
+use axum::http::StatusCode;
+use serde_json::json;
+
+use crate::support::{App, question};
+
+#[tokio::test]
+async fn tokens_go_there_and_back() {
+    let app = App::new();
+    let text = "Once upon a time, <|im_end|> caf\u{e9} \u{1f600}!";
+    let tokens = app.ok("/tokenize", &json!({ "content": text })).await["tokens"].clone();
+    assert_eq!(app.ok("/detokenize", &json!({ "tokens": tokens })).await["content"], text);
+    let plain = app.ok("/tokenize", &json!({ "content": text, "parse_special": false })).await["tokens"].clone();
+    assert!(plain.as_array().unwrap().len() > tokens.as_array().unwrap().len());
+    let pieces = app.ok("/tokenize", &json!({ "content": "Once upon", "with_pieces": true })).await;
+    assert_eq!(pieces["tokens"][0]["piece"], "Once");
+}
+
+#[tokio::test]
+async fn a_native_completion_has_its_figures() {
+    let app = App::new();
+    let body = json!({ "prompt": "Once upon", "n_predict": 6, "return_tokens": true, "n_probs": 2 });
+    let answer = app.ok("/completion", &body).await;
+    assert_eq!((answer["tokens"].as_array().unwrap().len(), &answer["stop_type"]), (6, &json!("limit")));
+    assert_eq!((&answer["timings"]["predicted_n"], &answer["tokens_predicted"]), (&json!(6), &json!(6)));
+    assert_eq!(answer["completion_probabilities"][0]["top_logprobs"].as_array().unwrap().len(), 2);
+    assert!(answer["timings"]["draft_n"].is_u64() && answer["timings"]["draft_n_accepted"].is_u64());
+    let events = app.stream("/completion", &body).await;
+    let text: String = events.iter().filter_map(|e| e["content"].as_str()).collect();
+    assert_eq!(text, answer["content"].as_str().unwrap());
+    assert_eq!(events.last().unwrap()["stop"], true);
+}
+
+#[tokio::test]
+async fn a_gap_is_filled_where_the_vocabulary_can() {
+    let app = App::new();
+    let body = json!({ "input_prefix": "def add(a, b):\n    return ", "input_suffix": "\n", "n_predict": 8 });
+    let answer = app.ok("/infill", &body).await;
+    assert!(!answer["content"].as_str().unwrap().is_empty(), "{answer}");
+}
+
+#[tokio::test]
+async fn the_template_is_applied_as_in_a_chat() {
+    let app = App::new();
+    let prompt = app.ok("/apply-template", &question("Hello")).await["prompt"].as_str().unwrap().to_owned();
+    assert!(prompt.contains("<|im_start|>user\nHello<|im_end|>") && prompt.ends_with("</think>\n\n"), "{prompt}");
+}
+
+#[tokio::test]
+async fn what_the_server_is_can_be_read() {
+    let app = App::new();
+    let (_, props) = app.get("/props").await;
+    assert_eq!((&props["total_slots"], &props["model_alias"]), (&json!(2), &json!("pocket")));
+    assert!(props["chat_template"].as_str().unwrap().contains("im_start"));
+    app.ok("/v1/chat/completions", &question("Hello")).await;
+    let (_, slots) = app.get("/slots").await;
+    assert!(slots.as_array().unwrap().iter().any(|slot| slot["n_tokens"].as_u64() > Some(0)), "{slots}");
+    let (status, models) = app.get("/v1/models").await;
+    assert_eq!((status, &models["data"][0]["id"]), (StatusCode::OK, &json!("pocket")));
+    assert_eq!(app.get("/v1/models/pocket").await.0, StatusCode::OK);
+    assert_eq!(app.get("/v1/models/other").await.0, StatusCode::NOT_FOUND);
+    let (status, metrics) = app.get("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for name in
+        ["llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total", "nextn:time_to_first_token_seconds_bucket"]
+    {
+        assert!(metrics.as_str().unwrap().contains(name), "{name}");
+    }
+    assert!(metrics.as_str().unwrap().contains("nextn:requests_total{reason=\"stop\"} 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_slot_is_saved_and_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    let settings = Settings { slots: true, slot_save_path: Some(path.clone()), ..Settings::default() };
+    let app = App::over(engine::EngineConfig::default(), settings);
+    let body = json!({ "prompt": "Once upon a time there was a clever", "n_predict": 4 });
+    let answer = app.ok("/completion", &body).await;
+    let saved = app.ok("/slots/0?action=save", &json!({ "filename": "a.bin" })).await;
+    assert_eq!(saved["n_written"].as_u64(), std::fs::metadata(path.join("a.bin")).ok().map(|m| m.len()));
+    let n = saved["n_saved"].as_u64().unwrap();
+    assert_eq!(app.ok("/slots/0?action=erase", &json!({})).await["n_erased"], n);
+    assert_eq!(app.ok("/slots/0?action=restore", &json!({ "filename": "a.bin" })).await["n_restored"], n);
+    // What was generated goes on where it was: the whole text is in the state but for its last token.
+    let longer = format!("Once upon a time there was a clever{}", answer["content"].as_str().unwrap());
+    let more = app.ok("/completion", &json!({ "prompt": longer, "n_predict": 2 })).await;
+    assert_eq!(more["timings"]["cache_n"], n, "{more}");
+
+    let mut bytes = std::fs::read(path.join("a.bin")).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(path.join("cut.bin"), bytes).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", path.join("link")).unwrap();
+    for (slot, name, status) in [
+        (0, "cut.bin", StatusCode::BAD_REQUEST),
+        (0, "link", StatusCode::BAD_REQUEST),
+        (0, "../a.bin", StatusCode::BAD_REQUEST),
+        (0, "/etc/hostname", StatusCode::BAD_REQUEST),
+        (0, "a/b", StatusCode::BAD_REQUEST),
+        (0, "", StatusCode::BAD_REQUEST),
+        (0, "none.bin", StatusCode::NOT_FOUND),
+        (999, "a.bin", StatusCode::NOT_FOUND),
+    ] {
+        let (found, answer) = app.post(&format!("/slots/{slot}?action=restore"), &json!({ "filename": name })).await;
+        assert_eq!(found, status, "{slot} {name}: {answer}");
+    }
+    assert_eq!(app.post("/slots/999?action=save", &json!({ "filename": "b" })).await.0, StatusCode::NOT_FOUND);
+    assert!(!path.join("b").exists());
+}

@@ -1,0 +1,115 @@
+//! A router over the small model, and requests to it.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use api::{AppState, Registry, Served, Settings};
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use engine::sample::SamplingParams;
+use engine::{Engine, EngineConfig};
+use http_body_util::BodyExt;
+use model::{LoadOptions, Model};
+use serde_json::{Value, json};
+use text::template::ChatTemplate;
+use tower::ServiceExt;
+
+fn model() -> Arc<Model> {
+    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+    let open = || {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+        Model::open(&path, &LoadOptions::default()).expect("the model is part of the repository")
+    };
+    Arc::clone(MODEL.get_or_init(open))
+}
+
+/// The small model with an engine of its own, greedy where a request does not say.
+pub fn served(config: EngineConfig) -> Served {
+    let model = model();
+    let config = EngineConfig { n_ctx: Some(1024), threads: Some(1), ..config };
+    let n_sequences = config.n_sequences;
+    let source = model.chat_template().expect("it has a template").to_owned();
+    Served {
+        id: "pocket".into(),
+        engine: Engine::spawn(Arc::clone(&model), config).expect("it is small"),
+        template: Some(ChatTemplate::new(&source).expect("it compiles")),
+        template_source: source,
+        sampling: SamplingParams::greedy(),
+        max_draft: 0,
+        n_sequences,
+        path: String::new(),
+        model,
+    }
+}
+
+/// A server without a socket.
+pub struct App {
+    pub state: AppState,
+    pub router: Router,
+}
+
+impl App {
+    pub fn new() -> Self {
+        Self::with(Settings { metrics: true, slots: true, ..Settings::default() })
+    }
+
+    pub fn with(settings: Settings) -> Self {
+        Self::over(EngineConfig { n_sequences: 2, ..EngineConfig::default() }, settings)
+    }
+
+    pub fn over(config: EngineConfig, settings: Settings) -> Self {
+        let state = AppState::new(Registry::of(served(config)), settings);
+        Self { router: api::router(state.clone()), state }
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> (StatusCode, Vec<u8>) {
+        let response = self.router.clone().oneshot(request).await.expect("a router does not fail");
+        let status = response.status();
+        (status, response.into_body().collect().await.expect("a body").to_bytes().to_vec())
+    }
+
+    pub async fn get(&self, path: &str) -> (StatusCode, Value) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let (status, body) = self.send(request).await;
+        (status, serde_json::from_slice(&body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&body))))
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        let (status, body) = self.raw(path, body.to_string()).await;
+        (status, serde_json::from_slice(&body).expect("an answer in JSON"))
+    }
+
+    /// The answer to a good request.
+    pub async fn ok(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.post(path, body).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        answer
+    }
+
+    pub async fn raw(&self, path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
+        let request = Request::post(path).header("content-type", "application/json").body(body.into()).unwrap();
+        self.send(request).await
+    }
+
+    /// The events of a stream, `[DONE]` as a text.
+    pub async fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+        let mut body = body.clone();
+        body["stream"] = json!(true);
+        let (status, bytes) = self.raw(path, body.to_string()).await;
+        let text = String::from_utf8(bytes).expect("events are UTF-8");
+        assert_eq!(status, StatusCode::OK, "{text}");
+        events(&text)
+    }
+}
+
+/// The data of server-sent events.
+pub fn events(text: &str) -> Vec<Value> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| json!(data))).collect()
+}
+
+/// A question for the small model, which it answers briefly.
+pub fn question(text: &str) -> Value {
+    json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 60, "chat_template_kwargs": { "enable_thinking": false } })
+}
