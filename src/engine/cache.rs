@@ -10,6 +10,10 @@ use memory::{Checkpoint, Memory, Slot};
 use text::TokenId;
 
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
+use crate::store::{Store, Stored};
+
+/// Tokens whose loss is worth a copy of the state.
+const MIN_LOSS: usize = 16;
 
 /// Checkpoints kept for one slot at most.
 const MAX_CHECKPOINTS: usize = 8;
@@ -23,14 +27,23 @@ pub(crate) struct CachedSlot {
     checkpoints: Vec<Kept>,
     /// The hidden row of the last token, as far as it is known.
     hidden: Vec<f32>,
+    /// The state came from elsewhere since the slot was last taken.
+    foreign: bool,
     busy: bool,
     last_used: u64,
 }
 
 /// A checkpoint with the hidden row of the token before it, which the NextN head goes on from.
-struct Kept {
+#[derive(Clone)]
+pub(crate) struct Kept {
     state: Checkpoint,
     hidden: Vec<f32>,
+}
+
+impl Kept {
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.state.n_bytes() + 4 * self.hidden.len()
+    }
 }
 
 impl CachedSlot {
@@ -45,6 +58,8 @@ impl CachedSlot {
 pub(crate) struct SlotCache {
     slots: Vec<CachedSlot>,
     recurrent: bool,
+    /// Sequences that were here before.
+    store: Store,
     /// Bytes of checkpoints for one slot.
     budget: usize,
     clock: u64,
@@ -52,14 +67,15 @@ pub(crate) struct SlotCache {
 
 impl SlotCache {
     /// Takes every slot of `memory`.
-    pub(crate) fn new(memory: &mut Memory, checkpoint_bytes: usize) -> Result<Self, memory::Error> {
+    pub(crate) fn new(memory: &mut Memory, checkpoint_bytes: usize, store_bytes: usize) -> Result<Self, memory::Error> {
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
             let (tokens, checkpoints, hidden) = (Vec::new(), Vec::new(), Vec::new());
-            slots.push(CachedSlot { slot, tokens, checkpoints, hidden, busy: false, last_used: 0 });
+            slots.push(CachedSlot { slot, tokens, checkpoints, hidden, foreign: false, busy: false, last_used: 0 });
         }
         let budget = checkpoint_bytes / slots.len().max(1);
-        Ok(Self { slots, recurrent: memory.layout().is_recurrent(), budget, clock: 0 })
+        let recurrent = memory.layout().is_recurrent();
+        Ok(Self { slots, recurrent, store: Store::new(store_bytes), budget, clock: 0 })
     }
 
     pub(crate) fn get(&self, index: usize) -> &CachedSlot {
@@ -74,14 +90,15 @@ impl SlotCache {
     /// Takes a free slot and brings its state to a beginning of the prompt: the slot that saves most, counting against
     /// it what is lost to its own conversation, else the one unused for longest. So a short common beginning does not cost a
     /// long conversation its state while another slot would do. Gives the slot's index and the number of tokens that
-    /// need no computing; at least the last token is left to compute. `None` when all slots are busy.
+    /// need no computing; at least the last token is left to compute. `None` when all slots are busy. A stored sequence
+    /// that saves more comes back first, and one that would be lost is stored.
     pub(crate) fn take(
         &mut self,
         memory: &mut Memory,
         prompt: &[TokenId],
         reuse: bool,
     ) -> Result<Option<(usize, usize)>, memory::Error> {
-        let usable = |s: &CachedSlot| if reuse { self.usable(s, prompt) } else { 0 };
+        let usable = |s: &CachedSlot| if reuse { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
             let n = usable(s);
@@ -89,6 +106,15 @@ impl SlotCache {
             (n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
         let Some((.., index, n)) = weighed.max() else { return Ok(None) };
+        let best = |s: &Stored| self.usable(&s.tokens, &s.checkpoints, prompt);
+        let stored = self.store.best(best).filter(|&(_, there)| reuse && there > n);
+        let n = stored.map_or(n, |(_, there)| there);
+        // Taken out first, so that storing what was in the slot cannot push it out.
+        let stored = stored.map(|(i, _)| self.store.take(i));
+        self.keep(memory, index, if stored.is_some() { 0 } else { n });
+        if let Some(stored) = stored {
+            self.bring_back(memory, index, stored)?;
+        }
         self.clock += 1;
         let s = &mut self.slots[index];
         s.last_used = self.clock;
@@ -97,14 +123,50 @@ impl SlotCache {
         Ok(Some((index, n)))
     }
 
-    /// Tokens at the beginning of `prompt` that this slot's state can be brought to.
-    fn usable(&self, s: &CachedSlot, prompt: &[TokenId]) -> usize {
-        let common = s.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.
+    fn keep(&mut self, memory: &Memory, index: usize, n: usize) {
+        let s = &mut self.slots[index];
+        if !self.store.is_on() || s.worth() < n + MIN_LOSS {
+            return;
+        }
+        match memory.save(&s.slot) {
+            // What the slot keeps is in front of `n`; it may need those checkpoints itself.
+            Ok(state) => {
+                let checkpoints = s.checkpoints.clone();
+                self.store.put(Stored::new(s.tokens.clone(), checkpoints, s.hidden.clone(), state));
+            }
+            Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
+        }
+    }
+
+    /// Puts a stored sequence into a slot.
+    fn bring_back(&mut self, memory: &mut Memory, index: usize, stored: Stored) -> Result<(), memory::Error> {
+        let s = &mut self.slots[index];
+        rewind(memory, s, 0, self.recurrent)?;
+        memory.load(&s.slot, &stored.state)?;
+        (s.tokens, s.checkpoints, s.hidden) = (stored.tokens, stored.checkpoints, stored.hidden);
+        s.foreign = true;
+        Ok(())
+    }
+
+    /// True once after a slot got a state that was not computed there: what others keep beside it is stale.
+    pub(crate) fn take_foreign(&mut self, index: usize) -> bool {
+        std::mem::take(&mut self.slots[index].foreign)
+    }
+
+    /// Bytes of stored sequences.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.store.n_bytes()
+    }
+
+    /// Tokens at the beginning of `prompt` that a state of these tokens can be brought to.
+    fn usable(&self, tokens: &[TokenId], checkpoints: &[Kept], prompt: &[TokenId]) -> usize {
+        let common = tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let most = common.min(prompt.len() - 1);
-        if !self.recurrent || most == s.tokens.len() {
+        if !self.recurrent || most == tokens.len() {
             return most;
         }
-        s.checkpoints.iter().map(|c| c.state.position()).filter(|&p| p <= most).max().unwrap_or(0)
+        checkpoints.iter().map(|c| c.state.position()).filter(|&p| p <= most).max().unwrap_or(0)
     }
 
     /// The state of `index` now holds these tokens more.
@@ -164,6 +226,7 @@ impl SlotCache {
             return Err(error.into());
         }
         (s.tokens, s.hidden) = (saved.tokens, saved.hidden);
+        s.foreign = true;
         Ok(s.tokens.len())
     }
 

@@ -71,6 +71,8 @@ pub struct EngineConfig {
     pub max_queue: usize,
     /// Host memory for checkpoints of recurrent state, in bytes, over all sequences.
     pub checkpoint_bytes: usize,
+    /// Host memory for whole sequences that had to leave their slots, in bytes; 0 keeps none.
+    pub store_bytes: usize,
 }
 
 impl Default for EngineConfig {
@@ -86,6 +88,7 @@ impl Default for EngineConfig {
             n_batch_shared: 128,
             max_queue: 64,
             checkpoint_bytes: 1 << 30,
+            store_bytes: 0,
         }
     }
 }

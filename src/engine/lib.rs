@@ -20,6 +20,7 @@ mod schedule;
 mod sequence;
 mod slots;
 pub mod stop;
+mod store;
 mod thinking;
 
 pub use config::{EngineConfig, EngineError, FlashAttention};

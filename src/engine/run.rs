@@ -45,6 +45,8 @@ pub struct EngineStats {
     pub state_bytes: usize,
     /// Bytes of compute buffers.
     pub compute_bytes: usize,
+    /// Bytes of stored sequences.
+    pub stored_bytes: usize,
 }
 
 /// Makes engines.
@@ -130,7 +132,7 @@ impl State {
         let mut memory = model.memory(wanted)?;
         let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
         reserve(&mut runner, &mut memory, &config, proposer.is_some())?;
-        let cache = SlotCache::new(&mut memory, config.checkpoint_bytes)?;
+        let cache = SlotCache::new(&mut memory, config.checkpoint_bytes, config.store_bytes)?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
         let limits = Limits { n_ctx: wanted.n_ctx, n_vocab: model.hparams().n_vocab };
         let (sender, commands) = mpsc::channel();
@@ -257,6 +259,7 @@ impl State {
             n_builds: self.runner.stats().n_builds,
             state_bytes: self.memory.n_bytes(),
             compute_bytes: self.runner.buffer_bytes(),
+            stored_bytes: self.cache.stored_bytes(),
             ..self.stats
         }
     }
@@ -270,22 +273,15 @@ impl State {
     }
 
     fn load_slot(&mut self, index: usize, saved: Option<SavedSlot>) -> Result<usize, SlotError> {
-        let n = match saved {
+        match saved {
             Some(saved) => {
                 if let Some(id) = saved.tokens.iter().find(|id| id.0 as usize >= self.model.hparams().n_vocab) {
                     return Err(SlotError::Format(format!("token {} is outside of the vocabulary", id.0)));
                 }
-                self.cache.load(&mut self.memory, index, saved)?
+                self.cache.load(&mut self.memory, index, saved)
             }
-            None => self.cache.clear(&mut self.memory, index)?,
-        };
-        // The proposer's own state belongs to what was there before.
-        if let Some(proposer) = &mut self.proposer
-            && let Err(error) = proposer.begin(index, &[], None)
-        {
-            self.stop_drafting(&error);
+            None => self.cache.clear(&mut self.memory, index),
         }
-        Ok(n)
     }
 
     /// Gives free slots to waiting requests, in order.
@@ -330,7 +326,12 @@ impl State {
 
     /// Tells the proposer that a slot was taken up, and at which tokens it stands.
     fn begin(&mut self, slot: usize) {
+        let foreign = self.cache.take_foreign(slot);
         let Some(proposer) = &mut self.proposer else { return };
+        // What the proposer has of a slot whose state came from elsewhere belongs to another text.
+        if foreign && let Err(error) = proposer.begin(slot, &[], None) {
+            return self.stop_drafting(&error);
+        }
         if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, self.cache.hidden(slot)) {
             self.stop_drafting(&error);
         }

@@ -109,9 +109,13 @@ pub struct ModelFlags {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub flash_attn: FlashAttn,
 
-    /// Host memory for state of conversations that are not running, in MiB; 0 keeps none
-    #[arg(long, value_name = "MIB", env = "NEXTN_CACHE_RAM", hide_env_values = true, default_value_t = 1024)]
+    /// Host memory for conversations that had to leave their sequence, in MiB; 0 keeps none
+    #[arg(long, value_name = "MIB", env = "NEXTN_CACHE_RAM", hide_env_values = true, default_value_t = 2048)]
     pub cache_ram: u32,
+
+    /// Host memory for checkpoints of recurrent state, in MiB, shared by all sequences; 0 takes none
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub checkpoint_ram: u32,
 }
 
 /// Addresses, sizes and times.

@@ -67,7 +67,8 @@ fn engine_config(flags: &ModelFlags) -> EngineConfig {
         },
         n_batch: flags.batch_size as usize,
         max_queue: flags.max_queue as usize,
-        checkpoint_bytes: (flags.cache_ram as usize) << 20,
+        checkpoint_bytes: (flags.checkpoint_ram as usize) << 20,
+        store_bytes: (flags.cache_ram as usize) << 20,
         ..EngineConfig::default()
     }
 }

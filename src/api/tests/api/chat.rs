@@ -1,6 +1,8 @@
 //! `/v1/chat/completions` and `/v1/completions`.
 
+use api::Settings;
 use axum::http::StatusCode;
+use engine::EngineConfig;
 use serde_json::{Value, json};
 
 use crate::support::{App, question};
@@ -166,26 +168,42 @@ async fn progress_and_timings_are_told_when_asked_for() {
     assert!(timed > 2, "{events:?}");
 }
 
-#[tokio::test]
-async fn a_conversation_computes_only_what_is_new() {
-    let app = App::new();
-    let mut messages = vec![json!({ "role": "system", "content": "You are a helpful assistant." })];
+/// Turns of conversations, one after the other; gives the tokens computed and those that were new.
+async fn converse(app: &App, n_conversations: usize, n_turns: usize) -> (u64, u64) {
+    let opening = app.ok("/tokenize", &json!({ "content": "<think>\n" })).await;
+    let n_opening = opening["tokens"].as_array().unwrap().len() as u64;
+    let system = |i: usize| json!({ "role": "system", "content": format!("You are helpful assistant number {i}.") });
+    let mut talks: Vec<(Vec<Value>, u64)> = (0..n_conversations).map(|i| (vec![system(i)], 0)).collect();
     let (mut computed, mut new) = (0, 0);
-    let n_thinking =
-        app.ok("/tokenize", &json!({ "content": "<think>\n" })).await["tokens"].as_array().unwrap().len() as u64;
-    let mut before = 0;
-    for turn in 0..10 {
-        messages.push(json!({ "role": "user", "content": format!("What is {} + {}?", 10 + turn, 20 + 2 * turn) }));
-        let body = json!({ "messages": messages, "max_tokens": 80 });
-        let answer = app.ok("/v1/chat/completions", &body).await;
-        let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
-        computed += answer["timings"]["prompt_n"].as_u64().unwrap();
-        // What the prompts have in common: all of the last one but for the opening of its reply's thinking.
-        new += prompt - before;
-        before = prompt - n_thinking;
-        messages.push(answer["choices"][0]["message"].clone());
+    for turn in 0..n_turns {
+        for (messages, before) in &mut talks {
+            messages.push(json!({ "role": "user", "content": format!("What is {} + {}?", 10 + turn, 20 + 2 * turn) }));
+            let body = json!({ "messages": messages, "max_tokens": 80 });
+            let answer = app.ok("/v1/chat/completions", &body).await;
+            let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+            computed += answer["timings"]["prompt_n"].as_u64().unwrap();
+            new += prompt - *before;
+            // What two prompts have in common: all of the first but the opening of its reply's thinking.
+            *before = prompt - n_opening;
+            messages.push(answer["choices"][0]["message"].clone());
+        }
     }
+    (computed, new)
+}
+
+#[tokio::test]
+async fn ten_turns_with_thinking_compute_only_what_is_new() {
+    let (computed, new) = converse(&App::new(), 1, 10).await;
     assert!(computed as f64 <= 1.05 * new as f64, "{computed} tokens computed, {new} were new");
+}
+
+#[tokio::test]
+async fn two_conversations_on_one_sequence_do_not_cost_each_other_their_state() {
+    let on_one = |store_bytes| App::over(EngineConfig { store_bytes, ..EngineConfig::default() }, Settings::default());
+    let (computed, new) = converse(&on_one(64 << 20), 2, 6).await;
+    assert!(computed as f64 <= 1.05 * new as f64, "{computed} tokens computed, {new} were new");
+    let (without, _) = converse(&on_one(0), 2, 6).await;
+    assert!(without as f64 > 1.5 * computed as f64, "{without} without a store, {computed} with one");
 }
 
 #[tokio::test]

@@ -88,8 +88,8 @@ async fn until(done: impl Fn() -> bool) -> bool {
     tokio::time::timeout(Duration::from_secs(20), waiting).await.is_ok()
 }
 
-fn within<F: Future>(seconds: u64, future: F) -> impl Future<Output = F::Output> {
-    async move { tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("in time") }
+async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("in time")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
