@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use super::Path;
-use super::kind::{Format, Kind};
-use super::nodes::n_rows;
+use super::kind::Kind;
+use super::nodes::{self, n_rows};
 use super::rows::{MAX_ROWS, Rows, Shape};
 use super::share::{self, Ahead, Matrix};
 
@@ -27,7 +27,7 @@ pub(super) struct Pick {
 }
 
 /// `src[0]: [k, m, n_expert]`, for each of `src[2]: [n_used, n_tokens]` (i32) one matrix of it, times `src[1]`, the rows of
-/// `src[3]: [k, n_used or 1, n_tokens]` quantised, gives `dst: [m, n_used, n_tokens]` F32.
+/// `src[3]: [k, n_used or 1, n_tokens]` quantised (floats: those rows), gives `dst: [m, n_used, n_tokens]` F32.
 ///
 /// # Safety
 /// Called by ggml for a node that `Graph::kernel_experts` made, by each of `nth` threads.
@@ -38,8 +38,8 @@ pub(super) unsafe extern "C" fn products(dst: *mut sys::ggml_tensor, ith: c_int,
     let [w, y, ids, x] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
     let (Some(kind), Some(path)) = (Kind::of(w.type_), Path::chosen()) else { return };
     let shape = Shape { n: n_rows(x), k: w.ne[0] as usize, format: kind.format() };
-    // SAFETY: `src[1]` was made for this shape by `quantise`.
-    let rows = unsafe { Rows::new(shape, y.data.cast()) };
+    // SAFETY: `src[1]` was made for this shape, or is the rows.
+    let rows = unsafe { nodes::rows(shape, y) };
     let [k_bytes, m, n_expert] = [kind.row_bytes(shape.k), w.ne[1] as usize, w.ne[2] as usize];
     let (n_used, n_tokens, n_each) = (ids.ne[0] as usize, ids.ne[1] as usize, x.ne[1] as usize);
     let out = dst.data.cast::<f32>();
@@ -107,7 +107,7 @@ pub(super) unsafe fn share(
             unsafe { share::groups(path, &this, part.clone(), row_bytes, &columns, &to, ahead) };
         }
         // SAFETY: all rows were quantised.
-        if w.kind.format() == Format::Q8_0 && unsafe { rows.odd() } {
+        if unsafe { rows.odd() } {
             // SAFETY: the caller's promise.
             unsafe { odd_rows(&this, rows, picks, out, part.clone()) };
         }

@@ -8,12 +8,20 @@ use ggml_sys as sys;
 pub(super) enum Kind {
     /// 32 values: F16 scale, 32 signed bytes.
     Q8_0,
+    /// 32 values less 8: F16 scale, 16 bytes of nibbles, the low ones first.
+    Q4_0,
     /// 256 values: F16 scale, F16 scale of minima, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles.
     Q4K,
     /// As `Q4K`, with a fifth bit for each value in 32 bytes before the nibbles.
     Q5K,
     /// 256 values: 128 bytes of low nibbles, 64 bytes of upper pairs of bits, 16 signed scales, F16 scale.
     Q6K,
+    /// Plain values; a block is 16 of them.
+    F32,
+    /// As `F32`, halves.
+    F16,
+    /// As `F32`, upper halves of floats.
+    BF16,
 }
 
 /// What activations are rounded to.
@@ -23,6 +31,8 @@ pub(crate) enum Format {
     Q8_0,
     /// Blocks of 256.
     Q8K,
+    /// Nothing: they are read as they are.
+    F32,
 }
 
 impl Kind {
@@ -30,9 +40,13 @@ impl Kind {
     pub(super) fn of(raw: sys::ggml_type) -> Option<Self> {
         Some(match raw {
             sys::GGML_TYPE_Q8_0 => Self::Q8_0,
+            sys::GGML_TYPE_Q4_0 => Self::Q4_0,
             sys::GGML_TYPE_Q4_K => Self::Q4K,
             sys::GGML_TYPE_Q5_K => Self::Q5K,
             sys::GGML_TYPE_Q6_K => Self::Q6K,
+            sys::GGML_TYPE_F32 => Self::F32,
+            sys::GGML_TYPE_F16 => Self::F16,
+            sys::GGML_TYPE_BF16 => Self::BF16,
             _ => return None,
         })
     }
@@ -41,25 +55,30 @@ impl Kind {
     pub(super) fn raw(self) -> sys::ggml_type {
         match self {
             Self::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Self::Q4_0 => sys::GGML_TYPE_Q4_0,
             Self::Q4K => sys::GGML_TYPE_Q4_K,
             Self::Q5K => sys::GGML_TYPE_Q5_K,
             Self::Q6K => sys::GGML_TYPE_Q6_K,
+            Self::F32 => sys::GGML_TYPE_F32,
+            Self::F16 => sys::GGML_TYPE_F16,
+            Self::BF16 => sys::GGML_TYPE_BF16,
         }
     }
 
     /// What its products make of activations.
     pub(super) fn format(self) -> Format {
         match self {
-            Self::Q8_0 => Format::Q8_0,
+            Self::Q8_0 | Self::Q4_0 => Format::Q8_0,
             Self::Q4K | Self::Q5K | Self::Q6K => Format::Q8K,
+            Self::F32 | Self::F16 | Self::BF16 => Format::F32,
         }
     }
 
-    /// Rows of a product at most; for more, ggml is faster, with other bits for the K types.
+    /// Rows of a product at most; for more, ggml is faster, with other bits.
     pub(super) fn max_rows(self) -> i64 {
         match self {
-            Self::Q8_0 => i64::MAX,
-            Self::Q4K | Self::Q5K | Self::Q6K => 8,
+            Self::Q8_0 | Self::Q4_0 => i64::MAX,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => 8,
         }
     }
 
@@ -67,9 +86,12 @@ impl Kind {
     pub(super) const fn block_bytes(self) -> usize {
         match self {
             Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::F32 => 64,
+            Self::F16 | Self::BF16 => 32,
         }
     }
 
@@ -85,6 +107,7 @@ impl Format {
         match self {
             Self::Q8_0 => 32,
             Self::Q8K => 256,
+            Self::F32 => 16,
         }
     }
 
@@ -93,6 +116,7 @@ impl Format {
         match self {
             Self::Q8_0 => sys::GGML_TYPE_Q8_0,
             Self::Q8K => sys::GGML_TYPE_Q8_K,
+            Self::F32 => sys::GGML_TYPE_F32,
         }
     }
 }

@@ -148,6 +148,12 @@ impl<'g> Graph<'g> {
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, experts::products))
     }
 
+    /// True when `mul_mat` with this weight gives a row the same bits alone and among up to eight, as far as that is in our
+    /// hands: quantised weights, and floats where there are kernels for them.
+    pub fn rows_keep_bits(&self, w: Tensor<'g>) -> bool {
+        w.dtype().is_quantized() || self.kernel_for(w).is_some()
+    }
+
     /// The kind of weight that `a` is, if kernels serve it.
     fn kernel_for(&self, a: Tensor<'g>) -> Option<Kind> {
         let kind = Kind::of(a.dtype().raw())?;
@@ -156,6 +162,8 @@ impl<'g> Graph<'g> {
             && k.is_multiple_of(kind.format().block())
             && a.nb()[1] == kind.row_bytes(k)
             && !a.is_repacked()
+            // Cells of attention stay with ggml for any number of rows: their products are of one class from 2 rows on.
+            && (kind.format() != Format::F32 || a.is_weight())
             && Path::chosen().is_some();
         served.then_some(kind)
     }
@@ -168,11 +176,14 @@ impl<'g> Graph<'g> {
         if b.dtype() != Dtype::F32 || nb[0] != 4 || !even {
             return None;
         }
+        if format == Format::F32 {
+            return Some(b);
+        }
         let shape = Shape { n, k: usize::try_from(ne[0]).ok()?, format };
         let words = shape.n_bytes().div_ceil(4) as i64;
         let (purpose, fun): (_, Fun) = match format {
             Format::Q8_0 => ("rows for Q8_0", nodes::quantise_32),
-            Format::Q8K => ("rows for K types", nodes::quantise_256),
+            Format::Q8K | Format::F32 => ("rows for K types", nodes::quantise_256),
         };
         Some(self.once_for(b, purpose, || self.custom("mul_mat", Dtype::F32, [words, 1, 1, 1], &[b], fun)))
     }

@@ -44,12 +44,25 @@ unsafe fn quantise(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, format: F
     unsafe { quantise::share(&rows, &input, wide, ith as usize, nth as usize) }
 }
 
+/// The rows that `y` holds: quantised for this shape, or plain.
+///
+/// # Safety
+/// `y` was made for the shape by a quantising node, or has the shape itself.
+pub(super) unsafe fn rows(shape: Shape, y: &sys::ggml_tensor) -> Rows {
+    match shape.format {
+        // SAFETY: the caller's promise.
+        Format::F32 => unsafe { Rows::plain(shape, y.data.cast(), y.nb[1]) },
+        // SAFETY: the caller's promise.
+        Format::Q8_0 | Format::Q8K => unsafe { Rows::new(shape, y.data.cast()) },
+    }
+}
+
 /// Rows in all dimensions.
 pub(super) fn n_rows(x: &sys::ggml_tensor) -> usize {
     x.ne[1..].iter().product::<i64>() as usize
 }
 
-/// `src[0]: [k, m]` times `src[1]`, the rows of `src[2]: [k, n]` quantised, gives `dst: [m, n]` F32.
+/// `src[0]: [k, m]` times `src[1]`, the rows of `src[2]: [k, n]` quantised (floats: those rows), gives `dst: [m, n]` F32.
 ///
 /// # Safety
 /// As [`quantise_32`], for a node that `Graph::kernel_product` made.
@@ -60,8 +73,8 @@ pub(super) unsafe extern "C" fn product(dst: *mut sys::ggml_tensor, ith: c_int, 
     let (w, y) = (unsafe { &*dst.src[0] }, unsafe { &*dst.src[1] });
     let (Some(kind), Some(path)) = (Kind::of(w.type_), Path::chosen()) else { return };
     let shape = Shape { n: dst.ne[1] as usize, k: w.ne[0] as usize, format: kind.format() };
-    // SAFETY: `src[1]` was made for this shape by `quantise`.
-    let rows = unsafe { Rows::new(shape, y.data.cast()) };
+    // SAFETY: `src[1]` was made for this shape, or is the rows.
+    let rows = unsafe { rows(shape, y) };
     let matrix = Matrix { kind, data: w.data.cast(), m: w.ne[1] as usize };
     let out = Output { data: dst.data.cast(), row_floats: dst.nb[1] / size_of::<f32>() };
     // SAFETY: operands have these shapes (checked when the node was made).

@@ -47,6 +47,7 @@ pub(super) unsafe fn share(rows: &Rows, input: &Input, wide: bool, ith: usize, n
                     odd |= block_32(from_float, wide, x, quants, scale);
                 }
                 Format::Q8K => block_256(from_float, wide, x, rows.record(j, l)),
+                Format::F32 => debug_assert!(false, "floats are read as they are"),
             }
         }
     }

@@ -51,6 +51,7 @@ impl Shape {
         match self.format {
             Format::Q8_0 => (self.k + self.n_blocks() * size_of::<f32>()).next_multiple_of(LINE),
             Format::Q8K => self.n_blocks() * record::BYTES,
+            Format::F32 => self.k * size_of::<f32>(),
         }
     }
 
@@ -63,19 +64,32 @@ impl Shape {
 /// The node's memory.
 pub(super) struct Rows {
     pub(super) shape: Shape,
+    /// The head; null for rows that are read as they are.
     base: *mut u8,
+    first: *mut u8,
+    row_bytes: usize,
 }
 
 impl Rows {
     /// # Safety
     /// `base` has [`Shape::n_bytes`] bytes. Threads write apart from each other.
     pub(super) unsafe fn new(shape: Shape, base: *mut u8) -> Self {
-        Self { shape, base: base.wrapping_add(base.align_offset(LINE)) }
+        let base = base.wrapping_add(base.align_offset(LINE));
+        Self { shape, base, first: base.wrapping_add(HEAD), row_bytes: shape.row_bytes() }
+    }
+
+    /// Rows of F32 as they lie, `row_bytes` apart; nothing writes them.
+    ///
+    /// # Safety
+    /// `first` begins `shape.n` of them.
+    pub(super) unsafe fn plain(shape: Shape, first: *mut u8, row_bytes: usize) -> Self {
+        debug_assert_eq!(shape.format, Format::F32);
+        Self { shape, base: std::ptr::null_mut(), first, row_bytes }
     }
 
     /// Where row `j < n` begins.
     pub(super) fn row(&self, j: usize) -> *mut u8 {
-        self.base.wrapping_add(HEAD + j * self.shape.row_bytes())
+        self.first.wrapping_add(j * self.row_bytes)
     }
 
     /// Quants and scale of block `l` of row `j`, biased (`Q8_0`).
@@ -110,6 +124,9 @@ impl Rows {
     /// # Safety
     /// All threads have called [`Rows::note_odd`].
     pub(super) unsafe fn odd(&self) -> bool {
+        if self.shape.format != Format::Q8_0 {
+            return false;
+        }
         // SAFETY: written by `note_odd`.
         let nth = unsafe { *self.base.wrapping_add(MAX_THREADS).cast::<u32>() } as usize;
         // SAFETY: each thread wrote its byte.

@@ -2,7 +2,8 @@
 //!
 //! The order of the sums is that of ggml's `vec_dot` on x86-64 with AVX2: integers within a block, exactly; eight lanes of
 //! floats over the blocks, each by a fused multiply-add; the lanes by a tree. Lane `t` has values `4t` to `4t + 3` of every
-//! 32. The K types add minima the same way, in four lanes (`Q4K`) or one (`Q5K`).
+//! 32. Plain values have an order of our own, which ggml's differs from, with activations in full precision.
+//! The K types add minima the same way, in four lanes (`Q4K`) or one (`Q5K`).
 
 // Loads, stores and the pointers into them belong together.
 #![allow(clippy::multiple_unsafe_ops_per_block)]
@@ -20,9 +21,10 @@ pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
             // SAFETY: the caller's promise.
             *dot = unsafe {
                 match kind {
-                    Kind::Q8_0 => q8_0(w, row, y.n_blocks, y.scales),
+                    Kind::Q8_0 | Kind::Q4_0 => q_0(kind, w, row, y.n_blocks, y.scales),
                     Kind::Q4K | Kind::Q5K => q45(kind, w, row, y.n_blocks),
                     Kind::Q6K => q6_k(w, row, y.n_blocks),
+                    Kind::F32 | Kind::F16 | Kind::BF16 => floats(kind, w, row, y.n_blocks),
                 }
             };
         }
@@ -46,22 +48,46 @@ fn tree(x: [f32; 8]) -> f32 {
     (four(0) + four(2)) + (four(1) + four(3))
 }
 
-unsafe fn q8_0(w: *const u8, y: *const u8, n_blocks: usize, scales: usize) -> f32 {
+unsafe fn q_0(kind: Kind, w: *const u8, y: *const u8, n_blocks: usize, scales: usize) -> f32 {
+    let n_bytes = kind.block_bytes();
     let mut lanes = [0f32; 8];
     for l in 0..n_blocks {
         // SAFETY: block `l` lies in both rows; scales are aligned.
         let (w, q, dy) = unsafe {
             let scale = *y.add(scales + 4 * l).cast::<f32>();
-            (bytes(w.add(34 * l), 34), bytes(y.add(32 * l), 32), scale)
+            (bytes(w.add(n_bytes * l), n_bytes), bytes(y.add(32 * l), 32), scale)
         };
         let d = half(w, 0) * dy;
+        let weight = |i: usize| match kind {
+            Kind::Q8_0 => i32::from(w[2 + i] as i8),
+            _ => i32::from(w[2 + i % 16] >> (i / 16 * 4) & 15) - 8,
+        };
         for (t, lane) in lanes.iter_mut().enumerate() {
-            let value = |i: usize| i32::from(w[2 + i] as i8) * i32::from((q[i] ^ BIAS) as i8);
+            let value = |i: usize| weight(i) * i32::from((q[i] ^ BIAS) as i8);
             let dot: i32 = (4 * t..4 * t + 4).map(value).sum();
             *lane = d.mul_add(dot as f32, *lane);
         }
     }
     tree(lanes)
+}
+
+/// Sixteen lanes, one value of a block each; then lanes `t` and `t + 8` together, then the tree.
+unsafe fn floats(kind: Kind, w: *const u8, y: *const u8, n_blocks: usize) -> f32 {
+    let mut lanes = [0f32; 16];
+    for l in 0..n_blocks {
+        // SAFETY: block `l` lies in both rows.
+        let (w, x) = unsafe { (bytes(w.add(kind.block_bytes() * l), kind.block_bytes()), bytes(y.add(64 * l), 64)) };
+        let float = |b: &[u8], i: usize| f32::from_le_bytes([b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3]]);
+        for (t, lane) in lanes.iter_mut().enumerate() {
+            let weight = match kind {
+                Kind::F16 => half(w, 2 * t),
+                Kind::BF16 => f32::from_le_bytes([0, 0, w[2 * t], w[2 * t + 1]]),
+                _ => float(w, t),
+            };
+            *lane = weight.mul_add(float(x, t), *lane);
+        }
+    }
+    tree(std::array::from_fn(|t| lanes[t] + lanes[t + 8]))
 }
 
 /// A record's parts: quants, scale, sums.

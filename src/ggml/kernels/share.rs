@@ -3,7 +3,7 @@
 use ggml_sys as sys;
 use std::ffi::{c_int, c_void};
 
-use super::kind::{Format, Kind};
+use super::kind::Kind;
 use super::rows::{Columns, MAX_ROWS, Rows};
 use super::{Dots, GROUP, Group, Path};
 
@@ -54,7 +54,7 @@ pub(super) unsafe fn product(path: Path, w: &Matrix, rows: &Rows, out: &Output, 
         }
     }
     // SAFETY: all rows were quantised.
-    if w.kind.format() == Format::Q8_0 && unsafe { rows.odd() } {
+    if unsafe { rows.odd() } {
         for j in 0..n {
             // SAFETY: the caller's promise.
             unsafe { odd_row(w, rows, j, out.data.wrapping_add(j * out.row_floats), part.clone()) };

@@ -9,7 +9,10 @@ use super::quantise::{self, Input};
 use super::rows::{Rows, Shape};
 use super::share::{self, Matrix, Output};
 
-const KINDS: [Kind; 4] = [Kind::Q8_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
+const KINDS: [Kind; 5] = [Kind::Q8_0, Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
+
+/// Whose sums have an order of our own.
+const FLOATS: [Kind; 3] = [Kind::F32, Kind::F16, Kind::BF16];
 
 /// Numbers in [-1, 1), the same every time.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -55,11 +58,17 @@ fn product(path: Path, kind: Kind, w: &[u8], x: &[f32], k: usize, nth: usize) ->
     let shape = Shape { n: x.len() / k, k, format: kind.format() };
     let m = w.len() / kind.row_bytes(k);
     let mut memory = vec![0u64; shape.n_bytes().div_ceil(8)];
-    // SAFETY: enough bytes.
-    let rows = unsafe { Rows::new(shape, memory.as_mut_ptr().cast()) };
-    let input = Input { data: x.as_ptr().cast(), row_bytes: k * 4 };
-    // SAFETY: the input has this shape.
-    (0..nth).for_each(|ith| unsafe { quantise::share(&rows, &input, path.is_x86(), ith, nth) });
+    let rows = if FLOATS.contains(&kind) {
+        // SAFETY: rows of `k` values.
+        unsafe { Rows::plain(shape, x.as_ptr().cast_mut().cast(), k * 4) }
+    } else {
+        // SAFETY: enough bytes.
+        let rows = unsafe { Rows::new(shape, memory.as_mut_ptr().cast()) };
+        let input = Input { data: x.as_ptr().cast(), row_bytes: k * 4 };
+        // SAFETY: the input has this shape.
+        (0..nth).for_each(|ith| unsafe { quantise::share(&rows, &input, path.is_x86(), ith, nth) });
+        rows
+    };
     let mut out = vec![f32::NAN; m * shape.n];
     let matrix = Matrix { kind, data: w.as_ptr(), m };
     let to = Output { data: out.as_mut_ptr(), row_floats: m };
@@ -108,6 +117,36 @@ fn every_path_has_the_bits_of_vec_dot() {
 }
 
 #[test]
+fn floats_have_the_bits_of_the_scalar_path_which_is_close_to_exact() {
+    for kind in FLOATS {
+        for (k, m) in [(16, 1), (16, 7), (1024, 33), (3584, 10)] {
+            let w = weights(kind, &noise(k * m, 1), k);
+            let value = |i: usize| match kind {
+                Kind::F32 => f64::from(f32::from_le_bytes(std::array::from_fn(|b| w[4 * i + b]))),
+                Kind::BF16 => f64::from(f32::from_le_bytes([0, 0, w[2 * i], w[2 * i + 1]])),
+                // SAFETY: no preconditions.
+                _ => f64::from(unsafe { sys::ggml_fp16_to_fp32(u16::from_le_bytes([w[2 * i], w[2 * i + 1]])) }),
+            };
+            for n in 1..=8 {
+                let x = noise(k * n, 2 + n as u32);
+                let wanted = product(Path::Scalar, kind, &w, &x, k, 1);
+                for (i, &is) in wanted.iter().enumerate() {
+                    let exact: f64 = (0..k).map(|l| value(i % m * k + l) * f64::from(x[i / m * k + l])).sum();
+                    // Sums of up to 224 products of at most 1 in each lane, in floats; 1.1e-5 was seen.
+                    assert!((f64::from(is) - exact).abs() < 3e-5, "{kind:?} k {k}: {is}, exactly {exact}");
+                }
+                for path in Path::available() {
+                    for nth in [1, 2, 3] {
+                        let out = product(path, kind, &w, &x, k, nth);
+                        assert!(out.iter().zip(&wanted).all(|(a, b)| same(*a, *b)), "{path:?} {kind:?} k {k} n {n}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn many_rows_in_panels_too() {
     for kind in KINDS {
         let (k, m) = (3584, 45);
@@ -132,6 +171,8 @@ fn weights_of_minus_128_and_rows_of_zero_nan_infinity_and_next_to_nothing_too() 
         let mut w = weights(kind, &noise(k * m, 9), k);
         if kind == Kind::Q8_0 {
             w[2..34].fill(0x80);
+        } else if kind == Kind::Q4_0 {
+            w[2..18].fill(0x00);
         }
         let mut x = noise(k * 8, 10);
         x[..k].fill(0.0);

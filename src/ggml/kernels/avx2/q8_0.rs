@@ -1,29 +1,28 @@
-//! Q8_0: two weight rows times up to four rows at a time; further rows find the weights in the cache.
+//! Q8_0 and Q4_0: two weight rows times up to four rows at a time; further rows find the weights in the cache.
 //!
 //! The same operations as ggml's `vec_dot`: |x| times y with the sign of x, as the instruction wants one side unsigned.
 
 use std::arch::x86_64::*;
 
+use super::super::kind::Kind;
 use super::super::rows::{BIAS, Columns};
 use super::super::x86::{prefetch, tree};
 use super::super::{Dots, GROUP, Group};
 use super::{float, half, load};
 
-const BYTES: usize = 34;
-
 /// # Safety
 /// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
+pub(super) unsafe fn dots<const NIBBLES: bool>(group: &Group, y: &Columns) -> Dots {
     let mut dots = Dots::default();
     for r in (0..GROUP).step_by(2) {
         for j in (0..y.n).step_by(4) {
             // SAFETY: the caller's promise; `j + N` is at most `y.n`.
             unsafe {
                 match y.n - j {
-                    1 => rows::<1>(group, y, r, j, &mut dots),
-                    2 => rows::<2>(group, y, r, j, &mut dots),
-                    3 => rows::<3>(group, y, r, j, &mut dots),
-                    _ => rows::<4>(group, y, r, j, &mut dots),
+                    1 => rows::<1, NIBBLES>(group, y, r, j, &mut dots),
+                    2 => rows::<2, NIBBLES>(group, y, r, j, &mut dots),
+                    3 => rows::<3, NIBBLES>(group, y, r, j, &mut dots),
+                    _ => rows::<4, NIBBLES>(group, y, r, j, &mut dots),
                 }
             }
         }
@@ -31,23 +30,39 @@ pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
     dots
 }
 
+/// 16 bytes of nibbles, less 8, as 32 bytes.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx2")]
+unsafe fn spread(p: *const u8) -> __m256i {
+    // SAFETY: the caller's promise.
+    let packed = unsafe { _mm_loadu_si128(p.cast()) };
+    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(packed), _mm_srli_epi16::<4>(packed));
+    _mm256_sub_epi8(_mm256_and_si256(both, _mm256_set1_epi8(15)), _mm256_set1_epi8(8))
+}
+
 /// Weight rows `r` and `r + 1` times rows `j` to `j + N`.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows<const N: usize>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
+unsafe fn rows<const N: usize, const NIBBLES: bool>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
+    let bytes = const { if NIBBLES { Kind::Q4_0.block_bytes() } else { Kind::Q8_0.block_bytes() } };
     let ones = _mm256_set1_epi16(1);
     let bias = _mm256_set1_epi8(BIAS as i8);
     let mut sums = [[_mm256_setzero_ps(); 2]; N];
     let weights = [group.rows[r], group.rows[r + 1]];
     let columns: [*const u8; N] = std::array::from_fn(|i| y.rows[j + i]);
-    let ahead = group.ahead.wrapping_add(r * y.n_blocks * BYTES);
+    let ahead = group.ahead.wrapping_add(r * y.n_blocks * bytes);
     for l in 0..y.n_blocks {
         if j == 0 {
-            prefetch(ahead.wrapping_add(l * 2 * BYTES), 64);
+            prefetch(ahead.wrapping_add(l * 2 * bytes), 64);
         }
         // SAFETY: `l` is below the number of blocks of both rows; 32 quants each.
         let (dx, w) = unsafe {
-            let blocks = weights.map(|row| row.add(l * BYTES));
-            (blocks.map(|block| half(block)), blocks.map(|block| load(block.add(2))))
+            let blocks = weights.map(|row| row.add(l * bytes));
+            (
+                blocks.map(|block| half(block)),
+                blocks.map(|block| if NIBBLES { spread(block.add(2)) } else { load(block.add(2)) }),
+            )
         };
         let size = w.map(|w| _mm256_sign_epi8(w, w));
         for (sum, &column) in sums.iter_mut().zip(&columns) {

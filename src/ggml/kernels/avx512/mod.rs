@@ -4,6 +4,7 @@
 // Loads and the pointers into them belong together.
 #![allow(clippy::multiple_unsafe_ops_per_block)]
 
+mod floats;
 mod q45;
 mod q6;
 mod q8_0;
@@ -21,10 +22,14 @@ pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
     // SAFETY: the caller's promise.
     unsafe {
         match kind {
-            Kind::Q8_0 => q8_0::dots(group, y),
+            Kind::Q8_0 => q8_0::dots::<false>(group, y),
+            Kind::Q4_0 => q8_0::dots::<true>(group, y),
             Kind::Q4K => q45::dots::<false>(group, y),
             Kind::Q5K => q45::dots::<true>(group, y),
             Kind::Q6K => q6::dots(group, y),
+            Kind::F32 => floats::dots::<{ floats::F32 }>(group, y),
+            Kind::F16 => floats::dots::<{ floats::F16 }>(group, y),
+            Kind::BF16 => floats::dots::<{ floats::BF16 }>(group, y),
         }
     }
 }
