@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub use api;
+pub use constrain;
 pub use engine;
 pub use ggml;
 pub use gguf;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser};
 
 use super::choices::{AutoOnOff, CacheType, FlashAttn, OnOff, Think, When};
+use super::form::FormFlags;
 use super::sampling::SamplingFlags;
 use super::spec::SpecFlags;
 
@@ -27,6 +28,10 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub turn: TurnFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub form: FormFlags,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -299,6 +304,7 @@ mod tests {
         assert_eq!(parse(&["--no-such"]).unwrap_err(), ErrorKind::UnknownArgument);
         assert_eq!(parse(&["--json", "--jsonl"]).unwrap_err(), ErrorKind::ArgumentConflict);
         assert_eq!(parse(&["--raw", "-s", "x"]).unwrap_err(), ErrorKind::ArgumentConflict);
+        assert_eq!(parse(&["-j", "{}", "--grammar", "x"]).unwrap_err(), ErrorKind::ArgumentConflict);
     }
 
     #[test]

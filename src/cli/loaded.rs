@@ -14,6 +14,7 @@ use text::template::ChatTemplate;
 use super::args::RunFlags;
 use super::choices::{CacheType, FlashAttn};
 use super::exit::{Exit, Failure, OrExit, Outcome};
+use super::form::Form;
 use super::sanitize::clean_line;
 use super::settings::FileSampling;
 use super::spec::SpecFlags;
@@ -32,6 +33,8 @@ pub struct Loaded {
     pub drafts: bool,
     /// From where, as asked for.
     pub spec: Mode,
+    /// What its answers must be made of; `None` is any text.
+    pub form: Option<Form>,
     /// From the start of loading until requests are taken.
     pub load_ms: f64,
 }
@@ -74,7 +77,7 @@ impl Loaded {
             error => Failure::new(Exit::Runtime, error),
         })?;
         let load_ms = start.elapsed().as_secs_f64() * 1e3;
-        Ok(Self { model, engine, template, sampling, drafts, spec: spec.spec, load_ms })
+        Ok(Self { model, engine, template, sampling, drafts, spec: spec.spec, form: None, load_ms })
     }
 
     /// The chat template.

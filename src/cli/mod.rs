@@ -8,6 +8,7 @@ pub mod clipboard;
 pub mod command;
 pub mod editor;
 pub mod exit;
+pub mod form;
 mod inline;
 pub mod input;
 pub mod loaded;
@@ -42,6 +43,7 @@ use args::Args;
 use chat::Chat;
 use editor::{LineEditor, history_path};
 use exit::{Exit, Failure, OrExit, Outcome};
+use form::Form;
 use input::{Announced, Sources, Stdin};
 use loaded::Loaded;
 use progress::Spinner;
@@ -95,6 +97,7 @@ fn run(args: &Args) -> Outcome<()> {
 
     // All that needs no model is checked before it is loaded.
     check_turn(args)?;
+    let kind = args.form.kind()?;
     let text = prompt_text(args)?;
     let system = system_text(args)?;
     if text.is_none() && args.machine() {
@@ -117,7 +120,8 @@ fn run(args: &Args) -> Outcome<()> {
         None => "loading the embedded model".to_owned(),
     };
     let spinner = Spinner::start(words, terminals.stderr);
-    let loaded = Loaded::open(args.model.as_deref(), &args.run, &args.spec)?;
+    let mut loaded = Loaded::open(args.model.as_deref(), &args.run, &args.spec)?;
+    loaded.form = kind.map(|kind| Form::new(kind, &loaded.model)).transpose()?;
     drop(spinner);
     if terminals.stderr && !args.machine() {
         // A terminal that is gone is noticed when the answer is written.

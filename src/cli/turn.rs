@@ -48,6 +48,8 @@ pub fn run(
     parse: bool,
     sink: &mut dyn Sink,
 ) -> Outcome<Done> {
+    let form = loaded.form.as_ref();
+    options.grammar = form.map(|form| form.grammar(&prompt, &loaded.model, parse)).transpose()?;
     options.borders = prompt.borders;
     let prompt_tokens = prompt.tokens.len();
     let with_logprobs = options.logprobs.is_some();

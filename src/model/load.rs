@@ -170,7 +170,7 @@ impl Model {
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
         let entry = arch::find(name)?;
-        let vocab = text::Vocab::from_metadata(meta)?;
+        let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
             Some(header) if entry.nextn => Some(HeadFile::read(header.metadata(), meta, name)?),
             Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),

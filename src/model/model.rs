@@ -50,7 +50,7 @@ pub struct Model {
     hparams: Hparams,
     nextn: NextNHead,
     weights: Arc<Weights>,
-    vocab: Vocab,
+    vocab: Arc<Vocab>,
     template: Option<String>,
     description: Description,
     sampling: HashMap<String, f32>,
@@ -60,7 +60,7 @@ impl Model {
     pub(crate) fn new(
         opened: Opened,
         weights: Arc<Weights>,
-        vocab: Vocab,
+        vocab: Arc<Vocab>,
         template: Option<String>,
         description: Description,
         sampling: HashMap<String, f32>,
@@ -77,6 +77,11 @@ impl Model {
     /// Tokens.
     pub fn vocab(&self) -> &Vocab {
         &self.vocab
+    }
+
+    /// Tokens, for those that may outlive the model.
+    pub fn shared_vocab(&self) -> Arc<Vocab> {
+        Arc::clone(&self.vocab)
     }
 
     /// The chat template's source, when the file has one.

@@ -16,9 +16,10 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-memory", &["nextn-ggml"]),
     ("nextn-model", &["nextn-ggml", "nextn-gguf", "nextn-memory", "nextn-text"]),
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
+    ("nextn-constrain", &["nextn-engine", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
-    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-text"]),
     ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-text"]),
+    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-constrain", "nextn-text"]),
     (
         "nextn",
         &[
@@ -28,6 +29,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-memory",
             "nextn-model",
             "nextn-engine",
+            "nextn-constrain",
             "nextn-speculate",
             "nextn-api",
             "nextn-convert",

@@ -1,0 +1,147 @@
+//! Schemas, expressions and grammars that mean harm end in an error, soon, and the compiler goes on.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use constrain::{Error, Kind};
+use serde_json::{Value, json};
+use support::*;
+
+/// Builds it and, if that is possible, walks some tokens. Whatever comes of it comes soon, and others are served after it.
+fn outlives(name: &str, kind: Kind) -> Result<(), Error> {
+    let start = Instant::now();
+    let built = compile(kind);
+    let result = match &built {
+        Ok(grammar) => {
+            let mut walk = grammar.start();
+            let mut random = Random(7);
+            for _ in 0..40 {
+                let Ok(allowed) = walk.allowed() else { break };
+                let ids = allowed_ids(&allowed, vocab().len());
+                if ids.is_empty() || walk.accept(ids[random.below(ids.len())]).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.len() < 1000 && text.starts_with("the "), "{name}: {text}");
+            Err(error.clone())
+        }
+    };
+    // Not a measurement: what ran away would take minutes or all memory.
+    assert!(start.elapsed() < Duration::from_secs(60), "{name} took {:?}", start.elapsed());
+    assert!(takes(&grammar(Kind::Choice(vec!["yes".into()])), "yes"), "{name}: the compiler is gone");
+    result
+}
+
+fn chain(n: usize, link: impl Fn(String) -> Value) -> Value {
+    let mut definitions: serde_json::Map<_, _> =
+        (0..n).map(|i| (format!("d{i}"), link(format!("#/$defs/d{}", i + 1)))).collect();
+    definitions.insert(format!("d{n}"), json!({"type": "string"}));
+    json!({"$ref": "#/$defs/d0", "$defs": definitions})
+}
+
+#[test]
+fn long_chains_of_references_are_followed_without_a_stack_that_breaks() {
+    let plain = chain(400, |next| json!({"$ref": next}));
+    let _ = outlives("references", Kind::JsonSchema(plain));
+    let nested = chain(400, |next| json!({"type": "array", "items": {"$ref": next}}));
+    assert_eq!(outlives("arrays", Kind::JsonSchema(nested)), Ok(()));
+    let both = chain(300, |next| json!({"allOf": [{"$ref": next}, {"type": "string"}]}));
+    let _ = outlives("allOf", Kind::JsonSchema(both));
+}
+
+#[test]
+fn schemas_that_lead_to_themselves() {
+    for schema in [
+        json!({"$ref": "#"}),
+        json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"], "additionalProperties": false}),
+        json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}),
+        json!({"allOf": [{"$ref": "#"}, {"type": "object"}]}),
+    ] {
+        let _ = outlives(&schema.to_string(), Kind::JsonSchema(schema.clone()));
+    }
+    // A tree is fine: it can end.
+    let tree = json!({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}},
+        "additionalProperties": false});
+    check_takes(Kind::JsonSchema(tree), "{\"kids\": [{\"kids\": []}, {}]}");
+}
+
+fn check_takes(kind: Kind, text: &str) {
+    assert!(takes(&grammar(kind), text), "{text}");
+}
+
+#[test]
+fn wide_and_deep_ones() {
+    let deep = (0..60).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
+    assert_eq!(outlives("deep", Kind::JsonSchema(deep)), Ok(()));
+    let deeper = (0..500).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
+    assert!(matches!(outlives("deeper", Kind::JsonSchema(deeper)), Err(Error::TooDeep { .. })));
+    let wide: serde_json::Map<_, _> = (0..1000).map(|i| (format!("property{i}"), json!({"type": "string"}))).collect();
+    let _ = outlives("wide", Kind::JsonSchema(json!({"type": "object", "properties": wide})));
+    let unions: Vec<_> = (0..300).map(|i| json!({"type": "object", "properties": {"a": {"const": i}}})).collect();
+    let _ = outlives("unions", Kind::JsonSchema(json!({"anyOf": unions})));
+    let products: Vec<_> = (0..12)
+        .map(|i| json!({"anyOf": (0..8).map(|j| json!({"properties": {format!("p{i}_{j}"): {}}})).collect::<Vec<_>>()}))
+        .collect();
+    let _ = outlives("products", Kind::JsonSchema(json!({"allOf": products})));
+    for items in
+        [json!({"type": "array", "minItems": 1_000_000_000}), json!({"type": "string", "minLength": 4_000_000_000_u64})]
+    {
+        let _ = outlives("counts", Kind::JsonSchema(items));
+    }
+    let _ = outlives("choices", Kind::Choice((0..1000).map(|i| format!("choice number {i}")).collect()));
+    assert!(matches!(
+        outlives("too many", Kind::Choice((0..5000).map(|i| i.to_string()).collect())),
+        Err(Error::TooMany { .. })
+    ));
+}
+
+#[test]
+fn expressions_that_explode() {
+    for expression in [
+        "(a{1000}){1000}{1000}",
+        "(((a{1,100}){1,100}){1,100}){1,100}",
+        "(a|a)*b(a|a)*c",
+        "(.*a){20}",
+        "(?s:.*)[a-z]{500}(?s:.*)[0-9]{500}",
+        "(x+x+)+y",
+        r"(\w+\s*){50,5000}",
+        r"[\p{L}\p{N}]{1,10000}",
+    ] {
+        let _ = outlives(expression, Kind::Regex(expression.into()));
+    }
+    let deep = "(".repeat(20_000) + "a" + &")".repeat(20_000);
+    let _ = outlives("brackets", Kind::Regex(deep));
+    assert!(matches!(outlives("long", Kind::Regex("a".repeat(70_000))), Err(Error::TooLong { .. })));
+}
+
+#[test]
+fn grammars_that_explode() {
+    let doubling: String = (0..40).map(|i| format!("T{i}: T{n} T{n}\n", n = i + 1)).collect();
+    let _ = outlives("doubling", Kind::Lark(format!("start: T0\n{doubling}T40: \"a\"\n")));
+    let doubling: String = (0..40).map(|i| format!("r{i}: r{n} r{n}\n", n = i + 1)).collect();
+    let _ = outlives("doubling rules", Kind::Lark(format!("start: r0\n{doubling}r40: \"a\"\n")));
+    for source in [
+        "start: start start | \"a\"",
+        "start: (\"a\"*)*",
+        "start: ((((\"a\"?)*)+)*)+",
+        "start: (\"a\" | \"a\" \"b\"? )* \"c\"",
+        "start: A\nA: A",
+        "start: x\nx: y\ny: x",
+    ] {
+        let _ = outlives(source, Kind::Lark(source.into()));
+    }
+    let deep = format!("start: {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000));
+    let _ = outlives("brackets", Kind::Lark(deep));
+    let chain: String = (0..4000).map(|i| format!("r{i} ::= \"a\" r{}\n", i + 1)).collect();
+    let _ = outlives("chain", Kind::Gbnf(format!("root ::= r0\n{chain}r4000 ::= root?\n")));
+    let nullable: String = (0..60).map(|i| format!("r{i} ::= r{n} r{n}\n", n = i + 1)).collect();
+    let _ = outlives("nullable", Kind::Gbnf(format!("root ::= r0\n{nullable}r60 ::= \"\"\n")));
+    let deep = format!("root ::= {}\"a\"{}", "(".repeat(9000), ")".repeat(9000));
+    assert!(matches!(outlives("groups", Kind::Gbnf(deep)), Err(Error::Unusable { .. })));
+}
