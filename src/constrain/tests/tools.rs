@@ -18,8 +18,11 @@ fn tools(definitions: &[Value], choice: ToolChoice, parallel: bool) -> Kind {
     Kind::Tools(Tools { tools, choice, parallel })
 }
 
+/// Name and arguments.
+type Call = (String, Map<String, Value>);
+
 /// The calls and the text of a reply.
-fn read(definitions: &[Value], reply: &str) -> (Vec<(String, Map<String, Value>)>, String) {
+fn read(definitions: &[Value], reply: &str) -> (Vec<Call>, String) {
     let tool_schemas = definitions.iter().filter_map(ToolSchema::from_tool).collect();
     let mut parser =
         ReplyParser::new(ReplyOptions { starts_in_reasoning: false, reasoning: true, tools: true, tool_schemas });
