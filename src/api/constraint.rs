@@ -1,10 +1,24 @@
 //! What a request demands of the form of its answer: `response_format`, grammars, `tool_choice`.
 //! The one place that reads these fields; what cannot be forced is refused, never left out in silence.
 
-use serde_json::Value;
+use std::sync::Arc;
+
+use constrain::{Error, Kind, Spec, Thinking, Tool, ToolChoice as Choice, Tools};
+use engine::Grammar;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::prepare::ToolChoice;
+use crate::prepare::{ChatInput, Rendered, ToolChoice, blocking};
+use crate::registry::Served;
+
+/// A form that an answer must have, and the field that asks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Form {
+    /// The form.
+    pub kind: Kind,
+    /// Named in errors.
+    pub field: &'static str,
+}
 
 /// Reads `tool_choice` in OpenAI's form.
 ///
@@ -30,26 +44,258 @@ pub(crate) fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError>
     }
 }
 
-/// Refuses what this server cannot force.
+/// The form that a request asks for: OpenAI's `response_format`, llama.cpp's `grammar` and `json_schema`, vLLM's
+/// `structured_outputs` and `guided_*`, and `regex`, `choice`, `lark`. `None` is any text.
 ///
 /// # Errors
-/// 400 with the field.
-pub(crate) fn check(body: &Value, tool_choice: &ToolChoice) -> Result<(), ApiError> {
-    if let Some(format) = body.get("response_format").filter(|f| !f.is_null()) {
-        let kind = format.get("type").and_then(Value::as_str).unwrap_or_default();
-        if kind != "text" {
-            return Err(ApiError::field("response_format", "response_format: only the type `text` is served"));
+/// 400 for a field that cannot be read, and for more than one form.
+pub(crate) fn form(body: &Value) -> Result<Option<Form>, ApiError> {
+    let mut found: Option<Form> = None;
+    let mut take = |field: &'static str, kind: Option<Kind>| match (&found, kind) {
+        (_, None) => Ok(()),
+        (None, Some(kind)) => {
+            found = Some(Form { kind, field });
+            Ok(())
+        }
+        (Some(first), Some(_)) => {
+            let message = format!("{field}: the answer has a form already, by {}: give one of them", first.field);
+            Err(ApiError::field(field, message))
+        }
+    };
+    take("response_format", given(body, "response_format").map_or(Ok(None), response_format)?)?;
+    let outputs = given(body, "structured_outputs");
+    if outputs.is_some_and(|outputs| !outputs.is_object()) {
+        return Err(ApiError::field("structured_outputs", "structured_outputs: an object is expected"));
+    }
+    for (field, inner, plain) in FIELDS {
+        let plain = plain.iter().find_map(|name| Some((*name, given(body, name)?)));
+        let within = outputs.and_then(|outputs| given(outputs, inner)).map(|value| ("structured_outputs", value));
+        for (name, value) in plain.into_iter().chain(within) {
+            take(name, read(*field, name, value)?)?;
         }
     }
-    for field in ["grammar", "json_schema", "regex", "choice", "lark"] {
-        if body.get(field).is_some_and(|value| !value.is_null() && value != "") {
-            return Err(ApiError::field(field, format!("{field}: this server does not force the form of answers")));
+    Ok(found)
+}
+
+/// What a field holds.
+#[derive(Clone, Copy)]
+enum Field {
+    Schema,
+    Object,
+    Regex,
+    Choice,
+    Grammar,
+    Lark,
+}
+
+/// Each kind of field, its name in `structured_outputs`, and its other names.
+const FIELDS: &[(Field, &str, &[&str])] = &[
+    (Field::Schema, "json", &["json_schema", "guided_json"]),
+    (Field::Object, "json_object", &["guided_json_object"]),
+    (Field::Regex, "regex", &["regex", "guided_regex"]),
+    (Field::Choice, "choice", &["choice", "guided_choice"]),
+    (Field::Grammar, "grammar", &["grammar", "guided_grammar"]),
+    (Field::Lark, "lark", &["lark"]),
+];
+
+/// A field that is there and says something: clients send null and empty texts for none.
+fn given<'v>(body: &'v Value, name: &str) -> Option<&'v Value> {
+    body.get(name).filter(|value| !value.is_null() && *value != "" && **value != json!([]))
+}
+
+fn read(field: Field, name: &'static str, value: &Value) -> Result<Option<Kind>, ApiError> {
+    let wrong = |expected: &str| ApiError::field(name, format!("{name}: {expected} expected"));
+    let text = |expected: &str| value.as_str().map(str::to_owned).ok_or_else(|| wrong(expected));
+    Ok(Some(match field {
+        Field::Schema => Kind::JsonSchema(match value {
+            Value::String(text) => serde_json::from_str(text).map_err(|_| wrong("a schema, or one as JSON text"))?,
+            Value::Object(_) | Value::Bool(_) => value.clone(),
+            _ => return Err(wrong("a schema, or one as JSON text")),
+        }),
+        Field::Object => match value {
+            Value::Bool(true) => Kind::JsonObject,
+            Value::Bool(false) => return Ok(None),
+            _ => return Err(wrong("true or false")),
+        },
+        Field::Regex => Kind::Regex(text("a regular expression as text")?),
+        Field::Choice => {
+            let list = value.as_array().ok_or_else(|| wrong("a list of texts"))?;
+            let texts = list.iter().map(|text| text.as_str().map(str::to_owned));
+            Kind::Choice(texts.collect::<Option<_>>().ok_or_else(|| wrong("a list of texts"))?)
+        }
+        Field::Grammar => {
+            let source = text("a grammar as text")?;
+            // GBNF defines its rules with ::=, Lark with a colon.
+            let is_lark = source.trim_start().starts_with("%llguidance") || !source.contains("::=");
+            if is_lark { Kind::Lark(source) } else { Kind::Gbnf(source) }
+        }
+        Field::Lark => Kind::Lark(text("a Lark grammar as text")?),
+    }))
+}
+
+/// `response_format`, or the `format` of OpenAI's Responses: the schema lies in `json_schema`, or beside the type.
+///
+/// # Errors
+/// 400 for another type, or a schema that is missing.
+pub(crate) fn response_format(format: &Value) -> Result<Option<Kind>, ApiError> {
+    let wrong = |message: &str| ApiError::field("response_format", format!("response_format: {message}"));
+    let schema = format.get("json_schema").and_then(|s| s.get("schema")).or(format.get("schema"));
+    let schema = schema.filter(|schema| !schema.is_null());
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(schema.map_or(Kind::JsonObject, |schema| Kind::JsonSchema(schema.clone())))),
+        Some("json_schema") => {
+            let schema = schema.ok_or_else(|| wrong("json_schema.schema is expected with the type `json_schema`"))?;
+            Ok(Some(Kind::JsonSchema(schema.clone())))
+        }
+        _ => Err(wrong("the type `text`, `json_object` or `json_schema` is expected")),
+    }
+}
+
+/// The grammar of an answer in a form, without a conversation before it.
+///
+/// # Errors
+/// 400 when the form cannot be used, with the reason.
+pub(crate) async fn grammar(served: &Arc<Served>, form: Option<Form>) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    let Some(form) = form else { return Ok(None) };
+    let served = Arc::clone(served);
+    blocking(move || compiled(&served, form.kind, Thinking::Done, form.field).map(Some)).await
+}
+
+/// The grammar of the next message of a conversation: the form that was asked for, or the calls that must come. Blocks.
+///
+/// # Errors
+/// As [`grammar`]; calls demanded without tools, or of a model that writes them otherwise; a form and tools together.
+pub(crate) fn of_chat(
+    served: &Served,
+    input: &ChatInput,
+    rendered: &Rendered,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    let thinking = match (input.reasoning.enable, rendered.starts_in_reasoning) {
+        (_, true) => Thinking::Open,
+        (Some(false), false) => Thinking::Done,
+        (_, false) => Thinking::after(&rendered.tokens, served.model.vocab()),
+    };
+    let forced = match &input.tool_choice {
+        ToolChoice::None => None,
+        ToolChoice::Auto if input.tools.is_empty() => None,
+        ToolChoice::Auto => Some(Choice::Auto),
+        ToolChoice::Required => Some(Choice::Required),
+        ToolChoice::Named(name) => Some(Choice::Named(name.clone())),
+    };
+    match (forced, input.form.clone()) {
+        (None, None) => Ok(None),
+        (None, Some(form)) => compiled(served, form.kind, thinking, form.field).map(Some),
+        (Some(_), Some(form)) => {
+            let field = form.field;
+            Err(ApiError::field(
+                field,
+                format!("{field}: a form and tools exclude each other: set tool_choice to `none`"),
+            ))
+        }
+        (Some(choice), None) => calls(served, input, choice, thinking),
+    }
+}
+
+fn calls(
+    served: &Served,
+    input: &ChatInput,
+    choice: Choice,
+    thinking: Thinking,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    let free = choice == Choice::Auto;
+    if !served.template_source.contains("<function=") {
+        let message = "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
+        return if free { Ok(None) } else { Err(ApiError::field("tool_choice", message)) };
+    }
+    let built = input.tools.iter().map(Tool::from_json).collect::<Result<_, _>>().map(|tools| Tools {
+        tools,
+        choice,
+        parallel: !input.one_call,
+    });
+    let grammar = built
+        .map_err(|error| refused(error, "tools"))
+        .and_then(|tools| compiled(served, Kind::Tools(tools), thinking, "tools"));
+    match grammar {
+        Ok(grammar) => Ok(Some(grammar)),
+        // Nothing was demanded: calls are read as they come, without a hold on their form.
+        Err(error) if free => {
+            tracing::debug!(%error, "tool calls are not constrained");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn compiled(served: &Served, kind: Kind, thinking: Thinking, field: &str) -> Result<Arc<dyn Grammar>, ApiError> {
+    let spec = Spec::new(kind).with_thinking(thinking);
+    served.grammars.compile(&spec).map_err(|error| refused(error, field))
+}
+
+fn refused(error: Error, field: &str) -> ApiError {
+    match error {
+        Error::Busy => ApiError::unavailable(error.to_string(), Some(1)),
+        Error::Broken(_) => ApiError::server(error.to_string()),
+        error => ApiError::field(field, format!("{field}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(body: &Value) -> Kind {
+        form(body).expect("it can be read").expect("a form").kind
+    }
+
+    #[test]
+    fn forms_are_read_as_every_family_of_clients_writes_them() {
+        let schema = json!({"type": "object"});
+        let by_schema = Kind::JsonSchema(schema.clone());
+        for body in [
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+            json!({"response_format": {"type": "json_schema", "schema": schema}}),
+            json!({"response_format": {"type": "json_object", "schema": schema}}),
+            json!({"json_schema": schema, "grammar": ""}),
+            json!({"guided_json": schema.to_string()}),
+            json!({"structured_outputs": {"json": schema}}),
+        ] {
+            assert_eq!(kind(&body), by_schema, "{body}");
+        }
+        assert_eq!(kind(&json!({"response_format": {"type": "json_object"}})), Kind::JsonObject);
+        assert_eq!(kind(&json!({"grammar": "root ::= \"x\""})), Kind::Gbnf("root ::= \"x\"".into()));
+        assert_eq!(kind(&json!({"guided_grammar": "start: \"x\""})), Kind::Lark("start: \"x\"".into()));
+        assert_eq!(
+            kind(&json!({"structured_outputs": {"choice": ["a", "b"]}})),
+            Kind::Choice(vec!["a".into(), "b".into()])
+        );
+        assert_eq!(kind(&json!({"regex": "a+"})), Kind::Regex("a+".into()));
+        for body in [
+            json!({}),
+            json!({"response_format": {"type": "text"}, "grammar": null, "choice": []}),
+            json!({"structured_outputs": {"json_object": false}}),
+        ] {
+            assert_eq!(form(&body).expect("it can be read"), None, "{body}");
         }
     }
-    match tool_choice {
-        ToolChoice::None | ToolChoice::Auto => Ok(()),
-        ToolChoice::Required | ToolChoice::Named(_) => {
-            Err(ApiError::field("tool_choice", "tool_choice: only `none` and `auto` are served"))
+
+    #[test]
+    fn what_cannot_be_read_is_refused_with_its_field() {
+        for (body, field) in [
+            (json!({"response_format": {"type": "xml"}}), "response_format"),
+            (json!({"response_format": "json"}), "response_format"),
+            (json!({"response_format": {"type": "json_schema"}}), "response_format"),
+            (json!({"grammar": 7}), "grammar"),
+            (json!({"json_schema": [1]}), "json_schema"),
+            (json!({"guided_json": "{"}), "guided_json"),
+            (json!({"choice": [1]}), "choice"),
+            (json!({"structured_outputs": "x"}), "structured_outputs"),
+            (json!({"structured_outputs": {"regex": 1}}), "structured_outputs"),
+            (json!({"grammar": "root ::= \"x\"", "regex": "a"}), "grammar"),
+            (json!({"response_format": {"type": "json_object"}, "json_schema": {}}), "json_schema"),
+        ] {
+            let error = form(&body).expect_err(&body.to_string());
+            assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(field)), "{body}: {error}");
         }
     }
 }

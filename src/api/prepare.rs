@@ -1,8 +1,8 @@
 //! From a conversation or a text to a request for the engine, with what its reply may hold.
 //! Owns the steps between: template, tokens, message borders, continuing a message. Works on threads that may block.
 //!
-//! Grammars (`response_format`, `tool_choice: required` ...) join here: what is known of them goes from
-//! [`ChatInput::constraint`] into the engine's options.
+//! Grammars (`response_format`, `tool_choice: required` ...) join here: what `constraint` has read of them goes from
+//! [`ChatInput`] into the engine's options.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use text::reply::{ReplyOptions, ToolSchema};
 use text::template::{Chat, ChatTemplate, Prompt};
 use text::{Special, TokenId, Vocab};
 
+use crate::constraint::{self, Form};
 use crate::error::ApiError;
 use crate::registry::Served;
 use crate::settings::ReasoningDefaults;
@@ -25,6 +26,10 @@ pub struct ChatInput {
     pub tools: Vec<Value>,
     /// Which of them may be called.
     pub tool_choice: ToolChoice,
+    /// At most one call, not several.
+    pub one_call: bool,
+    /// What the answer must be made of.
+    pub form: Option<Form>,
     /// Thinking.
     pub reasoning: Reasoning,
     /// More variables for the template.
@@ -131,7 +136,8 @@ pub async fn chat(served: &Arc<Served>, input: ChatInput, options: RequestOption
     blocking(move || {
         let rendered = render(&served, &input)?;
         let vocab = served.model.vocab();
-        let mut options = RequestOptions { borders: rendered.borders, ..options };
+        let grammar = constraint::of_chat(&served, &input, &rendered)?;
+        let mut options = RequestOptions { borders: rendered.borders, grammar, ..options };
         if input.reasoning.enable != Some(false) {
             options.thinking = input.reasoning.budget.and_then(|n| thinking(vocab, n, rendered.starts_in_reasoning));
         }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use constrain::Compiler;
 use engine::EngineHandle;
 use engine::sample::SamplingParams;
 use model::Model;
@@ -21,6 +22,8 @@ pub struct Served {
     pub model: Arc<Model>,
     /// Takes requests.
     pub engine: EngineHandle,
+    /// Builds the grammars of its answers.
+    pub grammars: Compiler,
     /// `None` where the file has no chat template.
     pub template: Option<ChatTemplate>,
     /// The template's source.

@@ -229,6 +229,14 @@ impl Constraint for Walk {
         ids.len()
     }
 
+    fn forced(&mut self) -> Vec<TokenId> {
+        if !matches!(self.phase, Phase::Bound) || self.matcher.is_stopped() {
+            return Vec::new();
+        }
+        let Self { watched, matcher, .. } = self;
+        watched.during(|| matcher.compute_ff_tokens()).into_iter().map(TokenId).collect()
+    }
+
     fn is_complete(&self) -> bool {
         matches!(self.phase, Phase::Bound) && self.matcher.is_stopped()
     }

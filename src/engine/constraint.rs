@@ -36,6 +36,12 @@ pub trait Constraint: Send {
     /// How many of these tokens may follow one another from here. Changes nothing.
     fn n_fitting(&mut self, tokens: &[TokenId]) -> usize;
 
+    /// Tokens that must follow one another from here, however likely they are: they are taken without a pass for each. Not
+    /// all need be told, and none is an answer.
+    fn forced(&mut self) -> Vec<TokenId> {
+        Vec::new()
+    }
+
     /// True when nothing may follow but the end.
     fn is_complete(&self) -> bool;
 }

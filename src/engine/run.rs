@@ -345,7 +345,7 @@ impl State {
         let mut asks: Vec<(Ask, usize)> = Vec::new();
         for (i, s) in self.sequences.iter().enumerate() {
             let max = s.max_draft().min(depth);
-            if running(s) && s.draft.is_empty() && max > 0 {
+            if running(s) && s.draft.is_empty() && s.pending.len() == 1 && max > 0 {
                 asks.push((Ask { slot: s.slot, max, ahead: s.ahead() }, i));
             }
         }

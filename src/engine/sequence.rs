@@ -10,7 +10,7 @@ use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 use crate::handle::Submission;
 use crate::request::GenerateRequest;
-use crate::sample::{Ahead, Sampler, logprobs};
+use crate::sample::{Ahead, Sampler, TokenLogprob, logprobs};
 use crate::slots::SlotWork;
 use crate::stop::{StopMatcher, StopOutcome};
 use crate::thinking::Budget;
@@ -156,10 +156,16 @@ impl Sequence {
             }
             // A guess is right although the answer ends with it.
             self.count_accepted(draft.len(), n_kept + usize::from(right));
+            let mut ending = Ok(end);
+            if let Ok(None) = ending {
+                self.pending.push_back(token);
+                ending = self.jump(&mut pieces, vocab);
+            }
             self.outbox.push_back(Event::Tokens(pieces));
-            match end {
-                Some(reason) => self.finish(reason),
-                None => self.pending.push_back(token),
+            match ending {
+                Ok(Some(reason)) => self.finish(reason),
+                Ok(None) => {}
+                Err(why) => self.fail(why),
             }
             return n_kept;
         }
@@ -174,6 +180,34 @@ impl Sequence {
             *drafted += 1;
             *right += usize::from(i < n_right);
         }
+    }
+
+    /// Takes the tokens that the constraint forces, which need no logits; says whether the answer ends with one.
+    ///
+    /// # Errors
+    /// Those of the constraint.
+    fn jump(&mut self, pieces: &mut Vec<Piece>, vocab: &Vocab) -> Result<Option<FinishReason>, String> {
+        // Log probabilities are those of the model, which has not been asked.
+        if self.request.options().logprobs.is_some() || self.thinking.is_forcing() {
+            return Ok(None);
+        }
+        let forced = self.constraint.as_mut().map(|c| c.constraint.forced()).unwrap_or_default();
+        for token in forced {
+            let complete = match &mut self.constraint {
+                Some(c) => {
+                    c.constraint.accept(token)?;
+                    c.constraint.is_complete()
+                }
+                None => false,
+            };
+            let (piece, end) = self.took(token, None, false, complete, vocab);
+            pieces.push(piece);
+            if end.is_some() {
+                return Ok(end);
+            }
+            self.pending.push_back(token);
+        }
+        Ok(None)
     }
 
     /// Picks the next token and says whether the answer ends with it.
@@ -198,6 +232,19 @@ impl Sequence {
                 token
             }
         };
+        let logprob = self.request.options().logprobs.map(|n| logprobs(logits, token, n));
+        Ok(self.took(token, logprob, ends, complete, vocab))
+    }
+
+    /// Books a token; `ends` the answer, or makes it `complete`.
+    fn took(
+        &mut self,
+        token: TokenId,
+        logprob: Option<TokenLogprob>,
+        mut ends: bool,
+        complete: bool,
+        vocab: &Vocab,
+    ) -> (Piece, Option<FinishReason>) {
         self.thinking.picked(token);
         self.sampler.accept(token);
         let now = Instant::now();
@@ -208,8 +255,6 @@ impl Sequence {
         self.timings.generated_tokens += 1;
         self.timings.generated_ms = millis(now - first);
         let options = self.request.options();
-        let logprob = options.logprobs.map(|n| logprobs(logits, token, n));
-
         ends |= vocab.is_eog(token) && !options.ignore_eos;
         let text: &[u8] = if ends { &[] } else { vocab.bytes(token).unwrap_or_default() };
         let (bytes, stop) = match self.stops.push(text) {
@@ -228,7 +273,7 @@ impl Sequence {
         } else {
             None
         };
-        Ok((Piece { token, bytes, logprob }, end))
+        (Piece { token, bytes, logprob }, end)
     }
 
     fn finish(&mut self, reason: FinishReason) {

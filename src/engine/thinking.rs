@@ -55,6 +55,11 @@ impl Budget {
         self.forced.pop_front()
     }
 
+    /// A token that ends thinking has to come next.
+    pub(crate) fn is_forcing(&self) -> bool {
+        !self.forced.is_empty() || self.thinks && self.n_left == 0
+    }
+
     /// This token was picked, by whomever.
     pub(crate) fn picked(&mut self, token: TokenId) {
         let Some(limit) = &self.limit else { return };

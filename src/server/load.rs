@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::{Loader, Served};
+use constrain::{Compiler, Limits};
 use engine::{Engine, EngineConfig, FlashAttention, Proposer};
 use model::{LoadOptions, Model};
 use speculate::{NextN, NextNConfig};
@@ -42,6 +43,7 @@ impl Loader for FromFlags {
         Ok(Served {
             id: id.to_owned(),
             engine,
+            grammars: Compiler::new(model.shared_vocab(), Limits::default()).map_err(|error| error.to_string())?,
             template,
             template_source: template_source.unwrap_or_default(),
             sampling: resolve(&self.sampling, &file),

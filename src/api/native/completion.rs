@@ -18,7 +18,7 @@ use crate::error::ApiError;
 use crate::json::{Input, Output};
 use crate::openai::completions::prompts;
 use crate::params::{Params, Wanted};
-use crate::prepare::{Prepared, ToolChoice, blocking};
+use crate::prepare::{Prepared, blocking};
 use crate::registry::Served;
 use crate::state::AppState;
 use crate::stream::{self, Gone, Sse};
@@ -89,9 +89,10 @@ pub(crate) struct Shown {
 pub(crate) async fn completion(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
     let body: NativeRequest = input.read()?;
     let params: Params = input.read()?;
-    constraint::check(&input.0, &ToolChoice::Auto)?;
+    let form = constraint::form(&input.0)?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let wanted = params.wanted(&served)?;
+    let mut wanted = params.wanted(&served)?;
+    wanted.options.grammar = constraint::grammar(&served, form).await?;
     let for_prompts = Arc::clone(&served);
     let (prompts, many) = blocking(move || {
         let vocab = for_prompts.model.vocab();

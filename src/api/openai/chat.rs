@@ -100,11 +100,13 @@ pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDef
     if tools.is_empty() && tool_choice == ToolChoice::None {
         tool_choice = ToolChoice::Auto;
     }
-    constraint::check(raw, &tool_choice)?;
+    let form = constraint::form(raw)?;
     Ok(ChatInput {
         messages: body.messages,
         tools,
         tool_choice,
+        one_call: body.parallel_tool_calls == Some(false),
+        form,
         reasoning,
         kwargs,
         continue_last: body.continue_final_message.unwrap_or(true),

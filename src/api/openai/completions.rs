@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::ids;
 use crate::json::{Input, Output};
 use crate::params::{Params, range};
-use crate::prepare::{self, Prepared, ToolChoice};
+use crate::prepare::{self, Prepared};
 use crate::registry::Served;
 use crate::state::AppState;
 use crate::stream::{self, Gone, Sse};
@@ -90,10 +90,11 @@ impl TextLogprobs {
 pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
     let body: CompletionRequest = input.read()?;
     let params: Params = input.read()?;
-    constraint::check(&input.0, &ToolChoice::Auto)?;
+    let form = constraint::form(&input.0)?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n_logprobs = logprobs(body.logprobs.as_ref())?;
     let mut wanted = params.wanted(&served)?;
+    wanted.options.grammar = constraint::grammar(&served, form).await?;
     wanted.options.logprobs = n_logprobs.or(wanted.options.logprobs);
     if body.best_of.is_some_and(|n| n != wanted.n as i64) {
         return Err(ApiError::field("best_of", "best_of: only the same number as `n` is served"));

@@ -4,7 +4,7 @@ mod support;
 
 use constrain::Kind;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 use support::*;
 
@@ -49,7 +49,7 @@ fn schema() -> impl Strategy<Value = Value> {
 #[test]
 fn texts_by_a_schema_are_valid() {
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new(config);
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let n_texts = std::cell::Cell::new(0);
     let result = runner.run(&(schema(), 1..u64::MAX), |(schema, seed)| {
         let validator = jsonschema::validator_for(&schema).expect("a schema");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use constrain::{Error, Kind, Spec, Thinking, Tool, ToolChoice, Tools};
 use engine::Grammar;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Map, Value, json};
 use support::*;
 use text::Special;
@@ -198,7 +198,8 @@ fn what_is_written_under_the_grammar_reads_back_as_the_same_valid_call() {
             let required: Vec<_> = names.map(|(_, name)| name.clone()).collect();
             json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
         });
-    let mut runner = TestRunner::new(Config { cases: 50, failure_persistence: None, ..Config::default() });
+    let config = Config { cases: 50, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let n_calls = std::cell::Cell::new(0);
     let result = runner.run(&(prop::array::uniform2(tool), 1..u64::MAX), |([one, two], seed)| {
         let schemas = [("one", &one), ("two", &two)];

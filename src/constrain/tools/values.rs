@@ -150,12 +150,33 @@ fn with_definitions(schema: &Value, root: &Value) -> Value {
             }
         }
     }
+    bound_numbers(&mut alone);
     if alone.is_null() { json!({}) } else { alone }
+}
+
+/// Gives numbers without bounds some that every reader of JSON can take: `[-6E+60053]` would be read back as a text.
+fn bound_numbers(schema: &mut Value) {
+    const BOUNDS: [&str; 6] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"];
+    match schema {
+        Value::Object(map) => {
+            let kind = map.get("type").and_then(Value::as_str);
+            if matches!(kind, Some("number" | "integer")) && !BOUNDS.iter().any(|key| map.contains_key(*key)) {
+                map.insert("minimum".into(), json!(-LARGEST));
+                map.insert("maximum".into(), json!(LARGEST));
+            }
+            let values = map.iter_mut().filter(|(key, _)| !matches!(key.as_str(), "enum" | "const" | "default"));
+            values.for_each(|(_, value)| bound_numbers(value));
+        }
+        Value::Array(list) => list.iter_mut().for_each(bound_numbers),
+        _ => {}
+    }
 }
 
 /// What ends every value.
 const CLOSING: &str = "\n</parameter>\n";
 /// What a text cannot hold: its reader could take it for the end.
 const ENDS: &[&str] = &["</parameter", "</function", "\n<parameter="];
+/// Numbers within JSON lie between this and its negative, where the schema does not say.
+const LARGEST: i64 = 1_000_000_000_000_000;
 /// References that are followed.
 const MAX_REFS: usize = 16;

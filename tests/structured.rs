@@ -1,0 +1,134 @@
+//! Answers in a given form with the NextN head drafting and without: the same tokens, fewer passes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use constrain::{Compiler, Kind, Limits, Spec, Thinking, Tool, ToolChoice, Tools};
+use engine::sample::SamplingParams;
+use engine::{
+    Engine, EngineConfig, EngineHandle, Event, FinishReason, FlashAttention, GenerateRequest, Grammar, Proposer,
+    RequestOptions, Summary,
+};
+use memory::CacheType;
+use model::{LoadOptions, Model};
+use serde_json::{Value, json};
+use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
+use text::Special;
+
+fn pocket() -> Arc<Model> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-q4_k_m.gguf");
+    Model::open(&path, &LoadOptions::default()).expect("a model of the repository")
+}
+
+/// One thread and plain arithmetic: rows that verify a draft have the bits that they have alone.
+fn engine(model: &Arc<Model>, depth: Option<usize>) -> EngineHandle {
+    let config = EngineConfig {
+        n_ctx: Some(512),
+        n_sequences: 1,
+        threads: Some(1),
+        cache_type_k: CacheType::F32,
+        cache_type_v: CacheType::F32,
+        flash_attention: FlashAttention::Off,
+        ..EngineConfig::default()
+    };
+    let head = |depth| {
+        let config_of_head = NextNConfig { depth: Depth::Fixed(depth), vocab: DraftVocabSize::default() };
+        let head = NextN::new(model, &config, config_of_head).expect("room for the head's cells");
+        Box::new(head.expect("the model has a head")) as Box<dyn Proposer>
+    };
+    Engine::spawn_with(Arc::clone(model), config.clone(), depth.map(head)).expect("an engine")
+}
+
+fn ask(
+    engine: &EngineHandle,
+    question: &str,
+    grammar: &Arc<dyn Grammar>,
+    options: RequestOptions,
+) -> (Vec<u32>, String, Summary) {
+    let vocab = engine.model().vocab();
+    let prompt = format!("<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+    let options = RequestOptions { grammar: Some(Arc::clone(grammar)), max_tokens: Some(120), ..options };
+    let request = GenerateRequest::new(vocab.encode(&prompt, Special::Parse), options, engine.limits());
+    let mut generation = engine.submit(request.expect("a request that fits")).expect("a place in the queue");
+    let (mut tokens, mut bytes) = (Vec::new(), Vec::new());
+    loop {
+        match generation.next().expect("an answer ends in an event") {
+            Event::Prompt(_) => {}
+            Event::Tokens(pieces) => pieces.iter().for_each(|piece| {
+                tokens.push(piece.token.0);
+                bytes.extend_from_slice(&piece.bytes);
+            }),
+            Event::Finished(summary) => {
+                bytes.extend_from_slice(&summary.rest);
+                return (tokens, String::from_utf8(bytes).expect("text"), summary);
+            }
+            Event::Failed(why) => panic!("{why}"),
+        }
+    }
+}
+
+fn kinds() -> Vec<Kind> {
+    let person = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 30},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150}, "likes": {"type": "array", "maxItems": 3,
+        "items": {"enum": ["apples", "books", "the sea"]}}}, "required": ["name", "age", "likes"],
+        "additionalProperties": false});
+    let weather =
+        Tool::from_json(&json!({"name": "get_weather", "parameters": {"type": "object", "required": ["city"],
+        "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer"}}}}));
+    let tools = vec![weather.expect("a tool")];
+    vec![
+        Kind::JsonSchema(person),
+        Kind::Regex("It is [0-9]{1,4}\\.( And [a-z ]{4,40}\\.){0,2}".into()),
+        Kind::Gbnf("root ::= line{2,4}\nline ::= \"- \" [A-Za-z ]{3,20} \"\\n\"".into()),
+        Kind::Tools(Tools { tools, choice: ToolChoice::Required, parallel: false }),
+    ]
+}
+
+#[test]
+fn drafting_leaves_an_answer_in_its_form_as_it_is() {
+    let model = pocket();
+    let compiler = Compiler::new(model.shared_vocab(), Limits::default()).expect("a thread");
+    let grammars: Vec<_> = kinds()
+        .into_iter()
+        .map(|kind| compiler.compile(&Spec::new(kind).with_thinking(Thinking::Done)).expect("a form that can be had"))
+        .collect();
+    let random = SamplingParams { seed: Some(11), temperature: 0.9, ..SamplingParams::default() };
+    let options =
+        [SamplingParams::greedy(), random].map(|sampling| RequestOptions { sampling, ..RequestOptions::default() });
+    let question = "My name is Clara and I am 31 years old. What is 412 - 187?";
+    let mut plain = Vec::new();
+    {
+        let engine = engine(&model, None);
+        for grammar in &grammars {
+            plain.push(options.clone().map(|options| ask(&engine, question, grammar, options)));
+        }
+    }
+    let value: Value = serde_json::from_str(&plain[0][0].1).expect("JSON by its schema");
+    assert!(value["age"].is_u64() && value["likes"].is_array(), "{value}");
+    assert!(plain[3][0].1.starts_with("<tool_call>\n<function=get_weather>\n<parameter=city>\n"), "{}", plain[3][0].1);
+    let mut n_accepted = 0;
+    for depth in [1, 3] {
+        let engine = engine(&model, Some(depth));
+        for (grammar, plain) in grammars.iter().zip(&plain) {
+            for (options, (tokens, text, summary)) in options.clone().into_iter().zip(plain) {
+                let drafted = ask(&engine, question, grammar, options);
+                assert_eq!(drafted.0, *tokens, "depth {depth}: {:?} drafted, {text:?} plain", drafted.1);
+                assert_eq!(drafted.2.reason, summary.reason);
+                n_accepted += drafted.2.timings.accepted;
+            }
+        }
+    }
+    assert!(n_accepted > 50, "{n_accepted} drafts were right: drafting was not on");
+}
+
+#[test]
+fn a_form_that_is_complete_ends_the_answer() {
+    let model = pocket();
+    let compiler = Compiler::new(model.shared_vocab(), Limits::default()).expect("a thread");
+    let engine = engine(&model, Some(2));
+    let choice = Kind::Choice(vec!["yes".into(), "no".into()]);
+    let grammar = compiler.compile(&Spec::new(choice)).expect("choices");
+    let (_, text, summary) = ask(&engine, "Is the sea blue?", &grammar, RequestOptions::default());
+    assert!(text == "yes" || text == "no", "{text}");
+    assert_eq!(summary.reason, FinishReason::Complete);
+}
