@@ -19,7 +19,8 @@ pub(crate) struct Part {
 /// Rows of forced tokens that an answer takes at a time: so many have the bits that they have alone (docs/NUMERICS.md).
 const MAX_PENDING: usize = 7;
 
-/// Running answers take a row for their last token, or some for forced ones, and those of their drafts; what is left of the rows goes to one prompt, the one that has waited longest.
+/// Running answers take a row for their last token, or some for forced ones (which have no drafts), and those of their
+/// drafts; what is left of the rows goes to one prompt, the one that has waited longest.
 /// While answers run, a prompt gets `n_shared` rows at most, so that it does not hold them up for long. A prompt's piece
 /// ends where a checkpoint is due.
 pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) -> Vec<Part> {
@@ -28,8 +29,8 @@ pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) 
     let mut left = n_batch;
     let mut parts: Vec<Part> = Vec::new();
     for (sequence, s) in answers {
-        let (n_draft, n_pending) = (s.draft.len(), s.pending.len().min(MAX_PENDING));
-        if n_pending + n_draft <= left {
+        let (n_draft, n_pending) = (s.draft.len(), s.pending.len().min(MAX_PENDING).min(left));
+        if n_pending > 0 && n_pending + n_draft <= left {
             left -= n_pending + n_draft;
             let samples = n_pending == s.pending.len();
             parts.push(Part { sequence, n_rows: n_pending + n_draft, n_draft, samples });
