@@ -7,6 +7,7 @@ use api::{AppState, Registry, Served, Settings};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use constrain::{Compiler, Limits};
 use engine::sample::SamplingParams;
 use engine::{Engine, EngineConfig};
 use http_body_util::BodyExt;
@@ -33,6 +34,7 @@ pub fn served(config: EngineConfig) -> Served {
     Served {
         id: "pocket".into(),
         engine: Engine::spawn(Arc::clone(&model), config).expect("it is small"),
+        grammars: Compiler::new(model.shared_vocab(), Limits::default()).expect("a thread"),
         template: Some(ChatTemplate::new(&source).expect("it compiles")),
         template_source: source,
         sampling: SamplingParams::greedy(),
