@@ -4,14 +4,18 @@
 mod support;
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use engine::sample::SamplingParams;
+use engine::{Engine, EngineConfig, Event, GenerateRequest, RequestOptions};
 use gguf::TensorType;
 use model::{LoadOptions, Model};
+use speculate::{Depth, Mode, SpecConfig, proposer};
 use support::golden::open;
 use support::rig::{Rig, exact};
 use support::tiny::{Document, Meta, Spec};
 use tempfile::TempDir;
+use text::TokenId;
 
 /// Memory of the whole process is measured: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -42,6 +46,16 @@ fn large() -> Document {
     let mut document = Spec { n_embd: 256, n_ff: 8192, n_vocab: 300, ..Spec::of("qwen35") }.document();
     document.set("general.name", Meta::Str("large".into()));
     assert!(document.tensors.iter().map(|t| t.data.len()).sum::<usize>() > 24 << 20);
+    document
+}
+
+/// The same with a NextN head, whose feed-forward alone is larger than what drafting may take.
+fn large_with_head() -> Document {
+    let spec = Spec { n_embd: 256, n_ff: 8192, n_vocab: 300, nextn: true, ..Spec::of("qwen35") };
+    let mut document = spec.document();
+    document.set("general.name", Meta::Str("large with a head".into()));
+    let of_head = document.tensors.iter().filter(|t| t.name.contains(&format!("blk.{}.", spec.n_layer)));
+    assert!(of_head.map(|t| t.data.len() as u64).sum::<u64>() > 2 * SLACK);
     document
 }
 
@@ -76,6 +90,43 @@ fn a_file_is_mapped_once_and_its_weights_are_not_copied() {
     });
     assert!(grown < SLACK, "{grown} bytes of memory for a file of {n_file}");
     assert!(maps_of(&path).is_empty(), "the map goes with the model");
+}
+
+#[test]
+fn drafting_uses_the_map_of_the_model_and_adds_only_the_cells_of_the_head() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = TempDir::new().expect("a folder");
+    let path = large_with_head().write(&dir.path().join("with-head.gguf"));
+    let n_file = std::fs::metadata(&path).expect("it was written").len();
+    let model = open(&path);
+    let before = anonymous_bytes();
+    let config = EngineConfig { n_ctx: Some(256), threads: Some(1), ..EngineConfig::default() };
+    let spec = SpecConfig { mode: Mode::NextN, depth: Depth::Fixed(3), ..SpecConfig::default() };
+    let drafts = proposer(&model, &config, spec).expect("room").expect("a head");
+    let engine = Engine::spawn_with(Arc::clone(&model), config, Some(drafts)).expect("an engine");
+    let options = RequestOptions {
+        max_tokens: Some(32),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        ..RequestOptions::default()
+    };
+    let prompt = (0..16).map(TokenId).collect();
+    let request = GenerateRequest::new(prompt, options, engine.limits()).expect("a request that fits");
+    let mut generation = engine.submit(request).expect("a place in the queue");
+    let mut drafted = 0;
+    while let Some(event) = generation.next() {
+        match event {
+            Event::Finished(summary) => drafted = summary.timings.drafted,
+            Event::Failed(why) => panic!("{why}"),
+            _ => {}
+        }
+    }
+    assert!(drafted > 0, "the head was used");
+    let n_mapped: u64 = maps_of(&path).iter().map(|(from, to)| to - from).sum();
+    assert_eq!(n_mapped, n_file.next_multiple_of(4096), "one map of the file, not two");
+    let stats = engine.stats().expect("the engine runs");
+    let grown = anonymous_bytes().saturating_sub(before + (stats.state_bytes + stats.compute_bytes) as u64);
+    assert!(grown < SLACK, "{grown} bytes of memory beside state and buffers, for a file of {n_file}");
 }
 
 /// Bytes that live as long as the program, at an address with this remainder.
