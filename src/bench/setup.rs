@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use engine::{EngineConfig, FlashAttention};
 use memory::{CacheType, Memory, MemoryConfig};
@@ -48,7 +48,7 @@ pub(super) struct Input {
 pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Arc<Model>> {
     let options = LoadOptions::default();
     match path {
-        Some(path) => Model::open(path, &options).with_context(|| path.display().to_string()),
+        Some(path) => Model::open(path, &options).map_err(|error| anyhow!(error.in_file(path))),
         None => Model::from_static(crate::embedded::model_bytes(), &options).context("embedded model"),
     }
 }

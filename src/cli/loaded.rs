@@ -48,7 +48,7 @@ impl Loaded {
         let start = Instant::now();
         let options = LoadOptions { head: spec.draft_model.clone(), ..LoadOptions::default() };
         let model = match path {
-            Some(path) => Model::open(path, &options).with_context(|| path.display().to_string()),
+            Some(path) => Model::open(path, &options).map_err(|error| anyhow!(error.in_file(path))),
             None => Model::from_static(crate::embedded::model_bytes(), &options).context("the embedded model"),
         };
         let model = model.or_exit(Exit::ModelFile)?;

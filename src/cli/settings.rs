@@ -62,7 +62,6 @@ impl TurnSettings {
         let mut sampling = resolve(&flags.sampling, &self.file);
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(attempt));
         let logprobs = flags.logprobs.map(usize::from);
-        sampling.n_logprobs = flags.logprobs.map(u32::from);
         RequestOptions {
             max_tokens: flags.max_tokens.map(|n| n as usize),
             sampling,

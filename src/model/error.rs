@@ -1,5 +1,7 @@
 //! What can go wrong between a file and a pass.
 
+use std::path::Path;
+
 /// A model that cannot be opened. Messages name the key or tensor, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -45,6 +47,16 @@ pub enum LoadError {
     /// The shards of a split file.
     #[error("{0}")]
     Shard(String),
+}
+
+impl LoadError {
+    /// The message with the file's name in front, unless it names one itself.
+    pub fn in_file(&self, path: &Path) -> String {
+        match self {
+            LoadError::Device(ggml::Error::Map { .. }) => self.to_string(),
+            _ => format!("{}: {self}", path.display()),
+        }
+    }
 }
 
 /// A pass that was not computed.

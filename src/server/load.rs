@@ -27,7 +27,7 @@ impl Loader for FromFlags {
         let flags = &self.flags;
         let options = LoadOptions::default();
         let model = match &flags.model {
-            Some(path) => Model::open(path, &options).map_err(|error| format!("{}: {error}", path.display()))?,
+            Some(path) => Model::open(path, &options).map_err(|error| error.in_file(path))?,
             None => Model::from_static(crate::embedded::model_bytes(), &options)
                 .map_err(|error| format!("the embedded model: {error}"))?,
         };

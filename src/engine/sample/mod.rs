@@ -217,11 +217,6 @@ impl Sampler {
         self.plan.is_greedy
     }
 
-    /// Whether the whole row of logits must reach the host, to sample or to report log probabilities.
-    pub fn needs_logits(&self) -> bool {
-        !self.plan.is_greedy || self.plan.params.n_logprobs.is_some()
-    }
-
     /// The seed in use: the one asked for, or the fresh one that took its place.
     pub fn seed(&self) -> u64 {
         self.plan.seed

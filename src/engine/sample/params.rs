@@ -62,8 +62,6 @@ pub struct SamplingParams {
     pub mirostat_eta: f32,
     /// Added to the logits of single tokens before anything else; minus infinity bans one. Doubles add up.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Report the log probability of each token, and of the so many likeliest beside it; `None` reports none.
-    pub n_logprobs: Option<u32>,
 }
 
 /// Which mirostat runs.
@@ -183,7 +181,6 @@ impl Default for SamplingParams {
             mirostat_tau: 5.0,
             mirostat_eta: 0.1,
             logit_bias: Vec::new(),
-            n_logprobs: None,
         }
     }
 }
