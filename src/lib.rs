@@ -15,6 +15,8 @@ pub use text;
 pub mod bench;
 #[doc(hidden)]
 pub mod cli;
+#[doc(hidden)]
+pub mod devices;
 pub mod embedded;
 #[doc(hidden)]
 pub mod server;
