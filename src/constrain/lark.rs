@@ -21,7 +21,7 @@ pub(crate) fn json_line(schema: &Value) -> String {
 /// A schema with how its JSON may be laid out: as the model likes, but without blank lines and long runs of spaces, in
 /// which a small model can lose itself.
 pub(crate) fn json_schema(schema: &Value) -> Value {
-    with_style(schema, json!({ "whitespace_pattern": r"[\x20\t]{1,2}|\r?\n[\x20\t]{0,64}" }))
+    with_style(schema, json!({ "whitespace_pattern": r"\x20|\n\x20{0,24}" }))
 }
 
 fn with_style(schema: &Value, mut style: Value) -> Value {

@@ -2,6 +2,7 @@
 
 mod access;
 mod chat;
+mod form;
 mod native;
 mod scoreboard;
 mod socket;
