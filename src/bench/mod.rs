@@ -1,13 +1,26 @@
-//! `nextn-bench`: logits, greedy text, tokens, prompts, perplexity and speed of a model file, as JSON or tables.
+//! `nextn-bench`: what a model computes, how fast, how well, against others and against its own past, as JSON or tables.
 //! Owns its command line and its output. Each command prints one JSON value, or a table for people.
 
+mod acceptance;
+mod compare;
+mod draft;
+mod estimate;
+mod eval;
 mod generate;
+mod http;
+mod kld;
 mod logits;
+mod machine;
 mod npy;
 mod perplexity;
+mod plot;
+mod report;
+mod sanity;
 mod setup;
-mod speculation;
 mod speed;
+mod stats;
+mod synth;
+mod weigh;
 mod words;
 
 use std::path::PathBuf;
@@ -94,8 +107,24 @@ enum Command {
         #[command(flatten)]
         device: DeviceFlags,
     },
-    /// Measure tokens per second of prompt passes and of generation
-    Speed(speed::Args),
+    /// Measure prompts, generation, passes over a few rows, drafts, several sequences
+    Speed(Box<speed::Args>),
+    /// Write a synthetic model of real dimensions
+    Synth(synth::Args),
+    /// Say what this machine could do at best with a file or a shape, and what memory it takes
+    Estimate(estimate::Args),
+    /// Measure how often drafts are right, by domain, depth and draft vocabulary
+    Acceptance(acceptance::Args),
+    /// Compare a model's predictions with those of a better file of it
+    Kld(kld::Args),
+    /// Do the same work on another engine, in turns, and compare answers and speeds
+    Compare(Box<compare::Args>),
+    /// Answer questions with known answers, without and with drafts
+    Eval(eval::Args),
+    /// Check a served model against what it did before on this machine
+    Sanity(sanity::Args),
+    /// Measure some files and write a report of machine, build and results
+    Report(report::Args),
 }
 
 /// Runs one command.
@@ -118,5 +147,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             setup::say(crate::devices::table())
         }
         Command::Speed(args) => speed::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Estimate(args) => estimate::run(&args),
+        Command::Acceptance(args) => acceptance::run(&args),
+        Command::Kld(args) => kld::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Sanity(args) => sanity::run(&args),
+        Command::Report(args) => report::run(&args),
     }
 }

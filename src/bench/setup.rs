@@ -13,6 +13,7 @@ use model::{LoadOptions, Model, Runner};
 use text::TokenId;
 
 use crate::devices::DeviceFlags;
+use super::weigh::Weight;
 
 /// Model, threads and cache.
 #[derive(Clone, Debug, Args)]
@@ -82,6 +83,46 @@ impl Setup {
         let config = self.engine(n_ctx);
         let memory: MemoryConfig = config.memory(model);
         Ok((Runner::new(Arc::clone(model), config.n_threads())?, model.memory(memory)?))
+    }
+
+    /// As [`Setup::runner`], for steps that keep several snapshots.
+    pub(super) fn runner_with(
+        &self,
+        model: &Arc<Model>,
+        n_ctx: usize,
+        n_snapshots: usize,
+    ) -> anyhow::Result<(Runner, Memory)> {
+        let config = self.engine(n_ctx);
+        let memory = MemoryConfig { n_snapshots, ..config.memory(model) };
+        Ok((Runner::new(Arc::clone(model), config.n_threads())?, model.memory(memory)?))
+    }
+
+    /// Types of keys and values.
+    pub(super) fn caches(&self) -> (CacheType, CacheType) {
+        (self.cache_type_k, self.cache_type_v)
+    }
+
+    /// The same with other types of keys and values.
+    pub(super) fn with_caches(&self, (cache_type_k, cache_type_v): (CacheType, CacheType)) -> Self {
+        Self { cache_type_k, cache_type_v, ..self.clone() }
+    }
+
+    /// The same with another file.
+    pub(super) fn with_model(&self, model: PathBuf) -> Self {
+        Self { model: Some(model), ..self.clone() }
+    }
+
+    /// The file, unless it is the embedded model.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.model.as_deref()
+    }
+
+    /// Bytes of the model by what they are for.
+    pub(super) fn weight(&self) -> anyhow::Result<Weight> {
+        match &self.model {
+            Some(path) => Weight::of_file(path),
+            None => Weight::of_maps(&[crate::embedded::model_bytes()]).context("embedded model"),
+        }
     }
 
     /// Threads that will compute.

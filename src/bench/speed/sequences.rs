@@ -1,0 +1,138 @@
+//! Generation through the engine: at several draft depths, for one and for several sequences, the rounds taken in turns.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use model::Model;
+use text::TokenId;
+
+use super::super::draft::{Answer, Bench, Draft, Parts, degenerate, prompt};
+use super::super::setup::Setup;
+use super::{Args, Drafted, Measured, tokens};
+
+/// One way to generate.
+struct Way {
+    n_sequences: usize,
+    draft: Draft,
+    tokens_per_second: Vec<f64>,
+    pass_ms: Vec<f64>,
+    /// Of the last round.
+    answers: Vec<Answer>,
+    parts: Parts,
+    same_tokens: bool,
+}
+
+pub(super) fn run(args: &Args, setup: &Setup, model: &Arc<Model>, n_ctx: usize) -> anyhow::Result<Vec<Measured>> {
+    if (args.draft.is_empty() && args.parallel.is_empty()) || args.n_gen == 0 {
+        return Ok(Vec::new());
+    }
+    ensure!(args.n_gen > 1, "generation through the engine needs at least two tokens: raise -n");
+    let mut drafts = args.draft.clone();
+    drafts.retain(|&d| d != Draft::Off);
+    drafts.insert(0, Draft::Off);
+    let mut counts: Vec<usize> = args.parallel.iter().map(|&n| n.into()).collect();
+    if counts.is_empty() {
+        counts.push(1);
+    }
+    let mut ways: Vec<Way> = Vec::new();
+    for &n_sequences in &counts {
+        ways.extend(drafts.iter().map(|&draft| Way::new(n_sequences, draft)));
+    }
+    for round in 0..=args.repeat {
+        for way in &mut ways {
+            way.round(args, setup, model, n_ctx, round > 0)?;
+        }
+        // The first way of each count does not draft.
+        for same_count in ways.chunk_by_mut(|a, b| a.n_sequences == b.n_sequences) {
+            let plain: Vec<Vec<TokenId>> = same_count[0].answers.iter().map(|a| a.tokens.clone()).collect();
+            for way in same_count {
+                way.same_tokens &= way.answers.iter().zip(&plain).all(|(a, b)| a.tokens == *b);
+            }
+        }
+    }
+    let mut tests = Vec::new();
+    for same_count in ways.chunk_by(|a, b| a.n_sequences == b.n_sequences) {
+        tests.extend(same_count.iter().map(|way| way.measured(args, setup, n_ctx, &same_count[0].tokens_per_second)));
+    }
+    Ok(tests)
+}
+
+impl Way {
+    fn new(n_sequences: usize, draft: Draft) -> Self {
+        Self {
+            n_sequences,
+            draft,
+            tokens_per_second: Vec::new(),
+            pass_ms: Vec::new(),
+            answers: Vec::new(),
+            parts: Parts::default(),
+            same_tokens: true,
+        }
+    }
+
+    fn round(
+        &mut self,
+        args: &Args,
+        setup: &Setup,
+        model: &Arc<Model>,
+        n_ctx: usize,
+        counts: bool,
+    ) -> anyhow::Result<()> {
+        let asked = prompt(model, &args.prompt)?;
+        // Prompts of the same length that differ at their start.
+        let before = |i: usize| tokens(n_ctx + i, model.hparams().n_vocab).split_off(i);
+        let prompts: Vec<Vec<TokenId>> =
+            (0..self.n_sequences).map(|i| before(i).into_iter().chain(asked.iter().copied()).collect()).collect();
+        let mut config = setup.engine(n_ctx + asked.len() + args.n_gen);
+        config.n_sequences = self.n_sequences;
+        // Made anew for each round: threads of an idle engine would still spin now and then.
+        let bench = Bench::new(model, config, self.draft, args.draft_vocab)?;
+        let (answers, _) = bench.together(&prompts, args.n_gen)?;
+        // Answers overlap but for their prompts: the slowest says how long all of them took.
+        let slowest = answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
+        let n_tokens: usize = answers.iter().map(|a| a.timings.generated_tokens - 1).sum();
+        let n_cycles = answers.iter().map(|a| a.timings.cycles).max().unwrap_or(0).max(1);
+        if counts {
+            self.tokens_per_second.push(1e3 * n_tokens as f64 / slowest.max(1e-6));
+            self.pass_ms.push(slowest / n_cycles as f64);
+        }
+        self.parts = bench.parts();
+        self.answers = answers;
+        Ok(())
+    }
+
+    fn measured(&self, args: &Args, setup: &Setup, n_ctx: usize, plain: &[f64]) -> Measured {
+        let sum = |of: fn(&Answer) -> usize| self.answers.iter().map(of).sum::<usize>() as f64;
+        let (drafted, accepted) = (sum(|a| a.timings.drafted), sum(|a| a.timings.accepted));
+        let cycles = sum(|a| a.timings.cycles).max(1.0);
+        let slowest = self.answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
+        let n_cycles = self.answers.iter().map(|a| a.timings.cycles).max().unwrap_or(0).max(1) as f64;
+        let [pass, draft] = [self.parts.pass, self.parts.draft].map(|d| 1e3 * d.as_secs_f64() / n_cycles);
+        let caches = setup.caches();
+        let many = if self.n_sequences > 1 { format!("x{} ", self.n_sequences) } else { String::new() };
+        Measured {
+            name: format!("{many}draft{}", self.draft),
+            n_prompt: 0,
+            n_gen: args.n_gen,
+            n_sequences: self.n_sequences,
+            n_ctx,
+            cache: format!("{}:{}", caches.0, caches.1),
+            tokens_per_second: self.tokens_per_second.clone(),
+            pass_ms: self.pass_ms.clone(),
+            drafted: Some(Drafted {
+                depth: self.draft,
+                ratios: self.tokens_per_second.iter().zip(plain).map(|(a, b)| a / b).collect(),
+                acceptance: accepted / drafted.max(1.0),
+                acceptance_by_depth: self.answers[0].timings.acceptance_by_depth.clone(),
+                tokens_per_cycle: sum(|a| a.timings.generated_tokens - 1) / cycles,
+                same_tokens: self.same_tokens,
+                cycle_ms: match self.draft {
+                    Draft::Off => [slowest / n_cycles, 0.0, 0.0],
+                    Draft::Nextn(_) => [pass, draft, (slowest / n_cycles - pass - draft).max(0.0)],
+                },
+                degenerate: self.answers.iter().find_map(|a| degenerate(&a.tokens)),
+            }),
+            ..Measured::default()
+        }
+    }
+}
