@@ -13,6 +13,7 @@ mod bpe;
 mod byte_level;
 mod decode;
 mod error;
+mod fingerprint;
 mod pretokenize;
 pub mod reply;
 pub mod template;
@@ -20,4 +21,5 @@ mod vocab;
 
 pub use decode::Decoder;
 pub use error::Error;
+pub use fingerprint::fingerprint;
 pub use vocab::{Fim, Special, SpecialIds, TokenId, TokenKind, Vocab, VocabSource};
