@@ -3,6 +3,7 @@
 
 pub use api;
 pub use constrain;
+pub use convert;
 pub use engine;
 pub use ggml;
 pub use gguf;
@@ -16,6 +17,8 @@ pub mod bench;
 #[doc(hidden)]
 pub mod cli;
 pub mod embedded;
+#[doc(hidden)]
+pub mod extract;
 #[doc(hidden)]
 pub mod server;
 

@@ -50,6 +50,9 @@ pub enum Error {
         /// The unfinished file.
         part: PathBuf,
     },
+    /// Told to stop; nothing is left of what was begun.
+    #[error("stopped; nothing was written")]
+    Interrupted,
 }
 
 impl Error {

@@ -173,14 +173,19 @@ pub struct OpenModel {
 
 /// Opens a packed model of the oracle: as it is, or (`exact`) with every BF16 tensor widened to F32.
 pub fn oracle_model(name: &str, exact: bool) -> OpenModel {
-    let dir = folder().join("oracle");
-    let packed = [2, 1].map(|stride| dir.join(format!("{name}.gguf.z{}", if stride == 2 { "2" } else { "" })));
-    let bytes = unpacked(packed.iter().find(|path| path.exists()).expect("the model is in tests/golden/oracle"));
+    let bytes = oracle_bytes(name);
     let bytes = if exact { widened(&bytes) } else { bytes };
     let dir = TempDir::new().expect("a folder for the model");
     let path = dir.path().join("model.gguf");
     std::fs::write(&path, bytes).expect("room for the model");
     OpenModel { model: open(&path), _dir: dir }
+}
+
+/// The bytes of a packed model of the oracle.
+pub fn oracle_bytes(name: &str) -> Vec<u8> {
+    let dir = folder().join("oracle");
+    let packed = [2, 1].map(|stride| dir.join(format!("{name}.gguf.z{}", if stride == 2 { "2" } else { "" })));
+    unpacked(packed.iter().find(|path| path.exists()).expect("the model is in tests/golden/oracle"))
 }
 
 pub fn open(path: &Path) -> Arc<Model> {

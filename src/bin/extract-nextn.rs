@@ -1,0 +1,7 @@
+//! `extract-nextn`: what is in a model file, whether it is sound, and NextN heads out of files and into them.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    nextn::extract::main()
+}

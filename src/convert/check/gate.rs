@@ -1,0 +1,115 @@
+//! The tensors that are there against those that should be.
+//! Owns the comparison; which tensors belong to a model is told by `heads::expect`.
+
+use std::collections::HashSet;
+
+use gguf::TensorType;
+use serde::Serialize;
+
+use crate::heads::expect::{self, Expected};
+use crate::heads::{Content, Facts};
+use crate::source::Source;
+
+/// What the comparison gave. Optional tensors count as expected where they are there.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Gate {
+    /// Tensors that the metadata ask for.
+    pub n_expected: usize,
+    /// Of these, there and sound.
+    pub n_present: usize,
+    /// Of the NextN block alone: asked for.
+    pub n_head_expected: usize,
+    /// Of the NextN block alone: there and sound.
+    pub n_head_present: usize,
+    /// Not there.
+    pub missing: Vec<String>,
+    /// There, and not asked for.
+    pub extra: Vec<String>,
+    /// Of another shape, with both.
+    pub wrong_shape: Vec<String>,
+    /// Of a type that such a tensor cannot have.
+    pub wrong_type: Vec<String>,
+}
+
+impl Gate {
+    /// # Errors
+    /// A size is not in the metadata.
+    pub(crate) fn of(source: &Source, facts: &Facts) -> Result<Gate, String> {
+        let expected = expect::all(source, facts)?;
+        let mut gate = Gate::default();
+        let mut known = HashSet::new();
+        let by_name: std::collections::HashMap<&str, &crate::source::SourceTensor> =
+            source.tensors.iter().map(|t| (t.name.as_str(), t)).collect();
+        for Expected { name, ne, required } in &expected {
+            known.insert(name.as_str());
+            let found = by_name.get(name.as_str());
+            if found.is_none() && !required {
+                continue;
+            }
+            let of_head = facts.is_head(name);
+            gate.n_expected += 1;
+            gate.n_head_expected += usize::from(of_head);
+            let Some(t) = found else {
+                gate.missing.push(name.clone());
+                continue;
+            };
+            if !expect::same_shape(&t.ne, ne) {
+                gate.wrong_shape.push(format!("{name}: {ne:?} expected, {:?} found", t.ne));
+            } else if let Some(what) = wrong_type(t.dtype, ne.len()) {
+                gate.wrong_type.push(format!("{name}: {what} expected, {} found", t.dtype));
+            } else {
+                gate.n_present += 1;
+                gate.n_head_present += usize::from(of_head);
+            }
+        }
+        let mut extra: Vec<String> = source
+            .tensors
+            .iter()
+            .filter(|t| !known.contains(t.name.as_str()) && !is_side(&t.name, &known))
+            .map(|t| t.name.clone())
+            .collect();
+        // A file that promises nothing but has tensors of a head: they are told as such by the rules.
+        if facts.content == Content::Unannounced {
+            extra.retain(|name| !facts.is_head(name));
+        }
+        gate.extra = extra;
+        Ok(gate)
+    }
+
+    /// What of it makes a file unusable, in sentences with the first few names.
+    pub(crate) fn damage(&self) -> Vec<String> {
+        let list = |what: &str, names: &[String]| {
+            let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+            let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+            (!names.is_empty()).then(|| format!("{} {what}: {shown}{more}", names.len()))
+        };
+        [
+            list("missing", &self.missing),
+            list("of a wrong shape", &self.wrong_shape),
+            list("of a wrong type", &self.wrong_type),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+fn wrong_type(dtype: TensorType, n_dims: usize) -> Option<&'static str> {
+    use TensorType::{BF16, F8_E4M3, F16, F32, F64, I8, I16, I32, I64, Q8_1, Q8_K};
+    match dtype {
+        F32 | F16 | BF16 => None,
+        I8 | I16 | I32 | I64 | F64 | F8_E4M3 | Q8_1 | Q8_K => Some("a weight type"),
+        _ if n_dims == 1 => Some("f32, f16 or bf16"),
+        _ => None,
+    }
+}
+
+/// Tensors that stand beside others: scales, frequencies of the rotation, a reduced draft vocabulary.
+fn is_side(name: &str, known: &HashSet<&str>) -> bool {
+    let stem = name.strip_suffix("input_scale").or_else(|| name.strip_suffix("scale"));
+    let scale = stem.is_some_and(|stem| known.contains(format!("{stem}weight").as_str()));
+    scale || matches!(name, "rope_freqs.weight" | "d2t" | "cls.output.weight" | "cls.output.bias")
+}
+
+/// Names in one sentence.
+const SHOWN: usize = 4;

@@ -1,0 +1,165 @@
+//! What a file of a Qwen3.5 architecture is, told from its keys and names: sizes, blocks, which layout.
+//! Owns the arithmetic on `block_count`; looks at no shape and no data.
+
+use gguf::Value;
+
+use crate::error::Error;
+use crate::model::Key;
+use crate::source::Source;
+
+/// How a NextN head is laid out in a file of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// With embedding, final norm and head matrix, under the model's architecture: llama.cpp loads it as a draft.
+    Upstream,
+    /// Without embedding and head matrix, which come from the target.
+    Slim,
+    /// As `Upstream`, under the architecture's name with `_mtp` behind it.
+    Legacy,
+}
+
+/// Which parts of a model a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Trunk and NextN block.
+    Combined,
+    /// The trunk; no word of a NextN block.
+    Trunk,
+    /// The trunk, with keys that promise a NextN block that is not there.
+    Promised,
+    /// The trunk and some tensors of a NextN block that no key tells of.
+    Unannounced,
+    /// A NextN block without a trunk.
+    Head(Layout),
+}
+
+/// The facts of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// `qwen35` or `qwen35moe`.
+    pub arch: String,
+    /// What stands before the keys: `arch`, or that of the legacy layout.
+    pub prefix: String,
+    /// Blocks by `block_count`.
+    pub n_block: u64,
+    /// Of these NextN blocks, by `nextn_predict_layers`; 0 if absent.
+    pub n_nextn: u64,
+    /// The first NextN block, or the one that would be: the number of trunk blocks.
+    pub n_layer: u64,
+    /// Length of hidden rows.
+    pub n_embd: u64,
+    /// What is there.
+    pub content: Content,
+}
+
+impl Facts {
+    /// # Errors
+    /// Another architecture, or a key that all such files have is missing or out of range.
+    pub fn of(source: &Source) -> Result<Facts, Error> {
+        let refused = |what: String| Error::input(&source.path, what);
+        let prefix = source.text("general.architecture").unwrap_or_default().to_owned();
+        let legacy = prefix.strip_suffix("_mtp");
+        let arch = legacy.unwrap_or(&prefix).to_owned();
+        if !ARCHS.contains(&arch.as_str()) {
+            return Err(refused(format!(
+                "general.architecture is {:?}; NextN heads are known of {} only",
+                prefix.chars().take(40).collect::<String>(),
+                ARCHS.join(" and ")
+            )));
+        }
+        let number = |key: &str, default: Option<u64>| -> Result<u64, Error> {
+            let key = format!("{prefix}.{key}");
+            match (source.key(&key), default) {
+                (None, Some(n)) => Ok(n),
+                (None, None) => Err(refused(format!("{key} is missing: a whole model, or its first shard, expected"))),
+                (Some(value), _) => value
+                    .as_u64()
+                    .filter(|n| *n <= MAX_SIZE)
+                    .ok_or_else(|| refused(format!("{key} is {}, 0 to {MAX_SIZE} expected", value.value()))),
+            }
+        };
+        let n_block = number("block_count", None)?;
+        let n_nextn = number("nextn_predict_layers", Some(0))?;
+        let n_embd = number("embedding_length", None)?;
+        if n_block > MAX_BLOCKS {
+            return Err(refused(format!("{prefix}.block_count is {n_block}, at most {MAX_BLOCKS} expected")));
+        }
+        let Some(n_layer) = n_block.checked_sub(n_nextn).filter(|n| *n > 0) else {
+            return Err(refused(format!(
+                "{prefix}.nextn_predict_layers is {n_nextn} of {n_block} blocks: none are left for the trunk"
+            )));
+        };
+        let has = |name: &str| source.tensors.iter().any(|t| t.name == name);
+        let head = source.tensors.iter().any(|t| block_of(&t.name).is_some_and(|(block, _)| block >= n_layer));
+        let content = match (has("blk.0.attn_norm.weight"), n_nextn > 0, head) {
+            (false, true, true) if legacy.is_some() => Content::Head(Layout::Legacy),
+            (false, true, true) if has("token_embd.weight") => Content::Head(Layout::Upstream),
+            (false, true, true) => Content::Head(Layout::Slim),
+            (_, true, true) => Content::Combined,
+            (_, true, false) => Content::Promised,
+            (_, false, false) => Content::Trunk,
+            (_, false, true) => Content::Unannounced,
+        };
+        Ok(Facts { arch, prefix, n_block, n_nextn, n_layer, n_embd, content })
+    }
+
+    /// The full name of one of the architecture's keys.
+    pub fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    /// A number of the architecture's; of an array the element of `block`.
+    pub fn number(&self, source: &Source, key: &str, block: u64) -> Option<u64> {
+        match source.key(&self.full(key))? {
+            Key::Array(array) => {
+                let value = array.as_array().iter().nth(usize::try_from(block).ok()?)?;
+                u64::try_from(value.as_int()?).ok()
+            }
+            value => value.as_u64(),
+        }
+    }
+
+    /// Whether a block is a delta net: by the file's list, or all of the trunk but each `full_attention_interval`-th.
+    pub fn is_recurrent(&self, source: &Source, block: u64) -> bool {
+        if let Some(Key::Array(flags)) = source.key(&self.full("attention.recurrent_layers")) {
+            let flag = usize::try_from(block).ok().and_then(|i| flags.as_array().iter().nth(i));
+            return matches!(flag, Some(Value::Bool(true)));
+        }
+        let interval = self.number(source, "full_attention_interval", 0).filter(|n| *n > 0).unwrap_or(4);
+        block < self.n_layer && !(block + 1).is_multiple_of(interval)
+    }
+
+    /// Whether a tensor belongs to the NextN block.
+    pub fn is_head(&self, name: &str) -> bool {
+        block_of(name).is_some_and(|(block, _)| block >= self.n_layer)
+    }
+}
+
+/// The block of a tensor and the rest of its name.
+pub(crate) fn block_of(name: &str) -> Option<(u64, &str)> {
+    let (block, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((block.parse().ok()?, rest))
+}
+
+/// Whether heads of this architecture are known, under its own name or that of the legacy layout.
+pub(crate) fn is_known(arch: &str) -> bool {
+    ARCHS.contains(&arch.strip_suffix("_mtp").unwrap_or(arch))
+}
+
+impl Layout {
+    /// As in the key `nextn.layout`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layout::Upstream => "upstream",
+            Layout::Slim => "slim",
+            Layout::Legacy => "legacy",
+        }
+    }
+}
+
+/// The architectures whose heads are known.
+pub(crate) const ARCHS: [&str; 2] = ["qwen35", "qwen35moe"];
+/// As in the runtime.
+const MAX_BLOCKS: u64 = 1024;
+/// Sizes that no model comes near; products of three stay within 128 bits.
+const MAX_SIZE: u64 = 1 << 31;

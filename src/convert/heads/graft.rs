@@ -1,0 +1,324 @@
+//! Putting a NextN block into a file that has a trunk.
+//! Owns where keys and tensors go, so that `strip` finds the way back; computes no numbers of its own.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::expect::{self, Expected};
+use super::facts::{Content, Facts, block_of};
+use super::keys;
+use super::new_file::NewFile;
+use super::retype::WeightType;
+use super::strip::restore_word;
+use crate::checkpoint::Head;
+use crate::error::Error;
+use crate::io::Input;
+use crate::model::{Key, Model};
+use crate::source::Source;
+use crate::stream::TensorPlan;
+
+/// Where a head comes from.
+#[derive(Debug)]
+pub enum HeadSource {
+    /// A head in a file of its own, or a combined file.
+    Gguf(Box<Source>),
+    /// Safetensors: a whole checkpoint, those of its shards that hold the head, or a file with nothing else.
+    Checkpoint {
+        /// What was found in it.
+        head: Box<Head>,
+        /// As it was asked for.
+        path: PathBuf,
+    },
+}
+
+/// How a head is put in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Graft {
+    /// What the matrices of the head become.
+    pub dtype: WeightType,
+    /// A head that was cut from a model with another vocabulary is taken too.
+    pub other_tokenizer: bool,
+}
+
+impl HeadSource {
+    /// Opens a GGUF file (by its first four bytes), a `.safetensors` file or a folder of them.
+    ///
+    /// # Errors
+    /// Nothing of this kind is there, or it is damaged.
+    pub fn open(path: &Path) -> Result<HeadSource, Error> {
+        if path.is_dir() || !starts_as_gguf(path)? {
+            return Ok(HeadSource::Checkpoint { head: Box::new(Head::open(path)?), path: path.to_owned() });
+        }
+        Ok(HeadSource::Gguf(Box::new(Source::open(path)?)))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            HeadSource::Gguf(source) => &source.path,
+            HeadSource::Checkpoint { path, .. } => path,
+        }
+    }
+}
+
+/// Target and head as one combined file: the head's tensors in the places that they had in the file that the head was cut
+/// from, or behind the last block of the trunk; keys and per-layer arrays that count one block more; everything else of
+/// the target as it is.
+///
+/// ```no_run
+/// # fn main() -> Result<(), convert::Error> {
+/// use convert::heads::{Graft, HeadSource, graft};
+/// let head = HeadSource::open("Qwen3.6-27B/model-00015-of-00015.safetensors".as_ref())?;
+/// let new = graft(convert::Source::open("Qwen3.6-27B-Q4_K_M.gguf".as_ref())?, head, Graft::default())?;
+/// new.write("Qwen3.6-27B-Q4_K_M-nextn.gguf".as_ref(), 2, &Default::default())
+/// # }
+/// ```
+///
+/// # Errors
+/// The target has a head or no trunk; the head is of another architecture, size or place, is not complete, or was cut from
+/// a model with another vocabulary.
+pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Error> {
+    let facts = Facts::of(&target)?;
+    let refused = |what: String| Err(Error::input(&target.path, what));
+    match facts.content {
+        Content::Trunk | Content::Promised => {}
+        Content::Combined => return refused("has a NextN head; `extract-nextn strip` takes it out".into()),
+        Content::Unannounced => {
+            return refused("has some tensors of a NextN block; `extract-nextn strip` takes them out".into());
+        }
+        Content::Head(_) => return refused("is a head without a trunk: give the model first, then the head".into()),
+    }
+    if facts.n_nextn > 1 {
+        return refused(format!("promises {} NextN blocks; one is known", facts.n_nextn));
+    }
+    let donor = match &head {
+        HeadSource::Gguf(source) => Some(donor_facts(source, &target, &facts, how.other_tokenizer)?),
+        HeadSource::Checkpoint { .. } => None,
+    };
+    let head_path = head.path().to_owned();
+    let Parts { mut plans, inputs: mut head_inputs, index, donor_keys } = Parts::of(head, donor, &facts, &target)?;
+    check(&plans, &target, &facts, &head_path)?;
+    let mut notes = Vec::new();
+    for plan in &mut plans {
+        how.dtype.apply(plan)?;
+    }
+    if let Some(note) = kept_in_floats(&plans, &target) {
+        notes.push(note);
+    }
+    let new_keys = new_keys(&target, &facts, donor_keys.as_ref())?;
+    let tensors = woven(&target, &facts, plans, index)?;
+    let mut inputs = target.inputs;
+    inputs.append(&mut head_inputs);
+    Ok(NewFile { version: target.version, model: Model { keys: new_keys, tensors, inputs }, notes })
+}
+
+/// The head's tensors with the names and inputs of the new file.
+struct Parts {
+    plans: Vec<TensorPlan>,
+    inputs: Vec<Input>,
+    /// Places of the tensors in the file that the head was cut from, when that had as many tensors as the new file.
+    index: Option<Vec<u64>>,
+    donor_keys: Option<(Source, Facts)>,
+}
+
+impl Parts {
+    fn of(head: HeadSource, donor: Option<Facts>, facts: &Facts, target: &Source) -> Result<Parts, Error> {
+        let file_base = target.inputs.len();
+        match (head, donor) {
+            (HeadSource::Gguf(mut source), Some(donor)) => {
+                let of_head: Vec<usize> =
+                    (0..source.tensors.len()).filter(|i| donor.is_head(&source.tensors[*i].name)).collect();
+                let plans = of_head.iter().map(|i| source.tensors[*i].plan(file_base)).collect::<Result<_, _>>()?;
+                let (n_source, index) = match donor.content {
+                    Content::Head(_) => {
+                        let index = match source.key(keys::SOURCE_INDEX) {
+                            Some(Key::Array(list)) => {
+                                list.as_array().iter().map(|v| u64::try_from(v.as_int()?).ok()).collect()
+                            }
+                            _ => None,
+                        };
+                        (source.key(keys::SOURCE_TENSORS).and_then(Key::as_u64), index)
+                    }
+                    _ => (Some(source.tensors.len() as u64), Some(of_head.iter().map(|i| *i as u64).collect())),
+                };
+                let n_new = (target.tensors.len() + of_head.len()) as u64;
+                let fits = |index: &Vec<u64>| {
+                    index.len() == of_head.len()
+                        && index.is_sorted_by(|a, b| a < b)
+                        && index.last().is_none_or(|last| *last < n_new)
+                };
+                let index = index.filter(|index| n_source == Some(n_new) && fits(index));
+                let inputs = std::mem::take(&mut source.inputs);
+                Ok(Parts { plans, inputs, index, donor_keys: Some((*source, donor)) })
+            }
+            (HeadSource::Checkpoint { head, path }, _) => {
+                if let Some(other) = head.tensors().iter().find(|t| t.layer > 0) {
+                    let what = format!("the head has a layer {} ({}); one layer is known", other.layer, other.name);
+                    return Err(Error::input(&path, what));
+                }
+                let (mut plans, inputs) = head.into_parts();
+                for plan in &mut plans {
+                    plan.name = format!("blk.{}.{}", facts.n_layer, plan.name);
+                    plan.pieces.iter_mut().for_each(|piece| {
+                        piece.file += file_base;
+                        piece.scale.iter_mut().for_each(|scale| scale.file += file_base);
+                    });
+                }
+                Ok(Parts { plans, inputs, index: None, donor_keys: None })
+            }
+            (HeadSource::Gguf(source), None) => Err(Error::input(&source.path, "was not looked at")),
+        }
+    }
+}
+
+/// What the head's file says, compared with the target.
+fn donor_facts(source: &Source, target: &Source, facts: &Facts, other_tokenizer: bool) -> Result<Facts, Error> {
+    let donor = Facts::of(source)?;
+    let refused = |what: String| Err(Error::input(&source.path, what));
+    if !matches!(donor.content, Content::Combined | Content::Head(_)) {
+        return refused("has no NextN head to give".into());
+    }
+    if donor.arch != facts.arch {
+        return refused(format!("the head is for {}, the target is {}", donor.arch, facts.arch));
+    }
+    if (donor.n_layer, donor.n_embd) != (facts.n_layer, facts.n_embd) {
+        return refused(format!(
+            "the head is for {} blocks of width {}, the target has {} of width {}: made for another model",
+            donor.n_layer, donor.n_embd, facts.n_layer, facts.n_embd
+        ));
+    }
+    let of_donor = match source.key(keys::TARGET_TOKENIZER) {
+        Some(Key::Str(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => source.tokenizer.clone(),
+    };
+    if let (Some(a), Some(b), false) = (&of_donor, &target.tokenizer, other_tokenizer)
+        && a != b
+    {
+        return refused(format!(
+            "the head was cut from a model with another vocabulary ({}..., the target has {}...): its drafts would be \
+             wrong; --other-tokenizer takes it all the same",
+            a.chars().take(17).collect::<String>(),
+            b.chars().take(17).collect::<String>()
+        ));
+    }
+    Ok(donor)
+}
+
+/// Whether the head is complete and of the target's sizes.
+fn check(plans: &[TensorPlan], target: &Source, facts: &Facts, path: &Path) -> Result<(), Error> {
+    let shapes: HashMap<&str, &[u64]> = plans.iter().map(|p| (p.name.as_str(), p.ne.as_slice())).collect();
+    let expected = expect::block(target, facts, facts.n_layer, &|name| shapes.contains_key(name))
+        .map_err(|what| Error::input(&target.path, what))?;
+    let mut wrong = Vec::new();
+    for Expected { name, ne, required } in &expected {
+        match shapes.get(name.as_str()) {
+            None if *required => wrong.push(format!("{name} is missing")),
+            None => {}
+            Some(found) if expect::same_shape(found, ne) => {}
+            Some(found) => wrong.push(format!("{name}: {ne:?} expected, {found:?} found")),
+        }
+    }
+    let known = |name: &str| expected.iter().any(|e| e.name == name || expect::is_companion(name, &e.name));
+    wrong.extend(shapes.keys().filter(|name| !known(name)).map(|name| format!("{name} has no place in a head")));
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    wrong.sort();
+    let more = if wrong.len() > 3 { format!(", and {} more", wrong.len() - 3) } else { String::new() };
+    let what =
+        format!("the head does not fit {}: {}{more}", target.path.display(), wrong[..wrong.len().min(3)].join("; "));
+    Err(Error::input(path, what))
+}
+
+fn new_keys(target: &Source, facts: &Facts, donor: Option<&(Source, Facts)>) -> Result<Vec<(String, Key)>, Error> {
+    let mut new = keys::of_model(target);
+    let n_nextn = facts.full("nextn_predict_layers");
+    keys::set_number(&mut new, &facts.full("block_count"), facts.n_layer + 1);
+    if target.key(&n_nextn).is_some() {
+        keys::set_number(&mut new, &n_nextn, 1);
+    } else {
+        let value = donor.and_then(|(source, of)| source.key(&of.full("nextn_predict_layers")).cloned());
+        new.insert(place_of_count(&new, facts, donor), (n_nextn, value.unwrap_or(Key::U32(1))));
+    }
+    keys::lengthen(&mut new, facts, donor.map(|(source, of)| (source, of)))?;
+    if let Some(word) = restore_word(facts, target) {
+        new.push((keys::RESTORE.to_owned(), word));
+    }
+    Ok(new)
+}
+
+/// Where `nextn_predict_layers` goes: behind the key that stands before it in the head's file; without such a file where
+/// converters write it, before the keys of the delta nets.
+fn place_of_count(new: &[(String, Key)], facts: &Facts, donor: Option<&(Source, Facts)>) -> usize {
+    let at = |key: &str| new.iter().position(|(k, _)| k == key);
+    if let Some((source, of)) = donor {
+        let own = of.full("nextn_predict_layers");
+        let before: Vec<&str> = source.keys.iter().map(|(key, _)| key.as_str()).take_while(|key| *key != own).collect();
+        let renamed = |key: &str| match key.strip_prefix(&of.prefix).and_then(|rest| rest.strip_prefix('.')) {
+            Some(rest) => facts.full(rest),
+            None => key.to_owned(),
+        };
+        if let Some(i) = before.iter().rev().find_map(|key| at(&renamed(key))) {
+            return i + 1;
+        }
+    }
+    let of_arch = |(key, _): &(String, Key)| key.starts_with(&format!("{}.", facts.prefix));
+    at(&facts.full("ssm.conv_kernel")).unwrap_or_else(|| new.iter().rposition(of_arch).map_or(new.len(), |i| i + 1))
+}
+
+/// The target's tensors with those of the head between them.
+fn woven(
+    target: &Source,
+    facts: &Facts,
+    plans: Vec<TensorPlan>,
+    index: Option<Vec<u64>>,
+) -> Result<Vec<TensorPlan>, Error> {
+    let mut old = target.tensors.iter();
+    let mut all = Vec::with_capacity(target.tensors.len() + plans.len());
+    match index {
+        Some(index) => {
+            for (at, plan) in index.into_iter().zip(plans) {
+                while (all.len() as u64) < at {
+                    let Some(t) = old.next() else { break };
+                    all.push(t.plan(0)?);
+                }
+                all.push(plan);
+            }
+        }
+        None => {
+            let last = target
+                .tensors
+                .iter()
+                .rposition(|t| block_of(&t.name).is_some_and(|(block, _)| block + 1 == facts.n_layer));
+            for t in old.by_ref().take(last.map_or(target.tensors.len(), |i| i + 1)) {
+                all.push(t.plan(0)?);
+            }
+            all.extend(plans);
+        }
+    }
+    for t in old {
+        all.push(t.plan(0)?);
+    }
+    Ok(all)
+}
+
+/// A head in floats beside a quantised trunk reads more than it must for each draft.
+fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
+    use gguf::TensorType::{BF16, F16, F32};
+    let is_float = |dtype| matches!(dtype, F32 | F16 | BF16);
+    let matrices = plans.iter().filter(|plan| plan.ne.len() > 1);
+    let floats = matrices.filter(|plan| is_float(plan.dtype)).map(|plan| plan.n_rows() * plan.row_len).sum::<u64>();
+    let quantised = target.tensors.iter().filter(|t| !is_float(t.dtype)).map(|t| t.n_elements()).sum::<u64>();
+    let all = target.tensors.iter().map(|t| t.n_elements()).sum::<u64>();
+    (floats > 0 && quantised * 2 > all).then(|| {
+        "the head's matrices stay floats beside a quantised trunk; with --type q8_0 a draft reads about half as much".into()
+    })
+}
+
+fn starts_as_gguf(path: &Path) -> Result<bool, Error> {
+    let input = Input::open(path)?;
+    let mut magic = [0; 4];
+    if input.n_bytes() >= 4 {
+        input.read_at(&mut magic, 0)?;
+    }
+    Ok(&magic == b"GGUF")
+}

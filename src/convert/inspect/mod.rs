@@ -1,0 +1,246 @@
+//! What is in a file: sizes, types, where the bytes are, which head, what speculation would cost and gain.
+//! Owns the figures; draws nothing and reads no data.
+
+mod cost;
+mod roles;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::checkpoint::{Checkpoint, Options};
+use crate::error::Error;
+use crate::heads::{Content, Facts, Layout, vocab_size};
+use crate::model::Key;
+use crate::source::{Source, SourceTensor};
+
+pub use cost::{Gain, Speculation};
+pub use roles::Role;
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// As it was asked for.
+    pub path: PathBuf,
+    /// `gguf` or `safetensors`.
+    pub format: &'static str,
+    /// Files.
+    pub n_files: usize,
+    /// Bytes of all files.
+    pub n_bytes: u64,
+    /// `general.architecture`; of a checkpoint that which it becomes.
+    pub architecture: Option<String>,
+    /// `general.name`.
+    pub name: Option<String>,
+    /// Tensors.
+    pub n_tensors: usize,
+    /// Numbers in all tensors.
+    pub n_parameters: u64,
+    /// Sizes of the model, if the architecture is known.
+    pub sizes: Option<Sizes>,
+    /// Tokens of context that it was trained for.
+    pub context_length: Option<u64>,
+    /// How numbers are stored, largest share first.
+    pub types: Vec<Share>,
+    /// Where the bytes are, largest share first.
+    pub roles: Vec<Share>,
+    /// The vocabulary.
+    pub tokenizer: Option<Tokenizer>,
+    /// Bytes of the chat template.
+    pub template_bytes: Option<u64>,
+    /// The NextN head.
+    pub head: Head,
+    /// What a draft costs and may gain; for files with trunk and head.
+    pub speculation: Option<Speculation>,
+}
+
+/// Sizes of a model.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Sizes {
+    pub n_layer: u64,
+    pub n_embd: u64,
+    pub n_vocab: Option<u64>,
+    pub n_head: Option<u64>,
+    pub n_head_kv: Option<u64>,
+    pub n_expert: Option<u64>,
+    pub n_expert_used: Option<u64>,
+}
+
+/// A part of the tensors.
+#[derive(Clone, Debug, Serialize)]
+pub struct Share {
+    /// What they have in common.
+    pub name: String,
+    /// Tensors.
+    pub n_tensors: usize,
+    /// Their bytes.
+    pub n_bytes: u64,
+}
+
+/// The vocabulary.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tokenizer {
+    /// `tokenizer.ggml.model`.
+    pub model: Option<String>,
+    /// `tokenizer.ggml.pre`.
+    pub pre: Option<String>,
+    /// Entries.
+    pub n_tokens: u64,
+    /// What [`text::fingerprint`] gives.
+    pub fingerprint: Option<String>,
+}
+
+/// The NextN head.
+#[derive(Clone, Debug, Serialize)]
+pub struct Head {
+    /// Whether there is one.
+    pub status: Status,
+    /// Its block.
+    pub block: Option<u64>,
+    /// Its tensors.
+    pub n_tensors: usize,
+    /// Their bytes.
+    pub n_bytes: u64,
+    /// If it is in a file of its own: how it is laid out.
+    pub layout: Option<&'static str>,
+}
+
+/// Whether there is a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Its tensors are here.
+    Present,
+    /// The metadata promise one that is not here.
+    Promised,
+    /// Tensors are here that the metadata do not count.
+    Unannounced,
+    /// No word of one.
+    Missing,
+    /// Heads of this architecture are not known.
+    Unknown,
+}
+
+/// Looks at a GGUF file, with all shards when it is the first of several, or at a folder of a Hugging Face checkpoint.
+///
+/// ```no_run
+/// # fn main() -> Result<(), convert::Error> {
+/// let found = convert::inspect::inspect("model.gguf".as_ref())?;
+/// for role in &found.roles {
+///     println!("{:>12} {}", role.n_bytes, role.name);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The file cannot be read, or is not as its format says.
+pub fn inspect(path: &Path) -> Result<Inspection, Error> {
+    let (source, format) =
+        if path.is_dir() { (of_checkpoint(path)?, "safetensors") } else { (Source::open(path)?, "gguf") };
+    let known = source.text("general.architecture").is_some_and(crate::heads::is_known);
+    // A file of a known architecture whose keys disagree is worth an error; others are shown as far as that goes.
+    let facts = if known { Some(Facts::of(&source)?) } else { None };
+    let n_vocab = vocab_size(&source);
+    let sizes = facts.as_ref().map(|f| Sizes {
+        n_layer: f.n_layer,
+        n_embd: f.n_embd,
+        n_vocab,
+        n_head: f.number(&source, "attention.head_count", f.n_layer - 1),
+        n_head_kv: f.number(&source, "attention.head_count_kv", f.n_layer - 1),
+        n_expert: f.number(&source, "expert_count", 0),
+        n_expert_used: f.number(&source, "expert_used_count", 0),
+    });
+    let prefix = source.text("general.architecture").unwrap_or_default();
+    let context_length = source.key(&format!("{prefix}.context_length")).and_then(Key::as_u64);
+    let tokenizer = match source.key("tokenizer.ggml.tokens") {
+        Some(Key::Array(tokens)) => Some(Tokenizer {
+            model: source.text("tokenizer.ggml.model").map(str::to_owned),
+            pre: source.text("tokenizer.ggml.pre").map(str::to_owned),
+            n_tokens: tokens.as_array().len() as u64,
+            fingerprint: source.tokenizer.clone(),
+        }),
+        _ => None,
+    };
+    let template_bytes = match source.key("tokenizer.chat_template") {
+        Some(Key::Str(bytes)) => Some(bytes.len() as u64),
+        _ => None,
+    };
+    Ok(Inspection {
+        path: path.to_owned(),
+        format,
+        n_files: source.inputs.len(),
+        n_bytes: source.n_bytes(),
+        architecture: source.text("general.architecture").map(str::to_owned),
+        name: source.text("general.name").map(str::to_owned),
+        n_tensors: source.tensors.len(),
+        n_parameters: source.tensors.iter().map(SourceTensor::n_elements).fold(0, u64::saturating_add),
+        sizes,
+        context_length,
+        types: shares(&source.tensors, |t| t.dtype.name().to_owned()),
+        roles: shares(&source.tensors, |t| Role::of(&t.name, facts.as_ref()).name().to_owned()),
+        tokenizer,
+        template_bytes,
+        head: head(&source, facts.as_ref()),
+        speculation: facts.as_ref().and_then(|f| cost::of(&source, f, n_vocab)),
+    })
+}
+
+fn head(source: &Source, facts: Option<&Facts>) -> Head {
+    let Some(facts) = facts else {
+        return Head { status: Status::Unknown, block: None, n_tensors: 0, n_bytes: 0, layout: None };
+    };
+    let of_head = || source.tensors.iter().filter(|t| facts.is_head(&t.name));
+    let n_tensors = of_head().count();
+    let (status, layout) = match facts.content {
+        Content::Combined => (Status::Present, None),
+        Content::Head(layout) => (Status::Present, Some(Layout::name(layout))),
+        Content::Promised => (Status::Promised, None),
+        Content::Unannounced => (Status::Unannounced, None),
+        Content::Trunk => (Status::Missing, None),
+    };
+    let block = (n_tensors > 0).then_some(facts.n_layer);
+    Head { status, block, n_tensors, n_bytes: of_head().map(|t| t.n_bytes).sum(), layout }
+}
+
+fn shares(tensors: &[SourceTensor], name: impl Fn(&SourceTensor) -> String) -> Vec<Share> {
+    let mut all: Vec<Share> = Vec::new();
+    for t in tensors {
+        let name = name(t);
+        match all.iter_mut().find(|share| share.name == name) {
+            Some(share) => {
+                share.n_tensors += 1;
+                share.n_bytes += t.n_bytes;
+            }
+            None => all.push(Share { name, n_tensors: 1, n_bytes: t.n_bytes }),
+        }
+    }
+    all.sort_by_key(|share| std::cmp::Reverse(share.n_bytes));
+    all
+}
+
+/// A checkpoint as the GGUF file that it would become, in its own number types.
+fn of_checkpoint(path: &Path) -> Result<Source, Error> {
+    let checkpoint = Checkpoint::open(path, Options::default())?;
+    let model = checkpoint.model;
+    let tensors = model.tensors.iter().map(|plan| SourceTensor {
+        name: plan.name.clone(),
+        ne: plan.ne.clone(),
+        dtype: plan.dtype,
+        file: 0,
+        at: 0,
+        n_bytes: plan.source_bytes(),
+    });
+    Ok(Source {
+        path: path.to_owned(),
+        version: 3,
+        alignment: 32,
+        tensors: tensors.collect(),
+        keys: model.keys,
+        inputs: model.inputs,
+        header_bytes: 0,
+        surplus_bytes: 0,
+        tokenizer: None,
+    })
+}

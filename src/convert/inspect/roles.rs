@@ -1,0 +1,58 @@
+//! What a tensor is for, told from its name.
+
+use crate::heads::{Facts, block_of};
+
+/// What a tensor is for.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Embedding,
+    HeadMatrix,
+    Attention,
+    DeltaNet,
+    FeedForward,
+    Experts,
+    SharedExpert,
+    NextN,
+    Other,
+}
+
+impl Role {
+    /// By name; `facts` tell which blocks are of the NextN head and which `attn_qkv` are of delta nets.
+    pub fn of(name: &str, facts: Option<&Facts>) -> Role {
+        if facts.is_some_and(|f| f.is_head(name)) {
+            return Role::NextN;
+        }
+        match name {
+            "token_embd.weight" => return Role::Embedding,
+            "output.weight" => return Role::HeadMatrix,
+            _ => {}
+        }
+        let Some((_, part)) = block_of(name) else { return Role::Other };
+        match part {
+            _ if part.starts_with("ssm_") || part.starts_with("attn_gate.") => Role::DeltaNet,
+            // In these architectures only delta nets have it in files of today; elsewhere it is attention.
+            _ if part.starts_with("attn_qkv.") && facts.is_some() => Role::DeltaNet,
+            _ if part.starts_with("attn_") => Role::Attention,
+            _ if part.contains("_shexp.") => Role::SharedExpert,
+            _ if part.contains("_exps.") || part.starts_with("ffn_gate_inp.") => Role::Experts,
+            _ if part.starts_with("ffn_") => Role::FeedForward,
+            _ => Role::Other,
+        }
+    }
+
+    /// In one or two words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Embedding => "embedding",
+            Role::HeadMatrix => "head matrix",
+            Role::Attention => "attention",
+            Role::DeltaNet => "delta nets",
+            Role::FeedForward => "feed-forward",
+            Role::Experts => "experts",
+            Role::SharedExpert => "shared experts",
+            Role::NextN => "NextN head",
+            Role::Other => "norms and others",
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `extract-nextn inspect`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use convert::inspect::{Inspection, Share, Speculation, Status, inspect};
+
+use super::Outcome;
+use super::show::{bar, bytes, count};
+use crate::cli::sanitize;
+
+/// Options of `inspect`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A GGUF file (of several shards the first), or the folder of a checkpoint
+    file: PathBuf,
+    /// Print all figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Outcome {
+    let found = inspect(&args.file)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
+    } else {
+        for line in lines(&found) {
+            // Names come from the file: they must not drive the terminal.
+            writeln!(out, "{}", sanitize::clean_line(&line).trim_end())?;
+        }
+    }
+    Ok(0)
+}
+
+fn lines(found: &Inspection) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut row = |name: &str, text: String| lines.push(format!("{name:<13}{text}"));
+    let files = if found.n_files == 1 { String::new() } else { format!(" in {} files", found.n_files) };
+    row("file", format!("{} {}, {}{files}", short(found), found.format, bytes(found.n_bytes)));
+    if let Some(name) = &found.name {
+        row("name", cut(name, 60));
+    }
+    let arch = found.architecture.as_deref().unwrap_or("not told");
+    row(
+        "architecture",
+        format!("{}, {} parameters in {} tensors", cut(arch, 30), count(found.n_parameters), found.n_tensors),
+    );
+    if let Some(s) = &found.sizes {
+        let mut text = format!("{} blocks of width {}", s.n_layer, s.n_embd);
+        if let (Some(q), Some(kv)) = (s.n_head, s.n_head_kv) {
+            text += &format!(", {q} query and {kv} key heads");
+        }
+        if let (Some(n), Some(used)) = (s.n_expert.filter(|n| *n > 0), s.n_expert_used) {
+            text += &format!(", {used} of {n} experts");
+        }
+        row("sizes", text);
+    }
+    let context = found.context_length.map_or("not told".to_owned(), |n| format!("{n} tokens"));
+    row("context", context);
+    if let Some(t) = &found.tokenizer {
+        let pre = t.pre.as_deref().unwrap_or("no pre-tokenizer named");
+        row("tokenizer", format!("{} tokens, {}", t.n_tokens, cut(pre, 30)));
+    }
+    row("template", found.template_bytes.map_or("none".to_owned(), |n| format!("{n} bytes")));
+    row(
+        "types",
+        found
+            .types
+            .iter()
+            .take(6)
+            .map(|t| format!("{} {} ({})", t.n_tensors, t.name, bytes(t.n_bytes)))
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
+    row("NextN head", head(found));
+    lines.push(String::new());
+    let whole: u64 = found.roles.iter().map(|role| role.n_bytes).sum();
+    lines.extend(found.roles.iter().map(|role| role_line(role, whole)));
+    if let Some(s) = &found.speculation {
+        lines.push(String::new());
+        lines.extend(speculation(s));
+    }
+    lines
+}
+
+fn head(found: &Inspection) -> String {
+    let head = &found.head;
+    match head.status {
+        Status::Present => {
+            let own = head.layout.map_or(String::new(), |layout| format!(", a file of its own, layout {layout}"));
+            let block = head.block.unwrap_or(0);
+            format!("present: {} tensors, {}, block {block}{own}", head.n_tensors, bytes(head.n_bytes))
+        }
+        Status::Promised => "promised and not here; `extract-nextn graft` adds one".into(),
+        Status::Unannounced => {
+            format!("{} tensors that the metadata do not count; see `extract-nextn verify`", head.n_tensors)
+        }
+        Status::Missing => "missing; `extract-nextn graft` adds one".into(),
+        Status::Unknown => "not known for this architecture".into(),
+    }
+}
+
+fn role_line(role: &Share, whole: u64) -> String {
+    let percent = role.n_bytes as f64 * 100.0 / whole.max(1) as f64;
+    format!("{:<17}{:>10} {percent:>5.1} %  {}", role.name, bytes(role.n_bytes), bar(role.n_bytes, whole, BAR))
+}
+
+fn speculation(s: &Speculation) -> Vec<String> {
+    let share = s.draft_bytes as f64 * 100.0 / s.pass_bytes.max(1) as f64;
+    let mut lines = vec![format!(
+        "A token reads {}, a guess {} ({share:.0} % of it, with {} rows of the head matrix).",
+        bytes(s.pass_bytes),
+        bytes(s.draft_bytes),
+        s.draft_vocab
+    )];
+    lines.push("Times faster at most, if reading is all that takes time:".into());
+    for acceptance in [0.6, 0.8] {
+        let row = s.gains.iter().filter(|g| g.acceptance == acceptance);
+        let cells: Vec<String> = row.map(|g| format!("{} {:.2}", depth(g.depth), g.factor)).collect();
+        lines.push(format!("  {:.0} % of guesses right:  {}", acceptance * 100.0, cells.join("   ")));
+    }
+    lines
+}
+
+fn depth(n: u32) -> String {
+    if n == 1 { "1 guess".into() } else { format!("{n} guesses") }
+}
+
+fn short(found: &Inspection) -> String {
+    found.path.file_name().map_or_else(|| found.path.display().to_string(), |name| cut(&name.to_string_lossy(), 60))
+}
+
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).chain("...".chars()).collect() }
+}
+
+/// Characters of the longest bar.
+const BAR: usize = 40;

@@ -1,0 +1,77 @@
+//! The program `extract-nextn`: options, one file for each command, progress, exit codes.
+//! Owns words and drawing; all work is done by the convert crate. Doc-hidden in the library: only the binary uses it.
+
+mod cut;
+mod graft;
+mod inspect;
+mod show;
+mod strip;
+mod verify;
+mod work;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::cli::sanitize;
+
+/// Cuts out, grafts, inspects and verifies NextN (MTP) heads of GGUF files.
+#[derive(Debug, Parser)]
+#[command(name = "extract-nextn", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "Layouts, keys and recipes: docs/FILES.md. Exit codes: 0 done, 1 refused or failed, 2 wrong \
+                        options; of verify also 3 sound without a head, 4 damaged; 130 stopped by Ctrl-C.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what is in a file: sizes, types, where the bytes are, the head, what speculation may gain
+    Inspect(inspect::Args),
+    /// Check a file: every tensor there and of the right shape, every number possible
+    Verify(verify::Args),
+    /// Cut the NextN head out into a file of its own
+    Extract(cut::Args),
+    /// Add a NextN head to a model that lacks it
+    Graft(graft::Args),
+    /// Take the NextN head out of a model
+    Strip(strip::Args),
+}
+
+/// How a command ends.
+type Outcome = anyhow::Result<u8>;
+
+/// Runs the program with the arguments of this process, and gives its exit code.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match args.command {
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Extract(args) => cut::run(&args),
+        Command::Graft(args) => graft::run(&args),
+        Command::Strip(args) => strip::run(&args),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        // The reader had enough, as `head` does.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Names of tensors and keys come from files, and messages quote them.
+            eprintln!("error: {}", sanitize::clean(&format!("{error:#}")));
+            let stopped = matches!(
+                error.downcast_ref::<convert::Error>(),
+                Some(convert::Error::Interrupted | convert::Error::Stopped { .. })
+            );
+            ExitCode::from(if stopped { INTERRUPTED } else { 1 })
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// As shells number an end by Ctrl-C.
+const INTERRUPTED: u8 = 130;

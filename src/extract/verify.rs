@@ -1,0 +1,74 @@
+//! `extract-nextn verify`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use convert::check::{Gate, Options, Report, Verdict, verify};
+use convert::stream::available_threads;
+
+use super::{Outcome, work};
+use crate::cli::sanitize;
+
+/// Options of `verify`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A GGUF file; of several shards the first
+    file: PathBuf,
+    /// Judge the header only, not the numbers
+    #[arg(long)]
+    header_only: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it. The codes are part of the interface.
+pub fn run(args: &Args) -> Outcome {
+    let options = Options { values: !args.header_only, n_threads: available_threads() };
+    let total = std::fs::metadata(&args.file).map_or(0, |meta| meta.len());
+    let report = work::watched("reading", total, |control| verify(&args.file, options, control))??;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        out.write_all(sanitize::clean(&text(&report, args.header_only)).as_bytes())?;
+    }
+    Ok(match report.verdict {
+        Verdict::Complete => 0,
+        Verdict::NoHead => 3,
+        Verdict::Damaged => 4,
+    })
+}
+
+fn text(report: &Report, header_only: bool) -> String {
+    let mut lines = Vec::new();
+    if let Some(gate) = &report.gate {
+        lines.push(format!("tensors   {} of {}{}", gate.n_present, gate.n_expected, extras(gate)));
+        if gate.n_head_expected > 0 {
+            lines.push(format!("head      {} of {}", gate.n_head_present, gate.n_head_expected));
+        }
+    }
+    let looked = if header_only { "not looked at".to_owned() } else { super::show::bytes(report.bytes_read) };
+    lines.push(format!("numbers   {looked}"));
+    lines.extend(report.damage.iter().map(|what| format!("damage    {what}")));
+    lines.extend(report.notes.iter().map(|what| format!("note      {what}")));
+    let verdict = match report.verdict {
+        Verdict::Complete => "sound, with a complete NextN head",
+        Verdict::NoHead => "sound, without a NextN head",
+        Verdict::Damaged => "damaged",
+    };
+    lines.push(format!("verdict   {verdict}"));
+    // Each line once through the filter: a name must not start a line of its own.
+    lines.iter().map(|line| sanitize::clean_line(line) + "\n").collect()
+}
+
+fn extras(gate: &Gate) -> String {
+    let parts = [
+        (gate.missing.len(), "missing"),
+        (gate.extra.len(), "extra"),
+        (gate.wrong_shape.len(), "of a wrong shape"),
+        (gate.wrong_type.len(), "of a wrong type"),
+    ];
+    let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}

@@ -1,0 +1,72 @@
+//! Long work: a bar on the terminal, an end by Ctrl-C, the same last line for every file that was written.
+//! Owns the thread that watches; knows no command.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use convert::heads::NewFile;
+use convert::stream::{Control, available_threads};
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::show;
+use crate::cli::sanitize;
+
+/// Runs `work` over `total` bytes with a bar on standard error, if that is a terminal. Ctrl-C asks it to stop; a second
+/// one ends the process.
+pub fn watched<T>(what: &'static str, total: u64, work: impl FnOnce(&Control) -> T) -> anyhow::Result<T> {
+    let control = Arc::new(Control::default());
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    let heard = Arc::clone(&control);
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            if heard.stop.swap(true, Ordering::Relaxed) {
+                std::process::exit(super::INTERRUPTED.into());
+            }
+        }
+    })?;
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    let style = "{msg} {wide_bar} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left";
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is sound").progress_chars("##-"));
+    bar.set_message(what);
+    let result = std::thread::scope(|scope| {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (bar, shown) = (&bar, &control);
+        scope.spawn(move || {
+            // Until the sender is dropped.
+            while ended.recv_timeout(Duration::from_millis(100)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                bar.set_position(shown.done.load(Ordering::Relaxed));
+            }
+        });
+        let result = work(&control);
+        drop(end);
+        result
+    });
+    bar.finish_and_clear();
+    handle.close();
+    Ok(result)
+}
+
+/// Writes a file with all that belongs to it: notes, a bar, a last line.
+pub fn write(new: NewFile, out: &Path, json: bool) -> anyhow::Result<()> {
+    let (n_tensors, total) = (new.model.tensors.len(), new.source_bytes());
+    for note in &new.notes {
+        eprintln!("note: {}", sanitize::clean(note));
+    }
+    watched("writing", total, |control| new.write(out, available_threads(), control))??;
+    let n_bytes = std::fs::metadata(out)?.len();
+    let mut stdout = std::io::stdout().lock();
+    if json {
+        let line = serde_json::json!({ "path": out, "n_bytes": n_bytes, "n_tensors": n_tensors });
+        writeln!(stdout, "{line}")?;
+    } else {
+        let path = sanitize::clean_line(&out.display().to_string());
+        writeln!(stdout, "{path}: {n_tensors} tensors, {}", show::bytes(n_bytes))?;
+    }
+    Ok(())
+}
