@@ -350,6 +350,51 @@ fn a_promise_without_a_head_is_told_and_mended() {
     assert_eq!(header.metadata().get("qwen35.nextn_predict_layers"), None);
 }
 
+/// The program with these arguments: code, standard output, standard error.
+fn program(args: &[&str]) -> (i32, String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_extract-nextn")).args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code().expect("it ends by itself"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_program_tells_by_its_code_and_in_json() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    with_head("qwen35moe", 2).document().write(&dir.path().join("whole"));
+    let (whole, trunk, head, back, cut) = (path("whole"), path("trunk"), path("head"), path("back"), path("cut"));
+    assert_eq!(program(&["verify", &whole]).0, 0);
+    assert_eq!(program(&["strip", &whole, "-o", &trunk]).0, 0);
+    let (code, out, _) = program(&["verify", &trunk, "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["verdict"]), (3, &"no_head".into()));
+    let (code, out, _) = program(&["extract", &whole, "-o", &head, "--layout", "slim", "--json"]);
+    let written: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &written["n_tensors"]), (0, &21.into()));
+    let (code, out, _) = program(&["inspect", &head, "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &found["head"]["layout"], &found["head"]["n_tensors"]), (0, &"slim".into(), &20.into()));
+    assert_eq!(program(&["graft", &trunk, &head, "-o", &back]).0, 0);
+    assert!(std::fs::read(&back).unwrap() == std::fs::read(&whole).unwrap());
+    let bytes = std::fs::read(&whole).unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let (code, out, _) = program(&["verify", &cut]);
+    assert!(code == 4 && out.contains("bytes are missing"), "{out}");
+    let (code, out, _) = program(&["inspect", &whole]);
+    assert!(code == 0 && out.contains("present: 20 tensors") && out.lines().count() <= 24, "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 120), "{out}");
+    for (args, expected) in [
+        (vec!["strip", &trunk, "-o", &back], 1),
+        (vec!["strip", &whole, "-o", &whole], 1),
+        (vec!["verify", "/nothing/here"], 1),
+        (vec!["extract", &whole, "-o", &head, "--type", "q9_9"], 2),
+    ] {
+        let (code, _, err) = program(&args);
+        assert!(code == expected && err.starts_with("error: ") && err.len() < 700, "{args:?}: {code}, {err}");
+    }
+    assert!(std::fs::read(&whole).unwrap() == bytes);
+}
+
 /// xorshift64*; Vigna 2014.
 fn random(state: &mut u64) -> usize {
     *state ^= *state >> 12;

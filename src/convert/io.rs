@@ -132,3 +132,34 @@ pub fn write_all_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()
     }
     Ok(())
 }
+
+/// Copies `n` bytes from one place to another inside of the system, which on some file systems shares the blocks and else
+/// spares the way through this process. False when it cannot: nothing that matters has been written then.
+///
+/// # Errors
+/// The system's; `from` ends before.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn copy_range(from: &File, mut at: u64, to: &File, mut to_at: u64, n: u64) -> io::Result<bool> {
+    use rustix::io::Errno;
+    let end = at + n;
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from, Some(&mut at), to, Some(&mut to_at), left) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // Both offsets were moved on.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Other systems have no such call that is known here.
+///
+/// # Errors
+/// None.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub fn copy_range(_: &File, _: u64, _: &File, _: u64, _: u64) -> io::Result<bool> {
+    Ok(false)
+}

@@ -38,7 +38,7 @@ fn lines(found: &Inspection) -> Vec<String> {
     let mut lines = Vec::new();
     let mut row = |name: &str, text: String| lines.push(format!("{name:<13}{text}"));
     let files = if found.n_files == 1 { String::new() } else { format!(" in {} files", found.n_files) };
-    row("file", format!("{} {}, {}{files}", short(found), found.format, bytes(found.n_bytes)));
+    row("file", format!("{}, {}, {}{files}", short(found), found.format, bytes(found.n_bytes)));
     if let Some(name) = &found.name {
         row("name", cut(name, 60));
     }

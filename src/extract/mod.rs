@@ -59,7 +59,8 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Names of tensors and keys come from files, and messages quote them.
-            eprintln!("error: {}", sanitize::clean(&format!("{error:#}")));
+            // The crate's own errors have their causes in their words.
+            eprintln!("error: {}", sanitize::clean(&error.to_string()));
             let stopped = matches!(
                 error.downcast_ref::<convert::Error>(),
                 Some(convert::Error::Interrupted | convert::Error::Stopped { .. })

@@ -56,12 +56,16 @@ pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], r
             t.n_rows(),
             s.first_zero_row.unwrap_or(0)
         );
+        // Few bits and small weights make zeros of rows that had numbers.
+        let rounded = is_coarse(t.dtype) && s.n_zero_rows <= t.n_rows() / 16;
         // Rows of tokens that do not exist are zeros in many models.
         let by_token = ["token_embd.weight", "output.weight"].contains(&t.name.as_str())
             || t.name.ends_with("embed_tokens.weight")
             || t.name.ends_with("shared_head_head.weight");
         if by_token && s.n_zero_rows < t.n_rows() {
             report.notes.push(format!("{what} (tokens that are not used?)"));
+        } else if rounded {
+            report.notes.push(format!("{what} (rounded away in {}?)", t.dtype));
         } else {
             zero_rows.push(what);
         }
@@ -126,6 +130,11 @@ fn norms(source: &Source, facts: &Facts, stats: &[Stats], report: &mut Report) {
             ));
         }
     }
+}
+
+/// Whether a type has less than eight bits for a number.
+fn is_coarse(dtype: gguf::TensorType) -> bool {
+    dtype.type_size() * 8 < dtype.block_size() * 8
 }
 
 /// Whether a mean says that one was not added.

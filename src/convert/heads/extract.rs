@@ -128,10 +128,11 @@ fn own_keys(source: &Source, facts: &Facts, layout: Layout, index: Vec<u32>) -> 
     all
 }
 
-/// Rows of the embedding matrix, or else the number of tokens.
+/// Rows of the embedding matrix; without it what a head's file says of them, or else the number of tokens.
 pub(crate) fn vocab_size(source: &Source) -> Option<u64> {
     let rows = source.tensor("token_embd.weight").and_then(|t| t.ne.get(1).copied());
-    rows.or_else(|| match source.key("tokenizer.ggml.tokens")? {
+    let said = || source.key(keys::TARGET_VOCAB).and_then(Key::as_u64).filter(|n| *n < 1 << 31);
+    rows.or_else(said).or_else(|| match source.key("tokenizer.ggml.tokens")? {
         Key::Array(tokens) => Some(tokens.as_array().len() as u64),
         _ => None,
     })

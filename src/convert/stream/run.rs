@@ -14,7 +14,7 @@ use super::part::Part;
 use super::rows::Worker;
 use super::tensor::TensorPlan;
 use crate::error::Error;
-use crate::io::{Input, write_all_at};
+use crate::io::{Input, copy_range, write_all_at};
 
 /// Everything that one output is made of.
 #[derive(Debug)]
@@ -136,15 +136,32 @@ impl Job {
     fn slab(&self, slabs: &Slabs, no: u64, worker: &mut Worker, part: &Part, control: &Control) -> Result<(), Error> {
         let (i, first, n) = slabs.get(no);
         let plan = &self.tensors[i];
-        let bytes = worker.rows(plan, &self.inputs, first, n)?;
         let (_, start, n_bytes) = &self.layout.tensors[i];
-        let at = start + first * (n_bytes / plan.n_rows());
-        write_all_at(part.file(), bytes, at).map_err(|e| Error::io(part.path(), "write", e))?;
+        let row_bytes = n_bytes / plan.n_rows();
+        let at = start + first * row_bytes;
+        if !self.copied(plan, first, n * row_bytes, part, at)? {
+            let bytes = worker.rows(plan, &self.inputs, first, n)?;
+            write_all_at(part.file(), bytes, at).map_err(|e| Error::io(part.path(), "write", e))?;
+        }
         control.done.fetch_add(slabs.bytes_of(plan, n), Ordering::Relaxed);
         if let Some(watcher) = &control.watcher {
             watcher(control);
         }
         Ok(())
+    }
+
+    /// Has the system copy rows that stay as they are and lie together; false where it cannot.
+    fn copied(&self, plan: &TensorPlan, first: u64, n_bytes: u64, part: &Part, at: u64) -> Result<bool, Error> {
+        let Some((piece, from)) = plan.copied_from(first) else { return Ok(false) };
+        let input = &self.inputs[piece.file];
+        // One that became shorter is told as such; all else is the output's fault.
+        if from.checked_add(n_bytes).is_none_or(|end| end > input.n_bytes()) {
+            return Ok(false);
+        }
+        copy_range(input.file(), from, part.file(), at, n_bytes).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => Error::io(input.path(), "read", e),
+            _ => Error::io(part.path(), "write", e),
+        })
     }
 
     /// What the bytes depend on, header aside.

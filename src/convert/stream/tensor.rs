@@ -149,6 +149,15 @@ impl TensorPlan {
         self.runs.iter().map(of).sum()
     }
 
+    /// Where row `first` and those behind it lie as they will be, if they all lie in one piece.
+    pub(crate) fn copied_from(&self, first: u64) -> Option<(&Piece, u64)> {
+        let ([piece], [run], true) = (self.pieces.as_slice(), self.runs.as_slice(), self.is_copy()) else {
+            return None;
+        };
+        let rows = piece.stored.row_bytes(self.row_len)?.checked_mul(run.start.checked_add(first)?)?;
+        Some((piece, piece.at.checked_add(rows)?))
+    }
+
     /// Whether its bytes are those of its sources, one after the other.
     pub fn is_copy(&self) -> bool {
         let same = |piece: &Piece| {
