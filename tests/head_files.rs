@@ -437,7 +437,7 @@ fn three_thousand_damaged_files_end_in_an_answer_or_an_error() {
                     damaged[at..at + n].copy_from_slice(&huge[..n]);
                 }
                 3 => damaged[at] = damaged[at].wrapping_add(1),
-                _ if random(&mut state) % 4 == 0 => damaged.truncate(at.max(1)),
+                _ if random(&mut state).is_multiple_of(4) => damaged.truncate(at.max(1)),
                 _ => damaged[at] = 0,
             }
             if damaged.len() < header {

@@ -57,7 +57,15 @@ pub(super) fn of(source: &Source, facts: &Facts, n_vocab: Option<u64>) -> Option
     let trunk = |role: Role| !matches!(role, Role::Embedding | Role::HeadMatrix | Role::NextN);
     let pass = |rows: u32| sum(rows, &trunk) + matrix;
     let draft_vocab = draft_vocab(facts.n_embd, n_vocab);
-    let draft = sum(1, &|role| role == Role::NextN) + matrix * draft_vocab as f64 / n_vocab.max(1) as f64;
+    // Tables by token of the head's own: of the one a row is read, the other stands in for the trunk's.
+    let own = |part: &str| {
+        let found = source.tensors.iter().find(|t| block_of(&t.name) == Some((facts.n_layer, part)));
+        found.map(|t| t.n_bytes as f64)
+    };
+    let own_matrix = own("nextn.shared_head_head.weight");
+    let tables = own_matrix.unwrap_or(0.0) + own("nextn.embed_tokens.weight").unwrap_or(0.0);
+    let rows = own_matrix.unwrap_or(matrix) * draft_vocab as f64 / n_vocab.max(1) as f64;
+    let draft = sum(1, &|role| role == Role::NextN) - tables + rows;
     let mut gains = Vec::new();
     for acceptance in [0.6, 0.8] {
         for depth in 1..=3 {
