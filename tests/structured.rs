@@ -118,7 +118,7 @@ fn drafting_leaves_an_answer_in_its_form_as_it_is() {
             }
         }
     }
-    assert!(n_accepted > 50, "{n_accepted} drafts were right: drafting was not on");
+    assert!(n_accepted > 20, "{n_accepted} drafts were right: drafting was not on");
 }
 
 #[test]
