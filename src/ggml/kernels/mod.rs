@@ -1,11 +1,11 @@
-//! Products of a quantised weight with activations on the CPU, by kernels of our own behind ggml's custom nodes.
+//! Products of weights with a few rows of activations on the CPU, by kernels of our own behind ggml's custom nodes.
 //! Owns no memory: rows are quantised into a node that the products of one input share. Knows nothing of models.
 //!
 //! ggml reads a weight once for each row, or computes more than the memory needs; here every block of the weight is loaded
 //! once for up to eight rows, and later ones are prefetched. So a few rows cost little more than one, which is what
-//! verifying drafted tokens needs. Results have the bits of ggml's `vec_dot`, row by row, in any company.
+//! verifying drafted tokens needs. A row has the same bits in any company; with quantised weights those of ggml's `vec_dot`.
 //!
-//! Q8_0 (any number of rows), Q4_K, Q5_K and Q6_K (up to eight) on x86-64 with AVX-512 VNNI or AVX2. Elsewhere ggml computes. The environment variable `NEXTN_KERNELS` chooses for
+//! Which types, how many rows, on what: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable `NEXTN_KERNELS` chooses for
 //! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`.
 
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +19,8 @@ mod quantise;
 mod rows;
 mod scalar;
 mod share;
-#[cfg(test)]
+// ggml's `vec_dot` sums in another order elsewhere.
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -84,10 +85,10 @@ impl Path {
             .collect()
     }
 
-    /// None: kernels for this architecture are not written yet.
+    /// No kernels for this architecture yet: only the slow path, by name.
     #[cfg(not(target_arch = "x86_64"))]
     fn available() -> Vec<Path> {
-        vec![]
+        vec![Path::Scalar]
     }
 
     /// The path that products take, chosen once.

@@ -52,3 +52,41 @@ fn a_product_of_a_few_rows_has_the_bits_of_ggml_row_by_row() {
         }
     }
 }
+
+#[test]
+fn weights_that_say_so_give_a_row_the_same_bits_alone_and_among_eight() {
+    let (k, m) = (512usize, 22usize);
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q8_0, Dtype::Q4_0, Dtype::Q4_K, Dtype::Q5_K, Dtype::Q6_K]
+    {
+        let n_bytes = dtype.row_bytes(k as i64).unwrap() * m;
+        // Small exponents wherever they lie.
+        let bytes: Vec<u8> = (0..n_bytes as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3f).collect();
+        let mut builder = WeightsBuilder::new(vec![Arc::new(Mapping::Static(Vec::leak(bytes)))]);
+        let w = builder.add("w", dtype, [k as i64, m as i64, 1, 1], 0, 0..n_bytes).unwrap();
+        let weights = builder.build(Device::cpu().unwrap()).unwrap();
+        for n_threads in [1, 2] {
+            let mut executor: Executor<usize> = Executor::new(Arc::clone(&weights), n_threads).unwrap();
+            let mut keeps = false;
+            let mut product = |x: &[f32]| {
+                let (n, mut y) = (x.len() / k, Vec::new());
+                let build = |g: &ggml::Graph<'_>| {
+                    let x = g.input("x", Dtype::F32, [k as i64, n as i64, 1, 1]);
+                    keeps = g.rows_keep_bits(g.weight(w));
+                    g.output("y", g.mul_mat(g.weight(w), x));
+                };
+                let inputs = [(Name("x", 0), Data::F32(x))];
+                executor.run(&n, 16, build, &inputs).unwrap().f32("y", &mut y).unwrap();
+                y
+            };
+            let x: Vec<f32> = (0..8 * k).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect();
+            let alone: Vec<f32> = x.chunks(k).flat_map(&mut product).collect();
+            let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            // Seven: ggml's own products of the K types change class at eight.
+            let together: Vec<Vec<f32>> = (2..=7).map(|n| product(&x[..n * k])).collect();
+            assert!(keeps || !dtype.is_quantized(), "{dtype}");
+            for all in together.iter().filter(|_| keeps) {
+                assert_eq!(bits(all), bits(&alone[..all.len()]), "{dtype}, {n_threads} threads");
+            }
+        }
+    }
+}
