@@ -16,6 +16,8 @@ pub use text;
 pub mod bench;
 #[doc(hidden)]
 pub mod cli;
+#[doc(hidden)]
+pub mod devices;
 pub mod embedded;
 #[doc(hidden)]
 pub mod extract;

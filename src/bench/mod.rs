@@ -16,6 +16,8 @@ use clap::{Parser, Subcommand};
 
 use setup::{Input, Setup};
 
+use crate::devices::DeviceFlags;
+
 /// Measures a model and shows what it computes.
 #[derive(Debug, Parser)]
 #[command(name = "nextn-bench", version, about, propagate_version = true)]
@@ -87,6 +89,11 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print the devices that can compute here
+    Devices {
+        #[command(flatten)]
+        device: DeviceFlags,
+    },
     /// Measure tokens per second of prompt passes and of generation
     Speed(speed::Args),
 }
@@ -106,6 +113,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Tokenize { model, text_file } => words::tokenize(model.as_deref(), &text_file),
         Command::Render { model, chat_file } => words::render(model.as_deref(), &chat_file),
         Command::Perplexity { setup, file, ctx_size, json } => perplexity::run(&setup, &file, ctx_size as usize, json),
+        Command::Devices { device } => {
+            device.load_backends()?;
+            setup::say(crate::devices::table())
+        }
         Command::Speed(args) => speed::run(&args),
     }
 }

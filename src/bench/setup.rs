@@ -12,6 +12,8 @@ use memory::{CacheType, Memory, MemoryConfig};
 use model::{LoadOptions, Model, Runner};
 use text::TokenId;
 
+use crate::devices::DeviceFlags;
+
 /// Model, threads and cache.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Setup {
@@ -30,7 +32,12 @@ pub(super) struct Setup {
     /// Type of the cached values: f32, f16, q8_0, q4_0
     #[arg(long, default_value_t)]
     cache_type_v: CacheType,
+    #[command(flatten)]
+    device: DeviceFlags,
 }
+
+/// Positions that a choice of layers leaves room for.
+const N_CELLS: usize = 8192;
 
 /// Token ids on the command line or in a file.
 #[derive(Clone, Debug, Args)]
@@ -45,17 +52,17 @@ pub(super) struct Input {
 }
 
 /// Opens a file, or the embedded model.
-pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Arc<Model>> {
-    let options = LoadOptions::default();
+pub(super) fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Arc<Model>> {
     match path {
-        Some(path) => Model::open(path, &options).map_err(|error| anyhow!(error.in_file(path))),
-        None => Model::from_static(crate::embedded::model_bytes(), &options).context("embedded model"),
+        Some(path) => Model::open(path, options).map_err(|error| anyhow!(error.in_file(path))),
+        None => Model::from_static(crate::embedded::model_bytes(), options).context("embedded model"),
     }
 }
 
 impl Setup {
     pub(super) fn open(&self) -> anyhow::Result<Arc<Model>> {
-        open(self.model.as_deref())
+        let options = LoadOptions { placement: self.device.placement(N_CELLS)?, ..LoadOptions::default() };
+        open(self.model.as_deref(), &options)
     }
 
     /// Settings of an engine with `n_ctx` positions.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use model::LoadOptions;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use text::Special;
@@ -11,7 +12,7 @@ use text::template::{Chat, ChatTemplate};
 use super::setup::{self, say};
 
 pub(super) fn tokenize(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
-    let model = setup::open(model)?;
+    let model = setup::open(model, &LoadOptions::default())?;
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let text = String::from_utf8(bytes).with_context(|| format!("{}: is not UTF-8", file.display()))?;
     let ids: Vec<u32> = model.vocab().encode(&text, Special::Parse).iter().map(|id| id.0).collect();
@@ -37,7 +38,7 @@ fn yes() -> bool {
 }
 
 pub(super) fn render(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
-    let model = setup::open(model)?;
+    let model = setup::open(model, &LoadOptions::default())?;
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let chat: ChatFile = serde_json::from_slice(&bytes).with_context(|| file.display().to_string())?;
     let Some(source) = model.chat_template() else { bail!("the model has no chat template") };

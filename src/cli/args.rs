@@ -9,6 +9,7 @@ use super::choices::{AutoOnOff, CacheType, FlashAttn, OnOff, Think, When};
 use super::form::FormFlags;
 use super::sampling::SamplingFlags;
 use super::spec::SpecFlags;
+use crate::devices::DeviceFlags;
 
 /// Chat with a GGUF model, or complete a text, in the terminal.
 ///
@@ -135,6 +136,10 @@ pub struct RunFlags {
     /// Attention without the full score matrix
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub flash_attn: FlashAttn,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub device: DeviceFlags,
 }
 
 /// What is printed, and where.

@@ -46,7 +46,9 @@ impl Loaded {
     /// With [`Exit::ModelFile`] when the file is at fault, [`Exit::Runtime`] when the machine is.
     pub fn open(path: Option<&Path>, run: &RunFlags, spec: &SpecFlags) -> Outcome<Self> {
         let start = Instant::now();
-        let options = LoadOptions { head: spec.draft_model.clone(), ..LoadOptions::default() };
+        let n_cells = run.ctx_size.map_or(8192, |n| n as usize);
+        let placement = run.device.placement(n_cells).or_exit(Exit::Usage)?;
+        let options = LoadOptions { placement, head: spec.draft_model.clone() };
         let model = match path {
             Some(path) => Model::open(path, &options).map_err(|error| anyhow!(error.in_file(path))),
             None => Model::from_static(crate::embedded::model_bytes(), &options).context("the embedded model"),

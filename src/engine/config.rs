@@ -126,7 +126,9 @@ impl EngineConfig {
     /// The memory that the engine makes for `model`.
     pub fn memory(&self, model: &Model) -> MemoryConfig {
         let trained = model.hparams().n_ctx_train;
-        let plain_values = self.cache_type_v.is_plain() && {
+        // The unfused form and its transposed values serve the CPU's kernels.
+        let on_cpu = model.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu);
+        let plain_values = on_cpu && self.cache_type_v.is_plain() && {
             let layout = model.state_layout();
             layout.uniform_kv().is_some() || !layout.layers.iter().any(|l| matches!(l, memory::LayerState::Kv(_)))
         };

@@ -18,7 +18,7 @@ use crate::handle::{Command, EngineHandle, Submission};
 use crate::proposer::{Ask, Observed, Proposer};
 use crate::request::Limits;
 use crate::schedule::{Part, schedule};
-use crate::sequence::{Sequence, millis};
+use crate::sequence::{Scores, Sequence, millis};
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
 
 /// How long to wait for lagging readers before looking again, at first and after many times in vain.
@@ -392,7 +392,11 @@ impl State {
         }
         let hidden = self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
         let start = Instant::now();
-        self.runner.run(txn.view(), &Pass { tokens: &tokens, rows: Rows::Some(&rows), hidden }, &mut self.output)?;
+        // From a GPU the logits of a large vocabulary take longer to come than ids do.
+        let best = self.model.weights().device().kind() != ggml::DeviceKind::Cpu
+            && parts.iter().all(|p| !p.samples || self.sequences[p.sequence].takes_the_best());
+        let rows = if best { Rows::Best(&rows) } else { Rows::Some(&rows) };
+        self.runner.run(txn.view(), &Pass { tokens: &tokens, rows, hidden }, &mut self.output)?;
         let took = millis(start.elapsed());
         let mut first = 0;
         let mut kept = Vec::with_capacity(parts.len());
@@ -405,7 +409,12 @@ impl State {
                 s.timings.verify_ms += took;
             }
             if p.samples {
-                let n_right = s.judge(|i| self.output.logits(first + i), self.model.vocab());
+                let output = &self.output;
+                let scores = |i| match output.best.get(first + i) {
+                    Some(&token) => Scores::Best(token),
+                    None => Scores::Logits(output.logits(first + i)),
+                };
+                let n_right = s.judge(scores, self.model.vocab());
                 n_kept = p.n_rows - p.n_draft + n_right;
                 first += 1 + p.n_draft;
             }

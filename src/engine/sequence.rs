@@ -119,6 +119,11 @@ impl Sequence {
         self.sampler.ahead()
     }
 
+    /// True when every pick is the likeliest token and nothing else of the logits is wanted.
+    pub(crate) fn takes_the_best(&self) -> bool {
+        self.constraint.is_none() && self.sampler.is_greedy() && self.request.options().logprobs.is_none()
+    }
+
     /// Takes a draft up to the first token that the constraint does not allow.
     pub(crate) fn take_draft(&mut self, mut draft: Vec<TokenId>) {
         if let Some(c) = &mut self.constraint {
@@ -129,14 +134,14 @@ impl Sequence {
 
     /// Picks tokens from the logits after the last pending token and after each token of the draft, for as long as the
     /// picks agree with the draft. Gives the number of drafted tokens kept.
-    pub(crate) fn judge<'l>(&mut self, logits: impl Fn(usize) -> &'l [f32], vocab: &Vocab) -> usize {
+    pub(crate) fn judge<'l>(&mut self, scores: impl Fn(usize) -> Scores<'l>, vocab: &Vocab) -> usize {
         let draft = std::mem::take(&mut self.draft);
         self.timings.cycles += usize::from(self.timings.generated_tokens > 0);
         self.timings.drafted += draft.len();
         let mut pieces = Vec::with_capacity(draft.len() + 1);
         let mut n_kept = 0;
         loop {
-            let (piece, end) = match self.pick(logits(n_kept), vocab) {
+            let (piece, end) = match self.pick(&scores(n_kept), vocab) {
                 Ok(picked) => picked,
                 Err(why) => {
                     self.count_accepted(draft.len(), n_kept);
@@ -214,15 +219,18 @@ impl Sequence {
     ///
     /// # Errors
     /// Those of the constraint.
-    fn pick(&mut self, logits: &[f32], vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
+    fn pick(&mut self, scores: &Scores<'_>, vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
         let (mut ends, mut complete) = (false, false);
         let forced = self.thinking.next();
         let token = match &mut self.constraint {
-            None => forced.unwrap_or_else(|| self.sampler.sample(logits)),
+            None => forced.unwrap_or_else(|| match scores {
+                Scores::Best(token) => *token,
+                Scores::Logits(logits) => self.sampler.sample(logits),
+            }),
             Some(c) => {
                 let token = match forced {
                     Some(token) => token,
-                    None => c.sample(&mut self.sampler, logits)?,
+                    None => c.sample(&mut self.sampler, scores.logits())?,
                 };
                 ends = vocab.is_eog(token);
                 if !ends {
@@ -232,7 +240,7 @@ impl Sequence {
                 token
             }
         };
-        let logprob = self.request.options().logprobs.map(|n| logprobs(logits, token, n));
+        let logprob = self.request.options().logprobs.map(|n| logprobs(scores.logits(), token, n));
         Ok(self.took(token, logprob, ends, complete, vocab))
     }
 
@@ -329,4 +337,21 @@ fn due_checkpoints(request: &GenerateRequest, n_cached: usize) -> VecDeque<usize
 
 pub(crate) fn millis(d: std::time::Duration) -> f64 {
     d.as_secs_f64() * 1e3
+}
+
+/// What a pick is made from.
+pub(crate) enum Scores<'l> {
+    /// Those of all tokens.
+    Logits(&'l [f32]),
+    /// The token with the highest; only for sequences that take the best.
+    Best(TokenId),
+}
+
+impl<'l> Scores<'l> {
+    fn logits(&self) -> &'l [f32] {
+        match self {
+            Scores::Logits(logits) => logits,
+            Scores::Best(_) => &[],
+        }
+    }
 }

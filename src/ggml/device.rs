@@ -102,6 +102,9 @@ impl Device {
         let backend = unsafe { sys::ggml_backend_dev_init(self.0, std::ptr::null()) };
         // SAFETY: just made, no other owner.
         let backend = unsafe { Backend::own(backend) }.ok_or_else(|| refused("cannot be opened"))?;
+        if self.kind() != DeviceKind::Cpu {
+            crate::log::notice_the_end();
+        }
         // SAFETY: the backend is alive.
         let is_cpu = unsafe { sys::ggml_backend_is_cpu(backend.as_ptr()) };
         let pool = if is_cpu {

@@ -1,5 +1,6 @@
 //! What can go wrong below the graphs, in words that name the place.
 
+use crate::device::Device;
 use crate::dtype::Dtype;
 
 /// An error of the ggml floor.
@@ -53,12 +54,14 @@ pub enum Error {
         what: String,
     },
     /// The device has no room.
-    #[error("{device}: no room for {mib:.1} MiB of {what}: choose a shorter context, fewer sequences or a smaller model", mib = *bytes as f64 / 1048576.0)]
+    #[error("{device}: no room for {:.1} MiB of {what}, {:.1} MiB are free: choose a shorter context, fewer sequences, a smaller model or, on a GPU, fewer layers on it", *bytes as f64 / MIB, *free as f64 / MIB)]
     Alloc {
         /// Where.
         device: String,
         /// How much.
         bytes: usize,
+        /// What the device says is free.
+        free: usize,
         /// For what.
         what: &'static str,
     },
@@ -88,6 +91,14 @@ pub enum Error {
         /// What disagrees.
         what: String,
     },
+    /// A backend's library that cannot be used.
+    #[error("{path}: {what}")]
+    Plugin {
+        /// The library, or the folder of libraries.
+        path: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A file that cannot be mapped.
     #[error("{path}: {what}")]
     Map {
@@ -96,4 +107,18 @@ pub enum Error {
         /// The system's words.
         what: String,
     },
+}
+
+const MIB: f64 = 1048576.0;
+
+impl Error {
+    /// The device has no room.
+    pub(crate) fn no_room(device: Device, bytes: usize, what: &'static str) -> Error {
+        Error::Alloc { device: device.name(), bytes, free: device.memory().0, what }
+    }
+
+    /// Not even descriptions find room on the host.
+    pub(crate) fn no_arena(bytes: usize, what: &'static str) -> Error {
+        Error::Alloc { device: "host".into(), bytes, free: 0, what }
+    }
 }

@@ -1,7 +1,7 @@
-//! Computes graphs over one model's weights on one device: builds them once for each key, keeps them, runs them.
-//! Owns the stream, the planner of graph memory, and the built graphs. Knows keys only as something to compare.
+//! Computes graphs over one model's weights on the devices that hold them: builds them once for each key, keeps them, runs
+//! them. Owns the planner of graph memory and the built graphs. Knows keys only as something to compare.
 //!
-//! All graphs share one buffer, sized by the largest so far. A run reuses the memory of its inputs, so every run brings
+//! All graphs share one buffer, sized by the largest so far; over several devices only the last graph is kept. A run reuses the memory of its inputs, so every run brings
 //! all of them; outputs are valid until the next run, which the borrow of [`Outputs`] enforces.
 
 use std::hash::Hash;
@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use ggml_sys as sys;
 
-use crate::device::{Device, Stream};
+use crate::device::Device;
 use crate::error::Error;
 use crate::graph::{Graph, Name, Slot};
-use crate::raw::{Context, GraphAllocator};
+use crate::planner::Planner;
+use crate::raw::Context;
 use crate::state::Inner;
 use crate::weights::Weights;
 
@@ -76,39 +77,31 @@ struct Built<K> {
 // SAFETY: the pointers lead into `_context`, which moves along; one thread uses the executor at a time (`&mut`).
 unsafe impl<K: Send> Send for Built<K> {}
 
-/// Computes graphs on one device. `K` tells graphs apart: equal keys must stand for equal graphs.
+/// Computes graphs over weights. `K` tells graphs apart: equal keys must stand for equal graphs.
 ///
-/// Field order is drop order: graphs, their memory, the stream, and the weights under them.
+/// Field order is drop order: graphs, their memory with the streams, and the weights under them.
 pub struct Executor<K> {
     graphs: Vec<Built<K>>,
-    allocator: GraphAllocator,
-    buffer_bytes: usize,
-    stream: Stream,
+    planner: Planner,
     weights: Arc<Weights>,
     clock: u64,
     stats: Stats,
 }
 
 impl<K: Clone + Eq + Hash> Executor<K> {
-    /// An executor over `weights`, on the device that holds them, with `n_threads` threads of its own on a CPU.
+    /// An executor over `weights`, on the devices that hold them, with `n_threads` threads of its own on a CPU.
     ///
     /// # Errors
-    /// [`Error::Device`]: the device cannot be opened.
+    /// [`Error::Device`]: a device cannot be opened.
     pub fn new(weights: Arc<Weights>, n_threads: usize) -> Result<Self, Error> {
         crate::log::install();
-        let device = weights.device();
-        let stream = device.open(n_threads)?;
-        // SAFETY: the buffer type is static.
-        let allocator = unsafe { sys::ggml_gallocr_new(device.buffer_type()) };
-        // SAFETY: just made, no other owner.
-        let allocator = unsafe { GraphAllocator::own(allocator) };
-        let allocator = allocator.ok_or_else(|| no_room(device, 0))?;
-        Ok(Self { graphs: Vec::new(), allocator, buffer_bytes: 0, stream, weights, clock: 0, stats: Stats::default() })
+        let planner = Planner::new(weights.devices(), n_threads)?;
+        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, stats: Stats::default() })
     }
 
-    /// The device that computes.
+    /// The device that outputs come from.
     pub fn device(&self) -> Device {
-        self.stream.device
+        self.planner.device()
     }
 
     /// The weights under the graphs.
@@ -116,9 +109,9 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         &self.weights
     }
 
-    /// Bytes of the buffer that all graphs share.
+    /// Bytes of the buffers that all graphs share.
     pub fn buffer_bytes(&self) -> usize {
-        self.buffer_bytes
+        self.planner.buffer_bytes()
     }
 
     /// Where the time went.
@@ -170,15 +163,21 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         graph.last_used = self.clock;
 
         let start = Instant::now();
-        for slot in &graph.inputs {
+        let planner = &self.planner;
+        let set = graph.inputs.iter().try_fold(0, |n, slot| {
             let data = inputs.iter().find(|(name, _)| *name == slot.name);
             let (_, data) = data.ok_or_else(|| slot_error("input", slot.name, "is not given".into()))?;
-            let n_bytes = set_input(slot, data)?;
-            self.stats.n_bytes_copied += n_bytes as u64;
+            Ok(n + set_input(planner, slot, data)?)
+        });
+        if set.is_err() {
+            // Copies that are under way still read from `inputs`.
+            planner.synchronize();
         }
+        self.stats.n_bytes_copied += set? as u64;
         if inputs.len() != graph.inputs.len() {
             let unknown = inputs.iter().find(|(name, _)| graph.inputs.iter().all(|slot| slot.name != *name));
             let name = unknown.map_or(Name("?", 0), |(name, _)| *name);
+            planner.synchronize();
             return Err(slot_error("input", name, "is not one of the graph's inputs, or is given twice".into()));
         }
         let ready = Instant::now();
@@ -189,25 +188,24 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let mut order: Vec<&Arc<Inner>> = graph.states.iter().collect();
         order.sort_by_key(|state| Arc::as_ptr(state).addr());
         let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
-        // SAFETY: stream and graph are alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory
-        // was planned for this graph and the buffer has not been made anew since (`build` drops graphs when it is).
-        let status = unsafe { sys::ggml_backend_graph_compute(self.stream.backend.as_ptr(), graph.cgraph.as_ptr()) };
+        // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory was planned
+        // for this graph and is valid (`build` drops graphs when it is not).
+        let status = unsafe { planner.compute(graph.cgraph) };
         drop(access);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
         if status != sys::GGML_STATUS_SUCCESS {
-            return Err(Error::Compute { device: self.stream.device.name(), status });
+            return Err(Error::Compute { device: self.planner.device().name(), status });
         }
         Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats })
     }
 
     fn build(&mut self, key: K, max_nodes: usize, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<Built<K>, Error> {
         let start = Instant::now();
-        let device = self.stream.device;
         // ggml counts leaves apart from nodes, and every weight may be one.
         let graph_size = 2 * max_nodes + self.weights.len() + 64;
         let max_tensors = 2 * max_nodes;
-        let no_arena = || Error::Alloc { device: "host".into(), bytes: graph_size * 400, what: "graph descriptions" };
+        let no_arena = || Error::no_arena(graph_size * 400, "graph descriptions");
         // Room for one more of each node: what `Graph::once_for` makes is not counted.
         let context = Context::new(max_tensors + max_nodes + 8, graph_size).ok_or_else(no_arena)?;
         // SAFETY: the arena was sized for one graph of this size.
@@ -221,64 +219,24 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         if let Some(error) = parts.error {
             return Err(error);
         }
-        self.check_ops(cgraph)?;
-
-        // Planned anew for every graph: a plan of another graph with as many nodes would be taken over without a look
-        // at its lifetimes.
-        // SAFETY: allocator and graph are alive.
-        let planned = unsafe { sys::ggml_gallocr_reserve(self.allocator.as_ptr(), cgraph.as_ptr()) };
-        // SAFETY: there is one buffer, number 0.
-        let buffer_bytes = unsafe { sys::ggml_gallocr_get_buffer_size(self.allocator.as_ptr(), 0) };
-        // SAFETY: the buffer type is static.
-        let max_chunk = unsafe { sys::ggml_backend_buft_get_max_size(device.buffer_type()) };
-        if buffer_bytes != self.buffer_bytes || buffer_bytes > max_chunk {
-            // The buffer was made anew (or, in chunks, may have been): kept graphs point into the old one.
+        // ggml counts leaves and nodes together here, and adds nodes of its own where graphs are split.
+        let planned = self.planner.plan(cgraph, 2 * graph_size);
+        if !matches!(planned, Ok(false)) {
             self.graphs.clear();
-            self.buffer_bytes = buffer_bytes;
         }
-        if !planned {
-            return Err(no_room(device, buffer_bytes));
-        }
-        // SAFETY: as above; the plan is of this graph.
-        if !unsafe { sys::ggml_gallocr_alloc_graph(self.allocator.as_ptr(), cgraph.as_ptr()) } {
-            return Err(no_room(device, buffer_bytes));
-        }
+        planned?;
         self.stats.n_builds += 1;
         self.stats.build += start.elapsed();
         let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);
         Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, _context: context })
     }
-
-    /// ggml ends the process on an op that a device lacks: ask first.
-    fn check_ops(&self, cgraph: NonNull<sys::ggml_cgraph>) -> Result<(), Error> {
-        // SAFETY: the graph is alive.
-        let n = unsafe { sys::ggml_graph_n_nodes(cgraph.as_ptr()) };
-        for i in 0..n {
-            // SAFETY: `i` is below the count.
-            let node = unsafe { sys::ggml_graph_node(cgraph.as_ptr(), i) };
-            // SAFETY: stream and node are alive.
-            if !unsafe { sys::ggml_backend_supports_op(self.stream.backend.as_ptr(), node) } {
-                // SAFETY: the node is alive.
-                let op = unsafe { sys::ggml_op_desc(node) };
-                // SAFETY: static and NUL-terminated.
-                let op = unsafe { std::ffi::CStr::from_ptr(op) }.to_string_lossy().into_owned();
-                let device = self.stream.device.name();
-                return Err(Error::Device { device, what: format!("has no `{op}` for these types and shapes") });
-            }
-        }
-        Ok(())
-    }
-}
-
-fn no_room(device: Device, bytes: usize) -> Error {
-    Error::Alloc { device: device.name(), bytes, what: "compute buffers" }
 }
 
 fn slot_error(kind: &'static str, name: Name, what: String) -> Error {
     Error::Slot { kind, name: name.to_string(), what }
 }
 
-fn set_input(slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
+fn set_input(planner: &Planner, slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
     let (from, n_bytes, dtype) = data.parts();
     // SAFETY: the slot's description lies in the arena of a kept graph.
     let t = unsafe { slot.ptr.as_ref() };
@@ -310,8 +268,9 @@ fn set_input(slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
     if t.buffer.is_null() || t.data.is_null() {
         return Ok(0);
     }
-    // SAFETY: the tensor has memory (planned) and exactly `n_bytes` bytes; `from` has as many.
-    unsafe { sys::ggml_backend_tensor_set(slot.ptr.as_ptr(), from.cast(), 0, n_bytes) };
+    // SAFETY: the tensor has memory (planned) and exactly `n_bytes` bytes; `from` has as many, and the caller waits for the
+    // copy before it is gone.
+    unsafe { planner.set(slot.ptr, from, n_bytes) };
     Ok(n_bytes)
 }
 

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use ggml_sys as sys;
 
-use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::ops::sizeable;
@@ -90,6 +89,12 @@ impl<'g> Tensor<'g> {
 
     pub(crate) fn raw(self) -> *mut sys::ggml_tensor {
         self.ptr.as_ptr()
+    }
+
+    /// True when the CPU's kernels may read the elements where they lie.
+    pub(crate) fn lies_on_host(self) -> bool {
+        // SAFETY: the buffer is alive with the weight or state.
+        self.is_placed() && unsafe { sys::ggml_backend_buffer_is_host(self.base().buffer) }
     }
 
     /// True when a backend keeps the elements in an order of its own.
@@ -384,11 +389,6 @@ impl<'g> Graph<'g> {
             self.shared.borrow_mut().insert((rows, purpose), made);
         }
         made
-    }
-
-    /// What computes the graph.
-    pub(crate) fn device_kind(&self) -> DeviceKind {
-        self.weights.device().kind()
     }
 
     fn place(&self) -> String {

@@ -1,7 +1,8 @@
 //! ggml's log and its last words, into `tracing`.
 
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::Once;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Once, OnceLock};
+use std::thread::ThreadId;
 
 use ggml_sys as sys;
 
@@ -17,8 +18,33 @@ pub(crate) fn install() {
     });
 }
 
-unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    if text.is_null() {
+/// Has the end of the process noticed from now on. Called after a device's driver has registered its own end, which then
+/// comes later: functions run in the opposite order.
+pub(crate) fn notice_the_end() {
+    unsafe extern "C" {
+        fn atexit(function: extern "C" fn()) -> c_int;
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: of the C library, with this type; the function is alive for ever.
+        unsafe { atexit(on_end) };
+    });
+}
+
+/// The thread that ends the process.
+static ENDING: OnceLock<ThreadId> = OnceLock::new();
+
+extern "C" fn on_end() {
+    ENDING.get_or_init(|| std::thread::current().id());
+}
+
+/// True on a thread that still computes, or frees a device's memory, while another ends the process.
+fn left_over() -> bool {
+    ENDING.get().is_some_and(|&ends| ends != std::thread::current().id())
+}
+
+pub(crate) unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    if text.is_null() || left_over() {
         return;
     }
     // SAFETY: ggml passes a NUL-terminated string that lives during the call.
@@ -34,7 +60,11 @@ unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _: 
     }
 }
 
-unsafe extern "C" fn on_abort(message: *const c_char) {
+pub(crate) unsafe extern "C" fn on_abort(message: *const c_char) {
+    // The driver has gone before this thread: an error that means nothing, and must not become the program's.
+    while left_over() {
+        std::thread::park();
+    }
     let text = if message.is_null() {
         "no message".into()
     } else {

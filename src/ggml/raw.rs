@@ -51,6 +51,9 @@ owner!(
     /// The planner of a graph's memory.
     GraphAllocator, sys::ggml_gallocr, sys::ggml_gallocr_free);
 owner!(
+    /// The one who splits graphs over several devices.
+    Scheduler, sys::ggml_backend_sched, sys::ggml_backend_sched_free);
+owner!(
     /// Threads that stay alive between graphs.
     Threadpool, sys::ggml_threadpool, sys::ggml_threadpool_free);
 

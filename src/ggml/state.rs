@@ -26,6 +26,8 @@ pub struct StateSpec {
     pub dtype: Dtype,
     /// Shape in ggml order.
     pub ne: [i64; 4],
+    /// Where it lies.
+    pub device: Device,
 }
 
 #[derive(Clone, Copy)]
@@ -42,8 +44,8 @@ unsafe impl Sync for StateTensor {}
 /// Field order is drop order: descriptions point into the buffer.
 pub(crate) struct Inner {
     tensors: Vec<StateTensor>,
-    buffer: Option<Buffer>,
-    _context: Context,
+    _buffers: Vec<Buffer>,
+    _contexts: Vec<Context>,
     /// Held while a graph computes over the state and while the host reads or writes it.
     access: Mutex<()>,
 }
@@ -59,10 +61,9 @@ impl Inner {
     }
 }
 
-/// Tensors on a device that keep their contents between steps. Zeroed when made.
+/// Tensors on devices that keep their contents between steps. Zeroed when made.
 pub struct StateBuffer {
     inner: Arc<Inner>,
-    device: Device,
     n_bytes: usize,
 }
 
@@ -70,11 +71,19 @@ impl StateBuffer {
     /// Allocates the tensors and fills them with zeros; ids count from 0 in the order of `specs`.
     ///
     /// # Errors
-    /// [`Error::Alloc`]: the device has no room. [`Error::Row`], [`Error::Tensor`]: a spec that cannot be.
-    pub fn new(device: Device, specs: &[StateSpec]) -> Result<(Self, Vec<StateId>), Error> {
+    /// [`Error::Alloc`]: a device has no room. [`Error::Row`], [`Error::Tensor`]: a spec that cannot be.
+    pub fn new(specs: &[StateSpec]) -> Result<(Self, Vec<StateId>), Error> {
         crate::log::install();
-        let no_arena = || Error::Alloc { device: "host".into(), bytes: specs.len() * 512, what: "state descriptions" };
-        let context = Context::new(specs.len().max(1), 0).ok_or_else(no_arena)?;
+        let no_arena = || Error::no_arena(specs.len() * 512, "state descriptions");
+        let mut devices: Vec<Device> = Vec::new();
+        specs.iter().for_each(|spec| {
+            if !devices.contains(&spec.device) {
+                devices.push(spec.device)
+            }
+        });
+        let context = |_: &Device| Context::new(specs.len(), 0).ok_or_else(no_arena);
+        let contexts = devices.iter().map(context).collect::<Result<Vec<_>, _>>()?;
+        let mut bytes = vec![0; devices.len()];
         let mut tensors = Vec::with_capacity(specs.len());
         let mut total = 0usize;
         for spec in specs {
@@ -87,8 +96,10 @@ impl StateBuffer {
             let n_bytes = n_bytes.filter(|_| sizeable(spec.dtype, spec.ne));
             let n_bytes = n_bytes.ok_or_else(|| refused(format!("shape {:?} is too large", spec.ne)))?;
             total = total.checked_add(n_bytes).ok_or_else(|| refused("the states together are too large".into()))?;
+            let place = devices.iter().position(|&d| d == spec.device).expect("every spec's device is listed");
+            bytes[place] += n_bytes;
             // SAFETY: the arena has room for all specs; four dimensions of at least 1.
-            let t = unsafe { sys::ggml_new_tensor(context.as_ptr(), spec.dtype.raw(), 4, spec.ne.as_ptr()) };
+            let t = unsafe { sys::ggml_new_tensor(contexts[place].as_ptr(), spec.dtype.raw(), 4, spec.ne.as_ptr()) };
             let ptr = NonNull::new(t).ok_or_else(no_arena)?;
             let name: String = spec.name.chars().filter(|&c| c != '\0').take(60).collect();
             let name = CString::new(name).expect("NULs are filtered out");
@@ -96,31 +107,22 @@ impl StateBuffer {
             unsafe { sys::ggml_set_name(ptr.as_ptr(), name.as_ptr()) };
             tensors.push(StateTensor { ptr, n_bytes });
         }
-        let buffer = if specs.is_empty() {
-            None
-        } else {
-            // SAFETY: the arena is alive and holds only unallocated tensors.
+        let mut buffers = Vec::with_capacity(devices.len());
+        for ((&device, context), &bytes) in devices.iter().zip(&contexts).zip(&bytes) {
+            // SAFETY: the arena is alive and holds only unallocated tensors, at least one.
             let buffer =
                 unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(context.as_ptr(), device.buffer_type()) };
-            let no_room = || Error::Alloc {
-                device: device.name(),
-                bytes: total,
-                what: "sequence state (KV cache and recurrent state)",
-            };
             // SAFETY: just made, no other owner.
-            let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(no_room)?;
+            let buffer = unsafe { Buffer::own(buffer) };
+            let buffer =
+                buffer.ok_or_else(|| Error::no_room(device, bytes, "sequence state (KV cache and recurrent state)"))?;
             // SAFETY: the buffer is alive. Masked cells are multiplied by zero, so they must be finite.
             unsafe { sys::ggml_backend_buffer_clear(buffer.as_ptr(), 0) };
-            Some(buffer)
-        };
+            buffers.push(buffer);
+        }
         let ids = (0..tensors.len()).map(|i| StateId(i as u32)).collect();
-        let inner = Arc::new(Inner { tensors, buffer, _context: context, access: Mutex::new(()) });
-        Ok((Self { inner, device, n_bytes: total }, ids))
-    }
-
-    /// The device that holds the state.
-    pub fn device(&self) -> Device {
-        self.device
+        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, access: Mutex::new(()) });
+        Ok((Self { inner, n_bytes: total }, ids))
     }
 
     /// Bytes of all tensors.
@@ -167,7 +169,7 @@ impl StateBuffer {
     fn range(&self, id: StateId, offset: usize, len: usize) -> Result<NonNull<sys::ggml_tensor>, Error> {
         let slot = |what: String| Error::Slot { kind: "state", name: id.0.to_string(), what };
         let t = self.inner.tensors.get(id.0 as usize).ok_or_else(|| slot("does not exist".into()))?;
-        let end = offset.checked_add(len).filter(|&end| end <= t.n_bytes && self.inner.buffer.is_some());
+        let end = offset.checked_add(len).filter(|&end| end <= t.n_bytes);
         end.ok_or_else(|| slot(format!("bytes {offset}+{len} lie outside its {}", t.n_bytes)))?;
         Ok(t.ptr)
     }
@@ -179,6 +181,6 @@ impl StateBuffer {
 
 impl std::fmt::Debug for StateBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StateBuffer({} tensors, {} bytes on {:?})", self.inner.tensors.len(), self.n_bytes, self.device)
+        write!(f, "StateBuffer({} tensors, {} bytes)", self.inner.tensors.len(), self.n_bytes)
     }
 }

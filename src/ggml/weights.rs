@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ggml_sys as sys;
 
-use crate::device::Device;
+use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::mapping::Mapping;
@@ -27,6 +27,8 @@ struct Planned {
     ne: [i64; 4],
     mapping: usize,
     range: Range<usize>,
+    /// Among the devices of the weights.
+    place: usize,
 }
 
 /// Collects tensors; [`WeightsBuilder::build`] places them on a device.
@@ -75,56 +77,120 @@ impl WeightsBuilder {
             return Err(refused(format!("bytes {range:?} lie outside {} of {len} bytes", map.label())));
         }
         let id = WeightId(u32::try_from(self.planned.len()).expect("fewer tensors than bytes in a file header"));
-        self.planned.push(Planned { name: c_name, dtype, ne, mapping, range });
+        self.planned.push(Planned { name: c_name, dtype, ne, mapping, range, place: 0 });
         Ok(id)
+    }
+
+    /// Name and bytes of every tensor added so far.
+    pub fn sizes(&self) -> impl Iterator<Item = (&str, usize)> + Clone {
+        self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.range.len()))
     }
 
     /// Places all tensors on `device`: over the maps where it can use them, copied where it cannot.
     ///
     /// # Errors
-    /// [`Error::Alloc`]: no room for the copies. [`Error::Device`]: the device refuses the map.
+    /// As [`WeightsBuilder::build_on`].
     pub fn build(self, device: Device) -> Result<Arc<Weights>, Error> {
+        self.build_on(device, |_| device)
+    }
+
+    /// Places each tensor on the device that `place` names for it; `first` is the one that outputs come from. On each: over
+    /// the maps where it can use them, copied where it cannot.
+    ///
+    /// # Errors
+    /// [`Error::Alloc`]: no room for the copies. [`Error::Device`]: a device refuses the map.
+    pub fn build_on(mut self, first: Device, place: impl Fn(&str) -> Device) -> Result<Arc<Weights>, Error> {
         crate::log::install();
-        let n = self.planned.len().max(1);
-        let no_arena = || Error::Alloc { device: "host".into(), bytes: n * 512, what: "tensor descriptions" };
-        let mapped_ctx = Context::new(n, 0).ok_or_else(no_arena)?;
-        let copied_ctx = Context::new(n, 0).ok_or_else(no_arena)?;
+        let mut devices = vec![first];
+        for p in &mut self.planned {
+            let device = place(&p.name.to_string_lossy());
+            p.place = devices.iter().position(|&d| d == device).unwrap_or_else(|| {
+                devices.push(device);
+                devices.len() - 1
+            });
+        }
+        // ggml's scheduler prefers the devices in this order and wants a CPU as the last of them.
+        devices[1..].sort_by_key(|d| d.kind() == DeviceKind::Cpu);
+        for p in &mut self.planned {
+            let device = place(&p.name.to_string_lossy());
+            p.place = devices.iter().position(|&d| d == device).expect("every device is listed");
+        }
+
+        let mut tensors = vec![None; self.planned.len()];
+        let (mut buffers, mut contexts) = (Vec::new(), Vec::new());
+        for (place, &device) in devices.iter().enumerate() {
+            let on = OnDevice::describe(&self, device, place, &mut tensors)?;
+            on.lay_over_maps(&self, &tensors, &mut buffers)?;
+            on.copy(&self, &tensors, &mut buffers)?;
+            contexts.extend([on.mapped_ctx, on.copied_ctx]);
+        }
+        let tensors = tensors.into_iter().map(|t| t.expect("every tensor lies on one of the devices")).collect();
+        let names = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
+        let places = self.planned.iter().map(|p| p.place).collect();
+        let mappings = self.mappings;
+        Ok(Arc::new(Weights { tensors, names, devices, places, _buffers: buffers, _contexts: contexts, mappings }))
+    }
+}
+
+/// The tensors of one device.
+struct OnDevice {
+    device: Device,
+    mapped: Vec<usize>,
+    copied: Vec<usize>,
+    mapped_ctx: Context,
+    copied_ctx: Context,
+}
+
+impl OnDevice {
+    fn describe(
+        builder: &WeightsBuilder,
+        device: Device,
+        place: usize,
+        tensors: &mut [Option<WeightTensor>],
+    ) -> Result<Self, Error> {
+        let n = builder.planned.len().max(1);
+        let no_arena = || Error::no_arena(n * 512, "tensor descriptions");
+        let arena = || Context::new(n, 0).ok_or_else(no_arena);
         let over_maps = device.takes_host_memory();
-        let mut tensors = Vec::with_capacity(self.planned.len());
-        let mut n_misaligned = 0usize;
-        let is_mapped = |p: &Planned| {
-            let address = self.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
-            over_maps && address.is_multiple_of(ALIGNMENT)
-        };
-        for p in &self.planned {
-            let mapped = is_mapped(p);
-            n_misaligned += usize::from(over_maps && !mapped);
-            let ctx = if mapped { &mapped_ctx } else { &copied_ctx };
+        let (mapped, copied) = (Vec::new(), Vec::new());
+        let mut on = OnDevice { device, mapped, copied, mapped_ctx: arena()?, copied_ctx: arena()? };
+        for (i, p) in builder.planned.iter().enumerate().filter(|(_, p)| p.place == place) {
+            let address = builder.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
+            let mapped = over_maps && address.is_multiple_of(ALIGNMENT);
+            let (list, ctx) = if mapped { (&mut on.mapped, &on.mapped_ctx) } else { (&mut on.copied, &on.copied_ctx) };
+            list.push(i);
             // SAFETY: the arena has room for all tensors; `ne` has four dimensions of at least 1 (checked by `add`).
             let t = unsafe { sys::ggml_new_tensor(ctx.as_ptr(), p.dtype.raw(), 4, p.ne.as_ptr()) };
             let t = NonNull::new(t).ok_or_else(no_arena)?;
             // SAFETY: `t` was just made; the name is NUL-terminated and is copied.
             unsafe { sys::ggml_set_name(t.as_ptr(), p.name.as_ptr()) };
-            tensors.push(WeightTensor(t));
+            tensors[i] = Some(WeightTensor(t));
         }
-        if n_misaligned > 0 {
+        if over_maps && !on.copied.is_empty() {
+            let n_misaligned = on.copied.len();
             tracing::warn!(n_misaligned, "tensors not aligned to {ALIGNMENT} bytes in the file are copied into memory");
         }
+        Ok(on)
+    }
 
-        let mut buffers = Vec::new();
-        for (index, map) in self.mappings.iter().enumerate() {
-            let here: Vec<usize> = (0..tensors.len())
-                .filter(|&i| self.planned[i].mapping == index && is_mapped(&self.planned[i]))
-                .collect();
+    fn lay_over_maps(
+        &self,
+        builder: &WeightsBuilder,
+        tensors: &[Option<WeightTensor>],
+        buffers: &mut Vec<Buffer>,
+    ) -> Result<(), Error> {
+        for (index, map) in builder.mappings.iter().enumerate() {
+            let here: Vec<usize> =
+                self.mapped.iter().copied().filter(|&i| builder.planned[i].mapping == index).collect();
             if here.is_empty() {
                 continue;
             }
-            let max = here.iter().map(|&i| self.planned[i].range.len()).max().unwrap_or(0);
+            let max = here.iter().map(|&i| builder.planned[i].range.len()).max().unwrap_or(0);
             // ggml asserts that a buffer begins aligned. Files' maps do; data of the program may not, but the tensors here
             // are aligned, so none begins before this address.
             let skipped = map.bytes().as_ptr().align_offset(ALIGNMENT);
             let usable = &map.bytes()[skipped.min(map.bytes().len())..];
-            let (base, len) = (usable.as_ptr(), usable.len());
+            let (base, len, device) = (usable.as_ptr(), usable.len(), self.device);
             // SAFETY: the memory lives as long as `mappings`, which `Weights` drops after its buffers. It is read-only:
             // nothing writes to a buffer marked as weights.
             let buffer =
@@ -135,46 +201,46 @@ impl WeightsBuilder {
             let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(refused)?;
             mark_as_weights(&buffer);
             for i in here {
-                let p = &self.planned[i];
-                let address = map.bytes()[p.range.clone()].as_ptr();
+                let Some(t) = tensors[i] else { continue };
+                let address = map.bytes()[builder.planned[i].range.clone()].as_ptr();
                 // SAFETY: the range lies within the map (checked by `add`) and begins aligned, so within the buffer.
-                let status = unsafe {
-                    sys::ggml_backend_tensor_alloc(buffer.as_ptr(), tensors[i].0.as_ptr(), address.cast_mut().cast())
-                };
+                let status =
+                    unsafe { sys::ggml_backend_tensor_alloc(buffer.as_ptr(), t.0.as_ptr(), address.cast_mut().cast()) };
                 if status != sys::GGML_STATUS_SUCCESS {
                     return Err(refused());
                 }
             }
             buffers.push(buffer);
         }
+        Ok(())
+    }
 
-        let copied: Vec<usize> = (0..tensors.len()).filter(|&i| !is_mapped(&self.planned[i])).collect();
-        if !copied.is_empty() {
-            let bytes = copied.iter().map(|&i| self.planned[i].range.len()).sum();
-            let buffer_type = device.buffer_type();
-            // SAFETY: the arena holds just the tensors to copy; the buffer type is static.
-            let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(copied_ctx.as_ptr(), buffer_type) };
-            let no_room = || Error::Alloc { device: device.name(), bytes, what: "weights" };
-            // SAFETY: just made, no other owner.
-            let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(no_room)?;
-            mark_as_weights(&buffer);
-            for i in copied {
-                let p = &self.planned[i];
-                let data = &self.mappings[p.mapping].bytes()[p.range.clone()];
-                // SAFETY: the tensor was allocated above and has `range.len()` bytes (checked by `add`).
-                unsafe { sys::ggml_backend_tensor_set(tensors[i].0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
-            }
-            buffers.push(buffer);
+    /// Copies tensor by tensor from the map, so that nothing is held twice but by the system's cache.
+    fn copy(
+        &self,
+        builder: &WeightsBuilder,
+        tensors: &[Option<WeightTensor>],
+        buffers: &mut Vec<Buffer>,
+    ) -> Result<(), Error> {
+        if self.copied.is_empty() {
+            return Ok(());
         }
-        let ids = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
-        Ok(Arc::new(Weights {
-            tensors,
-            names: ids,
-            device,
-            _buffers: buffers,
-            _contexts: [mapped_ctx, copied_ctx],
-            mappings: self.mappings,
-        }))
+        let bytes = self.copied.iter().map(|&i| builder.planned[i].range.len()).sum();
+        let buffer_type = self.device.buffer_type();
+        // SAFETY: the arena holds just the tensors to copy; the buffer type is static.
+        let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(self.copied_ctx.as_ptr(), buffer_type) };
+        // SAFETY: just made, no other owner.
+        let buffer = unsafe { Buffer::own(buffer) };
+        let buffer = buffer.ok_or_else(|| Error::no_room(self.device, bytes, "weights"))?;
+        mark_as_weights(&buffer);
+        for &i in &self.copied {
+            let (Some(t), p) = (tensors[i], &builder.planned[i]) else { continue };
+            let data = &builder.mappings[p.mapping].bytes()[p.range.clone()];
+            // SAFETY: the tensor was allocated above and has `range.len()` bytes (checked by `add`).
+            unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
+        }
+        buffers.push(buffer);
+        Ok(())
     }
 }
 
@@ -191,22 +257,35 @@ unsafe impl Send for WeightTensor {}
 // SAFETY: as above.
 unsafe impl Sync for WeightTensor {}
 
-/// Weights placed on a device, read-only. Shared by every executor that computes over them.
+/// Weights placed on devices, read-only. Shared by every executor that computes over them.
 ///
 /// Field order is drop order: descriptions point into buffers, buffers lie over maps.
 pub struct Weights {
     tensors: Vec<WeightTensor>,
     names: Vec<String>,
-    device: Device,
+    /// The one that outputs come from first, a CPU last.
+    devices: Vec<Device>,
+    /// The number of each tensor's device.
+    places: Vec<usize>,
     _buffers: Vec<Buffer>,
-    _contexts: [Context; 2],
+    _contexts: Vec<Context>,
     mappings: Vec<Arc<Mapping>>,
 }
 
 impl Weights {
-    /// The device that holds them.
+    /// The device that outputs come from.
     pub fn device(&self) -> Device {
-        self.device
+        self.devices[0]
+    }
+
+    /// Every device that holds some of them.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The device that holds a tensor.
+    pub fn device_of(&self, id: WeightId) -> Option<Device> {
+        self.places.get(id.0 as usize).map(|&place| self.devices[place])
     }
 
     /// How many tensors there are.
@@ -260,6 +339,6 @@ impl Weights {
 
 impl std::fmt::Debug for Weights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Weights({} tensors on {:?})", self.len(), self.device)
+        write!(f, "Weights({} tensors on {:?})", self.len(), self.devices)
     }
 }

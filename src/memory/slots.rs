@@ -75,9 +75,21 @@ impl Memory {
     /// Allocates state for `config.n_slots` sequences on `device`, zeroed.
     ///
     /// # Errors
+    /// As [`Memory::placed`].
+    pub fn new(device: Device, layout: StateLayout, config: MemoryConfig) -> Result<Self, Error> {
+        Self::placed(|_| device, layout, config)
+    }
+
+    /// Allocates state for `config.n_slots` sequences, zeroed, each layer's on the device that `place` names for it.
+    ///
+    /// # Errors
     /// [`Error::Layout`]: no slots, no positions, no snapshots, a quantised type whose block does not divide a head, or
     /// transposed values of a quantised type or of differing layers. [`Error::Device`]: no room.
-    pub fn new(device: Device, layout: StateLayout, mut config: MemoryConfig) -> Result<Self, Error> {
+    pub fn placed(
+        place: impl Fn(usize) -> Device,
+        layout: StateLayout,
+        mut config: MemoryConfig,
+    ) -> Result<Self, Error> {
         let refuse = |what: String| Err(Error::Layout(what));
         if config.n_slots == 0 || config.n_ctx == 0 || config.n_snapshots == 0 {
             return refuse("a memory needs at least one slot, one position and one snapshot".into());
@@ -96,7 +108,9 @@ impl Memory {
 
         let mut specs = Vec::new();
         for (il, layer) in layout.layers.iter().enumerate() {
-            let mut spec = |what: &str, dtype, ne| specs.push(StateSpec { name: format!("{what}.{il}"), dtype, ne });
+            let device = place(il);
+            let mut spec =
+                |what: &str, dtype, ne| specs.push(StateSpec { name: format!("{what}.{il}"), dtype, ne, device });
             match layer {
                 LayerState::None => {}
                 LayerState::Kv(kv) => {
@@ -116,7 +130,7 @@ impl Memory {
                 }
             }
         }
-        let (buffer, ids) = StateBuffer::new(device, &specs)?;
+        let (buffer, ids) = StateBuffer::new(&specs)?;
         let mut ids = ids.into_iter();
         let mut pair = || ids.next().zip(ids.next()).expect("two specs were pushed for each such layer");
         let layers = layout.layers.iter().map(|layer| match layer {

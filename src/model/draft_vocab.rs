@@ -44,11 +44,12 @@ impl DraftVocab {
         let dtype = weights.dtype(head).ok_or_else(|| refused("the head is not among the weights".into()))?;
         let row_bytes = dtype.row_bytes(sizes.n_embd as i64)?;
         let n_ids = (n_first + n_side) as i64;
+        let device = weights.device_of(head).unwrap_or(weights.device());
         let specs = [
-            StateSpec { name: "draft_rows".into(), dtype, ne: [sizes.n_embd as i64, n_side as i64, 1, 1] },
-            StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne: [1, n_ids, 1, 1] },
+            StateSpec { name: "draft_rows".into(), dtype, ne: [sizes.n_embd as i64, n_side as i64, 1, 1], device },
+            StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne: [1, n_ids, 1, 1], device },
         ];
-        let (mut state, ids) = StateBuffer::new(weights.device(), &specs)?;
+        let (mut state, ids) = StateBuffer::new(&specs)?;
         // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
         let mut row = vec![0; row_bytes];
         weights.read(head, 0, &mut row)?;

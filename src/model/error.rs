@@ -44,6 +44,18 @@ pub enum LoadError {
     /// A NextN head in a file of its own that does not belong to the model.
     #[error("the file with the NextN head does not fit the model: {0}")]
     Head(String),
+    /// More layers were asked onto the GPUs than fit.
+    #[error("{n} layers need {needs} MiB with their state, {free} MiB are free on the GPUs: -ngl {n_fit} fits")]
+    Room {
+        /// Layers asked for.
+        n: usize,
+        /// Their weights and state, with the head, in MiB.
+        needs: usize,
+        /// Free on all chosen GPUs beside the buffers of passes, in MiB.
+        free: usize,
+        /// Layers that fit.
+        n_fit: usize,
+    },
     /// The shards of a split file.
     #[error("{0}")]
     Shard(String),

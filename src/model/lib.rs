@@ -17,6 +17,7 @@ mod keys;
 mod load;
 mod model;
 mod pass;
+mod placement;
 mod step;
 
 pub use describe::Description;
@@ -25,5 +26,6 @@ pub use error::{LoadError, RunError};
 pub use load::LoadOptions;
 pub use model::{Hparams, Model, NextNHead};
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
+pub use placement::{GpuLayers, Placement, gpus};
 
 pub use arch::names as architectures;

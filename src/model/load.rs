@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ggml::{Device, Dtype, Mapping, WeightId, WeightsBuilder};
+use ggml::{Dtype, Mapping, WeightId, WeightsBuilder};
 use gguf::{Header, SplitInfo, TensorType};
 
 use crate::arch;
@@ -14,12 +14,13 @@ use crate::error::LoadError;
 use crate::head_file::{HeadFile, refused};
 use crate::keys::Keys;
 use crate::model::Model;
+use crate::placement::{Placement, Plan};
 
 /// How a model is opened.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Where the weights go; `None` is the CPU.
-    pub device: Option<Device>,
+    /// Where the weights go.
+    pub placement: Placement,
     /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
     pub head: Option<PathBuf>,
 }
@@ -160,7 +161,6 @@ impl Model {
     }
 
     fn from_mappings(mappings: Vec<Arc<Mapping>>, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
-        let device = options.device.map_or_else(Device::cpu, Ok)?;
         let of_head = options.head.as_deref().map(map).transpose()?.unwrap_or_default();
         let headers = parse(&mappings)?;
         let head_headers = parse(&of_head)?;
@@ -183,7 +183,10 @@ impl Model {
         };
         let keys = Keys::new(meta, name);
         let opened = (entry.open)(&keys, &mut loader, vocab.len(), head.as_ref())?;
-        let weights = loader.weights.build(device)?;
+        let states: Vec<_> = opened.arch.state().layers.into_iter().chain(opened.arch.head_state()).collect();
+        let plan = Plan::new(&options.placement, loader.weights.sizes(), &states)?;
+        let tied = !loader.weights.sizes().any(|(name, _)| name == "output.weight");
+        let weights = loader.weights.build_on(plan.output(), |name| plan.device(name, tied))?;
         let template = meta.str("tokenizer.chat_template")?.map(str::to_owned);
         let description = Description::of(&headers, name, opened.nextn.is_bound());
         let sampling = sampling_defaults(meta)?;
@@ -193,7 +196,7 @@ impl Model {
                 "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
             );
         }
-        Ok(Arc::new(Model::new(opened, weights, vocab, template, description, sampling)))
+        Ok(Arc::new(Model::new(opened, weights, plan, vocab, template, description, sampling)))
     }
 }
 

@@ -10,6 +10,7 @@ use text::Vocab;
 
 use crate::arch::{Architecture, Opened};
 use crate::describe::Description;
+use crate::placement::Plan;
 
 /// Sizes that everything above the graphs needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,7 @@ pub struct Model {
     hparams: Hparams,
     nextn: NextNHead,
     weights: Arc<Weights>,
+    plan: Plan,
     vocab: Arc<Vocab>,
     template: Option<String>,
     description: Description,
@@ -60,13 +62,14 @@ impl Model {
     pub(crate) fn new(
         opened: Opened,
         weights: Arc<Weights>,
+        plan: Plan,
         vocab: Arc<Vocab>,
         template: Option<String>,
         description: Description,
         sampling: HashMap<String, f32>,
     ) -> Self {
         let Opened { arch, hparams, nextn } = opened;
-        Self { arch, hparams, nextn, weights, vocab, template, description, sampling }
+        Self { arch, hparams, nextn, weights, plan, vocab, template, description, sampling }
     }
 
     /// Sizes.
@@ -114,12 +117,12 @@ impl Model {
         self.arch.state()
     }
 
-    /// State for sequences of this model, on the device that holds the weights.
+    /// State for sequences of this model, each layer's on the device that holds its weights.
     ///
     /// # Errors
     /// As [`Memory::new`].
     pub fn memory(&self, config: MemoryConfig) -> Result<Memory, memory::Error> {
-        Memory::new(self.weights.device(), self.state_layout(), config)
+        Memory::placed(|il| self.plan.block(il), self.state_layout(), config)
     }
 
     /// State of the NextN head for as many sequences: cells of its one layer. `None` without a head.
@@ -129,7 +132,7 @@ impl Model {
     pub fn head_memory(&self, config: MemoryConfig) -> Result<Option<Memory>, memory::Error> {
         let Some(layer) = self.arch.head_state() else { return Ok(None) };
         let layout = StateLayout { layers: vec![layer] };
-        Memory::new(self.weights.device(), layout, config).map(Some)
+        Memory::new(self.plan.block(self.hparams.n_layer), layout, config).map(Some)
     }
 
     pub(crate) fn draft_head(&self) -> Option<ggml::WeightId> {

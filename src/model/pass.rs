@@ -22,6 +22,8 @@ pub enum Rows<'a> {
     All,
     /// These, by number among the step's rows, in this order.
     Some(&'a [usize]),
+    /// These likewise, but only the likeliest token of each is wanted: the logits stay where they were computed.
+    Best(&'a [usize]),
 }
 
 /// What one pass computes.
@@ -42,6 +44,8 @@ pub struct PassOutput {
     pub logits: Vec<f32>,
     /// `[n_embd]` for each token, when hidden rows were asked for.
     pub hidden: Vec<f32>,
+    /// The likeliest token of each row, when only these were asked for.
+    pub best: Vec<TokenId>,
     n_vocab: usize,
 }
 
@@ -58,8 +62,8 @@ impl PassOutput {
 /// Tells graphs apart: everything that a graph's shape depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// The trunk over these segments.
-    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool },
+    /// The trunk over these segments. `best`: ids come out, not logits.
+    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool },
     /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, with noise,
     /// verbose.
     Draft {
@@ -165,10 +169,10 @@ impl Runner {
     pub fn reserve(&mut self, view: StepView<'_>, n_out: usize, hidden: bool) -> Result<(), RunError> {
         let n_tokens = view.n_tokens();
         let out = out_rows(n_out.min(n_tokens), n_tokens);
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden };
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, best: false };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments());
-        self.executor.reserve(max_nodes, &key, |g| arch.forward(g, &Step::declare(g, view, out, hidden)))?;
+        self.executor.reserve(max_nodes, &key, |g| arch.forward(g, &Step::declare(g, view, out, hidden, false)))?;
         Ok(())
     }
 
@@ -186,10 +190,11 @@ impl Runner {
         if let Some(id) = pass.tokens.iter().find(|id| id.0 as usize >= n_vocab) {
             return Err(RunError::Pass(format!("token id {} is outside the vocabulary of {n_vocab}", id.0)));
         }
+        let best = matches!(pass.rows, Rows::Best(_));
         let out = match pass.rows {
             Rows::None => OutRows::None,
             Rows::All => OutRows::All,
-            Rows::Some(rows) => {
+            Rows::Some(rows) | Rows::Best(rows) => {
                 if let Some(row) = rows.iter().find(|&&row| row >= n_tokens) {
                     return Err(RunError::Pass(format!("row {row} was asked for, the step has {n_tokens}")));
                 }
@@ -202,22 +207,27 @@ impl Runner {
         s.tokens.extend(pass.tokens.iter().map(|id| id.0 as i32));
         s.fill(0, view);
         s.out.clear();
-        if let (OutRows::Some(_), Rows::Some(rows)) = (out, pass.rows) {
+        if let (OutRows::Some(_), Rows::Some(rows) | Rows::Best(rows)) = (out, pass.rows) {
             s.out.extend(rows.iter().map(|&row| row as i32));
         }
         let mut inputs = s.inputs(1);
         if matches!(out, OutRows::Some(_)) {
             inputs.push((Name("out", 0), Data::I32(&s.out)));
         }
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden };
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, best };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments());
-        let build = |g: &ggml::Graph<'_>| arch.forward(g, &Step::declare(g, view, out, pass.hidden));
+        let build = |g: &ggml::Graph<'_>| arch.forward(g, &Step::declare(g, view, out, pass.hidden, best));
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
         output.logits.clear();
         output.hidden.clear();
-        if out != OutRows::None {
+        output.best.clear();
+        if out != OutRows::None && best {
+            let ids = &mut self.scratch.out;
+            results.i32("best", ids)?;
+            output.best.extend(ids.iter().map(|&id| TokenId(id as u32)));
+        } else if out != OutRows::None {
             results.f32("logits", &mut output.logits)?;
         }
         if pass.hidden {

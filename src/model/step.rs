@@ -64,11 +64,13 @@ pub(crate) struct Step<'s, 'g> {
     out_rows: OutRows,
     /// The hidden rows of all tokens are wanted.
     hidden: bool,
+    /// Only the likeliest tokens are wanted, not the logits.
+    best: bool,
 }
 
 impl<'s, 'g> Step<'s, 'g> {
     /// Declares the inputs.
-    pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, out_rows: OutRows, hidden: bool) -> Self {
+    pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, out_rows: OutRows, hidden: bool, best: bool) -> Self {
         let n_tokens = view.n_tokens() as i64;
         let out = match out_rows {
             OutRows::Some(n) => Some(g.input("out", Dtype::I32, [n as i64, 1, 1, 1])),
@@ -80,6 +82,7 @@ impl<'s, 'g> Step<'s, 'g> {
             out,
             out_rows,
             hidden,
+            best,
         }
     }
 
@@ -102,8 +105,10 @@ impl<'s, 'g> Step<'s, 'g> {
             Some(out) if self.hidden => g.get_rows(h, out),
             _ => h,
         };
-        if self.out_rows != OutRows::None {
-            g.output("logits", head.forward(g, rows));
+        if self.out_rows == OutRows::None {
+            return;
         }
+        let logits = head.forward(g, rows); // [n_vocab, n_out]
+        if self.best { g.output("best", g.argmax(logits)) } else { g.output("logits", logits) }
     }
 }

@@ -34,7 +34,7 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
-    for path in ["build.rs", "build", "bindings.rs", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
+    for path in ["build.rs", "build", "bindings.rs", "plan.cpp", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS"] {

@@ -10,3 +10,16 @@ mod bindings {
 }
 
 pub use bindings::*;
+
+unsafe extern "C" {
+    /// `plan.cpp`: lets `backend` order `graph` and numbers it, then puts into `plan` the graph to plan memory for.
+    ///
+    /// # Safety
+    /// `backend` and `graph` are alive, and `plan` may be written to. What comes back is null, or an arena that holds
+    /// `plan` and must be freed after its memory was planned and before `graph`'s arena.
+    pub fn nextn_plan_graph(
+        backend: ggml_backend_t,
+        graph: *mut ggml_cgraph,
+        plan: *mut *mut ggml_cgraph,
+    ) -> *mut ggml_context;
+}

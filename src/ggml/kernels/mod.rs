@@ -28,7 +28,6 @@ use std::sync::OnceLock;
 
 use ggml_sys as sys;
 
-use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 use kind::{Format, Kind};
@@ -158,7 +157,7 @@ impl<'g> Graph<'g> {
     fn kernel_for(&self, a: Tensor<'g>) -> Option<Kind> {
         let kind = Kind::of(a.dtype().raw())?;
         let k = usize::try_from(a.ne()[0]).ok()?;
-        let served = self.device_kind() == DeviceKind::Cpu
+        let served = a.lies_on_host()
             && k.is_multiple_of(kind.format().block())
             && a.nb()[1] == kind.row_bytes(k)
             && !a.is_repacked()

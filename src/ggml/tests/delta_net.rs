@@ -193,8 +193,8 @@ fn a_sequence_has_the_same_bits_in_any_company() {
 /// State rows `[s * s * n_v, n_slots * n_planes]`, as the memory keeps them.
 fn rows(z: Sizes, n_slots: usize, n_planes: usize) -> (StateBuffer, StateId) {
     let ne = [(z.s * z.s * z.n_v) as i64, (n_slots * n_planes) as i64, 1, 1];
-    let spec = StateSpec { name: "delta".into(), dtype: Dtype::F32, ne };
-    let (state, ids) = StateBuffer::new(Device::cpu().unwrap(), &[spec]).unwrap();
+    let spec = StateSpec { name: "delta".into(), dtype: Dtype::F32, ne, device: Device::cpu().unwrap() };
+    let (state, ids) = StateBuffer::new(&[spec]).unwrap();
     (state, ids[0])
 }
 

@@ -75,8 +75,8 @@ fn executors_may_go_in_either_order() {
 fn graphs_keep_the_states_that_they_read() {
     let _alone = alone();
     let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
-    let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 1, 1, 1] };
-    let (mut state, ids) = StateBuffer::new(Device::cpu().unwrap(), &[spec]).unwrap();
+    let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 1, 1, 1], device: Device::cpu().unwrap() };
+    let (mut state, ids) = StateBuffer::new(&[spec]).unwrap();
     state.write(ids[0], 0, &bytes(&[1.0, 2.0])).unwrap();
     let id = ids[0];
     // `state` is gone in the later rounds: the graph of key 0 is kept and is not built again.
@@ -107,8 +107,8 @@ fn outputs_of_weights_and_states_are_copies() {
     let w = builder.add("w", Dtype::F32, [2, 1, 1, 1], 0, 0..8).unwrap();
     let weights = builder.build(Device::cpu().unwrap()).unwrap();
     let mut executor: Executor<u32> = Executor::new(Arc::clone(&weights), 1).unwrap();
-    let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 1, 1, 1] };
-    let (mut state, ids) = StateBuffer::new(Device::cpu().unwrap(), &[spec]).unwrap();
+    let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 1, 1, 1], device: Device::cpu().unwrap() };
+    let (mut state, ids) = StateBuffer::new(&[spec]).unwrap();
     state.write(ids[0], 0, &bytes(&[3.0, 4.0])).unwrap();
     let build = |g: &Graph<'_>| {
         g.output("w", g.weight(w));

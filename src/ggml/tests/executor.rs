@@ -110,8 +110,8 @@ fn weights_lie_over_the_map_and_outlive_the_builder() {
 #[test]
 fn state_keeps_what_a_graph_writes() {
     let mut executor = executor();
-    let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 3, 1, 1] };
-    let (mut state, ids) = StateBuffer::new(Device::cpu().unwrap(), &[spec]).unwrap();
+    let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 3, 1, 1], device: Device::cpu().unwrap() };
+    let (mut state, ids) = StateBuffer::new(&[spec]).unwrap();
     state.write(ids[0], 0, &7f32.to_le_bytes()).unwrap();
     let build = |g: &ggml::Graph<'_>| {
         let s = g.state(&state, ids[0]);

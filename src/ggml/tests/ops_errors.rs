@@ -312,8 +312,9 @@ fn inputs_that_cannot_be_are_refused() {
         let _ = t(g, 0, F, [1]);
         t(g, 0, F, [1])
     });
-    let spec = StateSpec { name: "s".into(), dtype: F, ne: [1 << 40, 1 << 20, 1, 1] };
-    assert!(StateBuffer::new(ggml::Device::cpu().unwrap(), &[spec]).is_err());
+    let spec =
+        StateSpec { name: "s".into(), dtype: F, ne: [1 << 40, 1 << 20, 1, 1], device: ggml::Device::cpu().unwrap() };
+    assert!(StateBuffer::new(&[spec]).is_err());
 }
 
 #[test]
@@ -382,9 +383,10 @@ fn a_graph_that_needs_more_memory_than_there_is_is_an_error() {
 
 #[test]
 fn more_states_than_planned_nodes_are_an_error() {
-    let spec = |i: usize| StateSpec { name: format!("s{i}"), dtype: F, ne: [1; 4] };
+    let spec =
+        |i: usize| StateSpec { name: format!("s{i}"), dtype: F, ne: [1; 4], device: ggml::Device::cpu().unwrap() };
     let specs: Vec<_> = (0..200).map(spec).collect();
-    let (state, ids) = StateBuffer::new(ggml::Device::cpu().unwrap(), &specs).unwrap();
+    let (state, ids) = StateBuffer::new(&specs).unwrap();
     let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
     let error = executor.reserve(8, &0, |g| ids.iter().for_each(|&id| g.keep(g.state(&state, id))));
     assert!(matches!(error, Err(Error::TooManyNodes { max: 8, .. })), "{error:?}");

@@ -127,8 +127,9 @@ fn rows_are_written_where_their_ids_say() {
     let (n, n_rows) = (64usize, 6usize);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q8_0] {
         let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
-        let spec = StateSpec { name: "s".into(), dtype, ne: [n as i64, n_rows as i64, 1, 1] };
-        let (state, ids) = StateBuffer::new(Device::cpu().unwrap(), &[spec]).unwrap();
+        let spec =
+            StateSpec { name: "s".into(), dtype, ne: [n as i64, n_rows as i64, 1, 1], device: Device::cpu().unwrap() };
+        let (state, ids) = StateBuffer::new(&[spec]).unwrap();
         let rows = rng.list(n * 2);
         let build = |g: &Graph<'_>| {
             let s = g.state(&state, ids[0]);

@@ -28,6 +28,9 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
         }
         let mut base = compiler::group(source, target, cpp, files::BASE.iter().chain(&files::REGISTRY));
         base.include(&version_folder).define("GGML_USE_CPU", None);
+        if cpp {
+            base.file(PLAN);
+        }
         if target.metal() {
             base.define("GGML_USE_METAL", None);
         }
@@ -67,3 +70,6 @@ fn version_header(source: &Source, target: &Target) -> Result<PathBuf, String> {
     written.map_err(|e| format!("{}: {e}", header.display()))?;
     Ok(folder)
 }
+
+/// Our own file, which needs ggml's internal headers.
+const PLAN: &str = "plan.cpp";

@@ -1,0 +1,184 @@
+//! The options that say where a model computes, for all programs; and the list of what there is.
+//! Owns the words for devices. What fits where is `model`'s to say.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::bail;
+use clap::Args;
+use ggml::{Device, DeviceKind};
+use model::{GpuLayers, Placement};
+
+/// Where the model computes.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Devices")]
+pub struct DeviceFlags {
+    /// Devices that take layers: auto (GPUs, if there are any), cpu, or names as `nextn-bench devices` shows them
+    #[arg(long, value_name = "NAME,NAME,...", default_value = "auto", env = "NEXTN_DEVICE", hide_env_values = true)]
+    pub device: DeviceChoice,
+
+    /// Layers on the GPUs, counted from the last: a number, or auto (as many as fit)
+    #[arg(long, alias = "ngl", value_name = "N", default_value = "auto", value_parser = gpu_layers)]
+    pub gpu_layers: GpuLayers,
+
+    /// Keep the experts of all layers in the host's memory
+    #[arg(long, conflicts_with = "n_cpu_moe")]
+    pub cpu_moe: bool,
+
+    /// Keep the experts of the first N layers in the host's memory
+    #[arg(long, value_name = "N")]
+    pub n_cpu_moe: Option<usize>,
+
+    /// Folder with backends to load (libggml-*.so)
+    #[arg(long, value_name = "FOLDER", env = "NEXTN_BACKEND_DIR", hide_env_values = true)]
+    pub backend_dir: Option<PathBuf>,
+}
+
+/// `--device`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The GPUs of one backend, if there are any.
+    #[default]
+    Auto,
+    /// No GPU.
+    Cpu,
+    /// These, by name; a name without a number stands for all of its kind.
+    Named(Vec<String>),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s.to_ascii_lowercase().as_str() {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            s if s.split(',').all(|name| !name.trim().is_empty()) => {
+                Ok(Self::Named(s.split(',').map(|name| name.trim().to_owned()).collect()))
+            }
+            _ => Err(format!("`{s}` is not auto, cpu, or names joined by commas")),
+        }
+    }
+}
+
+fn gpu_layers(s: &str) -> Result<GpuLayers, String> {
+    match s {
+        "auto" => Ok(GpuLayers::Auto),
+        "all" => Ok(GpuLayers::Count(usize::MAX)),
+        n => n.parse().map(GpuLayers::Count).map_err(|_| format!("`{n}` is not a number of layers, all or auto")),
+    }
+}
+
+impl DeviceFlags {
+    /// Loads the backends of the folder, if one was named.
+    ///
+    /// # Errors
+    /// A folder without backends, or one that does not fit this program.
+    pub fn load_backends(&self) -> anyhow::Result<()> {
+        let Some(folder) = &self.backend_dir else { return Ok(()) };
+        if ggml::load_plugins(folder)? == 0 {
+            bail!("{}: no file libggml-*{} there", folder.display(), std::env::consts::DLL_SUFFIX);
+        }
+        Ok(())
+    }
+
+    /// Where a model goes whose sequences have `n_cells` positions together.
+    ///
+    /// # Errors
+    /// As [`DeviceFlags::load_backends`]; a device that is not here.
+    pub fn placement(&self, n_cells: usize) -> anyhow::Result<Placement> {
+        self.load_backends()?;
+        let gpus = self.device.among(model::gpus())?;
+        let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
+        Ok(Placement { gpus, layers: self.gpu_layers, n_cpu_moe, n_cells })
+    }
+}
+
+impl DeviceChoice {
+    fn among(&self, gpus: Vec<Device>) -> anyhow::Result<Vec<Device>> {
+        let names = match self {
+            Self::Cpu => return Ok(Vec::new()),
+            Self::Auto => {
+                // One GPU may be there twice, by two backends.
+                let first = gpus.first().map(|d| kind(&d.name()).to_owned());
+                return Ok(gpus.into_iter().filter(|d| Some(kind(&d.name())) == first.as_deref()).collect());
+            }
+            Self::Named(names) => names,
+        };
+        let mut chosen = Vec::new();
+        for name in names {
+            let of_name = |d: &&Device| {
+                let own = d.name();
+                own.eq_ignore_ascii_case(name) || kind(&own).eq_ignore_ascii_case(word(name))
+            };
+            let found: Vec<Device> = gpus.iter().filter(of_name).copied().collect();
+            if found.is_empty() {
+                let all = Device::all().into_iter().map(Device::name).collect::<Vec<_>>().join(", ");
+                bail!("there is no device `{name}`; there are: {all} (--backend-dir loads more)");
+            }
+            chosen.extend(found.into_iter().filter(|d| !chosen.contains(d)).collect::<Vec<_>>());
+        }
+        Ok(chosen)
+    }
+}
+
+/// The command line with options of llama.cpp that clap takes for several, such as `-ngl`, written out.
+pub fn spelled_out(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    args.map(|arg| match arg.to_str() {
+        Some("-ngl") => "--gpu-layers".into(),
+        Some("-cmoe") => "--cpu-moe".into(),
+        Some("-ncmoe") => "--n-cpu-moe".into(),
+        _ => arg,
+    })
+}
+
+/// A device's name without its number.
+fn kind(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// What ggml calls a backend that users know by another word.
+fn word(name: &str) -> &str {
+    if name.eq_ignore_ascii_case("metal") { "MTL" } else { name }
+}
+
+/// One line for each device: name, kind, free and total memory, description.
+pub fn table() -> String {
+    let mut lines =
+        vec!["| device | kind | free MiB | total MiB | hardware |".to_owned(), "|---|---|---|---|---|".into()];
+    for d in Device::all() {
+        let kind = match d.kind() {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Gpu => "gpu",
+            DeviceKind::Accelerator => "accelerator",
+        };
+        let (free, total) = d.memory();
+        lines.push(format!("| {} | {kind} | {} | {} | {} |", d.name(), free >> 20, total >> 20, d.description()));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_devices() {
+        assert_eq!("AUTO".parse(), Ok(DeviceChoice::Auto));
+        assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
+        assert_eq!("CUDA0, cuda1".parse(), Ok(DeviceChoice::Named(vec!["cuda0".into(), "cuda1".into()])));
+        assert!("cuda0,,x".parse::<DeviceChoice>().is_err());
+        assert_eq!(kind("CUDA12"), "CUDA");
+        assert_eq!(gpu_layers("all"), Ok(GpuLayers::Count(usize::MAX)));
+        assert!(gpu_layers("-1").is_err());
+    }
+
+    #[test]
+    fn a_device_that_is_not_here_is_named_with_those_that_are() {
+        let choice = DeviceChoice::Named(vec!["cuda77".into()]);
+        let error = choice.among(model::gpus()).unwrap_err().to_string();
+        assert!(error.contains("`cuda77`") && error.contains("CPU"), "{error}");
+        assert_eq!(DeviceChoice::Cpu.among(model::gpus()).unwrap(), []);
+    }
+}
