@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(n_that_fit(&blocks, rest, &[49]), 0, "not even the head");
         assert_eq!(n_that_fit(&blocks, rest, &[150]), 1);
         assert_eq!(n_that_fit(&blocks, rest, &[200]), 2);
-        assert_eq!(n_that_fit(&blocks, rest, &[100, 250]), 4, "two GPUs count together");
+        assert_eq!(n_that_fit(&blocks, rest, &[150, 250]), 4, "two GPUs count together");
     }
 
     #[test]
