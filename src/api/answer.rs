@@ -49,6 +49,8 @@ pub struct End {
     pub timings: Timings,
     /// Generated tokens that were thinking.
     pub reasoning_tokens: usize,
+    /// Of a request that asked for it.
+    pub embedding: Option<Vec<f32>>,
 }
 
 /// An answer that is being generated.
@@ -134,6 +136,7 @@ impl Answer {
                         events,
                         timings: summary.timings,
                         reasoning_tokens,
+                        embedding: summary.embedding,
                     }));
                 }
                 Some(Event::Failed(why)) => return Some(self.fail(ApiError::server(why))),

@@ -72,6 +72,8 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))
         .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/embeddings", post(openai::embeddings::embeddings))
+        .route("/embeddings", post(openai::embeddings::embeddings))
         .route("/completion", post(native::completion::completion))
         .route("/completions", post(native::completion::completion))
         .route("/infill", post(native::infill::infill))
@@ -83,6 +85,8 @@ pub fn router(state: AppState) -> Router {
         .route("/slots/{id}", post(native::slots::act))
         .route("/v1/models", get(openai::models::list))
         .route("/models", get(openai::models::list))
+        .route("/models/load", post(openai::models::load))
+        .route("/models/unload", post(openai::models::unload))
         .route("/v1/models/{*id}", get(openai::models::one))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method);

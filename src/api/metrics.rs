@@ -39,6 +39,7 @@ pub struct Metrics {
     rows: Level,
     busy_per_step: Rate,
     state_bytes: Level,
+    stored_bytes: Level,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +104,7 @@ impl Metrics {
             rows: Level::default(),
             busy_per_step: Rate::default(),
             state_bytes: Level::default(),
+            stored_bytes: Level::default(),
         };
         metrics.register();
         metrics
@@ -141,6 +143,7 @@ impl Metrics {
         r.register("nextn:http_requests", "HTTP requests", self.http.clone());
         r.register("nextn:rows", "Rows of all passes", self.rows.clone());
         r.register("nextn:state_bytes", "Bytes of sequence state", self.state_bytes.clone());
+        r.register("nextn:stored_bytes", "Bytes of conversations kept on the host", self.stored_bytes.clone());
         let histograms = [
             ("nextn:time_to_first_token_seconds", "From the request to its first token", &c.first_token),
             (
@@ -166,6 +169,7 @@ impl Metrics {
             last: None,
             timings: None,
             reason: "cancelled",
+            span: tracing::Span::current(),
         }
     }
 
@@ -176,13 +180,14 @@ impl Metrics {
 
     /// All figures as OpenMetrics text. Asks the engines.
     pub(crate) fn text(&self, state: &AppState) -> String {
-        let (mut waiting, mut steps, mut rows, mut bytes) = (0, 0, 0, 0);
+        let (mut waiting, mut steps, mut rows, mut bytes, mut stored) = (0, 0, 0, 0, 0);
         for served in state.registry().loaded() {
             waiting += served.engine.n_waiting();
             // An engine that has stopped has nothing to say.
             let stats = served.engine.stats().unwrap_or_default();
             (steps, rows) = (steps + stats.n_steps, rows + stats.n_rows);
             bytes += stats.state_bytes;
+            stored += stats.stored_bytes;
         }
         self.waiting.set(waiting as i64);
         self.processing.set(self.n_running().saturating_sub(waiting) as i64);
@@ -190,6 +195,7 @@ impl Metrics {
         self.rows.set(rows as i64);
         self.busy_per_step.set(rows as f64 / steps.max(1) as f64);
         self.state_bytes.set(bytes as i64);
+        self.stored_bytes.set(stored as i64);
         let mut out = String::new();
         // Writing to a string does not fail.
         let _ = text::encode(&mut out, &self.prometheus);
@@ -205,6 +211,8 @@ pub(crate) struct Running {
     last: Option<Instant>,
     timings: Option<Timings>,
     reason: &'static str,
+    /// The request's, for its last log line.
+    span: tracing::Span,
 }
 
 impl Running {
@@ -249,7 +257,22 @@ impl Drop for Running {
         c.running.dec();
         c.requests.get_or_create(&ReasonLabel { reason: self.reason }).inc();
         observe(&c.duration, self.start.elapsed().as_secs_f64());
-        let Some(t) = &self.timings else { return };
+        let Some(t) = &self.timings else {
+            tracing::info!(parent: &self.span, reason = self.reason, "no answer");
+            return;
+        };
+        tracing::info!(
+            parent: &self.span,
+            reason = self.reason,
+            n_prompt = t.prompt_tokens,
+            n_cached = t.cached_tokens,
+            n_generated = t.generated_tokens,
+            n_drafted = t.drafted,
+            n_accepted = t.accepted,
+            prompt_ms = t.prompt_ms,
+            generated_ms = t.generated_ms,
+            "answer ended"
+        );
         c.prompt_tokens.inc_by(t.prompt_tokens.saturating_sub(t.cached_tokens) as u64);
         c.cached_tokens.inc_by(t.cached_tokens as u64);
         c.cache_hits.inc_by(u64::from(t.cached_tokens > 0));

@@ -17,7 +17,8 @@ use crate::native::tokens::{
 };
 use crate::openai::chat_types::{ChatRequest, ChatResponse};
 use crate::openai::completions::{CompletionRequest, CompletionResponse};
-use crate::openai::models::{ModelBody, ModelList};
+use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse};
+use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
 use crate::params::Params;
 
 /// `GET /openapi.json`.
@@ -36,6 +37,8 @@ pub(crate) fn document() -> Value {
     let (native, answer) = (doc.of::<NativeRequest>(), doc.of::<NativeResponse>());
     let answers = json!({ "oneOf": [answer, { "type": "array", "items": answer }] });
     doc.post("/completion", "Continue texts, in llama.cpp's form", both(&native, &params), streamed(answers.clone()));
+    let (request, response) = (doc.of::<EmbeddingRequest>(), doc.of::<EmbeddingResponse>());
+    doc.post("/v1/embeddings", "Embed texts", request, whole(response));
     let infill = doc.of::<InfillRequest>();
     doc.post("/infill", "Fill a gap in a text", both(&infill, &params), streamed(answers));
     let (request, response) = (doc.of::<TokenizeRequest>(), doc.of::<TokenizeResponse>());
@@ -48,6 +51,10 @@ pub(crate) fn document() -> Value {
     doc.get("/v1/models", "All models", whole(response), &[]);
     let response = doc.of::<ModelBody>();
     doc.get("/v1/models/{id}", "One model", whole(response), &[("id", "path")]);
+    for (path, summary) in [("/models/load", "Load a model"), ("/models/unload", "Unload a model")] {
+        let (request, response) = (doc.of::<ModelName>(), doc.of::<Done>());
+        doc.post(path, summary, request, whole(response));
+    }
     let response = doc.of::<Health>();
     doc.get("/health", "Whether requests are taken", whole(response), &[]);
     let response = doc.of::<Props>();

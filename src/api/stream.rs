@@ -12,6 +12,7 @@ use futures_util::stream;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 use crate::state::AppState;
 
@@ -90,13 +91,15 @@ where
     let (parts, receiver) = mpsc::channel(QUEUE);
     let closed = parts.clone();
     let writing = write(Sse { parts, timeout: limits.write_timeout });
-    tokio::spawn(async move {
+    let task = async move {
         tokio::select! {
             // Gone or complete: there is nobody to tell.
             _ = writing => {}
             () = closed.closed() => {}
         }
-    });
+    };
+    // Its log lines carry the request's id.
+    tokio::spawn(task.in_current_span());
     let events = stream::unfold((receiver, limits.keep_alive), |(mut receiver, keep_alive)| async move {
         let part = match keep_alive {
             Some(after) => match tokio::time::timeout(after, receiver.recv()).await {

@@ -73,6 +73,8 @@ pub struct EngineConfig {
     pub checkpoint_bytes: usize,
     /// Host memory for whole sequences that had to leave their slots, in bytes; 0 keeps none.
     pub store_bytes: usize,
+    /// Compute buffers have room for requests with [`crate::RequestOptions::embed`].
+    pub embeddings: bool,
 }
 
 impl Default for EngineConfig {
@@ -89,6 +91,7 @@ impl Default for EngineConfig {
             max_queue: 64,
             checkpoint_bytes: 1 << 30,
             store_bytes: 0,
+            embeddings: false,
         }
     }
 }

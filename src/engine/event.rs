@@ -51,6 +51,8 @@ pub struct Summary {
     pub rest: Vec<u8>,
     /// Where the time went.
     pub timings: Timings,
+    /// Of a request that asked for it: one row, `[n_embd]`.
+    pub embedding: Option<Vec<f32>>,
 }
 
 /// Why a generation ended.

@@ -10,6 +10,7 @@
 mod cache;
 mod config;
 mod constraint;
+mod embed;
 mod event;
 mod handle;
 mod proposer;
@@ -25,6 +26,7 @@ mod thinking;
 
 pub use config::{EngineConfig, EngineError, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
+pub use embed::Pooling;
 pub use event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use text::TokenId;
 
 use crate::constraint::Grammar;
+use crate::embed::Pooling;
 use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
 use crate::thinking::Thinking;
@@ -46,6 +47,8 @@ pub struct RequestOptions {
     pub max_draft: Option<usize>,
     /// A limit on thinking.
     pub thinking: Option<Thinking>,
+    /// Give the prompt's hidden rows, pooled, and no tokens. Nothing is cached then.
+    pub embed: Option<Pooling>,
 }
 
 impl Default for RequestOptions {
@@ -61,6 +64,7 @@ impl Default for RequestOptions {
             grammar: None,
             max_draft: None,
             thinking: None,
+            embed: None,
         }
     }
 }
@@ -81,7 +85,7 @@ impl GenerateRequest {
     /// # Errors
     /// An empty prompt, a token id outside the vocabulary, a prompt that leaves no room for an answer, sampling
     /// parameters out of range, too many or empty stop strings, too many log probabilities, borders out of order.
-    pub fn new(prompt: Vec<TokenId>, options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
+    pub fn new(prompt: Vec<TokenId>, mut options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
         if prompt.is_empty() {
             return Err(RequestError::EmptyPrompt);
         }
@@ -101,6 +105,8 @@ impl GenerateRequest {
         if let Some(thinking) = &options.thinking {
             thinking.check(limits.n_vocab)?;
         }
+        // Cached tokens have no hidden rows any more.
+        options.cache &= options.embed.is_none();
         let ascending = options.borders.windows(2).all(|w| w[0] < w[1]);
         if !ascending || options.borders.last().is_some_and(|&b| b > prompt.len()) {
             return Err(RequestError::Borders { n_prompt: prompt.len() });

@@ -131,7 +131,7 @@ impl State {
         let wanted = MemoryConfig { n_snapshots: depth + 1, ..config.memory(&model) };
         let mut memory = model.memory(wanted)?;
         let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
-        reserve(&mut runner, &mut memory, &config, proposer.is_some())?;
+        reserve(&mut runner, &mut memory, &config, proposer.is_some() || config.embeddings)?;
         let cache = SlotCache::new(&mut memory, config.checkpoint_bytes, config.store_bytes)?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
         let limits = Limits { n_ctx: wanted.n_ctx, n_vocab: model.hparams().n_vocab };
@@ -390,7 +390,8 @@ impl State {
             }
             tokens.extend_from_slice(&s.draft);
         }
-        let hidden = self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
+        let embeds = parts.iter().any(|p| self.sequences[p.sequence].embeds());
+        let hidden = embeds || self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
         let start = Instant::now();
         self.runner.run(txn.view(), &Pass { tokens: &tokens, rows: Rows::Some(&rows), hidden }, &mut self.output)?;
         let took = millis(start.elapsed());
@@ -430,12 +431,13 @@ impl State {
             observed.push(Observed {
                 slot: s.slot,
                 tokens,
-                hidden: &self.output.hidden[hidden],
+                hidden: &self.output.hidden[hidden.clone()],
                 next: s.pending.front().copied().filter(|_| part.samples),
                 n_drafted: part.n_draft,
                 n_accepted: n_kept + part.n_draft - part.n_rows,
             });
             first += part.n_rows;
+            s.pool(&self.output.hidden[hidden.clone()], n_embd);
         }
         if let Some(proposer) = &mut self.proposer {
             let (start, n_builds) = self.turn;

@@ -43,7 +43,7 @@ pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) 
     {
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
         let n_rows = s.pending.len().min(room).min(to_checkpoint);
-        parts.push(Part { sequence, n_rows, n_draft: 0, samples: n_rows == s.pending.len() });
+        parts.push(Part { sequence, n_rows, n_draft: 0, samples: n_rows == s.pending.len() && !s.embeds() });
     }
     parts
 }

@@ -7,6 +7,7 @@ use text::{TokenId, Vocab};
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::constraint::Constrained;
+use crate::embed::Pooled;
 use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 use crate::handle::Submission;
 use crate::request::GenerateRequest;
@@ -36,6 +37,7 @@ pub(crate) struct Sequence {
     constraint: Option<Constrained>,
     stops: StopMatcher,
     thinking: Budget,
+    pooled: Option<Pooled>,
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
     pub(crate) timings: Timings,
@@ -63,6 +65,7 @@ impl Sequence {
             constraint: constraint.map(Constrained::new),
             stops: request.stop_matcher(),
             thinking: Budget::new(request.options().thinking.clone()),
+            pooled: request.options().embed.map(Pooled::new),
             events,
             outbox: VecDeque::new(),
             timings,
@@ -105,6 +108,22 @@ impl Sequence {
         self.n_prompt_done += n_rows;
         let (done, cached, total) = (self.n_prompt_done, self.timings.cached_tokens, self.request.prompt().len());
         self.outbox.push_back(Event::Prompt(PromptProgress { done, cached, total }));
+    }
+
+    /// True when hidden rows are wanted, and no tokens.
+    pub(crate) fn embeds(&self) -> bool {
+        self.pooled.is_some()
+    }
+
+    /// Takes the hidden rows that a step computed, `[n_embd]` each; the last ones end the request.
+    pub(crate) fn pool(&mut self, rows: &[f32], n_embd: usize) {
+        if let Some(pooled) = &mut self.pooled {
+            pooled.take(rows, n_embd);
+            if !self.is_prefill() {
+                self.timings.prompt_ms = millis(self.started.elapsed());
+                self.finish(FinishReason::Complete);
+            }
+        }
     }
 
     /// Tokens that a draft may hold: as the request says, and the answer's last token is never drafted, since nothing would be
@@ -278,6 +297,7 @@ impl Sequence {
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
+        let embedding = self.pooled.as_ref().map(Pooled::row);
         self.timings.drafts = self.by_depth.first().map_or(0, |&(drafted, _)| drafted);
         self.timings.accepted_by_depth = self.by_depth.iter().map(|&(_, right)| right).collect();
         self.timings.acceptance_by_depth =
@@ -291,7 +311,7 @@ impl Sequence {
             ?reason,
             "request done"
         );
-        self.outbox.push_back(Event::Finished(Summary { reason, rest, timings: self.timings.clone() }));
+        self.outbox.push_back(Event::Finished(Summary { reason, rest, timings: self.timings.clone(), embedding }));
         self.finished = true;
     }
 

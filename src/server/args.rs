@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser};
 
 use crate::cli::choices::{CacheType, FlashAttn, OnOff};
 use crate::cli::sampling::SamplingFlags;
+use crate::cli::spec::SpecFlags;
 
 /// Serve a GGUF model over HTTP.
 ///
@@ -16,6 +17,14 @@ use crate::cli::sampling::SamplingFlags;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100)]
 pub struct Args {
+    /// TOML file with options, and with several models; flags and environment variables go before it
+    #[arg(long, value_name = "FILE", env = "NEXTN_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+
+    /// Models of the configuration file that are in memory at a time; the one unused for longest makes room
+    #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u16).range(1..))]
+    pub models_max: Option<u16>,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub model: ModelFlags,
@@ -61,13 +70,22 @@ pub struct Args {
     pub man: bool,
 }
 
-/// Which model, and how it runs.
+/// Which model, and how it runs. A table of the configuration file may have these for each model.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
     /// GGUF file to serve [default: the model inside this program]
     #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true)]
     pub model: Option<PathBuf>,
+
+    /// Model of a hub, USER/REPO or USER/REPO:QUANT, fetched into the hub's cache where it is not there yet; HF_ENDPOINT,
+    /// HF_HOME, HF_HUB_CACHE and HF_TOKEN mean what they mean to other programs
+    #[arg(long, value_name = "NAME", env = "NEXTN_HF_REPO", hide_env_values = true, conflicts_with = "model")]
+    pub hf_repo: Option<String>,
+
+    /// Use models of the hub that were fetched before, and ask nobody
+    #[arg(long, env = "NEXTN_OFFLINE", hide_env_values = true)]
+    pub offline: bool,
 
     /// Name of the model for clients [default: the name in the file]
     #[arg(short, long, value_name = "NAME", env = "NEXTN_ALIAS", hide_env_values = true)]
@@ -116,6 +134,10 @@ pub struct ModelFlags {
     /// Host memory for checkpoints of recurrent state, in MiB, shared by all sequences; 0 takes none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub checkpoint_ram: u32,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub spec: SpecFlags,
 }
 
 /// Addresses, sizes and times.
@@ -213,6 +235,8 @@ pub struct ServingFlags {
 pub fn spelled_out(word: OsString) -> OsString {
     let long = match word.to_str() {
         Some("-np") => "--parallel",
+        Some("-hf" | "-hfr") => "--hf-repo",
+        Some("-md") => "--draft-model",
         Some("-fa") => "--flash-attn",
         Some("-ctk") => "--cache-type-k",
         Some("-ctv") => "--cache-type-v",

@@ -1,42 +1,50 @@
 //! From options to a model that answers: weights, template, sampling defaults, speculation, engine.
 
-use std::path::Path;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use api::{Loader, Served};
 use constrain::{Compiler, Limits};
-use engine::{Engine, EngineConfig, FlashAttention, Proposer};
+use engine::{Engine, EngineConfig, FlashAttention};
+use indicatif::{ProgressBar, ProgressStyle};
 use model::{LoadOptions, Model};
-use speculate::{NextN, NextNConfig};
 use text::TokenId;
 use text::template::ChatTemplate;
 
 use super::args::ModelFlags;
+use super::hub::Hub;
 use crate::cli::choices::{CacheType, FlashAttn};
 use crate::cli::sampling::SamplingFlags;
 use crate::cli::settings::{FileSampling, resolve};
 
-/// Loads the one model of the command line.
+/// Loads the models of the command line and the configuration file, by name.
 pub(super) struct FromFlags {
-    pub(super) flags: ModelFlags,
-    pub(super) sampling: SamplingFlags,
+    pub(super) models: HashMap<String, (ModelFlags, SamplingFlags)>,
+    /// Make room for embeddings.
+    pub(super) embeddings: bool,
 }
 
 impl Loader for FromFlags {
     fn load(&self, id: &str) -> Result<Served, String> {
-        let flags = &self.flags;
-        let options = LoadOptions::default();
-        let model = match &flags.model {
+        let (flags, sampling) = self.models.get(id).ok_or_else(|| format!("no model is called {id}"))?;
+        let options = LoadOptions { head: flags.spec.draft_model.clone(), ..LoadOptions::default() };
+        let path = match &flags.hf_repo {
+            Some(name) => Some(fetch(name, flags.offline)?),
+            None => flags.model.clone(),
+        };
+        let model = match &path {
             Some(path) => Model::open(path, &options).map_err(|error| error.in_file(path))?,
             None => Model::from_static(crate::embedded::model_bytes(), &options)
                 .map_err(|error| format!("the embedded model: {error}"))?,
         };
-        let config = engine_config(flags);
+        let config = EngineConfig { embeddings: self.embeddings, ..engine_config(flags) };
         let template_source = template_source(&model, flags.chat_template_file.as_deref())?;
         let template = template(&model, template_source.as_deref())?;
         let file: FileSampling = model.sampling_defaults().iter().map(|(name, &value)| (name.clone(), value)).collect();
-        let head = NextN::new(&model, &config, NextNConfig::default()).map_err(|error| error.to_string())?;
-        let proposer = head.map(|head| Box::new(head) as Box<dyn Proposer>);
+        let proposer = speculate::proposer(&model, &config, flags.spec.config()).map_err(|error| error.to_string())?;
         let max_draft = proposer.as_ref().map_or(0, |p| p.max_depth());
         let n_sequences = config.n_sequences;
         let engine = Engine::spawn_with(Arc::clone(&model), config, proposer).map_err(|error| error.to_string())?;
@@ -46,14 +54,35 @@ impl Loader for FromFlags {
             grammars: Compiler::new(model.shared_vocab(), Limits::default()).map_err(|error| error.to_string())?,
             template,
             template_source: template_source.unwrap_or_default(),
-            sampling: resolve(&self.sampling, &file),
+            sampling: resolve(sampling, &file),
             max_draft,
             n_sequences,
-            path: flags.model.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+            path: path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             model,
         })
     }
 }
+
+/// A file of the hub, with a bar on a terminal and log lines elsewhere.
+fn fetch(name: &str, offline: bool) -> Result<PathBuf, String> {
+    let bar = ProgressBar::no_length();
+    bar.set_style(ProgressStyle::with_template(BAR).expect("a constant template"));
+    let told = Cell::new(Instant::now());
+    let progress = |file: &str, done: u64, all: u64| {
+        bar.set_length(all);
+        bar.set_position(done);
+        if bar.is_hidden() && told.get().elapsed() > LOG_EVERY {
+            told.set(Instant::now());
+            tracing::info!(file, done, all, "fetching");
+        }
+    };
+    let path = Hub::from_env(|name| std::env::var(name).ok(), offline).file(name, &progress);
+    bar.finish_and_clear();
+    path.map_err(|error| error.to_string())
+}
+
+const BAR: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 fn engine_config(flags: &ModelFlags) -> EngineConfig {
     EngineConfig {

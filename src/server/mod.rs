@@ -2,28 +2,29 @@
 //! Knows no endpoint and no tensors. Doc-hidden in the library: only the binary uses it.
 
 pub mod args;
+mod config;
+pub mod hub;
 mod load;
 mod logging;
 mod run;
 
 use std::io;
 
-use clap::Parser;
-
-use crate::cli::exit::Exit;
-use args::Args;
+use crate::cli::exit::{Exit, Failure};
+use config::Wrong;
 
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let args = match Args::try_parse_from(std::env::args_os().map(args::spelled_out)) {
-        Ok(args) => args,
-        Err(error) => {
-            // `--help` and `--version` come here too, with code 0. A closed output has nobody to tell.
+    let resolved = match config::resolve(std::env::args_os().map(args::spelled_out).collect()) {
+        Ok(resolved) => resolved,
+        Err(Wrong::Usage(error)) => {
+            // `--help` comes here too, with code 0. A closed output has nobody to tell.
             let _ = error.print();
             return if error.exit_code() == 0 { Exit::Success } else { Exit::Usage };
         }
+        Err(Wrong::File(words)) => return Failure::message(Exit::Usage, words).report(&mut io::stderr()),
     };
-    match run::run(args) {
+    match run::run(resolved) {
         Ok(()) => Exit::Success,
         Err(failure) => failure.report(&mut io::stderr()),
     }

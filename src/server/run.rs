@@ -1,5 +1,6 @@
 //! From options to a server that runs until a signal ends it.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -10,13 +11,15 @@ use clap::CommandFactory;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{AccessFlags, Args, HttpFlags, ModelFlags};
+use super::config::{self, Resolved};
 use super::load::FromFlags;
 use crate::cli::choices::OnOff;
 use crate::cli::exit::{Exit, Failure, OrExit, Outcome};
 use crate::cli::version;
 
 /// Does what the options say.
-pub(super) fn run(args: Args) -> Outcome<()> {
+pub(super) fn run(resolved: Resolved) -> Outcome<()> {
+    let Resolved { args, models } = resolved;
     if let Some(shell) = args.completions {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Args::command(), "nextn-server", &mut script);
@@ -32,9 +35,7 @@ pub(super) fn run(args: Args) -> Outcome<()> {
     let keys = api_keys(&args.access)?;
     let tls = tls(&args.http)?;
     let settings = settings(&args, keys);
-    let entry = ModelEntry { id: model_name(&args.model), at_start: true, ..ModelEntry::default() };
-    let loader = FromFlags { flags: args.model, sampling: args.sampling };
-    let registry = Registry::new(vec![entry], Box::new(loader), None);
+    let registry = registry(&args, models);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_exit(Exit::Runtime)?;
     let served = runtime.block_on(serve(registry, settings, &args.http, tls));
     // Work on prompts of requests that are gone is not waited for.
@@ -90,11 +91,33 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
     }
 }
 
+/// The models of the configuration file, or the one of the command line.
+fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Registry {
+    let mut entries = Vec::new();
+    let mut loaders = HashMap::new();
+    for (id, model) in models {
+        let idle = model.idle.map(Duration::from_secs);
+        entries.push(ModelEntry { id: id.clone(), aliases: model.aliases, idle, at_start: model.at_start });
+        loaders.insert(id, (model.args.model, model.args.sampling));
+    }
+    if entries.is_empty() {
+        let id = model_name(&args.model);
+        entries.push(ModelEntry { id: id.clone(), at_start: true, ..ModelEntry::default() });
+        loaders.insert(id, (args.model.clone(), args.sampling.clone()));
+    }
+    Registry::new(
+        entries,
+        Box::new(FromFlags { models: loaders, embeddings: args.serving.embeddings }),
+        args.models_max.map(usize::from),
+    )
+}
+
 /// The alias, or the file's name without its ending.
 fn model_name(flags: &ModelFlags) -> String {
     let of_file = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let file = || flags.model.as_deref().and_then(of_file);
-    flags.alias.clone().or_else(file).unwrap_or_else(|| "pocket".to_owned())
+    let of_hub = || flags.hf_repo.as_deref().and_then(|name| Some(name.split(':').next()?.to_owned()));
+    flags.alias.clone().or_else(of_hub).or_else(file).unwrap_or_else(|| "pocket".to_owned())
 }
 
 fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {

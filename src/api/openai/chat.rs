@@ -182,7 +182,7 @@ async fn whole(answers: Vec<Answer>, reply: Reply) -> Result<ChatResponse, ApiEr
                 }
                 choice.message.extend(step.events);
             }
-            Delta::End(End { reason, events, timings: times, reasoning_tokens }) => {
+            Delta::End(End { reason, events, timings: times, reasoning_tokens, .. }) => {
                 choice.message.extend(events);
                 choice.message.complete();
                 choice.finish_reason = finish_reason(&reason, !choice.message.tool_calls.is_empty());
@@ -264,7 +264,7 @@ async fn stream_all(sse: Sse, answers: Vec<Answer>, reply: Reply) -> Result<(), 
                     sse.data(&Chunk { timings, ..reply.chunk(vec![choice]) }).await?;
                 }
             }
-            Delta::End(End { reason, events, timings, reasoning_tokens }) => {
+            Delta::End(End { reason, events, timings, reasoning_tokens, .. }) => {
                 for delta in events.into_iter().filter_map(delta_of) {
                     called_tools[index] |= delta.tool_calls.is_some();
                     sse.data(&reply.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }])).await?;

@@ -267,7 +267,7 @@ async fn whole(answers: Vec<Answer>, reply: Reply) -> Result<CompletionResponse,
                 reply.logprobs(&step.pieces, choice.text.len(), &mut choice.logprobs);
                 choice.text += &joined(step.events);
             }
-            Delta::End(End { reason, events, timings: times, reasoning_tokens }) => {
+            Delta::End(End { reason, events, timings: times, reasoning_tokens, .. }) => {
                 choice.text += &joined(events);
                 choice.finish_reason = Some(finish_reason(&reason, false));
                 usage.add(&times, reasoning_tokens, i % reply.n != 0);
@@ -310,7 +310,7 @@ async fn stream_all(sse: Sse, answers: Vec<Answer>, reply: Reply) -> Result<(), 
                     sse.data(&CompletionResponse { timings, ..reply.body(vec![choice]) }).await?;
                 }
             }
-            Delta::End(End { reason, events, timings, reasoning_tokens }) => {
+            Delta::End(End { reason, events, timings, reasoning_tokens, .. }) => {
                 let finish_reason = Some(finish_reason(&reason, false));
                 let choice = CompletionChoice { index, text: joined(events), finish_reason, logprobs: None };
                 usage.add(&timings, reasoning_tokens, index % reply.n != 0);

@@ -3,4 +3,5 @@
 pub(crate) mod chat;
 pub(crate) mod chat_types;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod models;

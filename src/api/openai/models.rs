@@ -1,11 +1,11 @@
 //! `/v1/models` and `/v1/models/{id}`.
 
 use axum::extract::{Path, State};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
-use crate::json::Output;
+use crate::json::{Input, Output};
 use crate::registry::{ModelEntry, Phase, Served};
 use crate::state::AppState;
 
@@ -76,6 +76,39 @@ fn body(state: &AppState, (entry, created, phase): (ModelEntry, u64, Phase)) -> 
         Phase::Failed => "failed",
     };
     ModelBody { id: entry.id, object: "model", created, owned_by: "nextn", aliases: entry.aliases, status, meta }
+}
+
+/// Which model is to be loaded or unloaded.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ModelName {
+    model: String,
+}
+
+/// Whether something was done.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Done {
+    success: bool,
+}
+
+/// `POST /models/load`: begins to load a model; `/v1/models` says when it is there.
+pub(crate) async fn load(State(state): State<AppState>, input: Input) -> Result<Output<Done>, ApiError> {
+    let ModelName { model } = known(&state, input)?;
+    Ok(Output(Done { success: state.registry().load(&model)? }))
+}
+
+/// `POST /models/unload`: answers that run on it end first.
+pub(crate) async fn unload(State(state): State<AppState>, input: Input) -> Result<Output<Done>, ApiError> {
+    let ModelName { model } = known(&state, input)?;
+    Ok(Output(Done { success: state.registry().unload(&model)? }))
+}
+
+fn known(state: &AppState, input: Input) -> Result<ModelName, ApiError> {
+    let name: ModelName = input.read()?;
+    if state.registry().knows(&name.model) {
+        return Ok(name);
+    }
+    let known: Vec<String> = state.registry().list().into_iter().map(|(entry, ..)| entry.id).collect();
+    Err(ApiError::no_model(&name.model, &known))
 }
 
 /// `GET /v1/models`.

@@ -109,3 +109,31 @@ async fn a_slot_is_saved_and_comes_back() {
     assert_eq!(app.post("/slots/999?action=save", &json!({ "filename": "b" })).await.0, StatusCode::NOT_FOUND);
     assert!(!path.join("b").exists());
 }
+
+#[tokio::test]
+async fn texts_become_rows_of_length_one() {
+    let app = App::with(Settings { embeddings: true, ..Settings::default() });
+    let texts = json!(["a red apple", "a green apple", "What is 412 - 187?", "a red apple"]);
+    let answer = app.ok("/v1/embeddings", &json!({ "input": texts })).await;
+    let rows: Vec<Vec<f64>> = answer["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect())
+        .collect();
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    assert!(rows.iter().all(|row| row.len() == 256 && (dot(row, row) - 1.0).abs() < 1e-5), "{answer}");
+    // Rows of a pass may differ in their last bits from those of another pass.
+    assert!((dot(&rows[0], &rows[3]) - 1.0).abs() < 1e-4);
+    assert!(dot(&rows[0], &rows[1]) > dot(&rows[0], &rows[2]), "apples are closer to each other");
+    let last = app.ok("/v1/embeddings", &json!({ "input": "a red apple", "pooling": "last" })).await;
+    assert_ne!(last["data"][0]["embedding"], answer["data"][0]["embedding"]);
+    let coded = app.ok("/v1/embeddings", &json!({ "input": "a red apple", "encoding_format": "base64" })).await;
+    assert_eq!(coded["data"][0]["embedding"].as_str().map(str::len), Some((256 * 4_usize).div_ceil(3) * 4));
+    assert_eq!(coded["usage"]["prompt_tokens"], coded["usage"]["total_tokens"]);
+    // Answers go on as they were.
+    let story = json!({ "prompt": "Once upon", "n_predict": 8 });
+    assert_eq!(app.ok("/completion", &story).await["content"], App::new().ok("/completion", &story).await["content"]);
+    let (status, _) = App::new().post("/v1/embeddings", &json!({ "input": "x" })).await;
+    assert_eq!(status, StatusCode::NOT_IMPLEMENTED);
+}

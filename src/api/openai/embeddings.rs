@@ -1,0 +1,160 @@
+//! `/v1/embeddings`: one row for each text, pooled from the model's hidden rows and of length 1.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use engine::{GenerateRequest, Pooling, RequestOptions};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::completions::prompts;
+use crate::answer::{Answers, Delta};
+use crate::error::ApiError;
+use crate::json::{Input, Output};
+use crate::prepare::{Prepared, blocking};
+use crate::state::AppState;
+
+/// The fields of a request.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub(crate) struct EmbeddingRequest {
+    /// The model's name.
+    model: Option<String>,
+    /// A text, a list of texts, a list of tokens, or a list of such lists.
+    input: Value,
+    /// `float` or `base64`.
+    encoding_format: Option<String>,
+    /// Only the model's own number is served.
+    dimensions: Option<usize>,
+    /// `mean` or `last`.
+    pooling: Option<String>,
+}
+
+/// All rows.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct EmbeddingResponse {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: EmbeddingUsage,
+}
+
+/// One row.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Row,
+}
+
+/// Numbers, or the same as little-endian bytes in base64.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Row {
+    /// Numbers.
+    Floats(Vec<f32>),
+    /// Their bytes.
+    Base64(String),
+}
+
+/// Tokens of all texts.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct EmbeddingUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// `POST /v1/embeddings`.
+pub(crate) async fn embeddings(
+    State(state): State<AppState>,
+    input: Input,
+) -> Result<Output<EmbeddingResponse>, ApiError> {
+    if !state.settings().embeddings {
+        return Err(ApiError::not_supported("this server does not embed: start it with --embeddings"));
+    }
+    let body: EmbeddingRequest = input.read()?;
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let pooling = match body.pooling.as_deref() {
+        None | Some("mean") => Pooling::Mean,
+        Some("last") => Pooling::Last,
+        Some(_) => return Err(ApiError::field("pooling", "pooling: mean or last expected")),
+    };
+    let base64 = match body.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(ApiError::field("encoding_format", "encoding_format: float or base64 expected")),
+    };
+    let n_embd = served.model.hparams().n_embd;
+    if let Some(n) = body.dimensions.filter(|&n| n != n_embd) {
+        return Err(ApiError::field("dimensions", format!("dimensions: {n_embd} expected, {n} found")));
+    }
+    let for_prompts = Arc::clone(&served);
+    let prepared = blocking(move || {
+        let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
+        let limits = for_prompts.engine.limits();
+        let one = |tokens| {
+            let request = GenerateRequest::new(tokens, options.clone(), limits)?;
+            Ok(Prepared { request, reply: None })
+        };
+        prompts(&for_prompts, &body.input)?.into_iter().map(one).collect::<Result<Vec<_>, ApiError>>()
+    })
+    .await?;
+    let answers = prepared.into_iter().map(|one| state.submit(&served, one)).collect::<Result<Vec<_>, _>>()?;
+    let mut data = Vec::new();
+    let mut usage = EmbeddingUsage::default();
+    let mut answers = Answers::new(answers);
+    while let Some((index, delta, _)) = answers.next().await {
+        match delta {
+            Delta::Progress(_) | Delta::Step(_) => {}
+            Delta::End(end) => {
+                usage.prompt_tokens += end.timings.prompt_tokens;
+                let row = normed(end.embedding.unwrap_or_default());
+                let embedding = if base64 { Row::Base64(base64_of(&row)) } else { Row::Floats(row) };
+                data.push(Embedding { object: "embedding", index, embedding });
+            }
+            Delta::Failed(error) => return Err(error),
+        }
+    }
+    data.sort_by_key(|one| one.index);
+    usage.total_tokens = usage.prompt_tokens;
+    Ok(Output(EmbeddingResponse { object: "list", data, model: served.id.clone(), usage }))
+}
+
+fn normed(row: Vec<f32>) -> Vec<f32> {
+    let length = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    if length == 0.0 { row } else { row.into_iter().map(|x| (f64::from(x) / length) as f32).collect() }
+}
+
+fn base64_of(row: &[f32]) -> String {
+    let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let word = three.iter().fold(0u32, |word, &b| word << 8 | u32::from(b)) << (8 * (3 - three.len()));
+        for i in 0..4 {
+            let letter = ALPHABET[(word >> (18 - 6 * i)) as usize & 63];
+            out.push(if i <= three.len() { char::from(letter) } else { '=' });
+        }
+    }
+    out
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_base64_are_their_bytes() {
+        // 1.0 is 00 00 80 3f.
+        assert_eq!(base64_of(&[1.0]), "AACAPw==");
+        assert_eq!(base64_of(&[1.0, 1.0]), "AACAPwAAgD8=");
+        assert_eq!(base64_of(&[1.0, 1.0, 1.0]), "AACAPwAAgD8AAIA/");
+    }
+
+    #[test]
+    fn rows_have_length_one() {
+        assert_eq!(normed(vec![3.0, 4.0]), [0.6, 0.8]);
+        assert_eq!(normed(vec![0.0, 0.0]), [0.0, 0.0]);
+    }
+}

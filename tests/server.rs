@@ -1,0 +1,145 @@
+//! `nextn-server` as a program: it starts without options, answers, and ends well when told to.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+struct Running {
+    child: Child,
+    address: String,
+    lines: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Starts the program on a free port, and waits until it can answer.
+fn start(options: &[&str]) -> Running {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nextn-server"))
+        .args(["--port", "0", "-t", "1", "-c", "512", "-np", "1"])
+        .args(options)
+        .env_remove("NEXTN_LOG")
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+    let mut address = String::new();
+    for line in lines.by_ref() {
+        if let Some((_, found)) = line.split_once("listening on http://") {
+            address = found.trim().to_owned();
+        }
+        if line.contains("model ready") {
+            break;
+        }
+    }
+    assert!(!address.is_empty(), "no line tells the address");
+    // Somebody has to read on, or the program would wait for room.
+    let lines = Some(std::thread::spawn(move || lines.for_each(drop)));
+    Running { child, address, lines }
+}
+
+impl Running {
+    fn say(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers in UTF-8");
+        answer
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a process id")).expect("not 0");
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    fn end(mut self) -> ExitStatus {
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait().expect("it is ours") {
+                Some(status) => break status,
+                None if start.elapsed() > Duration::from_secs(30) => {
+                    let _ = self.child.kill();
+                    panic!("it does not end");
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        if let Some(lines) = self.lines.take() {
+            let _ = lines.join();
+        }
+        status
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only after a failed test is there something to end.
+        let _ = self.child.kill();
+    }
+}
+
+fn post(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn it_serves_the_model_inside_and_ends_on_sigterm_in_the_middle_of_a_stream() {
+    let server = start(&["--shutdown-timeout", "0"]);
+    let health = server.say("GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"ok\""), "{health}");
+    let question =
+        r#"{"messages":[{"role":"user","content":"What is 20 + 15?"}],"temperature":0,"reasoning_effort":"none"}"#;
+    let answer = server.say(&post("/v1/chat/completions", question));
+    assert!(answer.contains("20 + 15 = 35."), "{answer}");
+
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    let endless = r#"{"prompt":"Once upon","stream":true,"ignore_eos":true}"#;
+    stream.write_all(post("/v1/completions", endless).as_bytes()).expect("it reads");
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        assert!(reader.read_line(&mut line).expect("a stream") > 0, "it ended before the first event");
+    }
+    server.signal(Signal::TERM);
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).expect("a stream to its end");
+    assert!(rest.contains("server_shutdown") && rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn speculation_changes_figures_and_no_text() {
+    let server = start(&[]);
+    let ask = |n_max: u32| {
+        let body = format!(
+            r#"{{"prompt":"Once upon a time","n_predict":48,"temperature":0,"cache_prompt":false,"speculative.n_max":{n_max}}}"#
+        );
+        let answer = server.say(&post("/completion", &body));
+        let json = answer.split_once("\r\n\r\n").expect("a body").1;
+        serde_json::from_str::<serde_json::Value>(json).expect("JSON")
+    };
+    let (with, without) = (ask(3), ask(0));
+    assert_eq!(with["content"], without["content"]);
+    assert_eq!(without["timings"]["draft_n"], 0);
+    server.signal(Signal::INT);
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn options_that_cannot_be_are_told() {
+    let run = |options: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_nextn-server")).args(options).output().expect("it is built");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run(&["--no-such"]).0, Some(2));
+    let (code, words) = run(&["--config", "no/such/file.toml"]);
+    assert!(code == Some(2) && words.contains("no/such/file.toml"), "{code:?} {words}");
+    let (code, words) = run(&["--ssl-cert-file", "no.pem", "--ssl-key-file", "no.pem"]);
+    assert!(code == Some(2) && words.contains("no.pem"), "{code:?} {words}");
+    assert_eq!(run(&["--help"]).0, Some(0));
+}
