@@ -119,7 +119,7 @@ impl Config {
             n_head_kv: c.find("num_key_value_heads", 65536)?.unwrap_or(n_head),
             head_dim,
             n_ctx: c.find("max_position_embeddings", u32::MAX.into())?,
-            n_vocab: c.need("vocab_size", MAX_DIM)?,
+            n_vocab: c.need("vocab_size", MAX_VOCAB)?,
             eps: c.float("rms_norm_eps")?.ok_or("rms_norm_eps is missing")? as f32,
             rope: c.rope()?,
             recurrent: c.layer_types(n_layer)?,
@@ -303,3 +303,5 @@ fn short(v: &Value) -> String {
 
 /// Far above all models, and products of two stay far from 64 bits.
 const MAX_DIM: u64 = 1 << 24;
+/// Each token has a string in memory.
+const MAX_VOCAB: u64 = 1 << 22;

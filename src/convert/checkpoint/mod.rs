@@ -7,6 +7,7 @@ mod gather;
 mod head;
 mod keys;
 mod names;
+mod plan;
 mod shapes;
 mod tokenizer;
 

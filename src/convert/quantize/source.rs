@@ -57,7 +57,8 @@ fn plan(t: &gguf::TensorInfo<'_>, file: usize, paths: &[PathBuf]) -> Result<Tens
     let dtype = Dtype::from_id(t.dtype.id()).map_err(|e| Error::input(&paths[file], format!("{}: {e}", t.name)))?;
     let ne = t.dims().to_vec();
     let row_len = ne.first().copied().unwrap_or(1);
-    let n_rows = ne.iter().skip(1).product();
+    // Without a zero among them the product was checked with the header.
+    let n_rows = if ne.contains(&0) { 0 } else { ne.iter().skip(1).product() };
     let at = t.range().start as u64;
     let piece = Piece { file, at, stored: Stored::Ggml(dtype), n_rows, scale: None };
     Ok(TensorPlan::of(t.name.to_owned(), ne, t.dtype, piece, row_len))

@@ -200,8 +200,8 @@ impl Slabs {
     fn of(plans: &[TensorPlan]) -> Result<Slabs, Error> {
         let mut slabs = Slabs { tensors: Vec::with_capacity(plans.len()), n: 0 };
         for (i, plan) in plans.iter().enumerate() {
-            if plan.row_len > MAX_ROW {
-                let what = format!("rows of {} elements, at most {MAX_ROW} allowed", plan.row_len);
+            if plan.row_len > MAX_ROW_ELEMENTS {
+                let what = format!("rows of {} elements, at most {MAX_ROW_ELEMENTS} allowed", plan.row_len);
                 return Err(Error::tensor(&plan.name, what));
             }
             let n_rows = plan.n_rows();
@@ -297,8 +297,8 @@ pub fn available_threads() -> usize {
 
 /// Numbers of a slab: 2 MiB of floats.
 const SLAB_ELEMENTS: u64 = 1 << 19;
-/// A worker holds a row of floats twice and its bytes; 64 MiB of floats are far above all models.
-const MAX_ROW: u64 = 1 << 24;
+/// A worker holds a row of floats twice and its bytes; this is far above all models.
+pub(crate) const MAX_ROW_ELEMENTS: u64 = 1 << 21;
 /// More wait for the disk, and each has buffers.
 const MAX_THREADS: usize = 64;
 const NOTE_EVERY: Duration = Duration::from_secs(5);
