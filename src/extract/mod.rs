@@ -1,9 +1,11 @@
 //! The program `extract-nextn`: options, one file for each command, progress, exit codes.
 //! Owns words and drawing; all work is done by the convert crate. Doc-hidden in the library: only the binary uses it.
 
+mod checkpoint;
 mod cut;
 mod graft;
 mod inspect;
+mod quantize;
 mod show;
 mod strip;
 mod verify;
@@ -38,6 +40,10 @@ enum Command {
     Graft(graft::Args),
     /// Take the NextN head out of a model
     Strip(strip::Args),
+    /// Make a GGUF file of a Hugging Face checkpoint, with its head
+    Convert(checkpoint::Args),
+    /// Give a GGUF file another type
+    Quantize(quantize::Args),
 }
 
 /// How a command ends.
@@ -52,6 +58,8 @@ pub fn main() -> ExitCode {
         Command::Extract(args) => cut::run(&args),
         Command::Graft(args) => graft::run(&args),
         Command::Strip(args) => strip::run(&args),
+        Command::Convert(args) => checkpoint::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

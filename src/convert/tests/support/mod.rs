@@ -276,6 +276,9 @@ pub fn unpacked(name: &str) -> Vec<u8> {
     (0..bytes.len()).map(|i| if i % 2 == 0 { even[i / 2] } else { odd[i / 2] }).collect()
 }
 
+/// Of the repository, from the crate or from its root.
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden")
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let at_root = here.join("tests/golden");
+    if at_root.is_dir() { at_root } else { here.join("../../tests/golden") }
 }

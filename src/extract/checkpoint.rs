@@ -1,0 +1,42 @@
+//! `extract-nextn convert`.
+
+use std::path::PathBuf;
+
+use convert::checkpoint::{Checkpoint, Options};
+use convert::quantize::FileType;
+
+use super::{Outcome, quantize};
+
+/// Options of `convert`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder of a Hugging Face checkpoint of Qwen3.5 or 3.6: config.json, tokenizer.json, safetensors
+    folder: PathBuf,
+    /// The file to write. Broken off, the same command goes on where it was
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Type of the file, such as bf16, q8_0, q4_k_m
+    #[arg(long = "type", value_name = "TYPE", default_value = "bf16")]
+    file_type: FileType,
+    /// Leave the NextN head out
+    #[arg(long)]
+    no_head: bool,
+    /// What the model is called; else made from the folder's name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    how: quantize::How,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Outcome {
+    let options = Options { without_head: args.no_head, name: args.name.as_deref() };
+    let checkpoint = Checkpoint::open(&args.folder, options)?;
+    if checkpoint.n_head_layers == 0 && !args.no_head {
+        let promised = checkpoint.config.n_head_layers.is_some_and(|n| n > 0);
+        let why =
+            if promised { "config.json promises a NextN head, but its tensors are not there" } else { "no NextN head" };
+        eprintln!("note: {why}; the file has none. `extract-nextn graft` adds one");
+    }
+    args.how.write(checkpoint.model, args.file_type, &args.output, false)
+}
