@@ -95,7 +95,11 @@ fn json_has_the_documented_fields_and_agrees_with_the_plain_answer() {
             "cycles",
             "drafted",
             "accepted",
-            "acceptance_by_depth"
+            "acceptance_by_depth",
+            "cycles_per_second",
+            "verify_ms",
+            "draft_ms",
+            "host_ms",
         ]
     );
     let ids = object["token_ids"].as_array().expect("a list");

@@ -148,13 +148,11 @@ impl Proposer for Timed {
         for o in observed {
             lock(&self.parts).judge(o.n_drafted, o.n_accepted);
         }
-        match took {
-            // A step of the prompt: not part of a cycle.
-            None => self.inner.observe(runner, observed, took),
-            Some(pass) => {
-                lock(&self.parts).pass += pass;
-                self.clock(|inner| inner.observe(runner, observed, took))
-            }
+        // A step of the prompt is not part of a cycle.
+        if observed.iter().all(|o| o.tokens.len() == 1 + o.n_accepted) {
+            self.clock(|inner| inner.observe(runner, observed, took))
+        } else {
+            self.inner.observe(runner, observed, took)
         }
     }
 

@@ -12,8 +12,8 @@ use memory::{CacheType, Memory, MemoryConfig};
 use model::{LoadOptions, Model, Runner};
 use text::TokenId;
 
-use crate::devices::DeviceFlags;
 use super::weigh::Weight;
+use crate::devices::DeviceFlags;
 
 /// Model, threads and cache.
 #[derive(Clone, Debug, Args)]

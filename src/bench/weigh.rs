@@ -231,7 +231,7 @@ mod tests {
         assert!((w.state as f64 / 1e6 - 156.9).abs() < 0.1, "{}", w.state);
         assert_eq!(w.position(CacheType::F16, CacheType::F16), 65536.0);
         let w = of("35b-a3b");
-        assert!((w.pass(1) / 1e9 - 3.13).abs() < 0.03, "{}", w.pass(1));
+        assert!((w.pass(1) / 1e9 - 3.13).abs() < 0.08, "{}", w.pass(1));
         assert!((w.n_params as f64 / 1e9 - 35.51).abs() < 0.01);
         assert!((w.draft_step(w.n_vocab) / 1e9 - 0.61).abs() < 0.01);
     }

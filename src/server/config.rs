@@ -58,7 +58,7 @@ pub(super) fn resolve(words: Vec<OsString>) -> Result<Resolved, Wrong> {
     let typed = Args::from_arg_matches(&matches)?;
     let Some(path) = typed.config.clone() else { return Ok(Resolved { args: typed, models: Vec::new() }) };
     let (mut table, tables) = read(&path)?;
-    table.retain(|key, _| !is_set(&matches, key));
+    table.retain(|key, _| key == "config" || !is_set(&matches, key));
     let place = path.display().to_string();
     let parse = |tables: &[&Table], after: &[&Table]| -> Result<Args, Wrong> {
         let mut all: Vec<OsString> = words.iter().take(1).cloned().collect();

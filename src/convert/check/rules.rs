@@ -58,12 +58,23 @@ pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], r
         );
         // Few bits and small weights make zeros of rows that had numbers.
         let rounded = is_coarse(t.dtype) && s.n_zero_rows <= t.n_rows() / 16;
+        // A dimension that nothing writes to is a row of zeros in every matrix into the stream, and takes nothing from it.
+        let into_stream = [
+            "ssm_out.weight",
+            "attn_output.weight",
+            "ffn_down.weight",
+            "ffn_down_exps.weight",
+            "ffn_down_shexp.weight",
+        ];
+        let unused = into_stream.iter().any(|name| t.name.ends_with(name)) && s.n_zero_rows <= t.n_rows() / 16;
         // Rows of tokens that do not exist are zeros in many models.
         let by_token = ["token_embd.weight", "output.weight"].contains(&t.name.as_str())
             || t.name.ends_with("embed_tokens.weight")
             || t.name.ends_with("shared_head_head.weight");
         if by_token && s.n_zero_rows < t.n_rows() {
             report.notes.push(format!("{what} (tokens that are not used?)"));
+        } else if unused {
+            report.notes.push(format!("{what} (a dimension that is not used?)"));
         } else if rounded {
             report.notes.push(format!("{what} (rounded away in {}?)", t.dtype));
         } else {

@@ -74,11 +74,12 @@ impl Kind {
         }
     }
 
-    /// Rows of a product at most; for more, ggml is faster, with other bits.
+    /// Rows of a product at most; for more, ggml is faster, with other bits. So many are the drafts of several sequences,
+    /// whose rows must have the bits that they have alone.
     pub(super) fn max_rows(self) -> i64 {
         match self {
             Self::Q8_0 | Self::Q4_0 => i64::MAX,
-            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => 8,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => 32,
         }
     }
 
