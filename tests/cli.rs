@@ -77,7 +77,7 @@ fn the_answer_is_alone_on_standard_output_and_the_figures_on_standard_error() {
 
 #[test]
 fn json_has_the_documented_fields_and_agrees_with_the_plain_answer() {
-    let args = with(&["-p", "What is the capital of France?"]);
+    let args = with(&["-p", "What is the capital of France?", "--spec", "off"]);
     let object = json(&run(&[&args[..], &["--json"]].concat()));
     let keys: Vec<_> = object.as_object().expect("an object").keys().map(String::as_str).collect();
     assert_eq!(keys, ["text", "reasoning", "token_ids", "finish_reason", "timings"]);

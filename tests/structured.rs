@@ -16,7 +16,7 @@ use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use text::Special;
 
 fn pocket() -> Arc<Model> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-q4_k_m.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-moe-q8_0.gguf");
     Model::open(&path, &LoadOptions::default()).expect("a model of the repository")
 }
 

@@ -171,27 +171,67 @@ impl Sequence {
                     return n_kept;
                 }
             };
-            let token = piece.token;
+            let (mut token, mut end) = (piece.token, end);
             pieces.push(piece);
-            let right = draft.get(n_kept) == Some(&token);
-            if right && end.is_none() {
+            let mut forced = if end.is_none() { self.forced() } else { Vec::new() }.into_iter();
+            loop {
+                let right = draft.get(n_kept) == Some(&token);
+                if !right || end.is_some() {
+                    // A guess is right although the answer ends with it.
+                    self.count_accepted(draft.len(), n_kept + usize::from(right));
+                    self.close(end, token, forced, pieces, vocab);
+                    return n_kept;
+                }
                 n_kept += 1;
-                continue;
+                // What the grammar forces is taken as it is, drafted or not: its way to cut a text into tokens holds.
+                let Some(next) = forced.next() else { break };
+                match self.take_forced(next, vocab) {
+                    Ok((piece, ending)) => {
+                        pieces.push(piece);
+                        (token, end) = (next, ending);
+                    }
+                    Err(why) => {
+                        self.count_accepted(draft.len(), n_kept);
+                        self.outbox.push_back(Event::Tokens(pieces));
+                        self.fail(why);
+                        return n_kept;
+                    }
+                }
             }
-            // A guess is right although the answer ends with it.
-            self.count_accepted(draft.len(), n_kept + usize::from(right));
-            let mut ending = Ok(end);
-            if let Ok(None) = ending {
+        }
+    }
+
+    /// Ends a step's picks: with the answer, or with `token` and what is forced after it to be computed next.
+    fn close(
+        &mut self,
+        mut end: Option<FinishReason>,
+        token: TokenId,
+        forced: impl Iterator<Item = TokenId>,
+        mut pieces: Vec<Piece>,
+        vocab: &Vocab,
+    ) {
+        let mut failed = None;
+        if end.is_none() {
+            self.pending.push_back(token);
+            for token in forced {
+                match self.take_forced(token, vocab) {
+                    Ok((piece, ending)) => {
+                        pieces.push(piece);
+                        end = ending;
+                    }
+                    Err(why) => failed = Some(why),
+                }
+                if end.is_some() || failed.is_some() {
+                    break;
+                }
                 self.pending.push_back(token);
-                ending = self.jump(&mut pieces, vocab);
             }
-            self.outbox.push_back(Event::Tokens(pieces));
-            match ending {
-                Ok(Some(reason)) => self.finish(reason),
-                Ok(None) => {}
-                Err(why) => self.fail(why),
-            }
-            return n_kept;
+        }
+        self.outbox.push_back(Event::Tokens(pieces));
+        match (failed, end) {
+            (Some(why), _) => self.fail(why),
+            (None, Some(reason)) => self.finish(reason),
+            (None, None) => {}
         }
     }
 
@@ -206,32 +246,26 @@ impl Sequence {
         }
     }
 
-    /// Takes the tokens that the constraint forces, which need no logits; says whether the answer ends with one.
+    /// The tokens that the constraint forces next, which need no logits.
+    fn forced(&mut self) -> Vec<TokenId> {
+        // Log probabilities are those of the model, which has not been asked.
+        if self.request.options().logprobs.is_some() || self.thinking.is_forcing() {
+            return Vec::new();
+        }
+        self.constraint.as_mut().map(|c| c.constraint.forced()).unwrap_or_default()
+    }
+
+    /// Takes a token that the constraint forces; says whether the answer ends with it.
     ///
     /// # Errors
     /// Those of the constraint.
-    fn jump(&mut self, pieces: &mut Vec<Piece>, vocab: &Vocab) -> Result<Option<FinishReason>, String> {
-        // Log probabilities are those of the model, which has not been asked.
-        if self.request.options().logprobs.is_some() || self.thinking.is_forcing() {
-            return Ok(None);
+    fn take_forced(&mut self, token: TokenId, vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
+        let mut complete = false;
+        if let Some(c) = &mut self.constraint {
+            c.constraint.accept(token)?;
+            complete = c.constraint.is_complete();
         }
-        let forced = self.constraint.as_mut().map(|c| c.constraint.forced()).unwrap_or_default();
-        for token in forced {
-            let complete = match &mut self.constraint {
-                Some(c) => {
-                    c.constraint.accept(token)?;
-                    c.constraint.is_complete()
-                }
-                None => false,
-            };
-            let (piece, end) = self.took(token, None, false, complete, vocab);
-            pieces.push(piece);
-            if end.is_some() {
-                return Ok(end);
-            }
-            self.pending.push_back(token);
-        }
-        Ok(None)
+        Ok(self.took(token, None, false, complete, vocab))
     }
 
     /// Picks the next token and says whether the answer ends with it.

@@ -35,6 +35,9 @@ pub(crate) enum Format {
     F32,
 }
 
+/// Numbers of a small matrix.
+const SMALL: i64 = 1 << 22;
+
 impl Kind {
     /// The kind of a tensor's type.
     pub(super) fn of(raw: sys::ggml_type) -> Option<Self> {
@@ -76,9 +79,13 @@ impl Kind {
 
     /// Rows of a product at most; for more, ggml is faster, with other bits. So many are the drafts of several sequences,
     /// whose rows must have the bits that they have alone.
-    pub(super) fn max_rows(self) -> i64 {
+    ///
+    /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: an answer's row
+    /// may stand beside the prompt of another.
+    pub(super) fn max_rows(self, n_weights: i64) -> i64 {
         match self {
             Self::Q8_0 | Self::Q4_0 => i64::MAX,
+            Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
             Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => 32,
         }
     }

@@ -133,7 +133,7 @@ impl<'g> Graph<'g> {
     pub(crate) fn kernel_product(&self, a: Tensor<'g>, b: Tensor<'g>) -> Option<Tensor<'g>> {
         let (na, nb) = (a.ne(), b.ne());
         let kind = self.kernel_for(a)?;
-        let one_matrix = na[2] == 1 && na[3] == 1 && nb[2] == 1 && nb[3] == 1 && nb[1] <= kind.max_rows();
+        let one_matrix = na[2] == 1 && na[3] == 1 && nb[2] == 1 && nb[3] == 1 && nb[1] <= kind.max_rows(na[0] * na[1]);
         let quantised = one_matrix.then(|| self.quantised(kind.format(), b))??;
         Some(self.custom("mul_mat", Dtype::F32, [na[1], nb[1], 1, 1], &[a, quantised, b], nodes::product))
     }
@@ -142,7 +142,7 @@ impl<'g> Graph<'g> {
     pub(crate) fn kernel_experts(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Option<Tensor<'g>> {
         let (ne, ni) = (experts.ne(), ids.ne());
         let kind = self.kernel_for(experts)?;
-        let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize && ni[1] <= kind.max_rows();
+        let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize && ni[1] <= kind.max_rows(ne[0] * ne[1] * ne[2]);
         let quantised = even.then(|| self.quantised(kind.format(), b))??;
         let args = [experts, quantised, ids, b];
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, experts::products))
