@@ -15,6 +15,11 @@ const ALLOWANCE: f64 = 0.01;
 /// How much better drafting must look than plain decoding.
 const MARGIN: f64 = 1.02;
 
+/// The same where a plain cycle takes less than a millisecond: what stands beside the cycles (handing over, new graphs) weighs
+/// as much as the gain there.
+const MARGIN_OF_SHORT: f64 = 1.3;
+const SHORT: f64 = 1e-3;
+
 /// The chance that a draft is right, before any was judged.
 const RIGHT: f64 = 0.7;
 
@@ -146,7 +151,8 @@ impl DepthControl {
         let tokens: Vec<f64> = (0..=most).map(|d| self.tokens(slots, d)).collect();
         let rate = |d: usize| tokens[d] / times[d];
         let Some(deep) = (1..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b))) else { return 0 };
-        let best = if rate(deep) > MARGIN * rate(0) { deep } else { 0 };
+        let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
+        let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
         // Seconds that a cycle at `d` is expected to lose against the same tokens at the best depth.
         let loss = |d: usize| (times[d] - tokens[d] / rate(best)).max(0.0);
         let affordable = |d: &usize| loss(*d) <= self.allowance;
