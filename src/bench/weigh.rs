@@ -231,7 +231,9 @@ mod tests {
         assert!((w.state as f64 / 1e6 - 156.9).abs() < 0.1, "{}", w.state);
         assert_eq!(w.position(CacheType::F16, CacheType::F16), 65536.0);
         let w = of("35b-a3b");
-        assert!((w.pass(1) / 1e9 - 3.13).abs() < 0.08, "{}", w.pass(1));
+        // The 3.13 GB of everything at 8.5 bits, and the routers of 40 layers, which stay F32.
+        let routers = (40 * 256 * 2048) as f64 * (4.0 - 34.0 / 32.0) / 1e9;
+        assert!((w.pass(1) / 1e9 - 3.13 - routers).abs() < 0.03, "{}", w.pass(1));
         assert!((w.n_params as f64 / 1e9 - 35.51).abs() < 0.01);
         assert!((w.draft_step(w.n_vocab) / 1e9 - 0.61).abs() < 0.01);
     }
