@@ -86,28 +86,22 @@ impl<'s, 'g> Step<'s, 'g> {
         }
     }
 
-    /// Cuts `x: [n, n_tokens]` to the rows that give logits, where nothing else is wanted of the others. For the last
-    /// layer, after its attention: what follows works row by row.
-    pub(crate) fn crop(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        match self.out {
-            Some(out) if !self.hidden => g.get_rows(x, out),
-            _ => x,
-        }
-    }
-
-    /// Ends the pass. `h`: hidden rows after the final norm, cropped or not.
-    pub(crate) fn finish(&self, g: &Graph<'g>, h: Tensor<'g>, head: &Linear) {
+    /// Ends the pass. `tail` computes the hidden rows after the final norm: what follows the last layer's mixer, row by row,
+    /// on tensors that it puts through the given cut. Rows that give logits are computed among themselves, also where the
+    /// hidden rows of all are wanted: a row's bits may depend on how many stand beside it.
+    pub(crate) fn end(
+        &self,
+        g: &Graph<'g>,
+        tail: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
+        head: &Linear,
+    ) {
+        let all = (self.hidden || self.out.is_none()).then(|| tail(&|x| x));
+        let cropped = self.out.map(|out| tail(&|x| g.get_rows(x, out)));
         g.no_layer();
-        if self.hidden {
+        if let Some(h) = all.filter(|_| self.hidden) {
             g.output("hidden", h);
         }
-        let rows = match self.out {
-            Some(out) if self.hidden => g.get_rows(h, out),
-            _ => h,
-        };
-        if self.out_rows == OutRows::None {
-            return;
-        }
+        let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         let logits = head.forward(g, rows); // [n_vocab, n_out]
         if self.best { g.output("best", g.argmax(logits)) } else { g.output("logits", logits) }
     }

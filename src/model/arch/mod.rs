@@ -1,5 +1,6 @@
-//! The architectures: one file each, and the table that names them.
+//! The architectures: one file each, and the table that names them; `decoder` is what plain ones share.
 
+mod decoder;
 mod llama;
 mod qwen3;
 mod qwen35;
@@ -70,5 +71,6 @@ pub fn names() -> Vec<&'static str> {
 /// Nodes of a pass, with room to spare: `n_layer` layers with so many experts used.
 pub(crate) fn max_nodes(n_layer: usize, n_expert_used: usize, segments: &[Segment]) -> usize {
     let per_layer: usize = 64 + n_expert_used * 2 + segments.iter().map(|s| 48 + 4 * s.n_snapshots).sum::<usize>();
-    128 + n_layer * per_layer
+    // The rest of the last layer may be there twice: `Step::end`.
+    128 + (n_layer + 1) * per_layer
 }

@@ -5,7 +5,7 @@ use ggml::{Graph, Rope, Tensor, WeightId};
 use memory::{Kv, LayerState, Segment, StateLayout};
 
 use super::{Architecture, Entry, Opened};
-use crate::blocks::{DeltaNet, DeltaNetSizes, GatedFfn, Linear, MoeFfn, MoeSizes, RmsNorm, attend, split_heads};
+use crate::blocks::{DeltaNet, DeltaNetSizes, Ffn, Linear, MoeSizes, RmsNorm, attend, split_heads};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::{HeadFile, refused};
@@ -51,11 +51,6 @@ struct Layer {
 enum Mixer {
     Attention(GatedAttention),
     DeltaNet(Box<DeltaNet>, memory::Recurrent),
-}
-
-enum Ffn {
-    Dense(GatedFfn),
-    Moe(Box<MoeFfn>),
 }
 
 /// Sizes and constants of one file.
@@ -219,10 +214,7 @@ impl Sizes {
         } else {
             Mixer::Attention(self.attention(loader, il)?)
         };
-        let ffn = match self.moe {
-            Some(moe) => Ffn::Moe(Box::new(MoeFfn::open(loader, &prefix, moe)?)),
-            None => Ffn::Dense(GatedFfn::open(loader, &prefix, "", n_embd, self.n_ff[il])?),
-        };
+        let ffn = Ffn::open(loader, &prefix, n_embd, self.n_ff[il], self.moe)?;
         Ok(Layer {
             norm: RmsNorm::open(loader, &format!("{prefix}attn_norm.weight"), n_embd, eps)?,
             mixer,
@@ -398,15 +390,15 @@ impl Architecture for Qwen35 {
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             let y = layer.norm.forward(g, x);
-            let crop = |x: Tensor<'g>| if il + 1 == self.layers.len() { step.crop(g, x) } else { x };
             let mixed = match &layer.mixer {
-                Mixer::Attention(a) => a.out.forward(g, crop(a.forward(g, &step.cells, il, y))),
-                Mixer::DeltaNet(net, _) => crop(net.forward(g, step, il, y)),
+                Mixer::Attention(a) => a.forward(g, &step.cells, il, y),
+                Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
             };
-            x = g.add(crop(x), mixed);
-            x = layer.feed_forward(g, x);
+            if il + 1 == self.layers.len() {
+                return step.end(g, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
+            }
+            x = layer.rest(g, x, mixed);
         }
-        step.finish(g, self.norm.forward(g, x), &self.head);
     }
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {
@@ -442,14 +434,15 @@ impl Architecture for Qwen35 {
 }
 
 impl Layer {
-    /// `x: [n_embd, n_tokens]`, the residual stream; gives the same with the feed-forward added.
-    fn feed_forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let y = self.post_norm.forward(g, x);
-        let y = match &self.ffn {
-            Ffn::Dense(ffn) => ffn.forward(g, y),
-            Ffn::Moe(ffn) => ffn.forward(g, y),
+    /// What follows the mixer, row by row. `x: [n_embd, n_rows]`, the residual stream, `mixed`: what the mixer gave for these
+    /// rows; gives the stream after the layer.
+    fn rest<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, mixed: Tensor<'g>) -> Tensor<'g> {
+        let mixed = match &self.mixer {
+            Mixer::Attention(a) => a.out.forward(g, mixed),
+            Mixer::DeltaNet(..) => mixed,
         };
-        g.add(x, y)
+        let x = g.add(x, mixed);
+        g.add(x, self.ffn.forward(g, self.post_norm.forward(g, x)))
     }
 }
 
@@ -462,7 +455,6 @@ impl NextN {
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
         let y = self.layer.norm.forward(g, x);
         let Mixer::Attention(a) = &self.layer.mixer else { return x };
-        let x = g.add(x, a.out.forward(g, a.forward(g, cells, 0, y)));
-        self.layer.feed_forward(g, x)
+        self.layer.rest(g, x, a.forward(g, cells, 0, y))
     }
 }

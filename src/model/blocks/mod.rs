@@ -9,7 +9,7 @@ mod plain_attention;
 
 pub(crate) use attention::{attend, split_heads};
 pub(crate) use delta_net::{DeltaNet, DeltaNetSizes};
-pub(crate) use ffn::GatedFfn;
+pub(crate) use ffn::{Ffn, GatedFfn};
 pub(crate) use moe::{MoeFfn, MoeSizes};
 pub(crate) use plain_attention::{AttentionSizes, PlainAttention};
 

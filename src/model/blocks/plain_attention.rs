@@ -53,7 +53,8 @@ pub(crate) struct PlainAttention {
     q: Linear,
     k: Linear,
     v: Linear,
-    out: Linear,
+    /// The output matrix.
+    pub(crate) out: Linear,
     norms: Option<(RmsNorm, RmsNorm)>,
     /// Divides the rotation's frequencies: `[n_dims / 2]`.
     factors: Option<WeightId>,
@@ -91,15 +92,8 @@ impl PlainAttention {
         })
     }
 
-    /// `x: [n_embd, n_tokens]`, normed; gives the same shape, cut to the rows that give logits after the `last` layer.
-    pub(crate) fn forward<'g>(
-        &self,
-        g: &Graph<'g>,
-        step: &Step<'_, 'g>,
-        il: usize,
-        last: bool,
-        x: Tensor<'g>,
-    ) -> Tensor<'g> {
+    /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix.
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
         let factors = self.factors.map(|f| vector(g, f));
         let rope = |x| g.rope(x, step.cells.positions, factors, &self.sizes.rope);
         let q = split_heads(g, self.q.forward(g, x), self.sizes.d_k); // [d_k, n_head, n_tokens]
@@ -109,7 +103,6 @@ impl PlainAttention {
             Some((q_norm, k_norm)) => (q_norm.forward(g, q), k_norm.forward(g, k)),
             None => (q, k),
         };
-        let o = attend(g, &step.cells, il, (rope(q), rope(k), v), self.sizes.scale);
-        self.out.forward(g, if last { step.crop(g, o) } else { o })
+        attend(g, &step.cells, il, (rope(q), rope(k), v), self.sizes.scale)
     }
 }

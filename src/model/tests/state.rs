@@ -13,6 +13,7 @@ mod tiny;
 #[path = "../../../tests/support/words.rs"]
 mod words;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use memory::{CacheType, MemoryConfig, Slot};
@@ -324,5 +325,29 @@ fn a_pass_that_does_not_fit_its_step_is_refused_and_the_runner_goes_on() {
     }
     for (rows, n) in [(Rows::None, 0), (Rows::All, 2), (Rows::Some(&[1]), 1), (Rows::Some(&[1, 0, 1]), 3)] {
         assert_eq!(run(&mut memory, &[5, 6], rows).expect("a sound pass"), n * n_vocab as usize, "{rows:?}");
+    }
+}
+
+#[test]
+fn hidden_rows_that_are_wanted_too_leave_every_bit_of_the_logits() {
+    // K types: many rows have other bits than a few, so the row that gives logits must stay among its like.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+    let model = Model::open(&path, &LoadOptions::default()).expect("a model of the repository");
+    let mut rng = Rng::new(7);
+    let ids: Vec<TokenId> = random_ids(&mut rng, 100).into_iter().map(TokenId).collect();
+    let mut runner = Runner::new(Arc::clone(&model), 1).expect("the CPU is there");
+    let mut logits_of = |rows: &[usize], hidden: bool| {
+        let mut memory = model.memory(exact(1, 128)).expect("state");
+        let slot = memory.acquire().expect("state can be cleared").expect("a free slot");
+        let txn = memory.begin(&[(&slot, ids.len())], 1).expect("a step");
+        let mut output = PassOutput::default();
+        runner
+            .run(txn.view(), &Pass { tokens: &ids, rows: Rows::Some(rows), hidden }, &mut output)
+            .expect("a pass that can be computed");
+        assert_eq!(output.hidden.len(), if hidden { ids.len() * model.hparams().n_embd } else { 0 });
+        output.logits
+    };
+    for rows in [&[99][..], &[40, 98, 99]] {
+        assert!(logits_of(rows, false) == logits_of(rows, true), "rows {rows:?}");
     }
 }
