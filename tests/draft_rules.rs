@@ -3,13 +3,14 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::sample::SamplingParams;
-use engine::{Ask, FinishReason, Observed, Proposer, RequestOptions};
-use model::{Model, RunError, Runner};
+use engine::{FinishReason, Proposer, RequestOptions};
+use model::Model;
 use support::answers::{Answer, answer, answers, chat, config, pocket, spawn};
+use support::liar::Liar;
 use support::script::{MAX_DEPTH, Script, every_draft};
+use support::tiny::Rng;
 use text::TokenId;
 
 /// Rows of Q8_0 have the same bits in any company, so that everything can be compared bit by bit.
@@ -101,40 +102,6 @@ fn answers_end_where_they_end_without_drafts() {
     }
 }
 
-/// Drafts tokens that are right by chance only, of any length.
-struct Liar(support::tiny::Rng, usize);
-
-impl Proposer for Liar {
-    fn max_depth(&self) -> usize {
-        MAX_DEPTH
-    }
-
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
-    fn begin(&mut self, _: usize, _: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn hidden(&self, _: usize) -> Option<&[f32]> {
-        None
-    }
-
-    fn observe(&mut self, _: &mut Runner, _: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let Self(rng, n_vocab) = self;
-        let mut draft = |ask: &Ask| {
-            let n = rng.below(ask.max + 1);
-            (0..n).map(|_| TokenId(rng.below(*n_vocab) as u32)).collect()
-        };
-        Ok(asks.iter().map(&mut draft).collect())
-    }
-}
-
 #[test]
 fn sequences_with_drafts_of_different_lengths_do_not_disturb_each_other() {
     let model = &pocket(MODEL);
@@ -154,7 +121,7 @@ fn sequences_with_drafts_of_different_lengths_do_not_disturb_each_other() {
     // Neighbours that differ.
     plan.sort_by_key(|(n, right)| (7 * n + 5 * right) % 9);
     let (script, tally) = Script::new(known, plan, 4);
-    let liar = Liar(support::tiny::Rng::new(7), model.hparams().n_vocab);
+    let liar = Liar { rng: Rng::new(7), n_vocab: model.hparams().n_vocab };
     for proposer in [Box::new(script) as Box<dyn Proposer>, Box::new(liar)] {
         let got = answers(&spawn(model, config(128, 4), Some(proposer)), requests.clone());
         for (i, (a, b)) in expected.iter().zip(&got).enumerate() {

@@ -160,18 +160,10 @@ impl Proposer for Favourites {
         2
     }
 
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
     fn begin(&mut self, _: usize, tokens: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
         self.tokens = tokens.iter().map(|t| t.0).collect();
         self.ahead = false;
         Ok(())
-    }
-
-    fn hidden(&self, _: usize) -> Option<&[f32]> {
-        None
     }
 
     fn observe(&mut self, _: &mut Runner, observed: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {

@@ -3,16 +3,15 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::sample::SamplingParams;
-use engine::{
-    Ask, Engine, EngineConfig, Event, FlashAttention, GenerateRequest, Observed, Proposer, RequestOptions, Timings,
-};
+use engine::{Engine, EngineConfig, Event, FlashAttention, GenerateRequest, Proposer, RequestOptions, Timings};
 use memory::CacheType;
-use model::{LoadOptions, Model, RunError, Runner};
+use model::{LoadOptions, Model};
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use support::golden::{Counts, Golden, OpenModel, oracle_model};
+use support::liar::Liar;
+use support::tiny::Rng;
 use text::TokenId;
 
 fn exact(n_ctx: usize, n_sequences: usize) -> EngineConfig {
@@ -152,46 +151,6 @@ fn several_sequences_draft_together_without_reading_each_others_rows() {
     }
 }
 
-/// Drafts what it is told to: a number sequence that is right by chance only.
-struct Liar {
-    state: u64,
-    n_vocab: u64,
-}
-
-impl Proposer for Liar {
-    fn max_depth(&self) -> usize {
-        6
-    }
-
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
-    fn begin(&mut self, _: usize, _: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn hidden(&self, _: usize) -> Option<&[f32]> {
-        None
-    }
-
-    fn observe(&mut self, _: &mut Runner, _: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let mut next = || {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            self.state >> 33
-        };
-        let drafts = asks.iter().map(|ask| {
-            let n = next() as usize % (ask.max + 1);
-            (0..n).map(|_| TokenId((next() % self.n_vocab) as u32)).collect()
-        });
-        Ok(drafts.collect())
-    }
-}
-
 #[test]
 fn a_lying_proposer_never_changes_greedy_output() {
     for name in ["pocket-q4_k_m.gguf", "pocket-moe-q8_0.gguf"] {
@@ -199,7 +158,7 @@ fn a_lying_proposer_never_changes_greedy_output() {
         let prompts = prompts(model);
         let config = EngineConfig { n_ctx: Some(512), threads: Some(1), max_queue: 8, ..EngineConfig::default() };
         let plain = tokens(answers(model, config.clone(), None, &prompts, 64));
-        let liar = Liar { state: 7, n_vocab: model.hparams().n_vocab as u64 };
+        let liar = Liar { rng: Rng::new(7), n_vocab: model.hparams().n_vocab };
         assert_eq!(tokens(answers(model, config, Some(Box::new(liar)), &prompts, 64)), plain, "{name}");
     }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use engine::Timings;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use speculate::{Depth, DraftVocabSize};
 
-use super::draft::{Bench, Draft, Judged, degenerate, greedy, prompt};
+use super::draft::{Bench, Draft, Source, degenerate, greedy, prompt};
 use super::setup::{Setup, say};
 use super::stats::wilson;
 
@@ -70,6 +71,25 @@ struct Seen {
     degenerate: usize,
 }
 
+/// Drafts at one depth.
+#[derive(Clone, Copy, Debug, Default)]
+struct Judged {
+    /// Those before them were right.
+    reached: usize,
+    /// They were right, too.
+    right: usize,
+}
+
+impl Judged {
+    fn of(t: &Timings) -> Vec<Self> {
+        t.judged_by_depth.iter().zip(&t.accepted_by_depth).map(|(&reached, &right)| Self { reached, right }).collect()
+    }
+
+    fn share(self) -> f64 {
+        self.right as f64 / self.reached.max(1) as f64
+    }
+}
+
 impl Seen {
     fn add(&mut self, other: &Seen) {
         self.n_prompts += other.n_prompts;
@@ -100,13 +120,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         for p in &prompts {
             let ids = prompt(&model, &p.prompt)?;
             let config = args.setup.engine(ids.len() + args.n_gen as usize);
-            let bench = Bench::new(&model, config, Draft::Nextn(Depth::Fixed(args.draft.into())), vocab)?;
+            let bench = Bench::new(&model, config, Draft::On(Source::Head, Depth::Fixed(args.draft.into())), vocab)?;
             let answer = bench.answer(&ids, greedy(args.n_gen as usize, false))?;
             let seen = Seen {
                 n_prompts: 1,
                 n_tokens: answer.timings.generated_tokens.saturating_sub(1),
                 n_cycles: answer.timings.cycles,
-                judged: bench.parts().judged,
+                judged: Judged::of(&answer.timings),
                 degenerate: usize::from(degenerate(&answer.tokens).is_some()),
             };
             by_domain.entry(p.domain.clone()).or_default().add(&seen);

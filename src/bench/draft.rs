@@ -1,40 +1,72 @@
-//! Answers through the engine, with and without drafts, and where the time of a cycle goes.
+//! Answers through the engine, with and without drafts.
 //! Owns the ways to draft by name; knows nothing of tables.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use engine::sample::SamplingParams;
-use engine::{
-    Ask, Engine, EngineConfig, EngineHandle, Event, GenerateRequest, Observed, Proposer, RequestOptions, Timings,
-};
-use model::{Model, RunError, Runner};
+use engine::{Engine, EngineConfig, EngineHandle, Event, GenerateRequest, RequestOptions, Timings};
+use model::Model;
 use serde_json::json;
-use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
+use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 use text::template::{Chat, ChatTemplate};
 use text::{Special, TokenId};
 
-/// How to draft.
+/// How to draft: from where, and how deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draft {
     Off,
-    Nextn(Depth),
+    On(Source, Depth),
+}
+
+/// Where drafts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The head, between passes.
+    Head,
+    /// The head, on a thread of its own.
+    Async,
+    Ngram,
+    Both,
+}
+
+impl Source {
+    /// What stands before the depth.
+    const ALL: [(&'static str, Source); 4] =
+        [("", Source::Head), ("async:", Source::Async), ("ngram:", Source::Ngram), ("nextn+ngram:", Source::Both)];
+}
+
+impl Draft {
+    /// As programs are told.
+    fn config(self, vocab: DraftVocabSize) -> SpecConfig {
+        let (mode, draft_mode, depth) = match self {
+            Draft::Off => (Mode::Off, DraftMode::Fused, Depth::Fixed(0)),
+            Draft::On(Source::Head, depth) => (Mode::NextN, DraftMode::Fused, depth),
+            Draft::On(Source::Async, depth) => (Mode::NextN, DraftMode::Async, depth),
+            Draft::On(Source::Ngram, depth) => (Mode::Ngram, DraftMode::Fused, depth),
+            Draft::On(Source::Both, depth) => (Mode::NextNgram, DraftMode::Fused, depth),
+        };
+        SpecConfig { mode, depth, vocab, draft_mode }
+    }
 }
 
 impl FromStr for Draft {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "0" | "off" => Ok(Draft::Off),
-            "auto" => Ok(Draft::Nextn(Depth::Auto)),
-            n => match n.parse() {
-                Ok(n) if n <= 16 => Ok(Draft::Nextn(Depth::Fixed(n))),
-                _ => Err(format!("`{s}` is not auto or a depth from 0 to 16")),
-            },
+        if matches!(s, "0" | "off") {
+            return Ok(Draft::Off);
+        }
+        let source = Source::ALL.into_iter().rev().find(|(word, _)| s.starts_with(word));
+        let (word, source) = source.unwrap_or(("", Source::Head));
+        match s[word.len()..].parse() {
+            Ok(Depth::Fixed(0)) | Err(_) => Err(format!(
+                "`{s}` is not auto or a depth from 0 to 16, or one of these after async:, ngram: or nextn+ngram:"
+            )),
+            Ok(depth) => Ok(Draft::On(source, depth)),
         }
     }
 }
@@ -43,48 +75,10 @@ impl fmt::Display for Draft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Draft::Off => f.write_str("0"),
-            Draft::Nextn(Depth::Auto) => f.write_str("auto"),
-            Draft::Nextn(Depth::Fixed(n)) => write!(f, "{n}"),
-        }
-    }
-}
-
-/// Where the time of an answer went, the prompt left out.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Parts {
-    /// Passes of the model.
-    pub(super) pass: Duration,
-    /// The draft head: its cells and its guesses.
-    pub(super) draft: Duration,
-    /// Drafts by depth.
-    pub(super) judged: Vec<Judged>,
-}
-
-/// Drafts at one depth.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Judged {
-    /// Those before them were right.
-    pub(super) reached: usize,
-    /// They were right, too.
-    pub(super) right: usize,
-}
-
-impl Judged {
-    pub(super) fn share(self) -> f64 {
-        self.right as f64 / self.reached.max(1) as f64
-    }
-}
-
-impl Parts {
-    /// A step judged `n_drafted` drafts and kept the first `n_right`.
-    fn judge(&mut self, n_drafted: usize, n_right: usize) {
-        let n_reached = n_drafted.min(n_right + 1);
-        if self.judged.len() < n_reached {
-            self.judged.resize(n_reached, Judged::default());
-        }
-        for (depth, judged) in self.judged[..n_reached].iter_mut().enumerate() {
-            judged.reached += 1;
-            judged.right += usize::from(depth < n_right);
+            Draft::On(source, depth) => {
+                let word = Source::ALL.iter().find(|(_, s)| s == source).map_or("", |(word, _)| word);
+                write!(f, "{word}{depth}")
+            }
         }
     }
 }
@@ -97,68 +91,9 @@ pub(super) struct Answer {
     pub(super) timings: Timings,
 }
 
-/// An engine that measures itself.
+/// An engine that answers.
 pub(super) struct Bench {
     pub(super) engine: EngineHandle,
-    parts: Arc<Mutex<Parts>>,
-}
-
-/// A proposer with a clock.
-struct Timed {
-    inner: NextN,
-    parts: Arc<Mutex<Parts>>,
-}
-
-impl Timed {
-    fn clock<T>(&mut self, work: impl FnOnce(&mut NextN) -> T) -> T {
-        let start = Instant::now();
-        let done = work(&mut self.inner);
-        lock(&self.parts).draft += start.elapsed();
-        done
-    }
-}
-
-fn lock(parts: &Mutex<Parts>) -> std::sync::MutexGuard<'_, Parts> {
-    parts.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Proposer for Timed {
-    fn max_depth(&self) -> usize {
-        self.inner.max_depth()
-    }
-
-    fn wants_hidden(&self) -> bool {
-        self.inner.wants_hidden()
-    }
-
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
-        self.inner.begin(slot, tokens, hidden)
-    }
-
-    fn hidden(&self, slot: usize) -> Option<&[f32]> {
-        self.inner.hidden(slot)
-    }
-
-    fn observe(
-        &mut self,
-        runner: &mut Runner,
-        observed: &[Observed<'_>],
-        took: Option<Duration>,
-    ) -> Result<(), RunError> {
-        for o in observed {
-            lock(&self.parts).judge(o.n_drafted, o.n_accepted);
-        }
-        // A step of the prompt is not part of a cycle.
-        if observed.iter().all(|o| o.tokens.len() == 1 + o.n_accepted) {
-            self.clock(|inner| inner.observe(runner, observed, took))
-        } else {
-            self.inner.observe(runner, observed, took)
-        }
-    }
-
-    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        self.clock(|inner| inner.propose(runner, asks))
-    }
 }
 
 impl Bench {
@@ -172,21 +107,8 @@ impl Bench {
         draft: Draft,
         vocab: DraftVocabSize,
     ) -> anyhow::Result<Self> {
-        let parts = Arc::new(Mutex::new(Parts::default()));
-        let proposer = match draft {
-            Draft::Off => None,
-            Draft::Nextn(depth) => {
-                let head = NextN::new(model, &config, NextNConfig { depth, vocab })?;
-                let inner = head.context("the model has no NextN head")?;
-                Some(Box::new(Timed { inner, parts: Arc::clone(&parts) }) as Box<dyn Proposer>)
-            }
-        };
-        Ok(Self { engine: Engine::spawn_with(Arc::clone(model), config, proposer)?, parts })
-    }
-
-    /// Where the time went since the engine was made.
-    pub(super) fn parts(&self) -> Parts {
-        lock(&self.parts).clone()
+        let proposer = speculate::proposer(model, &config, draft.config(vocab))?;
+        Ok(Self { engine: Engine::spawn_with(Arc::clone(model), config, proposer)? })
     }
 
     /// A greedy answer of exactly `n` tokens.

@@ -3,14 +3,14 @@
 use serde_json::json;
 use speculate::{Depth, DraftVocabSize};
 
-use super::draft::{Bench, Draft};
+use super::draft::{Bench, Draft, Source};
 use super::setup::{Input, Setup, say};
 
 pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize, depth: usize) -> anyhow::Result<()> {
     let ids = input.ids()?;
     let model = setup.open()?;
     let config = setup.engine(ids.len() + n_tokens);
-    let draft = if depth > 0 { Draft::Nextn(Depth::Fixed(depth)) } else { Draft::Off };
+    let draft = if depth > 0 { Draft::On(Source::Head, Depth::Fixed(depth)) } else { Draft::Off };
     let answer = Bench::new(&model, config, draft, DraftVocabSize::Full)?.exactly(&ids, n_tokens)?;
     let tokens: Vec<u32> = answer.tokens.iter().map(|t| t.0).collect();
     say(json!({ "tokens": tokens, "drafted": answer.timings.drafted, "accepted": answer.timings.accepted }))

@@ -73,7 +73,16 @@ fn drafts(
         let depth = if i + 1 == n_chunks { depth } else { 0 };
         let step = memory.begin(&[(&slot, tokens.len() + depth.saturating_sub(1))], 1)?;
         let n_entries = [tokens.len()];
-        let draft = Draft { tokens, hidden, n_entries: &n_entries, depth, vocab: None, noise: None, verbose: true };
+        let draft = Draft {
+            tokens,
+            hidden,
+            n_entries: &n_entries,
+            depth,
+            vocab: None,
+            noise: None,
+            verbose: true,
+            rows: false,
+        };
         runner.draft(step.view(), &draft, &mut output)?;
         step.commit(&n_entries)?;
     }

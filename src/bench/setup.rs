@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
-use engine::{EngineConfig, FlashAttention};
+use engine::{EngineConfig, Exact, FlashAttention};
 use memory::{CacheType, Memory, MemoryConfig};
 use model::{LoadOptions, Model, Runner};
 use text::TokenId;
@@ -27,6 +27,9 @@ pub(super) struct Setup {
     /// Form of attention: on, off, auto
     #[arg(long, default_value_t)]
     flash_attn: FlashAttention,
+    /// Answers whose bits depend on nothing beside them: off, on, or passes of so many rows
+    #[arg(long, default_value_t, num_args = 0..=1, default_missing_value = "on")]
+    exact: Exact,
     /// Type of the cached keys: f32, f16, q8_0, q4_0
     #[arg(long, default_value_t)]
     cache_type_k: CacheType,
@@ -74,6 +77,7 @@ impl Setup {
             cache_type_k: self.cache_type_k,
             cache_type_v: self.cache_type_v,
             flash_attention: self.flash_attn,
+            exact: self.exact,
             ..EngineConfig::default()
         }
     }

@@ -62,6 +62,7 @@ impl Loaded {
             threads: run.threads.map(usize::from),
             cache_type_k: cache_type(run.cache_type_k),
             cache_type_v: cache_type(run.cache_type_v),
+            exact: spec.exact,
             flash_attention: match run.flash_attn {
                 FlashAttn::Auto => FlashAttention::Auto,
                 FlashAttn::On => FlashAttention::On,

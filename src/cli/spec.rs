@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use speculate::{Depth, DraftVocabSize, Mode, SpecConfig};
+use engine::Exact;
+use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 
 /// Where drafts come from and how long they are.
 #[derive(Clone, Debug, Default, Args)]
@@ -22,6 +23,15 @@ pub struct SpecFlags {
     #[arg(long, value_name = "N", default_value_t)]
     pub draft_vocab: DraftVocabSize,
 
+    /// Where drafts are computed: auto (what is faster), fused (between passes), async (on a thread of their own)
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub draft_mode: DraftMode,
+
+    /// Answers whose bits depend on nothing beside them: on, off, or passes of so many rows.
+    /// On a CPU drafts change no answer of a single sequence either way
+    #[arg(long, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "on")]
+    pub exact: Exact,
+
     /// GGUF file with a NextN head for the model [default: the head inside the model's file]
     #[arg(long, alias = "model-draft", value_name = "FILE")]
     pub draft_model: Option<PathBuf>,
@@ -30,6 +40,6 @@ pub struct SpecFlags {
 impl SpecFlags {
     /// As the proposer wants them.
     pub fn config(&self) -> SpecConfig {
-        SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab }
+        SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab, draft_mode: self.draft_mode }
     }
 }

@@ -7,11 +7,56 @@ use std::str::FromStr;
 use memory::{CacheType, MemoryConfig};
 use model::Model;
 
+use crate::schedule::Company;
+
 /// Positions of a sequence when the user does not say: the model's, up to this.
 const DEFAULT_N_CTX: usize = 8192;
 
 /// Most positions of a sequence: the kernels count them in 32 bits, and memory rounds them up.
 const MAX_N_CTX: usize = 1 << 30;
+
+/// Whether an answer's bits depend on its own tokens alone: not on drafts, nor on other sequences.
+///
+/// Drafts leave answers as they are in either case, as far as rows have the bits that they have alone (docs/NUMERICS.md): on a
+/// CPU that holds for one sequence without further ado.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Exact {
+    /// Whatever is ready shares a pass.
+    #[default]
+    Off,
+    /// Passes are shared as far as the device's kernels keep rows apart; where they do not, every answer computes alone, in
+    /// passes of 8 rows, drafts or not.
+    On,
+    /// Every answer computes alone, in passes of so many rows.
+    Rows(usize),
+}
+
+impl FromStr for Exact {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match (s, s.parse()) {
+            ("on", _) => Ok(Self::On),
+            ("off", _) => Ok(Self::Off),
+            (_, Ok(n @ 1..=32)) => Ok(Self::Rows(n)),
+            _ => Err(format!("`{s}` is not one of on, off, or rows from 1 to 32")),
+        }
+    }
+}
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On => f.write_str("on"),
+            Self::Rows(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+/// Rows of every pass of an answer, where rows have the same bits only in passes of the same width: the most that the kernels
+/// for few rows of GPUs take.
+const EXACT_WIDTH: usize = 8;
 
 /// Which form attention takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -73,6 +118,8 @@ pub struct EngineConfig {
     pub checkpoint_bytes: usize,
     /// Host memory for whole sequences that had to leave their slots, in bytes; 0 keeps none.
     pub store_bytes: usize,
+    /// Whether an answer's bits depend on its own tokens alone.
+    pub exact: Exact,
     /// Compute buffers have room for requests with [`crate::RequestOptions::embed`].
     pub embeddings: bool,
 }
@@ -91,6 +138,7 @@ impl Default for EngineConfig {
             max_queue: 64,
             checkpoint_bytes: 1 << 30,
             store_bytes: 0,
+            exact: Exact::Off,
             embeddings: false,
         }
     }
@@ -126,12 +174,21 @@ impl EngineConfig {
         Ok(())
     }
 
+    /// Which rows may share a pass of `model`.
+    pub(crate) fn company(&self, model: &Model) -> Company {
+        match (self.exact, model.rows_alike()) {
+            (Exact::Off, _) => Company::Any,
+            (Exact::On, Some(n)) => Company::UpTo(n),
+            (Exact::On, None) => Company::Width(EXACT_WIDTH),
+            (Exact::Rows(n), _) => Company::Width(n),
+        }
+    }
+
     /// The memory that the engine makes for `model`.
     pub fn memory(&self, model: &Model) -> MemoryConfig {
         let trained = model.hparams().n_ctx_train;
         // The unfused form and its transposed values serve the CPU's kernels.
-        let on_cpu = model.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu);
-        let plain_values = on_cpu && self.cache_type_v.is_plain() && {
+        let plain_values = model.is_on_cpu() && self.cache_type_v.is_plain() && {
             let layout = model.state_layout();
             layout.uniform_kv().is_some() || !layout.layers.iter().any(|l| matches!(l, memory::LayerState::Kv(_)))
         };

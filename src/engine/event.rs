@@ -99,6 +99,12 @@ pub struct Timings {
     pub draft_ms: f64,
     /// Share of drafts kept at each depth, first depth first; empty without speculation.
     pub acceptance_by_depth: Vec<f64>,
+    /// Drafted tokens whose turn to be judged came: all before them in their draft were kept. By depth.
+    pub judged_by_depth: Vec<usize>,
+    /// Graphs launched for its cycles, drafts included; what several sequences share counts for each.
+    pub launches: u64,
+    /// Bytes that went to the device and back for them.
+    pub bytes_copied: u64,
 }
 
 impl Timings {

@@ -24,7 +24,7 @@ pub mod stop;
 mod store;
 mod thinking;
 
-pub use config::{EngineConfig, EngineError, FlashAttention};
+pub use config::{EngineConfig, EngineError, Exact, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
 pub use embed::Pooling;
 pub use event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use model::{RunError, Runner};
+use model::{RunError, Runner, Stats};
 use text::TokenId;
 
 use crate::sample::Ahead;
@@ -43,17 +43,25 @@ pub trait Proposer: Send {
     fn max_depth(&self) -> usize;
 
     /// True when [`Observed::hidden`] is to be filled.
-    fn wants_hidden(&self) -> bool;
+    fn wants_hidden(&self) -> bool {
+        false
+    }
 
     /// The sequence of `slot` now stands after `tokens`, of which the state and the proposer's own have been kept;
     /// `hidden` is the last one's hidden row where it is known.
     ///
     /// # Errors
     /// The proposer's own state could not be brought there.
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError>;
+    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
+        let _ = (slot, tokens, hidden);
+        Ok(())
+    }
 
     /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
-    fn hidden(&self, slot: usize) -> Option<&[f32]>;
+    fn hidden(&self, slot: usize) -> Option<&[f32]> {
+        let _ = slot;
+        None
+    }
 
     /// A step was kept. `took` is the time since drafts were asked for, when the step held nothing but these answers and
     /// their drafts, and no graph had to be built.
@@ -65,11 +73,63 @@ pub trait Proposer: Send {
         runner: &mut Runner,
         observed: &[Observed<'_>],
         took: Option<Duration>,
-    ) -> Result<(), RunError>;
+    ) -> Result<(), RunError> {
+        let _ = (runner, observed, took);
+        Ok(())
+    }
+
+    /// All of a step has been observed, and these asks will probably come before the next one: whoever drafts beside the
+    /// engine may begin. Events are handed out and requests taken meanwhile.
+    ///
+    /// # Errors
+    /// As [`Proposer::observe`].
+    fn expect(&mut self, asks: &[Ask]) -> Result<(), RunError> {
+        let _ = asks;
+        Ok(())
+    }
 
     /// Drafts for each of `asks`, which are in ascending order of their slots; an empty draft is an answer.
     ///
     /// # Errors
     /// As [`Proposer::observe`].
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError>;
+
+    /// What it has computed by other runners than the engine's.
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+impl<P: Proposer + ?Sized> Proposer for Box<P> {
+    fn max_depth(&self) -> usize {
+        (**self).max_depth()
+    }
+
+    fn wants_hidden(&self) -> bool {
+        (**self).wants_hidden()
+    }
+
+    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
+        (**self).begin(slot, tokens, hidden)
+    }
+
+    fn hidden(&self, slot: usize) -> Option<&[f32]> {
+        (**self).hidden(slot)
+    }
+
+    fn observe(&mut self, runner: &mut Runner, seen: &[Observed<'_>], took: Option<Duration>) -> Result<(), RunError> {
+        (**self).observe(runner, seen, took)
+    }
+
+    fn expect(&mut self, asks: &[Ask]) -> Result<(), RunError> {
+        (**self).expect(asks)
+    }
+
+    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        (**self).propose(runner, asks)
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
 }

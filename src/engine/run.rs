@@ -1,4 +1,4 @@
-//! The engine's thread: takes requests, runs steps, hands out events.
+//! The engine's thread: takes requests, runs steps (`cycle.rs`), hands out events.
 //! Owns the model's state and compute. Everything it does between two steps is short.
 
 use std::collections::VecDeque;
@@ -8,17 +8,17 @@ use std::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use memory::{Memory, MemoryConfig};
-use model::{Model, Pass, PassOutput, Rows, RunError, Runner};
+use model::{Model, PassOutput, Runner, Stats};
 use text::TokenId;
 
 use crate::cache::SlotCache;
 use crate::config::{EngineConfig, EngineError};
 use crate::event::Event;
 use crate::handle::{Command, EngineHandle, Submission};
-use crate::proposer::{Ask, Observed, Proposer};
+use crate::proposer::Proposer;
 use crate::request::Limits;
-use crate::schedule::{Part, schedule};
-use crate::sequence::{Scores, Sequence, millis};
+use crate::schedule::{Company, schedule};
+use crate::sequence::Sequence;
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
 
 /// How long to wait for lagging readers before looking again, at first and after many times in vain.
@@ -37,10 +37,14 @@ pub struct EngineStats {
     pub n_rows: u64,
     /// Time in steps, from taking commands and picking the rows to handing out the events.
     pub step: Duration,
-    /// Of that, ggml's computation.
+    /// ggml's computation: of that, but for drafts that are made beside the engine.
     pub compute: Duration,
+    /// Graphs launched: passes, and those of drafts.
+    pub n_launches: u64,
     /// Graphs built.
     pub n_builds: u64,
+    /// Bytes brought to the device and back.
+    pub n_bytes_copied: u64,
     /// Bytes of sequence state.
     pub state_bytes: usize,
     /// Bytes of compute buffers.
@@ -90,6 +94,7 @@ fn reserve(runner: &mut Runner, memory: &mut Memory, config: &EngineConfig, hidd
 struct State {
     model: Arc<Model>,
     config: EngineConfig,
+    company: Company,
     memory: Memory,
     runner: Runner,
     proposer: Option<Box<dyn Proposer>>,
@@ -104,8 +109,8 @@ struct State {
     output: PassOutput,
     /// The tokens of the last step's rows.
     step_tokens: Vec<TokenId>,
-    /// When the turn began, and the graphs built until then.
-    turn: (Instant, u64),
+    /// When the turn began, and what had been computed until then.
+    turn: (Instant, Stats),
     stats: EngineStats,
     /// How long to wait for lagging readers next time.
     pause: Duration,
@@ -120,7 +125,8 @@ impl State {
         proposer: Option<Box<dyn Proposer>>,
     ) -> Result<(Self, EngineHandle), EngineError> {
         config.check()?;
-        let depth = proposer.as_ref().map_or(0, |p| p.max_depth());
+        let company = config.company(&model);
+        let depth = proposer.as_ref().map_or(0, |p| p.max_depth()).min(company.max_draft());
         if (depth + 1).saturating_mul(config.n_sequences) > config.n_batch {
             let (n_sequences, n_batch) = (config.n_sequences, config.n_batch);
             let what = format!(
@@ -128,13 +134,15 @@ impl State {
             );
             return Err(EngineError::Config(what));
         }
-        let wanted = MemoryConfig { n_snapshots: depth + 1, ..config.memory(&model) };
+        let of_model = config.memory(&model);
+        let n_snapshots = company.n_past().max(depth + 1);
+        let wanted = MemoryConfig { n_snapshots, n_ctx: of_model.n_ctx + company.n_past(), ..of_model };
         let mut memory = model.memory(wanted)?;
         let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
         reserve(&mut runner, &mut memory, &config, proposer.is_some() || config.embeddings)?;
         let cache = SlotCache::new(&mut memory, config.checkpoint_bytes, config.store_bytes)?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
-        let limits = Limits { n_ctx: wanted.n_ctx, n_vocab: model.hparams().n_vocab };
+        let limits = Limits { n_ctx: of_model.n_ctx, n_vocab: model.hparams().n_vocab };
         let (sender, commands) = mpsc::channel();
         let handle = EngineHandle {
             commands: sender,
@@ -146,6 +154,7 @@ impl State {
         let state = State {
             model,
             config,
+            company,
             memory,
             runner,
             proposer,
@@ -156,7 +165,7 @@ impl State {
             leaving: Vec::new(),
             output: PassOutput::default(),
             step_tokens: Vec::new(),
-            turn: (Instant::now(), 0),
+            turn: (Instant::now(), Stats::default()),
             stats: EngineStats::default(),
             pause: READER_PAUSE,
             open: true,
@@ -184,9 +193,11 @@ impl State {
         let start = Instant::now();
         self.take_commands();
         self.admit();
-        self.turn = (Instant::now(), self.runner.stats().n_builds);
+        self.turn = (Instant::now(), self.computed());
         self.propose();
-        let parts = schedule(&self.sequences, self.config.n_batch, self.config.n_batch_shared);
+        let n_batch = self.config.n_batch;
+        let n_shared = if self.config.n_sequences > 1 { self.config.n_batch_shared.min(n_batch) } else { n_batch };
+        let parts = schedule(&self.sequences, n_batch, n_shared, self.company);
         let n_rows: usize = parts.iter().map(|p| p.n_rows).sum();
         if n_rows > 0 {
             self.step(parts);
@@ -253,10 +264,18 @@ impl State {
         }
     }
 
+    /// What has been computed here and beside the engine.
+    fn computed(&self) -> Stats {
+        self.runner.stats() + self.proposer.as_ref().map(|p| p.stats()).unwrap_or_default()
+    }
+
     fn stats(&self) -> EngineStats {
+        let all = self.computed();
         EngineStats {
-            compute: self.runner.stats().compute,
-            n_builds: self.runner.stats().n_builds,
+            compute: all.compute,
+            n_launches: all.n_runs,
+            n_builds: all.n_builds,
+            n_bytes_copied: all.n_bytes_copied,
             state_bytes: self.memory.n_bytes(),
             compute_bytes: self.runner.buffer_bytes(),
             stored_bytes: self.cache.stored_bytes(),
@@ -305,174 +324,6 @@ impl State {
         }
     }
 
-    fn step(&mut self, mut parts: Vec<Part>) {
-        self.stats.n_steps += 1;
-        parts.sort_by_key(|p| self.cache.get(self.sequences[p.sequence].slot).slot.index());
-        for part in &parts {
-            self.sequences[part.sequence].last_step = self.stats.n_steps;
-        }
-        match self.compute(&parts) {
-            Ok(kept) => self.after(&parts, &kept),
-            Err(error) => {
-                tracing::error!(%error, "a step was not computed");
-                for part in &parts {
-                    let s = &mut self.sequences[part.sequence];
-                    s.fail(error.to_string());
-                    self.cache.forget(&mut self.memory, s.slot);
-                }
-            }
-        }
-    }
-
-    /// Tells the proposer that a slot was taken up, and at which tokens it stands.
-    fn begin(&mut self, slot: usize) {
-        let foreign = self.cache.take_foreign(slot);
-        let Some(proposer) = &mut self.proposer else { return };
-        // What the proposer has of a slot whose state came from elsewhere belongs to another text.
-        if foreign && let Err(error) = proposer.begin(slot, &[], None) {
-            return self.stop_drafting(&error);
-        }
-        if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, self.cache.hidden(slot)) {
-            self.stop_drafting(&error);
-        }
-    }
-
-    /// Drafts for answers that are running and have none.
-    fn propose(&mut self) {
-        let Some(proposer) = &mut self.proposer else { return };
-        let running = |s: &Sequence| !s.finished && !s.is_prefill() && !s.is_blocked() && !s.is_cancelled();
-        let depth = proposer.max_depth();
-        let mut asks: Vec<(Ask, usize)> = Vec::new();
-        for (i, s) in self.sequences.iter().enumerate() {
-            let max = s.max_draft().min(depth);
-            if running(s) && s.draft.is_empty() && s.pending.len() == 1 && max > 0 {
-                asks.push((Ask { slot: s.slot, max, ahead: s.ahead() }, i));
-            }
-        }
-        if asks.is_empty() {
-            return;
-        }
-        asks.sort_unstable_by_key(|(ask, _)| ask.slot);
-        let only: Vec<Ask> = asks.iter().map(|(ask, _)| *ask).collect();
-        let start = Instant::now();
-        match proposer.propose(&mut self.runner, &only) {
-            Ok(drafts) => {
-                let took = millis(start.elapsed());
-                for ((_, i), draft) in asks.iter().zip(drafts) {
-                    self.sequences[*i].take_draft(draft);
-                    self.sequences[*i].timings.draft_ms += took;
-                }
-            }
-            Err(error) => self.stop_drafting(&error),
-        }
-    }
-
-    /// Goes on without drafts: answers are the same, only slower.
-    fn stop_drafting(&mut self, error: &RunError) {
-        tracing::error!(%error, "drafting failed: going on without speculation");
-        self.proposer = None;
-    }
-
-    /// One pass over the parts' rows. Picks tokens and keeps the rows that agree with them; gives the numbers of rows
-    /// kept.
-    fn compute(&mut self, parts: &[Part]) -> Result<Vec<usize>, RunError> {
-        let slots: Vec<_> =
-            parts.iter().map(|p| (&self.cache.get(self.sequences[p.sequence].slot).slot, p.n_rows)).collect();
-        let n_snapshots = parts.iter().map(|p| 1 + p.n_draft).max().unwrap_or(1);
-        let txn = self.memory.begin(&slots, n_snapshots)?;
-        let mut tokens: Vec<TokenId> = Vec::with_capacity(txn.n_rows());
-        let mut rows = Vec::with_capacity(parts.len());
-        for p in parts {
-            let s = &self.sequences[p.sequence];
-            tokens.extend(s.pending.iter().take(p.n_rows - p.n_draft));
-            if p.samples {
-                rows.extend(tokens.len() - 1..tokens.len() + p.n_draft);
-            }
-            tokens.extend_from_slice(&s.draft);
-        }
-        let embeds = parts.iter().any(|p| self.sequences[p.sequence].embeds());
-        let hidden = embeds || self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
-        let start = Instant::now();
-        // From a GPU the logits of a large vocabulary take longer to come than ids do.
-        let best = self.model.weights().device().kind() != ggml::DeviceKind::Cpu
-            && parts.iter().all(|p| !p.samples || self.sequences[p.sequence].takes_the_best());
-        let rows = if best { Rows::Best(&rows) } else { Rows::Some(&rows) };
-        self.runner.run(txn.view(), &Pass { tokens: &tokens, rows, hidden }, &mut self.output)?;
-        let took = millis(start.elapsed());
-        let mut first = 0;
-        let mut kept = Vec::with_capacity(parts.len());
-        for p in parts {
-            let mut n_kept = p.n_rows;
-            let s = &mut self.sequences[p.sequence];
-            if s.is_prefill() {
-                s.prompt_advanced(p.n_rows);
-            } else {
-                s.timings.verify_ms += took;
-            }
-            if p.samples {
-                let output = &self.output;
-                let scores = |i| match output.best.get(first + i) {
-                    Some(&token) => Scores::Best(token),
-                    None => Scores::Logits(output.logits(first + i)),
-                };
-                let n_right = s.judge(scores, self.model.vocab());
-                n_kept = p.n_rows - p.n_draft + n_right;
-                first += 1 + p.n_draft;
-            }
-            kept.push(n_kept);
-        }
-        txn.commit(&kept)?;
-        self.step_tokens = tokens;
-        Ok(kept)
-    }
-
-    /// Books the rows that a step kept, tells the proposer, takes checkpoints that are due.
-    fn after(&mut self, parts: &[Part], kept: &[usize]) {
-        let mut first = 0;
-        let mut observed = Vec::with_capacity(parts.len());
-        let n_embd = self.model.hparams().n_embd;
-        for (part, &n_kept) in parts.iter().zip(kept) {
-            let s = &mut self.sequences[part.sequence];
-            let tokens = &self.step_tokens[first..first + n_kept];
-            s.pending.drain(..part.n_rows - part.n_draft);
-            self.cache.extend(s.slot, tokens);
-            let hidden = if self.output.hidden.is_empty() { 0..0 } else { first * n_embd..(first + n_kept) * n_embd };
-            observed.push(Observed {
-                slot: s.slot,
-                tokens,
-                hidden: &self.output.hidden[hidden.clone()],
-                next: s.pending.front().copied().filter(|_| part.samples),
-                n_drafted: part.n_draft,
-                n_accepted: n_kept + part.n_draft - part.n_rows,
-            });
-            first += part.n_rows;
-            s.pool(&self.output.hidden[hidden.clone()], n_embd);
-        }
-        if let Some(proposer) = &mut self.proposer {
-            let (start, n_builds) = self.turn;
-            let alike = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft);
-            let took = (alike && self.runner.stats().n_builds == n_builds).then(|| start.elapsed());
-            let start = Instant::now();
-            if let Err(error) = proposer.observe(&mut self.runner, &observed, took) {
-                self.stop_drafting(&error);
-            }
-            let took = millis(start.elapsed());
-            for part in parts.iter().filter(|p| p.n_rows == 1 + p.n_draft) {
-                self.sequences[part.sequence].timings.draft_ms += took;
-            }
-        }
-        for part in parts {
-            let s = &mut self.sequences[part.sequence];
-            if s.checkpoints.front() == Some(&s.n_prompt_done) {
-                s.checkpoints.pop_front();
-                let hidden = self.proposer.as_ref().and_then(|p| p.hidden(s.slot));
-                if let Err(error) = self.cache.checkpoint(&self.memory, s.slot, hidden) {
-                    tracing::warn!(%error, "no checkpoint: the next turn computes more");
-                }
-            }
-        }
-    }
-
     /// Takes slots back from sequences that are done or that nobody waits for. A reader that lags behind keeps no slot
     /// once its answer is complete.
     fn retire(&mut self) {
@@ -489,5 +340,6 @@ impl State {
     }
 }
 
+mod cycle;
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,62 @@ pub(crate) struct Part {
     pub(crate) n_rows: usize,
     /// Of those, drafted.
     pub(crate) n_draft: usize,
+    /// Rows after these that only fill the pass: nobody reads what they give.
+    pub(crate) n_pad: usize,
     /// The last pending token's row gives logits, and so do those of the draft: prompt or answer is complete up to here.
     pub(crate) samples: bool,
+}
+
+/// Which rows may share a pass, so that the bits of an answer's do not depend on those beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// All rows: fastest.
+    Any,
+    /// So many rows of answers; prompts alone.
+    UpTo(usize),
+    /// One answer, always in so many rows; prompts alone.
+    Width(usize),
+}
+
+impl Company {
+    /// The longest draft.
+    pub(crate) fn max_draft(self) -> usize {
+        match self {
+            Self::Any => usize::MAX,
+            Self::UpTo(n) | Self::Width(n) => n - 1,
+        }
+    }
+
+    /// Rows past those that are kept, at most.
+    pub(crate) fn n_past(self) -> usize {
+        if let Self::Width(n) = self { n } else { 0 }
+    }
+
+    /// Puts the parts of a step into passes. `is_prompt`: those whose rows are a prompt's.
+    pub(crate) fn passes(self, parts: Vec<Part>, is_prompt: impl Fn(&Part) -> bool) -> Vec<Vec<Part>> {
+        let mut passes: Vec<Vec<Part>> = Vec::new();
+        for part in parts {
+            let fits = |pass: &Vec<Part>| match self {
+                Self::Any => true,
+                Self::UpTo(n) => {
+                    let n_rows: usize = pass.iter().map(|p| p.n_rows).sum();
+                    n_rows + part.n_rows <= n && !pass.iter().any(&is_prompt)
+                }
+                Self::Width(_) => false,
+            };
+            let n_pad = match self {
+                Self::Width(n) if !is_prompt(&part) => n.saturating_sub(part.n_rows),
+                _ => 0,
+            };
+            let alone = self != Self::Any && is_prompt(&part);
+            let part = Part { n_pad, ..part };
+            match passes.last_mut().filter(|pass| !alone && fits(pass)) {
+                Some(pass) => pass.push(part),
+                None => passes.push(vec![part]),
+            }
+        }
+        passes
+    }
 }
 
 /// Rows of forced tokens that an answer takes at a time: so many have the bits that they have alone (docs/NUMERICS.md).
@@ -23,7 +77,7 @@ const MAX_PENDING: usize = 7;
 /// drafts; what is left of the rows goes to one prompt, the one that has waited longest.
 /// While answers run, a prompt gets `n_shared` rows at most, so that it does not hold them up for long. A prompt's piece
 /// ends where a checkpoint is due.
-pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) -> Vec<Part> {
+pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize, company: Company) -> Vec<Part> {
     let ready = |s: &Sequence| !s.finished && !s.is_blocked() && !s.is_cancelled();
     let answers = sequences.iter().enumerate().filter(|(_, s)| ready(s) && !s.is_prefill());
     let mut left = n_batch;
@@ -33,17 +87,47 @@ pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize) 
         if n_pending > 0 && n_pending + n_draft <= left {
             left -= n_pending + n_draft;
             let samples = n_pending == s.pending.len();
-            parts.push(Part { sequence, n_rows: n_pending + n_draft, n_draft, samples });
+            parts.push(Part { sequence, n_rows: n_pending + n_draft, n_draft, n_pad: 0, samples });
         }
     }
-    let room = left.min(if parts.is_empty() { n_batch } else { n_shared });
+    let room = match company {
+        Company::Any => left.min(if parts.is_empty() { n_batch } else { n_shared }),
+        // Pieces of a prompt have passes of their own and do not depend on who else is there.
+        Company::UpTo(_) | Company::Width(_) => n_shared,
+    };
     let prompts = sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.is_prefill());
     if let Some((sequence, s)) = prompts.min_by_key(|(_, s)| s.last_step)
         && room > 0
     {
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
         let n_rows = s.pending.len().min(room).min(to_checkpoint);
-        parts.push(Part { sequence, n_rows, n_draft: 0, samples: n_rows == s.pending.len() && !s.embeds() });
+        let samples = n_rows == s.pending.len() && !s.embeds();
+        parts.push(Part { sequence, n_rows, n_draft: 0, n_pad: 0, samples });
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(sequence: usize, n_rows: usize) -> Part {
+        Part { sequence, n_rows, n_draft: n_rows - 1, n_pad: 0, samples: true }
+    }
+
+    /// Rows and padding of each pass; sequence 9 has a prompt.
+    fn passes(company: Company, rows: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
+        let parts = rows.iter().map(|&(sequence, n)| part(sequence, n)).collect();
+        let passes = company.passes(parts, |p| p.sequence == 9);
+        passes.iter().map(|pass| pass.iter().map(|p| (p.n_rows, p.n_pad)).collect()).collect()
+    }
+
+    #[test]
+    fn rows_share_a_pass_as_far_as_they_may() {
+        let rows = [(0, 3), (9, 40), (1, 4), (2, 5)];
+        assert_eq!(passes(Company::Any, &rows), [[(3, 0), (40, 0), (4, 0), (5, 0)]]);
+        assert_eq!(passes(Company::UpTo(7), &rows), [vec![(3, 0)], vec![(40, 0)], vec![(4, 0)], vec![(5, 0)]]);
+        assert_eq!(passes(Company::UpTo(9), &rows[2..]), [[(4, 0), (5, 0)]]);
+        assert_eq!(passes(Company::Width(8), &rows), [[(3, 5)], [(40, 0)], [(4, 4)], [(5, 3)]]);
+    }
 }

@@ -19,6 +19,14 @@ use crate::thinking::Budget;
 /// Checkpoints that one prompt asks for at most, beside the one at its first border: at its last ones.
 const LAST_BORDERS: usize = 3;
 
+/// What became of drafts at one depth.
+#[derive(Clone, Copy, Debug, Default)]
+struct ByDepth {
+    drafted: usize,
+    right: usize,
+    judged: usize,
+}
+
 /// A request that has a slot.
 pub(crate) struct Sequence {
     pub(crate) request: GenerateRequest,
@@ -41,8 +49,8 @@ pub(crate) struct Sequence {
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
     pub(crate) timings: Timings,
-    /// For each depth, drafts that reached it and how many of them were right.
-    by_depth: Vec<(usize, usize)>,
+    /// For each depth, drafts that were that long, those of them that were right up to there, and those that were so before.
+    by_depth: Vec<ByDepth>,
     started: Instant,
     first_token: Option<Instant>,
     pub(crate) finished: bool,
@@ -238,11 +246,12 @@ impl Sequence {
     fn count_accepted(&mut self, n_drafted: usize, n_right: usize) {
         self.timings.accepted += n_right;
         if self.by_depth.len() < n_drafted {
-            self.by_depth.resize(n_drafted, (0, 0));
+            self.by_depth.resize(n_drafted, ByDepth::default());
         }
-        for (i, (drafted, right)) in self.by_depth[..n_drafted].iter_mut().enumerate() {
-            *drafted += 1;
-            *right += usize::from(i < n_right);
+        for (i, at) in self.by_depth[..n_drafted].iter_mut().enumerate() {
+            at.drafted += 1;
+            at.right += usize::from(i < n_right);
+            at.judged += usize::from(i <= n_right);
         }
     }
 
@@ -340,10 +349,11 @@ impl Sequence {
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
         let embedding = self.pooled.as_ref().map(Pooled::row);
-        self.timings.drafts = self.by_depth.first().map_or(0, |&(drafted, _)| drafted);
-        self.timings.accepted_by_depth = self.by_depth.iter().map(|&(_, right)| right).collect();
+        self.timings.drafts = self.by_depth.first().map_or(0, |at| at.drafted);
+        self.timings.accepted_by_depth = self.by_depth.iter().map(|at| at.right).collect();
+        self.timings.judged_by_depth = self.by_depth.iter().map(|at| at.judged).collect();
         self.timings.acceptance_by_depth =
-            self.by_depth.iter().map(|&(drafted, right)| right as f64 / drafted.max(1) as f64).collect();
+            self.by_depth.iter().map(|at| at.right as f64 / at.drafted.max(1) as f64).collect();
         tracing::info!(
             n_prompt = self.timings.prompt_tokens,
             n_cached = self.timings.cached_tokens,

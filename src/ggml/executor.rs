@@ -63,6 +63,21 @@ pub struct Stats {
     pub n_bytes_copied: u64,
 }
 
+impl std::ops::Add for Stats {
+    type Output = Stats;
+
+    fn add(self, other: Stats) -> Stats {
+        Stats {
+            n_runs: self.n_runs + other.n_runs,
+            n_builds: self.n_builds + other.n_builds,
+            build: self.build + other.build,
+            inputs: self.inputs + other.inputs,
+            compute: self.compute + other.compute,
+            n_bytes_copied: self.n_bytes_copied + other.n_bytes_copied,
+        }
+    }
+}
+
 struct Built<K> {
     key: K,
     cgraph: NonNull<sys::ggml_cgraph>,

@@ -310,6 +310,11 @@ impl Weights {
         Some(Dtype::from_raw(unsafe { t.0.as_ref() }.type_))
     }
 
+    /// The types of all tensors.
+    pub(crate) fn dtypes(&self) -> impl Iterator<Item = Dtype> + '_ {
+        (0..self.tensors.len()).filter_map(|i| self.dtype(WeightId(i as u32)))
+    }
+
     /// Copies bytes out of a tensor, from `offset` on.
     ///
     /// # Errors

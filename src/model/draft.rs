@@ -30,6 +30,8 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) noise: Vec<Tensor<'g>>,
     /// The logits of the guesses are wanted too.
     pub(crate) verbose: bool,
+    /// The hidden rows that the guesses were made from are wanted too.
+    pub(crate) rows: bool,
 }
 
 impl<'s, 'g> DraftStep<'s, 'g> {
@@ -53,6 +55,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             vocab: None,
             noise: Vec::new(),
             verbose: false,
+            rows: false,
         }
     }
 
@@ -89,6 +92,9 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         g.output(Name("draft", i as u32), ids);
         if self.verbose {
             g.output(Name("draft_logits", i as u32), logits);
+        }
+        if self.rows {
+            g.output(Name("draft_hidden", i as u32), h);
         }
         ids
     }

@@ -83,4 +83,7 @@ pub enum RunError {
     /// Tokens or rows that do not fit the step.
     #[error("{0}")]
     Pass(String),
+    /// A thread that computes for another has ended before its time.
+    #[error("the thread `{0}` has ended: its panic stands in the log")]
+    Thread(String),
 }

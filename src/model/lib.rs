@@ -29,3 +29,4 @@ pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 pub use placement::{GpuLayers, Placement, gpus};
 
 pub use arch::names as architectures;
+pub use ggml::Stats;

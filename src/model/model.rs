@@ -112,6 +112,17 @@ impl Model {
         &self.weights
     }
 
+    /// Rows of a pass up to which each has the bits that it has alone (docs/NUMERICS.md); `None` where a row's bits depend on
+    /// how many there are.
+    pub fn rows_alike(&self) -> Option<usize> {
+        self.weights().rows_alike()
+    }
+
+    /// True when nothing of it lies on a GPU.
+    pub fn is_on_cpu(&self) -> bool {
+        self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
+    }
+
     /// State that the trunk's layers need.
     pub fn state_layout(&self) -> StateLayout {
         self.arch.state()

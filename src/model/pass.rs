@@ -65,7 +65,7 @@ enum Key {
     /// The trunk over these segments. `best`: ids come out, not logits.
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool },
     /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, with noise,
-    /// verbose.
+    /// verbose, with hidden rows.
     Draft {
         segments: Vec<Segment>,
         chain: Vec<Vec<Segment>>,
@@ -73,6 +73,7 @@ enum Key {
         n_first: Option<usize>,
         noise: bool,
         verbose: bool,
+        rows: bool,
     },
 }
 
@@ -305,17 +306,19 @@ impl Runner {
             n_first: draft.vocab.map(DraftVocab::n_first),
             noise: draft.noise.is_some(),
             verbose: draft.verbose,
+            rows: draft.rows,
         };
         let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len()) + 4 * sizes.n_expert_used * (1 + n_chain);
         let build = |g: &ggml::Graph<'_>| {
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
-            arch.draft(g, &DraftStep { vocab: draft.vocab, verbose: draft.verbose, ..step });
+            arch.draft(g, &DraftStep { vocab: draft.vocab, verbose: draft.verbose, rows: draft.rows, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.tokens.clear();
         output.tokens.resize(n_drafting, Vec::new());
         output.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
+        output.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
         let mut ids = Vec::new();
         for i in 0..draft.depth {
             results.i32(Name("draft", i as u32), &mut ids)?;
@@ -324,6 +327,9 @@ impl Runner {
             }
             if draft.verbose {
                 results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;
+            }
+            if draft.rows {
+                results.f32(Name("draft_hidden", i as u32), &mut output.hidden[i])?;
             }
         }
         Ok(())
@@ -348,6 +354,8 @@ pub struct Draft<'a> {
     pub noise: Option<&'a [f32]>,
     /// Also give the logits of every guess.
     pub verbose: bool,
+    /// Also give the hidden row that every guess was made from: with the guess it makes the entry of a chain that goes on.
+    pub rows: bool,
 }
 
 /// Results of a draft; reused from draft to draft.
@@ -357,6 +365,8 @@ pub struct DraftOutput {
     pub tokens: Vec<Vec<TokenId>>,
     /// For each guess of the chain, the logits of all sequences, when they were asked for.
     pub logits: Vec<Vec<f32>>,
+    /// For each guess of the chain, the hidden rows `[n_embd]` of all sequences, when they were asked for.
+    pub hidden: Vec<Vec<f32>>,
 }
 
 fn out_rows(n_out: usize, n_tokens: usize) -> OutRows {

@@ -96,6 +96,7 @@ fn engine_config(flags: &ModelFlags) -> EngineConfig {
             FlashAttn::On => FlashAttention::On,
             FlashAttn::Off => FlashAttention::Off,
         },
+        exact: flags.spec.exact,
         n_batch: flags.batch_size as usize,
         max_queue: flags.max_queue as usize,
         checkpoint_bytes: (flags.checkpoint_ram as usize) << 20,

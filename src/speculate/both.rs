@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use engine::{Ask, Observed, Proposer};
-use model::{RunError, Runner};
+use model::{RunError, Runner, Stats};
 use text::TokenId;
 
 use crate::ngram::Ngram;
@@ -79,6 +79,14 @@ impl<H: Proposer> Proposer for NextNgram<H> {
         let of_ngram = took.filter(|_| no_head);
         self.ngram.observe(runner, observed, of_ngram)?;
         self.head.observe(runner, &of_head, took.filter(|_| !looked_up.contains(&true)))
+    }
+
+    fn expect(&mut self, asks: &[Ask]) -> Result<(), RunError> {
+        self.head.expect(asks)
+    }
+
+    fn stats(&self) -> Stats {
+        self.head.stats()
     }
 
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {

@@ -1,8 +1,10 @@
 //! What the user may choose about drafting, and the proposer that follows from it.
 
 use std::fmt;
+use std::num::NonZero;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use engine::{EngineConfig, Proposer};
 use model::{Model, NextNHead, RunError};
@@ -11,6 +13,7 @@ use crate::both::NextNgram;
 use crate::nextn::{Depth, NextN, NextNConfig};
 use crate::ngram::Ngram;
 use crate::vocab::DraftVocabSize;
+use crate::worker::Aside;
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -39,21 +42,48 @@ impl Mode {
     ];
 }
 
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(word, _)| *word == s).map(|(_, mode)| *mode);
-        found.ok_or_else(|| format!("`{s}` is not one of {}", Self::ALL.map(|(word, _)| word).join(", ")))
-    }
+/// Where the head's drafts are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DraftMode {
+    /// As measured to be faster: at present always fused (docs/NEXTN.md has the figures).
+    #[default]
+    Auto,
+    /// On the engine's thread, between passes: all processors work on one thing.
+    Fused,
+    /// On a thread and a compute pool of its own, beside the engine's other work; with processors to spare, or on a GPU,
+    /// also beside the model's passes.
+    Async,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = Self::ALL.iter().find(|(_, mode)| mode == self).map_or("", |(word, _)| word);
-        f.write_str(word)
-    }
+impl DraftMode {
+    /// Every mode, by the word that chooses it.
+    pub const ALL: [(&'static str, DraftMode); 3] =
+        [("auto", DraftMode::Auto), ("fused", DraftMode::Fused), ("async", DraftMode::Async)];
 }
+
+/// The way of a choice between words.
+macro_rules! words {
+    ($of:ty) => {
+        impl FromStr for $of {
+            type Err = String;
+
+            fn from_str(s: &str) -> Result<Self, String> {
+                let found = Self::ALL.iter().find(|(word, _)| *word == s).map(|(_, choice)| *choice);
+                found.ok_or_else(|| format!("`{s}` is not one of {}", Self::ALL.map(|(word, _)| word).join(", ")))
+            }
+        }
+
+        impl fmt::Display for $of {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let word = Self::ALL.iter().find(|(_, choice)| choice == self).map_or("", |(word, _)| word);
+                f.write_str(word)
+            }
+        }
+    };
+}
+
+words!(Mode);
+words!(DraftMode);
 
 /// How to draft.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +94,8 @@ pub struct SpecConfig {
     pub depth: Depth,
     /// Words that the head drafts from.
     pub vocab: DraftVocabSize,
+    /// Where the head's drafts are computed.
+    pub draft_mode: DraftMode,
 }
 
 /// Why there is no proposer.
@@ -99,13 +131,29 @@ pub fn proposer(
         return Ok(Some(Box::new(ngram())));
     }
     let head = NextN::new(model, engine, NextNConfig { depth: config.depth, vocab: config.vocab })?;
-    match (head, config.mode) {
-        (Some(head), Mode::NextNgram) => Ok(Some(Box::new(NextNgram::new(head, ngram())))),
-        (Some(head), _) => Ok(Some(Box::new(head))),
-        (None, Mode::NextN | Mode::NextNgram) => Err(match model.nextn() {
-            NextNHead::Missing(names) => SpecError::Incomplete(names.join(", ")),
-            _ => SpecError::NoHead,
-        }),
-        (None, _) => Ok(None),
+    let Some(head) = head else {
+        return match (config.mode, model.nextn()) {
+            (Mode::Auto, _) => Ok(None),
+            (_, NextNHead::Missing(names)) => Err(SpecError::Incomplete(names.join(", "))),
+            _ => Err(SpecError::NoHead),
+        };
+    };
+    let head: Box<dyn Proposer> = match config.draft_mode {
+        DraftMode::Auto | DraftMode::Fused => Box::new(head),
+        DraftMode::Async => Box::new(aside(head, model, engine)?),
+    };
+    Ok(Some(if config.mode == Mode::NextNgram { Box::new(NextNgram::new(head, ngram())) } else { head }))
+}
+
+/// The head on a thread of its own, with the processors that passes leave over. Where they leave none it drafts while the
+/// engine does other things, but not while the model computes: threads that wait for each other in turn would only be
+/// slower.
+fn aside(head: NextN, model: &Arc<Model>, engine: &EngineConfig) -> Result<Aside<NextN>, RunError> {
+    let n_threads = engine.n_threads();
+    let n_spare = available_parallelism().map_or(1, NonZero::get).saturating_sub(n_threads);
+    match (model.is_on_cpu(), n_spare) {
+        (true, 0) => Aside::new(head, model, n_threads, false),
+        (true, _) => Aside::new(head, model, n_threads.min(n_spare), true),
+        (false, _) => Aside::new(head, model, n_threads, true),
     }
 }

@@ -6,13 +6,16 @@ mod alarm;
 mod both;
 mod config;
 mod depth;
+mod entries;
 mod nextn;
 mod ngram;
 mod noise;
 mod vocab;
+mod worker;
 
 pub use both::NextNgram;
-pub use config::{Mode, SpecConfig, SpecError, proposer};
-pub use nextn::{Depth, NextN, NextNConfig};
+pub use config::{DraftMode, Mode, SpecConfig, SpecError, proposer};
+pub use nextn::{Depth, GuessOn, NextN, NextNConfig};
 pub use ngram::Ngram;
 pub use vocab::DraftVocabSize;
+pub use worker::Aside;

@@ -1,5 +1,5 @@
 //! Drafts by the model's own NextN head, over the weights that the model has mapped already.
-//! Owns the head's cells and, for each sequence, the entries that they still lack.
+//! Owns the head's cells and when they are brought up to date.
 //!
 //! Entry `i` of a sequence is (token `i + 1`, hidden row of token `i`): with `n` tokens in the model's state there are
 //! `n - 1` entries, and the last hidden row waits for the token that follows. As soon as that is picked, its entry gives
@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use engine::sample::Ahead;
 use engine::{Ask, EngineConfig, Observed, Proposer};
-use memory::{Memory, MemoryConfig, Slot};
+use memory::{Memory, MemoryConfig};
 use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
 use crate::alarm::Alarm;
 use crate::depth::DepthControl;
+use crate::entries::Entries;
 use crate::noise;
 use crate::vocab::DraftVocabSize;
 
@@ -85,12 +86,25 @@ pub struct NextNConfig {
     pub vocab: DraftVocabSize,
 }
 
+/// A source of drafts that can guess on while the model judges.
+pub trait GuessOn: Proposer {
+    /// Told once, before all drafts: [`GuessOn::guess_on`] will be called.
+    fn prepare(&mut self);
+
+    /// Guesses on from drafts that are being judged, as if all of them were right: should that be so, and the token picked
+    /// after them be the one guessed here, the next draft is there at once.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    fn guess_on(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<(), RunError>;
+}
+
 /// The head as a source of drafts.
 pub struct NextN {
     config: NextNConfig,
     n_embd: usize,
     memory: Memory,
-    slots: Vec<HeadSlot>,
+    slots: Vec<Entries>,
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
     /// `None` with a fixed depth.
@@ -98,21 +112,24 @@ pub struct NextN {
     alarm: Alarm,
     /// The last draft computed more entries than a cycle leaves behind: its time tells nothing of its depth.
     unusual: bool,
+    /// Guesses will be guessed on from, so their hidden rows are wanted.
+    guesses_on: bool,
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
 }
 
-/// One sequence, as the head sees it.
-struct HeadSlot {
-    slot: Slot,
-    /// Entries that the cells lack: tokens, and the hidden row before each.
-    tokens: Vec<TokenId>,
-    hidden: Vec<f32>,
-    /// The hidden row of the last token in the model's state; empty when unknown.
-    last: Vec<f32>,
-    /// The entry of the next token is there already: it was picked in the last step.
-    ahead: bool,
+/// What one pass of the head is to do.
+#[derive(Clone, Copy, Default)]
+struct Wanted<'a> {
+    /// Entries of each sequence at most.
+    n_entries: usize,
+    /// Guesses for each sequence.
+    depth: usize,
+    /// How each sequence's tokens are picked; none at all where nothing is drafted.
+    ahead: &'a [Option<Ahead>],
+    /// The guesses that are being judged count as entries too.
+    on: bool,
 }
 
 impl NextN {
@@ -122,61 +139,83 @@ impl NextN {
     /// No room for the head's cells.
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_model = engine.memory(model);
-        // The chain's cells stand past the end of the sequence.
-        let of_head = MemoryConfig { n_ctx: of_model.n_ctx + config.depth.max(), n_snapshots: 1, ..of_model };
+        // The chain's cells stand past the end of the sequence, and so do those of guesses that are guessed on from.
+        let n_past = 2 * config.depth.max() + 1;
+        let of_head = MemoryConfig { n_ctx: of_model.n_ctx + n_past, n_snapshots: 1, ..of_model };
         let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
+        let n_embd = model.hparams().n_embd;
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
-            slots.push(HeadSlot { slot, tokens: vec![], hidden: vec![], last: vec![], ahead: false });
+            slots.push(Entries::new(slot, n_embd));
         }
         let vocab = config.vocab.make(model)?;
-        let n_embd = model.hparams().n_embd;
         let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
         let (alarm, output) = (Alarm::default(), DraftOutput::default());
-        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, alarm, unusual: false, output, noise: vec![] }))
+        let (unusual, guesses_on, noise) = (false, false, Vec::new());
+        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, alarm, unusual, guesses_on, output, noise }))
     }
 
     /// Computes entries of one sequence until at most `n_left` wait.
     fn catch_up(&mut self, runner: &mut Runner, slot: usize, n_left: usize) -> Result<(), RunError> {
         while self.slots[slot].tokens.len() > n_left {
             let n = (self.slots[slot].tokens.len() - n_left).min(N_BATCH);
-            self.pass(runner, &[slot], n, &[None], 0)?;
+            self.pass(runner, &[slot], Wanted { n_entries: n, ..Wanted::default() })?;
         }
         Ok(())
     }
 
-    /// One graph over up to `most` entries of each sequence, then a draft for each by its way of picking.
-    fn pass(
-        &mut self,
-        runner: &mut Runner,
-        which: &[usize],
-        most: usize,
-        ahead: &[Option<Ahead>],
-        depth: usize,
-    ) -> Result<(), RunError> {
+    /// One graph over entries of each sequence, and the guesses after them.
+    fn pass(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
+        let Wanted { depth, on, .. } = wanted;
         let n_chain = depth.saturating_sub(1);
-        let n_entries: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(most)).collect();
-        let mut tokens = Vec::new();
-        let mut hidden = Vec::new();
-        for (&i, &n) in which.iter().zip(&n_entries) {
-            tokens.extend_from_slice(&self.slots[i].tokens[..n]);
-            hidden.extend_from_slice(&self.slots[i].hidden[..n * self.n_embd]);
+        let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_entries)).collect();
+        let (mut tokens, mut hidden, mut n_entries) = (Vec::new(), Vec::new(), Vec::new());
+        for (&i, &n) in which.iter().zip(&n_true) {
+            let s = &self.slots[i];
+            tokens.extend_from_slice(&s.tokens[..n]);
+            hidden.extend_from_slice(&s.hidden[..n * self.n_embd]);
+            let (guesses, rows) = s.out().filter(|_| on).unwrap_or_default();
+            tokens.extend_from_slice(guesses);
+            hidden.extend_from_slice(rows);
+            n_entries.push(n + guesses.len());
         }
         let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, n)| (&self.slots[i].slot, n + n_chain)).collect();
         let step = self.memory.begin(&parts, 1)?;
         let vocab = self.vocab.as_ref();
         let n_vocab = runner.model().hparams().n_vocab;
-        let noise = noise::fill(&mut self.noise, ahead, depth, n_vocab, vocab).then_some(&self.noise[..]);
-        let (tokens, hidden, n_entries) = (&tokens, &hidden, &n_entries);
-        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false };
+        let n_guessed = n_entries.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
+        let ahead: Vec<_> = wanted.ahead.iter().copied().zip(n_guessed).collect();
+        let noise = noise::fill(&mut self.noise, &ahead, depth, n_vocab, vocab).then_some(&self.noise[..]);
+        let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_entries, self.guesses_on);
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows };
         runner.draft(step.view(), &draft, &mut self.output)?;
-        step.commit(n_entries)?;
-        for (&i, &n) in which.iter().zip(n_entries) {
+        step.commit(&n_true)?;
+        for (sequence, (&i, &n)) in which.iter().zip(&n_true).enumerate() {
             let s = &mut self.slots[i];
-            s.tokens.drain(..n);
-            s.hidden.drain(..n * self.n_embd);
+            s.computed(n);
+            if depth > 0 && !on {
+                s.forget_guesses();
+            }
+            for guess in 0..depth {
+                let row = self.output.hidden.get(guess).map(|rows| &rows[sequence * self.n_embd..][..self.n_embd]);
+                s.guess(self.output.tokens[sequence][guess], row.unwrap_or_default());
+            }
         }
         Ok(())
+    }
+}
+
+impl GuessOn for NextN {
+    fn prepare(&mut self) {
+        self.guesses_on = true;
+    }
+
+    fn guess_on(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<(), RunError> {
+        let (which, ahead): (Vec<usize>, Vec<_>) =
+            asks.iter().filter(|a| self.slots[a.slot].out().is_some()).map(|a| (a.slot, a.ahead)).unzip();
+        let Some(depth) = which.iter().filter_map(|&i| Some(self.slots[i].out()?.0.len())).max() else { return Ok(()) };
+        // The token that the judging step will pick, then as many as before.
+        self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth: depth + 1, ahead: &ahead, on: true })
     }
 }
 
@@ -190,22 +229,12 @@ impl Proposer for NextN {
     }
 
     fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
-        let n_tokens = tokens.len();
         let n_cells = self.memory.len(&self.slots[slot].slot)?;
         let s = &mut self.slots[slot];
-        let n_entries = n_tokens.saturating_sub(1);
-        let n_known = n_cells + s.tokens.len();
-        // Without the last hidden row, or with entries missing, the cells would not follow each other: start afresh.
-        let n_entries = if n_entries > n_known || (n_tokens > 0 && hidden.is_none()) { 0 } else { n_entries };
-        if n_entries < n_cells {
-            self.memory.truncate(&s.slot, n_entries)?;
+        let n_kept = s.begin(n_cells, tokens.len(), hidden);
+        if n_kept < n_cells {
+            self.memory.truncate(&s.slot, n_kept)?;
         }
-        let n_waiting = n_entries.saturating_sub(n_cells);
-        s.tokens.truncate(n_waiting);
-        s.hidden.truncate(n_waiting * self.n_embd);
-        s.last.clear();
-        s.last.extend_from_slice(hidden.unwrap_or_default());
-        s.ahead = false;
         if let Some(control) = &mut self.control {
             control.begin(slot);
         }
@@ -223,7 +252,6 @@ impl Proposer for NextN {
         observed: &[Observed<'_>],
         took: Option<Duration>,
     ) -> Result<(), RunError> {
-        let n_embd = self.n_embd;
         for o in observed {
             self.alarm.judged(o.n_drafted, o.n_accepted);
         }
@@ -240,29 +268,7 @@ impl Proposer for NextN {
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(runner.model(), o.tokens.iter().copied().chain(o.next))?;
             }
-            let s = &mut self.slots[o.slot];
-            for (i, &token) in o.tokens.iter().enumerate() {
-                if i == 0 && std::mem::take(&mut s.ahead) {
-                    continue;
-                }
-                let before = match i {
-                    0 => &s.last[..],
-                    i => &o.hidden[(i - 1) * n_embd..i * n_embd],
-                };
-                // The first token of all has no hidden row before it and no entry.
-                if !before.is_empty() {
-                    s.tokens.push(token);
-                    s.hidden.extend_from_slice(before);
-                }
-            }
-            let last = &o.hidden[o.hidden.len() - n_embd..];
-            s.last.clear();
-            s.last.extend_from_slice(last);
-            if let Some(next) = o.next {
-                s.tokens.push(next);
-                s.hidden.extend_from_slice(last);
-                s.ahead = true;
-            }
+            self.slots[o.slot].take(o);
         }
         for o in observed {
             let s = &self.slots[o.slot];
@@ -282,21 +288,18 @@ impl Proposer for NextN {
             Some(control) => control.choose(&slots, most),
             None => most.min(self.config.depth.max()),
         };
-        let (ready, ahead): (Vec<usize>, Vec<_>) =
-            asks.iter().filter(|a| !self.slots[a.slot].tokens.is_empty()).map(|a| (a.slot, a.ahead)).unzip();
         self.unusual = false;
-        if ready.is_empty() || depth == 0 {
+        if depth == 0 {
+            asks.iter().for_each(|a| self.slots[a.slot].forget_guesses());
             return Ok(vec![Vec::new(); asks.len()]);
         }
-        let most_waiting = ready.iter().map(|&slot| self.slots[slot].tokens.len()).max().unwrap_or(0);
-        self.unusual = most_waiting > 1 + self.max_depth();
-        self.pass(runner, &ready, N_BATCH, &ahead, depth)?;
-        let drafts = asks.iter().map(|a| {
-            let Ok(i) = ready.binary_search(&a.slot) else { return Vec::new() };
-            let mut tokens = std::mem::take(&mut self.output.tokens[i]);
-            tokens.truncate(a.max.min(depth));
-            tokens
-        });
-        Ok(drafts.collect())
+        let to_do = |a: &&Ask| !self.slots[a.slot].tokens.is_empty() && !self.slots[a.slot].has_guesses();
+        let (which, ahead): (Vec<usize>, Vec<_>) = asks.iter().filter(to_do).map(|a| (a.slot, a.ahead)).unzip();
+        if !which.is_empty() {
+            let most_waiting = which.iter().map(|&slot| self.slots[slot].tokens.len()).max().unwrap_or(0);
+            self.unusual = most_waiting > 1 + self.max_depth();
+            self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth, ahead: &ahead, on: false })?;
+        }
+        Ok(asks.iter().map(|a| self.slots[a.slot].hand_out(a.max.min(depth))).collect())
     }
 }

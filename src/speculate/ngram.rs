@@ -86,19 +86,11 @@ impl Proposer for Ngram {
         self.depth.max()
     }
 
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
     fn begin(&mut self, slot: usize, tokens: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
         if let Some(lookup) = self.slots.get_mut(slot) {
             lookup.begin(tokens);
         }
         Ok(())
-    }
-
-    fn hidden(&self, _: usize) -> Option<&[f32]> {
-        None
     }
 
     fn observe(&mut self, _: &mut Runner, observed: &[Observed<'_>], took: Option<Duration>) -> Result<(), RunError> {

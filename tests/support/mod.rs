@@ -4,6 +4,7 @@
 
 pub mod answers;
 pub mod golden;
+pub mod liar;
 pub mod rig;
 pub mod script;
 pub mod tiny;

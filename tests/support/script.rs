@@ -64,17 +64,9 @@ impl Proposer for Script {
         MAX_DEPTH
     }
 
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
     fn begin(&mut self, slot: usize, tokens: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
         self.slots[slot] = (tokens.to_vec(), false);
         Ok(())
-    }
-
-    fn hidden(&self, _: usize) -> Option<&[f32]> {
-        None
     }
 
     fn observe(&mut self, _: &mut Runner, observed: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {

@@ -108,6 +108,10 @@ pub(super) struct Drafted {
     pub(super) same_tokens: bool,
     /// Milliseconds of a cycle: pass, draft, the rest.
     pub(super) cycle_ms: [f64; 3],
+    /// Graphs launched in a cycle, drafts included.
+    pub(super) launches: f64,
+    /// Bytes that go to the device and back in a cycle.
+    pub(super) bytes_copied: f64,
     pub(super) degenerate: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use super::super::plot::{Bars, Canvas, Curves, Format, Series};
 use super::super::stats::median;
 use super::{Drafted, Findings, Measured};
-use crate::bench::draft::Draft;
+use crate::bench::draft::{Draft, Source};
 use speculate::Depth;
 
 /// Acceptances to show beside what was measured.
@@ -18,8 +18,8 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
 
     let depth = |d: &Drafted| match d.depth {
         Draft::Off => Some(0.0),
-        Draft::Nextn(Depth::Fixed(n)) => Some(n as f64),
-        Draft::Nextn(Depth::Auto) => None,
+        Draft::On(Source::Head, Depth::Fixed(n)) => Some(n as f64),
+        Draft::On(..) => None,
     };
     let measured = tests.iter().filter_map(|(_, d)| Some((depth(d)?, median(&d.ratios)))).collect();
     let mut series = vec![Series { name: "measured".into(), points: measured, measured: true }];

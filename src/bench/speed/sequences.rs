@@ -1,13 +1,12 @@
 //! Generation through the engine: at several draft depths, for one and for several sequences, the rounds taken in turns.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::ensure;
 use model::Model;
 use text::TokenId;
 
-use super::super::draft::{Answer, Bench, Draft, Parts, degenerate, prompt};
+use super::super::draft::{Answer, Bench, Draft, degenerate, prompt};
 use super::super::setup::Setup;
 use super::{Args, Drafted, Measured, tokens};
 
@@ -19,7 +18,6 @@ struct Way {
     pass_ms: Vec<f64>,
     /// Of the last round.
     answers: Vec<Answer>,
-    parts: Parts,
     same_tokens: bool,
 }
 
@@ -66,7 +64,6 @@ impl Way {
             tokens_per_second: Vec::new(),
             pass_ms: Vec::new(),
             answers: Vec::new(),
-            parts: Parts::default(),
             same_tokens: true,
         }
     }
@@ -97,10 +94,6 @@ impl Way {
             self.tokens_per_second.push(1e3 * n_tokens as f64 / slowest.max(1e-6));
             self.pass_ms.push(slowest / n_cycles as f64);
         }
-        self.parts = bench.parts();
-        // A pass that several sequences share counts for each of them.
-        let verify = answers.iter().map(|a| a.timings.verify_ms).fold(0.0, f64::max);
-        self.parts.pass = Duration::from_secs_f64(verify / 1e3);
         self.answers = answers;
         Ok(())
     }
@@ -111,7 +104,9 @@ impl Way {
         let cycles = sum(|a| a.timings.cycles).max(1.0);
         let slowest = self.answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
         let n_cycles = self.answers.iter().map(|a| a.timings.cycles).max().unwrap_or(0).max(1) as f64;
-        let [pass, draft] = [self.parts.pass, self.parts.draft].map(|d| 1e3 * d.as_secs_f64() / n_cycles);
+        // What several sequences share counts for each of them.
+        let most = |of: fn(&Answer) -> f64| self.answers.iter().map(of).fold(0.0, f64::max) / n_cycles;
+        let (pass, draft) = (most(|a| a.timings.verify_ms), most(|a| a.timings.draft_ms));
         let caches = setup.caches();
         let many = if self.n_sequences > 1 { format!("x{} ", self.n_sequences) } else { String::new() };
         Measured {
@@ -130,10 +125,9 @@ impl Way {
                 acceptance_by_depth: self.answers[0].timings.acceptance_by_depth.clone(),
                 tokens_per_cycle: sum(|a| a.timings.generated_tokens - 1) / cycles,
                 same_tokens: self.same_tokens,
-                cycle_ms: match self.draft {
-                    Draft::Off => [slowest / n_cycles, 0.0, 0.0],
-                    Draft::Nextn(_) => [pass, draft, (slowest / n_cycles - pass - draft).max(0.0)],
-                },
+                cycle_ms: [pass, draft, (slowest / n_cycles - pass - draft).max(0.0)],
+                launches: most(|a| a.timings.launches as f64),
+                bytes_copied: most(|a| a.timings.bytes_copied as f64),
                 degenerate: self.answers.iter().find_map(|a| degenerate(&a.tokens)),
             }),
             ..Measured::default()

@@ -59,8 +59,8 @@ pub(super) fn table(found: &Findings) -> String {
         );
     }
     if !drafted.is_empty() {
-        out.push_str("\n| draft | sequences | context | cache | tokens/s | lowest | highest | to plain | acceptance | tokens a cycle | ms a cycle: pass, draft, rest | same tokens |\n");
-        out.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+        out.push_str("\n| draft | sequences | context | cache | tokens/s | lowest | highest | to plain | acceptance | tokens a cycle | ms a cycle: pass, draft, rest | launches | kB copied | same tokens |\n");
+        out.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     }
     for t in &drafted {
         let Some(d) = &t.drafted else { continue };
@@ -69,7 +69,7 @@ pub(super) fn table(found: &Findings) -> String {
         let [pass, draft, rest] = d.cycle_ms;
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} | {:.2} | {low:.2} | {high:.2} | {:.2} | {:.1} % | {:.2} | {pass:.2}, {draft:.2}, {rest:.2} | {same} |",
+            "| {} | {} | {} | {} | {:.2} | {low:.2} | {high:.2} | {:.2} | {:.1} % | {:.2} | {pass:.2}, {draft:.2}, {rest:.2} | {:.2} | {:.1} | {same} |",
             d.depth,
             t.n_sequences,
             t.n_ctx,
@@ -78,6 +78,8 @@ pub(super) fn table(found: &Findings) -> String {
             median(&d.ratios),
             100.0 * d.acceptance,
             d.tokens_per_cycle,
+            d.launches,
+            1e-3 * d.bytes_copied,
         );
     }
     if let Some(why) = drafted.iter().find_map(|t| t.drafted.as_ref()?.degenerate.as_ref()) {
@@ -119,6 +121,8 @@ pub(super) fn json(found: &Findings) -> Value {
             "acceptance": d.acceptance,
             "acceptance_by_depth": d.acceptance_by_depth,
             "tokens_per_cycle": d.tokens_per_cycle,
+            "launches": d.launches,
+            "bytes_copied": d.bytes_copied,
             "cycle_ms": { "pass": d.cycle_ms[0], "draft": d.cycle_ms[1], "rest": d.cycle_ms[2] },
             "same_tokens": d.same_tokens,
             "degenerate": d.degenerate,

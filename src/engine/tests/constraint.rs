@@ -121,22 +121,6 @@ impl Proposer for Parrot {
         self.0.len()
     }
 
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
-    fn begin(&mut self, _: usize, _: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn hidden(&self, _: usize) -> Option<&[f32]> {
-        None
-    }
-
-    fn observe(&mut self, _: &mut Runner, _: &[Observed<'_>], _: Option<Duration>) -> Result<(), RunError> {
-        Ok(())
-    }
-
     fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
         Ok(asks.iter().map(|ask| self.0[..ask.max.min(self.0.len())].to_vec()).collect())
     }

@@ -86,7 +86,7 @@ impl Kind {
         match self {
             Self::Q8_0 | Self::Q4_0 => i64::MAX,
             Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
-            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => super::FEW,
         }
     }
 

@@ -29,8 +29,10 @@ use std::sync::OnceLock;
 
 use ggml_sys as sys;
 
+use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
+use crate::weights::Weights;
 use kind::{Format, Kind};
 use rows::{Columns, MAX_ROWS, Shape};
 
@@ -125,6 +127,25 @@ impl Path {
             #[cfg(target_arch = "x86_64")]
             Path::Avx512 => unsafe { avx512::dots(kind, group, y) },
         }
+    }
+}
+
+/// Rows that the kernels take of any kind.
+const FEW: i64 = 32;
+
+/// Rows up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone.
+const FEW_OF_GGML: usize = 7;
+
+impl Weights {
+    /// Rows of a pass up to which each has the bits that it has alone; `None` where some weights lie on another device than
+    /// a CPU: there a row's bits depend on how many there are. Large matrices of floats are not counted on processors that
+    /// the kernels do not serve: with these a row may differ from the row alone.
+    pub fn rows_alike(&self) -> Option<usize> {
+        if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
+            return None;
+        }
+        let served = Path::chosen().is_some() && self.dtypes().all(|t| Kind::of(t.raw()).is_some());
+        Some(if served { FEW as usize } else { FEW_OF_GGML })
     }
 }
 

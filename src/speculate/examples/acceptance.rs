@@ -92,6 +92,7 @@ fn answer(
             vocab: None,
             noise: None,
             verbose: true,
+            rows: false,
         };
         runner.draft(step.view(), &wanted, &mut draft)?;
         step.commit(&n_entries)?;

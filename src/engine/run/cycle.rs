@@ -1,0 +1,209 @@
+//! One step: drafts, a pass over the rows of all parts, picks, and what follows from them for state, proposer and
+//! checkpoints. Owns the order of these. The loop around it is `run.rs`.
+
+use std::time::Instant;
+
+use model::{Pass, Rows, RunError};
+use text::TokenId;
+
+use super::State;
+use crate::proposer::{Ask, Observed};
+use crate::schedule::Part;
+use crate::sequence::{Scores, Sequence, millis};
+
+impl State {
+    pub(super) fn step(&mut self, mut parts: Vec<Part>) {
+        self.stats.n_steps += 1;
+        parts.sort_by_key(|p| self.cache.get(self.sequences[p.sequence].slot).slot.index());
+        for part in &parts {
+            self.sequences[part.sequence].last_step = self.stats.n_steps;
+        }
+        let drafting = self.turn.0.elapsed();
+        let passes = self.company.passes(parts, |p| self.sequences[p.sequence].is_prefill());
+        let n_passes = passes.len() as u32;
+        for (i, parts) in passes.into_iter().enumerate() {
+            if i > 0 {
+                // What came before belongs to others, but for its share of the drafting.
+                let now = Instant::now();
+                self.turn = (now.checked_sub(drafting / n_passes).unwrap_or(now), self.computed());
+            }
+            match self.compute(&parts) {
+                Ok(kept) => self.after(&parts, &kept),
+                Err(error) => {
+                    tracing::error!(%error, "a step was not computed");
+                    for part in &parts {
+                        let s = &mut self.sequences[part.sequence];
+                        s.fail(error.to_string());
+                        self.cache.forget(&mut self.memory, s.slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the proposer that a slot was taken up, and at which tokens it stands.
+    pub(super) fn begin(&mut self, slot: usize) {
+        let foreign = self.cache.take_foreign(slot);
+        let Some(proposer) = &mut self.proposer else { return };
+        // What the proposer has of a slot whose state came from elsewhere belongs to another text.
+        if foreign && let Err(error) = proposer.begin(slot, &[], None) {
+            return self.stop_drafting(&error);
+        }
+        if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, self.cache.hidden(slot)) {
+            self.stop_drafting(&error);
+        }
+    }
+
+    /// Answers that have no draft and could take one, in ascending order of their slots, with their numbers among the
+    /// sequences. `later`: those too whose reader has still to take what the last step gave.
+    fn asks(&self, later: bool) -> Vec<(Ask, usize)> {
+        let depth = self.proposer.as_ref().map_or(0, |p| p.max_depth()).min(self.company.max_draft());
+        let ready = |s: &Sequence| {
+            !s.finished && !s.is_prefill() && !s.is_cancelled() && (later || !s.is_blocked()) && s.pending.len() == 1
+        };
+        let ask = |s: &Sequence| Ask { slot: s.slot, max: s.max_draft().min(depth), ahead: s.ahead() };
+        let all = self.sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.draft.is_empty());
+        let mut asks: Vec<_> = all.map(|(i, s)| (ask(s), i)).filter(|(ask, _)| ask.max > 0).collect();
+        asks.sort_unstable_by_key(|(ask, _)| ask.slot);
+        asks
+    }
+
+    /// Drafts for answers that are running and have none.
+    pub(super) fn propose(&mut self) {
+        let asks = self.asks(false);
+        let Some(proposer) = self.proposer.as_mut().filter(|_| !asks.is_empty()) else { return };
+        let only: Vec<Ask> = asks.iter().map(|(ask, _)| *ask).collect();
+        let start = Instant::now();
+        match proposer.propose(&mut self.runner, &only) {
+            Ok(drafts) => {
+                let took = millis(start.elapsed());
+                for ((_, i), draft) in asks.iter().zip(drafts) {
+                    self.sequences[*i].take_draft(draft);
+                    self.sequences[*i].timings.draft_ms += took;
+                }
+            }
+            Err(error) => self.stop_drafting(&error),
+        }
+    }
+
+    /// Goes on without drafts: answers are the same, only slower.
+    fn stop_drafting(&mut self, error: &RunError) {
+        tracing::error!(%error, "drafting failed: going on without speculation");
+        self.proposer = None;
+    }
+
+    /// One pass over the parts' rows. Picks tokens and keeps the rows that agree with them; gives the numbers of rows
+    /// kept.
+    fn compute(&mut self, parts: &[Part]) -> Result<Vec<usize>, RunError> {
+        let slots: Vec<_> =
+            parts.iter().map(|p| (&self.cache.get(self.sequences[p.sequence].slot).slot, p.n_rows + p.n_pad)).collect();
+        let n_snapshots = parts.iter().map(|p| 1 + p.n_draft + p.n_pad).max().unwrap_or(1);
+        let txn = self.memory.begin(&slots, n_snapshots)?;
+        let mut tokens: Vec<TokenId> = Vec::with_capacity(txn.n_rows());
+        let mut rows = Vec::with_capacity(parts.len());
+        for p in parts {
+            let s = &self.sequences[p.sequence];
+            tokens.extend(s.pending.iter().take(p.n_rows - p.n_draft));
+            if p.samples {
+                rows.extend(tokens.len() - 1..tokens.len() + p.n_draft + p.n_pad);
+            }
+            tokens.extend_from_slice(&s.draft);
+            tokens.extend(std::iter::repeat_n(TokenId(0), p.n_pad));
+        }
+        let embeds = parts.iter().any(|p| self.sequences[p.sequence].embeds());
+        let hidden = embeds || self.proposer.as_ref().is_some_and(|p| p.wants_hidden());
+        let start = Instant::now();
+        // From a GPU the logits of a large vocabulary take longer to come than ids do.
+        let best = self.model.weights().device().kind() != ggml::DeviceKind::Cpu
+            && parts.iter().all(|p| !p.samples || self.sequences[p.sequence].takes_the_best());
+        let rows = if best { Rows::Best(&rows) } else { Rows::Some(&rows) };
+        self.runner.run(txn.view(), &Pass { tokens: &tokens, rows, hidden }, &mut self.output)?;
+        let took = millis(start.elapsed());
+        let mut first = 0;
+        let mut kept = Vec::with_capacity(parts.len());
+        for p in parts {
+            let mut n_kept = p.n_rows;
+            let s = &mut self.sequences[p.sequence];
+            if s.is_prefill() {
+                s.prompt_advanced(p.n_rows);
+            } else {
+                s.timings.verify_ms += took;
+            }
+            if p.samples {
+                let output = &self.output;
+                let scores = |i| match output.best.get(first + i) {
+                    Some(&token) => Scores::Best(token),
+                    None => Scores::Logits(output.logits(first + i)),
+                };
+                let n_right = s.judge(scores, self.model.vocab());
+                n_kept = p.n_rows - p.n_draft + n_right;
+                first += 1 + p.n_draft + p.n_pad;
+            }
+            kept.push(n_kept);
+        }
+        txn.commit(&kept)?;
+        self.step_tokens = tokens;
+        Ok(kept)
+    }
+
+    /// Books the rows that a step kept, tells the proposer, takes checkpoints that are due.
+    fn after(&mut self, parts: &[Part], kept: &[usize]) {
+        let mut first = 0;
+        let mut observed = Vec::with_capacity(parts.len());
+        let n_embd = self.model.hparams().n_embd;
+        for (part, &n_kept) in parts.iter().zip(kept) {
+            let s = &mut self.sequences[part.sequence];
+            let tokens = &self.step_tokens[first..first + n_kept];
+            s.pending.drain(..part.n_rows - part.n_draft);
+            self.cache.extend(s.slot, tokens);
+            let hidden = if self.output.hidden.is_empty() { 0..0 } else { first * n_embd..(first + n_kept) * n_embd };
+            observed.push(Observed {
+                slot: s.slot,
+                tokens,
+                hidden: &self.output.hidden[hidden.clone()],
+                next: s.pending.front().copied().filter(|_| part.samples),
+                n_drafted: part.n_draft,
+                n_accepted: n_kept + part.n_draft - part.n_rows,
+            });
+            first += part.n_rows + part.n_pad;
+            s.pool(&self.output.hidden[hidden.clone()], n_embd);
+        }
+        let expected: Vec<Ask> = self.asks(true).into_iter().map(|(ask, _)| ask).collect();
+        if let Some(proposer) = &mut self.proposer {
+            let (start, before) = self.turn;
+            let computed = self.runner.stats() + proposer.stats();
+            let alike = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft);
+            let took = (alike && computed.n_builds == before.n_builds).then(|| start.elapsed());
+            let start = Instant::now();
+            let done = proposer.observe(&mut self.runner, &observed, took).and_then(|()| proposer.expect(&expected));
+            if let Err(error) = done {
+                self.stop_drafting(&error);
+            }
+            let took = millis(start.elapsed());
+            // A row beyond the prompt's last: part of a cycle, forced tokens or not.
+            for part in parts {
+                let s = &mut self.sequences[part.sequence];
+                s.timings.draft_ms += if s.timings.cycles > 0 { took } else { 0.0 };
+            }
+        }
+        // Less than before when drafting has just been given up.
+        let computed = self.computed();
+        for part in parts {
+            let t = &mut self.sequences[part.sequence].timings;
+            if t.cycles > 0 {
+                t.launches += computed.n_runs.saturating_sub(self.turn.1.n_runs);
+                t.bytes_copied += computed.n_bytes_copied.saturating_sub(self.turn.1.n_bytes_copied);
+            }
+        }
+        for part in parts {
+            let s = &mut self.sequences[part.sequence];
+            if s.checkpoints.front() == Some(&s.n_prompt_done) {
+                s.checkpoints.pop_front();
+                let hidden = self.proposer.as_ref().and_then(|p| p.hidden(s.slot));
+                if let Err(error) = self.cache.checkpoint(&self.memory, s.slot, hidden) {
+                    tracing::warn!(%error, "no checkpoint: the next turn computes more");
+                }
+            }
+        }
+    }
+}
