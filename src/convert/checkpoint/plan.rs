@@ -66,7 +66,7 @@ impl Maker<'_> {
         if let Some(expected) =
             expected.filter(|expected| *expected != ne && [ne.as_slice(), &[1]].concat() != **expected)
         {
-            return Err(self.refused(format!("{ne:?} found, {expected:?} expected from config.json")));
+            return Err(Error::Shape { name: self.name.clone(), found: ne, expected: expected.to_vec() });
         }
         let (pieces, runs) = self.rows(part, sources, &ne, row_len)?;
         let map = match part {
