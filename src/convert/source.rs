@@ -116,6 +116,12 @@ impl Source {
         Source::made(path, checkpoint.model)
     }
 
+    /// Keys without tensors: what sizes a model has.
+    pub(crate) fn of_keys(path: &Path, keys: Vec<(String, Key)>) -> Source {
+        let (tensors, inputs) = (Vec::new(), Vec::new());
+        Source::made(path, Model { keys, tensors, inputs, side_inputs: Vec::new(), version: 3 })
+    }
+
     /// The head of a checkpoint alone: no keys, and tensors without a block in their names.
     pub fn of_head(path: &Path, head: Head) -> Source {
         let (tensors, inputs) = head.into_parts();

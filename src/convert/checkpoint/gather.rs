@@ -6,11 +6,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::config::Config;
+use super::keys;
 use super::names::{Name, Part, is_bare_head, meaning};
 use super::plan::{Maker, Sources};
-use super::shapes;
 use crate::error::Error;
+use crate::heads::expect::{self, Expected};
+use crate::heads::{Facts, block_of, keys as head_keys};
+use crate::model::Key;
 use crate::safetensors::{Place, Shards, Tensor, quoted};
+use crate::source::Source;
 use crate::stream::TensorPlan;
 
 /// All tensors of a model.
@@ -89,30 +93,16 @@ pub(crate) fn trunk_and_head(
     if let Some(n) = c.n_head_layers.filter(|n| n_head_layers > 0 && *n > 0 && *n != n_head_layers) {
         return Err(refused(format!("{n_head_layers} layers of the head found, mtp_num_hidden_layers is {n}")));
     }
-    let mut expected: Vec<(Block, shapes::Expected, bool)> = Vec::new();
-    for (name, ne) in shapes::global(c) {
-        let optional = name == "output.weight" && c.tied != Some(false);
-        expected.push((Block::None, (name, ne), optional));
-    }
-    for il in 0..c.n_layer {
-        expected.extend(shapes::trunk_layer(c, il).into_iter().map(|e| (Block::Trunk(il), e, false)));
-    }
-    for k in 0..n_head_layers {
-        expected.extend(shapes::head_layer(c, k).into_iter().map(|e| (Block::Head(k), e, false)));
-    }
-    if n_head_layers > 0 {
-        expected.extend(shapes::head_extras(c).into_iter().map(|e| (Block::Head(0), e, true)));
-    }
+    let expected = expected(c, n_head_layers, folder)?;
     let mut tensors = Vec::with_capacity(expected.len());
     let mut faults = Faults { extra: std::mem::take(&mut found.unknown), ..Faults::default() };
-    for (block, (name, ne), optional) in expected {
-        let full = match block {
-            Block::None => name.to_owned(),
-            Block::Trunk(il) => format!("blk.{il}.{name}"),
-            Block::Head(k) => format!("blk.{}.{name}", c.n_layer + k),
+    for Expected { name: full, ne, required } in expected {
+        let (block, name) = match block_of(&full) {
+            None => (Block::None, full.as_str()),
+            Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::Trunk(il), Block::Head), name),
         };
         let sources = found.tensors.remove(&(block, name.to_owned()));
-        if sources.is_none() && optional {
+        if sources.is_none() && !required {
             continue;
         }
         let of_head = usize::from(matches!(block, Block::Head(_)));
@@ -122,7 +112,7 @@ pub(crate) fn trunk_and_head(
             faults.missing.push(full);
             continue;
         };
-        let maker = Maker { shards, scales: &found.scales, config: Some(c), name: full };
+        let maker = Maker { shards, scales: &found.scales, config: Some(c), name: full.clone() };
         match maker.plan(name, &sources, Some(&ne)) {
             Ok(plan) => {
                 tensors.push((order, plan));
@@ -134,6 +124,20 @@ pub(crate) fn trunk_and_head(
     faults.extra.extend(found.tensors.values().map(|(_, sources)| quoted(&shards.tensor(sources.first()).name)));
     tensors.sort_by_key(|(order, _)| *order);
     Ok(Gathered { tensors: tensors.into_iter().map(|(_, plan)| plan).collect(), n_head_layers, faults })
+}
+
+/// Every tensor that the configuration asks for.
+fn expected(c: &Config, n_head_layers: u64, folder: &Path) -> Result<Vec<Expected>, Error> {
+    let mut keys = keys::of_sizes(c, n_head_layers);
+    keys.push((head_keys::TARGET_VOCAB.into(), Key::U64(c.n_vocab)));
+    let model = Source::of_keys(folder, keys);
+    let facts = Facts::of_whole(&model, n_head_layers)?;
+    let mut expected = expect::all(&model, &facts).map_err(|what| Error::input(folder, what))?;
+    for e in &mut expected {
+        // In a file of its own making nothing stands in for it.
+        e.required |= e.name == "output.weight" && c.tied == Some(false) || e.name.ends_with("shared_head_norm.weight");
+    }
+    Ok(expected)
 }
 
 /// The tensors of the head alone, without the block in their names, each with its layer of the head.

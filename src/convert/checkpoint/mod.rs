@@ -8,7 +8,6 @@ mod head;
 mod keys;
 mod names;
 mod plan;
-mod shapes;
 mod tokenizer;
 
 use std::path::Path;
