@@ -53,12 +53,34 @@ fn a_converted_checkpoint_verifies_and_runs_and_can_be_quantised() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_disk_that_is_full_leaves_the_old_file_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("checkpoint");
+    std::fs::create_dir(&folder).unwrap();
+    Oracle::open("moe-a").write(&folder);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-moe-q8_0.gguf");
+    let out_path = dir.path().join("out.gguf");
+    std::fs::write(&out_path, "old").unwrap();
+    // Of 512 bytes each: files of two megabytes at the most, as if there were no room for more.
+    for (command, input) in [("convert", &folder), ("strip", &model)] {
+        let limited = "ulimit -f 4000 && exec \"$@\"";
+        let program = env!("CARGO_BIN_EXE_extract-nextn");
+        let out = run("sh", &["-c", limited, "sh", program, command, "-o"], &[&out_path, input]);
+        assert_eq!(out.status.code(), Some(1), "{command}: {}", stderr(&out));
+        assert!(stderr(&out).starts_with("error: ") && stderr(&out).contains("write"), "{}", stderr(&out));
+        assert_eq!(std::fs::read(&out_path).unwrap(), b"old");
+        assert_eq!(dir.path().read_dir().unwrap().count(), 2, "{command}");
+    }
+}
+
+#[test]
 fn what_cannot_be_converted_is_said_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let out_path = dir.path().join("out.gguf");
     let out = extract(&["convert", "-o"], &[&out_path, dir.path()]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(stderr(&out).contains("no config.json"), "{}", stderr(&out));
+    assert!(stderr(&out).contains("without a checkpoint"), "{}", stderr(&out));
     let out = extract(&["convert", "--type", "q9", "-o"], &[&out_path, dir.path()]);
     assert_eq!(out.status.code(), Some(2));
     assert!(stderr(&out).contains("q4_k_m"), "{}", stderr(&out));

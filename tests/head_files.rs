@@ -328,10 +328,35 @@ fn every_kind_of_damage_is_told() {
         assert!(report.damage.iter().any(|d| d.contains(words)), "{words}: {:?}", report.damage);
     }
     let whole = std::fs::read(with_head("qwen35", 6).document().write(&dir.path().join("file"))).unwrap();
-    std::fs::write(dir.path().join("cut"), &whole[..whole.len() - 4000]).unwrap();
-    let report = checked(&dir.path().join("cut"));
+    std::fs::write(dir.path().join("cut.gguf"), &whole[..whole.len() - 4000]).unwrap();
+    let report = checked(&dir.path().join("cut.gguf"));
     assert_eq!(report.verdict, Verdict::Damaged);
     assert!(report.damage[0].contains("missing in all"), "{:?}", report.damage);
+}
+
+#[test]
+fn a_head_that_is_cut_to_a_part_of_the_vocabulary_is_said_to_be() {
+    let dir = TempDir::new().unwrap();
+    let spec = with_head("qwen35", 3);
+    let whole = spec.document().write(&dir.path().join("whole"));
+    let trunk = write(strip(open(&whole)), &dir.path().join("trunk"));
+    let mut cut = spec.document();
+    let output = cut.tensors.iter_mut().find(|t| t.name == "output.weight").expect("the embedding is not tied");
+    output.ne[1] = 8;
+    output.data.truncate(8 * spec.n_embd * 4);
+    let ids = (0..8u32).flat_map(u32::to_le_bytes).collect();
+    let mut list = cut.tensors[0].clone();
+    (list.name, list.ne, list.dtype, list.data) = ("d2t".into(), vec![8], TensorType::I32, ids);
+    cut.tensors.push(list);
+    let cut = cut.write(&dir.path().join("cut"));
+    let report = checked(&cut);
+    assert_eq!(report.verdict, Verdict::Complete, "{:?}", report.damage);
+    assert!(report.notes.iter().any(|note| note.contains("cut to 8 tokens (d2t)")), "{:?}", report.notes);
+    let e = refused(extract(open(&cut), Extract { layout: Layout::Upstream, dtype: WeightType::Keep }));
+    assert!(e.contains("cut to 8 tokens"), "{e}");
+    // Its block is whole: beside a trunk with an output matrix of its own it is as good as any.
+    let back = joined(&trunk, &cut, &dir.path().join("back"));
+    assert_eq!(checked(&back).verdict, Verdict::Complete);
 }
 
 #[test]
@@ -416,7 +441,7 @@ fn three_thousand_damaged_files_end_in_an_answer_or_an_error() {
     let trunks: Vec<Vec<u8>> =
         good.iter().map(|path| std::fs::read(write(strip(open(path)), &dir.path().join("trunk"))).unwrap()).collect();
     let (mut state, mut n_opened) = (SEED, 0);
-    let (file, out) = (dir.path().join("damaged"), dir.path().join("out"));
+    let (file, out) = (dir.path().join("damaged.gguf"), dir.path().join("out"));
     for i in 0..3000 {
         let which = i % 2;
         let mut damaged = if i % 5 == 0 { trunks[which].clone() } else { bytes[which].clone() };

@@ -127,6 +127,45 @@ fn a_head_of_its_own_file_drafts_as_inside_the_models_in_every_layout() {
 }
 
 #[test]
+fn a_slim_head_belongs_to_the_model_whose_vocabulary_it_names() {
+    use convert::Source;
+    use convert::heads::{Extract, Layout, WeightType, extract};
+    let whole = pocket("pocket-q4_k_m.gguf");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    let source = Source::open(&whole).expect("a sound file");
+    let new = extract(source, Extract { layout: Layout::Slim, dtype: WeightType::Keep }).expect("it has a head");
+    new.write(&file("slim"), 1, &Default::default()).expect("room for a head");
+    let bytes = std::fs::read(file("slim")).expect("a slim head");
+    let model = with_head(&whole, &file("slim")).expect("cut from this model");
+    assert_eq!(*model.nextn(), NextNHead::Bound);
+
+    // The same sizes and other words, another number of words, and heads that do not say.
+    let all = |_: &str| true;
+    let says = |key: &'static str, value: Option<Value<'static>>, words: &[&str]| {
+        copy(&bytes, &file("other"), &all, None, &|k, v| match (k == key, value) {
+            (true, None) => None,
+            (true, Some(value)) => Some((k.to_owned(), value)),
+            (false, _) => Some((k.to_owned(), v)),
+        });
+        let got = with_head(&whole, &file("other"));
+        match words {
+            [] => assert!(got.is_ok(), "without {key}: {got:?}"),
+            _ => {
+                let error = got.expect_err("it does not belong");
+                assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+            }
+        }
+    };
+    let other = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    says("nextn.target.tokenizer", Some(other.into()), &["another vocabulary", "sha256:0123456789ab"]);
+    says("nextn.target.vocab_size", Some(Value::U32(8000)), &["8000 tokens", "8192"]);
+    says("nextn.target.vocab_size", Some("many".into()), &["nextn.target.vocab_size"]);
+    says("nextn.target.tokenizer", None, &[]);
+    says("nextn.target.vocab_size", None, &[]);
+}
+
+#[test]
 fn a_head_that_does_not_belong_to_the_model_is_refused_with_the_reason() {
     let (dense, moe) = (pocket("pocket-q4_k_m.gguf"), pocket("pocket-moe-q8_0.gguf"));
     let bytes = std::fs::read(&dense).expect("a model of the repository");

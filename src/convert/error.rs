@@ -44,6 +44,19 @@ pub enum Error {
         /// What was found, and what to do.
         what: String,
     },
+    /// A tensor has another shape than it must have.
+    #[error("{name}: {found:?} found, {expected:?} expected from config.json")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// Fastest dimension first.
+        found: Vec<u64>,
+        /// Fastest dimension first.
+        expected: Vec<u64>,
+    },
+    /// Safetensors without a head, where one was looked for.
+    #[error("{}: no tensor of a NextN head here: names with mtp, or fc.weight and its norms, expected", .0.display())]
+    NoHead(PathBuf),
     /// Told to stop; what is done is kept.
     #[error("stopped; {} holds what is done: run the same command again to go on", part.display())]
     Stopped {

@@ -7,8 +7,29 @@
 //! A checkpoint becomes a GGUF file in three steps: [`checkpoint::Checkpoint::open`] reads what is there,
 //! [`quantize::Recipe::apply`] gives each tensor its type, [`stream::Job::run`] moves the data.
 //!
-//! A GGUF file is opened as a [`Source`]: [`heads`] cuts NextN heads out of it and puts them in, [`check`] says whether it
-//! is sound, [`inspect`] what is in it.
+//! A GGUF file is opened as a [`Source`]: [`heads`] cuts NextN heads out of it and puts them in, [`Source::into_model`] gives
+//! it to a recipe. [`check`] says whether a model of any [`Kind`] is sound, [`inspect`] what is in it.
+//!
+//! ```
+//! use convert::Source;
+//! use convert::check::{Options, Verdict, verify};
+//! use convert::heads::{Extract, Graft, HeadSource, Layout, WeightType, extract, graft, strip};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = |name: &str| dir.path().join(name);
+//! let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-q4_k_m.gguf").as_ref();
+//! let (head, trunk, whole) = (path("head.gguf"), path("trunk.gguf"), path("whole.gguf"));
+//! let how = Extract { layout: Layout::Slim, dtype: WeightType::Keep };
+//! extract(Source::open(model)?, how)?.write(&head, 2, &Default::default())?;
+//! strip(Source::open(model)?)?.write(&trunk, 2, &Default::default())?;
+//! let new = graft(Source::open(&trunk)?, HeadSource::open(&head)?, Graft::default())?;
+//! new.write(&whole, 2, &Default::default())?;
+//!
+//! assert!(std::fs::read(model).unwrap() == std::fs::read(&whole).unwrap(), "the ways back give the same bytes");
+//! let report = verify(&trunk, Options { values: true, n_threads: 2 }, &Default::default())?;
+//! assert_eq!(report.verdict, Verdict::NoHead);
+//! # Ok::<(), convert::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -17,6 +38,7 @@ mod error;
 pub mod heads;
 pub mod inspect;
 pub mod io;
+mod kind;
 mod model;
 pub mod quantize;
 pub mod safetensors;
@@ -24,5 +46,6 @@ mod source;
 pub mod stream;
 
 pub use error::Error;
+pub use kind::Kind;
 pub use model::{Key, Model};
 pub use source::{Source, SourceTensor};

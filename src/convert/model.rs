@@ -1,5 +1,7 @@
 //! A model on its way into a GGUF file: keys in order, tensors as plans, the files that they come from.
-//! Owns the step from there to a [`Job`]; knows no key and no tensor by name.
+//! Owns the step from there to a [`Job`]; knows no key and no tensor by name, but for those of shards.
+
+use std::path::PathBuf;
 
 use gguf::{ArrayBuf, TensorType, Value, Writer};
 
@@ -16,6 +18,10 @@ pub struct Model {
     pub tensors: Vec<TensorPlan>,
     /// What the tensors are read from.
     pub inputs: Vec<Input>,
+    /// Other files that were read for it: the output must not take the place of any.
+    pub side_inputs: Vec<PathBuf>,
+    /// Of the format: that of the source, or 3.
+    pub version: u32,
 }
 
 /// A value that owns its data.
@@ -83,6 +89,7 @@ impl Model {
     /// The header would not be a GGUF header: a key twice, a shape that its type cannot have.
     pub fn into_job(self, options: String) -> Result<Job, Error> {
         let mut writer = Writer::in_memory();
+        writer.set_version(self.version).map_err(Error::Header)?;
         for (key, value) in &self.keys {
             writer.add(key, value.value()).map_err(Error::Header)?;
         }
@@ -90,7 +97,8 @@ impl Model {
             writer.tensor(&t.name, &t.ne, t.dtype).map_err(Error::Header)?;
         }
         let layout = writer.layout().map_err(Error::Header)?;
-        Ok(Job { inputs: self.inputs, tensors: self.tensors, layout, options })
+        let Model { inputs, side_inputs, tensors, .. } = self;
+        Ok(Job { inputs, side_inputs, tensors, layout, options })
     }
 }
 

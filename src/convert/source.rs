@@ -1,4 +1,5 @@
-//! GGUF files as sources: one file, or all shards of a model, with keys that are owned and tensors that know their place.
+//! Models as sources: a GGUF file, all shards of one, or a checkpoint as the file that it would become. Keys are owned,
+//! tensors know where their numbers come from.
 //! Owns opening and the joining of shards; knows no key and no tensor by name, but for the tokenizer's fingerprint.
 
 use std::path::{Path, PathBuf};
@@ -6,61 +7,65 @@ use std::path::{Path, PathBuf};
 use ggml::{Dtype, Mapping};
 use gguf::{Header, SplitInfo, TensorType};
 
+use crate::checkpoint::{Checkpoint, Head};
 use crate::error::Error;
 use crate::io::Input;
-use crate::model::Key;
+use crate::model::{Key, Model};
 use crate::stream::{Piece, Stored, TensorPlan};
 
-/// A GGUF model that was opened: its header is read and sound, its data is not looked at.
+/// A model that was opened: its header is read and sound, its data is not looked at.
 ///
-/// ```no_run
-/// # fn main() -> Result<(), convert::Error> {
-/// let model = convert::Source::open("model-00001-of-00003.gguf".as_ref())?;
-/// println!("{} tensors in {} files", model.tensors.len(), model.inputs.len());
-/// # Ok(())
-/// # }
+/// ```
+/// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-moe-q8_0.gguf");
+/// let model = convert::Source::open(file.as_ref())?;
+/// assert_eq!(model.inputs.len(), 1, "of shards there are more");
+/// assert_eq!(model.text("general.architecture"), Some("qwen35moe"));
+/// println!("{} tensors", model.tensors.len());
+/// # Ok::<(), convert::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Source {
     /// As it was asked for; of several shards the first.
     pub path: PathBuf,
-    /// Of the format: 2 or 3.
+    /// Of the GGUF format: 2 or 3.
     pub version: u32,
-    /// Every tensor starts at a multiple of it.
-    pub alignment: u64,
     /// In the order of the (first) file.
     pub keys: Vec<(String, Key)>,
     /// In the order of the files.
     pub tensors: Vec<SourceTensor>,
     /// The files.
     pub inputs: Vec<Input>,
-    /// Bytes of all headers, up to the data.
-    pub header_bytes: u64,
     /// Bytes behind the end of the last tensor and its padding, of all files.
     pub surplus_bytes: u64,
-    /// What [`text::fingerprint`] gives.
+    /// What [`text::fingerprint`] gives; of a checkpoint nothing.
     pub tokenizer: Option<String>,
 }
 
 /// A tensor of a [`Source`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SourceTensor {
     /// Unique among all shards.
     pub name: String,
     /// The dimensions that the file states, fastest first.
     pub ne: Vec<u64>,
-    /// How its elements are stored.
+    /// How its elements are stored; of a checkpoint the type that keeps them.
     pub dtype: TensorType,
-    /// Index of its file among the inputs.
-    pub file: usize,
-    /// Offset of its data in that file.
-    pub at: u64,
-    /// Bytes of its data.
+    /// Bytes of its data in the files.
     pub n_bytes: u64,
+    /// Where its numbers come from.
+    data: Data,
+}
+
+#[derive(Clone, Debug)]
+enum Data {
+    /// They lie in input `file` from offset `at` on.
+    Stored { file: usize, at: u64 },
+    /// They are made of those of a checkpoint.
+    Made(Box<TensorPlan>),
 }
 
 impl Source {
-    /// Opens a file; with all shards, when it is the first of several.
+    /// Opens a GGUF file; with all shards, when it is the first of several.
     ///
     /// # Errors
     /// A file is missing, no regular file, or not as the format says; shards do not belong together.
@@ -87,26 +92,73 @@ impl Source {
             gguf::check_shards(&headers).map_err(|e| Error::gguf(path, e))?;
         }
         let mut tensors = Vec::new();
-        let (mut header_bytes, mut surplus_bytes) = (0, 0);
+        let mut surplus_bytes = 0;
         for (file, (header, input)) in headers.iter().zip(&inputs).enumerate() {
             tensors.extend(header.tensors().iter().map(|t| SourceTensor {
                 name: t.name.to_owned(),
                 ne: t.dims().to_vec(),
                 dtype: t.dtype,
-                file,
-                at: t.offset,
                 n_bytes: t.n_bytes,
+                data: Data::Stored { file, at: t.offset },
             }));
             let end = header.tensors().last().map_or(header.data_start(), |t| t.offset + t.n_bytes);
-            header_bytes += header.data_start();
             surplus_bytes += input.n_bytes().saturating_sub(end.next_multiple_of(header.alignment()));
         }
         let meta = headers[0].metadata();
         let tokenizer = text::fingerprint(meta).map_err(|e| Error::input(path, e.to_string()))?;
         let keys = meta.iter().map(|(key, value)| (key.to_owned(), Key::from(*value))).collect();
-        let (version, alignment) = (headers[0].version(), headers[0].alignment());
-        let path = path.to_owned();
-        Ok(Source { path, version, alignment, keys, tensors, inputs, header_bytes, surplus_bytes, tokenizer })
+        let (path, version) = (path.to_owned(), headers[0].version());
+        Ok(Source { path, version, keys, tensors, inputs, surplus_bytes, tokenizer })
+    }
+
+    /// A checkpoint as the GGUF file that it would become, in its own number types.
+    pub fn of_checkpoint(path: &Path, checkpoint: Checkpoint) -> Source {
+        Source::made(path, checkpoint.model)
+    }
+
+    /// Keys without tensors: what sizes a model has.
+    pub(crate) fn of_keys(path: &Path, keys: Vec<(String, Key)>) -> Source {
+        let (tensors, inputs) = (Vec::new(), Vec::new());
+        Source::made(path, Model { keys, tensors, inputs, side_inputs: Vec::new(), version: 3 })
+    }
+
+    /// The head of a checkpoint alone: no keys, and tensors without a block in their names.
+    pub fn of_head(path: &Path, head: Head) -> Source {
+        let (tensors, inputs) = head.into_parts();
+        Source::made(path, Model { keys: Vec::new(), tensors, inputs, side_inputs: Vec::new(), version: 3 })
+    }
+
+    fn made(path: &Path, model: Model) -> Source {
+        let Model { keys, tensors, inputs, side_inputs: _, version } = model;
+        let tensors = tensors.into_iter().map(|plan| SourceTensor {
+            name: plan.name.clone(),
+            ne: plan.ne.clone(),
+            dtype: plan.dtype,
+            n_bytes: plan.source_bytes(),
+            data: Data::Made(Box::new(plan)),
+        });
+        let (path, tensors) = (path.to_owned(), tensors.collect());
+        Source { path, version, keys, tensors, inputs, surplus_bytes: 0, tokenizer: None }
+    }
+
+    /// The model as it is, to be written as one file.
+    ///
+    /// # Errors
+    /// ggml does not know a tensor's type.
+    pub fn into_model(self) -> Result<Model, Error> {
+        let tensors = self.tensors.iter().map(|t| t.plan(0)).collect::<Result<_, _>>()?;
+        Ok(Model {
+            keys: self.model_keys(),
+            tensors,
+            inputs: self.inputs,
+            side_inputs: Vec::new(),
+            version: self.version,
+        })
+    }
+
+    /// All keys but those that tell of shards: one file is made of them.
+    pub(crate) fn model_keys(&self) -> Vec<(String, Key)> {
+        self.keys.iter().filter(|(key, _)| !key.starts_with("split.")).cloned().collect()
     }
 
     /// The value of a key.
@@ -149,30 +201,31 @@ impl SourceTensor {
         self.n_elements().checked_div(self.row_len()).unwrap_or(0)
     }
 
-    /// Bytes of one row.
-    pub fn row_bytes(&self) -> u64 {
-        self.n_bytes.checked_div(self.n_rows()).unwrap_or(0)
-    }
-
-    /// The tensor as it is, for a new file that has this one's file as input number `file_base + self.file`.
+    /// The tensor as it is, for a new file that has the inputs of this source from number `file_base` on.
     ///
     /// # Errors
     /// ggml does not know its type.
     pub fn plan(&self, file_base: usize) -> Result<TensorPlan, Error> {
-        let dtype = Dtype::from_id(self.dtype.id()).map_err(|e| Error::tensor(&self.name, e.to_string()))?;
-        let piece = Piece {
-            file: file_base + self.file,
-            at: self.at,
-            stored: Stored::Ggml(dtype),
-            n_rows: self.n_rows(),
-            scale: None,
+        let (file, at) = match &self.data {
+            Data::Stored { file, at } => (file_base + file, *at),
+            Data::Made(plan) => {
+                let mut plan = TensorPlan::clone(plan);
+                plan.shift_files(file_base);
+                return Ok(plan);
+            }
         };
+        let dtype = Dtype::from_id(self.dtype.id()).map_err(|e| Error::tensor(&self.name, e.to_string()))?;
+        let piece = Piece { file, at, stored: Stored::Ggml(dtype), n_rows: self.n_rows(), scale: None };
         Ok(TensorPlan::of(self.name.clone(), self.ne.clone(), self.dtype, piece, self.row_len()))
     }
 }
 
 /// The file twice: for reading at places, and as bytes for its header.
 fn open(path: &Path) -> Result<(Input, Mapping), Error> {
+    if path.is_dir() {
+        let what = "is a folder, a GGUF file expected; `extract-nextn convert` makes one of a checkpoint";
+        return Err(Error::input(path, what));
+    }
     let input = Input::open(path)?;
     if input.n_bytes() == 0 {
         return Err(Error::input(path, "is empty, a GGUF file expected"));

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
+use convert::Kind;
 use convert::checkpoint::{Checkpoint, Options};
 use convert::quantize::FileType;
 
@@ -31,6 +33,15 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
     let options = Options { without_head: args.no_head, name: args.name.as_deref() };
+    match Kind::of(&args.folder)? {
+        Kind::Checkpoint => {}
+        Kind::Gguf => {
+            bail!("{}: is a GGUF file; `extract-nextn quantize` gives it another type", args.folder.display())
+        }
+        Kind::Safetensors => {
+            bail!("{}: has no config.json: the folder of a whole checkpoint expected", args.folder.display())
+        }
+    }
     let checkpoint = Checkpoint::open(&args.folder, options)?;
     if checkpoint.n_head_layers == 0 && !args.no_head {
         let promised = checkpoint.config.n_head_layers.is_some_and(|n| n > 0);

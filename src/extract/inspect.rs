@@ -12,7 +12,7 @@ use crate::cli::sanitize;
 /// Options of `inspect`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A GGUF file (of several shards the first), or the folder of a checkpoint
+    /// A GGUF file (of several shards the first), the folder of a checkpoint, or a head in safetensors
     file: PathBuf,
     /// Print all figures as JSON
     #[arg(long)]
@@ -90,8 +90,8 @@ fn head(found: &Inspection) -> String {
     match head.status {
         Status::Present => {
             let own = head.layout.map_or(String::new(), |layout| format!(", a file of its own, layout {layout}"));
-            let block = head.block.unwrap_or(0);
-            format!("present: {} tensors, {}, block {block}{own}", head.n_tensors, bytes(head.n_bytes))
+            let block = head.block.map_or(", alone".to_owned(), |block| format!(", block {block}"));
+            format!("present: {} tensors, {}{block}{own}", head.n_tensors, bytes(head.n_bytes))
         }
         Status::Promised => "promised and not here; `extract-nextn graft` adds one".into(),
         Status::Unannounced => {

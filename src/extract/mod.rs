@@ -6,12 +6,13 @@ mod cut;
 mod graft;
 mod inspect;
 mod quantize;
+mod shell;
 mod show;
 mod strip;
 mod verify;
 mod work;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -21,11 +22,18 @@ use crate::cli::sanitize;
 /// Cuts out, grafts, inspects and verifies NextN (MTP) heads of GGUF files.
 #[derive(Debug, Parser)]
 #[command(name = "extract-nextn", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Layouts, keys and recipes: docs/FILES.md. Exit codes: 0 done, 1 refused or failed, 2 wrong \
                         options; of verify also 3 sound without a head, 4 damaged; 130 stopped by Ctrl-C.")]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    /// Print a completion script for a shell and exit
+    #[arg(long, value_name = "SHELL")]
+    completions: Option<clap_complete::Shell>,
+    /// Print the manual pages (roff), one for each command, and exit
+    #[arg(long)]
+    man: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -53,13 +61,14 @@ type Outcome = anyhow::Result<u8>;
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.command {
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Extract(args) => cut::run(&args),
-        Command::Graft(args) => graft::run(&args),
-        Command::Strip(args) => strip::run(&args),
-        Command::Convert(args) => checkpoint::run(&args),
-        Command::Quantize(args) => quantize::run(&args),
+        Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Verify(args)) => verify::run(&args),
+        Some(Command::Extract(args)) => cut::run(&args),
+        Some(Command::Graft(args)) => graft::run(&args),
+        Some(Command::Strip(args)) => strip::run(&args),
+        Some(Command::Convert(args)) => checkpoint::run(&args),
+        Some(Command::Quantize(args)) => quantize::run(&args),
+        None => page(&args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -76,6 +85,17 @@ pub fn main() -> ExitCode {
             ExitCode::from(if stopped { INTERRUPTED } else { 1 })
         }
     }
+}
+
+/// What is asked for without a command.
+fn page(args: &Args) -> Outcome {
+    let mut out = io::stdout().lock();
+    match args.completions {
+        Some(which) => shell::completions(which, &mut out)?,
+        None => shell::man(&mut out)?,
+    }
+    out.flush()?;
+    Ok(0)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -48,7 +48,7 @@ pub struct How {
 
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
-    let model = quantize::open(&args.file)?;
+    let model = convert::Source::open(&args.file)?.into_model()?;
     args.how.write(model, args.file_type, &args.output, args.requantize)
 }
 
@@ -68,8 +68,7 @@ impl How {
         let job = model.into_job(recipe.stamp())?;
         let n_threads = self.threads.unwrap_or_else(available_threads);
         let started = std::time::Instant::now();
-        let total = job.source_bytes();
-        let done = work::watched("writing", total, |control| job.run(out, n_threads, control, OnFailure::Remove));
+        let done = work::watched("writing", |control| job.run(out, n_threads, control, OnFailure::Remove));
         done??;
         let n_bytes = std::fs::metadata(out)?.len();
         let seconds = started.elapsed().as_secs_f64();

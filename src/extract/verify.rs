@@ -12,7 +12,7 @@ use crate::cli::sanitize;
 /// Options of `verify`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A GGUF file; of several shards the first
+    /// A GGUF file (of several shards the first), the folder of a checkpoint, or a head in safetensors
     file: PathBuf,
     /// Judge the header only, not the numbers
     #[arg(long)]
@@ -25,8 +25,7 @@ pub struct Args {
 /// Runs it. The codes are part of the interface.
 pub fn run(args: &Args) -> Outcome {
     let options = Options { values: !args.header_only, n_threads: available_threads() };
-    let total = std::fs::metadata(&args.file).map_or(0, |meta| meta.len());
-    let report = work::watched("reading", total, |control| verify(&args.file, options, control))??;
+    let report = work::watched("reading", |control| verify(&args.file, options, control))??;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
@@ -48,7 +47,11 @@ fn text(report: &Report, header_only: bool) -> String {
             lines.push(format!("head      {} of {}", gate.n_head_present, gate.n_head_expected));
         }
     }
-    let looked = if header_only { "not looked at".to_owned() } else { super::show::bytes(report.bytes_read) };
+    let looked = if header_only || report.bytes_read == 0 {
+        "not looked at".to_owned()
+    } else {
+        super::show::bytes(report.bytes_read)
+    };
     lines.push(format!("numbers   {looked}"));
     lines.extend(report.damage.iter().map(|what| format!("damage    {what}")));
     lines.extend(report.notes.iter().map(|what| format!("note      {what}")));

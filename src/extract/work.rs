@@ -10,27 +10,27 @@ use std::time::Duration;
 use convert::heads::NewFile;
 use convert::stream::{Control, available_threads};
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::show;
 use crate::cli::sanitize;
 
-/// Runs `work` over `total` bytes with a bar on standard error, if that is a terminal. Ctrl-C asks it to stop; a second
-/// one ends the process.
-pub fn watched<T>(what: &'static str, total: u64, work: impl FnOnce(&Control) -> T) -> anyhow::Result<T> {
+/// Runs `work` with a bar on standard error, if that is a terminal. Ctrl-C asks it to stop; a second one ends the process.
+pub fn watched<T>(what: &'static str, work: impl FnOnce(&Control) -> T) -> anyhow::Result<T> {
     let control = Arc::new(Control::default());
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    // A limit on the size of files is an error of writing like a full disk, and no end of the process.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGXFSZ])?;
     let handle = signals.handle();
     let heard = Arc::clone(&control);
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for _ in signals.forever() {
-            if heard.stop.swap(true, Ordering::Relaxed) {
+        for signal in signals.forever() {
+            if signal != SIGXFSZ && heard.stop.swap(true, Ordering::Relaxed) {
                 std::process::exit(super::INTERRUPTED.into());
             }
         }
     })?;
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let style = "{msg} {wide_bar} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is sound").progress_chars("##-"));
     bar.set_message(what);
@@ -40,6 +40,7 @@ pub fn watched<T>(what: &'static str, total: u64, work: impl FnOnce(&Control) ->
         scope.spawn(move || {
             // Until the sender is dropped.
             while ended.recv_timeout(Duration::from_millis(100)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                bar.set_length(shown.total.load(Ordering::Relaxed));
                 bar.set_position(shown.done.load(Ordering::Relaxed));
             }
         });
@@ -54,11 +55,11 @@ pub fn watched<T>(what: &'static str, total: u64, work: impl FnOnce(&Control) ->
 
 /// Writes a file with all that belongs to it: notes, a bar, a last line.
 pub fn write(new: NewFile, out: &Path, json: bool) -> anyhow::Result<()> {
-    let (n_tensors, total) = (new.model.tensors.len(), new.source_bytes());
+    let n_tensors = new.model.tensors.len();
     for note in &new.notes {
         eprintln!("note: {}", sanitize::clean(note));
     }
-    watched("writing", total, |control| new.write(out, available_threads(), control))??;
+    watched("writing", |control| new.write(out, available_threads(), control))??;
     let n_bytes = std::fs::metadata(out)?.len();
     let mut stdout = std::io::stdout().lock();
     if json {

@@ -26,20 +26,22 @@ impl<'m, 'a> HeadFile<'m, 'a> {
         if own.strip_suffix(LEGACY).unwrap_or(own) != arch {
             return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
         }
-        same_tokens(meta, model)?;
+        if !same_tokens(meta, model)? {
+            same_target(meta, model)?;
+        }
         Ok(Self { keys: Keys::new(meta, own) })
     }
 }
 
-/// Drafts are token ids: those of another vocabulary would be other words. A head without a vocabulary is believed.
-fn same_tokens(head: &Metadata<'_>, model: &Metadata<'_>) -> Result<(), LoadError> {
+/// Drafts are token ids: those of another vocabulary would be other words. False if the head has no vocabulary.
+fn same_tokens(head: &Metadata<'_>, model: &Metadata<'_>) -> Result<bool, LoadError> {
     let key = "tokenizer.ggml.tokens";
     if let (Some(own), Some(theirs)) = (head.array(key)?, model.array(key)?)
         && own.bytes() == theirs.bytes()
     {
-        return Ok(());
+        return Ok(true);
     }
-    let (Some(own), Some(theirs)) = (head.str_array(key)?, model.str_array(key)?) else { return Ok(()) };
+    let (Some(own), Some(theirs)) = (head.str_array(key)?, model.str_array(key)?) else { return Ok(false) };
     if own.len() != theirs.len() {
         return Err(refused(format!("its vocabulary has {} tokens, the model's has {}", own.len(), theirs.len())));
     }
@@ -49,5 +51,32 @@ fn same_tokens(head: &Metadata<'_>, model: &Metadata<'_>) -> Result<(), LoadErro
             return Err(refused(format!("its token {id} is `{own}`, the model's is `{theirs}`")));
         }
     }
+    Ok(true)
+}
+
+/// What a head without a vocabulary says of the model that it was cut from (`docs/FILES.md`). One that says nothing is
+/// believed.
+fn same_target(head: &Metadata<'_>, model: &Metadata<'_>) -> Result<(), LoadError> {
+    let n_tokens = model.array("tokenizer.ggml.tokens")?.map(|tokens| tokens.len() as u64);
+    if let (Some(own), Some(theirs)) = (head.u64("nextn.target.vocab_size")?, n_tokens)
+        && own != theirs
+    {
+        return Err(refused(format!("it was cut from a model of {own} tokens, this one has {theirs}")));
+    }
+    if let (Some(own), Some(theirs)) = (head.str("nextn.target.tokenizer")?, text::fingerprint(model)?)
+        && own != theirs
+    {
+        return Err(refused(format!(
+            "it was cut from a model with another vocabulary: {} there, {} here",
+            short(own),
+            short(&theirs)
+        )));
+    }
     Ok(())
+}
+
+/// Enough of a fingerprint to tell two apart.
+fn short(fingerprint: &str) -> String {
+    let start: String = fingerprint.chars().take(19).collect();
+    if start.len() < fingerprint.len() { start + "..." } else { start }
 }

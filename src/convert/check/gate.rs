@@ -6,6 +6,8 @@ use std::collections::HashSet;
 use gguf::TensorType;
 use serde::Serialize;
 
+use crate::checkpoint::Faults;
+use crate::error::Error;
 use crate::heads::expect::{self, Expected};
 use crate::heads::{Content, Facts};
 use crate::source::Source;
@@ -76,21 +78,45 @@ impl Gate {
         Ok(gate)
     }
 
+    /// Of the tensors of a checkpoint.
+    pub(crate) fn of_checkpoint(faults: Faults) -> Gate {
+        let is_shape = |e: &Error| matches!(e, Error::Shape { .. });
+        let (shapes, others): (Vec<Error>, Vec<Error>) = faults.wrong.into_iter().partition(is_shape);
+        let words = |errors: Vec<Error>| errors.iter().map(Error::to_string).collect::<Vec<_>>();
+        Gate {
+            n_expected: faults.n_expected,
+            n_present: faults.n_expected - faults.missing.len() - shapes.len() - others.len(),
+            n_head_expected: faults.n_head_expected,
+            n_head_present: faults.n_head_present,
+            missing: faults.missing,
+            extra: faults.extra,
+            wrong_shape: words(shapes),
+            wrong_type: words(others),
+        }
+    }
+
+    /// Changes all names in it.
+    pub(crate) fn rename(&mut self, by: impl Fn(&str) -> String) {
+        for list in [&mut self.missing, &mut self.extra, &mut self.wrong_shape, &mut self.wrong_type] {
+            list.iter_mut().for_each(|name| *name = by(name));
+        }
+    }
+
     /// What of it makes a file unusable, in sentences with the first few names.
     pub(crate) fn damage(&self) -> Vec<String> {
-        let list = |what: &str, names: &[String]| {
-            let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-            let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
-            (!names.is_empty()).then(|| format!("{} {what}: {shown}{more}", names.len()))
-        };
-        [
-            list("missing", &self.missing),
-            list("of a wrong shape", &self.wrong_shape),
-            list("of a wrong type", &self.wrong_type),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        let lists = [
+            self.list("missing", &self.missing),
+            self.list("of a wrong shape", &self.wrong_shape),
+            self.list("of a wrong type", &self.wrong_type),
+        ];
+        lists.into_iter().flatten().collect()
+    }
+
+    /// A sentence about some names; None when there are none.
+    pub(crate) fn list(&self, what: &str, names: &[String]) -> Option<String> {
+        let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+        (!names.is_empty()).then(|| format!("{} {what}: {shown}{more}", names.len()))
     }
 }
 

@@ -2,7 +2,9 @@
 //! Owns the gate, the rules on numbers and the verdict; changes nothing.
 
 mod gate;
+mod norms;
 mod rules;
+mod safetensors;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::heads::{Content, Facts};
+use crate::kind::Kind;
 use crate::source::Source;
 use crate::stream::Control;
 
@@ -57,20 +60,20 @@ pub enum Verdict {
     Damaged,
 }
 
-/// Checks a GGUF file, with all shards when it is the first of several.
+/// Checks a GGUF file, with all shards when it is the first of several; a checkpoint folder, as the GGUF file that it
+/// would become; or a head alone in safetensors.
 ///
-/// ```no_run
-/// # fn main() -> Result<(), convert::Error> {
+/// ```
 /// use convert::check::{Options, Verdict, verify};
-/// let options = Options { values: true, n_threads: 2 };
-/// let report = verify("model.gguf".as_ref(), options, &Default::default())?;
+/// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-q4_k_m.gguf");
+/// let report = verify(file.as_ref(), Options { values: true, n_threads: 2 }, &Default::default())?;
 /// assert_eq!(report.verdict, Verdict::Complete, "{:?}", report.damage);
-/// # Ok(())
-/// # }
+/// # Ok::<(), convert::Error>(())
 /// ```
 ///
 /// # Errors
-/// The system refuses to open or read a file, or the check was stopped. Damage is not an error: it is in the report.
+/// There is no model at all, the system refuses to open or read a file, or the check was stopped. Damage is not an error:
+/// it is in the report.
 pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report, Error> {
     let mut report = Report {
         path: path.to_owned(),
@@ -81,15 +84,21 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
         notes: Vec::new(),
         bytes_read: 0,
     };
-    let source = match Source::open(path) {
+    let kind = Kind::of_whole(path)?;
+    let opened = match kind {
+        Kind::Gguf => Source::open(path),
+        Kind::Checkpoint => safetensors::checkpoint(path, &mut report),
+        Kind::Safetensors => safetensors::head(path, &mut report),
+    };
+    let source = match opened {
         Ok(source) => source,
-        Err(e @ Error::Io { .. }) => return Err(e),
-        Err(Error::Gguf { source, path: of }) if of == path => {
-            report.damage.push(source.to_string());
-            return Ok(report);
-        }
+        Err(e @ (Error::Io { .. } | Error::NoHead(_))) => return Err(e),
         Err(e) => {
-            report.damage.push(e.to_string());
+            report.damage.push(match e {
+                Error::Gguf { source, path: of } if of == path => source.to_string(),
+                Error::Input { what, path: of } if of == path => what,
+                e => e.to_string(),
+            });
             return Ok(report);
         }
     };
@@ -97,29 +106,16 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
     if source.surplus_bytes > 0 {
         report.notes.push(format!("{} bytes behind the end of the last tensor", source.surplus_bytes));
     }
-    let facts = match Facts::of(&source) {
-        Ok(facts) => Some(facts),
-        Err(Error::Input { what, .. }) => {
-            match &report.architecture {
-                // Other architectures have no heads that are known here; their data can be looked at all the same.
-                Some(name) if !crate::heads::is_known(name) => {
-                    report
-                        .notes
-                        .push(format!("the tensors of architecture {name:?} are not known: only data is judged"));
-                }
-                _ => report.damage.push(what),
-            }
-            None
-        }
-        Err(e) => return Err(e),
-    };
+    let facts = if kind == Kind::Safetensors { None } else { facts(&source, &mut report) };
     if let Some(facts) = &facts {
-        match Gate::of(&source, facts) {
-            Ok(gate) => {
-                report.damage.extend(gate.damage());
-                report.gate = Some(gate);
+        if kind == Kind::Gguf {
+            match Gate::of(&source, facts) {
+                Ok(gate) => {
+                    report.damage.extend(gate.damage());
+                    report.gate = Some(gate);
+                }
+                Err(what) => report.damage.push(what),
             }
-            Err(what) => report.damage.push(what),
         }
         rules::words(&source, facts, &mut report);
     }
@@ -131,7 +127,28 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
     report.verdict = match facts.map(|f| f.content) {
         _ if !report.damage.is_empty() => Verdict::Damaged,
         Some(Content::Combined | Content::Head(_)) => Verdict::Complete,
+        None if kind == Kind::Safetensors => Verdict::Complete,
         _ => Verdict::NoHead,
     };
     Ok(report)
+}
+
+/// None when the architecture is not known, or the keys of a known one are damaged, which the report says.
+fn facts(source: &Source, report: &mut Report) -> Option<Facts> {
+    match (Facts::of(source), &report.architecture) {
+        (Ok(facts), _) => Some(facts),
+        // Other architectures have no heads that are known here; their data can be looked at all the same.
+        (Err(_), Some(name)) if !crate::heads::is_known(name) => {
+            report.notes.push(format!("the tensors of architecture {name:?} are not known: only data is judged"));
+            None
+        }
+        (Err(Error::Input { what, .. }), _) => {
+            report.damage.push(what);
+            None
+        }
+        (Err(e), _) => {
+            report.damage.push(e.to_string());
+            None
+        }
+    }
 }

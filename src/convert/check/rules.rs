@@ -1,11 +1,14 @@
 //! What numbers and keys of a model can be, and what they mean when they are otherwise.
-//! Owns the thresholds; reads no file.
+//! Owns the rules but for those of norms; reads no file.
 
-use super::Report;
+use std::collections::{HashMap, HashSet};
+
 use super::values::Stats;
+use super::{Report, norms};
+use crate::heads::expect::cut_vocab;
 use crate::heads::{Content, Facts, block_of};
 use crate::model::Key;
-use crate::source::Source;
+use crate::source::{Source, SourceTensor};
 
 /// What the keys say that no tensor shows.
 pub(super) fn words(source: &Source, facts: &Facts, report: &mut Report) {
@@ -22,6 +25,9 @@ pub(super) fn words(source: &Source, facts: &Facts, report: &mut Report) {
         )),
         _ => {}
     }
+    if let Some(n) = cut_vocab(source) {
+        report.notes.push(format!("its output matrix is cut to {n} tokens (d2t): nextn does not load such heads"));
+    }
     if facts.n_nextn > 1 {
         report.damage.push(format!("{} NextN blocks promised, 1 is known", facts.n_nextn));
     }
@@ -35,7 +41,6 @@ pub(super) fn words(source: &Source, facts: &Facts, report: &mut Report) {
 
 /// What the numbers tell.
 pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &mut Report) {
-    let mut zero_rows = Vec::new();
     for (t, s) in source.tensors.iter().zip(stats) {
         if s.n_not_finite > 0 {
             report.damage.push(format!(
@@ -46,111 +51,126 @@ pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], r
                 s.first_not_finite.unwrap_or(0)
             ));
         }
-        if s.n_zero_rows == 0 || t.ne.len() < 2 && !t.name.ends_with("norm.weight") {
+    }
+    zero_rows(source, facts, stats, report);
+    if facts.is_some() {
+        for (t, s) in source.tensors.iter().zip(stats) {
+            let part = block_of(&t.name).map_or(t.name.as_str(), |(_, part)| part);
+            if part == "ssm_a" && s.n > 0 && s.max >= 0.0 {
+                report.damage.push(format!("{}: {} found, below 0 expected: -exp(A_log) was not taken", t.name, s.max));
+            }
+        }
+    }
+    norms::check(source, facts, stats, report);
+}
+
+/// Rows of nothing but zeros: a hole in the file, unless there is a reason for each of them.
+fn zero_rows(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &mut Report) {
+    let unused = Unused::of(source, facts, stats);
+    let (mut holes, mut odd, mut n_unused) = (Vec::new(), Vec::new(), 0);
+    for (t, s) in source.tensors.iter().zip(stats) {
+        let Some(first) = s.zero_rows.first() else { continue };
+        if t.ne.len() < 2 && !t.name.ends_with("norm.weight") {
             continue;
         }
-        let what = format!(
-            "{}: {} of {} rows are all zero, the first is row {}",
-            t.name,
-            s.n_zero_rows,
-            t.n_rows(),
-            s.first_zero_row.unwrap_or(0)
-        );
-        // Few bits and small weights make zeros of rows that had numbers.
-        let rounded = is_coarse(t.dtype) && s.n_zero_rows <= t.n_rows() / 16;
-        // A dimension that nothing writes to is a row of zeros in every matrix into the stream, and takes nothing from it.
-        let into_stream = [
-            "ssm_out.weight",
-            "attn_output.weight",
-            "ffn_down.weight",
-            "ffn_down_exps.weight",
-            "ffn_down_shexp.weight",
-        ];
-        let unused = into_stream.iter().any(|name| t.name.ends_with(name)) && s.n_zero_rows <= t.n_rows() / 16;
+        let what =
+            format!("{}: {} of {} rows are all zero, the first is row {first}", t.name, s.n_zero_rows, t.n_rows());
         // Rows of tokens that do not exist are zeros in many models.
         let by_token = ["token_embd.weight", "output.weight"].contains(&t.name.as_str())
             || t.name.ends_with("embed_tokens.weight")
             || t.name.ends_with("shared_head_head.weight");
+        let listed = s.zero_rows.len() as u64 == s.n_zero_rows;
+        let dims = if facts.is_some_and(|f| f.is_head(&t.name)) { &unused.by_head } else { &unused.by_trunk };
+        let all_unused = || listed && s.zero_rows.iter().all(|row| dims.contains(&(row % t.ne[1])));
         if by_token && s.n_zero_rows < t.n_rows() {
-            report.notes.push(format!("{what} (tokens that are not used?)"));
-        } else if unused {
-            report.notes.push(format!("{what} (a dimension that is not used?)"));
-        } else if rounded {
-            report.notes.push(format!("{what} (rounded away in {}?)", t.dtype));
+            odd.push(format!("{what} (tokens that are not used?)"));
+        } else if into_stream(t) && all_unused() {
+            n_unused += 1;
+        } else if listed && may_be_rounded(t, s) {
+            odd.push(format!("{what} (rounded away in {}?)", t.dtype));
         } else {
-            zero_rows.push(what);
+            holes.push(what);
         }
     }
-    let more = zero_rows.len().saturating_sub(SHOWN);
-    report.damage.extend(zero_rows.into_iter().take(SHOWN));
+    some(holes, &mut report.damage);
+    some(odd, &mut report.notes);
+    if n_unused > 0 {
+        let mut dims: Vec<u64> = unused.by_trunk.union(&unused.by_head).copied().collect();
+        dims.sort_unstable();
+        let shown: Vec<String> = dims.iter().take(SHOWN).map(u64::to_string).collect();
+        let more = if dims.len() > SHOWN { ", .." } else { "" };
+        let shown = shown.join(", ");
+        report
+            .notes
+            .push(format!("no matrix writes to dimension {shown}{more}: its rows are zeros in all {n_unused} of them"));
+    }
+}
+
+/// Adds the first of some sentences, and how many there are besides.
+fn some(sentences: Vec<String>, to: &mut Vec<String>) {
+    let more = sentences.len().saturating_sub(SHOWN);
+    to.extend(sentences.into_iter().take(SHOWN));
     if more > 0 {
-        report.damage.push(format!("rows of zeros in {more} more tensors"));
-    }
-    let Some(facts) = facts else { return };
-    for (t, s) in source.tensors.iter().zip(stats) {
-        let part = block_of(&t.name).map_or(t.name.as_str(), |(_, part)| part);
-        if part == "ssm_a" && s.n > 0 && s.max >= 0.0 {
-            report.damage.push(format!("{}: {} found, below 0 expected: -exp(A_log) was not taken", t.name, s.max));
-        }
-    }
-    norms(source, facts, stats, report);
-}
-
-/// Checkpoints store weights of norms less one; files have them whole. A shift that was left out or made twice shows in
-/// the head's own two norms, and in its other norms beside those of the trunk.
-fn norms(source: &Source, facts: &Facts, stats: &[Stats], report: &mut Report) {
-    let head_mean = |part: &str| {
-        let found =
-            source.tensors.iter().zip(stats).find(|(t, s)| block_of(&t.name) == Some((facts.n_layer, part)) && s.n > 0);
-        found.map(|(_, s)| s.mean())
-    };
-    let (Some(e), Some(h)) = (head_mean("nextn.enorm.weight"), head_mean("nextn.hnorm.weight")) else { return };
-    if e < UNSHIFTED && h < UNSHIFTED {
-        report.damage.push(format!(
-            "norms are not shifted: mean(enorm) {e:.3}, mean(hnorm) {h:.3}, about 1 expected; convert the head again"
-        ));
-        return;
-    }
-    if e > TWICE && h > TWICE {
-        report.damage.push(format!(
-            "norms are shifted twice: mean(enorm) {e:.3}, mean(hnorm) {h:.3}, about 1 expected; convert the head again"
-        ));
-        return;
-    }
-    for (part, mean) in [("nextn.enorm", e), ("nextn.hnorm", h)] {
-        if !(UNSHIFTED..=TWICE).contains(&mean) {
-            report.notes.push(format!("mean({part}) is {mean:.3}, about 1 is usual: was it shifted by one once?"));
-        }
-    }
-    // The other norms of the block are like those of the trunk's blocks of attention.
-    for part in ["attn_norm.weight", "post_attention_norm.weight", "attn_q_norm.weight", "attn_k_norm.weight"] {
-        let Some(own) = head_mean(part) else { continue };
-        let of_trunk: Vec<f64> = source
-            .tensors
-            .iter()
-            .zip(stats)
-            .filter(|(t, s)| block_of(&t.name).is_some_and(|(il, p)| il < facts.n_layer && p == part) && s.n > 0)
-            .map(|(_, s)| s.mean())
-            .collect();
-        let least = of_trunk.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = of_trunk.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        if !of_trunk.is_empty() && (own < least - 0.9 && own < UNSHIFTED || own > most + 0.9) {
-            report.notes.push(format!(
-                "mean of the head's {part} is {own:.3}, those of the trunk are {least:.3} to {most:.3}: shifted by one \
-                 otherwise than they?"
-            ));
-        }
+        to.push(format!("rows of zeros in {more} more tensors"));
     }
 }
 
-/// Whether a type has less than eight bits for a number.
-fn is_coarse(dtype: gguf::TensorType) -> bool {
-    dtype.type_size() * 8 < dtype.block_size() * 8
+/// Whether a tensor's rows are dimensions of the residual stream.
+fn into_stream(t: &SourceTensor) -> bool {
+    let names =
+        ["ssm_out.weight", "attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"];
+    t.ne.len() >= 2 && names.iter().any(|name| t.name.ends_with(name))
 }
 
-/// Whether a mean says that one was not added.
-const UNSHIFTED: f64 = 0.5;
-/// Or twice.
-const TWICE: f64 = 1.75;
+/// Dimensions of the residual stream whose rows are zeros in every matrix that writes to it, of all blocks and experts.
+/// A model can be trained or made so (the oracle's dense ones are: their dimension 0), and such a row takes nothing from
+/// it. A row that is zeros in some of these matrices only was lost; and so were more than a sixteenth of them all. A head
+/// may come from elsewhere and write to more dimensions than its trunk, but not to fewer.
+struct Unused {
+    by_trunk: HashSet<u64>,
+    by_head: HashSet<u64>,
+}
+
+impl Unused {
+    fn of(source: &Source, facts: Option<&Facts>, stats: &[Stats]) -> Unused {
+        let in_head = |t: &SourceTensor| facts.is_some_and(|f| f.is_head(&t.name));
+        let matrices = || source.tensors.iter().zip(stats).filter(|(t, s)| into_stream(t) && s.n > 0);
+        let by_trunk = in_all(matrices().filter(|(t, _)| !in_head(t)));
+        let by_head = in_all(matrices().filter(|(t, _)| in_head(t)));
+        let (Some(by_trunk), Some(by_head)) = (&by_trunk, &by_head) else {
+            return Unused { by_trunk: by_trunk.unwrap_or_default(), by_head: by_head.unwrap_or_default() };
+        };
+        Unused { by_trunk: by_trunk.clone(), by_head: by_head.intersection(by_trunk).copied().collect() }
+    }
+}
+
+/// The dimensions that are zeros in all of these matrices; None when there are no matrices.
+fn in_all<'s>(matrices: impl Iterator<Item = (&'s SourceTensor, &'s Stats)>) -> Option<HashSet<u64>> {
+    let sets = matrices.map(|(t, s)| {
+        let (n_dims, n_matrices) = (t.ne[1], t.ne.iter().skip(2).product::<u64>());
+        let mut counts: HashMap<u64, u64> = HashMap::new();
+        s.zero_rows.iter().for_each(|row| *counts.entry(row % n_dims).or_default() += 1);
+        let set: HashSet<u64> = counts.into_iter().filter(|(_, n)| *n == n_matrices).map(|(dim, _)| dim).collect();
+        if set.len() as u64 > n_dims / 16 { HashSet::new() } else { set }
+    });
+    sets.reduce(|a, b| a.intersection(&b).copied().collect())
+}
+
+/// Few bits and small weights make zeros of rows that had numbers: some here and there, of less than eight bits. Rows
+/// that lie together and fill a page were not written.
+fn may_be_rounded(t: &SourceTensor, s: &Stats) -> bool {
+    let is_coarse = t.dtype.type_size() < t.dtype.block_size();
+    let (mut run, mut longest, mut before) = (0, 0, None);
+    for row in &s.zero_rows {
+        run = if before == row.checked_sub(1) && before.is_some() { run + 1 } else { 1 };
+        longest = longest.max(run);
+        before = Some(*row);
+    }
+    let row_bytes = t.n_bytes.checked_div(t.n_rows()).unwrap_or(0);
+    is_coarse && s.n_zero_rows <= t.n_rows() / 16 && longest * row_bytes < PAGE_BYTES
+}
+
 /// Sentences about one kind of damage.
 const SHOWN: usize = 6;
+/// What systems allot and lose at once.
+const PAGE_BYTES: u64 = 4096;

@@ -1,15 +1,20 @@
 //! From the tensors of a checkpoint to those of a GGUF file: which are there, what belongs together, in which order.
-//! Owns the search for what is missing or has no place; how a tensor changes is `plan.rs`'s.
+//! Owns the search for what is missing or has no place; how a tensor changes is `plan.rs`'s, and which words the rest
+//! finds for it that of whoever asks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::config::Config;
+use super::keys;
 use super::names::{Name, Part, is_bare_head, meaning};
 use super::plan::{Maker, Sources};
-use super::shapes;
 use crate::error::Error;
+use crate::heads::expect::{self, Expected};
+use crate::heads::{Facts, block_of, keys as head_keys};
+use crate::model::Key;
 use crate::safetensors::{Place, Shards, Tensor, quoted};
+use crate::source::Source;
 use crate::stream::TensorPlan;
 
 /// All tensors of a model.
@@ -17,6 +22,43 @@ pub(crate) struct Gathered {
     /// In the order in which llama.cpp's converter writes them: file by file, by their names there.
     pub(crate) tensors: Vec<TensorPlan>,
     pub(crate) n_head_layers: u64,
+    pub(crate) faults: Faults,
+}
+
+/// What keeps the tensors of a checkpoint from being a whole model.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// Tensors that the configuration asks for, as they are called in a GGUF file.
+    pub n_expected: usize,
+    /// Of these, of the head.
+    pub n_head_expected: usize,
+    /// Of these, there and sound: of the head.
+    pub n_head_present: usize,
+    /// Not there.
+    pub missing: Vec<String>,
+    /// There, and without a place in the model; as they are called in the checkpoint.
+    pub extra: Vec<String>,
+    /// There, and of another shape or type.
+    pub wrong: Vec<Error>,
+}
+
+impl Faults {
+    /// The worst of them, for those who need the whole model.
+    pub(crate) fn into_error(mut self, folder: &Path) -> Option<Error> {
+        let list = |names: &[String]| {
+            let more = if names.len() > SHOWN { ", .." } else { "" };
+            names[..names.len().min(SHOWN)].join(", ") + more
+        };
+        if !self.wrong.is_empty() {
+            return Some(self.wrong.swap_remove(0));
+        }
+        let what = match (self.extra.len(), self.missing.len()) {
+            (0, 0) => return None,
+            (0, n) => format!("{n} tensors are missing: those that become {}", list(&self.missing)),
+            (n, _) => format!("{n} tensors have no place in this model: {}", list(&self.extra)),
+        };
+        Some(Error::input(folder, what))
+    }
 }
 
 /// Everything that was found, by the block and the name within it.
@@ -24,6 +66,8 @@ struct Found {
     /// With the place in the order of the output.
     tensors: BTreeMap<(Block, String), ((usize, u64), Sources)>,
     scales: HashMap<String, Place>,
+    /// With their types.
+    unknown: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +77,7 @@ enum Block {
     Head(u64),
 }
 
-/// The whole model.
+/// The whole model, as far as it is there.
 pub(crate) fn trunk_and_head(
     shards: &Shards,
     c: &Config,
@@ -49,51 +93,51 @@ pub(crate) fn trunk_and_head(
     if let Some(n) = c.n_head_layers.filter(|n| n_head_layers > 0 && *n > 0 && *n != n_head_layers) {
         return Err(refused(format!("{n_head_layers} layers of the head found, mtp_num_hidden_layers is {n}")));
     }
-    let mut expected: Vec<(Block, shapes::Expected, bool)> = Vec::new();
-    for (name, ne) in shapes::global(c) {
-        let optional = name == "output.weight" && c.tied != Some(false);
-        expected.push((Block::None, (name, ne), optional));
-    }
-    for il in 0..c.n_layer {
-        expected.extend(shapes::trunk_layer(c, il).into_iter().map(|e| (Block::Trunk(il), e, false)));
-    }
-    for k in 0..n_head_layers {
-        expected.extend(shapes::head_layer(c, k).into_iter().map(|e| (Block::Head(k), e, false)));
-    }
-    if n_head_layers > 0 {
-        expected.extend(shapes::head_extras(c).into_iter().map(|e| (Block::Head(0), e, true)));
-    }
+    let expected = expected(c, n_head_layers, folder)?;
     let mut tensors = Vec::with_capacity(expected.len());
-    let mut missing = Vec::new();
-    for (block, (name, ne), optional) in expected {
-        let full = match block {
-            Block::None => name.to_owned(),
-            Block::Trunk(il) => format!("blk.{il}.{name}"),
-            Block::Head(k) => format!("blk.{}.{name}", c.n_layer + k),
+    let mut faults = Faults { extra: std::mem::take(&mut found.unknown), ..Faults::default() };
+    for Expected { name: full, ne, required } in expected {
+        let (block, name) = match block_of(&full) {
+            None => (Block::None, full.as_str()),
+            Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::Trunk(il), Block::Head), name),
         };
-        match found.tensors.remove(&(block, name.to_owned())) {
-            Some((order, sources)) => {
-                let maker = Maker { shards, scales: &found.scales, config: Some(c), name: full };
-                tensors.push((order, maker.plan(name, &sources, Some(&ne))?));
+        let sources = found.tensors.remove(&(block, name.to_owned()));
+        if sources.is_none() && !required {
+            continue;
+        }
+        let of_head = usize::from(matches!(block, Block::Head(_)));
+        faults.n_expected += 1;
+        faults.n_head_expected += of_head;
+        let Some((order, sources)) = sources else {
+            faults.missing.push(full);
+            continue;
+        };
+        let maker = Maker { shards, scales: &found.scales, config: Some(c), name: full.clone() };
+        match maker.plan(name, &sources, Some(&ne)) {
+            Ok(plan) => {
+                tensors.push((order, plan));
+                faults.n_head_present += of_head;
             }
-            None if optional => {}
-            None => missing.push(full),
+            Err(e) => faults.wrong.push(e),
         }
     }
-    if let Some(((block, name), (_, sources))) = found.tensors.first_key_value() {
-        let example = shards.tensor(sources.first()).name.clone();
-        return Err(refused(format!(
-            "tensor {} ({block:?}, {name}) has no place in this model of {} layers",
-            quoted(&example),
-            c.n_layer
-        )));
-    }
-    if !missing.is_empty() {
-        let some = missing.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
-        return Err(refused(format!("{} tensors are missing, among them the sources of {some}", missing.len())));
-    }
+    faults.extra.extend(found.tensors.values().map(|(_, sources)| quoted(&shards.tensor(sources.first()).name)));
     tensors.sort_by_key(|(order, _)| *order);
-    Ok(Gathered { tensors: tensors.into_iter().map(|(_, plan)| plan).collect(), n_head_layers })
+    Ok(Gathered { tensors: tensors.into_iter().map(|(_, plan)| plan).collect(), n_head_layers, faults })
+}
+
+/// Every tensor that the configuration asks for.
+fn expected(c: &Config, n_head_layers: u64, folder: &Path) -> Result<Vec<Expected>, Error> {
+    let mut keys = keys::of_sizes(c, n_head_layers);
+    keys.push((head_keys::TARGET_VOCAB.into(), Key::U64(c.n_vocab)));
+    let model = Source::of_keys(folder, keys);
+    let facts = Facts::of_whole(&model, n_head_layers)?;
+    let mut expected = expect::all(&model, &facts).map_err(|what| Error::input(folder, what))?;
+    for e in &mut expected {
+        // In a file of its own making nothing stands in for it.
+        e.required |= e.name == "output.weight" && c.tied == Some(false) || e.name.ends_with("shared_head_norm.weight");
+    }
+    Ok(expected)
 }
 
 /// The tensors of the head alone, without the block in their names, each with its layer of the head.
@@ -106,10 +150,7 @@ pub(crate) fn head(shards: &Shards, path: &Path) -> Result<Vec<(u64, TensorPlan)
         tensors.push((*order, *k, maker.plan(name, sources, None)?));
     }
     if tensors.is_empty() {
-        return Err(Error::input(
-            path,
-            "no tensor of a NextN head here: names with mtp, or fc.weight and its norms, expected",
-        ));
+        return Err(Error::NoHead(path.to_owned()));
     }
     tensors.sort_by_key(|(order, k, _)| (*k, *order));
     Ok(tensors.into_iter().map(|(_, k, plan)| (k, plan)).collect())
@@ -119,7 +160,7 @@ impl Found {
     /// `only_head`: whatever is not of the head is passed over, known or not.
     fn of(shards: &Shards, path: &Path, only_head: bool) -> Result<Found, Error> {
         let bare = is_bare_head(shards.iter().map(|(_, t)| t.name.as_str()));
-        let mut found = Found { tensors: BTreeMap::new(), scales: HashMap::new() };
+        let mut found = Found { tensors: BTreeMap::new(), scales: HashMap::new(), unknown: Vec::new() };
         let mut last_of_experts: HashMap<Block, usize> = HashMap::new();
         let mut all: Vec<(Place, &Tensor)> = shards.iter().collect();
         all.sort_by(|(a, t), (b, u)| (a.file, &t.name).cmp(&(b.file, &u.name)));
@@ -135,10 +176,8 @@ impl Found {
                 Name::Trunk(Some(il), part) => (Block::Trunk(il), part),
                 Name::Head(k, part) => (Block::Head(k), part),
                 Name::Unknown => {
-                    return Err(Error::input(
-                        path,
-                        format!("tensor {} ({}) has no place in this architecture", quoted(&t.name), t.dtype),
-                    ));
+                    found.unknown.push(format!("{} ({})", quoted(&t.name), t.dtype));
+                    continue;
                 }
             };
             match part {
@@ -196,5 +235,7 @@ fn twice(t: &Tensor, path: &Path) -> Error {
     Error::input(path, format!("tensor {} stands for one that another name stands for too", quoted(&t.name)))
 }
 
+/// Names in one sentence.
+const SHOWN: usize = 4;
 /// The order in which the stacks of a block's experts are written.
 const EXPERT_ORDER: [&str; 3] = ["ffn_down_exps.weight", "ffn_gate_exps.weight", "ffn_up_exps.weight"];

@@ -29,6 +29,14 @@ pub(crate) fn all(facts: &Facts<'_>, tensors: &[TensorPlan], tokenizer: Tokenize
     keys.list
 }
 
+/// The keys that shapes follow from.
+pub(crate) fn of_sizes(c: &Config, n_head_layers: u64) -> Vec<(String, Key)> {
+    let mut keys = Keys { list: Vec::new(), arch: c.architecture() };
+    keys.put("general.architecture", keys.arch.into());
+    keys.sizes(c, n_head_layers);
+    keys.list
+}
+
 /// A model's name made from its folder's: words apart, those in small letters with a capital.
 pub(crate) fn title(folder: &Path) -> String {
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());

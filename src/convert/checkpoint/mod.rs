@@ -8,20 +8,33 @@ mod head;
 mod keys;
 mod names;
 mod plan;
-mod shapes;
 mod tokenizer;
 
 use std::path::Path;
 
 pub use config::{Config, Experts, Quantized, Rope};
+pub use gather::Faults;
 pub use head::{Head, HeadTensor};
 
 use crate::error::Error;
 use crate::io::Input;
 use crate::model::Model;
-use crate::safetensors::Shards;
+use crate::safetensors::{INDEX, Shards};
 
 /// A checkpoint folder that was read and found complete.
+///
+/// ```no_run
+/// use convert::checkpoint::{Checkpoint, Options};
+/// use convert::quantize::{FileType, Recipe};
+/// use convert::stream::{Control, OnFailure};
+/// let mut model = Checkpoint::open("Qwen3.5-9B".as_ref(), Options::default())?.model;
+/// let file_type = FileType::Q4_K_M;
+/// let recipe = Recipe { file_type, head: None, plain: false, imatrix: None, requantize: false };
+/// recipe.apply(&mut model)?;
+/// let job = model.into_job(recipe.stamp())?;
+/// job.run("Qwen3.5-9B-Q4_K_M.gguf".as_ref(), 8, &Control::default(), OnFailure::Remove)?;
+/// # Ok::<(), convert::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Checkpoint {
     /// What `config.json` says.
@@ -48,6 +61,15 @@ impl Checkpoint {
     /// A file is missing or damaged, the architecture or the way of quantisation is another one, a tensor has no place
     /// in such a model, is missing, or has another shape than the config says.
     pub fn open(folder: &Path, options: Options<'_>) -> Result<Checkpoint, Error> {
+        let (checkpoint, faults) = Checkpoint::survey(folder, options)?;
+        faults.into_error(folder).map_or(Ok(checkpoint), Err)
+    }
+
+    /// As [`Checkpoint::open`], with the tensors that are there and sound, and what is wrong about the others.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or the architecture or the way of quantisation is another one.
+    pub fn survey(folder: &Path, options: Options<'_>) -> Result<(Checkpoint, Faults), Error> {
         let json = |name: &str| -> Result<Option<serde_json::Value>, Error> {
             let path = folder.join(name);
             if !path.exists() {
@@ -62,7 +84,11 @@ impl Checkpoint {
         let config = Config::of(&raw).map_err(|what| Error::input(&folder.join("config.json"), what))?;
         let shards = Shards::open(folder, |_| true)?;
         let gathered = gather::trunk_and_head(&shards, &config, folder, options.without_head)?;
-        let tokenizer = tokenizer::Tokenizer::open(folder, &config, &raw)?;
+        let tokenizer = match tokenizer::Tokenizer::open(folder, &config, &raw) {
+            Ok(tokenizer) => tokenizer,
+            // Sizes that are wrong show in the tensors, and in the tokenizer as a consequence.
+            Err(e) => return Err(gathered.faults.into_error(folder).unwrap_or(e)),
+        };
         let generation = json("generation_config.json")?;
         let n_head_layers = gathered.n_head_layers;
         let name = match options.name {
@@ -72,9 +98,21 @@ impl Checkpoint {
         let facts = keys::Facts { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
         let keys = keys::all(&facts, &gathered.tensors, tokenizer);
         let inputs = shards.into_inputs();
-        Ok(Checkpoint { config, n_head_layers, model: Model { keys, tensors: gathered.tensors, inputs } })
+        let side_inputs = DESCRIPTIONS.map(|name| folder.join(name)).to_vec();
+        let model = Model { keys, tensors: gathered.tensors, inputs, side_inputs, version: 3 };
+        Ok((Checkpoint { config, n_head_layers, model }, gathered.faults))
     }
 }
 
+/// What a checkpoint has besides its weights; not all of it is in every one.
+const DESCRIPTIONS: [&str; 7] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    INDEX,
+];
 /// Tokenizers of a quarter million entries have 20 MB.
 const MAX_JSON_BYTES: u64 = 256 << 20;

@@ -8,6 +8,7 @@ use gguf::TensorType;
 
 use super::config::Config;
 use crate::error::Error;
+use crate::heads::expect::same_shape;
 use crate::safetensors::{Dtype, Place, Shards, Tensor, quoted};
 use crate::stream::{MAX_ROW_ELEMENTS, Map, Piece, Run, Scale, Stored, TensorPlan};
 
@@ -63,10 +64,8 @@ impl Maker<'_> {
             Sources::Experts(list) => ne.push(list.len() as u64),
             Sources::One(_) => {}
         }
-        if let Some(expected) =
-            expected.filter(|expected| *expected != ne && [ne.as_slice(), &[1]].concat() != **expected)
-        {
-            return Err(self.refused(format!("{ne:?} found, {expected:?} expected from config.json")));
+        if let Some(expected) = expected.filter(|expected| !same_shape(expected, &ne)) {
+            return Err(Error::Shape { name: self.name.clone(), found: ne, expected: expected.to_vec() });
         }
         let (pieces, runs) = self.rows(part, sources, &ne, row_len)?;
         let map = match part {

@@ -2,7 +2,7 @@
 //! `cargo run --release -p nextn-convert --example to_gguf -- FOLDER_OR_FILE OUT.gguf TYPE`.
 
 use convert::checkpoint::{Checkpoint, Options};
-use convert::quantize::{self, Recipe};
+use convert::quantize::Recipe;
 use convert::stream::{Control, OnFailure, available_threads};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut model = if std::fs::metadata(from)?.is_dir() {
         Checkpoint::open(from.as_ref(), Options::default())?.model
     } else {
-        quantize::open(from.as_ref())?
+        convert::Source::open(from.as_ref())?.into_model()?
     };
     let recipe = Recipe { file_type: file_type.parse()?, head: None, plain: false, imatrix: None, requantize: false };
     recipe.apply(&mut model)?;

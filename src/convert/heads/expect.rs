@@ -36,7 +36,7 @@ pub fn all(source: &Source, facts: &Facts) -> Result<Vec<Expected>, String> {
     // A slim head uses it where it has no final norm of its own.
     add("output_norm.weight", &[facts.n_embd], !slim);
     if !slim {
-        add("output.weight", &[facts.n_embd, n_vocab], false);
+        add("output.weight", &[facts.n_embd, cut_vocab(source).unwrap_or(n_vocab)], false);
     }
     if !matches!(facts.content, Content::Head(_)) {
         for il in 0..facts.n_layer {
@@ -101,7 +101,7 @@ pub fn block(source: &Source, facts: &Facts, il: u64, has: &dyn Fn(&str) -> bool
         list.optional("nextn.shared_head_norm", &[d]);
         if let Some(n_vocab) = vocab_size(source) {
             list.optional("nextn.embed_tokens", &[d, n_vocab]);
-            list.optional("nextn.shared_head_head", &[d, n_vocab]);
+            list.optional("nextn.shared_head_head", &[d, cut_vocab(source).unwrap_or(n_vocab)]);
         }
     }
     Ok(list.expected)
@@ -145,6 +145,11 @@ fn feed_forward(list: &mut List<'_>, sizes: &Sizes<'_>) -> Result<(), String> {
     list.add("ffn_up_shexp", &[d, shared]);
     list.add("ffn_down_shexp", &[shared, d]);
     Ok(())
+}
+
+/// Rows of an output matrix that is cut to a part of the vocabulary: as many as there are in the list of its tokens.
+pub(crate) fn cut_vocab(source: &Source) -> Option<u64> {
+    source.tensor("d2t").and_then(|t| t.ne.first().copied())
 }
 
 /// Whether two shapes are the same but for trailing ones.

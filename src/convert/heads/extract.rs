@@ -3,6 +3,7 @@
 
 use gguf::ArrayBuf;
 
+use super::expect::cut_vocab;
 use super::facts::{Content, Facts, Layout, block_of};
 use super::keys;
 use super::new_file::NewFile;
@@ -51,6 +52,9 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
             return refused("has tensors of a NextN head but no nextn_predict_layers; strip it, then graft the head");
         }
     }
+    if let Some(n) = cut_vocab(&source) {
+        return refused(&format!("its output matrix is cut to {n} tokens (d2t): take the file with the whole head"));
+    }
     let slim = how.layout == Layout::Slim;
     let globals: &[&str] = match how.layout {
         Layout::Slim => &["output_norm.weight"],
@@ -75,7 +79,7 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
     if how.dtype != WeightType::Keep && tensors.iter().any(|t| t.name.ends_with("scale")) {
         return refused("has scales beside its weights (NVFP4): its types must be kept");
     }
-    let mut new_keys: Vec<(String, Key)> = keys::of_model(&source);
+    let mut new_keys: Vec<(String, Key)> = source.model_keys();
     new_keys.retain(|(key, _)| !(keys::is_ours(key) || slim && key.starts_with("tokenizer.")));
     let prefix = if how.layout == Layout::Legacy { format!("{}_mtp", facts.arch) } else { facts.arch.clone() };
     for (key, value) in &mut new_keys {
@@ -88,8 +92,9 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
         }
     }
     new_keys.extend(own_keys(&source, &facts, how.layout, index));
-    let model = Model { keys: new_keys, tensors, inputs: source.inputs };
-    Ok(NewFile { version: source.version, model, notes: Vec::new() })
+    let model =
+        Model { keys: new_keys, tensors, inputs: source.inputs, side_inputs: Vec::new(), version: source.version };
+    Ok(NewFile { model, notes: Vec::new() })
 }
 
 fn own_keys(source: &Source, facts: &Facts, layout: Layout, index: Vec<u32>) -> Vec<(String, Key)> {

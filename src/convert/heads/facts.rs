@@ -103,6 +103,15 @@ impl Facts {
         Ok(Facts { arch, prefix, n_block, n_nextn, n_layer, n_embd, content })
     }
 
+    /// Of a model of which only the keys are known, as if all of its tensors were there.
+    ///
+    /// # Errors
+    /// As for [`Facts::of`].
+    pub(crate) fn of_whole(keys: &Source, n_head_layers: u64) -> Result<Facts, Error> {
+        let content = if n_head_layers > 0 { Content::Combined } else { Content::Trunk };
+        Facts::of(keys).map(|facts| Facts { content, ..facts })
+    }
+
     /// The full name of one of the architecture's keys.
     pub fn full(&self, key: &str) -> String {
         format!("{}.{key}", self.prefix)

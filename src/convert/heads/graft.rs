@@ -5,15 +5,18 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::expect::{self, Expected};
+use super::extract::vocab_size;
 use super::facts::{Content, Facts, block_of};
 use super::keys;
 use super::new_file::NewFile;
-use super::retype::WeightType;
+use super::retype::{WeightType, is_matrix};
 use super::strip::restore_word;
 use crate::checkpoint::Head;
 use crate::error::Error;
 use crate::io::Input;
+use crate::kind::Kind;
 use crate::model::{Key, Model};
+use crate::safetensors::INDEX;
 use crate::source::Source;
 use crate::stream::TensorPlan;
 
@@ -41,15 +44,17 @@ pub struct Graft {
 }
 
 impl HeadSource {
-    /// Opens a GGUF file (by its first four bytes), a `.safetensors` file or a folder of them.
+    /// Opens a GGUF file, a `.safetensors` file or a folder of them.
     ///
     /// # Errors
     /// Nothing of this kind is there, or it is damaged.
     pub fn open(path: &Path) -> Result<HeadSource, Error> {
-        if path.is_dir() || !starts_as_gguf(path)? {
-            return Ok(HeadSource::Checkpoint { head: Box::new(Head::open(path)?), path: path.to_owned() });
-        }
-        Ok(HeadSource::Gguf(Box::new(Source::open(path)?)))
+        Ok(match Kind::of(path)? {
+            Kind::Gguf => HeadSource::Gguf(Box::new(Source::open(path)?)),
+            Kind::Checkpoint | Kind::Safetensors => {
+                HeadSource::Checkpoint { head: Box::new(Head::open(path)?), path: path.to_owned() }
+            }
+        })
     }
 
     fn path(&self) -> &Path {
@@ -108,7 +113,9 @@ pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Er
     let tensors = woven(&target, &facts, plans, index)?;
     let mut inputs = target.inputs;
     inputs.append(&mut head_inputs);
-    Ok(NewFile { version: target.version, model: Model { keys: new_keys, tensors, inputs }, notes })
+    let side_inputs = vec![head_path.join(INDEX)];
+    let model = Model { keys: new_keys, tensors, inputs, side_inputs, version: target.version };
+    Ok(NewFile { model, notes })
 }
 
 /// The head's tensors with the names and inputs of the new file.
@@ -158,10 +165,7 @@ impl Parts {
                 let (mut plans, inputs) = head.into_parts();
                 for plan in &mut plans {
                     plan.name = format!("blk.{}.{}", facts.n_layer, plan.name);
-                    plan.pieces.iter_mut().for_each(|piece| {
-                        piece.file += file_base;
-                        piece.scale.iter_mut().for_each(|scale| scale.file += file_base);
-                    });
+                    plan.shift_files(file_base);
                 }
                 Ok(Parts { plans, inputs, index: None, donor_keys: None })
             }
@@ -200,6 +204,14 @@ fn donor_facts(source: &Source, target: &Source, facts: &Facts, other_tokenizer:
             b.chars().take(17).collect::<String>()
         ));
     }
+    let sizes = (vocab_size(source), vocab_size(target));
+    if let ((Some(a), Some(b)), false) = (sizes, other_tokenizer)
+        && a != b
+    {
+        return refused(format!(
+            "the head was cut from a model of {a} tokens, the target has {b}; --other-tokenizer takes it all the same"
+        ));
+    }
     Ok(donor)
 }
 
@@ -230,7 +242,7 @@ fn check(plans: &[TensorPlan], target: &Source, facts: &Facts, path: &Path) -> R
 }
 
 fn new_keys(target: &Source, facts: &Facts, donor: Option<&(Source, Facts)>) -> Result<Vec<(String, Key)>, Error> {
-    let mut new = keys::of_model(target);
+    let mut new = target.model_keys();
     let n_nextn = facts.full("nextn_predict_layers");
     keys::set_number(&mut new, &facts.full("block_count"), facts.n_layer + 1);
     if target.key(&n_nextn).is_some() {
@@ -305,20 +317,11 @@ fn woven(
 fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
     use gguf::TensorType::{BF16, F16, F32};
     let is_float = |dtype| matches!(dtype, F32 | F16 | BF16);
-    let matrices = plans.iter().filter(|plan| plan.ne.len() > 1);
+    let matrices = plans.iter().filter(|plan| is_matrix(plan));
     let floats = matrices.filter(|plan| is_float(plan.dtype)).map(|plan| plan.n_rows() * plan.row_len).sum::<u64>();
     let quantised = target.tensors.iter().filter(|t| !is_float(t.dtype)).map(|t| t.n_elements()).sum::<u64>();
     let all = target.tensors.iter().map(|t| t.n_elements()).sum::<u64>();
     (floats > 0 && quantised * 2 > all).then(|| {
         "the head's matrices stay floats beside a quantised trunk; with --type q8_0 a draft reads about half as much".into()
     })
-}
-
-fn starts_as_gguf(path: &Path) -> Result<bool, Error> {
-    let input = Input::open(path)?;
-    let mut magic = [0; 4];
-    if input.n_bytes() >= 4 {
-        input.read_at(&mut magic, 0)?;
-    }
-    Ok(&magic == b"GGUF")
 }

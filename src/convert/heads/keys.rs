@@ -136,8 +136,3 @@ fn rebuilt<'v>(like: &ArrayBuf, values: impl Iterator<Item = Value<'v>>) -> Opti
     }
     Some(ints!(U8: u8, I8: i8, U16: u16, I16: i16, U32: u32, I32: i32, U64: u64, I64: i64))
 }
-
-/// Copies of all keys but those of shards.
-pub(crate) fn of_model(source: &Source) -> Vec<(String, Key)> {
-    source.keys.iter().filter(|(key, _)| !key.starts_with("split.")).cloned().collect()
-}

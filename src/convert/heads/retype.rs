@@ -38,10 +38,7 @@ impl WeightType {
     /// The numbers of the source cannot be read as floats.
     pub(crate) fn apply(self, plan: &mut TensorPlan) -> Result<(), Error> {
         let WeightType::To(wanted) = self else { return Ok(()) };
-        let part = plan.name.rsplit_once("blk.").map_or(plan.name.as_str(), |(_, rest)| rest);
-        let stays =
-            plan.ne.len() < 2 || !part.ends_with(".weight") || part.contains("_norm.") || part.contains("ffn_gate_inp");
-        if stays {
+        if !is_matrix(plan) {
             return Ok(());
         }
         let fits = |t: &TensorType| plan.row_len.is_multiple_of(t.block_size());
@@ -79,6 +76,12 @@ impl WeightType {
             _ => return None,
         })
     }
+}
+
+/// Whether a tensor is one of those that types are for: no vector, no norm, no router.
+pub(super) fn is_matrix(plan: &TensorPlan) -> bool {
+    let name = plan.name.as_str();
+    plan.ne.len() > 1 && name.ends_with(".weight") && !name.contains("_norm.") && !name.contains("ffn_gate_inp")
 }
 
 fn can_be_made(dtype: TensorType) -> bool {

@@ -28,7 +28,7 @@ pub fn strip(source: Source) -> Result<NewFile, Error> {
         Content::Trunk => return Err(Error::input(&source.path, "has no NextN head: there is nothing to take out")),
         Content::Head(_) => return Err(Error::input(&source.path, "is a head without a trunk: nothing would be left")),
     }
-    let mut keys = keys::of_model(&source);
+    let mut keys = source.model_keys();
     let restore = source.text(keys::RESTORE).unwrap_or_default().to_owned();
     keys.retain(|(key, _)| key != keys::RESTORE);
     let n_nextn = facts.full("nextn_predict_layers");
@@ -46,7 +46,8 @@ pub fn strip(source: Source) -> Result<NewFile, Error> {
     }
     let trunk = source.tensors.iter().filter(|t| !facts.is_head(&t.name));
     let tensors = trunk.map(|t| t.plan(0)).collect::<Result<Vec<_>, _>>()?;
-    Ok(NewFile { version: source.version, model: Model { keys, tensors, inputs: source.inputs }, notes: Vec::new() })
+    let model = Model { keys, tensors, inputs: source.inputs, side_inputs: Vec::new(), version: source.version };
+    Ok(NewFile { model, notes: Vec::new() })
 }
 
 /// Which word of [`keys::RESTORE`] brings a trunk's keys back, if one is needed.

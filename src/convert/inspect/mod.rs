@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::checkpoint::{Checkpoint, Options};
+use crate::checkpoint::{self, Checkpoint, Options};
 use crate::error::Error;
 use crate::heads::{Content, Facts, Layout, vocab_size};
+use crate::kind::Kind;
 use crate::model::Key;
 use crate::source::{Source, SourceTensor};
 
@@ -122,23 +123,31 @@ pub enum Status {
     Unknown,
 }
 
-/// Looks at a GGUF file, with all shards when it is the first of several, or at a folder of a Hugging Face checkpoint.
+/// Looks at a GGUF file, with all shards when it is the first of several, at a folder of a Hugging Face checkpoint, or at
+/// a head alone in safetensors.
 ///
-/// ```no_run
-/// # fn main() -> Result<(), convert::Error> {
-/// let found = convert::inspect::inspect("model.gguf".as_ref())?;
+/// ```
+/// use convert::inspect::{Status, inspect};
+/// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-q4_k_m.gguf");
+/// let found = inspect(file.as_ref())?;
 /// for role in &found.roles {
 ///     println!("{:>12} {}", role.n_bytes, role.name);
 /// }
-/// # Ok(())
-/// # }
+/// assert_eq!((found.head.status, found.head.n_tensors), (Status::Present, 15));
+/// # Ok::<(), convert::Error>(())
 /// ```
 ///
 /// # Errors
 /// The file cannot be read, or is not as its format says.
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
-    let (source, format) =
-        if path.is_dir() { (of_checkpoint(path)?, "safetensors") } else { (Source::open(path)?, "gguf") };
+    let (source, format) = match Kind::of_whole(path)? {
+        Kind::Gguf => (Source::open(path)?, "gguf"),
+        Kind::Checkpoint => {
+            let checkpoint = Checkpoint::open(path, Options::default())?;
+            (Source::of_checkpoint(path, checkpoint), "safetensors")
+        }
+        Kind::Safetensors => (Source::of_head(path, checkpoint::Head::open(path)?), "safetensors"),
+    };
     let known = source.text("general.architecture").is_some_and(crate::heads::is_known);
     // A file of a known architecture whose keys disagree is worth an error; others are shown as far as that goes.
     let facts = if known { Some(Facts::of(&source)?) } else { None };
@@ -179,7 +188,10 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         sizes,
         context_length,
         types: shares(&source.tensors, |t| t.dtype.name().to_owned()),
-        roles: shares(&source.tensors, |t| Role::of(&t.name, facts.as_ref()).name().to_owned()),
+        roles: shares(&source.tensors, |t| {
+            let role = if source.keys.is_empty() { Role::NextN } else { Role::of(&t.name, facts.as_ref()) };
+            role.name().to_owned()
+        }),
         tokenizer,
         template_bytes,
         head: head(&source, facts.as_ref()),
@@ -189,7 +201,11 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
 
 fn head(source: &Source, facts: Option<&Facts>) -> Head {
     let Some(facts) = facts else {
-        return Head { status: Status::Unknown, block: None, n_tensors: 0, n_bytes: 0, layout: None };
+        // Without keys there is nothing but a head in safetensors.
+        let alone = source.keys.is_empty();
+        let n_bytes = if alone { source.tensors.iter().map(|t| t.n_bytes).sum() } else { 0 };
+        let (status, n_tensors) = if alone { (Status::Present, source.tensors.len()) } else { (Status::Unknown, 0) };
+        return Head { status, block: None, n_tensors, n_bytes, layout: None };
     };
     let of_head = || source.tensors.iter().filter(|t| facts.is_head(&t.name));
     let n_tensors = of_head().count();
@@ -218,29 +234,4 @@ fn shares(tensors: &[SourceTensor], name: impl Fn(&SourceTensor) -> String) -> V
     }
     all.sort_by_key(|share| std::cmp::Reverse(share.n_bytes));
     all
-}
-
-/// A checkpoint as the GGUF file that it would become, in its own number types.
-fn of_checkpoint(path: &Path) -> Result<Source, Error> {
-    let checkpoint = Checkpoint::open(path, Options::default())?;
-    let model = checkpoint.model;
-    let tensors = model.tensors.iter().map(|plan| SourceTensor {
-        name: plan.name.clone(),
-        ne: plan.ne.clone(),
-        dtype: plan.dtype,
-        file: 0,
-        at: 0,
-        n_bytes: plan.source_bytes(),
-    });
-    Ok(Source {
-        path: path.to_owned(),
-        version: 3,
-        alignment: 32,
-        tensors: tensors.collect(),
-        keys: model.keys,
-        inputs: model.inputs,
-        header_bytes: 0,
-        surplus_bytes: 0,
-        tokenizer: None,
-    })
 }

@@ -2,7 +2,7 @@
 //! Owns both formats of llama.cpp: GGUF files, and the older `.dat`.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gguf::{Header, TensorType};
@@ -17,6 +17,7 @@ use crate::stream::{Importance, TensorPlan};
 pub struct Imatrix {
     entries: HashMap<String, Entry>,
     name: String,
+    path: PathBuf,
     /// Tells this file from others of its name.
     stamp: String,
 }
@@ -45,7 +46,7 @@ impl Imatrix {
         };
         let entries = entries.map_err(|what| Error::input(path, what))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Imatrix { entries, name, stamp })
+        Ok(Imatrix { entries, name, path: path.to_owned(), stamp })
     }
 
     /// Tensors that it has weights for.
@@ -56,6 +57,11 @@ impl Imatrix {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// As it was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Path, length and time of the file.

@@ -11,6 +11,17 @@ use crate::model::{Key, Model};
 use crate::stream::TensorPlan;
 
 /// How a file is to be typed.
+///
+/// ```
+/// use convert::quantize::{FileType, Recipe};
+/// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-q4_k_m.gguf");
+/// let mut model = convert::Source::open(file.as_ref())?.into_model()?;
+/// let n_bytes = model.n_bytes();
+/// let recipe = Recipe { file_type: FileType::Q8_0, head: None, plain: false, imatrix: None, requantize: true };
+/// recipe.apply(&mut model)?;
+/// assert!(model.n_bytes() > n_bytes, "eight bits are more than four");
+/// # Ok::<(), convert::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Recipe<'r> {
     /// The name of the mix.
@@ -78,6 +89,7 @@ impl Recipe<'_> {
             model.set("general.file_type", kind);
         }
         if let Some(imatrix) = self.imatrix {
+            model.side_inputs.push(imatrix.path().to_owned());
             for (key, value) in imatrix.keys() {
                 model.set_last(key, value);
             }

@@ -216,7 +216,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for entry in folder.read_dir().map_err(|e| Error::io(folder, "list", e))? {
         let path = entry.map_err(|e| Error::io(folder, "list", e))?.path();
-        if path.extension().is_some_and(|e| e == "safetensors") {
+        if path.extension().is_some_and(|e| e == EXTENSION) {
             files.push(path);
         }
     }
@@ -237,4 +237,7 @@ fn n_of(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-const INDEX: &str = "model.safetensors.index.json";
+/// Of safetensors files.
+pub(crate) const EXTENSION: &str = "safetensors";
+/// Which shard of a folder has which tensor.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";

@@ -36,21 +36,25 @@ struct Journal {
 }
 
 impl Part {
+    /// All files that are written on the way to `target`: itself, the part, its journal, and the journal's next state.
+    pub(crate) fn names(target: &Path) -> [PathBuf; 4] {
+        ["", ".part", ".part.json", ".part.json.new"].map(|end| {
+            let mut name = target.file_name().unwrap_or_default().to_owned();
+            name.push(end);
+            target.with_file_name(name)
+        })
+    }
+
     /// Takes up the part beside `target` that was made of the same, or starts anew. Gives the number of slabs that are
     /// there.
     ///
     /// # Errors
     /// The folder cannot be written, another process writes this output, or there is less room than is needed.
     pub(crate) fn open(target: &Path, header: &[u8], n_bytes: u64, of: String) -> Result<(Part, u64), Error> {
-        let named = |end: &str| {
-            let mut name = target.file_name().unwrap_or_default().to_owned();
-            name.push(end);
-            target.with_file_name(name)
-        };
         if target.file_name().is_none() || target.is_dir() {
             return Err(Error::input(target, "is a folder, the name of a file expected"));
         }
-        let (path, journal) = (named(".part"), named(".part.json"));
+        let [_, path, journal, _] = Part::names(target);
         let error = |action| move |source| Error::io(target, action, source);
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = open.map_err(error("create a file beside it"))?;
@@ -88,7 +92,7 @@ impl Part {
         self.file.sync_data().map_err(|e| Error::io(&self.target, "sync", e))?;
         let journal = Journal { of: self.of.clone(), slabs };
         let text = serde_json::to_vec(&journal).expect("strings and numbers");
-        let new = self.journal.with_extension("json.new");
+        let [.., new] = Part::names(&self.target);
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.journal));
         written.map_err(|e| {
             let _ = fs::remove_file(&new);

@@ -26,24 +26,32 @@ impl Worker {
         let refused = |source: ggml::Error| Error::tensor(&plan.name, source.to_string());
         let dtype = Dtype::from_id(plan.dtype.id()).map_err(refused)?;
         let row_bytes = dtype.row_bytes(plan.row_len as i64).map_err(refused)?;
-        let copy = plan.is_copy();
         self.packed.resize(row_bytes * n as usize, 0);
-        self.floats.clear();
-        let mut at = 0;
-        for (piece, start, n) in parts(plan, first, n) {
-            if copy {
+        if plan.is_copy() {
+            let mut at = 0;
+            for (piece, start, n) in parts(plan, first, n) {
                 let bytes = row_bytes * n as usize;
                 inputs[piece.file].read_at(&mut self.packed[at..at + bytes], piece.at + start * row_bytes as u64)?;
                 at += bytes;
-            } else {
-                self.read(plan, piece, inputs, start, n)?;
             }
-        }
-        if !copy {
-            self.change(plan);
+        } else {
+            self.floats(plan, inputs, first, n)?;
             self.pack(plan, dtype, row_bytes, first, n)?;
         }
         Ok(&self.packed)
+    }
+
+    /// The numbers of rows `first..first + n` of the new tensor, before they are packed.
+    ///
+    /// # Errors
+    /// A file cannot be read, or numbers of its type cannot be.
+    pub(crate) fn floats(&mut self, plan: &TensorPlan, inputs: &[Input], first: u64, n: u64) -> Result<&[f32], Error> {
+        self.floats.clear();
+        for (piece, start, n) in parts(plan, first, n) {
+            self.read(plan, piece, inputs, start, n)?;
+        }
+        self.change(plan);
+        Ok(&self.floats)
     }
 
     /// Appends rows of a piece to the floats.

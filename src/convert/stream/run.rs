@@ -21,6 +21,8 @@ use crate::io::{Input, copy_range, write_all_at};
 pub struct Job {
     /// The files that plans read.
     pub inputs: Vec<Input>,
+    /// Other files that the output must not take the place of.
+    pub side_inputs: Vec<PathBuf>,
     /// Its tensors, in the order of `layout`.
     pub tensors: Vec<TensorPlan>,
     /// Its header and places.
@@ -32,7 +34,9 @@ pub struct Job {
 /// How a run is watched and ended from outside.
 #[derive(Default)]
 pub struct Control {
-    /// Bytes of sources that are done, of [`Job::source_bytes`].
+    /// Bytes of sources in all, known once the work has begun.
+    pub total: AtomicU64,
+    /// Bytes of sources that are done.
     pub done: AtomicU64,
     /// Bytes that an earlier run had done, known once the run has begun.
     pub resumed: AtomicU64,
@@ -47,8 +51,9 @@ pub type Watcher = Box<dyn Fn(&Control) + Send + Sync>;
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Control { done, resumed, stop, watcher: _ } = self;
+        let Control { total, done, resumed, stop, watcher: _ } = self;
         f.debug_struct("Control")
+            .field("total", total)
             .field("done", done)
             .field("resumed", resumed)
             .field("stop", stop)
@@ -63,6 +68,8 @@ pub enum OnFailure {
     Remove,
     /// It is kept, to be taken up after the cause is gone.
     Keep,
+    /// It is removed, also when the run was stopped.
+    LeaveNothing,
 }
 
 impl Job {
@@ -75,26 +82,31 @@ impl Job {
     /// whole. What an earlier run of the same job has left is used.
     ///
     /// # Errors
-    /// `target` is one of the inputs; a file cannot be read or written; a number does not fit its type;
-    /// [`Error::Stopped`] when told to stop.
+    /// `target` is one of the inputs or a folder; a file cannot be read or written; a number does not fit its type;
+    /// [`Error::Stopped`] when told to stop, or [`Error::Interrupted`] when nothing is to be left.
     pub fn run(&self, target: &Path, n_threads: usize, control: &Control, on_failure: OnFailure) -> Result<(), Error> {
-        for input in &self.inputs {
-            if same_file(input.path(), target) {
-                return Err(Error::input(target, "is one of the inputs; give the output another name"));
+        let inputs = || self.inputs.iter().map(Input::path).chain(self.side_inputs.iter().map(PathBuf::as_path));
+        for written in Part::names(target) {
+            if inputs().any(|input| same_file(input, &written)) {
+                return Err(Error::input(&written, "is one of the inputs; give the output another name"));
             }
         }
         let slabs = Slabs::of(&self.tensors)?;
         let (part, n_done) = Part::open(target, &self.layout.header, self.layout.n_bytes, self.identity())?;
         let resumed = slabs.source_bytes(&self.tensors, n_done.min(slabs.n));
+        control.total.store(self.source_bytes(), Ordering::Relaxed);
         control.done.store(resumed, Ordering::Relaxed);
         control.resumed.store(resumed, Ordering::Relaxed);
         match self.all(&slabs, &part, n_done, n_threads, control) {
             Ok(()) => part.finish(),
             Err(e) => {
-                if on_failure == OnFailure::Remove && !matches!(e, Error::Stopped { .. }) {
-                    part.discard();
+                let stopped = matches!(e, Error::Stopped { .. });
+                match on_failure {
+                    OnFailure::Remove if !stopped => part.discard(),
+                    OnFailure::Remove | OnFailure::Keep => {}
+                    OnFailure::LeaveNothing => part.discard(),
                 }
-                Err(e)
+                Err(if stopped && on_failure == OnFailure::LeaveNothing { Error::Interrupted } else { e })
             }
         }
     }

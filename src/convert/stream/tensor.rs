@@ -138,6 +138,14 @@ impl TensorPlan {
         }
     }
 
+    /// For inputs that stand `by` places further back among those of a new file.
+    pub fn shift_files(&mut self, by: usize) {
+        for piece in &mut self.pieces {
+            piece.file += by;
+            piece.scale.iter_mut().for_each(|scale| scale.file += by);
+        }
+    }
+
     /// Rows in all.
     pub fn n_rows(&self) -> u64 {
         self.runs.iter().map(|run| run.n).sum()

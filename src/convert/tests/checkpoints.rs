@@ -4,13 +4,13 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use convert::Error;
 use convert::checkpoint::{Checkpoint, Options};
-use convert::quantize::{self, FileType, Recipe};
+use convert::quantize::{FileType, Recipe};
 use convert::stream::{Control, OnFailure};
+use convert::{Error, Source};
 use gguf::{Header, TensorType};
 use serde_json::{Value, json};
-use support::{Oracle, Tensor, Tensors, with_single_experts, write_folder};
+use support::{Oracle, Tensor, Tensors, as_fp8, with_single_experts, write_folder};
 
 fn recipe(file_type: FileType) -> Recipe<'static> {
     Recipe { file_type, head: None, plain: false, imatrix: None, requantize: false }
@@ -144,7 +144,7 @@ fn quantising_at_once_and_in_two_steps_is_the_same() {
         convert(&folder, &wide, FileType::BF16).unwrap();
         for file_type in [FileType::Q8_0, FileType::Q4_K_M, FileType::Q5_K_S, FileType::IQ4_NL, FileType::F16] {
             let at_once = convert(&folder, &dir.path().join("once.gguf"), file_type).unwrap();
-            let mut model = quantize::open(&wide).unwrap();
+            let mut model = Source::open(&wide).unwrap().into_model().unwrap();
             recipe(file_type).apply(&mut model).unwrap();
             let out = dir.path().join("twice.gguf");
             model.into_job(String::new()).unwrap().run(&out, 2, &Control::default(), OnFailure::Remove).unwrap();
@@ -175,23 +175,6 @@ fn the_head_and_what_steers_stay_high() {
         assert!(expected.contains(&t.dtype), "{}: {}", t.name, t.dtype);
     }
     assert_eq!(header.metadata().u32("general.file_type").unwrap(), Some(15));
-}
-
-/// 8-bit floats with one scale for each block, with the numbers that they stand for.
-fn as_fp8(t: &Tensor, block: (usize, usize)) -> (Tensor, Tensor, Tensor) {
-    let (rows, cols) = (t.shape[0] as usize, t.shape[1] as usize);
-    // Exponents of 5 to 8 and any fraction: numbers from 0.25 up to 3.75.
-    let bytes: Vec<u8> = t.bytes.iter().step_by(2).map(|b| (b & 0x80) | (0x28 + (b & 0x1f))).collect();
-    let grid = (rows.div_ceil(block.0), cols.div_ceil(block.1));
-    let scales: Vec<f32> = (0..grid.0 * grid.1).map(|i| 0.001 * (i + 1) as f32).collect();
-    let value = |byte: u8| {
-        let x = f32::from(8 + (byte & 7)) * 2f32.powi(i32::from(byte >> 3 & 15) - 10);
-        if byte & 0x80 != 0 { -x } else { x }
-    };
-    let at = |i: usize| value(bytes[i]) * scales[i / cols / block.0 * grid.1 + i % cols / block.1];
-    let plain = Tensor::f32(&t.shape, (0..rows * cols).map(at));
-    let scales = Tensor::f32(&[grid.0 as u64, grid.1 as u64], scales);
-    (Tensor { dtype: "F8_E4M3", shape: t.shape.clone(), bytes }, scales, plain)
 }
 
 #[test]
@@ -326,7 +309,7 @@ fn checkpoints_become_the_files_beside_them() {
         println!("{folder} -> {file}: the same bytes, but for the last bit of {n_last_bits} values of ssm_a");
     }
     // The recipe without its exceptions is llama.cpp's.
-    let mut model = quantize::open(&root.join("oracle/public/moe-a.bf16.gguf")).unwrap();
+    let mut model = Source::open(&root.join("oracle/public/moe-a.bf16.gguf")).unwrap().into_model().unwrap();
     Recipe { plain: true, ..recipe(FileType::Q4_K_M) }.apply(&mut model).unwrap();
     let out = dir.path().join("out.gguf");
     model.into_job(String::new()).unwrap().run(&out, 2, &Control::default(), OnFailure::Remove).unwrap();

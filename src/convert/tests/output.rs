@@ -136,6 +136,19 @@ fn an_input_is_never_the_output_and_a_failure_leaves_nothing() {
         assert!(std::fs::read(&shard).unwrap() == before);
     }
 
+    // The descriptions are inputs too, and so is what would be the unfinished output.
+    for name in ["config.json", "tokenizer.json", "chat_template.jinja"] {
+        let out = folder.path().join(name);
+        let before = std::fs::read(&out).unwrap();
+        let e = job(folder.path()).run(&out, 1, &Control::default(), OnFailure::Remove).unwrap_err().to_string();
+        assert!(e.contains("is one of the inputs") && std::fs::read(&out).unwrap() == before, "{e}");
+    }
+    let part = folder.path().join("model.gguf.part");
+    std::fs::hard_link(&shard, &part).unwrap();
+    let e = job(folder.path()).run(&part.with_extension(""), 1, &Control::default(), OnFailure::Remove).unwrap_err();
+    assert!(e.to_string().contains("model.gguf.part: is one of the inputs"), "{e}");
+    assert!(std::fs::read(&shard).unwrap() == before);
+
     // A shard that becomes shorter while it is read.
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");

@@ -4,9 +4,9 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use convert::Model;
-use convert::quantize::{self, FileType, Imatrix, Recipe};
+use convert::quantize::{FileType, Imatrix, Recipe};
 use convert::stream::{Control, OnFailure, Stored};
+use convert::{Model, Source};
 use ggml::Dtype;
 use gguf::{ArrayBuf, Header, TensorType, Writer};
 use support::unpacked;
@@ -17,7 +17,7 @@ fn recipe(file_type: FileType) -> Recipe<'static> {
 
 /// The model of a file as if its tensors had never been quantised.
 fn as_if_wide(path: &Path) -> Model {
-    let mut model = quantize::open(path).unwrap();
+    let mut model = Source::open(path).unwrap().into_model().unwrap();
     for t in &mut model.tensors {
         t.dtype = TensorType::F32;
         t.pieces[0].stored = Stored::Ggml(Dtype::F32);
@@ -59,7 +59,7 @@ fn every_file_type_can_be_made_and_read() {
     let from = dir.path().join("in.gguf");
     std::fs::write(&from, unpacked("dense-a.bf16.gguf.z2")).unwrap();
     for file_type in FileType::ALL {
-        let mut model = quantize::open(&from).unwrap();
+        let mut model = Source::open(&from).unwrap().into_model().unwrap();
         let recipe = recipe(*file_type);
         recipe.apply(&mut model).unwrap();
         let out = dir.path().join("out.gguf");
@@ -78,15 +78,15 @@ fn every_file_type_can_be_made_and_read() {
 #[test]
 fn what_is_quantised_is_not_quantised_again_unless_told() {
     let path = models().join("pocket-moe-q8_0.gguf");
-    let mut model = quantize::open(&path).unwrap();
+    let mut model = Source::open(&path).unwrap().into_model().unwrap();
     let e = recipe(FileType::Q4_K_M).apply(&mut model).unwrap_err().to_string();
     assert!(e.contains("is quantised already") && e.contains("--requantize"), "{e}");
-    let mut model = quantize::open(&path).unwrap();
+    let mut model = Source::open(&path).unwrap().into_model().unwrap();
     Recipe { requantize: true, ..recipe(FileType::Q4_K_M) }.apply(&mut model).unwrap();
     // The same type changes nothing, so nothing is lost.
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");
-    let mut model = quantize::open(&path).unwrap();
+    let mut model = Source::open(&path).unwrap().into_model().unwrap();
     recipe(FileType::Q8_0).apply(&mut model).unwrap();
     model.into_job(String::new()).unwrap().run(&out, 2, &Control::default(), OnFailure::Remove).unwrap();
     assert!(std::fs::read(&out).unwrap() == std::fs::read(&path).unwrap());
@@ -108,7 +108,7 @@ fn tiny(dir: &Path) -> (PathBuf, Vec<f32>) {
 }
 
 fn quantized(from: &Path, imatrix: Option<&Imatrix>) -> Result<Vec<u8>, String> {
-    let mut model = quantize::open(from).map_err(|e| e.to_string())?;
+    let mut model = Source::open(from).and_then(Source::into_model).map_err(|e| e.to_string())?;
     let recipe = Recipe { imatrix, ..recipe(FileType::Q4_K_M) };
     recipe.apply(&mut model).map_err(|e| e.to_string())?;
     let out = from.with_extension("out");

@@ -264,6 +264,23 @@ pub fn with_single_experts(tensors: &Tensors) -> Tensors {
     out
 }
 
+/// 8-bit floats with one scale for each block, with the numbers that they stand for.
+pub fn as_fp8(t: &Tensor, block: (usize, usize)) -> (Tensor, Tensor, Tensor) {
+    let (rows, cols) = (t.shape[0] as usize, t.shape[1] as usize);
+    // Exponents of 5 to 8 and any fraction: numbers from 0.25 up to 3.75.
+    let bytes: Vec<u8> = t.bytes.iter().step_by(2).map(|b| (b & 0x80) | (0x28 + (b & 0x1f))).collect();
+    let grid = (rows.div_ceil(block.0), cols.div_ceil(block.1));
+    let scales: Vec<f32> = (0..grid.0 * grid.1).map(|i| 0.001 * (i + 1) as f32).collect();
+    let value = |byte: u8| {
+        let x = f32::from(8 + (byte & 7)) * 2f32.powi(i32::from(byte >> 3 & 15) - 10);
+        if byte & 0x80 != 0 { -x } else { x }
+    };
+    let at = |i: usize| value(bytes[i]) * scales[i / cols / block.0 * grid.1 + i % cols / block.1];
+    let plain = Tensor::f32(&t.shape, (0..rows * cols).map(at));
+    let scales = Tensor::f32(&[grid.0 as u64, grid.1 as u64], scales);
+    (Tensor { dtype: "F8_E4M3", shape: t.shape.clone(), bytes }, scales, plain)
+}
+
 /// A file of the oracle's folder, unpacked.
 pub fn unpacked(name: &str) -> Vec<u8> {
     let path = golden().join("oracle").join(name);
