@@ -13,14 +13,15 @@
 //! | `params` | fields that every generating endpoint knows |
 //! | `prepare` | conversation or text to engine request; where grammars join |
 //! | `answer` | engine events to reasoning, text and tool calls; deadlines |
+//! | `respond` | the one reader of answers; each wire format is a writer |
 //! | `stream` | server-sent events |
 //! | `registry` | models: loading, unloading, finding |
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
-//! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit`], and
-//! turns the [`Delta`]s of the [`Answer`] into its wire format. A new family of endpoints is a new file and its lines in
-//! [`router`].
+//! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit_all`],
+//! and hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
+//! its lines in [`router`].
 #![forbid(unsafe_code)]
 
 pub mod answer;
@@ -37,6 +38,7 @@ mod openapi;
 mod params;
 pub mod prepare;
 mod registry;
+mod respond;
 mod serve;
 mod settings;
 mod state;
@@ -52,7 +54,7 @@ use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-pub use answer::{Answer, Answers, Delta, End, Step};
+pub use answer::{Answer, Answers, Delta, End, Span, Step, Token};
 pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
@@ -60,7 +62,6 @@ pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
 pub use serve::{Peer, ServeError, Server, Tls};
 pub use settings::{HttpLimits, ReasoningDefaults, Settings};
 pub use state::{AppState, Course};
-pub use stream::{Gone, Sse, response as sse};
 
 /// All endpoints.
 pub fn router(state: AppState) -> Router {
