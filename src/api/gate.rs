@@ -35,7 +35,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let method = request.method().clone();
     let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0);
     let span = tracing::info_span!("request", id = %id);
-    let mut response = async {
+    let response = async {
         let let_in = admit(&state, request.headers(), &path, peer);
         let mut response = match let_in {
             Ok(()) => next.run(request).await,
@@ -54,6 +54,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     }
     .instrument(span)
     .await;
+    let mut response = crate::anthropic::in_its_shape(&path, response, &id);
     state.metrics().http.get_or_create(&HttpLabels { path, status: response.status().as_u16() }).inc();
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);

@@ -8,10 +8,12 @@
 //! | `serve` | the accept loop: connections, time limits, TLS, draining |
 //! | `gate` | before every handler: request ids, keys, rate limits, log lines |
 //! | `json`, `error` | bodies in and out; errors as clients see them |
-//! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/models`, ... |
+//! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
+//! | `anthropic/` | `/v1/messages` |
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
 //! | `params` | fields that every generating endpoint knows |
 //! | `prepare` | conversation or text to engine request; where grammars join |
+//! | `blocks` | a reply as blocks that open and close |
 //! | `answer` | engine events to reasoning, text and tool calls; deadlines |
 //! | `respond` | the one reader of answers; each wire format is a writer |
 //! | `stream` | server-sent events |
@@ -25,6 +27,8 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+mod anthropic;
+mod blocks;
 mod constraint;
 mod error;
 mod gate;
@@ -73,6 +77,10 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))
         .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/responses", post(openai::responses::responses))
+        .route("/responses", post(openai::responses::responses))
+        .route("/v1/messages", post(anthropic::messages::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .route("/v1/embeddings", post(openai::embeddings::embeddings))
         .route("/embeddings", post(openai::embeddings::embeddings))
         .route("/completion", post(native::completion::completion))
