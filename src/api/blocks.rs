@@ -123,11 +123,11 @@ mod tests {
         }
         changes.extend(blocks.finish(&FinishReason::Complete));
         use Change::{Close, More, Open};
-        let expected = [
-            [Open(0), More(0, "a".into()), Close(0)].as_slice(),
-            &[Open(1), More(1, "b".into()), More(1, "c".into()), Close(1)],
-            &[Open(2), More(2, "{}".into()), Close(2)],
-            &[Open(3), More(3, "d".into()), Close(3)],
+        let expected = vec![
+            vec![Open(0), More(0, "a".into()), Close(0)],
+            vec![Open(1), More(1, "b".into()), More(1, "c".into()), Close(1)],
+            vec![Open(2), More(2, "{}".into()), Close(2)],
+            vec![Open(3), More(3, "d".into()), Close(3)],
         ];
         assert_eq!(changes, expected.concat());
     }

@@ -18,9 +18,12 @@ use crate::ids;
 use crate::metrics::HttpLabels;
 use crate::serve::Peer;
 use crate::state::{AppState, Course};
+use crate::web;
 
-/// Paths that need no key: whoever keeps the server alive has none.
-const OPEN: [&str; 2] = ["/health", "/v1/health"];
+/// Paths that need no key: whoever keeps the server alive has none, and pages hold nothing but themselves.
+fn is_open(path: &str) -> bool {
+    matches!(path, "/health" | "/v1/health") || web::PATHS.contains(&path)
+}
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -46,7 +49,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
         }
         let status = response.status().as_u16();
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        match OPEN.contains(&path.as_str()) {
+        match is_open(&path) {
             true => tracing::debug!(%method, %path, status, ms, "answered"),
             false => tracing::info!(%method, %path, status, ms, "answered"),
         }
@@ -69,7 +72,7 @@ fn given_id(headers: &HeaderMap) -> Option<String> {
 }
 
 fn admit(state: &AppState, headers: &HeaderMap, path: &str, peer: Option<IpAddr>) -> Result<(), ApiError> {
-    if OPEN.contains(&path) {
+    if is_open(path) {
         return Ok(());
     }
     let keys = &state.settings().api_keys;

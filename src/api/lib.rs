@@ -11,6 +11,7 @@
 //! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
 //! | `anthropic/` | `/v1/messages` |
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
+//! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
 //! | `prepare` | conversation or text to engine request; where grammars join |
 //! | `blocks` | a reply as blocks that open and close |
@@ -47,6 +48,7 @@ mod serve;
 mod settings;
 mod state;
 mod stream;
+mod web;
 mod wire;
 
 use axum::Router;
@@ -99,6 +101,7 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/models/{*id}", get(openai::models::one))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method);
+    let routes = if state.settings().webui { web::routes(routes) } else { routes };
     let cors = cors(&state.settings().cors_origins);
     // The last layer is the outermost.
     let routes = routes.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(state.clone(), gate::gate));
