@@ -131,6 +131,31 @@ fn speculation_changes_figures_and_no_text() {
 }
 
 #[test]
+fn a_stream_tells_which_tokens_were_drafted() {
+    let server = start(&[]);
+    let question = r#"{"messages":[{"role":"user","content":"What is 20 + 15?"}],"temperature":0,"stream":true,
+        "reasoning_effort":"none","return_drafts":true,"speculative.n_max":3}"#;
+    let stream = server.say(&post("/v1/chat/completions", question));
+    let events: Vec<serde_json::Value> =
+        stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let (mut drafted, mut accepted, mut deepest, mut seen) = (0, 0, 0, None);
+    for drafts in events.iter().map(|event| &event["drafts"]).filter(|drafts| !drafts.is_null()) {
+        let n = |name: &str| drafts[name].as_u64().expect(name);
+        if seen.replace(n("cycle")) != Some(n("cycle")) {
+            (drafted, accepted) = (drafted + n("n_drafted"), accepted + n("n_accepted"));
+        }
+        let depths = drafts["parts"].as_array().expect("parts").iter().map(|part| part["depth"].as_u64());
+        deepest = depths.fold(deepest, |deepest, depth| deepest.max(depth.expect("a depth")));
+        assert!(deepest <= 3 && n("n_accepted") <= n("n_drafted"), "{drafts}");
+    }
+    let timings = &events.last().expect("events")["timings"];
+    assert_eq!((timings["draft_n"].as_u64(), timings["draft_n_accepted"].as_u64()), (Some(drafted), Some(accepted)));
+    assert!(accepted > 0 && deepest > 0, "{timings}");
+    server.signal(Signal::INT);
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
 fn options_that_cannot_be_are_told() {
     let run = |options: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_nextn-server")).args(options).output().expect("it is built");

@@ -32,10 +32,83 @@ pub enum Delta {
 /// What one cycle of the engine brought.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What is certain of the reply by now; may be empty while a tag or a character is incomplete.
+    /// The tokens, in their order.
+    pub tokens: Vec<Token>,
+}
+
+/// A token and what it made certain of the reply.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The token.
+    pub piece: Piece,
+    /// None while a tag or a character is incomplete; after that all that was held back.
     pub events: Vec<ReplyEvent>,
-    /// The tokens. With speculation there are several: all but the last were drafted, at depths 1, 2, ...
-    pub pieces: Vec<Piece>,
+}
+
+/// A part of an event's text and the depth at which its token was drafted; 0: it was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The text.
+    pub text: String,
+    /// The depth.
+    pub depth: usize,
+}
+
+impl Step {
+    /// Its tokens as the engine gave them.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.tokens.iter().map(|token| &token.piece)
+    }
+
+    /// What is certain of the reply by now; neighbours of one kind are joined.
+    pub fn events(self) -> Vec<ReplyEvent> {
+        let mut events: Vec<ReplyEvent> = Vec::new();
+        for event in self.tokens.into_iter().flat_map(|token| token.events) {
+            match (events.last_mut().and_then(|last| text_mut(last, &event)), text(&event)) {
+                (Some(last), Some(more)) => last.push_str(more),
+                _ => events.push(event),
+            }
+        }
+        events
+    }
+
+    /// For each of [`Step::events`] the parts of its text.
+    pub fn spans(&self) -> Vec<Vec<Span>> {
+        let mut spans: Vec<Vec<Span>> = Vec::new();
+        let mut last: Option<ReplyEvent> = None;
+        for token in &self.tokens {
+            for event in &token.events {
+                if last.as_mut().and_then(|last| text_mut(last, event)).is_none() {
+                    spans.push(Vec::new());
+                    last = Some(event.clone());
+                }
+                if let (Some(spans), Some(text)) = (spans.last_mut(), text(event)) {
+                    spans.push(Span { text: text.to_owned(), depth: token.piece.guess.depth });
+                }
+            }
+        }
+        spans
+    }
+}
+
+/// The text of an event.
+fn text(event: &ReplyEvent) -> Option<&str> {
+    match event {
+        ReplyEvent::Reasoning(text) | ReplyEvent::Text(text) | ReplyEvent::ToolCallArguments { delta: text, .. } => {
+            Some(text)
+        }
+        ReplyEvent::ToolCallStart { .. } | ReplyEvent::ToolCallEnd { .. } => None,
+    }
+}
+
+/// Where the text of `more` goes on, if the two are of one kind.
+fn text_mut<'e>(event: &'e mut ReplyEvent, more: &ReplyEvent) -> Option<&'e mut String> {
+    use ReplyEvent::{Reasoning, Text, ToolCallArguments};
+    match (event, more) {
+        (Reasoning(text), Reasoning(_)) | (Text(text), Text(_)) => Some(text),
+        (ToolCallArguments { index, delta }, ToolCallArguments { index: same, .. }) if index == same => Some(delta),
+        _ => None,
+    }
 }
 
 /// How an answer ended.
@@ -147,14 +220,14 @@ impl Answer {
     }
 
     fn step(&mut self, pieces: Vec<Piece>) -> Step {
-        self.clock.tokens(pieces.len());
+        self.clock.tokens(&pieces);
         self.running.tokens(pieces.len(), &self.clock.timings);
-        let mut text = String::new();
-        for piece in &pieces {
+        let token = |piece: Piece| {
             self.thinks.see(piece.token);
-            text += &self.decoder.push(&piece.bytes);
-        }
-        Step { events: self.parse(text), pieces }
+            let text = self.decoder.push(&piece.bytes);
+            Token { events: self.parse(text), piece }
+        };
+        Step { tokens: pieces.into_iter().map(token).collect() }
     }
 
     fn parse(&mut self, text: String) -> Vec<ReplyEvent> {
@@ -261,20 +334,22 @@ impl Clock {
         self.timings.cached_tokens = progress.cached;
     }
 
-    fn tokens(&mut self, n: usize) {
+    fn tokens(&mut self, pieces: &[Piece]) {
         let now = Instant::now();
+        let t = &mut self.timings;
         match self.first {
             Some(first) => {
-                self.timings.cycles += 1;
-                self.timings.accepted += n - 1;
-                self.timings.generated_ms = millis(now - first);
+                t.cycles += 1;
+                t.generated_ms = millis(now - first);
             }
             None => {
                 self.first = Some(now);
-                self.timings.prompt_ms = millis(now - self.start);
+                t.prompt_ms = millis(now - self.start);
             }
         }
-        self.timings.generated_tokens += n;
+        t.drafted += pieces.first().map_or(0, |piece| piece.guess.n_drafted);
+        t.accepted += pieces.iter().filter(|piece| piece.guess.depth > 0).count();
+        t.generated_tokens += pieces.len();
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn form(body: &Value) -> Result<Option<Form>, ApiError> {
             Err(ApiError::field(field, message))
         }
     };
-    take("response_format", given(body, "response_format").map_or(Ok(None), response_format)?)?;
+    take("response_format", format_of("response_format", given(body, "response_format"))?.map(|form| form.kind))?;
     let outputs = given(body, "structured_outputs");
     if outputs.is_some_and(|outputs| !outputs.is_object()) {
         return Err(ApiError::field("structured_outputs", "structured_outputs: an object is expected"));
@@ -133,23 +133,24 @@ fn read(field: Field, name: &'static str, value: &Value) -> Result<Option<Kind>,
     }))
 }
 
-/// `response_format`, or the `format` of OpenAI's Responses: the schema lies in `json_schema`, or beside the type.
+/// `response_format`, or what other interfaces have in its place under the name `field`: the schema lies in
+/// `json_schema`, or beside the type.
 ///
 /// # Errors
 /// 400 for another type, or a schema that is missing.
-pub(crate) fn response_format(format: &Value) -> Result<Option<Kind>, ApiError> {
-    let wrong = |message: &str| ApiError::field("response_format", format!("response_format: {message}"));
+pub(crate) fn format_of(field: &'static str, format: Option<&Value>) -> Result<Option<Form>, ApiError> {
+    let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
+    let wrong = |message: &str| ApiError::field(field, format!("{field}: {message}"));
     let schema = format.get("json_schema").and_then(|s| s.get("schema")).or(format.get("schema"));
     let schema = schema.filter(|schema| !schema.is_null());
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(schema.map_or(Kind::JsonObject, |schema| Kind::JsonSchema(schema.clone())))),
-        Some("json_schema") => {
-            let schema = schema.ok_or_else(|| wrong("json_schema.schema is expected with the type `json_schema`"))?;
-            Ok(Some(Kind::JsonSchema(schema.clone())))
-        }
-        _ => Err(wrong("the type `text`, `json_object` or `json_schema` is expected")),
-    }
+    let kind = match (format.get("type").and_then(Value::as_str), schema) {
+        (Some("text"), _) => return Ok(None),
+        (Some("json_object"), None) => Kind::JsonObject,
+        (Some("json_object" | "json_schema"), Some(schema)) => Kind::JsonSchema(schema.clone()),
+        (Some("json_schema"), None) => return Err(wrong("a schema is expected with the type `json_schema`")),
+        _ => return Err(wrong("the type `text`, `json_object` or `json_schema` is expected")),
+    };
+    Ok(Some(Form { kind, field }))
 }
 
 /// The grammar of an answer in a form, without a conversation before it.

@@ -147,7 +147,10 @@ impl IntoResponse for ApiError {
         if self.status.is_server_error() {
             tracing::warn!(status = self.status.as_u16(), message = %self.message, "request not served");
         }
-        self.response_with(&self.body())
+        let mut response = self.response_with(&self.body());
+        // For the family of endpoints that says it in another shape.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

@@ -18,9 +18,12 @@ use crate::ids;
 use crate::metrics::HttpLabels;
 use crate::serve::Peer;
 use crate::state::{AppState, Course};
+use crate::web;
 
-/// Paths that need no key: whoever keeps the server alive has none.
-const OPEN: [&str; 2] = ["/health", "/v1/health"];
+/// Paths that need no key: whoever keeps the server alive has none, and pages hold nothing but themselves.
+fn is_open(path: &str) -> bool {
+    matches!(path, "/health" | "/v1/health") || web::PATHS.contains(&path)
+}
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -35,7 +38,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let method = request.method().clone();
     let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0);
     let span = tracing::info_span!("request", id = %id);
-    let mut response = async {
+    let response = async {
         let let_in = admit(&state, request.headers(), &path, peer);
         let mut response = match let_in {
             Ok(()) => next.run(request).await,
@@ -46,7 +49,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
         }
         let status = response.status().as_u16();
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        match OPEN.contains(&path.as_str()) {
+        match is_open(&path) {
             true => tracing::debug!(%method, %path, status, ms, "answered"),
             false => tracing::info!(%method, %path, status, ms, "answered"),
         }
@@ -54,6 +57,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     }
     .instrument(span)
     .await;
+    let mut response = crate::anthropic::in_its_shape(&path, response, &id);
     state.metrics().http.get_or_create(&HttpLabels { path, status: response.status().as_u16() }).inc();
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -68,7 +72,7 @@ fn given_id(headers: &HeaderMap) -> Option<String> {
 }
 
 fn admit(state: &AppState, headers: &HeaderMap, path: &str, peer: Option<IpAddr>) -> Result<(), ApiError> {
-    if OPEN.contains(&path) {
+    if is_open(path) {
         return Ok(());
     }
     let keys = &state.settings().api_keys;

@@ -8,22 +8,28 @@
 //! | `serve` | the accept loop: connections, time limits, TLS, draining |
 //! | `gate` | before every handler: request ids, keys, rate limits, log lines |
 //! | `json`, `error` | bodies in and out; errors as clients see them |
-//! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/models`, ... |
+//! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
+//! | `anthropic/` | `/v1/messages` |
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
+//! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
 //! | `prepare` | conversation or text to engine request; where grammars join |
+//! | `blocks` | a reply as blocks that open and close |
 //! | `answer` | engine events to reasoning, text and tool calls; deadlines |
+//! | `respond` | the one reader of answers; each wire format is a writer |
 //! | `stream` | server-sent events |
 //! | `registry` | models: loading, unloading, finding |
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
-//! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit`], and
-//! turns the [`Delta`]s of the [`Answer`] into its wire format. A new family of endpoints is a new file and its lines in
-//! [`router`].
+//! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit_all`],
+//! and hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
+//! its lines in [`router`].
 #![forbid(unsafe_code)]
 
 pub mod answer;
+mod anthropic;
+mod blocks;
 mod constraint;
 mod error;
 mod gate;
@@ -37,10 +43,12 @@ mod openapi;
 mod params;
 pub mod prepare;
 mod registry;
+mod respond;
 mod serve;
 mod settings;
 mod state;
 mod stream;
+mod web;
 mod wire;
 
 use axum::Router;
@@ -52,7 +60,7 @@ use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-pub use answer::{Answer, Answers, Delta, End, Step};
+pub use answer::{Answer, Answers, Delta, End, Span, Step, Token};
 pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
@@ -60,7 +68,6 @@ pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
 pub use serve::{Peer, ServeError, Server, Tls};
 pub use settings::{HttpLimits, ReasoningDefaults, Settings};
 pub use state::{AppState, Course};
-pub use stream::{Gone, Sse, response as sse};
 
 /// All endpoints.
 pub fn router(state: AppState) -> Router {
@@ -72,6 +79,10 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))
         .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/responses", post(openai::responses::responses))
+        .route("/responses", post(openai::responses::responses))
+        .route("/v1/messages", post(anthropic::messages::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .route("/v1/embeddings", post(openai::embeddings::embeddings))
         .route("/embeddings", post(openai::embeddings::embeddings))
         .route("/completion", post(native::completion::completion))
@@ -90,6 +101,7 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/models/{*id}", get(openai::models::one))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method);
+    let routes = if state.settings().webui { web::routes(routes) } else { routes };
     let cors = cors(&state.settings().cors_origins);
     // The last layer is the outermost.
     let routes = routes.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(state.clone(), gate::gate));

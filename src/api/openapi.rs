@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
+use crate::anthropic::AnthropicError;
+use crate::anthropic::types::{MessageBody, MessagesRequest, TokenCount};
 use crate::error::ErrorBody;
 use crate::health::Health;
 use crate::native::completion::{NativeRequest, NativeResponse};
@@ -19,6 +21,7 @@ use crate::openai::chat_types::{ChatRequest, ChatResponse};
 use crate::openai::completions::{CompletionRequest, CompletionResponse};
 use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
+use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
 use crate::params::Params;
 
 /// `GET /openapi.json`.
@@ -34,6 +37,14 @@ pub(crate) fn document() -> Value {
     doc.post("/v1/chat/completions", "Answer a conversation", both(&chat, &params), streamed(answer));
     let (text, answer) = (doc.of::<CompletionRequest>(), doc.of::<CompletionResponse>());
     doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(answer));
+    let (request, answer) = (doc.of::<ResponsesRequest>(), doc.of::<ResponseBody>());
+    doc.post("/v1/responses", "Answer a conversation, in items", both(&request, &params), streamed(answer));
+    let (messages, answer) = (doc.of::<MessagesRequest>(), doc.of::<MessageBody>());
+    doc.of::<AnthropicError>();
+    doc.post("/v1/messages", "Answer a conversation, in Anthropic's form", both(&messages, &params), streamed(answer));
+    let count = doc.of::<TokenCount>();
+    doc.post("/v1/messages/count_tokens", "Count the tokens of a conversation", messages, whole(count));
+    doc.errors("AnthropicError", &["/v1/messages", "/v1/messages/count_tokens"]);
     let (native, answer) = (doc.of::<NativeRequest>(), doc.of::<NativeResponse>());
     let answers = json!({ "oneOf": [answer, { "type": "array", "items": answer }] });
     doc.post("/completion", "Continue texts, in llama.cpp's form", both(&native, &params), streamed(answers.clone()));
@@ -126,13 +137,23 @@ impl Document {
         self.paths[path][method]["parameters"] = parameters.iter().map(one).collect();
     }
 
+    /// Errors at these paths have another shape.
+    fn errors(&mut self, name: &str, paths: &[&str]) {
+        for path in paths {
+            let responses = self.paths[*path]["post"]["responses"].as_object_mut();
+            for (_, response) in responses.into_iter().flatten().filter(|(status, _)| *status != "200") {
+                response["content"] = whole(json!({ "$ref": format!("#/components/schemas/{name}") }));
+            }
+        }
+    }
+
     fn finish(mut self) -> Value {
         self.of::<ErrorBody>();
         json!({
             "openapi": "3.1.0",
             "info": {
                 "title": "nextn-server",
-                "description": "OpenAI's and llama.cpp's interfaces to a GGUF model",
+                "description": "OpenAI's, Anthropic's and llama.cpp's interfaces to a GGUF model",
                 "version": env!("CARGO_PKG_VERSION"),
                 "license": { "name": "MIT", "identifier": "MIT" },
             },

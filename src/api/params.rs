@@ -249,6 +249,17 @@ impl Params {
     }
 }
 
+/// For endpoints that give one answer.
+///
+/// # Errors
+/// 400 when more were asked for.
+pub(crate) fn one_answer(wanted: &Wanted) -> Result<(), ApiError> {
+    match wanted.n {
+        1 => Ok(()),
+        n => Err(ApiError::field("n", format!("n: this endpoint gives 1 answer, {n} were asked for"))),
+    }
+}
+
 fn set<T>(to: &mut T, from: Option<T>) {
     if let Some(value) = from {
         *to = value;

@@ -127,6 +127,16 @@ pub struct Rendered {
     pub starts_in_reasoning: bool,
 }
 
+/// The engine's requests for prompts that stand as they are.
+///
+/// # Errors
+/// 400 for what the engine refuses.
+pub fn texts(served: &Served, prompts: Vec<Vec<TokenId>>, options: &RequestOptions) -> Result<Vec<Prepared>, ApiError> {
+    let limits = served.engine.limits();
+    let one = |tokens| Ok(Prepared { request: GenerateRequest::new(tokens, options.clone(), limits)?, reply: None });
+    prompts.into_iter().map(one).collect()
+}
+
 /// Renders a conversation and makes the engine's request of it.
 ///
 /// # Errors
@@ -138,6 +148,11 @@ pub async fn chat(served: &Arc<Served>, input: ChatInput, options: RequestOption
         let vocab = served.model.vocab();
         let grammar = constraint::of_chat(&served, &input, &rendered)?;
         let mut options = RequestOptions { borders: rendered.borders, grammar, ..options };
+        let tools = !input.tools.is_empty() && input.tool_choice != ToolChoice::None;
+        if input.one_call && tools {
+            // The parser closes the call that is open.
+            options.stops.push(AFTER_CALL.to_owned());
+        }
         if input.reasoning.enable != Some(false) {
             options.thinking = input.reasoning.budget.and_then(|n| thinking(vocab, n, rendered.starts_in_reasoning));
         }
@@ -145,7 +160,7 @@ pub async fn chat(served: &Arc<Served>, input: ChatInput, options: RequestOption
         let reply = ReplyOptions {
             starts_in_reasoning: rendered.starts_in_reasoning,
             reasoning: !input.reasoning.in_content,
-            tools: !input.tools.is_empty() && input.tool_choice != ToolChoice::None,
+            tools,
             tool_schemas: input.tools.iter().filter_map(ToolSchema::from_tool).collect(),
         };
         Ok(Prepared { request, reply: Some(reply) })
@@ -187,7 +202,8 @@ fn refused(rendered: Result<Prompt, text::template::TemplateError>) -> Result<Pr
     rendered.map_err(|error| ApiError::field("messages", error.to_string()))
 }
 
-/// Messages that a template can take: parts are text, `developer` is the system's newer name.
+/// Messages that a template can take: parts are text, `developer` is the system's newer name, and the system speaks once
+/// at the beginning.
 fn messages(given: &[Value]) -> Result<Vec<Value>, ApiError> {
     if given.is_empty() {
         return Err(ApiError::field("messages", "messages: at least one message is expected"));
@@ -207,6 +223,12 @@ fn messages(given: &[Value]) -> Result<Vec<Value>, ApiError> {
                 return Err(ApiError::field("messages", message));
             }
         }
+    }
+    let is_system = |message: &&Value| message.get("role").and_then(Value::as_str) == Some("system");
+    let n_system = messages.iter().take_while(is_system).count();
+    if n_system > 1 {
+        let texts: Vec<String> = messages.drain(..n_system).map(|message| text_of(message.get("content"))).collect();
+        messages.insert(0, json!({ "role": "system", "content": texts.join("\n\n") }));
     }
     Ok(messages)
 }
@@ -262,32 +284,12 @@ fn worth_keeping(prompt: &Prompt) -> Vec<usize> {
     first.chain(looping.last()).copied().collect()
 }
 
-/// Borders lie beside special tokens, so encoding part by part gives the tokens of the whole; where a template makes
-/// that untrue there are no borders.
 fn encode(vocab: &Vocab, prompt: Prompt) -> Rendered {
-    let tokens = vocab.encode(&prompt.text, Special::Parse);
-    let mut parts = Vec::with_capacity(tokens.len());
-    let mut borders = Vec::new();
-    let mut from = 0;
-    for &to in &prompt.borders {
-        parts.extend(vocab.encode(&prompt.text[from..to], Special::Parse));
-        borders.push(parts.len());
-        from = to;
-    }
-    parts.extend(vocab.encode(&prompt.text[from..], Special::Parse));
-    borders.dedup();
-    borders.retain(|&border| border > 0);
-    if parts != tokens {
+    let (tokens, borders) = vocab.encode_with_cuts(&prompt.text, &prompt.borders);
+    if borders.is_empty() && !prompt.borders.is_empty() {
         tracing::debug!("the prompt's parts and the whole differ in tokens: no message borders");
-        borders.clear();
     }
     Rendered { text: prompt.text, tokens, borders, starts_in_reasoning: prompt.starts_in_reasoning }
-}
-
-/// The tokens of a bare text: BOS where the model wants it, special tokens by their text.
-pub fn tokens_of(vocab: &Vocab, text: &str) -> Vec<TokenId> {
-    let bos = vocab.bos().filter(|_| vocab.add_bos());
-    bos.into_iter().chain(vocab.encode(text, Special::Parse)).collect()
 }
 
 /// A limit on thinking, where the vocabulary has a token that ends it.
@@ -296,6 +298,9 @@ fn thinking(vocab: &Vocab, max_tokens: usize, open: bool) -> Option<engine::Thin
     let forced = vocab.encode("\n</think>\n\n", Special::Parse);
     Some(engine::Thinking { max_tokens, open, start, end, forced })
 }
+
+/// Ends a call. An answer of one call at most stops here.
+pub(crate) const AFTER_CALL: &str = "</tool_call>";
 
 /// Runs work that may take long where it holds up nobody.
 ///

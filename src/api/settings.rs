@@ -16,6 +16,8 @@ pub struct Settings {
     pub requests_per_minute: Option<u32>,
     /// Serve `/v1/embeddings`.
     pub embeddings: bool,
+    /// Serve the web pages.
+    pub webui: bool,
     /// Serve `/metrics`.
     pub metrics: bool,
     /// Serve `/slots`.

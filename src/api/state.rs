@@ -110,6 +110,15 @@ impl AppState {
         }
     }
 
+    /// Hands every request over `n` times, each time with a seed of its own where the seed is fixed.
+    ///
+    /// # Errors
+    /// As [`AppState::submit`]; what was handed over before is cancelled.
+    pub fn submit_all(&self, served: &Arc<Served>, requests: &[Prepared], n: usize) -> Result<Vec<Answer>, ApiError> {
+        let each = requests.iter().flat_map(|request| (0..n).map(move |i| request.with_choice(i)));
+        each.map(|request| self.submit(served, request?)).collect()
+    }
+
     /// Time for a whole answer.
     pub(crate) fn request_timeout(&self) -> Option<Duration> {
         self.settings().limits.request_timeout

@@ -21,55 +21,79 @@ const QUEUE: usize = 64;
 
 /// The reader is gone, or has read nothing for too long.
 #[derive(Clone, Copy, Debug)]
-pub struct Gone;
+pub(crate) struct Gone;
 
 /// The writing end of a stream.
-#[derive(Clone, Debug)]
-pub struct Sse {
+#[derive(Debug)]
+pub(crate) struct Sse {
     parts: mpsc::Sender<Bytes>,
     timeout: Duration,
 }
 
 impl Sse {
-    /// One event without a name.
+    /// Writes what was gathered, in one piece.
     ///
     /// # Errors
     /// [`Gone`]: stop writing.
-    pub async fn data(&self, data: &impl Serialize) -> Result<(), Gone> {
-        self.send(None, data).await
-    }
-
-    /// One event with a name.
-    ///
-    /// # Errors
-    /// [`Gone`]: stop writing.
-    pub async fn event(&self, name: &str, data: &impl Serialize) -> Result<(), Gone> {
-        self.send(Some(name), data).await
-    }
-
-    /// The end in OpenAI's way.
-    ///
-    /// # Errors
-    /// [`Gone`]: stop writing.
-    pub async fn done(&self) -> Result<(), Gone> {
-        self.bytes(Bytes::from_static(b"data: [DONE]\n\n")).await
-    }
-
-    async fn send(&self, name: Option<&str>, data: &impl Serialize) -> Result<(), Gone> {
-        self.bytes(encoded(name, data)).await
-    }
-
-    async fn bytes(&self, bytes: Bytes) -> Result<(), Gone> {
-        match tokio::time::timeout(self.timeout, self.parts.send(bytes)).await {
+    pub(crate) async fn send(&self, events: &mut Events) -> Result<(), Gone> {
+        let bytes = events.bytes.as_mut().map(std::mem::take).unwrap_or_default();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match tokio::time::timeout(self.timeout, self.parts.send(bytes.into())).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Gone),
         }
     }
 }
 
+/// Events that go out together.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// `None`: there is no stream, and nothing is written.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Events {
+    /// Of a stream.
+    pub(crate) fn new() -> Self {
+        Self { bytes: Some(Vec::new()) }
+    }
+
+    /// Of an answer that is given as a whole: events are left out.
+    pub(crate) fn unread() -> Self {
+        Self { bytes: None }
+    }
+
+    /// There is a stream.
+    pub(crate) fn are_read(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    /// One event without a name.
+    pub(crate) fn data(&mut self, data: &impl Serialize) {
+        if let Some(bytes) = &mut self.bytes {
+            encode(None, data, bytes);
+        }
+    }
+
+    /// One event with a name.
+    pub(crate) fn event(&mut self, name: &str, data: &impl Serialize) {
+        if let Some(bytes) = &mut self.bytes {
+            encode(Some(name), data, bytes);
+        }
+    }
+
+    /// The end in OpenAI's way.
+    pub(crate) fn done(&mut self) {
+        if let Some(bytes) = &mut self.bytes {
+            bytes.extend_from_slice(b"data: [DONE]\n\n");
+        }
+    }
+}
+
 /// JSON has no line breaks outside of strings, and none within: one `data` line is enough.
-fn encoded(name: Option<&str>, data: &impl Serialize) -> Bytes {
-    let mut out = Vec::with_capacity(256);
+fn encode(name: Option<&str>, data: &impl Serialize, out: &mut Vec<u8>) {
     if let Some(name) = name {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(name.as_bytes());
@@ -77,13 +101,13 @@ fn encoded(name: Option<&str>, data: &impl Serialize) -> Bytes {
     }
     out.extend_from_slice(b"data: ");
     // Our own types have string keys and no failing parts.
-    let _ = serde_json::to_writer(&mut out, data);
+    let _ = serde_json::to_writer(&mut *out, data);
     out.extend_from_slice(b"\n\n");
-    out.into()
 }
 
-/// A response whose events `write` makes. When the reader goes, `write` is dropped where it waits.
-pub fn response<W>(state: &AppState, write: impl FnOnce(Sse) -> W) -> Response
+/// A response whose events `write` makes; `alive` is sent where it is silent for long. When the reader goes, `write` is
+/// dropped where it waits.
+pub(crate) fn response<W>(state: &AppState, alive: &'static [u8], write: impl FnOnce(Sse) -> W) -> Response
 where
     W: Future<Output = Result<(), Gone>> + Send + 'static,
 {
@@ -100,11 +124,11 @@ where
     };
     // Its log lines carry the request's id.
     tokio::spawn(task.in_current_span());
-    let events = stream::unfold((receiver, limits.keep_alive), |(mut receiver, keep_alive)| async move {
+    let events = stream::unfold((receiver, limits.keep_alive), move |(mut receiver, keep_alive)| async move {
         let part = match keep_alive {
             Some(after) => match tokio::time::timeout(after, receiver.recv()).await {
                 Ok(part) => part,
-                Err(_) => Some(Bytes::from_static(b": keep-alive\n\n")),
+                Err(_) => Some(Bytes::from_static(alive)),
             },
             None => receiver.recv().await,
         };
@@ -125,7 +149,9 @@ mod tests {
 
     #[test]
     fn line_breaks_stay_within_the_json() {
-        assert_eq!(&encoded(None, &"a\nb")[..], b"data: \"a\\nb\"\n\n");
-        assert_eq!(&encoded(Some("x"), &[1, 2])[..], b"event: x\ndata: [1,2]\n\n");
+        let mut events = Events::new();
+        events.data(&"a\nb");
+        events.event("x", &[1, 2]);
+        assert_eq!(events.bytes.as_deref(), Some(&b"data: \"a\\nb\"\n\nevent: x\ndata: [1,2]\n\n"[..]));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use text::template::{Chat, ChatTemplate, Prompt};
-use text::{Special, TokenId, Vocab};
+use text::{TokenId, Vocab};
 
 use super::exit::{Exit, OrExit, Outcome};
 
@@ -29,29 +29,11 @@ pub fn chat(template: &ChatTemplate, vocab: &Vocab, messages: Vec<Value>, thinki
 
 /// The prompt that continues `text`. Special tokens are written as their text.
 pub fn raw(vocab: &Vocab, text: &str) -> Encoded {
-    let bos = vocab.bos().filter(|_| vocab.add_bos());
-    let tokens = bos.into_iter().chain(vocab.encode(text, Special::Parse)).collect();
-    Encoded { tokens, ..Encoded::default() }
+    Encoded { tokens: vocab.encode_prompt(text), ..Encoded::default() }
 }
 
-/// Borders lie beside special tokens, so encoding part by part gives the tokens of the whole; where a template makes
-/// that untrue there are no borders.
 fn encode(vocab: &Vocab, prompt: &Prompt) -> Encoded {
-    let tokens = vocab.encode(&prompt.text, Special::Parse);
-    let mut parts = Vec::with_capacity(tokens.len());
-    let mut borders = Vec::new();
-    let mut from = 0;
-    for &to in prompt.borders.iter().take(prompt.n_lasting) {
-        parts.extend(vocab.encode(&prompt.text[from..to], Special::Parse));
-        borders.push(parts.len());
-        from = to;
-    }
-    parts.extend(vocab.encode(&prompt.text[from..], Special::Parse));
-    borders.dedup();
-    borders.retain(|&border| border > 0);
-    if parts != tokens {
-        tracing::debug!("the prompt's parts and the whole differ in tokens: no message borders");
-        borders.clear();
-    }
+    let lasting = &prompt.borders[..prompt.n_lasting.min(prompt.borders.len())];
+    let (tokens, borders) = vocab.encode_with_cuts(&prompt.text, lasting);
     Encoded { tokens, borders, starts_in_reasoning: prompt.starts_in_reasoning }
 }

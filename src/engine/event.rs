@@ -40,6 +40,17 @@ pub struct Piece {
     pub bytes: Vec<u8>,
     /// Present when the request asked for log probabilities.
     pub logprob: Option<TokenLogprob>,
+    /// What its cycle's draft said of it.
+    pub guess: Guess,
+}
+
+/// A token's place in the draft that was judged in its cycle.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Guess {
+    /// The token was drafted, at this depth, the first being 1; 0: the model alone knew it.
+    pub depth: usize,
+    /// Tokens of the draft, those after the first wrong one included.
+    pub n_drafted: usize,
 }
 
 /// How a generation ended.

@@ -27,7 +27,7 @@ mod thinking;
 pub use config::{EngineConfig, EngineError, Exact, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
 pub use embed::Pooling;
-pub use event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
+pub use event::{Event, FinishReason, Guess, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer};
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions};

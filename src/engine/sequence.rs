@@ -8,7 +8,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::constraint::Constrained;
 use crate::embed::Pooled;
-use crate::event::{Event, FinishReason, Piece, PromptProgress, Summary, Timings};
+use crate::event::{Event, FinishReason, Guess, Piece, PromptProgress, Summary, Timings};
 use crate::handle::Submission;
 use crate::request::GenerateRequest;
 use crate::sample::{Ahead, Sampler, TokenLogprob, logprobs};
@@ -172,9 +172,7 @@ impl Sequence {
                 Ok(picked) => picked,
                 Err(why) => {
                     self.count_accepted(draft.len(), n_kept);
-                    if !pieces.is_empty() {
-                        self.outbox.push_back(Event::Tokens(pieces));
-                    }
+                    self.give(pieces, draft.len());
                     self.fail(why);
                     return n_kept;
                 }
@@ -184,10 +182,19 @@ impl Sequence {
             let mut forced = if end.is_none() { self.forced() } else { Vec::new() }.into_iter();
             loop {
                 let right = draft.get(n_kept) == Some(&token);
+                if let (true, Some(piece)) = (right, pieces.last_mut()) {
+                    piece.guess.depth = n_kept + 1;
+                }
                 if !right || end.is_some() {
                     // A guess is right although the answer ends with it.
                     self.count_accepted(draft.len(), n_kept + usize::from(right));
-                    self.close(end, token, forced, pieces, vocab);
+                    let failed = self.close(&mut end, token, forced, &mut pieces, vocab).err();
+                    self.give(pieces, draft.len());
+                    match (failed, end) {
+                        (Some(why), _) => self.fail(why),
+                        (None, Some(reason)) => self.finish(reason),
+                        (None, None) => {}
+                    }
                     return n_kept;
                 }
                 n_kept += 1;
@@ -200,7 +207,7 @@ impl Sequence {
                     }
                     Err(why) => {
                         self.count_accepted(draft.len(), n_kept);
-                        self.outbox.push_back(Event::Tokens(pieces));
+                        self.give(pieces, draft.len());
                         self.fail(why);
                         return n_kept;
                     }
@@ -209,37 +216,39 @@ impl Sequence {
         }
     }
 
-    /// Ends a step's picks: with the answer, or with `token` and what is forced after it to be computed next.
+    /// Ends a step's picks where there is no end yet: `token` and what is forced after it are to be computed next.
+    ///
+    /// # Errors
+    /// Those of the constraint.
     fn close(
         &mut self,
-        mut end: Option<FinishReason>,
+        end: &mut Option<FinishReason>,
         token: TokenId,
         forced: impl Iterator<Item = TokenId>,
-        mut pieces: Vec<Piece>,
+        pieces: &mut Vec<Piece>,
         vocab: &Vocab,
-    ) {
-        let mut failed = None;
-        if end.is_none() {
-            self.pending.push_back(token);
-            for token in forced {
-                match self.take_forced(token, vocab) {
-                    Ok((piece, ending)) => {
-                        pieces.push(piece);
-                        end = ending;
-                    }
-                    Err(why) => failed = Some(why),
-                }
-                if end.is_some() || failed.is_some() {
-                    break;
-                }
-                self.pending.push_back(token);
-            }
+    ) -> Result<(), String> {
+        if end.is_some() {
+            return Ok(());
         }
-        self.outbox.push_back(Event::Tokens(pieces));
-        match (failed, end) {
-            (Some(why), _) => self.fail(why),
-            (None, Some(reason)) => self.finish(reason),
-            (None, None) => {}
+        self.pending.push_back(token);
+        for token in forced {
+            let (piece, ending) = self.take_forced(token, vocab)?;
+            pieces.push(piece);
+            *end = ending;
+            if end.is_some() {
+                break;
+            }
+            self.pending.push_back(token);
+        }
+        Ok(())
+    }
+
+    /// Owes the reader the tokens of a cycle whose draft had `n_drafted`.
+    fn give(&mut self, mut pieces: Vec<Piece>, n_drafted: usize) {
+        pieces.iter_mut().for_each(|piece| piece.guess.n_drafted = n_drafted);
+        if !pieces.is_empty() {
+            self.outbox.push_back(Event::Tokens(pieces));
         }
     }
 
@@ -343,7 +352,7 @@ impl Sequence {
         } else {
             None
         };
-        (Piece { token, bytes, logprob }, end)
+        (Piece { token, bytes, logprob, guess: Guess::default() }, end)
     }
 
     fn finish(&mut self, reason: FinishReason) {

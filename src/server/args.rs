@@ -206,6 +206,10 @@ pub struct AccessFlags {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Serving")]
 pub struct ServingFlags {
+    /// Do not serve the web pages at / and /dashboard
+    #[arg(long, env = "NEXTN_NO_WEBUI", hide_env_values = true)]
+    pub no_webui: bool,
+
     /// Serve /metrics
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_value = "on", default_missing_value = "on")]
     pub metrics: OnOff,

@@ -79,6 +79,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         cors_origins: args.access.cors_origin.clone(),
         requests_per_minute: args.access.rate_limit,
         embeddings: args.serving.embeddings,
+        webui: !args.serving.no_webui,
         metrics: args.serving.metrics == OnOff::On,
         slots: args.serving.slots == OnOff::On,
         slot_save_path: args.serving.slot_save_path.clone(),

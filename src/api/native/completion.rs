@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use engine::{FinishReason, GenerateRequest, Piece};
+use axum::response::Response;
+use engine::{FinishReason, PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use text::TokenId;
-use text::reply::ReplyEvent;
 use utoipa::ToSchema;
 
 use super::props::generation_settings;
-use crate::answer::{Answer, Answers, Delta, End};
+use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
-use crate::json::{Input, Output};
-use crate::openai::completions::prompts;
+use crate::json::Input;
+use crate::openai::completions::{prompts, text_in, text_of};
 use crate::params::{Params, Wanted};
-use crate::prepare::{Prepared, blocking};
+use crate::prepare::{blocking, texts};
 use crate::registry::Served;
+use crate::respond::{Wire, respond};
 use crate::state::AppState;
-use crate::stream::{self, Gone, Sse};
+use crate::stream::Events;
 use crate::wire::{Logprob, Progress, TimingsBody};
 
 /// The fields of a request, beside [`crate::Params`].
@@ -76,15 +76,6 @@ pub(crate) struct NativeChunk {
     prompt_progress: Option<Progress>,
 }
 
-/// What is repeated of a prompt in its answer.
-#[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    /// Its text.
-    pub(crate) prompt: String,
-    /// Its number.
-    pub(crate) index: usize,
-}
-
 /// `POST /completion`.
 pub(crate) async fn completion(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
     let body: NativeRequest = input.read()?;
@@ -94,57 +85,35 @@ pub(crate) async fn completion(State(state): State<AppState>, input: Input) -> R
     let mut wanted = params.wanted(&served)?;
     wanted.options.grammar = constraint::grammar(&served, form).await?;
     let for_prompts = Arc::clone(&served);
-    let (prompts, many) = blocking(move || {
-        let vocab = for_prompts.model.vocab();
-        let found = prompts(&for_prompts, &body.prompt)?;
-        let many = found.len() > 1;
-        let shown = |(index, tokens): (usize, Vec<TokenId>)| {
-            let bytes: Vec<u8> = tokens.iter().flat_map(|&id| vocab.bytes(id).unwrap_or_default()).copied().collect();
-            (tokens, Shown { prompt: String::from_utf8_lossy(&bytes).into_owned(), index })
-        };
-        Ok((found.into_iter().enumerate().map(shown).collect::<Vec<_>>(), many))
+    let prompts = blocking(move || {
+        let prompts = prompts(&for_prompts, &body.prompt)?.into_iter();
+        Ok(prompts.map(|tokens| (text_of(&for_prompts, &tokens), tokens)).collect())
     })
     .await?;
-    answer(&state, &served, prompts, wanted, many).await
+    answer(&state, &served, prompts, wanted).await
 }
 
-/// Answers prompts, each `n` times; `many`: as a list even if there is one.
+/// Answers prompts, each of which is repeated as a text, each `n` times: as a list if there are several.
 pub(crate) async fn answer(
     state: &AppState,
     served: &Arc<Served>,
-    prompts: Vec<(Vec<TokenId>, Shown)>,
+    prompts: Vec<(String, Vec<TokenId>)>,
     wanted: Wanted,
-    many: bool,
 ) -> Result<Response, ApiError> {
-    let mut answers = Vec::new();
-    let mut parts = Vec::new();
-    for (tokens, shown) in prompts {
-        let request = GenerateRequest::new(tokens, wanted.options.clone(), served.engine.limits())?;
-        let prepared = Prepared { request, reply: None };
-        for i in 0..wanted.n {
-            answers.push(state.submit(served, prepared.with_choice(i)?)?);
-            parts.push(Part { shown: Shown { index: parts.len(), ..shown.clone() }, ..Part::new(served, &wanted) });
-        }
-    }
-    let list = many || wanted.n > 1;
-    if wanted.stream {
-        return Ok(stream::response(state, |sse| stream_all(sse, answers, parts)));
-    }
-    let mut bodies = whole(answers, parts).await?;
-    if list || bodies.len() != 1 {
-        return Ok(Output(bodies).into_response());
-    }
-    Ok(Output(bodies.remove(0)).into_response())
+    let (shown, prompts): (Vec<_>, Vec<_>) = prompts.into_iter().unzip();
+    let answers = state.submit_all(served, &texts(served, prompts, &wanted.options)?, wanted.n)?;
+    let stream = wanted.stream;
+    let part = |index| Part::new(served, &wanted, index, &shown[index / wanted.n]);
+    let parts = (0..answers.len()).map(part).collect();
+    respond(state, answers, Reply { parts, wanted, done: Vec::new() }, stream).await
 }
 
 /// One answer as it grows.
 struct Part {
     served: Arc<Served>,
-    shown: Shown,
+    index: usize,
+    prompt: String,
     settings: Value,
-    return_tokens: bool,
-    return_progress: bool,
-    timings_per_token: bool,
     content: String,
     tokens: Vec<u32>,
     probabilities: Vec<Logprob>,
@@ -152,14 +121,12 @@ struct Part {
 }
 
 impl Part {
-    fn new(served: &Arc<Served>, wanted: &Wanted) -> Self {
+    fn new(served: &Arc<Served>, wanted: &Wanted, index: usize, prompt: &str) -> Self {
         Self {
             served: Arc::clone(served),
-            shown: Shown { prompt: String::new(), index: 0 },
+            index,
+            prompt: prompt.to_owned(),
             settings: generation_settings(&wanted.options),
-            return_tokens: wanted.return_tokens,
-            return_progress: wanted.return_progress,
-            timings_per_token: wanted.timings_per_token,
             content: String::new(),
             tokens: Vec::new(),
             probabilities: Vec::new(),
@@ -167,17 +134,9 @@ impl Part {
         }
     }
 
-    fn probabilities(&self, pieces: &[Piece]) -> Vec<Logprob> {
-        pieces.iter().filter_map(|piece| Logprob::of(piece, self.served.model.vocab())).collect()
-    }
-
-    fn ids(&self, pieces: &[Piece]) -> Vec<u32> {
-        if self.return_tokens { pieces.iter().map(|piece| piece.token.0).collect() } else { Vec::new() }
-    }
-
     fn chunk(&self, content: String, n_prompt: usize) -> NativeChunk {
         NativeChunk {
-            index: self.shown.index,
+            index: self.index,
             content,
             tokens: Vec::new(),
             stop: false,
@@ -190,8 +149,9 @@ impl Part {
         }
     }
 
-    /// The last word; in a stream the content went before.
-    fn body(self, end: &End) -> NativeResponse {
+    /// The last word; in a stream all but the rest of the content went before.
+    fn complete(&mut self, end: End) -> NativeResponse {
+        let content = std::mem::take(&mut self.content) + &text_in(end.events);
         let t = &end.timings;
         let (stop_type, stopping_word) = match &end.reason {
             FinishReason::EndOfGeneration(_) | FinishReason::Complete => ("eos", String::new()),
@@ -199,94 +159,90 @@ impl Part {
             FinishReason::Length | FinishReason::Context => ("limit", String::new()),
         };
         NativeResponse {
-            index: self.shown.index,
-            has_new_line: self.content.contains('\n'),
-            content: self.content,
-            tokens: self.tokens,
+            index: self.index,
+            has_new_line: content.contains('\n'),
+            content,
+            tokens: std::mem::take(&mut self.tokens),
             id_slot: -1,
             stop: true,
             model: self.served.id.clone(),
             tokens_predicted: t.generated_tokens,
             tokens_evaluated: t.prompt_tokens,
-            generation_settings: self.settings,
-            prompt: self.shown.prompt,
+            generation_settings: self.settings.take(),
+            prompt: std::mem::take(&mut self.prompt),
             truncated: end.reason == FinishReason::Context,
             stop_type,
             stopping_word,
             tokens_cached: t.prompt_tokens + t.generated_tokens.saturating_sub(1),
             timings: TimingsBody::from(t),
-            completion_probabilities: self.probabilities,
+            completion_probabilities: std::mem::take(&mut self.probabilities),
         }
     }
 }
 
-fn joined(events: &[ReplyEvent]) -> String {
-    let texts = events.iter().filter_map(|event| match event {
-        ReplyEvent::Text(text) => Some(text.as_str()),
-        _ => None,
-    });
-    texts.collect()
+/// All answers.
+struct Reply {
+    parts: Vec<Part>,
+    wanted: Wanted,
+    done: Vec<NativeResponse>,
 }
 
-async fn whole(answers: Vec<Answer>, parts: Vec<Part>) -> Result<Vec<NativeResponse>, ApiError> {
-    let mut parts: Vec<Option<Part>> = parts.into_iter().map(Some).collect();
-    let mut bodies = Vec::new();
-    let mut answers = Answers::new(answers);
-    while let Some((i, delta, _)) = answers.next().await {
-        match delta {
-            Delta::Progress(_) => {}
-            Delta::Step(step) => {
-                if let Some(part) = &mut parts[i] {
-                    part.content += &joined(&step.events);
-                    let (ids, more) = (part.ids(&step.pieces), part.probabilities(&step.pieces));
-                    part.tokens.extend(ids);
-                    part.probabilities.extend(more);
-                }
-            }
-            Delta::End(end) => {
-                if let Some(mut part) = parts[i].take() {
-                    part.content += &joined(&end.events);
-                    bodies.push(part.body(&end));
-                }
-            }
-            Delta::Failed(error) => return Err(error),
+impl Wire for Reply {
+    type Body = OneOrList;
+
+    fn progress(&mut self, i: usize, progress: PromptProgress, events: &mut Events) {
+        if self.wanted.return_progress {
+            let chunk = self.parts[i].chunk(String::new(), progress.total);
+            events.data(&NativeChunk { prompt_progress: Some(progress.into()), ..chunk });
         }
     }
-    bodies.sort_by_key(|body| body.index);
-    Ok(bodies)
+
+    fn step(&mut self, i: usize, step: Step, so_far: &Timings, events: &mut Events) {
+        let part = &mut self.parts[i];
+        let vocab = part.served.model.vocab();
+        let probabilities: Vec<Logprob> = step.pieces().filter_map(|piece| Logprob::of(piece, vocab)).collect();
+        let ids = step.pieces().map(|piece| piece.token.0).filter(|_| self.wanted.return_tokens);
+        let tokens: Vec<u32> = ids.collect();
+        part.n_tokens += step.tokens.len();
+        let content = text_in(step.events());
+        if !events.are_read() {
+            part.content += &content;
+            part.tokens.extend(tokens);
+            part.probabilities.extend(probabilities);
+        } else if !(content.is_empty() && tokens.is_empty() && probabilities.is_empty()) {
+            let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
+            let chunk = part.chunk(content, so_far.prompt_tokens);
+            events.data(&NativeChunk { tokens, completion_probabilities: probabilities, timings, ..chunk });
+        }
+    }
+
+    fn end(&mut self, i: usize, end: End, events: &mut Events) {
+        let body = self.parts[i].complete(end);
+        events.data(&body);
+        if !events.are_read() {
+            self.done.push(body);
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.data(&error.body());
+    }
+
+    fn finish(&mut self, _events: &mut Events) {}
+
+    fn body(mut self) -> OneOrList {
+        self.done.sort_by_key(|body| body.index);
+        match self.done.pop() {
+            Some(one) if self.done.is_empty() => OneOrList::One(Box::new(one)),
+            last => OneOrList::List(self.done.into_iter().chain(last).collect()),
+        }
+    }
 }
 
-async fn stream_all(sse: Sse, answers: Vec<Answer>, parts: Vec<Part>) -> Result<(), Gone> {
-    let mut parts: Vec<Option<Part>> = parts.into_iter().map(Some).collect();
-    let mut answers = Answers::new(answers);
-    while let Some((i, delta, so_far)) = answers.next().await {
-        let Some(part) = &mut parts[i] else { continue };
-        match delta {
-            Delta::Progress(progress) if part.return_progress => {
-                let chunk = part.chunk(String::new(), progress.total);
-                sse.data(&NativeChunk { prompt_progress: Some(progress.into()), ..chunk }).await?;
-            }
-            Delta::Progress(_) => {}
-            Delta::Step(step) => {
-                part.n_tokens += step.pieces.len();
-                let content = joined(&step.events);
-                let tokens = part.ids(&step.pieces);
-                let completion_probabilities = part.probabilities(&step.pieces);
-                if content.is_empty() && tokens.is_empty() && completion_probabilities.is_empty() {
-                    continue;
-                }
-                let timings = part.timings_per_token.then(|| TimingsBody::from(&so_far));
-                let chunk = part.chunk(content, so_far.prompt_tokens);
-                sse.data(&NativeChunk { tokens, completion_probabilities, timings, ..chunk }).await?;
-            }
-            Delta::End(end) => {
-                if let Some(mut part) = parts[i].take() {
-                    part.content = joined(&end.events);
-                    sse.data(&part.body(&end)).await?;
-                }
-            }
-            Delta::Failed(error) => return sse.data(&json!({ "error": error.body().error })).await,
-        }
-    }
-    Ok(())
+/// The answer, or several.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrList {
+    One(Box<NativeResponse>),
+    List(Vec<NativeResponse>),
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use text::{Special, TokenId};
 use utoipa::ToSchema;
 
-use super::completion::{self, Shown};
+use super::completion;
 use crate::error::ApiError;
 use crate::json::Input;
 use crate::openai::completions::prompt;
@@ -47,8 +47,7 @@ pub(crate) async fn infill(State(state): State<AppState>, input: Input) -> Resul
     let wanted = params.wanted(&served)?;
     let for_prompt = Arc::clone(&served);
     let tokens = blocking(move || tokens(&for_prompt, &body)).await?;
-    let shown = Shown { prompt: String::new(), index: 0 };
-    completion::answer(&state, &served, vec![(tokens, shown)], wanted, false).await
+    completion::answer(&state, &served, vec![(String::new(), tokens)], wanted).await
 }
 
 fn tokens(served: &Served, body: &InfillRequest) -> Result<Vec<TokenId>, ApiError> {

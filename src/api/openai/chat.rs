@@ -3,26 +3,28 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use engine::{PromptProgress, Timings};
 use serde_json::Value;
 use text::reply::ReplyEvent;
 
 use super::chat_types::{
-    ChatRequest, ChatResponse, Choice, Chunk, ChunkChoice, ChunkDelta, Function, FunctionDelta, Logprobs, Message,
-    ToolCall, ToolCallDelta,
+    ChatRequest, ChatResponse, Choice, Chunk, ChunkChoice, ChunkDelta, DraftPart, Drafts, Function, FunctionDelta,
+    Logprobs, Message, ToolCall, ToolCallDelta,
 };
-use crate::answer::{Answer, Answers, Delta, End, Step};
+use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
 use crate::ids;
-use crate::json::{Input, Output};
+use crate::json::Input;
 use crate::params::{Params, Wanted, range};
 use crate::prepare::{self, ChatInput, Reasoning, ToolChoice};
 use crate::registry::Served;
+use crate::respond::{Wire, respond};
 use crate::settings::ReasoningDefaults;
 use crate::state::AppState;
-use crate::stream::{self, Gone, Sse};
-use crate::wire::{Logprob, Progress, TimingsBody, Usage, finish_reason};
+use crate::stream::Events;
+use crate::wire::{TimingsBody, Usage, finish_reason};
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
@@ -32,28 +34,12 @@ pub(crate) async fn chat(State(state): State<AppState>, input: Input) -> Result<
     let logprobs = logprobs(&body)?;
     let mut wanted = params.wanted(&served)?;
     wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
-    if body.parallel_tool_calls == Some(false) && body.tools.is_some() {
-        // The parser closes the call that is open.
-        wanted.options.stops.push("</tool_call>".to_owned());
-    }
+    let return_drafts = body.return_drafts.unwrap_or(false);
     let chat = chat_input(&input.0, body, &state.settings().reasoning)?;
-    let answers = submit(&state, &served, chat, &wanted).await?;
-    let reply = Reply::new(&state, &served, &wanted);
-    if wanted.stream {
-        return Ok(stream::response(&state, |sse| stream_all(sse, answers, reply)));
-    }
-    whole(answers, reply).await.map(|body| Output(body).into_response())
-}
-
-/// Prepares the conversation once and asks for every choice, each with a seed of its own.
-async fn submit(
-    state: &AppState,
-    served: &Arc<Served>,
-    chat: ChatInput,
-    wanted: &Wanted,
-) -> Result<Vec<Answer>, ApiError> {
-    let first = prepare::chat(served, chat, wanted.options.clone()).await?;
-    (0..wanted.n).map(|i| state.submit(served, first.with_choice(i)?)).collect()
+    let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
+    let answers = state.submit_all(&served, &[prepared], wanted.n)?;
+    let stream = wanted.stream;
+    respond(&state, answers, Reply::new(&state, served, wanted, return_drafts), stream).await
 }
 
 fn logprobs(body: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -113,36 +99,34 @@ pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDef
     })
 }
 
-/// What all parts of an answer repeat.
+/// The answers as they grow, and what all parts of them repeat.
 struct Reply {
     id: String,
     created: u64,
     fingerprint: String,
     served: Arc<Served>,
-    n: usize,
-    include_usage: bool,
-    timings_per_token: bool,
-    return_progress: bool,
+    wanted: Wanted,
+    return_drafts: bool,
+    choices: Vec<Choice>,
+    usage: Usage,
+    timings: Option<TimingsBody>,
 }
 
 impl Reply {
-    fn new(state: &AppState, served: &Arc<Served>, wanted: &Wanted) -> Self {
+    fn new(state: &AppState, served: Arc<Served>, wanted: Wanted, return_drafts: bool) -> Self {
+        let choice =
+            |index| Choice { index, message: Message { role: "assistant", ..Message::default() }, ..Choice::default() };
         Self {
             id: ids::new("chatcmpl-"),
             created: ids::now(),
             fingerprint: state.settings().build.clone(),
-            served: Arc::clone(served),
-            n: wanted.n,
-            include_usage: wanted.include_usage,
-            timings_per_token: wanted.timings_per_token,
-            return_progress: wanted.return_progress,
+            choices: (0..wanted.n).map(choice).collect(),
+            usage: Usage::default(),
+            timings: None,
+            return_drafts,
+            served,
+            wanted,
         }
-    }
-
-    fn logprobs(&self, step: &Step) -> Option<Logprobs> {
-        let vocab = self.served.model.vocab();
-        let content: Vec<Logprob> = step.pieces.iter().filter_map(|piece| Logprob::of(piece, vocab)).collect();
-        (!content.is_empty()).then_some(Logprobs { content })
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>) -> Chunk<'_> {
@@ -156,74 +140,130 @@ impl Reply {
             usage: None,
             timings: None,
             prompt_progress: None,
+            drafts: None,
         }
     }
 }
 
-/// The whole answer at once.
-async fn whole(answers: Vec<Answer>, reply: Reply) -> Result<ChatResponse, ApiError> {
-    let mut choices: Vec<Choice> = (0..reply.n)
-        .map(|index| Choice {
-            index,
-            message: Message { role: "assistant", ..Message::default() },
-            ..Choice::default()
-        })
-        .collect();
-    let mut usage = Usage::default();
-    let mut timings = None;
-    let mut answers = Answers::new(answers);
-    while let Some((i, delta, _)) = answers.next().await {
-        let choice = &mut choices[i];
-        match delta {
-            Delta::Progress(_) => {}
-            Delta::Step(step) => {
-                if let Some(more) = reply.logprobs(&step) {
-                    choice.logprobs.get_or_insert_default().content.extend(more.content);
-                }
-                choice.message.extend(step.events);
-            }
-            Delta::End(End { reason, events, timings: times, reasoning_tokens, .. }) => {
-                choice.message.extend(events);
-                choice.message.complete();
-                choice.finish_reason = finish_reason(&reason, !choice.message.tool_calls.is_empty());
-                usage.add(&times, reasoning_tokens, usage.prompt_tokens > 0);
-                if i == 0 {
-                    timings = Some(TimingsBody::from(&times));
-                }
-            }
-            Delta::Failed(error) => return Err(error),
+impl Wire for Reply {
+    type Body = ChatResponse;
+
+    fn begin(&mut self, events: &mut Events) {
+        for index in 0..self.choices.len() {
+            let delta = ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
+            events.data(&self.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
         }
     }
-    Ok(ChatResponse {
-        id: reply.id,
-        object: "chat.completion",
-        created: reply.created,
-        model: reply.served.id.clone(),
-        system_fingerprint: reply.fingerprint,
-        choices,
-        usage,
-        timings,
-    })
+
+    fn progress(&mut self, index: usize, progress: PromptProgress, events: &mut Events) {
+        if self.wanted.return_progress {
+            let choice = ChunkChoice { index, ..ChunkChoice::default() };
+            events.data(&Chunk { prompt_progress: Some(progress.into()), ..self.chunk(vec![choice]) });
+        }
+    }
+
+    fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
+        let mut logprobs = Logprobs::of(&step, self.served.model.vocab());
+        if let (false, Some(more)) = (events.are_read(), &mut logprobs) {
+            let all = self.choices[index].logprobs.get_or_insert_default();
+            all.content.append(&mut more.content);
+        }
+        let shows_drafts = self.return_drafts && events.are_read();
+        let spans = if shows_drafts { step.spans() } else { Vec::new() };
+        let mut drafts = shows_drafts.then(|| Drafts::of(&step, so_far));
+        let message = &mut self.choices[index].message;
+        let with_spans = |(i, event): (usize, ReplyEvent)| {
+            let spans = spans.get(i).cloned().unwrap_or_default();
+            message.take(event).map(|delta| (delta, spans))
+        };
+        let mut deltas: Vec<_> = step.events().into_iter().enumerate().filter_map(with_spans).collect();
+        if deltas.is_empty() && (logprobs.is_some() || shows_drafts) {
+            deltas.push(Default::default());
+        }
+        for (delta, spans) in deltas {
+            if let Some(drafts) = &mut drafts {
+                drafts.parts = spans.into_iter().map(DraftPart::from).collect();
+            }
+            let choice = ChunkChoice { index, delta, logprobs: logprobs.take(), finish_reason: None };
+            let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
+            events.data(&Chunk { timings, drafts: drafts.clone(), ..self.chunk(vec![choice]) });
+        }
+    }
+
+    fn end(&mut self, index: usize, end: End, events: &mut Events) {
+        for event in end.events {
+            if let Some(delta) = self.choices[index].message.take(event) {
+                events.data(&self.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
+            }
+        }
+        let choice = &mut self.choices[index];
+        choice.message.complete();
+        choice.finish_reason = finish_reason(&end.reason, !choice.message.tool_calls.is_empty());
+        let last = ChunkChoice { index, finish_reason: Some(choice.finish_reason), ..ChunkChoice::default() };
+        self.usage.add(&end.timings, end.reasoning_tokens, self.usage.prompt_tokens > 0);
+        let timings = TimingsBody::from(&end.timings);
+        events.data(&Chunk { timings: Some(timings.clone()), ..self.chunk(vec![last]) });
+        if index == 0 {
+            self.timings = Some(timings);
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.data(&error.body());
+        events.done();
+    }
+
+    fn finish(&mut self, events: &mut Events) {
+        if self.wanted.include_usage {
+            events.data(&Chunk { usage: Some(self.usage.clone()), ..self.chunk(Vec::new()) });
+        }
+        events.done();
+    }
+
+    fn body(self) -> ChatResponse {
+        ChatResponse {
+            id: self.id,
+            object: "chat.completion",
+            created: self.created,
+            model: self.served.id.clone(),
+            system_fingerprint: self.fingerprint,
+            choices: self.choices,
+            usage: self.usage,
+            timings: self.timings,
+        }
+    }
 }
 
 impl Message {
-    fn extend(&mut self, events: Vec<ReplyEvent>) {
-        for event in events {
-            match event {
-                ReplyEvent::Reasoning(text) => self.reasoning_content.get_or_insert_default().push_str(&text),
-                ReplyEvent::Text(text) => self.content.get_or_insert_default().push_str(&text),
-                ReplyEvent::ToolCallStart { name, .. } => {
-                    let function = Function { name, arguments: String::new() };
-                    self.tool_calls.push(ToolCall { id: ids::new("call_"), kind: "function", function });
-                }
-                ReplyEvent::ToolCallArguments { delta, .. } => {
-                    if let Some(call) = self.tool_calls.last_mut() {
-                        call.function.arguments += &delta;
-                    }
-                }
-                ReplyEvent::ToolCallEnd { .. } => {}
+    /// Takes more of the reply, and gives what is new for a stream.
+    fn take(&mut self, event: ReplyEvent) -> Option<ChunkDelta> {
+        let mut delta = ChunkDelta::default();
+        match event {
+            ReplyEvent::Reasoning(text) => {
+                self.reasoning_content.get_or_insert_default().push_str(&text);
+                delta.reasoning_content = Some(text);
             }
+            ReplyEvent::Text(text) => {
+                self.content.get_or_insert_default().push_str(&text);
+                delta.content = Some(text);
+            }
+            ReplyEvent::ToolCallStart { index, name } => {
+                let id = ids::new("call_");
+                let function = Function { name: name.clone(), arguments: String::new() };
+                self.tool_calls.push(ToolCall { id: id.clone(), kind: "function", function });
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                delta.tool_calls = Some(vec![ToolCallDelta { index, id: Some(id), kind: Some("function"), function }]);
+            }
+            ReplyEvent::ToolCallArguments { index, delta: arguments } => {
+                if let Some(call) = self.tool_calls.last_mut() {
+                    call.function.arguments += &arguments;
+                }
+                let function = FunctionDelta { name: None, arguments };
+                delta.tool_calls = Some(vec![ToolCallDelta { index, id: None, kind: None, function }]);
+            }
+            ReplyEvent::ToolCallEnd { .. } => return None,
         }
+        Some(delta)
     }
 
     /// A message without calls has a text, if an empty one.
@@ -232,76 +272,4 @@ impl Message {
             self.content.get_or_insert_default();
         }
     }
-}
-
-/// The answer part by part.
-async fn stream_all(sse: Sse, answers: Vec<Answer>, reply: Reply) -> Result<(), Gone> {
-    for index in 0..reply.n {
-        let delta = ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
-        sse.data(&reply.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }])).await?;
-    }
-    let mut usage = Usage::default();
-    let mut called_tools = vec![false; reply.n];
-    let mut answers = Answers::new(answers);
-    while let Some((index, delta, so_far)) = answers.next().await {
-        match delta {
-            Delta::Progress(progress) if reply.return_progress => {
-                let choice = ChunkChoice { index, ..ChunkChoice::default() };
-                let chunk = Chunk { prompt_progress: Some(Progress::from(progress)), ..reply.chunk(vec![choice]) };
-                sse.data(&chunk).await?;
-            }
-            Delta::Progress(_) => {}
-            Delta::Step(step) => {
-                let mut logprobs = reply.logprobs(&step);
-                let mut deltas: Vec<ChunkDelta> = step.events.into_iter().filter_map(delta_of).collect();
-                if deltas.is_empty() && logprobs.is_some() {
-                    deltas.push(ChunkDelta::default());
-                }
-                for delta in deltas {
-                    called_tools[index] |= delta.tool_calls.is_some();
-                    let choice = ChunkChoice { index, delta, logprobs: logprobs.take(), finish_reason: None };
-                    let timings = reply.timings_per_token.then(|| TimingsBody::from(&so_far));
-                    sse.data(&Chunk { timings, ..reply.chunk(vec![choice]) }).await?;
-                }
-            }
-            Delta::End(End { reason, events, timings, reasoning_tokens, .. }) => {
-                for delta in events.into_iter().filter_map(delta_of) {
-                    called_tools[index] |= delta.tool_calls.is_some();
-                    sse.data(&reply.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }])).await?;
-                }
-                let finish_reason = Some(finish_reason(&reason, called_tools[index]));
-                let choice = ChunkChoice { index, finish_reason, ..ChunkChoice::default() };
-                usage.add(&timings, reasoning_tokens, usage.prompt_tokens > 0);
-                let timings = Some(TimingsBody::from(&timings));
-                sse.data(&Chunk { timings, ..reply.chunk(vec![choice]) }).await?;
-            }
-            Delta::Failed(error) => {
-                sse.data(&error.body()).await?;
-                return sse.done().await;
-            }
-        }
-    }
-    if reply.include_usage {
-        sse.data(&Chunk { usage: Some(usage), ..reply.chunk(Vec::new()) }).await?;
-    }
-    sse.done().await
-}
-
-fn delta_of(event: ReplyEvent) -> Option<ChunkDelta> {
-    let mut delta = ChunkDelta::default();
-    match event {
-        ReplyEvent::Reasoning(text) => delta.reasoning_content = Some(text),
-        ReplyEvent::Text(text) => delta.content = Some(text),
-        ReplyEvent::ToolCallStart { index, name } => {
-            let function = FunctionDelta { name: Some(name), arguments: String::new() };
-            let id = Some(ids::new("call_"));
-            delta.tool_calls = Some(vec![ToolCallDelta { index, id, kind: Some("function"), function }]);
-        }
-        ReplyEvent::ToolCallArguments { index, delta: arguments } => {
-            let function = FunctionDelta { name: None, arguments };
-            delta.tool_calls = Some(vec![ToolCallDelta { index, id: None, kind: None, function }]);
-        }
-        ReplyEvent::ToolCallEnd { .. } => return None,
-    }
-    Some(delta)
 }

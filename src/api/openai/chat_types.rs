@@ -1,9 +1,12 @@
 //! `/v1/chat/completions` as JSON: what is read and what is written.
 
+use engine::Timings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use text::Vocab;
 use utoipa::ToSchema;
 
+use crate::answer::{Span, Step};
 use crate::wire::{Logprob, Progress, TimingsBody, Usage};
 
 /// The fields of a request, beside [`crate::Params`].
@@ -35,6 +38,8 @@ pub(crate) struct ChatRequest {
     pub(crate) thinking_token_budget: Option<i64>,
     /// A last message of the assistant is continued; true by default.
     pub(crate) continue_final_message: Option<bool>,
+    /// Tell in a stream which tokens were drafted.
+    pub(crate) return_drafts: Option<bool>,
     /// Not taken from requests: a template is a program.
     pub(crate) chat_template: Option<Value>,
 }
@@ -67,6 +72,14 @@ pub(crate) struct Choice {
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Logprobs {
     pub(crate) content: Vec<Logprob>,
+}
+
+impl Logprobs {
+    /// `None` where a step has none.
+    pub(crate) fn of(step: &Step, vocab: &Vocab) -> Option<Self> {
+        let content: Vec<Logprob> = step.pieces().filter_map(|piece| Logprob::of(piece, vocab)).collect();
+        (!content.is_empty()).then_some(Self { content })
+    }
 }
 
 /// What the assistant says.
@@ -114,6 +127,47 @@ pub(crate) struct Chunk<'a> {
     pub(crate) timings: Option<TimingsBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_progress: Option<Progress>,
+    /// With `return_drafts`: on every chunk of a cycle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drafts: Option<Drafts>,
+}
+
+/// What drafting had to do with a chunk.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Drafts {
+    /// Number of the cycle in this answer; a cycle may have several chunks, 0 is the prompt's last pass.
+    cycle: usize,
+    /// Tokens that were drafted in the cycle.
+    n_drafted: usize,
+    /// Those of them that were kept.
+    n_accepted: usize,
+    /// The chunk's text by its tokens.
+    pub(crate) parts: Vec<DraftPart>,
+}
+
+/// A part of a text.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct DraftPart {
+    text: String,
+    /// Place in the draft of the token that completed it, from 1; 0: it was not drafted.
+    depth: usize,
+}
+
+impl Drafts {
+    pub(crate) fn of(step: &Step, so_far: &Timings) -> Self {
+        Self {
+            cycle: so_far.cycles,
+            n_drafted: step.pieces().next().map_or(0, |piece| piece.guess.n_drafted),
+            n_accepted: step.pieces().filter(|piece| piece.guess.depth > 0).count(),
+            parts: Vec::new(),
+        }
+    }
+}
+
+impl From<Span> for DraftPart {
+    fn from(Span { text, depth }: Span) -> Self {
+        Self { text, depth }
+    }
 }
 
 /// A part of one of the answers.

@@ -3,24 +3,25 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use engine::{GenerateRequest, Piece};
+use axum::response::Response;
+use engine::{PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use text::TokenId;
 use text::reply::ReplyEvent;
 use utoipa::ToSchema;
 
-use crate::answer::{Answer, Answers, Delta, End};
+use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
 use crate::ids;
-use crate::json::{Input, Output};
-use crate::params::{Params, range};
-use crate::prepare::{self, Prepared};
+use crate::json::Input;
+use crate::params::{Params, Wanted, range};
+use crate::prepare;
 use crate::registry::Served;
+use crate::respond::{Wire, respond};
 use crate::state::AppState;
-use crate::stream::{self, Gone, Sse};
+use crate::stream::Events;
 use crate::wire::{Logprob, Progress, TimingsBody, Usage, finish_reason};
 
 /// The fields of a request, beside [`crate::Params`].
@@ -84,6 +85,13 @@ impl TextLogprobs {
         self.top_logprobs.push(top.collect());
         self.text_offset.push(offset);
     }
+
+    fn append(&mut self, more: Self) {
+        self.tokens.extend(more.tokens);
+        self.token_logprobs.extend(more.token_logprobs);
+        self.top_logprobs.extend(more.top_logprobs);
+        self.text_offset.extend(more.text_offset);
+    }
 }
 
 /// `POST /v1/completions`.
@@ -100,8 +108,7 @@ pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> 
         return Err(ApiError::field("best_of", "best_of: only the same number as `n` is served"));
     }
     let echo = body.echo.unwrap_or(false);
-    let (options, limits) = (wanted.options.clone(), served.engine.limits());
-    let (for_prompts, n) = (Arc::clone(&served), wanted.n);
+    let (options, for_prompts) = (wanted.options.clone(), Arc::clone(&served));
     let (prepared, echoes) = prepare::blocking(move || {
         let prompts = match body.suffix.filter(|suffix| !suffix.is_empty()) {
             Some(suffix) => vec![crate::native::infill::filled(&for_prompts, &body.prompt, &suffix)?],
@@ -109,34 +116,13 @@ pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> 
         };
         let echoes: Vec<String> =
             if echo { prompts.iter().map(|p| text_of(&for_prompts, p)).collect() } else { vec![] };
-        let requests = prompts.into_iter().map(|tokens| {
-            Ok(Prepared { request: GenerateRequest::new(tokens, options.clone(), limits)?, reply: None })
-        });
-        Ok((requests.collect::<Result<Vec<_>, ApiError>>()?, echoes))
+        Ok((prepare::texts(&for_prompts, prompts, &options)?, echoes))
     })
     .await?;
-    let mut answers = Vec::new();
-    for one in &prepared {
-        for i in 0..n {
-            answers.push(state.submit(&served, one.with_choice(i)?)?);
-        }
-    }
-    let reply = Reply {
-        id: ids::new("cmpl-"),
-        created: ids::now(),
-        fingerprint: state.settings().build.clone(),
-        n_answers: answers.len(),
-        n,
-        echoes,
-        served,
-        include_usage: wanted.include_usage,
-        timings_per_token: wanted.timings_per_token,
-        return_progress: wanted.return_progress,
-    };
-    if wanted.stream {
-        return Ok(stream::response(&state, |sse| stream_all(sse, answers, reply)));
-    }
-    whole(answers, reply).await.map(|body| Output(body).into_response())
+    let answers = state.submit_all(&served, &prepared, wanted.n)?;
+    let stream = wanted.stream;
+    let reply = Reply::new(&state, served, wanted, answers.len(), echoes);
+    respond(&state, answers, reply, stream).await
 }
 
 /// A number, as OpenAI has it; `true` is one, as chat has it.
@@ -173,12 +159,12 @@ pub(crate) fn prompt(served: &Served, value: &Value) -> Result<Vec<TokenId>, Api
     let vocab = served.model.vocab();
     let wrong = || ApiError::field("prompt", "prompt: a text, a list of token ids, or a list of such prompts expected");
     match value {
-        Value::String(text) => Ok(prepare::tokens_of(vocab, text)),
+        Value::String(text) => Ok(vocab.encode_prompt(text)),
         Value::Array(items) => {
             let mut tokens = Vec::with_capacity(items.len());
             for item in items {
                 match item {
-                    Value::String(text) if tokens.is_empty() => tokens = prepare::tokens_of(vocab, text),
+                    Value::String(text) if tokens.is_empty() => tokens = vocab.encode_prompt(text),
                     Value::String(text) => tokens.extend(vocab.encode(text, text::Special::Parse)),
                     item => {
                         let id = item.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong)?;
@@ -192,30 +178,47 @@ pub(crate) fn prompt(served: &Served, value: &Value) -> Result<Vec<TokenId>, Api
     }
 }
 
-fn text_of(served: &Served, tokens: &[TokenId]) -> String {
+/// The text of tokens.
+pub(crate) fn text_of(served: &Served, tokens: &[TokenId]) -> String {
     let vocab = served.model.vocab();
     let bytes: Vec<u8> = tokens.iter().flat_map(|&id| vocab.bytes(id).unwrap_or_default()).copied().collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What all parts of an answer repeat.
+/// The answers as they grow, and what all parts of them repeat.
 struct Reply {
     id: String,
     created: u64,
     fingerprint: String,
     served: Arc<Served>,
-    n_answers: usize,
-    /// Answers to one prompt.
-    n: usize,
-    /// The prompts' texts, where they are wanted.
-    echoes: Vec<String>,
-    include_usage: bool,
-    timings_per_token: bool,
-    return_progress: bool,
+    wanted: Wanted,
+    /// In a stream their texts hold what went out before.
+    choices: Vec<CompletionChoice>,
+    usage: Usage,
+    timings: Option<TimingsBody>,
 }
 
 impl Reply {
-    fn body(&self, choices: Vec<CompletionChoice>) -> CompletionResponse {
+    /// `echoes`: the prompts' texts, where they are wanted.
+    fn new(state: &AppState, served: Arc<Served>, wanted: Wanted, n_answers: usize, echoes: Vec<String>) -> Self {
+        let choice = |index| CompletionChoice {
+            index,
+            text: echoes.get(index / wanted.n).cloned().unwrap_or_default(),
+            ..CompletionChoice::default()
+        };
+        Self {
+            id: ids::new("cmpl-"),
+            created: ids::now(),
+            fingerprint: state.settings().build.clone(),
+            choices: (0..n_answers).map(choice).collect(),
+            usage: Usage::default(),
+            timings: None,
+            served,
+            wanted,
+        }
+    }
+
+    fn part(&self, choices: Vec<CompletionChoice>) -> CompletionResponse {
         CompletionResponse {
             id: self.id.clone(),
             object: "text_completion",
@@ -228,105 +231,88 @@ impl Reply {
             prompt_progress: None,
         }
     }
+}
 
-    fn echo(&self, index: usize) -> &str {
-        self.echoes.get(index / self.n).map_or("", String::as_str)
+impl Wire for Reply {
+    type Body = CompletionResponse;
+
+    fn begin(&mut self, events: &mut Events) {
+        for choice in self.choices.iter().filter(|choice| !choice.text.is_empty()) {
+            events.data(&self.part(vec![choice.clone()]));
+        }
     }
 
-    /// Adds a step's log probabilities; `offset` is where its first token's text begins.
-    fn logprobs(&self, pieces: &[Piece], mut offset: usize, to: &mut Option<TextLogprobs>) {
-        let vocab = self.served.model.vocab();
-        for piece in pieces {
-            if let Some(logprob) = Logprob::of(piece, vocab) {
-                to.get_or_insert_default().push(&logprob, offset);
+    fn progress(&mut self, index: usize, progress: PromptProgress, events: &mut Events) {
+        if self.wanted.return_progress {
+            let choice = CompletionChoice { index, ..CompletionChoice::default() };
+            let prompt_progress = Some(progress.into());
+            events.data(&CompletionResponse { prompt_progress, ..self.part(vec![choice]) });
+        }
+    }
+
+    fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
+        let mut new = CompletionChoice { index, ..CompletionChoice::default() };
+        let mut offset = self.choices[index].text.len();
+        for piece in step.pieces() {
+            if let Some(logprob) = Logprob::of(piece, self.served.model.vocab()) {
+                new.logprobs.get_or_insert_default().push(&logprob, offset);
             }
             offset += piece.bytes.len();
         }
+        new.text = text_in(step.events());
+        let all = &mut self.choices[index];
+        all.text += &new.text;
+        if !events.are_read() {
+            if let Some(more) = new.logprobs {
+                all.logprobs.get_or_insert_default().append(more);
+            }
+        } else if !new.text.is_empty() || new.logprobs.is_some() {
+            let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
+            events.data(&CompletionResponse { timings, ..self.part(vec![new]) });
+        }
+    }
+
+    fn end(&mut self, index: usize, end: End, events: &mut Events) {
+        let text = text_in(end.events);
+        let finish_reason = Some(finish_reason(&end.reason, false));
+        let choice = &mut self.choices[index];
+        choice.text += &text;
+        choice.finish_reason = finish_reason;
+        self.usage.add(&end.timings, end.reasoning_tokens, index % self.wanted.n != 0);
+        let timings = Some(TimingsBody::from(&end.timings));
+        let last = CompletionChoice { index, text, finish_reason, logprobs: None };
+        events.data(&CompletionResponse { timings: timings.clone(), ..self.part(vec![last]) });
+        if index == 0 {
+            self.timings = timings;
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.data(&error.body());
+        events.done();
+    }
+
+    fn finish(&mut self, events: &mut Events) {
+        if self.wanted.include_usage {
+            events.data(&CompletionResponse { usage: Some(self.usage.clone()), ..self.part(Vec::new()) });
+        }
+        events.done();
+    }
+
+    fn body(mut self) -> CompletionResponse {
+        let choices = std::mem::take(&mut self.choices);
+        let (usage, timings) = (Some(std::mem::take(&mut self.usage)), self.timings.take());
+        CompletionResponse { usage, timings, ..self.part(choices) }
     }
 }
 
-fn joined(events: Vec<ReplyEvent>) -> String {
+/// The text of a reply that is nothing else.
+pub(crate) fn text_in(events: Vec<ReplyEvent>) -> String {
     let texts = events.into_iter().filter_map(|event| match event {
         ReplyEvent::Text(text) => Some(text),
         _ => None,
     });
     texts.collect()
-}
-
-async fn whole(answers: Vec<Answer>, reply: Reply) -> Result<CompletionResponse, ApiError> {
-    let mut choices: Vec<CompletionChoice> = (0..reply.n_answers)
-        .map(|index| CompletionChoice { index, text: reply.echo(index).to_owned(), ..CompletionChoice::default() })
-        .collect();
-    let (mut usage, mut timings) = (Usage::default(), None);
-    let mut answers = Answers::new(answers);
-    while let Some((i, delta, _)) = answers.next().await {
-        let choice = &mut choices[i];
-        match delta {
-            Delta::Progress(_) => {}
-            Delta::Step(step) => {
-                reply.logprobs(&step.pieces, choice.text.len(), &mut choice.logprobs);
-                choice.text += &joined(step.events);
-            }
-            Delta::End(End { reason, events, timings: times, reasoning_tokens, .. }) => {
-                choice.text += &joined(events);
-                choice.finish_reason = Some(finish_reason(&reason, false));
-                usage.add(&times, reasoning_tokens, i % reply.n != 0);
-                if i == 0 {
-                    timings = Some(TimingsBody::from(&times));
-                }
-            }
-            Delta::Failed(error) => return Err(error),
-        }
-    }
-    Ok(CompletionResponse { usage: Some(usage), timings, ..reply.body(choices) })
-}
-
-async fn stream_all(sse: Sse, answers: Vec<Answer>, reply: Reply) -> Result<(), Gone> {
-    let mut usage = Usage::default();
-    let mut offsets = vec![0; reply.n_answers];
-    for (index, offset) in offsets.iter_mut().enumerate() {
-        let text = reply.echo(index).to_owned();
-        *offset = text.len();
-        if !text.is_empty() {
-            sse.data(&reply.body(vec![CompletionChoice { text, index, ..CompletionChoice::default() }])).await?;
-        }
-    }
-    let mut answers = Answers::new(answers);
-    while let Some((index, delta, so_far)) = answers.next().await {
-        match delta {
-            Delta::Progress(progress) if reply.return_progress => {
-                let choice = CompletionChoice { index, ..CompletionChoice::default() };
-                let progress = Some(Progress::from(progress));
-                sse.data(&CompletionResponse { prompt_progress: progress, ..reply.body(vec![choice]) }).await?;
-            }
-            Delta::Progress(_) => {}
-            Delta::Step(step) => {
-                let mut choice = CompletionChoice { index, ..CompletionChoice::default() };
-                reply.logprobs(&step.pieces, offsets[index], &mut choice.logprobs);
-                choice.text = joined(step.events);
-                offsets[index] += choice.text.len();
-                if !choice.text.is_empty() || choice.logprobs.is_some() {
-                    let timings = reply.timings_per_token.then(|| TimingsBody::from(&so_far));
-                    sse.data(&CompletionResponse { timings, ..reply.body(vec![choice]) }).await?;
-                }
-            }
-            Delta::End(End { reason, events, timings, reasoning_tokens, .. }) => {
-                let finish_reason = Some(finish_reason(&reason, false));
-                let choice = CompletionChoice { index, text: joined(events), finish_reason, logprobs: None };
-                usage.add(&timings, reasoning_tokens, index % reply.n != 0);
-                let timings = Some(TimingsBody::from(&timings));
-                sse.data(&CompletionResponse { timings, ..reply.body(vec![choice]) }).await?;
-            }
-            Delta::Failed(error) => {
-                sse.data(&error.body()).await?;
-                return sse.done().await;
-            }
-        }
-    }
-    if reply.include_usage {
-        sse.data(&CompletionResponse { usage: Some(usage), ..reply.body(Vec::new()) }).await?;
-    }
-    sse.done().await
 }
 
 /// Prompts of one request at most.

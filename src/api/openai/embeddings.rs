@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use engine::{GenerateRequest, Pooling, RequestOptions};
+use engine::{Pooling, RequestOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use super::completions::prompts;
 use crate::answer::{Answers, Delta};
 use crate::error::ApiError;
 use crate::json::{Input, Output};
-use crate::prepare::{Prepared, blocking};
+use crate::prepare::{blocking, texts};
 use crate::state::AppState;
 
 /// The fields of a request.
@@ -91,15 +91,10 @@ pub(crate) async fn embeddings(
     let for_prompts = Arc::clone(&served);
     let prepared = blocking(move || {
         let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
-        let limits = for_prompts.engine.limits();
-        let one = |tokens| {
-            let request = GenerateRequest::new(tokens, options.clone(), limits)?;
-            Ok(Prepared { request, reply: None })
-        };
-        prompts(&for_prompts, &body.input)?.into_iter().map(one).collect::<Result<Vec<_>, ApiError>>()
+        texts(&for_prompts, prompts(&for_prompts, &body.input)?, &options)
     })
     .await?;
-    let answers = prepared.into_iter().map(|one| state.submit(&served, one)).collect::<Result<Vec<_>, _>>()?;
+    let answers = state.submit_all(&served, &prepared, 1)?;
     let mut data = Vec::new();
     let mut usage = EmbeddingUsage::default();
     let mut answers = Answers::new(answers);

@@ -5,3 +5,4 @@ pub(crate) mod chat_types;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod models;
+pub(crate) mod responses;

@@ -28,6 +28,36 @@ impl Vocab {
         encoder.text(&text[done..]);
         encoder.ids.into_iter().map(TokenId).collect()
     }
+
+    /// The tokens of a text that is a prompt by itself: BOS where the model wants one, special tokens by their text.
+    #[must_use]
+    pub fn encode_prompt(&self, text: &str) -> Vec<TokenId> {
+        let bos = self.bos().filter(|_| self.add_bos());
+        bos.into_iter().chain(self.encode(text, Special::Parse)).collect()
+    }
+
+    /// The tokens of `text`, special tokens by their text, and how many of them lie before each of the byte offsets
+    /// `cuts`: ascending, each once, without 0. `cuts` ascend and lie at character borders, beside special tokens, where
+    /// encoding part by part gives the tokens of the whole; if it does not there are no offsets.
+    #[must_use]
+    pub fn encode_with_cuts(&self, text: &str, cuts: &[usize]) -> (Vec<TokenId>, Vec<usize>) {
+        let tokens = self.encode(text, Special::Parse);
+        let mut parts = Vec::with_capacity(tokens.len());
+        let mut found = Vec::with_capacity(cuts.len());
+        let mut from = 0;
+        for &to in cuts {
+            parts.extend(self.encode(&text[from..to], Special::Parse));
+            found.push(parts.len());
+            from = to;
+        }
+        parts.extend(self.encode(&text[from..], Special::Parse));
+        found.dedup();
+        found.retain(|&n| n > 0);
+        if parts != tokens {
+            found.clear();
+        }
+        (tokens, found)
+    }
 }
 
 struct Encoder<'v, 't> {

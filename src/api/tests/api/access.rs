@@ -92,3 +92,25 @@ async fn a_full_queue_is_an_answer() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(response.headers().contains_key("retry-after"));
 }
+
+#[tokio::test]
+async fn pages_come_without_a_key_and_keep_to_themselves() {
+    let settings = |webui| Settings { webui, api_keys: vec!["one".into()], ..Settings::default() };
+    let app = App::with(settings(true));
+    for path in ["/", "/dashboard", "/assets/chat.js", "/assets/style.css"] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = app.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let policy = response.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(
+            (&response.headers()["x-frame-options"], &response.headers()["x-content-type-options"]),
+            (&"DENY".parse().unwrap(), &"nosniff".parse().unwrap())
+        );
+    }
+    assert_eq!(app.get("/assets/none.js").await.0, StatusCode::NOT_FOUND);
+    let without = App::with(settings(false));
+    for path in ["/", "/dashboard", "/assets/chat.js"] {
+        assert_eq!(without.get(path).await.0, StatusCode::UNAUTHORIZED, "{path}");
+    }
+}

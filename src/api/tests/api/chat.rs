@@ -207,6 +207,35 @@ async fn two_conversations_on_one_sequence_do_not_cost_each_other_their_state() 
 }
 
 #[tokio::test]
+async fn drafts_are_told_of_part_by_part() {
+    let app = App::new();
+    let mut body = question("What is 20 + 15?");
+    body["chat_template_kwargs"]["enable_thinking"] = json!(true);
+    body["max_tokens"] = json!(150);
+    let plain = app.stream("/v1/chat/completions", &body).await;
+    assert!(plain.iter().all(|event| event["drafts"].is_null()));
+    body["return_drafts"] = json!(true);
+    let events = app.stream("/v1/chat/completions", &body).await;
+    for field in ["content", "reasoning_content"] {
+        assert_eq!(joined(&events, field), joined(&plain, field));
+    }
+    let mut cycle = 0;
+    for event in events.iter().filter(|event| !event["drafts"].is_null()) {
+        let drafts = &event["drafts"];
+        let parts = drafts["parts"].as_array().unwrap();
+        let text: String = parts.iter().map(|part| part["text"].as_str().unwrap()).collect();
+        let delta = &event["choices"][0]["delta"];
+        let whole = delta["content"].as_str().or(delta["reasoning_content"].as_str()).unwrap_or_default();
+        assert_eq!(text, whole, "{event}");
+        // This server makes no drafts: tests of the program see some.
+        assert!(parts.iter().all(|part| part["depth"] == 0) && drafts["n_drafted"] == 0, "{drafts}");
+        assert!((cycle..=cycle + 1).contains(&drafts["cycle"].as_u64().unwrap()), "no cycle is left out: {drafts}");
+        cycle = drafts["cycle"].as_u64().unwrap();
+    }
+    assert!(cycle > 10, "{cycle}");
+}
+
+#[tokio::test]
 async fn bad_conversations_are_refused_with_their_reason() {
     let app = App::new();
     let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);

@@ -3,7 +3,9 @@
 mod access;
 mod chat;
 mod form;
+mod messages;
 mod native;
+mod responses;
 mod scoreboard;
 mod socket;
 mod support;

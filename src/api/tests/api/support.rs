@@ -94,6 +94,18 @@ impl App {
         self.send(request).await
     }
 
+    /// The named events of a stream; each says its name in its data too.
+    pub async fn named(&self, path: &str, body: &Value) -> Vec<(String, Value)> {
+        let mut body = body.clone();
+        body["stream"] = json!(true);
+        let (status, bytes) = self.raw(path, body.to_string()).await;
+        let text = String::from_utf8(bytes).expect("events are UTF-8");
+        assert_eq!(status, StatusCode::OK, "{text}");
+        let events = named_events(&text);
+        assert!(!events.is_empty() && events.iter().all(|(name, data)| data["type"] == **name), "{text}");
+        events
+    }
+
     /// The events of a stream, `[DONE]` as a text.
     pub async fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
         let mut body = body.clone();
@@ -109,6 +121,18 @@ impl App {
 pub fn events(text: &str) -> Vec<Value> {
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| json!(data))).collect()
+}
+
+/// Names and data of server-sent events.
+pub fn named_events(text: &str) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for event in text.split("\n\n") {
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+        if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
+            found.push((name.to_owned(), serde_json::from_str(data).expect("data in JSON")));
+        }
+    }
+    found
 }
 
 /// A question for the small model, which it answers briefly.

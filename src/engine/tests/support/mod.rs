@@ -149,15 +149,8 @@ pub fn chat(model: &Model, messages: Vec<serde_json::Value>, thinking: bool) -> 
     let template = ChatTemplate::new(model.chat_template().expect("these models have one")).expect("it compiles");
     let chat = Chat { messages, add_generation_prompt: true, enable_thinking: Some(thinking), ..Chat::default() };
     let prompt = template.render(&chat).expect("it renders");
-    let (mut tokens, mut borders, mut from) = (Vec::new(), Vec::new(), 0);
-    for &to in &prompt.borders[..prompt.n_lasting] {
-        tokens.extend(model.vocab().encode(&prompt.text[from..to], Special::Parse));
-        borders.push(tokens.len());
-        from = to;
-    }
-    tokens.extend(model.vocab().encode(&prompt.text[from..], Special::Parse));
-    assert_eq!(tokens, model.vocab().encode(&prompt.text, Special::Parse), "borders lie between tokens");
-    borders.dedup();
+    let (tokens, borders) = model.vocab().encode_with_cuts(&prompt.text, &prompt.borders[..prompt.n_lasting]);
+    assert!(!borders.is_empty(), "borders lie between tokens");
     Prompt { tokens, borders }
 }
 

@@ -1,0 +1,177 @@
+//! Anthropic's request as a conversation in the shape that templates know.
+
+use serde_json::{Value, json};
+
+use super::types::{Content, InputMessage, InputTool, InputToolChoice, MessagesRequest};
+use crate::constraint;
+use crate::error::{ApiError, shortened};
+use crate::params::range;
+use crate::prepare::{ChatInput, Reasoning, ToolChoice};
+use crate::settings::ReasoningDefaults;
+
+/// The conversation and all that shapes its prompt.
+///
+/// # Errors
+/// 400 with the field that cannot be taken.
+pub(super) fn chat_input(body: MessagesRequest, defaults: &ReasoningDefaults) -> Result<ChatInput, ApiError> {
+    let mut messages = Vec::new();
+    if let Some(system) = &body.system {
+        let text = match system {
+            Content::Text(text) => text.clone(),
+            Content::Blocks(blocks) => texts(blocks, "system")?.join("\n\n"),
+        };
+        messages.push(json!({ "role": "system", "content": text }));
+    }
+    if body.messages.is_empty() {
+        return Err(ApiError::field("messages", "messages: at least one message is expected"));
+    }
+    for (i, message) in body.messages.iter().enumerate() {
+        turn(i, message, &mut messages)?;
+    }
+    let (tool_choice, one_call) = tool_choice(body.tool_choice.as_ref())?;
+    let config = body.output_config.unwrap_or_default();
+    let mut reasoning = Reasoning::with_defaults(defaults);
+    // Thinking is a block of its own here, and clients that did not ask for it do not expect one.
+    reasoning.in_content = false;
+    match body.thinking.as_ref().map(|t| (t.kind.as_str(), t.budget_tokens)) {
+        None | Some(("disabled", _)) => reasoning.enable = Some(false),
+        Some(("enabled" | "adaptive", budget)) => {
+            reasoning.enable = Some(true);
+            if let Some(effort) = &config.effort {
+                reasoning.effort(effort)?;
+            }
+            if let Some(n) = budget {
+                reasoning.budget = Some(range("thinking.budget_tokens", n, 1, i64::MAX)? as usize);
+            }
+        }
+        Some((kind, _)) => {
+            let message = format!("thinking.type: enabled, adaptive or disabled expected, `{}` found", shortened(kind));
+            return Err(ApiError::field("thinking", message));
+        }
+    }
+    Ok(ChatInput {
+        messages,
+        tools: body.tools.unwrap_or_default().iter().map(tool).collect::<Result<_, _>>()?,
+        tool_choice,
+        one_call,
+        form: constraint::format_of("output_config.format", config.format.as_ref())?,
+        reasoning,
+        continue_last: true,
+        ..ChatInput::default()
+    })
+}
+
+/// One turn as one message or several: results of tools are messages of their own.
+fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), ApiError> {
+    let role = message.role.as_str();
+    if !matches!(role, "user" | "assistant" | "system") {
+        let found = shortened(role);
+        let message = format!("messages[{i}].role: user or assistant expected, `{found}` found");
+        return Err(ApiError::field("messages", message));
+    }
+    let blocks = match &message.content {
+        Content::Text(text) => {
+            to.push(json!({ "role": role, "content": text }));
+            return Ok(());
+        }
+        Content::Blocks(blocks) => blocks,
+    };
+    let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let n_before = to.len();
+    for (k, block) in blocks.iter().enumerate() {
+        let at = format!("messages[{i}].content[{k}]");
+        let field = |name: &str| {
+            let value = block.get(name).and_then(Value::as_str);
+            value.ok_or_else(|| ApiError::field("messages", format!("{at}.{name}: a text is expected")))
+        };
+        match (block.get("type").and_then(Value::as_str).unwrap_or_default(), role) {
+            ("text", _) => text += field("text")?,
+            ("thinking", "assistant") => reasoning += field("thinking")?,
+            ("redacted_thinking", "assistant") => {}
+            ("tool_use", "assistant") => {
+                let input = block.get("input").filter(|input| input.is_object()).cloned();
+                let input =
+                    input.ok_or_else(|| ApiError::field("messages", format!("{at}.input: an object expected")))?;
+                let function = json!({ "name": field("name")?, "arguments": input });
+                calls.push(json!({ "id": field("id")?, "type": "function", "function": function }));
+            }
+            ("tool_result", "user") => {
+                if !text.is_empty() {
+                    to.push(json!({ "role": "user", "content": std::mem::take(&mut text) }));
+                }
+                let result = match block.get("content") {
+                    None | Some(Value::Null) => String::new(),
+                    Some(Value::String(text)) => text.clone(),
+                    Some(Value::Array(parts)) => texts(parts, &format!("{at}.content"))?.join("\n"),
+                    Some(_) => {
+                        return Err(ApiError::field("messages", format!("{at}.content: a text or blocks expected")));
+                    }
+                };
+                to.push(json!({ "role": "tool", "tool_call_id": field("tool_use_id")?, "content": result }));
+            }
+            (kind, _) => {
+                let known = if role == "assistant" { "text, thinking or tool_use" } else { "text or tool_result" };
+                let kind = shortened(kind);
+                let message =
+                    format!("{at}: a block of type {known} expected, `{kind}` found: this server takes text only");
+                return Err(ApiError::field("messages", message));
+            }
+        }
+    }
+    let is_only_results = to.len() > n_before && text.is_empty();
+    if is_only_results {
+        return Ok(());
+    }
+    let mut message = json!({ "role": role, "content": text });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    to.push(message);
+    Ok(())
+}
+
+/// The texts of blocks that are nothing else.
+fn texts(blocks: &[Value], name: &str) -> Result<Vec<String>, ApiError> {
+    let one = |block: &Value| {
+        let is_text = block.get("type").and_then(Value::as_str) == Some("text");
+        block.get("text").and_then(Value::as_str).filter(|_| is_text).map(str::to_owned)
+    };
+    let all: Option<Vec<String>> = blocks.iter().map(one).collect();
+    let param = name.split(['.', '[']).next().unwrap_or(name);
+    all.ok_or_else(|| {
+        ApiError::field(param, format!("{name}: blocks of type text expected: this server takes text only"))
+    })
+}
+
+fn tool(tool: &InputTool) -> Result<Value, ApiError> {
+    if let Some(kind) = tool.kind.as_deref().filter(|&kind| kind != "custom") {
+        let kind = shortened(kind);
+        let message = format!("tools: `{kind}` is a tool that a server brings, and this one brings none");
+        return Err(ApiError::field("tools", message));
+    }
+    let parameters = tool.input_schema.clone().unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
+    let mut function = json!({ "name": tool.name });
+    if let Some(description) = &tool.description {
+        function["description"] = json!(description);
+    }
+    function["parameters"] = parameters;
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+/// The choice, and whether one call is the most.
+fn tool_choice(choice: Option<&InputToolChoice>) -> Result<(ToolChoice, bool), ApiError> {
+    let Some(choice) = choice else { return Ok((ToolChoice::Auto, false)) };
+    let wrong = |what: &str| ApiError::field("tool_choice", format!("tool_choice{what}"));
+    let which = match (choice.kind.as_str(), &choice.name) {
+        ("auto", _) => ToolChoice::Auto,
+        ("any", _) => ToolChoice::Required,
+        ("none", _) => ToolChoice::None,
+        ("tool", Some(name)) => ToolChoice::Named(name.clone()),
+        ("tool", None) => return Err(wrong(".name: the name of a tool is expected")),
+        _ => return Err(wrong(".type: auto, any, tool or none expected")),
+    };
+    Ok((which, choice.disable_parallel_tool_use.unwrap_or(false)))
+}

@@ -1,0 +1,175 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`: handlers, and Anthropic's events.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use engine::{FinishReason, PromptProgress, Timings};
+use serde_json::{Value, json};
+
+use super::error::AnthropicError;
+use super::input::chat_input;
+use super::types::{ContentBlock, MessageBody, MessageUsage, MessagesRequest, TokenCount};
+use crate::answer::{End, Step};
+use crate::blocks::{Blocks, Change, Kind};
+use crate::error::ApiError;
+use crate::ids;
+use crate::json::{Input, Output};
+use crate::params::{Params, one_answer};
+use crate::prepare::{self, AFTER_CALL, blocking, render};
+use crate::respond::{Wire, respond};
+use crate::state::AppState;
+use crate::stream::Events;
+use crate::wire::TimingsBody;
+
+/// `POST /v1/messages`.
+pub(crate) async fn messages(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+    let mut body: MessagesRequest = input.read()?;
+    let params: Params = input.read()?;
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let mut wanted = params.wanted(&served)?;
+    one_answer(&wanted)?;
+    wanted.options.stops.extend(body.stop_sequences.take().unwrap_or_default());
+    let chat = chat_input(body, &state.settings().reasoning)?;
+    let one_call = chat.one_call;
+    let prepared = prepare::chat(&served, chat, wanted.options).await?;
+    let reply = Reply::new(served.id.clone(), prepared.request.prompt().len(), one_call);
+    let answers = state.submit_all(&served, &[prepared], 1)?;
+    respond(&state, answers, reply, wanted.stream).await
+}
+
+/// `POST /v1/messages/count_tokens`.
+pub(crate) async fn count_tokens(State(state): State<AppState>, input: Input) -> Result<Output<TokenCount>, ApiError> {
+    let body: MessagesRequest = input.read()?;
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let chat = chat_input(body, &state.settings().reasoning)?;
+    let served = Arc::clone(&served);
+    blocking(move || Ok(Output(TokenCount { input_tokens: render(&served, &chat)?.tokens.len() }))).await
+}
+
+/// The message as it grows.
+struct Reply {
+    message: MessageBody,
+    blocks: Blocks,
+    started: bool,
+    one_call: bool,
+}
+
+impl Reply {
+    fn new(model: String, n_prompt: usize, one_call: bool) -> Self {
+        let message = MessageBody {
+            id: ids::new("msg_"),
+            kind: "message",
+            role: "assistant",
+            model,
+            content: Vec::new(),
+            stop_reason: None,
+            stop_sequence: None,
+            usage: MessageUsage::of_prompt(n_prompt, 0),
+            timings: None,
+        };
+        let prefix = |kind: &Kind| if matches!(kind, Kind::Call(_)) { "toolu_" } else { "block_" };
+        Self { message, blocks: Blocks::new(prefix), started: false, one_call }
+    }
+
+    fn start(&mut self, events: &mut Events) {
+        if !std::mem::replace(&mut self.started, true) {
+            events.event("message_start", &json!({ "type": "message_start", "message": self.message }));
+            events.event("ping", &json!({ "type": "ping" }));
+        }
+    }
+
+    fn tell(&self, changes: Vec<Change>, events: &mut Events) {
+        if !events.are_read() {
+            return;
+        }
+        for change in changes {
+            match change {
+                Change::Open(i) => {
+                    let block = &self.blocks.all[i];
+                    let empty = ContentBlock::from(&crate::blocks::Block { text: String::new(), ..block.clone() });
+                    let data = json!({ "type": "content_block_start", "index": i, "content_block": empty });
+                    events.event("content_block_start", &data);
+                }
+                Change::More(i, text) => {
+                    let delta = match self.blocks.all[i].kind {
+                        Kind::Text => json!({ "type": "text_delta", "text": text }),
+                        Kind::Reasoning => json!({ "type": "thinking_delta", "thinking": text }),
+                        Kind::Call(_) => json!({ "type": "input_json_delta", "partial_json": text }),
+                    };
+                    delta_event(i, delta, events);
+                }
+                Change::Close(i) => {
+                    if self.blocks.all[i].kind == Kind::Reasoning {
+                        delta_event(i, json!({ "type": "signature_delta", "signature": "" }), events);
+                    }
+                    events.event("content_block_stop", &json!({ "type": "content_block_stop", "index": i }));
+                }
+            }
+        }
+    }
+}
+
+fn delta_event(index: usize, delta: Value, events: &mut Events) {
+    let data = json!({ "type": "content_block_delta", "index": index, "delta": delta });
+    events.event("content_block_delta", &data);
+}
+
+impl Wire for Reply {
+    type Body = MessageBody;
+
+    const ALIVE: &'static [u8] = b"event: ping\ndata: {\"type\": \"ping\"}\n\n";
+
+    fn progress(&mut self, _i: usize, progress: PromptProgress, events: &mut Events) {
+        self.message.usage = MessageUsage::of_prompt(progress.total, progress.cached);
+        self.start(events);
+    }
+
+    fn step(&mut self, _i: usize, step: Step, _so_far: &Timings, events: &mut Events) {
+        self.start(events);
+        for event in step.events() {
+            let changes = self.blocks.take(event);
+            self.tell(changes, events);
+        }
+    }
+
+    fn end(&mut self, _i: usize, end: End, events: &mut Events) {
+        self.start(events);
+        for event in end.events {
+            let changes = self.blocks.take(event);
+            self.tell(changes, events);
+        }
+        let changes = self.blocks.finish(&end.reason);
+        self.tell(changes, events);
+        let message = &mut self.message;
+        message.usage = MessageUsage::of(&end.timings);
+        message.timings = Some(TimingsBody::from(&end.timings));
+        message.stop_reason = Some(match end.reason {
+            FinishReason::Length => "max_tokens",
+            FinishReason::Context => "model_context_window_exceeded",
+            FinishReason::Stop(word) if !(self.one_call && word == AFTER_CALL) => {
+                message.stop_sequence = Some(word);
+                "stop_sequence"
+            }
+            _ if self.blocks.has_calls() => "tool_use",
+            _ => "end_turn",
+        });
+        let delta = json!({ "stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence });
+        let last = json!({
+            "type": "message_delta", "delta": delta, "usage": message.usage, "timings": message.timings
+        });
+        events.event("message_delta", &last);
+        events.event("message_stop", &json!({ "type": "message_stop" }));
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.event("error", &AnthropicError::new(error, None));
+    }
+
+    fn finish(&mut self, _events: &mut Events) {}
+
+    fn body(mut self) -> MessageBody {
+        self.message.content = self.blocks.all.iter().map(ContentBlock::from).collect();
+        self.message
+    }
+}

@@ -1,0 +1,182 @@
+//! Items of a conversation as messages in the shape that templates know.
+
+use serde_json::{Value, json};
+
+use super::types::ResponsesRequest;
+use crate::constraint;
+use crate::error::{ApiError, shortened};
+use crate::prepare::{ChatInput, Reasoning, ToolChoice};
+use crate::settings::ReasoningDefaults;
+
+/// The conversation and all that shapes its prompt.
+///
+/// # Errors
+/// 400 with the field that cannot be taken.
+pub(super) fn chat_input(body: &ResponsesRequest, defaults: &ReasoningDefaults) -> Result<ChatInput, ApiError> {
+    for (field, value) in [
+        ("previous_response_id", &body.previous_response_id),
+        ("conversation", &body.conversation),
+        ("prompt", &body.prompt),
+    ] {
+        if value.as_ref().is_some_and(|value| !value.is_null()) {
+            let message = format!("{field}: this server keeps nothing: send the whole conversation as `input`");
+            return Err(ApiError::field(field, message));
+        }
+    }
+    if body.background == Some(true) {
+        return Err(ApiError::field("background", "background: this server keeps nothing to be fetched later"));
+    }
+    let mut turns = Turns::default();
+    if let Some(text) = &body.instructions {
+        turns.messages.push(json!({ "role": "system", "content": text }));
+    }
+    match &body.input {
+        Value::String(text) => turns.messages.push(json!({ "role": "user", "content": text })),
+        Value::Array(items) if !items.is_empty() => {
+            for (i, item) in items.iter().enumerate() {
+                turns.take(i, item)?;
+            }
+            turns.flush();
+        }
+        _ => return Err(ApiError::field("input", "input: a text or a list of items expected")),
+    }
+    let mut reasoning = Reasoning::with_defaults(defaults);
+    // Thinking is an item of its own here.
+    reasoning.in_content = false;
+    if let Some(effort) = body.reasoning.as_ref().and_then(|r| r.effort.as_deref()) {
+        reasoning.effort(effort)?;
+    }
+    let tools: Vec<Value> = body.tools.iter().flatten().map(tool).collect::<Result<_, _>>()?;
+    let mut tool_choice = constraint::tool_choice(body.tool_choice.as_ref())?;
+    if tools.is_empty() && tool_choice == ToolChoice::None {
+        tool_choice = ToolChoice::Auto;
+    }
+    Ok(ChatInput {
+        messages: turns.messages,
+        tools,
+        tool_choice,
+        one_call: body.parallel_tool_calls == Some(false),
+        form: constraint::format_of("text.format", body.text.as_ref().and_then(|text| text.format.as_ref()))?,
+        reasoning,
+        ..ChatInput::default()
+    })
+}
+
+/// Messages so far. Reasoning, text and calls that follow each other are one message of the assistant.
+#[derive(Default)]
+struct Turns {
+    messages: Vec<Value>,
+    reasoning: String,
+    text: Option<String>,
+    calls: Vec<Value>,
+}
+
+impl Turns {
+    fn take(&mut self, i: usize, item: &Value) -> Result<(), ApiError> {
+        let wrong = |what: String| ApiError::field("input", format!("input[{i}]{what}"));
+        let field = |name: &str| {
+            let value = item.get(name).and_then(Value::as_str);
+            value.ok_or_else(|| wrong(format!(".{name}: a text is expected")))
+        };
+        let content = |name: &str| {
+            let value = item.get(name).unwrap_or(&Value::Null);
+            text_of(value).ok_or_else(|| {
+                wrong(format!(
+                    ".{name}: a text, or parts of type input_text or output_text expected: this server takes text only"
+                ))
+            })
+        };
+        let kind = item.get("type").and_then(Value::as_str).or(item.get("role").map(|_| "message"));
+        match kind.unwrap_or_default() {
+            "message" => match field("role")? {
+                "assistant" => {
+                    if self.text.is_some() || !self.calls.is_empty() {
+                        self.flush();
+                    }
+                    self.text = Some(content("content")?);
+                }
+                role @ ("user" | "system" | "developer") => {
+                    self.flush();
+                    self.messages.push(json!({ "role": role, "content": content("content")? }));
+                }
+                role => {
+                    let found = shortened(role);
+                    return Err(wrong(format!(
+                        ".role: user, assistant, system or developer expected, `{found}` found"
+                    )));
+                }
+            },
+            "reasoning" => {
+                if self.text.is_some() || !self.calls.is_empty() {
+                    self.flush();
+                }
+                let said = item.get("content").filter(|content| content.as_array().is_some_and(|c| !c.is_empty()));
+                let texts = said.or(item.get("summary")).and_then(text_of);
+                self.reasoning += &texts.unwrap_or_default();
+            }
+            "function_call" => {
+                let function = json!({ "name": field("name")?, "arguments": field("arguments")? });
+                self.calls.push(json!({ "id": field("call_id")?, "type": "function", "function": function }));
+            }
+            "function_call_output" => {
+                self.flush();
+                let id = field("call_id")?;
+                self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": content("output")? }));
+            }
+            kind => {
+                let known = "message, reasoning, function_call or function_call_output";
+                let found = shortened(kind);
+                return Err(wrong(format!(".type: {known} expected, `{found}` found")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the message of the assistant that is open.
+    fn flush(&mut self) {
+        let Self { messages, reasoning, text, calls } = self;
+        if text.is_none() && calls.is_empty() {
+            // Thinking that led to nothing is not part of a conversation.
+            reasoning.clear();
+            return;
+        }
+        let mut message = json!({ "role": "assistant", "content": text.take().unwrap_or_default() });
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = std::mem::take(reasoning).into();
+        }
+        if !calls.is_empty() {
+            message["tool_calls"] = std::mem::take(calls).into();
+        }
+        messages.push(message);
+    }
+}
+
+/// A text, whole or in parts of text; `None` where something else is in it.
+fn text_of(content: &Value) -> Option<String> {
+    const TEXTS: [&str; 6] = ["input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal"];
+    let part = |part: &Value| {
+        let kind = part.get("type").and_then(Value::as_str).filter(|kind| TEXTS.contains(kind))?;
+        part.get(if kind == "refusal" { kind } else { "text" })?.as_str().map(str::to_owned)
+    };
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => parts.iter().map(part).collect(),
+        _ => None,
+    }
+}
+
+/// A function in the shape of chat completions: its fields lie beside the type here.
+fn tool(tool: &Value) -> Result<Value, ApiError> {
+    let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
+    if kind != "function" {
+        let kind = shortened(kind);
+        let message =
+            format!("tools: type `function` expected, `{kind}` found: this server brings no tools of its own");
+        return Err(ApiError::field("tools", message));
+    }
+    let mut function = tool.clone();
+    if let Some(fields) = function.as_object_mut() {
+        fields.retain(|name, value| name != "type" && !value.is_null());
+    }
+    Ok(json!({ "type": "function", "function": function }))
+}

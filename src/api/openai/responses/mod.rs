@@ -1,0 +1,39 @@
+//! `/v1/responses`, without memory: what it answers to comes with the request, and nothing is kept.
+
+mod input;
+pub(crate) mod types;
+mod wire;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use crate::error::ApiError;
+use crate::json::Input;
+use crate::params::{Params, one_answer, range};
+use crate::prepare;
+use crate::respond::respond;
+use crate::state::AppState;
+use types::ResponsesRequest;
+
+/// `POST /v1/responses`.
+pub(crate) async fn responses(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+    let body: ResponsesRequest = input.read()?;
+    let mut params: Params = input.read()?;
+    params.max_tokens = body.max_output_tokens.or(params.max_tokens);
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let mut wanted = params.wanted(&served)?;
+    one_answer(&wanted)?;
+    wanted.options.logprobs = logprobs(&body)?.or(wanted.options.logprobs);
+    let chat = input::chat_input(&body, &state.settings().reasoning)?;
+    let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
+    let answers = state.submit_all(&served, &[prepared], 1)?;
+    let stream = wanted.stream;
+    respond(&state, answers, wire::Reply::new(&served, body, &wanted), stream).await
+}
+
+/// Log probabilities are asked for by a word in `include`, their number apart from it.
+fn logprobs(body: &ResponsesRequest) -> Result<Option<usize>, ApiError> {
+    let top = body.top_logprobs.map(|n| range("top_logprobs", n, 0, engine::MAX_LOGPROBS as i64)).transpose()?;
+    let asked = body.include.iter().flatten().any(|word| word == "message.output_text.logprobs");
+    Ok((asked || top > Some(0)).then(|| top.unwrap_or(0) as usize))
+}

@@ -1,0 +1,234 @@
+//! The events of a response, and the response that they build up.
+
+use std::sync::Arc;
+
+use engine::{FinishReason, Timings};
+use serde_json::{Value, json};
+
+use super::types::{
+    Incomplete, InputDetails, OutputDetails, OutputItem, Part, ResponseBody, ResponseError, ResponseUsage,
+    ResponsesRequest,
+};
+use crate::answer::{End, Step};
+use crate::blocks::{Block, Blocks, Change, Kind};
+use crate::error::ApiError;
+use crate::ids;
+use crate::params::Wanted;
+use crate::registry::Served;
+use crate::respond::Wire;
+use crate::stream::Events;
+use crate::wire::{Logprob, TimingsBody};
+
+/// What the names of calls begin with, as items.
+pub(super) const CALL_ITEM: &str = "fc_";
+
+/// The response as it grows.
+pub(super) struct Reply {
+    served: Arc<Served>,
+    response: ResponseBody,
+    blocks: Blocks,
+    /// Of the text that is open.
+    logprobs: Vec<Logprob>,
+    /// Those of the next part of it.
+    new_logprobs: Vec<Logprob>,
+    n_events: u64,
+}
+
+impl Reply {
+    pub(super) fn new(served: &Arc<Served>, body: ResponsesRequest, wanted: &Wanted) -> Self {
+        let effort = body.reasoning.as_ref().and_then(|r| r.effort.clone());
+        let response = ResponseBody {
+            id: ids::new("resp_"),
+            object: "response",
+            created_at: ids::now(),
+            status: "in_progress",
+            background: false,
+            error: None,
+            incomplete_details: None,
+            max_output_tokens: wanted.options.max_tokens,
+            model: served.id.clone(),
+            output: Vec::new(),
+            parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
+            previous_response_id: None,
+            reasoning: json!({ "effort": effort, "summary": null }),
+            store: false,
+            temperature: wanted.options.sampling.temperature,
+            text: body.text_given(),
+            tool_choice: body.tool_choice.unwrap_or_else(|| json!("auto")),
+            tools: body.tools.unwrap_or_default(),
+            top_logprobs: wanted.options.logprobs.unwrap_or(0),
+            top_p: wanted.options.sampling.top_p,
+            truncation: "disabled",
+            usage: None,
+            instructions: body.instructions,
+            user: body.user,
+            metadata: body.metadata.unwrap_or_default(),
+            timings: None,
+        };
+        let prefix = |kind: &Kind| match kind {
+            Kind::Reasoning => "rs_",
+            Kind::Text => "msg_",
+            Kind::Call(_) => CALL_ITEM,
+        };
+        Self {
+            served: Arc::clone(served),
+            response,
+            blocks: Blocks::new(prefix),
+            logprobs: Vec::new(),
+            new_logprobs: Vec::new(),
+            n_events: 0,
+        }
+    }
+
+    fn event(&mut self, name: &str, mut data: Value, events: &mut Events) {
+        data["type"] = name.into();
+        data["sequence_number"] = self.n_events.into();
+        self.n_events += 1;
+        events.event(name, &data);
+    }
+
+    /// An event that shows the whole response.
+    fn show(&mut self, name: &str, events: &mut Events) {
+        if events.are_read() {
+            let data = json!({ "response": self.response });
+            self.event(name, data, events);
+        }
+    }
+
+    fn tell(&mut self, changes: Vec<Change>, status: &'static str, events: &mut Events) {
+        for change in changes {
+            match change {
+                Change::Open(i) => self.open(i, events),
+                Change::More(i, text) => self.more(i, text, events),
+                Change::Close(i) => self.close(i, status, events),
+            }
+        }
+    }
+
+    fn open(&mut self, i: usize, events: &mut Events) {
+        if !events.are_read() {
+            return;
+        }
+        let block = self.blocks.all[i].clone();
+        let added = json!({ "output_index": i, "item": OutputItem::begun(&block) });
+        self.event("response.output_item.added", added, events);
+        if let Some(part) = Part::of(&block, Vec::new()) {
+            let data = json!({ "item_id": block.id, "output_index": i, "content_index": 0, "part": part });
+            self.event("response.content_part.added", data, events);
+        }
+    }
+
+    fn more(&mut self, i: usize, text: String, events: &mut Events) {
+        let logprobs = std::mem::take(&mut self.new_logprobs);
+        if events.are_read() {
+            let block = &self.blocks.all[i];
+            let mut data = json!({ "item_id": block.id, "output_index": i, "delta": text });
+            let name = match block.kind {
+                Kind::Text => {
+                    data["content_index"] = 0.into();
+                    data["logprobs"] = json!(logprobs);
+                    "response.output_text.delta"
+                }
+                Kind::Reasoning => {
+                    data["content_index"] = 0.into();
+                    "response.reasoning_text.delta"
+                }
+                Kind::Call(_) => "response.function_call_arguments.delta",
+            };
+            self.event(name, data, events);
+        }
+        self.logprobs.extend(logprobs);
+    }
+
+    fn close(&mut self, i: usize, status: &'static str, events: &mut Events) {
+        let block = self.blocks.all[i].clone();
+        let logprobs = std::mem::take(&mut self.logprobs);
+        let item = OutputItem::ended(&block, status, logprobs.clone());
+        if events.are_read() {
+            let Block { id, kind, text } = &block;
+            match kind {
+                Kind::Text => {
+                    let data = json!({ "item_id": id, "output_index": i, "content_index": 0, "text": text, "logprobs": logprobs });
+                    self.event("response.output_text.done", data, events);
+                }
+                Kind::Reasoning => {
+                    let data = json!({ "item_id": id, "output_index": i, "content_index": 0, "text": text });
+                    self.event("response.reasoning_text.done", data, events);
+                }
+                Kind::Call(name) => {
+                    let data = json!({ "item_id": id, "output_index": i, "name": name, "arguments": text });
+                    self.event("response.function_call_arguments.done", data, events);
+                }
+            }
+            if let Some(part) = Part::of(&block, logprobs) {
+                let data = json!({ "item_id": id, "output_index": i, "content_index": 0, "part": part });
+                self.event("response.content_part.done", data, events);
+            }
+            self.event("response.output_item.done", json!({ "output_index": i, "item": item }), events);
+        }
+        self.response.output.push(item);
+    }
+}
+
+impl Wire for Reply {
+    type Body = ResponseBody;
+
+    fn begin(&mut self, events: &mut Events) {
+        self.show("response.created", events);
+        self.show("response.in_progress", events);
+    }
+
+    fn step(&mut self, _i: usize, step: Step, _so_far: &Timings, events: &mut Events) {
+        // Those of a text's own tokens; thinking, tags and calls have theirs for themselves.
+        let is_text = |event: &text::reply::ReplyEvent| matches!(event, text::reply::ReplyEvent::Text(_));
+        for token in step.tokens.iter().filter(|token| token.events.iter().any(is_text)) {
+            self.new_logprobs.extend(Logprob::of(&token.piece, self.served.model.vocab()));
+        }
+        for event in step.events() {
+            let changes = self.blocks.take(event);
+            self.tell(changes, "completed", events);
+        }
+    }
+
+    fn end(&mut self, _i: usize, end: End, events: &mut Events) {
+        let cut = matches!(end.reason, FinishReason::Length | FinishReason::Context);
+        let status = if cut { "incomplete" } else { "completed" };
+        for event in end.events {
+            let changes = self.blocks.take(event);
+            self.tell(changes, status, events);
+        }
+        let changes = self.blocks.finish(&end.reason);
+        self.tell(changes, status, events);
+        let t = &end.timings;
+        let response = &mut self.response;
+        response.status = status;
+        response.incomplete_details = cut.then_some(Incomplete { reason: "max_output_tokens" });
+        response.usage = Some(ResponseUsage {
+            input_tokens: t.prompt_tokens,
+            input_tokens_details: InputDetails { cached_tokens: t.cached_tokens },
+            output_tokens: t.generated_tokens,
+            output_tokens_details: OutputDetails { reasoning_tokens: end.reasoning_tokens },
+            total_tokens: t.prompt_tokens + t.generated_tokens,
+        });
+        response.timings = Some(TimingsBody::from(t));
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        self.response.status = "failed";
+        let code = error.code.unwrap_or(error.kind).to_owned();
+        self.response.error = Some(ResponseError { code, message: error.message.clone() });
+        self.show("response.failed", events);
+    }
+
+    fn finish(&mut self, events: &mut Events) {
+        let name = match self.response.status {
+            "incomplete" => "response.incomplete",
+            _ => "response.completed",
+        };
+        self.show(name, events);
+    }
+
+    fn body(self) -> ResponseBody {
+        self.response
+    }
+}

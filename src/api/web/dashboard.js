@@ -1,0 +1,158 @@
+// The dashboard: asks for the figures, keeps those of the last minutes, and draws them.
+
+import { $, call, el, figure, key, svg, switchTheme } from "./common.js";
+import { byLabel, grown, parse, quantile } from "./metrics.js";
+
+const EVERY_MS = 2000;
+const KEPT_MS = 10 * 60 * 1000;
+/** Readings that a rate looks back: figures that come in bursts are evened out. */
+const BACK = 5;
+
+const readings = [];
+
+/** What is plotted: each series gives a value of two readings that lie `seconds` apart. */
+const CHARTS = [
+  {
+    title: "Tokens a second",
+    series: [
+      { name: "generated", of: (a, b, s) => grown(a, b, "llamacpp:tokens_predicted_total") / s },
+      { name: "prompts", of: (a, b, s) => grown(a, b, "llamacpp:prompt_tokens_total") / s },
+      { name: "from cache", of: (a, b, s) => grown(a, b, "nextn:prompt_tokens_cached_total") / s },
+    ],
+  },
+  {
+    title: "Requests",
+    series: [
+      { name: "running", of: (_, b) => b.get("llamacpp:requests_processing") },
+      { name: "waiting", of: (_, b) => b.get("llamacpp:requests_deferred") },
+    ],
+  },
+  { title: "Drafts kept, by depth", unit: "%", top: 100, series: [], depths: true },
+  {
+    title: "Time to first token",
+    unit: "ms",
+    series: [0.5, 0.95].map((q) => ({
+      name: `${100 * q} %`,
+      of: (a, b) => 1000 * quantile(a, b, "nextn:time_to_first_token_seconds", q),
+    })),
+  },
+  {
+    title: "Between two tokens",
+    unit: "ms",
+    series: [0.5, 0.95].map((q) => ({
+      name: `${100 * q} %`,
+      of: (a, b) => 1000 * quantile(a, b, "nextn:inter_token_seconds", q),
+    })),
+  },
+  {
+    title: "Passes of the model",
+    series: [
+      { name: "rows a second", of: (a, b, s) => grown(a, b, "nextn:rows") / s },
+      { name: "rows a pass", of: (a, b) => grown(a, b, "nextn:rows") / grown(a, b, "llamacpp:n_decode_total") },
+    ],
+  },
+];
+
+const TILES = [
+  ["tokens a second, last answer", (v) => figure(v.get("llamacpp:predicted_tokens_seconds"))],
+  ["running", (v) => figure(v.get("llamacpp:requests_processing"))],
+  ["waiting", (v) => figure(v.get("llamacpp:requests_deferred"))],
+  ["tokens generated", (v) => figure(v.get("llamacpp:tokens_predicted_total"))],
+  ["drafted tokens kept", (v) => percent(v.get("llamacpp:spec_decode_num_accepted_tokens_total"), v.get("llamacpp:spec_decode_num_draft_tokens_total"))],
+  ["prompt tokens from cache", (v) => percent(v.get("nextn:prompt_tokens_cached_total"), v.get("nextn:prompt_tokens_cached_total") + v.get("llamacpp:prompt_tokens_total"))],
+  ["state", (v) => bytes(v.get("nextn:state_bytes"))],
+  ["kept conversations", (v) => bytes(v.get("nextn:stored_bytes"))],
+];
+
+const percent = (part, whole) => (whole > 0 ? `${Math.round((100 * part) / whole)} %` : "-");
+const bytes = (n) => (n === undefined ? "-" : `${figure(n / 2 ** 20)} MiB`);
+
+async function ask() {
+  try {
+    const text = await (await call("/metrics")).text();
+    readings.push({ at: Date.now(), values: parse(text) });
+    while (readings[0].at < Date.now() - KEPT_MS) readings.shift();
+    $("state").textContent = "";
+    $("key-form").hidden = true;
+    show();
+  } catch (error) {
+    $("state").textContent = error.message;
+    $("key-form").hidden = error.status !== 401;
+  }
+  setTimeout(ask, EVERY_MS);
+}
+
+function show() {
+  const values = readings.at(-1).values;
+  $("tiles").replaceChildren(...TILES.map(([name, of]) => el("div", {}, el("dt", {}, name), el("dd", {}, of(values)))));
+  const depths = [...byLabel(values, "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "position").keys()];
+  depths.sort((a, b) => a - b);
+  const charts = CHARTS.map((chart) => (chart.depths ? { ...chart, series: depths.slice(0, 8).map(ofDepth) } : chart));
+  $("charts").replaceChildren(...charts.map(draw));
+}
+
+/** Of all drafts the share whose token at this depth was kept. */
+const ofDepth = (position) => ({
+  name: `${Number(position) + 1}`,
+  of: (a, b) => {
+    const name = `llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="${position}"}`;
+    return (100 * grown(a, b, name)) / grown(a, b, "llamacpp:spec_decode_num_drafts_total");
+  },
+});
+
+const WIDE = 480;
+const HIGH = 150;
+const LEFT = 44;
+const LOW = 18;
+
+function draw({ title, unit = "", top, series }) {
+  const now = readings.at(-1).at;
+  const lines = series.map(({ name, of }) => ({
+    name,
+    points: readings.slice(1).map(({ at, values }, i) => {
+      const from = readings[Math.max(0, i + 1 - BACK)];
+      return { x: LEFT + (WIDE - LEFT) * (1 - (now - at) / KEPT_MS), y: of(from.values, values, (at - from.at) / 1000) };
+    }),
+  }));
+  const all = lines.flatMap(({ points }) => points.map(({ y }) => y)).filter(Number.isFinite);
+  const highest = top ?? nice(Math.max(1e-9, ...all));
+  const y = (value) => HIGH - LOW - ((HIGH - LOW - 8) * value) / highest;
+  const picture = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" });
+  for (const share of [0, 0.5, 1]) {
+    picture.append(
+      svg("line", { x1: LEFT, x2: WIDE, y1: y(share * highest), y2: y(share * highest), class: "grid-line" }),
+      svg("text", { x: LEFT - 6, y: y(share * highest) + 4, "text-anchor": "end" }, all.length || top ? figure(share * highest, 2) : ""),
+    );
+  }
+  for (const [minutes, anchor] of [[10, "start"], [5, "middle"], [0, "end"]]) {
+    const x = LEFT + (WIDE - LEFT) * (1 - minutes / 10);
+    picture.append(svg("text", { x, y: HIGH - 3, "text-anchor": anchor }, minutes ? `-${minutes} min` : "now"));
+  }
+  lines.forEach(({ points }, i) => {
+    let path = "";
+    let pen = "M";
+    for (const { x, y: value } of points) {
+      if (Number.isFinite(value)) path += `${pen}${x.toFixed(1)} ${y(Math.min(value, highest)).toFixed(1)}`;
+      pen = Number.isFinite(value) ? "L" : "M";
+    }
+    if (path) picture.append(svg("path", { d: path, class: `c${i + 1}` }));
+  });
+  const last = ({ name, points }) => `${name} ${figure(points.findLast(({ y: value }) => Number.isFinite(value))?.y)}${unit ? ` ${unit}` : ""}`;
+  picture.setAttribute("aria-label", `${title}: ${lines.map(last).join(", ") || "nothing yet"}`);
+  const legend = el("span", { class: "legend" }, ...lines.map((line, i) => el("span", { class: `c${i + 1}` }, last(line))));
+  return el("figure", { class: "chart" }, el("figcaption", {}, title, legend), picture);
+}
+
+/** The next round number. */
+function nice(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].find((n) => n * power >= value) * power;
+}
+
+$("theme").addEventListener("click", switchTheme);
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key.set($("key").value.trim());
+  $("key").value = "";
+});
+ask();

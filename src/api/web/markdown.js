@@ -1,0 +1,242 @@
+// Markdown to elements, never to markup: what is not understood stays text. Pictures become links, so that nothing is fetched.
+// Each character keeps the depth at which its token was drafted, and texts are tinted by it.
+
+import { el } from "./common.js";
+
+/** Renders `source`; `depths[i]` belongs to its character `i` and may be left out. */
+export function render(source, depths = []) {
+  const lines = [];
+  let at = 0;
+  for (const text of source.split("\n")) {
+    lines.push({ text, at });
+    at += text.length + 1;
+  }
+  const out = document.createDocumentFragment();
+  blocks(lines, out, depths, 0);
+  return out;
+}
+
+/** `text` as it stands, tinted. */
+export function plain(text, depths = []) {
+  const out = document.createDocumentFragment();
+  emit(out, text, Array.from({ length: text.length }, (_, i) => i), 0, text.length, depths, true);
+  return out;
+}
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(?=\S)|^(\s*)([-*+]|\d{1,9}[.)])\s*$/;
+const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const MAX_NESTING = 8;
+
+function blocks(lines, out, depths, level) {
+  let i = 0;
+  while (i < lines.length) {
+    const { text } = lines[i];
+    if (!text.trim()) {
+      i += 1;
+      continue;
+    }
+    const fence = text.match(FENCE);
+    if (fence) {
+      i = code(lines, i, fence, out, depths);
+    } else if (HEADING.test(text)) {
+      const [, marks, title] = text.match(HEADING);
+      const start = text.indexOf(title, text.indexOf(marks) + marks.length);
+      // The page has its own first headings.
+      const node = el(`h${Math.min(marks.length + 2, 6)}`);
+      inline(node, [{ text: title, at: lines[i].at + start }], depths);
+      out.append(node);
+      i += 1;
+    } else if (RULE.test(text)) {
+      out.append(el("hr"));
+      i += 1;
+    } else if (QUOTE.test(text) && level < MAX_NESTING) {
+      const inner = [];
+      for (; i < lines.length && QUOTE.test(lines[i].text); i += 1) inner.push(cut(lines[i], lines[i].text.match(QUOTE)[0].length));
+      const node = el("blockquote");
+      blocks(inner, node, depths, level + 1);
+      out.append(node);
+    } else if (ITEM.test(text) && level < MAX_NESTING) {
+      i = list(lines, i, out, depths, level);
+    } else if (text.includes("|") && i + 1 < lines.length && DIVIDER.test(lines[i + 1].text) && lines[i + 1].text.includes("-")) {
+      i = table(lines, i, out, depths);
+    } else {
+      const paragraph = [];
+      for (; i < lines.length && lines[i].text.trim() && (paragraph.length === 0 || !interrupts(lines[i].text)); i += 1) {
+        paragraph.push(cut(lines[i], lines[i].text.length - lines[i].text.trimStart().length));
+      }
+      const node = el("p");
+      inline(node, paragraph, depths);
+      out.append(node);
+    }
+  }
+}
+
+const interrupts = (text) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((sign) => sign.test(text));
+
+const cut = (line, n) => ({ text: line.text.slice(n), at: line.at + n });
+
+function code(lines, i, [, marks, info], out, depths) {
+  const inner = el("code");
+  const closes = (text) => text.trim().startsWith(marks) && text.trim().replaceAll(marks[0], "") === "";
+  i += 1;
+  const body = [];
+  for (; i < lines.length && !closes(lines[i].text); i += 1) body.push(lines[i]);
+  body.forEach((line, k) => {
+    const text = k + 1 < body.length ? `${line.text}\n` : line.text;
+    emit(inner, text, Array.from({ length: text.length }, (_, j) => line.at + j), 0, text.length, depths, true);
+  });
+  const language = info.trim().split(/\s/)[0];
+  const copy = el("button", { type: "button", class: "quiet copy", "aria-label": "Copy code" }, "Copy");
+  copy.addEventListener("click", () => copied(copy, inner.textContent));
+  out.append(el("div", { class: "code" }, el("div", { class: "code-top" }, el("span", {}, language), copy), el("pre", { tabindex: "0" }, inner)));
+  return i + 1;
+}
+
+/** Puts a text on the clipboard, and says so on the button. */
+export async function copied(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not allowed";
+  }
+  setTimeout(() => (button.textContent = "Copy"), 1500);
+}
+
+function list(lines, i, out, depths, level) {
+  const [, , mark = lines[i].text.trim()] = lines[i].text.match(ITEM);
+  const ordered = /\d/.test(mark);
+  const first = lines[i].text.length - lines[i].text.trimStart().length;
+  const node = el(ordered ? "ol" : "ul", ordered && parseInt(mark, 10) !== 1 ? { start: parseInt(mark, 10) } : {});
+  while (i < lines.length) {
+    const found = lines[i].text.match(ITEM);
+    const indent = lines[i].text.length - lines[i].text.trimStart().length;
+    if (!found || indent < first || /\d/.test(found[2] ?? found[5]) !== ordered) break;
+    const inner = [cut(lines[i], found[0].length)];
+    i += 1;
+    for (; i < lines.length; i += 1) {
+      const text = lines[i].text;
+      const depth = text.length - text.trimStart().length;
+      if (!text.trim()) {
+        // A blank line belongs to the item if something indented follows.
+        const next = lines.slice(i + 1).find((line) => line.text.trim());
+        if (!next || next.text.length - next.text.trimStart().length <= first) break;
+        inner.push(lines[i]);
+      } else if (depth > first) {
+        inner.push(cut(lines[i], Math.min(depth, found[0].length)));
+      } else if (interrupts(text)) {
+        break;
+      } else {
+        inner.push(lines[i]);
+      }
+    }
+    const item = el("li");
+    blocks(inner, item, depths, level + 1);
+    // A single paragraph needs no space of its own.
+    if (item.firstElementChild?.tagName === "P") item.firstElementChild.replaceWith(...item.firstElementChild.childNodes);
+    node.append(item);
+    while (i < lines.length && !lines[i].text.trim() && i + 1 < lines.length && ITEM.test(lines[i + 1].text)) i += 1;
+  }
+  out.append(node);
+  return i;
+}
+
+function table(lines, i, out, depths) {
+  const row = (line, name) => {
+    const node = el("tr");
+    let { text, at } = line;
+    const lead = text.length - text.trimStart().length;
+    [text, at] = [text.trim(), at + lead];
+    if (text.startsWith("|")) [text, at] = [text.slice(1), at + 1];
+    if (text.endsWith("|")) text = text.slice(0, -1);
+    for (const cell of text.split("|")) {
+      const space = cell.length - cell.trimStart().length;
+      const inner = el(name);
+      inline(inner, [{ text: cell.trim(), at: at + space }], depths);
+      node.append(inner);
+      at += cell.length + 1;
+    }
+    return node;
+  };
+  const head = el("thead", {}, row(lines[i], "th"));
+  const body = el("tbody");
+  for (i += 2; i < lines.length && lines[i].text.includes("|"); i += 1) body.append(row(lines[i], "td"));
+  out.append(el("div", { class: "wide", tabindex: "0" }, el("table", {}, head, body)));
+  return i;
+}
+
+/** Text with emphasis, code and links, from lines of the source. */
+function inline(out, lines, depths) {
+  let text = "";
+  const places = [];
+  lines.forEach((line, k) => {
+    const part = k + 1 < lines.length ? `${line.text}\n` : line.text;
+    for (let j = 0; j < part.length; j += 1) places.push(line.at + j);
+    text += part;
+  });
+  spans(out, text, places, 0, text.length, depths, 0);
+}
+
+// Lengths are bounded: signs that nobody closes must not cost more than their number.
+const SPAN = /(`+)(?!`)([\s\S]{0,999}?[^`])\1(?!`)|(\*\*|__)(?=\S)([\s\S]{0,999}?\S)\3|(\*|_)(?=\S)([\s\S]{0,999}?\S)\5|~~(?=\S)([\s\S]{0,999}?\S)~~|!?\[([^\]\n]{0,999})\]\(([^()\s]{0,999})(?:\s+"[^"]{0,200}")?\)|\\([!-/:-@[-`{-~])|(https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/g;
+
+function spans(out, text, places, from, to, depths, level) {
+  const piece = text.slice(from, to);
+  SPAN.lastIndex = 0;
+  let done = 0;
+  const found = level < MAX_NESTING ? [...piece.matchAll(SPAN)] : [];
+  for (const match of found) {
+    const start = match.index;
+    const underscore = (match[3] ?? match[5] ?? "").startsWith("_");
+    const inWord = /\w/.test(piece[start - 1] ?? "") || /\w/.test(piece[start + match[0].length] ?? "");
+    if (underscore && inWord) continue;
+    emit(out, text, places, from + done, from + start, depths);
+    done = start + match[0].length;
+    const within = (node, inner, offset) => {
+      spans(node, text, places, from + start + offset, from + start + offset + inner.length, depths, level + 1);
+      out.append(node);
+    };
+    if (match[1]) {
+      const node = el("code");
+      const n = match[1].length;
+      emit(node, text, places, from + start + n, from + start + n + match[2].length, depths, true);
+      out.append(node);
+    } else if (match[3]) within(el("strong"), match[4], 2);
+    else if (match[5]) within(el("em"), match[6], 1);
+    else if (match[7] !== undefined) within(el("del"), match[7], 2);
+    else if (match[8] !== undefined) {
+      within(link(match[9]) ?? el("span"), match[8], match[0].indexOf("[") + 1);
+    } else if (match[10]) emit(out, text, places, from + start + 1, from + done, depths);
+    else {
+      const node = link(match[11]) ?? el("span");
+      emit(node, text, places, from + start, from + done, depths);
+      out.append(node);
+    }
+  }
+  emit(out, text, places, from + done, to, depths);
+}
+
+/** A link to the web or to mail; nothing else is one. */
+function link(target) {
+  if (!/^(https?:\/\/|mailto:)/i.test(target)) return null;
+  return el("a", { href: target, target: "_blank", rel: "noopener noreferrer nofollow" });
+}
+
+/** Text in runs of one depth. */
+function emit(out, text, places, from, to, depths, keepsBreaks = false) {
+  let start = from;
+  for (let i = from; i <= to; i += 1) {
+    const same = i < to && (depths[places[i]] ?? 0) === (depths[places[start]] ?? 0);
+    if (same || start === to) continue;
+    const depth = depths[places[start]] ?? 0;
+    const run = text.slice(start, i);
+    const run_ = keepsBreaks ? run : run.replaceAll("\n", " ");
+    if (depth > 0) out.append(el("span", { class: `drafted d${Math.min(depth, 8)}` }, run_));
+    else out.append(run_);
+    start = i;
+  }
+}
