@@ -35,6 +35,8 @@ pub struct EngineStats {
     pub n_steps: u64,
     /// Rows of those passes.
     pub n_rows: u64,
+    /// Sequences that had rows in those passes, over all passes.
+    pub n_busy: u64,
     /// Time in steps, from taking commands and picking the rows to handing out the events.
     pub step: Duration,
     /// Of that, ggml's computation.
@@ -188,6 +190,7 @@ impl State {
         self.propose();
         let parts = schedule(&self.sequences, self.config.n_batch, self.config.n_batch_shared);
         let n_rows: usize = parts.iter().map(|p| p.n_rows).sum();
+        let n_busy = parts.len();
         if n_rows > 0 {
             self.step(parts);
         }
@@ -196,6 +199,7 @@ impl State {
         self.retire();
         if n_rows > 0 {
             self.stats.n_rows += n_rows as u64;
+            self.stats.n_busy += n_busy as u64;
             self.pause = READER_PAUSE;
             self.stats.step += start.elapsed();
         }

@@ -11,7 +11,7 @@ use engine::{
 };
 use model::{LoadOptions, Model, Pass, PassOutput, Rows, Runner};
 use text::template::{Chat, ChatTemplate};
-use text::{Special, TokenId};
+use text::TokenId;
 
 fn open(path: &str, model: &'static OnceLock<Arc<Model>>) -> Arc<Model> {
     Arc::clone(model.get_or_init(|| open_own(path)))
