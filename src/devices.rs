@@ -1,7 +1,6 @@
 //! The options that say where a model computes, for all programs; and the list of what there is.
 //! Owns the words for devices. What fits where is `model`'s to say.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -19,7 +18,7 @@ pub struct DeviceFlags {
     pub device: DeviceChoice,
 
     /// Layers on the GPUs, counted from the last: a number, or auto (as many as fit)
-    #[arg(long, alias = "ngl", value_name = "N", default_value = "auto", value_parser = gpu_layers)]
+    #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", default_value = "auto", env = "NEXTN_GPU_LAYERS", hide_env_values = true, value_parser = gpu_layers)]
     pub gpu_layers: GpuLayers,
 
     /// Keep the experts of all layers in the host's memory
@@ -53,7 +52,7 @@ impl FromStr for DeviceChoice {
     fn from_str(s: &str) -> Result<Self, String> {
         match s.to_ascii_lowercase().as_str() {
             "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
+            "cpu" | "none" => Ok(Self::Cpu),
             s if s.split(',').all(|name| !name.trim().is_empty()) => {
                 Ok(Self::Named(s.split(',').map(|name| name.trim().to_owned()).collect()))
             }
@@ -123,16 +122,6 @@ impl DeviceChoice {
     }
 }
 
-/// The command line with options of llama.cpp that clap takes for several, such as `-ngl`, written out.
-pub fn spelled_out(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    args.map(|arg| match arg.to_str() {
-        Some("-ngl") => "--gpu-layers".into(),
-        Some("-cmoe") => "--cpu-moe".into(),
-        Some("-ncmoe") => "--n-cpu-moe".into(),
-        _ => arg,
-    })
-}
-
 /// A device's name without its number.
 fn kind(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
@@ -166,7 +155,7 @@ mod tests {
     #[test]
     fn words_for_devices() {
         assert_eq!("AUTO".parse(), Ok(DeviceChoice::Auto));
-        assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
+        assert_eq!(("cpu".parse(), "none".parse()), (Ok(DeviceChoice::Cpu), Ok(DeviceChoice::Cpu)));
         assert_eq!("CUDA0, cuda1".parse(), Ok(DeviceChoice::Named(vec!["cuda0".into(), "cuda1".into()])));
         assert!("cuda0,,x".parse::<DeviceChoice>().is_err());
         assert_eq!(kind("CUDA12"), "CUDA");

@@ -23,6 +23,8 @@ pub mod embedded;
 pub mod extract;
 #[doc(hidden)]
 pub mod server;
+#[doc(hidden)]
+pub mod short;
 
 /// What this build is made of.
 #[derive(Clone, Debug)]

@@ -103,6 +103,24 @@ fn answers_end_where_they_end_without_drafts() {
 }
 
 #[test]
+fn drafts_that_are_too_short_are_not_used() {
+    let model = &pocket(MODEL);
+    let prompt = chat(model, "Tell me a short story about a dragon.");
+    let expected = answer(&spawn(model, config(256, 1), None), &prompt, &greedy(60));
+    let known = vec![(prompt.clone(), expected.tokens.clone())];
+    let lengths = (1..=MAX_DEPTH).map(|n| (n, n)).collect();
+    let (script, tally) = Script::new(known, lengths, 1);
+    let engine = spawn(model, config(256, 1), Some(Box::new(script)));
+    let got = answer(&engine, &prompt, &RequestOptions { min_draft: 3, ..greedy(60) });
+    assert_eq!(got.seen(), expected.seen());
+    let by_depth = &got.timings.drafted_by_depth;
+    assert!(by_depth[2] > 0 && by_depth[0] == by_depth[2], "no draft is shorter than 3: {by_depth:?}");
+    assert!(tally.lock().expect("the engine waits").drafted > got.timings.drafted, "shorter ones were made");
+    let none = answer(&engine, &prompt, &RequestOptions { min_draft: 3, max_draft: Some(2), ..greedy(60) });
+    assert_eq!((none.timings.drafted, none.seen().0), (0, expected.seen().0));
+}
+
+#[test]
 fn sequences_with_drafts_of_different_lengths_do_not_disturb_each_other() {
     let model = &pocket(MODEL);
     let texts =

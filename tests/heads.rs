@@ -113,8 +113,8 @@ fn a_head_of_its_own_file_drafts_as_inside_the_models_in_every_layout() {
             let model = with_head(target, &head).unwrap_or_else(|e| panic!("{}: {e}", head.display()));
             assert_eq!(*model.nextn(), NextNHead::Bound);
             let (got, t) = answer(&model);
-            let counts = (t.drafted, t.accepted, t.acceptance_by_depth);
-            let expected = (timings.drafted, timings.accepted, timings.acceptance_by_depth.clone());
+            let counts = (t.drafted, t.accepted, t.acceptance_by_depth());
+            let expected = (timings.drafted, timings.accepted, timings.acceptance_by_depth());
             assert_eq!((got, counts), (tokens.clone(), expected), "{name} with {}", head.display());
         }
         let alone = Model::open(&file("promise"), &LoadOptions::default()).expect("it runs without its head");

@@ -130,6 +130,77 @@ fn speculation_changes_figures_and_no_text() {
     assert_eq!(server.end().code(), Some(0));
 }
 
+/// The value of a metric, by its name with its labels.
+fn metric(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0, |value| value.parse().unwrap_or_else(|_| panic!("{name}: {value}")))
+}
+
+#[test]
+fn metrics_count_what_was_generated_cancelled_answers_too() {
+    let server = start(&["--spec", "nextn", "--draft-max", "2"]);
+    let figures = || server.say("GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let answer = |body: &str| {
+        let answer = server.say(&post("/completion", body));
+        serde_json::from_str::<serde_json::Value>(answer.split_once("\r\n\r\n").expect("a body").1).expect("JSON")
+    };
+    let body = r#"{"prompt":"Once upon a time","n_predict":40,"temperature":0,"cache_prompt":false}"#;
+    let timings = [answer(body), answer(body)].map(|answer| answer["timings"].clone());
+    let sum = |field: &str| timings.iter().map(|t| t[field].as_u64().expect("a number")).sum::<u64>();
+    let first = figures();
+    assert!(sum("draft_n_accepted") > 0, "{timings:?}");
+    for (name, expected) in [
+        ("llamacpp:prompt_tokens_total", sum("prompt_n")),
+        ("llamacpp:tokens_predicted_total", 80),
+        ("llamacpp:spec_decode_num_draft_tokens_total", sum("draft_n")),
+        ("llamacpp:spec_decode_num_accepted_tokens_total", sum("draft_n_accepted")),
+        ("nextn:time_to_first_token_seconds_count", 2),
+        ("nextn:inter_token_seconds_count", 78),
+        ("nextn:requests_total{reason=\"length\"}", 2),
+        ("llamacpp:requests_processing", 0),
+        ("nextn:sequences", 1),
+    ] {
+        assert_eq!(metric(&first, name), expected, "{name}\n{first}");
+    }
+    let by_depth = |text: &str, which: &str| {
+        let name = |i| format!("{which}_tokens_per_pos_total{{position=\"{i}\"}}");
+        [0, 1].map(|i| metric(text, &name(i)))
+    };
+    let check = |text: &str| {
+        let drafted = by_depth(text, "nextn:spec_decode_num_draft");
+        let kept = by_depth(text, "llamacpp:spec_decode_num_accepted");
+        assert_eq!(drafted[0], metric(text, "llamacpp:spec_decode_num_drafts_total"), "{text}");
+        assert_eq!(drafted.iter().sum::<u64>(), metric(text, "llamacpp:spec_decode_num_draft_tokens_total"));
+        assert_eq!(kept.iter().sum::<u64>(), metric(text, "llamacpp:spec_decode_num_accepted_tokens_total"));
+        assert!(kept[0] >= kept[1] && kept[0] <= drafted[0], "{text}");
+    };
+    check(&first);
+
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    let endless = r#"{"prompt":"Once upon","stream":true,"ignore_eos":true,"temperature":0}"#;
+    stream.write_all(post("/v1/completions", endless).as_bytes()).expect("it reads");
+    let mut reader = BufReader::new(stream);
+    let mut n_events = 0;
+    while n_events < 20 {
+        let mut line = String::new();
+        assert!(reader.read_line(&mut line).expect("a stream") > 0, "it ended before 20 events");
+        n_events += usize::from(line.starts_with("data: "));
+    }
+    drop(reader);
+    let waited = Instant::now();
+    let last = loop {
+        let text = figures();
+        if metric(&text, "nextn:requests_total{reason=\"cancelled\"}") == 1 {
+            break text;
+        }
+        assert!(waited.elapsed() < Duration::from_secs(30), "it goes on for nobody: {text}");
+    };
+    check(&last);
+    let more = |name: &str| metric(&last, name) - metric(&first, name);
+    assert!(more("llamacpp:tokens_predicted_total") >= 20);
+    assert!(more("llamacpp:spec_decode_num_draft_tokens_total") > 0, "{last}");
+}
+
 #[test]
 fn a_stream_tells_which_tokens_were_drafted() {
     let server = start(&[]);
@@ -166,5 +237,9 @@ fn options_that_cannot_be_are_told() {
     assert!(code == Some(2) && words.contains("no/such/file.toml"), "{code:?} {words}");
     let (code, words) = run(&["--ssl-cert-file", "no.pem", "--ssl-key-file", "no.pem"]);
     assert!(code == Some(2) && words.contains("no.pem"), "{code:?} {words}");
+    for (options, word) in [(["-m", "no/such.gguf"], "no/such.gguf"), (["-dev", "cuda77"], "cuda77")] {
+        let (code, words) = run(&[&["--port", "0"], &options[..]].concat());
+        assert!(code == Some(3) && words.contains(word), "{code:?} {words}");
+    }
     assert_eq!(run(&["--help"]).0, Some(0));
 }

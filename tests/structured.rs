@@ -16,7 +16,7 @@ use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use text::Special;
 
 fn pocket() -> Arc<Model> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-moe-q8_0.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-q4_k_m.gguf");
     Model::open(&path, &LoadOptions::default()).expect("a model of the repository")
 }
 
@@ -60,7 +60,7 @@ fn ask(
             }),
             Event::Finished(summary) => {
                 bytes.extend_from_slice(&summary.rest);
-                return (tokens, String::from_utf8(bytes).expect("text"), summary);
+                return (tokens, String::from_utf8(bytes).expect("text"), *summary);
             }
             Event::Failed(why) => panic!("{why}"),
         }

@@ -202,7 +202,7 @@ impl Answer {
                     if let Some(parser) = &mut self.parser {
                         events.extend(parser.finish());
                     }
-                    self.running.finished(&summary.timings, &summary.reason);
+                    self.running.finished(&summary);
                     let reasoning_tokens = self.thinks.n;
                     return Some(Delta::End(End {
                         reason: summary.reason,
@@ -347,8 +347,7 @@ impl Clock {
                 t.prompt_ms = millis(now - self.start);
             }
         }
-        t.drafted += pieces.first().map_or(0, |piece| piece.guess.n_drafted);
-        t.accepted += pieces.iter().filter(|piece| piece.guess.depth > 0).count();
+        t.count_draft_of(pieces);
         t.generated_tokens += pieces.len();
     }
 }

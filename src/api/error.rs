@@ -159,7 +159,12 @@ impl From<RequestError> for ApiError {
         let message = error.to_string();
         let param = match &error {
             RequestError::EmptyPrompt | RequestError::Token { .. } | RequestError::Borders { .. } => "prompt",
-            RequestError::PromptTooLong { .. } => {
+            RequestError::PromptTooLong { n_prompt, n_ctx } => {
+                // Clients know this error by llama.cpp's words.
+                let message = format!(
+                    "the request exceeds the available context size: its prompt has {n_prompt} tokens, and prompt and \
+                     answer together may have {n_ctx}; shorten it, or start the server with a larger --ctx-size"
+                );
                 return Self { code: Some("context_length_exceeded"), ..Self::field("prompt", message) };
             }
             RequestError::NoTokens => "max_tokens",

@@ -1,14 +1,15 @@
 //! Figures of the server as a whole, for Prometheus: llama.cpp's names where it counts the same, `nextn:` for the rest.
 //! Owns counters, gauges and histograms. Knows no endpoint but its own.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use engine::{FinishReason, Timings};
+use engine::{EngineStats, FinishReason, Summary, Timings};
 use hyper::header::CONTENT_TYPE;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -34,9 +35,13 @@ pub struct Metrics {
     /// Requests by path and status.
     pub http: Family<HttpLabels, Counter>,
     waiting: Level,
+    sequences: Level,
     processing: Level,
-    steps: Level,
-    rows: Level,
+    steps: Counter,
+    rows: Counter,
+    busy: Counter,
+    /// Passes and rows of each engine when it was asked last.
+    asked: Mutex<HashMap<String, EngineStats>>,
     busy_per_step: Rate,
     state_bytes: Level,
     stored_bytes: Level,
@@ -55,6 +60,7 @@ struct Counts {
     drafts: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
+    drafted_by_depth: Family<DepthLabel, Counter>,
     accepted_by_depth: Family<DepthLabel, Counter>,
     running: Level,
     requests: Family<ReasonLabel, Counter>,
@@ -99,9 +105,12 @@ impl Metrics {
             refused: Counter::default(),
             http: Family::default(),
             waiting: Level::default(),
+            sequences: Level::default(),
             processing: Level::default(),
-            steps: Level::default(),
-            rows: Level::default(),
+            steps: Counter::default(),
+            rows: Counter::default(),
+            busy: Counter::default(),
+            asked: Mutex::default(),
             busy_per_step: Rate::default(),
             state_bytes: Level::default(),
             stored_bytes: Level::default(),
@@ -126,8 +135,8 @@ impl Metrics {
         r.register("llamacpp:requests_processing", "Requests with a sequence", self.processing.clone());
         r.register("llamacpp:requests_deferred", "Requests waiting for a sequence", self.waiting.clone());
         r.register("llamacpp:n_tokens_max", "Longest sequence so far", c.n_tokens_max.clone());
-        r.register("llamacpp:n_decode_total", "Passes of the model", self.steps.clone());
-        r.register("llamacpp:n_busy_slots_per_decode", "Rows of a pass on average", self.busy_per_step.clone());
+        r.register("llamacpp:n_decode", "Passes of the model", self.steps.clone());
+        r.register("llamacpp:n_busy_slots_per_decode", "Sequences of a pass on average", self.busy_per_step.clone());
         r.register("llamacpp:spec_decode_num_drafts", "Drafts judged", c.drafts.clone());
         r.register("llamacpp:spec_decode_num_draft_tokens", "Tokens drafted", c.draft_tokens.clone());
         r.register("llamacpp:spec_decode_num_accepted_tokens", "Drafted tokens kept", c.accepted_tokens.clone());
@@ -136,11 +145,17 @@ impl Metrics {
             "Drafted tokens kept, by their place in the draft from 0",
             c.accepted_by_depth.clone(),
         );
+        r.register(
+            "nextn:spec_decode_num_draft_tokens_per_pos",
+            "Tokens drafted, by their place in the draft from 0",
+            c.drafted_by_depth.clone(),
+        );
         r.register("nextn:prompt_tokens_cached", "Prompt tokens taken from cached state", c.cached_tokens.clone());
         r.register("nextn:prompt_cache_hits", "Requests that took up cached state", c.cache_hits.clone());
         r.register("nextn:requests", "Requests by how they ended", c.requests.clone());
         r.register("nextn:requests_refused", "Requests that found the queue full", self.refused.clone());
         r.register("nextn:http_requests", "HTTP requests", self.http.clone());
+        r.register("nextn:sequences", "Sequences that the loaded models have", self.sequences.clone());
         r.register("nextn:rows", "Rows of all passes", self.rows.clone());
         r.register("nextn:state_bytes", "Bytes of sequence state", self.state_bytes.clone());
         r.register("nextn:stored_bytes", "Bytes of conversations kept on the host", self.stored_bytes.clone());
@@ -178,22 +193,33 @@ impl Metrics {
         usize::try_from(self.counts.running.get()).unwrap_or(0)
     }
 
+    /// Adds what a model's engine has done since it was asked last; one with less than then was loaded anew.
+    fn add_work(&self, id: &str, now: EngineStats) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = asked.entry(id.to_owned()).or_default();
+        let old = if now.n_steps < last.n_steps { EngineStats::default() } else { *last };
+        self.steps.inc_by(now.n_steps - old.n_steps);
+        self.rows.inc_by(now.n_rows.saturating_sub(old.n_rows));
+        self.busy.inc_by(now.n_busy.saturating_sub(old.n_busy));
+        *last = now;
+    }
+
     /// All figures as OpenMetrics text. Asks the engines.
     pub(crate) fn text(&self, state: &AppState) -> String {
-        let (mut waiting, mut steps, mut rows, mut bytes, mut stored) = (0, 0, 0, 0, 0);
+        let (mut waiting, mut sequences, mut bytes, mut stored) = (0, 0, 0, 0);
         for served in state.registry().loaded() {
             waiting += served.engine.n_waiting();
+            sequences += served.n_sequences;
             // An engine that has stopped has nothing to say.
             let stats = served.engine.stats().unwrap_or_default();
-            (steps, rows) = (steps + stats.n_steps, rows + stats.n_rows);
+            self.add_work(&served.id, stats);
             bytes += stats.state_bytes;
             stored += stats.stored_bytes;
         }
         self.waiting.set(waiting as i64);
         self.processing.set(self.n_running().saturating_sub(waiting) as i64);
-        self.steps.set(steps as i64);
-        self.rows.set(rows as i64);
-        self.busy_per_step.set(rows as f64 / steps.max(1) as f64);
+        self.sequences.set(sequences as i64);
+        self.busy_per_step.set(self.busy.get() as f64 / self.steps.get().max(1) as f64);
         self.state_bytes.set(bytes as i64);
         self.stored_bytes.set(stored as i64);
         let mut out = String::new();
@@ -226,7 +252,11 @@ impl Running {
                     observe(&self.counts.between_tokens, each);
                 }
             }
-            None => observe(&self.counts.first_token, (now - self.start).as_secs_f64()),
+            None => {
+                observe(&self.counts.first_token, (now - self.start).as_secs_f64());
+                // A grammar may force more tokens at once.
+                (1..n).for_each(|_| observe(&self.counts.between_tokens, 0.0));
+            }
         }
         self.last = Some(now);
         match &mut self.timings {
@@ -235,15 +265,16 @@ impl Running {
         }
     }
 
-    pub(crate) fn finished(&mut self, timings: &Timings, reason: &FinishReason) {
-        self.reason = match reason {
+    pub(crate) fn finished(&mut self, summary: &Summary) {
+        self.reason = match &summary.reason {
+            _ if summary.embedding.is_some() => "embedding",
             FinishReason::EndOfGeneration(_) => "stop",
             FinishReason::Stop(_) => "stop_string",
             FinishReason::Complete => "grammar",
             FinishReason::Length => "length",
             FinishReason::Context => "context",
         };
-        self.timings = Some(timings.clone());
+        self.timings = Some(summary.timings.clone());
     }
 
     pub(crate) fn failed(&mut self) {
@@ -285,8 +316,12 @@ impl Drop for Running {
         c.drafts.inc_by(t.drafts as u64);
         c.draft_tokens.inc_by(t.drafted as u64);
         c.accepted_tokens.inc_by(t.accepted as u64);
-        for (position, &n) in t.accepted_by_depth.iter().enumerate() {
-            c.accepted_by_depth.get_or_create(&DepthLabel { position: position as u32 }).inc_by(n as u64);
+        for (family, counted) in
+            [(&c.drafted_by_depth, &t.drafted_by_depth), (&c.accepted_by_depth, &t.accepted_by_depth)]
+        {
+            for (position, &n) in counted.iter().enumerate() {
+                family.get_or_create(&DepthLabel { position: position as u32 }).inc_by(n as u64);
+            }
         }
     }
 }

@@ -89,10 +89,11 @@ pub struct Params {
     /// Most tokens of a draft for this request; 0 is without speculation.
     #[serde(rename = "speculative.n_max")]
     pub speculative_n_max: Option<i64>,
-    /// Drafts shorter than this are not used.
+    /// Drafts of fewer tokens are not used.
     #[serde(rename = "speculative.n_min")]
     pub speculative_n_min: Option<i64>,
-    /// Accepted for llama.cpp's clients; drafts here are not cut by their probability.
+    /// 0 to 1, taken for llama.cpp's clients and left alone: drafts here are cut by what they gain, not by the
+    /// probability of their tokens.
     #[serde(rename = "speculative.p_min")]
     pub speculative_p_min: Option<f32>,
     /// llama.cpp's context shift, which is not done here: checked and left alone.
@@ -158,7 +159,11 @@ impl Params {
         range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
         range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
-        range("speculative.n_min", self.speculative_n_min.unwrap_or(0), 0, 1 << 20)?;
+        let n_min = range("speculative.n_min", self.speculative_n_min.unwrap_or(0), 0, 1 << 20)?;
+        if let Some(p) = self.speculative_p_min.filter(|p| !(0.0..=1.0).contains(p)) {
+            let message = format!("speculative.p_min: 0 to 1 expected, {p} found");
+            return Err(ApiError::field("speculative.p_min", message));
+        }
         let n_probs = self.n_probs.map(|n| range("n_probs", n, 0, engine::MAX_LOGPROBS as i64)).transpose()?;
         let vocab = served.model.vocab();
         let stops = match self.stop.clone() {
@@ -173,6 +178,7 @@ impl Params {
             logprobs: n_probs.filter(|&n| n > 0).map(|n| n as usize),
             cache: self.cache_prompt.unwrap_or(true),
             max_draft: n_max.map(|n| n as usize),
+            min_draft: n_min as usize,
             sampling: self.sampling(&served.sampling, vocab)?,
             ..RequestOptions::default()
         };

@@ -176,6 +176,20 @@ impl Registry {
         }
     }
 
+    /// Why the only model that there is did not load at the start. Does not return where it did, or where there are others.
+    pub async fn lost(&self) -> String {
+        while let [slot] = &self.inner.slots[..] {
+            let mut loading = match &lock(slot).state {
+                State::Failed(why) => return why.clone(),
+                State::Loading(done) => done.clone(),
+                State::Unloaded | State::Ready(_) => break,
+            };
+            // An error means that the loading thread is gone: the state says how it ended.
+            drop(loading.changed().await);
+        }
+        std::future::pending().await
+    }
+
     /// The model that a request names; loads it if it has to. A server of one model answers to any name.
     ///
     /// # Errors

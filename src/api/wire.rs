@@ -101,7 +101,7 @@ impl From<&Timings> for TimingsBody {
             draft_n: t.drafted,
             draft_n_accepted: t.accepted,
             cycles: t.cycles,
-            acceptance_by_depth: t.acceptance_by_depth.clone(),
+            acceptance_by_depth: t.acceptance_by_depth(),
         }
     }
 }

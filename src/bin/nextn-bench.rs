@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    match nextn::bench::run(nextn::bench::Args::parse_from(nextn::devices::spelled_out(std::env::args_os()))) {
+    match nextn::bench::run(nextn::bench::Args::parse_from(nextn::short::spelled_out(std::env::args_os()))) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader had enough, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

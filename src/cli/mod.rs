@@ -56,7 +56,7 @@ use style::{Colours, Terminals, paint};
 
 /// Runs `nextn-cli` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let args = match Args::try_parse_from(crate::devices::spelled_out(std::env::args_os())) {
+    let args = match Args::try_parse_from(crate::short::spelled_out(std::env::args_os())) {
         Ok(args) => args,
         Err(error) => {
             // `--help` and `--version` come here too, with code 0. A closed output has nobody to tell.

@@ -103,7 +103,7 @@ impl Times {
             cycles: timings.cycles,
             drafted: timings.drafted,
             accepted: timings.accepted,
-            acceptance_by_depth: timings.acceptance_by_depth.iter().copied().map(round).collect(),
+            acceptance_by_depth: timings.acceptance_by_depth().into_iter().map(round).collect(),
             cycles_per_second: round(timings.cycles_per_second()),
             verify_ms: round(timings.verify_ms),
             draft_ms: round(timings.draft_ms),

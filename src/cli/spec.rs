@@ -12,7 +12,7 @@ use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 pub struct SpecFlags {
     /// Source of drafts: auto (the model's NextN head where it has one), off, nextn, ngram
     /// (what followed the same words before), nextn+ngram
-    #[arg(long, value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true)]
+    #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]
     pub spec: Mode,
 
     /// Most tokens of a draft: auto (by measured speed), or a number; 0 is off
@@ -33,8 +33,22 @@ pub struct SpecFlags {
     pub exact: Exact,
 
     /// GGUF file with a NextN head for the model [default: the head inside the model's file]
-    #[arg(long, alias = "model-draft", value_name = "FILE")]
+    #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     pub draft_model: Option<PathBuf>,
+}
+
+/// Our words, and llama.cpp's of `--spec-type`.
+fn mode(word: &str) -> Result<Mode, String> {
+    let ngram = |word: &str| word.starts_with("ngram-");
+    match word {
+        "none" => Ok(Mode::Off),
+        "draft-mtp" => Ok(Mode::NextN),
+        word if ngram(word) => Ok(Mode::Ngram),
+        word => match word.split_once(',') {
+            Some(("draft-mtp", other)) | Some((other, "draft-mtp")) if ngram(other) => Ok(Mode::NextNgram),
+            _ => word.parse(),
+        },
+    }
 }
 
 impl SpecFlags {

@@ -27,7 +27,6 @@ pub struct Done {
 }
 
 /// What wakes the loop.
-#[expect(clippy::large_enum_variant, reason = "they are few, and passed on at once")]
 enum Happening {
     Engine(Event),
     /// The engine says nothing more.
@@ -82,7 +81,8 @@ pub fn run(
                 clock.tick(pieces.len());
                 reply.pieces(&pieces, sink)?;
             }
-            Happening::Engine(Event::Finished(Summary { reason, rest, timings, .. })) => {
+            Happening::Engine(Event::Finished(summary)) => {
+                let Summary { reason, rest, timings, .. } = *summary;
                 reply.finish(&rest, sink)?;
                 return Ok(reply.done(Finish::from(&reason), timings, loaded.load_ms, None));
             }

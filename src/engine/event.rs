@@ -14,7 +14,7 @@ pub enum Event {
     /// The tokens of one cycle, with the text that they release.
     Tokens(Vec<Piece>),
     /// The answer is complete.
-    Finished(Summary),
+    Finished(Box<Summary>),
     /// The engine could not go on with this request; others are not touched.
     Failed(String),
 }
@@ -102,16 +102,16 @@ pub struct Timings {
     pub accepted: usize,
     /// Drafts judged.
     pub drafts: usize,
-    /// Drafted tokens that were kept, by depth, first depth first; empty without speculation.
+    /// Drafts that reached each depth, first depth first; empty without speculation.
+    pub drafted_by_depth: Vec<usize>,
+    /// Drafted tokens that were kept, by depth, as many as in `drafted_by_depth`.
     pub accepted_by_depth: Vec<usize>,
+    /// Drafted tokens whose turn came to be judged, by depth likewise: all before them in their draft were kept.
+    pub judged_by_depth: Vec<usize>,
     /// Of `generated_ms`, passes of the target that judged its tokens; a pass that several sequences share counts for each.
     pub verify_ms: f64,
     /// Of `generated_ms`, drafting: the head's catch-up and its chain.
     pub draft_ms: f64,
-    /// Share of drafts kept at each depth, first depth first; empty without speculation.
-    pub acceptance_by_depth: Vec<f64>,
-    /// Drafted tokens whose turn to be judged came: all before them in their draft were kept. By depth.
-    pub judged_by_depth: Vec<usize>,
     /// Graphs launched for its cycles, drafts included; what several sequences share counts for each.
     pub launches: u64,
     /// Bytes that went to the device and back for them.
@@ -119,6 +119,33 @@ pub struct Timings {
 }
 
 impl Timings {
+    /// Counts the draft of a cycle that gave these tokens.
+    pub fn count_draft_of(&mut self, pieces: &[Piece]) {
+        let n_drafted = pieces.first().map_or(0, |piece| piece.guess.n_drafted);
+        self.count_draft(n_drafted, pieces.iter().filter(|piece| piece.guess.depth > 0).count());
+    }
+
+    /// Counts a draft of which the first `n_accepted` tokens were kept; one of no tokens is none.
+    pub(crate) fn count_draft(&mut self, n_drafted: usize, n_accepted: usize) {
+        self.drafts += usize::from(n_drafted > 0);
+        self.drafted += n_drafted;
+        self.accepted += n_accepted;
+        if self.drafted_by_depth.len() < n_drafted {
+            self.drafted_by_depth.resize(n_drafted, 0);
+            self.accepted_by_depth.resize(n_drafted, 0);
+            self.judged_by_depth.resize(n_drafted, 0);
+        }
+        self.drafted_by_depth[..n_drafted].iter_mut().for_each(|n| *n += 1);
+        self.accepted_by_depth[..n_accepted].iter_mut().for_each(|n| *n += 1);
+        self.judged_by_depth[..n_drafted.min(n_accepted + 1)].iter_mut().for_each(|n| *n += 1);
+    }
+
+    /// Share of the drafts that reached a depth which were kept there, first depth first; empty without speculation.
+    pub fn acceptance_by_depth(&self) -> Vec<f64> {
+        let depths = self.drafted_by_depth.iter().zip(&self.accepted_by_depth);
+        depths.map(|(&drafted, &right)| right as f64 / drafted.max(1) as f64).collect()
+    }
+
     /// Generated tokens a second, `(generated_tokens - 1) / generated_ms`; 0 while fewer than two tokens are out.
     pub fn tokens_per_second(&self) -> f64 {
         if self.generated_tokens < 2 || self.generated_ms <= 0.0 {

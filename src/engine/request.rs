@@ -45,6 +45,8 @@ pub struct RequestOptions {
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Most tokens of a draft; `None` is as many as the proposer makes, 0 is without speculation. Answers are the same.
     pub max_draft: Option<usize>,
+    /// Drafts of fewer tokens are not used.
+    pub min_draft: usize,
     /// A limit on thinking.
     pub thinking: Option<Thinking>,
     /// Give the prompt's hidden rows, pooled, and no tokens. Nothing is cached then.
@@ -63,6 +65,7 @@ impl Default for RequestOptions {
             cache: true,
             grammar: None,
             max_draft: None,
+            min_draft: 0,
             thinking: None,
             embed: None,
         }

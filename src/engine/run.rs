@@ -35,6 +35,8 @@ pub struct EngineStats {
     pub n_steps: u64,
     /// Rows of those passes.
     pub n_rows: u64,
+    /// Sequences that had rows in those passes, over all passes.
+    pub n_busy: u64,
     /// Time in steps, from taking commands and picking the rows to handing out the events.
     pub step: Duration,
     /// ggml's computation: of that, but for drafts that are made beside the engine.
@@ -199,6 +201,7 @@ impl State {
         let n_shared = if self.config.n_sequences > 1 { self.config.n_batch_shared.min(n_batch) } else { n_batch };
         let parts = schedule(&self.sequences, n_batch, n_shared, self.company);
         let n_rows: usize = parts.iter().map(|p| p.n_rows).sum();
+        let n_busy = parts.len();
         if n_rows > 0 {
             self.step(parts);
         }
@@ -207,6 +210,7 @@ impl State {
         self.retire();
         if n_rows > 0 {
             self.stats.n_rows += n_rows as u64;
+            self.stats.n_busy += n_busy as u64;
             self.pause = READER_PAUSE;
             self.stats.step += start.elapsed();
         }

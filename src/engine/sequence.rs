@@ -19,14 +19,6 @@ use crate::thinking::Budget;
 /// Checkpoints that one prompt asks for at most, beside the one at its first border: at its last ones.
 const LAST_BORDERS: usize = 3;
 
-/// What became of drafts at one depth.
-#[derive(Clone, Copy, Debug, Default)]
-struct ByDepth {
-    drafted: usize,
-    right: usize,
-    judged: usize,
-}
-
 /// A request that has a slot.
 pub(crate) struct Sequence {
     pub(crate) request: GenerateRequest,
@@ -49,8 +41,6 @@ pub(crate) struct Sequence {
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
     pub(crate) timings: Timings,
-    /// For each depth, drafts that were that long, those of them that were right up to there, and those that were so before.
-    by_depth: Vec<ByDepth>,
     started: Instant,
     first_token: Option<Instant>,
     pub(crate) finished: bool,
@@ -77,7 +67,6 @@ impl Sequence {
             events,
             outbox: VecDeque::new(),
             timings,
-            by_depth: Vec::new(),
             started: Instant::now(),
             first_token: None,
             finished: false,
@@ -138,7 +127,9 @@ impl Sequence {
     /// left to pick.
     pub(crate) fn max_draft(&self) -> usize {
         let room = self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1);
-        room.min(self.request.options().max_draft.unwrap_or(usize::MAX))
+        let options = self.request.options();
+        let max = room.min(options.max_draft.unwrap_or(usize::MAX));
+        if max < options.min_draft { 0 } else { max }
     }
 
     /// How its next tokens will be picked, as far as a draft can make use of it.
@@ -151,10 +142,13 @@ impl Sequence {
         self.constraint.is_none() && self.sampler.is_greedy() && self.request.options().logprobs.is_none()
     }
 
-    /// Takes a draft up to the first token that the constraint does not allow.
+    /// Takes a draft up to the first token that the constraint does not allow, or none where too little of it is left.
     pub(crate) fn take_draft(&mut self, mut draft: Vec<TokenId>) {
         if let Some(c) = &mut self.constraint {
             draft.truncate(c.constraint.n_fitting(&draft));
+        }
+        if draft.len() < self.request.options().min_draft {
+            draft.clear();
         }
         self.draft = draft;
     }
@@ -164,14 +158,13 @@ impl Sequence {
     pub(crate) fn judge<'l>(&mut self, scores: impl Fn(usize) -> Scores<'l>, vocab: &Vocab) -> usize {
         let draft = std::mem::take(&mut self.draft);
         self.timings.cycles += usize::from(self.timings.generated_tokens > 0);
-        self.timings.drafted += draft.len();
         let mut pieces = Vec::with_capacity(draft.len() + 1);
         let mut n_kept = 0;
         loop {
             let (piece, end) = match self.pick(&scores(n_kept), vocab) {
                 Ok(picked) => picked,
                 Err(why) => {
-                    self.count_accepted(draft.len(), n_kept);
+                    self.timings.count_draft(draft.len(), n_kept);
                     self.give(pieces, draft.len());
                     self.fail(why);
                     return n_kept;
@@ -187,7 +180,7 @@ impl Sequence {
                 }
                 if !right || end.is_some() {
                     // A guess is right although the answer ends with it.
-                    self.count_accepted(draft.len(), n_kept + usize::from(right));
+                    self.timings.count_draft(draft.len(), n_kept + usize::from(right));
                     let failed = self.close(&mut end, token, forced, &mut pieces, vocab).err();
                     self.give(pieces, draft.len());
                     match (failed, end) {
@@ -206,7 +199,7 @@ impl Sequence {
                         (token, end) = (next, ending);
                     }
                     Err(why) => {
-                        self.count_accepted(draft.len(), n_kept);
+                        self.timings.count_draft(draft.len(), n_kept);
                         self.give(pieces, draft.len());
                         self.fail(why);
                         return n_kept;
@@ -249,18 +242,6 @@ impl Sequence {
         pieces.iter_mut().for_each(|piece| piece.guess.n_drafted = n_drafted);
         if !pieces.is_empty() {
             self.outbox.push_back(Event::Tokens(pieces));
-        }
-    }
-
-    fn count_accepted(&mut self, n_drafted: usize, n_right: usize) {
-        self.timings.accepted += n_right;
-        if self.by_depth.len() < n_drafted {
-            self.by_depth.resize(n_drafted, ByDepth::default());
-        }
-        for (i, at) in self.by_depth[..n_drafted].iter_mut().enumerate() {
-            at.drafted += 1;
-            at.right += usize::from(i < n_right);
-            at.judged += usize::from(i <= n_right);
         }
     }
 
@@ -358,11 +339,6 @@ impl Sequence {
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
         let embedding = self.pooled.as_ref().map(Pooled::row);
-        self.timings.drafts = self.by_depth.first().map_or(0, |at| at.drafted);
-        self.timings.accepted_by_depth = self.by_depth.iter().map(|at| at.right).collect();
-        self.timings.judged_by_depth = self.by_depth.iter().map(|at| at.judged).collect();
-        self.timings.acceptance_by_depth =
-            self.by_depth.iter().map(|at| at.right as f64 / at.drafted.max(1) as f64).collect();
         tracing::info!(
             n_prompt = self.timings.prompt_tokens,
             n_cached = self.timings.cached_tokens,
@@ -372,7 +348,8 @@ impl Sequence {
             ?reason,
             "request done"
         );
-        self.outbox.push_back(Event::Finished(Summary { reason, rest, timings: self.timings.clone(), embedding }));
+        let summary = Summary { reason, rest, timings: self.timings.clone(), embedding };
+        self.outbox.push_back(Event::Finished(Box::new(summary)));
         self.finished = true;
     }
 

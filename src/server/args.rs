@@ -1,24 +1,25 @@
 //! The options of `nextn-server`, as typed; llama.cpp's names where its server has the option.
 //! Owns names, help texts and ranges. What they lead to is decided elsewhere.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser};
+use clap::builder::{FalseyValueParser, OsStr, Resettable};
+use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
-use crate::cli::choices::{CacheType, FlashAttn, OnOff};
+use crate::cli::choices::{CacheType, FlashAttn, OnOff, Think};
 use crate::cli::sampling::SamplingFlags;
 use crate::cli::spec::SpecFlags;
+use crate::devices::DeviceFlags;
 
 /// Serve a GGUF model over HTTP.
 ///
 /// Clients of OpenAI's, Anthropic's and llama.cpp's interfaces work unchanged. Without -m the model inside this program
 /// is served.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100)]
+#[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Args {
     /// TOML file with options, and with several models; flags and environment variables go before it
-    #[arg(long, value_name = "FILE", env = "NEXTN_CONFIG", hide_env_values = true)]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
     /// Models of the configuration file that are in memory at a time; the one unused for longest makes room
@@ -54,7 +55,7 @@ pub struct Args {
     pub quiet: bool,
 
     /// Log lines as JSON
-    #[arg(long, env = "NEXTN_LOG_JSON", help_heading = "Logs")]
+    #[arg(long, help_heading = "Logs")]
     pub log_json: bool,
 
     /// Print the version, ggml's version and the backends, and exit
@@ -75,45 +76,50 @@ pub struct Args {
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
     /// GGUF file to serve [default: the model inside this program]
-    #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true)]
+    #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
 
     /// Model of a hub, USER/REPO or USER/REPO:QUANT, fetched into the hub's cache where it is not there yet; HF_ENDPOINT,
     /// HF_HOME, HF_HUB_CACHE and HF_TOKEN mean what they mean to other programs
-    #[arg(long, value_name = "NAME", env = "NEXTN_HF_REPO", hide_env_values = true, conflicts_with = "model")]
+    #[arg(long, value_name = "NAME")]
     pub hf_repo: Option<String>,
 
     /// Use models of the hub that were fetched before, and ask nobody
-    #[arg(long, env = "NEXTN_OFFLINE", hide_env_values = true)]
+    #[arg(long)]
     pub offline: bool,
 
-    /// Name of the model for clients [default: the name in the file]
-    #[arg(short, long, value_name = "NAME", env = "NEXTN_ALIAS", hide_env_values = true)]
+    /// Name of the model for clients; more of them with commas [default: the file's name]
+    #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
 
     /// Chat template to use in place of the file's
     #[arg(long, value_name = "FILE")]
     pub chat_template_file: Option<PathBuf>,
 
-    /// Context of one sequence in tokens, prompt and answer together [default: the model's, at most 8192]
-    #[arg(short, long, value_name = "N", env = "NEXTN_CTX_SIZE", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Context of one sequence in tokens, prompt and answer together; 0 is all that the model was trained for
+    /// [default: the model's, at most 8192]
+    #[arg(short, long, value_name = "N")]
     pub ctx_size: Option<u32>,
 
     /// Sequences at a time
-    #[arg(long = "parallel", value_name = "N", env = "NEXTN_PARALLEL", hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long = "parallel", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallel: u16,
 
     /// Requests that may wait for a sequence; more are answered with 503
-    #[arg(long, value_name = "N", env = "NEXTN_MAX_QUEUE", hide_env_values = true, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_queue: u32,
 
     /// CPU threads [default: one per core]
-    #[arg(short, long, value_name = "N", env = "NEXTN_THREADS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
-    /// Rows of one pass at most
+    /// Rows of one pass at most; with --ubatch-size the smaller counts
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_size: u32,
+
+    /// llama.cpp's name for the rows of one pass
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub ubatch_size: Option<u32>,
 
     /// Type of cached keys
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -128,7 +134,7 @@ pub struct ModelFlags {
     pub flash_attn: FlashAttn,
 
     /// Host memory for conversations that had to leave their sequence, in MiB; 0 keeps none
-    #[arg(long, value_name = "MIB", env = "NEXTN_CACHE_RAM", hide_env_values = true, default_value_t = 2048)]
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
     pub cache_ram: u32,
 
     /// Host memory for checkpoints of recurrent state, in MiB, shared by all sequences; 0 takes none
@@ -137,7 +143,19 @@ pub struct ModelFlags {
 
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub device: DeviceFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub spec: SpecFlags,
+}
+
+impl ModelFlags {
+    /// The names of `--alias`.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        let names = self.alias.iter().flat_map(|names| names.split(','));
+        names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+    }
 }
 
 /// Addresses, sizes and times.
@@ -145,15 +163,15 @@ pub struct ModelFlags {
 #[command(next_help_heading = "HTTP")]
 pub struct HttpFlags {
     /// Address to listen on
-    #[arg(long, value_name = "HOST", env = "NEXTN_HOST", hide_env_values = true, default_value = "127.0.0.1")]
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,
 
     /// Port to listen on; 0 takes a free one
-    #[arg(long, value_name = "N", env = "NEXTN_PORT", hide_env_values = true, default_value_t = 8080)]
+    #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
 
     /// Seconds that a whole answer may take; 0 is without limit
-    #[arg(short = 'o', long, visible_alias = "timeout", value_name = "S", default_value_t = 0)]
+    #[arg(long, visible_alias = "timeout", value_name = "S", default_value_t = 0)]
     pub request_timeout: u64,
 
     /// Seconds that answers may go on after SIGTERM or SIGINT
@@ -168,9 +186,9 @@ pub struct HttpFlags {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// Seconds between comments that keep a silent stream alive; 0 sends none
-    #[arg(long, visible_alias = "sse-ping-interval", value_name = "S", default_value_t = 15)]
-    pub keep_alive: u64,
+    /// Seconds between comments that keep a silent stream alive; 0 and -1 send none
+    #[arg(long, visible_alias = "sse-ping-interval", value_name = "S", default_value_t = 15, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub keep_alive: i64,
 
     /// PEM file with the certificate, for TLS
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
@@ -186,7 +204,7 @@ pub struct HttpFlags {
 #[command(next_help_heading = "Access")]
 pub struct AccessFlags {
     /// Key that clients have to send; more than once or with commas for several
-    #[arg(long, value_name = "KEY", env = "NEXTN_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub api_key: Vec<String>,
 
     /// File with keys, one a line; lines with # are comments
@@ -194,7 +212,7 @@ pub struct AccessFlags {
     pub api_key_file: Option<PathBuf>,
 
     /// Origin of web pages that may call this server; more than once for several, `*` for all [default: none]
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',')]
     pub cors_origin: Vec<String>,
 
     /// Requests a minute for each key, or each address where there are no keys [default: without limit]
@@ -226,6 +244,10 @@ pub struct ServingFlags {
     #[arg(long, visible_alias = "embedding")]
     pub embeddings: bool,
 
+    /// Think before answering where a request does not say [auto: as the template does by itself]
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub reasoning: Think,
+
     /// Most tokens of thinking where a request does not say; -1 is without limit, 0 does not think
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub reasoning_budget: i64,
@@ -233,32 +255,52 @@ pub struct ServingFlags {
     /// `none` leaves thinking in the text, `auto` and `deepseek` split it out
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = ["none", "auto", "deepseek"])]
     pub reasoning_format: String,
+
+    /// Taken from llama.cpp's command lines: templates are always used, and batching is always continuous
+    #[arg(long, alias = "cont-batching", hide = true)]
+    pub jinja: bool,
 }
 
-/// llama.cpp's short names of more than one letter, spelled out: clap has none such.
-pub fn spelled_out(word: OsString) -> OsString {
-    let long = match word.to_str() {
-        Some("-np") => "--parallel",
-        Some("-hf" | "-hfr") => "--hf-repo",
-        Some("-md") => "--draft-model",
-        Some("-fa") => "--flash-attn",
-        Some("-ctk") => "--cache-type-k",
-        Some("-ctv") => "--cache-type-v",
-        Some("-cram") => "--cache-ram",
-        _ => return word,
-    };
-    long.into()
+/// The options as a command line takes them: each has an environment variable, and the last of several counts.
+pub fn command() -> Command {
+    Args::command().args_override_self(true).mut_args(|arg| {
+        let Some(name) = variable(&arg) else { return arg };
+        // An empty variable is none.
+        let set = std::env::var_os(&name).is_some_and(|value| !value.is_empty());
+        let arg = if matches!(arg.get_action(), ArgAction::SetTrue) {
+            arg.value_parser(FalseyValueParser::new())
+        } else {
+            arg
+        };
+        arg.env(if set { Resettable::Value(OsStr::from(name)) } else { Resettable::Reset }).hide_env(true)
+    })
 }
+
+/// The environment variable of an option; what prints and exits has none.
+fn variable(arg: &Arg) -> Option<String> {
+    let values = !matches!(arg.get_id().as_str(), "verbose" | "version" | "completions" | "man" | "help");
+    let name = arg.get_long().filter(|_| values)?;
+    Some(format!("NEXTN_{}", name.replace('-', "_").to_uppercase()))
+}
+
+const AFTER_HELP: &str = "\
+Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
+or stand in the file of --config, without its dashes. Flags go before variables, these before the file.
+NEXTN_LOG sets the level of log lines by part, such as engine=debug,info.
+
+Exit codes:
+  0  ended by SIGTERM or SIGINT, answers complete or cut after --shutdown-timeout
+  1  something broke: an address that is taken, no room
+  2  unknown options, or values out of range, or files of the options that cannot be used
+  3  the model: missing, damaged, not to be fetched, unknown architecture";
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_options_are_consistent() {
-        Args::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -295,7 +337,7 @@ mod tests {
             "-a",
             "name",
         ];
-        let args = Args::try_parse_from(args.map(|word| spelled_out(word.into()))).unwrap();
+        let args = Args::try_parse_from(crate::short::spelled_out(args.into_iter().map(Into::into))).unwrap();
         assert_eq!(args.access.api_key, ["a", "b"]);
         assert_eq!(args.model.parallel, 2);
     }

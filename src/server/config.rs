@@ -1,15 +1,16 @@
 //! The configuration file: the options of the command line as TOML, and a table for each model.
 //! Flags go before environment variables, these before the file, the file before built-in values.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use toml::{Table, Value};
 
-use super::args::Args;
+use super::args::{Args, ModelFlags, command};
+use crate::cli::sampling::SamplingFlags;
 
 /// What all sources together say.
 #[derive(Debug)]
@@ -53,31 +54,37 @@ impl From<clap::Error> for Wrong {
 /// # Errors
 /// Options that clap does not take; a file that cannot be read, is no TOML, or names no option.
 pub(super) fn resolve(words: Vec<OsString>) -> Result<Resolved, Wrong> {
-    let command = || Args::command().args_override_self(true);
     let matches = command().try_get_matches_from(&words)?;
-    let typed = Args::from_arg_matches(&matches)?;
+    let typed = one_source(&matches)?;
     let Some(path) = typed.config.clone() else { return Ok(Resolved { args: typed, models: Vec::new() }) };
-    let (mut table, tables) = read(&path)?;
-    table.retain(|key, _| key == "config" || !is_set(&matches, key));
     let place = path.display().to_string();
-    let parse = |tables: &[&Table], after: &[&Table]| -> Result<Args, Wrong> {
+    let (mut table, tables) = read(&path)?;
+    if !tables.is_empty() {
+        if let Some(key) = NAMING.iter().find(|key| source(&matches, key) == Some(ValueSource::CommandLine)) {
+            let words = format!("--{key} names one model, and {place} has tables of models: leave one of them out");
+            return Err(command().error(ErrorKind::ArgumentConflict, words).into());
+        }
+        if let Some(key) = NAMING.iter().find(|key| table.contains_key(**key)) {
+            let words = format!("{place}: {key}: with tables of models it belongs into one of them");
+            return Err(Wrong::File(words));
+        }
+    }
+    let parse = |tables: &[&Table]| -> Result<Args, Wrong> {
         let mut all: Vec<OsString> = words.iter().take(1).cloned().collect();
         for table in tables {
-            all.extend(as_words(&command(), table, &place)?);
+            all.extend(as_words(table, &place)?);
         }
         all.extend(words.iter().skip(1).cloned());
-        for table in after {
-            all.extend(as_words(&command(), table, &place)?);
-        }
         let told =
             |error: clap::Error| Wrong::File(format!("{place}: {}", error.to_string().trim_start_matches("error: ")));
         let matches = command().try_get_matches_from(all).map_err(told)?;
-        Ok(Args::from_arg_matches(&matches)?)
+        one_source(&matches).map_err(told)
     };
-    let args = parse(&[&table], &[])?;
-    let mut models = Vec::new();
+    keep_unset(&mut table, &matches, false);
+    let args = parse(&[&table])?;
+    let mut models: Vec<(String, Model)> = Vec::new();
     for (name, mut own) in tables {
-        let aliases = strings(own.remove("aliases"), &place, "aliases")?;
+        let mut aliases = strings(own.remove("aliases"), &place, "aliases")?;
         let idle = number(own.remove("idle-timeout"), &place, "idle-timeout")?;
         let at_start = match own.remove("load") {
             None => models.is_empty(),
@@ -85,18 +92,73 @@ pub(super) fn resolve(words: Vec<OsString>) -> Result<Resolved, Wrong> {
             Some(Value::String(when)) if when == "demand" => false,
             Some(_) => return Err(Wrong::File(format!("{place}: models.{name}.load: `start` or `demand` expected"))),
         };
-        models.push((name, Model { args: parse(&[&table], &[&own])?, aliases, idle, at_start }));
+        if let Some(key) = own.keys().find(|key| !of_one_model(key)) {
+            let words = format!("{place}: models.{name}.{key}: no option of a single model is called so");
+            return Err(Wrong::File(words));
+        }
+        keep_unset(&mut own, &matches, true);
+        let args = parse(&[&table, &own])?;
+        aliases.extend(args.model.names());
+        models.push((name, Model { args, aliases, idle, at_start }));
     }
     Ok(Resolved { args, models })
 }
 
-/// The options of the file, and its tables of models.
-fn read(path: &Path) -> Result<(Table, BTreeMap<String, Table>), Wrong> {
+/// Options that say which model it is.
+const NAMING: [&str; 3] = ["model", "hf-repo", "alias"];
+
+/// The arguments, with a model from one place only: what was typed goes before the environment.
+fn one_source(matches: &ArgMatches) -> Result<Args, clap::Error> {
+    let mut args = Args::from_arg_matches(matches)?;
+    match (source(matches, "model"), source(matches, "hf-repo")) {
+        (Some(ValueSource::CommandLine), Some(ValueSource::EnvVariable)) => args.model.hf_repo = None,
+        (Some(ValueSource::EnvVariable), Some(ValueSource::CommandLine)) => args.model.model = None,
+        (Some(_), Some(_)) => {
+            let words = "a file (--model) and a hub's model (--hf-repo) are both asked for: one of them is served";
+            return Err(command().error(ErrorKind::ArgumentConflict, words));
+        }
+        _ => {}
+    }
+    Ok(args)
+}
+
+/// Leaves of a table of the file what was not given on the command line or in the environment. In a table of one model
+/// (`own`) it stays that model, whatever the environment says of another.
+fn keep_unset(table: &mut Table, matches: &ArgMatches, own: bool) {
+    let is_model = |key: &str| matches!(key, "model" | "hf-repo");
+    let set = |key: &str| match source(matches, key) {
+        Some(ValueSource::EnvVariable) => !(own && is_model(key)),
+        found => found.is_some(),
+    };
+    let model_set = set("model") || set("hf-repo");
+    table.retain(|key, _| match key {
+        // Told to be out of place later.
+        "config" => true,
+        key if is_model(key) => !model_set,
+        key => !set(key),
+    });
+}
+
+/// Where an option was given, if it was.
+fn source(matches: &ArgMatches, key: &str) -> Option<ValueSource> {
+    let id = key.replace('-', "_");
+    let source = matches.try_contains_id(&id).ok().and_then(|_| matches.value_source(&id));
+    source.filter(|source| matches!(source, ValueSource::CommandLine | ValueSource::EnvVariable))
+}
+
+/// An option that may stand in the table of a model.
+fn of_one_model(key: &str) -> bool {
+    let options = SamplingFlags::augment_args(ModelFlags::augment_args(Command::new("model")));
+    options.get_arguments().any(|arg| arg.get_long() == Some(key))
+}
+
+/// The options of the file, and its tables of models in their order.
+fn read(path: &Path) -> Result<(Table, Vec<(String, Table)>), Wrong> {
     let wrong = |what: String| Wrong::File(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| wrong(error.to_string()))?;
     let models = match table.remove("models") {
-        None => BTreeMap::new(),
+        None => Vec::new(),
         Some(Value::Table(models)) => {
             let one = |(name, value): (String, Value)| match value {
                 Value::Table(own) => Ok((name, own)),
@@ -109,15 +171,9 @@ fn read(path: &Path) -> Result<(Table, BTreeMap<String, Table>), Wrong> {
     Ok((table, models))
 }
 
-/// The option was given on the command line or in the environment.
-fn is_set(matches: &ArgMatches, key: &str) -> bool {
-    let id = key.replace('-', "_");
-    let source = matches.try_contains_id(&id).ok().and_then(|_| matches.value_source(&id));
-    matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-}
-
 /// A table as words of a command line.
-fn as_words(command: &Command, table: &Table, place: &str) -> Result<Vec<OsString>, Wrong> {
+fn as_words(table: &Table, place: &str) -> Result<Vec<OsString>, Wrong> {
+    let command = command();
     let mut words = Vec::new();
     for (key, value) in table {
         let option = command.get_arguments().find(|arg| arg.get_long() == Some(key) && key != "config");
@@ -192,15 +248,32 @@ mod tests {
         assert_eq!((args.serving.metrics, args.sampling.temp), (crate::cli::choices::OnOff::Off, Some(0.5)));
         let args = resolved(file, &["--api-key", "c"]).unwrap().args;
         assert_eq!(args.access.api_key, ["c"]);
+        let args = resolved("hf-repo = \"a/b\"\n", &["-m", "x.gguf"]).unwrap().args;
+        assert_eq!((args.model.model.as_deref(), args.model.hf_repo), (Some(Path::new("x.gguf")), None));
     }
 
     #[test]
-    fn models_have_options_of_their_own() {
-        let file = "ctx-size = 512\n[models.a]\nmodel = \"a.gguf\"\n[models.b]\nmodel = \"b.gguf\"\nctx-size = 1024\n\
+    fn a_model_comes_from_one_place() {
+        let both = ["nextn-server", "-m", "x", "--hf-repo", "a/b"];
+        assert!(matches!(resolve(both.map(OsString::from).into()), Err(Wrong::Usage(_))));
+        let tables = "[models.a]\nmodel = \"a.gguf\"\n";
+        for naming in ["-m", "--hf-repo", "--alias"] {
+            assert!(matches!(resolved(tables, &[naming, "x"]), Err(Wrong::Usage(_))), "{naming}");
+        }
+    }
+
+    #[test]
+    fn models_have_options_of_their_own_in_the_order_of_the_file() {
+        let file = "ctx-size = 512\n[models.z]\nmodel = \"a.gguf\"\n[models.b]\nmodel = \"b.gguf\"\nctx-size = 1024\n\
                     aliases = [\"bee\"]\nidle-timeout = 60\n";
+        let models = resolved(file, &["-c", "256"]).unwrap().models;
+        assert!(
+            models.iter().all(|(_, model)| model.args.model.ctx_size == Some(256)),
+            "a flag goes before all tables"
+        );
         let models = resolved(file, &[]).unwrap().models;
         let [(first, a), (second, b)] = &models[..] else { panic!("{models:?}") };
-        assert_eq!((first.as_str(), a.args.model.ctx_size, a.at_start, a.idle), ("a", Some(512), true, None));
+        assert_eq!((first.as_str(), a.args.model.ctx_size, a.at_start, a.idle), ("z", Some(512), true, None));
         assert_eq!((second.as_str(), b.args.model.ctx_size, b.at_start, b.idle), ("b", Some(1024), false, Some(60)));
         assert_eq!(b.aliases, ["bee"]);
         assert_eq!(b.args.model.model.as_deref(), Some(Path::new("b.gguf")));
@@ -216,6 +289,8 @@ mod tests {
             ("models = 3", "models"),
             ("[models.a]\nload = \"later\"", "start"),
             ("[models.a]\nidle-timeout = -1", "idle-timeout"),
+            ("[models.a]\nport = 1", "models.a.port"),
+            ("model = \"x\"\n[models.a]\n", "model"),
             ("config = \"x\"", "config"),
         ] {
             match resolved(file, &[]) {

@@ -7,6 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -33,6 +34,14 @@ pub enum HubError {
     /// The hub did not answer as it should.
     #[error("{url}: {what}")]
     Http {
+        /// What was asked for.
+        url: String,
+        /// What went wrong.
+        what: String,
+    },
+    /// The hub cannot be reached.
+    #[error("{url}: {what}")]
+    Silent {
         /// What was asked for.
         url: String,
         /// What went wrong.
@@ -142,7 +151,7 @@ impl Wanted {
 }
 
 impl Hub {
-    /// As other programs of the hub find it: `HF_ENDPOINT`, `HF_HUB_CACHE` or `HF_HOME`, `HF_TOKEN`.
+    /// As other programs of the hub find it: `HF_ENDPOINT`, `HF_HUB_CACHE` or `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE`.
     pub fn from_env(env: impl Fn(&str) -> Option<String>, offline: bool) -> Self {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         let home = set("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
@@ -155,7 +164,7 @@ impl Hub {
             endpoint: set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into()),
             cache: set("HF_HUB_CACHE").map_or_else(|| home.join("hub"), PathBuf::from),
             token: set("HF_TOKEN"),
-            offline,
+            offline: offline || set("HF_HUB_OFFLINE").is_some_and(|on| !matches!(on.as_str(), "0" | "false" | "no")),
         }
     }
 
@@ -169,9 +178,22 @@ impl Hub {
         if self.offline {
             return self.cached(&wanted, &place);
         }
-        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(RESPONSE_TIMEOUT))
+            .build()
+            .into();
         let base = format!("{}/api/models/{}", self.endpoint.trim_end_matches('/'), wanted.repo);
-        let revision: Revision = self.json(&agent, &format!("{base}/revision/main"))?;
+        let revision: Revision = match self.json(&agent, &format!("{base}/revision/main")) {
+            Ok(revision) => revision,
+            Err(error @ HubError::Silent { .. }) => {
+                let Ok(path) = self.cached(&wanted, &place) else { return Err(error) };
+                tracing::warn!(%error, path = %path.display(), "what was fetched before is used");
+                return Ok(path);
+            }
+            Err(error) => return Err(error),
+        };
         let commit = revision.sha;
         if commit.is_empty() || !commit.bytes().all(|b| b.is_ascii_alphanumeric()) {
             return Err(HubError::Http { url: base, what: "the commit's name is none".into() });
@@ -257,6 +279,9 @@ impl Hub {
     ) -> Result<(), HubError> {
         let wrong = |what: String| HubError::Http { url: url.to_owned(), what };
         let mut file = in_cache(part, OpenOptions::new().create(true).append(true).open(part))?;
+        if file.try_lock().is_err() {
+            return Err(wrong("another program is fetching this file: wait for it".into()));
+        }
         let mut done = in_cache(part, file.metadata())?.len();
         if done > size {
             in_cache(part, file.set_len(0))?;
@@ -310,7 +335,8 @@ impl Hub {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut response = request.call().map_err(|error| wrong(error.to_string()))?;
+        let silent = |error: ureq::Error| HubError::Silent { url: url.to_owned(), what: error.to_string() };
+        let mut response = request.call().map_err(silent)?;
         if response.status().as_u16() != 200 {
             return Err(wrong(told(response.status().as_u16())));
         }
@@ -318,6 +344,9 @@ impl Hub {
         serde_json::from_str(&text).map_err(|error| wrong(format!("the answer is not what was expected: {error}")))
     }
 }
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn told(status: u16) -> String {
     let hint = match status {

@@ -30,7 +30,9 @@ pub(super) struct FromFlags {
 impl Loader for FromFlags {
     fn load(&self, id: &str) -> Result<Served, String> {
         let (flags, sampling) = self.models.get(id).ok_or_else(|| format!("no model is called {id}"))?;
-        let options = LoadOptions { head: flags.spec.draft_model.clone(), ..LoadOptions::default() };
+        let n_cells = flags.ctx_size.filter(|&n| n > 0).unwrap_or(8192) as usize * usize::from(flags.parallel);
+        let placement = flags.device.placement(n_cells).map_err(|error| format!("{error:#}"))?;
+        let options = LoadOptions { placement, head: flags.spec.draft_model.clone() };
         let path = match &flags.hf_repo {
             Some(name) => Some(fetch(name, flags.offline)?),
             None => flags.model.clone(),
@@ -40,7 +42,7 @@ impl Loader for FromFlags {
             None => Model::from_static(crate::embedded::model_bytes(), &options)
                 .map_err(|error| format!("the embedded model: {error}"))?,
         };
-        let config = EngineConfig { embeddings: self.embeddings, ..engine_config(flags) };
+        let config = EngineConfig { embeddings: self.embeddings, ..engine_config(flags, model.hparams().n_ctx_train) };
         let template_source = template_source(&model, flags.chat_template_file.as_deref())?;
         let template = template(&model, template_source.as_deref())?;
         let file: FileSampling = model.sampling_defaults().iter().map(|(name, &value)| (name.clone(), value)).collect();
@@ -84,9 +86,10 @@ fn fetch(name: &str, offline: bool) -> Result<PathBuf, String> {
 const BAR: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-fn engine_config(flags: &ModelFlags) -> EngineConfig {
+/// `n_ctx_train`: positions that the model was trained for.
+fn engine_config(flags: &ModelFlags, n_ctx_train: usize) -> EngineConfig {
     EngineConfig {
-        n_ctx: flags.ctx_size.map(|n| n as usize),
+        n_ctx: flags.ctx_size.map(|n| if n == 0 { n_ctx_train } else { n as usize }),
         n_sequences: flags.parallel.into(),
         threads: flags.threads.map(usize::from),
         cache_type_k: cache_type(flags.cache_type_k),
@@ -97,7 +100,7 @@ fn engine_config(flags: &ModelFlags) -> EngineConfig {
             FlashAttn::Off => FlashAttention::Off,
         },
         exact: flags.spec.exact,
-        n_batch: flags.batch_size as usize,
+        n_batch: flags.batch_size.min(flags.ubatch_size.unwrap_or(u32::MAX)) as usize,
         max_queue: flags.max_queue as usize,
         checkpoint_bytes: (flags.checkpoint_ram as usize) << 20,
         store_bytes: (flags.cache_ram as usize) << 20,

@@ -15,7 +15,7 @@ use config::Wrong;
 
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let resolved = match config::resolve(std::env::args_os().map(args::spelled_out).collect()) {
+    let resolved = match config::resolve(crate::short::spelled_out(std::env::args_os()).collect()) {
         Ok(resolved) => resolved,
         Err(Wrong::Usage(error)) => {
             // `--help` comes here too, with code 0. A closed output has nobody to tell.

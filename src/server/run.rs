@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use api::{AppState, HttpLimits, ModelEntry, ReasoningDefaults, Registry, Server, Settings, Tls};
-use clap::CommandFactory;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{AccessFlags, Args, HttpFlags, ModelFlags};
+use super::args::{self, AccessFlags, Args, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
 use super::load::FromFlags;
 use crate::cli::choices::OnOff;
@@ -22,11 +21,11 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
     let Resolved { args, models } = resolved;
     if let Some(shell) = args.completions {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Args::command(), "nextn-server", &mut script);
+        clap_complete::generate(shell, &mut args::command(), "nextn-server", &mut script);
         return Ok(io::stdout().write_all(&script)?);
     }
     if args.man {
-        return Ok(clap_mangen::Man::new(Args::command()).section("1").render(&mut io::stdout())?);
+        return Ok(clap_mangen::Man::new(args::command()).section("1").render(&mut io::stdout())?);
     }
     if args.version {
         return Ok(io::stdout().write_all(version::text().as_bytes())?);
@@ -53,15 +52,24 @@ async fn serve(registry: Registry, settings: Settings, http: &HttpFlags, tls: Op
     // Told when requests can come, which is before the model is there: /health says when that is.
     tracing::info!("listening on {scheme}://{address}");
     state.registry().start();
+    let registry = state.registry().clone();
+    let mut lost = None;
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            why = registry.lost() => lost = Some(why),
         }
     };
     server.run(api::router(state), stop, Duration::from_secs(http.shutdown_timeout)).await;
-    tracing::info!("ended");
-    Ok(())
+    match lost {
+        // A server without a model is of no use, and whoever started it should hear of it.
+        Some(why) => Err(Failure::message(Exit::ModelFile, why)),
+        None => {
+            tracing::info!("ended");
+            Ok(())
+        }
+    }
 }
 
 fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
@@ -71,7 +79,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         limits: HttpLimits {
             max_body: args.http.max_body,
             request_timeout: seconds(args.http.request_timeout),
-            keep_alive: seconds(args.http.keep_alive),
+            keep_alive: u64::try_from(args.http.keep_alive).ok().and_then(seconds),
             max_connections: args.http.max_connections as usize,
             ..HttpLimits::default()
         },
@@ -87,7 +95,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         reasoning: ReasoningDefaults {
             in_content: args.serving.reasoning_format == "none",
             budget: usize::try_from(budget).ok().filter(|&n| n > 0),
-            enable: (budget == 0).then_some(false),
+            enable: if budget == 0 { Some(false) } else { args.serving.reasoning.enabled() },
         },
     }
 }
@@ -103,7 +111,8 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Registry {
     }
     if entries.is_empty() {
         let id = model_name(&args.model);
-        entries.push(ModelEntry { id: id.clone(), at_start: true, ..ModelEntry::default() });
+        let aliases = args.model.names().skip(1).collect();
+        entries.push(ModelEntry { id: id.clone(), aliases, at_start: true, idle: None });
         loaders.insert(id, (args.model.clone(), args.sampling.clone()));
     }
     Registry::new(
@@ -118,7 +127,7 @@ fn model_name(flags: &ModelFlags) -> String {
     let of_file = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let file = || flags.model.as_deref().and_then(of_file);
     let of_hub = || flags.hf_repo.as_deref().and_then(|name| Some(name.split(':').next()?.to_owned()));
-    flags.alias.clone().or_else(of_hub).or_else(file).unwrap_or_else(|| "pocket".to_owned())
+    flags.names().next().or_else(of_hub).or_else(file).unwrap_or_else(|| "pocket".to_owned())
 }
 
 fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {

@@ -137,6 +137,14 @@ fn lost() -> RunError {
     RunError::Thread(NAME.into())
 }
 
+/// What comes back, with drafts for the asks.
+struct Back<P> {
+    drafting: Drafting<P>,
+    asks: Vec<Ask>,
+    epochs: Vec<u64>,
+    drafts: Drafts,
+}
+
 /// A [`Drafting`] that is with the thread.
 struct Pending<P> {
     asks: Vec<Ask>,
@@ -145,10 +153,10 @@ struct Pending<P> {
 }
 
 impl<P> Pending<P> {
-    /// Waits; gives it back, with drafts for the asks.
-    fn wait(self) -> Result<(Drafting<P>, Vec<Ask>, Vec<u64>, Drafts), RunError> {
+    /// Waits.
+    fn wait(self) -> Result<Back<P>, RunError> {
         let (drafting, drafts) = self.result.recv().map_err(|_| lost())?;
-        Ok((drafting, self.asks, self.epochs, drafts))
+        Ok(Back { drafting, asks: self.asks, epochs: self.epochs, drafts })
     }
 }
 
@@ -218,7 +226,7 @@ impl<P: GuessOn + 'static> Aside<P> {
             Place::Here(drafting) => self.place = Place::Here(drafting),
             Place::Lost => {}
             Place::Away(pending) => {
-                let (drafting, asks, epochs, drafts) = pending.wait()?;
+                let Back { drafting, asks, epochs, drafts } = pending.wait()?;
                 self.stats = drafting.runner.stats();
                 self.place = Place::Here(drafting);
                 for ((ask, epoch), draft) in asks.into_iter().zip(epochs).zip(drafts?) {

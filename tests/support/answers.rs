@@ -67,10 +67,12 @@ pub fn answers(engine: &EngineHandle, requests: Vec<(Vec<TokenId>, RequestOption
         .into_iter()
         .map(|mut generation| {
             let (mut tokens, mut bytes, mut logprobs) = (Vec::new(), Vec::new(), Vec::new());
+            let mut told = Timings::default();
             loop {
                 match generation.next().expect("an answer ends in an event") {
                     Event::Prompt(_) => {}
                     Event::Tokens(pieces) => {
+                        told.count_draft_of(&pieces);
                         for piece in pieces {
                             tokens.push(piece.token);
                             bytes.extend(piece.bytes);
@@ -80,6 +82,8 @@ pub fn answers(engine: &EngineHandle, requests: Vec<(Vec<TokenId>, RequestOption
                     Event::Finished(summary) => {
                         bytes.extend(summary.rest);
                         let (reason, timings) = (summary.reason, summary.timings);
+                        let counts = |t: &Timings| (t.drafts, t.drafted, t.accepted, t.accepted_by_depth.clone());
+                        assert_eq!(counts(&told), counts(&timings), "what the events told and what the end tells");
                         return Answer { tokens, bytes, logprobs, reason, timings };
                     }
                     Event::Failed(why) => panic!("{why}"),

@@ -110,5 +110,6 @@ pub(crate) fn generation_settings(options: &RequestOptions) -> Value {
         "samplers": samplers,
         "logit_bias": bias,
         "speculative.n_max": options.max_draft,
+        "speculative.n_min": options.min_draft,
     })
 }

@@ -278,7 +278,7 @@ impl Wire for Reply {
         let choice = &mut self.choices[index];
         choice.text += &text;
         choice.finish_reason = finish_reason;
-        self.usage.add(&end.timings, end.reasoning_tokens, index % self.wanted.n != 0);
+        self.usage.add(&end.timings, end.reasoning_tokens, !index.is_multiple_of(self.wanted.n));
         let timings = Some(TimingsBody::from(&end.timings));
         let last = CompletionChoice { index, text, finish_reason, logprobs: None };
         events.data(&CompletionResponse { timings: timings.clone(), ..self.part(vec![last]) });

@@ -122,7 +122,7 @@ impl Way {
                 depth: self.draft,
                 ratios: self.tokens_per_second.iter().zip(plain).map(|(a, b)| a / b).collect(),
                 acceptance: accepted / drafted.max(1.0),
-                acceptance_by_depth: self.answers[0].timings.acceptance_by_depth.clone(),
+                acceptance_by_depth: self.answers[0].timings.acceptance_by_depth(),
                 tokens_per_cycle: sum(|a| a.timings.generated_tokens - 1) / cycles,
                 same_tokens: self.same_tokens,
                 cycle_ms: [pass, draft, (slowest / n_cycles - pass - draft).max(0.0)],

@@ -46,7 +46,7 @@ fn read(generation: &mut Generation) -> (Vec<TokenId>, Result<crate::event::Summ
         match generation.next().expect("an end before the channel closes") {
             Event::Prompt(_) => {}
             Event::Tokens(pieces) => tokens.extend(pieces.iter().map(|p| p.token)),
-            Event::Finished(summary) => return (tokens, Ok(summary)),
+            Event::Finished(summary) => return (tokens, Ok(*summary)),
             Event::Failed(why) => return (tokens, Err(why)),
         }
     }

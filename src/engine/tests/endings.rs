@@ -63,7 +63,7 @@ fn the_count_of_tokens_is_kept_and_timed() {
         assert_eq!((answer.tokens.len(), answer.reason()), (n, &FinishReason::Length));
         assert_eq!((timings.generated_tokens, timings.cycles), (n, n - 1), "one pass for each token after the first");
         assert_eq!((timings.prompt_tokens, timings.cached_tokens), (prompt.len(), 0));
-        assert_eq!((timings.drafted, timings.accepted, timings.acceptance_by_depth.len()), (0, 0, 0));
+        assert_eq!((timings.drafted, timings.accepted, timings.drafted_by_depth.len()), (0, 0, 0));
         assert!(timings.prompt_ms > 0.0 && (timings.generated_ms > 0.0) == (n > 1), "{timings:?}");
     }
 }

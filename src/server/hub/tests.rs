@@ -72,6 +72,9 @@ fn a_file_is_fetched_once_and_found_offline() {
     assert_eq!(ranges.lock().unwrap().len(), 1, "the second time it is there");
     let offline = at("http://127.0.0.1:1".into(), cache.path(), true);
     assert_eq!(offline.file("u/r", &|_, _, _| {}).unwrap(), path);
+    let unreachable = at("http://127.0.0.1:1".into(), cache.path(), false);
+    assert_eq!(unreachable.file("u/r", &|_, _, _| {}).unwrap(), path, "a hub that is away holds up nobody who has it");
+    assert!(matches!(unreachable.file("u/other", &|_, _, _| {}), Err(HubError::Silent { .. })));
     assert!(matches!(offline.file("u/other", &|_, _, _| {}), Err(HubError::NotThere { .. })));
 }
 

@@ -10,8 +10,8 @@ use engine::{
     RequestOptions, Summary, sample::SamplingParams, sample::TokenLogprob,
 };
 use model::{LoadOptions, Model, Pass, PassOutput, Rows, Runner};
+use text::TokenId;
 use text::template::{Chat, ChatTemplate};
-use text::{Special, TokenId};
 
 fn open(path: &str, model: &'static OnceLock<Arc<Model>>) -> Arc<Model> {
     Arc::clone(model.get_or_init(|| open_own(path)))
@@ -111,7 +111,7 @@ impl Answer {
                         logprobs.push(piece.logprob);
                     }
                 }
-                Event::Finished(summary) => break Ok(summary),
+                Event::Finished(summary) => break Ok(*summary),
                 Event::Failed(why) => break Err(why),
             }
         };

@@ -1,0 +1,63 @@
+"""Runs client programs against a server and prints what they told: a row for each check.
+
+clients.py PLACE [PROGRAM...]: PLACE has what run.sh installed. Ends with 1 when a check failed or a program told nothing.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from server import Server
+
+PROGRAMS = ["python_openai", "python_anthropic", "python_litellm", "python_langchain", "node_openai", "node_ai", "schema"]
+KEY = "key-of-the-clients"
+
+
+def run(program, place, url):
+    here = Path(__file__).parent
+    environment = {**os.environ, "NEXTN_URL": url, "NEXTN_KEY": KEY}
+    if program.startswith("node_"):
+        command = ["node", place / "node" / f"{program}.mjs"]
+    else:
+        command = [place / "python/bin/python", here / f"{program}.py"]
+    log = place / f"{program}.log"
+    with open(log, "w") as errors:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
+    rows = []
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" ")
+        if word in ("ok", "FAIL"):
+            rows.append((program, word, rest))
+    if not rows or (done.returncode != 0 and all(row[1] == "ok" for row in rows)):
+        rows.append((program, "FAIL", f"ended with {done.returncode}: see {log}"))
+    return rows
+
+
+def main():
+    place, wanted = Path(sys.argv[1]), sys.argv[2:] or PROGRAMS
+    if unknown := set(wanted) - set(PROGRAMS):
+        raise SystemExit(f"{', '.join(unknown)}: not one of {', '.join(PROGRAMS)}")
+    rows = []
+    # Drafts are made whether they pay on this machine or not: they must not show.
+    options = ["-c", "2048", "-np", "4", "--embeddings", "--api-key", KEY, "--spec", "nextn", "--draft-max", "3", "--offline"]
+    for program in wanted:
+        start = time.monotonic()
+        with Server(*options, *(["--slot-save-path", str(place)] if program == "schema" else [])) as server:
+            rows += run(program, place, server.url)
+            server.terminate()
+            code = server.ended()
+        if code != 0:
+            rows.append((program, "FAIL", f"the server ended with {code}: see {server.log.name}"))
+        print(f"{program}: {time.monotonic() - start:.0f} s", file=sys.stderr)
+    width = max(len(row[0]) for row in rows)
+    for program, word, rest in rows:
+        print(f"{program:{width}}  {word:4}  {rest}")
+    failed = sum(row[1] != "ok" for row in rows)
+    print(f"{len(rows) - failed} passed, {failed} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
