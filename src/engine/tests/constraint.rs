@@ -3,12 +3,11 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::sample::SamplingParams;
 use engine::{
-    Allowed, Ask, Constraint, Engine, EngineConfig, EngineHandle, FinishReason, FlashAttention, Grammar, Observed,
-    Proposer, RequestOptions,
+    Allowed, Ask, Constraint, Engine, EngineConfig, EngineHandle, FinishReason, FlashAttention, Grammar, Proposer,
+    RequestOptions,
 };
 use model::{Model, RunError, Runner};
 use support::*;
