@@ -5,6 +5,7 @@ mod support;
 use std::panic::catch_unwind;
 use std::path::Path;
 
+use convert::check::{Verdict, verify};
 use convert::checkpoint::{Checkpoint, Head, Options};
 use convert::safetensors::{File, Header, Shards};
 use serde_json::json;
@@ -226,9 +227,17 @@ fn three_thousand_damaged_checkpoints_neither_panic_nor_write() {
         let outcome = catch_unwind(|| {
             let head = Head::open(&shard).map(|head| head.tensors().len()).map_err(|e| e.to_string());
             let whole = Checkpoint::open(&folder, Options::default()).map(drop).map_err(|e| e.to_string());
-            (head, whole)
+            let options = convert::check::Options { values: false, n_threads: 1 };
+            // It does the same once more: now and then is enough.
+            let judged = (i % 7 == 0).then(|| verify(&folder, options, &Default::default()).map_err(|e| e.to_string()));
+            (head, whole, judged)
         });
-        let (head, whole) = outcome.unwrap_or_else(|_| panic!("damage {i} panics"));
+        let (head, whole, judged) = outcome.unwrap_or_else(|_| panic!("damage {i} panics"));
+        // What cannot be opened is damaged, and what can is not.
+        if let Some(judged) = judged {
+            let damaged = judged.as_ref().is_ok_and(|report| report.verdict == Verdict::Damaged);
+            assert_eq!(damaged, whole.is_err(), "damage {i}: {judged:?}, {whole:?}");
+        }
         for e in [head.as_ref().err(), whole.as_ref().err()].into_iter().flatten() {
             assert!(e.len() > 20 && e.len() < 2000, "{e}");
         }
