@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::graph::{Graph, Name, Slot};
 use crate::planner::Planner;
-use crate::raw::Context;
+use crate::raw::Arena;
 use crate::state::Inner;
 use crate::weights::Weights;
 
@@ -86,7 +86,7 @@ struct Built<K> {
     states: Vec<Arc<Inner>>,
     last_used: u64,
     /// Holds all descriptions above; dropped last.
-    _context: Context,
+    _context: Arena,
 }
 
 // SAFETY: the pointers lead into `_context`, which moves along; one thread uses the executor at a time (`&mut`).
@@ -222,7 +222,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let max_tensors = 2 * max_nodes;
         let no_arena = || Error::no_arena(graph_size * 400, "graph descriptions");
         // Room for one more of each node: what `Graph::once_for` makes is not counted.
-        let context = Context::new(max_tensors + max_nodes + 8, graph_size).ok_or_else(no_arena)?;
+        let context = Arena::new(max_tensors + max_nodes + 8, graph_size).ok_or_else(no_arena)?;
         // SAFETY: the arena was sized for one graph of this size.
         let cgraph = unsafe { sys::ggml_new_graph_custom(context.as_ptr(), graph_size, false) };
         let cgraph = NonNull::new(cgraph).ok_or_else(no_arena)?;

@@ -60,6 +60,12 @@ owner!(
 impl Context {
     /// An arena for `n_tensors` descriptions and, if `graph_size` is not 0, one graph of that many nodes. Holds no data.
     pub(crate) fn new(n_tensors: usize, graph_size: usize) -> Option<Self> {
+        // SAFETY: null asks ggml to allocate the arena itself.
+        unsafe { Self::over(std::ptr::null_mut(), Self::n_bytes(n_tensors, graph_size)) }
+    }
+
+    /// What [`Context::new`] asks for.
+    fn n_bytes(n_tensors: usize, graph_size: usize) -> usize {
         // SAFETY: no preconditions.
         let per_tensor = unsafe { sys::ggml_tensor_overhead() };
         let graph = if graph_size > 0 {
@@ -68,15 +74,41 @@ impl Context {
         } else {
             0
         };
-        let params = sys::ggml_init_params {
-            mem_size: n_tensors * per_tensor + graph + 256,
-            mem_buffer: std::ptr::null_mut(),
-            no_alloc: true,
-        };
-        // SAFETY: the parameters ask ggml to allocate the arena itself.
+        n_tensors * per_tensor + graph + 256
+    }
+
+    /// # Safety
+    /// `memory` is null, or has `n_bytes` bytes at an address that is a multiple of 16, for as long as the context lives.
+    unsafe fn over(memory: *mut u8, n_bytes: usize) -> Option<Self> {
+        let params = sys::ggml_init_params { mem_size: n_bytes, mem_buffer: memory.cast(), no_alloc: true };
+        // SAFETY: the caller's promise.
         let ctx = unsafe { sys::ggml_init(params) };
         // SAFETY: just made, no other owner.
         unsafe { Self::own(ctx) }
+    }
+}
+
+/// A [`Context`] over pages of its own. They go back to the system with it: arenas of graphs are large, of many sizes, and come
+/// and go for as long as a program runs, which would leave a heap full of holes.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    // Dropped before what it lies in.
+    context: Context,
+    _pages: memmap2::MmapMut,
+}
+
+impl Arena {
+    /// As [`Context::new`].
+    pub(crate) fn new(n_tensors: usize, graph_size: usize) -> Option<Self> {
+        let n_bytes = Context::n_bytes(n_tensors, graph_size);
+        let mut pages = memmap2::MmapMut::map_anon(n_bytes).ok()?;
+        // SAFETY: the pages live as long as the context, in one struct, and begin at a page.
+        let context = unsafe { Context::over(pages.as_mut_ptr(), n_bytes) }?;
+        Some(Self { context, _pages: pages })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::ggml_context {
+        self.context.as_ptr()
     }
 }
 
