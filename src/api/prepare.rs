@@ -69,11 +69,11 @@ impl Reasoning {
         Self { enable: defaults.enable, budget: defaults.budget, in_content: defaults.in_content }
     }
 
-    /// OpenAI's efforts; `none` does not think, and the lower ones have budgets.
+    /// OpenAI's efforts; `none` does not think, and the lower ones have budgets. `field` is named in errors.
     ///
     /// # Errors
     /// 400 for another word.
-    pub fn effort(&mut self, effort: &str) -> Result<(), ApiError> {
+    pub fn effort(&mut self, field: &str, effort: &str) -> Result<(), ApiError> {
         let (enable, budget) = match effort {
             "none" => (false, None),
             "minimal" => (true, Some(256)),
@@ -83,7 +83,7 @@ impl Reasoning {
             _ => {
                 let known = "none, minimal, low, medium, high, xhigh or max";
                 let found = crate::error::shortened(effort);
-                return Err(ApiError::field("reasoning_effort", format!("{known} expected, `{found}` found")));
+                return Err(ApiError::field(field, format!("{field}: {known} expected, `{found}` found")));
             }
         };
         self.enable = Some(enable);

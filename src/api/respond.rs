@@ -9,7 +9,7 @@ use crate::answer::{Answer, Answers, Delta, End, Step};
 use crate::error::ApiError;
 use crate::json::Output;
 use crate::state::AppState;
-use crate::stream::{self, Events, Gone};
+use crate::stream::{self, Events};
 
 /// A wire format while it writes one response: it is told of the answers' parts by their number, writes events of them,
 /// and keeps what its whole body needs.
@@ -69,7 +69,7 @@ pub(crate) async fn respond<W: Wire>(
                 }
             }
             wire.finish(&mut events);
-            Ok::<(), Gone>(sse.send(&mut events).await?)
+            sse.send(&mut events).await
         }));
     }
     let mut events = Events::unread();
