@@ -123,7 +123,7 @@ mod tests {
         }
         changes.extend(blocks.finish(&FinishReason::Complete));
         use Change::{Close, More, Open};
-        let expected = vec![
+        let expected = [
             vec![Open(0), More(0, "a".into()), Close(0)],
             vec![Open(1), More(1, "b".into()), More(1, "c".into()), Close(1)],
             vec![Open(2), More(2, "{}".into()), Close(2)],
