@@ -2,6 +2,7 @@
 //! Owns the shape of OpenAI's error object; other families wrap the same facts in theirs. Knows no endpoint.
 
 use axum::response::{IntoResponse, Response};
+use engine::sample::SampleError;
 use engine::{RequestError, SubmitError};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -170,9 +171,27 @@ impl From<RequestError> for ApiError {
             RequestError::NoTokens => "max_tokens",
             RequestError::Logprobs { .. } => "top_logprobs",
             RequestError::Stop(_) => "stop",
-            RequestError::Sampling(_) => return Self::invalid(message),
+            RequestError::Sampling(error) => return Self::from(error.clone()),
         };
         Self::field(param, message)
+    }
+}
+
+impl From<SampleError> for ApiError {
+    fn from(error: SampleError) -> Self {
+        Self { param: sampling_field(&error).map(str::to_owned), ..Self::invalid(error.to_string()) }
+    }
+}
+
+/// The field of a request that sets what is out of range.
+fn sampling_field(error: &SampleError) -> Option<&'static str> {
+    match error {
+        SampleError::OutOfRange { name: "penalty_last_n", .. } => Some("repeat_last_n"),
+        SampleError::OutOfRange { name, .. } | SampleError::TooMany { name, .. } => Some(name),
+        SampleError::BreakerLength { .. } => Some("dry_sequence_breakers"),
+        SampleError::UnknownToken { .. } => Some("logit_bias"),
+        SampleError::UnknownStage { .. } => Some("samplers"),
+        SampleError::VocabularySize { .. } => None,
     }
 }
 
@@ -183,7 +202,7 @@ impl From<SubmitError> for ApiError {
             SubmitError::Full { .. } => {
                 Self { code: Some("queue_full"), ..Self::unavailable(message, Some(RETRY_WHEN_FULL)) }
             }
-            SubmitError::Sampling(_) => Self::invalid(message),
+            SubmitError::Sampling(error) => Self::from(error),
             SubmitError::Stopped => Self::unavailable(message, None),
             SubmitError::OtherLimits { .. } => Self::server(message),
         }

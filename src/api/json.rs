@@ -28,10 +28,12 @@ impl Input {
     /// 400 with the words of what was expected and found.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         serde_path_to_error::deserialize(&self.0).map_err(|error| {
-            let path = error.path().to_string();
-            match path.as_str() {
-                "." => ApiError::invalid(error.inner().to_string()),
-                _ => ApiError::field(path.clone(), format!("{path}: {}", error.inner())),
+            let (path, what) = (error.path().to_string(), error.inner().to_string());
+            let missing = what.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+            match (path.as_str(), missing) {
+                (".", Some(name)) => ApiError::field(name, format!("{name}: this field is expected")),
+                (".", None) => ApiError::invalid(what),
+                _ => ApiError::field(path.clone(), format!("{path}: {what}")),
             }
         })
     }

@@ -114,6 +114,7 @@ pub struct Params {
 
 /// OpenAI's options of a stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub struct StreamOptions {
     /// Send the usage at the end.
     pub include_usage: Option<bool>,
@@ -121,7 +122,7 @@ pub struct StreamOptions {
 
 /// One text or several.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a text or a list of texts expected")]
 pub enum OneOrMany {
     /// One.
     One(String),
@@ -182,7 +183,7 @@ impl Params {
             sampling: self.sampling(&served.sampling, vocab)?,
             ..RequestOptions::default()
         };
-        options.sampling.validate(served.engine.limits().n_vocab).map_err(|e| ApiError::invalid(e.to_string()))?;
+        options.sampling.validate(served.engine.limits().n_vocab)?;
         Ok(Wanted {
             options,
             n,
@@ -243,7 +244,7 @@ impl Params {
         }
         if let Some(names) = &self.samplers {
             let stages: Result<Vec<Stage>, _> = names.iter().map(|name| name.parse()).collect();
-            p.stages = stages.map_err(|error| ApiError::field("samplers", error.to_string()))?;
+            p.stages = stages?;
         }
         if let Some(seed) = self.seed {
             p.seed = u64::try_from(seed).ok();

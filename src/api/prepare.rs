@@ -69,11 +69,11 @@ impl Reasoning {
         Self { enable: defaults.enable, budget: defaults.budget, in_content: defaults.in_content }
     }
 
-    /// OpenAI's efforts; `none` does not think, and the lower ones have budgets.
+    /// OpenAI's efforts; `none` does not think, and the lower ones have budgets. `field` is named in errors.
     ///
     /// # Errors
     /// 400 for another word.
-    pub fn effort(&mut self, effort: &str) -> Result<(), ApiError> {
+    pub fn effort(&mut self, field: &str, effort: &str) -> Result<(), ApiError> {
         let (enable, budget) = match effort {
             "none" => (false, None),
             "minimal" => (true, Some(256)),
@@ -83,7 +83,7 @@ impl Reasoning {
             _ => {
                 let known = "none, minimal, low, medium, high, xhigh or max";
                 let found = crate::error::shortened(effort);
-                return Err(ApiError::field("reasoning_effort", format!("{known} expected, `{found}` found")));
+                return Err(ApiError::field(field, format!("{field}: {known} expected, `{found}` found")));
             }
         };
         self.enable = Some(enable);
@@ -178,6 +178,11 @@ pub fn render(served: &Served, input: &ChatInput) -> Result<Rendered, ApiError> 
         return Err(ApiError::invalid(message));
     };
     let messages = messages(&input.messages)?;
+    if let Some(i) = input.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
+        let message =
+            format!("tools[{i}]: {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} expected, with a name");
+        return Err(ApiError::field("tools", message));
+    }
     let tools = if input.tool_choice == ToolChoice::None { Vec::new() } else { input.tools.clone() };
     let mut chat = Chat {
         messages,
@@ -212,6 +217,10 @@ fn messages(given: &[Value]) -> Result<Vec<Value>, ApiError> {
     for (i, message) in messages.iter_mut().enumerate() {
         if message.get("role").and_then(Value::as_str) == Some("developer") {
             message["role"] = json!("system");
+        }
+        if message.get("content").is_some_and(|c| !(c.is_null() || c.is_string() || c.is_array())) {
+            let message = format!("messages[{i}].content: a text, null or a list of parts expected");
+            return Err(ApiError::field("messages", message));
         }
         for part in message.get("content").and_then(Value::as_array).into_iter().flatten() {
             let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();

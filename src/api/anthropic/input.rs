@@ -38,7 +38,7 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &ReasoningDefaults) ->
         Some(("enabled" | "adaptive", budget)) => {
             reasoning.enable = Some(true);
             if let Some(effort) = &config.effort {
-                reasoning.effort(effort)?;
+                reasoning.effort("output_config.effort", effort)?;
             }
             if let Some(n) = budget {
                 reasoning.budget = Some(range("thinking.budget_tokens", n, 1, i64::MAX)? as usize);

@@ -32,6 +32,7 @@ pub(crate) struct MessagesRequest {
 
 /// One turn of the conversation.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct InputMessage {
     /// `user` or `assistant`.
     pub(crate) role: String,
@@ -42,7 +43,7 @@ pub(crate) struct InputMessage {
 
 /// A text or a list of blocks.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a text or a list of blocks expected")]
 pub(crate) enum Content {
     /// A text.
     Text(String),
@@ -52,6 +53,7 @@ pub(crate) enum Content {
 
 /// A tool that the client has.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct InputTool {
     /// `custom`, or left out: tools of a server's own are not here.
     #[serde(rename = "type")]
@@ -65,6 +67,7 @@ pub(crate) struct InputTool {
 
 /// Which tools may be called.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct InputToolChoice {
     /// `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
@@ -77,6 +80,7 @@ pub(crate) struct InputToolChoice {
 
 /// Whether to think.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct Thinking {
     /// `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
@@ -87,6 +91,7 @@ pub(crate) struct Thinking {
 
 /// The form of the answer, and how hard to think.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`, where thinking is on.
     pub(crate) effort: Option<String>,

@@ -86,7 +86,7 @@ pub(crate) async fn completion(State(state): State<AppState>, input: Input) -> R
     wanted.options.grammar = constraint::grammar(&served, form).await?;
     let for_prompts = Arc::clone(&served);
     let prompts = blocking(move || {
-        let prompts = prompts(&for_prompts, &body.prompt)?.into_iter();
+        let prompts = prompts(&for_prompts, "prompt", &body.prompt)?.into_iter();
         Ok(prompts.map(|tokens| (text_of(&for_prompts, &tokens), tokens)).collect())
     })
     .await?;

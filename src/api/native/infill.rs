@@ -79,7 +79,7 @@ pub(crate) fn filled(served: &Served, before: &Value, after: &str) -> Result<Vec
     let vocab = served.model.vocab();
     let fim = vocab.fim().ok_or_else(no_fim)?;
     let mut tokens = vec![fim.prefix];
-    tokens.extend(prompt(served, before)?);
+    tokens.extend(prompt(served, "prompt", before)?);
     tokens.push(fim.suffix);
     tokens.extend(vocab.encode(after, Special::Plain));
     tokens.push(fim.middle);

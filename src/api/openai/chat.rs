@@ -18,7 +18,7 @@ use crate::error::ApiError;
 use crate::ids;
 use crate::json::Input;
 use crate::params::{Params, Wanted, range};
-use crate::prepare::{self, ChatInput, Reasoning, ToolChoice};
+use crate::prepare::{self, ChatInput, Reasoning};
 use crate::registry::Served;
 use crate::respond::{Wire, respond};
 use crate::settings::ReasoningDefaults;
@@ -59,7 +59,7 @@ pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDef
     let mut kwargs = body.chat_template_kwargs.unwrap_or_default();
     let mut reasoning = Reasoning::with_defaults(defaults);
     if let Some(effort) = &body.reasoning_effort {
-        reasoning.effort(effort)?;
+        reasoning.effort("reasoning_effort", effort)?;
     }
     match kwargs.remove("enable_thinking") {
         None | Some(Value::Null) => {}
@@ -82,10 +82,7 @@ pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDef
         }
     }
     let tools = body.tools.unwrap_or_default();
-    let mut tool_choice = constraint::tool_choice(body.tool_choice.as_ref())?;
-    if tools.is_empty() && tool_choice == ToolChoice::None {
-        tool_choice = ToolChoice::Auto;
-    }
+    let tool_choice = constraint::tool_choice(body.tool_choice.as_ref())?;
     let form = constraint::form(raw)?;
     Ok(ChatInput {
         messages: body.messages,

@@ -112,7 +112,7 @@ pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> 
     let (prepared, echoes) = prepare::blocking(move || {
         let prompts = match body.suffix.filter(|suffix| !suffix.is_empty()) {
             Some(suffix) => vec![crate::native::infill::filled(&for_prompts, &body.prompt, &suffix)?],
-            None => prompts(&for_prompts, &body.prompt)?,
+            None => prompts(&for_prompts, "prompt", &body.prompt)?,
         };
         let echoes: Vec<String> =
             if echo { prompts.iter().map(|p| text_of(&for_prompts, p)).collect() } else { vec![] };
@@ -137,27 +137,28 @@ fn logprobs(value: Option<&Value>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// The prompts of a `prompt` field. Tokenises: call it where blocking is allowed.
+/// The prompts of a field. Tokenises: call it where blocking is allowed.
 ///
 /// # Errors
 /// 400 for what is no prompt, and for too many.
-pub(crate) fn prompts(served: &Served, value: &Value) -> Result<Vec<Vec<TokenId>>, ApiError> {
+pub(crate) fn prompts(served: &Served, field: &str, value: &Value) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let prompts = match value {
         Value::Array(items) if items.iter().any(Value::is_array) || items.iter().all(Value::is_string) => {
-            items.iter().map(|item| prompt(served, item)).collect::<Result<Vec<_>, _>>()?
+            items.iter().map(|item| prompt(served, field, item)).collect::<Result<Vec<_>, _>>()?
         }
-        one => vec![prompt(served, one)?],
+        one => vec![prompt(served, field, one)?],
     };
     match prompts.len() {
         1..=MAX_PROMPTS => Ok(prompts),
-        n => Err(ApiError::field("prompt", format!("prompt: 1 to {MAX_PROMPTS} prompts expected, {n} found"))),
+        n => Err(ApiError::field(field, format!("{field}: 1 to {MAX_PROMPTS} prompts expected, {n} found"))),
     }
 }
 
 /// One prompt: a text, or a list of tokens and texts.
-pub(crate) fn prompt(served: &Served, value: &Value) -> Result<Vec<TokenId>, ApiError> {
+pub(crate) fn prompt(served: &Served, field: &str, value: &Value) -> Result<Vec<TokenId>, ApiError> {
     let vocab = served.model.vocab();
-    let wrong = || ApiError::field("prompt", "prompt: a text, a list of token ids, or a list of such prompts expected");
+    let expected = "a text, a list of token ids, or a list of such prompts";
+    let wrong = || ApiError::field(field, format!("{field}: {expected} expected"));
     match value {
         Value::String(text) => Ok(vocab.encode_prompt(text)),
         Value::Array(items) => {

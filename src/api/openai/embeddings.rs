@@ -91,7 +91,9 @@ pub(crate) async fn embeddings(
     let for_prompts = Arc::clone(&served);
     let prepared = blocking(move || {
         let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
-        texts(&for_prompts, prompts(&for_prompts, &body.input)?, &options)
+        let rows = texts(&for_prompts, prompts(&for_prompts, "input", &body.input)?, &options);
+        // The engine calls it a prompt.
+        rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })
     })
     .await?;
     let answers = state.submit_all(&served, &prepared, 1)?;

@@ -27,12 +27,12 @@ const CHARTS = [
       { name: "waiting", of: (_, b) => b.get("llamacpp:requests_deferred") },
     ],
   },
-  { title: "Drafts kept, by depth", unit: "%", top: 100, series: [], depths: true },
+  { title: "Drafts kept to a depth", unit: "%", top: 100, series: [], depths: true },
   {
     title: "Time to first token",
     unit: "ms",
     series: [0.5, 0.95].map((q) => ({
-      name: `${100 * q} %`,
+      name: q === 0.5 ? "half within" : `${100 * q} % within`,
       of: (a, b) => 1000 * quantile(a, b, "nextn:time_to_first_token_seconds", q),
     })),
   },
@@ -40,26 +40,26 @@ const CHARTS = [
     title: "Between two tokens",
     unit: "ms",
     series: [0.5, 0.95].map((q) => ({
-      name: `${100 * q} %`,
+      name: q === 0.5 ? "half within" : `${100 * q} % within`,
       of: (a, b) => 1000 * quantile(a, b, "nextn:inter_token_seconds", q),
     })),
   },
   {
-    title: "Passes of the model",
+    title: "Passes of the model, a second",
     series: [
-      { name: "rows a second", of: (a, b, s) => grown(a, b, "nextn:rows") / s },
-      { name: "rows a pass", of: (a, b) => grown(a, b, "nextn:rows") / grown(a, b, "llamacpp:n_decode_total") },
+      { name: "passes", of: (a, b, s) => grown(a, b, "llamacpp:n_decode_total") / s },
+      { name: "their rows", of: (a, b, s) => grown(a, b, "nextn:rows") / s },
     ],
   },
 ];
 
 const TILES = [
-  ["tokens a second, last answer", (v) => figure(v.get("llamacpp:predicted_tokens_seconds"))],
+  ["tokens/s, last answer", (v) => figure(v.get("llamacpp:predicted_tokens_seconds"))],
   ["running", (v) => figure(v.get("llamacpp:requests_processing"))],
   ["waiting", (v) => figure(v.get("llamacpp:requests_deferred"))],
   ["tokens generated", (v) => figure(v.get("llamacpp:tokens_predicted_total"))],
-  ["drafted tokens kept", (v) => percent(v.get("llamacpp:spec_decode_num_accepted_tokens_total"), v.get("llamacpp:spec_decode_num_draft_tokens_total"))],
-  ["prompt tokens from cache", (v) => percent(v.get("nextn:prompt_tokens_cached_total"), v.get("nextn:prompt_tokens_cached_total") + v.get("llamacpp:prompt_tokens_total"))],
+  ["drafts kept", (v) => percent(v.get("llamacpp:spec_decode_num_accepted_tokens_total"), v.get("llamacpp:spec_decode_num_draft_tokens_total"))],
+  ["prompts from cache", (v) => percent(v.get("nextn:prompt_tokens_cached_total"), v.get("nextn:prompt_tokens_cached_total") + v.get("llamacpp:prompt_tokens_total"))],
   ["state", (v) => bytes(v.get("nextn:state_bytes"))],
   ["kept conversations", (v) => bytes(v.get("nextn:stored_bytes"))],
 ];
@@ -93,13 +93,15 @@ function show() {
 
 /** Of all drafts the share whose token at this depth was kept. */
 const ofDepth = (position) => ({
-  name: `${Number(position) + 1}`,
+  name: `depth ${Number(position) + 1}`,
   of: (a, b) => {
     const name = `llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="${position}"}`;
     return (100 * grown(a, b, name)) / grown(a, b, "llamacpp:spec_decode_num_drafts_total");
   },
 });
 
+/** What the time axis may show. */
+const SPANS = [1, 2, 5].map((minutes) => minutes * 60000);
 const WIDE = 480;
 const HIGH = 150;
 const LEFT = 44;
@@ -107,15 +109,17 @@ const LOW = 18;
 
 function draw({ title, unit = "", top, series }) {
   const now = readings.at(-1).at;
+  // A page that was just opened has a minute to fill, not ten.
+  const span = SPANS.find((ms) => now - readings[0].at <= ms) ?? KEPT_MS;
   const lines = series.map(({ name, of }) => ({
     name,
     points: readings.slice(1).map(({ at, values }, i) => {
       const from = readings[Math.max(0, i + 1 - BACK)];
-      return { x: LEFT + (WIDE - LEFT) * (1 - (now - at) / KEPT_MS), y: of(from.values, values, (at - from.at) / 1000) };
+      return { x: LEFT + (WIDE - LEFT) * (1 - (now - at) / span), y: of(from.values, values, (at - from.at) / 1000) };
     }),
   }));
   const all = lines.flatMap(({ points }) => points.map(({ y }) => y)).filter(Number.isFinite);
-  const highest = top ?? nice(Math.max(1e-9, ...all));
+  const highest = top ?? nice(Math.max(1, ...all));
   const y = (value) => HIGH - LOW - ((HIGH - LOW - 8) * value) / highest;
   const picture = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" });
   for (const share of [0, 0.5, 1]) {
@@ -124,9 +128,9 @@ function draw({ title, unit = "", top, series }) {
       svg("text", { x: LEFT - 6, y: y(share * highest) + 4, "text-anchor": "end" }, all.length || top ? figure(share * highest, 2) : ""),
     );
   }
-  for (const [minutes, anchor] of [[10, "start"], [5, "middle"], [0, "end"]]) {
-    const x = LEFT + (WIDE - LEFT) * (1 - minutes / 10);
-    picture.append(svg("text", { x, y: HIGH - 3, "text-anchor": anchor }, minutes ? `-${minutes} min` : "now"));
+  for (const [share, anchor] of [[1, "start"], [0.5, "middle"], [0, "end"]]) {
+    const x = LEFT + (WIDE - LEFT) * (1 - share);
+    picture.append(svg("text", { x, y: HIGH - 3, "text-anchor": anchor }, share ? `-${ago(share * span)}` : "now"));
   }
   lines.forEach(({ points }, i) => {
     let path = "";
@@ -142,6 +146,8 @@ function draw({ title, unit = "", top, series }) {
   const legend = el("span", { class: "legend" }, ...lines.map((line, i) => el("span", { class: `c${i + 1}` }, last(line))));
   return el("figure", { class: "chart" }, el("figcaption", {}, title, legend), picture);
 }
+
+const ago = (ms) => (ms < 60000 ? `${ms / 1000} s` : `${figure(ms / 60000)} min`);
 
 /** The next round number. */
 function nice(value) {

@@ -82,17 +82,12 @@ export class Speculation {
     const strip = $("strip");
     strip.setAttribute("viewBox", `0 0 ${CYCLES} ${deepest}`);
     const from = CYCLES - this.cycles.length;
-    const boxes = this.cycles.flatMap(({ drafted, accepted }, i) =>
-      Array.from({ length: drafted }, (_, d) =>
-        svg("rect", {
-          x: from + i + 0.1,
-          y: deepest - d - 0.94,
-          width: 0.8,
-          height: 0.88,
-          class: d < accepted ? `d${Math.min(d + 1, 8)}` : "missed",
-        }),
-      ),
-    );
+    const box = (i, y, height, name) => svg("rect", { x: from + i + 0.1, y, width: 0.8, height, class: name });
+    const boxes = this.cycles.flatMap(({ drafted, accepted }, i) => {
+      if (drafted === 0) return [box(i, deepest - 0.14, 0.14, "none")];
+      const name = (d) => (d < accepted ? `d${Math.min(d + 1, 8)}` : "missed");
+      return Array.from({ length: drafted }, (_, d) => box(i, deepest - d - 0.94, 0.88, name(d)));
+    });
     strip.replaceChildren(...boxes);
   }
 }

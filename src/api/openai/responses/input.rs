@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::types::ResponsesRequest;
 use crate::constraint;
 use crate::error::{ApiError, shortened};
-use crate::prepare::{ChatInput, Reasoning, ToolChoice};
+use crate::prepare::{ChatInput, Reasoning};
 use crate::settings::ReasoningDefaults;
 
 /// The conversation and all that shapes its prompt.
@@ -44,17 +44,12 @@ pub(super) fn chat_input(body: &ResponsesRequest, defaults: &ReasoningDefaults) 
     // Thinking is an item of its own here.
     reasoning.in_content = false;
     if let Some(effort) = body.reasoning.as_ref().and_then(|r| r.effort.as_deref()) {
-        reasoning.effort(effort)?;
-    }
-    let tools: Vec<Value> = body.tools.iter().flatten().map(tool).collect::<Result<_, _>>()?;
-    let mut tool_choice = constraint::tool_choice(body.tool_choice.as_ref())?;
-    if tools.is_empty() && tool_choice == ToolChoice::None {
-        tool_choice = ToolChoice::Auto;
+        reasoning.effort("reasoning.effort", effort)?;
     }
     Ok(ChatInput {
         messages: turns.messages,
-        tools,
-        tool_choice,
+        tools: body.tools.iter().flatten().map(tool).collect::<Result<_, _>>()?,
+        tool_choice: constraint::tool_choice(body.tool_choice.as_ref())?,
         one_call: body.parallel_tool_calls == Some(false),
         form: constraint::format_of("text.format", body.text.as_ref().and_then(|text| text.format.as_ref()))?,
         reasoning,

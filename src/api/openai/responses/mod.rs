@@ -19,7 +19,9 @@ use types::ResponsesRequest;
 pub(crate) async fn responses(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
     let body: ResponsesRequest = input.read()?;
     let mut params: Params = input.read()?;
-    params.max_tokens = body.max_output_tokens.or(params.max_tokens);
+    if let Some(n) = body.max_output_tokens {
+        params.max_completion_tokens = Some(range("max_output_tokens", n, 1, i64::MAX)?);
+    }
     let served = state.registry().get(body.model.as_deref()).await?;
     let mut wanted = params.wanted(&served)?;
     one_answer(&wanted)?;

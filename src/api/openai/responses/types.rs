@@ -48,6 +48,7 @@ pub(crate) struct ResponsesRequest {
 
 /// The form of the text.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct TextOptions {
     /// `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", "schema": ...}`.
     pub(crate) format: Option<Value>,
@@ -55,6 +56,7 @@ pub(crate) struct TextOptions {
 
 /// How to think.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct ReasoningOptions {
     /// `none`, `minimal`, `low`, `medium` or `high`.
     pub(crate) effort: Option<String>,

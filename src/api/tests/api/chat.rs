@@ -245,6 +245,9 @@ async fn bad_conversations_are_refused_with_their_reason() {
         (json!({ "messages": "hi" }), "messages"),
         (json!({ "messages": [{ "role": "user", "content": image }] }), "text only"),
         (json!({ "messages": [{ "role": "wizard", "content": "x" }] }), "wizard"),
+        (json!({ "messages": [{ "role": "user", "content": 7 }] }), "messages[0].content"),
+        (json!({ "messages": [{ "role": "user", "content": "x" }], "tools": [{}] }), "tools[0]"),
+        (json!({ "messages": [{ "role": "user", "content": "x" }], "stop": 7 }), "stop: a text or a list of texts"),
         (json!({ "messages": [{ "role": "user", "content": "x" }], "reasoning_effort": "much" }), "much"),
         (json!({ "messages": [{ "role": "user", "content": "x" }], "chat_template": "{{ 1 }}" }), "chat_template"),
     ] {

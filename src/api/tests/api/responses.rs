@@ -193,8 +193,8 @@ async fn what_is_not_kept_or_not_known_is_refused_in_clear_words() {
         (with("tools", json!([{ "type": "web_search" }])), "tools", "web_search"),
         (with("tool_choice", json!({ "type": "mcp" })), "tool_choice", "expected"),
         (with("text", json!({ "format": { "type": "xml" } })), "text.format", "json_schema"),
-        (with("reasoning", json!({ "effort": "much" })), "reasoning_effort", "much"),
-        (with("max_output_tokens", json!(0)), "max_tokens", "at least 1"),
+        (with("reasoning", json!({ "effort": "much" })), "reasoning.effort", "much"),
+        (with("max_output_tokens", json!(0)), "max_output_tokens", "at least 1"),
         (with("top_logprobs", json!(21)), "top_logprobs", "20"),
         (with("n", json!(2)), "n", "1 answer"),
     ] {

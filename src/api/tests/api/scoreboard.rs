@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 
 use crate::support::{App, question};
 
-async fn refused(app: &App, path: &str, body: impl Into<Body>, what: &str) {
+async fn refused(app: &App, path: &str, body: impl Into<Body>, what: &str) -> Value {
     let (status, answer) = app.raw(path, body).await;
     let answer: Value = serde_json::from_slice(&answer).expect("an error in JSON");
     assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {answer}");
     assert_eq!(answer["error"]["type"], "invalid_request_error", "{what}");
+    answer
 }
 
 #[tokio::test]
@@ -66,7 +67,8 @@ async fn numbers_out_of_range_are_named_with_their_range() {
         ("stop", json!([""])),
     ] {
         let body = json!({ "prompt": "Once", field: value });
-        refused(&app, "/completion", body.to_string(), &body.to_string()).await;
+        let answer = refused(&app, "/completion", body.to_string(), &body.to_string()).await;
+        assert_eq!(answer["error"]["param"], field, "{answer}");
     }
     let mut body = question("Hello");
     body["logprobs"] = json!(true);
