@@ -22,17 +22,19 @@ PROMPT = "Tell me a short story about a dragon that wants to find a lost key. " 
 
 
 class Stream:
-    """Completions over one connection that stays open."""
+    """Completions, each over a connection that is open before its time begins."""
 
     def __init__(self, url):
         parts = urlsplit(url)
         self.connection = http.client.HTTPConnection(parts.hostname, parts.port)
-        self.connection.connect()
 
     def ask(self, prompt, n):
         """Seconds to the first token, and from it to the last for each token."""
         body = {"prompt": prompt, "n_predict": n, "temperature": 0, "stream": True, "ignore_eos": True,
                 "cache_prompt": False, "speculative.n_max": 0}
+        # The server does not keep idle connections for long.
+        self.connection.close()
+        self.connection.connect()
         start = time.perf_counter()
         self.connection.request("POST", "/completion", json.dumps(body), {"content-type": "application/json"})
         response = self.connection.getresponse()
