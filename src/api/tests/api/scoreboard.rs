@@ -123,10 +123,7 @@ async fn form_demands_that_cannot_be_met_are_not_left_out() {
 async fn grammars_that_lead_to_themselves_are_served_and_those_without_bounds_are_refused() {
     let app = App::new();
     let ask = |grammar: &str| json!({ "prompt": "Once", "n_predict": 4, "grammar": grammar });
-    for grammar in [
-        "root ::= root \"a\" | \"a\"",
-        "root ::= (((\"a\"{1,1000}){1,1000}){1,1000}){1,1000}",
-    ] {
+    for grammar in ["root ::= root \"a\" | \"a\"", "root ::= (((\"a\"{1,1000}){1,1000}){1,1000}){1,1000}"] {
         let answer = app.ok("/completion", &ask(grammar)).await;
         assert!(answer["content"].as_str().unwrap().bytes().all(|b| b == b'a'), "{grammar}: {answer}");
     }
