@@ -29,7 +29,7 @@ pub struct Peer(pub IpAddr);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be listened on.
-    #[error("{address}: {error}; is another server running there? --port takes another one")]
+    #[error("{address}: {error}{}", if error.kind() == io::ErrorKind::AddrInUse { "; --port takes another one" } else { "" })]
     Bind {
         /// The address asked for.
         address: String,

@@ -86,7 +86,7 @@ fn run(args: &Args) -> Outcome<()> {
         return Ok(shell::man(&mut io::stdout())?);
     }
     if args.version {
-        return Ok(io::stdout().write_all(version::text().as_bytes())?);
+        return Ok(io::stdout().write_all(version::text("nextn-cli").as_bytes())?);
     }
     let env = |name: &str| std::env::var(name).ok();
     let terminals = Terminals::detect();

@@ -339,7 +339,7 @@ impl Sequence {
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
         let embedding = self.pooled.as_ref().map(Pooled::row);
-        tracing::info!(
+        tracing::debug!(
             n_prompt = self.timings.prompt_tokens,
             n_cached = self.timings.cached_tokens,
             n_generated = self.timings.generated_tokens,

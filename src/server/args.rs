@@ -284,6 +284,8 @@ fn variable(arg: &Arg) -> Option<String> {
 }
 
 const AFTER_HELP: &str = "\
+Short names of llama.cpp's server are taken: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -hf, -md, -cmoe, -ncmoe.
+
 Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
 or stand in the file of --config, without its dashes. Flags go before variables, these before the file.
 NEXTN_LOG sets the level of log lines by part, such as engine=debug,info.

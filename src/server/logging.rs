@@ -25,7 +25,7 @@ pub(super) fn start(args: &Args) -> Result<(), String> {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // Fails only where a subscriber is set already: then that one is to be used.
     let _ = match args.log_json {
-        true => lines.json().flatten_event(true).try_init(),
+        true => lines.json().flatten_event(true).with_span_list(false).try_init(),
         false => lines.with_target(false).with_ansi(false).try_init(),
     };
     Ok(())

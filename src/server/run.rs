@@ -28,7 +28,7 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
         return Ok(clap_mangen::Man::new(args::command()).section("1").render(&mut io::stdout())?);
     }
     if args.version {
-        return Ok(io::stdout().write_all(version::text().as_bytes())?);
+        return Ok(io::stdout().write_all(version::text("nextn-server").as_bytes())?);
     }
     super::logging::start(&args).map_err(|words| Failure::message(Exit::Usage, words))?;
     let keys = api_keys(&args.access)?;

@@ -171,10 +171,10 @@ def main():
         return health(args.health[0], int(args.health[1]), float(args.health[2]))
     failed = []
     for i in range(args.rounds):
-        command = ["-m", MODEL, "-c", "512", "-np", str(args.streams), "--max-queue", "256", "-q",
-                   "--spec", "nextn", "--draft-max", "2", "--shutdown-timeout", str(SHUTDOWN)]
-        # Its ready line is wanted.
-        command.remove("-q")
+        # Small caches, so that they are full soon: memory is to stay where it is then.
+        command = ["-m", MODEL, "-t", "1", "-c", "512", "-np", str(args.streams), "--max-queue", "256",
+                   "--cache-ram", "64", "--checkpoint-ram", "64", "--spec", "nextn", "--draft-max", "2",
+                   "--shutdown-timeout", str(SHUTDOWN)]
         with Server(*command) as server:
             load, ms, rss, code, took = asyncio.run(round_of(server, args.seconds / args.rounds, args.streams, i))
         # The first third fills caches.

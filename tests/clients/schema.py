@@ -1,7 +1,4 @@
-"""schemathesis over /openapi.json: requests made from the document, good and bad. No server error, no undocumented status.
-
-The document of a model that is busy with a long answer says nothing more: answers are held short by --max-tokens below.
-"""
+"""schemathesis over /openapi.json: requests made from the document, good and bad. No server error, no undocumented status."""
 
 import os
 import subprocess

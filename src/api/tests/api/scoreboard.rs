@@ -122,6 +122,20 @@ async fn form_demands_that_cannot_be_met_are_not_left_out() {
 }
 
 #[tokio::test]
+async fn grammars_that_lead_to_themselves_are_served_and_those_without_bounds_are_refused() {
+    let app = App::new();
+    let ask = |grammar: &str| json!({ "prompt": "Once", "n_predict": 4, "grammar": grammar });
+    for grammar in ["root ::= root \"a\" | \"a\"", "root ::= (((\"a\"{1,1000}){1,1000}){1,1000}){1,1000}"] {
+        let answer = app.ok("/completion", &ask(grammar)).await;
+        assert!(answer["content"].as_str().unwrap().bytes().all(|b| b == b'a'), "{grammar}: {answer}");
+    }
+    let nested = format!("root ::= {}\"a\"{}", "(".repeat(5000), ")".repeat(5000));
+    for grammar in [nested.as_str(), "root ::= \"a\"{1,100000000}"] {
+        refused(&app, "/completion", ask(grammar).to_string(), &grammar[..20]).await;
+    }
+}
+
+#[tokio::test]
 async fn the_served_document_names_what_is_there() {
     let app = App::new();
     let (status, document) = app.get("/openapi.json").await;
