@@ -113,6 +113,8 @@ struct State {
     step_tokens: Vec<TokenId>,
     /// When the turn began, and what had been computed until then.
     turn: (Instant, Stats),
+    /// Cycles in turn that built graphs.
+    builds: u32,
     stats: EngineStats,
     /// How long to wait for lagging readers next time.
     pause: Duration,
@@ -168,6 +170,7 @@ impl State {
             output: PassOutput::default(),
             step_tokens: Vec::new(),
             turn: (Instant::now(), Stats::default()),
+            builds: 0,
             stats: EngineStats::default(),
             pause: READER_PAUSE,
             open: true,

@@ -11,6 +11,9 @@ use crate::proposer::{Ask, Observed};
 use crate::schedule::Part;
 use crate::sequence::{Scores, Sequence, millis};
 
+/// So many cycles in turn may build graphs before that counts as what such cycles cost.
+const FEW_BUILDS: u32 = 4;
+
 impl State {
     pub(super) fn step(&mut self, mut parts: Vec<Part>) {
         self.stats.n_steps += 1;
@@ -173,7 +176,10 @@ impl State {
             let (start, before) = self.turn;
             let computed = self.runner.stats() + proposer.stats();
             let alike = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft);
-            let took = (alike && computed.n_builds == before.n_builds).then(|| start.elapsed());
+            self.builds = if computed.n_builds == before.n_builds { 0 } else { self.builds + 1 };
+            // A graph that is built once is no cost of its depth; built again and again it is one.
+            let usual = self.builds == 0 || self.builds > FEW_BUILDS;
+            let took = (alike && usual).then(|| start.elapsed());
             let start = Instant::now();
             let done = proposer.observe(&mut self.runner, &observed, took).and_then(|()| proposer.expect(&expected));
             if let Err(error) = done {
