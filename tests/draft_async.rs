@@ -10,7 +10,7 @@ use engine::sample::SamplingParams;
 use engine::{Ask, EngineConfig, Event, GenerateRequest, Observed, Proposer, RequestOptions};
 use model::{Model, RunError, Runner};
 use speculate::{Aside, Depth, DraftVocabSize, GuessOn, NextN, NextNConfig};
-use support::answers::{Answer, answers, chat, config, pocket, spawn};
+use support::answers::{Answer, answers, chat, config, greedy, pocket, spawn};
 use support::tiny::Rng;
 use text::TokenId;
 
@@ -82,15 +82,6 @@ impl GuessOn for Watched {
 
 fn aside(model: &Arc<Model>, head: Watched, guesses_on: bool) -> Box<dyn Proposer> {
     Box::new(Aside::new(head, model, 1, guesses_on).expect("a thread"))
-}
-
-fn greedy(max_tokens: usize) -> RequestOptions {
-    RequestOptions {
-        max_tokens: Some(max_tokens),
-        sampling: SamplingParams::greedy(),
-        ignore_eos: true,
-        ..RequestOptions::default()
-    }
 }
 
 /// Requests of which every second one is sampled.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::sample::SamplingParams;
 use engine::{FinishReason, Proposer, RequestOptions};
 use model::Model;
-use support::answers::{Answer, answer, answers, chat, config, pocket, spawn};
+use support::answers::{self, Answer, answer, answers, chat, config, pocket, spawn};
 use support::liar::Liar;
 use support::script::{MAX_DEPTH, Script, every_draft};
 use support::tiny::Rng;
@@ -16,14 +16,9 @@ use text::TokenId;
 /// Rows of Q8_0 have the same bits in any company, so that everything can be compared bit by bit.
 const MODEL: &str = "pocket-moe-q8_0.gguf";
 
+/// Greedy, with log probabilities.
 fn greedy(max_tokens: usize) -> RequestOptions {
-    RequestOptions {
-        max_tokens: Some(max_tokens),
-        sampling: SamplingParams::greedy(),
-        ignore_eos: true,
-        logprobs: Some(3),
-        ..RequestOptions::default()
-    }
+    RequestOptions { logprobs: Some(3), ..answers::greedy(max_tokens) }
 }
 
 /// Plain answers, one engine for all.

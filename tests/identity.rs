@@ -9,11 +9,10 @@ mod support;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::sample::SamplingParams;
-use engine::{EngineConfig, Proposer, RequestOptions};
+use engine::{EngineConfig, Proposer};
 use model::{LoadOptions, Model};
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig, NextNgram, Ngram};
-use support::answers::{Answer, answer, answers, chat, config, head, pocket, spawn};
+use support::answers::{Answer, answer, answers, chat, config, greedy, head, pocket, spawn};
 
 const REQUESTS: [&str; 40] = [
     "Who are you?",
@@ -67,15 +66,6 @@ fn models() -> Vec<(String, Arc<Model>)> {
         return vec![(path.to_string_lossy().into_owned(), model)];
     }
     ["pocket-moe-q8_0.gguf", "pocket-q4_k_m.gguf"].map(|name| (name.to_owned(), pocket(name))).to_vec()
-}
-
-fn greedy(max_tokens: usize) -> RequestOptions {
-    RequestOptions {
-        max_tokens: Some(max_tokens),
-        sampling: SamplingParams::greedy(),
-        ignore_eos: true,
-        ..RequestOptions::default()
-    }
 }
 
 fn both(model: &Arc<Model>, config: &EngineConfig, depth: Depth) -> Box<dyn Proposer> {

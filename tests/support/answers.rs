@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::sample::TokenLogprob;
+use engine::sample::{SamplingParams, TokenLogprob};
 use engine::{
     Engine, EngineConfig, EngineHandle, Event, FinishReason, GenerateRequest, Proposer, RequestOptions, Timings,
 };
@@ -45,6 +45,16 @@ pub fn head(model: &Arc<Model>, config: &EngineConfig, depth: Depth, vocab: Draf
     let config_of_head = NextNConfig { depth, vocab };
     let head = NextN::new(model, config, config_of_head).expect("room for the head's cells");
     Box::new(head.expect("the model has a head"))
+}
+
+/// The likeliest tokens, `max_tokens` of them, past the end of the answer too.
+pub fn greedy(max_tokens: usize) -> RequestOptions {
+    RequestOptions {
+        max_tokens: Some(max_tokens),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        ..RequestOptions::default()
+    }
 }
 
 /// One thread: engines of several tests would spin against each other.
