@@ -8,6 +8,7 @@
 
 mod arch;
 mod blocks;
+mod decoder;
 mod describe;
 mod draft;
 mod draft_vocab;

@@ -1,8 +1,9 @@
 //! Llama 2 and 3, dense: grouped-query attention, neighbouring elements turn together, optional frequency factors.
 //! Source: Touvron et al. 2023, Grattafiori et al. 2024; GGUF name: llama.
 
-use super::{Entry, Opened, decoder};
+use super::{Entry, Opened};
 use crate::blocks::AttentionSizes;
+use crate::decoder;
 use crate::error::LoadError;
 use crate::head_file::HeadFile;
 use crate::keys::{Keys, WIDTH};

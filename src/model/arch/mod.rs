@@ -1,6 +1,5 @@
-//! The architectures: one file each, and the table that names them; `decoder` is what plain ones share.
+//! The architectures: one file each, and the table that names them.
 
-mod decoder;
 mod llama;
 mod qwen3;
 mod qwen35;

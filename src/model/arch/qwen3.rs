@@ -1,8 +1,9 @@
 //! Qwen3, dense and MoE: grouped-query attention with normed heads in every layer.
 //! Source: the Qwen3 reference model; GGUF names as llama.cpp's converter writes them: qwen3, qwen3moe.
 
-use super::{Entry, Opened, decoder};
+use super::{Entry, Opened};
 use crate::blocks::{AttentionSizes, MoeSizes};
+use crate::decoder;
 use crate::error::LoadError;
 use crate::head_file::HeadFile;
 use crate::keys::{Keys, WIDTH};

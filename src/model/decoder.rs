@@ -4,7 +4,7 @@
 use ggml::{Graph, WeightId};
 use memory::{Segment, StateLayout};
 
-use super::{Architecture, Opened};
+use crate::arch::{Architecture, Opened, max_nodes};
 use crate::blocks::{AttentionSizes, Ffn, Linear, MoeSizes, PlainAttention, RmsNorm};
 use crate::error::LoadError;
 use crate::keys::Keys;
@@ -13,14 +13,14 @@ use crate::model::{Hparams, NextNHead};
 use crate::step::Step;
 
 /// What a family says of its files.
-pub(super) struct Family {
-    pub(super) n_layer: usize,
-    pub(super) sizes: AttentionSizes,
+pub(crate) struct Family {
+    pub(crate) n_layer: usize,
+    pub(crate) sizes: AttentionSizes,
     /// Query and key heads have norms.
-    pub(super) head_norms: bool,
+    pub(crate) head_norms: bool,
     /// Width of the dense feed-forward; not used with experts.
-    pub(super) n_ff: usize,
-    pub(super) moe: Option<MoeSizes>,
+    pub(crate) n_ff: usize,
+    pub(crate) moe: Option<MoeSizes>,
 }
 
 struct Decoder {
@@ -40,7 +40,7 @@ struct Layer {
 }
 
 /// Binds the tensors of a file with a vocabulary of `n_vocab`.
-pub(super) fn open(
+pub(crate) fn open(
     keys: &Keys<'_, '_>,
     loader: &mut Loader<'_>,
     n_vocab: usize,
@@ -90,6 +90,6 @@ impl Architecture for Decoder {
     }
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {
-        super::max_nodes(self.layers.len(), self.n_expert_used, segments)
+        max_nodes(self.layers.len(), self.n_expert_used, segments)
     }
 }
