@@ -10,7 +10,7 @@ impl StepView<'_> {
     fn each_row(&self, mut f: impl FnMut(usize, usize)) {
         for s in self.segments {
             for slot in s.first_slot..s.first_slot + s.n_seqs {
-                let len = self.memory.slots[slot].len + s.skip;
+                let len = self.first_position(slot);
                 (len..len + s.n_rows).for_each(|position| f(slot, position));
             }
         }
@@ -44,7 +44,7 @@ impl StepView<'_> {
         into.clear();
         into.reserve(s.n_kv * s.n_tokens());
         for slot in s.first_slot..s.first_slot + s.n_seqs {
-            let len = self.memory.slots[slot].len + s.skip;
+            let len = self.first_position(slot);
             for position in len..len + s.n_rows {
                 into.resize(into.len() + position + 1, 0);
                 into.resize(into.len() + s.n_kv - position - 1, MASKED);

@@ -66,23 +66,21 @@ impl Memory {
             claimed.push(Part { index, n_rows, n_snapshots, write_plane });
             let n_kv = end.next_multiple_of(KV_STEP).min(self.config.n_ctx);
             match segments.last_mut() {
-                Some(s)
-                    if s.first_slot + s.n_seqs == index
-                        && (s.n_rows, s.read_plane, s.write_plane) == (n_rows, state.plane, write_plane) =>
-                {
+                Some(s) if s.first_slot + s.n_seqs == index && (s.n_rows, s.write_plane) == (n_rows, write_plane) => {
                     s.n_seqs += 1;
                     s.n_kv = s.n_kv.max(n_kv);
+                    // Where each stands depends on what it kept last: fixed planes would mean a graph for every mixture.
+                    s.read_plane = s.read_plane.filter(|&p| p == state.plane && p % half == 0);
                 }
                 _ => segments.push(Segment {
                     first_slot: index,
                     n_seqs: 1,
                     n_rows,
                     n_kv,
-                    read_plane: state.plane,
+                    read_plane: Some(state.plane),
                     write_plane,
                     n_snapshots,
                     first_row,
-                    skip: 0,
                 }),
             }
             first_row += n_rows;
@@ -94,7 +92,7 @@ impl Memory {
 impl Txn<'_> {
     /// What the pass may read and write.
     pub fn view(&self) -> StepView<'_> {
-        StepView::new(self.memory, &self.segments)
+        StepView { memory: self.memory, segments: &self.segments, skips: &[] }
     }
 
     /// Rows of all sequences together.

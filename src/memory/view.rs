@@ -5,7 +5,7 @@ use ggml::{Graph, Tensor};
 use crate::layout::{Kv, LayerState, Recurrent};
 use crate::slots::{KV_STEP, LayerTensors, Memory};
 
-/// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, on the same planes.
+/// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// The first sequence's slot.
@@ -16,16 +16,15 @@ pub struct Segment {
     pub n_rows: usize,
     /// Cells that attention reads, a multiple of 256 or the whole context.
     pub n_kv: usize,
-    /// Plane of the state before the step.
-    pub read_plane: u32,
+    /// Plane of the state before the step; `None` where sequences differ and an input says it
+    /// ([`StepView::state_rows`]).
+    pub read_plane: Option<u32>,
     /// Plane of the newest state after it; older ones follow.
     pub write_plane: u32,
     /// States written: the newest, one row back, and so on.
     pub n_snapshots: usize,
     /// The first sequence's first row among the rows of the view.
     pub first_row: usize,
-    /// Positions between the end of each sequence and its first row here: rows of the step that another part holds.
-    pub skip: usize,
 }
 
 impl Segment {
@@ -41,12 +40,13 @@ impl Segment {
 pub struct OwnedView<'m> {
     memory: &'m Memory,
     segments: Vec<Segment>,
+    skips: Vec<usize>,
 }
 
 impl OwnedView<'_> {
     /// The view.
     pub fn view(&self) -> StepView<'_> {
-        StepView::new(self.memory, &self.segments)
+        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips }
     }
 }
 
@@ -55,44 +55,47 @@ impl OwnedView<'_> {
 pub struct StepView<'m> {
     pub(crate) memory: &'m Memory,
     pub(crate) segments: &'m [Segment],
+    /// By slot: positions between the end of its sequence and its first row here, which rows of another part take. Empty for
+    /// none anywhere.
+    pub(crate) skips: &'m [usize],
 }
 
 impl<'m> StepView<'m> {
-    pub(crate) fn new(memory: &'m Memory, segments: &'m [Segment]) -> Self {
-        Self { memory, segments }
-    }
-
     /// The same step as if its sequences filled the whole context: the largest graph that its rows can need.
     pub fn over_whole_context(self) -> OwnedView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
-        OwnedView { memory: self.memory, segments }
+        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec() }
     }
 
     /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
-    /// first). For layers without recurrent state.
+    /// first). Parts may overlap: what the later one writes stands. For layers without recurrent state.
     pub fn part(self, rows: impl Fn(usize) -> (usize, usize)) -> OwnedView<'m> {
         let mut segments: Vec<Segment> = Vec::new();
+        let mut skips = vec![0; self.memory.slots.len()];
         let mut first_row = 0;
         for s in self.segments {
-            for slot in s.first_slot..s.first_slot + s.n_seqs {
+            for (skipped, slot) in skips[s.first_slot..].iter_mut().zip(s.first_slot..s.first_slot + s.n_seqs) {
                 let (skip, n_rows) = rows(slot);
+                *skipped = skip;
                 let end = self.memory.slots[slot].len + skip + n_rows;
                 let n_kv = end.next_multiple_of(KV_STEP).min(self.memory.config.n_ctx);
                 match segments.last_mut() {
-                    Some(last)
-                        if last.first_slot + last.n_seqs == slot
-                            && (last.n_rows, last.skip, last.read_plane) == (n_rows, skip, s.read_plane) =>
-                    {
+                    Some(last) if last.first_slot + last.n_seqs == slot && last.n_rows == n_rows => {
                         last.n_seqs += 1;
                         last.n_kv = last.n_kv.max(n_kv);
                     }
-                    _ => segments.push(Segment { first_slot: slot, n_seqs: 1, n_rows, n_kv, first_row, skip, ..*s }),
+                    _ => segments.push(Segment { first_slot: slot, n_seqs: 1, n_rows, n_kv, first_row, ..*s }),
                 }
                 first_row += n_rows;
             }
         }
-        OwnedView { memory: self.memory, segments }
+        OwnedView { memory: self.memory, segments, skips }
+    }
+
+    /// The position of a slot's first row here.
+    pub(crate) fn first_position(&self, slot: usize) -> usize {
+        self.memory.slots[slot].len + self.skips.get(slot).copied().unwrap_or(0)
     }
 
     /// The step's segments, in row order.
@@ -188,26 +191,50 @@ impl<'m> StepView<'m> {
         }
     }
 
-    /// The last inputs of the convolution of a segment's sequences: `[n_conv, n_channels, n_seqs]`, time fastest.
-    pub fn conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    /// The last inputs of the convolution of a segment's sequences: `[n_conv, n_channels, n_seqs]`, time fastest. `rows`: see
+    /// [`StepView::state_rows`].
+    pub fn conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
         let (r, id, _) = self.recurrent(il)?;
-        let rows = self.state_rows(g, id, s, s.read_plane, 1);
-        Some(g.reshape(rows, [r.n_conv as i64, r.n_channels as i64, s.n_seqs as i64])) // was [row, n_seqs, 1]
+        let state = self.read_rows(g, id, s, rows)?;
+        Some(g.reshape(state, [r.n_conv as i64, r.n_channels as i64, s.n_seqs as i64])) // was [row, n_seqs]
     }
 
-    /// The matrices of a segment's sequences: `[d_state, d_state, n_heads, n_seqs]`.
-    pub fn delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    /// The matrices of a segment's sequences: `[d_state, d_state, n_heads, n_seqs]`. `rows`: see [`StepView::state_rows`].
+    pub fn delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
         let (r, _, id) = self.recurrent(il)?;
-        let rows = self.state_rows(g, id, s, s.read_plane, 1);
+        let state = self.read_rows(g, id, s, rows)?;
         let d = r.d_state as i64;
-        Some(g.reshape(rows, [d, d, r.n_heads as i64, s.n_seqs as i64])) // was [row, n_seqs, 1]
+        Some(g.reshape(state, [d, d, r.n_heads as i64, s.n_seqs as i64])) // was [row, n_seqs]
+    }
+
+    /// The rows of the recurrent tensors that a segment without one plane reads, one for each sequence: contents of the
+    /// input i32 `[n_seqs]`.
+    pub fn state_rows(&self, s: &Segment, into: &mut Vec<i32>) {
+        let n_slots = self.memory.config.n_slots;
+        let row = |slot: usize| (self.memory.slots[slot].plane as usize * n_slots + slot) as i32;
+        into.clear();
+        into.extend((s.first_slot..s.first_slot + s.n_seqs).map(row));
+    }
+
+    /// `[row, n_seqs, 1]` as they were before the step: a window on one plane, or copies of the rows that the input names.
+    fn read_rows<'g>(
+        &self,
+        g: &Graph<'g>,
+        id: ggml::StateId,
+        s: &Segment,
+        rows: Option<Tensor<'g>>,
+    ) -> Option<Tensor<'g>> {
+        match s.read_plane {
+            Some(plane) => Some(self.planes(g, id, s, plane, 1)),
+            None => Some(g.get_rows(g.state(&self.memory.buffer, id), rows?)),
+        }
     }
 
     /// Writes the convolution's last inputs as they were `back` rows before the segment's last. `window: [n_conv,
     /// n_channels, n_seqs]`.
     pub fn store_conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, back: usize, window: Tensor<'g>) {
         if let Some((_, id, _)) = self.recurrent(il) {
-            let into = self.state_rows(g, id, s, s.write_plane + back as u32, 1);
+            let into = self.planes(g, id, s, s.write_plane + back as u32, 1);
             g.keep(g.cpy(window, into));
         }
     }
@@ -215,13 +242,13 @@ impl<'m> StepView<'m> {
     /// Writes all snapshots of the matrices, newest first. `states: [d_state * d_state * n_heads, n_seqs, n_snapshots]`.
     pub fn store_delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, states: Tensor<'g>) {
         if let Some((_, _, id)) = self.recurrent(il) {
-            let into = self.state_rows(g, id, s, s.write_plane, s.n_snapshots);
+            let into = self.planes(g, id, s, s.write_plane, s.n_snapshots);
             g.keep(g.cpy(states, into));
         }
     }
 
     /// `[row, n_seqs, n_planes]` from `plane` on.
-    fn state_rows<'g>(&self, g: &Graph<'g>, id: ggml::StateId, s: &Segment, plane: u32, n_planes: usize) -> Tensor<'g> {
+    fn planes<'g>(&self, g: &Graph<'g>, id: ggml::StateId, s: &Segment, plane: u32, n_planes: usize) -> Tensor<'g> {
         let state = g.state(&self.memory.buffer, id); // [row, n_slots * n_planes]
         let (row, n_slots) = (state.nb()[1], self.memory.config.n_slots);
         let ne = [state.ne()[0], s.n_seqs as i64, n_planes as i64, 1];

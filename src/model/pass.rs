@@ -11,7 +11,7 @@ use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{MAX_MASKS, OutRows, Step};
+use crate::step::{MAX_SEGMENTS, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +91,8 @@ struct Scratch {
     /// One for each view of the graph.
     cells: Vec<CellData>,
     out: Vec<i32>,
+    /// Hidden rows of a draft whose entries are padded.
+    hidden: Vec<f32>,
 }
 
 #[derive(Default)]
@@ -98,8 +100,16 @@ struct CellData {
     positions: Vec<i32>,
     kv_rows: Vec<i64>,
     v_elements: Vec<i64>,
-    masks: Vec<Vec<u16>>,
-    n_masks: usize,
+    /// One for each segment, and more from earlier passes.
+    segments: Vec<SegmentData>,
+    n_segments: usize,
+}
+
+#[derive(Default)]
+struct SegmentData {
+    mask: Vec<u16>,
+    /// Empty where the segment reads one plane.
+    states: Vec<i32>,
 }
 
 impl Scratch {
@@ -112,12 +122,36 @@ impl Scratch {
         view.positions(&mut c.positions);
         view.kv_rows(&mut c.kv_rows);
         view.v_element_rows(&mut c.v_elements);
-        c.n_masks = view.segments().len();
-        if c.masks.len() < c.n_masks {
-            c.masks.resize_with(c.n_masks, Vec::new);
+        c.n_segments = view.segments().len();
+        if c.segments.len() < c.n_segments {
+            c.segments.resize_with(c.n_segments, SegmentData::default);
         }
-        for (segment, mask) in view.segments().iter().zip(&mut c.masks) {
-            view.mask(segment, mask);
+        for (segment, data) in view.segments().iter().zip(&mut c.segments) {
+            view.mask(segment, &mut data.mask);
+            data.states.clear();
+            if segment.read_plane.is_none() {
+                view.state_rows(segment, &mut data.states);
+            }
+        }
+    }
+
+    /// Fills tokens, hidden rows (none where those of the draft will do) and the number of each sequence's last true entry,
+    /// with `widths` rows of each sequence.
+    fn fill_entries(&mut self, draft: &Draft<'_>, widths: &[usize], n_embd: usize) {
+        self.tokens.clear();
+        self.out.clear();
+        self.hidden.clear();
+        let padded = draft.n_entries != widths;
+        let mut first = 0;
+        for (&n, &width) in draft.n_entries.iter().zip(widths) {
+            self.out.push((self.tokens.len() + n) as i32 - 1);
+            self.tokens.extend(draft.tokens[first..first + n].iter().map(|id| id.0 as i32));
+            self.tokens.extend(std::iter::repeat_n(0, width - n));
+            if padded {
+                self.hidden.extend_from_slice(&draft.hidden[first * n_embd..(first + n) * n_embd]);
+                self.hidden.resize(self.hidden.len() + (width - n) * n_embd, 0.0);
+            }
+            first += n;
         }
     }
 
@@ -131,8 +165,12 @@ impl Scratch {
             if !c.v_elements.is_empty() {
                 inputs.push((Name("v_elements", part), Data::I64(&c.v_elements)));
             }
-            let mask = |(i, m)| (Name("mask", part * MAX_MASKS + i as u32), Data::F16(m));
-            inputs.extend(c.masks[..c.n_masks].iter().map(Vec::as_slice).enumerate().map(mask));
+            for (data, i) in c.segments[..c.n_segments].iter().zip(part * MAX_SEGMENTS..) {
+                inputs.push((Name("mask", i), Data::F16(&data.mask)));
+                if !data.states.is_empty() {
+                    inputs.push((Name("states", i), Data::I32(&data.states)));
+                }
+            }
         }
         inputs
     }
@@ -239,7 +277,8 @@ impl Runner {
 
     /// Brings the head's cells up to date with true hidden rows and, for a depth above 0, drafts: one chain of tokens for
     /// each sequence of `view`, which is a step of the head's memory over the entries and the rows of the chain. Keep the
-    /// entries on commit, not the chain.
+    /// entries on commit, not the chain. A sequence may have more rows than these: the pass is filled up after its entries,
+    /// so that one graph serves whatever numbers of entries sequences have.
     ///
     /// # Errors
     /// [`RunError::Pass`]: entries that are not those of the step, or a model without a head. [`RunError::Device`].
@@ -250,9 +289,12 @@ impl Runner {
         }
         let sizes = self.model.hparams();
         let n_seqs = draft.n_entries.len();
-        let n_slots: usize = view.segments().iter().map(|s| s.n_seqs).sum();
         let n_entries: usize = draft.n_entries.iter().sum();
         let n_chain = draft.depth.saturating_sub(1);
+        // Rows that each sequence's entries take, with those that only fill up.
+        let widths =
+            view.segments().iter().flat_map(|s| std::iter::repeat_n(s.n_rows.saturating_sub(n_chain), s.n_seqs));
+        let widths: Vec<usize> = widths.collect();
         let n_words = draft.vocab.map_or(sizes.n_vocab, DraftVocab::n_words);
         if let Some(noise) = draft.noise.filter(|noise| noise.len() != draft.depth * n_seqs * n_words) {
             let (n, depth) = (noise.len(), draft.depth);
@@ -260,11 +302,10 @@ impl Runner {
                 "{n} numbers of noise for {depth} guesses of {n_seqs} sequences among {n_words} words"
             )));
         }
-        let sound = n_slots == n_seqs
+        let sound = widths.len() == n_seqs
             && draft.tokens.len() == n_entries
             && draft.hidden.len() == n_entries * sizes.n_embd
-            && view.n_tokens() == n_entries + n_seqs * n_chain
-            && draft.n_entries.iter().all(|&n| n > 0)
+            && draft.n_entries.iter().zip(&widths).all(|(&n, &width)| n > 0 && n <= width)
             && draft.tokens.iter().all(|id| (id.0 as usize) < sizes.n_vocab);
         if !sound {
             let (tokens, hidden) = (draft.tokens.len(), draft.hidden.len());
@@ -273,26 +314,20 @@ impl Runner {
             )));
         }
         let slots: Vec<usize> = view.segments().iter().flat_map(|s| s.first_slot..s.first_slot + s.n_seqs).collect();
-        let entries_of = |slot: usize| draft.n_entries[slots.binary_search(&slot).unwrap_or(0)];
-        let caught_up = view.part(|slot| (0, entries_of(slot)));
+        let number = |slot: usize| slots.binary_search(&slot).unwrap_or(0);
+        let entries_of = |slot: usize| draft.n_entries[number(slot)];
+        let caught_up = view.part(|slot| (0, widths[number(slot)]));
         let chain: Vec<_> = (0..n_chain).map(|i| view.part(|slot| (entries_of(slot) + i, 1))).collect();
         let views: Vec<StepView<'_>> = chain.iter().map(memory::OwnedView::view).collect();
 
         let s = &mut self.scratch;
-        s.tokens.clear();
-        s.tokens.extend(draft.tokens.iter().map(|id| id.0 as i32));
         s.fill(0, caught_up.view());
         for (i, view) in views.iter().enumerate() {
             s.fill(i + 1, *view);
         }
-        s.out.clear();
-        let mut inputs_end = 0;
-        s.out.extend(draft.n_entries.iter().map(|n| {
-            inputs_end += *n as i32;
-            inputs_end - 1
-        }));
+        s.fill_entries(draft, &widths, sizes.n_embd);
         let mut inputs = s.inputs(1 + n_chain);
-        inputs.push((Name("hidden_in", 0), Data::F32(draft.hidden)));
+        inputs.push((Name("hidden_in", 0), Data::F32(if s.hidden.is_empty() { draft.hidden } else { &s.hidden })));
         let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
         if n_drafting > 0 {
             inputs.push((Name("last", 0), Data::I32(&s.out)));

@@ -28,10 +28,12 @@ pub(crate) struct Cells<'s, 'g> {
     pub(crate) v_elements: Option<Tensor<'g>>,
     /// Additive masks: F16 `[n_kv, n_rows, 1, n_seqs]` for each segment.
     pub(crate) masks: Vec<Tensor<'g>>,
+    /// Rows of recurrent state that a segment reads: i32 `[n_seqs]`; `None` where it reads one plane.
+    pub(crate) states: Vec<Option<Tensor<'g>>>,
 }
 
-/// Masks of one part of a graph at most: their names count on from `part * MAX_MASKS`.
-pub(crate) const MAX_MASKS: u32 = 1 << 12;
+/// Segments of one part of a graph at most: their names count on from `part * MAX_SEGMENTS`.
+pub(crate) const MAX_SEGMENTS: u32 = 1 << 12;
 
 impl<'s, 'g> Cells<'s, 'g> {
     /// Declares the inputs; `part` tells those of several views in one graph apart.
@@ -40,7 +42,11 @@ impl<'s, 'g> Cells<'s, 'g> {
         let v_elements = view.v_elements() as i64;
         let mask = |(i, s): (usize, &memory::Segment)| {
             let ne = [s.n_kv as i64, s.n_rows as i64, 1, s.n_seqs as i64];
-            g.input(Name("mask", part * MAX_MASKS + i as u32), Dtype::F16, ne)
+            g.input(Name("mask", part * MAX_SEGMENTS + i as u32), Dtype::F16, ne)
+        };
+        let state = |(i, s): (usize, &memory::Segment)| {
+            let ne = [s.n_seqs as i64, 1, 1, 1];
+            s.read_plane.is_none().then(|| g.input(Name("states", part * MAX_SEGMENTS + i as u32), Dtype::I32, ne))
         };
         Self {
             positions: g.input(Name("positions", part), Dtype::I32, [n_tokens, 1, 1, 1]),
@@ -48,6 +54,7 @@ impl<'s, 'g> Cells<'s, 'g> {
             v_elements: (v_elements > 0)
                 .then(|| g.input(Name("v_elements", part), Dtype::I64, [n_tokens * v_elements, 1, 1, 1])),
             masks: view.segments().iter().enumerate().map(mask).collect(),
+            states: view.segments().iter().enumerate().map(state).collect(),
             view,
         }
     }

@@ -30,6 +30,10 @@ const N_BATCH: usize = 512;
 /// few.
 const MAX_WAITING: usize = 256;
 
+/// Numbers of entries of several sequences may differ by so many and share one width: the shorter are filled up, and the
+/// graph is the same whatever each kept.
+const MAX_FILL: usize = 8;
+
 /// The deepest draft: with the token before it a pass has 7 rows, the most for which every row of every quantised weight
 /// has the bits that it has alone (docs/NUMERICS.md).
 pub(crate) const MAX_DEPTH: usize = 6;
@@ -139,8 +143,9 @@ impl NextN {
     /// No room for the head's cells.
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_model = engine.memory(model);
-        // The chain's cells stand past the end of the sequence, and so do those of guesses that are guessed on from.
-        let n_past = 2 * config.depth.max() + 1;
+        // The chain's cells stand past the end of the sequence, and so do those of guesses that are guessed on from and of
+        // rows that fill up.
+        let n_past = 2 * config.depth.max() + 1 + MAX_FILL;
         let of_head = MemoryConfig { n_ctx: of_model.n_ctx + n_past, n_snapshots: 1, ..of_model };
         let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
         let n_embd = model.hparams().n_embd;
@@ -179,7 +184,10 @@ impl NextN {
             hidden.extend_from_slice(rows);
             n_entries.push(n + guesses.len());
         }
-        let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, n)| (&self.slots[i].slot, n + n_chain)).collect();
+        let (fewest, most) = (n_entries.iter().min(), n_entries.iter().max());
+        let width = most.zip(fewest).filter(|(most, fewest)| *most - *fewest <= MAX_FILL).map_or(0, |(&most, _)| most);
+        let rows = |n: usize| n.max(width) + n_chain;
+        let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, &n)| (&self.slots[i].slot, rows(n))).collect();
         let step = self.memory.begin(&parts, 1)?;
         let vocab = self.vocab.as_ref();
         let n_vocab = runner.model().hparams().n_vocab;

@@ -93,9 +93,9 @@ struct Worker<P> {
 }
 
 struct Job<P> {
-    drafting: Drafting<P>,
+    drafting: Box<Drafting<P>>,
     work: Work,
-    done: SyncSender<(Drafting<P>, Drafts)>,
+    done: SyncSender<(Box<Drafting<P>>, Drafts)>,
 }
 
 impl<P: GuessOn + 'static> Worker<P> {
@@ -113,7 +113,7 @@ impl<P: GuessOn + 'static> Worker<P> {
     }
 
     /// Hands over. `epochs`: for each ask, the sequence's at this time.
-    fn start(&self, drafting: Drafting<P>, work: Work, epochs: Vec<u64>) -> Result<Pending<P>, RunError> {
+    fn start(&self, drafting: Box<Drafting<P>>, work: Work, epochs: Vec<u64>) -> Result<Pending<P>, RunError> {
         let asks = if work.then == Then::Propose { work.asks.clone() } else { Vec::new() };
         let (done, result) = mpsc::sync_channel(1);
         let jobs = self.jobs.as_ref().ok_or_else(lost)?;
@@ -139,7 +139,7 @@ fn lost() -> RunError {
 
 /// What comes back, with drafts for the asks.
 struct Back<P> {
-    drafting: Drafting<P>,
+    drafting: Box<Drafting<P>>,
     asks: Vec<Ask>,
     epochs: Vec<u64>,
     drafts: Drafts,
@@ -149,7 +149,7 @@ struct Back<P> {
 struct Pending<P> {
     asks: Vec<Ask>,
     epochs: Vec<u64>,
-    result: Receiver<(Drafting<P>, Drafts)>,
+    result: Receiver<(Box<Drafting<P>>, Drafts)>,
 }
 
 impl<P> Pending<P> {
@@ -161,7 +161,7 @@ impl<P> Pending<P> {
 }
 
 enum Place<P> {
-    Here(Drafting<P>),
+    Here(Box<Drafting<P>>),
     Away(Pending<P>),
     /// The thread has panicked.
     Lost,
@@ -207,7 +207,7 @@ impl<P: GuessOn + 'static> Aside<P> {
             proposer.prepare();
         }
         let worker = Worker::new().map_err(|error| RunError::Thread(format!("{NAME}, {error}")))?;
-        let place = Place::Here(Drafting { proposer, runner });
+        let place = Place::Here(Box::new(Drafting { proposer, runner }));
         let (sequences, seen) = (Vec::new(), Vec::new());
         let stats = Stats::default();
         Ok(Self { place, max_depth, wants_hidden, guesses_on, sequences, seen, took: None, stats, worker })

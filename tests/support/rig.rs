@@ -81,6 +81,11 @@ impl Rig {
         &self.output.hidden
     }
 
+    /// Graphs built so far.
+    pub fn n_builds(&self) -> u64 {
+        self.runner.stats().n_builds
+    }
+
     /// Bytes of state and of compute buffers.
     pub fn n_bytes(&self) -> usize {
         self.memory.n_bytes() + self.runner.buffer_bytes()

@@ -98,7 +98,8 @@ impl DeltaNet {
         let alpha = g.add(self.alpha.forward(g, x), vector(g, self.dt_bias));
         let decay = g.mul(g.softplus(alpha), vector(g, self.a)); // [n_v_heads, n_tokens], at most 0
 
-        let parts = step.cells.view.segments().iter().map(|seg| self.recur(g, step, il, seg, (qkv, decay, beta)));
+        let segments = step.cells.view.segments().iter().zip(&step.cells.states);
+        let parts = segments.map(|(seg, &state)| self.recur(g, step, il, (seg, state), (qkv, decay, beta)));
         let o = join(g, parts).unwrap_or(z); // [d_value, n_tokens]
         let o = g.reshape(o, [s, n_heads, n_tokens]);
         let z = g.reshape(z, [s, n_heads, n_tokens]);
@@ -106,13 +107,13 @@ impl DeltaNet {
         self.out.forward(g, g.reshape(o, [s * n_heads, n_tokens]))
     }
 
-    /// The recurrence of one segment's sequences; gives `[d_value, n_rows * n_seqs]`.
+    /// The recurrence of one segment's sequences, which read those rows of the state; gives `[d_value, n_rows * n_seqs]`.
     fn recur<'g>(
         &self,
         g: &Graph<'g>,
         step: &Step<'_, 'g>,
         il: usize,
-        seg: &Segment,
+        (seg, states): (&Segment, Option<Tensor<'g>>),
         (qkv, decay, beta): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     ) -> Tensor<'g> {
         let (s, n_channels) = (self.sizes.d_state, self.sizes.n_channels());
@@ -121,7 +122,7 @@ impl DeltaNet {
         let nb = qkv.nb()[1];
         let ne = [n_channels as i64, n_rows, n_seqs, 1];
         let rows = g.view(qkv, ne, [nb, nb * seg.n_rows, nb * seg.n_tokens()], nb * seg.first_row);
-        let Some(past) = step.cells.view.conv(g, il, seg) else { return qkv }; // [n_taps - 1, n_channels, n_seqs]
+        let Some(past) = step.cells.view.conv(g, il, seg, states) else { return qkv }; // [n_taps - 1, n_channels, n_seqs]
         let window = g.concat(past, g.transpose(rows), 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
         for back in 0..seg.n_snapshots {
             let nb = window.nb();
@@ -145,7 +146,7 @@ impl DeltaNet {
             let ne = [1, n_v, n_rows, n_seqs];
             g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
         };
-        let Some(state) = step.cells.view.delta(g, il, seg) else { return qkv };
+        let Some(state) = step.cells.view.delta(g, il, seg, states) else { return qkv };
         let n_snapshots = seg.n_snapshots as i64;
         let out = g.gated_delta_net(q, k, v, gate(decay), gate(beta), state, n_snapshots);
 

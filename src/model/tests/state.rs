@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memory::{CacheType, MemoryConfig, Slot};
-use model::{LoadOptions, Model, Pass, PassOutput, Rows, RunError, Runner};
+use model::{Draft, DraftOutput, LoadOptions, Model, Pass, PassOutput, Rows, RunError, Runner};
 use rig::{Rig, exact};
 use text::TokenId;
 use tiny::{Rng, Spec};
@@ -130,6 +130,86 @@ fn a_batch_of_sequences_equals_its_parts_whatever_their_lengths_and_planes() {
             assert_close(&together, &alone, CLOSE, &format!("{arch}, seed {seed}, transactional {transactional}"));
             assert!(rig.memory.is_empty(&idle).expect("a slot in use"));
         }
+    }
+}
+
+#[test]
+fn graphs_do_not_depend_on_how_many_rows_each_sequence_kept() {
+    for arch in ARCHS {
+        let model = model(arch);
+        let mut rng = Rng::new(1);
+        let mut rig = Rig::new(&model, MemoryConfig { n_snapshots: 4, ..exact(3, 256) });
+        let slots: Vec<Slot> = (0..3).map(|_| rig.slot()).collect();
+        for _ in 0..30 {
+            let ids = random_ids(&mut rng, 4);
+            let parts: Vec<_> = slots.iter().map(|slot| (slot, &ids[..])).collect();
+            let kept: Vec<usize> = slots.iter().map(|_| 1 + rng.below(4)).collect();
+            rig.step_keeping(&parts, 4, &kept);
+        }
+        // One where all stand on the first plane, one for all mixtures.
+        assert!(rig.n_builds() <= 2, "{arch}: {} graphs", rig.n_builds());
+    }
+}
+
+/// The head over some sequences.
+struct Head {
+    memory: memory::Memory,
+    slots: Vec<Slot>,
+    runner: Runner,
+    output: DraftOutput,
+}
+
+impl Head {
+    fn new(model: &Arc<Model>, n_slots: usize) -> Self {
+        let mut memory = model.head_memory(exact(n_slots, 256)).expect("state").expect("a head");
+        let slots = (0..n_slots).map(|_| memory.acquire().expect("state").expect("a free slot")).collect();
+        let runner = Runner::new(Arc::clone(model), 1).expect("the CPU is there");
+        Self { memory, slots, runner, output: DraftOutput::default() }
+    }
+
+    /// Drafts after these entries of each sequence, in so many rows at least; gives guesses and their logits.
+    fn draft(&mut self, entries: &[(&[TokenId], &[f32])], width: usize, depth: usize) -> Vec<(Vec<TokenId>, Vec<f32>)> {
+        let n_entries: Vec<usize> = entries.iter().map(|(tokens, _)| tokens.len()).collect();
+        let rows = |n: &usize| n.max(&width) + depth - 1;
+        let parts: Vec<_> = self.slots.iter().zip(n_entries.iter().map(rows)).collect();
+        let step = self.memory.begin(&parts, 1).expect("a step that can be made");
+        let tokens: Vec<TokenId> = entries.iter().flat_map(|(tokens, _)| tokens.iter().copied()).collect();
+        let hidden: Vec<f32> = entries.iter().flat_map(|(_, hidden)| hidden.iter().copied()).collect();
+        let (tokens, hidden, n_entries, verbose) = (&tokens, &hidden, &n_entries, true);
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab: None, noise: None, verbose, rows: false };
+        self.runner.draft(step.view(), &draft, &mut self.output).expect("a draft that can be computed");
+        step.commit(n_entries).expect("rows that can be kept");
+        let n_vocab = self.runner.model().hparams().n_vocab;
+        let logits =
+            |i: usize| self.output.logits.iter().flat_map(move |l| l[i * n_vocab..][..n_vocab].to_vec()).collect();
+        self.output.tokens.iter().cloned().enumerate().map(|(i, tokens)| (tokens, logits(i))).collect()
+    }
+}
+
+#[test]
+fn drafts_do_not_depend_on_rows_that_only_fill_the_pass() {
+    for arch in ["qwen35", "qwen35moe"] {
+        let dir = tempfile::TempDir::new().expect("a folder");
+        let path = Spec { nextn: true, ..Spec::of(arch) }.document().write(&dir.path().join("tiny.gguf"));
+        let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
+        let n_embd = model.hparams().n_embd;
+        let mut rng = Rng::new(3);
+        let (mut both, mut first, mut second) = (Head::new(&model, 2), Head::new(&model, 1), Head::new(&model, 1));
+        for (n, m) in [(1, 3), (3, 1), (2, 2), (1, 1), (3, 2)] {
+            let mut some = |n: usize| {
+                let tokens: Vec<TokenId> = random_ids(&mut rng, n).into_iter().map(TokenId).collect();
+                let hidden: Vec<f32> = (0..n * n_embd).map(|_| rng.below(2000) as f32 / 1000.0 - 1.0).collect();
+                (tokens, hidden)
+            };
+            let (a, b) = (some(n), some(m));
+            let together = both.draft(&[(&a.0, &a.1), (&b.0, &b.1)], 3, 3);
+            for (found, (alone, (tokens, hidden))) in together.iter().zip([(&mut first, &a), (&mut second, &b)]) {
+                let expected = &alone.draft(&[(tokens, hidden)], 0, 3)[0];
+                assert_eq!(found.0, expected.0, "{arch}, {n} and {m} entries");
+                assert_close(&found.1, &expected.1, CLOSE, &format!("{arch}, {n} and {m} entries"));
+            }
+        }
+        assert_eq!(both.runner.stats().n_builds, 1, "{arch}");
     }
 }
 
