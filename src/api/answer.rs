@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::error::ApiError;
 use crate::metrics::Running;
+use crate::pace::Pace;
 use crate::registry::Served;
 use crate::state::{AppState, Course, reached};
 
@@ -139,6 +140,7 @@ pub struct Answer {
     deadline: Option<(tokio::time::Instant, Duration)>,
     running: Running,
     clock: Clock,
+    pace: Pace,
     ended: bool,
 }
 
@@ -161,6 +163,7 @@ impl Answer {
             deadline: state.request_timeout().map(|limit| (tokio::time::Instant::now() + limit, limit)),
             running: state.metrics().running(),
             clock: Clock::new(),
+            pace: Pace::default(),
             ended: false,
             served,
         }
@@ -176,11 +179,11 @@ impl Answer {
         &self.clock.timings
     }
 
-    /// The next part; `None` after the last.
+    /// The next part; `None` after the last. Parts that come in quick succession may wait for each other ([`Pace`]).
     pub async fn next(&mut self) -> Option<Delta> {
         while !self.ended {
             let event = tokio::select! {
-                event = self.generation.recv() => event.map(Ok),
+                event = self.pace.next(&mut self.generation) => event.map(Ok),
                 error = overdue(self.deadline) => Some(Err(error)),
                 () = reached(&mut self.course, Course::Cut) => Some(Err(ApiError::shutdown())),
             };
@@ -220,8 +223,11 @@ impl Answer {
     }
 
     fn step(&mut self, pieces: Vec<Piece>) -> Step {
-        self.clock.tokens(&pieces);
-        self.running.tokens(pieces.len(), &self.clock.timings);
+        if let Some(at) = pieces.last().map(|piece| piece.at) {
+            self.pace.tokens(at);
+            self.clock.tokens(&pieces, at);
+            self.running.tokens(pieces.len(), at, &self.clock.timings);
+        }
         let token = |piece: Piece| {
             self.thinks.see(piece.token);
             let text = self.decoder.push(&piece.bytes);
@@ -334,17 +340,17 @@ impl Clock {
         self.timings.cached_tokens = progress.cached;
     }
 
-    fn tokens(&mut self, pieces: &[Piece]) {
-        let now = Instant::now();
+    /// Tokens of one cycle, which was over `at` this time.
+    fn tokens(&mut self, pieces: &[Piece], at: Instant) {
         let t = &mut self.timings;
         match self.first {
             Some(first) => {
                 t.cycles += 1;
-                t.generated_ms = millis(now - first);
+                t.generated_ms = millis(at - first);
             }
             None => {
-                self.first = Some(now);
-                t.prompt_ms = millis(now - self.start);
+                self.first = Some(at);
+                t.prompt_ms = millis(at - self.start);
             }
         }
         t.count_draft_of(pieces);

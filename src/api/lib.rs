@@ -16,6 +16,7 @@
 //! | `prepare` | conversation or text to engine request; where grammars join |
 //! | `blocks` | a reply as blocks that open and close |
 //! | `answer` | engine events to reasoning, text and tool calls; deadlines |
+//! | `pace` | when events are waited for together |
 //! | `respond` | the one reader of answers; each wire format is a writer |
 //! | `stream` | server-sent events |
 //! | `registry` | models: loading, unloading, finding |
@@ -40,6 +41,7 @@ mod metrics;
 mod native;
 mod openai;
 mod openapi;
+mod pace;
 mod params;
 pub mod prepare;
 mod registry;

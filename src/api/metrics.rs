@@ -242,23 +242,22 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Tokens came; `so_far` are our own figures.
-    pub(crate) fn tokens(&mut self, n: usize, so_far: &Timings) {
-        let now = Instant::now();
+    /// `n` tokens were picked `at` this time; `so_far` are our own figures.
+    pub(crate) fn tokens(&mut self, n: usize, at: Instant, so_far: &Timings) {
         match self.last {
             Some(last) => {
-                let each = (now - last).as_secs_f64() / n.max(1) as f64;
+                let each = (at - last).as_secs_f64() / n.max(1) as f64;
                 for _ in 0..n {
                     observe(&self.counts.between_tokens, each);
                 }
             }
             None => {
-                observe(&self.counts.first_token, (now - self.start).as_secs_f64());
+                observe(&self.counts.first_token, (at - self.start).as_secs_f64());
                 // A grammar may force more tokens at once.
                 (1..n).for_each(|_| observe(&self.counts.between_tokens, 0.0));
             }
         }
-        self.last = Some(now);
+        self.last = Some(at);
         match &mut self.timings {
             Some(timings) => timings.clone_from(so_far),
             None => self.timings = Some(so_far.clone()),

@@ -160,7 +160,8 @@ impl Params {
         range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
         range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
-        let n_min = range("speculative.n_min", self.speculative_n_min.unwrap_or(0), 0, 1 << 20)?;
+        let n_min = self.speculative_n_min.unwrap_or(served.min_draft as i64);
+        let n_min = range("speculative.n_min", n_min, 0, 1 << 20)?;
         if let Some(p) = self.speculative_p_min.filter(|p| !(0.0..=1.0).contains(p)) {
             let message = format!("speculative.p_min: 0 to 1 expected, {p} found");
             return Err(ApiError::field("speculative.p_min", message));

@@ -32,6 +32,8 @@ pub struct Served {
     pub sampling: SamplingParams,
     /// The longest draft; 0 without speculation.
     pub max_draft: usize,
+    /// Shorter drafts are not used where a request does not say.
+    pub min_draft: usize,
     /// Sequences at a time.
     pub n_sequences: usize,
     /// The file, for people; empty for a model inside the program.

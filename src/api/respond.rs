@@ -3,6 +3,7 @@
 
 use axum::response::{IntoResponse, Response};
 use engine::{PromptProgress, Timings};
+use futures_util::FutureExt;
 use serde::Serialize;
 
 use crate::answer::{Answer, Answers, Delta, End, Step};
@@ -59,23 +60,32 @@ pub(crate) async fn respond<W: Wire>(
             wire.begin(&mut events);
             sse.send(&mut events).await?;
             loop {
-                match next(&mut wire, &mut answers, &mut events).await {
-                    Ok(true) => sse.send(&mut events).await?,
-                    Ok(false) => break,
-                    Err(error) => {
-                        wire.failed(&error, &mut events);
-                        return sse.send(&mut events).await;
-                    }
+                let told = batch(&mut wire, &mut answers, &mut events).await;
+                match &told {
+                    Ok(true) => {}
+                    Ok(false) => wire.finish(&mut events),
+                    Err(error) => wire.failed(error, &mut events),
+                }
+                sse.send(&mut events).await?;
+                if !matches!(told, Ok(true)) {
+                    return Ok(());
                 }
             }
-            wire.finish(&mut events);
-            sse.send(&mut events).await
         }));
     }
     let mut events = Events::unread();
     while next(&mut wire, &mut answers, &mut events).await? {}
     wire.finish(&mut events);
     Ok(Output(wire.body()).into_response())
+}
+
+/// Waits for a part, and tells `wire` of it and of those that are there already; false after the last.
+async fn batch<W: Wire>(wire: &mut W, answers: &mut Answers, events: &mut Events) -> Result<bool, ApiError> {
+    let mut more = next(wire, answers, events).await?;
+    while more && let Some(told) = next(wire, answers, events).now_or_never() {
+        more = told?;
+    }
+    Ok(more)
 }
 
 /// Tells `wire` of one part; false after the last.

@@ -72,7 +72,7 @@ impl<'a> Chat<'a> {
             plan,
             raw: args.prompt.raw,
             stats: !args.output.no_stats,
-            settings: TurnSettings::new(args.turn.clone(), loaded.sampling.clone()),
+            settings: TurnSettings::new(args.turn.clone(), &args.spec, loaded.sampling.clone()),
             think: args.prompt.think,
             transcript: Transcript::new(system),
             ahead: Vec::new(),

@@ -141,7 +141,7 @@ fn run(args: &Args) -> Outcome<()> {
 
 /// Ranges that clap does not know; those that need the vocabulary are checked with the request.
 fn check_turn(args: &Args) -> Outcome<()> {
-    let options = TurnSettings::new(args.turn.clone(), FileSampling::default()).options(0);
+    let options = TurnSettings::new(args.turn.clone(), &args.spec, FileSampling::default()).options(0);
     let sampling = engine::sample::SamplingParams { logit_bias: Vec::new(), ..options.sampling };
     sampling.validate(1).or_exit(Exit::Usage)?;
     StopMatcher::new(&options.stops).or_exit(Exit::Usage)?;

@@ -29,7 +29,7 @@ pub fn run(
     plan: Plan,
     terminals: Terminals,
 ) -> Outcome<()> {
-    let settings = TurnSettings::new(args.turn.clone(), loaded.sampling.clone());
+    let settings = TurnSettings::new(args.turn.clone(), &args.spec, loaded.sampling.clone());
     let encoded = if args.prompt.raw {
         prompt::raw(loaded.model.vocab(), text)
     } else {

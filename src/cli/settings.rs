@@ -10,6 +10,7 @@ use engine::sample::{Mirostat, SamplingParams};
 use super::args::TurnFlags;
 use super::choices::OnOff;
 use super::sampling::{Order, SamplingFlags};
+use super::spec::SpecFlags;
 
 /// The model file's own sampling values (`general.sampling.NAME`), by the last part of their keys: `temp`, `top_k`, ...
 pub type FileSampling = BTreeMap<String, f32>;
@@ -23,12 +24,14 @@ pub struct TurnSettings {
     file: FileSampling,
     /// Most tokens of a draft, as `/spec` says.
     pub max_draft: Option<usize>,
+    min_draft: usize,
 }
 
 impl TurnSettings {
     /// Settings as typed on the command line.
-    pub fn new(flags: TurnFlags, file: FileSampling) -> Self {
-        Self { flags, changed: BTreeMap::new(), file, max_draft: None }
+    pub fn new(flags: TurnFlags, spec: &SpecFlags, file: FileSampling) -> Self {
+        let min_draft = spec.draft_min.into();
+        Self { flags, changed: BTreeMap::new(), file, max_draft: None, min_draft }
     }
 
     /// `/set NAME VALUE`, with the names and ranges of the command line; `default` takes a change back.
@@ -68,6 +71,7 @@ impl TurnSettings {
             stops: flags.stop,
             ignore_eos: flags.ignore_eos == Some(OnOff::On),
             max_draft: self.max_draft,
+            min_draft: self.min_draft,
             logprobs,
             ..RequestOptions::default()
         }
@@ -214,7 +218,7 @@ mod tests {
     fn settings(args: &[&str], file: FileSampling) -> TurnSettings {
         let mut line = SetLine { turn: TurnFlags::default() };
         line.try_update_from(args).expect("test flags");
-        TurnSettings::new(line.turn, file)
+        TurnSettings::new(line.turn, &SpecFlags::default(), file)
     }
 
     fn file(values: &[(&str, f32)]) -> FileSampling {

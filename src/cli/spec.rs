@@ -19,6 +19,10 @@ pub struct SpecFlags {
     #[arg(long, alias = "draft", alias = "draft-n", alias = "spec-draft-n-max", value_name = "N", default_value_t)]
     pub draft_max: Depth,
 
+    /// Fewest tokens of a draft: shorter ones are not used
+    #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=16))]
+    pub draft_min: u16,
+
     /// Words that the head drafts from: auto (by the model's size), full, or the first N and those of the text
     #[arg(long, value_name = "N", default_value_t)]
     pub draft_vocab: DraftVocabSize,

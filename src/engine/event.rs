@@ -1,6 +1,8 @@
 //! What a request gives back: progress, tokens, and how it ended with its timings.
 //! Plain data. Knows nothing of channels or sequences.
 
+use std::time::Instant;
+
 use text::TokenId;
 
 use crate::sample::TokenLogprob;
@@ -42,6 +44,8 @@ pub struct Piece {
     pub logprob: Option<TokenLogprob>,
     /// What its cycle's draft said of it.
     pub guess: Guess,
+    /// When it was picked.
+    pub at: Instant,
 }
 
 /// A token's place in the draft that was judged in its cycle.

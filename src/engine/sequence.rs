@@ -333,7 +333,7 @@ impl Sequence {
         } else {
             None
         };
-        (Piece { token, bytes, logprob, guess: Guess::default() }, end)
+        (Piece { token, bytes, logprob, guess: Guess::default(), at: now }, end)
     }
 
     fn finish(&mut self, reason: FinishReason) {

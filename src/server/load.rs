@@ -58,6 +58,7 @@ impl Loader for FromFlags {
             template_source: template_source.unwrap_or_default(),
             sampling: resolve(sampling, &file),
             max_draft,
+            min_draft: flags.spec.draft_min.into(),
             n_sequences,
             path: path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             model,

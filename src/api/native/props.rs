@@ -48,7 +48,8 @@ pub(crate) async fn props(
     let text = |id: Option<TokenId>| {
         id.and_then(|id| vocab.bytes(id)).map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default()
     };
-    let options = RequestOptions { sampling: served.sampling.clone(), ..RequestOptions::default() };
+    let (sampling, min_draft) = (served.sampling.clone(), served.min_draft);
+    let options = RequestOptions { sampling, min_draft, ..RequestOptions::default() };
     Ok(Output(Props {
         default_generation_settings: json!({
             "id": 0,

@@ -1,7 +1,5 @@
 //! `/v1/chat/completions`: from the request's fields to an answer, whole or in a stream.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::response::Response;
 use engine::{PromptProgress, Timings};
@@ -12,19 +10,19 @@ use super::chat_types::{
     ChatRequest, ChatResponse, Choice, Chunk, ChunkChoice, ChunkDelta, DraftPart, Drafts, Function, FunctionDelta,
     Logprobs, Message, ToolCall, ToolCallDelta,
 };
+use super::parts::Frame;
 use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
 use crate::ids;
 use crate::json::Input;
-use crate::params::{Params, Wanted, range};
+use crate::params::{Params, range};
 use crate::prepare::{self, ChatInput, Reasoning};
-use crate::registry::Served;
 use crate::respond::{Wire, respond};
 use crate::settings::ReasoningDefaults;
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{TimingsBody, Usage, finish_reason};
+use crate::wire::finish_reason;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
@@ -39,7 +37,8 @@ pub(crate) async fn chat(State(state): State<AppState>, input: Input) -> Result<
     let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
     let answers = state.submit_all(&served, &[prepared], wanted.n)?;
     let stream = wanted.stream;
-    respond(&state, answers, Reply::new(&state, served, wanted, return_drafts), stream).await
+    let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk");
+    respond(&state, answers, Reply::new(frame, return_drafts), stream).await
 }
 
 fn logprobs(body: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -96,49 +95,18 @@ pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDef
     })
 }
 
-/// The answers as they grow, and what all parts of them repeat.
+/// The answers as they grow.
 struct Reply {
-    id: String,
-    created: u64,
-    fingerprint: String,
-    served: Arc<Served>,
-    wanted: Wanted,
+    frame: Frame,
     return_drafts: bool,
     choices: Vec<Choice>,
-    usage: Usage,
-    timings: Option<TimingsBody>,
 }
 
 impl Reply {
-    fn new(state: &AppState, served: Arc<Served>, wanted: Wanted, return_drafts: bool) -> Self {
+    fn new(frame: Frame, return_drafts: bool) -> Self {
         let choice =
             |index| Choice { index, message: Message { role: "assistant", ..Message::default() }, ..Choice::default() };
-        Self {
-            id: ids::new("chatcmpl-"),
-            created: ids::now(),
-            fingerprint: state.settings().build.clone(),
-            choices: (0..wanted.n).map(choice).collect(),
-            usage: Usage::default(),
-            timings: None,
-            return_drafts,
-            served,
-            wanted,
-        }
-    }
-
-    fn chunk(&self, choices: Vec<ChunkChoice>) -> Chunk<'_> {
-        Chunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: self.created,
-            model: &self.served.id,
-            system_fingerprint: &self.fingerprint,
-            choices,
-            usage: None,
-            timings: None,
-            prompt_progress: None,
-            drafts: None,
-        }
+        Self { choices: (0..frame.wanted.n).map(choice).collect(), frame, return_drafts }
     }
 }
 
@@ -148,19 +116,16 @@ impl Wire for Reply {
     fn begin(&mut self, events: &mut Events) {
         for index in 0..self.choices.len() {
             let delta = ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
-            events.data(&self.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
+            events.data(&self.frame.part(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
         }
     }
 
     fn progress(&mut self, index: usize, progress: PromptProgress, events: &mut Events) {
-        if self.wanted.return_progress {
-            let choice = ChunkChoice { index, ..ChunkChoice::default() };
-            events.data(&Chunk { prompt_progress: Some(progress.into()), ..self.chunk(vec![choice]) });
-        }
+        self.frame.progress(ChunkChoice { index, ..ChunkChoice::default() }, progress, events);
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
-        let mut logprobs = Logprobs::of(&step, self.served.model.vocab());
+        let mut logprobs = Logprobs::of(&step, self.frame.served.model.vocab());
         if let (false, Some(more)) = (events.are_read(), &mut logprobs) {
             let all = self.choices[index].logprobs.get_or_insert_default();
             all.content.append(&mut more.content);
@@ -182,52 +147,33 @@ impl Wire for Reply {
                 drafts.parts = spans.into_iter().map(DraftPart::from).collect();
             }
             let choice = ChunkChoice { index, delta, logprobs: logprobs.take(), finish_reason: None };
-            let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
-            events.data(&Chunk { timings, drafts: drafts.clone(), ..self.chunk(vec![choice]) });
+            events.data(&Chunk { part: self.frame.more(choice, so_far), drafts: drafts.clone() });
         }
     }
 
-    fn end(&mut self, index: usize, end: End, events: &mut Events) {
-        for event in end.events {
+    fn end(&mut self, index: usize, mut end: End, events: &mut Events) {
+        for event in std::mem::take(&mut end.events) {
             if let Some(delta) = self.choices[index].message.take(event) {
-                events.data(&self.chunk(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
+                events.data(&self.frame.part(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
             }
         }
         let choice = &mut self.choices[index];
         choice.message.complete();
         choice.finish_reason = finish_reason(&end.reason, !choice.message.tool_calls.is_empty());
         let last = ChunkChoice { index, finish_reason: Some(choice.finish_reason), ..ChunkChoice::default() };
-        self.usage.add(&end.timings, end.reasoning_tokens, self.usage.prompt_tokens > 0);
-        let timings = TimingsBody::from(&end.timings);
-        events.data(&Chunk { timings: Some(timings.clone()), ..self.chunk(vec![last]) });
-        if index == 0 {
-            self.timings = Some(timings);
-        }
+        self.frame.end(index, &end, last, events);
     }
 
     fn failed(&mut self, error: &ApiError, events: &mut Events) {
-        events.data(&error.body());
-        events.done();
+        Frame::failed(error, events);
     }
 
     fn finish(&mut self, events: &mut Events) {
-        if self.wanted.include_usage {
-            events.data(&Chunk { usage: Some(self.usage.clone()), ..self.chunk(Vec::new()) });
-        }
-        events.done();
+        self.frame.finish::<ChunkChoice>(events);
     }
 
     fn body(self) -> ChatResponse {
-        ChatResponse {
-            id: self.id,
-            object: "chat.completion",
-            created: self.created,
-            model: self.served.id.clone(),
-            system_fingerprint: self.fingerprint,
-            choices: self.choices,
-            usage: self.usage,
-            timings: self.timings,
-        }
+        self.frame.whole("chat.completion", self.choices)
     }
 }
 

@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 use text::Vocab;
 use utoipa::ToSchema;
 
+use super::parts::Part;
 use crate::answer::{Span, Step};
-use crate::wire::{Logprob, Progress, TimingsBody, Usage};
+use crate::wire::Logprob;
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -45,18 +46,7 @@ pub(crate) struct ChatRequest {
 }
 
 /// A whole answer.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChatResponse {
-    pub(crate) id: String,
-    pub(crate) object: &'static str,
-    pub(crate) created: u64,
-    pub(crate) model: String,
-    pub(crate) system_fingerprint: String,
-    pub(crate) choices: Vec<Choice>,
-    pub(crate) usage: Usage,
-    /// Of the first choice.
-    pub(crate) timings: Option<TimingsBody>,
-}
+pub(crate) type ChatResponse = Part<'static, Choice>;
 
 /// One of the answers.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -112,21 +102,11 @@ pub(crate) struct Function {
     pub(crate) arguments: String,
 }
 
-/// A part of a streamed answer.
-#[derive(Debug, Serialize, ToSchema)]
+/// A part of a streamed answer, and what drafting had to do with it.
+#[derive(Debug, Serialize)]
 pub(crate) struct Chunk<'a> {
-    pub(crate) id: &'a str,
-    pub(crate) object: &'static str,
-    pub(crate) created: u64,
-    pub(crate) model: &'a str,
-    pub(crate) system_fingerprint: &'a str,
-    pub(crate) choices: Vec<ChunkChoice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) usage: Option<Usage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) timings: Option<TimingsBody>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prompt_progress: Option<Progress>,
+    #[serde(flatten)]
+    pub(crate) part: Part<'a, ChunkChoice>,
     /// With `return_drafts`: on every chunk of a cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drafts: Option<Drafts>,

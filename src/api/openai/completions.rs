@@ -11,18 +11,18 @@ use text::TokenId;
 use text::reply::ReplyEvent;
 use utoipa::ToSchema;
 
+use super::parts::{Frame, Part};
 use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
-use crate::ids;
 use crate::json::Input;
-use crate::params::{Params, Wanted, range};
+use crate::params::{Params, range};
 use crate::prepare;
 use crate::registry::Served;
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{Logprob, Progress, TimingsBody, Usage, finish_reason};
+use crate::wire::{Logprob, finish_reason};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -42,21 +42,7 @@ pub(crate) struct CompletionRequest {
 }
 
 /// A whole answer, or a part of one.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct CompletionResponse {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: String,
-    choices: Vec<CompletionChoice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<TimingsBody>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_progress: Option<Progress>,
-}
+pub(crate) type CompletionResponse = Part<'static, CompletionChoice>;
 
 /// One of the answers; those to the first prompt come first.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
@@ -121,7 +107,8 @@ pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> 
     .await?;
     let answers = state.submit_all(&served, &prepared, wanted.n)?;
     let stream = wanted.stream;
-    let reply = Reply::new(&state, served, wanted, answers.len(), echoes);
+    let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT);
+    let reply = Reply::new(frame, answers.len(), echoes);
     respond(&state, answers, reply, stream).await
 }
 
@@ -186,51 +173,23 @@ pub(crate) fn text_of(served: &Served, tokens: &[TokenId]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The answers as they grow, and what all parts of them repeat.
+/// The answers as they grow.
 struct Reply {
-    id: String,
-    created: u64,
-    fingerprint: String,
-    served: Arc<Served>,
-    wanted: Wanted,
+    frame: Frame,
     /// In a stream their texts hold what went out before.
     choices: Vec<CompletionChoice>,
-    usage: Usage,
-    timings: Option<TimingsBody>,
 }
 
 impl Reply {
     /// `echoes`: the prompts' texts, where they are wanted.
-    fn new(state: &AppState, served: Arc<Served>, wanted: Wanted, n_answers: usize, echoes: Vec<String>) -> Self {
+    fn new(frame: Frame, n_answers: usize, echoes: Vec<String>) -> Self {
+        let n = frame.wanted.n;
         let choice = |index| CompletionChoice {
             index,
-            text: echoes.get(index / wanted.n).cloned().unwrap_or_default(),
+            text: echoes.get(index / n).cloned().unwrap_or_default(),
             ..CompletionChoice::default()
         };
-        Self {
-            id: ids::new("cmpl-"),
-            created: ids::now(),
-            fingerprint: state.settings().build.clone(),
-            choices: (0..n_answers).map(choice).collect(),
-            usage: Usage::default(),
-            timings: None,
-            served,
-            wanted,
-        }
-    }
-
-    fn part(&self, choices: Vec<CompletionChoice>) -> CompletionResponse {
-        CompletionResponse {
-            id: self.id.clone(),
-            object: "text_completion",
-            created: self.created,
-            model: self.served.id.clone(),
-            system_fingerprint: self.fingerprint.clone(),
-            choices,
-            usage: None,
-            timings: None,
-            prompt_progress: None,
-        }
+        Self { frame, choices: (0..n_answers).map(choice).collect() }
     }
 }
 
@@ -239,23 +198,19 @@ impl Wire for Reply {
 
     fn begin(&mut self, events: &mut Events) {
         for choice in self.choices.iter().filter(|choice| !choice.text.is_empty()) {
-            events.data(&self.part(vec![choice.clone()]));
+            events.data(&self.frame.part(vec![choice]));
         }
     }
 
     fn progress(&mut self, index: usize, progress: PromptProgress, events: &mut Events) {
-        if self.wanted.return_progress {
-            let choice = CompletionChoice { index, ..CompletionChoice::default() };
-            let prompt_progress = Some(progress.into());
-            events.data(&CompletionResponse { prompt_progress, ..self.part(vec![choice]) });
-        }
+        self.frame.progress(CompletionChoice { index, ..CompletionChoice::default() }, progress, events);
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
         let mut new = CompletionChoice { index, ..CompletionChoice::default() };
         let mut offset = self.choices[index].text.len();
         for piece in step.pieces() {
-            if let Some(logprob) = Logprob::of(piece, self.served.model.vocab()) {
+            if let Some(logprob) = Logprob::of(piece, self.frame.served.model.vocab()) {
                 new.logprobs.get_or_insert_default().push(&logprob, offset);
             }
             offset += piece.bytes.len();
@@ -268,42 +223,30 @@ impl Wire for Reply {
                 all.logprobs.get_or_insert_default().append(more);
             }
         } else if !new.text.is_empty() || new.logprobs.is_some() {
-            let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
-            events.data(&CompletionResponse { timings, ..self.part(vec![new]) });
+            events.data(&self.frame.more(new, so_far));
         }
     }
 
-    fn end(&mut self, index: usize, end: End, events: &mut Events) {
-        let text = text_in(end.events);
+    fn end(&mut self, index: usize, mut end: End, events: &mut Events) {
+        let text = text_in(std::mem::take(&mut end.events));
         let finish_reason = Some(finish_reason(&end.reason, false));
         let choice = &mut self.choices[index];
         choice.text += &text;
         choice.finish_reason = finish_reason;
-        self.usage.add(&end.timings, end.reasoning_tokens, !index.is_multiple_of(self.wanted.n));
-        let timings = Some(TimingsBody::from(&end.timings));
         let last = CompletionChoice { index, text, finish_reason, logprobs: None };
-        events.data(&CompletionResponse { timings: timings.clone(), ..self.part(vec![last]) });
-        if index == 0 {
-            self.timings = timings;
-        }
+        self.frame.end(index, &end, last, events);
     }
 
     fn failed(&mut self, error: &ApiError, events: &mut Events) {
-        events.data(&error.body());
-        events.done();
+        Frame::failed(error, events);
     }
 
     fn finish(&mut self, events: &mut Events) {
-        if self.wanted.include_usage {
-            events.data(&CompletionResponse { usage: Some(self.usage.clone()), ..self.part(Vec::new()) });
-        }
-        events.done();
+        self.frame.finish::<CompletionChoice>(events);
     }
 
-    fn body(mut self) -> CompletionResponse {
-        let choices = std::mem::take(&mut self.choices);
-        let (usage, timings) = (Some(std::mem::take(&mut self.usage)), self.timings.take());
-        CompletionResponse { usage, timings, ..self.part(choices) }
+    fn body(self) -> CompletionResponse {
+        self.frame.whole(OBJECT, self.choices)
     }
 }
 
@@ -315,6 +258,9 @@ pub(crate) fn text_in(events: Vec<ReplyEvent>) -> String {
     });
     texts.collect()
 }
+
+/// What a response is, whole or in parts.
+const OBJECT: &str = "text_completion";
 
 /// Prompts of one request at most.
 const MAX_PROMPTS: usize = 64;

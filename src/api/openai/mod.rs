@@ -5,4 +5,5 @@ pub(crate) mod chat_types;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod models;
+pub(crate) mod parts;
 pub(crate) mod responses;

@@ -39,6 +39,7 @@ pub fn served(config: EngineConfig) -> Served {
         template_source: source,
         sampling: SamplingParams::greedy(),
         max_draft: 0,
+        min_draft: 0,
         n_sequences,
         path: String::new(),
         model,

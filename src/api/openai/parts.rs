@@ -1,0 +1,139 @@
+//! What chat and completions have in common: the object around their choices, its figures, and how both end.
+//! Owns the fields that every part of a response repeats. Knows nothing of what a choice is.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use engine::{PromptProgress, Timings};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::answer::End;
+use crate::error::ApiError;
+use crate::ids;
+use crate::params::Wanted;
+use crate::registry::Served;
+use crate::state::AppState;
+use crate::stream::Events;
+use crate::wire::{Progress, TimingsBody, Usage};
+
+/// A whole answer, or a part of one in a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Part<'a, C> {
+    id: Cow<'a, str>,
+    object: &'static str,
+    created: u64,
+    model: Cow<'a, str>,
+    system_fingerprint: Cow<'a, str>,
+    choices: Vec<C>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    /// Of the first choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<TimingsBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<Progress>,
+}
+
+/// What all parts of one response repeat, and the figures of its end.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    id: String,
+    created: u64,
+    fingerprint: String,
+    /// The `object` of parts of a stream.
+    object: &'static str,
+    pub(crate) served: Arc<Served>,
+    pub(crate) wanted: Wanted,
+    usage: Usage,
+    timings: Option<TimingsBody>,
+}
+
+impl Frame {
+    /// `prefix`: of its id.
+    pub(crate) fn new(
+        state: &AppState,
+        served: Arc<Served>,
+        wanted: Wanted,
+        prefix: &str,
+        object: &'static str,
+    ) -> Self {
+        Self {
+            id: ids::new(prefix),
+            created: ids::now(),
+            fingerprint: state.settings().build.clone(),
+            object,
+            served,
+            wanted,
+            usage: Usage::default(),
+            timings: None,
+        }
+    }
+
+    /// A part of a stream with these choices.
+    pub(crate) fn part<C>(&self, choices: Vec<C>) -> Part<'_, C> {
+        Part {
+            id: Cow::Borrowed(&self.id),
+            object: self.object,
+            created: self.created,
+            model: Cow::Borrowed(&self.served.id),
+            system_fingerprint: Cow::Borrowed(&self.fingerprint),
+            choices,
+            usage: None,
+            timings: None,
+            prompt_progress: None,
+        }
+    }
+
+    /// A part of a stream with more of one answer, whose figures are `so_far`.
+    pub(crate) fn more<C>(&self, choice: C, so_far: &Timings) -> Part<'_, C> {
+        let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
+        Part { timings, ..self.part(vec![choice]) }
+    }
+
+    /// Tells how far a prompt is, where that is wanted; `choice` is an empty one of its answer.
+    pub(crate) fn progress<C: Serialize>(&self, choice: C, progress: PromptProgress, events: &mut Events) {
+        if self.wanted.return_progress {
+            events.data(&Part { prompt_progress: Some(progress.into()), ..self.part(vec![choice]) });
+        }
+    }
+
+    /// Counts answer `index`, and writes its last part.
+    pub(crate) fn end<C: Serialize>(&mut self, index: usize, end: &End, last: C, events: &mut Events) {
+        self.usage.add(&end.timings, end.reasoning_tokens, !index.is_multiple_of(self.wanted.n));
+        let timings = TimingsBody::from(&end.timings);
+        events.data(&Part { timings: Some(timings.clone()), ..self.part(vec![last]) });
+        if index == 0 {
+            self.timings = Some(timings);
+        }
+    }
+
+    /// Ends a stream that broke.
+    pub(crate) fn failed(error: &ApiError, events: &mut Events) {
+        events.data(&error.body());
+        events.done();
+    }
+
+    /// Ends a stream; `C` is what its choices are.
+    pub(crate) fn finish<C: Serialize>(&self, events: &mut Events) {
+        if self.wanted.include_usage {
+            events.data(&Part { usage: Some(self.usage.clone()), ..self.part(Vec::<C>::new()) });
+        }
+        events.done();
+    }
+
+    /// The whole, which is no stream.
+    pub(crate) fn whole<C>(self, object: &'static str, choices: Vec<C>) -> Part<'static, C> {
+        Part {
+            id: Cow::Owned(self.id),
+            object,
+            created: self.created,
+            model: Cow::Owned(self.served.id.clone()),
+            system_fingerprint: Cow::Owned(self.fingerprint),
+            choices,
+            usage: Some(self.usage),
+            timings: self.timings,
+            prompt_progress: None,
+        }
+    }
+}
