@@ -17,8 +17,8 @@ use crate::native::props::Props;
 use crate::native::tokens::{
     DetokenizeRequest, DetokenizeResponse, TemplateResponse, TokenizeRequest, TokenizeResponse,
 };
-use crate::openai::chat_types::{ChatRequest, ChatResponse};
-use crate::openai::completions::{CompletionRequest, CompletionResponse};
+use crate::openai::chat_types::{ChatRequest, ChatResponse, Choice};
+use crate::openai::completions::{CompletionChoice, CompletionRequest, CompletionResponse};
 use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
 use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
@@ -33,9 +33,12 @@ pub(crate) async fn openapi() -> Response {
 pub(crate) fn document() -> Value {
     let mut doc = Document::default();
     let (chat, params) = (doc.of::<ChatRequest>(), doc.of::<Params>());
-    let answer = doc.of::<ChatResponse>();
+    // What stands for a type's parameter is not taken in with it.
+    doc.of::<Choice>();
+    doc.of::<CompletionChoice>();
+    let answer = doc.named::<ChatResponse>("ChatResponse");
     doc.post("/v1/chat/completions", "Answer a conversation", both(&chat, &params), streamed(answer));
-    let (text, answer) = (doc.of::<CompletionRequest>(), doc.of::<CompletionResponse>());
+    let (text, answer) = (doc.of::<CompletionRequest>(), doc.named::<CompletionResponse>("CompletionResponse"));
     doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(answer));
     let (request, answer) = (doc.of::<ResponsesRequest>(), doc.of::<ResponseBody>());
     doc.post("/v1/responses", "Answer a conversation, in items", both(&request, &params), streamed(answer));
@@ -94,14 +97,21 @@ struct Document {
 impl Document {
     /// A reference to a type's schema, which is taken in with all that it uses.
     fn of<T: ToSchema>(&mut self) -> Value {
+        self.named::<T>(&T::name())
+    }
+
+    /// The same under a name that is not the type's: all forms of a generic type have one name.
+    fn named<T: ToSchema>(&mut self, name: &str) -> Value {
         let mut used: Vec<(String, RefOr<Schema>)> = Vec::new();
         T::schemas(&mut used);
-        used.push((T::name().into_owned(), T::schema()));
+        used.push((name.to_owned(), T::schema()));
         for (name, schema) in used {
             // Our own types have a JSON form.
-            self.schemas.insert(name, serde_json::to_value(schema).unwrap_or_default());
+            let schema = serde_json::to_value(schema).unwrap_or_default();
+            let other = self.schemas.insert(name.clone(), schema.clone());
+            debug_assert!(other.is_none_or(|other| other == schema), "two schemas are called {name}");
         }
-        json!({ "$ref": format!("#/components/schemas/{}", T::name()) })
+        json!({ "$ref": format!("#/components/schemas/{name}") })
     }
 
     fn post(&mut self, path: &str, summary: &str, body: Value, content: Value) {
