@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind};
-use model::{GpuLayers, Placement};
+use model::{GpuLayers, Placement, Split};
 
 /// Where the model computes.
 #[derive(Clone, Debug, Default, Args)]
@@ -29,15 +29,41 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "N")]
     pub n_cpu_moe: Option<usize>,
 
+    /// How several GPUs share: layer, none (one takes all), or auto (one where everything fits, otherwise layer)
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub split_mode: SplitMode,
+
+    /// The GPU of --split-mode none, counted from 0 among those of --device
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub main_gpu: usize,
+
+    /// Shares of the layers, one for each GPU, such as 3,1 [default: by free memory]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = share)]
+    pub tensor_split: Vec<f64>,
+
+    /// Workers on other machines whose devices compute too (nextn-server --rpc-worker)
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "NEXTN_RPC", hide_env_values = true)]
+    pub rpc: Vec<String>,
+
     /// Folder with backends to load (libggml-*.so)
     #[arg(long, value_name = "FOLDER", env = "NEXTN_BACKEND_DIR", hide_env_values = true)]
     pub backend_dir: Option<PathBuf>,
 }
 
+/// `--split-mode`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum SplitMode {
+    #[default]
+    Auto,
+    Layer,
+    None,
+}
+
 /// `--device`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The GPUs of one backend, if there are any.
+    /// The devices of workers and the GPUs of one backend, if there are any.
     #[default]
     Auto,
     /// No GPU.
@@ -69,17 +95,34 @@ fn gpu_layers(s: &str) -> Result<GpuLayers, String> {
     }
 }
 
+fn share(s: &str) -> Result<f64, String> {
+    let share: f64 = s.trim().parse().map_err(|_| format!("`{s}` is not a number"))?;
+    if share.is_finite() && share >= 0.0 { Ok(share) } else { Err(format!("`{s}` is not a share")) }
+}
+
 impl DeviceFlags {
-    /// Loads the backends of the folder, if one was named.
+    /// Loads the backends of the folder and adds the devices of workers, if any were named.
     ///
     /// # Errors
-    /// A folder without backends, or one that does not fit this program.
+    /// A folder without backends, or one that does not fit this program; a worker that cannot be used.
     pub fn load_backends(&self) -> anyhow::Result<()> {
-        let Some(folder) = &self.backend_dir else { return Ok(()) };
-        if ggml::load_plugins(folder)? == 0 {
+        if let Some(folder) = &self.backend_dir
+            && ggml::load_plugins(folder)? == 0
+        {
             bail!("{}: no file libggml-*{} there", folder.display(), std::env::consts::DLL_SUFFIX);
         }
+        for worker in self.rpc.iter().filter(|worker| !worker.is_empty()) {
+            ggml::add_worker(worker.trim())?;
+        }
         Ok(())
+    }
+
+    /// The devices that were chosen, after [`DeviceFlags::load_backends`]; none is the CPU.
+    ///
+    /// # Errors
+    /// A device that is not here.
+    pub fn chosen(&self) -> anyhow::Result<Vec<Device>> {
+        self.device.among(model::gpus())
     }
 
     /// Where a model goes whose sequences have `n_cells` positions together.
@@ -88,9 +131,25 @@ impl DeviceFlags {
     /// As [`DeviceFlags::load_backends`]; a device that is not here.
     pub fn placement(&self, n_cells: usize) -> anyhow::Result<Placement> {
         self.load_backends()?;
-        let gpus = self.device.among(model::gpus())?;
+        let mut gpus = self.chosen()?;
+        if self.split_mode == SplitMode::None && !gpus.is_empty() {
+            let Some(&main) = gpus.get(self.main_gpu) else {
+                bail!("--main-gpu {}: there are {} GPUs, counted from 0", self.main_gpu, gpus.len());
+            };
+            gpus = vec![main];
+        }
+        let shares = self.tensor_split.clone();
+        if shares.iter().sum::<f64>() <= 0.0 && !shares.is_empty() {
+            bail!("--tensor-split: all shares are 0");
+        }
+        let split = match self.split_mode {
+            SplitMode::Layer => Split::Layers(shares),
+            // Shares are a wish for layers.
+            SplitMode::Auto if !shares.is_empty() => Split::Layers(shares),
+            SplitMode::Auto | SplitMode::None => Split::Auto,
+        };
         let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
-        Ok(Placement { gpus, layers: self.gpu_layers, n_cpu_moe, n_cells })
+        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, n_cells })
     }
 }
 
@@ -99,9 +158,12 @@ impl DeviceChoice {
         let names = match self {
             Self::Cpu => return Ok(Vec::new()),
             Self::Auto => {
-                // One GPU may be there twice, by two backends.
-                let first = gpus.first().map(|d| kind(&d.name()).to_owned());
-                return Ok(gpus.into_iter().filter(|d| Some(kind(&d.name())) == first.as_deref()).collect());
+                // One GPU may be there twice, by two backends. Workers come first: logits leave the device of the last
+                // layer, and should not have to cross the network.
+                let (mut all, local): (Vec<_>, Vec<_>) = gpus.into_iter().partition(|d| d.is_remote());
+                let first = local.first().map(|d| kind(&d.name()).to_owned());
+                all.extend(local.into_iter().filter(|d| Some(kind(&d.name())) == first.as_deref()));
+                return Ok(all);
             }
             Self::Named(names) => names,
         };
@@ -114,7 +176,7 @@ impl DeviceChoice {
             let found: Vec<Device> = gpus.iter().filter(of_name).copied().collect();
             if found.is_empty() {
                 let all = Device::all().into_iter().map(Device::name).collect::<Vec<_>>().join(", ");
-                bail!("there is no device `{name}`; there are: {all} (--backend-dir loads more)");
+                bail!("there is no device `{name}`; there are: {all} (--backend-dir and --rpc add more)");
             }
             chosen.extend(found.into_iter().filter(|d| !chosen.contains(d)).collect::<Vec<_>>());
         }

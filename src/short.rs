@@ -11,7 +11,7 @@ pub fn spelled_out(words: impl Iterator<Item = OsString>) -> impl Iterator<Item 
     })
 }
 
-const NAMES: [(&str, &str); 15] = [
+const NAMES: [(&str, &str); 18] = [
     ("-cmoe", "--cpu-moe"),
     ("-cram", "--cache-ram"),
     ("-cb", "--cont-batching"),
@@ -22,10 +22,13 @@ const NAMES: [(&str, &str); 15] = [
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
     ("-md", "--draft-model"),
+    ("-mg", "--main-gpu"),
     ("-ncmoe", "--n-cpu-moe"),
     ("-ngl", "--gpu-layers"),
     ("-np", "--parallel"),
+    ("-sm", "--split-mode"),
     ("-to", "--request-timeout"),
+    ("-ts", "--tensor-split"),
     ("-ub", "--ubatch-size"),
 ];
 

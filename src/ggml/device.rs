@@ -57,6 +57,14 @@ impl Device {
         }
     }
 
+    /// True when it computes in another process, perhaps on another machine (`add_worker`).
+    pub fn is_remote(self) -> bool {
+        // SAFETY: a registry entry.
+        let registry = unsafe { sys::ggml_backend_dev_backend_reg(self.0) };
+        // SAFETY: devices have a registry; its name is static.
+        string(unsafe { sys::ggml_backend_reg_name(registry) }) == "RPC"
+    }
+
     /// ggml's name, such as `CPU`.
     pub fn name(self) -> String {
         // SAFETY: a registry entry; the name is static.
@@ -88,6 +96,12 @@ impl Device {
 
     pub(crate) fn raw(self) -> sys::ggml_backend_dev_t {
         self.0
+    }
+
+    /// # Safety
+    /// `raw` is an entry of ggml's registry.
+    pub(crate) unsafe fn from_raw(raw: sys::ggml_backend_dev_t) -> Device {
+        Device(raw)
     }
 
     pub(crate) fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {

@@ -81,6 +81,14 @@ pub enum Error {
         /// ggml's status.
         status: i32,
     },
+    /// A worker on another machine that cannot be used, or is gone.
+    #[error("{address}: {what}")]
+    Worker {
+        /// Where it was looked for.
+        address: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
     /// An input or output that the graph does not have, or of another size.
     #[error("graph {kind} `{name}`: {what}")]
     Slot {
@@ -114,6 +122,9 @@ const MIB: f64 = 1048576.0;
 impl Error {
     /// The device has no room.
     pub(crate) fn no_room(device: Device, bytes: usize, what: &'static str) -> Error {
+        if let Some(lost) = crate::rpc::lost(device) {
+            return lost;
+        }
         Error::Alloc { device: device.name(), bytes, free: device.memory().0, what }
     }
 

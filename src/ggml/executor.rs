@@ -209,10 +209,13 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         drop(access);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
+        if let Some(lost) = self.planner.lost() {
+            return Err(lost);
+        }
         if status != sys::GGML_STATUS_SUCCESS {
             return Err(Error::Compute { device: self.planner.device().name(), status });
         }
-        Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats })
+        Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats, planner: &self.planner })
     }
 
     fn build(&mut self, key: K, max_nodes: usize, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<Built<K>, Error> {
@@ -292,6 +295,7 @@ fn set_input(planner: &Planner, slot: &Slot, data: &Data<'_>) -> Result<usize, E
 /// The outputs of the last run; gone with the next one.
 pub struct Outputs<'e> {
     slots: &'e [Slot],
+    planner: &'e Planner,
     stats: &'e mut Stats,
 }
 
@@ -329,6 +333,6 @@ impl Outputs<'_> {
         // SAFETY: the tensor has `n_bytes` bytes and `into` was sized for them.
         unsafe { sys::ggml_backend_tensor_get(slot.ptr.as_ptr(), into.as_mut_ptr().cast(), 0, n_bytes) };
         self.stats.n_bytes_copied += n_bytes as u64;
-        Ok(())
+        self.planner.lost().map_or(Ok(()), Err)
     }
 }

@@ -47,6 +47,7 @@ mod planner;
 mod plugin;
 mod quantize;
 mod raw;
+mod rpc;
 mod state;
 mod weights;
 
@@ -59,6 +60,7 @@ pub use mapping::Mapping;
 pub use ops::Rope;
 pub use plugin::{load_plugin, load_plugins};
 pub use quantize::{pack_rows, unpack};
+pub use rpc::{add_worker, serve_as_worker};
 pub use state::{StateBuffer, StateId, StateSpec};
 pub use weights::{WeightId, Weights, WeightsBuilder};
 

@@ -165,6 +165,11 @@ impl Planner {
         }
     }
 
+    /// The error of a worker that is gone: what was computed since is worth nothing.
+    pub(crate) fn lost(&self) -> Option<Error> {
+        self.streams.iter().find_map(|stream| crate::rpc::lost(stream.device))
+    }
+
     /// Computes a graph and waits for it.
     ///
     /// # Safety

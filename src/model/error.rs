@@ -56,6 +56,26 @@ pub enum LoadError {
         /// Layers that fit.
         n_fit: usize,
     },
+    /// Shares that are not one for each GPU.
+    #[error("--tensor-split has {n_shares} numbers, and {n_gpus} GPUs take layers: give one for each")]
+    Shares {
+        /// Numbers given.
+        n_shares: usize,
+        /// GPUs chosen.
+        n_gpus: usize,
+    },
+    /// A share that is more than its GPU has room for.
+    #[error(
+        "{device}: its share of the layers is {needs} MiB, {free} MiB are free there: give it a smaller one in --tensor-split"
+    )]
+    ShareRoom {
+        /// Which GPU.
+        device: String,
+        /// Weights and state of its layers, in MiB.
+        needs: usize,
+        /// Free there beside the buffers of passes, in MiB.
+        free: usize,
+    },
     /// The shards of a split file.
     #[error("{0}")]
     Shard(String),

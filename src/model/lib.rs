@@ -27,7 +27,7 @@ pub use error::{LoadError, RunError};
 pub use load::LoadOptions;
 pub use model::{Hparams, Model, NextNHead};
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
-pub use placement::{GpuLayers, Placement, gpus};
+pub use placement::{GpuLayers, Placement, Split, gpus};
 
 pub use arch::names as architectures;
 pub use ggml::Stats;

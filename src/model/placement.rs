@@ -16,6 +16,16 @@ pub enum GpuLayers {
     Count(usize),
 }
 
+/// How several GPUs share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Split {
+    /// One GPU where a whole model fits on one, consecutive layers on all of them otherwise.
+    #[default]
+    Auto,
+    /// Consecutive layers, by these shares of the weights and state, one for each GPU; by free memory without any.
+    Layers(Vec<f64>),
+}
+
 /// Where a model's tensors go.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
@@ -23,6 +33,8 @@ pub struct Placement {
     pub gpus: Vec<Device>,
     /// How many layers they take.
     pub layers: GpuLayers,
+    /// How several of them share.
+    pub split: Split,
     /// Layers, from the first, whose experts stay in the host's memory.
     pub n_cpu_moe: usize,
     /// Positions of all sequences together that will be kept beside the weights.
@@ -42,7 +54,7 @@ pub(crate) struct Plan {
     cpu: Device,
 }
 
-/// Bytes of a block, or of all that is in none.
+/// Bytes of a block.
 #[derive(Clone, Copy, Default)]
 struct Need {
     weights: usize,
@@ -71,27 +83,45 @@ impl Plan {
         }
 
         let mut blocks = vec![Need::default(); n_blocks];
-        let mut rest = Need::default();
+        let (mut input, mut output) = (0, 0);
+        let tied = !tensors.clone().any(|(name, _)| name == "output.weight");
         for (name, bytes) in tensors {
             match block(name) {
                 Some(il) if is_expert(name) && il < wanted.n_cpu_moe => {}
                 Some(il) => blocks[il].weights += bytes,
-                None => rest.weights += bytes,
+                None if is_input(name, tied) => input += bytes,
+                None => output += bytes,
             }
         }
         for (need, state) in blocks.iter_mut().zip(states) {
             need.state = state_bytes(state, wanted.n_cells);
         }
+        let sizes = Sizes { blocks: blocks.iter().map(|b| b.weights + b.state).collect(), input, output };
 
-        let free: Vec<usize> = wanted.gpus.iter().map(|d| d.memory().0.saturating_sub(RESERVE)).collect();
-        let n_fit = n_that_fit(&blocks, rest, &free);
+        let mut gpus = wanted.gpus.clone();
+        let mut free: Vec<usize> = gpus.iter().map(|d| d.memory().0.saturating_sub(RESERVE)).collect();
+        if wanted.split == Split::Auto && gpus.len() > 1 {
+            // A GPU of this machine before one of another.
+            let fits = |i: &usize| sizes.all() <= free[*i];
+            let alone = (0..gpus.len()).filter(fits).min_by_key(|&i| (gpus[i].is_remote(), i));
+            if let Some(i) = alone.filter(|_| !matches!(wanted.layers, GpuLayers::Count(n) if n < n_blocks)) {
+                (gpus, free) = (vec![gpus[i]], vec![free[i]]);
+            }
+        }
+        let shares: Vec<f64> = match &wanted.split {
+            Split::Layers(shares) if !shares.is_empty() => shares.clone(),
+            _ => free.iter().map(|&f| f as f64).collect(),
+        };
+        if shares.len() != gpus.len() {
+            return Err(LoadError::Shares { n_shares: shares.len(), n_gpus: gpus.len() });
+        }
+        let n_fit = sizes.packed(&free).len();
         let n_gpu = match wanted.layers {
             GpuLayers::Auto => n_fit,
             GpuLayers::Count(n) if n.min(n_blocks) <= n_fit => n.min(n_blocks),
             GpuLayers::Count(n) => {
                 let n = n.min(n_blocks);
-                let needs =
-                    mib(rest.weights + blocks[n_blocks - n..].iter().map(|b| b.weights + b.state).sum::<usize>());
+                let needs = mib(sizes.of_last(n));
                 return Err(LoadError::Room { n, needs, free: mib(free.iter().sum()), n_fit });
             }
         };
@@ -102,11 +132,29 @@ impl Plan {
         let n_host = n_blocks - n_gpu;
         let mut plan = all_on(cpu);
         plan.n_cpu_moe = wanted.n_cpu_moe;
-        let spread = spread(&blocks[n_host..], rest, &free);
-        plan.blocks[n_host..].iter_mut().zip(&spread).for_each(|(d, &gpu)| *d = wanted.gpus[gpu]);
+        let spread = sizes.spread(n_gpu, &shares);
+        let spread = match sizes.first_overfull(&spread, &free) {
+            None => spread,
+            // Shares by free memory are cut at layers; where that is too much for one, layers are packed from the last on.
+            Some(_)
+                if matches!(&wanted.split, Split::Auto)
+                    || matches!(&wanted.split, Split::Layers(s) if s.is_empty()) =>
+            {
+                let packed = sizes.packed(&free);
+                packed[packed.len() - n_gpu..].to_vec()
+            }
+            Some(i) => {
+                let (needs, free) = (mib(sizes.on(&spread, i)), mib(free[i]));
+                return Err(LoadError::ShareRoom { device: gpus[i].name(), needs, free });
+            }
+        };
+        plan.blocks[n_host..].iter_mut().zip(&spread).for_each(|(d, &gpu)| *d = gpus[gpu]);
         plan.output = *plan.blocks.last().unwrap_or(&cpu);
         plan.input = if n_host == 0 { plan.blocks[0] } else { cpu };
-        tracing::info!(n_gpu, n_host, n_cpu_moe = wanted.n_cpu_moe, free_mib = mib(free.iter().sum()), "layers placed");
+        let of = |d: &Device| plan.blocks.iter().filter(|b| *b == d).count();
+        let on: Vec<String> = gpus.iter().map(|d| format!("{} on {}", of(d), d.name())).collect();
+        let free_mib = mib(free.iter().sum());
+        tracing::info!(n_gpu, n_host, n_cpu_moe = wanted.n_cpu_moe, free_mib, on = on.join(", "), "layers placed");
         Ok(plan)
     }
 
@@ -125,7 +173,7 @@ impl Plan {
         match block(name) {
             Some(il) if is_expert(name) && il < self.n_cpu_moe => self.cpu,
             Some(il) => self.block(il),
-            None if name.starts_with("token_embd") && !tied => self.input,
+            None if is_input(name, tied) => self.input,
             None => self.output,
         }
     }
@@ -141,6 +189,11 @@ fn block(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
+/// True for what is read before the first layer, and not after the last one too.
+fn is_input(name: &str, tied: bool) -> bool {
+    name.starts_with("token_embd") && !tied
+}
+
 fn is_expert(name: &str) -> bool {
     name.contains("_exps.")
 }
@@ -153,38 +206,84 @@ fn state_bytes(state: &LayerState, n_cells: usize) -> usize {
     }
 }
 
-/// The last blocks that fit, with what is in no block, into what all GPUs have free together.
-fn n_that_fit(blocks: &[Need], rest: Need, free: &[usize]) -> usize {
-    let mut left = free.iter().sum::<usize>();
-    let Some(after) = left.checked_sub(rest.weights) else { return 0 };
-    left = after;
-    let fits = |need: &&Need| {
-        let after = left.checked_sub(need.weights + need.state);
-        after.is_some_and(|after| {
-            left = after;
-            true
-        })
-    };
-    blocks.iter().rev().take_while(fits).count()
+/// Bytes of a model's parts: each block with its state, what comes before the first, and what comes after the last.
+struct Sizes {
+    blocks: Vec<usize>,
+    input: usize,
+    output: usize,
 }
 
-/// The number of the GPU for each block, first blocks on the first: each takes by what it has free.
-fn spread(blocks: &[Need], rest: Need, free: &[usize]) -> Vec<usize> {
-    let total: usize = blocks.iter().map(|b| b.weights + b.state).sum::<usize>() + rest.weights;
-    let all_free = free.iter().sum::<usize>().max(1);
-    let mut ends = Vec::with_capacity(free.len());
-    let mut end = 0.0;
-    for f in free {
-        end += total as f64 * *f as f64 / all_free as f64;
-        ends.push(end);
+impl Sizes {
+    fn all(&self) -> usize {
+        self.of_last(self.blocks.len())
     }
-    let mut before = 0;
-    let place = |b: &Need| {
-        let middle = (before + (b.weights + b.state) / 2) as f64;
-        before += b.weights + b.state;
-        ends.iter().position(|&end| middle < end).unwrap_or(free.len() - 1)
-    };
-    blocks.iter().map(place).collect()
+
+    /// The last `n` blocks with the output, and all of them with the input.
+    fn of_last(&self, n: usize) -> usize {
+        let n_host = self.blocks.len() - n;
+        let input = if n_host == 0 { self.input } else { 0 };
+        input + self.blocks[n_host..].iter().sum::<usize>() + self.output
+    }
+
+    /// As many of the last blocks as fit, filling GPUs from the last one on: the GPU of each.
+    fn packed(&self, free: &[usize]) -> Vec<usize> {
+        let mut gpu = free.len();
+        let mut left = 0;
+        let mut need = self.output;
+        let mut places = Vec::new();
+        for (il, bytes) in self.blocks.iter().enumerate().rev() {
+            // The output goes where the last block goes, the input where the first does.
+            need += bytes + if il == 0 { self.input } else { 0 };
+            while left < need && gpu > 0 {
+                gpu -= 1;
+                left = free[gpu];
+            }
+            if left < need {
+                break;
+            }
+            left -= need;
+            need = 0;
+            places.push(gpu);
+        }
+        places.reverse();
+        places
+    }
+
+    /// The GPU of each of the last `n` blocks, first ones on the first, by shares of the bytes.
+    fn spread(&self, n: usize, shares: &[f64]) -> Vec<usize> {
+        let n_host = self.blocks.len() - n;
+        let all: f64 = shares.iter().sum();
+        let mut end = 0.0;
+        let ends: Vec<f64> = shares
+            .iter()
+            .map(|share| {
+                end += self.of_last(n) as f64 * share / all.max(f64::MIN_POSITIVE);
+                end
+            })
+            .collect();
+        let last = shares.iter().rposition(|&share| share > 0.0).unwrap_or(0);
+        let mut before = if n_host == 0 { self.input } else { 0 };
+        let place = |bytes: &usize| {
+            let middle = (before + bytes / 2) as f64;
+            before += bytes;
+            ends.iter().position(|&end| middle < end).unwrap_or(last)
+        };
+        self.blocks[n_host..].iter().map(place).collect()
+    }
+
+    /// Bytes on GPU `gpu` when the last blocks lie as `places` says.
+    fn on(&self, places: &[usize], gpu: usize) -> usize {
+        let n_host = self.blocks.len() - places.len();
+        let blocks = places.iter().zip(&self.blocks[n_host..]).filter(|(place, _)| **place == gpu);
+        let input = if n_host == 0 && places.first() == Some(&gpu) { self.input } else { 0 };
+        let output = if places.last() == Some(&gpu) { self.output } else { 0 };
+        input + blocks.map(|(_, bytes)| bytes).sum::<usize>() + output
+    }
+
+    /// The first GPU that such places ask too much of.
+    fn first_overfull(&self, places: &[usize], free: &[usize]) -> Option<usize> {
+        (0..free.len()).find(|&gpu| self.on(places, gpu) > free[gpu])
+    }
 }
 
 fn mib(bytes: usize) -> usize {
@@ -195,26 +294,41 @@ fn mib(bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn need(weights: usize) -> Need {
-        Need { weights, state: 10 }
+    fn sizes(blocks: &[usize], input: usize, output: usize) -> Sizes {
+        Sizes { blocks: blocks.to_vec(), input, output }
     }
 
     #[test]
     fn as_many_of_the_last_blocks_are_taken_as_fit() {
-        let blocks = [need(90), need(90), need(40), need(90)];
-        let rest = Need { weights: 50, state: 0 };
-        assert_eq!(n_that_fit(&blocks, rest, &[49]), 0, "not even the head");
-        assert_eq!(n_that_fit(&blocks, rest, &[150]), 1);
-        assert_eq!(n_that_fit(&blocks, rest, &[200]), 2);
-        assert_eq!(n_that_fit(&blocks, rest, &[150, 250]), 4, "two GPUs count together");
+        let sizes = sizes(&[100, 100, 50, 100], 20, 50);
+        let n = |free: &[usize]| sizes.packed(free).len();
+        assert_eq!(n(&[49]), 0, "not even the head");
+        assert_eq!(n(&[150]), 1);
+        assert_eq!(n(&[200]), 2);
+        assert_eq!((n(&[419]), n(&[420])), (3, 4), "the first block brings the embedding");
+        assert_eq!(sizes.packed(&[270, 150]), [0, 0, 0, 1], "two GPUs count together");
+        assert_eq!(sizes.packed(&[269, 150]), [0, 0, 1], "a block is not cut");
+        assert_eq!(sizes.packed(&[420, 100]), [0, 0, 0, 0], "a GPU too small for the head is left out");
     }
 
     #[test]
-    fn two_gpus_share_by_what_they_have_free() {
-        let blocks = [need(90); 8];
-        assert_eq!(spread(&blocks, Need::default(), &[1000, 1000]), [0, 0, 0, 0, 1, 1, 1, 1]);
-        assert_eq!(spread(&blocks, Need::default(), &[600, 200]), [0, 0, 0, 0, 0, 0, 1, 1]);
-        assert_eq!(spread(&blocks, Need::default(), &[5000]), [0; 8]);
+    fn gpus_share_by_bytes() {
+        let sizes = sizes(&[100; 8], 0, 0);
+        assert_eq!(sizes.spread(8, &[1000.0, 1000.0]), [0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(sizes.spread(8, &[600.0, 200.0]), [0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(sizes.spread(4, &[1.0, 1.0]), [0, 0, 1, 1], "of the last blocks only");
+        assert_eq!(sizes.spread(8, &[5.0]), [0; 8]);
+        assert_eq!(sizes.spread(8, &[1.0, 0.0]), [0; 8], "a share of nothing takes nothing");
+    }
+
+    #[test]
+    fn input_and_output_count_where_they_lie() {
+        let sizes = sizes(&[100; 4], 100, 300);
+        let places = sizes.spread(4, &[1.0, 1.0]);
+        assert_eq!(places, [0, 0, 0, 1]);
+        assert_eq!((sizes.on(&places, 0), sizes.on(&places, 1)), (400, 400));
+        assert_eq!(sizes.first_overfull(&places, &[400, 399]), Some(1));
+        assert_eq!(sizes.first_overfull(&places, &[400, 400]), None);
     }
 
     #[test]

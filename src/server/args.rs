@@ -30,6 +30,11 @@ pub struct Args {
     #[allow(missing_docs)]
     pub model: ModelFlags,
 
+    /// Serve no model, but lend the devices of --device to programs on other machines (their --rpc)
+    /// [default address: 127.0.0.1:50052]
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = super::worker::ADDRESS, conflicts_with_all = ["model", "hf_repo", "config", "rpc"])]
+    pub rpc_worker: Option<String>,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub http: HttpFlags,
@@ -284,7 +289,8 @@ fn variable(arg: &Arg) -> Option<String> {
 }
 
 const AFTER_HELP: &str = "\
-Short names of llama.cpp's server are taken: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -hf, -md, -cmoe, -ncmoe.
+Short names of llama.cpp's server are taken: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -hf, -md, -cmoe, -ncmoe,
+-sm, -mg, -ts.
 
 Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
 or stand in the file of --config, without its dashes. Flags go before variables, these before the file.

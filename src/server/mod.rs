@@ -7,6 +7,7 @@ pub mod hub;
 mod load;
 mod logging;
 mod run;
+mod worker;
 
 use std::io;
 

@@ -31,6 +31,9 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
         return Ok(io::stdout().write_all(version::text("nextn-server").as_bytes())?);
     }
     super::logging::start(&args).map_err(|words| Failure::message(Exit::Usage, words))?;
+    if let Some(address) = &args.rpc_worker {
+        return super::worker::run(address, &args.model);
+    }
     let keys = api_keys(&args.access)?;
     let tls = tls(&args.http)?;
     let settings = settings(&args, keys);

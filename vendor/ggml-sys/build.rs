@@ -15,6 +15,8 @@ mod declarations;
 mod files;
 #[path = "build/metal.rs"]
 mod metal;
+#[path = "build/rpc.rs"]
+mod rpc;
 #[path = "build/shaders.rs"]
 mod shaders;
 #[path = "build/source.rs"]
@@ -67,6 +69,7 @@ fn build() -> Result<(), String> {
     }
     compiler::check(&target)?;
     let mut groups = cpu::groups(&source, &target)?;
+    groups.extend(rpc::groups(&source, &target)?);
     if target.metal() {
         groups.extend(metal::groups(&source, &target)?);
     }

@@ -22,4 +22,14 @@ unsafe extern "C" {
         graph: *mut ggml_cgraph,
         plan: *mut *mut ggml_cgraph,
     ) -> *mut ggml_context;
+
+    /// `build/rpc.rs`: true when `backend` computes on another machine and the connection to it has broken. What was
+    /// asked of it since is zeros.
+    ///
+    /// # Safety
+    /// `backend` is alive.
+    pub fn nextn_rpc_lost(backend: ggml_backend_t) -> bool;
+
+    /// `build/rpc.rs`: the version of the RPC protocol, its major number above the lowest eight bits, the minor in them.
+    pub fn nextn_rpc_version() -> u32;
 }

@@ -27,7 +27,7 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
             cpu.flag(flag);
         }
         let mut base = compiler::group(source, target, cpp, files::BASE.iter().chain(&files::REGISTRY));
-        base.include(&version_folder).define("GGML_USE_CPU", None);
+        base.include(&version_folder).define("GGML_USE_CPU", None).define("GGML_USE_RPC", None);
         if cpp {
             base.file(PLAN);
         }

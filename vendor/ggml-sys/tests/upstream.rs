@@ -75,6 +75,13 @@ fn metal_files_and_kernels_are_upstreams() {
 }
 
 #[test]
+fn rpc_files_are_upstreams() {
+    let commands = commands("src/ggml-rpc/CMakeLists.txt");
+    let library = commands.iter().find(|c| c.name == "ggml_add_backend_library").expect("the library ggml-rpc");
+    assert_eq!(set(files::RPC), compiled("ggml-rpc/", &library.args));
+}
+
+#[test]
 fn merged_shaders_include_nothing_of_ggmls() {
     let read_src = |name: &str| Ok(read(&format!("src/{name}")));
     for kernel in files::METAL_KERNELS {
@@ -123,8 +130,9 @@ fn every_definition_of_upstream_is_set_or_known_to_stay_off() {
     ours.extend(["linux", "macos"].map(|os| files::system_define(os).expect("a supported system")));
 
     let mut theirs = BTreeSet::new();
-    for file in ["src/CMakeLists.txt", "src/ggml-cpu/CMakeLists.txt", "src/ggml-metal/CMakeLists.txt"] {
-        for command in commands(file) {
+    let folders = ["", "ggml-cpu/", "ggml-metal/", "ggml-rpc/"];
+    for file in folders.map(|folder| format!("src/{folder}CMakeLists.txt")) {
+        for command in commands(&file) {
             if command.name != "add_compile_definitions" && command.name != "target_compile_definitions" {
                 continue;
             }
@@ -145,7 +153,7 @@ fn every_definition_of_upstream_is_set_or_known_to_stay_off() {
 }
 
 /// Upstream's definitions that this build leaves out on purpose.
-const STAY_OFF: [&str; 25] = [
+const STAY_OFF: [&str; 27] = [
     // Debug builds, debug aids, loaded backends, shared libraries.
     "$<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>",
     "GGML_SCHED_NO_REALLOC",
@@ -167,6 +175,8 @@ const STAY_OFF: [&str; 25] = [
     "GGML_USE_ACCELERATE",
     "ACCELERATE_NEW_LAPACK",
     "ACCELERATE_LAPACK_ILP64",
+    "GGML_RPC_RDMA",
+    "GGML_RPC_RDMA_APPLE",
     "GGML_USE_CPU_HBM",
     "GGML_USE_CPU_KLEIDIAI",
     // Another architecture.
