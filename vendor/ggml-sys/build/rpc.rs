@@ -33,6 +33,13 @@ fn with_losses(text: &str) -> Result<String, String> {
             "class rpc_dispatcher {\npublic:\n    std::atomic_bool lost = false;\n",
         ),
         (
+            1,
+            "        if (msg_ptr->cmd != RPC_CMD_NONE) {\n",
+            "        if (lost) {\n            \
+             if (msg_ptr->output) memset(msg_ptr->output, 0, msg_ptr->output_size);\n        \
+             } else if (msg_ptr->cmd != RPC_CMD_NONE) {\n",
+        ),
+        (
             2,
             "                RPC_STATUS_ASSERT(status);\n",
             "                if (!status) {\n                    lost = true;\n                    \
