@@ -1,7 +1,7 @@
 //! Backends in libraries of their own, loaded while the program runs: CUDA, Vulkan, RPC.
 //! Owns the check that a library fits this program. What it adds shows up among the devices.
 //!
-//! A plugin carries its own copy of ggml's core (scripts/build-cuda-plugin.sh). Both copies must be of one version: they
+//! A plugin carries its own copy of ggml's core (scripts/build-plugin.sh). Both copies must be of one version: they
 //! hand each other structures.
 
 use std::ffi::{CStr, CString, c_char, c_void};
