@@ -11,6 +11,7 @@ mod http;
 mod kld;
 mod logits;
 mod machine;
+mod memory;
 mod npy;
 mod perplexity;
 mod plot;
@@ -107,6 +108,8 @@ enum Command {
         #[command(flatten)]
         device: DeviceFlags,
     },
+    /// Say what a model takes of the memory of GPUs, as counted here and as the devices say
+    Memory(memory::Args),
     /// Measure prompts, generation, passes over a few rows, drafts, several sequences
     Speed(Box<speed::Args>),
     /// Write a synthetic model of real dimensions
@@ -146,6 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             device.load_backends()?;
             setup::say(crate::devices::table())
         }
+        Command::Memory(args) => memory::run(&args),
         Command::Speed(args) => speed::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Estimate(args) => estimate::run(&args),

@@ -69,6 +69,11 @@ impl Setup {
         open(self.model.as_deref(), &options)
     }
 
+    /// The GPUs that take layers, or none.
+    pub(super) fn gpus(&self) -> anyhow::Result<Vec<ggml::Device>> {
+        Ok(self.device.placement(N_CELLS)?.gpus)
+    }
+
     /// Settings of an engine with `n_ctx` positions.
     pub(super) fn engine(&self, n_ctx: usize) -> EngineConfig {
         EngineConfig {

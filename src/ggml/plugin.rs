@@ -1,4 +1,4 @@
-//! Backends in libraries of their own, loaded while the program runs: CUDA, Vulkan, RPC.
+//! Backends in libraries of their own, loaded while the program runs: CUDA, Vulkan.
 //! Owns the check that a library fits this program. What it adds shows up among the devices.
 //!
 //! A plugin carries its own copy of ggml's core (scripts/build-plugin.sh). Both copies must be of one version: they
@@ -88,7 +88,7 @@ fn symbol<T: Copy>(library: &'static libloading::Library, path: &Path, name: &'s
     let c_name = CString::new(name).expect("names have no NUL");
     // SAFETY: callers ask for functions by their types in ggml's headers.
     let found = unsafe { library.get::<T>(c_name.as_bytes_with_nul()) };
-    let what = "is no plugin made by this program's scripts/build-*-plugin.sh";
+    let what = "is no plugin made by this program's scripts/build-plugin.sh";
     found.map(|symbol| *symbol).map_err(|_| refused(path, format!("it has no `{name}`: {what}")))
 }
 

@@ -288,6 +288,13 @@ impl Weights {
         self.places.get(id.0 as usize).map(|&place| self.devices[place])
     }
 
+    /// Bytes of the tensors on a device.
+    pub fn bytes_on(&self, device: Device) -> usize {
+        let there = (0..self.tensors.len()).filter(|&i| self.devices[self.places[i]] == device);
+        // SAFETY: descriptions live in `_contexts` and are not changed after `build`.
+        there.map(|i| unsafe { sys::ggml_nbytes(self.tensors[i].0.as_ptr()) }).sum()
+    }
+
     /// How many tensors there are.
     pub fn len(&self) -> usize {
         self.tensors.len()

@@ -9,6 +9,9 @@ mod arm;
 mod compiler;
 #[path = "build/cpu.rs"]
 mod cpu;
+#[cfg(feature = "cuda")]
+#[path = "build/cuda.rs"]
+mod cuda;
 #[path = "build/declarations.rs"]
 mod declarations;
 #[path = "build/files.rs"]
@@ -39,7 +42,7 @@ fn build() -> Result<(), String> {
     for path in ["build.rs", "build", "bindings.rs", "plan.cpp", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS"] {
+    for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS", "CUDAARCHS", "NVCC"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     let target = target::Target::of_build_script();
@@ -69,6 +72,8 @@ fn build() -> Result<(), String> {
     }
     compiler::check(&target)?;
     let mut groups = cpu::groups(&source, &target)?;
+    #[cfg(feature = "cuda")]
+    groups.extend(cuda::groups(&source, &target)?);
     groups.extend(rpc::groups(&source, &target)?);
     if target.metal() {
         groups.extend(metal::groups(&source, &target)?);

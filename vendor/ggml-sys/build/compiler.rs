@@ -5,6 +5,7 @@ use crate::source::Source;
 use crate::target::Target;
 use crate::{apple, files};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs the compilers that `cc` picks on a line of code each.
 ///
@@ -68,19 +69,26 @@ fn with_standard(target: &Target, cpp: bool) -> cc::Build {
     build
 }
 
-/// Compiles all `groups` at once (cargo's job server bounds the sum) and links them into one static library: one, since the
+/// Compiles `groups`, several at once (cargo's jobs bound the sum), and links them into one static library: one, since the
 /// list of backends and the backends call each other.
 ///
 /// # Errors
 /// A file that does not compile, with the compiler's words.
 pub fn library(groups: &[cc::Build], target: &Target) -> Result<(), String> {
-    let objects: Result<Vec<Vec<PathBuf>>, cc::Error> = std::thread::scope(|scope| {
-        let running: Vec<_> = groups.iter().map(|group| scope.spawn(|| group.try_compile_intermediates())).collect();
+    // A group of one file takes no job of cargo's, so groups are bounded too.
+    let n_jobs = std::env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mine = std::iter::from_fn(|| groups.get(next.fetch_add(1, Ordering::Relaxed)));
+        mine.map(cc::Build::try_compile_intermediates).collect::<Result<Vec<_>, _>>()
+    };
+    let objects: Result<Vec<Vec<Vec<PathBuf>>>, cc::Error> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..n_jobs.min(groups.len())).map(|_| scope.spawn(work)).collect();
         running.into_iter().map(|thread| thread.join().expect("cc reports errors, it does not panic")).collect()
     });
     let objects = objects.map_err(|e| format!("ggml does not compile: {e}"))?;
     let mut library = cc::Build::new();
-    library.cpp(true).objects(objects.iter().flatten());
+    library.cpp(true).objects(objects.iter().flatten().flatten());
     library.try_compile("ggml").map_err(|e| format!("libggml.a: {e}"))?;
     if target.os == "linux" {
         for name in ["m", "pthread", "dl"] {

@@ -31,6 +31,9 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
         if cpp {
             base.file(PLAN);
         }
+        if cfg!(feature = "cuda") {
+            base.define("GGML_USE_CUDA", None);
+        }
         if target.metal() {
             base.define("GGML_USE_METAL", None);
         }

@@ -117,3 +117,17 @@ pub const CPU_DEFINES: [&str; 2] = ["GGML_USE_CPU_REPACK", "GGML_USE_LLAMAFILE"]
 
 /// Definitions for the Metal backend.
 pub const METAL_DEFINES: [&str; 1] = ["GGML_METAL_EMBED_LIBRARY"];
+
+/// Types of keys and values with attention kernels on CUDA, one type for both, as the cache has them; every other pair would
+/// be one more kernel file each.
+#[allow(dead_code)] // Of the feature and the script.
+pub const CUDA_CACHES: [&str; 3] = ["f16-f16", "q8_0-q8_0", "q4_0-q4_0"];
+
+/// Types that upstream has such kernels for: every pair of them is defined, as 1 or 0.
+#[allow(dead_code)] // Of the feature and the script.
+pub const CUDA_CACHE_TYPES: [&str; 7] = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bf16", "f16"];
+
+/// For nvcc, beside the architectures.
+#[allow(dead_code)] // Of the feature and the script.
+pub const CUDA_FLAGS: [&str; 5] =
+    ["-std=c++17", "-use_fast_math", "-extended-lambda", "--compress-mode=size", "-DGGML_CUDA_USE_GRAPHS"];

@@ -1,0 +1,105 @@
+//! What a model takes of its GPUs' memory, part by part: what the program counts beside what the devices have less.
+
+use anyhow::{Context, ensure};
+use ggml::{Device, DeviceKind};
+use memory::MemoryConfig;
+use model::{Draft, DraftOutput, Pass, PassOutput, Rows};
+use serde_json::json;
+use text::TokenId;
+
+use super::setup::{Setup, say};
+
+/// Rows of the prompt that makes room for compute buffers.
+const N_BATCH: usize = 512;
+/// Tokens drafted, and snapshots kept for them.
+const DEPTH: usize = 3;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    setup: Setup,
+    /// Positions of the sequence
+    #[arg(short, long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1024..))]
+    ctx_size: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// One part: its name, bytes that the program counts, bytes that all GPUs together have less since the part before.
+struct Part(&'static str, usize, i64);
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let gpus = args.setup.gpus()?;
+    ensure!(!gpus.is_empty(), "no GPU is chosen: --device names one, --backend-dir and --rpc add them");
+    let free = || gpus.iter().map(|d| d.memory().0 as i64).sum::<i64>();
+    let before = free();
+    let mut last = before;
+    let mut parts = Vec::new();
+    let mut part = |name, counted| {
+        let now = free();
+        parts.push(Part(name, counted, last - now));
+        last = now;
+    };
+
+    let model = args.setup.open()?;
+    let on_host = model.weights().devices().iter().any(|d| d.kind() == DeviceKind::Cpu);
+    ensure!(!on_host, "some layers stay in the host's memory, where nothing is counted: choose a smaller model");
+    part("weights", model.weights().devices().iter().map(|&d: &Device| model.weights().bytes_on(d)).sum());
+
+    let n_ctx = args.ctx_size as usize;
+    let (mut runner, mut state) = args.setup.runner_with(&model, n_ctx, DEPTH + 1)?;
+    part("keys, values, planes; streams", state.n_bytes());
+    let config = MemoryConfig { n_snapshots: 1, ..args.setup.engine(n_ctx).memory(&model) };
+    let mut head = model.head_memory(config)?;
+    part("the head's keys and values", head.as_ref().map_or(0, |head| head.n_bytes()));
+
+    let tokens = vec![TokenId(0); N_BATCH];
+    let slot = state.acquire()?.context("a new memory has a free slot")?;
+    let mut output = PassOutput::default();
+    for n in [N_BATCH, DEPTH + 1, 1] {
+        let step = state.begin(&[(&slot, n)], DEPTH.min(n))?;
+        let pass = Pass { tokens: &tokens[..n], rows: Rows::Some(&[n - 1]), hidden: true };
+        runner.run(step.view(), &pass, &mut output)?;
+        step.commit(&[n])?;
+    }
+    part("buffers of passes", runner.buffer_bytes());
+    if let Some(head) = &mut head {
+        let counted = runner.buffer_bytes();
+        let slot = head.acquire()?.context("a new memory has a free slot")?;
+        let step = head.begin(&[(&slot, DEPTH)], 1)?;
+        let (tokens, vocab, noise) = (&tokens[..1], None, None);
+        let draft = Draft {
+            tokens,
+            hidden: &output.hidden,
+            n_entries: &[1],
+            depth: DEPTH,
+            vocab,
+            noise,
+            verbose: false,
+            rows: false,
+        };
+        runner.draft(step.view(), &draft, &mut DraftOutput::default())?;
+        step.commit(&[1])?;
+        part("more buffers for drafts", runner.buffer_bytes() - counted);
+    }
+
+    let all = Part("together", parts.iter().map(|p| p.1).sum(), before - last);
+    let value = json!({
+        "devices": gpus.iter().map(|d| d.name()).collect::<Vec<_>>(),
+        "n_ctx": n_ctx,
+        "free_before": before,
+        "free_after": last,
+        "parts": parts.iter().chain([&all]).map(|p| json!({ "part": p.0, "counted": p.1, "fell_by": p.2 })).collect::<Vec<_>>(),
+    });
+    if args.json {
+        return say(value);
+    }
+    say("| part | counted, MiB | free memory fell by, MiB |\n|---|---|---|")?;
+    for Part(name, counted, fell) in parts.iter().chain([&all]) {
+        say(format!("| {name} | {:.1} | {:.1} |", *counted as f64 / MIB, *fell as f64 / MIB))?;
+    }
+    Ok(())
+}
+
+const MIB: f64 = (1 << 20) as f64;
