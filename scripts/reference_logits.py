@@ -4,8 +4,9 @@
   reference_logits.py make --tokenizer TOKENIZER.json OUT_DIR [name ...]
   reference_logits.py verify --server LLAMA_SERVER OUT_DIR [name ...]
 
-`make` writes OUT_DIR/<arch>/<name>.gguf, .json and .f32 for every name (all by default: qwen3, qwen3moe, llama, llama3-rope).
-`verify` starts llama.cpp's server on every file, asks for the greedy text of each sequence, and compares tokens and probabilities.
+`make` writes OUT_DIR/<arch>/<name>.gguf, .json and .f32 for every name (all by default: qwen3, qwen3moe, llama, llama3-rope);
+the model is packed (zlib, .gguf.z) but for qwen3, which tests open in place.
+`verify` starts llama.cpp's server on every file, unpacked in a folder of its own, asks for the greedy text of each sequence, and compares tokens and probabilities.
 
 Needs the Python packages torch, transformers, numpy and gguf (`verify`: none). The same versions give the same files.
 TOKENIZER.json is a byte-level BPE tokenizer whose token 256+i is made by merge i; its first 480 tokens are used.
@@ -19,9 +20,10 @@ The JSON: `sequences[]`, each with `ids`; `last_logits` and `hidden` as [offset,
 between the last chosen and the first rejected expert's probability. `layers`: the residual stream of one sequence,
 [n_layer + 1, n_tokens, n_embd], to find the layer where a runtime goes wrong. `mtp` is empty: these models have no draft head.
 """
-import argparse, json, math, os, socket, struct, subprocess, sys, time, urllib.error, urllib.request
+import argparse, json, math, os, socket, struct, subprocess, sys, tempfile, time, urllib.error, urllib.request, zlib
 
 N_VOCAB, N_BPE, N_GREEDY, TOP = 512, 480, 24, 8
+IN_PLACE = {"qwen3"}    # models that are kept as programs open them
 SEQUENCES = {"rand1": 1, "rand5": 5, "rand33": 33, "rand80": 80}
 MIN_MARGIN, MIN_ROUTER_MARGIN, MIN_DISTINCT = 4e-3, 5e-4, 10
 
@@ -292,8 +294,27 @@ def make(a):
         with open(path + ".json", "w") as f:
             json.dump(golden, f, separators=(",", ":"))
             f.write("\n")
-        for end in (".gguf", ".json", ".f32"):
+        model_end = ".gguf" if name in IN_PLACE else packed(path)
+        for end in (model_end, ".json", ".f32"):
             print(f"  wrote {path}{end}: {os.path.getsize(path + end)} bytes")
+
+
+def packed(path):
+    """Packs the model of `path`; the end of the new name."""
+    with open(path + ".gguf", "rb") as f, open(path + ".gguf.z", "wb") as z:
+        z.write(zlib.compress(f.read(), 9))
+    os.remove(path + ".gguf")
+    return ".gguf.z"
+
+
+def unpacked(path, folder):
+    """A file that llama.cpp can open."""
+    if os.path.exists(path + ".gguf"):
+        return path + ".gguf"
+    out = os.path.join(folder, os.path.basename(path) + ".gguf")
+    with open(path + ".gguf.z", "rb") as z, open(out, "wb") as f:
+        f.write(zlib.decompress(z.read()))
+    return out
 
 
 def ask(port, path, body=None):
@@ -320,6 +341,7 @@ def started(argv, port):
 def verify(a):
     """Greedy tokens must be equal, and log-probabilities of the first one's rivals near."""
     bad = 0
+    folder = tempfile.TemporaryDirectory()
     for name in a.names:
         path = os.path.join(a.out, MODELS[name]["arch"], name)
         golden = json.load(open(path + ".json"))
@@ -327,7 +349,7 @@ def verify(a):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        p = started([a.server, "-m", path + ".gguf", "-c", "512", "-np", "1", "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off",
+        p = started([a.server, "-m", unpacked(path, folder.name), "-c", "512", "-np", "1", "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off",
                      "--no-warmup", "--host", "127.0.0.1"], port)
         try:
             for s in golden["sequences"]:

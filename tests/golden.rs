@@ -5,7 +5,7 @@
 mod support;
 
 use memory::{CacheType, MemoryConfig};
-use support::golden::{Distance, Golden, OpenModel, folder, open, oracle_model};
+use support::golden::{Distance, Golden, OpenModel, oracle_model, plain_model};
 use support::rig::{Rig, exact};
 
 /// Positions that the longest sequence and its greedy text need.
@@ -104,10 +104,11 @@ fn bf16_and_quantised_files_are_as_close_to_exact_arithmetic_as_llama_cpp() {
 #[test]
 fn plain_architectures_give_the_reference_logits_and_text() {
     for (arch, name) in [("qwen3", "qwen3"), ("qwen3moe", "qwen3moe"), ("llama", "llama"), ("llama", "llama3-rope")] {
-        let model = open(&folder().join(arch).join(format!("{name}.gguf")));
+        let opened = plain_model(arch, name);
+        let model = &opened.model;
         let golden = Golden::plain(arch, name);
-        assert_strict(name, &distance(&model, &golden, exact(1, N_CTX), N_CTX));
-        assert_strict(&format!("{name}, token by token"), &distance(&model, &golden, exact(1, N_CTX), 1));
-        assert_greedy(&model, &golden);
+        assert_strict(name, &distance(model, &golden, exact(1, N_CTX), N_CTX));
+        assert_strict(&format!("{name}, token by token"), &distance(model, &golden, exact(1, N_CTX), 1));
+        assert_greedy(model, &golden);
     }
 }

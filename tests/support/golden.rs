@@ -174,7 +174,17 @@ pub struct OpenModel {
 /// Opens a packed model of the oracle: as it is, or (`exact`) with every BF16 tensor widened to F32.
 pub fn oracle_model(name: &str, exact: bool) -> OpenModel {
     let bytes = oracle_bytes(name);
-    let bytes = if exact { widened(&bytes) } else { bytes };
+    open_bytes(if exact { widened(&bytes) } else { bytes })
+}
+
+/// Opens the model of [`Golden::plain`].
+pub fn plain_model(arch: &str, name: &str) -> OpenModel {
+    let path = folder().join(arch).join(format!("{name}.gguf"));
+    let bytes = std::fs::read(&path).unwrap_or_else(|_| unpacked(&path.with_extension("gguf.z")));
+    open_bytes(bytes)
+}
+
+fn open_bytes(bytes: Vec<u8>) -> OpenModel {
     let dir = TempDir::new().expect("a folder for the model");
     let path = dir.path().join("model.gguf");
     std::fs::write(&path, bytes).expect("room for the model");
