@@ -123,6 +123,8 @@ pub struct End {
     pub timings: Timings,
     /// Generated tokens that were thinking.
     pub reasoning_tokens: usize,
+    /// The slot that served it.
+    pub slot: usize,
     /// Of a request that asked for it.
     pub embedding: Option<Vec<f32>>,
 }
@@ -212,6 +214,7 @@ impl Answer {
                         events,
                         timings: summary.timings,
                         reasoning_tokens,
+                        slot: summary.slot,
                         embedding: summary.embedding,
                     }));
                 }

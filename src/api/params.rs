@@ -100,6 +100,8 @@ pub struct Params {
     pub n_discard: Option<i64>,
     /// As `n_discard`.
     pub n_keep: Option<i64>,
+    /// The slot to answer in, if it is free; -1 is any.
+    pub id_slot: Option<i64>,
     /// Answer in a stream of events.
     pub stream: Option<bool>,
     /// Options of the stream.
@@ -166,6 +168,7 @@ impl Params {
             let message = format!("speculative.p_min: 0 to 1 expected, {p} found");
             return Err(ApiError::field("speculative.p_min", message));
         }
+        let slot = range("id_slot", self.id_slot.unwrap_or(-1), -1, served.n_sequences as i64 - 1)?;
         let n_probs = self.n_probs.map(|n| range("n_probs", n, 0, engine::MAX_LOGPROBS as i64)).transpose()?;
         let vocab = served.model.vocab();
         let stops = match self.stop.clone() {
@@ -181,6 +184,7 @@ impl Params {
             cache: self.cache_prompt.unwrap_or(true),
             max_draft: n_max.map(|n| n as usize),
             min_draft: n_min as usize,
+            slot: usize::try_from(slot).ok(),
             sampling: self.sampling(&served.sampling, vocab)?,
             ..RequestOptions::default()
         };

@@ -242,7 +242,6 @@ impl Registry {
         let was = matches!(slot.state, State::Ready(_));
         if was {
             slot.state = State::Unloaded;
-            slot.entry.at_start = false;
         }
         Ok(was)
     }
@@ -281,6 +280,8 @@ impl Registry {
             let loaded = loaded.unwrap_or_else(|_| Err("the loader panicked".to_owned()));
             let mut slot = registry.lock(i);
             slot.last_used = Instant::now();
+            // Should it be loaded again, requests wait for it.
+            slot.entry.at_start = false;
             slot.state = match loaded {
                 Ok(served) => {
                     tracing::info!(model = %id, took_ms = start.elapsed().as_millis() as u64, "model ready");
@@ -291,7 +292,12 @@ impl Registry {
                     State::Failed(why)
                 }
             };
+            let ready = matches!(slot.state, State::Ready(_));
             drop(slot);
+            if ready {
+                // Others may have been loaded at the same time.
+                registry.make_room(i);
+            }
             sender.send_replace(());
         });
     }
@@ -324,7 +330,6 @@ impl Registry {
             if unused && slot.entry.idle.is_some_and(|idle| slot.last_used.elapsed() >= idle) {
                 tracing::info!(model = %slot.entry.id, "model unloaded after idle time");
                 slot.state = State::Unloaded;
-                slot.entry.at_start = false;
             }
         }
     }

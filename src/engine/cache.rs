@@ -87,9 +87,9 @@ impl SlotCache {
         self.slots.iter().any(|s| !s.busy)
     }
 
-    /// Takes a free slot and brings its state to a beginning of the prompt: the slot that saves most, counting against
-    /// it what is lost to its own conversation, else the one unused for longest. So a short common beginning does not cost a
-    /// long conversation its state while another slot would do. Gives the slot's index and the number of tokens that
+    /// Takes a free slot and brings its state to a beginning of the prompt: the `wanted` one, else the one that saves
+    /// most, counting against it what is lost to its own conversation, else the one unused for longest. So a short common
+    /// beginning does not cost a long conversation its state while another slot would do. Gives the slot's index and the number of tokens that
     /// need no computing; at least the last token is left to compute. `None` when all slots are busy. A stored sequence
     /// that saves more comes back first, and one that would be lost is stored.
     pub(crate) fn take(
@@ -97,13 +97,14 @@ impl SlotCache {
         memory: &mut Memory,
         prompt: &[TokenId],
         reuse: bool,
+        wanted: Option<usize>,
     ) -> Result<Option<(usize, usize)>, memory::Error> {
         let usable = |s: &CachedSlot| if reuse { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
             let n = usable(s);
             let lost = s.worth().saturating_sub(n);
-            (n.saturating_sub(lost), Reverse(s.last_used), index, n)
+            (wanted == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
         let Some((.., index, n)) = weighed.max() else { return Ok(None) };
         let best = |s: &Stored| self.usable(&s.tokens, &s.checkpoints, prompt);

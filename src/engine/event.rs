@@ -66,6 +66,8 @@ pub struct Summary {
     pub rest: Vec<u8>,
     /// Where the time went.
     pub timings: Timings,
+    /// The slot whose state holds it.
+    pub slot: usize,
     /// Of a request that asked for it: one row, `[n_embd]`.
     pub embedding: Option<Vec<f32>>,
 }

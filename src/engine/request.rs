@@ -47,6 +47,8 @@ pub struct RequestOptions {
     pub max_draft: Option<usize>,
     /// Drafts of fewer tokens are not used.
     pub min_draft: usize,
+    /// The slot to take if it is free; otherwise, or where there is no such slot, the one that saves most.
+    pub slot: Option<usize>,
     /// A limit on thinking.
     pub thinking: Option<Thinking>,
     /// Give the prompt's hidden rows, pooled, and no tokens. Nothing is cached then.
@@ -66,6 +68,7 @@ impl Default for RequestOptions {
             grammar: None,
             max_draft: None,
             min_draft: 0,
+            slot: None,
             thinking: None,
             embed: None,
         }

@@ -317,7 +317,8 @@ impl State {
             && let Some(submission) = self.waiting.pop_front()
         {
             let request = &submission.request;
-            match self.cache.take(&mut self.memory, request.prompt(), request.options().cache) {
+            let options = request.options();
+            match self.cache.take(&mut self.memory, request.prompt(), options.cache, options.slot) {
                 Ok(Some((slot, n_cached))) => {
                     self.begin(slot);
                     self.sequences.push(Sequence::new(submission, slot, n_cached, self.stats.n_steps));

@@ -348,7 +348,7 @@ impl Sequence {
             ?reason,
             "request done"
         );
-        let summary = Summary { reason, rest, timings: self.timings.clone(), embedding };
+        let summary = Summary { reason, rest, timings: self.timings.clone(), slot: self.slot, embedding };
         self.outbox.push_back(Event::Finished(Box::new(summary)));
         self.finished = true;
     }

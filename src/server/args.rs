@@ -217,7 +217,7 @@ pub struct AccessFlags {
     pub api_key_file: Option<PathBuf>,
 
     /// Origin of web pages that may call this server; more than once for several, `*` for all [default: none]
-    #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',')]
+    #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
 
     /// Requests a minute for each key, or each address where there are no keys [default: without limit]
@@ -264,6 +264,18 @@ pub struct ServingFlags {
     /// Taken from llama.cpp's command lines: templates are always used, and batching is always continuous
     #[arg(long, alias = "cont-batching", hide = true)]
     pub jinja: bool,
+}
+
+/// As browsers send it: a scheme, a host, a port unless it is the scheme's own. What could never match is a mistake.
+fn origin(typed: &str) -> Result<String, String> {
+    let host = typed.split_once("://").map_or("", |(_, host)| host);
+    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '?' | '#' | '@') && !c.is_ascii_uppercase();
+    let sound = matches!(typed, "*" | "null") || (!host.is_empty() && host.chars().all(plain));
+    if sound {
+        Ok(typed.to_owned())
+    } else {
+        Err("an origin is like https://example.org, without a path, or `*`".into())
+    }
 }
 
 /// The options as a command line takes them: each has an environment variable, and the last of several counts.
@@ -316,6 +328,16 @@ mod tests {
         let args = Args::try_parse_from(["nextn-server"]).unwrap();
         assert_eq!((args.http.host.as_str(), args.http.port), ("127.0.0.1", 8080));
         assert!(args.model.model.is_none() && args.access.cors_origin.is_empty());
+    }
+
+    #[test]
+    fn origins_that_no_browser_sends_are_refused() {
+        for right in ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "null"] {
+            assert_eq!(origin(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "example.org", "https://", "https://example.org/", "https://Example.org", "two words"] {
+            assert!(origin(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -149,6 +149,7 @@ async def round_of(server, seconds, n_streams, seed):
             held = await asyncio.to_thread(half_open, address)
         await asyncio.sleep(min(1.0, seconds / 20))
         rss.append(server.rss_kb())
+        print(f"{now:.0f} s: {rss[-1] / 1024:.1f} MiB", file=sys.stderr)
     out, _ = await asyncio.to_thread(probe.communicate)
     load.stopping = True
     stopped = time.monotonic()

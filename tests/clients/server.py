@@ -39,9 +39,9 @@ class Server:
         self.log.flush()
 
     def rss_kb(self):
-        """Resident memory."""
+        """Resident memory of its own: the pages of the model's file are the kernel's."""
         with open(f"/proc/{self.process.pid}/status") as status:
-            return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
+            return int(re.search(r"RssAnon:\s+(\d+)", status.read())[1])
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

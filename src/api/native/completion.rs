@@ -39,7 +39,8 @@ pub(crate) struct NativeResponse {
     index: usize,
     content: String,
     tokens: Vec<u32>,
-    id_slot: i64,
+    /// The slot that served it.
+    id_slot: usize,
     stop: bool,
     model: String,
     tokens_predicted: usize,
@@ -65,6 +66,7 @@ pub(crate) struct NativeChunk {
     content: String,
     tokens: Vec<u32>,
     stop: bool,
+    /// -1: the last part names it.
     id_slot: i64,
     tokens_predicted: usize,
     tokens_evaluated: usize,
@@ -163,7 +165,7 @@ impl Part {
             has_new_line: content.contains('\n'),
             content,
             tokens: std::mem::take(&mut self.tokens),
-            id_slot: -1,
+            id_slot: end.slot,
             stop: true,
             model: self.served.id.clone(),
             tokens_predicted: t.generated_tokens,

@@ -4,6 +4,7 @@ mod access;
 mod chat;
 mod form;
 mod messages;
+mod models;
 mod native;
 mod responses;
 mod scoreboard;

@@ -72,6 +72,20 @@ async fn what_the_server_is_can_be_read() {
 }
 
 #[tokio::test]
+async fn a_request_may_choose_its_slot() {
+    let app = App::new();
+    for slot in [1, 0, 0, 1] {
+        let body = json!({ "prompt": "Once upon a time", "n_predict": 2, "id_slot": slot });
+        assert_eq!(app.ok("/completion", &body).await["id_slot"], slot);
+        let (_, slots) = app.get("/slots").await;
+        assert!(slots[slot]["n_tokens"].as_u64() > Some(0), "{slots}");
+    }
+    let beyond = json!({ "prompt": "x", "n_predict": 2, "id_slot": 2 });
+    let (status, answer) = app.post("/completion", &beyond).await;
+    assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("id_slot")));
+}
+
+#[tokio::test]
 async fn a_slot_is_saved_and_comes_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
