@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use engine::{EngineConfig, Proposer};
 use model::{LoadOptions, Model};
-use speculate::{Depth, DraftVocabSize, NextN, NextNConfig, NextNgram, Ngram};
+use speculate::{Aside, Depth, DraftVocabSize, NextN, NextNConfig, NextNgram, Ngram};
 use support::answers::{Answer, answer, answers, chat, config, greedy, head, pocket, spawn};
 
 const REQUESTS: [&str; 40] = [
@@ -68,6 +68,13 @@ fn models() -> Vec<(String, Arc<Model>)> {
     ["pocket-moe-q8_0.gguf", "pocket-q4_k_m.gguf"].map(|name| (name.to_owned(), pocket(name))).to_vec()
 }
 
+/// The head on a thread of its own, which guesses on while the model judges.
+fn aside(model: &Arc<Model>, config: &EngineConfig, depth: Depth) -> Box<dyn Proposer> {
+    let of_head = NextNConfig { depth, ..NextNConfig::default() };
+    let head = NextN::new(model, config, of_head).expect("room for the head's cells").expect("a head");
+    Box::new(Aside::new(head, model, 1, true).expect("a thread"))
+}
+
 fn both(model: &Arc<Model>, config: &EngineConfig, depth: Depth) -> Box<dyn Proposer> {
     let of_head = NextNConfig { depth, ..NextNConfig::default() };
     let head = NextN::new(model, config, of_head).expect("room for the head's cells").expect("a head");
@@ -93,7 +100,7 @@ fn twenty_thousand_tokens_are_the_same_with_all_drafts() {
             "{name}: {n_tokens} tokens\n| drafts | same | accepted / drafted | tokens a cycle |\n|---|---|---|---|"
         );
         let mut kinds: Vec<(String, usize, Box<dyn Proposer>)> = Vec::new();
-        for depth in 1..=6 {
+        for depth in 1..=8 {
             let head = head(&model, &of(1), Depth::Fixed(depth), DraftVocabSize::Full);
             kinds.push((format!("head, depth {depth}"), 1, head));
         }
@@ -106,8 +113,12 @@ fn twenty_thousand_tokens_are_the_same_with_all_drafts() {
             kinds.push((format!("n-gram, {depth:?}"), 1, Box::new(Ngram::new(&model, &of(1), depth))));
             kinds.push((format!("head and n-gram, {depth:?}"), 1, both(&model, &of(1), depth)));
         }
-        let four = head(&model, &of(4), Depth::Fixed(1), DraftVocabSize::Full);
-        kinds.push(("head, depth 1, four sequences".into(), 4, four));
+        for depth in [Depth::Fixed(1), Depth::Fixed(3), Depth::Auto] {
+            kinds.push((format!("head on a thread, {depth:?}"), 1, aside(&model, &of(1), depth)));
+            let four = head(&model, &of(4), depth, DraftVocabSize::Full);
+            kinds.push((format!("head, {depth:?}, four sequences"), 4, four));
+        }
+        kinds.push(("head and n-gram, Auto, four sequences".into(), 4, both(&model, &of(4), Depth::Auto)));
         let mut wrong = Vec::new();
         for (what, n_sequences, proposer) in kinds {
             let drafted = run(n_sequences, Some(proposer));
