@@ -23,6 +23,7 @@ pub mod embedded;
 pub mod extract;
 #[doc(hidden)]
 pub mod server;
+mod shell;
 #[doc(hidden)]
 pub mod short;
 

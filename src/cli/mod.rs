@@ -23,7 +23,6 @@ pub mod sampling;
 pub mod sanitize;
 pub mod screen;
 pub mod settings;
-pub mod shell;
 pub mod signals;
 pub mod sink;
 pub mod spec;
@@ -36,7 +35,7 @@ pub mod version;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use engine::stop::StopMatcher;
 
 use args::Args;
@@ -53,6 +52,8 @@ use settings::{FileSampling, TurnSettings};
 use signals::Signals;
 use sink::Lines;
 use style::{Colours, Terminals, paint};
+
+use crate::shell;
 
 /// Runs `nextn-cli` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
@@ -80,10 +81,10 @@ pub fn main() -> Exit {
 
 fn run(args: &Args) -> Outcome<()> {
     if let Some(shell) = args.completions {
-        return Ok(shell::completions(shell, &mut io::stdout())?);
+        return Ok(shell::completions(Args::command(), shell, &mut io::stdout())?);
     }
     if args.man {
-        return Ok(shell::man(&mut io::stdout())?);
+        return Ok(shell::man(Args::command(), &mut io::stdout())?);
     }
     if args.version {
         return Ok(io::stdout().write_all(version::text("nextn-cli").as_bytes())?);

@@ -6,7 +6,6 @@ mod cut;
 mod graft;
 mod inspect;
 mod quantize;
-mod shell;
 mod show;
 mod strip;
 mod verify;
@@ -15,9 +14,10 @@ mod work;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cli::sanitize;
+use crate::shell;
 
 /// Cuts out, grafts, inspects and verifies NextN (MTP) heads of GGUF files.
 #[derive(Debug, Parser)]
@@ -91,8 +91,8 @@ pub fn main() -> ExitCode {
 fn page(args: &Args) -> Outcome {
     let mut out = io::stdout().lock();
     match args.completions {
-        Some(which) => shell::completions(which, &mut out)?,
-        None => shell::man(&mut out)?,
+        Some(which) => shell::completions(Args::command(), which, &mut out)?,
+        None => shell::man(Args::command(), &mut out)?,
     }
     out.flush()?;
     Ok(0)

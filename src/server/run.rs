@@ -15,17 +15,16 @@ use super::load::FromFlags;
 use crate::cli::choices::OnOff;
 use crate::cli::exit::{Exit, Failure, OrExit, Outcome};
 use crate::cli::version;
+use crate::shell;
 
 /// Does what the options say.
 pub(super) fn run(resolved: Resolved) -> Outcome<()> {
     let Resolved { args, models } = resolved;
     if let Some(shell) = args.completions {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut args::command(), "nextn-server", &mut script);
-        return Ok(io::stdout().write_all(&script)?);
+        return Ok(shell::completions(args::command(), shell, &mut io::stdout())?);
     }
     if args.man {
-        return Ok(clap_mangen::Man::new(args::command()).section("1").render(&mut io::stdout())?);
+        return Ok(shell::man(args::command(), &mut io::stdout())?);
     }
     if args.version {
         return Ok(io::stdout().write_all(version::text("nextn-server").as_bytes())?);
