@@ -230,21 +230,18 @@ impl<'m> StepView<'m> {
         }
     }
 
-    /// Writes the convolution's last inputs as they were `back` rows before the segment's last. `window: [n_conv,
-    /// n_channels, n_seqs]`.
-    pub fn store_conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, back: usize, window: Tensor<'g>) {
-        if let Some((_, id, _)) = self.recurrent(il) {
-            let into = self.planes(g, id, s, s.write_plane + back as u32, 1);
-            g.keep(g.cpy(window, into));
-        }
+    /// Where the convolution's last inputs are to be written, as they were after the segment's last rows: `[n_conv *
+    /// n_channels, n_seqs, n_snapshots]`, newest first. `None` for a layer without recurrent state.
+    pub fn conv_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+        let (_, id, _) = self.recurrent(il)?;
+        Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
     }
 
-    /// Writes all snapshots of the matrices, newest first. `states: [d_state * d_state * n_heads, n_seqs, n_snapshots]`.
-    pub fn store_delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, states: Tensor<'g>) {
-        if let Some((_, _, id)) = self.recurrent(il) {
-            let into = self.planes(g, id, s, s.write_plane, s.n_snapshots);
-            g.keep(g.cpy(states, into));
-        }
+    /// Where all snapshots of the matrices are to be written, newest first: `[d_state * d_state * n_heads, n_seqs,
+    /// n_snapshots]`. `None` for a layer without recurrent state.
+    pub fn delta_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+        let (_, _, id) = self.recurrent(il)?;
+        Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
     }
 
     /// `[row, n_seqs, n_planes]` from `plane` on.

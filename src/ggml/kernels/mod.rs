@@ -1,4 +1,5 @@
-//! Products of weights with a few rows of activations on the CPU, by kernels of our own behind ggml's custom nodes.
+//! Products of weights with a few rows of activations on the CPU, and two ops of recurrent layers (`delta.rs`, `conv.rs`), by
+//! kernels of our own behind ggml's custom nodes.
 //! Owns no memory: rows are quantised into a node that the products of one input share. Knows nothing of models.
 //!
 //! ggml reads a weight once for each row, or computes more than the memory needs; here every block of the weight is loaded
@@ -12,8 +13,11 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod conv;
+mod delta;
 mod experts;
 mod kind;
+mod lanes;
 mod nodes;
 mod quantise;
 mod rows;

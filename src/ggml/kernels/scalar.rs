@@ -43,7 +43,7 @@ fn half(block: &[u8], at: usize) -> f32 {
     unsafe { ggml_sys::ggml_fp16_to_fp32(u16::from_le_bytes([block[at], block[at + 1]])) }
 }
 
-fn tree(x: [f32; 8]) -> f32 {
+pub(super) fn tree(x: [f32; 8]) -> f32 {
     let four = |i: usize| x[i + 4] + x[i];
     (four(0) + four(2)) + (four(1) + four(3))
 }

@@ -20,6 +20,7 @@ macro_rules! by_rows {
 pub(super) use by_rows;
 
 /// Asks for the `n` bytes from `p` on. Addresses past the weight are harmless: a prefetch never faults.
+#[inline]
 pub(super) fn prefetch(p: *const u8, n: usize) {
     for line in (0..n).step_by(64) {
         // SAFETY: every x86-64 CPU has the instruction; it never faults.
@@ -28,6 +29,7 @@ pub(super) fn prefetch(p: *const u8, n: usize) {
 }
 
 /// Sums eight lanes in ggml's order.
+#[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn tree(x: __m256) -> f32 {
     let sum = _mm_add_ps(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x));

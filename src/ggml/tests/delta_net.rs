@@ -267,3 +267,93 @@ fn a_state_used_in_place_gives_the_bits_of_a_gathered_one() {
         }
     }
 }
+
+/// Outputs of [`Graph::delta_rule`], and the rows of a state that holds the sequences in slots 1.. of plane `read_plane`
+/// before, and the snapshots from `write_plane` on afterwards.
+fn ruled(
+    z: Sizes,
+    inputs: &[In; 6],
+    (read_plane, write_plane, n_snapshots): (usize, usize, usize),
+    threads: usize,
+) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let (n_slots, n_planes) = (z.n_seqs + 1, write_plane + n_snapshots + 1);
+    let (mut state, id) = rows(z, n_slots, n_planes);
+    let row = z.s * z.s * z.n_v;
+    let bytes = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    state.write(id, 0, &bytes(&vec![7.5; row * n_slots * n_planes])).unwrap();
+    state.write(id, (read_plane * n_slots + 1) * row * 4, &bytes(&inputs[5].f32())).unwrap();
+    let build = |g: &Graph<'_>| {
+        let [q, k, v, decay, beta] = [0, 1, 2, 3, 4].map(|i| {
+            let In::F32(ne, _) = &inputs[i] else { unreachable!("as made by `operands`") };
+            g.input(Name("in", i as u32), Dtype::F32, ne.map(|n| n as i64))
+        });
+        let all = g.state(&state, id);
+        let nb = all.nb()[1];
+        let planes = |plane: usize, n: usize| {
+            let ne = [row as i64, z.n_seqs as i64, n as i64, 1];
+            g.view(all, ne, [nb, n_slots * nb, n_slots * nb], (plane * n_slots + 1) * nb)
+        };
+        let d = z.s as i64;
+        let old = g.reshape(planes(read_plane, 1), [d, d, z.n_v as i64, z.n_seqs as i64]);
+        let out = g.delta_rule(q, k, v, decay, beta, old, planes(write_plane, n_snapshots));
+        g.output("out", out.expect("a kernel for these operands"));
+    };
+    let _alone = alone();
+    let mut executor: Executor<u32> = Executor::new(no_weights(), threads).unwrap();
+    let values: Vec<_> = inputs[..5].iter().map(In::f32).collect();
+    let data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
+    let mut out = Vec::new();
+    executor.run(&0, 64, build, &data).unwrap().f32("out", &mut out).unwrap();
+    (out, (0..n_slots * n_planes).map(|r| read(&state, id, r, row)).collect())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_kernel_is_the_recurrence_and_writes_snapshots_where_they_belong() {
+    let mut rng = Rng::new(65);
+    for (s, n_k, n_v, n_tokens, n_seqs) in
+        [(16, 1, 3, 4, 1), (32, 2, 4, 3, 2), (64, 2, 2, 9, 1), (128, 2, 6, 5, 3), (128, 1, 2, 300, 1)]
+    {
+        let z = Sizes { s, n_k, n_v, n_tokens, n_seqs };
+        let inputs = operands(&mut rng, z);
+        let (want, states) = recurrence(z, &inputs);
+        for planes in [(0, 0, 1), (0, 0, 3), (2, 1, 3), (0, 1, 2)] {
+            let (out, rows) = ruled(z, &inputs, planes, 2);
+            assert_close(&out, &want, 1e-5);
+            let (read_plane, write_plane, n_snapshots) = planes;
+            let start = inputs[5].f32();
+            let n = s * s * n_v;
+            for (r, row) in rows.iter().enumerate() {
+                let (plane, slot) = (r / (n_seqs + 1), r % (n_seqs + 1));
+                if slot > 0 && (write_plane..write_plane + n_snapshots).contains(&plane) {
+                    let state = &states[n_tokens - 1 - (plane - write_plane)][(slot - 1) * n..][..n];
+                    assert_close(row, state, 1e-5);
+                } else if slot > 0 && plane == read_plane {
+                    assert_same_bits(row, &start[(slot - 1) * n..][..n], "the state before");
+                } else {
+                    assert!(row.iter().all(|&x| x == 7.5), "plane {plane}, slot {slot} is another's");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_kernel_gives_a_token_its_bits_alone_and_in_company() {
+    let mut rng = Rng::new(66);
+    let z = Sizes { s: 128, n_k: 2, n_v: 4, n_tokens: 6, n_seqs: 1 };
+    let inputs = operands(&mut rng, z);
+    let (out, rows) = ruled(z, &inputs, (0, 1, 6), 2);
+    assert_same_bits(&ruled(z, &inputs, (0, 1, 6), 1).0, &out, "one thread");
+    let mut state = inputs[5].f32();
+    for t in 0..z.n_tokens {
+        let one = Sizes { n_tokens: 1, ..z };
+        let inputs: [In; 6] = part(z, &inputs, t, t + 1, &state).try_into().unwrap_or_else(|_| panic!("six"));
+        let (alone, planes) = ruled(one, &inputs, (0, 1, 1), 2);
+        assert_same_bits(&alone, &out[t * alone.len()..][..alone.len()], "an output");
+        state = planes[3].clone();
+        // Plane 1 has the newest; slot 1 of two.
+        assert_same_bits(&state, &rows[(z.n_tokens - t) * 2 + 1], "a snapshot");
+    }
+}

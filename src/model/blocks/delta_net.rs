@@ -122,15 +122,22 @@ impl DeltaNet {
         let nb = qkv.nb()[1];
         let ne = [n_channels as i64, n_rows, n_seqs, 1];
         let rows = g.view(qkv, ne, [nb, nb * seg.n_rows, nb * seg.n_tokens()], nb * seg.first_row);
-        let Some(past) = step.cells.view.conv(g, il, seg, states) else { return qkv }; // [n_taps - 1, n_channels, n_seqs]
-        let window = g.concat(past, g.transpose(rows), 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
-        for back in 0..seg.n_snapshots {
-            let nb = window.nb();
-            let ne = [self.sizes.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
-            let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
-            step.cells.view.store_conv(g, il, seg, back, last);
-        }
-        let c = g.silu(g.ssm_conv(window, vector(g, self.conv))); // [n_channels, n_rows, n_seqs]
+        let view = &step.cells.view;
+        let (past, planes) = (view.conv(g, il, seg, states), view.conv_planes(g, il, seg));
+        let Some((past, planes)) = past.zip(planes) else { return qkv }; // past: [n_taps - 1, n_channels, n_seqs]
+        let conv = vector(g, self.conv);
+        let c = g.short_conv(rows, past, conv, planes).unwrap_or_else(|| {
+            let window = g.concat(past, g.transpose(rows), 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
+            for back in 0..seg.n_snapshots {
+                let nb = window.nb();
+                let ne = [self.sizes.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
+                let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
+                let (ne, nb) = ([planes.ne()[0], n_seqs, 1, 1], planes.nb());
+                g.keep(g.cpy(last, g.view(planes, ne, [nb[1], nb[2], nb[2]], back * nb[2])));
+            }
+            g.ssm_conv(window, conv)
+        });
+        let c = g.silu(c); // [n_channels, n_rows, n_seqs]
 
         let nb = c.nb();
         let heads = |n_heads: i64, first_channel: usize| {
@@ -146,9 +153,14 @@ impl DeltaNet {
             let ne = [1, n_v, n_rows, n_seqs];
             g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
         };
-        let Some(state) = step.cells.view.delta(g, il, seg, states) else { return qkv };
+        let (state, planes) = (view.delta(g, il, seg, states), view.delta_planes(g, il, seg));
+        let Some((state, planes)) = state.zip(planes) else { return qkv };
+        let (decay, beta) = (gate(decay), gate(beta));
+        if let Some(out) = g.delta_rule(q, k, v, decay, beta, state, planes) {
+            return out;
+        }
         let n_snapshots = seg.n_snapshots as i64;
-        let out = g.gated_delta_net(q, k, v, gate(decay), gate(beta), state, n_snapshots);
+        let out = g.gated_delta_net(q, k, v, decay, beta, state, n_snapshots);
 
         let d_value = self.sizes.d_value();
         let n_tokens = seg.n_tokens();
@@ -157,7 +169,7 @@ impl DeltaNet {
         let ne = [n_state as i64, n_seqs, n_snapshots, 1];
         let strides = [n_state * size, n_state * size * seg.n_seqs, n_state * size * seg.n_seqs * seg.n_snapshots];
         let states = g.view(out, ne, strides, n_tokens * row);
-        step.cells.view.store_delta(g, il, seg, states);
+        g.keep(g.cpy(states, planes));
         g.view(out, [d_value as i64, n_tokens as i64, 1, 1], [row, row * n_tokens, row * n_tokens], 0)
     }
 }

@@ -34,6 +34,7 @@ pub(super) unsafe fn dots<const TYPE: u8>(group: &Group, y: &Columns) -> Dots {
 }
 
 /// One weight row times rows `j` to `j + N`.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows<const N: usize, const TYPE: u8>(
     (w, ahead): (*const u8, *const u8),

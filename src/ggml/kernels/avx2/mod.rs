@@ -36,6 +36,7 @@ pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
 ///
 /// # Safety
 /// They can be read.
+#[inline]
 #[target_feature(enable = "avx")]
 unsafe fn load(p: *const u8) -> __m256i {
     // SAFETY: the caller's promise.
@@ -55,6 +56,7 @@ unsafe fn float(p: *const u8) -> f32 {
 ///
 /// # Safety
 /// It can be read.
+#[inline]
 #[target_feature(enable = "f16c")]
 unsafe fn half(p: *const u8) -> f32 {
     // SAFETY: the caller's promise.

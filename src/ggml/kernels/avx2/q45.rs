@@ -31,6 +31,7 @@ fn unpack(p: [u32; 3]) -> [u32; 4] {
     [low(p[0]), nibble(p[2]) | high(p[0]), low(p[1]), nibble(p[2] >> 4) | high(p[1])]
 }
 
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows<const N: usize, const FIVE: bool>((w, ahead): (*const u8, *const u8), y: &Columns) -> [f32; MAX_ROWS] {
     let bytes = const { if FIVE { Kind::Q5K.block_bytes() } else { Kind::Q4K.block_bytes() } };

@@ -22,6 +22,7 @@ pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
     dots
 }
 
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows<const N: usize>((w, ahead): (*const u8, *const u8), y: &Columns) -> [f32; MAX_ROWS] {
     let nibble = _mm256_set1_epi8(15);

@@ -34,6 +34,7 @@ pub(super) unsafe fn dots<const NIBBLES: bool>(group: &Group, y: &Columns) -> Do
 ///
 /// # Safety
 /// They can be read.
+#[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn spread(p: *const u8) -> __m256i {
     // SAFETY: the caller's promise.
@@ -43,6 +44,7 @@ unsafe fn spread(p: *const u8) -> __m256i {
 }
 
 /// Weight rows `r` and `r + 1` times rows `j` to `j + N`.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows<const N: usize, const NIBBLES: bool>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
     let bytes = const { if NIBBLES { Kind::Q4_0.block_bytes() } else { Kind::Q8_0.block_bytes() } };

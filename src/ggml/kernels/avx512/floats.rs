@@ -24,6 +24,7 @@ pub(super) unsafe fn dots<const TYPE: u8>(group: &Group, y: &Columns) -> Dots {
     dots
 }
 
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn rows<const N: usize, const TYPE: u8>((w, ahead): ([*const u8; 2], *const u8), y: &Columns) -> [[f32; 8]; 2] {
     let bytes = const { if TYPE == F32 { 64 } else { 32 } };

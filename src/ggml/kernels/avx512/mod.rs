@@ -38,6 +38,7 @@ pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
 ///
 /// # Safety
 /// They can be read.
+#[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn pair(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's promise.
@@ -49,6 +50,7 @@ unsafe fn pair(low: *const u8, high: *const u8) -> __m512i {
 ///
 /// # Safety
 /// They can be read.
+#[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn twice(p: *const u8) -> __m512i {
     // SAFETY: the caller's promise.
@@ -59,6 +61,7 @@ unsafe fn twice(p: *const u8) -> __m512i {
 ///
 /// # Safety
 /// It can be read.
+#[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn float(p: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
@@ -66,6 +69,7 @@ unsafe fn float(p: *const u8) -> __m512 {
 }
 
 /// Four F16 scales, first two in the halves of one register, then the other two.
+#[inline]
 #[target_feature(enable = "avx512f,f16c")]
 fn scales(halves: [u16; 4]) -> [__m512; 2] {
     let [a, b, c, d] = halves.map(u64::from);
@@ -80,12 +84,14 @@ fn scales(halves: [u16; 4]) -> [__m512; 2] {
 ///
 /// # Safety
 /// It can be read.
+#[inline]
 unsafe fn half(p: *const u8) -> u16 {
     // SAFETY: the caller's promise.
     unsafe { p.cast::<u16>().read_unaligned() }
 }
 
 /// Sums the lanes of each of four weight rows in ggml's order.
+#[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn trees(sums: &[__m512; 2]) -> [f32; 4] {
     let low = sums.map(|s| tree(_mm512_castps512_ps256(s)));

@@ -33,6 +33,7 @@ struct Head {
 
 /// # Safety
 /// Blocks begin at `blocks`.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn head(blocks: [*const u8; GROUP]) -> Head {
     // SAFETY: a block has more than 16 bytes.
@@ -61,6 +62,7 @@ unsafe fn head(blocks: [*const u8; GROUP]) -> Head {
     }
 }
 
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> Dots {
     let bytes = const { if FIVE { Kind::Q5K.block_bytes() } else { Kind::Q4K.block_bytes() } };

@@ -21,6 +21,7 @@ pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
     unsafe { by_rows!(rows, group, y) }
 }
 
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn rows<const N: usize>(group: &Group, y: &Columns) -> Dots {
     let zero = _mm512_setzero_si512();

@@ -23,6 +23,7 @@ pub(super) unsafe fn dots<const NIBBLES: bool>(group: &Group, y: &Columns) -> Do
 ///
 /// # Safety
 /// They can be read.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn spread(rows: [*const u8; 4]) -> [__m512i; 2] {
     // SAFETY: the caller's promise.
@@ -38,6 +39,7 @@ unsafe fn spread(rows: [*const u8; 4]) -> [__m512i; 2] {
     [first, second].map(|i| _mm512_sub_epi8(_mm512_permutex2var_epi64(low, i, high), _mm512_set1_epi8(8)))
 }
 
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn rows<const N: usize, const NIBBLES: bool>(group: &Group, y: &Columns) -> Dots {
     let bytes = const { if NIBBLES { Kind::Q4_0.block_bytes() } else { Kind::Q8_0.block_bytes() } };
