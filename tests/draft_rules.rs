@@ -5,9 +5,10 @@ mod support;
 use std::sync::Arc;
 
 use engine::sample::SamplingParams;
-use engine::{FinishReason, Proposer, RequestOptions};
+use engine::{EngineConfig, FinishReason, Proposer, RequestOptions};
 use model::Model;
-use support::answers::{self, Answer, answer, answers, chat, config, pocket, spawn};
+use speculate::{Depth, DraftVocabSize};
+use support::answers::{self, Answer, answer, answers, chat, config, head, pocket, spawn};
 use support::liar::Liar;
 use support::script::{MAX_DEPTH, Script, every_draft};
 use support::tiny::Rng;
@@ -142,4 +143,32 @@ fn sequences_with_drafts_of_different_lengths_do_not_disturb_each_other() {
         }
     }
     assert!(tally.lock().expect("the engine is gone").right > 50);
+}
+
+#[test]
+fn a_warm_up_leaves_nothing_behind() {
+    let model = pocket("pocket-q4_k_m.gguf");
+    let request = (chat(&model, "Tell me a joke."), greedy(60));
+    for depth in [Depth::Fixed(0), Depth::Fixed(2), Depth::Auto] {
+        let run = |warm_up| {
+            let config = EngineConfig { warm_up: Some(warm_up), ..config(256, 2) };
+            let proposer = (depth != Depth::Fixed(0)).then(|| head(&model, &config, depth, DraftVocabSize::First(500)));
+            let engine = spawn(&model, config, proposer);
+            let stats = engine.stats().expect("it runs");
+            let slots = engine.slots().expect("it runs");
+            let answer = answer(&engine, &request.0, &request.1);
+            (stats, slots, answer)
+        };
+        let ((cold, _, plain), (warm, slots, answer)) = (run(false), run(true));
+        assert_eq!(cold.n_launches, 0);
+        assert!(warm.n_launches > 3 && warm.n_builds > cold.n_builds, "nothing was computed: {warm:?}");
+        assert_eq!((warm.n_steps, warm.n_rows), (0, 0));
+        assert!(slots.iter().all(|s| s.n_tokens == 0 && s.work.is_none()), "{slots:?}");
+        assert_eq!(plain.seen(), answer.seen());
+        assert_eq!(answer.timings.cached_tokens, 0);
+        if let Depth::Fixed(_) = depth {
+            assert_eq!(plain.timings.drafted, answer.timings.drafted);
+            assert_eq!(plain.timings.accepted, answer.timings.accepted);
+        }
+    }
 }

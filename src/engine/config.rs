@@ -122,6 +122,9 @@ pub struct EngineConfig {
     pub exact: Exact,
     /// Compute buffers have room for requests with [`crate::RequestOptions::embed`].
     pub embeddings: bool,
+    /// Compute something before the first request, so that it finds kernels loaded, graphs built and the costs of drafts
+    /// known; `None` does so where the model is on a GPU. On a CPU there is little to prepare.
+    pub warm_up: Option<bool>,
 }
 
 impl Default for EngineConfig {
@@ -140,6 +143,7 @@ impl Default for EngineConfig {
             store_bytes: 0,
             exact: Exact::Off,
             embeddings: false,
+            warm_up: None,
         }
     }
 }

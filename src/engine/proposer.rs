@@ -94,6 +94,13 @@ pub trait Proposer: Send {
     /// As [`Proposer::observe`].
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError>;
 
+    /// Until it is told `false`, the tokens to come are a rehearsal: every depth is tried, and nothing is remembered of them
+    /// but what their cycles cost. Gives the number of cycles that this takes; 0 if there is nothing to rehearse.
+    fn rehearse(&mut self, on: bool) -> usize {
+        let _ = on;
+        0
+    }
+
     /// What it has computed by other runners than the engine's.
     fn stats(&self) -> Stats {
         Stats::default()
@@ -127,6 +134,10 @@ impl<P: Proposer + ?Sized> Proposer for Box<P> {
 
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
         (**self).propose(runner, asks)
+    }
+
+    fn rehearse(&mut self, on: bool) -> usize {
+        (**self).rehearse(on)
     }
 
     fn stats(&self) -> Stats {

@@ -76,7 +76,11 @@ impl Engine {
         config: EngineConfig,
         proposer: Option<Box<dyn Proposer>>,
     ) -> Result<EngineHandle, EngineError> {
-        let (state, handle) = State::new(model, config, proposer)?;
+        let warm_up = config.warm_up.unwrap_or(!model.is_on_cpu());
+        let (mut state, handle) = State::new(model, config, proposer)?;
+        if warm_up {
+            state.warm_up(&handle);
+        }
         std::thread::Builder::new().name("nextn-engine".into()).stack_size(STACK).spawn(move || state.run())?;
         Ok(handle)
     }
@@ -351,3 +355,4 @@ impl State {
 mod cycle;
 #[cfg(test)]
 mod tests;
+mod warm_up;

@@ -138,6 +138,10 @@ pub struct ModelFlags {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub flash_attn: FlashAttn,
 
+    /// Take the first request at once; a model on a GPU computes something before it otherwise
+    #[arg(long)]
+    pub no_warmup: bool,
+
     /// Host memory for conversations that had to leave their sequence, in MiB; 0 keeps none
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     pub cache_ram: u32,

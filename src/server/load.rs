@@ -105,6 +105,7 @@ fn engine_config(flags: &ModelFlags, n_ctx_train: usize) -> EngineConfig {
         max_queue: flags.max_queue as usize,
         checkpoint_bytes: (flags.checkpoint_ram as usize) << 20,
         store_bytes: (flags.cache_ram as usize) << 20,
+        warm_up: flags.no_warmup.then_some(false),
         ..EngineConfig::default()
     }
 }

@@ -21,12 +21,13 @@ pub struct NextNgram<H> {
     ngram: Ngram,
     /// For each slot, the share of the head's drafted tokens that were right.
     right: Vec<f64>,
+    rehearsing: bool,
 }
 
 impl<H: Proposer> NextNgram<H> {
     /// The head goes first in everything that both do.
     pub fn new(head: H, ngram: Ngram) -> Self {
-        Self { head, ngram, right: Vec::new() }
+        Self { head, ngram, right: Vec::new(), rehearsing: false }
     }
 
     fn right(&mut self, slot: usize) -> &mut f64 {
@@ -85,11 +86,19 @@ impl<H: Proposer> Proposer for NextNgram<H> {
         self.head.expect(asks)
     }
 
+    fn rehearse(&mut self, on: bool) -> usize {
+        self.rehearsing = on;
+        self.head.rehearse(on)
+    }
+
     fn stats(&self) -> Stats {
         self.head.stats()
     }
 
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        if self.rehearsing {
+            return self.head.propose(runner, asks);
+        }
         let mut drafts = vec![Vec::new(); asks.len()];
         let mut left = Vec::new();
         for (i, ask) in asks.iter().enumerate() {

@@ -41,6 +41,9 @@ const TRUSTED: u64 = 3;
 /// ..for so many cycles.
 const STALE: u64 = 400;
 
+/// Cycles of a rehearsal at one depth that tell nothing of its cost.
+const FIRST_CYCLES: usize = 2;
+
 /// The last times of one kind of cycle.
 #[derive(Clone, Debug, Default)]
 struct Cost {
@@ -165,6 +168,17 @@ impl DepthControl {
         let depth = to_try.unwrap_or(best);
         self.allowance -= if depth == best { 0.0 } else { loss(depth) };
         depth
+    }
+
+    /// In a rehearsal: the shallowest depth, at most `most`, whose cost is not known yet.
+    pub(crate) fn choose_unknown(&mut self, n_seqs: usize, most: usize) -> usize {
+        self.now += 1;
+        (0..=most.min(self.max)).find(|&d| !self.is_known(n_seqs, d)).unwrap_or(0)
+    }
+
+    /// Cycles until a rehearsal knows every depth: at each, a few build graphs or have slow first passes.
+    pub(crate) fn n_to_rehearse(&self) -> usize {
+        (1 + self.max) * (TRUSTED as usize + FIRST_CYCLES)
     }
 
     /// Tokens that a cycle at depth `d` is expected to give.
@@ -299,6 +313,19 @@ mod tests {
         assert!(world.control.choose(&[0], 6) >= 2);
         let ratio = world.measure(300, 4, 0.7, linear(0.04, 1.0), 0.1);
         assert!(ratio < 1.03, "{ratio}");
+    }
+
+    #[test]
+    fn after_a_rehearsal_the_first_cycle_is_as_deep_as_the_best() {
+        let mut control = DepthControl::new(1, 6);
+        for _ in 0..control.n_to_rehearse() {
+            let d = control.choose_unknown(1, 6);
+            control.took(1, d, Duration::from_secs_f64(linear(0.01, 0.1)(1 + d)));
+        }
+        assert!((0..=6).all(|d| control.is_known(1, d)));
+        let rate = |d: i32| (1.0 - RIGHT.powi(d + 1)) / (1.0 - RIGHT) / linear(0.01, 0.1)(1 + d as usize);
+        let best = (0..=6).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).unwrap();
+        assert_eq!(control.choose(&[0], 6), best as usize);
     }
 
     #[test]

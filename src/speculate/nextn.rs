@@ -38,6 +38,9 @@ const MAX_FILL: usize = 8;
 /// has the bits that it has alone (docs/NUMERICS.md).
 pub(crate) const MAX_DEPTH: usize = 6;
 
+/// Cycles of a rehearsal with a fixed depth: graphs are built, and the device has seen them more than once.
+const REHEARSED: usize = 4;
+
 /// The deepest draft that may be asked for.
 const DEEPEST: usize = 16;
 
@@ -116,6 +119,8 @@ pub struct NextN {
     alarm: Alarm,
     /// The last draft computed more entries than a cycle leaves behind: its time tells nothing of its depth.
     unusual: bool,
+    /// Nothing is remembered but what cycles cost.
+    rehearsing: bool,
     /// Guesses will be guessed on from, so their hidden rows are wanted.
     guesses_on: bool,
     output: DraftOutput,
@@ -155,9 +160,20 @@ impl NextN {
         }
         let vocab = config.vocab.make(model)?;
         let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
-        let (alarm, output) = (Alarm::default(), DraftOutput::default());
-        let (unusual, guesses_on, noise) = (false, false, Vec::new());
-        Ok(Some(Self { config, n_embd, memory, slots, vocab, control, alarm, unusual, guesses_on, output, noise }))
+        Ok(Some(Self {
+            config,
+            n_embd,
+            memory,
+            slots,
+            vocab,
+            control,
+            alarm: Alarm::default(),
+            unusual: false,
+            rehearsing: false,
+            guesses_on: false,
+            output: DraftOutput::default(),
+            noise: Vec::new(),
+        }))
     }
 
     /// Computes entries of one sequence until at most `n_left` wait.
@@ -260,11 +276,13 @@ impl Proposer for NextN {
         observed: &[Observed<'_>],
         took: Option<Duration>,
     ) -> Result<(), RunError> {
-        for o in observed {
+        for o in observed.iter().filter(|_| !self.rehearsing) {
             self.alarm.judged(o.n_drafted, o.n_accepted);
+            if let Some(control) = &mut self.control {
+                control.judged(o.slot, o.n_drafted, o.n_accepted);
+            }
         }
         if let Some(control) = &mut self.control {
-            observed.iter().for_each(|o| control.judged(o.slot, o.n_drafted, o.n_accepted));
             let n_drafted = observed.first().map_or(0, |o| o.n_drafted);
             // Only cycles whose sequences are all alike tell what so many rows cost.
             let alike = observed.iter().all(|o| o.n_drafted == n_drafted) && !self.unusual;
@@ -273,7 +291,7 @@ impl Proposer for NextN {
             }
         }
         for o in observed {
-            if let Some(vocab) = &mut self.vocab {
+            if let Some(vocab) = self.vocab.as_mut().filter(|_| !self.rehearsing) {
                 vocab.see(runner.model(), o.tokens.iter().copied().chain(o.next))?;
             }
             self.slots[o.slot].take(o);
@@ -289,10 +307,16 @@ impl Proposer for NextN {
         Ok(())
     }
 
+    fn rehearse(&mut self, on: bool) -> usize {
+        self.rehearsing = on;
+        self.control.as_ref().map_or(REHEARSED, DepthControl::n_to_rehearse)
+    }
+
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
         let most = asks.iter().map(|a| a.max).max().unwrap_or(0);
         let slots: Vec<usize> = asks.iter().map(|a| a.slot).collect();
         let depth = match &mut self.control {
+            Some(control) if self.rehearsing => control.choose_unknown(slots.len(), most),
             Some(control) => control.choose(&slots, most),
             None => most.min(self.config.depth.max()),
         };

@@ -32,8 +32,9 @@ impl DraftVocabSize {
         let n = match self {
             DraftVocabSize::Full => return None,
             DraftVocabSize::First(n) => n,
-            // The wider the model, the smaller the head's share, and the more a missed word costs.
-            DraftVocabSize::Auto if sizes.n_embd <= 2048 => 32_768,
+            // The wider the model, the smaller the head's share, and the more a missed word costs. GPUs read the larger part
+            // as fast as they start a kernel.
+            DraftVocabSize::Auto if sizes.n_embd <= 2048 && model.is_on_cpu() => 32_768,
             DraftVocabSize::Auto => 65_536,
         };
         // A part that leaves out less than half saves less than the copies cost.
