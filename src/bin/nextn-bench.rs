@@ -1,19 +1,20 @@
 //! `nextn-bench`: measures a model and shows what it computes.
 
-use std::process::ExitCode;
-
 use clap::Parser;
+use nextn::cli::exit::Exit;
+use nextn::cli::signals::leave;
 
-fn main() -> ExitCode {
-    match nextn::bench::run(nextn::bench::Args::parse_from(nextn::short::spelled_out(std::env::args_os()))) {
-        Ok(()) => ExitCode::SUCCESS,
+fn main() -> ! {
+    let exit = match nextn::bench::run(nextn::bench::Args::parse_from(nextn::short::spelled_out(std::env::args_os()))) {
+        Ok(()) => Exit::Success,
         // The reader had enough, as `head` does.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => Exit::Success,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            Exit::Runtime
         }
-    }
+    };
+    leave(exit)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

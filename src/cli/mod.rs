@@ -74,9 +74,8 @@ pub fn main() -> Exit {
         // The output may be what failed.
         let _ = Lines::new(io::stdout()).line(&Line::Error { message: &format!("{error:#}"), exit_code: exit as u8 });
     }
-    let _ = io::stdout().flush();
     // The engine may be deep in a long prompt: it is not waited for.
-    signals::exit_now(exit)
+    signals::leave(exit)
 }
 
 fn run(args: &Args) -> Outcome<()> {

@@ -1,7 +1,7 @@
 //! Ctrl-C, SIGTERM and the state that the terminal must be left in. Owns the one thread that hears signals.
 //! While somebody listens a signal is a message; otherwise it ends the process with the terminal put right.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,6 +83,14 @@ impl Signals {
 pub fn exit_now(exit: Exit) -> ! {
     // Not `process::exit`: destructors must not run under threads that still use what they destroy.
     signal_hook::low_level::exit(exit as i32)
+}
+
+/// Ends a program that has done its work, without destructors: drivers of GPUs have threads too, and some fail when they are
+/// taken down.
+pub fn leave(exit: Exit) -> ! {
+    // A closed output has nobody to tell.
+    let _ = io::stdout().flush();
+    exit_now(exit)
 }
 
 /// While this lives signals are messages.
