@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// Tokens before each prompt, to measure long prompts
     #[arg(long, default_value_t = 0)]
     depth_ctx: usize,
-    /// Tokens of each answer
+    /// Tokens of each answer; fewer where it ends before
     #[arg(short = 'n', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
     n_gen: u32,
     /// Rounds, each with both engines in turn, after one that does not count
@@ -63,6 +63,8 @@ pub(super) struct Args {
 #[derive(Default)]
 struct Pair {
     prompt: Vec<TokenId>,
+    /// Tokens of each answer.
+    n_gen: usize,
     ours: Vec<Completion>,
     theirs: Vec<Completion>,
     /// Where and how the answers part, if they do.
@@ -84,7 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for text in &args.prompt {
         let prompt: Vec<TokenId> = before.iter().copied().chain(draft::prompt(&model, text)?).collect();
         ensure!(!prompt.is_empty(), "a prompt has no tokens");
-        pairs.push(Pair { prompt, ..Pair::default() });
+        pairs.push(Pair { prompt, n_gen: args.n_gen as usize, ..Pair::default() });
     }
     let longest = pairs.iter().map(|p| p.prompt.len()).max().unwrap_or(0);
     let n_ctx = longest + args.n_gen as usize;
@@ -93,8 +95,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let name = args.model_name.clone().or_else(|| server.model());
     for round in 0..=args.repeat {
         for pair in &mut pairs {
-            let ours = ours(args, &model, &pair.prompt, n_ctx)?;
-            let theirs = theirs(args, &model, &server, pair, native, name.as_deref())?;
+            if round == 0 {
+                pair.n_gen = until_the_end(args, &model, pair, n_ctx)?;
+            }
+            let ours = ours(args, &model, pair, n_ctx)?;
+            let theirs = theirs(&model, &server, pair, native, name.as_deref())?;
             if round == 0 {
                 judge(args, &model, pair, &ours, &theirs)?;
             } else {
@@ -123,10 +128,18 @@ fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
     Server::start(program, &own.into_iter().chain(more).collect::<Vec<_>>())
 }
 
-fn ours(args: &Args, model: &Arc<Model>, prompt: &[TokenId], n_ctx: usize) -> anyhow::Result<Completion> {
+/// Tokens of the answer before its end: what comes after it is another text on each engine.
+fn until_the_end(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<usize> {
+    let answer = ours(args, model, pair, n_ctx)?;
+    let end = answer.tokens.iter().position(|id| model.vocab().is_eog(*id)).unwrap_or(answer.tokens.len());
+    ensure!(end > 1, "an answer ends at once: choose other prompts");
+    Ok(end)
+}
+
+fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<Completion> {
     // Made anew for each answer: threads of an idle engine would still spin now and then.
     let bench = Bench::new(model, args.setup.engine(n_ctx), args.draft, args.draft_vocab)?;
-    let answer = bench.exactly(prompt, args.n_gen as usize)?;
+    let answer = bench.exactly(&pair.prompt, pair.n_gen)?;
     let t = &answer.timings;
     Ok(Completion {
         n_tokens: answer.tokens.len(),
@@ -140,15 +153,8 @@ fn ours(args: &Args, model: &Arc<Model>, prompt: &[TokenId], n_ctx: usize) -> an
     })
 }
 
-fn theirs(
-    args: &Args,
-    model: &Model,
-    server: &Server,
-    pair: &Pair,
-    native: bool,
-    name: Option<&str>,
-) -> anyhow::Result<Completion> {
-    let n = args.n_gen as usize;
+fn theirs(model: &Model, server: &Server, pair: &Pair, native: bool, name: Option<&str>) -> anyhow::Result<Completion> {
+    let n = pair.n_gen;
     if native {
         return server.native(&pair.prompt, n);
     }
@@ -261,7 +267,7 @@ impl Found<'_> {
             }
         }
         for (i, pair) in self.pairs.iter().enumerate() {
-            let n = self.args.n_gen;
+            let n = pair.n_gen;
             match &pair.parted {
                 None => say(format_args!("answer {i}: the same {n} tokens"))?,
                 Some(p) => {
