@@ -95,17 +95,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let name = args.model_name.clone().or_else(|| server.model());
     for round in 0..=args.repeat {
         for pair in &mut pairs {
-            if round == 0 {
-                pair.n_gen = until_the_end(args, &model, pair, n_ctx)?;
+            let mut own = ours(args, &model, pair, n_ctx)?;
+            // After its end an answer is another text on each engine.
+            if let Some(end) = own.tokens.iter().position(|&id| model.vocab().is_eog(id)).filter(|_| round == 0) {
+                ensure!(end > 1, "an answer ends at once: choose other prompts");
+                pair.n_gen = end;
+                own = ours(args, &model, pair, n_ctx)?;
             }
-            let ours = ours(args, &model, pair, n_ctx)?;
             let theirs = theirs(&model, &server, pair, native, name.as_deref())?;
             if round == 0 {
-                judge(args, &model, pair, &ours, &theirs)?;
+                judge(args, &model, pair, &own, &theirs)?;
             } else {
-                let changed = pair.ours.first().is_some_and(|first| first.tokens != ours.tokens);
+                let changed = pair.ours.first().is_some_and(|first| first.tokens != own.tokens);
                 ensure!(!changed, "our own answer changed from round to round: that is a defect, not a speed");
-                pair.ours.push(ours);
+                pair.ours.push(own);
                 pair.theirs.push(theirs);
             }
         }
@@ -126,14 +129,6 @@ fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
     let own = ["-m", path, "-t", &threads, "-c", &n_ctx, "--parallel", "1"].map(str::to_owned);
     let more = args.server_args.split_whitespace().map(str::to_owned);
     Server::start(program, &own.into_iter().chain(more).collect::<Vec<_>>())
-}
-
-/// Tokens of the answer before its end: what comes after it is another text on each engine.
-fn until_the_end(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<usize> {
-    let answer = ours(args, model, pair, n_ctx)?;
-    let end = answer.tokens.iter().position(|id| model.vocab().is_eog(*id)).unwrap_or(answer.tokens.len());
-    ensure!(end > 1, "an answer ends at once: choose other prompts");
-    Ok(end)
 }
 
 fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<Completion> {
