@@ -1,6 +1,8 @@
 //! An answer that nobody asked for, before the first request: kernels are loaded, graphs built, and a proposer measures what
 //! its drafts cost. It leaves nothing else behind.
 
+use std::time::{Duration, Instant};
+
 use text::TokenId;
 
 use super::{EngineStats, State};
@@ -9,7 +11,10 @@ use crate::request::{GenerateRequest, RequestOptions};
 use crate::sample::SamplingParams;
 
 /// Rows of the prompt at most: kernels for many rows are loaded too.
-const N_PROMPT: usize = 512;
+const N_PROMPT: usize = 64;
+
+/// No turn begins after so long: a slow device is not worth waiting for. Shallow depths come first.
+const BUDGET: Duration = Duration::from_secs(2);
 
 /// Passes of one row where no drafts are to be measured.
 const N_PLAIN: usize = 3;
@@ -29,14 +34,12 @@ impl State {
         };
         let request = GenerateRequest::new(vec![TokenId(0); n_prompt], options, handle.limits());
         if let Ok(answer) = request.map_err(drop).and_then(|request| handle.submit(request).map_err(drop)) {
+            let start = Instant::now();
+            let mut n_left = n_cycles.max(N_PLAIN);
             self.turn();
-            while self.sequences.iter().any(|s| s.is_prefill() && !s.finished) {
+            while n_left > 0 && !self.is_idle() && start.elapsed() < BUDGET {
+                n_left -= usize::from(!self.sequences.iter().any(|s| s.is_prefill()));
                 self.turn();
-            }
-            for _ in 0..n_cycles.max(N_PLAIN) {
-                if !self.is_idle() {
-                    self.turn();
-                }
             }
             drop(answer);
             while !self.is_idle() {
