@@ -57,7 +57,7 @@ pub use error::Error;
 pub use executor::{Data, Executor, Outputs, Stats};
 pub use graph::{Graph, Name, Tensor};
 pub use mapping::Mapping;
-pub use ops::Rope;
+pub use ops::{DeltaRule, Rope};
 pub use plugin::{load_plugin, load_plugins};
 pub use quantize::{pack_rows, unpack};
 pub use rpc::{add_worker, serve_as_worker};

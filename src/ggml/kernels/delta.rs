@@ -17,6 +17,7 @@ use super::Path;
 use super::lanes::{self, Lanes, on_lanes};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
+use crate::ops::DeltaRule;
 
 /// Rows that go through the tokens together, so that one's sums are made while the other's wait.
 const TOGETHER: usize = 2;
@@ -211,26 +212,10 @@ impl<'g> Graph<'g> {
     /// [`Graph::gated_delta_net`] whose snapshots go to `into: [s * s * n_heads, n_seqs, n_snapshots]`, a window on a state,
     /// newest first; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer, and each of
     /// its rows in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these operands.
-    #[expect(clippy::too_many_arguments, reason = "the op's operands; a struct would only rename them")]
-    pub fn delta_rule(
-        &self,
-        q: Tensor<'g>,
-        k: Tensor<'g>,
-        v: Tensor<'g>,
-        g: Tensor<'g>,
-        beta: Tensor<'g>,
-        state: Tensor<'g>,
-        into: Tensor<'g>,
-    ) -> Option<Tensor<'g>> {
-        let [s, n_heads, n_tokens, n_seqs] = v.ne();
-        let all = [q, k, v, g, beta, state, into];
-        let nq = q.ne();
-        let fits = k.ne() == nq
-            && nq == [s, nq[1], n_tokens, n_seqs]
-            && n_heads % nq[1] == 0
-            && g.ne() == [1, n_heads, n_tokens, n_seqs]
-            && beta.ne() == g.ne()
-            && state.ne() == [s, s, n_heads, n_seqs]
+    pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Tensor<'g>) -> Option<Tensor<'g>> {
+        let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
+        let all = [x.q, x.k, x.v, x.g, x.beta, x.state, into];
+        let fits = x.fits()
             && into.ne()[..2] == [s * s * n_heads, n_seqs]
             // Fewer would leave planes as they are, which nobody expects.
             && (1..=n_tokens).contains(&into.ne()[2])
@@ -240,7 +225,7 @@ impl<'g> Graph<'g> {
         let served = matches!(s, 16 | 32 | 64 | 128)
             && fits
             && all.into_iter().all(in_rows)
-            && whole(state, s * s)
+            && whole(x.state, s * s)
             && into.lies_on_host()
             && Path::chosen().is_some();
         served.then(|| self.custom("delta_rule", Dtype::F32, [s * n_heads, n_tokens * n_seqs, 1, 1], &all, delta_rule))

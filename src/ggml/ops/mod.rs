@@ -9,6 +9,7 @@ mod recurrent;
 mod rope;
 mod shape;
 
+pub use recurrent::DeltaRule;
 pub use rope::Rope;
 
 use crate::dtype::Dtype;

@@ -4,6 +4,41 @@ use super::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
+/// What the gated delta rule works on, all F32; value head `h` reads key head `h mod n_k_heads`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaRule<'g> {
+    /// Queries, `[s, n_k_heads, n_tokens, n_seqs]`.
+    pub q: Tensor<'g>,
+    /// Keys, likewise.
+    pub k: Tensor<'g>,
+    /// Values, `[s, n_v_heads, n_tokens, n_seqs]`.
+    pub v: Tensor<'g>,
+    /// Logarithms of decays, `[1, n_v_heads, n_tokens, n_seqs]`.
+    pub g: Tensor<'g>,
+    /// Shares of a value that are written, likewise.
+    pub beta: Tensor<'g>,
+    /// Before the first token, `[s, s, n_v_heads, n_seqs]`.
+    pub state: Tensor<'g>,
+}
+
+impl<'g> DeltaRule<'g> {
+    pub(crate) fn named(&self) -> [(&'static str, Tensor<'g>); 6] {
+        let &Self { q, k, v, g, beta, state } = self;
+        [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state)]
+    }
+
+    /// True when the shapes belong together.
+    pub(crate) fn fits(&self) -> bool {
+        let (nq, [s, n_heads, n_tokens, n_seqs]) = (self.q.ne(), self.v.ne());
+        self.k.ne() == nq
+            && nq == [s, nq[1], n_tokens, n_seqs]
+            && n_heads % nq[1] == 0
+            && self.g.ne() == [1, n_heads, n_tokens, n_seqs]
+            && self.beta.ne() == self.g.ne()
+            && self.state.ne() == [s, s, n_heads, n_seqs]
+    }
+}
+
 impl<'g> Graph<'g> {
     /// Causal depthwise convolution without bias. `x: [n_taps - 1 + n_tokens, n_channels, n_seqs]`, time fastest;
     /// `w: [n_taps, n_channels]`, the last tap on the current token; gives `[n_channels, n_tokens, n_seqs]`.
@@ -25,43 +60,21 @@ impl<'g> Graph<'g> {
         op!(self, "ssm_conv", ggml_ssm_conv, x, w.raw())
     }
 
-    /// The gated delta rule. `q, k: [s, n_k_heads, n_tokens, n_seqs]`, `v: [s, n_v_heads, n_tokens, n_seqs]`,
-    /// `g, beta: [1, n_v_heads, n_tokens, n_seqs]`, `state: [s, s, n_v_heads, n_seqs]`, all F32; value head `h` reads key
-    /// head `h mod n_k_heads`; outputs are scaled by `1 / sqrt(s)`.
+    /// The gated delta rule; outputs are scaled by `1 / sqrt(s)`.
     ///
     /// Gives `[s * n_v_heads, n_tokens * n_seqs + n_snapshots * s * n_seqs]`: first the outputs `[s, n_v_heads, n_tokens,
     /// n_seqs]`, then `n_snapshots` states `[s, s, n_v_heads, n_seqs]`, the newest first. With more tokens than snapshots
     /// only the newest is certain; with fewer, the surplus ones are not written.
     ///
     /// Source: Yang et al. 2024, Gated Delta Networks.
-    #[expect(clippy::too_many_arguments, reason = "the op has six operands; a struct would only rename them")]
-    pub fn gated_delta_net(
-        &self,
-        q: Tensor<'g>,
-        k: Tensor<'g>,
-        v: Tensor<'g>,
-        g: Tensor<'g>,
-        beta: Tensor<'g>,
-        state: Tensor<'g>,
-        n_snapshots: i64,
-    ) -> Tensor<'g> {
-        let (nq, nv, ns) = (q.ne(), v.ne(), state.ne());
-        let [s, n_heads, n_tokens, n_seqs] = nv;
-        let fits = k.ne() == nq
-            && nq[0] == s
-            && n_heads % nq[1] == 0
-            && nq[2] == n_tokens
-            && nq[3] == n_seqs
-            && g.ne() == [1, n_heads, n_tokens, n_seqs]
-            && beta.ne() == g.ne()
-            && ns == [s, s, n_heads, n_seqs]
-            && (1..=i64::from(i32::MAX)).contains(&n_snapshots);
-        let all = [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state)];
+    pub fn gated_delta_net(&self, x: &DeltaRule<'g>, n_snapshots: i64) -> Tensor<'g> {
+        let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
+        let fits = x.fits() && (1..=i64::from(i32::MAX)).contains(&n_snapshots);
         let sound = self.check("gated_delta_net", fits, || {
-            let (k, g, beta) = (k.ne(), g.ne(), beta.ne());
-            format!("`q` {nq:?}, `k` {k:?}, `v` {nv:?}, `g` {g:?}, `beta` {beta:?}, `state` {ns:?}, {n_snapshots} snapshots do not fit")
-        }) && all.iter().all(|&(name, t)| self.check_f32("gated_delta_net", name, t))
-            && all.iter().all(|&(name, t)| {
+            let shapes = x.named().map(|(name, t)| format!("`{name}` {:?}, ", t.ne())).concat();
+            format!("{shapes}{n_snapshots} snapshots do not fit")
+        }) && x.named().iter().all(|&(name, t)| self.check_f32("gated_delta_net", name, t))
+            && x.named().iter().all(|&(name, t)| {
                 let rows_only = matches!(name, "q" | "k" | "v");
                 let sound = if rows_only { t.nb()[0] == Dtype::F32.block_bytes() } else { ask!(ggml_is_contiguous, t) };
                 self.check("gated_delta_net", sound, || format!("`{name}` {t:?} is not contiguous"))
@@ -69,9 +82,9 @@ impl<'g> Graph<'g> {
             && self.check_size("gated_delta_net", Dtype::F32, [s, n_heads, n_tokens, n_seqs])
             && self.check_size("gated_delta_net", Dtype::F32, [s * n_heads, n_snapshots, s, n_seqs]);
         if !sound {
-            return v;
+            return x.v;
         }
-        let (k, v, g, beta, state) = (k.raw(), v.raw(), g.raw(), beta.raw(), state.raw());
-        op!(self, "gated_delta_net", ggml_gated_delta_net, q, k, v, g, beta, state, n_snapshots)
+        let (k, v, g, beta, state) = (x.k.raw(), x.v.raw(), x.g.raw(), x.beta.raw(), x.state.raw());
+        op!(self, "gated_delta_net", ggml_gated_delta_net, x.q, k, v, g, beta, state, n_snapshots)
     }
 }

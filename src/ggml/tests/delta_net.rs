@@ -3,7 +3,7 @@
 
 mod ops_support;
 
-use ggml::{Data, Device, Dtype, Executor, Graph, Name, StateBuffer, StateId, StateSpec, Tensor};
+use ggml::{Data, DeltaRule, Device, Dtype, Executor, Graph, Name, StateBuffer, StateId, StateSpec, Tensor};
 use ops_support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
 
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,8 @@ fn recurrence(z: Sizes, inputs: &[In; 6]) -> (Vec<f64>, Vec<Vec<f64>>) {
 }
 
 fn net<'g>(g: &Graph<'g>, t: &[Tensor<'g>], n_snapshots: usize) -> Tensor<'g> {
-    g.gated_delta_net(t[0], t[1], t[2], t[3], t[4], t[5], n_snapshots as i64)
+    let rule = DeltaRule { q: t[0], k: t[1], v: t[2], g: t[3], beta: t[4], state: t[5] };
+    g.gated_delta_net(&rule, n_snapshots as i64)
 }
 
 /// The whole result: outputs, then snapshots.
@@ -204,84 +205,43 @@ fn read(state: &StateBuffer, id: StateId, row: usize, n: usize) -> Vec<f32> {
     bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-#[test]
-fn a_state_used_in_place_gives_the_bits_of_a_gathered_one() {
-    let mut rng = Rng::new(64);
-    let (n_slots, n_planes, first_slot) = (4, 4, 1);
-    for threads in [1, 2] {
-        // In place: planes 0.. are read and written by one graph, as when a sequence stays on its plane.
-        for (read_plane, write_plane, n_snapshots) in [(0, 0, 1), (0, 0, 4), (2, 1, 3)] {
-            let z = Sizes { s: 32, n_k: 2, n_v: 4, n_tokens: 4, n_seqs: 2 };
-            let inputs = operands(&mut rng, z);
-            let want = computed(&inputs, n_snapshots, threads);
-            let (mut state, id) = rows(z, n_slots, n_planes);
-            let row = z.s * z.s * z.n_v;
-            let fill: Vec<u8> = rng.list(row * n_slots * n_planes).iter().flat_map(|v| v.to_le_bytes()).collect();
-            state.write(id, 0, &fill).unwrap();
-            let start: Vec<u8> = inputs[5].f32().iter().flat_map(|v| v.to_le_bytes()).collect();
-            state.write(id, (read_plane * n_slots + first_slot) * row * 4, &start).unwrap();
-            let before: Vec<_> = (0..n_slots * n_planes).map(|r| read(&state, id, r, row)).collect();
+/// Where the sequences of a state lie before, and where their snapshots are to lie.
+#[derive(Clone, Copy)]
+struct Places {
+    n_slots: usize,
+    n_planes: usize,
+    first_slot: usize,
+    read_plane: usize,
+    write_plane: usize,
+    n_snapshots: usize,
+}
 
-            let build = |g: &Graph<'_>| {
-                let names = [0, 1, 2, 3, 4].map(|i| {
-                    let In::F32(ne, _) = &inputs[i] else { unreachable!("as made by `operands`") };
-                    g.input(Name("in", i as u32), Dtype::F32, ne.map(|n| n as i64))
-                });
-                let all = g.state(&state, id);
-                let nb = all.nb()[1];
-                let planes = |plane: usize, n: usize| {
-                    let ne = [row as i64, z.n_seqs as i64, n as i64, 1];
-                    g.view(all, ne, [nb, n_slots * nb, n_slots * nb], (plane * n_slots + first_slot) * nb)
-                };
-                let d = z.s as i64;
-                let old = g.reshape(planes(read_plane, 1), [d, d, z.n_v as i64, z.n_seqs as i64]);
-                let [q, k, v, decay, beta] = names;
-                let out = g.gated_delta_net(q, k, v, decay, beta, old, n_snapshots as i64);
-                let size = row * 4;
-                let ne = [row as i64, z.n_seqs as i64, n_snapshots as i64, 1];
-                let strides = [size, size * z.n_seqs, size * z.n_seqs * n_snapshots];
-                let states = g.view(out, ne, strides, z.outputs() * 4);
-                g.keep(g.cpy(states, planes(write_plane, n_snapshots)));
-                g.output("out", out);
-            };
-            let _alone = alone();
-            let mut executor: Executor<u32> = Executor::new(no_weights(), threads).unwrap();
-            let values: Vec<_> = inputs[..5].iter().map(In::f32).collect();
-            let data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
-            let mut got = Vec::new();
-            executor.run(&0, 64, build, &data).unwrap().f32("out", &mut got).unwrap();
-            assert_same_bits(&got, &want, "results");
-
-            for (r, old) in before.iter().enumerate() {
-                let (plane, slot) = (r / n_slots, r % n_slots);
-                let written = (write_plane..write_plane + n_snapshots).contains(&plane)
-                    && (first_slot..first_slot + z.n_seqs).contains(&slot);
-                let now = read(&state, id, r, row);
-                if written {
-                    let at = z.outputs() + ((plane - write_plane) * z.n_seqs + slot - first_slot) * row;
-                    assert_same_bits(&now, &want[at..][..row], &format!("plane {plane}, slot {slot}"));
-                } else {
-                    assert_same_bits(&now, old, &format!("plane {plane}, slot {slot}, which is another's"));
-                }
-            }
-        }
+impl Places {
+    /// The sequence and the snapshot, newest first, that a row of the state holds afterwards.
+    fn written(self, z: Sizes, row: usize) -> Option<(usize, usize)> {
+        let (plane, slot) = (row / self.n_slots, row % self.n_slots);
+        let (seq, back) = (slot.checked_sub(self.first_slot)?, plane.checked_sub(self.write_plane)?);
+        (seq < z.n_seqs && back < self.n_snapshots).then_some((seq, back))
     }
 }
 
-/// Outputs of [`Graph::delta_rule`], and the rows of a state that holds the sequences in slots 1.. of plane `read_plane`
-/// before, and the snapshots from `write_plane` on afterwards.
-fn ruled(
+/// Runs `rule` over a state in place; gives its output, and the rows of the state before and afterwards. It gets the
+/// operands and the window for the snapshots.
+fn in_place(
     z: Sizes,
     inputs: &[In; 6],
-    (read_plane, write_plane, n_snapshots): (usize, usize, usize),
+    places: Places,
     threads: usize,
-) -> (Vec<f32>, Vec<Vec<f32>>) {
-    let (n_slots, n_planes) = (z.n_seqs + 1, write_plane + n_snapshots + 1);
+    rule: impl for<'g> Fn(&Graph<'g>, &DeltaRule<'g>, Tensor<'g>) -> Tensor<'g>,
+) -> (Vec<f32>, [Vec<Vec<f32>>; 2]) {
+    let Places { n_slots, n_planes, first_slot, read_plane, write_plane, n_snapshots } = places;
     let (mut state, id) = rows(z, n_slots, n_planes);
     let row = z.s * z.s * z.n_v;
     let bytes = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|v| v.to_le_bytes()).collect() };
-    state.write(id, 0, &bytes(&vec![7.5; row * n_slots * n_planes])).unwrap();
-    state.write(id, (read_plane * n_slots + 1) * row * 4, &bytes(&inputs[5].f32())).unwrap();
+    state.write(id, 0, &bytes(&Rng::new(67).list(row * n_slots * n_planes))).unwrap();
+    state.write(id, (read_plane * n_slots + first_slot) * row * 4, &bytes(&inputs[5].f32())).unwrap();
+    let all_rows = |state: &StateBuffer| (0..n_slots * n_planes).map(|r| read(state, id, r, row)).collect();
+    let before = all_rows(&state);
     let build = |g: &Graph<'_>| {
         let [q, k, v, decay, beta] = [0, 1, 2, 3, 4].map(|i| {
             let In::F32(ne, _) = &inputs[i] else { unreachable!("as made by `operands`") };
@@ -291,12 +251,12 @@ fn ruled(
         let nb = all.nb()[1];
         let planes = |plane: usize, n: usize| {
             let ne = [row as i64, z.n_seqs as i64, n as i64, 1];
-            g.view(all, ne, [nb, n_slots * nb, n_slots * nb], (plane * n_slots + 1) * nb)
+            g.view(all, ne, [nb, n_slots * nb, n_slots * nb], (plane * n_slots + first_slot) * nb)
         };
         let d = z.s as i64;
         let old = g.reshape(planes(read_plane, 1), [d, d, z.n_v as i64, z.n_seqs as i64]);
-        let out = g.delta_rule(q, k, v, decay, beta, old, planes(write_plane, n_snapshots));
-        g.output("out", out.expect("a kernel for these operands"));
+        let x = DeltaRule { q, k, v, g: decay, beta, state: old };
+        g.output("out", rule(g, &x, planes(write_plane, n_snapshots)));
     };
     let _alone = alone();
     let mut executor: Executor<u32> = Executor::new(no_weights(), threads).unwrap();
@@ -304,7 +264,53 @@ fn ruled(
     let data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
     let mut out = Vec::new();
     executor.run(&0, 64, build, &data).unwrap().f32("out", &mut out).unwrap();
-    (out, (0..n_slots * n_planes).map(|r| read(&state, id, r, row)).collect())
+    (out, [before, all_rows(&state)])
+}
+
+#[test]
+fn a_state_used_in_place_gives_the_bits_of_a_gathered_one() {
+    let mut rng = Rng::new(64);
+    for threads in [1, 2] {
+        // In place: planes 0.. are read and written by one graph, as when a sequence stays on its plane.
+        for (read_plane, write_plane, n_snapshots) in [(0, 0, 1), (0, 0, 4), (2, 1, 3)] {
+            let z = Sizes { s: 32, n_k: 2, n_v: 4, n_tokens: 4, n_seqs: 2 };
+            let inputs = operands(&mut rng, z);
+            let want = computed(&inputs, n_snapshots, threads);
+            let places = Places { n_slots: 4, n_planes: 4, first_slot: 1, read_plane, write_plane, n_snapshots };
+            let row = z.s * z.s * z.n_v;
+            let (got, [before, now]) = in_place(z, &inputs, places, threads, |g, x, into| {
+                let out = g.gated_delta_net(x, n_snapshots as i64);
+                let size = row * 4;
+                let strides = [size, size * z.n_seqs, size * z.n_seqs * n_snapshots];
+                g.keep(g.cpy(g.view(out, into.ne(), strides, z.outputs() * 4), into));
+                out
+            });
+            assert_same_bits(&got, &want, "results");
+            for (r, (old, now)) in before.iter().zip(&now).enumerate() {
+                let Some((seq, back)) = places.written(z, r) else {
+                    assert_same_bits(now, old, &format!("row {r}, which is another's"));
+                    continue;
+                };
+                let at = z.outputs() + (back * z.n_seqs + seq) * row;
+                assert_same_bits(now, &want[at..][..row], &format!("row {r}"));
+            }
+        }
+    }
+}
+
+/// As [`in_place`] with [`Graph::delta_rule`], from `read_plane` to `write_plane` and on.
+#[cfg(target_arch = "x86_64")]
+fn ruled(
+    z: Sizes,
+    inputs: &[In; 6],
+    (read_plane, write_plane, n_snapshots): (usize, usize, usize),
+    threads: usize,
+) -> (Vec<f32>, Places, [Vec<Vec<f32>>; 2]) {
+    let (n_slots, n_planes) = (z.n_seqs + 1, write_plane + n_snapshots + 1);
+    let places = Places { n_slots, n_planes, first_slot: 1, read_plane, write_plane, n_snapshots };
+    let (out, rows) =
+        in_place(z, inputs, places, threads, |g, x, into| g.delta_rule(x, into).expect("a kernel for these operands"));
+    (out, places, rows)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -318,20 +324,13 @@ fn the_kernel_is_the_recurrence_and_writes_snapshots_where_they_belong() {
         let inputs = operands(&mut rng, z);
         let (want, states) = recurrence(z, &inputs);
         for planes in [(0, 0, 1), (0, 0, 3), (2, 1, 3), (0, 1, 2)] {
-            let (out, rows) = ruled(z, &inputs, planes, 2);
+            let (out, places, [before, now]) = ruled(z, &inputs, planes, 2);
             assert_close(&out, &want, 1e-5);
-            let (read_plane, write_plane, n_snapshots) = planes;
-            let start = inputs[5].f32();
             let n = s * s * n_v;
-            for (r, row) in rows.iter().enumerate() {
-                let (plane, slot) = (r / (n_seqs + 1), r % (n_seqs + 1));
-                if slot > 0 && (write_plane..write_plane + n_snapshots).contains(&plane) {
-                    let state = &states[n_tokens - 1 - (plane - write_plane)][(slot - 1) * n..][..n];
-                    assert_close(row, state, 1e-5);
-                } else if slot > 0 && plane == read_plane {
-                    assert_same_bits(row, &start[(slot - 1) * n..][..n], "the state before");
-                } else {
-                    assert!(row.iter().all(|&x| x == 7.5), "plane {plane}, slot {slot} is another's");
+            for (r, (old, now)) in before.iter().zip(&now).enumerate() {
+                match places.written(z, r) {
+                    Some((seq, back)) => assert_close(now, &states[n_tokens - 1 - back][seq * n..][..n], 1e-5),
+                    None => assert_same_bits(now, old, &format!("row {r}, which is another's")),
                 }
             }
         }
@@ -344,13 +343,13 @@ fn the_kernel_gives_a_token_its_bits_alone_and_in_company() {
     let mut rng = Rng::new(66);
     let z = Sizes { s: 128, n_k: 2, n_v: 4, n_tokens: 6, n_seqs: 1 };
     let inputs = operands(&mut rng, z);
-    let (out, rows) = ruled(z, &inputs, (0, 1, 6), 2);
+    let (out, _, [_, rows]) = ruled(z, &inputs, (0, 1, 6), 2);
     assert_same_bits(&ruled(z, &inputs, (0, 1, 6), 1).0, &out, "one thread");
     let mut state = inputs[5].f32();
     for t in 0..z.n_tokens {
         let one = Sizes { n_tokens: 1, ..z };
         let inputs: [In; 6] = part(z, &inputs, t, t + 1, &state).try_into().unwrap_or_else(|_| panic!("six"));
-        let (alone, planes) = ruled(one, &inputs, (0, 1, 1), 2);
+        let (alone, _, [_, planes]) = ruled(one, &inputs, (0, 1, 1), 2);
         assert_same_bits(&alone, &out[t * alone.len()..][..alone.len()], "an output");
         state = planes[3].clone();
         // Plane 1 has the newest; slot 1 of two.

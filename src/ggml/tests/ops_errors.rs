@@ -3,7 +3,7 @@
 
 mod ops_support;
 
-use ggml::{Data, Dtype, Error, Executor, Graph, Name, Rope, StateBuffer, StateSpec, Tensor};
+use ggml::{Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, StateBuffer, StateSpec, Tensor};
 use ops_support::{no_weights, weights};
 
 const F: Dtype = Dtype::F32;
@@ -178,9 +178,9 @@ fn recurrent_ops_refuse_types_shapes_and_strides() {
         let mut shapes = [(F, qk), (F, qk), (F, v), (F, gate), (F, gate), (F, [32, 32, 4, 1])];
         change(&mut shapes);
         refused("gated_delta_net", |g| {
-            let [q, key, v, decay, beta, s] =
+            let [q, key, v, decay, beta, state] =
                 std::array::from_fn(|i| g.input(Name("t", i as u32), shapes[i].0, shapes[i].1));
-            g.gated_delta_net(q, key, v, decay, beta, s, k)
+            g.gated_delta_net(&DeltaRule { q, k: key, v, g: decay, beta, state }, k)
         });
     };
     net(0, |_| ());
@@ -204,7 +204,8 @@ fn recurrent_ops_refuse_types_shapes_and_strides() {
     refused("gated_delta_net", |g| {
         let state = g.permute(t(g, 5, F, [32, 32, 4]), [1, 0, 2, 3]);
         let (q, k, v) = (t(g, 0, F, [32, 2, 5]), t(g, 1, F, [32, 2, 5]), t(g, 2, F, [32, 4, 5]));
-        g.gated_delta_net(q, k, v, t(g, 3, F, [1, 4, 5]), t(g, 4, F, [1, 4, 5]), state, 1)
+        let (decay, beta) = (t(g, 3, F, [1, 4, 5]), t(g, 4, F, [1, 4, 5]));
+        g.gated_delta_net(&DeltaRule { q, k, v, g: decay, beta, state }, 1)
     });
 }
 

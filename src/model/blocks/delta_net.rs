@@ -1,7 +1,7 @@
 //! Gated DeltaNet: a causal convolution, then one matrix of state for each head, decayed and corrected token by token.
 //! Source: Yang et al. 2024; the order of heads (value head `h` reads key head `h mod n_k_heads`) is that of GGUF files.
 
-use ggml::{Graph, Tensor, WeightId};
+use ggml::{DeltaRule, Graph, Tensor, WeightId};
 use memory::{Recurrent, Segment};
 
 use super::{Linear, RmsNorm, join, vector};
@@ -155,12 +155,12 @@ impl DeltaNet {
         };
         let (state, planes) = (view.delta(g, il, seg, states), view.delta_planes(g, il, seg));
         let Some((state, planes)) = state.zip(planes) else { return qkv };
-        let (decay, beta) = (gate(decay), gate(beta));
-        if let Some(out) = g.delta_rule(q, k, v, decay, beta, state, planes) {
+        let rule = DeltaRule { q, k, v, g: gate(decay), beta: gate(beta), state };
+        if let Some(out) = g.delta_rule(&rule, planes) {
             return out;
         }
         let n_snapshots = seg.n_snapshots as i64;
-        let out = g.gated_delta_net(q, k, v, decay, beta, state, n_snapshots);
+        let out = g.gated_delta_net(&rule, n_snapshots);
 
         let d_value = self.sizes.d_value();
         let n_tokens = seg.n_tokens();
