@@ -194,7 +194,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Task>> {
             "exact" => Expected::Exactly(text()?),
             "contains" => Expected::Holds(text()?),
             "number" => Expected::LastNumber(
-                line.answer.as_i64().with_context(|| format!("{}: answer is no whole number", at()))?,
+                whole(&line.answer).with_context(|| format!("{}: answer {} is no whole number", at(), line.answer))?,
             ),
             "json" => Expected::Json(line.answer.clone()),
             other => bail!("{}: match `{other}` is not one of exact, contains, number, json", at()),
@@ -204,6 +204,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Task>> {
     }
     ensure!(!tasks.is_empty(), "{}: no questions", path.display());
     Ok(tasks)
+}
+
+/// A whole number, or a text that is one.
+fn whole(answer: &Value) -> Option<i64> {
+    answer.as_i64().or_else(|| answer.as_str()?.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -228,6 +233,21 @@ mod tests {
         let call = Expected::Call("f".into(), json!({ "a": 1 }));
         let reply = Reply { text: String::new(), calls: vec![("f".into(), "{\"a\": 1}".into())] };
         assert!(call.is(&reply) && !call.is(&says("f")));
+    }
+
+    #[test]
+    fn a_file_may_write_numbers_as_text_and_says_which_line_is_wrong() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let questions = |answer: &str| {
+            let first = r#"{"prompt": "2 + 3?", "answer": 5, "match": "number"}"#;
+            let second = format!(r#"{{"prompt": "2 + 4?", "answer": {answer}, "match": "number"}}"#);
+            std::fs::write(file.path(), format!("{first}\n{second}\n")).unwrap();
+            read(file.path())
+        };
+        let tasks = questions(r#"" 6""#).unwrap();
+        assert!(tasks[0].expected.is(&says("5")) && tasks[1].expected.is(&says("It is 6.")));
+        let error = questions(r#""six""#).err().unwrap().to_string();
+        assert!(error.contains("line 2") && error.contains("six"), "{error}");
     }
 
     #[test]
