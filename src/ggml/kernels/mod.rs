@@ -173,10 +173,10 @@ impl<'g> Graph<'g> {
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, experts::products))
     }
 
-    /// True when `mul_mat` with this weight gives a row the same bits alone and among up to eight, as far as that is in our
-    /// hands: quantised weights, and floats where there are kernels for them.
-    pub fn rows_keep_bits(&self, w: Tensor<'g>) -> bool {
-        w.dtype().is_quantized() || self.kernel_for(w).is_some()
+    /// True when `mul_mat` with this weight may be given a row alone: it has the bits that it has among up to eight (quantised
+    /// weights, and floats where there are kernels for them), or bits are not in our hands (on a GPU).
+    pub fn row_may_stand_alone(&self, w: Tensor<'g>) -> bool {
+        w.dtype().is_quantized() || self.kernel_for(w).is_some() || !w.lies_on_host()
     }
 
     /// The kind of weight that `a` is, if kernels serve it.

@@ -71,7 +71,7 @@ fn weights_that_say_so_give_a_row_the_same_bits_alone_and_among_eight() {
                 let (n, mut y) = (x.len() / k, Vec::new());
                 let build = |g: &ggml::Graph<'_>| {
                     let x = g.input("x", Dtype::F32, [k as i64, n as i64, 1, 1]);
-                    keeps = g.rows_keep_bits(g.weight(w));
+                    keeps = g.row_may_stand_alone(g.weight(w));
                     g.output("y", g.mul_mat(g.weight(w), x));
                 };
                 let inputs = [(Name("x", 0), Data::F32(x))];

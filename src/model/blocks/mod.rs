@@ -72,13 +72,13 @@ impl Linear {
 /// Float weights up to this size are multiplied so that a row has the same bits alone and in company.
 const SMALL_BYTES: usize = 1 << 20;
 
-/// `w` times `x`. Where ggml computes with floats, it takes another kernel for one row than for several. The few small
+/// `w` times `x`. Where ggml computes with floats on a CPU, it takes another kernel for one row than for several. The few small
 /// float matrices of a quantised model (router, decay, beta) get their one row twice there, which costs next to nothing, so
 /// that drafting cannot change an answer. Large float matrices do not (docs/NUMERICS.md).
 fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
     let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_BYTES;
     let one_row = x.ne()[1..] == [1, 1, 1];
-    if g.rows_keep_bits(w) || !small || !one_row {
+    if g.row_may_stand_alone(w) || !small || !one_row {
         return g.mul_mat(w, x);
     }
     let y = g.mul_mat(w, g.concat(x, x, 1)); // [n_out, 2]
