@@ -49,7 +49,9 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
     let group = |(file, attention): (PathBuf, bool)| {
         // The flags of `compiler::group` are for other compilers than nvcc; cc takes that from NVCC.
         let mut build = cc::Build::new();
-        build.cuda(true).cudart("none").file(file).include(source.include()).include(source.src());
+        // The changed copy comes before the source: some files include `ggml-cuda/common.cuh`.
+        let includes = [target.out_dir.clone(), source.include(), source.src()];
+        build.cuda(true).cudart("none").file(file).includes(includes);
         build.opt_level(3).debug(false).define("NDEBUG", None).warnings(false).flag("-w");
         for (name, value) in files::DEFINES {
             build.define(name, value);
