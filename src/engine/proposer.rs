@@ -94,10 +94,11 @@ pub trait Proposer: Send {
     /// As [`Proposer::observe`].
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError>;
 
-    /// Until it is told `false`, the tokens to come are a rehearsal: every depth is tried, and nothing is remembered of them
-    /// but what their cycles cost. Gives the number of cycles that this takes; 0 if there is nothing to rehearse.
-    fn rehearse(&mut self, on: bool) -> usize {
-        let _ = on;
+    /// The tokens to come are a rehearsal with so many answers, until it is told `None`: depths are tried one after the other,
+    /// and nothing is remembered but what cycles cost. Gives the number of cycles that this takes; 0 if there is nothing to
+    /// rehearse.
+    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
+        let _ = n_answers;
         0
     }
 
@@ -136,8 +137,8 @@ impl<P: Proposer + ?Sized> Proposer for Box<P> {
         (**self).propose(runner, asks)
     }
 
-    fn rehearse(&mut self, on: bool) -> usize {
-        (**self).rehearse(on)
+    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
+        (**self).rehearse(n_answers)
     }
 
     fn stats(&self) -> Stats {

@@ -86,9 +86,9 @@ impl<H: Proposer> Proposer for NextNgram<H> {
         self.head.expect(asks)
     }
 
-    fn rehearse(&mut self, on: bool) -> usize {
-        self.rehearsing = on;
-        self.head.rehearse(on)
+    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
+        self.rehearsing = n_answers.is_some();
+        self.head.rehearse(n_answers)
     }
 
     fn stats(&self) -> Stats {

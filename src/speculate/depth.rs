@@ -44,6 +44,9 @@ const STALE: u64 = 400;
 /// Cycles of a rehearsal at one depth that tell nothing of its cost.
 const FIRST_CYCLES: usize = 2;
 
+/// Rows of all sequences together up to which depths are rehearsed.
+const REHEARSED_ROWS: usize = 128;
+
 /// The last times of one kind of cycle.
 #[derive(Clone, Debug, Default)]
 struct Cost {
@@ -146,9 +149,10 @@ impl DepthControl {
         self.now += 1;
         let n = slots.len();
         // A machine that wakes up is slow at first: one plain cycle tells too little.
-        let Some(plain) = self.costs.get(&(n, 0)).filter(|c| c.n >= TRUSTED).map(|c| c.median) else { return 0 };
+        let Some(plain) = self.trusted(n, 0).or_else(|| self.between(n, 0)) else { return 0 };
         // Step by step into the unknown: what one row costs says little of what six do.
         let tried = self.costs.keys().filter(|(seqs, _)| *seqs == n).map(|(_, d)| *d).max().unwrap_or(0);
+        let tried = (tried + 1..=self.max).take_while(|&d| self.between(n, d).is_some()).last().unwrap_or(tried);
         let most = most.min(self.max).min(tried + 1);
         let times: Vec<f64> = (0..=most).map(|d| self.estimate(n, d, plain)).collect();
         let tokens: Vec<f64> = (0..=most).map(|d| self.tokens(slots, d)).collect();
@@ -170,15 +174,20 @@ impl DepthControl {
         depth
     }
 
-    /// In a rehearsal: the shallowest depth, at most `most`, whose cost is not known yet.
+    /// In a rehearsal: the shallowest depth, at most `most`, whose cost was not measured yet.
     pub(crate) fn choose_unknown(&mut self, n_seqs: usize, most: usize) -> usize {
         self.now += 1;
-        (0..=most.min(self.max)).find(|&d| !self.is_known(n_seqs, d)).unwrap_or(0)
+        (0..=most.min(self.deepest_rehearsed(n_seqs))).find(|&d| self.trusted(n_seqs, d).is_none()).unwrap_or(0)
     }
 
-    /// Cycles until a rehearsal knows every depth: at each, a few build graphs or have slow first passes.
-    pub(crate) fn n_to_rehearse(&self) -> usize {
-        (1 + self.max) * (TRUSTED as usize + FIRST_CYCLES)
+    /// Cycles until a rehearsal with so many sequences knows the depths that it tries: at each, a few build graphs or have
+    /// slow first passes.
+    pub(crate) fn n_to_rehearse(&self, n_seqs: usize) -> usize {
+        (1 + self.deepest_rehearsed(n_seqs)) * (TRUSTED as usize + FIRST_CYCLES)
+    }
+
+    fn deepest_rehearsed(&self, n_seqs: usize) -> usize {
+        (REHEARSED_ROWS / n_seqs.max(1)).saturating_sub(1).clamp(1, self.max)
     }
 
     /// Tokens that a cycle at depth `d` is expected to give.
@@ -199,13 +208,34 @@ impl DepthControl {
         self.costs.get(&(n_seqs, depth)).map(|c| c.median)
     }
 
-    fn is_known(&self, n_seqs: usize, depth: usize) -> bool {
-        self.costs.get(&(n_seqs, depth)).is_some_and(|c| c.n >= TRUSTED && self.now - c.at < STALE)
+    fn trusted(&self, n_seqs: usize, depth: usize) -> Option<f64> {
+        self.costs.get(&(n_seqs, depth)).filter(|c| c.n >= TRUSTED).map(|c| c.median)
     }
 
-    /// Seconds of a cycle: measured, or stretched from the most alike that was.
+    /// The nearest numbers of sequences below and above whose cost at this depth is trusted: answers of a batch end one by
+    /// one, and what the whole batch has learned must not be learned again for each number.
+    fn neighbours(&self, n_seqs: usize, depth: usize) -> Option<(usize, usize)> {
+        let all = self.costs.iter().filter(|((_, d), c)| *d == depth && c.n >= TRUSTED).map(|((n, _), _)| *n);
+        let (below, above): (Vec<_>, Vec<_>) = all.filter(|n| *n != n_seqs).partition(|n| *n < n_seqs);
+        Some((below.into_iter().max()?, above.into_iter().min()?))
+    }
+
+    /// Between the neighbours' costs, in proportion.
+    fn between(&self, n_seqs: usize, depth: usize) -> Option<f64> {
+        let (below, above) = self.neighbours(n_seqs, depth)?;
+        let (low, high) = (self.cost(below, depth)?, self.cost(above, depth)?);
+        Some(low + (high - low) * (n_seqs - below) as f64 / (above - below) as f64)
+    }
+
+    /// Measured of late, or lying between two that were.
+    fn is_known(&self, n_seqs: usize, depth: usize) -> bool {
+        let of_late = |n| self.costs.get(&(n, depth)).is_some_and(|c| c.n >= TRUSTED && self.now - c.at < STALE);
+        of_late(n_seqs) || self.neighbours(n_seqs, depth).is_some_and(|(below, above)| of_late(below) && of_late(above))
+    }
+
+    /// Seconds of a cycle: measured, or between two that were, or stretched from the most alike that was.
     fn estimate(&self, n_seqs: usize, depth: usize, plain: f64) -> f64 {
-        if let Some(known) = self.cost(n_seqs, depth) {
+        if let Some(known) = self.cost(n_seqs, depth).or_else(|| self.between(n_seqs, depth)) {
             return known;
         }
         // What a drafted token adds, by the nearest number of sequences, then the nearest depth.
@@ -318,7 +348,7 @@ mod tests {
     #[test]
     fn after_a_rehearsal_the_first_cycle_is_as_deep_as_the_best() {
         let mut control = DepthControl::new(1, 6);
-        for _ in 0..control.n_to_rehearse() {
+        for _ in 0..control.n_to_rehearse(1) {
             let d = control.choose_unknown(1, 6);
             control.took(1, d, Duration::from_secs_f64(linear(0.01, 0.1)(1 + d)));
         }
@@ -326,6 +356,28 @@ mod tests {
         let rate = |d: i32| (1.0 - RIGHT.powi(d + 1)) / (1.0 - RIGHT) / linear(0.01, 0.1)(1 + d as usize);
         let best = (0..=6).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).unwrap();
         assert_eq!(control.choose(&[0], 6), best as usize);
+    }
+
+    #[test]
+    fn a_batch_whose_answers_end_one_by_one_drafts_on() {
+        // As much for each sequence more as an eighth of the first; a row of a draft less than that.
+        let cost = |n: usize, d: usize| Duration::from_secs_f64(0.01 * (1.0 + 0.12 * n as f64 + 0.03 * (n * d) as f64));
+        let mut control = DepthControl::new(32, 6);
+        for n in [1, 32, 8] {
+            for _ in 0..control.n_to_rehearse(n) {
+                let d = control.choose_unknown(n, 6);
+                control.took(n, d, cost(n, d));
+            }
+        }
+        assert!(control.is_known(32, 3) && !control.is_known(32, 4), "a rehearsal of 32 has at most 128 rows");
+        for n in (1..=32).rev() {
+            let slots: Vec<usize> = (0..n).collect();
+            let d = control.choose(&slots, 6);
+            assert!(d >= 2, "{d} drafts for {n} sequences");
+            let plain = cost(n, 0).as_secs_f64();
+            let (guess, took) = (control.estimate(n, d, plain), cost(n, d).as_secs_f64());
+            assert!((guess / took - 1.0).abs() < 0.05, "{n} sequences, {d} drafts: {guess}, took {took}");
+        }
     }
 
     #[test]

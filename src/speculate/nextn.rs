@@ -307,9 +307,9 @@ impl Proposer for NextN {
         Ok(())
     }
 
-    fn rehearse(&mut self, on: bool) -> usize {
-        self.rehearsing = on;
-        self.control.as_ref().map_or(REHEARSED, DepthControl::n_to_rehearse)
+    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
+        self.rehearsing = n_answers.is_some();
+        self.control.as_ref().map_or(REHEARSED, |c| c.n_to_rehearse(n_answers.unwrap_or(1)))
     }
 
     fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
