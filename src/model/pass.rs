@@ -11,7 +11,7 @@ use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{MAX_SEGMENTS, OutRows, Step};
+use crate::step::{MAX_SEGMENTS, OutRows, Step, best_parts};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -265,7 +265,16 @@ impl Runner {
         if out != OutRows::None && best {
             let ids = &mut self.scratch.out;
             results.i32("best", ids)?;
-            output.best.extend(ids.iter().map(|&id| TokenId(id as u32)));
+            match best_parts(n_vocab) {
+                None => output.best.extend(ids.iter().map(|&id| TokenId(id as u32))),
+                Some(n_parts) => {
+                    let (parts, places) = ids.split_at(ids.len() / 2);
+                    let id = |(&part, &place): (&i32, &i32)| {
+                        TokenId(part as u32 * (n_vocab / n_parts) as u32 + place as u32)
+                    };
+                    output.best.extend(parts.iter().zip(places).map(id));
+                }
+            }
         } else if out != OutRows::None {
             results.f32("logits", &mut output.logits)?;
         }

@@ -5,6 +5,13 @@ use memory::StepView;
 
 use crate::blocks::Linear;
 
+/// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary is one
+/// processor's work.
+pub(crate) fn best_parts(n_vocab: usize) -> Option<usize> {
+    const N_PARTS: usize = 256;
+    (n_vocab.is_multiple_of(N_PARTS) && n_vocab >= 32 * N_PARTS).then_some(N_PARTS)
+}
+
 /// Which rows of a pass give logits, as the graph sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OutRows {
@@ -110,6 +117,10 @@ impl<'s, 'g> Step<'s, 'g> {
         }
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         let logits = head.forward(g, rows); // [n_vocab, n_out]
-        if self.best { g.output("best", g.argmax(logits)) } else { g.output("logits", logits) }
+        match self.best.then(|| best_parts(logits.ne()[0] as usize)) {
+            None => g.output("logits", logits),
+            Some(None) => g.output("best", g.argmax(logits)),
+            Some(Some(n_parts)) => g.output("best", g.argmax_by_parts(logits, n_parts as i64)),
+        }
     }
 }

@@ -185,6 +185,25 @@ impl<'g> Graph<'g> {
         op!(self, "argmax", ggml_argmax, a)
     }
 
+    /// [`Graph::argmax`] of long rows in two steps, so that many processors share a row: `[n, n_rows]` to i32 `[n_rows, 2]`, the
+    /// part of `n / n_parts` elements that holds the largest element, and its place there.
+    pub fn argmax_by_parts(&self, a: Tensor<'g>, n_parts: i64) -> Tensor<'g> {
+        let [n, n_rows, ..] = a.ne();
+        let fits = n_parts > 0 && n % n_parts == 0;
+        let sound = self.check("argmax_by_parts", fits, || format!("{n_parts} parts of {a:?}"))
+            && self.check_elements("argmax_by_parts", "a", a);
+        if !sound {
+            return a;
+        }
+        let (n_each, n_all) = (n / n_parts, n_parts * n_rows);
+        let places = self.argmax(self.reshape(a, [n_each, n_all])); // [n_parts * n_rows]
+        let values = self.get_rows(self.reshape(a, [1, n_each, n_all]), self.reshape(places, [1, n_all]));
+        let part = self.argmax(self.reshape(values, [n_parts, n_rows])); // [n_rows]
+        let rows = self.reshape(places, [1, n_parts, n_rows]);
+        let place = self.get_rows(rows, self.reshape(part, [1, n_rows])); // [1, 1, n_rows]
+        self.concat(self.reshape(part, [n_rows, 1]), self.reshape(place, [n_rows, 1]), 1)
+    }
+
     /// The indices of the `k` largest elements of each row, largest first: `[n, n_rows]` to i32 `[k, n_rows]`, a view.
     pub fn top_k(&self, a: Tensor<'g>, k: i64) -> Tensor<'g> {
         let sound = self.check_f32("top_k", "a", a)

@@ -151,6 +151,12 @@ fn the_largest_are_found() {
     let orders: Vec<_> = a.f32().chunks(300).map(order).collect();
     let best: Vec<f32> = orders.iter().map(|o| o[0] as f32).collect();
     assert_eq!(run(std::slice::from_ref(&a), |g, t| g.argmax(t[0])), best);
+    for n_parts in [1usize, 4, 30, 300] {
+        let n_each = (300 / n_parts) as f32;
+        let found = run(std::slice::from_ref(&a), |g, t| g.argmax_by_parts(t[0], n_parts as i64));
+        let whole: Vec<f32> = (0..4).map(|row| found[row] * n_each + found[4 + row]).collect();
+        assert_eq!(whole, best, "{n_parts} parts");
+    }
     for k in [1usize, 8, 300] {
         let want: Vec<f32> = orders.iter().flat_map(|o| o[..k].iter().map(|&i| i as f32).collect::<Vec<_>>()).collect();
         assert_eq!(run(std::slice::from_ref(&a), |g, t| g.top_k(t[0], k as i64)), want);

@@ -295,6 +295,9 @@ fn look_ups_refuse_types_shapes_and_strides() {
     refused("argmax", |g| g.argmax(t(g, 0, F, [4, 3, 2])));
     refused("argmax", |g| g.argmax(t(g, 0, I, [4, 3])));
     refused("argmax", |g| g.argmax(g.transpose(t(g, 0, F, [4, 3]))));
+    refused("argmax_by_parts", |g| g.argmax_by_parts(t(g, 0, F, [4, 3]), 3));
+    refused("argmax_by_parts", |g| g.argmax_by_parts(t(g, 0, F, [4, 3]), 0));
+    refused("argmax_by_parts", |g| g.argmax_by_parts(g.transpose(t(g, 0, F, [3, 4])), 2));
     refused("top_k", |g| g.top_k(t(g, 0, F, [4, 3]), 0));
     refused("top_k", |g| g.top_k(t(g, 0, F, [4, 3]), 5));
     refused("top_k", |g| g.top_k(t(g, 0, Dtype::F16, [4, 3]), 2));

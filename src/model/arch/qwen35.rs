@@ -442,7 +442,8 @@ impl Layer {
             Mixer::DeltaNet(..) => mixed,
         };
         let x = g.add(x, mixed);
-        g.add(x, self.ffn.forward(g, self.post_norm.forward(g, x)))
+        // The stream comes second: a sum that ends the block and this one are one launch on CUDA.
+        g.add(self.ffn.forward(g, self.post_norm.forward(g, x)), x)
     }
 }
 

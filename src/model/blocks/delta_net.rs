@@ -127,7 +127,10 @@ impl DeltaNet {
         let Some((past, planes)) = past.zip(planes) else { return qkv }; // past: [n_taps - 1, n_channels, n_seqs]
         let conv = vector(g, self.conv);
         let c = g.short_conv(rows, past, conv, planes).unwrap_or_else(|| {
-            let window = g.concat(past, g.transpose(rows), 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
+            let columns = g.transpose(rows); // [n_rows, n_channels, n_seqs]
+            // What lies apart is joined slowly on GPUs.
+            let columns = if n_rows > 1 { g.cont(columns) } else { columns };
+            let window = g.concat(past, columns, 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
             for back in 0..seg.n_snapshots {
                 let nb = window.nb();
                 let ne = [self.sizes.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
@@ -145,8 +148,10 @@ impl DeltaNet {
             g.view(c, [s as i64, n_heads, n_rows, n_seqs], strides, first_channel * nb[0])
         };
         let d_key = self.sizes.d_key();
-        let q = g.l2_norm(heads(n_k, 0), QK_EPS); // [s, n_k_heads, n_rows, n_seqs]
-        let k = g.l2_norm(heads(n_k, d_key), QK_EPS);
+        let both = g.l2_norm(heads(2 * n_k, 0), QK_EPS); // [s, 2 * n_k_heads, n_rows, n_seqs]
+        let nb = both.nb();
+        let part = |offset| g.view(both, [s as i64, n_k, n_rows, n_seqs], [nb[1], nb[2], nb[3]], offset);
+        let (q, k) = (part(0), part(nb[1] * self.sizes.n_k_heads)); // [s, n_k_heads, n_rows, n_seqs]
         let v = heads(n_v, 2 * d_key); // [s, n_v_heads, n_rows, n_seqs]
         let gate = |t: Tensor<'g>| {
             let nb = t.nb()[1];

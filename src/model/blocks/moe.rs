@@ -77,23 +77,31 @@ impl MoeFfn {
         })
     }
 
-    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let MoeSizes { n_embd, n_expert, n_used, n_ff, .. } = self.sizes;
-        let (n_embd, n_expert, n_used, n_ff) = (n_embd as i64, n_expert as i64, n_used as i64, n_ff as i64);
+    /// Picks experts: their ids i32 `[n_used, n_tokens]` and weights `[1, n_used, n_tokens]`. These ops stand in the graph one
+    /// after the other and in this order, which CUDA's backend computes in one launch (docs/GPU.md).
+    fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
+        let (n_expert, n_used) = (self.sizes.n_expert as i64, self.sizes.n_used as i64);
         let n_tokens = x.ne()[1];
         let probs = g.soft_max(self.router.forward(g, x), None, 1.0); // [n_expert, n_tokens]
-        let ids = g.top_k(probs, n_used); // [n_used, n_tokens]
-        let weights = g.get_rows(g.reshape(probs, [1, n_expert, n_tokens]), ids); // [1, n_used, n_tokens]
-        let mut weights = g.reshape(weights, [n_used, n_tokens]);
+        let ids = g.top_k(probs, n_used);
+        let mut weights = g.get_rows(g.reshape(probs, [1, n_expert, n_tokens]), ids);
         if self.sizes.normalize {
-            let sum = g.clamp(g.sum_rows(weights), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
-            weights = g.div(weights, sum);
+            let chosen = g.reshape(weights, [n_used, n_tokens]); // was [1, n_used, n_tokens]
+            let sum = g.clamp(g.sum_rows(chosen), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
+            weights = g.reshape(g.div(chosen, sum), [1, n_used, n_tokens]); // was [n_used, n_tokens]
         }
         if self.sizes.scale != 1.0 {
             weights = g.scale(weights, self.sizes.scale);
         }
-        let weights = g.reshape(weights, [1, n_used, n_tokens]);
+        g.keep(weights);
+        (ids, weights)
+    }
 
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let MoeSizes { n_embd, n_used, n_ff, .. } = self.sizes;
+        let (n_embd, n_used, n_ff) = (n_embd as i64, n_used as i64, n_ff as i64);
+        let n_tokens = x.ne()[1];
+        let (ids, weights) = self.route(g, x); // [n_used, n_tokens], [1, n_used, n_tokens]
         let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
         let (gate, up) = match self.gate_up {
             GateUp::Split { gate, up } => {

@@ -431,3 +431,28 @@ fn hidden_rows_that_are_wanted_too_leave_every_bit_of_the_logits() {
         assert!(logits_of(rows, false) == logits_of(rows, true), "rows {rows:?}");
     }
 }
+
+#[test]
+fn the_likeliest_tokens_are_those_of_the_largest_logits() {
+    let pocket = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+    let pocket = Model::open(&pocket, &LoadOptions::default()).expect("a model of the repository");
+    // A small vocabulary is searched in one piece, that of pocket in parts.
+    for model in [model("qwen35"), pocket] {
+        let mut memory = model.memory(MemoryConfig { transactional: true, ..exact(1, 256) }).expect("a small state");
+        let slot = memory.acquire().expect("state can be cleared").expect("a free slot");
+        let mut runner = Runner::new(Arc::clone(&model), 1).expect("the CPU is there");
+        let tokens = [11, 200, 3, 77, 150].map(TokenId);
+        let mut of = |rows: Rows<'_>| {
+            let step = memory.begin(&[(&slot, tokens.len())], 1).expect("a step that can be made");
+            let mut output = PassOutput::default();
+            runner.run(step.view(), &Pass { tokens: &tokens, rows, hidden: false }, &mut output).expect("a pass");
+            output
+        };
+        for rows in [&[0, 1, 2, 3, 4][..], &[1, 4], &[3]] {
+            let (logits, best) = (of(Rows::Some(rows)), of(Rows::Best(rows)).best);
+            let largest = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("words");
+            let expected: Vec<_> = (0..rows.len()).map(|i| TokenId(largest(logits.logits(i)) as u32)).collect();
+            assert_eq!(best, expected, "rows {rows:?} of {}", model.hparams().n_vocab);
+        }
+    }
+}
