@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::ptr::NonNull;
 
 use ggml_sys as sys;
 
@@ -107,6 +108,12 @@ impl Device {
     pub(crate) fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
         // SAFETY: a registry entry; buffer types are static.
         unsafe { sys::ggml_backend_dev_buffer_type(self.0) }
+    }
+
+    /// Where memory of the host lies that the device reads and writes by itself; `None` if there is no such thing.
+    pub(crate) fn host_buffer_type(self) -> Option<NonNull<sys::ggml_backend_buffer_type>> {
+        // SAFETY: a registry entry; buffer types are static.
+        NonNull::new(unsafe { sys::ggml_backend_dev_host_buffer_type(self.0) })
     }
 
     /// Opens a stream of work. On the CPU it gets `n_threads` threads of its own, which stay alive with it.

@@ -205,7 +205,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
         // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory was planned
         // for this graph and is valid (`build` drops graphs when it is not).
-        let status = unsafe { planner.compute(graph.cgraph) };
+        let status = unsafe { self.planner.compute(graph.cgraph, &graph.outputs) };
         drop(access);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
@@ -330,8 +330,13 @@ impl Outputs<'_> {
         // SAFETY: the description is alive.
         let n_bytes = unsafe { sys::ggml_nbytes(slot.ptr.as_ptr()) };
         into.resize(n_bytes / size_of::<T>(), zero);
-        // SAFETY: the tensor has `n_bytes` bytes and `into` was sized for them.
-        unsafe { sys::ggml_backend_tensor_get(slot.ptr.as_ptr(), into.as_mut_ptr().cast(), 0, n_bytes) };
+        let to = into.as_mut_ptr().cast::<u8>();
+        match self.planner.landed(slot.ptr) {
+            // SAFETY: both have `n_bytes` bytes; `into` is the caller's.
+            Some(bytes) => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), n_bytes.min(bytes.len())) },
+            // SAFETY: the tensor has `n_bytes` bytes and `into` was sized for them.
+            None => unsafe { sys::ggml_backend_tensor_get(slot.ptr.as_ptr(), to.cast(), 0, n_bytes) },
+        }
         self.stats.n_bytes_copied += n_bytes as u64;
         self.planner.lost().map_or(Ok(()), Err)
     }

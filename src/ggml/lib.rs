@@ -40,6 +40,7 @@ mod error;
 mod executor;
 mod graph;
 mod kernels;
+mod landing;
 mod log;
 mod mapping;
 mod ops;

@@ -8,12 +8,16 @@ use ggml_sys as sys;
 
 use crate::device::{Device, DeviceKind, Stream};
 use crate::error::Error;
+use crate::graph::Slot;
+use crate::landing::Landing;
 use crate::raw::{Context, GraphAllocator, Scheduler};
 
 type Cgraph = NonNull<sys::ggml_cgraph>;
 
 /// Field order is drop order: plans refer to streams.
 pub(crate) struct Planner {
+    /// On one device.
+    landing: Option<Landing>,
     plan: Plan,
     streams: Vec<Stream>,
     n_threads: usize,
@@ -41,7 +45,8 @@ impl Planner {
             Plan::Split(None)
         };
         let streams = devices.iter().map(|d| d.open(n_threads)).collect::<Result<_, _>>()?;
-        let mut planner = Self { plan, streams, n_threads, buffer_bytes: 0 };
+        let landing = if devices.len() == 1 { Landing::of(first) } else { None };
+        let mut planner = Self { landing, plan, streams, n_threads, buffer_bytes: 0 };
         if matches!(planner.plan, Plan::Split(_)) {
             planner.end_with_cpu()?;
         }
@@ -165,27 +170,46 @@ impl Planner {
         }
     }
 
+    /// The bytes of an output of the last graph, if they were brought along.
+    pub(crate) fn landed(&self, output: NonNull<sys::ggml_tensor>) -> Option<&[u8]> {
+        self.landing.as_ref()?.find(output)
+    }
+
     /// The error of a worker that is gone: what was computed since is worth nothing.
     pub(crate) fn lost(&self) -> Option<Error> {
         self.streams.iter().find_map(|stream| crate::rpc::lost(stream.device))
     }
 
-    /// Computes a graph and waits for it.
+    /// Computes a graph and waits for it and, where they can be brought along, for these outputs of it.
     ///
     /// # Safety
     /// `graph` was planned, is still valid, and all that it reads is alive.
-    pub(crate) unsafe fn compute(&self, graph: Cgraph) -> sys::ggml_status {
-        match &self.plan {
-            Plan::One(_) => {
+    pub(crate) unsafe fn compute(&mut self, graph: Cgraph, outputs: &[Slot]) -> sys::ggml_status {
+        if let Some(landing) = &mut self.landing {
+            landing.clear();
+        }
+        match (&self.plan, &mut self.landing) {
+            (Plan::One(_), None) => {
                 let backend = self.streams[0].backend.as_ptr();
                 // SAFETY: the caller's promise.
                 unsafe { sys::ggml_backend_graph_compute(backend, graph.as_ptr()) }
             }
-            Plan::Split(Some((scheduler, _))) => {
+            (Plan::One(_), Some(landing)) => {
+                let stream = &self.streams[0];
+                // SAFETY: the caller's promise.
+                let status = unsafe { sys::ggml_backend_graph_compute_async(stream.backend.as_ptr(), graph.as_ptr()) };
+                if status == sys::GGML_STATUS_SUCCESS {
+                    // SAFETY: outputs are tensors of the graph; whoever read earlier ones has ended (`&mut self`).
+                    unsafe { landing.bring(stream, outputs.iter().map(|slot| slot.ptr)) };
+                }
+                self.synchronize();
+                status
+            }
+            (Plan::Split(Some((scheduler, _))), _) => {
                 // SAFETY: the caller's promise.
                 unsafe { sys::ggml_backend_sched_graph_compute(scheduler.as_ptr(), graph.as_ptr()) }
             }
-            Plan::Split(None) => sys::GGML_STATUS_FAILED,
+            (Plan::Split(None), _) => sys::GGML_STATUS_FAILED,
         }
     }
 
