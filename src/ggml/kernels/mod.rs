@@ -7,7 +7,7 @@
 //! verifying drafted tokens needs. A row has the same bits in any company; with quantised weights those of ggml's `vec_dot`.
 //!
 //! Which types, how many rows, on what: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable `NEXTN_KERNELS` chooses for
-//! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`.
+//! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`, `neon`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -16,15 +16,18 @@ mod avx512;
 mod conv;
 mod delta;
 mod experts;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod frame;
 mod kind;
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod nodes;
 mod quantise;
 mod rows;
 mod scalar;
 mod share;
-// ggml's `vec_dot` sums in another order elsewhere.
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -54,6 +57,9 @@ enum Path {
     /// 512-bit integers with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// 128-bit integers with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// Four weight rows and where the bytes lie that come next.
@@ -66,7 +72,7 @@ struct Group {
 type Dots = [[f32; MAX_ROWS]; GROUP];
 
 impl Path {
-    /// The paths that this CPU has and whose results have the bits of this build of ggml, best first.
+    /// The paths that this CPU has, best first; on x86-64 if their results have the bits of this build of ggml.
     #[cfg(target_arch = "x86_64")]
     fn available() -> Vec<Path> {
         // SAFETY: no preconditions.
@@ -90,9 +96,13 @@ impl Path {
             .collect()
     }
 
-    /// No kernels for this architecture yet: only the slow path, by name.
+    /// The paths that this CPU has, best first. Their results have the bits that they have on x86-64, not those of ggml here.
     #[cfg(not(target_arch = "x86_64"))]
     fn available() -> Vec<Path> {
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            return vec![Path::Neon, Path::Scalar];
+        }
         vec![Path::Scalar]
     }
 
@@ -110,11 +120,6 @@ impl Path {
         })
     }
 
-    /// True when the CPU has at least AVX2.
-    fn is_x86(self) -> bool {
-        self != Path::Scalar
-    }
-
     /// Four weight rows of this kind times `y.n` rows.
     ///
     /// # Safety
@@ -130,6 +135,9 @@ impl Path {
             // SAFETY: the caller's promise.
             #[cfg(target_arch = "x86_64")]
             Path::Avx512 => unsafe { avx512::dots(kind, group, y) },
+            // SAFETY: the caller's promise.
+            #[cfg(target_arch = "aarch64")]
+            Path::Neon => unsafe { neon::dots(kind, group, y) },
         }
     }
 }
