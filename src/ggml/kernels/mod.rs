@@ -145,19 +145,33 @@ impl Path {
 /// Rows that the kernels take of any kind.
 const FEW: i64 = 32;
 
-/// Rows up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone.
+/// Rows up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone, where they do.
 const FEW_OF_GGML: usize = 7;
 
+/// True when ggml's own product with weights of this type is of one class for up to [`FEW_OF_GGML`] rows. On 64-bit ARM it
+/// takes rows in pairs, or in tiles, where the processor has instructions for it.
+fn few_of_ggml_are_alike(dtype: Dtype) -> bool {
+    // SAFETY: the table is static and has every type.
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(dtype.raw()) };
+    // SAFETY: an entry of ggml's static table.
+    let one_by_one = unsafe { &*traits }.nrows <= 1;
+    cfg!(target_arch = "x86_64") || (one_by_one && Kind::of(dtype.raw()).is_none())
+}
+
 impl Weights {
-    /// Rows of a pass up to which each has the bits that it has alone; `None` where some weights lie on another device than
-    /// a CPU: there a row's bits depend on how many there are. Large matrices of floats are not counted on processors that
-    /// the kernels do not serve: with these a row may differ from the row alone.
+    /// Rows of a pass up to which each has the bits that it has alone; `None` where a row's bits depend on how many there are:
+    /// where some weights lie on another device than a CPU, and on processors other than x86-64 where the kernels do not
+    /// serve all. Large matrices of floats are not counted on x86-64 that the kernels do not serve: with these a row may
+    /// differ from the row alone.
     pub fn rows_alike(&self) -> Option<usize> {
         if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
             return None;
         }
-        let served = Path::chosen().is_some() && self.dtypes().all(|t| Kind::of(t.raw()).is_some());
-        Some(if served { FEW as usize } else { FEW_OF_GGML })
+        let served = |t: Dtype| Path::chosen().is_some() && Kind::of(t.raw()).is_some();
+        if self.dtypes().all(served) {
+            return Some(FEW as usize);
+        }
+        self.dtypes().all(|t| served(t) || few_of_ggml_are_alike(t)).then_some(FEW_OF_GGML)
     }
 }
 
