@@ -4,7 +4,8 @@
 //!
 //! ggml reads a weight once for each row, or computes more than the memory needs; here every block of the weight is loaded
 //! once for up to eight rows, and later ones are prefetched. So a few rows cost little more than one, which is what
-//! verifying drafted tokens needs. A row has the same bits in any company; with quantised weights those of ggml's `vec_dot`.
+//! verifying drafted tokens needs. A row has the same bits in any company and on every processor; with quantised weights
+//! those of ggml's `vec_dot` on x86-64.
 //!
 //! Which types, how many rows, on what: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable `NEXTN_KERNELS` chooses for
 //! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`, `neon`.
