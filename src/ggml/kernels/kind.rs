@@ -129,6 +129,13 @@ impl Format {
     }
 }
 
+/// Kinds of floats as parameters of kernels.
+pub(super) mod float {
+    pub(in super::super) const F32: u8 = 0;
+    pub(in super::super) const F16: u8 = 1;
+    pub(in super::super) const BF16: u8 = 2;
+}
+
 /// Where the parts of a `Q4K` or `Q5K` block begin.
 pub(super) mod q45 {
     /// Two halves: the scale, and the scale of the minima.
@@ -137,6 +144,14 @@ pub(super) mod q45 {
     pub(in super::super) const SCALES: usize = 4;
     /// Fifth bits (`Q5K`): bit `s` of byte `i` belongs to value `i` of the 32 values number `s`.
     pub(in super::super) const HIGH: usize = 16;
+
+    /// The twelve bytes at `SCALES` as sixteen: eight scales, then eight minima.
+    pub(in super::super) fn unpack(p: [u32; 3]) -> [u32; 4] {
+        let low = |w: u32| w & 0x3f3f_3f3f;
+        let high = |w: u32| w >> 2 & 0x3030_3030;
+        let nibble = |w: u32| w & 0x0f0f_0f0f;
+        [low(p[0]), nibble(p[2]) | high(p[0]), low(p[1]), nibble(p[2] >> 4) | high(p[1])]
+    }
 }
 
 /// Where the parts of a `Q6K` block begin.

@@ -1,4 +1,4 @@
-//! Sixteen floats at a time: in one register, in two, or in an array. Every kind gives the same bits.
+//! Sixteen floats at a time: in one register, in two, in four, or in an array. Every kind gives the same bits.
 
 // Loads, stores and the pointers into them belong together.
 #![allow(clippy::multiple_unsafe_ops_per_block)]
@@ -218,6 +218,77 @@ pub(super) mod x86 {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon {
+    use std::arch::aarch64::*;
+
+    use super::super::neon::tree;
+    use super::Lanes;
+
+    /// Four registers of NEON, which every 64-bit ARM CPU has that Rust's standard library runs on.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Four([float32x4_t; 4]);
+
+    impl Lanes for Four {
+        #[inline(always)]
+        fn zero() -> Self {
+            Self::all(0.0)
+        }
+
+        #[inline(always)]
+        fn all(x: f32) -> Self {
+            // SAFETY: the CPU has NEON.
+            Self([unsafe { vdupq_n_f32(x) }; 4])
+        }
+
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            // SAFETY: the caller's promise.
+            Self(std::array::from_fn(|i| unsafe { vld1q_f32(p.add(4 * i)) }))
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            for (i, x) in self.0.into_iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { vst1q_f32(p.add(4 * i), x) };
+            }
+        }
+
+        /// Like any other: stores past the caches have no intrinsic.
+        #[inline(always)]
+        unsafe fn stream(self, p: *mut f32) {
+            // SAFETY: the caller's promise.
+            unsafe { self.store(p) };
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            // SAFETY: the CPU has NEON.
+            Self(std::array::from_fn(|i| unsafe { vaddq_f32(self.0[i], other.0[i]) }))
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            // SAFETY: the CPU has NEON.
+            Self(std::array::from_fn(|i| unsafe { vmulq_f32(self.0[i], other.0[i]) }))
+        }
+
+        #[inline(always)]
+        fn mul_add(self, by: Self, more: Self) -> Self {
+            // SAFETY: the CPU has NEON.
+            Self(std::array::from_fn(|i| unsafe { vfmaq_f32(more.0[i], self.0[i], by.0[i]) }))
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            let [a, b, c, d] = self.0;
+            // SAFETY: the CPU has NEON.
+            unsafe { tree([vaddq_f32(a, c), vaddq_f32(b, d)]) }
+        }
+    }
+}
+
 /// `fun::<V, ..>(..)` for the lanes of a path: the body is compiled for what the path needs.
 macro_rules! on_lanes {
     ($name:ident, $fun:ident $(<const $n:ident>)?, ($($arg:ident: $type:ty),*)) => {
@@ -244,6 +315,8 @@ macro_rules! on_lanes {
                     Path::Avx2 => avx2$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     Path::Avx512 => avx512$(::<$n>)?($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Path::Neon => $fun::<$crate::kernels::lanes::neon::Four $(, $n)?>($($arg),*),
                 }
             }
         }

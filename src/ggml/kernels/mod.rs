@@ -4,10 +4,11 @@
 //!
 //! ggml reads a weight once for each row, or computes more than the memory needs; here every block of the weight is loaded
 //! once for up to eight rows, and later ones are prefetched. So a few rows cost little more than one, which is what
-//! verifying drafted tokens needs. A row has the same bits in any company; with quantised weights those of ggml's `vec_dot`.
+//! verifying drafted tokens needs. A row has the same bits in any company and on every processor; with quantised weights
+//! those of ggml's `vec_dot` on x86-64.
 //!
 //! Which types, how many rows, on what: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable `NEXTN_KERNELS` chooses for
-//! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`.
+//! comparisons, read once: `off`, `scalar`, `avx2`, `avx512`, `neon`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -16,15 +17,18 @@ mod avx512;
 mod conv;
 mod delta;
 mod experts;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod frame;
 mod kind;
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod nodes;
 mod quantise;
 mod rows;
 mod scalar;
 mod share;
-// ggml's `vec_dot` sums in another order elsewhere.
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -54,6 +58,9 @@ enum Path {
     /// 512-bit integers with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// 128-bit integers with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// Four weight rows and where the bytes lie that come next.
@@ -66,7 +73,7 @@ struct Group {
 type Dots = [[f32; MAX_ROWS]; GROUP];
 
 impl Path {
-    /// The paths that this CPU has and whose results have the bits of this build of ggml, best first.
+    /// The paths that this CPU has, best first; on x86-64 if their results have the bits of this build of ggml.
     #[cfg(target_arch = "x86_64")]
     fn available() -> Vec<Path> {
         // SAFETY: no preconditions.
@@ -90,9 +97,13 @@ impl Path {
             .collect()
     }
 
-    /// No kernels for this architecture yet: only the slow path, by name.
+    /// The paths that this CPU has, best first. Their results have the bits that they have on x86-64, not those of ggml here.
     #[cfg(not(target_arch = "x86_64"))]
     fn available() -> Vec<Path> {
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            return vec![Path::Neon, Path::Scalar];
+        }
         vec![Path::Scalar]
     }
 
@@ -110,11 +121,6 @@ impl Path {
         })
     }
 
-    /// True when the CPU has at least AVX2.
-    fn is_x86(self) -> bool {
-        self != Path::Scalar
-    }
-
     /// Four weight rows of this kind times `y.n` rows.
     ///
     /// # Safety
@@ -130,6 +136,9 @@ impl Path {
             // SAFETY: the caller's promise.
             #[cfg(target_arch = "x86_64")]
             Path::Avx512 => unsafe { avx512::dots(kind, group, y) },
+            // SAFETY: the caller's promise.
+            #[cfg(target_arch = "aarch64")]
+            Path::Neon => unsafe { neon::dots(kind, group, y) },
         }
     }
 }
@@ -137,19 +146,33 @@ impl Path {
 /// Rows that the kernels take of any kind.
 const FEW: i64 = 32;
 
-/// Rows up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone.
+/// Rows up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone, where they do.
 const FEW_OF_GGML: usize = 7;
 
+/// True when ggml's own product with weights of this type is of one class for up to [`FEW_OF_GGML`] rows. On 64-bit ARM it
+/// takes rows in pairs, or in tiles, where the processor has instructions for it.
+fn few_of_ggml_are_alike(dtype: Dtype) -> bool {
+    // SAFETY: the table is static and has every type.
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(dtype.raw()) };
+    // SAFETY: an entry of ggml's static table.
+    let one_by_one = unsafe { &*traits }.nrows <= 1;
+    cfg!(target_arch = "x86_64") || (one_by_one && Kind::of(dtype.raw()).is_none())
+}
+
 impl Weights {
-    /// Rows of a pass up to which each has the bits that it has alone; `None` where some weights lie on another device than
-    /// a CPU: there a row's bits depend on how many there are. Large matrices of floats are not counted on processors that
-    /// the kernels do not serve: with these a row may differ from the row alone.
+    /// Rows of a pass up to which each has the bits that it has alone; `None` where a row's bits depend on how many there are:
+    /// where some weights lie on another device than a CPU, and on processors other than x86-64 where the kernels do not
+    /// serve all. Large matrices of floats are not counted on x86-64 that the kernels do not serve: with these a row may
+    /// differ from the row alone.
     pub fn rows_alike(&self) -> Option<usize> {
         if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
             return None;
         }
-        let served = Path::chosen().is_some() && self.dtypes().all(|t| Kind::of(t.raw()).is_some());
-        Some(if served { FEW as usize } else { FEW_OF_GGML })
+        let served = |t: Dtype| Path::chosen().is_some() && Kind::of(t.raw()).is_some();
+        if self.dtypes().all(served) {
+            return Some(FEW as usize);
+        }
+        self.dtypes().all(|t| served(t) || few_of_ggml_are_alike(t)).then_some(FEW_OF_GGML)
     }
 }
 

@@ -39,9 +39,9 @@ unsafe fn quantise(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, format: F
     // SAFETY: the node was sized for this shape.
     let rows = unsafe { Rows::new(shape, dst.data.cast()) };
     let input = Input { data: x.data.cast(), row_bytes: x.nb[1] };
-    let wide = Path::chosen().is_some_and(Path::is_x86);
+    let Some(path) = Path::chosen() else { return };
     // SAFETY: the operand has this shape; all threads come here.
-    unsafe { quantise::share(&rows, &input, wide, ith as usize, nth as usize) }
+    unsafe { quantise::share(&rows, &input, path, ith as usize, nth as usize) }
 }
 
 /// The rows that `y` holds: quantised for this shape, or plain.

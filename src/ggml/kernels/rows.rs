@@ -1,8 +1,8 @@
 //! How quantised rows lie in the node between an input and its products. Owns the layout; computes nothing.
 //!
-//! A head, then row after row, each on a cache line of its own. A row for products with `Q8_0` is its quants (biased: VNNI
-//! multiplies unsigned with signed), then its scales as F32. A row for the K types is a sequence of records of 320 bytes:
-//! 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied with.
+//! A head, then row after row, each on a cache line of its own. A row for products with `Q8_0` is its quants (biased on
+//! x86-64: VNNI multiplies unsigned with signed), then its scales as F32. A row for the K types is a sequence of records of
+//! 320 bytes: 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied with.
 
 use super::kind::Format;
 
@@ -10,7 +10,7 @@ use super::kind::Format;
 pub(super) const MAX_ROWS: usize = 8;
 
 /// Added to quants for `Q8_0`.
-pub(super) const BIAS: u8 = 0x80;
+pub(super) const BIAS: u8 = if cfg!(target_arch = "x86_64") { 0x80 } else { 0 };
 
 /// A record of a K row.
 pub(super) mod record {
@@ -118,13 +118,13 @@ impl Rows {
         }
     }
 
-    /// True when some row has a quant of -128. Only rows with a NaN, an infinity or nothing but the smallest numbers have
-    /// it, and there ggml's sign trick gives a `Q8_0` product that kernels do not.
+    /// True when some row has a quant of -128 and that matters. Only rows with a NaN, an infinity or nothing but the smallest
+    /// numbers have it, and there ggml's sign trick on x86-64 gives a `Q8_0` product that kernels do not.
     ///
     /// # Safety
     /// All threads have called [`Rows::note_odd`].
     pub(super) unsafe fn odd(&self) -> bool {
-        if self.shape.format != Format::Q8_0 {
+        if !cfg!(target_arch = "x86_64") || self.shape.format != Format::Q8_0 {
             return false;
         }
         // SAFETY: written by `note_odd`.
@@ -182,4 +182,13 @@ pub(super) struct Columns {
     pub(super) scales: usize,
     /// Where each begins; past `n` the last one again.
     pub(super) rows: [*const u8; MAX_ROWS],
+}
+
+/// A scale in a row.
+///
+/// # Safety
+/// It can be read.
+pub(super) unsafe fn float(p: *const u8) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { p.cast::<f32>().read_unaligned() }
 }

@@ -2,23 +2,6 @@
 
 use std::arch::x86_64::*;
 
-/// `rows::<N, ..>(group, y)` for `N = y.n`.
-macro_rules! by_rows {
-    ($rows:ident, $group:expr, $y:expr $(, $more:expr)*) => {
-        match $y.n {
-            1 => $rows::<1 $(, $more)*>($group, $y),
-            2 => $rows::<2 $(, $more)*>($group, $y),
-            3 => $rows::<3 $(, $more)*>($group, $y),
-            4 => $rows::<4 $(, $more)*>($group, $y),
-            5 => $rows::<5 $(, $more)*>($group, $y),
-            6 => $rows::<6 $(, $more)*>($group, $y),
-            7 => $rows::<7 $(, $more)*>($group, $y),
-            _ => $rows::<8 $(, $more)*>($group, $y),
-        }
-    };
-}
-pub(super) use by_rows;
-
 /// Asks for the `n` bytes from `p` on. Addresses past the weight are harmless: a prefetch never faults.
 #[inline]
 pub(super) fn prefetch(p: *const u8, n: usize) {

@@ -299,7 +299,7 @@ fn a_state_used_in_place_gives_the_bits_of_a_gathered_one() {
 }
 
 /// As [`in_place`] with [`Graph::delta_rule`], from `read_plane` to `write_plane` and on.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn ruled(
     z: Sizes,
     inputs: &[In; 6],
@@ -313,7 +313,7 @@ fn ruled(
     (out, places, rows)
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn the_kernel_is_the_recurrence_and_writes_snapshots_where_they_belong() {
     let mut rng = Rng::new(65);
@@ -337,7 +337,7 @@ fn the_kernel_is_the_recurrence_and_writes_snapshots_where_they_belong() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn the_kernel_gives_a_token_its_bits_alone_and_in_company() {
     let mut rng = Rng::new(66);

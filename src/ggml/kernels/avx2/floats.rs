@@ -2,47 +2,25 @@
 
 use std::arch::x86_64::*;
 
+use super::super::frame::in_fours;
+use super::super::kind::float::{F16, F32};
 use super::super::rows::Columns;
 use super::super::x86::{prefetch, tree};
 use super::super::{Dots, Group};
 
-/// Which type: a parameter of the kernels.
-pub(super) const F32: u8 = 0;
-pub(super) const F16: u8 = 1;
-pub(super) const BF16: u8 = 2;
-
 /// # Safety
 /// As `Path::dots`; the CPU has the features below.
 pub(super) unsafe fn dots<const TYPE: u8>(group: &Group, y: &Columns) -> Dots {
-    let mut dots = Dots::default();
-    let bytes = y.n_blocks * if TYPE == F32 { 64 } else { 32 };
-    for (r, dots) in dots.iter_mut().enumerate() {
-        let one = (group.rows[r], group.ahead.wrapping_add(r * bytes));
-        for j in (0..y.n).step_by(4) {
-            // SAFETY: the caller's promise; `j + N` is at most `y.n`.
-            unsafe {
-                match y.n - j {
-                    1 => rows::<1, TYPE>(one, y, j, dots),
-                    2 => rows::<2, TYPE>(one, y, j, dots),
-                    3 => rows::<3, TYPE>(one, y, j, dots),
-                    _ => rows::<4, TYPE>(one, y, j, dots),
-                }
-            }
-        }
-    }
-    dots
+    // SAFETY: the caller's promise; `j + N` is at most `y.n`.
+    unsafe { in_fours!(1, rows, group, y, TYPE) }
 }
 
-/// One weight row times rows `j` to `j + N`.
+/// Weight row `r` times rows `j` to `j + N`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows<const N: usize, const TYPE: u8>(
-    (w, ahead): (*const u8, *const u8),
-    y: &Columns,
-    j: usize,
-    dots: &mut [f32; 8],
-) {
+unsafe fn rows<const N: usize, const TYPE: u8>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
     let bytes = const { if TYPE == F32 { 64 } else { 32 } };
+    let (w, ahead) = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * bytes));
     let mut sums = [[_mm256_setzero_ps(); 2]; N];
     let columns: [*const u8; N] = std::array::from_fn(|i| y.rows[j + i]);
     for l in 0..y.n_blocks {
@@ -70,6 +48,6 @@ unsafe fn rows<const N: usize, const TYPE: u8>(
         }
     }
     for (i, sum) in sums.iter().enumerate() {
-        dots[j + i] = tree(_mm256_add_ps(sum[0], sum[1]));
+        dots[r][j + i] = tree(_mm256_add_ps(sum[0], sum[1]));
     }
 }

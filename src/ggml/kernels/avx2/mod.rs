@@ -7,9 +7,11 @@ mod floats;
 mod q45;
 mod q6;
 mod q8_0;
+pub(super) mod quantise;
 
 use std::arch::x86_64::*;
 
+use super::frame::by_kind;
 use super::kind::Kind;
 use super::rows::Columns;
 use super::{Dots, Group};
@@ -18,18 +20,7 @@ use super::{Dots, Group};
 /// As `Path::dots`; the CPU has the features of the kernels.
 pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
     // SAFETY: the caller's promise.
-    unsafe {
-        match kind {
-            Kind::Q8_0 => q8_0::dots::<false>(group, y),
-            Kind::Q4_0 => q8_0::dots::<true>(group, y),
-            Kind::Q4K => q45::dots::<false>(group, y),
-            Kind::Q5K => q45::dots::<true>(group, y),
-            Kind::Q6K => q6::dots(group, y),
-            Kind::F32 => floats::dots::<{ floats::F32 }>(group, y),
-            Kind::F16 => floats::dots::<{ floats::F16 }>(group, y),
-            Kind::BF16 => floats::dots::<{ floats::BF16 }>(group, y),
-        }
-    }
+    unsafe { by_kind!(kind, group, y) }
 }
 
 /// 32 bytes.
@@ -41,15 +32,6 @@ pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
 unsafe fn load(p: *const u8) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe { _mm256_loadu_si256(p.cast()) }
-}
-
-/// A float of a row.
-///
-/// # Safety
-/// It can be read.
-unsafe fn float(p: *const u8) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe { p.cast::<f32>().read_unaligned() }
 }
 
 /// The half at `p` as a float.

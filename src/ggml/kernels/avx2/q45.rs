@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use super::super::frame::by_rows;
 use super::super::kind::{Kind, q45};
-use super::super::rows::{Columns, MAX_ROWS, record};
-use super::super::x86::{by_rows, prefetch, tree};
+use super::super::rows::{Columns, MAX_ROWS, float, record};
+use super::super::x86::{prefetch, tree};
 use super::super::{Dots, GROUP, Group};
-use super::{float, half, load};
+use super::{half, load};
 
 /// # Safety
 /// As `Path::dots`; the CPU has the features below.
@@ -22,14 +23,6 @@ pub(super) unsafe fn dots<const FIVE: bool>(group: &Group, y: &Columns) -> Dots 
 }
 
 const _: () = assert!(GROUP == 4);
-
-/// Scales, then minima, of 6 bits in 12 bytes as 16 bytes.
-fn unpack(p: [u32; 3]) -> [u32; 4] {
-    let low = |w: u32| w & 0x3f3f_3f3f;
-    let high = |w: u32| w >> 2 & 0x3030_3030;
-    let nibble = |w: u32| w & 0x0f0f_0f0f;
-    [low(p[0]), nibble(p[2]) | high(p[0]), low(p[1]), nibble(p[2] >> 4) | high(p[1])]
-}
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -48,7 +41,7 @@ unsafe fn rows<const N: usize, const FIVE: bool>((w, ahead): (*const u8, *const 
             let (d, dmin) = (half(block.add(q45::SCALE)), half(block.add(q45::SCALE + 2)));
             (block, d, dmin, block.add(q45::SCALES).cast::<[u32; 3]>().read_unaligned())
         };
-        let [s0, s1, m0, m1] = unpack(packed).map(|w| w as i32);
+        let [s0, s1, m0, m1] = q45::unpack(packed).map(|w| w as i32);
         let scales = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_set_epi32(0, 0, s1, s0)));
         let min = _mm_cvtepu8_epi16(_mm_set_epi32(0, 0, m1, m0));
         // SAFETY: 32 bytes.

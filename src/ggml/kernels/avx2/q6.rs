@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use super::super::frame::by_rows;
 use super::super::kind::q6;
-use super::super::rows::{Columns, MAX_ROWS, record};
-use super::super::x86::{by_rows, prefetch, tree};
+use super::super::rows::{Columns, MAX_ROWS, float, record};
+use super::super::x86::{prefetch, tree};
 use super::super::{Dots, Group};
-use super::{float, half, load};
+use super::{half, load};
 
 const BYTES: usize = 210;
 

@@ -4,30 +4,18 @@
 
 use std::arch::x86_64::*;
 
+use super::super::frame::in_fours;
 use super::super::kind::Kind;
-use super::super::rows::{BIAS, Columns};
+use super::super::rows::{BIAS, Columns, float};
 use super::super::x86::{prefetch, tree};
-use super::super::{Dots, GROUP, Group};
-use super::{float, half, load};
+use super::super::{Dots, Group};
+use super::{half, load};
 
 /// # Safety
 /// As `Path::dots`; the CPU has the features below.
 pub(super) unsafe fn dots<const NIBBLES: bool>(group: &Group, y: &Columns) -> Dots {
-    let mut dots = Dots::default();
-    for r in (0..GROUP).step_by(2) {
-        for j in (0..y.n).step_by(4) {
-            // SAFETY: the caller's promise; `j + N` is at most `y.n`.
-            unsafe {
-                match y.n - j {
-                    1 => rows::<1, NIBBLES>(group, y, r, j, &mut dots),
-                    2 => rows::<2, NIBBLES>(group, y, r, j, &mut dots),
-                    3 => rows::<3, NIBBLES>(group, y, r, j, &mut dots),
-                    _ => rows::<4, NIBBLES>(group, y, r, j, &mut dots),
-                }
-            }
-        }
-    }
-    dots
+    // SAFETY: the caller's promise; `j + N` is at most `y.n`.
+    unsafe { in_fours!(2, rows, group, y, NIBBLES) }
 }
 
 /// 16 bytes of nibbles, less 8, as 32 bytes.

@@ -2,14 +2,11 @@
 
 use std::arch::x86_64::*;
 
+use super::super::frame::by_rows;
+use super::super::kind::float::{F16, F32};
 use super::super::rows::Columns;
-use super::super::x86::{by_rows, prefetch, tree};
+use super::super::x86::{prefetch, tree};
 use super::super::{Dots, GROUP, Group};
-
-/// Which type: a parameter of the kernels.
-pub(super) const F32: u8 = 0;
-pub(super) const F16: u8 = 1;
-pub(super) const BF16: u8 = 2;
 
 /// # Safety
 /// As `Path::dots`; the CPU has the features below.

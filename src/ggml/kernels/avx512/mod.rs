@@ -11,6 +11,7 @@ mod q8_0;
 
 use std::arch::x86_64::*;
 
+use super::frame::by_kind;
 use super::kind::Kind;
 use super::rows::Columns;
 use super::x86::tree;
@@ -20,18 +21,7 @@ use super::{Dots, Group};
 /// As `Path::dots`; the CPU has the features of the kernels.
 pub(super) unsafe fn dots(kind: Kind, group: &Group, y: &Columns) -> Dots {
     // SAFETY: the caller's promise.
-    unsafe {
-        match kind {
-            Kind::Q8_0 => q8_0::dots::<false>(group, y),
-            Kind::Q4_0 => q8_0::dots::<true>(group, y),
-            Kind::Q4K => q45::dots::<false>(group, y),
-            Kind::Q5K => q45::dots::<true>(group, y),
-            Kind::Q6K => q6::dots(group, y),
-            Kind::F32 => floats::dots::<{ floats::F32 }>(group, y),
-            Kind::F16 => floats::dots::<{ floats::F16 }>(group, y),
-            Kind::BF16 => floats::dots::<{ floats::BF16 }>(group, y),
-        }
-    }
+    unsafe { by_kind!(kind, group, y) }
 }
 
 /// 32 bytes of each of two weight rows.

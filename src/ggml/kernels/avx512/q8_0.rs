@@ -6,9 +6,10 @@
 
 use std::arch::x86_64::*;
 
+use super::super::frame::by_rows;
 use super::super::kind::Kind;
 use super::super::rows::{BIAS, Columns};
-use super::super::x86::{by_rows, prefetch};
+use super::super::x86::prefetch;
 use super::super::{Dots, GROUP, Group};
 use super::{float, half, pair, scales, trees, twice};
 
