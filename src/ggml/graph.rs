@@ -92,7 +92,7 @@ impl<'g> Tensor<'g> {
     }
 
     /// True when the CPU's kernels may read the elements where they lie.
-    pub(crate) fn lies_on_host(self) -> bool {
+    pub fn lies_on_host(self) -> bool {
         // SAFETY: the buffer is alive with the weight or state.
         self.is_placed() && unsafe { sys::ggml_backend_buffer_is_host(self.base().buffer) }
     }
