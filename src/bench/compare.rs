@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use model::{Model, Pass, PassOutput, Rows};
@@ -117,6 +118,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json { say(found.json()) } else { found.show() }
 }
 
+/// Before each answer: what the other engine still does after its own (idle threads that spin, state put away) is over.
+const REST: Duration = Duration::from_millis(300);
+
 fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
     if let Some(url) = &args.url {
         return Server::at(url);
@@ -132,8 +136,11 @@ fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
 }
 
 fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<Completion> {
-    // Made anew for each answer: threads of an idle engine would still spin now and then.
+    // Made anew for each answer: threads of an idle engine would still spin now and then. A first answer touches its memory,
+    // as the server's was touched long ago.
     let bench = Bench::new(model, args.setup.engine(n_ctx), args.draft, args.draft_vocab)?;
+    bench.exactly(&pair.prompt, 1)?;
+    std::thread::sleep(REST);
     let answer = bench.exactly(&pair.prompt, pair.n_gen)?;
     let t = &answer.timings;
     Ok(Completion {
@@ -150,6 +157,7 @@ fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::R
 
 fn theirs(model: &Model, server: &Server, pair: &Pair, native: bool, name: Option<&str>) -> anyhow::Result<Completion> {
     let n = pair.n_gen;
+    std::thread::sleep(REST);
     if native {
         return server.native(&pair.prompt, n);
     }
