@@ -150,6 +150,8 @@ pub(crate) struct Parts {
     /// State tensors that were asked for, each once.
     pub(crate) state_tensors: Vec<NonNull<sys::ggml_tensor>>,
     pub(crate) error: Option<Error>,
+    /// What was put in order last.
+    ordered: Option<NonNull<sys::ggml_tensor>>,
 }
 
 /// Rows at even distances: tensor, offset, length, number, distance.
@@ -197,12 +199,19 @@ impl<'g> Graph<'g> {
                 states: vec![],
                 state_tensors: vec![],
                 error: None,
+                ordered: None,
             }),
             brand: PhantomData,
         }
     }
 
     pub(crate) fn into_parts(self) -> Parts {
+        let ordered = self.parts.borrow().ordered.filter(|_| self.ok());
+        if let Some(ordered) = ordered {
+            // SAFETY: the graph is alive and has at least that node; -1 is the last.
+            let last = unsafe { sys::ggml_graph_node(self.cgraph.as_ptr(), -1) };
+            self.check("order", last != ordered.as_ptr(), || "nothing needs what was put in order last".into());
+        }
         self.parts.into_inner()
     }
 
@@ -294,6 +303,13 @@ impl<'g> Graph<'g> {
             // SAFETY: `t` and the graph lie in the arena; the graph is sized for all of its tensors.
             unsafe { sys::ggml_build_forward_expand(self.cgraph.as_ptr(), t.raw()) };
         }
+    }
+
+    /// Puts `t` and all that it needs in this place of the order; something behind it must need it: backends that look for
+    /// nodes to compute together look past the end of a graph that ends there.
+    pub fn order(&self, t: Tensor<'g>) {
+        self.keep(t);
+        self.parts.borrow_mut().ordered = Some(t.ptr);
     }
 
     /// Has every run check the input under `ids`, if there is one, for values from 0 to below `n`.

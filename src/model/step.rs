@@ -109,7 +109,7 @@ impl<'s, 'g> Step<'s, 'g> {
         tail: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
         head: &Linear,
     ) {
-        let all = (self.hidden || self.out.is_none()).then(|| tail(&|x| x));
+        let all = (self.hidden || self.out_rows == OutRows::All).then(|| tail(&|x| x));
         let cropped = self.out.map(|out| tail(&|x| g.get_rows(x, out)));
         g.no_layer();
         if let Some(h) = all.filter(|_| self.hidden) {

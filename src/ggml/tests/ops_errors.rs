@@ -395,3 +395,20 @@ fn more_states_than_planned_nodes_are_an_error() {
     let error = executor.reserve(8, &0, |g| ids.iter().for_each(|&id| g.keep(g.state(&state, id))));
     assert!(matches!(error, Err(Error::TooManyNodes { max: 8, .. })), "{error:?}");
 }
+
+/// Backends that compute several nodes at once look at those behind it.
+#[test]
+fn a_graph_does_not_end_with_what_was_only_put_in_order() {
+    fn ordered<'g>(g: &Graph<'g>) -> Tensor<'g> {
+        let x = t(g, 0, F, [4, 3]);
+        g.order(g.add(x, x));
+        x
+    }
+    refused("order", |g| {
+        ordered(g);
+        t(g, 1, F, [4, 3])
+    });
+    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let build = |g: &Graph<'_>| g.output("y", g.sigmoid(ordered(g)));
+    executor.reserve(64, &0, build).unwrap();
+}

@@ -418,16 +418,15 @@ impl Architecture for Qwen35 {
         let Some(nextn) = &self.nextn else { return };
         let norm = nextn.norm.as_ref().unwrap_or(&self.norm);
         let head = nextn.head.as_ref().unwrap_or(&self.head);
-        let entry = |cells: &Cells<'_, 'g>, tokens: Tensor<'g>, hidden: Tensor<'g>| {
-            norm.forward(g, nextn.forward(g, cells, tokens, hidden)) // [n_embd, n_entries]
-        };
-        let h = entry(&step.cells, step.tokens, step.hidden);
+        // Into the head's cells; where nothing is drafted, nothing else is needed.
+        let (x, mixed) = nextn.attend(g, &step.cells, step.tokens, step.hidden);
         let Some(last) = step.last else { return };
-        let mut h = g.get_rows(h, last); // [n_embd, n_seqs]
+        let end = |(x, mixed)| norm.forward(g, nextn.layer.rest(g, x, mixed)); // [n_embd, n_entries]
+        let mut h = g.get_rows(end((x, mixed)), last); // [n_embd, n_seqs]
         for i in 0..step.depth() {
             let ids = step.pick(g, i, h, head);
             if let Some(cells) = step.chain.get(i) {
-                h = entry(cells, ids, h);
+                h = end(nextn.attend(g, cells, ids, h));
             }
         }
     }
@@ -449,13 +448,20 @@ impl Layer {
 
 impl NextN {
     /// One entry a row: `tokens: [n_entries]`, `hidden: [n_embd, n_entries]`, after the trunk's final norm or the head's
-    /// own; gives the head's stream before its norm, `[n_embd, n_entries]`. Its cells are layer 0 of the head's memory.
-    fn forward<'g>(&self, g: &Graph<'g>, cells: &Cells<'_, 'g>, tokens: Tensor<'g>, hidden: Tensor<'g>) -> Tensor<'g> {
+    /// own; gives the head's stream and what its attention adds, for [`Layer::rest`]. Its cells are layer 0 of the head's
+    /// memory.
+    fn attend<'g>(
+        &self,
+        g: &Graph<'g>,
+        cells: &Cells<'_, 'g>,
+        tokens: Tensor<'g>,
+        hidden: Tensor<'g>,
+    ) -> (Tensor<'g>, Tensor<'g>) {
         let e = self.embed_norm.forward(g, g.get_rows(g.weight(self.embed), tokens)); // [n_embd, n_entries]
         let h = self.hidden_norm.forward(g, hidden);
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
         let y = self.layer.norm.forward(g, x);
-        let Mixer::Attention(a) = &self.layer.mixer else { return x };
-        self.layer.rest(g, x, a.forward(g, cells, 0, y))
+        let Mixer::Attention(a) = &self.layer.mixer else { return (x, y) };
+        (x, a.forward(g, cells, 0, y))
     }
 }

@@ -93,7 +93,7 @@ impl MoeFfn {
         if self.sizes.scale != 1.0 {
             weights = g.scale(weights, self.sizes.scale);
         }
-        g.keep(weights);
+        g.order(weights);
         (ids, weights)
     }
 
