@@ -45,6 +45,10 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "NEXTN_RPC", hide_env_values = true)]
     pub rpc: Vec<String>,
 
+    /// Keep the model file in memory, where the system's limit allows it (ulimit -l)
+    #[arg(long, env = "NEXTN_MLOCK", hide_env_values = true)]
+    pub mlock: bool,
+
     /// Folder with backends to load (libggml-*.so)
     #[arg(long, value_name = "FOLDER", env = "NEXTN_BACKEND_DIR", hide_env_values = true)]
     pub backend_dir: Option<PathBuf>,

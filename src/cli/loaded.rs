@@ -48,7 +48,7 @@ impl Loaded {
         let start = Instant::now();
         let n_cells = run.ctx_size.map_or(8192, |n| n as usize);
         let placement = run.device.placement(n_cells).or_exit(Exit::Usage)?;
-        let options = LoadOptions { placement, head: spec.draft_model.clone() };
+        let options = LoadOptions { placement, head: spec.draft_model.clone(), lock: run.device.mlock };
         let model = match path {
             Some(path) => Model::open(path, &options).map_err(|error| anyhow!(error.in_file(path))),
             None => Model::from_static(crate::embedded::model_bytes(), &options).context("the embedded model"),

@@ -43,6 +43,16 @@ impl Mapping {
         Ok(Mapping::File { map, path: path.to_owned() })
     }
 
+    /// Reads all pages and keeps them in memory: the system may not drop them any more.
+    ///
+    /// # Errors
+    /// [`Error::Map`]: more than this process may lock, or than there is.
+    pub fn lock(&self) -> Result<(), Error> {
+        let Mapping::File { map, path } = self else { return Ok(()) };
+        map.lock()
+            .map_err(|e| Error::Map { path: path.display().to_string(), what: format!("is not locked in memory: {e}") })
+    }
+
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -57,5 +67,25 @@ impl Mapping {
             Mapping::File { path, .. } => path.display().to_string(),
             Mapping::Static(_) => "(embedded model)".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn locked_pages_are_counted_as_such() {
+        let locked = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|l| l.strip_prefix("VmLck:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        };
+        // Any file of some pages.
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("graph.rs");
+        let map = super::Mapping::open(&path).unwrap();
+        let before = locked();
+        map.lock().unwrap();
+        assert!(locked() >= before + map.bytes().len() as u64 / 1024, "{} kB after {before}", locked());
+        super::Mapping::Static(&[1, 2, 3]).lock().unwrap();
     }
 }

@@ -23,6 +23,8 @@ pub struct LoadOptions {
     pub placement: Placement,
     /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
     pub head: Option<PathBuf>,
+    /// Keep the file's pages in memory. Where that is refused, a warning says so and the model is used all the same.
+    pub lock: bool,
 }
 
 struct Place {
@@ -149,7 +151,11 @@ impl Model {
     /// # Errors
     /// [`LoadError`] names what does not fit; the file is mapped, and nothing of it is believed unchecked.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
-        Self::from_mappings(map(path)?, options)
+        let mappings = map(path)?;
+        for error in mappings.iter().filter(|_| options.lock).filter_map(|m| m.lock().err()) {
+            tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
+        }
+        Self::from_mappings(mappings, options)
     }
 
     /// A model that is part of the program.

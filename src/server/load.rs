@@ -32,7 +32,7 @@ impl Loader for FromFlags {
         let (flags, sampling) = self.models.get(id).ok_or_else(|| format!("no model is called {id}"))?;
         let n_cells = flags.ctx_size.filter(|&n| n > 0).unwrap_or(8192) as usize * usize::from(flags.parallel);
         let placement = flags.device.placement(n_cells).map_err(|error| format!("{error:#}"))?;
-        let options = LoadOptions { placement, head: flags.spec.draft_model.clone() };
+        let options = LoadOptions { placement, head: flags.spec.draft_model.clone(), lock: flags.device.mlock };
         let path = match &flags.hf_repo {
             Some(name) => Some(fetch(name, flags.offline)?),
             None => flags.model.clone(),
