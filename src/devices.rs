@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::bail;
+use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind};
 use model::{GpuLayers, Placement, Split};
@@ -46,7 +47,7 @@ pub struct DeviceFlags {
     pub rpc: Vec<String>,
 
     /// Keep the model file in memory, where the system's limit allows it (ulimit -l)
-    #[arg(long, env = "NEXTN_MLOCK", hide_env_values = true)]
+    #[arg(long, env = "NEXTN_MLOCK", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub mlock: bool,
 
     /// Folder with backends to load (libggml-*.so)

@@ -350,3 +350,21 @@ fn version_completions_and_manual_need_no_model() {
         assert!(text(&output.stdout).contains(word), "{args:?}");
     }
 }
+
+#[test]
+fn a_model_file_is_locked_by_option_or_variable_and_a_refusal_is_no_error() {
+    let _alone = alone();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-q4_k_m.gguf");
+    let answer = |value: Option<&str>| {
+        let mut command = cli(&["-p", "hi", "-n", "30", "--temp", "0", "--no-stats", "-m"]);
+        command.arg(&file).env_remove("NEXTN_MLOCK").envs(value.map(|value| ("NEXTN_MLOCK", value)));
+        let output = command.output().expect("the binary runs");
+        assert!(output.status.success(), "{value:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let plain = answer(None);
+    assert!(!plain.is_empty());
+    for value in ["1", "yes", "true", "0", "false"] {
+        assert_eq!(answer(Some(value)), plain, "{value}");
+    }
+}

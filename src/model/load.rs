@@ -23,7 +23,7 @@ pub struct LoadOptions {
     pub placement: Placement,
     /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
     pub head: Option<PathBuf>,
-    /// Keep the file's pages in memory. Where that is refused, a warning says so and the model is used all the same.
+    /// Keep the pages of the files in memory. Where that is refused, a warning says so and the model is used all the same.
     pub lock: bool,
 }
 
@@ -151,11 +151,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] names what does not fit; the file is mapped, and nothing of it is believed unchecked.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
-        let mappings = map(path)?;
-        for error in mappings.iter().filter(|_| options.lock).filter_map(|m| m.lock().err()) {
-            tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
-        }
-        Self::from_mappings(mappings, options)
+        Self::from_mappings(map(path)?, options)
     }
 
     /// A model that is part of the program.
@@ -173,6 +169,9 @@ impl Model {
         let n_model = mappings.len();
         let mut all = mappings.clone();
         all.extend(of_head.iter().cloned());
+        for error in all.iter().filter(|_| options.lock).filter_map(|m| m.lock().err()) {
+            tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
+        }
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
         let entry = arch::find(name)?;
