@@ -332,8 +332,8 @@ impl Outputs<'_> {
         into.resize(n_bytes / size_of::<T>(), zero);
         let to = into.as_mut_ptr().cast::<u8>();
         match self.planner.landed(slot.ptr) {
-            // SAFETY: both have `n_bytes` bytes; `into` is the caller's.
-            Some(bytes) => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), n_bytes.min(bytes.len())) },
+            // SAFETY: these are the tensor's `n_bytes` bytes, and `into` was sized for them.
+            Some(bytes) => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) },
             // SAFETY: the tensor has `n_bytes` bytes and `into` was sized for them.
             None => unsafe { sys::ggml_backend_tensor_get(slot.ptr.as_ptr(), to.cast(), 0, n_bytes) },
         }

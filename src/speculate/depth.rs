@@ -215,9 +215,8 @@ impl DepthControl {
     /// The nearest numbers of sequences below and above whose cost at this depth is trusted: answers of a batch end one by
     /// one, and what the whole batch has learned must not be learned again for each number.
     fn neighbours(&self, n_seqs: usize, depth: usize) -> Option<(usize, usize)> {
-        let all = self.costs.iter().filter(|((_, d), c)| *d == depth && c.n >= TRUSTED).map(|((n, _), _)| *n);
-        let (below, above): (Vec<_>, Vec<_>) = all.filter(|n| *n != n_seqs).partition(|n| *n < n_seqs);
-        Some((below.into_iter().max()?, above.into_iter().min()?))
+        let all = || self.costs.iter().filter(|((_, d), c)| *d == depth && c.n >= TRUSTED).map(|((n, _), _)| *n);
+        Some((all().filter(|n| *n < n_seqs).max()?, all().filter(|n| *n > n_seqs).min()?))
     }
 
     /// Between the neighbours' costs, in proportion.

@@ -29,9 +29,7 @@ impl State {
     pub(super) fn warm_up(&mut self, handle: &EngineHandle) {
         let start = Instant::now();
         let most = self.config.n_sequences.min(self.config.max_queue);
-        let mut widths = vec![1, most, most / 4];
-        widths.dedup();
-        for n_answers in widths.into_iter().filter(|n| *n > 0) {
+        for n_answers in std::iter::once(1).chain([most, most / 4].into_iter().filter(|n| *n > 1)) {
             self.rehearse(handle, n_answers, start);
         }
         if let Some(proposer) = &mut self.proposer {
