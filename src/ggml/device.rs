@@ -116,6 +116,21 @@ impl Device {
         NonNull::new(unsafe { sys::ggml_backend_dev_host_buffer_type(self.0) })
     }
 
+    /// Has ggml make what all threads share and the end of the process destroys, which it would do in the first graph.
+    fn make_shared_parts(self) {
+        // SAFETY: a registry entry.
+        let registry = unsafe { sys::ggml_backend_dev_backend_reg(self.0) };
+        let name = c"ggml_backend_dev_get_extra_bufts";
+        // SAFETY: devices have a registry, which is alive for ever; the name is NUL-terminated.
+        let found = unsafe { sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr()) };
+        // SAFETY: null or, by this name, of this type.
+        let function: sys::ggml_backend_dev_get_extra_bufts_t = unsafe { std::mem::transmute(found) };
+        if let Some(function) = function {
+            // SAFETY: a registry entry.
+            unsafe { function(self.0) };
+        }
+    }
+
     /// Opens a stream of work. On the CPU it gets `n_threads` threads of its own, which stay alive with it.
     pub(crate) fn open(self, n_threads: usize) -> Result<Stream, Error> {
         let refused = |what: &str| Error::Device { device: self.name(), what: what.into() };
@@ -123,9 +138,8 @@ impl Device {
         let backend = unsafe { sys::ggml_backend_dev_init(self.0, std::ptr::null()) };
         // SAFETY: just made, no other owner.
         let backend = unsafe { Backend::own(backend) }.ok_or_else(|| refused("cannot be opened"))?;
-        if self.kind() != DeviceKind::Cpu {
-            crate::log::notice_the_end();
-        }
+        self.make_shared_parts();
+        crate::end::notice(self.kind() != DeviceKind::Cpu);
         // SAFETY: the backend is alive.
         let is_cpu = unsafe { sys::ggml_backend_is_cpu(backend.as_ptr()) };
         let pool = if is_cpu {

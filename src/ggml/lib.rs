@@ -36,6 +36,7 @@
 
 mod device;
 mod dtype;
+mod end;
 mod error;
 mod executor;
 mod graph;

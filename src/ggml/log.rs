@@ -1,10 +1,11 @@
 //! ggml's log and its last words, into `tracing`.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Once, OnceLock};
-use std::thread::ThreadId;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Once;
 
 use ggml_sys as sys;
+
+use crate::end::{left_over, park};
 
 /// Routes ggml's log into `tracing` and makes a failed assertion leave a message before the process ends.
 /// Called by everything that opens a device; only the first call does something.
@@ -16,31 +17,6 @@ pub(crate) fn install() {
         // SAFETY: as above.
         unsafe { sys::ggml_set_abort_callback(Some(on_abort)) };
     });
-}
-
-/// Has the end of the process noticed from now on. Called after a device's driver has registered its own end, which then
-/// comes later: functions run in the opposite order.
-pub(crate) fn notice_the_end() {
-    unsafe extern "C" {
-        fn atexit(function: extern "C" fn()) -> c_int;
-    }
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: of the C library, with this type; the function is alive for ever.
-        unsafe { atexit(on_end) };
-    });
-}
-
-/// The thread that ends the process.
-static ENDING: OnceLock<ThreadId> = OnceLock::new();
-
-extern "C" fn on_end() {
-    ENDING.get_or_init(|| std::thread::current().id());
-}
-
-/// True on a thread that still computes, or frees a device's memory, while another ends the process.
-fn left_over() -> bool {
-    ENDING.get().is_some_and(|&ends| ends != std::thread::current().id())
 }
 
 pub(crate) unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
@@ -62,8 +38,8 @@ pub(crate) unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const 
 
 pub(crate) unsafe extern "C" fn on_abort(message: *const c_char) {
     // The driver has gone before this thread: an error that means nothing, and must not become the program's.
-    while left_over() {
-        std::thread::park();
+    if left_over() {
+        park();
     }
     let text = if message.is_null() {
         "no message".into()
