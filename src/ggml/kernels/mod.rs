@@ -73,15 +73,9 @@ struct Group {
 type Dots = [[f32; MAX_ROWS]; GROUP];
 
 impl Path {
-    /// The paths that this CPU has, best first; on x86-64 if their results have the bits of this build of ggml.
+    /// The paths that this CPU has, best first, whatever ggml was compiled for.
     #[cfg(target_arch = "x86_64")]
     fn available() -> Vec<Path> {
-        // SAFETY: no preconditions.
-        let (avx2, fma) = (unsafe { sys::ggml_cpu_has_avx2() }, unsafe { sys::ggml_cpu_has_fma() });
-        // Without them, ggml was compiled to sum in another order.
-        if avx2 == 0 || fma == 0 {
-            return vec![];
-        }
         let has_avx2 =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         let has_avx512 = has_avx2
@@ -97,7 +91,7 @@ impl Path {
             .collect()
     }
 
-    /// The paths that this CPU has, best first. Their results have the bits that they have on x86-64, not those of ggml here.
+    /// The paths that this CPU has, best first. Their results have the bits that they have on x86-64.
     #[cfg(not(target_arch = "x86_64"))]
     fn available() -> Vec<Path> {
         #[cfg(target_arch = "aarch64")]
@@ -105,6 +99,14 @@ impl Path {
             return vec![Path::Neon, Path::Scalar];
         }
         vec![Path::Scalar]
+    }
+
+    /// True when results have the bits of this build of ggml: elsewhere, and compiled for less, it sums in another order.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    fn has_bits_of_ggml() -> bool {
+        // SAFETY: no preconditions.
+        let (avx2, fma) = (unsafe { sys::ggml_cpu_has_avx2() }, unsafe { sys::ggml_cpu_has_fma() });
+        avx2 != 0 && fma != 0
     }
 
     /// The path that products take, chosen once.
