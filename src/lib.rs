@@ -38,6 +38,8 @@ pub struct BuildInfo {
     pub ggml: &'static str,
     /// Devices that can compute here, by ggml's names.
     pub devices: Vec<String>,
+    /// What ggml's CPU kernels that serve here were compiled for, such as `AVX2`.
+    pub cpu: Vec<String>,
 }
 
 /// What this build is made of.
@@ -47,5 +49,6 @@ pub fn build_info() -> BuildInfo {
         revision: env!("NEXTN_REVISION"),
         ggml: ggml::version(),
         devices: ggml::Device::all().into_iter().map(ggml::Device::name).collect(),
+        cpu: ggml::Device::cpu().map(ggml::Device::features).unwrap_or_default(),
     }
 }

@@ -1,6 +1,6 @@
 //! Devices: what there is, how much memory it has, and how a stream of work on it is opened.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -116,13 +116,38 @@ impl Device {
         NonNull::new(unsafe { sys::ggml_backend_dev_host_buffer_type(self.0) })
     }
 
-    /// Has ggml make what all threads share and the end of the process destroys, which it would do in the first graph.
-    fn make_shared_parts(self) {
+    /// A function of the device's backend beyond ggml's common ones; null if it has none of this name.
+    fn function(self, name: &CStr) -> *mut c_void {
         // SAFETY: a registry entry.
         let registry = unsafe { sys::ggml_backend_dev_backend_reg(self.0) };
-        let name = c"ggml_backend_dev_get_extra_bufts";
         // SAFETY: devices have a registry, which is alive for ever; the name is NUL-terminated.
-        let found = unsafe { sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr()) };
+        unsafe { sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr()) }
+    }
+
+    /// What the device's backend was compiled for, such as `AVX2` or `DOTPROD`; of a portable build's CPU the copy that
+    /// serves here.
+    pub fn features(self) -> Vec<String> {
+        let found = self.function(c"ggml_backend_get_features");
+        // SAFETY: null or, by this name, of this type.
+        let function: sys::ggml_backend_get_features_t = unsafe { std::mem::transmute(found) };
+        let Some(function) = function else { return Vec::new() };
+        // SAFETY: a registry entry.
+        let registry = unsafe { sys::ggml_backend_dev_backend_reg(self.0) };
+        // SAFETY: the registry that the function is of.
+        let mut next = unsafe { function(registry) };
+        let mut names = Vec::new();
+        // SAFETY: null, or a list of static strings that ends with one without a name.
+        while let Some(feature) = unsafe { next.as_ref() }.filter(|f| !f.name.is_null()) {
+            names.push(string(feature.name));
+            // SAFETY: not the list's end, so there is a next.
+            next = unsafe { next.add(1) };
+        }
+        names
+    }
+
+    /// Has ggml make what all threads share and the end of the process destroys, which it would do in the first graph.
+    fn make_shared_parts(self) {
+        let found = self.function(c"ggml_backend_dev_get_extra_bufts");
         // SAFETY: null or, by this name, of this type.
         let function: sys::ggml_backend_dev_get_extra_bufts_t = unsafe { std::mem::transmute(found) };
         if let Some(function) = function {

@@ -26,6 +26,8 @@ mod shaders;
 mod source;
 #[path = "build/target.rs"]
 mod target;
+#[path = "build/variants.rs"]
+mod variants;
 
 use std::path::Path;
 
@@ -39,7 +41,7 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
-    for path in ["build.rs", "build", "bindings.rs", "plan.cpp", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
+    for path in ["build.rs", "build", "bindings.rs", "plan.cpp", "variants.c", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS", "CUDAARCHS", "NVCC"] {
@@ -73,10 +75,10 @@ fn build() -> Result<(), String> {
     compiler::check(&target)?;
     let mut groups = cpu::groups(&source, &target)?;
     #[cfg(feature = "cuda")]
-    groups.extend(cuda::groups(&source, &target)?);
-    groups.extend(rpc::groups(&source, &target)?);
+    groups.extend(cuda::groups(&source, &target)?.into_iter().map(compiler::Group::from));
+    groups.extend(rpc::groups(&source, &target)?.into_iter().map(compiler::Group::from));
     if target.metal() {
-        groups.extend(metal::groups(&source, &target)?);
+        groups.extend(metal::groups(&source, &target)?.into_iter().map(compiler::Group::from));
     }
     compiler::library(&groups, &target)
 }

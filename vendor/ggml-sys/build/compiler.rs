@@ -3,9 +3,23 @@
 
 use crate::source::Source;
 use crate::target::Target;
+use crate::variants::{self, Variant};
 use crate::{apple, files};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Files that are compiled with the same flags.
+pub struct Group {
+    /// The copy of the CPU backend that they are part of, where there are several.
+    pub variant: Option<&'static Variant>,
+    pub build: cc::Build,
+}
+
+impl From<cc::Build> for Group {
+    fn from(build: cc::Build) -> Group {
+        Group { variant: None, build }
+    }
+}
 
 /// Runs the compilers that `cc` picks on a line of code each.
 ///
@@ -74,21 +88,27 @@ fn with_standard(target: &Target, cpp: bool) -> cc::Build {
 ///
 /// # Errors
 /// A file that does not compile, with the compiler's words.
-pub fn library(groups: &[cc::Build], target: &Target) -> Result<(), String> {
+pub fn library(groups: &[Group], target: &Target) -> Result<(), String> {
     // A group of one file takes no job of cargo's, so groups are bounded too.
     let n_jobs = std::env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
     let next = AtomicUsize::new(0);
     let work = || {
         let mine = std::iter::from_fn(|| groups.get(next.fetch_add(1, Ordering::Relaxed)));
-        mine.map(cc::Build::try_compile_intermediates).collect::<Result<Vec<_>, _>>()
+        mine.map(|g| Ok((g.variant, g.build.try_compile_intermediates()?))).collect::<Result<Vec<_>, _>>()
     };
-    let objects: Result<Vec<Vec<Vec<PathBuf>>>, cc::Error> = std::thread::scope(|scope| {
+    let objects: Result<Vec<Vec<(_, Vec<PathBuf>)>>, cc::Error> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..n_jobs.min(groups.len())).map(|_| scope.spawn(work)).collect();
         running.into_iter().map(|thread| thread.join().expect("cc reports errors, it does not panic")).collect()
     });
     let objects = objects.map_err(|e| format!("ggml does not compile: {e}"))?;
     let mut library = cc::Build::new();
-    library.cpp(true).objects(objects.iter().flatten().flatten());
+    library.cpp(true);
+    let of = |variant| objects.iter().flatten().filter(move |(v, _)| *v == variant).flat_map(|(_, objects)| objects);
+    library.objects(of(None));
+    for variant in variants::of(target) {
+        let objects: Vec<PathBuf> = of(Some(variant)).cloned().collect();
+        library.object(variants::join(variant, &objects, target)?);
+    }
     library.try_compile("ggml").map_err(|e| format!("libggml.a: {e}"))?;
     if target.os == "linux" {
         for name in ["m", "pthread", "dl"] {

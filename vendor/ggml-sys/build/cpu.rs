@@ -1,30 +1,41 @@
 //! ggml's core and its CPU backend: files, definitions and tuning. Owns what upstream's `src/CMakeLists.txt` and
 //! `src/ggml-cpu/CMakeLists.txt` say for x86-64 and 64-bit ARM; knows nothing of other backends but their names.
 
+use crate::compiler::Group;
 use crate::source::Source;
 use crate::target::Target;
-use crate::{apple, arm, compiler, files};
+use crate::{apple, arm, compiler, files, variants};
 use std::path::PathBuf;
 
 /// What to compile, the longest group first.
 ///
 /// # Errors
 /// An architecture without a list of files; `ggml-version.h` not writable; ARM features not tellable.
-pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String> {
+pub fn groups(source: &Source, target: &Target) -> Result<Vec<Group>, String> {
     let arch_files = files::cpu_arch(&target.arch)
         .ok_or_else(|| format!("{}: x86_64 and aarch64 are supported, {} is not", target.triple, target.arch))?;
     let version_folder = version_header(source, target)?;
-    let tuning = tuning(target)?;
 
     let mut groups = Vec::new();
     for cpp in [true, false] {
-        let mut cpu = compiler::group(source, target, cpp, files::CPU.iter().chain(&arch_files));
-        cpu.include(source.src().join("ggml-cpu"));
-        for name in files::CPU_DEFINES {
-            cpu.define(name, None);
+        let cpu = || {
+            let mut cpu = compiler::group(source, target, cpp, files::CPU.iter().chain(&arch_files));
+            cpu.include(source.src().join("ggml-cpu"));
+            for name in files::CPU_DEFINES {
+                cpu.define(name, None);
+            }
+            cpu
+        };
+        for variant in variants::of(target) {
+            let mut cpu = cpu();
+            // Unique symbols stay global in every tool.
+            cpu.flags(variant.flags).flag_if_supported("-fno-gnu-unique").out_dir(target.out_dir.join(variant.name));
+            groups.push(Group { variant: Some(variant), build: cpu });
         }
-        for flag in &tuning {
-            cpu.flag(flag);
+        if variants::of(target).is_empty() {
+            let mut cpu = cpu();
+            cpu.flags(tuning(target)?);
+            groups.push(cpu.into());
         }
         let mut base = compiler::group(source, target, cpp, files::BASE.iter().chain(&files::REGISTRY));
         base.include(&version_folder).define("GGML_USE_CPU", None).define("GGML_USE_RPC", None);
@@ -40,7 +51,10 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
         if target.os == "macos" && apple::linker_is_buggy(&compiler::tool(target, cpp)?) {
             base.define("HAVE_BUGGY_APPLE_LINKER", None);
         }
-        groups.extend([cpu, base]);
+        if !cpp && !variants::of(target).is_empty() {
+            base.file(VARIANTS);
+        }
+        groups.push(base.into());
     }
     Ok(groups)
 }
@@ -76,3 +90,6 @@ fn version_header(source: &Source, target: &Target) -> Result<PathBuf, String> {
 
 /// Our own file, which needs ggml's internal headers.
 const PLAN: &str = "plan.cpp";
+
+/// Our own file, which chooses.
+const VARIANTS: &str = "variants.c";
