@@ -17,7 +17,7 @@ const MARGIN: f64 = 1.02;
 
 /// The same where a plain cycle takes less than a millisecond: what stands beside the cycles (handing over, new graphs) weighs
 /// as much as the gain there.
-const MARGIN_OF_SHORT: f64 = 1.3;
+const MARGIN_OF_SHORT: f64 = 1.08;
 const SHORT: f64 = 1e-3;
 
 /// The chance that a draft is right, before any was judged.
@@ -160,8 +160,12 @@ impl DepthControl {
         let Some(deep) = (1..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b))) else { return 0 };
         let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
         let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
-        // Seconds that a cycle at `d` is expected to lose against the same tokens at the best depth.
-        let loss = |d: usize| (times[d] - tokens[d] / rate(best)).max(0.0);
+        // Seconds that a cycle at `d` is expected to lose against the same tokens at the best depth. A draft that is judged
+        // not to pay is not free either, however near it comes.
+        let loss = |d: usize| {
+            let least = if best == 0 && d > 0 { (margin - 1.0) * times[d] } else { 0.0 };
+            (times[d] - tokens[d] / rate(best)).max(least)
+        };
         let affordable = |d: &usize| loss(*d) <= self.allowance;
         let to_try = if best == 0 {
             // Only drafting tells whether the text has become easier.

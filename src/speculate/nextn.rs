@@ -176,11 +176,19 @@ impl NextN {
         }))
     }
 
-    /// Computes entries of one sequence until at most `n_left` wait.
-    fn catch_up(&mut self, runner: &mut Runner, slot: usize, n_left: usize) -> Result<(), RunError> {
-        while self.slots[slot].tokens.len() > n_left {
-            let n = (self.slots[slot].tokens.len() - n_left).min(N_BATCH);
-            self.pass(runner, &[slot], Wanted { n_entries: n, ..Wanted::default() })?;
+    /// Entries that a cycle leaves behind at most.
+    fn most_of_cycle(&self) -> usize {
+        1 + self.max_depth().max(1)
+    }
+
+    /// Computes entries of one sequence until no more wait than a cycle leaves behind, but not the last: a draft starts from
+    /// it. Nothing is guessed from the others, so they need keys and values and no more. By powers of two, so that graphs
+    /// are few.
+    fn catch_up(&mut self, runner: &mut Runner, slot: usize) -> Result<(), RunError> {
+        while self.slots[slot].tokens.len() > self.most_of_cycle() {
+            let n_others = self.slots[slot].tokens.len() - 1;
+            let n_entries = (1 << n_others.ilog2()).min(N_BATCH);
+            self.pass(runner, &[slot], Wanted { n_entries, ..Wanted::default() })?;
         }
         Ok(())
     }
@@ -297,11 +305,8 @@ impl Proposer for NextN {
             self.slots[o.slot].take(o);
         }
         for o in observed {
-            let s = &self.slots[o.slot];
-            if s.tokens.len() > MAX_WAITING {
-                // The next token's entry stays: a draft starts from it.
-                let n_left = usize::from(s.ahead);
-                self.catch_up(runner, o.slot, n_left)?;
+            if self.slots[o.slot].tokens.len() > MAX_WAITING {
+                self.catch_up(runner, o.slot)?;
             }
         }
         Ok(())
@@ -329,7 +334,10 @@ impl Proposer for NextN {
         let (which, ahead): (Vec<usize>, Vec<_>) = asks.iter().filter(to_do).map(|a| (a.slot, a.ahead)).unzip();
         if !which.is_empty() {
             let most_waiting = which.iter().map(|&slot| self.slots[slot].tokens.len()).max().unwrap_or(0);
-            self.unusual = most_waiting > 1 + self.max_depth();
+            self.unusual = most_waiting > self.most_of_cycle();
+            for &slot in &which {
+                self.catch_up(runner, slot)?;
+            }
             self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth, ahead: &ahead, on: false })?;
         }
         Ok(asks.iter().map(|a| self.slots[a.slot].hand_out(a.max.min(depth))).collect())

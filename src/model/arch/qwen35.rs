@@ -421,8 +421,10 @@ impl Architecture for Qwen35 {
         // Into the head's cells; where nothing is drafted, nothing else is needed.
         let (x, mixed) = nextn.attend(g, &step.cells, step.tokens, step.hidden);
         let Some(last) = step.last else { return };
-        let end = |(x, mixed)| norm.forward(g, nextn.layer.rest(g, x, mixed)); // [n_embd, n_entries]
-        let mut h = g.get_rows(end((x, mixed)), last); // [n_embd, n_seqs]
+        let end = |(x, mixed)| norm.forward(g, nextn.layer.rest(g, x, mixed)); // [n_embd, n_seqs]
+        // Only the last entry of a sequence gives guesses.
+        let cut = |t: Tensor<'g>| if t.ne()[1] == last.ne()[0] { t } else { g.get_rows(t, last) };
+        let mut h = end((cut(x), cut(mixed)));
         for i in 0..step.depth() {
             let ids = step.pick(g, i, h, head);
             if let Some(cells) = step.chain.get(i) {
