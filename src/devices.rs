@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::bail;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
-use ggml::{Device, DeviceKind};
+use ggml::{Device, DeviceKind, Numa};
 use model::{GpuLayers, Placement, Split};
 
 /// Where the model computes.
@@ -46,6 +46,10 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "NEXTN_RPC", hide_env_values = true)]
     pub rpc: Vec<String>,
 
+    /// On a machine with several memory nodes, where threads run: distribute, isolate (one node), numactl (as it allows)
+    #[arg(long, value_name = "MODE", env = "NEXTN_NUMA", hide_env_values = true)]
+    pub numa: Option<NumaMode>,
+
     /// Keep the model file in memory, where the system's limit allows it (ulimit -l)
     #[arg(long, env = "NEXTN_MLOCK", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub mlock: bool,
@@ -53,6 +57,15 @@ pub struct DeviceFlags {
     /// Folder with backends to load (libggml-*.so)
     #[arg(long, value_name = "FOLDER", env = "NEXTN_BACKEND_DIR", hide_env_values = true)]
     pub backend_dir: Option<PathBuf>,
+}
+
+/// `--numa`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum NumaMode {
+    Distribute,
+    Isolate,
+    Numactl,
 }
 
 /// `--split-mode`.
@@ -106,11 +119,19 @@ fn share(s: &str) -> Result<f64, String> {
 }
 
 impl DeviceFlags {
-    /// Loads the backends of the folder and adds the devices of workers, if any were named.
+    /// Loads the backends of the folder and adds the devices of workers, if any were named; threads go where `--numa` says.
     ///
     /// # Errors
     /// A folder without backends, or one that does not fit this program; a worker that cannot be used.
     pub fn load_backends(&self) -> anyhow::Result<()> {
+        let numa = self.numa.map(|mode| match mode {
+            NumaMode::Distribute => Numa::Distribute,
+            NumaMode::Isolate => Numa::Isolate,
+            NumaMode::Numactl => Numa::Numactl,
+        });
+        if numa.is_some_and(|numa| !numa.apply()) {
+            tracing::warn!("--numa changes nothing: the memory of this machine is one node");
+        }
         if let Some(folder) = &self.backend_dir
             && ggml::load_plugins(folder)? == 0
         {

@@ -196,6 +196,7 @@ fn jsonl_tells_the_same_story_in_events() {
 fn wrong_options_end_with_2_and_name_what_is_wrong() {
     for (args, word) in [
         (&["--no-such-option"][..], "--no-such-option"),
+        (&["-p", "x", "--numa", "mirror"], "isolate"),
         (&["-p", "x", "-n", "0"], "--max-tokens"),
         (&["-p", "x", "--temp", "nan"], "--temp"),
         (&["-p", "x", "--spec", "4"], "not one of auto, off, nextn, ngram"),

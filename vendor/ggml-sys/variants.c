@@ -17,6 +17,8 @@
     f(x, int, ggml_cpu_has_fma, (void), ()) \
     f(x, void, ggml_cpu_init, (void), ()) \
     f(x, const struct ggml_type_traits_cpu *, ggml_get_type_traits_cpu, (enum ggml_type type), (type)) \
+    f(x, bool, ggml_is_numa, (void), ()) \
+    f(x, void, ggml_numa_init, (enum ggml_numa_strategy strategy), (strategy)) \
     f(x, void, ggml_threadpool_free, (struct ggml_threadpool * pool), (pool)) \
     f(x, struct ggml_threadpool *, ggml_threadpool_new, (struct ggml_threadpool_params * params), (params))
 

@@ -41,7 +41,7 @@ const X86_64: [Variant; 3] = [
 ];
 
 /// The functions of `variants.c`.
-const FUNCTIONS: [&str; 11] = [
+const FUNCTIONS: [&str; 13] = [
     "ggml_backend_cpu_init",
     "ggml_backend_cpu_reg",
     "ggml_backend_cpu_set_n_threads",
@@ -51,6 +51,8 @@ const FUNCTIONS: [&str; 11] = [
     "ggml_cpu_has_fma",
     "ggml_cpu_init",
     "ggml_get_type_traits_cpu",
+    "ggml_is_numa",
+    "ggml_numa_init",
     "ggml_threadpool_free",
     "ggml_threadpool_new",
 ];
