@@ -384,6 +384,19 @@ mod tests {
     }
 
     #[test]
+    fn where_cycles_are_short_a_gain_within_the_margin_is_tried_and_no_more() {
+        // A draft of one gives 1.95 tokens for the time of 1.9 and one of two less.
+        let mut world = World::new(6);
+        let mut n_drafted = 0;
+        for _ in 0..4000 {
+            let before = world.tokens;
+            world.run(1, 1, 0.95, linear(0.0003, 0.9), 0.0);
+            n_drafted += usize::from(world.tokens - before > 1.0);
+        }
+        assert!((1..600).contains(&n_drafted), "{n_drafted} of 4000 cycles kept a draft");
+    }
+
+    #[test]
     fn no_room_means_no_draft() {
         let mut world = World::new(6);
         world.run(100, 1, 0.9, linear(0.01, 0.1), 0.0);

@@ -181,16 +181,23 @@ impl NextN {
         1 + self.max_depth().max(1)
     }
 
-    /// Computes entries of one sequence until no more wait than a cycle leaves behind, but not the last: a draft starts from
-    /// it. Nothing is guessed from the others, so they need keys and values and no more. By powers of two, so that graphs
-    /// are few.
-    fn catch_up(&mut self, runner: &mut Runner, slot: usize) -> Result<(), RunError> {
-        while self.slots[slot].tokens.len() > self.most_of_cycle() {
-            let n_others = self.slots[slot].tokens.len() - 1;
-            let n_entries = (1 << n_others.ilog2()).min(N_BATCH);
-            self.pass(runner, &[slot], Wanted { n_entries, ..Wanted::default() })?;
+    /// Computes entries until no more of any sequence wait than a cycle leaves behind, but not the last: a draft starts from
+    /// it. Nothing is guessed from the others, so they need keys and values and no more. By powers of two, and all sequences
+    /// that have so many at once, so that graphs and passes are few. True when there were any.
+    fn catch_up(&mut self, runner: &mut Runner, which: &[usize]) -> Result<bool, RunError> {
+        let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(1).ilog2();
+        let mut any = false;
+        loop {
+            let most = which.iter().map(|&i| self.slots[i].tokens.len()).max().unwrap_or(0);
+            if most <= self.most_of_cycle() {
+                return Ok(any);
+            }
+            let n_entries = (1 << (most - 1).ilog2()).min(most_at_once);
+            let longer: Vec<usize> =
+                which.iter().copied().filter(|&i| self.slots[i].tokens.len() > n_entries).collect();
+            self.pass(runner, &longer, Wanted { n_entries, ..Wanted::default() })?;
+            any = true;
         }
-        Ok(())
     }
 
     /// One graph over entries of each sequence, and the guesses after them.
@@ -304,10 +311,10 @@ impl Proposer for NextN {
             }
             self.slots[o.slot].take(o);
         }
-        for o in observed {
-            if self.slots[o.slot].tokens.len() > MAX_WAITING {
-                self.catch_up(runner, o.slot)?;
-            }
+        let mut waiting: Vec<usize> = observed.iter().map(|o| o.slot).collect();
+        waiting.retain(|&i| self.slots[i].tokens.len() > MAX_WAITING);
+        if !waiting.is_empty() {
+            self.catch_up(runner, &waiting)?;
         }
         Ok(())
     }
@@ -333,11 +340,7 @@ impl Proposer for NextN {
         let to_do = |a: &&Ask| !self.slots[a.slot].tokens.is_empty() && !self.slots[a.slot].has_guesses();
         let (which, ahead): (Vec<usize>, Vec<_>) = asks.iter().filter(to_do).map(|a| (a.slot, a.ahead)).unzip();
         if !which.is_empty() {
-            let most_waiting = which.iter().map(|&slot| self.slots[slot].tokens.len()).max().unwrap_or(0);
-            self.unusual = most_waiting > self.most_of_cycle();
-            for &slot in &which {
-                self.catch_up(runner, slot)?;
-            }
+            self.unusual = self.catch_up(runner, &which)?;
             self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth, ahead: &ahead, on: false })?;
         }
         Ok(asks.iter().map(|a| self.slots[a.slot].hand_out(a.max.min(depth))).collect())

@@ -3,6 +3,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,9 @@ static const struct variant * choose(void) {
     };
     const struct variant * best = NULL;
     const char * wanted = getenv("NEXTN_CPU_VARIANT");
+    if (wanted != NULL && wanted[0] == '\0') {
+        wanted = NULL;
+    }
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (!is_here(all[i])) {
             continue;
@@ -71,6 +75,15 @@ static const struct variant * choose(void) {
             return all[i];
         }
         best = best == NULL ? all[i] : best;
+    }
+    if (wanted != NULL) {
+        fprintf(stderr, "NEXTN_CPU_VARIANT=%s: no copy of ggml's CPU kernels that runs here; taking %s of:", wanted, best->name);
+        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+            if (is_here(all[i])) {
+                fprintf(stderr, " %s", all[i]->name);
+            }
+        }
+        fputc('\n', stderr);
     }
     return best;
 }

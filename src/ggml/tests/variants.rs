@@ -47,6 +47,9 @@ fn main() {
         n_tried += 1;
     }
     assert!(n_tried > 0, "the lowest is everywhere");
+    let wrong = Command::new(&this).env(VARIABLE, "avx-512").output().expect("it starts");
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert!(wrong.status.success() && said.contains("avx-512") && said.contains("sse42"), "{}, {said}", wrong.status);
     println!("test copies_of_the_cpu_backend, {n_tried} of {} ... ok", VARIANTS.len());
 }
 
