@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use ggml_sys as sys;
 
+use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::ops::sizeable;
@@ -325,6 +326,11 @@ impl<'g> Graph<'g> {
         let text = CString::new(name.to_string()).expect("names are words of this program");
         // SAFETY: `t` lies in the arena; the name is NUL-terminated and copied, cut to ggml's length.
         unsafe { sys::ggml_set_name(t.raw(), text.as_ptr()) };
+    }
+
+    /// True when a CPU computes all of it.
+    pub(crate) fn is_on_cpu(&self) -> bool {
+        self.weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu)
     }
 
     /// False after the first error.

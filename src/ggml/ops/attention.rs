@@ -28,7 +28,8 @@ impl<'g> Graph<'g> {
 
     /// Attention in one op: `q: [d_k, n_rows, n_head, n_seqs]`, `k: [d_k, n_kv, n_head_kv, n_seqs]`,
     /// `v: [d_v, n_kv, n_head_kv, n_seqs]`, `mask: [n_kv, >= n_rows, ..]` F16; gives `[d_v, n_head, n_rows, n_seqs]`.
-    /// Sums are asked for in F32.
+    /// Sums are asked for in F32. On a CPU a row has the bits that it has among up to 63 others, whatever the number of
+    /// threads.
     ///
     /// Source: Dao et al. 2022; query head `j` reads key head `j / (n_head / n_head_kv)`.
     pub fn flash_attn(&self, q: Tensor<'g>, k: Tensor<'g>, v: Tensor<'g>, mask: Tensor<'g>, scale: f32) -> Tensor<'g> {
@@ -53,6 +54,44 @@ impl<'g> Graph<'g> {
         if !sound {
             return q;
         }
+        let may_split = nq[1] == 1 && nq[3] == 1 && k.dtype() == v.dtype() && k.dtype().is_float();
+        if may_split && self.is_on_cpu() {
+            return self.flash_attn_unsplit(q, k, v, mask, scale);
+        }
+        self.fused_attention(q, k, v, mask, scale)
+    }
+
+    /// One row of one sequence, whose operands were checked. From 512 cells on ggml would part the cells among its threads
+    /// (`ggml_compute_forward_flash_attn_ext_f16`, `use_split_kv_path`) and add up in another order than for several rows;
+    /// not so where there is more than one sequence, so key heads take the place of sequences. They are as many cells and
+    /// heads to compute, parted by heads. With one key head, or masks for each head, the row is
+    /// computed twice instead.
+    fn flash_attn_unsplit(
+        &self,
+        q: Tensor<'g>,
+        k: Tensor<'g>,
+        v: Tensor<'g>,
+        mask: Tensor<'g>,
+        scale: f32,
+    ) -> Tensor<'g> {
+        let ([d_k, _, n_head, _], nb) = (q.ne(), q.nb());
+        let ([_, _, n_head_kv, _], d_v) = (k.ne(), v.ne()[0]);
+        if n_head_kv == 1 || mask.ne()[2] > 1 {
+            let [q, mask] = [q, mask].map(|t| self.concat(t, t, 1));
+            let o = self.fused_attention(q, k, v, mask, scale); // [d_v, n_head, 2, 1]
+            let nb = o.nb();
+            return self.view(o, [d_v, n_head, 1, 1], [nb[1], nb[2], nb[3]], 0);
+        }
+        let n_group = n_head / n_head_kv;
+        let heads = [nb[1], nb[2], nb[2] * n_group as usize];
+        let q = self.view(q, [d_k, 1, n_group, n_head_kv], heads, 0); // was [d_k, 1, n_head, 1]
+        let [k, v] = [k, v].map(|t| self.permute(t, [0, 1, 3, 2])); // now [d, n_kv, 1, n_head_kv]
+        let o = self.fused_attention(q, k, v, mask, scale); // [d_v, n_group, 1, n_head_kv]
+        self.reshape(o, [d_v, n_head])
+    }
+
+    /// The op itself.
+    fn fused_attention(&self, q: Tensor<'g>, k: Tensor<'g>, v: Tensor<'g>, mask: Tensor<'g>, scale: f32) -> Tensor<'g> {
         let t = op!(self, "flash_attn", ggml_flash_attn_ext, q, k.raw(), v.raw(), mask.raw(), scale, 0.0, 0.0);
         if self.ok() {
             // SAFETY: `t` is the flash attention node just made.

@@ -57,7 +57,8 @@ fn fused<'g>(
 }
 
 /// Two products and a softmax, with the query heads that share a key head folded into rows: each cell is read once for
-/// all of them. Values are transposed.
+/// all of them. Values are transposed. A single folded row, one query head over its own key head, is computed twice: ggml's
+/// products of one row have other bits than those of several.
 fn folded<'g>(
     g: &Graph<'g>,
     s: &Segment,
@@ -65,17 +66,22 @@ fn folded<'g>(
     mask: Tensor<'g>,
     scale: f32,
 ) -> Tensor<'g> {
-    let [d_k, n_rows, n_head, n_seqs] = q.ne();
     let [_, n_kv, n_head_kv, _] = k.ne();
     let d_v = v.ne()[1];
+    let is_single = q.ne()[1] == 1 && q.ne()[2] == n_head_kv;
+    let twice = |x: Tensor<'g>| if is_single { g.concat(x, x, 1) } else { x };
+    let (q, mask) = (twice(g.cont(q)), twice(mask));
+    let [d_k, n_rows, n_head, n_seqs] = q.ne();
     let n_folded = n_rows * n_head / n_head_kv;
-    let q = g.reshape(g.cont(q), [d_k, n_folded, n_head_kv, n_seqs]); // was [d_k, n_rows, n_head, n_seqs]
+    let q = g.reshape(q, [d_k, n_folded, n_head_kv, n_seqs]); // was [d_k, n_rows, n_head, n_seqs]
     let scores = g.mul_mat(k, q); // [n_kv, n_folded, n_head_kv, n_seqs]
     let scores = g.reshape(scores, [n_kv, n_rows, n_head, n_seqs]);
     let weights = g.soft_max(scores, Some(mask), scale);
     let weights = g.reshape(weights, [n_kv, n_folded, n_head_kv, n_seqs]);
     let o = g.mul_mat(v, weights); // [d_v, n_folded, n_head_kv, n_seqs]
     let o = g.reshape(o, [d_v, n_rows, n_head, n_seqs]);
+    let nb = o.nb();
+    let o = g.view(o, [d_v, s.n_rows as i64, n_head, n_seqs], [nb[1], nb[2], nb[3]], 0);
     let o = g.cont(g.permute(o, [0, 2, 1, 3])); // now [d_v, n_head, n_rows, n_seqs]
     g.reshape(o, [d_v * n_head, s.n_tokens() as i64])
 }
