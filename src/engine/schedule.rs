@@ -18,6 +18,20 @@ pub(crate) struct Part {
     pub(crate) samples: bool,
 }
 
+impl Part {
+    /// Rows of the pass that are the part's, with those that only fill it.
+    pub(crate) fn n_computed(&self) -> usize {
+        self.n_rows + self.n_pad
+    }
+
+    /// Snapshots of the state that let a step keep whatever it may have to: a draft may be wrong from its first token on,
+    /// and what fills the pass is always dropped. Of a sequence with more rows than snapshots memory has only the newest
+    /// state, so as soon as one row may be dropped, each gets a snapshot.
+    pub(crate) fn n_snapshots(&self) -> usize {
+        if self.n_draft + self.n_pad > 0 { self.n_computed() } else { 1 }
+    }
+}
+
 /// Which rows may share a pass, so that the bits of an answer's do not depend on those beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Company {
@@ -30,12 +44,17 @@ pub(crate) enum Company {
 }
 
 impl Company {
-    /// The longest draft.
-    pub(crate) fn max_draft(self) -> usize {
+    /// Rows that one answer may have in a pass.
+    fn max_rows(self) -> usize {
         match self {
             Self::Any => usize::MAX,
-            Self::UpTo(n) | Self::Width(n) => n - 1,
+            Self::UpTo(n) | Self::Width(n) => n,
         }
+    }
+
+    /// The longest draft.
+    pub(crate) fn max_draft(self) -> usize {
+        self.max_rows() - 1
     }
 
     /// Rows past those that are kept, at most.
@@ -70,7 +89,8 @@ impl Company {
     }
 }
 
-/// Rows of forced tokens that an answer takes at a time: so many have the bits that they have alone (docs/NUMERICS.md).
+/// Rows of forced tokens that an answer takes at a time: so many have the bits that they have alone (docs/NUMERICS.md). Fewer
+/// where passes are narrower.
 const MAX_PENDING: usize = 7;
 
 /// Running answers take a row for their last token, or some for forced ones (which have no drafts), and those of their
@@ -83,7 +103,9 @@ pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize, 
     let mut left = n_batch;
     let mut parts: Vec<Part> = Vec::new();
     for (sequence, s) in answers {
-        let (n_draft, n_pending) = (s.draft.len(), s.pending.len().min(MAX_PENDING).min(left));
+        // A draft follows a single pending token, and is as short as a pass needs it.
+        let most = MAX_PENDING.min(company.max_rows()).min(left);
+        let (n_draft, n_pending) = (s.draft.len(), s.pending.len().min(most));
         if n_pending > 0 && n_pending + n_draft <= left {
             left -= n_pending + n_draft;
             let samples = n_pending == s.pending.len();
@@ -120,6 +142,52 @@ mod tests {
         let parts = rows.iter().map(|&(sequence, n)| part(sequence, n)).collect();
         let passes = company.passes(parts, |p| p.sequence == 9);
         passes.iter().map(|pass| pass.iter().map(|p| (p.n_rows, p.n_pad)).collect()).collect()
+    }
+
+    /// Whatever a step has to keep of its rows can be kept, by the snapshots that the engine asks for.
+    #[test]
+    fn every_outcome_of_a_pass_can_be_kept_at_any_width() {
+        let layer = memory::Recurrent { n_conv: 1, n_channels: 1, n_heads: 1, d_state: 1 };
+        let layout = memory::StateLayout { layers: vec![memory::LayerState::Recurrent(layer)] };
+        let widths = (1..=32).map(Company::Width);
+        for company in widths.chain([Company::Any, Company::UpTo(7), Company::UpTo(32)]) {
+            let max_draft = company.max_draft().min(16);
+            let config = memory::MemoryConfig {
+                n_slots: 1,
+                n_ctx: 256,
+                type_k: memory::CacheType::F32,
+                type_v: memory::CacheType::F32,
+                v_transposed: false,
+                n_snapshots: company.n_past().max(max_draft + 1),
+                transactional: false,
+            };
+            let device = ggml::Device::cpu().expect("the CPU is there");
+            let mut memory = memory::Memory::new(device, layout.clone(), config).expect("room");
+            let slot = memory.acquire().expect("cleared").expect("a free slot");
+            let forced = (1..=MAX_PENDING.min(company.max_rows())).map(|n_rows| (n_rows, 0));
+            let drafted = (1..=max_draft).map(|n_draft| (1 + n_draft, n_draft));
+            for (n_rows, n_draft) in forced.chain(drafted) {
+                let part = Part { sequence: 0, n_rows, n_draft, n_pad: 0, samples: true };
+                let part = company.passes(vec![part], |_| false)[0][0];
+                if let Company::Width(n) = company {
+                    assert_eq!(part.n_computed(), n);
+                }
+                for kept in n_rows - n_draft..=n_rows {
+                    let step = memory.begin(&[(&slot, part.n_computed())], part.n_snapshots());
+                    let kept = step.expect("a step that can be made").commit(&[kept]);
+                    assert!(kept.is_ok(), "{company:?}, {part:?}: {kept:?}");
+                    memory.reset(&slot).expect("a slot in use");
+                }
+            }
+            // The tail of a prompt, which is kept whole.
+            for n_rows in [1, 5, 40] {
+                let part = Part { sequence: 0, n_rows, n_draft: 0, n_pad: 0, samples: true };
+                let part = company.passes(vec![part], |_| true)[0][0];
+                let step = memory.begin(&[(&slot, part.n_computed())], part.n_snapshots());
+                step.expect("a step that can be made").commit(&[n_rows]).expect("all rows");
+                memory.reset(&slot).expect("a slot in use");
+            }
+        }
     }
 
     #[test]

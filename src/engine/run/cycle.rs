@@ -99,8 +99,8 @@ impl State {
     /// kept.
     fn compute(&mut self, parts: &[Part]) -> Result<Vec<usize>, RunError> {
         let slots: Vec<_> =
-            parts.iter().map(|p| (&self.cache.get(self.sequences[p.sequence].slot).slot, p.n_rows + p.n_pad)).collect();
-        let n_snapshots = parts.iter().map(|p| 1 + p.n_draft + p.n_pad).max().unwrap_or(1);
+            parts.iter().map(|p| (&self.cache.get(self.sequences[p.sequence].slot).slot, p.n_computed())).collect();
+        let n_snapshots = parts.iter().map(Part::n_snapshots).max().unwrap_or(1);
         let txn = self.memory.begin(&slots, n_snapshots)?;
         let mut tokens: Vec<TokenId> = Vec::with_capacity(txn.n_rows());
         let mut rows = Vec::with_capacity(parts.len());
@@ -168,7 +168,7 @@ impl State {
                 n_drafted: part.n_draft,
                 n_accepted: n_kept + part.n_draft - part.n_rows,
             });
-            first += part.n_rows + part.n_pad;
+            first += part.n_computed();
             s.pool(&self.output.hidden[hidden.clone()], n_embd);
         }
         let expected: Vec<Ask> = self.asks(true).into_iter().map(|(ask, _)| ask).collect();
