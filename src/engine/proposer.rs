@@ -57,6 +57,15 @@ pub trait Proposer: Send {
         Ok(())
     }
 
+    /// The sequence of `slot` ended badly: nothing that is kept of it may be used again, and its numbers may be NaN.
+    ///
+    /// # Errors
+    /// The proposer's own state could not be cleared.
+    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
+        let _ = slot;
+        Ok(())
+    }
+
     /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
     fn hidden(&self, slot: usize) -> Option<&[f32]> {
         let _ = slot;
@@ -119,6 +128,10 @@ impl<P: Proposer + ?Sized> Proposer for Box<P> {
 
     fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
         (**self).begin(slot, tokens, hidden)
+    }
+
+    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
+        (**self).forget(slot)
     }
 
     fn hidden(&self, slot: usize) -> Option<&[f32]> {

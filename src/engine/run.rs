@@ -340,8 +340,13 @@ impl State {
     /// once its answer is complete.
     fn retire(&mut self) {
         let done = |s: &mut Sequence| s.finished || s.is_cancelled();
-        for s in self.sequences.extract_if(.., done) {
-            if s.request.options().cache {
+        for s in self.sequences.extract_if(.., done).collect::<Vec<_>>() {
+            if s.is_unseen() {
+                self.spoil(s.slot);
+            }
+            if s.is_spoiled {
+                self.forget_spoiled(s.slot);
+            } else if s.request.options().cache {
                 self.cache.release(s.slot, self.proposer.as_ref().and_then(|p| p.hidden(s.slot)));
             } else {
                 self.cache.forget(&mut self.memory, s.slot);

@@ -19,6 +19,11 @@ use crate::thinking::Budget;
 /// Checkpoints that one prompt asks for at most, beside the one at its first border: at its last ones.
 const LAST_BORDERS: usize = 3;
 
+/// Why a sequence ends whose numbers cannot be gone on from.
+pub(crate) const NOT_FINITE: &str = "the model computed numbers that are not finite (NaN or infinity) for this request: the model file may \
+    be damaged (`extract-nextn inspect` checks it), or a loaded slot was; if keys or values overflow their type, \
+    use --cache-type-k f32 and --cache-type-v f32";
+
 /// A request that has a slot.
 pub(crate) struct Sequence {
     pub(crate) request: GenerateRequest,
@@ -44,6 +49,8 @@ pub(crate) struct Sequence {
     started: Instant,
     first_token: Option<Instant>,
     pub(crate) finished: bool,
+    /// It ended badly: nothing of its state may be used again.
+    pub(crate) is_spoiled: bool,
 }
 
 impl Sequence {
@@ -70,6 +77,7 @@ impl Sequence {
             started: Instant::now(),
             first_token: None,
             finished: false,
+            is_spoiled: false,
             request,
         }
     }
@@ -95,6 +103,11 @@ impl Sequence {
         self.events.is_closed()
     }
 
+    /// True when it was cancelled before anything was picked: nobody has looked at what its rows gave.
+    pub(crate) fn is_unseen(&self) -> bool {
+        !self.finished && self.timings.generated_tokens == 0
+    }
+
     /// True when the reader lags behind: nothing is computed for it until it has caught up.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.outbox.is_empty()
@@ -114,12 +127,12 @@ impl Sequence {
 
     /// Takes the hidden rows that a step computed, `[n_embd]` each; the last ones end the request.
     pub(crate) fn pool(&mut self, rows: &[f32], n_embd: usize) {
-        if let Some(pooled) = &mut self.pooled {
-            pooled.take(rows, n_embd);
-            if !self.is_prefill() {
-                self.timings.prompt_ms = millis(self.started.elapsed());
-                self.finish(FinishReason::Complete);
-            }
+        let Some(pooled) = &mut self.pooled else { return };
+        pooled.take(rows, n_embd);
+        let finite = pooled.row().iter().all(|x| x.is_finite());
+        if !self.is_prefill() {
+            self.timings.prompt_ms = millis(self.started.elapsed());
+            if finite { self.finish(FinishReason::Complete) } else { self.spoil(NOT_FINITE.into()) }
         }
     }
 
@@ -272,12 +285,16 @@ impl Sequence {
     /// # Errors
     /// Those of the constraint.
     fn pick(&mut self, scores: &Scores<'_>, vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
+        if let Scores::NotFinite = scores {
+            self.is_spoiled = true;
+            return Err(NOT_FINITE.into());
+        }
         let (mut ends, mut complete) = (false, false);
         let forced = self.thinking.next();
         let token = match &mut self.constraint {
             None => forced.unwrap_or_else(|| match scores {
                 Scores::Best(token) => *token,
-                Scores::Logits(logits) => self.sampler.sample(logits),
+                scores => self.sampler.sample(scores.logits()),
             }),
             Some(c) => {
                 let token = match forced {
@@ -361,6 +378,12 @@ impl Sequence {
         }
     }
 
+    /// As [`Sequence::fail`], and its state is not to be used again.
+    pub(crate) fn spoil(&mut self, why: String) {
+        self.is_spoiled = true;
+        self.fail(why);
+    }
+
     /// Hands over as many events as the reader has room for.
     pub(crate) fn deliver(&mut self) {
         while let Some(event) = self.outbox.pop_front() {
@@ -395,13 +418,15 @@ pub(crate) enum Scores<'l> {
     Logits(&'l [f32]),
     /// The token with the highest; only for sequences that take the best.
     Best(TokenId),
+    /// The model gave no numbers to pick by.
+    NotFinite,
 }
 
 impl<'l> Scores<'l> {
     fn logits(&self) -> &'l [f32] {
         match self {
             Scores::Logits(logits) => logits,
-            Scores::Best(_) => &[],
+            Scores::Best(_) | Scores::NotFinite => &[],
         }
     }
 }

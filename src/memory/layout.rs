@@ -89,6 +89,18 @@ impl CacheType {
         }
     }
 
+    /// The largest number that is kept as a finite one: larger ones overflow, a block's in its scale (F16, for 127 steps or
+    /// 8). F32 stops where products of keys could overflow.
+    pub(crate) fn most(self) -> f32 {
+        const F16: f32 = 65504.0;
+        match self {
+            CacheType::F32 => 1e30,
+            CacheType::F16 => F16,
+            CacheType::Q8_0 => 127.0 * F16,
+            CacheType::Q4_0 => 8.0 * F16,
+        }
+    }
+
     /// True when elements are stored one by one, so that values can be kept transposed.
     pub fn is_plain(self) -> bool {
         matches!(self, CacheType::F32 | CacheType::F16)

@@ -52,6 +52,10 @@ pub(crate) struct SlotState {
     pub(crate) plane: u32,
     /// A dropped step has overwritten the recurrent state: only a reset or a restore helps.
     pub(crate) lost: bool,
+    /// Cells that were written since they were last zeroed, by this sequence or by those before it.
+    pub(crate) n_written: usize,
+    /// Some of these may hold NaN or infinity.
+    pub(crate) spoiled: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -214,6 +218,18 @@ impl Memory {
         self.clear(index)
     }
 
+    /// Says that cells of this slot may hold NaN or infinity: a step gave numbers that are not finite, or nobody has looked at
+    /// them. The sequence stays; its cells are zeroed where it is reset or goes back, before others see them. Where a step
+    /// is dropped or a sequence is loaded the memory knows by itself.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use.
+    pub fn spoil(&mut self, slot: &Slot) -> Result<(), Error> {
+        let index = self.index(slot)?;
+        self.slots[index].spoiled = true;
+        Ok(())
+    }
+
     /// Forgets positions from `len` on. A sequence with recurrent state can only keep all or nothing.
     ///
     /// # Errors
@@ -231,7 +247,8 @@ impl Memory {
             let what = format!("a sequence of {} positions cannot be cut to {len}", state.len);
             return Err(Error::Step(what));
         }
-        state.len = len;
+        self.wipe(index, len)?;
+        self.slots[index].len = len;
         Ok(())
     }
 
@@ -241,8 +258,10 @@ impl Memory {
         if known { Ok(index) } else { Err(Error::Slot(slot.index)) }
     }
 
-    /// Zeroes the recurrent state of a slot; cells of attention need no clearing, they are masked.
+    /// Zeroes the recurrent state of a slot. Cells of attention need no clearing, they are masked; but a masked cell is
+    /// multiplied by zero, which takes a finite number: spoiled ones are zeroed, too.
     fn clear(&mut self, index: usize) -> Result<(), Error> {
+        self.wipe(index, 0)?;
         for il in 0..self.layers.len() {
             for (id, offset, n_bytes) in self.recurrent_rows(il, index, 0) {
                 self.buffer.zero(id, offset, n_bytes)?;
@@ -250,6 +269,20 @@ impl Memory {
         }
         let state = &mut self.slots[index];
         (state.len, state.plane, state.lost) = (0, 0, false);
+        Ok(())
+    }
+
+    /// Zeroes the cells of a spoiled slot from position `first` on.
+    pub(crate) fn wipe(&mut self, index: usize, first: usize) -> Result<(), Error> {
+        let state = self.slots[index];
+        if !state.spoiled || first >= state.n_written {
+            return Ok(());
+        }
+        for (id, offset, n_bytes) in self.cell_ranges(index, first..state.n_written)? {
+            self.buffer.zero(id, offset, n_bytes)?;
+        }
+        let state = &mut self.slots[index];
+        (state.n_written, state.spoiled) = (first, first > 0);
         Ok(())
     }
 

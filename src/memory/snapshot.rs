@@ -1,5 +1,7 @@
 //! Copies of one sequence's state on the host: checkpoints of what cannot be cut, and whole sequences.
 
+use std::ops::Range;
+
 use ggml::StateId;
 
 use crate::error::Error;
@@ -107,6 +109,7 @@ impl Memory {
             let len = self.slots[index].len;
             return Err(Error::Saved(format!("it is at position {}, the sequence has {len}", checkpoint.position)));
         }
+        self.wipe(index, checkpoint.position)?;
         self.write_recurrent(index, &checkpoint.rows)?;
         self.slots[index].len = checkpoint.position;
         Ok(())
@@ -121,7 +124,7 @@ impl Memory {
         let index = self.index(slot)?;
         let len = self.slots[index].len;
         let mut cells = Vec::new();
-        for (id, offset, n_bytes) in self.cell_ranges(index, len)? {
+        for (id, offset, n_bytes) in self.cell_ranges(index, 0..len)? {
             let start = cells.len();
             cells.resize(start + n_bytes, 0);
             self.buffer.read(id, offset, &mut cells[start..])?;
@@ -142,10 +145,14 @@ impl Memory {
         if saved.len > self.config.n_ctx {
             return Err(Error::Saved(format!("it has {} positions, the context {}", saved.len, self.config.n_ctx)));
         }
-        let ranges = self.cell_ranges(index, saved.len)?;
+        let ranges = self.cell_ranges(index, 0..saved.len)?;
         if ranges.iter().map(|r| r.2).sum::<usize>() != saved.cells.len() {
             return Err(Error::Saved("its length does not agree with its shape".into()));
         }
+        // Its numbers may come from a file, and be anything.
+        self.wipe(index, 0)?;
+        let state = &mut self.slots[index];
+        (state.n_written, state.spoiled) = (state.n_written.max(saved.len), true);
         let mut start = 0;
         for (id, offset, n_bytes) in ranges {
             self.buffer.write(id, offset, &saved.cells[start..start + n_bytes])?;
@@ -184,23 +191,25 @@ impl Memory {
         Ok(())
     }
 
-    /// Tensor, offset and length of the bytes that hold the first `len` cells of a slot.
-    fn cell_ranges(&self, index: usize, len: usize) -> Result<Vec<(StateId, usize, usize)>, Error> {
+    /// Tensor, offset and length of the bytes that hold these cells of a slot.
+    pub(crate) fn cell_ranges(&self, index: usize, cells: Range<usize>) -> Result<Vec<(StateId, usize, usize)>, Error> {
         let MemoryConfig { n_ctx, type_k, type_v, v_transposed, .. } = self.config;
         let mut ranges = Vec::new();
+        let (first, len) = (cells.start, cells.len());
         if len == 0 {
             return Ok(ranges);
         }
         for (layer, tensors) in self.layout.layers.iter().zip(&self.layers) {
             let (LayerState::Kv(kv), LayerTensors::Kv { k, v }) = (layer, tensors) else { continue };
             let k_row = type_k.dtype().row_bytes((kv.d_k * kv.n_head_kv) as i64)?;
-            ranges.push((*k, index * n_ctx * k_row, len * k_row));
+            ranges.push((*k, (index * n_ctx + first) * k_row, len * k_row));
             if v_transposed {
                 let (size, n) = (type_v.dtype().block_bytes(), kv.d_v * kv.n_head_kv);
-                ranges.extend((0..n).map(|element| (*v, (index * n + element) * n_ctx * size, len * size)));
+                let row = |element| ((index * n + element) * n_ctx + first) * size;
+                ranges.extend((0..n).map(|element| (*v, row(element), len * size)));
             } else {
                 let v_row = type_v.dtype().row_bytes((kv.d_v * kv.n_head_kv) as i64)?;
-                ranges.push((*v, index * n_ctx * v_row, len * v_row));
+                ranges.push((*v, (index * n_ctx + first) * v_row, len * v_row));
             }
         }
         Ok(ranges)

@@ -85,6 +85,10 @@ impl Memory {
             }
             first_row += n_rows;
         }
+        for p in &claimed {
+            let state = &mut self.slots[p.index];
+            state.n_written = state.n_written.max(state.len + p.n_rows);
+        }
         Ok(Txn { memory: self, parts: claimed, segments, done: false })
     }
 }
@@ -133,10 +137,16 @@ impl Txn<'_> {
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
-        // Cells past a sequence's length are never read, and other planes hold the old state, unless the step was
-        // allowed to write over it.
-        if !self.done && !self.memory.config.transactional && self.memory.layout.is_recurrent() {
-            self.parts.iter().for_each(|p| self.memory.slots[p.index].lost = true);
+        if self.done {
+            return;
+        }
+        // Other planes hold the old recurrent state, unless the step was allowed to write over it.
+        let lost = !self.memory.config.transactional && self.memory.layout.is_recurrent();
+        for p in &self.parts {
+            let state = &mut self.memory.slots[p.index];
+            state.lost |= lost;
+            // Cells past a sequence's length are masked, and what is in these nobody has seen.
+            state.spoiled = true;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use ggml::{Graph, Tensor};
 
-use crate::layout::{Kv, LayerState, Recurrent};
+use crate::layout::{CacheType, Kv, LayerState, Recurrent};
 use crate::slots::{KV_STEP, LayerTensors, Memory};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
@@ -141,9 +141,11 @@ impl<'m> StepView<'m> {
         let n_cells = (self.memory.config.n_ctx * self.memory.config.n_slots) as i64;
         let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
         let cache = g.state(&self.memory.buffer, k_id);
+        let k = finite(g, cache, self.memory.config.type_k, k);
         let cache = g.reshape(cache, [d_k, n_cells]); // was [d_k * n_head_kv, n_ctx, n_slots]
         g.keep(g.set_rows(cache, k, rows));
         let cache = g.state(&self.memory.buffer, v_id);
+        let v = finite(g, cache, self.memory.config.type_v, v);
         match elements {
             Some(elements) => {
                 let v = g.reshape(v, [1, v.n_elements()]); // was [d_v * n_head_kv, n_tokens]
@@ -252,4 +254,11 @@ impl<'m> StepView<'m> {
         let first = plane as usize * n_slots + s.first_slot;
         g.view(state, ne, [row, n_slots * row, n_slots * row], first * row)
     }
+}
+
+/// `x` as numbers that `cache` keeps as finite ones, NaN too. A masked cell is multiplied by zero, so what is not finite would
+/// reach sequences that do not see it; and products with quantised weights may round NaN to a plain number, so nobody would
+/// notice. On a GPU a launch for each layer is too dear: there the logits tell, or nothing does.
+fn finite<'g>(g: &Graph<'g>, cache: Tensor<'g>, kept_as: CacheType, x: Tensor<'g>) -> Tensor<'g> {
+    if cache.lies_on_host() { g.clamp(x, -kept_as.most(), kept_as.most()) } else { x }
 }

@@ -83,7 +83,7 @@ impl Architecture for Decoder {
                 g.add(x, layer.ffn.forward(g, layer.ffn_norm.forward(g, x)))
             };
             if il + 1 == self.layers.len() {
-                return step.end(g, |cut| self.norm.forward(g, rest(cut(x), cut(mixed))), &self.head);
+                return step.end(g, x, |cut| self.norm.forward(g, rest(cut(x), cut(mixed))), &self.head);
             }
             x = rest(x, mixed);
         }

@@ -1,6 +1,7 @@
 //! Computes passes: fills a step's inputs, runs the architecture's graph, reads logits and hidden rows.
 //! Owns the executor and its scratch. Knows a step's rows; knows nothing of what the tokens are for.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ggml::{Data, Executor, Name, Stats};
@@ -46,10 +47,27 @@ pub struct PassOutput {
     pub hidden: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<TokenId>,
+    /// The sum of each hidden row that gave logits.
+    sums: Vec<f32>,
+    /// The sum of each row's residual stream before the last layer.
+    stream_sums: Vec<f32>,
     n_vocab: usize,
 }
 
 impl PassOutput {
+    /// Whether these rows of the step hold neither NaN nor infinity in their residual stream. Logits alone do not tell:
+    /// products with quantised weights may make plain numbers of NaN.
+    pub fn rows_are_finite(&self, rows: Range<usize>) -> bool {
+        self.stream_sums.get(rows).is_some_and(|sums| sums.iter().all(|sum| sum.is_finite()))
+    }
+
+    /// Whether the `i`-th row asked for can be gone on from: likewise, the hidden row that its logits come from, and some
+    /// logit is finite.
+    pub fn is_finite(&self, i: usize) -> bool {
+        let some = self.logits.is_empty() || self.logits(i).iter().any(|x| x.is_finite());
+        some && self.sums.get(i).is_some_and(|sum| sum.is_finite())
+    }
+
     /// Logits of the `i`-th row asked for.
     ///
     /// # Panics
@@ -262,6 +280,7 @@ impl Runner {
         output.logits.clear();
         output.hidden.clear();
         output.best.clear();
+        output.sums.clear();
         if out != OutRows::None && best {
             let ids = &mut self.scratch.out;
             results.i32("best", ids)?;
@@ -278,6 +297,10 @@ impl Runner {
         } else if out != OutRows::None {
             results.f32("logits", &mut output.logits)?;
         }
+        if out != OutRows::None {
+            results.f32("sums", &mut output.sums)?;
+        }
+        results.f32("stream_sums", &mut output.stream_sums)?;
         if pass.hidden {
             results.f32("hidden", &mut output.hidden)?;
         }

@@ -103,20 +103,26 @@ impl<'s, 'g> Step<'s, 'g> {
     /// Ends the pass. `tail` computes the hidden rows after the final norm: what follows the last layer's mixer, row by row,
     /// on tensors that it puts through the given cut. Rows that give logits are computed among themselves, also where the
     /// hidden rows of all are wanted: a row's bits may depend on how many stand beside it.
+    ///
+    /// `x: [n_embd, n_tokens]` is the residual stream before the last layer. Its sums and those of the rows that give logits
+    /// come out, too: a sum tells whether all of its row is finite, and what is not stays so in the stream.
     pub(crate) fn end(
         &self,
         g: &Graph<'g>,
+        x: Tensor<'g>,
         tail: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
         head: &Linear,
     ) {
         let all = (self.hidden || self.out_rows == OutRows::All).then(|| tail(&|x| x));
         let cropped = self.out.map(|out| tail(&|x| g.get_rows(x, out)));
         g.no_layer();
+        g.output("stream_sums", g.sum_rows(x)); // [1, n_tokens]
         if let Some(h) = all.filter(|_| self.hidden) {
             g.output("hidden", h);
         }
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         let logits = head.forward(g, rows); // [n_vocab, n_out]
+        g.output("sums", g.sum_rows(rows)); // [1, n_out]
         match self.best.then(|| best_parts(logits.ne()[0] as usize)) {
             None => g.output("logits", logits),
             Some(None) => g.output("best", g.argmax(logits)),

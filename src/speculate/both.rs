@@ -53,6 +53,11 @@ impl<H: Proposer> Proposer for NextNgram<H> {
         self.head.begin(slot, tokens, hidden)
     }
 
+    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
+        self.ngram.forget(slot)?;
+        self.head.forget(slot)
+    }
+
     fn hidden(&self, slot: usize) -> Option<&[f32]> {
         self.head.hidden(slot)
     }

@@ -280,6 +280,13 @@ impl Proposer for NextN {
         Ok(())
     }
 
+    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
+        let s = &mut self.slots[slot];
+        s.begin(0, 0, None);
+        self.memory.spoil(&s.slot)?;
+        Ok(self.memory.reset(&s.slot)?)
+    }
+
     fn hidden(&self, slot: usize) -> Option<&[f32]> {
         let last = &self.slots.get(slot)?.last;
         (!last.is_empty()).then_some(last)

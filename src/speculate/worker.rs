@@ -220,6 +220,15 @@ impl<P: GuessOn + 'static> Aside<P> {
         &mut self.sequences[slot]
     }
 
+    /// The sequence of `slot` is another one now, whose last token left this hidden row.
+    fn changed(&mut self, slot: usize, last: &[f32]) {
+        let sequence = self.sequence(slot);
+        sequence.epoch += 1;
+        sequence.ready = None;
+        sequence.last.clear();
+        sequence.last.extend_from_slice(last);
+    }
+
     /// Waits until everything is here again, and puts the drafts that are still good where they will be asked for.
     fn settle(&mut self) -> Result<&mut Drafting<P>, RunError> {
         match std::mem::replace(&mut self.place, Place::Lost) {
@@ -269,11 +278,16 @@ impl<P: GuessOn + 'static> Proposer for Aside<P> {
             self.start(&[], Then::Propose)?;
         }
         self.settle()?.proposer.begin(slot, tokens, hidden)?;
-        let sequence = self.sequence(slot);
-        sequence.epoch += 1;
-        sequence.ready = None;
-        sequence.last.clear();
-        sequence.last.extend_from_slice(hidden.unwrap_or_default());
+        self.changed(slot, hidden.unwrap_or_default());
+        Ok(())
+    }
+
+    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
+        if !self.seen.is_empty() {
+            self.start(&[], Then::Propose)?;
+        }
+        self.settle()?.proposer.forget(slot)?;
+        self.changed(slot, &[]);
         Ok(())
     }
 
@@ -285,11 +299,7 @@ impl<P: GuessOn + 'static> Proposer for Aside<P> {
     fn observe(&mut self, _: &mut Runner, observed: &[Observed<'_>], took: Option<Duration>) -> Result<(), RunError> {
         for o in observed {
             let n_embd = o.hidden.len() / o.tokens.len().max(1);
-            let sequence = self.sequence(o.slot);
-            sequence.epoch += 1;
-            sequence.ready = None;
-            sequence.last.clear();
-            sequence.last.extend_from_slice(&o.hidden[o.hidden.len() - n_embd..]);
+            self.changed(o.slot, &o.hidden[o.hidden.len() - n_embd..]);
         }
         self.seen.extend(observed.iter().map(Seen::of));
         self.took = took;

@@ -9,7 +9,7 @@ use text::TokenId;
 use super::State;
 use crate::proposer::{Ask, Observed};
 use crate::schedule::Part;
-use crate::sequence::{Scores, Sequence, millis};
+use crate::sequence::{NOT_FINITE, Scores, Sequence, millis};
 
 /// So many cycles in turn may build graphs before that counts as what such cycles cost.
 const FEW_BUILDS: u32 = 4;
@@ -34,11 +34,7 @@ impl State {
                 Ok(kept) => self.after(&parts, &kept),
                 Err(error) => {
                     tracing::error!(%error, "a step was not computed");
-                    for part in &parts {
-                        let s = &mut self.sequences[part.sequence];
-                        s.fail(error.to_string());
-                        self.cache.forget(&mut self.memory, s.slot);
-                    }
+                    parts.iter().for_each(|part| self.sequences[part.sequence].spoil(error.to_string()));
                 }
             }
         }
@@ -52,7 +48,25 @@ impl State {
         if foreign && let Err(error) = proposer.begin(slot, &[], None) {
             return self.stop_drafting(&error);
         }
-        if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, self.cache.hidden(slot)) {
+        // One that came with a loaded slot may hold anything.
+        let hidden = self.cache.hidden(slot).filter(|row| row.iter().all(|x| x.is_finite()));
+        if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, hidden) {
+            self.stop_drafting(&error);
+        }
+    }
+
+    /// Cells of the slot may hold NaN or infinity.
+    pub(super) fn spoil(&mut self, slot: usize) {
+        if let Err(error) = self.memory.spoil(&self.cache.get(slot).slot) {
+            tracing::error!(%error, slot, "the cells of a slot will not be cleared");
+        }
+    }
+
+    /// Gives back the slot of a sequence that ended badly, empty: what others keep beside it goes, too.
+    pub(super) fn forget_spoiled(&mut self, slot: usize) {
+        self.spoil(slot);
+        self.cache.forget(&mut self.memory, slot);
+        if let Some(Err(error)) = self.proposer.as_mut().map(|p| p.forget(slot)) {
             self.stop_drafting(&error);
         }
     }
@@ -122,11 +136,20 @@ impl State {
         let rows = if best { Rows::Best(&rows) } else { Rows::Some(&rows) };
         self.runner.run(txn.view(), &Pass { tokens: &tokens, rows, hidden }, &mut self.output)?;
         let took = millis(start.elapsed());
-        let mut first = 0;
+        let (mut first, mut first_row) = (0, 0);
         let mut kept = Vec::with_capacity(parts.len());
         for p in parts {
             let mut n_kept = p.n_rows;
             let s = &mut self.sequences[p.sequence];
+            // Not those of a draft, which may be wrong: they are looked at as far as they are right.
+            let certain = first_row..first_row + p.n_rows - p.n_draft;
+            first_row += p.n_computed();
+            if !self.output.rows_are_finite(certain) {
+                s.spoil(NOT_FINITE.into());
+                first += if p.samples { 1 + p.n_draft + p.n_pad } else { 0 };
+                kept.push(n_kept);
+                continue;
+            }
             if s.is_prefill() {
                 s.prompt_advanced(p.n_rows);
             } else {
@@ -135,6 +158,7 @@ impl State {
             if p.samples {
                 let output = &self.output;
                 let scores = |i| match output.best.get(first + i) {
+                    _ if !output.is_finite(first + i) => Scores::NotFinite,
                     Some(&token) => Scores::Best(token),
                     None => Scores::Logits(output.logits(first + i)),
                 };
@@ -157,9 +181,14 @@ impl State {
         for (part, &n_kept) in parts.iter().zip(kept) {
             let s = &mut self.sequences[part.sequence];
             let tokens = &self.step_tokens[first..first + n_kept];
+            let hidden = if self.output.hidden.is_empty() { 0..0 } else { first * n_embd..(first + n_kept) * n_embd };
+            first += part.n_computed();
+            // Nobody is to learn from what is forgotten.
+            if s.is_spoiled {
+                continue;
+            }
             s.pending.drain(..part.n_rows - part.n_draft);
             self.cache.extend(s.slot, tokens);
-            let hidden = if self.output.hidden.is_empty() { 0..0 } else { first * n_embd..(first + n_kept) * n_embd };
             observed.push(Observed {
                 slot: s.slot,
                 tokens,
@@ -168,14 +197,14 @@ impl State {
                 n_drafted: part.n_draft,
                 n_accepted: n_kept + part.n_draft - part.n_rows,
             });
-            first += part.n_computed();
             s.pool(&self.output.hidden[hidden.clone()], n_embd);
         }
         let expected: Vec<Ask> = self.asks(true).into_iter().map(|(ask, _)| ask).collect();
         if let Some(proposer) = &mut self.proposer {
             let (start, before) = self.turn;
             let computed = self.runner.stats() + proposer.stats();
-            let alike = parts.iter().all(|p| p.samples && p.n_rows == 1 + p.n_draft);
+            let alike = |p: &Part| p.samples && p.n_rows == 1 + p.n_draft;
+            let alike = observed.len() == parts.len() && parts.iter().all(alike);
             self.builds = if computed.n_builds == before.n_builds { 0 } else { self.builds + 1 };
             // A graph that is built once is no cost of its depth; built again and again it is one.
             let usual = self.builds == 0 || self.builds > FEW_BUILDS;
@@ -203,7 +232,7 @@ impl State {
         }
         for part in parts {
             let s = &mut self.sequences[part.sequence];
-            if s.checkpoints.front() == Some(&s.n_prompt_done) {
+            if s.checkpoints.front() == Some(&s.n_prompt_done) && !s.is_spoiled {
                 s.checkpoints.pop_front();
                 let hidden = self.proposer.as_ref().and_then(|p| p.hidden(s.slot));
                 if let Err(error) = self.cache.checkpoint(&self.memory, s.slot, hidden) {

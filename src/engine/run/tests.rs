@@ -12,11 +12,15 @@ use crate::request::{GenerateRequest, RequestOptions};
 use crate::sample::SamplingParams;
 
 fn state(n_sequences: usize) -> (State, EngineHandle) {
+    state_with(n_sequences, None)
+}
+
+fn state_with(n_sequences: usize, proposer: Option<Box<dyn Proposer>>) -> (State, EngineHandle) {
     // Recurrent, so that a dropped step loses state.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-moe-q8_0.gguf");
     let model = Model::open(&path, &LoadOptions::default()).expect("a model of the repository");
     let config = EngineConfig { n_sequences, threads: Some(1), n_ctx: Some(256), max_queue: 4, ..Default::default() };
-    State::new(model, config, None).expect("an engine")
+    State::new(model, config, proposer).expect("an engine")
 }
 
 fn submit(handle: &EngineHandle, n_prompt: u32) -> Generation {
@@ -79,6 +83,46 @@ fn a_failed_step_ends_its_requests_and_leaves_nothing_to_reuse() {
     let (tokens, end) = read(&mut three);
     assert_eq!((tokens, end.expect("complete").timings.cached_tokens), (expected, 0));
     assert_eq!(handle.n_waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+/// Proposes nothing, always knows a hidden row, and tells what it was told.
+struct Told(std::sync::mpsc::Sender<String>, Vec<f32>);
+
+impl Proposer for Told {
+    fn max_depth(&self) -> usize {
+        1
+    }
+
+    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), model::RunError> {
+        let known = if hidden.is_some() { "known" } else { "unknown" };
+        let _ = self.0.send(format!("slot {slot} begins with {} tokens, hidden row {known}", tokens.len()));
+        Ok(())
+    }
+
+    fn hidden(&self, _: usize) -> Option<&[f32]> {
+        Some(&self.1)
+    }
+
+    fn propose(&mut self, _: &mut Runner, asks: &[crate::Ask]) -> Result<Vec<Vec<TokenId>>, model::RunError> {
+        Ok(vec![Vec::new(); asks.len()])
+    }
+}
+
+#[test]
+fn a_failed_step_leaves_no_hidden_row_on_the_slot_that_it_emptied() {
+    let (sender, told) = std::sync::mpsc::channel();
+    let (mut state, handle) = state_with(1, Some(Box::new(Told(sender, vec![1.0; 8]))));
+    let mut failing = submit(&handle, 20);
+    (0..2).for_each(|_| state.turn());
+    let slot = &state.cache.get(0).slot;
+    drop(state.memory.begin(&[(slot, 1)], 1).expect("room"));
+    state.turn();
+    assert!(read(&mut failing).1.is_err_and(|why| why.contains("lost")));
+    assert!(state.cache.get(0).tokens.is_empty() && state.cache.hidden(0).is_none());
+    let _next = submit(&handle, 20);
+    state.turn();
+    let told: Vec<_> = told.try_iter().filter(|t| t.contains("begins")).collect();
+    assert_eq!(told, ["slot 0 begins with 0 tokens, hidden row unknown"; 2]);
 }
 
 #[test]

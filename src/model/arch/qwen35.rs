@@ -395,7 +395,7 @@ impl Architecture for Qwen35 {
                 Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
             };
             if il + 1 == self.layers.len() {
-                return step.end(g, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
+                return step.end(g, x, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
             }
             x = layer.rest(g, x, mixed);
         }

@@ -1,0 +1,145 @@
+//! Sequences whose numbers are not finite: each ends alone, with its reason, and whoever gets its slot finds nothing of it.
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../tests/support/words.rs"]
+mod words;
+
+use std::sync::Arc;
+
+use engine::sample::SamplingParams;
+use engine::{
+    Engine, EngineConfig, EngineHandle, Event, FlashAttention, GenerateRequest, Generation, Pooling, RequestOptions,
+};
+use memory::CacheType;
+use model::{LoadOptions, Model};
+use text::TokenId;
+use tiny::{Document, Spec};
+
+/// The token that no model of this file computes well.
+const BAD: usize = 70;
+
+fn open(document: &Document) -> Arc<Model> {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    Model::open(&document.write(&dir.path().join("tiny.gguf")), &LoadOptions::default()).expect("a sound file")
+}
+
+/// Writes numbers into a tensor of F32, from element `first` on, `step` elements apart.
+fn set(document: &mut Document, name: &str, first: usize, step: usize, n: usize, value: f32) {
+    let tensor = document.tensors.iter_mut().find(|t| t.name == name).expect("a tensor of that name");
+    for i in 0..n {
+        tensor.data[4 * (first + i * step)..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// The row of `BAD` in the embedding is NaN.
+fn with_nan(arch: &'static str) -> Arc<Model> {
+    let spec = Spec::of(arch);
+    let mut document = spec.document();
+    set(&mut document, "token_embd.weight", BAD * spec.n_embd, 1, spec.n_embd, f32::NAN);
+    open(&document)
+}
+
+/// Keys and values of `BAD` in the first layer are beyond what F16 holds; all else is finite.
+fn with_overflow(tensors: &[&str]) -> Arc<Model> {
+    let spec = Spec::of("llama");
+    let mut document = spec.document();
+    // Only this token has something in element 0, and keys and values have a large factor for it.
+    set(&mut document, "token_embd.weight", 0, spec.n_embd, spec.n_vocab, 0.0);
+    set(&mut document, "token_embd.weight", BAD * spec.n_embd, 1, 1, 30.0);
+    for name in tensors {
+        set(&mut document, name, 0, spec.n_embd, spec.d_head * spec.n_head_kv, 1e6);
+    }
+    open(&document)
+}
+
+fn prompt(seed: u32, n: u32) -> Vec<TokenId> {
+    (0..n).map(|i| TokenId(80 + (seed * 31 + i * 17) % 150)).collect()
+}
+
+fn bad_prompt() -> Vec<TokenId> {
+    let mut prompt = prompt(3, 60);
+    prompt[40] = TokenId(BAD as u32);
+    prompt
+}
+
+fn submit(engine: &EngineHandle, prompt: Vec<TokenId>, slot: usize, embed: Option<Pooling>) -> Generation {
+    let options = RequestOptions {
+        max_tokens: Some(12),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        slot: Some(slot),
+        embed,
+        ..RequestOptions::default()
+    };
+    let request = GenerateRequest::new(prompt, options, engine.limits()).expect("within the limits");
+    engine.submit(request).expect("a place in the queue")
+}
+
+/// Tokens, and how many of its prompt were in the slot; or why it failed.
+fn read(mut generation: Generation) -> Result<(Vec<TokenId>, usize), String> {
+    let mut tokens = Vec::new();
+    loop {
+        match generation.next().expect("an answer ends in an event") {
+            Event::Prompt(_) => {}
+            Event::Tokens(pieces) => tokens.extend(pieces.iter().map(|piece| piece.token)),
+            Event::Finished(summary) => return Ok((tokens, summary.timings.cached_tokens)),
+            Event::Failed(why) => return Err(why),
+        }
+    }
+}
+
+fn configs() -> Vec<EngineConfig> {
+    let forms = [FlashAttention::On, FlashAttention::Off].into_iter();
+    let config = |flash_attention, cache| EngineConfig {
+        n_ctx: Some(256),
+        n_sequences: 2,
+        threads: Some(1),
+        cache_type_k: cache,
+        cache_type_v: cache,
+        flash_attention,
+        embeddings: true,
+        ..EngineConfig::default()
+    };
+    forms.flat_map(|form| [CacheType::F16, CacheType::F32].map(|cache| config(form, cache))).collect()
+}
+
+#[test]
+fn a_sequence_whose_numbers_are_not_finite_fails_alone_and_leaves_nothing_behind() {
+    for arch in ["llama", "qwen35", "qwen35moe"] {
+        let model = with_nan(arch);
+        for config in configs() {
+            let what = format!("{arch}, flash attention {}, {}", config.flash_attention, config.cache_type_k);
+            let engine = Engine::spawn(Arc::clone(&model), config).expect("an engine");
+            let (expected, _) = read(submit(&engine, prompt(1, 20), 1, None)).expect("good numbers");
+            for embed in [None, Some(Pooling::Mean), None] {
+                let bad = submit(&engine, bad_prompt(), 0, embed);
+                let beside = submit(&engine, prompt(1, 20), 1, None);
+                let why = read(bad).expect_err("there are no finite numbers to go on from");
+                assert!(why.contains("not finite"), "{what}: {why}");
+                assert_eq!(read(beside).expect("good numbers").0, expected, "{what}: beside it");
+                assert_eq!(engine.slots().expect("it runs")[0].n_tokens, 0, "{what}");
+                let next = read(submit(&engine, prompt(1, 20), 0, None)).expect("good numbers");
+                assert_eq!(next, (expected.clone(), 0), "{what}: in its slot");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_too_large_for_their_cells_do_not_reach_the_next_sequence() {
+    for tensors in
+        [&["blk.0.attn_k.weight"][..], &["blk.0.attn_v.weight"], &["blk.0.attn_k.weight", "blk.0.attn_v.weight"]]
+    {
+        let model = with_overflow(tensors);
+        for config in configs() {
+            let what = format!("{tensors:?}, flash attention {}, {}", config.flash_attention, config.cache_type_k);
+            let engine = Engine::spawn(Arc::clone(&model), config).expect("an engine");
+            let expected = read(submit(&engine, prompt(1, 20), 0, None)).expect("good numbers");
+            // It may be answered or fail: its own numbers are of no use to anybody.
+            let _ = read(submit(&engine, bad_prompt(), 0, None));
+            assert_eq!(read(submit(&engine, prompt(1, 20), 0, None)).as_ref(), Ok(&expected), "{what}");
+        }
+    }
+}
