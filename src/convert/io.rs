@@ -53,10 +53,17 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Path, length and time of the last change: what tells this state of the file from another.
+    /// What tells this state of the file from another: path, length, time of the last change, and where the system has
+    /// them, the file's number and the time of its last change in any respect, which no program can set.
     pub fn stamp(&self) -> String {
         let time = self.modified.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
-        format!("{} {} {:?}", self.path.display(), self.n_bytes, time.unwrap_or_default())
+        let stamp = format!("{} {} {:?}", self.path.display(), self.n_bytes, time.unwrap_or_default());
+        #[cfg(unix)]
+        if let Ok(m) = self.file.metadata() {
+            use std::os::unix::fs::MetadataExt;
+            return format!("{stamp} {}:{} {}.{:09}", m.dev(), m.ino(), m.ctime(), m.ctime_nsec());
+        }
+        stamp
     }
 
     /// Length when it was opened.

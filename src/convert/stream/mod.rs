@@ -5,6 +5,7 @@
 //! rows; threads read, compute and write one slab each at a time, so memory does not grow with the model. What a slab
 //! becomes depends on nothing but the plan: a run that is broken off and taken up again gives the same file.
 
+mod own;
 mod part;
 mod rows;
 mod run;

@@ -2,15 +2,18 @@
 //! Owns both names, the lock on them and the rename at the end; knows slabs as a number only.
 //!
 //! `OUT.part` has its full length from the start; `OUT.part.json` says how many slabs of it are on the disk, and of what.
-//! It is written after the data was synced, so it never promises too much, also when the power goes.
+//! It is written after the data was synced, so it never promises too much, also when the power goes. The journal is there
+//! before the first byte of data, and names the file that it belongs to: a file of that name without it is somebody
+//! else's (an unfinished download, say), and is neither used nor overwritten.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::own;
 use crate::error::Error;
 use crate::io::{read_exact_at, write_all_at};
 
@@ -31,6 +34,8 @@ pub(crate) struct Part {
 struct Journal {
     /// What the output is made of: sources, options, this program.
     of: String,
+    /// The part that it was written for, where the system tells files apart by more than names.
+    part: Option<String>,
     /// Slabs that are on the disk, from the first on.
     slabs: u64,
 }
@@ -46,18 +51,22 @@ impl Part {
     }
 
     /// Takes up the part beside `target` that was made of the same, or starts anew. Gives the number of slabs that are
-    /// there.
+    /// there, out of `n_slabs`.
     ///
     /// # Errors
-    /// The folder cannot be written, another process writes this output, or there is less room than is needed.
-    pub(crate) fn open(target: &Path, header: &[u8], n_bytes: u64, of: String) -> Result<(Part, u64), Error> {
+    /// The folder cannot be written, another process writes this output, or there is less room than is needed. A link, or
+    /// a file that is not this user's, has one of the names; or a part has no journal that fits it.
+    pub(crate) fn open(
+        target: &Path,
+        header: &[u8],
+        (n_bytes, n_slabs): (u64, u64),
+        of: String,
+    ) -> Result<(Part, u64), Error> {
         if target.file_name().is_none() || target.is_dir() {
             return Err(Error::input(target, "is a folder, the name of a file expected"));
         }
         let [_, path, journal, _] = Part::names(target);
-        let error = |action| move |source| Error::io(target, action, source);
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = open.map_err(error("create a file beside it"))?;
+        let file = own::open_or_create(&path, target)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -68,9 +77,8 @@ impl Part {
             Err(TryLockError::Error(e)) => return Err(Error::io(target, "lock", e)),
         }
         let part = Part { file, target: target.to_owned(), path, journal, of, noting: Mutex::new(()) };
-        let slabs = part.there(header, n_bytes);
+        let slabs = part.there(header, n_bytes, n_slabs).inspect_err(|_| part.drop_if_empty())?;
         if slabs == 0 {
-            let _ = fs::remove_file(&part.journal);
             part.begin(header, n_bytes).inspect_err(|_| part.discard())?;
         }
         Ok((part, slabs))
@@ -90,10 +98,10 @@ impl Part {
     pub(crate) fn note(&self, slabs: u64) -> Result<(), Error> {
         let _one = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         self.file.sync_data().map_err(|e| Error::io(&self.target, "sync", e))?;
-        let journal = Journal { of: self.of.clone(), slabs };
+        let journal = Journal { of: self.of.clone(), part: own::identity(&self.file), slabs };
         let text = serde_json::to_vec(&journal).expect("strings and numbers");
         let [.., new] = Part::names(&self.target);
-        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.journal));
+        let written = own::write_new(&new, &text).and_then(|()| fs::rename(&new, &self.journal));
         written.map_err(|e| {
             let _ = fs::remove_file(&new);
             Error::io(&self.journal, "write", e)
@@ -126,20 +134,53 @@ impl Part {
         let _ = fs::remove_file(&self.journal);
     }
 
-    /// Slabs of an earlier run that can be used.
-    fn there(&self, header: &[u8], n_bytes: u64) -> u64 {
-        let same = || {
-            let text = fs::read(&self.journal).ok()?;
-            let journal: Journal = serde_json::from_slice(&text).ok()?;
-            let mut found = vec![0; header.len()];
-            let whole = self.file.metadata().ok()?.len() == n_bytes;
-            read_exact_at(&self.file, &mut found, 0).ok()?;
-            (journal.of == self.of && whole && found == header).then_some(journal.slabs)
+    /// Removes a part that was only just created.
+    fn drop_if_empty(&self) {
+        if self.file.metadata().is_ok_and(|m| m.len() == 0) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// Slabs of an earlier run that can be used; 0 where there is no such run, or one of something else.
+    fn there(&self, header: &[u8], n_bytes: u64, n_slabs: u64) -> Result<u64, Error> {
+        let len = self.file.metadata().map_err(|e| Error::io(&self.path, "look at", e))?.len();
+        let Some(text) = own::read(&self.journal, MAX_JOURNAL_BYTES)? else {
+            return if len == 0 { Ok(0) } else { Err(self.foreign("has no journal beside it")) };
         };
-        same().unwrap_or(0)
+        let Ok(journal) = serde_json::from_slice::<Journal>(&text) else {
+            return Err(self.foreign("has a damaged journal"));
+        };
+        // Before anything was promised there is nothing to be wrong; the part may be a new one.
+        if journal.slabs == 0 && len == 0 {
+            return Ok(0);
+        }
+        if journal.part != own::identity(&self.file) {
+            return Err(self.foreign("has the journal of another file"));
+        }
+        let mut found = vec![0; header.len()];
+        let whole = read_exact_at(&self.file, &mut found, 0).is_ok();
+        if journal.slabs == 0 || journal.of != self.of || (whole && found != header) {
+            return Ok(0);
+        }
+        if !whole || len != n_bytes || journal.slabs > n_slabs {
+            return Err(self.foreign("does not have what its journal says"));
+        }
+        Ok(journal.slabs)
+    }
+
+    /// A part that is not to be touched.
+    fn foreign(&self, why: &str) -> Error {
+        let journal = self.journal.display();
+        let what = format!(
+            "{why} ({journal}): it is damaged, or was not left by an earlier run; remove both to start anew, or give the \
+             output another name"
+        );
+        Error::input(&self.path, what)
     }
 
     fn begin(&self, header: &[u8], n_bytes: u64) -> Result<(), Error> {
+        // First: what was promised of the part before is not true from here on.
+        self.note(0)?;
         self.file.set_len(0).map_err(|e| Error::io(&self.target, "write", e))?;
         if let Some(free) = free_bytes(&self.file)
             && free < n_bytes
@@ -168,3 +209,6 @@ fn free_bytes(file: &File) -> Option<u64> {
 fn free_bytes(_: &File) -> Option<u64> {
     None
 }
+
+/// It holds the paths of all inputs, and no more.
+const MAX_JOURNAL_BYTES: u64 = 16 << 20;

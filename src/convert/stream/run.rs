@@ -92,8 +92,9 @@ impl Job {
             }
         }
         let slabs = Slabs::of(&self.tensors)?;
-        let (part, n_done) = Part::open(target, &self.layout.header, self.layout.n_bytes, self.identity())?;
-        let resumed = slabs.source_bytes(&self.tensors, n_done.min(slabs.n));
+        let size = (self.layout.n_bytes, slabs.n);
+        let (part, n_done) = Part::open(target, &self.layout.header, size, self.identity())?;
+        let resumed = slabs.source_bytes(&self.tensors, n_done);
         control.total.store(self.source_bytes(), Ordering::Relaxed);
         control.done.store(resumed, Ordering::Relaxed);
         control.resumed.store(resumed, Ordering::Relaxed);

@@ -104,23 +104,134 @@ fn a_part_of_something_else_is_not_used() {
     let folder = checkpoint();
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");
-    for change in ["journal", "length", "sources"] {
+    let shard = folder.path().join("model.safetensors");
+    for change in ["time", "content", "options"] {
         broken_off(&job(folder.path()), &out, 3_000_000);
+        let mut job = job(folder.path());
         match change {
-            "journal" => std::fs::write(dir.path().join("out.gguf.part.json"), "{").unwrap(),
-            "length" => {
-                let part = std::fs::File::options().write(true).open(dir.path().join("out.gguf.part")).unwrap();
-                part.set_len(1000).unwrap();
-            }
-            _ => {
-                let shard = std::fs::File::options().write(true).open(folder.path().join("model.safetensors")).unwrap();
+            "time" => {
+                let shard = std::fs::File::options().write(true).open(&shard).unwrap();
                 shard.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
             }
+            "content" => {
+                // Another file of the same path, length and time.
+                let (bytes, time) = (std::fs::read(&shard).unwrap(), shard.metadata().unwrap().modified().unwrap());
+                std::fs::remove_file(&shard).unwrap();
+                std::fs::write(&shard, bytes).unwrap();
+                std::fs::File::options().write(true).open(&shard).unwrap().set_modified(time).unwrap();
+            }
+            _ => job.options = "others".into(),
+        }
+        if change != "options" {
+            job = self::job(folder.path());
         }
         let control = Control::default();
-        job(folder.path()).run(&out, 2, &control, OnFailure::Remove).unwrap();
+        job.run(&out, 2, &control, OnFailure::Remove).unwrap();
         assert_eq!(control.resumed.load(Ordering::Relaxed), 0, "{change}");
     }
+}
+
+/// The message of a run that is refused, after which the same names are in the folder.
+fn refused(folder: &Path, out: &Path) -> String {
+    let dir = out.parent().unwrap();
+    let before = names(dir);
+    let e = job(folder).run(out, 1, &Control::default(), OnFailure::Remove).expect_err("refused").to_string();
+    assert_eq!(names(dir), before, "{e}");
+    e
+}
+
+#[test]
+fn a_damaged_or_planted_journal_is_refused_and_nothing_is_removed() {
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let (part, journal) = (dir.path().join("out.gguf.part"), dir.path().join("out.gguf.part.json"));
+    let changed = |key: &str, to: serde_json::Value| {
+        let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap();
+        json[key] = to;
+        std::fs::write(&journal, json.to_string()).unwrap();
+    };
+    for (change, words) in [
+        ("no JSON", "has a damaged journal"),
+        ("no journal", "has no journal beside it"),
+        ("shorter", "does not have what its journal says"),
+        ("more slabs than there are", "does not have what its journal says"),
+        ("another part", "has the journal of another file"),
+    ] {
+        broken_off(&job(folder.path()), &out, 3_000_000);
+        match change {
+            "no JSON" => std::fs::write(&journal, "{").unwrap(),
+            "no journal" => std::fs::remove_file(&journal).unwrap(),
+            "shorter" => std::fs::File::options().write(true).open(&part).unwrap().set_len(1000).unwrap(),
+            "more slabs than there are" => changed("slabs", 1_000_000.into()),
+            // As whoever knows the format would plant it: all of it is done, and the bytes are of their choice.
+            _ => {
+                let mut bytes = std::fs::read(&part).unwrap();
+                let n = bytes.len();
+                bytes[n / 2..].fill(0x55);
+                std::fs::rename(&part, dir.path().join("aside")).unwrap();
+                std::fs::write(&part, bytes).unwrap();
+            }
+        }
+        let left = std::fs::read(&part).unwrap();
+        let e = refused(folder.path(), &out);
+        assert!(e.contains(words) && e.contains("out.gguf.part.json") && e.contains("remove both"), "{change}: {e}");
+        assert!(std::fs::read(&part).unwrap() == left, "{change}");
+        for file in dir.path().read_dir().unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_unfinished_download_of_that_name_is_not_overwritten() {
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("out.gguf.part"), "half of something").unwrap();
+    let e = refused(folder.path(), &dir.path().join("out.gguf"));
+    assert!(e.contains("out.gguf.part: has no journal") && e.contains("remove"), "{e}");
+    assert_eq!(std::fs::read(dir.path().join("out.gguf.part")).unwrap(), b"half of something");
+}
+
+#[test]
+#[cfg(unix)]
+fn links_and_files_that_are_no_part_of_ours_are_refused_and_not_followed() {
+    use std::os::unix::fs::symlink;
+
+    let folder = checkpoint();
+    let dir = tempfile::tempdir().unwrap();
+    let aside = tempfile::tempdir().unwrap();
+    let victim = aside.path().join("victim");
+    let out = dir.path().join("out.gguf");
+    for name in ["out.gguf.part", "out.gguf.part.json"] {
+        let path = dir.path().join(name);
+        for (kind, words) in [
+            ("a link", "is a symbolic link"),
+            ("a link to nothing", "is a symbolic link"),
+            ("a hard link", "has 2 names"),
+            ("a pipe", "is not a regular file"),
+            ("a folder", ""),
+        ] {
+            std::fs::write(&victim, "precious").unwrap();
+            match kind {
+                "a link" => symlink(&victim, &path).unwrap(),
+                "a link to nothing" => symlink(aside.path().join("new"), &path).unwrap(),
+                "a hard link" => std::fs::hard_link(&victim, &path).unwrap(),
+                "a pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+                _ => std::fs::create_dir(&path).unwrap(),
+            }
+            let e = refused(folder.path(), &out);
+            assert!(e.contains(&format!("{name}: {words}")), "{name}, {kind}: {e}");
+            assert_eq!(std::fs::read(&victim).unwrap(), b"precious", "{name}, {kind}");
+            assert_eq!(aside.path().read_dir().unwrap().count(), 1, "{name}, {kind}: nothing new beside the victim");
+            if kind == "a folder" { std::fs::remove_dir(&path) } else { std::fs::remove_file(&path) }.unwrap();
+        }
+    }
+    // The journal's next state is written anew every time: what has its name goes, and what that leads to stays.
+    symlink(&victim, dir.path().join("out.gguf.part.json.new")).unwrap();
+    job(folder.path()).run(&out, 1, &Control::default(), OnFailure::Remove).unwrap();
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    assert_eq!(names(dir.path()), ["out.gguf"]);
 }
 
 #[test]
