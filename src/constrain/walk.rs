@@ -240,6 +240,10 @@ impl Constraint for Walk {
     fn is_complete(&self) -> bool {
         matches!(self.phase, Phase::Bound) && self.matcher.is_stopped()
     }
+
+    fn may_think(&self) -> bool {
+        matches!(self.phase, Phase::Free { .. } | Phase::Gap { opening: Some(_), .. })
+    }
 }
 
 /// An error of llguidance without its marks.

@@ -44,6 +44,12 @@ pub trait Constraint: Send {
 
     /// True when nothing may follow but the end.
     fn is_complete(&self) -> bool;
+
+    /// True where the answer is free to think: a limit on thinking counts there, and may put in what ends it. Where it is not,
+    /// tags of thinking are text like any other.
+    fn may_think(&self) -> bool {
+        false
+    }
 }
 
 /// A set of tokens.

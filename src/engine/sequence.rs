@@ -58,6 +58,7 @@ impl Sequence {
     pub(crate) fn new(submission: Submission, slot: usize, n_cached: usize, last_step: u64) -> Self {
         let Submission { request, sampler, constraint, events, submitted, _place } = submission;
         tracing::debug!(slot, n_cached, n_prompt = request.prompt().len(), waited = ?submitted.elapsed(), "request starts");
+        let may_think = constraint.as_ref().is_none_or(|constraint| constraint.may_think());
         let timings = Timings { prompt_tokens: request.prompt().len(), cached_tokens: n_cached, ..Timings::default() };
         Self {
             slot,
@@ -69,7 +70,7 @@ impl Sequence {
             sampler,
             constraint: constraint.map(Constrained::new),
             stops: request.stop_matcher(),
-            thinking: Budget::new(request.options().thinking.clone()),
+            thinking: Budget::new(request.options().thinking.clone(), may_think),
             pooled: request.options().embed.map(Pooled::new),
             events,
             outbox: VecDeque::new(),
@@ -322,7 +323,8 @@ impl Sequence {
         complete: bool,
         vocab: &Vocab,
     ) -> (Piece, Option<FinishReason>) {
-        self.thinking.picked(token);
+        let may_think = self.constraint.as_ref().is_none_or(|c| c.constraint.may_think());
+        self.thinking.picked(token, may_think);
         self.sampler.accept(token);
         let now = Instant::now();
         let first = *self.first_token.get_or_insert_with(|| {

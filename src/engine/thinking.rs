@@ -41,8 +41,9 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: Option<Thinking>) -> Self {
-        let (thinks, n_left) = limit.as_ref().map_or((false, 0), |t| (t.open, t.max_tokens));
+    /// The limit of an answer that may think, if it has a constraint that lets it.
+    pub(crate) fn new(limit: Option<Thinking>, may_think: bool) -> Self {
+        let (thinks, n_left) = limit.as_ref().map_or((false, 0), |t| (t.open && may_think, t.max_tokens));
         Self { limit, thinks, n_left, forced: VecDeque::new() }
     }
 
@@ -60,14 +61,16 @@ impl Budget {
         !self.forced.is_empty() || self.thinks && self.n_left == 0
     }
 
-    /// This token was picked, by whomever.
-    pub(crate) fn picked(&mut self, token: TokenId) {
+    /// This token was picked, by whomever, and after it the answer may think or not: in the text of a grammar the tags are
+    /// text, and nothing may be put in.
+    pub(crate) fn picked(&mut self, token: TokenId, may_think: bool) {
         let Some(limit) = &self.limit else { return };
         if self.thinks {
-            self.thinks = token != limit.end;
-            self.n_left -= 1;
+            self.thinks = may_think && token != limit.end;
+            // A grammar may bring several tokens at once, more than are left.
+            self.n_left = self.n_left.saturating_sub(1);
         } else if token == limit.start && self.forced.is_empty() {
-            self.thinks = true;
+            self.thinks = may_think;
         }
     }
 }
@@ -81,14 +84,14 @@ mod tests {
 
     fn budget(max_tokens: usize, open: bool) -> Budget {
         let forced = vec![TokenId(9), END, TokenId(8)];
-        Budget::new(Some(Thinking { max_tokens, open, start: START, end: END, forced }))
+        Budget::new(Some(Thinking { max_tokens, open, start: START, end: END, forced }), true)
     }
 
     /// What comes of a sampler that would pick these tokens.
     fn run(mut budget: Budget, wanted: &[u32]) -> Vec<u32> {
         let picked = wanted.iter().map(|&id| {
             let token = budget.next().unwrap_or(TokenId(id));
-            budget.picked(token);
+            budget.picked(token, true);
             token.0
         });
         picked.collect()
@@ -103,11 +106,31 @@ mod tests {
     #[test]
     fn thinking_that_ends_by_itself_is_left_alone() {
         assert_eq!(run(budget(3, true), &[5, 2, 6, 6, 6, 6]), [5, 2, 6, 6, 6, 6]);
-        assert_eq!(run(Budget::new(None), &[5, 1, 5, 5]), [5, 1, 5, 5]);
+        assert_eq!(run(Budget::new(None, true), &[5, 1, 5, 5]), [5, 1, 5, 5]);
     }
 
     #[test]
     fn thinking_opened_by_the_model_counts_from_there() {
         assert_eq!(run(budget(1, false), &[6, 6, 1, 5, 5, 5, 5, 6]), [6, 6, 1, 5, 9, 2, 8, 6]);
+    }
+
+    #[test]
+    fn more_tokens_at_once_than_are_left_end_thinking_after_them() {
+        let mut budget = budget(2, true);
+        (0..5).for_each(|_| budget.picked(TokenId(5), true));
+        assert!(budget.is_forcing());
+        assert_eq!(run(budget, &[5, 5, 5, 6]), [9, 2, 8, 6]);
+    }
+
+    #[test]
+    fn where_a_grammar_holds_tags_are_text() {
+        let mut budget = budget(2, false);
+        [1, 5, 5, 5, 2, 1, 5].into_iter().for_each(|id| budget.picked(TokenId(id), false));
+        assert_eq!((budget.is_forcing(), budget.next()), (false, None));
+        // Thinking that the grammar takes for ended is so, however its end was cut into tokens.
+        let mut split = self::budget(2, true);
+        split.picked(TokenId(5), true);
+        split.picked(TokenId(7), false);
+        assert_eq!((split.is_forcing(), split.next()), (false, None));
     }
 }

@@ -156,3 +156,25 @@ fn a_token_that_ends_thinking_and_begins_a_wrong_answer_is_not_allowed() {
     let all = (0..vocab().len() as u32).map(text::TokenId).filter(|id| text(id).starts_with('>')).count();
     assert!(all > ends.len(), "the vocabulary has tokens that go on after the tag: {all}");
 }
+
+#[test]
+fn an_answer_may_think_until_its_form_begins_and_not_again() {
+    let kind = Kind::Regex("(?s:.)*".into());
+    for (thinking, text, expected) in [
+        (Thinking::Open, "hm</think>\n\n<think>", [true, true]),
+        (Thinking::Possible, "<think>hm</think>\n\n<think>", [true, true]),
+        (Thinking::Possible, "x<think>", [true, false]),
+        (Thinking::Done, "<think>x", [false, false]),
+    ] {
+        let grammar = compiler().compile(&Spec::new(kind.clone()).with_thinking(thinking)).expect("an expression");
+        let mut walk = grammar.start();
+        assert_eq!(walk.may_think(), expected[0], "{thinking:?}");
+        for (i, token) in vocab().encode(text, Special::Parse).into_iter().enumerate() {
+            walk.accept(token).expect("any text");
+            if i == 0 {
+                assert_eq!(walk.may_think(), expected[1], "{thinking:?} after the first token of {text:?}");
+            }
+        }
+        assert!(!walk.may_think(), "{thinking:?} at the end of {text:?}");
+    }
+}

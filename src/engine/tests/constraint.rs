@@ -268,3 +268,77 @@ fn what_is_certain_is_cut_like_anything_else() {
     let told = ask(&engine, &prompt, certain(&model, true, RequestOptions { logprobs: Some(1), ..greedy(80) }));
     assert!(told.logprobs.iter().all(Option::is_some) && told.logprobs.len() > 40);
 }
+
+/// Exactly these tokens, told ahead or not.
+#[derive(Debug, Clone)]
+struct Script {
+    tokens: Vec<TokenId>,
+    jumps: bool,
+}
+
+struct Reading {
+    script: Script,
+    at: usize,
+    bits: Vec<u32>,
+}
+
+impl Grammar for Script {
+    fn start(&self) -> Box<dyn Constraint> {
+        let n_words = self.tokens.iter().map(|id| id.0 / 32 + 1).max().unwrap_or(0);
+        Box::new(Reading { script: self.clone(), at: 0, bits: vec![0; n_words as usize] })
+    }
+}
+
+impl Constraint for Reading {
+    fn allowed(&mut self) -> Result<Allowed<'_>, String> {
+        self.bits.fill(0);
+        let next = self.script.tokens[self.at].0;
+        self.bits[next as usize / 32] |= 1 << (next % 32);
+        Ok(Allowed::Only(&self.bits))
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<(), String> {
+        if self.script.tokens.get(self.at) != Some(&token) {
+            return Err(format!("{token:?} cannot come at {}", self.at));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn n_fitting(&mut self, tokens: &[TokenId]) -> usize {
+        tokens.iter().zip(&self.script.tokens[self.at..]).take_while(|(a, b)| a == b).count()
+    }
+
+    fn forced(&mut self) -> Vec<TokenId> {
+        if self.script.jumps { self.script.tokens[self.at..].to_vec() } else { Vec::new() }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.at == self.script.tokens.len()
+    }
+}
+
+#[test]
+fn a_limit_on_thinking_is_not_for_the_tags_that_a_grammar_has_as_text() {
+    let model = pocket();
+    let vocab = model.vocab();
+    let [start, end] = ["<think>", "</think>"].map(|tag| vocab.id(tag).expect("a token of pocket"));
+    let text = "{\"tag\": \"<think> what is said here is data, not thinking\"}";
+    let tokens = vocab.encode(text, Special::Parse);
+    assert!(tokens.contains(&start));
+    let prompt = question(&model, "Who are you?");
+    let (engine, _alone) = engine(&model, config(1));
+    for (jumps, open) in [(false, false), (true, false), (false, true), (true, true)] {
+        let limit = engine::Thinking {
+            max_tokens: 2,
+            open,
+            start,
+            end,
+            forced: vocab.encode("\n</think>\n\n", Special::Parse),
+        };
+        let grammar: Arc<dyn Grammar> = Arc::new(Script { tokens: tokens.clone(), jumps });
+        let options = RequestOptions { grammar: Some(grammar), thinking: Some(limit), cache: false, ..greedy(80) };
+        let answer = ask(&engine, &prompt, options);
+        assert_eq!(answer.tokens, tokens, "jumps: {jumps}, open: {open}: {:?}", answer.end);
+    }
+}
