@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use memory::{Checkpoint, Memory, Slot};
 use text::TokenId;
 
+use crate::request::Scope;
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
 use crate::store::{Store, Stored};
 
@@ -23,6 +24,8 @@ pub(crate) struct CachedSlot {
     pub(crate) slot: Slot,
     /// The tokens behind the state, in order.
     pub(crate) tokens: Vec<TokenId>,
+    /// Whose they are: requests of other scopes take up none of this.
+    scope: Scope,
     /// Ascending.
     checkpoints: Vec<Kept>,
     /// The hidden row of the last token, as far as it is known.
@@ -71,7 +74,17 @@ impl SlotCache {
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
             let (tokens, checkpoints, hidden) = (Vec::new(), Vec::new(), Vec::new());
-            slots.push(CachedSlot { slot, tokens, checkpoints, hidden, foreign: false, busy: false, last_used: 0 });
+            let scope = Scope::default();
+            slots.push(CachedSlot {
+                slot,
+                tokens,
+                scope,
+                checkpoints,
+                hidden,
+                foreign: false,
+                busy: false,
+                last_used: 0,
+            });
         }
         let budget = checkpoint_bytes / slots.len().max(1);
         let recurrent = memory.layout().is_recurrent();
@@ -91,15 +104,17 @@ impl SlotCache {
     /// most, counting against it what is lost to its own conversation, else the one unused for longest. So a short common
     /// beginning does not cost a long conversation its state while another slot would do. Gives the slot's index and the number of tokens that
     /// need no computing; at least the last token is left to compute. `None` when all slots are busy. A stored sequence
-    /// that saves more comes back first, and one that would be lost is stored.
+    /// that saves more comes back first, and one that would be lost is stored. State of another scope saves nothing.
     pub(crate) fn take(
         &mut self,
         memory: &mut Memory,
         prompt: &[TokenId],
         reuse: bool,
         wanted: Option<usize>,
+        scope: Scope,
     ) -> Result<Option<(usize, usize)>, memory::Error> {
-        let usable = |s: &CachedSlot| if reuse { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
+        let own = |of: Scope| reuse && of == scope;
+        let usable = |s: &CachedSlot| if own(s.scope) { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
             let n = usable(s);
@@ -107,8 +122,8 @@ impl SlotCache {
             (wanted == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
         let Some((.., index, n)) = weighed.max() else { return Ok(None) };
-        let best = |s: &Stored| self.usable(&s.tokens, &s.checkpoints, prompt);
-        let stored = self.store.best(best).filter(|&(_, there)| reuse && there > n);
+        let best = |s: &Stored| if own(s.scope) { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
+        let stored = self.store.best(best).filter(|&(_, there)| there > n);
         let n = stored.map_or(n, |(_, there)| there);
         // Taken out first, so that storing what was in the slot cannot push it out.
         let stored = stored.map(|(i, _)| self.store.take(i));
@@ -120,6 +135,7 @@ impl SlotCache {
         let s = &mut self.slots[index];
         s.last_used = self.clock;
         rewind(memory, s, n, self.recurrent)?;
+        s.scope = scope;
         s.busy = true;
         Ok(Some((index, n)))
     }
@@ -134,7 +150,7 @@ impl SlotCache {
             // What the slot keeps is in front of `n`; it may need those checkpoints itself.
             Ok(state) => {
                 let checkpoints = s.checkpoints.clone();
-                self.store.put(Stored::new(s.tokens.clone(), checkpoints, s.hidden.clone(), state));
+                self.store.put(Stored::new(s.scope, s.tokens.clone(), checkpoints, s.hidden.clone(), state));
             }
             Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
         }
@@ -210,15 +226,24 @@ impl SlotCache {
         self.slots.iter().enumerate().map(info).collect()
     }
 
-    /// Copies the state of a slot that is free.
-    pub(crate) fn save(&self, memory: &Memory, index: usize) -> Result<SavedSlot, SlotError> {
+    /// Copies the state of a slot that is free and, unless it is empty, of this scope.
+    pub(crate) fn save(&self, memory: &Memory, index: usize, scope: Scope) -> Result<SavedSlot, SlotError> {
         self.check_free(index)?;
         let s = &self.slots[index];
+        if s.scope != scope && !s.tokens.is_empty() {
+            return Err(SlotError::OtherScope { index });
+        }
         Ok(SavedSlot { tokens: s.tokens.clone(), hidden: s.hidden.clone(), state: memory.save(&s.slot)? })
     }
 
-    /// Puts a state into a slot that is free. After an error the slot is empty.
-    pub(crate) fn load(&mut self, memory: &mut Memory, index: usize, saved: SavedSlot) -> Result<usize, SlotError> {
+    /// Puts a state into a slot that is free; it belongs to `scope` from then on. After an error the slot is empty.
+    pub(crate) fn load(
+        &mut self,
+        memory: &mut Memory,
+        index: usize,
+        saved: SavedSlot,
+        scope: Scope,
+    ) -> Result<usize, SlotError> {
         self.check_free(index)?;
         self.forget(memory, index);
         let s = &mut self.slots[index];
@@ -226,7 +251,7 @@ impl SlotCache {
             self.forget(memory, index);
             return Err(error.into());
         }
-        (s.tokens, s.hidden) = (saved.tokens, saved.hidden);
+        (s.tokens, s.hidden, s.scope) = (saved.tokens, saved.hidden, scope);
         s.foreign = true;
         Ok(s.tokens.len())
     }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::constraint::Constraint;
 use crate::event::Event;
-use crate::request::{GenerateRequest, Limits};
+use crate::request::{GenerateRequest, Limits, Scope};
 use crate::run::EngineStats;
 use crate::sample::{SampleError, Sampler};
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
@@ -53,9 +53,11 @@ pub(crate) enum Command {
     Submit(Box<Submission>),
     Stats(mpsc::Sender<EngineStats>),
     Slots(mpsc::Sender<Vec<SlotInfo>>),
-    Save(usize, mpsc::Sender<Result<SavedSlot, SlotError>>),
-    /// `None` clears the slot. Gives the number of tokens that it held, or holds now.
-    Load(usize, Option<Box<SavedSlot>>, mpsc::Sender<Result<usize, SlotError>>),
+    Save(usize, Scope, mpsc::Sender<Result<SavedSlot, SlotError>>),
+    /// Gives the number of tokens that the slot holds now.
+    Load(usize, Scope, Box<SavedSlot>, mpsc::Sender<Result<usize, SlotError>>),
+    /// Gives the number of tokens that the slot held.
+    Clear(usize, mpsc::Sender<Result<usize, SlotError>>),
 }
 
 /// A way to the engine; clones lead to the same one. When the last is dropped the engine finishes what is running and
@@ -157,28 +159,29 @@ impl EngineHandle {
         self.ask(Command::Slots).ok_or(SubmitError::Stopped)
     }
 
-    /// Copies the state of a slot that serves no request.
+    /// Copies the state of a slot that serves no request and belongs to `scope`.
     ///
     /// # Errors
-    /// [`SlotError`]: no such slot, one that is busy, or one whose state cannot be copied.
-    pub fn save_slot(&self, index: usize) -> Result<SavedSlot, SlotError> {
-        self.ask(|to| Command::Save(index, to)).ok_or(SlotError::Stopped)?
+    /// [`SlotError`]: no such slot, one that is busy or of another scope, or one whose state cannot be copied.
+    pub fn save_slot(&self, index: usize, scope: Scope) -> Result<SavedSlot, SlotError> {
+        self.ask(|to| Command::Save(index, scope, to)).ok_or(SlotError::Stopped)?
     }
 
-    /// Replaces the state of a slot that serves no request, and gives the number of its tokens.
+    /// Replaces the state of a slot that serves no request, and gives the number of its tokens. The state belongs to
+    /// `scope` from then on, whoever saved it.
     ///
     /// # Errors
-    /// As [`EngineHandle::save_slot`]; a state that was made by another model or with other cache types.
-    pub fn load_slot(&self, index: usize, saved: SavedSlot) -> Result<usize, SlotError> {
-        self.ask(|to| Command::Load(index, Some(Box::new(saved)), to)).ok_or(SlotError::Stopped)?
+    /// No such slot, or one that is busy; a state that was made by another model or with other cache types.
+    pub fn load_slot(&self, index: usize, saved: SavedSlot, scope: Scope) -> Result<usize, SlotError> {
+        self.ask(|to| Command::Load(index, scope, Box::new(saved), to)).ok_or(SlotError::Stopped)?
     }
 
-    /// Forgets the state of a slot that serves no request, and gives the number of tokens that it had.
+    /// Forgets the state of a slot that serves no request, whosever it is, and gives the number of tokens that it had.
     ///
     /// # Errors
-    /// As [`EngineHandle::save_slot`].
+    /// No such slot, or one that is busy.
     pub fn clear_slot(&self, index: usize) -> Result<usize, SlotError> {
-        self.ask(|to| Command::Load(index, None, to)).ok_or(SlotError::Stopped)?
+        self.ask(|to| Command::Clear(index, to)).ok_or(SlotError::Stopped)?
     }
 
     fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> Command) -> Option<T> {

@@ -30,7 +30,7 @@ pub use embed::Pooling;
 pub use event::{Event, FinishReason, Guess, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer};
-pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions};
+pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
 pub use run::{Engine, EngineStats};
 pub use slots::{SavedSlot, SlotError, SlotInfo, SlotWork};
 pub use thinking::Thinking;

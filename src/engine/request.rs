@@ -23,6 +23,11 @@ pub struct Limits {
 /// The largest number of alternatives that a request may ask for with each token.
 pub const MAX_LOGPROBS: usize = 20;
 
+/// Whose cached state a request may take up. State that was computed in one scope, or put into a slot by it, is reused
+/// within that scope only: what was asked in another one can be told neither from the answer nor from how much was cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Scope(pub u32);
+
 /// What the caller wants; plain data, turned into a [`GenerateRequest`] by [`GenerateRequest::new`].
 #[derive(Clone, Debug)]
 pub struct RequestOptions {
@@ -41,6 +46,8 @@ pub struct RequestOptions {
     pub borders: Vec<usize>,
     /// Use and keep cached state of earlier requests with the same beginning.
     pub cache: bool,
+    /// Whose state that is.
+    pub scope: Scope,
     /// What the answer must be made of.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Most tokens of a draft; `None` is as many as the proposer makes, 0 is without speculation. Answers are the same.
@@ -65,6 +72,7 @@ impl Default for RequestOptions {
             logprobs: None,
             borders: Vec::new(),
             cache: true,
+            scope: Scope::default(),
             grammar: None,
             max_draft: None,
             min_draft: 0,

@@ -16,7 +16,7 @@ use crate::config::{EngineConfig, EngineError};
 use crate::event::Event;
 use crate::handle::{Command, EngineHandle, Submission};
 use crate::proposer::Proposer;
-use crate::request::Limits;
+use crate::request::{Limits, Scope};
 use crate::schedule::{Company, schedule};
 use crate::sequence::Sequence;
 use crate::slots::{SavedSlot, SlotError, SlotInfo};
@@ -266,11 +266,14 @@ impl State {
             Command::Slots(to) => {
                 let _ = to.send(self.slots());
             }
-            Command::Save(index, to) => {
-                let _ = to.send(self.cache.save(&self.memory, index));
+            Command::Save(index, scope, to) => {
+                let _ = to.send(self.cache.save(&self.memory, index, scope));
             }
-            Command::Load(index, saved, to) => {
-                let _ = to.send(self.load_slot(index, saved.map(|saved| *saved)));
+            Command::Load(index, scope, saved, to) => {
+                let _ = to.send(self.load_slot(index, *saved, scope));
+            }
+            Command::Clear(index, to) => {
+                let _ = to.send(self.cache.clear(&mut self.memory, index));
             }
         }
     }
@@ -302,16 +305,11 @@ impl State {
         slots
     }
 
-    fn load_slot(&mut self, index: usize, saved: Option<SavedSlot>) -> Result<usize, SlotError> {
-        match saved {
-            Some(saved) => {
-                if let Some(id) = saved.tokens.iter().find(|id| id.0 as usize >= self.model.hparams().n_vocab) {
-                    return Err(SlotError::Format(format!("token {} is outside of the vocabulary", id.0)));
-                }
-                self.cache.load(&mut self.memory, index, saved)
-            }
-            None => self.cache.clear(&mut self.memory, index),
+    fn load_slot(&mut self, index: usize, saved: SavedSlot, scope: Scope) -> Result<usize, SlotError> {
+        if let Some(id) = saved.tokens.iter().find(|id| id.0 as usize >= self.model.hparams().n_vocab) {
+            return Err(SlotError::Format(format!("token {} is outside of the vocabulary", id.0)));
         }
+        self.cache.load(&mut self.memory, index, saved, scope)
     }
 
     /// Gives free slots to waiting requests, in order.
@@ -322,7 +320,8 @@ impl State {
         {
             let request = &submission.request;
             let options = request.options();
-            match self.cache.take(&mut self.memory, request.prompt(), options.cache, options.slot) {
+            let taken = self.cache.take(&mut self.memory, request.prompt(), options.cache, options.slot, options.scope);
+            match taken {
                 Ok(Some((slot, n_cached))) => {
                     self.begin(slot);
                     self.sequences.push(Sequence::new(submission, slot, n_cached, self.stats.n_steps));

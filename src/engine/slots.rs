@@ -55,6 +55,12 @@ pub enum SlotError {
         /// Its number.
         index: usize,
     },
+    /// Its state belongs to another scope.
+    #[error("slot {index} holds the state of another scope: save it with the key that it belongs to")]
+    OtherScope {
+        /// Its number.
+        index: usize,
+    },
     /// The state does not fit this engine, or could not be copied.
     #[error(transparent)]
     State(#[from] memory::Error),

@@ -5,9 +5,12 @@ use memory::SavedSequence;
 use text::TokenId;
 
 use crate::cache::Kept;
+use crate::request::Scope;
 
 /// A whole sequence with its checkpoints.
 pub(crate) struct Stored {
+    /// Whose it is.
+    pub(crate) scope: Scope,
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) checkpoints: Vec<Kept>,
     pub(crate) hidden: Vec<f32>,
@@ -16,8 +19,14 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    pub(crate) fn new(tokens: Vec<TokenId>, checkpoints: Vec<Kept>, hidden: Vec<f32>, state: SavedSequence) -> Self {
-        Self { tokens, checkpoints, hidden, state, last_used: 0 }
+    pub(crate) fn new(
+        scope: Scope,
+        tokens: Vec<TokenId>,
+        checkpoints: Vec<Kept>,
+        hidden: Vec<f32>,
+        state: SavedSequence,
+    ) -> Self {
+        Self { scope, tokens, checkpoints, hidden, state, last_used: 0 }
     }
 
     fn n_bytes(&self) -> usize {
@@ -63,14 +72,15 @@ impl Store {
         stored
     }
 
-    /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One that begins as it does and is
-    /// no longer is dropped.
+    /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One of the same scope that begins
+    /// as it does and is no longer is dropped.
     pub(crate) fn put(&mut self, mut stored: Stored) {
         let n_bytes = stored.n_bytes();
         if n_bytes > self.budget {
             return;
         }
-        while let Some(i) = self.stored.iter().position(|s| stored.tokens.starts_with(&s.tokens)) {
+        let beginning = |s: &Stored| s.scope == stored.scope && stored.tokens.starts_with(&s.tokens);
+        while let Some(i) = self.stored.iter().position(beginning) {
             self.take(i);
         }
         while self.n_bytes + n_bytes > self.budget {

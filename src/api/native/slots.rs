@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use engine::{SavedSlot, SlotError};
+use engine::{SavedSlot, Scope, SlotError};
 use hyper::StatusCode;
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -111,7 +111,7 @@ pub(crate) async fn act(
 
 fn save(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
-    let saved = served.engine.save_slot(index)?;
+    let saved = served.engine.save_slot(index, Scope::default())?;
     let bytes = saved.to_bytes();
     // Renamed into place: what stands there, a link too, is replaced and not followed.
     let part = directory.join(format!(".{name}.{}", crate::ids::new("part-")));
@@ -136,7 +136,7 @@ fn restore(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str)
     let mut bytes = Vec::new();
     let read = open(&directory.join(name)).and_then(|mut file| file.read_to_end(&mut bytes));
     read.map_err(|error| file_error(name, &error))?;
-    let n = served.engine.load_slot(index, SavedSlot::from_bytes(&bytes)?)?;
+    let n = served.engine.load_slot(index, SavedSlot::from_bytes(&bytes)?, Scope::default())?;
     Ok(Output(json!({
         "id_slot": index,
         "filename": name,
@@ -188,6 +188,7 @@ impl From<SlotError> for ApiError {
         match error {
             SlotError::Unknown { .. } => Self::not_found(message),
             SlotError::Busy { .. } => Self::refused(StatusCode::CONFLICT, message),
+            SlotError::OtherScope { .. } => Self::refused(StatusCode::FORBIDDEN, message),
             SlotError::State(_) | SlotError::Format(_) => Self::field("filename", message),
             SlotError::Stopped => Self::unavailable(message, None),
         }
