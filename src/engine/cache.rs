@@ -5,19 +5,22 @@
 //! the borders of messages, where the next turn of a conversation parts from this one.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
-use memory::{Checkpoint, Memory, Slot};
+use memory::{Memory, Slot};
 use text::TokenId;
 
+use crate::live::Live;
 use crate::request::Scope;
-use crate::slots::{SavedSlot, SlotError, SlotInfo};
-use crate::store::{Store, Stored};
+use crate::saved::{Kept, SlotState};
+use crate::slots::{SlotError, SlotInfo};
+use crate::store::Store;
 
 /// Tokens whose loss is worth a copy of the state.
 const MIN_LOSS: usize = 16;
 
 /// Checkpoints kept for one slot at most.
-const MAX_CHECKPOINTS: usize = 8;
+pub(crate) const MAX_CHECKPOINTS: usize = 8;
 
 /// A slot with what its state holds.
 pub(crate) struct CachedSlot {
@@ -27,26 +30,11 @@ pub(crate) struct CachedSlot {
     /// Whose they are: requests of other scopes take up none of this.
     scope: Scope,
     /// Ascending.
-    checkpoints: Vec<Kept>,
+    checkpoints: Vec<Arc<Kept>>,
     /// The hidden row of the last token, as far as it is known.
     hidden: Vec<f32>,
-    /// The state came from elsewhere since the slot was last taken.
-    foreign: bool,
     busy: bool,
     last_used: u64,
-}
-
-/// A checkpoint with the hidden row of the token before it, which the NextN head goes on from.
-#[derive(Clone)]
-pub(crate) struct Kept {
-    state: Checkpoint,
-    hidden: Vec<f32>,
-}
-
-impl Kept {
-    pub(crate) fn n_bytes(&self) -> usize {
-        self.state.n_bytes() + 4 * self.hidden.len()
-    }
 }
 
 impl CachedSlot {
@@ -54,6 +42,22 @@ impl CachedSlot {
     /// it often changes (thinking is dropped).
     fn worth(&self) -> usize {
         self.checkpoints.last().map_or(self.tokens.len(), |c| c.state.position())
+    }
+
+    /// Everything of it.
+    fn copy(&self, live: &mut Live<'_>) -> Result<SlotState, memory::Error> {
+        Ok(SlotState {
+            tokens: self.tokens.clone(),
+            checkpoints: self.checkpoints.clone(),
+            hidden: self.hidden.clone(),
+            state: live.memory.save(&self.slot)?,
+            drafts: live.drafts(&self.slot, self.tokens.len()),
+        })
+    }
+
+    /// The state is another now.
+    fn replace(&mut self, by: SlotState) {
+        (self.tokens, self.checkpoints, self.hidden) = (by.tokens, by.checkpoints, by.hidden);
     }
 }
 
@@ -75,16 +79,7 @@ impl SlotCache {
         while let Some(slot) = memory.acquire()? {
             let (tokens, checkpoints, hidden) = (Vec::new(), Vec::new(), Vec::new());
             let scope = Scope::default();
-            slots.push(CachedSlot {
-                slot,
-                tokens,
-                scope,
-                checkpoints,
-                hidden,
-                foreign: false,
-                busy: false,
-                last_used: 0,
-            });
+            slots.push(CachedSlot { slot, tokens, scope, checkpoints, hidden, busy: false, last_used: 0 });
         }
         let budget = checkpoint_bytes / slots.len().max(1);
         let recurrent = memory.layout().is_recurrent();
@@ -107,12 +102,12 @@ impl SlotCache {
     /// that saves more comes back first, and one that would be lost is stored. State of another scope saves nothing.
     pub(crate) fn take(
         &mut self,
-        memory: &mut Memory,
+        live: &mut Live<'_>,
         prompt: &[TokenId],
         reuse: bool,
         wanted: Option<usize>,
         scope: Scope,
-    ) -> Result<Option<(usize, usize)>, memory::Error> {
+    ) -> Result<Option<(usize, usize)>, SlotError> {
         let own = |of: Scope| reuse && of == scope;
         let usable = |s: &CachedSlot| if own(s.scope) { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
@@ -122,53 +117,43 @@ impl SlotCache {
             (wanted == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
         let Some((.., index, n)) = weighed.max() else { return Ok(None) };
-        let best = |s: &Stored| if own(s.scope) { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
+        let best = |of: Scope, s: &SlotState| if own(of) { self.usable(&s.tokens, &s.checkpoints, prompt) } else { 0 };
         let stored = self.store.best(best).filter(|&(_, there)| there > n);
         let n = stored.map_or(n, |(_, there)| there);
         // Taken out first, so that storing what was in the slot cannot push it out.
         let stored = stored.map(|(i, _)| self.store.take(i));
-        self.keep(memory, index, if stored.is_some() { 0 } else { n });
+        self.keep(live, index, if stored.is_some() { 0 } else { n });
         if let Some(stored) = stored {
-            self.bring_back(memory, index, stored)?;
+            self.bring_back(live, index, stored)?;
         }
         self.clock += 1;
         let s = &mut self.slots[index];
         s.last_used = self.clock;
-        rewind(memory, s, n, self.recurrent)?;
+        rewind(live.memory, s, n, self.recurrent)?;
         s.scope = scope;
         s.busy = true;
         Ok(Some((index, n)))
     }
 
     /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.
-    fn keep(&mut self, memory: &Memory, index: usize, n: usize) {
-        let s = &mut self.slots[index];
-        if !self.store.is_on() || s.worth() < n + MIN_LOSS {
+    fn keep(&mut self, live: &mut Live<'_>, index: usize, n: usize) {
+        if !self.store.is_on() || self.slots[index].worth() < n + MIN_LOSS {
             return;
         }
-        match memory.save(&s.slot) {
-            // What the slot keeps is in front of `n`; it may need those checkpoints itself.
-            Ok(state) => {
-                let checkpoints = s.checkpoints.clone();
-                self.store.put(Stored::new(s.scope, s.tokens.clone(), checkpoints, s.hidden.clone(), state));
-            }
+        match self.slots[index].copy(live) {
+            Ok(state) => self.store.put(self.slots[index].scope, state),
             Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
         }
     }
 
     /// Puts a stored sequence into a slot.
-    fn bring_back(&mut self, memory: &mut Memory, index: usize, stored: Stored) -> Result<(), memory::Error> {
-        let s = &mut self.slots[index];
-        rewind(memory, s, 0, self.recurrent)?;
-        memory.load(&s.slot, &stored.state)?;
-        (s.tokens, s.checkpoints, s.hidden) = (stored.tokens, stored.checkpoints, stored.hidden);
-        s.foreign = true;
+    fn bring_back(&mut self, live: &mut Live<'_>, index: usize, stored: SlotState) -> Result<(), SlotError> {
+        if let Err(error) = live.load(&self.slots[index].slot, &stored) {
+            self.forget(live.memory, index);
+            return Err(error);
+        }
+        self.slots[index].replace(stored);
         Ok(())
-    }
-
-    /// True once after a slot got a state that was not computed there: what others keep beside it is stale.
-    pub(crate) fn take_foreign(&mut self, index: usize) -> bool {
-        std::mem::take(&mut self.slots[index].foreign)
     }
 
     /// Bytes of stored sequences.
@@ -177,7 +162,7 @@ impl SlotCache {
     }
 
     /// Tokens at the beginning of `prompt` that a state of these tokens can be brought to.
-    fn usable(&self, tokens: &[TokenId], checkpoints: &[Kept], prompt: &[TokenId]) -> usize {
+    fn usable(&self, tokens: &[TokenId], checkpoints: &[Arc<Kept>], prompt: &[TokenId]) -> usize {
         let common = tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let most = common.min(prompt.len() - 1);
         if !self.recurrent || most == tokens.len() {
@@ -216,7 +201,7 @@ impl SlotCache {
             let oldest = usize::from(s.checkpoints.len() > 1);
             s.checkpoints.remove(oldest);
         }
-        s.checkpoints.push(Kept { state: checkpoint, hidden: hidden.unwrap_or_default().to_vec() });
+        s.checkpoints.push(Arc::new(Kept { state: checkpoint, hidden: hidden.unwrap_or_default().to_vec() }));
         Ok(())
     }
 
@@ -227,33 +212,36 @@ impl SlotCache {
     }
 
     /// Copies the state of a slot that is free and, unless it is empty, of this scope.
-    pub(crate) fn save(&self, memory: &Memory, index: usize, scope: Scope) -> Result<SavedSlot, SlotError> {
+    pub(crate) fn save(&self, live: &mut Live<'_>, index: usize, scope: Scope) -> Result<SlotState, SlotError> {
         self.check_free(index)?;
         let s = &self.slots[index];
         if s.scope != scope && !s.tokens.is_empty() {
             return Err(SlotError::OtherScope { index });
         }
-        Ok(SavedSlot { tokens: s.tokens.clone(), hidden: s.hidden.clone(), state: memory.save(&s.slot)? })
+        Ok(s.copy(live)?)
     }
 
-    /// Puts a state into a slot that is free; it belongs to `scope` from then on. After an error the slot is empty.
+    /// Puts a state into a slot that is free; it belongs to `scope` from then on. One that does not fit changes nothing;
+    /// after an error of the device the slot is empty.
     pub(crate) fn load(
         &mut self,
-        memory: &mut Memory,
+        live: &mut Live<'_>,
         index: usize,
-        saved: SavedSlot,
+        saved: SlotState,
         scope: Scope,
     ) -> Result<usize, SlotError> {
         self.check_free(index)?;
-        self.forget(memory, index);
-        let s = &mut self.slots[index];
-        if let Err(error) = memory.load(&s.slot, &saved.state) {
-            self.forget(memory, index);
-            return Err(error.into());
+        let n = saved.tokens.len();
+        match live.load(&self.slots[index].slot, &saved) {
+            Ok(()) => self.slots[index].replace(saved),
+            Err(SlotError::State(memory::Error::Device(error))) => {
+                self.forget(live.memory, index);
+                return Err(memory::Error::from(error).into());
+            }
+            Err(refused) => return Err(refused),
         }
-        (s.tokens, s.hidden, s.scope) = (saved.tokens, saved.hidden, scope);
-        s.foreign = true;
-        Ok(s.tokens.len())
+        self.slots[index].scope = scope;
+        Ok(n)
     }
 
     /// Empties a slot that is free; gives the number of its tokens.

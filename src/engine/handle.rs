@@ -15,7 +15,8 @@ use crate::event::Event;
 use crate::request::{GenerateRequest, Limits, Scope};
 use crate::run::EngineStats;
 use crate::sample::{SampleError, Sampler};
-use crate::slots::{SavedSlot, SlotError, SlotInfo};
+use crate::saved::{SavedSlot, SlotFormat, SlotState};
+use crate::slots::{SlotError, SlotInfo};
 
 /// Events that may wait for their reader before its sequence is passed over.
 pub(crate) const EVENT_QUEUE: usize = 256;
@@ -53,9 +54,9 @@ pub(crate) enum Command {
     Submit(Box<Submission>),
     Stats(mpsc::Sender<EngineStats>),
     Slots(mpsc::Sender<Vec<SlotInfo>>),
-    Save(usize, Scope, mpsc::Sender<Result<SavedSlot, SlotError>>),
+    Save(usize, Scope, mpsc::Sender<Result<SlotState, SlotError>>),
     /// Gives the number of tokens that the slot holds now.
-    Load(usize, Scope, Box<SavedSlot>, mpsc::Sender<Result<usize, SlotError>>),
+    Load(usize, Scope, Box<SlotState>, mpsc::Sender<Result<usize, SlotError>>),
     /// Gives the number of tokens that the slot held.
     Clear(usize, mpsc::Sender<Result<usize, SlotError>>),
 }
@@ -69,6 +70,7 @@ pub struct EngineHandle {
     pub(crate) limits: Limits,
     pub(crate) n_waiting: Arc<AtomicUsize>,
     pub(crate) max_queue: usize,
+    pub(crate) slot_format: Arc<SlotFormat>,
 }
 
 /// Why a request was not taken.
@@ -164,16 +166,33 @@ impl EngineHandle {
     /// # Errors
     /// [`SlotError`]: no such slot, one that is busy or of another scope, or one whose state cannot be copied.
     pub fn save_slot(&self, index: usize, scope: Scope) -> Result<SavedSlot, SlotError> {
-        self.ask(|to| Command::Save(index, scope, to)).ok_or(SlotError::Stopped)?
+        let state = self.ask(|to| Command::Save(index, scope, to)).ok_or(SlotError::Stopped)??;
+        Ok(SavedSlot { state, format: Arc::clone(&self.slot_format) })
+    }
+
+    /// Bytes that [`SavedSlot::to_bytes`] gives at most: what is longer needs no reading.
+    pub fn max_slot_bytes(&self) -> usize {
+        self.slot_format.max_bytes()
+    }
+
+    /// Reads what [`SavedSlot::to_bytes`] wrote. All of it is checked against the engine's model and sizes, on the calling
+    /// thread; the engine does not hear of it.
+    ///
+    /// # Errors
+    /// [`SlotError::Format`], [`SlotError::State`]: another version's, another model's, or not sound.
+    pub fn read_slot(&self, bytes: &[u8]) -> Result<SavedSlot, SlotError> {
+        self.slot_format.read(bytes)
     }
 
     /// Replaces the state of a slot that serves no request, and gives the number of its tokens. The state belongs to
     /// `scope` from then on, whoever saved it.
     ///
     /// # Errors
-    /// No such slot, or one that is busy; a state that was made by another model or with other cache types.
+    /// No such slot, or one that is busy; of a slot that another engine saved, as [`EngineHandle::read_slot`]. The state of the
+    /// slot is what it was, unless the device failed.
     pub fn load_slot(&self, index: usize, saved: SavedSlot, scope: Scope) -> Result<usize, SlotError> {
-        self.ask(|to| Command::Load(index, scope, Box::new(saved), to)).ok_or(SlotError::Stopped)?
+        let saved = self.slot_format.own(saved)?;
+        self.ask(|to| Command::Load(index, scope, Box::new(saved.state), to)).ok_or(SlotError::Stopped)?
     }
 
     /// Forgets the state of a slot that serves no request, whosever it is, and gives the number of tokens that it had.

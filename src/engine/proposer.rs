@@ -37,6 +37,17 @@ pub struct Ask {
     pub ahead: Option<Ahead>,
 }
 
+/// Why a proposer has not taken up what it saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedDraftError {
+    /// The bytes are not sound; the proposer is what it was.
+    #[error("its part for drafts: {0}")]
+    Refused(String),
+    /// The proposer's own state could not be brought there.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
 /// Drafts tokens. One for all sequences of an engine, used by its thread only.
 pub trait Proposer: Send {
     /// The longest draft that it makes: the state keeps as many snapshots, and one more.
@@ -70,6 +81,31 @@ pub trait Proposer: Send {
     fn hidden(&self, slot: usize) -> Option<&[f32]> {
         let _ = slot;
         None
+    }
+
+    /// What the proposer keeps of `slot` beside the model's state, for the first `n_tokens` of its sequence, as bytes; empty
+    /// where it keeps nothing that tokens do not tell. The slot may be in use.
+    ///
+    /// # Errors
+    /// Its state could not be copied.
+    fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
+        let _ = (slot, n_tokens);
+        Ok(Vec::new())
+    }
+
+    /// Bytes that [`Proposer::save`] gives at most.
+    fn max_saved_bytes(&self) -> usize {
+        0
+    }
+
+    /// `slot` was given the state of a sequence of `tokens` that was computed elsewhere: takes up what [`Proposer::save`]
+    /// gave for them, and of bytes that another kind of proposer gave, or of none, nothing. [`Proposer::begin`] follows.
+    ///
+    /// # Errors
+    /// [`SavedDraftError::Refused`], and nothing has changed: bytes that are not whole, or not those of these tokens.
+    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
+        let _ = (tokens, saved);
+        Ok(self.begin(slot, &[], None)?)
     }
 
     /// A step was kept. `took` is the time since drafts were asked for, when the step held nothing but these answers and
@@ -117,6 +153,12 @@ pub trait Proposer: Send {
     }
 }
 
+/// Goes on without drafts: answers are the same, only slower.
+pub(crate) fn stop_drafting(proposer: &mut Option<Box<dyn Proposer>>, error: &RunError) {
+    tracing::error!(%error, "drafting failed: going on without speculation");
+    *proposer = None;
+}
+
 impl<P: Proposer + ?Sized> Proposer for Box<P> {
     fn max_depth(&self) -> usize {
         (**self).max_depth()
@@ -136,6 +178,18 @@ impl<P: Proposer + ?Sized> Proposer for Box<P> {
 
     fn hidden(&self, slot: usize) -> Option<&[f32]> {
         (**self).hidden(slot)
+    }
+
+    fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
+        (**self).save(slot, n_tokens)
+    }
+
+    fn max_saved_bytes(&self) -> usize {
+        (**self).max_saved_bytes()
+    }
+
+    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
+        (**self).load(slot, tokens, saved)
     }
 
     fn observe(&mut self, runner: &mut Runner, seen: &[Observed<'_>], took: Option<Duration>) -> Result<(), RunError> {

@@ -15,11 +15,13 @@ use crate::cache::SlotCache;
 use crate::config::{EngineConfig, EngineError};
 use crate::event::Event;
 use crate::handle::{Command, EngineHandle, Submission};
+use crate::live::Live;
 use crate::proposer::Proposer;
-use crate::request::{Limits, Scope};
+use crate::request::Limits;
+use crate::saved::SlotFormat;
 use crate::schedule::{Company, schedule};
 use crate::sequence::Sequence;
-use crate::slots::{SavedSlot, SlotError, SlotInfo};
+use crate::slots::SlotInfo;
 
 /// How long to wait for lagging readers before looking again, at first and after many times in vain.
 const READER_PAUSE: Duration = Duration::from_millis(1);
@@ -158,6 +160,13 @@ impl State {
             limits,
             n_waiting: Arc::new(AtomicUsize::new(0)),
             max_queue: config.max_queue,
+            slot_format: Arc::new(SlotFormat {
+                model: Arc::clone(&model),
+                limits,
+                shape: memory.shape(),
+                checkpoint_bytes: config.checkpoint_bytes,
+                draft_bytes: proposer.as_ref().map_or(0, |p| p.max_saved_bytes()),
+            }),
         };
         let state = State {
             model,
@@ -267,10 +276,12 @@ impl State {
                 let _ = to.send(self.slots());
             }
             Command::Save(index, scope, to) => {
-                let _ = to.send(self.cache.save(&self.memory, index, scope));
+                let live = &mut Live { memory: &mut self.memory, proposer: &mut self.proposer };
+                let _ = to.send(self.cache.save(live, index, scope));
             }
             Command::Load(index, scope, saved, to) => {
-                let _ = to.send(self.load_slot(index, *saved, scope));
+                let live = &mut Live { memory: &mut self.memory, proposer: &mut self.proposer };
+                let _ = to.send(self.cache.load(live, index, *saved, scope));
             }
             Command::Clear(index, to) => {
                 let _ = to.send(self.cache.clear(&mut self.memory, index));
@@ -305,13 +316,6 @@ impl State {
         slots
     }
 
-    fn load_slot(&mut self, index: usize, saved: SavedSlot, scope: Scope) -> Result<usize, SlotError> {
-        if let Some(id) = saved.tokens.iter().find(|id| id.0 as usize >= self.model.hparams().n_vocab) {
-            return Err(SlotError::Format(format!("token {} is outside of the vocabulary", id.0)));
-        }
-        self.cache.load(&mut self.memory, index, saved, scope)
-    }
-
     /// Gives free slots to waiting requests, in order.
     fn admit(&mut self) {
         self.waiting.retain(|s| !s.events.is_closed());
@@ -320,8 +324,8 @@ impl State {
         {
             let request = &submission.request;
             let options = request.options();
-            let taken = self.cache.take(&mut self.memory, request.prompt(), options.cache, options.slot, options.scope);
-            match taken {
+            let live = &mut Live { memory: &mut self.memory, proposer: &mut self.proposer };
+            match self.cache.take(live, request.prompt(), options.cache, options.slot, options.scope) {
                 Ok(Some((slot, n_cached))) => {
                     self.begin(slot);
                     self.sequences.push(Sequence::new(submission, slot, n_cached, self.stats.n_steps));

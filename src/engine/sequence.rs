@@ -21,8 +21,7 @@ const LAST_BORDERS: usize = 3;
 
 /// Why a sequence ends whose numbers cannot be gone on from.
 pub(crate) const NOT_FINITE: &str = "the model computed numbers that are not finite (NaN or infinity) for this request: the model file may \
-    be damaged (`extract-nextn inspect` checks it), or a loaded slot was; if keys or values overflow their type, \
-    use --cache-type-k f32 and --cache-type-v f32";
+    be damaged (`extract-nextn verify` checks it), or a slot that was loaded";
 
 /// A request that has a slot.
 pub(crate) struct Sequence {
@@ -226,7 +225,7 @@ impl Sequence {
     /// Ends a step's picks where there is no end yet: `token` and what is forced after it are to be computed next.
     ///
     /// # Errors
-    /// Those of the constraint.
+    /// Those of the constraint, and [`NOT_FINITE`].
     fn close(
         &mut self,
         end: &mut Option<FinishReason>,
@@ -271,7 +270,7 @@ impl Sequence {
     /// Takes a token that the constraint forces; says whether the answer ends with it.
     ///
     /// # Errors
-    /// Those of the constraint.
+    /// Those of the constraint, and [`NOT_FINITE`].
     fn take_forced(&mut self, token: TokenId, vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
         let mut complete = false;
         if let Some(c) = &mut self.constraint {
@@ -284,7 +283,7 @@ impl Sequence {
     /// Picks the next token and says whether the answer ends with it.
     ///
     /// # Errors
-    /// Those of the constraint.
+    /// Those of the constraint, and [`NOT_FINITE`].
     fn pick(&mut self, scores: &Scores<'_>, vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
         if let Scores::NotFinite = scores {
             self.is_spoiled = true;

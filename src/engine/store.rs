@@ -1,38 +1,14 @@
 //! Sequences that had to leave their slots, kept on the host until their conversations go on.
 //! Owns a budget of bytes; what was unused for longest makes room. Knows tokens and state; knows nothing of slots.
 
-use memory::SavedSequence;
-use text::TokenId;
-
-use crate::cache::Kept;
 use crate::request::Scope;
+use crate::saved::SlotState;
 
-/// A whole sequence with its checkpoints.
-pub(crate) struct Stored {
-    /// Whose it is.
-    pub(crate) scope: Scope,
-    pub(crate) tokens: Vec<TokenId>,
-    pub(crate) checkpoints: Vec<Kept>,
-    pub(crate) hidden: Vec<f32>,
-    pub(crate) state: SavedSequence,
+/// A sequence, whose it is, and when it was put here.
+struct Stored {
+    scope: Scope,
+    state: SlotState,
     last_used: u64,
-}
-
-impl Stored {
-    pub(crate) fn new(
-        scope: Scope,
-        tokens: Vec<TokenId>,
-        checkpoints: Vec<Kept>,
-        hidden: Vec<f32>,
-        state: SavedSequence,
-    ) -> Self {
-        Self { scope, tokens, checkpoints, hidden, state, last_used: 0 }
-    }
-
-    fn n_bytes(&self) -> usize {
-        let checkpoints: usize = self.checkpoints.iter().map(Kept::n_bytes).sum();
-        self.state.n_bytes() + checkpoints + 4 * (self.tokens.len() + self.hidden.len())
-    }
 }
 
 /// All stored sequences.
@@ -60,26 +36,26 @@ impl Store {
     }
 
     /// The sequence of which `usable` says most, with what it says.
-    pub(crate) fn best(&self, usable: impl Fn(&Stored) -> usize) -> Option<(usize, usize)> {
-        let weighed = self.stored.iter().enumerate().map(|(i, s)| (usable(s), s.last_used, i));
+    pub(crate) fn best(&self, usable: impl Fn(Scope, &SlotState) -> usize) -> Option<(usize, usize)> {
+        let weighed = self.stored.iter().enumerate().map(|(i, s)| (usable(s.scope, &s.state), s.last_used, i));
         weighed.max().map(|(n, _, i)| (i, n))
     }
 
     /// Takes a sequence out.
-    pub(crate) fn take(&mut self, index: usize) -> Stored {
-        let stored = self.stored.swap_remove(index);
-        self.n_bytes -= stored.n_bytes();
-        stored
+    pub(crate) fn take(&mut self, index: usize) -> SlotState {
+        let state = self.stored.swap_remove(index).state;
+        self.n_bytes -= state.n_bytes();
+        state
     }
 
     /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One of the same scope that begins
     /// as it does and is no longer is dropped.
-    pub(crate) fn put(&mut self, mut stored: Stored) {
-        let n_bytes = stored.n_bytes();
+    pub(crate) fn put(&mut self, scope: Scope, state: SlotState) {
+        let n_bytes = state.n_bytes();
         if n_bytes > self.budget {
             return;
         }
-        let beginning = |s: &Stored| s.scope == stored.scope && stored.tokens.starts_with(&s.tokens);
+        let beginning = |s: &Stored| s.scope == scope && state.tokens.starts_with(&s.state.tokens);
         while let Some(i) = self.stored.iter().position(beginning) {
             self.take(i);
         }
@@ -89,8 +65,7 @@ impl Store {
             self.take(oldest);
         }
         self.clock += 1;
-        stored.last_used = self.clock;
         self.n_bytes += n_bytes;
-        self.stored.push(stored);
+        self.stored.push(Stored { scope, state, last_used: self.clock });
     }
 }

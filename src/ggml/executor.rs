@@ -1,8 +1,10 @@
 //! Computes graphs over one model's weights on the devices that hold them: builds them once for each key, keeps them, runs
 //! them. Owns the planner of graph memory and the built graphs. Knows keys only as something to compare.
 //!
-//! All graphs share one buffer, sized by the largest so far; over several devices only the last graph is kept. A run reuses the memory of its inputs, so every run brings
-//! all of them; outputs are valid until the next run, which the borrow of [`Outputs`] enforces.
+//! On one device all graphs share one buffer, sized by the largest so far. Over several, graphs that need little memory have
+//! it to themselves, up to a fixed sum over all of them, and only the last of the others is kept (`split.rs`). A run reuses
+//! the memory of its inputs, so every run brings all of them; outputs are valid until the next run, which the borrow of
+//! [`Outputs`] enforces.
 
 use std::hash::Hash;
 use std::ptr::NonNull;
@@ -14,8 +16,9 @@ use ggml_sys as sys;
 use crate::device::Device;
 use crate::error::Error;
 use crate::graph::{Graph, Name, Slot};
-use crate::planner::Planner;
+use crate::planner::{Gone, Place, Planner};
 use crate::raw::Arena;
+use crate::split::MAX_ALL_OWN;
 use crate::state::Inner;
 use crate::weights::Weights;
 
@@ -85,6 +88,7 @@ struct Built<K> {
     outputs: Vec<Slot>,
     states: Vec<Arc<Inner>>,
     last_used: u64,
+    place: Place,
     /// Holds all descriptions above; dropped last.
     _context: Arena,
 }
@@ -124,9 +128,9 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         &self.weights
     }
 
-    /// Bytes of the buffers that all graphs share.
+    /// Bytes of the buffers that graphs compute in, on all devices.
     pub fn buffer_bytes(&self) -> usize {
-        self.planner.buffer_bytes()
+        self.planner.buffer_bytes() + self.own_bytes()
     }
 
     /// Where the time went.
@@ -145,7 +149,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     /// As [`Executor::run`], without those of running.
     pub fn reserve(&mut self, max_nodes: usize, key: &K, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<(), Error> {
         let _working = crate::end::working();
-        let built = self.build(key.clone(), max_nodes, build)?;
+        let built = self.build(key.clone(), max_nodes, true, build)?;
         drop(built);
         Ok(())
     }
@@ -167,10 +171,9 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let index = match self.graphs.iter().position(|g| g.key == *key) {
             Some(index) => index,
             None => {
-                let built = self.build(key.clone(), max_nodes, build)?;
+                let built = self.build(key.clone(), max_nodes, false, build)?;
                 if self.graphs.len() >= MAX_GRAPHS {
-                    let oldest = (0..self.graphs.len()).min_by_key(|&i| self.graphs[i].last_used).expect("not empty");
-                    self.graphs.swap_remove(oldest);
+                    self.drop_oldest(|_| true);
                 }
                 self.graphs.push(built);
                 self.graphs.len() - 1
@@ -207,7 +210,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
         // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory was planned
         // for this graph and is valid (`build` drops graphs when it is not).
-        let status = unsafe { self.planner.compute(graph.cgraph, &graph.outputs) };
+        let status = unsafe { self.planner.compute(graph.cgraph, &graph.place, &graph.outputs) };
         drop(access);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
@@ -220,7 +223,54 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats, planner: &self.planner })
     }
 
-    fn build(&mut self, key: K, max_nodes: usize, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<Built<K>, Error> {
+    /// Bytes of graphs with memory of their own.
+    fn own_bytes(&self) -> usize {
+        self.graphs.iter().map(|g| g.place.own_bytes()).sum()
+    }
+
+    /// Drops the graph unused for longest among `those`; false when there is none.
+    fn drop_oldest(&mut self, those: impl Fn(&Built<K>) -> bool) -> bool {
+        let among = (0..self.graphs.len()).filter(|&i| those(&self.graphs[i]));
+        let oldest = among.min_by_key(|&i| self.graphs[i].last_used);
+        oldest.map(|i| self.graphs.swap_remove(i)).is_some()
+    }
+
+    /// Gives a graph its memory; others that lose theirs are dropped. `size`: nodes and leaves that it has at most, and
+    /// those that graphs of its kind may have. `to_share`: not its own.
+    fn plan(
+        &mut self,
+        cgraph: NonNull<sys::ggml_cgraph>,
+        (size, max_size): (usize, usize),
+        to_share: bool,
+    ) -> Result<Place, Error> {
+        if self.planner.prepare(cgraph)? {
+            self.graphs.clear();
+        }
+        let own = if to_share { None } else { self.planner.own_bytes(cgraph, size) };
+        if let Some(n_bytes) = own {
+            let has_own = |g: &Built<K>| g.place.own_bytes() > 0;
+            while self.own_bytes() + n_bytes > MAX_ALL_OWN && self.drop_oldest(has_own) {}
+            if let Some(place) = self.planner.plan_own(cgraph, size) {
+                return Ok(place);
+            }
+            // What they take may be what is missing.
+            self.graphs.retain(|g| !has_own(g));
+        }
+        let gone = self.planner.plan_shared(cgraph, max_size).inspect_err(|_| self.graphs.clear())?;
+        self.graphs.retain(|g| match gone {
+            Gone::None => true,
+            Gone::Shared => matches!(g.place, Place::Own(_)),
+        });
+        Ok(Place::Shared)
+    }
+
+    fn build(
+        &mut self,
+        key: K,
+        max_nodes: usize,
+        to_share: bool,
+        build: impl for<'g> FnOnce(&Graph<'g>),
+    ) -> Result<Built<K>, Error> {
         let start = Instant::now();
         // ggml counts leaves apart from nodes, and every weight may be one.
         let graph_size = 2 * max_nodes + self.weights.len() + 64;
@@ -239,16 +289,16 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         if let Some(error) = parts.error {
             return Err(error);
         }
-        // ggml counts leaves and nodes together here, and adds nodes of its own where graphs are split.
-        let planned = self.planner.plan(cgraph, 2 * graph_size);
-        if !matches!(planned, Ok(false)) {
-            self.graphs.clear();
-        }
-        planned?;
+        // ggml's schedulers count leaves and nodes together, and add nodes of their own where graphs are split.
+        let n_leaves = self.weights.len() + parts.inputs.len() + parts.state_tensors.len();
+        // SAFETY: the graph is alive.
+        let n_nodes = unsafe { sys::ggml_graph_n_nodes(cgraph.as_ptr()) };
+        let size = 2 * (usize::try_from(n_nodes).unwrap_or(0) + n_leaves + 64);
+        let place = self.plan(cgraph, (size, 2 * graph_size), to_share)?;
         self.stats.n_builds += 1;
         self.stats.build += start.elapsed();
         let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);
-        Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, _context: context })
+        Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, place, _context: context })
     }
 }
 

@@ -18,6 +18,7 @@ use ggml_sys as sys;
 use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::ids::Ids;
 use crate::ops::sizeable;
 use crate::state::{Inner, StateBuffer, StateId};
 use crate::weights::{WeightId, Weights};
@@ -57,6 +58,11 @@ impl<'g> Tensor<'g> {
     fn base(&self) -> &sys::ggml_tensor {
         // SAFETY: ggml keeps the base of a view in the arena of the view or, for weights and states, alive with it.
         unsafe { self.description().view_src.as_ref() }.unwrap_or_else(|| self.description())
+    }
+
+    /// [`Tensor::base`], to tell tensors apart.
+    pub(crate) fn base_ptr(self) -> *const sys::ggml_tensor {
+        self.base()
     }
 
     /// True for weights and states and views of them; everything else gets its memory with the finished graph.
@@ -169,6 +175,7 @@ pub struct Graph<'g> {
     /// What was made once for all readers of some rows.
     shared: RefCell<HashMap<(SharedRows, &'static str), Tensor<'g>>>,
     layer: Cell<Option<usize>>,
+    pub(crate) ids: RefCell<Ids>,
     parts: RefCell<Parts>,
     brand: Brand<'g>,
 }
@@ -194,6 +201,7 @@ impl<'g> Graph<'g> {
             n_tensors: Cell::new(1),
             shared: RefCell::default(),
             layer: Cell::new(None),
+            ids: RefCell::default(),
             parts: RefCell::new(Parts {
                 inputs: vec![],
                 outputs: vec![],
@@ -313,13 +321,11 @@ impl<'g> Graph<'g> {
         self.parts.borrow_mut().ordered = Some(t.ptr);
     }
 
-    /// Has every run check the input under `ids`, if there is one, for values from 0 to below `n`.
-    pub(crate) fn bound_ids(&self, op: &'static str, ids: Tensor<'g>, n: i64) {
-        let base: *const sys::ggml_tensor = ids.base();
+    /// Has every run check the input `base` for values from 0 to below `n`; false if it is no input.
+    pub(crate) fn bound_input(&self, op: &'static str, base: *const sys::ggml_tensor, n: i64) -> bool {
         let inputs = &mut self.parts.borrow_mut().inputs;
-        if let Some(slot) = inputs.iter_mut().find(|slot| slot.ptr.as_ptr().cast_const() == base) {
-            slot.below = Some(slot.below.filter(|&(least, _)| least <= n).unwrap_or((n, op)));
-        }
+        let slot = inputs.iter_mut().find(|slot| slot.ptr.as_ptr().cast_const() == base);
+        slot.map(|slot| slot.below = Some(slot.below.filter(|&(least, _)| least <= n).unwrap_or((n, op)))).is_some()
     }
 
     fn name(&self, t: Tensor<'g>, name: Name) {

@@ -40,6 +40,7 @@ mod end;
 mod error;
 mod executor;
 mod graph;
+mod ids;
 mod kernels;
 mod landing;
 mod log;
@@ -51,6 +52,7 @@ mod plugin;
 mod quantize;
 mod raw;
 mod rpc;
+mod split;
 mod state;
 mod weights;
 

@@ -1,7 +1,7 @@
-//! Where graphs get their memory, and what computes them: one device, with all graphs over one buffer, or ggml's scheduler
-//! over several. Owns the streams of work. Knows graphs only as ggml's descriptions.
+//! Where graphs get their memory, and what computes them: one device, with all graphs over one buffer, or several by ggml's
+//! schedulers (`split.rs`). Owns the streams of work. Knows graphs only as ggml's descriptions.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::ptr::NonNull;
 
 use ggml_sys as sys;
@@ -10,7 +10,8 @@ use crate::device::{Device, DeviceKind, Stream};
 use crate::error::Error;
 use crate::graph::Slot;
 use crate::landing::Landing;
-use crate::raw::{Context, GraphAllocator, Scheduler};
+use crate::raw::{Context, GraphAllocator};
+use crate::split::{self, MAX_OWN, OwnSplit, SharedSplit};
 
 type Cgraph = NonNull<sys::ggml_cgraph>;
 
@@ -27,8 +28,31 @@ pub(crate) struct Planner {
 enum Plan {
     /// One device computes everything; graphs that were planned stay valid while the buffer does.
     One(GraphAllocator),
-    /// Several devices: only the graph planned last is valid. The number is how many nodes and leaves there is room for.
-    Split(Option<(Scheduler, usize)>),
+    /// Several devices: of the graphs without a scheduler of their own only the one planned last is valid.
+    Split(SharedSplit),
+}
+
+/// Where a planned graph has its memory. Dropped before the planner.
+pub(crate) enum Place {
+    /// In the buffers that graphs share.
+    Shared,
+    /// In some of its own.
+    Own(OwnSplit),
+}
+
+impl Place {
+    /// Bytes that no other graph uses.
+    pub(crate) fn own_bytes(&self) -> usize {
+        if let Place::Own(split) = self { split.n_bytes() } else { 0 }
+    }
+}
+
+/// Which graphs that were planned before are no longer valid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    None,
+    /// Those in shared buffers.
+    Shared,
 }
 
 impl Planner {
@@ -42,7 +66,7 @@ impl Planner {
             let allocator = unsafe { GraphAllocator::own(allocator) };
             Plan::One(allocator.ok_or_else(|| no_room(first, 0))?)
         } else {
-            Plan::Split(None)
+            Plan::Split(SharedSplit::default())
         };
         let streams = devices.iter().map(|d| d.open(n_threads)).collect::<Result<_, _>>()?;
         let landing = if devices.len() == 1 { Landing::of(first) } else { None };
@@ -58,33 +82,56 @@ impl Planner {
         self.streams[0].device
     }
 
-    /// Bytes of the buffers that graphs compute in, on all devices.
+    /// Bytes of the buffers that graphs share, on all devices.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Gives every tensor of `graph` its memory. True when graphs planned before are no longer valid. `size`: how many
-    /// nodes and leaves there may be.
-    pub(crate) fn plan(&mut self, graph: Cgraph, size: usize) -> Result<bool, Error> {
-        let mut split_now = false;
-        if let Some(op) = self.missing_op(graph) {
-            let device = self.device();
-            let alone = matches!(self.plan, Plan::One(_)) && device.kind() != DeviceKind::Cpu;
-            if alone {
-                tracing::warn!(device = device.name(), op, "the device lacks an op: the CPU computes it");
-                self.end_with_cpu()?;
-                (self.plan, split_now) = (Plan::Split(None), true);
-            }
-            if let Some(op) = self.missing_op(graph) {
+    /// Sees to it that some device has each op of `graph`. Comes before planning it; true when all graphs that were planned
+    /// before are no longer valid.
+    pub(crate) fn prepare(&mut self, graph: Cgraph) -> Result<bool, Error> {
+        let Some(op) = self.missing_op(graph) else { return Ok(false) };
+        let device = self.device();
+        let alone = matches!(self.plan, Plan::One(_)) && device.kind() != DeviceKind::Cpu;
+        if alone {
+            tracing::warn!(device = device.name(), op, "the device lacks an op: the CPU computes it");
+            self.end_with_cpu()?;
+            self.plan = Plan::Split(SharedSplit::default());
+            self.buffer_bytes = 0;
+        }
+        match self.missing_op(graph) {
+            None => Ok(alone),
+            Some(op) => {
                 let what = format!("has no `{op}` for these types and shapes");
-                return Err(Error::Device { device: self.device().name(), what });
+                Err(Error::Device { device: self.device().name(), what })
             }
         }
+    }
+
+    /// Bytes of the memory that `graph` is to have to itself; `None` for one that shares it with others. `size`: how many
+    /// nodes and leaves there may be.
+    pub(crate) fn own_bytes(&self, graph: Cgraph, size: usize) -> Option<usize> {
         match self.plan {
-            Plan::One(_) => self.plan_for_one(graph),
-            Plan::Split(_) => self.split(graph, size).map(|()| true),
+            Plan::One(_) => None,
+            Plan::Split(_) => split::needed_bytes(&self.streams, graph, size).filter(|&n| n <= MAX_OWN),
         }
-        .map(|others_gone| others_gone || split_now)
+    }
+
+    /// Gives `graph` memory of its own; `None`, and the graph as it was, if there is no room.
+    pub(crate) fn plan_own(&self, graph: Cgraph, size: usize) -> Option<Place> {
+        OwnSplit::plan(&self.streams, graph, size).map(Place::Own)
+    }
+
+    /// Gives every tensor of `graph` its memory in the buffers that graphs share. Says which others are no longer valid.
+    pub(crate) fn plan_shared(&mut self, graph: Cgraph, size: usize) -> Result<Gone, Error> {
+        match &mut self.plan {
+            Plan::One(_) => self.plan_for_one(graph).map(|gone| if gone { Gone::Shared } else { Gone::None }),
+            Plan::Split(shared) => {
+                let planned = shared.plan(&self.streams, graph, size);
+                self.buffer_bytes = shared.n_bytes(&self.streams);
+                if planned { Ok(Gone::Shared) } else { Err(no_room(self.device(), self.buffer_bytes)) }
+            }
+        }
     }
 
     fn plan_for_one(&mut self, graph: Cgraph) -> Result<bool, Error> {
@@ -116,33 +163,6 @@ impl Planner {
             return Err(no_room(stream.device, buffer_bytes));
         }
         Ok(others_gone)
-    }
-
-    fn split(&mut self, graph: Cgraph, size: usize) -> Result<(), Error> {
-        let device = self.device();
-        let Plan::Split(scheduler) = &mut self.plan else { return Ok(()) };
-        if scheduler.as_ref().is_none_or(|(_, room)| *room < size) {
-            *scheduler = None;
-            let mut backends: Vec<_> = self.streams.iter().map(|s| s.backend.as_ptr()).collect();
-            let n = backends.len() as c_int;
-            // SAFETY: the backends are alive and stay so (field order), the last is a CPU; null asks for their own buffers.
-            let made = unsafe {
-                sys::ggml_backend_sched_new(backends.as_mut_ptr(), std::ptr::null_mut(), n, size, false, true)
-            };
-            // SAFETY: just made, no other owner.
-            *scheduler = unsafe { Scheduler::own(made) }.map(|s| (s, size));
-        }
-        let Some((scheduler, _)) = scheduler else { return Err(no_room(device, 0)) };
-        // SAFETY: the scheduler is alive.
-        unsafe { sys::ggml_backend_sched_reset(scheduler.as_ptr()) };
-        // SAFETY: scheduler and graph are alive; the graph has at most `size` nodes and leaves and is not split twice.
-        let planned = unsafe { sys::ggml_backend_sched_alloc_graph(scheduler.as_ptr(), graph.as_ptr()) };
-        let bytes = |s: &Stream| {
-            // SAFETY: the backend is one of the scheduler's.
-            unsafe { sys::ggml_backend_sched_get_buffer_size(scheduler.as_ptr(), s.backend.as_ptr()) }
-        };
-        self.buffer_bytes = self.streams.iter().map(bytes).sum();
-        if planned { Ok(()) } else { Err(no_room(device, self.buffer_bytes)) }
     }
 
     /// Copies an input's contents to where it lies. Returns before they are there on a device of its own.
@@ -183,10 +203,14 @@ impl Planner {
     /// Computes a graph and waits for it and, where they can be brought along, for these outputs of it.
     ///
     /// # Safety
-    /// `graph` was planned, is still valid, and all that it reads is alive.
-    pub(crate) unsafe fn compute(&mut self, graph: Cgraph, outputs: &[Slot]) -> sys::ggml_status {
+    /// `graph` was planned in this place, is still valid, and all that it reads is alive.
+    pub(crate) unsafe fn compute(&mut self, graph: Cgraph, place: &Place, outputs: &[Slot]) -> sys::ggml_status {
         if let Some(landing) = &mut self.landing {
             landing.clear();
+        }
+        if let Place::Own(split) = place {
+            // SAFETY: the caller's promise.
+            return unsafe { split.compute(graph) };
         }
         match (&self.plan, &mut self.landing) {
             (Plan::One(_), None) => {
@@ -205,11 +229,8 @@ impl Planner {
                 self.synchronize();
                 status
             }
-            (Plan::Split(Some((scheduler, _))), _) => {
-                // SAFETY: the caller's promise.
-                unsafe { sys::ggml_backend_sched_graph_compute(scheduler.as_ptr(), graph.as_ptr()) }
-            }
-            (Plan::Split(None), _) => sys::GGML_STATUS_FAILED,
+            // SAFETY: the caller's promise.
+            (Plan::Split(shared), _) => unsafe { shared.compute(graph) },
         }
     }
 

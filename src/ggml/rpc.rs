@@ -7,6 +7,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, ToSocketAddrs};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,8 @@ pub fn add_worker(host_and_port: &str) -> Result<Vec<Device>, Error> {
     }
     greet(address).map_err(|what| refused(address, what))?;
 
-    let (add, endpoint) = (function("ggml_backend_rpc_add_server"), CString::new(address.to_string()).expect("no NUL"));
+    let add = function("ggml_backend_rpc_add_server").map_err(|what| refused(address, what))?;
+    let endpoint = CString::new(address.to_string()).expect("no NUL");
     // SAFETY: of this type in ggml-rpc.h, which was compiled into this program.
     let add: AddServer = unsafe { std::mem::transmute(add) };
     // SAFETY: the text is NUL-terminated and copied.
@@ -87,8 +89,12 @@ pub fn serve_as_worker(
         Ok(other) => return Error::Worker { address: other.to_string(), what: "is no IPv4 address".into() },
         Err(e) => return refused(address, format!("cannot listen there: {e}")),
     };
+    let start = match function("ggml_backend_rpc_start_server") {
+        Ok(start) => start,
+        Err(what) => return refused(address, what),
+    };
     // SAFETY: of this type in ggml-rpc.h, which was compiled into this program.
-    let start: StartServer = unsafe { std::mem::transmute(function("ggml_backend_rpc_start_server")) };
+    let start: StartServer = unsafe { std::mem::transmute(start) };
     let mut raw: Vec<_> = devices.iter().map(|d| d.raw()).collect();
     let endpoint = CString::new(address.to_string()).expect("no NUL");
     listening(address);
@@ -109,16 +115,18 @@ pub(crate) fn lost(device: Device) -> Option<Error> {
     lost.then(|| refused(worker.address, "the worker is gone: start it again, then this program".into()))
 }
 
-/// A function of ggml's RPC backend.
-fn function(name: &str) -> *mut c_void {
+/// A function of ggml's RPC backend; the error says what the ggml of this program lacks.
+fn function(name: &str) -> Result<NonNull<c_void>, String> {
+    let lacks = |what: &str| format!("the ggml of this program has no {what}: it was built without its RPC backend");
     // SAFETY: NUL-terminated; the registry is filled on first use, thread-safe.
     let registry = unsafe { sys::ggml_backend_reg_by_name(c"RPC".as_ptr()) };
-    assert!(!registry.is_null(), "the RPC backend is compiled in");
-    let c_name = CString::new(name).expect("names have no NUL");
+    if registry.is_null() {
+        return Err(lacks("backend for workers"));
+    }
+    let c_name = CString::new(name).map_err(|_| lacks("function with a NUL in its name"))?;
     // SAFETY: the registry is alive for ever; the name is NUL-terminated.
     let found = unsafe { sys::ggml_backend_reg_get_proc_address(registry, c_name.as_ptr()) };
-    assert!(!found.is_null(), "ggml's RPC backend has {name}");
-    found
+    NonNull::new(found).ok_or_else(|| lacks(name))
 }
 
 /// ggml speaks IPv4 only, and takes the address apart at the first colon.
@@ -226,6 +234,15 @@ mod tests {
     fn who_hangs_up_is_no_worker() {
         let error = add_worker(&stranger(Vec::new())).unwrap_err().to_string();
         assert!(error.contains("hangs up"), "{error}");
+    }
+
+    #[test]
+    fn a_function_that_ggml_lacks_is_an_error() {
+        assert!(function("ggml_backend_rpc_add_server").is_ok());
+        for lacking in ["ggml_backend_rpc_no_such_function", "nul\0"] {
+            let error = function(lacking).unwrap_err();
+            assert!(error.contains("built without"), "{error}");
+        }
     }
 
     #[test]

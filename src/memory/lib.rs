@@ -11,17 +11,22 @@
 //! is a change of plane and never a copy.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod error;
 mod layout;
 mod masks;
+mod saved;
+mod shape;
 mod slots;
 mod snapshot;
 mod txn;
 mod view;
 
+pub use bytes::{ByteReader, put_number};
 pub use error::Error;
 pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
+pub use saved::{Checkpoint, SavedSequence};
+pub use shape::StateShape;
 pub use slots::{Memory, MemoryConfig, Slot};
-pub use snapshot::{Checkpoint, SavedSequence};
 pub use txn::Txn;
 pub use view::{OwnedView, Segment, StepView};

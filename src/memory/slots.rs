@@ -28,6 +28,13 @@ pub struct MemoryConfig {
     pub transactional: bool,
 }
 
+impl MemoryConfig {
+    /// Recurrent states of each sequence that there is room for.
+    fn n_planes(&self) -> usize {
+        self.n_snapshots * if self.transactional { 2 } else { 1 }
+    }
+}
+
 /// The right to use one sequence's state. Given back by [`Memory::release`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -106,8 +113,7 @@ impl Memory {
             return refuse("attention layers of differing shapes need flash attention: switch it on".into());
         }
         config.n_ctx = config.n_ctx.next_multiple_of(KV_STEP);
-        let n_planes = config.n_snapshots * if config.transactional { 2 } else { 1 };
-        let n_rows = (config.n_slots * n_planes) as i64;
+        let n_rows = (config.n_slots * config.n_planes()) as i64;
         let (n_ctx, n_slots) = (config.n_ctx as i64, config.n_slots as i64);
 
         let mut specs = Vec::new();

@@ -1,4 +1,4 @@
-//! Copies of one sequence's state on the host: checkpoints of what cannot be cut, and whole sequences.
+//! Copying one sequence's state to the host and back: checkpoints of what cannot be cut, and whole sequences.
 
 use std::ops::Range;
 
@@ -6,82 +6,8 @@ use ggml::StateId;
 
 use crate::error::Error;
 use crate::layout::LayerState;
+use crate::saved::{Checkpoint, SavedSequence};
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot};
-
-/// The recurrent state at a position. With the attention cells before it still in place, a sequence can go back there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    position: usize,
-    rows: Vec<u8>,
-}
-
-impl Checkpoint {
-    /// Positions before it.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// Bytes that it takes on the host.
-    pub fn n_bytes(&self) -> usize {
-        self.rows.len()
-    }
-}
-
-/// Everything of one sequence: cells and recurrent state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SavedSequence {
-    len: usize,
-    recurrent: Vec<u8>,
-    cells: Vec<u8>,
-    /// What it was made for: types and widths of every layer.
-    shape: Vec<u64>,
-}
-
-impl SavedSequence {
-    /// Positions held.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// True when there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Bytes that it takes on the host.
-    pub fn n_bytes(&self) -> usize {
-        self.recurrent.len() + self.cells.len()
-    }
-
-    /// Appends it as bytes: numbers, then state.
-    pub fn write_to(&self, out: &mut Vec<u8>) {
-        let lengths = [self.len, self.shape.len(), self.recurrent.len(), self.cells.len()];
-        for n in lengths.map(|n| n as u64).iter().chain(&self.shape) {
-            out.extend_from_slice(&n.to_le_bytes());
-        }
-        out.extend_from_slice(&self.recurrent);
-        out.extend_from_slice(&self.cells);
-    }
-
-    /// Reads what [`SavedSequence::write_to`] wrote; nothing may follow it.
-    ///
-    /// # Errors
-    /// [`Error::Saved`]: the lengths do not agree with the bytes. Whether it fits a memory is found by [`Memory::load`].
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        let cut = || Error::Saved("the saved state is cut off".into());
-        let (head, rest) = bytes.split_at_checked(4 * 8).ok_or_else(cut)?;
-        let mut lengths = head.as_chunks::<8>().0.iter().map(|&n| usize::try_from(u64::from_le_bytes(n)));
-        let mut length = || lengths.next().and_then(Result::ok).ok_or_else(cut);
-        let (len, n_shape, n_recurrent, n_cells) = (length()?, length()?, length()?, length()?);
-        let (shape, rest) = rest.split_at_checked(n_shape.checked_mul(8).ok_or_else(cut)?).ok_or_else(cut)?;
-        let (recurrent, cells) = rest.split_at_checked(n_recurrent).ok_or_else(cut)?;
-        if cells.len() != n_cells {
-            return Err(Error::Saved(format!("{} bytes of cells, {n_cells} expected", cells.len())));
-        }
-        let shape = shape.as_chunks::<8>().0.iter().map(|&n| u64::from_le_bytes(n)).collect();
-        Ok(Self { len, recurrent: recurrent.to_vec(), cells: cells.to_vec(), shape })
-    }
-}
 
 impl Memory {
     /// Copies the recurrent state at the sequence's end. Without recurrent layers it is empty, and any position can be
@@ -105,10 +31,7 @@ impl Memory {
     /// [`Error::Slot`]; [`Error::Saved`]: made for another layout, or the sequence is shorter. [`Error::Device`].
     pub fn restore(&mut self, slot: &Slot, checkpoint: &Checkpoint) -> Result<(), Error> {
         let index = self.index(slot)?;
-        if checkpoint.position > self.slots[index].len {
-            let len = self.slots[index].len;
-            return Err(Error::Saved(format!("it is at position {}, the sequence has {len}", checkpoint.position)));
-        }
+        self.shape().check_checkpoint(checkpoint, self.slots[index].len)?;
         self.wipe(index, checkpoint.position)?;
         self.write_recurrent(index, &checkpoint.rows)?;
         self.slots[index].len = checkpoint.position;
@@ -120,35 +43,37 @@ impl Memory {
     /// # Errors
     /// As [`Memory::checkpoint`].
     pub fn save(&self, slot: &Slot) -> Result<SavedSequence, Error> {
-        let recurrent = self.checkpoint(slot)?.rows;
+        self.save_first(slot, self.len(slot)?)
+    }
+
+    /// Copies the first `len` positions of a sequence; with recurrent state that is all of it.
+    ///
+    /// # Errors
+    /// As [`Memory::checkpoint`]; [`Error::Step`]: more than there are, or state that cannot be cut.
+    pub fn save_first(&self, slot: &Slot, len: usize) -> Result<SavedSequence, Error> {
+        let Checkpoint { position, rows: recurrent } = self.checkpoint(slot)?;
+        if len > position || len < position && self.layout.is_recurrent() {
+            return Err(Error::Step(format!("a sequence of {position} positions cannot be copied up to {len}")));
+        }
         let index = self.index(slot)?;
-        let len = self.slots[index].len;
         let mut cells = Vec::new();
         for (id, offset, n_bytes) in self.cell_ranges(index, 0..len)? {
             let start = cells.len();
             cells.resize(start + n_bytes, 0);
             self.buffer.read(id, offset, &mut cells[start..])?;
         }
-        Ok(SavedSequence { len, recurrent, cells, shape: self.shape() })
+        Ok(SavedSequence { len, recurrent, cells, shape: self.shape().words() })
     }
 
     /// Replaces the sequence by a saved one.
     ///
     /// # Errors
-    /// [`Error::Slot`]; [`Error::Saved`]: made for another model or cache type, or longer than the context.
-    /// [`Error::Device`].
+    /// [`Error::Slot`]; [`Error::Saved`], and nothing has changed: as [`crate::StateShape::check`]. [`Error::Device`].
     pub fn load(&mut self, slot: &Slot, saved: &SavedSequence) -> Result<(), Error> {
         let index = self.index(slot)?;
-        if saved.shape != self.shape() {
-            return Err(Error::Saved("it was made for another model or another cache type".into()));
-        }
-        if saved.len > self.config.n_ctx {
-            return Err(Error::Saved(format!("it has {} positions, the context {}", saved.len, self.config.n_ctx)));
-        }
+        // Before anything is written: what does not fit leaves the slot as it was.
+        self.shape().check(saved)?;
         let ranges = self.cell_ranges(index, 0..saved.len)?;
-        if ranges.iter().map(|r| r.2).sum::<usize>() != saved.cells.len() {
-            return Err(Error::Saved("its length does not agree with its shape".into()));
-        }
         // Its numbers may come from a file, and be anything.
         self.wipe(index, 0)?;
         let state = &mut self.slots[index];
@@ -176,12 +101,9 @@ impl Memory {
         Ok(bytes)
     }
 
+    /// `bytes`: as many as the shape says.
     fn write_recurrent(&mut self, index: usize, bytes: &[u8]) -> Result<(), Error> {
         let rows: Vec<_> = (0..self.layers.len()).flat_map(|il| self.recurrent_rows(il, index, 0)).collect();
-        let n_bytes: usize = rows.iter().map(|r| r.2).sum();
-        if n_bytes != bytes.len() {
-            return Err(Error::Saved(format!("{} bytes of recurrent state, {n_bytes} expected", bytes.len())));
-        }
         let mut start = 0;
         for (id, offset, n_bytes) in rows {
             self.buffer.write(id, offset, &bytes[start..start + n_bytes])?;
@@ -213,19 +135,5 @@ impl Memory {
             }
         }
         Ok(ranges)
-    }
-
-    fn shape(&self) -> Vec<u64> {
-        let c = &self.config;
-        let mut shape = vec![c.type_k.dtype().id().into(), c.type_v.dtype().id().into(), c.v_transposed.into()];
-        for layer in &self.layout.layers {
-            let numbers = match layer {
-                LayerState::None => [0; 4],
-                LayerState::Kv(kv) => [1, kv.n_head_kv, kv.d_k, kv.d_v],
-                LayerState::Recurrent(r) => [2 + r.n_conv, r.n_channels, r.n_heads, r.d_state],
-            };
-            shape.extend(numbers.map(|n| n as u64));
-        }
-        shape
     }
 }

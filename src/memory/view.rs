@@ -257,8 +257,8 @@ impl<'m> StepView<'m> {
 }
 
 /// `x` as numbers that `cache` keeps as finite ones, NaN too. A masked cell is multiplied by zero, so what is not finite would
-/// reach sequences that do not see it; and products with quantised weights may round NaN to a plain number, so nobody would
-/// notice. On a GPU a launch for each layer is too dear: there the logits tell, or nothing does.
+/// reach rows that do not see it, and the slot's next sequence. On a GPU two launches for each layer are too dear, and they
+/// would come between ops that are computed together: there a slot is cleared when its numbers turn out bad.
 fn finite<'g>(g: &Graph<'g>, cache: Tensor<'g>, kept_as: CacheType, x: Tensor<'g>) -> Tensor<'g> {
     if cache.lies_on_host() { g.clamp(x, -kept_as.most(), kept_as.most()) } else { x }
 }

@@ -75,7 +75,11 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it out
     /// as the `i`-th guess.
     pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
-        let best = |logits| g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise)));
+        let best = |logits: Tensor<'g>| {
+            let best = g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise)));
+            // Rows of NaN have none: the guess is a wrong one then, and must still be a token.
+            g.within(best, logits.ne()[0])
+        };
         let (ids, logits) = match self.vocab {
             None => {
                 let logits = head.forward(g, h); // [n_vocab, n_seqs]

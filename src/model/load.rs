@@ -201,7 +201,7 @@ impl Model {
                 "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
             );
         }
-        Ok(Arc::new(Model::new(opened, weights, plan, vocab, template, description, sampling)))
+        Ok(Arc::new(Model::new(opened, weights, plan, vocab, template, description, sampling, n_model)))
     }
 }
 

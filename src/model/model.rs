@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ggml::Weights;
+use ggml::{Mapping, Weights};
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
 use crate::arch::{Architecture, Opened};
 use crate::describe::Description;
+use crate::fingerprint::Fingerprint;
 use crate::placement::Plan;
 
 /// Sizes that everything above the graphs needs.
@@ -56,9 +57,14 @@ pub struct Model {
     template: Option<String>,
     description: Description,
     sampling: HashMap<String, f32>,
+    /// Of the maps under the weights, those of the model; others are of the head's file.
+    n_files: usize,
+    /// Of the model and of its head, once somebody asked.
+    fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
 }
 
 impl Model {
+    #[expect(clippy::too_many_arguments, reason = "everything that opening a file gives")]
     pub(crate) fn new(
         opened: Opened,
         weights: Arc<Weights>,
@@ -67,9 +73,20 @@ impl Model {
         template: Option<String>,
         description: Description,
         sampling: HashMap<String, f32>,
+        n_files: usize,
     ) -> Self {
         let Opened { arch, hparams, nextn } = opened;
-        Self { arch, hparams, nextn, weights, plan, vocab, template, description, sampling }
+        let fingerprints = OnceLock::new();
+        Self { arch, hparams, nextn, weights, plan, vocab, template, description, sampling, n_files, fingerprints }
+    }
+
+    /// The maps of the model's files, and those of the file that its head comes from if that is another.
+    pub(crate) fn files(&self) -> (&[Arc<Mapping>], &[Arc<Mapping>]) {
+        self.weights.mappings().split_at(self.n_files.min(self.weights.mappings().len()))
+    }
+
+    pub(crate) fn known_fingerprints(&self) -> &OnceLock<(Fingerprint, Fingerprint)> {
+        &self.fingerprints
     }
 
     /// Sizes.

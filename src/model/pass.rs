@@ -12,7 +12,7 @@ use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{MAX_SEGMENTS, OutRows, Step, best_parts};
+use crate::step::{Likeliest, MAX_SEGMENTS, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub struct PassOutput {
     /// `[n_embd]` for each token, when hidden rows were asked for.
     pub hidden: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
-    pub best: Vec<TokenId>,
+    pub best: Vec<Likeliest>,
     /// The sum of each hidden row that gave logits.
     sums: Vec<f32>,
     /// The sum of each row's residual stream before the last layer.
@@ -56,7 +56,7 @@ pub struct PassOutput {
 
 impl PassOutput {
     /// Whether these rows of the step hold neither NaN nor infinity in their residual stream. Logits alone do not tell:
-    /// products with quantised weights may make plain numbers of NaN.
+    /// products with quantised weights need not pass NaN on.
     pub fn rows_are_finite(&self, rows: Range<usize>) -> bool {
         self.stream_sums.get(rows).is_some_and(|sums| sums.iter().all(|sum| sum.is_finite()))
     }
@@ -109,6 +109,7 @@ struct Scratch {
     /// One for each view of the graph.
     cells: Vec<CellData>,
     out: Vec<i32>,
+    best_logits: Vec<f32>,
     /// Hidden rows of a draft whose entries are padded.
     hidden: Vec<f32>,
 }
@@ -282,18 +283,10 @@ impl Runner {
         output.best.clear();
         output.sums.clear();
         if out != OutRows::None && best {
-            let ids = &mut self.scratch.out;
+            let Scratch { out: ids, best_logits, .. } = &mut self.scratch;
             results.i32("best", ids)?;
-            match best_parts(n_vocab) {
-                None => output.best.extend(ids.iter().map(|&id| TokenId(id as u32))),
-                Some(n_parts) => {
-                    let (parts, places) = ids.split_at(ids.len() / 2);
-                    let id = |(&part, &place): (&i32, &i32)| {
-                        TokenId(part as u32 * (n_vocab / n_parts) as u32 + place as u32)
-                    };
-                    output.best.extend(parts.iter().zip(places).map(id));
-                }
-            }
+            results.f32("best_logits", best_logits)?;
+            Likeliest::read(ids, best_logits, n_vocab, &mut output.best);
         } else if out != OutRows::None {
             results.f32("logits", &mut output.logits)?;
         }
@@ -390,7 +383,9 @@ impl Runner {
         for i in 0..draft.depth {
             results.i32(Name("draft", i as u32), &mut ids)?;
             for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
-                tokens.push(TokenId(id as u32));
+                // The graph keeps them in range; a device that does not is no reason to fail: a wrong guess is none.
+                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < sizes.n_vocab);
+                tokens.push(TokenId(id.unwrap_or(0)));
             }
             if draft.verbose {
                 results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;

@@ -2,6 +2,7 @@
 
 use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
+use text::TokenId;
 
 use crate::blocks::Linear;
 
@@ -10,6 +11,42 @@ use crate::blocks::Linear;
 pub(crate) fn best_parts(n_vocab: usize) -> Option<usize> {
     const N_PARTS: usize = 256;
     (n_vocab.is_multiple_of(N_PARTS) && n_vocab >= 32 * N_PARTS).then_some(N_PARTS)
+}
+
+/// The likeliest token of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Likeliest {
+    /// The token; some token of the vocabulary where the row holds no numbers.
+    pub token: TokenId,
+    /// Its logit; NaN or minus infinity where the row holds no numbers.
+    pub logit: f32,
+}
+
+impl Likeliest {
+    /// False where the row holds no numbers, so that the token is none.
+    pub fn is_number(&self) -> bool {
+        self.logit > f32::NEG_INFINITY
+    }
+
+    /// Reads the outputs `best` and `best_logits` of a pass. Ids are believed as little as other numbers of a device.
+    pub(crate) fn read(ids: &[i32], logits: &[f32], n_vocab: usize, into: &mut Vec<Likeliest>) {
+        let likeliest = |(id, &logit): (Option<usize>, &f32)| match id.filter(|&id| id < n_vocab) {
+            Some(id) => Likeliest { token: TokenId(id as u32), logit },
+            None => Likeliest { token: TokenId(0), logit: f32::NAN },
+        };
+        let number = |&id: &i32| usize::try_from(id).ok();
+        into.clear();
+        match best_parts(n_vocab) {
+            None => into.extend(ids.iter().map(number).zip(logits).map(likeliest)),
+            Some(n_parts) => {
+                let (parts, places) = ids.split_at(ids.len() / 2);
+                let n_each = n_vocab / n_parts;
+                let place = |place: &i32| number(place).filter(|&place| place < n_each);
+                let id = |(part, at): (&i32, &i32)| Some(number(part)? * n_each + place(at)?);
+                into.extend(parts.iter().zip(places).map(id).zip(logits).map(likeliest));
+            }
+        }
+    }
 }
 
 /// Which rows of a pass give logits, as the graph sees it.
@@ -121,12 +158,38 @@ impl<'s, 'g> Step<'s, 'g> {
             g.output("hidden", h);
         }
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
-        let logits = head.forward(g, rows); // [n_vocab, n_out]
+        // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.
         g.output("sums", g.sum_rows(rows)); // [1, n_out]
-        match self.best.then(|| best_parts(logits.ne()[0] as usize)) {
-            None => g.output("logits", logits),
-            Some(None) => g.output("best", g.argmax(logits)),
-            Some(Some(n_parts)) => g.output("best", g.argmax_by_parts(logits, n_parts as i64)),
+        let logits = head.forward(g, rows); // [n_vocab, n_out]
+        if !self.best {
+            return g.output("logits", logits);
         }
+        let (best, values) = match best_parts(logits.ne()[0] as usize) {
+            None => {
+                let best = g.argmax(logits);
+                (best, g.picked(logits, best))
+            }
+            Some(n_parts) => g.argmax_by_parts(logits, n_parts as i64),
+        };
+        g.output("best", best);
+        g.output("best_logits", values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CUDA's `argmax` of a row of NaN is -1.
+    #[test]
+    fn an_id_outside_of_the_vocabulary_is_no_token() {
+        let mut best = Vec::new();
+        let mut read = |ids: &[i32], n_vocab| {
+            Likeliest::read(ids, &[1.0; 4][..ids.len().min(4)], n_vocab, &mut best);
+            best.iter().map(|b| b.logit.is_finite().then_some(b.token.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(read(&[7, -1, 100, 99], 100), [Some(7), None, None, Some(99)]);
+        // In 256 parts of 32 words: parts first, then places.
+        assert_eq!(read(&[1, -1, 255, 256, 2, 0, 32, 0], 8192), [Some(34), None, None, None]);
     }
 }

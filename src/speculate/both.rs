@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use engine::{Ask, Observed, Proposer};
+use engine::{Ask, Observed, Proposer, SavedDraftError};
 use model::{RunError, Runner, Stats};
 use text::TokenId;
 
@@ -56,6 +56,19 @@ impl<H: Proposer> Proposer for NextNgram<H> {
     fn forget(&mut self, slot: usize) -> Result<(), RunError> {
         self.ngram.forget(slot)?;
         self.head.forget(slot)
+    }
+
+    // Look-up is made anew from the tokens.
+    fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
+        self.head.save(slot, n_tokens)
+    }
+
+    fn max_saved_bytes(&self) -> usize {
+        self.head.max_saved_bytes()
+    }
+
+    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
+        self.head.load(slot, tokens, saved)
     }
 
     fn hidden(&self, slot: usize) -> Option<&[f32]> {

@@ -17,6 +17,8 @@ pub(crate) struct Entries {
     pub(crate) last: Vec<f32>,
     /// The entry of the next token is there already: it was picked in the last step.
     pub(crate) ahead: bool,
+    /// The entries begin at the first token, so that a number of entries tells which tokens they are of.
+    whole: bool,
     /// Guesses of the tokens after those entries, and the hidden row that each was made from.
     guesses: Vec<TokenId>,
     guess_rows: Vec<f32>,
@@ -27,16 +29,16 @@ pub(crate) struct Entries {
 impl Entries {
     pub(crate) fn new(slot: Slot, n_embd: usize) -> Self {
         let (tokens, hidden, last, guesses, guess_rows) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { slot, n_embd, tokens, hidden, last, ahead: false, guesses, guess_rows, n_out: 0 }
+        Self { slot, n_embd, tokens, hidden, last, ahead: false, whole: true, guesses, guess_rows, n_out: 0 }
     }
 
     /// The sequence now stands after `n_tokens`, the last of which left `hidden`; `n_cells` entries are in cells. Gives the
     /// number of cells to keep.
     pub(crate) fn begin(&mut self, n_cells: usize, n_tokens: usize, hidden: Option<&[f32]>) -> usize {
         let n_entries = n_tokens.saturating_sub(1);
-        let n_known = n_cells + self.tokens.len();
         // Without the last hidden row, or with entries missing, the cells would not follow each other: start afresh.
-        let n_entries = if n_entries > n_known || (n_tokens > 0 && hidden.is_none()) { 0 } else { n_entries };
+        self.whole = n_tokens == 0 || hidden.is_some() && self.has(n_cells, n_entries);
+        let n_entries = if self.whole { n_entries } else { 0 };
         let n_waiting = n_entries.saturating_sub(n_cells);
         self.tokens.truncate(n_waiting);
         self.hidden.truncate(n_waiting * self.n_embd);
@@ -45,6 +47,18 @@ impl Entries {
         self.ahead = false;
         self.forget_guesses();
         n_entries.min(n_cells)
+    }
+
+    /// True when the first `n_entries` of the sequence are there, `n_cells` in cells.
+    pub(crate) fn has(&self, n_cells: usize, n_entries: usize) -> bool {
+        n_entries == 0 || self.whole && n_entries <= n_cells + self.tokens.len()
+    }
+
+    /// Takes over the entries behind those in cells, from where the sequence was computed.
+    pub(crate) fn replace(&mut self, tokens: Vec<TokenId>, hidden: Vec<f32>) {
+        (self.tokens, self.hidden, self.whole, self.ahead) = (tokens, hidden, true, false);
+        self.last.clear();
+        self.forget_guesses();
     }
 
     /// Takes the entries of the tokens that a step kept, and of the one picked after them.

@@ -10,6 +10,7 @@ mod entries;
 mod nextn;
 mod ngram;
 mod noise;
+mod saved;
 mod vocab;
 mod worker;
 

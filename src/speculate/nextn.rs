@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sample::Ahead;
-use engine::{Ask, EngineConfig, Observed, Proposer};
+use engine::{Ask, EngineConfig, Observed, Proposer, SavedDraftError};
 use memory::{Memory, MemoryConfig};
 use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
@@ -21,6 +21,7 @@ use crate::alarm::Alarm;
 use crate::depth::DepthControl;
 use crate::entries::Entries;
 use crate::noise;
+use crate::saved::SavedEntries;
 use crate::vocab::DraftVocabSize;
 
 /// Entries of one graph at most; more are computed piece by piece.
@@ -28,7 +29,7 @@ const N_BATCH: usize = 512;
 
 /// Entries that may wait while nothing is drafted: many, since one pass over all of them costs little more than one over a
 /// few.
-const MAX_WAITING: usize = 256;
+pub(crate) const MAX_WAITING: usize = 256;
 
 /// Numbers of entries of several sequences may differ by so many and share one width: the shorter are filled up, and the
 /// graph is the same whatever each kept.
@@ -108,6 +109,7 @@ pub trait GuessOn: Proposer {
 
 /// The head as a source of drafts.
 pub struct NextN {
+    model: Arc<Model>,
     config: NextNConfig,
     n_embd: usize,
     memory: Memory,
@@ -161,6 +163,7 @@ impl NextN {
         let vocab = config.vocab.make(model)?;
         let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
         Ok(Some(Self {
+            model: Arc::clone(model),
             config,
             n_embd,
             memory,
@@ -285,6 +288,33 @@ impl Proposer for NextN {
         s.begin(0, 0, None);
         self.memory.spoil(&s.slot)?;
         Ok(self.memory.reset(&s.slot)?)
+    }
+
+    fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
+        let s = &self.slots[slot];
+        let (n_cells, n_entries) = (self.memory.len(&s.slot)?, n_tokens.saturating_sub(1));
+        if n_entries == 0 || !s.has(n_cells, n_entries) {
+            return Ok(Vec::new());
+        }
+        let n_cells = n_cells.min(n_entries);
+        let n_waiting = n_entries - n_cells;
+        let state = self.memory.save_first(&s.slot, n_cells)?;
+        let (tokens, hidden) = (&s.tokens[..n_waiting], &s.hidden[..n_waiting * self.n_embd]);
+        SavedEntries::write(&self.model, tokens, hidden, &state)
+    }
+
+    fn max_saved_bytes(&self) -> usize {
+        SavedEntries::max_bytes(self.n_embd, &self.memory.shape())
+    }
+
+    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
+        let Some(saved) = SavedEntries::read(&self.model, saved, tokens, &self.memory.shape())? else {
+            return Ok(self.begin(slot, &[], None)?);
+        };
+        let s = &mut self.slots[slot];
+        self.memory.load(&s.slot, &saved.state).map_err(RunError::from)?;
+        s.replace(saved.tokens, saved.hidden);
+        Ok(())
     }
 
     fn hidden(&self, slot: usize) -> Option<&[f32]> {

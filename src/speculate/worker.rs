@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::{Ask, Observed, Proposer};
+use engine::{Ask, Observed, Proposer, SavedDraftError};
 use model::{Model, RunError, Runner, Stats};
 use text::TokenId;
 
@@ -183,6 +183,7 @@ pub struct Aside<P: GuessOn> {
     place: Place<P>,
     max_depth: usize,
     wants_hidden: bool,
+    max_saved_bytes: usize,
     /// Guess on while the model judges.
     guesses_on: bool,
     sequences: Vec<Sequence>,
@@ -203,6 +204,7 @@ impl<P: GuessOn + 'static> Aside<P> {
     pub fn new(mut proposer: P, model: &Arc<Model>, n_threads: usize, guesses_on: bool) -> Result<Self, RunError> {
         let runner = Runner::new(Arc::clone(model), n_threads)?;
         let (max_depth, wants_hidden) = (proposer.max_depth(), proposer.wants_hidden());
+        let max_saved_bytes = proposer.max_saved_bytes();
         if guesses_on {
             proposer.prepare();
         }
@@ -210,7 +212,8 @@ impl<P: GuessOn + 'static> Aside<P> {
         let place = Place::Here(Box::new(Drafting { proposer, runner }));
         let (sequences, seen) = (Vec::new(), Vec::new());
         let stats = Stats::default();
-        Ok(Self { place, max_depth, wants_hidden, guesses_on, sequences, seen, took: None, stats, worker })
+        let took = None;
+        Ok(Self { place, max_depth, wants_hidden, max_saved_bytes, guesses_on, sequences, seen, took, stats, worker })
     }
 
     fn sequence(&mut self, slot: usize) -> &mut Sequence {
@@ -252,6 +255,14 @@ impl<P: GuessOn + 'static> Aside<P> {
         }
     }
 
+    /// As [`Aside::settle`], with everything told that was seen.
+    fn up_to_date(&mut self) -> Result<&mut Drafting<P>, RunError> {
+        if !self.seen.is_empty() {
+            self.start(&[], Then::Propose)?;
+        }
+        self.settle()
+    }
+
     /// Hands everything to the thread.
     fn start(&mut self, asks: &[Ask], then: Then) -> Result<(), RunError> {
         self.settle()?;
@@ -274,19 +285,27 @@ impl<P: GuessOn + 'static> Proposer for Aside<P> {
     }
 
     fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
-        if !self.seen.is_empty() {
-            self.start(&[], Then::Propose)?;
-        }
-        self.settle()?.proposer.begin(slot, tokens, hidden)?;
+        self.up_to_date()?.proposer.begin(slot, tokens, hidden)?;
         self.changed(slot, hidden.unwrap_or_default());
         Ok(())
     }
 
     fn forget(&mut self, slot: usize) -> Result<(), RunError> {
-        if !self.seen.is_empty() {
-            self.start(&[], Then::Propose)?;
-        }
-        self.settle()?.proposer.forget(slot)?;
+        self.up_to_date()?.proposer.forget(slot)?;
+        self.changed(slot, &[]);
+        Ok(())
+    }
+
+    fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
+        self.up_to_date()?.proposer.save(slot, n_tokens)
+    }
+
+    fn max_saved_bytes(&self) -> usize {
+        self.max_saved_bytes
+    }
+
+    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
+        self.up_to_date()?.proposer.load(slot, tokens, saved)?;
         self.changed(slot, &[]);
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use engine::{SavedSlot, Scope, SlotError};
+use engine::{Scope, SlotError};
 use hyper::StatusCode;
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -112,7 +112,7 @@ pub(crate) async fn act(
 fn save(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
     let saved = served.engine.save_slot(index, Scope::default())?;
-    let bytes = saved.to_bytes();
+    let bytes = saved.to_bytes()?;
     // Renamed into place: what stands there, a link too, is replaced and not followed.
     let part = directory.join(format!(".{name}.{}", crate::ids::new("part-")));
     let written = create(&part).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
@@ -133,10 +133,9 @@ fn save(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) ->
 
 fn restore(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
-    let mut bytes = Vec::new();
-    let read = open(&directory.join(name)).and_then(|mut file| file.read_to_end(&mut bytes));
-    read.map_err(|error| file_error(name, &error))?;
-    let n = served.engine.load_slot(index, SavedSlot::from_bytes(&bytes)?, Scope::default())?;
+    let bytes =
+        read(&directory.join(name), served.engine.max_slot_bytes() as u64).map_err(|error| file_error(name, &error))?;
+    let n = served.engine.load_slot(index, served.engine.read_slot(&bytes)?, Scope::default())?;
     Ok(Output(json!({
         "id_slot": index,
         "filename": name,
@@ -148,6 +147,22 @@ fn restore(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str)
 
 fn create(path: &FilePath) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// All of a file that has `most` bytes or less; a longer one is not brought into memory.
+fn read(path: &FilePath, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let mut bytes = Vec::new();
+    let found = file.metadata()?.len();
+    // The file may grow while it is read.
+    if found > most || file.take(most + 1).read_to_end(&mut bytes)? as u64 > most {
+        let found = found.max(most + 1);
+        return Err(io::Error::other(format!(
+            "it has {found} bytes or more, a slot of this server at most {most}: it was saved with another model or a \
+             larger context"
+        )));
+    }
+    Ok(bytes)
 }
 
 /// A plain file that is no link.
@@ -189,7 +204,7 @@ impl From<SlotError> for ApiError {
             SlotError::Unknown { .. } => Self::not_found(message),
             SlotError::Busy { .. } => Self::refused(StatusCode::CONFLICT, message),
             SlotError::OtherScope { .. } => Self::refused(StatusCode::FORBIDDEN, message),
-            SlotError::State(_) | SlotError::Format(_) => Self::field("filename", message),
+            SlotError::State(_) | SlotError::Drafts(_) | SlotError::Format(_) => Self::field("filename", message),
             SlotError::Stopped => Self::unavailable(message, None),
         }
     }

@@ -7,7 +7,7 @@ use model::{Pass, Rows, RunError};
 use text::TokenId;
 
 use super::State;
-use crate::proposer::{Ask, Observed};
+use crate::proposer::{Ask, Observed, stop_drafting};
 use crate::schedule::Part;
 use crate::sequence::{NOT_FINITE, Scores, Sequence, millis};
 
@@ -42,12 +42,7 @@ impl State {
 
     /// Tells the proposer that a slot was taken up, and at which tokens it stands.
     pub(super) fn begin(&mut self, slot: usize) {
-        let foreign = self.cache.take_foreign(slot);
         let Some(proposer) = &mut self.proposer else { return };
-        // What the proposer has of a slot whose state came from elsewhere belongs to another text.
-        if foreign && let Err(error) = proposer.begin(slot, &[], None) {
-            return self.stop_drafting(&error);
-        }
         // One that came with a loaded slot may hold anything.
         let hidden = self.cache.hidden(slot).filter(|row| row.iter().all(|x| x.is_finite()));
         if let Err(error) = proposer.begin(slot, &self.cache.get(slot).tokens, hidden) {
@@ -105,8 +100,7 @@ impl State {
 
     /// Goes on without drafts: answers are the same, only slower.
     fn stop_drafting(&mut self, error: &RunError) {
-        tracing::error!(%error, "drafting failed: going on without speculation");
-        self.proposer = None;
+        stop_drafting(&mut self.proposer, error);
     }
 
     /// One pass over the parts' rows. Picks tokens and keeps the rows that agree with them; gives the numbers of rows
@@ -157,9 +151,10 @@ impl State {
             }
             if p.samples {
                 let output = &self.output;
-                let scores = |i| match output.best.get(first + i) {
+                let scores = |i: usize| match output.best.get(first + i) {
                     _ if !output.is_finite(first + i) => Scores::NotFinite,
-                    Some(&token) => Scores::Best(token),
+                    Some(best) if !best.is_number() => Scores::NotFinite,
+                    Some(best) => Scores::Best(best.token),
                     None => Scores::Logits(output.logits(first + i)),
                 };
                 let n_right = s.judge(scores, self.model.vocab());

@@ -12,6 +12,7 @@ use engine::sample::SamplingParams;
 use engine::{
     Engine, EngineConfig, EngineHandle, Event, FlashAttention, GenerateRequest, Generation, Pooling, RequestOptions,
 };
+use gguf::TensorType;
 use memory::CacheType;
 use model::{LoadOptions, Model};
 use text::TokenId;
@@ -41,8 +42,18 @@ fn with_nan(arch: &'static str) -> Arc<Model> {
     open(&document)
 }
 
-/// Keys and values of `BAD` in the first layer are beyond what F16 holds; all else is finite.
-fn with_overflow(tensors: &[&str]) -> Arc<Model> {
+/// A matrix as Q8_0: its products make plain numbers of NaN.
+fn quantise(document: &mut Document, name: &str) {
+    let tensor = document.tensors.iter_mut().find(|t| t.name == name).expect("a tensor of that name");
+    let values = tensor.data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    // Steps of 1/256, which as F16 is 0x1C00.
+    let steps: Vec<u8> = values.map(|x| (256.0 * x).round().clamp(-127.0, 127.0) as i8 as u8).collect();
+    tensor.data = steps.chunks(32).flat_map(|block| [&0x1C00_u16.to_le_bytes()[..], block].concat()).collect();
+    tensor.dtype = TensorType::Q8_0;
+}
+
+/// Keys or values of `BAD` in the first layer are beyond what F16 holds; all else is finite.
+fn with_overflow(tensors: &[&str], quantised: bool) -> Arc<Model> {
     let spec = Spec::of("llama");
     let mut document = spec.document();
     // Only this token has something in element 0, and keys and values have a large factor for it.
@@ -50,6 +61,9 @@ fn with_overflow(tensors: &[&str]) -> Arc<Model> {
     set(&mut document, "token_embd.weight", BAD * spec.n_embd, 1, 1, 30.0);
     for name in tensors {
         set(&mut document, name, 0, spec.n_embd, spec.d_head * spec.n_head_kv, 1e6);
+    }
+    if quantised {
+        quantise(&mut document, "blk.0.attn_output.weight");
     }
     open(&document)
 }
@@ -129,12 +143,12 @@ fn a_sequence_whose_numbers_are_not_finite_fails_alone_and_leaves_nothing_behind
 
 #[test]
 fn numbers_too_large_for_their_cells_do_not_reach_the_next_sequence() {
-    for tensors in
-        [&["blk.0.attn_k.weight"][..], &["blk.0.attn_v.weight"], &["blk.0.attn_k.weight", "blk.0.attn_v.weight"]]
-    {
-        let model = with_overflow(tensors);
+    let (keys, values) = ("blk.0.attn_k.weight", "blk.0.attn_v.weight");
+    for (tensors, quantised) in [(&[keys][..], false), (&[values], false), (&[keys, values], false), (&[keys], true)] {
+        let model = with_overflow(tensors, quantised);
         for config in configs() {
-            let what = format!("{tensors:?}, flash attention {}, {}", config.flash_attention, config.cache_type_k);
+            let form = (config.flash_attention, config.cache_type_k);
+            let what = format!("{tensors:?}, quantised {quantised}, flash attention {}, {}", form.0, form.1);
             let engine = Engine::spawn(Arc::clone(&model), config).expect("an engine");
             let expected = read(submit(&engine, prompt(1, 20), 0, None)).expect("good numbers");
             // It may be answered or fail: its own numbers are of no use to anybody.

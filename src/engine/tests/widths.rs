@@ -12,7 +12,7 @@ use std::sync::Arc;
 use engine::sample::SamplingParams;
 use engine::{
     Allowed, Ask, Constraint, Engine, EngineConfig, Event, Exact, GenerateRequest, Grammar, Observed, Proposer,
-    RequestOptions, SavedSlot,
+    RequestOptions, Scope,
 };
 use model::{LoadOptions, Model, RunError, Runner};
 use text::TokenId;
@@ -120,7 +120,7 @@ impl Proposer for Knows {
 }
 
 /// The answer and the state that it leaves.
-fn answer(model: &Arc<Model>, exact: Exact, jumps: bool, proposer: Option<Knows>) -> (Vec<TokenId>, SavedSlot) {
+fn answer(model: &Arc<Model>, exact: Exact, jumps: bool, proposer: Option<Knows>) -> (Vec<TokenId>, Vec<u8>) {
     let config = EngineConfig { n_ctx: Some(256), threads: Some(1), n_batch: 16, exact, ..EngineConfig::default() };
     let proposer = proposer.map(|p| Box::new(p) as Box<dyn Proposer>);
     let engine = Engine::spawn_with(Arc::clone(model), config, proposer).expect("an engine");
@@ -143,7 +143,16 @@ fn answer(model: &Arc<Model>, exact: Exact, jumps: bool, proposer: Option<Knows>
         match generation.next().expect("an answer ends in an event") {
             Event::Prompt(_) => {}
             Event::Tokens(pieces) => tokens.extend(pieces.iter().map(|piece| piece.token)),
-            Event::Finished(_) => return (tokens, engine.save_slot(0).expect("a slot that is free")),
+            Event::Finished(_) => {
+                return (
+                    tokens,
+                    engine
+                        .save_slot(0, Scope::default())
+                        .expect("a slot that is free")
+                        .to_bytes()
+                        .expect("its file is there"),
+                );
+            }
             Event::Failed(why) => panic!("{exact}, jumps {jumps}, after {} tokens: {why}", tokens.len()),
         }
     }

@@ -120,7 +120,7 @@ unsafe extern "C" fn short_conv(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_i
 impl<'g> Graph<'g> {
     /// [`Graph::ssm_conv`] over `past: [3, n_channels, n_seqs]`, time fastest, and `rows: [n_channels, n_tokens, n_seqs]` after
     /// it; `w: [4, n_channels]`. The last three inputs as they were after the last tokens go to `into: [3 * n_channels,
-    /// n_seqs, n_snapshots]`, a window on a state, newest first. Gives `[n_channels, n_tokens, n_seqs]`. `past` may lie in
+    /// n_seqs, n_snapshots]`, a window on a state, newest first; no weight. Gives `[n_channels, n_tokens, n_seqs]`. `past` may lie in
     /// the same buffer, and each sequence's in the place of a snapshot of itself, but of no other. `None` where there is no
     /// kernel for these operands.
     pub fn short_conv(
@@ -147,7 +147,8 @@ impl<'g> Graph<'g> {
             && past.nb()[1] == 4 * PAST
             && w.nb()[1] == 4 * TAPS
             && into.lies_on_host()
-            && Path::chosen().is_some();
+            && Path::chosen().is_some()
+            && self.check_writable("short_conv", "into", into);
         served.then(|| self.custom("short_conv", Dtype::F32, [n_channels, n_tokens, n_seqs, 1], &all, short_conv))
     }
 }

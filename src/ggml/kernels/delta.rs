@@ -210,7 +210,7 @@ unsafe extern "C" fn delta_rule(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_i
 
 impl<'g> Graph<'g> {
     /// [`Graph::gated_delta_net`] whose snapshots go to `into: [s * s * n_heads, n_seqs, n_snapshots]`, a window on a state,
-    /// newest first; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer, and each of
+    /// newest first and no weight; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer, and each of
     /// its rows in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these operands.
     pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Tensor<'g>) -> Option<Tensor<'g>> {
         let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
@@ -227,7 +227,8 @@ impl<'g> Graph<'g> {
             && all.into_iter().all(in_rows)
             && whole(x.state, s * s)
             && into.lies_on_host()
-            && Path::chosen().is_some();
+            && Path::chosen().is_some()
+            && self.check_writable("delta_rule", "into", into);
         served.then(|| self.custom("delta_rule", Dtype::F32, [s * n_heads, n_tokens * n_seqs, 1, 1], &all, delta_rule))
     }
 }

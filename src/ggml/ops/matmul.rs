@@ -22,7 +22,7 @@ impl<'g> Graph<'g> {
     }
 
     /// One matrix of `experts: [k, m, n_expert]` for each id: `b: [k, n_used or 1, n_tokens]`, `ids: [n_used, n_tokens]`
-    /// (i32, below `n_expert`) gives `[m, n_used, n_tokens]`.
+    /// (i32, below `n_expert`) gives `[m, n_used, n_tokens]`. Ids outside are kept away as by [`Graph::get_rows`].
     pub fn mul_mat_id(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {
         let (ne, nb, ni) = (experts.ne(), b.ne(), ids.ne());
         let fits = ne[0] == nb[0]
@@ -42,7 +42,7 @@ impl<'g> Graph<'g> {
         if !sound {
             return b;
         }
-        self.bound_ids("mul_mat_id", ids, ne[2]);
+        let ids = self.bounded("mul_mat_id", ids, ne[2]);
         let by_kernel = self.kernel_experts(experts, b, ids);
         by_kernel.unwrap_or_else(|| op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw()))
     }

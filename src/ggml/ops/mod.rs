@@ -67,11 +67,6 @@ impl<'g> Graph<'g> {
         self.check(op, sizeable(dtype, ne), || format!("a result of {dtype} {ne:?} is too large"))
     }
 
-    /// Checks that `t` may be written: the bytes of weights are those of a file, mapped read-only.
-    pub(crate) fn check_writable(&self, op: &'static str, name: &str, t: Tensor<'g>) -> bool {
-        self.check(op, !t.is_weight(), || format!("`{name}` {t:?} is a weight, which cannot be written"))
-    }
-
     /// Checks that `t` is F32.
     pub(crate) fn check_f32(&self, op: &'static str, name: &str, t: Tensor<'g>) -> bool {
         self.check(op, t.dtype() == Dtype::F32, || format!("`{name}` is {}, f32 is needed", t.dtype()))

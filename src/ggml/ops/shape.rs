@@ -102,7 +102,8 @@ impl<'g> Graph<'g> {
     }
 
     /// Rows of `a: [n, n_rows]` by `ids: [n_ids]` (i32, below `n_rows`) as F32 `[n, n_ids]` (i32 rows stay i32).
-    /// Ids that are an input are checked on every run; ids that the graph computes are the caller's promise.
+    /// Ids that are an input are checked on every run; ids that the graph computes are put into range ([`Graph::within`])
+    /// unless the op that gives them keeps them there.
     pub fn get_rows(&self, a: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {
         let (na, ni) = (a.ne(), ids.ne());
         let fits = na[2] == ni[1] && na[3] == ni[2] && ni[3] == 1 && ids.dtype() == Dtype::I32;
@@ -116,7 +117,7 @@ impl<'g> Graph<'g> {
         if !sound {
             return a;
         }
-        self.bound_ids("get_rows", ids, na[1]);
+        let ids = self.bounded("get_rows", ids, na[1]);
         op!(self, "get_rows", ggml_get_rows, a, ids.raw())
     }
 
@@ -142,7 +143,7 @@ impl<'g> Graph<'g> {
         if !sound {
             return into;
         }
-        self.bound_ids("set_rows", ids, na[1]);
+        let ids = self.bounded("set_rows", ids, na[1]);
         op!(self, "set_rows", ggml_set_rows, into, from.raw(), ids.raw())
     }
 
@@ -172,7 +173,8 @@ impl<'g> Graph<'g> {
         op!(self, "cast", ggml_cast, a, dtype.raw())
     }
 
-    /// The index of the largest element of each row: `[n, n_rows]` to i32 `[n_rows]`.
+    /// The index of the largest element of each row: `[n, n_rows]` to i32 `[n_rows]`. A row of NaN or minus infinities has
+    /// none: there it may be -1 or any other number, and [`Graph::picked`] gives no finite value.
     pub fn argmax(&self, a: Tensor<'g>) -> Tensor<'g> {
         let ne = a.ne();
         let fits = ne[2] == 1 && ne[3] == 1 && ne[0] <= i64::from(i32::MAX);
@@ -185,23 +187,32 @@ impl<'g> Graph<'g> {
         op!(self, "argmax", ggml_argmax, a)
     }
 
+    /// One element of each row: of `a: [n, n_rows]` those at `ids: [n_rows]` (i32), as F32 `[n_rows]`.
+    pub fn picked(&self, a: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {
+        let [n, n_rows, ..] = a.ne();
+        let picked = self.get_rows(self.reshape(a, [1, n, n_rows]), self.reshape(ids, [1, n_rows])); // [1, 1, n_rows]
+        self.reshape(picked, [n_rows])
+    }
+
     /// [`Graph::argmax`] of long rows in two steps, so that many processors share a row: `[n, n_rows]` to i32 `[n_rows, 2]`, the
-    /// part of `n / n_parts` elements that holds the largest element, and its place there.
-    pub fn argmax_by_parts(&self, a: Tensor<'g>, n_parts: i64) -> Tensor<'g> {
+    /// part of `n / n_parts` elements that holds the largest element, and its place there; and to these elements, `[n_rows]`.
+    pub fn argmax_by_parts(&self, a: Tensor<'g>, n_parts: i64) -> (Tensor<'g>, Tensor<'g>) {
         let [n, n_rows, ..] = a.ne();
         let fits = n_parts > 0 && n % n_parts == 0;
         let sound = self.check("argmax_by_parts", fits, || format!("{n_parts} parts of {a:?}"))
             && self.check_elements("argmax_by_parts", "a", a);
         if !sound {
-            return a;
+            return (a, a);
         }
         let (n_each, n_all) = (n / n_parts, n_parts * n_rows);
-        let places = self.argmax(self.reshape(a, [n_each, n_all])); // [n_parts * n_rows]
-        let values = self.get_rows(self.reshape(a, [1, n_each, n_all]), self.reshape(places, [1, n_all]));
-        let part = self.argmax(self.reshape(values, [n_parts, n_rows])); // [n_rows]
+        let parts = self.reshape(a, [n_each, n_all]);
+        let places = self.within(self.argmax(parts), n_each); // [n_parts * n_rows]
+        let values = self.reshape(self.picked(parts, places), [n_parts, n_rows]); // was [n_parts * n_rows]
+        let part = self.within(self.argmax(values), n_parts); // [n_rows]
         let rows = self.reshape(places, [1, n_parts, n_rows]);
         let place = self.get_rows(rows, self.reshape(part, [1, n_rows])); // [1, 1, n_rows]
-        self.concat(self.reshape(part, [n_rows, 1]), self.reshape(place, [n_rows, 1]), 1)
+        let both = self.concat(self.reshape(part, [n_rows, 1]), self.reshape(place, [n_rows, 1]), 1);
+        (both, self.picked(values, part))
     }
 
     /// The indices of the `k` largest elements of each row, largest first: `[n, n_rows]` to i32 `[k, n_rows]`, a view.
@@ -217,7 +228,9 @@ impl<'g> Graph<'g> {
         if !sound {
             return a;
         }
-        op!(self, "top_k", ggml_argsort_top_k, a, k as i32)
+        let ids = op!(self, "top_k", ggml_argsort_top_k, a, k as i32);
+        self.made_below(ids, a.ne()[0]);
+        ids
     }
 }
 

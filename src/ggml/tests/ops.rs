@@ -151,12 +151,16 @@ fn the_largest_are_found() {
     let orders: Vec<_> = a.f32().chunks(300).map(order).collect();
     let best: Vec<f32> = orders.iter().map(|o| o[0] as f32).collect();
     assert_eq!(run(std::slice::from_ref(&a), |g, t| g.argmax(t[0])), best);
+    let largest: Vec<f32> = orders.iter().zip(a.f32().chunks(300)).map(|(o, row)| row[o[0]]).collect();
     for n_parts in [1usize, 4, 30, 300] {
         let n_each = (300 / n_parts) as f32;
-        let found = run(std::slice::from_ref(&a), |g, t| g.argmax_by_parts(t[0], n_parts as i64));
+        let found = run(std::slice::from_ref(&a), |g, t| g.argmax_by_parts(t[0], n_parts as i64).0);
         let whole: Vec<f32> = (0..4).map(|row| found[row] * n_each + found[4 + row]).collect();
         assert_eq!(whole, best, "{n_parts} parts");
+        let values = run(std::slice::from_ref(&a), |g, t| g.argmax_by_parts(t[0], n_parts as i64).1);
+        assert_eq!(values, largest, "{n_parts} parts");
     }
+    assert_eq!(run(std::slice::from_ref(&a), |g, t| g.picked(t[0], g.argmax(t[0]))), largest);
     for k in [1usize, 8, 300] {
         let want: Vec<f32> = orders.iter().flat_map(|o| o[..k].iter().map(|&i| i as f32).collect::<Vec<_>>()).collect();
         assert_eq!(run(std::slice::from_ref(&a), |g, t| g.top_k(t[0], k as i64)), want);
@@ -169,6 +173,20 @@ fn the_largest_are_found() {
         g.sum_rows(g.reshape(g.get_rows(columns, ids), [3, 4]))
     });
     assert_eq!(ids.len(), 4);
+}
+
+/// Where a row has no largest element, devices disagree on what `argmax` gives; its value tells in any case.
+#[test]
+fn a_row_without_a_largest_element_shows_by_its_value() {
+    let mut rng = Rng::new(9);
+    let mut values = rng.list(64 * 3);
+    values[..64].fill(f32::NAN);
+    values[64..128].fill(f32::NEG_INFINITY);
+    let a = In::F32([64, 3, 1, 1], values);
+    let by_parts = |n| run(std::slice::from_ref(&a), move |g, t| g.argmax_by_parts(t[0], n).1);
+    for found in [run(std::slice::from_ref(&a), |g, t| g.picked(t[0], g.argmax(t[0]))), by_parts(4), by_parts(64)] {
+        assert!(found[0].is_nan() && found[1] == f32::NEG_INFINITY && found[2].is_finite(), "{found:?}");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memory::{CacheType, MemoryConfig, Slot};
-use model::{Draft, DraftOutput, LoadOptions, Model, Pass, PassOutput, Rows, RunError, Runner};
+use model::{Draft, DraftOutput, Likeliest, LoadOptions, Model, Pass, PassOutput, Rows, RunError, Runner};
 use rig::{Rig, exact};
 use text::TokenId;
 use tiny::{Rng, Spec};
@@ -184,6 +184,52 @@ impl Head {
             |i: usize| self.output.logits.iter().flat_map(move |l| l[i * n_vocab..][..n_vocab].to_vec()).collect();
         self.output.tokens.iter().cloned().enumerate().map(|(i, tokens)| (tokens, logits(i))).collect()
     }
+}
+
+#[test]
+fn a_sequence_of_nan_has_no_likeliest_token_and_changes_no_other() {
+    for arch in ARCHS {
+        let mut document = Spec::of(arch).document();
+        let table = document.tensors.iter_mut().find(|t| t.name == "token_embd.weight").expect("every model has one");
+        let n_embd = table.ne[0] as usize;
+        table.data[4 * 77 * n_embd..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let dir = tempfile::TempDir::new().expect("a folder");
+        let path = document.write(&dir.path().join("tiny.gguf"));
+        let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
+        let best = |tokens: [[u32; 3]; 3], rows: Rows<'_>| {
+            let mut memory = model.memory(exact(3, 256)).expect("a small state");
+            let slots = [(); 3].map(|()| memory.acquire().expect("state can be cleared").expect("a free slot"));
+            let step = memory.begin(&[(&slots[0], 3), (&slots[1], 3), (&slots[2], 3)], 1).expect("a step");
+            let (tokens, mut output) = (tokens.as_flattened().iter().map(|&id| TokenId(id)), PassOutput::default());
+            let tokens: Vec<_> = tokens.collect();
+            let pass = Pass { tokens: &tokens, rows, hidden: false };
+            let mut runner = Runner::new(Arc::clone(&model), 1).expect("the CPU is there");
+            runner.run(step.view(), &pass, &mut output).expect("a pass");
+            output
+        };
+        let sound = best([[1, 2, 3], [4, 5, 6], [7, 8, 9]], Rows::Best(&[2, 5, 8]));
+        let damaged = [[1, 2, 3], [4, 5, 77], [7, 8, 9]];
+        let found = best(damaged, Rows::Best(&[2, 5, 8]));
+        assert_eq!([0, 1, 2].map(|i| found.best[i].is_number()), [true, false, true], "{arch}");
+        assert!((found.best[1].token.0 as usize) < model.hparams().n_vocab);
+        assert_eq!((found.best[0], found.best[2]), (sound.best[0], sound.best[2]), "{arch}");
+    }
+}
+
+#[test]
+fn a_draft_from_nan_is_of_tokens_and_changes_no_other() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = Spec { nextn: true, ..Spec::of("qwen35") }.document().write(&dir.path().join("tiny.gguf"));
+    let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
+    let n_embd = model.hparams().n_embd;
+    let sound: Vec<f32> = (0..n_embd).map(|i| (i % 7) as f32 / 7.0 - 0.4).collect();
+    let nan = vec![f32::NAN; n_embd];
+    let entry = [TokenId(5)];
+    let expected = Head::new(&model, 2).draft(&[(&entry, &sound), (&entry, &sound)], 0, 4);
+    let found = Head::new(&model, 2).draft(&[(&entry, &nan), (&entry, &sound)], 0, 4);
+    assert!(found[0].0.iter().all(|id| (id.0 as usize) < model.hparams().n_vocab), "{:?}", found[0].0);
+    assert!(found[0].1.iter().all(|logit| logit.is_nan()));
+    assert_eq!(found[1], expected[1]);
 }
 
 #[test]
@@ -451,7 +497,8 @@ fn the_likeliest_tokens_are_those_of_the_largest_logits() {
         for rows in [&[0, 1, 2, 3, 4][..], &[1, 4], &[3]] {
             let (logits, best) = (of(Rows::Some(rows)), of(Rows::Best(rows)).best);
             let largest = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("words");
-            let expected: Vec<_> = (0..rows.len()).map(|i| TokenId(largest(logits.logits(i)) as u32)).collect();
+            let likeliest = |row: &[f32]| Likeliest { token: TokenId(largest(row) as u32), logit: row[largest(row)] };
+            let expected: Vec<_> = (0..rows.len()).map(|i| likeliest(logits.logits(i))).collect();
             assert_eq!(best, expected, "rows {rows:?} of {}", model.hparams().n_vocab);
         }
     }

@@ -1,5 +1,6 @@
 //! ggml's RPC backend: layers on devices of other machines, over TCP. Follows upstream's `src/ggml-rpc/CMakeLists.txt` without
-//! RDMA. Owns one change to its source: a worker that goes away is an error that can be asked for, not the end of the process.
+//! RDMA. Owns two changes to its source: a worker that goes away is an error that can be asked for, not the end of the
+//! process, and graphs that a worker has forgotten are sent to it again.
 
 use crate::source::Source;
 use crate::target::Target;
@@ -24,13 +25,22 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<cc::Build>, String
 const CHANGED: &str = "ggml-rpc/ggml-rpc.cpp";
 
 /// The backend's text, in which a connection that breaks is remembered: what was asked for is zeros from then on, and
-/// `nextn_rpc_lost` tells. Also what the protocol's version is.
+/// `nextn_rpc_lost` tells. A worker forgets all graphs when a buffer is freed: so does its client, which would otherwise ask
+/// for one that is not there and lose the connection. Also what the protocol's version is.
 fn with_losses(text: &str) -> Result<String, String> {
     let changes = [
         (
             1,
             "class rpc_dispatcher {\npublic:\n",
-            "class rpc_dispatcher {\npublic:\n    std::atomic_bool lost = false;\n",
+            "class rpc_dispatcher {\npublic:\n    std::atomic_bool lost = false;\n    \
+             template <typename Free> void forget_graphs(Free free) {\n        \
+             std::lock_guard<std::mutex> lock(graph_mutex);\n        \
+             graph_uids.clear();\n        free();\n    }\n",
+        ),
+        (
+            1,
+            "    ctx->dispatcher->send(RPC_CMD_FREE_BUFFER, request, sizeof(*request));\n",
+            "    ctx->dispatcher->forget_graphs([&] { ctx->dispatcher->send(RPC_CMD_FREE_BUFFER, request, sizeof(*request)); });\n",
         ),
         (
             1,

@@ -104,11 +104,17 @@ async fn a_slot_is_saved_and_comes_back() {
     assert_eq!(more["timings"]["cache_n"], n, "{more}");
 
     let mut bytes = std::fs::read(path.join("a.bin")).unwrap();
+    let of_version_1 = [b"NXTSLOT1", &bytes[8..]].concat();
+    std::fs::write(path.join("old.bin"), of_version_1).unwrap();
+    // Longer than any slot of this server: nothing of it is read. No disk holds what a sparse file says it has.
+    std::fs::File::create(path.join("long.bin")).unwrap().set_len(1 << 40).unwrap();
     bytes.truncate(bytes.len() / 2);
     std::fs::write(path.join("cut.bin"), bytes).unwrap();
     std::os::unix::fs::symlink("/etc/hostname", path.join("link")).unwrap();
     for (slot, name, status) in [
         (0, "cut.bin", StatusCode::BAD_REQUEST),
+        (0, "old.bin", StatusCode::BAD_REQUEST),
+        (0, "long.bin", StatusCode::BAD_REQUEST),
         (0, "link", StatusCode::BAD_REQUEST),
         (0, "../a.bin", StatusCode::BAD_REQUEST),
         (0, "/etc/hostname", StatusCode::BAD_REQUEST),
@@ -120,6 +126,13 @@ async fn a_slot_is_saved_and_comes_back() {
         let (found, answer) = app.post(&format!("/slots/{slot}?action=restore"), &json!({ "filename": name })).await;
         assert_eq!(found, status, "{slot} {name}: {answer}");
     }
+    for (name, says) in [("old.bin", "save the slot anew"), ("long.bin", "a slot of this server at most")] {
+        let (_, answer) = app.post("/slots/0?action=restore", &json!({ "filename": name })).await;
+        assert!(answer["error"]["message"].as_str().is_some_and(|why| why.contains(says)), "{answer}");
+    }
+    // What was refused has changed nothing.
+    let again = app.ok("/completion", &json!({ "prompt": longer, "n_predict": 2 })).await;
+    assert_eq!(again["content"], more["content"], "{again}");
     assert_eq!(app.post("/slots/999?action=save", &json!({ "filename": "b" })).await.0, StatusCode::NOT_FOUND);
     assert!(!path.join("b").exists());
 }

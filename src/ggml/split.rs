@@ -1,0 +1,142 @@
+//! Graphs over several devices, by ggml's schedulers: which memory each gets, and who computes it.
+//! Owns the scheduler that graphs share. Knows graphs only as ggml's descriptions.
+//!
+//! A scheduler computes the graph that it has planned last and no other. So a graph that is to be kept has one of its own,
+//! with memory of its own, as long as that is little ([`MAX_OWN`]): those of single tokens and of drafts, which come back in
+//! every cycle. Graphs that need much, those of long prompts, which rarely come back, share one: a new one takes the place
+//! of the last.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use ggml_sys as sys;
+
+use crate::device::Stream;
+use crate::raw::Scheduler;
+
+/// Bytes that a graph may have to itself.
+pub(crate) const MAX_OWN: usize = 64 << 20;
+
+/// Bytes that all graphs have to themselves, together: what an executor over several devices takes beside the memory that
+/// graphs share.
+pub(crate) const MAX_ALL_OWN: usize = 256 << 20;
+
+type Cgraph = NonNull<sys::ggml_cgraph>;
+
+/// A scheduler that holds one graph. Dropped before the streams that it was made for.
+pub(crate) struct OwnSplit {
+    scheduler: Scheduler,
+    n_bytes: usize,
+}
+
+impl OwnSplit {
+    /// Plans a graph of at most `size` nodes and leaves; `None`, and the graph as it was, where there is no room.
+    pub(crate) fn plan(streams: &[Stream], graph: Cgraph, size: usize) -> Option<OwnSplit> {
+        let links = Links::of(graph);
+        let scheduler = scheduler(streams, size)?;
+        // SAFETY: scheduler and graph are alive; the graph has at most `size` nodes and leaves and is not split already.
+        if !unsafe { sys::ggml_backend_sched_alloc_graph(scheduler.as_ptr(), graph.as_ptr()) } {
+            links.restore();
+            return None;
+        }
+        let n_bytes = buffer_bytes(&scheduler, streams);
+        Some(OwnSplit { scheduler, n_bytes })
+    }
+
+    /// Bytes of its memory on all devices.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// # Safety
+    /// `graph` is the one that was planned, and all that it reads is alive.
+    pub(crate) unsafe fn compute(&self, graph: Cgraph) -> sys::ggml_status {
+        // SAFETY: the caller's promise.
+        unsafe { sys::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.as_ptr()) }
+    }
+}
+
+/// The scheduler for graphs that need much.
+#[derive(Default)]
+pub(crate) struct SharedSplit {
+    /// With the number of nodes and leaves that there is room for.
+    scheduler: Option<(Scheduler, usize)>,
+}
+
+impl SharedSplit {
+    /// Plans a graph of at most `size` nodes and leaves in the place of the last; false where there is no room.
+    pub(crate) fn plan(&mut self, streams: &[Stream], graph: Cgraph, size: usize) -> bool {
+        if self.scheduler.as_ref().is_none_or(|(_, room)| *room < size) {
+            self.scheduler = None;
+            self.scheduler = scheduler(streams, size).map(|s| (s, size));
+        }
+        let Some((scheduler, _)) = &self.scheduler else { return false };
+        // SAFETY: the scheduler is alive.
+        unsafe { sys::ggml_backend_sched_reset(scheduler.as_ptr()) };
+        // SAFETY: scheduler and graph are alive; the graph has at most `size` nodes and leaves and is not split already.
+        unsafe { sys::ggml_backend_sched_alloc_graph(scheduler.as_ptr(), graph.as_ptr()) }
+    }
+
+    /// Bytes of its memory on all devices.
+    pub(crate) fn n_bytes(&self, streams: &[Stream]) -> usize {
+        self.scheduler.as_ref().map_or(0, |(scheduler, _)| buffer_bytes(scheduler, streams))
+    }
+
+    /// # Safety
+    /// `graph` is the one that was planned last, and all that it reads is alive.
+    pub(crate) unsafe fn compute(&self, graph: Cgraph) -> sys::ggml_status {
+        let Some((scheduler, _)) = &self.scheduler else { return sys::GGML_STATUS_FAILED };
+        // SAFETY: the caller's promise.
+        unsafe { sys::ggml_backend_sched_graph_compute(scheduler.as_ptr(), graph.as_ptr()) }
+    }
+}
+
+/// Bytes that a graph of at most `size` nodes and leaves needs on all devices; the graph stays as it is.
+pub(crate) fn needed_bytes(streams: &[Stream], graph: Cgraph, size: usize) -> Option<usize> {
+    let links = Links::of(graph);
+    // Its own: one that has measured thinks that it has memory.
+    let scheduler = scheduler(streams, size)?;
+    let mut sizes = vec![0; streams.len()];
+    // SAFETY: as in `OwnSplit::plan`; there is a place for each of the scheduler's devices.
+    unsafe { sys::ggml_backend_sched_reserve_size(scheduler.as_ptr(), graph.as_ptr(), sizes.as_mut_ptr()) };
+    links.restore();
+    Some(sizes.iter().fold(0, |all: usize, &n| all.saturating_add(n)))
+}
+
+fn scheduler(streams: &[Stream], size: usize) -> Option<Scheduler> {
+    let mut backends: Vec<_> = streams.iter().map(|s| s.backend.as_ptr()).collect();
+    let n = c_int::try_from(backends.len()).ok()?;
+    // SAFETY: the backends are alive and outlive the scheduler (field order), the last is a CPU; null asks for their own
+    // buffers.
+    let made =
+        unsafe { sys::ggml_backend_sched_new(backends.as_mut_ptr(), std::ptr::null_mut(), n, size, false, true) };
+    // SAFETY: just made, no other owner.
+    unsafe { Scheduler::own(made) }
+}
+
+fn buffer_bytes(scheduler: &Scheduler, streams: &[Stream]) -> usize {
+    // SAFETY: the backend is one of the scheduler's.
+    let bytes = |s: &Stream| unsafe { sys::ggml_backend_sched_get_buffer_size(scheduler.as_ptr(), s.backend.as_ptr()) };
+    streams.iter().map(bytes).sum()
+}
+
+/// What the nodes of a graph read: a scheduler makes them read copies, and a graph is to be split but once.
+struct Links(Vec<(NonNull<sys::ggml_tensor>, [*mut sys::ggml_tensor; sys::GGML_MAX_SRC as usize])>);
+
+impl Links {
+    fn of(graph: Cgraph) -> Links {
+        // SAFETY: the graph is alive.
+        let n = unsafe { sys::ggml_graph_n_nodes(graph.as_ptr()) };
+        // SAFETY: `i` is below the count.
+        let node = |i| NonNull::new(unsafe { sys::ggml_graph_node(graph.as_ptr(), i) });
+        // SAFETY: nodes are alive as long as their graph.
+        Links((0..n).filter_map(node).map(|t| (t, unsafe { t.as_ref() }.src)).collect())
+    }
+
+    fn restore(self) {
+        for (mut node, src) in self.0 {
+            // SAFETY: the node is alive, and nobody else looks at a graph that is being planned.
+            unsafe { node.as_mut() }.src = src;
+        }
+    }
+}

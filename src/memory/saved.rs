@@ -1,0 +1,97 @@
+//! State of one sequence as values on the host, and as bytes: checkpoints of what cannot be cut, and whole sequences.
+
+use crate::bytes::{ByteReader, put_number};
+use crate::error::Error;
+use crate::shape::check_floats;
+
+/// The recurrent state at a position. With the attention cells before it still in place, a sequence can go back there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub(crate) position: usize,
+    pub(crate) rows: Vec<u8>,
+}
+
+impl Checkpoint {
+    /// Positions before it.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Bytes that it takes on the host.
+    pub fn n_bytes(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Appends it as bytes.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        put_number(out, self.position);
+        put_number(out, self.rows.len());
+        out.extend_from_slice(&self.rows);
+    }
+
+    /// Reads what [`Checkpoint::write_to`] wrote. Whether it fits is found by [`crate::StateShape::check_checkpoint`].
+    ///
+    /// # Errors
+    /// [`Error::Saved`]: it is cut off, or a value is not finite.
+    pub fn read_from(bytes: &mut ByteReader<'_>) -> Result<Self, Error> {
+        let (position, n_bytes) = (bytes.number()?, bytes.number()?);
+        let rows = bytes.take(n_bytes)?;
+        check_floats(rows)?;
+        Ok(Self { position, rows: rows.to_vec() })
+    }
+}
+
+/// Everything of one sequence: cells and recurrent state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedSequence {
+    pub(crate) len: usize,
+    pub(crate) recurrent: Vec<u8>,
+    pub(crate) cells: Vec<u8>,
+    /// What it was made for: types and widths of every layer.
+    pub(crate) shape: Vec<u64>,
+}
+
+impl SavedSequence {
+    /// Positions held.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that it takes on the host.
+    pub fn n_bytes(&self) -> usize {
+        self.recurrent.len() + self.cells.len()
+    }
+
+    /// Appends it as bytes: numbers, then state.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        for n in [self.len, self.shape.len(), self.recurrent.len(), self.cells.len()] {
+            put_number(out, n);
+        }
+        self.shape.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        out.extend_from_slice(&self.recurrent);
+        out.extend_from_slice(&self.cells);
+    }
+
+    /// Reads what [`SavedSequence::write_to`] wrote; nothing may follow it.
+    ///
+    /// # Errors
+    /// [`Error::Saved`]: the lengths do not agree with the bytes. Whether it fits a memory is found by
+    /// [`crate::StateShape::check`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let mut bytes = ByteReader::new(bytes);
+        let (len, n_shape, n_recurrent, n_cells) = (bytes.number()?, bytes.number()?, bytes.number()?, bytes.number()?);
+        let shape = bytes.words(n_shape.saturating_mul(2))?.as_flattened();
+        let shape = shape.as_chunks::<8>().0.iter().map(|&n| u64::from_le_bytes(n)).collect();
+        let recurrent = bytes.take(n_recurrent)?.to_vec();
+        let cells = bytes.rest();
+        if cells.len() != n_cells {
+            return Err(Error::Saved(format!("{} bytes of cells, {n_cells} expected", cells.len())));
+        }
+        Ok(Self { len, recurrent, cells: cells.to_vec(), shape })
+    }
+}

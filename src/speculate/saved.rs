@@ -1,0 +1,97 @@
+//! What the head keeps of one sequence, as bytes: its cells, and the entries that they lack.
+//! Owns the format and its checks. Knows nothing of slots.
+
+use engine::SavedDraftError;
+use memory::{ByteReader, SavedSequence, StateShape, put_number};
+use model::{Model, RunError};
+use text::TokenId;
+
+use crate::nextn::MAX_WAITING;
+
+/// The head's part of a saved sequence.
+pub(crate) struct SavedEntries {
+    /// Entries that the cells lack: tokens, and the hidden row before each.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) hidden: Vec<f32>,
+    pub(crate) state: SavedSequence,
+}
+
+impl SavedEntries {
+    /// As bytes, marked with the head that computed them.
+    pub(crate) fn write(
+        model: &Model,
+        tokens: &[TokenId],
+        hidden: &[f32],
+        state: &SavedSequence,
+    ) -> Result<Vec<u8>, RunError> {
+        let mut out = Vec::with_capacity(state.n_bytes() + 4 * (tokens.len() + hidden.len()) + 1024);
+        out.extend_from_slice(KIND);
+        out.extend_from_slice(&fingerprint(model)?);
+        put_number(&mut out, tokens.len());
+        tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
+        hidden.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+        state.write_to(&mut out);
+        Ok(out)
+    }
+
+    /// Bytes at most, with cells of this shape.
+    pub(crate) fn max_bytes(n_embd: usize, shape: &StateShape) -> usize {
+        KIND.len() + 32 + 8 + (MAX_WAITING + 1) * 4 * (1 + n_embd) + shape.saved_bytes(shape.n_ctx())
+    }
+
+    /// Reads and checks what [`SavedEntries::write`] made of a sequence of `tokens`; `None` when nothing was kept, or
+    /// another head or another kind of drafts kept it.
+    pub(crate) fn read(
+        model: &Model,
+        bytes: &[u8],
+        tokens: &[TokenId],
+        shape: &StateShape,
+    ) -> Result<Option<Self>, SavedDraftError> {
+        let Some(bytes) = bytes.strip_prefix(KIND) else { return Ok(None) };
+        match bytes.split_at_checked(32) {
+            Some((made_by, rest)) if made_by == fingerprint(model)? => {
+                Self::read_entries(rest, tokens, shape, model.hparams().n_embd).map(Some)
+            }
+            Some(_) => Ok(None),
+            None => Err(SavedDraftError::Refused("it is cut off".into())),
+        }
+    }
+
+    fn read_entries(
+        bytes: &[u8],
+        tokens: &[TokenId],
+        shape: &StateShape,
+        n_embd: usize,
+    ) -> Result<Self, SavedDraftError> {
+        let refused = |error: memory::Error| SavedDraftError::Refused(error.to_string());
+        let mut bytes = ByteReader::new(bytes);
+        let n_waiting = bytes.number().map_err(refused)?;
+        let waiting: Vec<TokenId> = bytes.words(n_waiting).map_err(refused)?.iter().map(|&w| token(w)).collect();
+        let hidden = bytes.floats(n_waiting.saturating_mul(n_embd), "an entry's hidden row").map_err(refused)?;
+        let state = SavedSequence::from_bytes(bytes.rest()).map_err(refused)?;
+        shape.check(&state).map_err(refused)?;
+        shape.check_values(&state).map_err(refused)?;
+        // The entry of each token but the first; those that wait come last.
+        let n_entries = tokens.len().saturating_sub(1);
+        if state.len().checked_add(n_waiting) != Some(n_entries) {
+            let n_cells = state.len();
+            let what = format!("{n_cells} cells and {n_waiting} entries found, {n_entries} expected together");
+            return Err(SavedDraftError::Refused(what));
+        }
+        if tokens.get(state.len() + 1..).unwrap_or_default() != waiting {
+            return Err(SavedDraftError::Refused("its entries are of other tokens".into()));
+        }
+        Ok(Self { tokens: waiting, hidden, state })
+    }
+}
+
+fn token(word: [u8; 4]) -> TokenId {
+    TokenId(u32::from_le_bytes(word))
+}
+
+fn fingerprint(model: &Model) -> Result<[u8; 32], RunError> {
+    model.head_fingerprint().map_err(|error| RunError::Pass(error.to_string()))
+}
+
+/// How these bytes begin; proposers of other kinds begin otherwise.
+const KIND: &[u8; 8] = b"NEXTN  1";
