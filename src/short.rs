@@ -11,8 +11,9 @@ pub fn spelled_out(words: impl Iterator<Item = OsString>) -> impl Iterator<Item 
     })
 }
 
-const NAMES: [(&str, &str); 18] = [
+const NAMES: [(&str, &str); 19] = [
     ("-cmoe", "--cpu-moe"),
+    ("-cpent", "--checkpoint-every"),
     ("-cram", "--cache-ram"),
     ("-cb", "--cont-batching"),
     ("-ctk", "--cache-type-k"),

@@ -59,6 +59,8 @@ impl Loaded {
         let config = EngineConfig {
             n_ctx: run.ctx_size.map(|n| n as usize),
             n_sequences: 1,
+            // A chat goes on at its borders, and nothing else begins as it does.
+            checkpoint_every: Some(0),
             threads: run.threads.map(usize::from),
             cache_type_k: cache_type(run.cache_type_k),
             cache_type_v: cache_type(run.cache_type_v),

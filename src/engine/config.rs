@@ -7,6 +7,7 @@ use std::str::FromStr;
 use memory::{CacheType, MemoryConfig};
 use model::Model;
 
+use crate::cache::CacheLimits;
 use crate::schedule::Company;
 
 /// Positions of a sequence when the user does not say: the model's, up to this.
@@ -57,6 +58,11 @@ impl fmt::Display for Exact {
 /// Rows of every pass of an answer, where rows have the same bits only in passes of the same width: the most that the kernels
 /// for few rows of GPUs take.
 const EXACT_WIDTH: usize = 8;
+
+/// Prompt tokens between checkpoints. A copy of some 19 MB (Qwen3.5 of 0.8 B) takes as long as a few tokens on a CPU, and as
+/// some dozens on a GPU.
+const CHECKPOINT_EVERY_ON_CPU: usize = 512;
+const CHECKPOINT_EVERY: usize = 2048;
 
 /// Which form attention takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -116,6 +122,10 @@ pub struct EngineConfig {
     pub max_queue: usize,
     /// Host memory for checkpoints of recurrent state, in bytes, over all sequences.
     pub checkpoint_bytes: usize,
+    /// Prompt tokens after which a checkpoint of recurrent state is taken where there is no border; more where the prompt is
+    /// so long that they would not fit. 0 takes them at borders only; `None` is 512 on a CPU and 2048 elsewhere, where a
+    /// copy costs more beside the prompt.
+    pub checkpoint_every: Option<usize>,
     /// Host memory for whole sequences that had to leave their slots, in bytes; 0 keeps none.
     pub store_bytes: usize,
     /// Whether an answer's bits depend on its own tokens alone.
@@ -140,6 +150,7 @@ impl Default for EngineConfig {
             n_batch_shared: 128,
             max_queue: 64,
             checkpoint_bytes: 1 << 30,
+            checkpoint_every: None,
             store_bytes: 0,
             exact: Exact::Off,
             embeddings: false,
@@ -152,6 +163,18 @@ impl EngineConfig {
     /// Threads to compute with: as asked, or one for each core.
     pub fn n_threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get)).max(1)
+    }
+
+    /// What the cache of sequence state may do with `model`.
+    pub(crate) fn cache(&self, model: &Model) -> CacheLimits {
+        let every = if model.is_on_cpu() { CHECKPOINT_EVERY_ON_CPU } else { CHECKPOINT_EVERY };
+        CacheLimits {
+            checkpoint_bytes: self.checkpoint_bytes,
+            checkpoint_every: self.checkpoint_every.unwrap_or(every),
+            store_bytes: self.store_bytes,
+            // An answer's bits may not depend on how far others were when it came.
+            share: self.exact == Exact::Off,
+        }
     }
 
     /// Refuses settings that make no engine.

@@ -5,6 +5,7 @@
 use memory::{Memory, Slot};
 use text::TokenId;
 
+use crate::cache::CachedSlot;
 use crate::proposer::{Proposer, SavedDraftError, stop_drafting};
 use crate::saved::SlotState;
 use crate::slots::SlotError;
@@ -23,6 +24,17 @@ impl Live<'_> {
             stop_drafting(self.proposer, &error);
             Vec::new()
         })
+    }
+
+    /// The hidden row of the last token of a slot, in use or not; empty where it is not known.
+    pub(crate) fn hidden(&self, s: &CachedSlot) -> Vec<f32> {
+        match s.kept_hidden() {
+            Some(hidden) => hidden.to_vec(),
+            None => {
+                let hidden = self.proposer.as_ref().and_then(|p| p.hidden(s.slot.index()));
+                hidden.unwrap_or_default().to_vec()
+            }
+        }
     }
 
     /// Replaces a slot's state by another. What does not fit is refused before anything has changed; after an error of the

@@ -11,7 +11,7 @@ use memory::{Memory, MemoryConfig};
 use model::{Model, PassOutput, Runner, Stats};
 use text::TokenId;
 
-use crate::cache::SlotCache;
+use crate::cache::{SlotCache, Wish};
 use crate::config::{EngineConfig, EngineError};
 use crate::event::Event;
 use crate::handle::{Command, EngineHandle, Submission};
@@ -53,6 +53,8 @@ pub struct EngineStats {
     pub state_bytes: usize,
     /// Bytes of compute buffers.
     pub compute_bytes: usize,
+    /// Bytes of checkpoints of the sequences in slots.
+    pub checkpoint_bytes: usize,
     /// Bytes of stored sequences.
     pub stored_bytes: usize,
 }
@@ -150,7 +152,7 @@ impl State {
         let mut memory = model.memory(wanted)?;
         let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
         reserve(&mut runner, &mut memory, &config, proposer.is_some() || config.embeddings)?;
-        let cache = SlotCache::new(&mut memory, config.checkpoint_bytes, config.store_bytes)?;
+        let cache = SlotCache::new(&mut memory, config.cache(&model))?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
         let limits = Limits { n_ctx: of_model.n_ctx, n_vocab: model.hparams().n_vocab };
         let (sender, commands) = mpsc::channel();
@@ -211,6 +213,7 @@ impl State {
         let start = Instant::now();
         self.take_commands();
         self.admit();
+        self.follow();
         self.turn = (Instant::now(), self.computed());
         self.propose();
         let n_batch = self.config.n_batch;
@@ -303,6 +306,7 @@ impl State {
             n_bytes_copied: all.n_bytes_copied,
             state_bytes: self.memory.n_bytes(),
             compute_bytes: self.runner.buffer_bytes(),
+            checkpoint_bytes: self.cache.checkpoint_bytes(),
             stored_bytes: self.cache.stored_bytes(),
             ..self.stats
         }
@@ -325,10 +329,14 @@ impl State {
             let request = &submission.request;
             let options = request.options();
             let live = &mut Live { memory: &mut self.memory, proposer: &mut self.proposer };
-            match self.cache.take(live, request.prompt(), options.cache, options.slot, options.scope) {
+            match self.cache.take(live, &Wish::of(request)) {
                 Ok(Some((slot, n_cached))) => {
                     self.begin(slot);
-                    self.sequences.push(Sequence::new(submission, slot, n_cached, self.stats.n_steps));
+                    let n_left = request.prompt().len() - n_cached;
+                    let every = self.cache.checkpoint_every(n_left).filter(|_| options.cache);
+                    let mut sequence = Sequence::new(submission, slot, n_cached, self.stats.n_steps);
+                    sequence.checkpoint_every = every;
+                    self.sequences.push(sequence);
                 }
                 Ok(None) => return self.waiting.push_front(submission),
                 Err(error) => {
@@ -361,6 +369,7 @@ impl State {
 }
 
 mod cycle;
+mod follow;
 #[cfg(test)]
 mod tests;
 mod warm_up;

@@ -117,7 +117,7 @@ pub(crate) fn schedule(sequences: &[Sequence], n_batch: usize, n_shared: usize, 
         // Pieces of a prompt have passes of their own and do not depend on who else is there.
         Company::UpTo(_) | Company::Width(_) => n_shared,
     };
-    let prompts = sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.is_prefill());
+    let prompts = sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.is_prefill() && !s.waits);
     if let Some((sequence, s)) = prompts.min_by_key(|(_, s)| s.last_step)
         && room > 0
     {

@@ -23,6 +23,9 @@ const LAST_BORDERS: usize = 3;
 pub(crate) const NOT_FINITE: &str = "the model computed numbers that are not finite (NaN or infinity) for this request: the model file may \
     be damaged (`extract-nextn verify` checks it), or a slot that was loaded";
 
+/// Tokens that are computed sooner than a prompt is cut once more for them.
+const NEAR: usize = 16;
+
 /// A request that has a slot.
 pub(crate) struct Sequence {
     pub(crate) request: GenerateRequest,
@@ -34,6 +37,12 @@ pub(crate) struct Sequence {
     pub(crate) draft: Vec<TokenId>,
     /// Positions of the prompt where a checkpoint is to be taken, ascending.
     pub(crate) checkpoints: VecDeque<usize>,
+    /// Tokens of the prompt between further checkpoints, which are taken where a pass ends.
+    pub(crate) checkpoint_every: Option<usize>,
+    /// Where the last checkpoint was taken, or the state was taken up.
+    last_checkpoint: usize,
+    /// Its prompt begins as one that is being computed: it waits to take that state over.
+    pub(crate) waits: bool,
     pub(crate) n_prompt_done: usize,
     /// Number of the last step that it took part in; before the first, of the last step before it came.
     pub(crate) last_step: u64,
@@ -64,6 +73,9 @@ impl Sequence {
             pending: request.prompt()[n_cached..].iter().copied().collect(),
             draft: Vec::new(),
             checkpoints: due_checkpoints(&request, n_cached),
+            checkpoint_every: None,
+            last_checkpoint: n_cached,
+            waits: false,
             n_prompt_done: n_cached,
             last_step,
             sampler,
@@ -96,6 +108,38 @@ impl Sequence {
     /// True while the prompt is not computed.
     pub(crate) fn is_prefill(&self) -> bool {
         self.n_prompt_done < self.request.prompt().len()
+    }
+
+    /// True when nothing was computed for it yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_prefill() && self.n_prompt_done == self.timings.cached_tokens
+    }
+
+    /// The state holds the first `n` tokens of the prompt, without having computed more of them.
+    pub(crate) fn skip_to(&mut self, n: usize) {
+        self.pending.drain(..n.saturating_sub(self.n_prompt_done));
+        (self.n_prompt_done, self.last_checkpoint, self.timings.cached_tokens) = (n, n, n);
+        self.checkpoints.retain(|&at| at > n);
+    }
+
+    /// A checkpoint is wanted at this position of the prompt, or shortly before it, if it is still to come.
+    pub(crate) fn want_checkpoint(&mut self, at: usize) {
+        let place = self.checkpoints.partition_point(|&other| other <= at);
+        let before = place.checked_sub(1).map(|i| self.checkpoints[i]);
+        if at > self.n_prompt_done && before.is_none_or(|before| before + NEAR < at) {
+            self.checkpoints.insert(place, at);
+        }
+    }
+
+    /// True when a checkpoint is due where the prompt stands now; it is only said once.
+    pub(crate) fn takes_checkpoint(&mut self) -> bool {
+        let at = self.n_prompt_done;
+        let border = self.checkpoints.pop_front_if(|due| *due == at).is_some();
+        let due = border || self.checkpoint_every.is_some_and(|every| at >= self.last_checkpoint + every);
+        if due {
+            self.last_checkpoint = at;
+        }
+        due
     }
 
     /// True when nobody reads the answer any more.
@@ -225,7 +269,7 @@ impl Sequence {
     /// Ends a step's picks where there is no end yet: `token` and what is forced after it are to be computed next.
     ///
     /// # Errors
-    /// Those of the constraint, and [`NOT_FINITE`].
+    /// Those of the constraint.
     fn close(
         &mut self,
         end: &mut Option<FinishReason>,
@@ -270,7 +314,7 @@ impl Sequence {
     /// Takes a token that the constraint forces; says whether the answer ends with it.
     ///
     /// # Errors
-    /// Those of the constraint, and [`NOT_FINITE`].
+    /// Those of the constraint.
     fn take_forced(&mut self, token: TokenId, vocab: &Vocab) -> Result<(Piece, Option<FinishReason>), String> {
         let mut complete = false;
         if let Some(c) = &mut self.constraint {

@@ -50,7 +50,11 @@ impl Store {
 
     /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One of the same scope that begins
     /// as it does and is no longer is dropped.
-    pub(crate) fn put(&mut self, scope: Scope, state: SlotState) {
+    pub(crate) fn put(&mut self, scope: Scope, mut state: SlotState) {
+        // A sequence without its early checkpoints is worth more than none.
+        while state.n_bytes() > self.budget && !state.checkpoints.is_empty() {
+            state.checkpoints.remove(0);
+        }
         let n_bytes = state.n_bytes();
         if n_bytes > self.budget {
             return;

@@ -88,6 +88,45 @@ impl Memory {
         Ok(())
     }
 
+    /// Makes `to` a copy of the first `len` positions of `from`. `checkpoint` has the recurrent state there; it is not needed
+    /// at the end of `from`, nor without recurrent layers.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]; [`Error::Step`], [`Error::Saved`], and nothing has changed: more positions than there are, or no
+    /// recurrent state of this position. [`Error::Device`]: `to` holds anything.
+    pub fn copy(&mut self, from: &Slot, to: &Slot, len: usize, checkpoint: Option<&Checkpoint>) -> Result<(), Error> {
+        let (source, target) = (self.index(from)?, self.index(to)?);
+        let held = self.slots[source].len;
+        let at_end;
+        let checkpoint = match checkpoint {
+            Some(checkpoint) => checkpoint,
+            None if self.layout.is_recurrent() => {
+                at_end = self.checkpoint(from)?;
+                &at_end
+            }
+            None => &Checkpoint { position: len, rows: Vec::new() },
+        };
+        self.shape().check_checkpoint(checkpoint, held)?;
+        if checkpoint.position != len {
+            let position = checkpoint.position;
+            return Err(Error::Step(format!("{len} positions were to be copied, the state is there for {position}")));
+        }
+        self.wipe(target, 0)?;
+        let spoiled = self.slots[source].spoiled;
+        let state = &mut self.slots[target];
+        (state.n_written, state.spoiled) = (state.n_written.max(len), state.spoiled || spoiled);
+        let mut bytes = Vec::new();
+        let ranges = self.cell_ranges(source, 0..len)?.into_iter().zip(self.cell_ranges(target, 0..len)?);
+        for ((id, offset, n_bytes), (_, to, _)) in ranges {
+            bytes.resize(n_bytes, 0);
+            self.buffer.read(id, offset, &mut bytes)?;
+            self.buffer.write(id, to, &bytes)?;
+        }
+        self.write_recurrent(target, &checkpoint.rows)?;
+        self.slots[target].len = len;
+        Ok(())
+    }
+
     fn read_recurrent(&self, index: usize) -> Result<Vec<u8>, Error> {
         let plane = self.slots[index].plane;
         let mut bytes = Vec::new();

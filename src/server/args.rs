@@ -150,6 +150,11 @@ pub struct ModelFlags {
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub checkpoint_ram: u32,
 
+    /// Prompt tokens between checkpoints of recurrent state, beside those at the ends of messages; 0 and -1 take none there
+    /// [default: 512 on a CPU, 2048 on a GPU]
+    #[arg(long, aliases = ["checkpoint-every-n-tokens", "checkpoint-min-step"], value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    pub checkpoint_every: Option<i32>,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub device: DeviceFlags,

@@ -104,6 +104,7 @@ fn engine_config(flags: &ModelFlags, n_ctx_train: usize) -> EngineConfig {
         n_batch: flags.batch_size.min(flags.ubatch_size.unwrap_or(u32::MAX)) as usize,
         max_queue: flags.max_queue as usize,
         checkpoint_bytes: (flags.checkpoint_ram as usize) << 20,
+        checkpoint_every: flags.checkpoint_every.map(|n| n.max(0) as usize),
         store_bytes: (flags.cache_ram as usize) << 20,
         warm_up: flags.no_warmup.then_some(false),
         ..EngineConfig::default()

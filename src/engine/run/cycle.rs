@@ -227,8 +227,7 @@ impl State {
         }
         for part in parts {
             let s = &mut self.sequences[part.sequence];
-            if s.checkpoints.front() == Some(&s.n_prompt_done) && !s.is_spoiled {
-                s.checkpoints.pop_front();
+            if !s.is_spoiled && s.takes_checkpoint() {
                 let hidden = self.proposer.as_ref().and_then(|p| p.hidden(s.slot));
                 if let Err(error) = self.cache.checkpoint(&self.memory, s.slot, hidden) {
                     tracing::warn!(%error, "no checkpoint: the next turn computes more");

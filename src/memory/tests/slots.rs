@@ -1,7 +1,7 @@
 //! Slots and steps without any graph: what is refused, and where rows, cells and masks are.
 
 use ggml::Device;
-use memory::{CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, Slot, StateLayout};
+use memory::{CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, SavedSequence, Slot, StateLayout};
 use proptest::prelude::*;
 
 const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32 });
@@ -171,6 +171,42 @@ fn saved_state_of_another_shape_is_refused() {
         assert!(to.is_empty(&slot).expect("in use"));
         let error = to.restore(&slot, &checkpoint).expect_err("the sequence is shorter").to_string();
         assert!(error.contains("it is at position 300, the sequence has 0"), "{error}");
+    }
+}
+
+#[test]
+fn a_copy_holds_what_its_source_held_at_that_position() {
+    for (layers, recurrent) in [(&[KV, RECURRENT][..], true), (&[KV], false)] {
+        for transposed in [false, true] {
+            let config = MemoryConfig { v_transposed: transposed, ..config(3, 512) };
+            let mut memory = memory(layers, config).expect("a sound layout");
+            let all = slots(&mut memory, 3);
+            // State of any bytes, as a step leaves it.
+            advance(&mut memory, &all[0], 300);
+            let mut saved = Vec::new();
+            memory.save(&all[0]).expect("saved").write_to(&mut saved);
+            let n = saved.len();
+            saved[n - 100_000..].iter_mut().enumerate().for_each(|(i, b)| *b = if i % 4 == 3 { 0x3f } else { i as u8 });
+            let saved = SavedSequence::from_bytes(&saved).expect("of the same lengths");
+            memory.load(&all[0], &saved).expect("of the same shape");
+            let at_end = memory.checkpoint(&all[0]).expect("taken");
+
+            memory.copy(&all[0], &all[2], 300, None).expect("the end");
+            assert_eq!(memory.save(&all[2]).expect("saved"), saved);
+            assert_eq!(memory.copy(&all[0], &all[1], 200, None).is_ok(), !recurrent, "cells alone are no state");
+            assert!(memory.copy(&all[0], &all[1], 200, Some(&at_end)).is_err(), "a checkpoint of another position");
+            assert!(memory.copy(&all[0], &all[1], 301, None).is_err(), "more than there is");
+            assert_eq!(memory.len(&all[1]).expect("in use"), if recurrent { 0 } else { 200 });
+            // The source goes on, and its checkpoint still serves.
+            if recurrent {
+                advance(&mut memory, &all[0], 50);
+                memory.copy(&all[0], &all[1], 300, Some(&at_end)).expect("a checkpoint's position");
+                assert_eq!(memory.save(&all[1]).expect("saved"), saved);
+            } else {
+                let part = memory.save_first(&all[0], 200).expect("a part");
+                assert_eq!(memory.save(&all[1]).expect("saved"), part);
+            }
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use engine::sample::SamplingParams;
 use engine::{
-    Engine, EngineConfig, EngineHandle, Event, GenerateRequest, Guess, Proposer, RequestOptions, Scope, Timings,
+    Engine, EngineConfig, EngineHandle, Event, GenerateRequest, Generation, Guess, Proposer, RequestOptions, Scope,
+    Timings,
 };
 use model::{LoadOptions, Model};
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
@@ -78,7 +79,11 @@ pub fn greedy(n: usize) -> RequestOptions {
 
 pub fn ask_with(engine: &EngineHandle, prompt: &[TokenId], options: RequestOptions) -> Answer {
     let request = GenerateRequest::new(prompt.to_vec(), options, engine.limits()).expect("a request that fits");
-    let mut generation = engine.submit(request).expect("a place in the queue");
+    read(engine.submit(request).expect("a place in the queue"))
+}
+
+/// Reads an answer to its end.
+pub fn read(mut generation: Generation) -> Answer {
     let (mut tokens, mut guesses) = (Vec::new(), Vec::new());
     loop {
         match generation.next().expect("an answer ends in an event") {

@@ -1,0 +1,210 @@
+//! Where the state of a prompt's beginning comes from: a slot's own, the store, or a copy of what another slot holds, be it
+//! in use or not.
+//! Owns which of them is worth it, and in `usable` alone whether a request may have it at all.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use text::TokenId;
+
+use super::{CachedSlot, SlotCache, rewind};
+use crate::live::Live;
+use crate::request::{GenerateRequest, Scope};
+use crate::saved::{Kept, SlotState};
+use crate::slots::SlotError;
+
+/// Tokens whose loss is worth a copy of the state on the host.
+const MIN_LOSS: usize = 16;
+
+/// Tokens that a copy from another slot must save: it moves all cells before them, and the recurrent state.
+pub(crate) const MIN_COPY: usize = 64;
+
+/// What a request says of the state that it begins with.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub(crate) prompt: &'a [TokenId],
+    /// Take up state that is there, and leave its own to others.
+    pub(crate) reuse: bool,
+    /// The slot to take if it is free.
+    pub(crate) slot: Option<usize>,
+    /// Whose request it is: state of others saves nothing.
+    pub(crate) scope: Scope,
+}
+
+impl<'a> Wish<'a> {
+    pub(crate) fn of(request: &'a GenerateRequest) -> Self {
+        let options = request.options();
+        Self { prompt: request.prompt(), reuse: options.cache, slot: options.slot, scope: options.scope }
+    }
+}
+
+/// A beginning of a prompt that is there.
+enum Source {
+    /// In the slot that the request gets.
+    Own,
+    Stored(usize),
+    Slot(usize),
+}
+
+impl SlotCache {
+    /// Takes a free slot and brings its state to a beginning of the prompt: the wanted one, else the one that saves most,
+    /// counting against it what is lost to its own conversation, else the one unused for longest. So a short common
+    /// beginning does not cost a long conversation its state while another slot would do. A stored sequence that saves more
+    /// comes back first, or as much is copied from another slot; what would be lost is stored. Gives the slot's index and
+    /// the number of tokens that need no computing; at least the last token is left to compute. `None` when all slots are
+    /// busy.
+    pub(crate) fn take(&mut self, live: &mut Live<'_>, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
+        let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
+        let weighed = free.map(|(index, s)| {
+            let n = self.usable(wish, s.scope, &s.tokens, &s.checkpoints);
+            let lost = s.worth().saturating_sub(n);
+            (wish.slot == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
+        });
+        let Some((.., index, n)) = weighed.max() else { return Ok(None) };
+        let (source, n) = self.source(wish, index, n);
+        // Taken out first, so that storing what was in the slot cannot push it out.
+        let stored = if let Source::Stored(i) = source { Some(self.store.take(i)) } else { None };
+        self.keep(live, index, if let Source::Own = source { n } else { 0 });
+        if let Some(stored) = stored {
+            self.bring_back(live, index, stored)?;
+        } else if let Source::Slot(from) = source {
+            self.copy_from(live, wish, from, index, n)?;
+        }
+        self.clock += 1;
+        let recurrent = self.is_recurrent();
+        let s = &mut self.slots[index];
+        s.last_used = self.clock;
+        rewind(live.memory, s, n, recurrent)?;
+        (s.busy, s.private, s.scope) = (true, !wish.reuse, wish.scope);
+        Ok(Some((index, n)))
+    }
+
+    /// For a slot that was taken with its first `n` tokens, and nothing was computed since: copies more of the prompt's
+    /// beginning if another slot has it by now. Gives the number of tokens that need no computing.
+    pub(crate) fn join(
+        &mut self,
+        live: &mut Live<'_>,
+        wish: &Wish<'_>,
+        index: usize,
+        n: usize,
+    ) -> Result<usize, SlotError> {
+        let Some((from, n)) = self.other(wish, index, n) else { return Ok(n) };
+        self.copy_from(live, wish, from, index, n)?;
+        Ok(n)
+    }
+
+    /// True when slots give copies of their state to others.
+    pub(crate) fn shares(&self) -> bool {
+        self.limits.share
+    }
+
+    /// Where most of the prompt's beginning is, and how much: a slot's own state costs nothing, a copy leaves the store what
+    /// it has.
+    fn source(&self, wish: &Wish<'_>, index: usize, own: usize) -> (Source, usize) {
+        let other = self.other(wish, index, own);
+        let n = other.map_or(own, |(_, n)| n);
+        let stored = self
+            .store
+            .best(|scope, s| self.usable(wish, scope, &s.tokens, &s.checkpoints))
+            .filter(|&(_, there)| there > n);
+        match (stored, other) {
+            (Some((i, n)), _) => (Source::Stored(i), n),
+            (None, Some((i, n))) => (Source::Slot(i), n),
+            (None, None) => (Source::Own, own),
+        }
+    }
+
+    /// The slot beside `index` that has most of the prompt's beginning, if copying that saves enough beyond `own` tokens.
+    fn other(&self, wish: &Wish<'_>, index: usize, own: usize) -> Option<(usize, usize)> {
+        let others = self.slots.iter().enumerate().filter(|&(i, s)| i != index && !s.private && self.limits.share);
+        let weighed = others.map(|(i, s)| (self.usable(wish, s.scope, &s.tokens, &s.checkpoints), Reverse(i)));
+        weighed.max().filter(|(n, _)| *n >= own + MIN_COPY).map(|(n, Reverse(i))| (i, n))
+    }
+
+    /// Tokens at the beginning of the prompt that a state of `scope` with these tokens can be brought to; 0 where the request may not use
+    /// the state.
+    fn usable(&self, wish: &Wish<'_>, scope: Scope, tokens: &[TokenId], checkpoints: &[Arc<Kept>]) -> usize {
+        if !wish.reuse || scope != wish.scope {
+            return 0;
+        }
+        let common = tokens.iter().zip(wish.prompt).take_while(|(a, b)| a == b).count();
+        let most = common.min(wish.prompt.len() - 1);
+        if !self.is_recurrent() || most == tokens.len() {
+            return most;
+        }
+        checkpoints.iter().map(|c| c.state.position()).filter(|&p| p <= most).max().unwrap_or(0)
+    }
+
+    /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.
+    fn keep(&mut self, live: &mut Live<'_>, index: usize, n: usize) {
+        if !self.store.is_on() || self.slots[index].worth() < n + MIN_LOSS {
+            return;
+        }
+        match self.slots[index].copy(live) {
+            Ok(state) => self.store.put(self.slots[index].scope, state),
+            Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
+        }
+    }
+
+    /// Puts a stored sequence into a slot.
+    fn bring_back(&mut self, live: &mut Live<'_>, index: usize, stored: SlotState) -> Result<(), SlotError> {
+        let slot = &self.slots[index].slot;
+        let loaded = live.load(slot, &stored).or_else(|error| match error {
+            // The answer does not depend on them.
+            SlotError::Drafts(_) => live.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }),
+            error => Err(error),
+        });
+        match loaded {
+            Ok(()) => self.replace(index, stored),
+            Err(_) => self.forget(live.memory, index),
+        }
+        loaded
+    }
+
+    /// Makes a slot's state a copy of the first `n` tokens of another's.
+    fn copy_from(
+        &mut self,
+        live: &mut Live<'_>,
+        wish: &Wish<'_>,
+        from: usize,
+        to: usize,
+        n: usize,
+    ) -> Result<(), SlotError> {
+        let [source, target] = [&self.slots[from], &self.slots[to]];
+        let kept = source.checkpoints.iter().find(|c| c.state.position() == n);
+        let tokens = wish.prompt[..n].to_vec();
+        let hidden = match kept {
+            Some(kept) => kept.hidden.clone(),
+            None if n == source.tokens.len() => live.hidden(source),
+            None => Vec::new(),
+        };
+        let checkpoints = source.checkpoints.iter().filter(|c| c.state.position() <= n).cloned().collect();
+        let drafts = live.drafts(&source.slot, n);
+        // A checkpoint without recurrent state only tells where a border is.
+        let state = kept.map(|kept| &kept.state);
+        let copied = live.memory.copy(&source.slot, &target.slot, n, state).map_err(SlotError::from);
+        let copied = copied.and_then(|()| {
+            live.load_drafts(&target.slot, &tokens, &drafts).or_else(|_| {
+                // The answer does not depend on them.
+                live.load_drafts(&target.slot, &tokens, &[])
+            })
+        });
+        if let Err(error) = copied {
+            self.forget(live.memory, to);
+            return Err(error);
+        }
+        tracing::debug!(from, to, n, "state copied");
+        let target = &mut self.slots[to];
+        (target.tokens, target.checkpoints, target.hidden) = (tokens, checkpoints, hidden);
+        self.make_room(to, 0, 0);
+        Ok(())
+    }
+}
+
+impl CachedSlot {
+    /// Tokens that the next turn of its conversation is likely to save: up to the last checkpoint. What was generated after
+    /// it often changes (thinking is dropped).
+    fn worth(&self) -> usize {
+        self.checkpoints.last().map_or(self.tokens.len(), |c| c.state.position())
+    }
+}
