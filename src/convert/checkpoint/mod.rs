@@ -19,7 +19,7 @@ pub use head::{Head, HeadTensor};
 use crate::error::Error;
 use crate::io::Input;
 use crate::model::Model;
-use crate::safetensors::{INDEX, Shards};
+use crate::safetensors::{INDEX, Shards, json_error};
 
 /// A checkpoint folder that was read and found complete.
 ///
@@ -76,7 +76,7 @@ impl Checkpoint {
                 return Ok(None);
             }
             let bytes = Input::read_small(&path, MAX_JSON_BYTES)?;
-            serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::input(&path, e.to_string()))
+            serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::input(&path, json_error(&e)))
         };
         let Some(raw) = json("config.json")? else {
             return Err(Error::input(folder, "no config.json: the folder of a whole Hugging Face checkpoint expected"));

@@ -12,7 +12,7 @@ use super::config::Config;
 use crate::error::Error;
 use crate::io::Input;
 use crate::model::Key;
-use crate::safetensors::quoted;
+use crate::safetensors::{json_error, quoted};
 
 /// Everything that goes into keys.
 #[derive(Debug)]
@@ -81,12 +81,12 @@ impl Tokenizer {
     pub(crate) fn open(folder: &Path, c: &Config, root: &Value) -> Result<Tokenizer, Error> {
         let path = folder.join("tokenizer.json");
         let bytes = Input::read_small(&path, super::MAX_JSON_BYTES)?;
-        let json: Json = serde_json::from_slice(&bytes).map_err(|e| Error::input(&path, e.to_string()))?;
+        let json: Json = serde_json::from_slice(&bytes).map_err(|e| Error::input(&path, json_error(&e)))?;
         drop(bytes);
         let config_path = folder.join("tokenizer_config.json");
         let config: Value = if config_path.exists() {
             let bytes = Input::read_small(&config_path, super::MAX_JSON_BYTES)?;
-            serde_json::from_slice(&bytes).map_err(|e| Error::input(&config_path, e.to_string()))?
+            serde_json::from_slice(&bytes).map_err(|e| Error::input(&config_path, json_error(&e)))?
         } else {
             Value::Null
         };
@@ -295,7 +295,7 @@ fn templates(folder: &Path, config: &Value) -> Result<Vec<(String, String)>, Pro
     if path.exists() {
         let bytes = Input::read_small(&path, MAX_TEMPLATE_BYTES).map_err(Problem::Error)?;
         let json: Value =
-            serde_json::from_slice(&bytes).map_err(|e| Problem::Error(Error::input(&path, e.to_string())))?;
+            serde_json::from_slice(&bytes).map_err(|e| Problem::Error(Error::input(&path, json_error(&e))))?;
         let text = json.get("chat_template").and_then(Value::as_str);
         return Ok(text.map(|text| ("default".into(), text.to_owned())).into_iter().collect());
     }

@@ -76,8 +76,8 @@ impl Header {
     pub fn parse(json: &[u8], file_bytes: u64) -> Result<Header, String> {
         let data_start = 8 + json.len() as u64;
         let mut parser = serde_json::Deserializer::from_slice(json);
-        let raw = parser.deserialize_map(Entries).map_err(|e| format!("header: {e}"))?;
-        parser.end().map_err(|e| format!("header: {e}"))?;
+        let raw = parser.deserialize_map(Entries).map_err(|e| format!("header: {}", json_error(&e)))?;
+        parser.end().map_err(|e| format!("header: {}", json_error(&e)))?;
         let tensors = raw.into_iter().map(|raw| raw.check(data_start, file_bytes)).collect::<Result<Vec<_>, _>>()?;
         let mut by_place: Vec<&Tensor> = tensors.iter().collect();
         by_place.sort_by_key(|t| (t.start, t.n_bytes));
@@ -137,6 +137,18 @@ impl Raw {
         Ok(Tensor { name, dtype, shape, start: data_start + begin, n_bytes })
     }
 }
+
+/// Why JSON is refused, in few words: serde repeats what it found, which may be a string as long as the file.
+pub(crate) fn json_error(e: &serde_json::Error) -> String {
+    let whole = e.to_string();
+    match whole.char_indices().nth(MAX_WORDS) {
+        Some((end, _)) => format!("{}.. at line {} column {}", &whole[..end], e.line(), e.column()),
+        None => whole,
+    }
+}
+
+/// Characters of a message of serde's.
+const MAX_WORDS: usize = 200;
 
 /// Names from a file as they may stand in a message.
 pub(crate) fn quoted(name: &str) -> String {

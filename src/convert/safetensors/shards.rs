@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 
 use super::file::File;
-use super::header::{MAX_HEADER_BYTES, Tensor, quoted};
+use super::header::{MAX_HEADER_BYTES, Tensor, json_error, quoted};
 use crate::error::Error;
 use crate::io::Input;
 
@@ -140,7 +140,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, Error> {
         weight_map: Pairs,
     }
     let bytes = Input::read_small(path, MAX_HEADER_BYTES)?;
-    let index: Index = serde_json::from_slice(&bytes).map_err(|e| Error::input(path, e.to_string()))?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|e| Error::input(path, json_error(&e)))?;
     let map = index.weight_map.0;
     for (tensor, file) in &map {
         let mut parts = Path::new(file).components();
