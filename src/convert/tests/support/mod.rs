@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod published;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
