@@ -92,8 +92,7 @@ pub struct Params {
     /// Drafts of fewer tokens are not used.
     #[serde(rename = "speculative.n_min")]
     pub speculative_n_min: Option<i64>,
-    /// 0 to 1, taken for llama.cpp's clients and left alone: drafts here are cut by what they gain, not by the
-    /// probability of their tokens.
+    /// A draft ends before the first token that the head finds less probable than this, 0 to 1; 0 ends none.
     #[serde(rename = "speculative.p_min")]
     pub speculative_p_min: Option<f32>,
     /// llama.cpp's context shift, which is not done here: checked and left alone.
@@ -164,8 +163,9 @@ impl Params {
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
         let n_min = self.speculative_n_min.unwrap_or(served.min_draft as i64);
         let n_min = range("speculative.n_min", n_min, 0, 1 << 20)?;
-        if let Some(p) = self.speculative_p_min.filter(|p| !(0.0..=1.0).contains(p)) {
-            let message = format!("speculative.p_min: 0 to 1 expected, {p} found");
+        let p_min = self.speculative_p_min.unwrap_or(served.draft_p_min);
+        if !(0.0..=1.0).contains(&p_min) {
+            let message = format!("speculative.p_min: 0 to 1 expected, {p_min} found");
             return Err(ApiError::field("speculative.p_min", message));
         }
         let slot = range("id_slot", self.id_slot.unwrap_or(-1), -1, served.n_sequences as i64 - 1)?;
@@ -184,6 +184,7 @@ impl Params {
             cache: self.cache_prompt.unwrap_or(true),
             max_draft: n_max.map(|n| n as usize),
             min_draft: n_min as usize,
+            draft_p_min: p_min,
             slot: usize::try_from(slot).ok(),
             sampling: self.sampling(&served.sampling, vocab)?,
             ..RequestOptions::default()

@@ -34,6 +34,8 @@ pub struct Served {
     pub max_draft: usize,
     /// Shorter drafts are not used where a request does not say.
     pub min_draft: usize,
+    /// A draft ends before a token that the head finds less probable than this, where a request does not say.
+    pub draft_p_min: f32,
     /// Sequences at a time.
     pub n_sequences: usize,
     /// The file, for people; empty for a model inside the program.

@@ -82,6 +82,7 @@ fn drafts(
             noise: None,
             verbose: true,
             rows: false,
+            probs: false,
         };
         runner.draft(step.view(), &draft, &mut output)?;
         step.commit(&n_entries)?;

@@ -78,6 +78,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             noise,
             verbose: false,
             rows: false,
+            probs: false,
         };
         runner.draft(step.view(), &draft, &mut DraftOutput::default())?;
         step.commit(&[1])?;

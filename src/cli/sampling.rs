@@ -136,7 +136,7 @@ fn not_negative(value: &str) -> Result<f32, String> {
     if x >= 0.0 { Ok(x) } else { Err("0 or more is expected".to_owned()) }
 }
 
-fn share(value: &str) -> Result<f32, String> {
+pub(crate) fn share(value: &str) -> Result<f32, String> {
     let x = finite(value)?;
     if (0.0..=1.0).contains(&x) { Ok(x) } else { Err("a number from 0 to 1 is expected".to_owned()) }
 }

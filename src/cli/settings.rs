@@ -25,13 +25,14 @@ pub struct TurnSettings {
     /// Most tokens of a draft, as `/spec` says.
     pub max_draft: Option<usize>,
     min_draft: usize,
+    draft_p_min: f32,
 }
 
 impl TurnSettings {
     /// Settings as typed on the command line.
     pub fn new(flags: TurnFlags, spec: &SpecFlags, file: FileSampling) -> Self {
-        let min_draft = spec.draft_min.into();
-        Self { flags, changed: BTreeMap::new(), file, max_draft: None, min_draft }
+        let (min_draft, draft_p_min) = (spec.draft_min.into(), spec.draft_p_min);
+        Self { flags, changed: BTreeMap::new(), file, max_draft: None, min_draft, draft_p_min }
     }
 
     /// `/set NAME VALUE`, with the names and ranges of the command line; `default` takes a change back.
@@ -72,6 +73,7 @@ impl TurnSettings {
             ignore_eos: flags.ignore_eos == Some(OnOff::On),
             max_draft: self.max_draft,
             min_draft: self.min_draft,
+            draft_p_min: self.draft_p_min,
             logprobs,
             ..RequestOptions::default()
         }

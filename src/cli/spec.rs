@@ -6,6 +6,8 @@ use clap::Args;
 use engine::Exact;
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 
+use super::sampling::share;
+
 /// Where drafts come from and how long they are.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Drafting")]
@@ -22,6 +24,10 @@ pub struct SpecFlags {
     /// Fewest tokens of a draft: shorter ones are not used
     #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=16))]
     pub draft_min: u16,
+
+    /// End a draft before a token that the head finds less probable than this, 0 to 1; 0 ends none
+    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
+    pub draft_p_min: f32,
 
     /// Words that the head drafts from: auto (by the model's size), full, or the first N and those of the text
     #[arg(long, value_name = "N", default_value_t)]

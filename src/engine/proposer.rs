@@ -27,7 +27,7 @@ pub struct Observed<'a> {
 }
 
 /// A request for drafts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ask {
     /// The sequence's slot.
     pub slot: usize,
@@ -35,6 +35,8 @@ pub struct Ask {
     pub max: usize,
     /// How the next tokens will be picked; `None` where the likeliest are the best guess.
     pub ahead: Option<Ahead>,
+    /// The draft ends before the first token that a head finds less probable than this; 0 ends none.
+    pub p_min: f32,
 }
 
 /// Why a proposer has not taken up what it saved.

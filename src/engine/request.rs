@@ -54,6 +54,8 @@ pub struct RequestOptions {
     pub max_draft: Option<usize>,
     /// Drafts of fewer tokens are not used.
     pub min_draft: usize,
+    /// A draft ends before the first token that the head finds less probable than this, 0 to 1; 0 ends none.
+    pub draft_p_min: f32,
     /// The slot to take if it is free; otherwise, or where there is no such slot, the one that saves most.
     pub slot: Option<usize>,
     /// A limit on thinking.
@@ -76,6 +78,7 @@ impl Default for RequestOptions {
             grammar: None,
             max_draft: None,
             min_draft: 0,
+            draft_p_min: 0.0,
             slot: None,
             thinking: None,
             embed: None,

@@ -189,6 +189,11 @@ impl Sequence {
         if max < options.min_draft { 0 } else { max }
     }
 
+    /// The least probability of a drafted token, as the request says.
+    pub(crate) fn draft_p_min(&self) -> f32 {
+        self.request.options().draft_p_min
+    }
+
     /// How its next tokens will be picked, as far as a draft can make use of it.
     pub(crate) fn ahead(&self) -> Option<Ahead> {
         self.sampler.ahead()

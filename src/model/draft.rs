@@ -32,6 +32,8 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) verbose: bool,
     /// The hidden rows that the guesses were made from are wanted too.
     pub(crate) rows: bool,
+    /// How probable the head finds each guess is wanted too.
+    pub(crate) probs: bool,
 }
 
 impl<'s, 'g> DraftStep<'s, 'g> {
@@ -56,6 +58,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             noise: Vec::new(),
             verbose: false,
             rows: false,
+            probs: false,
         }
     }
 
@@ -75,25 +78,25 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it out
     /// as the `i`-th guess.
     pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
-        let best = |logits: Tensor<'g>| {
-            let best = g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise)));
-            // Rows of NaN have none: the guess is a wrong one then, and must still be a token.
-            g.within(best, logits.ne()[0])
-        };
-        let (ids, logits) = match self.vocab {
-            None => {
-                let logits = head.forward(g, h); // [n_vocab, n_seqs]
-                (best(logits), logits)
-            }
+        let logits = match self.vocab {
+            None => head.forward(g, h), // [n_vocab, n_seqs]
             Some(vocab) => {
                 let first = head.forward_first(g, h, vocab.n_first());
                 let others = g.mul_mat(vocab.rows(g), h);
-                let logits = g.concat(first, others, 0); // [n_first + n_side, n_seqs]
-                let ids = g.get_rows(vocab.ids(g), best(logits)); // [1, n_seqs]
-                (g.reshape(ids, [h.ne()[1]]), logits)
+                g.concat(first, others, 0) // [n_first + n_side, n_seqs]
             }
         };
+        let best = g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise))); // [n_seqs]
+        // Rows of NaN have none: the draft token is a wrong one then, and must still be a token.
+        let best = g.within(best, logits.ne()[0]);
+        let ids = match self.vocab {
+            None => best,
+            Some(vocab) => g.reshape(g.get_rows(vocab.ids(g), best), [h.ne()[1]]), // was [1, n_seqs]
+        };
         g.output(Name("draft", i as u32), ids);
+        if self.probs {
+            g.output(Name("draft_probs", i as u32), self.probs_of(g, logits, best));
+        }
         if self.verbose {
             g.output(Name("draft_logits", i as u32), logits);
         }
@@ -101,5 +104,14 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             g.output(Name("draft_hidden", i as u32), h);
         }
         ids
+    }
+
+    /// The softmax of `logits: [n_words, n_seqs]` at the words `best: [n_seqs]`: F32 `[n_seqs]`.
+    fn probs_of(&self, g: &Graph<'g>, logits: Tensor<'g>, best: Tensor<'g>) -> Tensor<'g> {
+        let [n_words, n_seqs, ..] = logits.ne();
+        let rows = g.reshape(logits, [n_words, 1, n_seqs]); // one mask serves all sequences
+        let probs = g.soft_max(rows, self.vocab.map(|vocab| vocab.mask(g)), 1.0);
+        let picked = g.get_rows(g.reshape(probs, [1, n_words, n_seqs]), g.reshape(best, [1, n_seqs])); // [1, 1, n_seqs]
+        g.reshape(picked, [n_seqs])
     }
 }

@@ -19,6 +19,7 @@ pub struct DraftVocab {
     state: StateBuffer,
     rows: StateId,
     ids: StateId,
+    mask: StateId,
     head: ggml::WeightId,
     /// Where each token's row lies among the copies.
     places: HashMap<TokenId, usize>,
@@ -48,6 +49,7 @@ impl DraftVocab {
         let specs = [
             StateSpec { name: "draft_rows".into(), dtype, ne: [sizes.n_embd as i64, n_side as i64, 1, 1], device },
             StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne: [1, n_ids, 1, 1], device },
+            StateSpec { name: "draft_mask".into(), dtype: ggml::Dtype::F32, ne: [n_ids, 1, 1, 1], device },
         ];
         let (mut state, ids) = StateBuffer::new(&specs)?;
         // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
@@ -57,9 +59,15 @@ impl DraftVocab {
         let table: Vec<u8> =
             (0..n_first as i32).chain(std::iter::repeat_n(0, n_side)).flat_map(i32::to_ne_bytes).collect();
         state.write(ids[1], 0, &table)?;
-        let (rows, ids) = (ids[0], ids[1]);
+        // Equal to the original they would count twice in a sum over words.
+        let mask: Vec<u8> = std::iter::repeat_n(0.0, n_first)
+            .chain(std::iter::repeat_n(f32::NEG_INFINITY, n_side))
+            .flat_map(f32::to_ne_bytes)
+            .collect();
+        state.write(ids[2], 0, &mask)?;
+        let (rows, ids, mask) = (ids[0], ids[1], ids[2]);
         let (places, tokens) = (HashMap::new(), Vec::with_capacity(n_side));
-        Ok(Self { n_first, n_side, row_bytes, state, rows, ids, head, places, tokens, clock: 0 })
+        Ok(Self { n_first, n_side, row_bytes, state, rows, ids, mask, head, places, tokens, clock: 0 })
     }
 
     /// Rows that a draft chooses from.
@@ -88,7 +96,9 @@ impl DraftVocab {
             }
             let place = if self.tokens.len() < self.n_side {
                 self.tokens.push((token, self.clock));
-                self.tokens.len() - 1
+                let place = self.tokens.len() - 1;
+                self.state.write(self.mask, (self.n_first + place) * 4, &0f32.to_ne_bytes())?;
+                place
             } else {
                 let oldest = (0..self.n_side).min_by_key(|&i| self.tokens[i].1).unwrap_or(0);
                 self.places.remove(&self.tokens[oldest].0);
@@ -128,5 +138,10 @@ impl DraftVocab {
     /// The token of each row, first rows and copies: i32 `[1, n_first + n_side]`.
     pub(crate) fn ids<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
         g.state(&self.state, self.ids)
+    }
+
+    /// What is added to the logits before a softmax over them: F32 `[n_first + n_side]`, without the copies not in use.
+    pub(crate) fn mask<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
+        g.state(&self.state, self.mask)
     }
 }

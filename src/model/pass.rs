@@ -83,7 +83,7 @@ enum Key {
     /// The trunk over these segments. `best`: ids come out, not logits.
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool },
     /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, with noise,
-    /// verbose, with hidden rows.
+    /// verbose, with hidden rows, with probabilities.
     Draft {
         segments: Vec<Segment>,
         chain: Vec<Vec<Segment>>,
@@ -92,6 +92,7 @@ enum Key {
         noise: bool,
         verbose: bool,
         rows: bool,
+        probs: bool,
     },
 }
 
@@ -367,25 +368,33 @@ impl Runner {
             noise: draft.noise.is_some(),
             verbose: draft.verbose,
             rows: draft.rows,
+            probs: draft.probs,
         };
         let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len()) + 4 * sizes.n_expert_used * (1 + n_chain);
         let build = |g: &ggml::Graph<'_>| {
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
-            arch.draft(g, &DraftStep { vocab: draft.vocab, verbose: draft.verbose, rows: draft.rows, ..step });
+            let Draft { vocab, verbose, rows, probs, .. } = *draft;
+            arch.draft(g, &DraftStep { vocab, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.tokens.clear();
         output.tokens.resize(n_drafting, Vec::new());
+        output.probs.clear();
+        output.probs.resize(if draft.probs { n_drafting } else { 0 }, Vec::new());
         output.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
         output.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
-        let mut ids = Vec::new();
+        let (mut ids, mut probs) = (Vec::new(), Vec::new());
         for i in 0..draft.depth {
             results.i32(Name("draft", i as u32), &mut ids)?;
             for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
                 // The graph keeps them in range; a device that does not is no reason to fail: a wrong guess is none.
                 let id = u32::try_from(id).ok().filter(|&id| (id as usize) < sizes.n_vocab);
                 tokens.push(TokenId(id.unwrap_or(0)));
+            }
+            if draft.probs {
+                results.f32(Name("draft_probs", i as u32), &mut probs)?;
+                output.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
             }
             if draft.verbose {
                 results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;
@@ -418,6 +427,8 @@ pub struct Draft<'a> {
     pub verbose: bool,
     /// Also give the hidden row that every guess was made from: with the guess it makes the entry of a chain that goes on.
     pub rows: bool,
+    /// Also give how probable the head finds every guess, without the noise.
+    pub probs: bool,
 }
 
 /// Results of a draft; reused from draft to draft.
@@ -425,6 +436,9 @@ pub struct Draft<'a> {
 pub struct DraftOutput {
     /// The chain of each sequence.
     pub tokens: Vec<Vec<TokenId>>,
+    /// Beside [`DraftOutput::tokens`], the head's own probability of each among the words to draft from, when it was asked
+    /// for.
+    pub probs: Vec<Vec<f32>>,
     /// For each guess of the chain, the logits of all sequences, when they were asked for.
     pub logits: Vec<Vec<f32>>,
     /// For each guess of the chain, the hidden rows `[n_embd]` of all sequences, when they were asked for.

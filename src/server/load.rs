@@ -59,6 +59,7 @@ impl Loader for FromFlags {
             sampling: resolve(sampling, &file),
             max_draft,
             min_draft: flags.spec.draft_min.into(),
+            draft_p_min: flags.spec.draft_p_min,
             n_sequences,
             path: path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             model,

@@ -22,14 +22,20 @@ pub(crate) struct Entries {
     /// Guesses of the tokens after those entries, and the hidden row that each was made from.
     guesses: Vec<TokenId>,
     guess_rows: Vec<f32>,
+    /// How probable the head found each; nothing where nobody asked.
+    guess_probs: Vec<f32>,
     /// Of the guesses, those that are being judged.
     n_out: usize,
+    /// They were fewer than wanted, because the next was too improbable.
+    cut: bool,
 }
 
 impl Entries {
     pub(crate) fn new(slot: Slot, n_embd: usize) -> Self {
-        let (tokens, hidden, last, guesses, guess_rows) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { slot, n_embd, tokens, hidden, last, ahead: false, whole: true, guesses, guess_rows, n_out: 0 }
+        let (tokens, hidden, last) = (vec![], vec![], vec![]);
+        let (guesses, guess_rows, guess_probs) = (vec![], vec![], vec![]);
+        let (ahead, whole, n_out, cut) = (false, true, 0, false);
+        Self { slot, n_embd, tokens, hidden, last, ahead, whole, guesses, guess_rows, guess_probs, n_out, cut }
     }
 
     /// The sequence now stands after `n_tokens`, the last of which left `hidden`; `n_cells` entries are in cells. Gives the
@@ -95,7 +101,8 @@ impl Entries {
         if all_right && o.next.is_some() && o.next.as_ref() == self.guesses.get(self.n_out) {
             self.guesses.drain(..=self.n_out);
             self.guess_rows.drain(..(self.n_out + 1) * self.n_embd);
-            self.n_out = 0;
+            self.guess_probs.drain(..(self.n_out + 1).min(self.guess_probs.len()));
+            (self.n_out, self.cut) = (0, false);
         } else {
             self.forget_guesses();
         }
@@ -104,13 +111,33 @@ impl Entries {
     pub(crate) fn forget_guesses(&mut self) {
         self.guesses.clear();
         self.guess_rows.clear();
-        self.n_out = 0;
+        self.guess_probs.clear();
+        (self.n_out, self.cut) = (0, false);
     }
 
-    /// Gives out up to `n` guesses that are there already, to be judged.
-    pub(crate) fn hand_out(&mut self, n: usize) -> Vec<TokenId> {
-        self.n_out = n.min(self.guesses.len());
+    /// Gives out up to `n` guesses that are there already, to be judged: those before the first that is less probable than
+    /// `p_min`. What is behind that one goes, so that guesses can be guessed on from.
+    pub(crate) fn hand_out(&mut self, n: usize, p_min: f32) -> Vec<TokenId> {
+        let wanted = n.min(self.guesses.len());
+        let sure = self.guess_probs.iter().take(wanted).position(|p| p_min > 0.0 && (p.is_nan() || *p < p_min));
+        self.n_out = sure.unwrap_or(wanted);
+        self.cut = sure.is_some();
+        if self.cut {
+            self.guesses.truncate(self.n_out);
+            self.guess_rows.truncate(self.n_out * self.n_embd);
+            self.guess_probs.truncate(self.n_out);
+        }
         self.guesses[..self.n_out].to_vec()
+    }
+
+    /// The draft handed out last ends before a guess that was too improbable.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// The step kept all of such a draft: what came next was not drafted, for want of trust in it.
+    pub(crate) fn ended_at_cut(&self, o: &Observed<'_>) -> bool {
+        self.cut && o.n_drafted == self.n_out && o.n_accepted == self.n_out
     }
 
     /// True when there are guesses that are not being judged.
@@ -118,10 +145,11 @@ impl Entries {
         self.n_out == 0 && !self.guesses.is_empty()
     }
 
-    /// Adds a guess and the hidden row that it was made from.
-    pub(crate) fn guess(&mut self, token: TokenId, row: &[f32]) {
+    /// Adds a guess, the hidden row that it was made from, and how probable it is where that is known.
+    pub(crate) fn guess(&mut self, token: TokenId, row: &[f32], prob: Option<f32>) {
         self.guesses.push(token);
         self.guess_rows.extend_from_slice(row);
+        self.guess_probs.extend(prob);
     }
 
     /// The guesses that are being judged, as entries: tokens and hidden rows. None when there are others behind them, or

@@ -119,7 +119,8 @@ pub struct NextN {
     /// `None` with a fixed depth.
     control: Option<DepthControl>,
     alarm: Alarm,
-    /// The last draft computed more entries than a cycle leaves behind: its time tells nothing of its depth.
+    /// The last draft computed more entries than a cycle leaves behind, or more guesses than it gave: its time tells nothing
+    /// of its depth.
     unusual: bool,
     /// Nothing is remembered but what cycles cost.
     rehearsing: bool,
@@ -128,6 +129,11 @@ pub struct NextN {
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
+}
+
+/// Some of these drafts end where guesses become improbable.
+fn wants_probs(asks: &[Ask]) -> bool {
+    asks.iter().any(|a| a.p_min > 0.0)
 }
 
 /// What one pass of the head is to do.
@@ -141,6 +147,8 @@ struct Wanted<'a> {
     ahead: &'a [Option<Ahead>],
     /// The guesses that are being judged count as entries too.
     on: bool,
+    /// How probable guesses are is wanted too.
+    probs: bool,
 }
 
 impl NextN {
@@ -229,7 +237,7 @@ impl NextN {
         let ahead: Vec<_> = wanted.ahead.iter().copied().zip(n_guessed).collect();
         let noise = noise::fill(&mut self.noise, &ahead, depth, n_vocab, vocab).then_some(&self.noise[..]);
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_entries, self.guesses_on);
-        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows };
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
         runner.draft(step.view(), &draft, &mut self.output)?;
         step.commit(&n_true)?;
         for (sequence, (&i, &n)) in which.iter().zip(&n_true).enumerate() {
@@ -240,7 +248,8 @@ impl NextN {
             }
             for guess in 0..depth {
                 let row = self.output.hidden.get(guess).map(|rows| &rows[sequence * self.n_embd..][..self.n_embd]);
-                s.guess(self.output.tokens[sequence][guess], row.unwrap_or_default());
+                let prob = self.output.probs.get(sequence).map(|probs| probs[guess]);
+                s.guess(self.output.tokens[sequence][guess], row.unwrap_or_default(), prob);
             }
         }
         Ok(())
@@ -257,7 +266,8 @@ impl GuessOn for NextN {
             asks.iter().filter(|a| self.slots[a.slot].out().is_some()).map(|a| (a.slot, a.ahead)).unzip();
         let Some(depth) = which.iter().filter_map(|&i| Some(self.slots[i].out()?.0.len())).max() else { return Ok(()) };
         // The token that the judging step will pick, then as many as before.
-        self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth: depth + 1, ahead: &ahead, on: true })
+        let probs = wants_probs(asks);
+        self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth: depth + 1, ahead: &ahead, on: true, probs })
     }
 }
 
@@ -331,7 +341,9 @@ impl Proposer for NextN {
         for o in observed.iter().filter(|_| !self.rehearsing) {
             self.alarm.judged(o.n_drafted, o.n_accepted);
             if let Some(control) = &mut self.control {
-                control.judged(o.slot, o.n_drafted, o.n_accepted);
+                // A guess that was too improbable to be drafted gives no token either.
+                let n_more = usize::from(self.slots[o.slot].ended_at_cut(o));
+                control.judged(o.slot, o.n_drafted + n_more, o.n_accepted);
             }
         }
         if let Some(control) = &mut self.control {
@@ -378,8 +390,11 @@ impl Proposer for NextN {
         let (which, ahead): (Vec<usize>, Vec<_>) = asks.iter().filter(to_do).map(|a| (a.slot, a.ahead)).unzip();
         if !which.is_empty() {
             self.unusual = self.catch_up(runner, &which)?;
-            self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth, ahead: &ahead, on: false })?;
+            let probs = wants_probs(asks);
+            self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth, ahead: &ahead, on: false, probs })?;
         }
-        Ok(asks.iter().map(|a| self.slots[a.slot].hand_out(a.max.min(depth))).collect())
+        let drafts = asks.iter().map(|a| self.slots[a.slot].hand_out(a.max.min(depth), a.p_min)).collect();
+        self.unusual |= asks.iter().any(|a| self.slots[a.slot].is_cut());
+        Ok(drafts)
     }
 }

@@ -339,7 +339,8 @@ impl<P: GuessOn + 'static> Proposer for Aside<P> {
 
     fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
         self.settle()?;
-        let is_ready = |a: &Ask, s: &Sequence| s.ready.as_ref().is_some_and(|(of, _)| of.ahead == a.ahead);
+        let is_ready =
+            |a: &Ask, s: &Sequence| s.ready.as_ref().is_some_and(|(of, _)| (of.ahead, of.p_min) == (a.ahead, a.p_min));
         let missing: Vec<Ask> = asks.iter().filter(|a| !is_ready(a, self.sequence(a.slot))).copied().collect();
         if !missing.is_empty() {
             self.start(&missing, Then::Propose)?;

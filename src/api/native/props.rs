@@ -48,8 +48,8 @@ pub(crate) async fn props(
     let text = |id: Option<TokenId>| {
         id.and_then(|id| vocab.bytes(id)).map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default()
     };
-    let (sampling, min_draft) = (served.sampling.clone(), served.min_draft);
-    let options = RequestOptions { sampling, min_draft, ..RequestOptions::default() };
+    let (sampling, min_draft, draft_p_min) = (served.sampling.clone(), served.min_draft, served.draft_p_min);
+    let options = RequestOptions { sampling, min_draft, draft_p_min, ..RequestOptions::default() };
     Ok(Output(Props {
         default_generation_settings: json!({
             "id": 0,
@@ -112,5 +112,6 @@ pub(crate) fn generation_settings(options: &RequestOptions) -> Value {
         "logit_bias": bias,
         "speculative.n_max": options.max_draft,
         "speculative.n_min": options.min_draft,
+        "speculative.p_min": options.draft_p_min,
     })
 }

@@ -73,7 +73,10 @@ impl State {
         let ready = |s: &Sequence| {
             !s.finished && !s.is_prefill() && !s.is_cancelled() && (later || !s.is_blocked()) && s.pending.len() == 1
         };
-        let ask = |s: &Sequence| Ask { slot: s.slot, max: s.max_draft().min(depth), ahead: s.ahead() };
+        let ask = |s: &Sequence| {
+            let (slot, max, ahead) = (s.slot, s.max_draft().min(depth), s.ahead());
+            Ask { slot, max, ahead, p_min: s.draft_p_min() }
+        };
         let all = self.sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.draft.is_empty());
         let mut asks: Vec<_> = all.map(|(i, s)| (ask(s), i)).filter(|(ask, _)| ask.max > 0).collect();
         asks.sort_unstable_by_key(|(ask, _)| ask.slot);

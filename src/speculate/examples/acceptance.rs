@@ -93,6 +93,7 @@ fn answer(
             noise: None,
             verbose: true,
             rows: false,
+            probs: false,
         };
         runner.draft(step.view(), &wanted, &mut draft)?;
         step.commit(&n_entries)?;

@@ -34,6 +34,20 @@ async fn a_native_completion_has_its_figures() {
 }
 
 #[tokio::test]
+async fn the_least_probability_of_a_draft_is_the_requests_else_the_servers() {
+    let app = App::new();
+    let mut body = json!({ "prompt": "Once upon", "n_predict": 1 });
+    let key = "speculative.p_min";
+    assert_eq!(app.ok("/completion", &body).await["generation_settings"][key], 0.25);
+    let (_, props) = app.get("/props").await;
+    assert_eq!(props["default_generation_settings"]["params"][key], 0.25);
+    for p_min in [0.0, 0.5, 1.0] {
+        body[key] = json!(p_min);
+        assert_eq!(app.ok("/completion", &body).await["generation_settings"][key], p_min);
+    }
+}
+
+#[tokio::test]
 async fn a_gap_is_filled_where_the_vocabulary_can() {
     let app = App::new();
     let body = json!({ "input_prefix": "def add(a, b):\n    return ", "input_suffix": "\n", "n_predict": 8 });

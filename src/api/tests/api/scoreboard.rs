@@ -62,6 +62,8 @@ async fn numbers_out_of_range_are_named_with_their_range() {
         ("logit_bias", json!({ "999999": 1 })),
         ("logit_bias", json!("x")),
         ("speculative.n_max", json!(-1)),
+        ("speculative.p_min", json!(1.5)),
+        ("speculative.p_min", json!(-0.5)),
         ("mirostat", json!(9)),
         ("samplers", json!(["bottom_k"])),
         ("stop", json!([""])),

@@ -40,6 +40,7 @@ pub fn served(config: EngineConfig) -> Served {
         sampling: SamplingParams::greedy(),
         max_draft: 0,
         min_draft: 0,
+        draft_p_min: 0.25,
         n_sequences,
         path: String::new(),
         model,
