@@ -143,6 +143,19 @@ impl DeviceFlags {
         Ok(())
     }
 
+    /// What was given and changes nothing beside the rest, a sentence each.
+    pub fn idle(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if self.main_gpu != 0 && self.split_mode != SplitMode::None {
+            let why = "only --split-mode none puts everything on one GPU";
+            words.push(format!("--main-gpu {} has no effect: {why}", self.main_gpu));
+        }
+        if !self.tensor_split.is_empty() && self.split_mode == SplitMode::None {
+            words.push("--tensor-split has no effect: --split-mode none puts everything on one GPU".to_owned());
+        }
+        words
+    }
+
     /// The devices that were chosen, after [`DeviceFlags::load_backends`]; none is the CPU.
     ///
     /// # Errors
@@ -249,6 +262,21 @@ mod tests {
         assert_eq!(kind("CUDA12"), "CUDA");
         assert_eq!(gpu_layers("all"), Ok(GpuLayers::Count(usize::MAX)));
         assert!(gpu_layers("-1").is_err());
+    }
+
+    #[test]
+    fn options_that_change_nothing_are_named_with_the_reason() {
+        let idle = |main_gpu, split_mode, tensor_split: &[f64]| {
+            DeviceFlags { main_gpu, split_mode, tensor_split: tensor_split.to_vec(), ..DeviceFlags::default() }.idle()
+        };
+        for mode in [SplitMode::Auto, SplitMode::Layer] {
+            let words = idle(1, mode, &[3.0, 1.0]);
+            assert!(words.len() == 1 && words[0].contains("--main-gpu 1") && words[0].contains("none"), "{words:?}");
+            assert!(idle(0, mode, &[3.0, 1.0]).is_empty());
+        }
+        let words = idle(1, SplitMode::None, &[3.0, 1.0]);
+        assert!(words.len() == 1 && words[0].contains("--tensor-split"), "{words:?}");
+        assert!(idle(1, SplitMode::None, &[]).is_empty());
     }
 
     #[test]

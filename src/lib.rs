@@ -21,6 +21,7 @@ pub mod devices;
 pub mod embedded;
 #[doc(hidden)]
 pub mod extract;
+mod idle;
 #[doc(hidden)]
 pub mod server;
 mod shell;

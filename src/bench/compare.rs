@@ -82,6 +82,7 @@ struct Parted {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = args.setup.open()?;
+    crate::idle::warn(draft::idle(&[args.draft], args.draft_vocab, &model));
     let before = super::speed::tokens(args.depth_ctx, model.hparams().n_vocab);
     let mut pairs = Vec::new();
     for text in &args.prompt {

@@ -15,6 +15,8 @@ use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 use text::template::{Chat, ChatTemplate};
 use text::{Special, TokenId};
 
+use crate::cli::spec::SpecFlags;
+
 /// How to draft: from where, and how deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draft {
@@ -51,6 +53,17 @@ impl Draft {
         };
         SpecConfig { mode, depth, vocab, draft_mode }
     }
+}
+
+/// What was given beside these drafts and changes none of them, a sentence each.
+pub(super) fn idle(drafts: &[Draft], vocab: DraftVocabSize, model: &Model) -> Vec<String> {
+    let flags = |draft: &Draft| {
+        // How a source drafts is part of its name here, and no option.
+        let SpecConfig { mode, depth, vocab, draft_mode: _ } = draft.config(vocab);
+        SpecFlags { spec: mode, draft_max: depth, draft_vocab: vocab, ..SpecFlags::default() }
+    };
+    let drafts = if drafts.is_empty() { &[Draft::Off] } else { drafts };
+    drafts.iter().map(flags).map(|flags| flags.idle(model.nextn().is_bound())).min_by_key(Vec::len).unwrap_or_default()
 }
 
 impl FromStr for Draft {

@@ -135,6 +135,8 @@ enum Command {
 /// # Errors
 /// A file that cannot be read, a model that does not open, a pass that was not computed.
 pub fn run(args: Args) -> anyhow::Result<()> {
+    let filter = std::env::var("NEXTN_LOG").ok();
+    crate::cli::logging::start(0, filter.as_deref(), false).map_err(anyhow::Error::msg)?;
     match args.command {
         Command::Logits { setup, input, draft, full, hidden } => {
             logits::run(&setup, &input, draft.into(), full, hidden)

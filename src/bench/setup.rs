@@ -65,6 +65,7 @@ pub(super) fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result
 
 impl Setup {
     pub(super) fn open(&self) -> anyhow::Result<Arc<Model>> {
+        crate::idle::warn(self.device.idle());
         let options = LoadOptions { placement: self.device.placement(N_CELLS)?, head: None, lock: self.device.mlock };
         open(self.model.as_deref(), &options)
     }

@@ -77,6 +77,7 @@ impl Loaded {
             error => Failure::new(Exit::ModelFile, error),
         })?;
         let drafts = drafting.is_some();
+        crate::idle::warn(run.device.idle().into_iter().chain(spec.idle(model.nextn().is_bound())));
         let engine = Engine::spawn_with(Arc::clone(&model), config, drafting).map_err(|error| match error {
             EngineError::Config(_) => Failure::new(Exit::Usage, error),
             error => Failure::new(Exit::Runtime, error),

@@ -2,18 +2,17 @@
 
 use std::path::PathBuf;
 
+use super::sampling::share;
 use clap::Args;
 use engine::Exact;
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
-
-use super::sampling::share;
 
 /// Where drafts come from and how long they are.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Drafting")]
 pub struct SpecFlags {
     /// Source of drafts: auto (the model's NextN head where it has one), off, nextn, ngram
-    /// (what followed the same words before), nextn+ngram
+    /// (what followed the same words before), nextn+ngram; llama.cpp's none, draft-mtp and ngram-simple, -mod and so on too
     #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]
     pub spec: Mode,
 
@@ -47,23 +46,115 @@ pub struct SpecFlags {
     pub draft_model: Option<PathBuf>,
 }
 
-/// Our words, and llama.cpp's of `--spec-type`.
-fn mode(word: &str) -> Result<Mode, String> {
-    let ngram = |word: &str| word.starts_with("ngram-");
-    match word {
-        "none" => Ok(Mode::Off),
-        "draft-mtp" => Ok(Mode::NextN),
-        word if ngram(word) => Ok(Mode::Ngram),
-        word => match word.split_once(',') {
-            Some(("draft-mtp", other)) | Some((other, "draft-mtp")) if ngram(other) => Ok(Mode::NextNgram),
-            _ => word.parse(),
-        },
+/// Our words, and llama.cpp's of `--spec-type`, of which several may be joined by commas.
+fn mode(words: &str) -> Result<Mode, String> {
+    let theirs = |word| match word {
+        "none" => Some(Mode::Off),
+        "draft-mtp" => Some(Mode::NextN),
+        word if NGRAM.contains(&word) => Some(Mode::Ngram),
+        _ => None,
+    };
+    let several: Option<Vec<Mode>> = words.split(',').map(|word| theirs(word.trim())).collect();
+    let has = |mode| several.as_ref().is_some_and(|modes| modes.contains(&mode));
+    match (has(Mode::Off), has(Mode::NextN), has(Mode::Ngram)) {
+        (false, false, false) => words
+            .parse()
+            .map_err(|error| format!("{error}, and none of llama.cpp's none, draft-mtp, {}", NGRAM.join(", "))),
+        (true, false, false) => Ok(Mode::Off),
+        (false, true, false) => Ok(Mode::NextN),
+        (false, false, true) => Ok(Mode::Ngram),
+        (false, true, true) => Ok(Mode::NextNgram),
+        (true, ..) => Err(format!("`{words}`: none goes with no other")),
     }
 }
+
+/// llama.cpp's ways of look-up; here they are one.
+const NGRAM: [&str; 5] = ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"];
 
 impl SpecFlags {
     /// As the proposer wants them.
     pub fn config(&self) -> SpecConfig {
         SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab, draft_mode: self.draft_mode }
+    }
+
+    /// What was given and changes nothing beside the rest, a sentence each. `has_head`: the model has one to draft with.
+    pub fn idle(&self, has_head: bool) -> Vec<String> {
+        let of_head = [
+            ("--draft-model", self.draft_model.is_some()),
+            ("--draft-mode", self.draft_mode != DraftMode::default()),
+            ("--draft-vocab", self.draft_vocab != DraftVocabSize::default()),
+            ("--draft-p-min", self.draft_p_min > 0.0),
+        ];
+        let max = ("--draft-max", self.spec == Mode::Off && !matches!(self.draft_max, Depth::Auto | Depth::Fixed(0)));
+        let of_all = [("--draft-min", self.draft_min > 0), max];
+        let all = || [&of_head[..], &of_all].concat();
+        let (options, why) = match (self.spec, self.draft_max) {
+            (Mode::Off, _) | (_, Depth::Fixed(0)) => (all(), "nothing is drafted"),
+            (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without a head"),
+            (Mode::Auto, _) if !has_head => (all(), "the model has no NextN head, and nothing is drafted"),
+            (_, Depth::Fixed(max)) if max < self.draft_min.into() => {
+                (of_all.to_vec(), "no draft is as long, because --draft-max is smaller: nothing is drafted")
+            }
+            _ => (Vec::new(), ""),
+        };
+        let given = options.iter().filter(|(_, given)| *given);
+        given.map(|(option, _)| format!("{option} has no effect: {why}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn llama_cpps_sources_are_taken_by_name_and_nothing_that_looks_like_one() {
+        for (words, expected) in [
+            ("auto", Mode::Auto),
+            ("nextn+ngram", Mode::NextNgram),
+            ("none", Mode::Off),
+            ("draft-mtp", Mode::NextN),
+            ("ngram-mod", Mode::Ngram),
+            ("ngram-cache,ngram-simple", Mode::Ngram),
+            ("draft-mtp,ngram-map-k4v", Mode::NextNgram),
+            ("ngram-map-k, draft-mtp", Mode::NextNgram),
+        ] {
+            assert_eq!(mode(words), Ok(expected), "{words}");
+        }
+        for words in ["ngram-", "ngram-mode", "ngram-x,draft-mtp", "draft-mtp,", "draft-simple", "nextn,ngram-mod", ""]
+        {
+            let error = mode(words).expect_err(words);
+            assert!(error.contains("nextn+ngram") && error.contains("ngram-map-k4v"), "{error}");
+        }
+        assert!(mode("none,draft-mtp").is_err());
+    }
+
+    #[test]
+    fn options_that_change_nothing_are_named_with_the_reason() {
+        let given = SpecFlags {
+            draft_model: Some("head.gguf".into()),
+            draft_mode: DraftMode::Async,
+            draft_vocab: DraftVocabSize::First(100),
+            draft_p_min: 0.5,
+            draft_min: 2,
+            ..SpecFlags::default()
+        };
+        let idle = |spec, draft_max, has_head| {
+            let words = SpecFlags { spec, draft_max, ..given.clone() }.idle(has_head);
+            let of = |line: &String| line.split(" has no effect: ").map(str::to_owned).collect::<Vec<_>>();
+            words.iter().map(|line| of(line)[0].clone()).collect::<Vec<_>>().join(" ")
+        };
+        let of_head = "--draft-model --draft-mode --draft-vocab --draft-p-min";
+        for mode in [Mode::Auto, Mode::NextN, Mode::NextNgram] {
+            assert_eq!(idle(mode, Depth::Auto, true), "", "{mode}");
+            assert_eq!(idle(mode, Depth::Fixed(1), true), "--draft-min", "{mode}");
+        }
+        assert_eq!(idle(Mode::Ngram, Depth::Auto, true), of_head);
+        assert_eq!(idle(Mode::Off, Depth::Fixed(3), true), format!("{of_head} --draft-min --draft-max"));
+        assert_eq!(idle(Mode::Auto, Depth::Fixed(0), true), format!("{of_head} --draft-min"));
+        assert_eq!(idle(Mode::Auto, Depth::Auto, false), format!("{of_head} --draft-min"));
+        for mode in [Mode::Auto, Mode::Off, Mode::Ngram] {
+            let flags = SpecFlags { spec: mode, ..SpecFlags::default() };
+            assert!(flags.idle(false).is_empty(), "{mode}: nothing was given");
+        }
     }
 }
