@@ -8,7 +8,7 @@ use anyhow::bail;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind, Numa};
-use model::{GpuLayers, Placement, Split};
+use model::{Beside, GpuLayers, Placement, Split};
 
 /// Where the model computes.
 #[derive(Clone, Debug, Default, Args)]
@@ -164,11 +164,11 @@ impl DeviceFlags {
         self.device.among(model::gpus())
     }
 
-    /// Where a model goes whose sequences have `n_cells` positions together.
+    /// Where a model goes beside which an engine keeps what `beside` says.
     ///
     /// # Errors
     /// As [`DeviceFlags::load_backends`]; a device that is not here.
-    pub fn placement(&self, n_cells: usize) -> anyhow::Result<Placement> {
+    pub fn placement(&self, beside: Beside) -> anyhow::Result<Placement> {
         self.load_backends()?;
         let mut gpus = self.chosen()?;
         if self.split_mode == SplitMode::None && !gpus.is_empty() {
@@ -188,7 +188,7 @@ impl DeviceFlags {
             SplitMode::Auto | SplitMode::None => Split::Auto,
         };
         let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
-        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, n_cells })
+        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, beside })
     }
 }
 

@@ -9,7 +9,8 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use engine::{EngineConfig, Exact, FlashAttention};
 use memory::{CacheType, Memory, MemoryConfig};
-use model::{LoadOptions, Model, Runner};
+use model::{Beside, LoadOptions, Model, Runner};
+use speculate::SpecConfig;
 use text::TokenId;
 
 use super::weigh::Weight;
@@ -66,13 +67,16 @@ pub(super) fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result
 impl Setup {
     pub(super) fn open(&self) -> anyhow::Result<Arc<Model>> {
         crate::idle::warn(self.device.idle());
-        let options = LoadOptions { placement: self.device.placement(N_CELLS)?, head: None, lock: self.device.mlock };
+        // Commands decide later what they keep: a sequence with drafts, as far as that goes.
+        let planned = self.engine(N_CELLS);
+        let beside = Beside::new(move |facts| speculate::kept(&planned, &SpecConfig::default(), facts));
+        let options = LoadOptions { placement: self.device.placement(beside)?, head: None, lock: self.device.mlock };
         open(self.model.as_deref(), &options)
     }
 
     /// The GPUs that take layers, or none.
     pub(super) fn gpus(&self) -> anyhow::Result<Vec<ggml::Device>> {
-        Ok(self.device.placement(N_CELLS)?.gpus)
+        Ok(self.device.placement(Beside::default())?.gpus)
     }
 
     /// Settings of an engine with `n_ctx` positions.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use engine::{Engine, EngineConfig, EngineError, EngineHandle, FlashAttention};
-use model::{LoadOptions, Model, NextNHead};
+use model::{Beside, LoadOptions, Model, NextNHead};
 use speculate::{Mode, SpecError};
 use text::template::ChatTemplate;
 
@@ -46,8 +46,10 @@ impl Loaded {
     /// With [`Exit::ModelFile`] when the file is at fault, [`Exit::Runtime`] when the machine is.
     pub fn open(path: Option<&Path>, run: &RunFlags, spec: &SpecFlags) -> Outcome<Self> {
         let start = Instant::now();
-        let n_cells = run.ctx_size.map_or(8192, |n| n as usize);
-        let placement = run.device.placement(n_cells).or_exit(Exit::Usage)?;
+        let (config, drafts) = (engine_config(run, spec), spec.config());
+        let planned = config.clone();
+        let beside = Beside::new(move |facts| speculate::kept(&planned, &drafts, facts));
+        let placement = run.device.placement(beside).or_exit(Exit::Usage)?;
         let options = LoadOptions { placement, head: spec.draft_model.clone(), lock: run.device.mlock };
         let model = match path {
             Some(path) => Model::open(path, &options).map_err(|error| anyhow!(error.in_file(path))),
@@ -56,24 +58,8 @@ impl Loaded {
         let model = model.or_exit(Exit::ModelFile)?;
         let template = compile(&model).or_exit(Exit::ModelFile)?;
         let sampling = model.sampling_defaults().iter().map(|(name, &value)| (name.clone(), value)).collect();
-        let config = EngineConfig {
-            n_ctx: run.ctx_size.map(|n| n as usize),
-            n_sequences: 1,
-            // A chat goes on at its borders, and nothing else begins as it does.
-            checkpoint_every: Some(0),
-            threads: run.threads.map(usize::from),
-            cache_type_k: cache_type(run.cache_type_k),
-            cache_type_v: cache_type(run.cache_type_v),
-            exact: spec.exact,
-            flash_attention: match run.flash_attn {
-                FlashAttn::Auto => FlashAttention::Auto,
-                FlashAttn::On => FlashAttention::On,
-                FlashAttn::Off => FlashAttention::Off,
-            },
-            ..EngineConfig::default()
-        };
         let drafting = speculate::proposer(&model, &config, spec.config()).map_err(|error| match error {
-            SpecError::Run(_) => Failure::new(Exit::Runtime, error),
+            SpecError::Run(_) | SpecError::Room(_) => Failure::new(Exit::Runtime, error),
             error => Failure::new(Exit::ModelFile, error),
         })?;
         let drafts = drafting.is_some();
@@ -115,6 +101,26 @@ impl Loaded {
             self.model.weights().device().name(),
         );
         clean_line(&line)
+    }
+}
+
+/// The engine's settings.
+fn engine_config(run: &RunFlags, spec: &SpecFlags) -> EngineConfig {
+    EngineConfig {
+        n_ctx: run.ctx_size.map(|n| n as usize),
+        n_sequences: 1,
+        // A chat goes on at its borders, and nothing else begins as it does.
+        checkpoint_every: Some(0),
+        threads: run.threads.map(usize::from),
+        cache_type_k: cache_type(run.cache_type_k),
+        cache_type_v: cache_type(run.cache_type_v),
+        exact: spec.exact,
+        flash_attention: match run.flash_attn {
+            FlashAttn::Auto => FlashAttention::Auto,
+            FlashAttn::On => FlashAttention::On,
+            FlashAttn::Off => FlashAttention::Off,
+        },
+        ..EngineConfig::default()
     }
 }
 

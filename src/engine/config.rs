@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::str::FromStr;
 
 use memory::{CacheType, MemoryConfig};
-use model::Model;
+use model::{Facts, Kept, Model};
 
 use crate::cache::CacheLimits;
 use crate::schedule::Company;
@@ -201,9 +201,9 @@ impl EngineConfig {
         Ok(())
     }
 
-    /// Which rows may share a pass of `model`.
-    pub(crate) fn company(&self, model: &Model) -> Company {
-        match (self.exact, model.rows_alike()) {
+    /// Which rows may share a pass of a model.
+    pub(crate) fn company(&self, facts: &Facts) -> Company {
+        match (self.exact, facts.rows_alike) {
             (Exact::Off, _) => Company::Any,
             (Exact::On, Some(n)) => Company::UpTo(n),
             (Exact::On, None) => Company::Width(EXACT_WIDTH),
@@ -211,17 +211,26 @@ impl EngineConfig {
         }
     }
 
-    /// The memory that the engine makes for `model`.
+    /// State for the sequences of an engine without drafts, for those who do without one.
     pub fn memory(&self, model: &Model) -> MemoryConfig {
-        let trained = model.hparams().n_ctx_train;
+        self.plain_state(model.facts())
+    }
+
+    /// Positions of a sequence: as asked, or the model's.
+    pub(crate) fn n_ctx(&self, facts: &Facts) -> usize {
+        self.n_ctx.unwrap_or(facts.hparams.n_ctx_train.min(DEFAULT_N_CTX))
+    }
+
+    /// As [`EngineConfig::memory`], of what is known of a model.
+    pub fn plain_state(&self, facts: &Facts) -> MemoryConfig {
         // The unfused form and its transposed values serve the CPU's kernels.
-        let plain_values = model.is_on_cpu() && self.cache_type_v.is_plain() && {
-            let layout = model.state_layout();
+        let plain_values = facts.on_cpu && self.cache_type_v.is_plain() && {
+            let layout = &facts.layout;
             layout.uniform_kv().is_some() || !layout.layers.iter().any(|l| matches!(l, memory::LayerState::Kv(_)))
         };
         MemoryConfig {
             n_slots: self.n_sequences,
-            n_ctx: self.n_ctx.unwrap_or(trained.min(DEFAULT_N_CTX)),
+            n_ctx: self.n_ctx(facts),
             type_k: self.cache_type_k,
             type_v: self.cache_type_v,
             v_transposed: match self.flash_attention {
@@ -231,6 +240,24 @@ impl EngineConfig {
             },
             n_snapshots: 1,
             transactional: false,
+        }
+    }
+
+    /// What the engine keeps beside the weights of a model, with drafts of up to `depth` tokens: it allocates by this, and
+    /// layers are placed by it. What a source of drafts keeps is its own to add.
+    pub fn kept(&self, facts: &Facts, depth: usize) -> Kept {
+        let (plain, company) = (self.plain_state(facts), self.company(facts));
+        let depth = depth.min(company.max_draft());
+        let n_snapshots = company.n_past().max(depth + 1);
+        let n_ctx = plain.n_ctx.saturating_add(company.n_past());
+        Kept {
+            state: MemoryConfig { n_snapshots, n_ctx, ..plain },
+            head: None,
+            draft_words: None,
+            n_batch: self.n_batch,
+            n_out: self.n_sequences.saturating_mul(n_snapshots),
+            flash_attention: !plain.v_transposed,
+            n_runners: 1,
         }
     }
 }
@@ -244,6 +271,10 @@ pub enum EngineError {
     /// The device, or compute buffers.
     #[error(transparent)]
     Run(#[from] model::RunError),
+    /// The sequences' state, or compute buffers, do not fit beside the weights: what is needed, what is free, and settings
+    /// that fit.
+    #[error("{0}")]
+    Room(String),
     /// Settings that make no engine.
     #[error("{0}")]
     Config(String),

@@ -16,6 +16,7 @@ mod handle;
 mod live;
 mod proposer;
 mod request;
+mod room;
 mod run;
 pub mod sample;
 mod saved;
@@ -33,6 +34,7 @@ pub use event::{Event, FinishReason, Guess, Piece, PromptProgress, Summary, Timi
 pub use handle::{EngineHandle, Generation, SubmitError};
 pub use proposer::{Ask, Observed, Proposer, SavedDraftError};
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
+pub use room::check_room;
 pub use run::{Engine, EngineStats};
 pub use saved::SavedSlot;
 pub use slots::{SlotError, SlotInfo, SlotWork};

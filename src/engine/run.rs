@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use memory::{Memory, MemoryConfig};
+use memory::Memory;
 use model::{Model, PassOutput, Runner, Stats};
 use text::TokenId;
 
@@ -18,6 +18,7 @@ use crate::handle::{Command, EngineHandle, Submission};
 use crate::live::Live;
 use crate::proposer::Proposer;
 use crate::request::Limits;
+use crate::room::{check_room, explain};
 use crate::saved::SlotFormat;
 use crate::schedule::{Company, schedule};
 use crate::sequence::Sequence;
@@ -137,7 +138,7 @@ impl State {
         proposer: Option<Box<dyn Proposer>>,
     ) -> Result<(Self, EngineHandle), EngineError> {
         config.check()?;
-        let company = config.company(&model);
+        let company = config.company(model.facts());
         let depth = proposer.as_ref().map_or(0, |p| p.max_depth()).min(company.max_draft());
         if (depth + 1).saturating_mul(config.n_sequences) > config.n_batch {
             let (n_sequences, n_batch) = (config.n_sequences, config.n_batch);
@@ -146,15 +147,18 @@ impl State {
             );
             return Err(EngineError::Config(what));
         }
-        let of_model = config.memory(&model);
-        let n_snapshots = company.n_past().max(depth + 1);
-        let wanted = MemoryConfig { n_snapshots, n_ctx: of_model.n_ctx + company.n_past(), ..of_model };
-        let mut memory = model.memory(wanted)?;
+        let kept = |config: &EngineConfig| config.kept(model.facts(), depth);
+        check_room(&model, &config, &kept)?;
+        let mut memory = model.memory(kept(&config).state).map_err(|e| explain(e.into(), &model, &config, &kept))?;
         let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
-        reserve(&mut runner, &mut memory, &config, proposer.is_some() || config.embeddings)?;
+        if let Err(error) = reserve(&mut runner, &mut memory, &config, proposer.is_some() || config.embeddings) {
+            // What is free without it.
+            drop((memory, runner));
+            return Err(explain(error, &model, &config, &kept));
+        }
         let cache = SlotCache::new(&mut memory, config.cache(&model))?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
-        let limits = Limits { n_ctx: of_model.n_ctx, n_vocab: model.hparams().n_vocab };
+        let limits = Limits { n_ctx: config.n_ctx(model.facts()), n_vocab: model.hparams().n_vocab };
         let (sender, commands) = mpsc::channel();
         let handle = EngineHandle {
             commands: sender,

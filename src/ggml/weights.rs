@@ -86,6 +86,17 @@ impl WeightsBuilder {
         self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.range.len()))
     }
 
+    /// Name and shape of every tensor added so far.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, [i64; 4])> + Clone {
+        self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.ne))
+    }
+
+    /// Bytes of a row of a tensor that was added.
+    pub fn row_bytes(&self, id: WeightId) -> Option<usize> {
+        let p = self.planned.get(id.0 as usize)?;
+        p.dtype.row_bytes(p.ne[0]).ok()
+    }
+
     /// Places all tensors on `device`: over the maps where it can use them, copied where it cannot.
     ///
     /// # Errors

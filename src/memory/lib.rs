@@ -17,6 +17,7 @@ mod layout;
 mod masks;
 mod saved;
 mod shape;
+mod size;
 mod slots;
 mod snapshot;
 mod txn;

@@ -1,12 +1,9 @@
 //! The memory: tensors of all slots, and who uses which.
 
-use ggml::{Device, Dtype, StateBuffer, StateId, StateSpec};
+use ggml::{Device, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
 use crate::layout::{CacheType, LayerState, StateLayout};
-
-/// Cells that attention reads are rounded up to this, so that graphs are reused from step to step.
-pub(crate) const KV_STEP: usize = 256;
 
 /// How much state to keep.
 #[derive(Clone, Copy, Debug)]
@@ -26,13 +23,6 @@ pub struct MemoryConfig {
     /// Never write over the state that a step started from, so that a dropped step changes nothing. Costs twice the
     /// recurrent state. Without it, a dropped step loses the sequence's recurrent state.
     pub transactional: bool,
-}
-
-impl MemoryConfig {
-    /// Recurrent states of each sequence that there is room for.
-    fn n_planes(&self) -> usize {
-        self.n_snapshots * if self.transactional { 2 } else { 1 }
-    }
 }
 
 /// The right to use one sequence's state. Given back by [`Memory::release`].
@@ -112,33 +102,12 @@ impl Memory {
         if config.v_transposed && has_kv && layout.uniform_kv().is_none() {
             return refuse("attention layers of differing shapes need flash attention: switch it on".into());
         }
-        config.n_ctx = config.n_ctx.next_multiple_of(KV_STEP);
-        let n_rows = (config.n_slots * config.n_planes()) as i64;
-        let (n_ctx, n_slots) = (config.n_ctx as i64, config.n_slots as i64);
-
+        config = config.rounded();
         let mut specs = Vec::new();
         for (il, layer) in layout.layers.iter().enumerate() {
             let device = place(il);
-            let mut spec =
-                |what: &str, dtype, ne| specs.push(StateSpec { name: format!("{what}.{il}"), dtype, ne, device });
-            match layer {
-                LayerState::None => {}
-                LayerState::Kv(kv) => {
-                    let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
-                    for (d, t, of) in [(kv.d_k, config.type_k, "key"), (kv.d_v, config.type_v, "value")] {
-                        if t.dtype().row_bytes(d as i64).is_err() {
-                            return refuse(format!("a {of} head of {d} elements cannot be kept as {t}: use f16"));
-                        }
-                    }
-                    spec("cache_k", config.type_k.dtype(), [d_k, n_ctx, n_slots, 1]);
-                    let v = if config.v_transposed { [n_ctx, d_v, n_slots, 1] } else { [d_v, n_ctx, n_slots, 1] };
-                    spec("cache_v", config.type_v.dtype(), v);
-                }
-                LayerState::Recurrent(r) => {
-                    spec("conv", Dtype::F32, [(r.n_conv * r.n_channels) as i64, n_rows, 1, 1]);
-                    spec("delta", Dtype::F32, [(r.d_state * r.d_state * r.n_heads) as i64, n_rows, 1, 1]);
-                }
-            }
+            let spec = |(what, dtype, ne)| StateSpec { name: format!("{what}.{il}"), dtype, ne, device };
+            specs.extend(config.tensors(layer)?.into_iter().map(spec));
         }
         let (buffer, ids) = StateBuffer::new(&specs)?;
         let mut ids = ids.into_iter();

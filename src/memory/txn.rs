@@ -1,7 +1,8 @@
 //! One step's claim on the memory: where its rows go, and what is kept of them.
 
 use crate::error::Error;
-use crate::slots::{KV_STEP, Memory, Slot};
+use crate::size::KV_STEP;
+use crate::slots::{Memory, Slot};
 use crate::view::{Segment, StepView};
 
 /// A step in progress over some sequences. [`Txn::commit`] keeps rows; dropping it keeps none.

@@ -3,7 +3,8 @@
 use ggml::{Graph, Tensor};
 
 use crate::layout::{CacheType, Kv, LayerState, Recurrent};
-use crate::slots::{KV_STEP, LayerTensors, Memory};
+use crate::size::KV_STEP;
+use crate::slots::{LayerTensors, Memory};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

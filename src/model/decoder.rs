@@ -63,7 +63,7 @@ pub(crate) fn open(
     let norm = RmsNorm::open(loader, "output_norm.weight", n_embd, eps)?;
     let n_expert_used = moe.map_or(0, |m| m.n_used);
     let n_ctx_train = keys.need("context_length", 1..=1 << 28)?;
-    let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train, n_expert_used };
+    let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train, n_expert_used, n_head: sizes.n_head };
     let arch = Box::new(Decoder { sizes, n_expert_used, embed, layers, norm, head });
     Ok(Opened { arch, hparams, nextn: NextNHead::Absent })
 }

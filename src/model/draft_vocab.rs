@@ -70,6 +70,17 @@ impl DraftVocab {
         Ok(Self { n_first, n_side, row_bytes, state, rows, ids, mask, head, places, tokens, clock: 0 })
     }
 
+    /// Bytes of what [`DraftVocab::new`] allocates, for rows of `row_bytes`.
+    pub(crate) fn n_bytes_of(row_bytes: usize, n_first: usize, n_side: usize) -> usize {
+        let ids = (n_first.saturating_add(n_side)).saturating_mul(4);
+        row_bytes.saturating_mul(n_side).saturating_add(ids)
+    }
+
+    /// Bytes on the device.
+    pub fn n_bytes(&self) -> usize {
+        self.state.n_bytes()
+    }
+
     /// Rows that a draft chooses from.
     pub fn len(&self) -> usize {
         self.n_first + self.tokens.len()

@@ -14,6 +14,9 @@ pub enum LoadError {
     /// The device, or the map of the file.
     #[error(transparent)]
     Device(#[from] ggml::Error),
+    /// State that no memory can be made for.
+    #[error(transparent)]
+    State(#[from] memory::Error),
     /// An architecture that no file in `arch/` is for.
     #[error("architecture `{found}` is not known; known are: {known}")]
     Architecture {
@@ -45,12 +48,19 @@ pub enum LoadError {
     #[error("the file with the NextN head does not fit the model: {0}")]
     Head(String),
     /// More layers were asked onto the GPUs than fit.
-    #[error("{n} layers need {needs} MiB with their state, {free} MiB are free on the GPUs: -ngl {n_fit} fits")]
+    #[error(
+        "{n} layers need {needs} MiB, of which {state} MiB are sequence state (-c, --parallel and --cache-type-k/-v size it); \
+         {free} MiB are free on the GPUs beside {passes} MiB on each for passes: -ngl {n_fit} fits, or less state"
+    )]
     Room {
         /// Layers asked for.
         n: usize,
         /// Their weights and state, with the head, in MiB.
         needs: usize,
+        /// Their state, in MiB.
+        state: usize,
+        /// What is left to passes on each GPU, in MiB.
+        passes: usize,
         /// Free on all chosen GPUs beside the buffers of passes, in MiB.
         free: usize,
         /// Layers that fit.

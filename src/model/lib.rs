@@ -20,6 +20,7 @@ mod load;
 mod model;
 mod pass;
 mod placement;
+mod room;
 mod step;
 
 pub use describe::Description;
@@ -30,6 +31,7 @@ pub use load::LoadOptions;
 pub use model::{Hparams, Model, NextNHead};
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 pub use placement::{GpuLayers, Placement, Split, gpus};
+pub use room::{Beside, Facts, Kept, Room};
 pub use step::Likeliest;
 
 pub use arch::names as architectures;

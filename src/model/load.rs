@@ -8,13 +8,14 @@ use std::sync::Arc;
 use ggml::{Dtype, Mapping, WeightId, WeightsBuilder};
 use gguf::{Header, SplitInfo, TensorType};
 
-use crate::arch;
+use crate::arch::{self, Opened};
 use crate::describe::Description;
 use crate::error::LoadError;
 use crate::head_file::{HeadFile, refused};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::placement::{Placement, Plan};
+use crate::placement::{Placement, Plan, block};
+use crate::room::Facts;
 
 /// How a model is opened.
 #[derive(Clone, Debug, Default)]
@@ -188,8 +189,8 @@ impl Model {
         };
         let keys = Keys::new(meta, name);
         let opened = (entry.open)(&keys, &mut loader, vocab.len(), head.as_ref())?;
-        let states: Vec<_> = opened.arch.state().layers.into_iter().chain(opened.arch.head_state()).collect();
-        let plan = Plan::new(&options.placement, loader.weights.sizes(), &states)?;
+        let facts = facts(&opened, &loader.weights);
+        let plan = Plan::new(&options.placement, loader.weights.sizes(), &facts)?;
         let tied = !loader.weights.sizes().any(|(name, _)| name == "output.weight");
         let weights = loader.weights.build_on(plan.output(), |name| plan.device(name, tied))?;
         let template = meta.str("tokenizer.chat_template")?.map(str::to_owned);
@@ -201,7 +202,29 @@ impl Model {
                 "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
             );
         }
-        Ok(Arc::new(Model::new(opened, weights, plan, vocab, template, description, sampling, n_model)))
+        Ok(Arc::new(Model::new(opened, facts, (weights, plan), vocab, template, description, sampling, n_model)))
+    }
+}
+
+/// What is known of a model whose tensors are bound.
+fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
+    let (arch, hparams) = (&opened.arch, opened.hparams.clone());
+    let mut widths: HashMap<usize, usize> = HashMap::new();
+    for (name, [_, n_out, n_matrices, _]) in weights.shapes() {
+        if let Some(il) = block(name) {
+            let n_used = if n_matrices > 1 { hparams.n_expert_used.max(1) } else { 1 };
+            let n_out = usize::try_from(n_out).unwrap_or(0);
+            *widths.entry(il).or_default() += n_out * n_used;
+        }
+    }
+    Facts {
+        layout: arch.state(),
+        head: arch.head_state(),
+        head_row_bytes: arch.draft_head().and_then(|id| weights.row_bytes(id)).unwrap_or(0),
+        on_cpu: false,
+        rows_alike: None,
+        layer_width: widths.into_values().max().unwrap_or(0),
+        hparams,
     }
 }
 

@@ -12,9 +12,10 @@ use crate::arch::{Architecture, Opened};
 use crate::describe::Description;
 use crate::fingerprint::Fingerprint;
 use crate::placement::Plan;
+use crate::room::Facts;
 
 /// Sizes that everything above the graphs needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hparams {
     /// Layers of the trunk.
     pub n_layer: usize,
@@ -26,6 +27,8 @@ pub struct Hparams {
     pub n_ctx_train: usize,
     /// Experts that one token uses in a layer; 0 in a dense model.
     pub n_expert_used: usize,
+    /// Query heads of a layer of attention, where it has most.
+    pub n_head: usize,
 }
 
 /// What a file holds of a NextN head.
@@ -61,14 +64,15 @@ pub struct Model {
     n_files: usize,
     /// Of the model and of its head, once somebody asked.
     fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
+    facts: Facts,
 }
 
 impl Model {
     #[expect(clippy::too_many_arguments, reason = "everything that opening a file gives")]
     pub(crate) fn new(
         opened: Opened,
-        weights: Arc<Weights>,
-        plan: Plan,
+        facts: Facts,
+        (weights, plan): (Arc<Weights>, Plan),
         vocab: Arc<Vocab>,
         template: Option<String>,
         description: Description,
@@ -76,8 +80,23 @@ impl Model {
         n_files: usize,
     ) -> Self {
         let Opened { arch, hparams, nextn } = opened;
+        let on_cpu = weights.devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu);
+        let facts = Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts };
         let fingerprints = OnceLock::new();
-        Self { arch, hparams, nextn, weights, plan, vocab, template, description, sampling, n_files, fingerprints }
+        Self {
+            arch,
+            hparams,
+            nextn,
+            weights,
+            plan,
+            vocab,
+            template,
+            description,
+            sampling,
+            n_files,
+            fingerprints,
+            facts,
+        }
     }
 
     /// The maps of the model's files, and those of the file that its head comes from if that is another.
@@ -92,6 +111,24 @@ impl Model {
     /// Sizes.
     pub fn hparams(&self) -> &Hparams {
         &self.hparams
+    }
+
+    /// What state and passes are sized by.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Bytes of state that lie on each device: layers of the trunk as far as `blocks` tells theirs, then the NextN head's.
+    pub fn state_on_devices(&self, blocks: &[usize]) -> Vec<(ggml::Device, usize)> {
+        let mut all: Vec<(ggml::Device, usize)> = Vec::new();
+        for (il, &bytes) in blocks.iter().enumerate() {
+            let device = self.plan.block(il);
+            match all.iter_mut().find(|(d, _)| *d == device) {
+                Some((_, sum)) => *sum = sum.saturating_add(bytes),
+                None => all.push((device, bytes)),
+            }
+        }
+        all
     }
 
     /// Tokens.
@@ -132,7 +169,7 @@ impl Model {
     /// Rows of a pass up to which each has the bits that it has alone (docs/NUMERICS.md); `None` where a row's bits depend on
     /// how many there are.
     pub fn rows_alike(&self) -> Option<usize> {
-        self.weights().rows_alike()
+        self.facts.rows_alike
     }
 
     /// True when nothing of it lies on a GPU.

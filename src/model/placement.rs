@@ -2,9 +2,9 @@
 //! Owns the choice and its arithmetic. Knows names and sizes; knows nothing of what layers compute.
 
 use ggml::{Device, DeviceKind};
-use memory::LayerState;
 
 use crate::error::LoadError;
+use crate::room::{Beside, Facts};
 
 /// How many layers go to the GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub struct Placement {
     pub split: Split,
     /// Layers, from the first, whose experts stay in the host's memory.
     pub n_cpu_moe: usize,
-    /// Positions of all sequences together that will be kept beside the weights.
-    pub n_cells: usize,
+    /// What will be kept beside the weights.
+    pub beside: Beside,
 }
 
 /// A choice that was made.
@@ -61,22 +61,20 @@ struct Need {
     state: usize,
 }
 
-/// Left free on each GPU for the buffers of passes.
-const RESERVE: usize = 768 << 20;
-
-/// Planes of recurrent state that drafting needs at most.
-const N_PLANES: usize = 16;
+/// Left free on each GPU beside state and the buffers of passes: for drivers and libraries, and for graphs that are kept
+/// with memory of their own where there are several devices.
+const RESERVE: usize = 384 << 20;
 
 impl Plan {
-    /// Chooses. `tensors`: names and bytes; `states`: of the trunk's layers, then of the NextN head's, if there is one.
+    /// Chooses. `tensors`: names and bytes.
     pub(crate) fn new<'a>(
         wanted: &Placement,
         tensors: impl Iterator<Item = (&'a str, usize)> + Clone,
-        states: &[LayerState],
+        facts: &Facts,
     ) -> Result<Plan, LoadError> {
         let cpu = Device::cpu()?;
-        let n_blocks =
-            tensors.clone().filter_map(|(name, _)| block(name)).max().map_or(0, |il| il + 1).max(states.len());
+        let n_states = facts.layout.layers.len() + usize::from(facts.head.is_some());
+        let n_blocks = tensors.clone().filter_map(|(name, _)| block(name)).max().map_or(0, |il| il + 1).max(n_states);
         let all_on = |device| Plan { blocks: vec![device; n_blocks], output: device, input: device, n_cpu_moe: 0, cpu };
         if wanted.gpus.is_empty() || wanted.layers == GpuLayers::Count(0) {
             return Ok(all_on(cpu));
@@ -93,13 +91,15 @@ impl Plan {
                 None => output += bytes,
             }
         }
-        for (need, state) in blocks.iter_mut().zip(states) {
-            need.state = state_bytes(state, wanted.n_cells);
+        let room = wanted.beside.room(facts)?;
+        for (need, bytes) in blocks.iter_mut().zip(&room.blocks) {
+            need.state = *bytes;
         }
+        let reserve = RESERVE.saturating_add(room.passes);
         let sizes = Sizes { blocks: blocks.iter().map(|b| b.weights + b.state).collect(), input, output };
 
         let mut gpus = wanted.gpus.clone();
-        let mut free: Vec<usize> = gpus.iter().map(|d| d.memory().0.saturating_sub(RESERVE)).collect();
+        let mut free: Vec<usize> = gpus.iter().map(|d| d.memory().0.saturating_sub(reserve)).collect();
         if wanted.split == Split::Auto && gpus.len() > 1 {
             // A GPU of this machine before one of another.
             let fits = |i: &usize| sizes.all() <= free[*i];
@@ -121,8 +121,9 @@ impl Plan {
             GpuLayers::Count(n) if n.min(n_blocks) <= n_fit => n.min(n_blocks),
             GpuLayers::Count(n) => {
                 let n = n.min(n_blocks);
-                let needs = mib(sizes.of_last(n));
-                return Err(LoadError::Room { n, needs, free: mib(free.iter().sum()), n_fit });
+                let (needs, state) = (mib(sizes.of_last(n)), blocks[n_blocks - n..].iter().map(|b| b.state).sum());
+                let (state, passes) = (mib(state), mib(reserve));
+                return Err(LoadError::Room { n, needs, state, passes, free: mib(free.iter().sum()), n_fit });
             }
         };
         if n_gpu == 0 {
@@ -185,7 +186,7 @@ pub fn gpus() -> Vec<Device> {
 }
 
 /// `blk.17.attn_q.weight` is of block 17.
-fn block(name: &str) -> Option<usize> {
+pub(crate) fn block(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
@@ -196,14 +197,6 @@ fn is_input(name: &str, tied: bool) -> bool {
 
 fn is_expert(name: &str) -> bool {
     name.contains("_exps.")
-}
-
-fn state_bytes(state: &LayerState, n_cells: usize) -> usize {
-    match state {
-        LayerState::None => 0,
-        LayerState::Kv(kv) => n_cells * kv.n_head_kv * (kv.d_k + kv.d_v) * 2,
-        LayerState::Recurrent(r) => N_PLANES * 4 * (r.n_conv * r.n_channels + r.d_state * r.d_state * r.n_heads),
-    }
 }
 
 /// Bytes of a model's parts: each block with its state, what comes before the first, and what comes after the last.
@@ -341,7 +334,7 @@ mod tests {
     #[test]
     fn without_gpus_the_cpu_has_everything() {
         let tensors = [("blk.0.ffn_up_exps.weight", 100), ("output.weight", 10)];
-        let plan = Plan::new(&Placement::default(), tensors.into_iter(), &[LayerState::None]).unwrap();
+        let plan = Plan::new(&Placement::default(), tensors.into_iter(), &Facts::default()).unwrap();
         let cpu = Device::cpu().unwrap();
         assert!(tensors.iter().all(|(name, _)| plan.device(name, false) == cpu));
         assert!(plan.output() == cpu && plan.block(0) == cpu && plan.block(9) == cpu);

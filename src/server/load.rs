@@ -10,7 +10,7 @@ use api::{Loader, Served};
 use constrain::{Compiler, Limits};
 use engine::{Engine, EngineConfig, FlashAttention};
 use indicatif::{ProgressBar, ProgressStyle};
-use model::{LoadOptions, Model};
+use model::{Beside, LoadOptions, Model};
 use text::TokenId;
 use text::template::ChatTemplate;
 
@@ -30,8 +30,11 @@ pub(super) struct FromFlags {
 impl Loader for FromFlags {
     fn load(&self, id: &str) -> Result<Served, String> {
         let (flags, sampling) = self.models.get(id).ok_or_else(|| format!("no model is called {id}"))?;
-        let n_cells = flags.ctx_size.filter(|&n| n > 0).unwrap_or(8192) as usize * usize::from(flags.parallel);
-        let placement = flags.device.placement(n_cells).map_err(|error| format!("{error:#}"))?;
+        let (planned, drafts) = (flags.clone(), flags.spec.config());
+        let beside = Beside::new(move |facts| {
+            speculate::kept(&engine_config(&planned, facts.hparams.n_ctx_train), &drafts, facts)
+        });
+        let placement = flags.device.placement(beside).map_err(|error| format!("{error:#}"))?;
         let options = LoadOptions { placement, head: flags.spec.draft_model.clone(), lock: flags.device.mlock };
         let path = match &flags.hf_repo {
             Some(name) => Some(fetch(name, flags.offline)?),

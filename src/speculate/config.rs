@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use engine::{EngineConfig, Proposer};
-use model::{Model, NextNHead, RunError};
+use engine::{EngineConfig, EngineError, Proposer};
+use model::{Facts, Kept, Model, NextNHead, RunError};
 
 use crate::both::NextNgram;
 use crate::nextn::{Depth, NextN, NextNConfig};
@@ -112,6 +112,27 @@ pub enum SpecError {
     /// No room for the head's cells.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// No room for what the engine and the head keep together.
+    #[error(transparent)]
+    Room(#[from] EngineError),
+}
+
+/// What an engine made with `engine` and its source of drafts made with `config` keep beside the weights of a model: both
+/// allocate by this, and layers are placed by it.
+pub fn kept(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) -> Kept {
+    let drafts = config.mode != Mode::Off && config.depth != Depth::Fixed(0);
+    let by_head = drafts && config.mode != Mode::Ngram && facts.head.is_some();
+    let depth = if by_head || (drafts && config.mode == Mode::Ngram) { config.depth.max() } else { 0 };
+    let of_engine = engine.kept(facts, depth);
+    if !by_head {
+        return of_engine;
+    }
+    Kept {
+        head: Some(NextN::state(engine, facts, config.depth)),
+        draft_words: config.vocab.n_words(facts),
+        n_runners: if config.draft_mode == DraftMode::Async { 2 } else { 1 },
+        ..of_engine
+    }
 }
 
 /// The proposer for an engine made with `engine`; `None` is plain decoding.
@@ -126,6 +147,8 @@ pub fn proposer(
     if config.mode == Mode::Off || config.depth == Depth::Fixed(0) {
         return Ok(None);
     }
+    // Before the head takes its part: the engine's comes after.
+    engine::check_room(model, engine, &|engine| kept(engine, &config, model.facts()))?;
     let ngram = || Ngram::new(model, engine, config.depth);
     if config.mode == Mode::Ngram {
         return Ok(Some(Box::new(ngram())));

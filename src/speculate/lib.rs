@@ -15,7 +15,7 @@ mod vocab;
 mod worker;
 
 pub use both::NextNgram;
-pub use config::{DraftMode, Mode, SpecConfig, SpecError, proposer};
+pub use config::{DraftMode, Mode, SpecConfig, SpecError, kept, proposer};
 pub use nextn::{Depth, GuessOn, NextN, NextNConfig};
 pub use ngram::Ngram;
 pub use vocab::DraftVocabSize;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use engine::sample::Ahead;
 use engine::{Ask, EngineConfig, Observed, Proposer, SavedDraftError};
 use memory::{Memory, MemoryConfig};
-use model::{Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
+use model::{Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
 use text::TokenId;
 
 use crate::alarm::Alarm;
@@ -157,11 +157,7 @@ impl NextN {
     /// # Errors
     /// No room for the head's cells.
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
-        let of_model = engine.memory(model);
-        // The chain's cells stand past the end of the sequence, and so do those of guesses that are guessed on from and of
-        // rows that fill up.
-        let n_past = 2 * config.depth.max() + 1 + MAX_FILL;
-        let of_head = MemoryConfig { n_ctx: of_model.n_ctx + n_past, n_snapshots: 1, ..of_model };
+        let of_head = Self::state(engine, model.facts(), config.depth);
         let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
         let n_embd = model.hparams().n_embd;
         let mut slots = Vec::new();
@@ -185,6 +181,20 @@ impl NextN {
             output: DraftOutput::default(),
             noise: Vec::new(),
         }))
+    }
+
+    /// The head's cells for the sequences of an engine made with `engine`.
+    pub(crate) fn state(engine: &EngineConfig, facts: &Facts, depth: Depth) -> MemoryConfig {
+        let of_model = engine.plain_state(facts);
+        // The chain's cells stand past the end of the sequence, and so do those of guesses that are guessed on from and of
+        // rows that fill up.
+        let n_past = 2 * depth.max() + 1 + MAX_FILL;
+        MemoryConfig { n_ctx: of_model.n_ctx + n_past, n_snapshots: 1, ..of_model }
+    }
+
+    /// Bytes of its cells and of the words that it drafts from.
+    pub fn state_bytes(&self) -> usize {
+        self.memory.n_bytes() + self.vocab.as_ref().map_or(0, DraftVocab::n_bytes)
     }
 
     /// Entries that a cycle leaves behind at most.

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use model::{DraftVocab, Model, RunError};
+use model::{DraftVocab, Facts, Model, RunError};
 use text::TokenId;
 
 /// Copies of single rows: tokens of the context, special tokens, tokens frequent so far.
@@ -26,25 +26,25 @@ pub enum DraftVocabSize {
 }
 
 impl DraftVocabSize {
-    /// First rows for `model`; `None` is the whole vocabulary.
-    fn n_first(self, model: &Model) -> Option<usize> {
-        let sizes = model.hparams();
+    /// First rows and others for a model; `None` is the whole vocabulary.
+    pub(crate) fn n_words(self, facts: &Facts) -> Option<(usize, usize)> {
+        let sizes = &facts.hparams;
         let n = match self {
             DraftVocabSize::Full => return None,
             DraftVocabSize::First(n) => n,
             // The wider the model, the smaller the head's share, and the more a missed word costs. GPUs read the larger part
             // as fast as they start a kernel.
-            DraftVocabSize::Auto if sizes.n_embd <= 2048 && model.is_on_cpu() => 32_768,
+            DraftVocabSize::Auto if sizes.n_embd <= 2048 && facts.on_cpu => 32_768,
             DraftVocabSize::Auto => 65_536,
         };
         // A part that leaves out less than half saves less than the copies cost.
-        (n + N_SIDE < sizes.n_vocab && (self != DraftVocabSize::Auto || 2 * n <= sizes.n_vocab)).then_some(n)
+        (n + N_SIDE < sizes.n_vocab && (self != DraftVocabSize::Auto || 2 * n <= sizes.n_vocab)).then_some((n, N_SIDE))
     }
 
     /// The part of the vocabulary, with the special tokens that answers are full of; `None` is the whole.
     pub(crate) fn make(self, model: &Model) -> Result<Option<DraftVocab>, RunError> {
-        let Some(n) = self.n_first(model) else { return Ok(None) };
-        let mut vocab = DraftVocab::new(model, n, N_SIDE)?;
+        let Some((n_first, n_side)) = self.n_words(model.facts()) else { return Ok(None) };
+        let mut vocab = DraftVocab::new(model, n_first, n_side)?;
         let special: Vec<TokenId> = model.vocab().special_tokens().map(|(id, _)| id).take(N_SIDE / 4).collect();
         vocab.see(model, special.into_iter().chain(model.vocab().eog().iter().copied()))?;
         Ok(Some(vocab))

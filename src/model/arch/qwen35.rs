@@ -105,7 +105,8 @@ fn open(
 
     let n_expert_used = sizes.moe.map_or(0, |m| m.n_used);
     let n_ctx_train = keys.need("context_length", 1..=1 << 28)?;
-    let hparams = Hparams { n_layer, n_embd: sizes.n_embd, n_vocab, n_ctx_train, n_expert_used };
+    let n_head = sizes.n_head.iter().copied().max().unwrap_or(0);
+    let hparams = Hparams { n_layer, n_embd: sizes.n_embd, n_vocab, n_ctx_train, n_expert_used, n_head };
     let arch = Box::new(Qwen35 { n_expert_used, embed, layers, norm, head, nextn });
     Ok(Opened { arch, hparams, nextn: status })
 }

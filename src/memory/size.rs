@@ -1,0 +1,80 @@
+//! The tensors that state is made of, and their bytes: what is planned beside a model's weights and what is allocated
+//! later are the same numbers.
+
+use ggml::Dtype;
+
+use crate::error::Error;
+use crate::layout::{LayerState, StateLayout};
+use crate::slots::MemoryConfig;
+
+/// Cells that attention reads are rounded up to this, so that graphs are reused from step to step.
+pub(crate) const KV_STEP: usize = 256;
+
+/// One tensor of a layer's state: what it is for, type, shape.
+pub(crate) type Kept = (&'static str, Dtype, [i64; 4]);
+
+impl MemoryConfig {
+    /// Bytes of the state of one layer.
+    ///
+    /// # Errors
+    /// [`Error::Layout`]: a quantised type whose block does not divide a head, or more than can be counted.
+    pub fn layer_bytes(&self, layer: &LayerState) -> Result<usize, Error> {
+        let bytes = |&(what, dtype, ne): &Kept| {
+            let n_rows = ne[1..].iter().try_fold(1usize, |n, &ne| n.checked_mul(usize::try_from(ne).ok()?));
+            let row = dtype.row_bytes(ne[0]).map_err(|e| Error::Layout(format!("{what}: {e}")))?;
+            n_rows.and_then(|n| n.checked_mul(row)).ok_or_else(|| Error::Layout(format!("{what}: {ne:?} is too large")))
+        };
+        self.tensors(layer)?.iter().try_fold(0usize, |all, tensor| Ok(all.saturating_add(bytes(tensor)?)))
+    }
+
+    /// Bytes of the state of all layers: what [`crate::Memory::n_bytes`] will say.
+    ///
+    /// # Errors
+    /// As [`MemoryConfig::layer_bytes`].
+    pub fn n_bytes(&self, layout: &StateLayout) -> Result<usize, Error> {
+        layout.layers.iter().try_fold(0usize, |all, layer| Ok(all.saturating_add(self.layer_bytes(layer)?)))
+    }
+
+    /// With the context as memory has it.
+    pub(crate) fn rounded(self) -> Self {
+        Self { n_ctx: self.n_ctx.checked_next_multiple_of(KV_STEP).unwrap_or(self.n_ctx), ..self }
+    }
+
+    /// Recurrent states of each sequence that there is room for.
+    pub(crate) fn n_planes(&self) -> usize {
+        self.n_snapshots.saturating_mul(if self.transactional { 2 } else { 1 })
+    }
+
+    /// The tensors of a layer's state.
+    pub(crate) fn tensors(&self, layer: &LayerState) -> Result<Vec<Kept>, Error> {
+        let config = self.rounded();
+        let (n_ctx, n_slots) = (as_dim(config.n_ctx), as_dim(config.n_slots));
+        match layer {
+            LayerState::None => Ok(Vec::new()),
+            LayerState::Kv(kv) => {
+                for (d, t, of) in [(kv.d_k, config.type_k, "key"), (kv.d_v, config.type_v, "value")] {
+                    if t.dtype().row_bytes(as_dim(d)).is_err() {
+                        let what = format!("a {of} head of {d} elements cannot be kept as {t}: use f16");
+                        return Err(Error::Layout(what));
+                    }
+                }
+                let (d_k, d_v) = (as_dim(kv.d_k * kv.n_head_kv), as_dim(kv.d_v * kv.n_head_kv));
+                let v = if config.v_transposed { [n_ctx, d_v, n_slots, 1] } else { [d_v, n_ctx, n_slots, 1] };
+                Ok(vec![
+                    ("cache_k", config.type_k.dtype(), [d_k, n_ctx, n_slots, 1]),
+                    ("cache_v", config.type_v.dtype(), v),
+                ])
+            }
+            LayerState::Recurrent(r) => {
+                let n_rows = as_dim(config.n_slots.saturating_mul(config.n_planes()));
+                let (n_conv, n_delta) = (r.n_conv * r.n_channels, r.d_state * r.d_state * r.n_heads);
+                let rows = |what, n| (what, Dtype::F32, [as_dim(n), n_rows, 1, 1]);
+                Ok(vec![rows("conv", n_conv), rows("delta", n_delta)])
+            }
+        }
+    }
+}
+
+fn as_dim(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

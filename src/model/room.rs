@@ -1,0 +1,143 @@
+//! What lies beside a model's weights, in bytes: sequence state and what passes need.
+//! Owns the arithmetic. Layers are placed by it before there is a model, and the engine makes its state of the same
+//! numbers; what an engine keeps is the engine's to say ([`Beside`]).
+
+use std::fmt;
+use std::sync::Arc;
+
+use memory::{LayerState, MemoryConfig, StateLayout};
+
+use crate::draft_vocab::DraftVocab;
+use crate::model::Hparams;
+
+/// What is known of a model before its weights have a place.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Sizes.
+    pub hparams: Hparams,
+    /// State of the trunk's layers.
+    pub layout: StateLayout,
+    /// State of the NextN head's layer, if there is a head.
+    pub head: Option<LayerState>,
+    /// Bytes of a row of the matrix that guesses come from; 0 without a head.
+    pub head_row_bytes: usize,
+    /// Nothing of it lies on a GPU. False as long as that is open.
+    pub on_cpu: bool,
+    /// See [`crate::Model::rows_alike`]; `None` as long as it is open where the weights lie.
+    pub rows_alike: Option<usize>,
+    /// Numbers that a layer makes of one row, where it makes most: the outputs of all of its matrices.
+    pub layer_width: usize,
+}
+
+/// What an engine keeps beside the weights of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// State of the trunk.
+    pub state: MemoryConfig,
+    /// State of the NextN head, where drafts come from it.
+    pub head: Option<MemoryConfig>,
+    /// First rows of the head and copies of others that drafts are made of; `None` is the whole vocabulary.
+    pub draft_words: Option<(usize, usize)>,
+    /// Rows of a pass at most.
+    pub n_batch: usize,
+    /// Rows of a pass that give logits, at most.
+    pub n_out: usize,
+    /// Attention without the full score matrix.
+    pub flash_attention: bool,
+    /// Streams of work that have compute buffers.
+    pub n_runners: usize,
+}
+
+/// Bytes beside the weights of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// State of each layer of the trunk, then of the NextN head's, with the rows that drafts are made of.
+    pub blocks: Vec<usize>,
+    /// Compute buffers, on each device that has layers.
+    pub passes: usize,
+}
+
+impl Room {
+    /// State of all layers.
+    pub fn state(&self) -> usize {
+        self.blocks.iter().fold(0, |all: usize, &n| all.saturating_add(n))
+    }
+}
+
+impl Kept {
+    /// The bytes of it. Those of state are exact; those of passes are more than they will need.
+    ///
+    /// # Errors
+    /// As [`MemoryConfig::layer_bytes`].
+    pub fn room(&self, facts: &Facts) -> Result<Room, memory::Error> {
+        let mut blocks =
+            facts.layout.layers.iter().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
+        if let (Some(head), Some(layer)) = (&self.head, &facts.head) {
+            let words = self
+                .draft_words
+                .map_or(0, |(n_first, n_side)| DraftVocab::n_bytes_of(facts.head_row_bytes, n_first, n_side));
+            blocks.push(head.layer_bytes(layer)?.saturating_add(words));
+        }
+        Ok(Room { blocks, passes: self.n_runners.max(1).saturating_mul(self.pass_bytes(facts)) })
+    }
+
+    /// What a pass needs on one device: ggml reuses the memory of one layer for the next.
+    fn pass_bytes(&self, facts: &Facts) -> usize {
+        const F32: usize = 4;
+        const MASK: usize = 2;
+        let sizes = &facts.hparams;
+        let n_ctx = self.state.n_ctx.saturating_add(CELLS_ROUNDED);
+        let n_rows = self.n_batch.min(n_ctx);
+        // Results of matrices, and rows of the trunk between.
+        let layer = F32 * (facts.layer_width + ROWS_BETWEEN * sizes.n_embd);
+        // A mask, and its copy on another device; scores before and after the softmax.
+        let scores = if self.flash_attention { 0 } else { 2 * F32 * sizes.n_head };
+        let per_row = n_ctx.saturating_mul(2 * MASK + scores).saturating_add(layer);
+        let of_snapshots = facts.layout.layers.iter().map(|layer| match layer {
+            LayerState::Recurrent(r) => F32 * (r.d_state * r.d_state * r.n_heads + r.n_conv * r.n_channels),
+            LayerState::Kv(_) | LayerState::None => 0,
+        });
+        let snapshots = of_snapshots.max().unwrap_or(0);
+        let n_snapshots = self.state.n_slots.saturating_mul(self.state.n_snapshots + 1);
+        let logits = 3 * F32 * sizes.n_vocab * self.n_out;
+        per_row
+            .saturating_mul(n_rows)
+            .saturating_add(snapshots.saturating_mul(n_snapshots))
+            .saturating_add(logits)
+            .saturating_add(SMALL)
+    }
+}
+
+/// Cells are rounded up by less than this.
+const CELLS_ROUNDED: usize = 256;
+
+/// Rows of the trunk's width that a layer makes beside the results of its matrices: norms, sums, copies.
+const ROWS_BETWEEN: usize = 12;
+
+/// Ids, positions and what a buffer is rounded up to.
+const SMALL: usize = 1 << 20;
+
+/// Says what an engine will keep beside a model.
+type Keeps = dyn Fn(&Facts) -> Kept + Send + Sync;
+
+/// The one who knows what will be kept, asked when a model's sizes are known. Nothing by default.
+#[derive(Clone, Default)]
+pub struct Beside(Option<Arc<Keeps>>);
+
+impl Beside {
+    /// What `kept` says of a model.
+    pub fn new(kept: impl Fn(&Facts) -> Kept + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(kept)))
+    }
+
+    /// The bytes of it.
+    pub(crate) fn room(&self, facts: &Facts) -> Result<Room, memory::Error> {
+        self.0.as_ref().map_or_else(|| Ok(Room::default()), |kept| kept(facts).room(facts))
+    }
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Beside(..)" } else { "Beside(nothing)" })
+    }
+}
