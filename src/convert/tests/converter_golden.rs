@@ -1,7 +1,6 @@
 //! What llama.cpp's converter and quantiser made of published checkpoints, and what is made of the same bytes here.
 //! The inputs are held to the published checksums, so that nothing here is compared with itself.
 
-#[allow(dead_code, reason = "shared with other tests")]
 mod support;
 
 use std::path::{Path, PathBuf};
