@@ -87,7 +87,7 @@ fn kinds() -> Vec<Kind> {
 #[test]
 fn drafting_leaves_an_answer_in_its_form_as_it_is() {
     let model = pocket();
-    let compiler = Compiler::new(model.shared_vocab(), Limits::default()).expect("a thread");
+    let compiler = Compiler::new(model.shared_vocab(), Limits::default());
     let grammars: Vec<_> = kinds()
         .into_iter()
         .map(|kind| compiler.compile(&Spec::new(kind).with_thinking(Thinking::Done)).expect("a form that can be had"))
@@ -124,7 +124,7 @@ fn drafting_leaves_an_answer_in_its_form_as_it_is() {
 #[test]
 fn a_form_that_is_complete_ends_the_answer() {
     let model = pocket();
-    let compiler = Compiler::new(model.shared_vocab(), Limits::default()).expect("a thread");
+    let compiler = Compiler::new(model.shared_vocab(), Limits::default());
     let engine = engine(&model, Some(2));
     let choice = Kind::Choice(vec!["yes".into(), "no".into()]);
     let grammar = compiler.compile(&Spec::new(choice)).expect("choices");

@@ -209,22 +209,19 @@ fn calls(
         let message = "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
         return if free { Ok(None) } else { Err(ApiError::field("tool_choice", message)) };
     }
-    let built = input.tools.iter().map(Tool::from_json).collect::<Result<_, _>>().map(|tools| Tools {
-        tools,
-        choice,
-        parallel: !input.one_call,
+    let grammar = input.tools.iter().map(Tool::from_json).collect::<Result<_, _>>().and_then(|tools| {
+        let tools = Tools { tools, choice, parallel: !input.one_call };
+        served.grammars.compile(&Spec::new(Kind::Tools(tools)).with_thinking(thinking))
     });
-    let grammar = built
-        .map_err(|error| refused(error, "tools"))
-        .and_then(|tools| compiled(served, Kind::Tools(tools), thinking, "tools"));
     match grammar {
         Ok(grammar) => Ok(Some(grammar)),
-        // Nothing was demanded: calls are read as they come, without a hold on their form.
-        Err(error) if free => {
+        // Nothing was demanded: calls of tools that no grammar can have are read as they come. What another try would have is
+        // not left out.
+        Err(error) if free && error.is_of_the_form() => {
             tracing::debug!(%error, "tool calls are not constrained");
             Ok(None)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(refused(error, "tools")),
     }
 }
 

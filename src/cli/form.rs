@@ -76,7 +76,7 @@ impl Form {
     /// # Errors
     /// With [`Exit::Usage`] when the schema or grammar cannot be used.
     pub fn new(kind: Kind, model: &Model) -> Outcome<Self> {
-        let compiler = Compiler::new(model.shared_vocab(), Limits::default()).or_exit(Exit::Runtime)?;
+        let compiler = Compiler::new(model.shared_vocab(), Limits::default());
         let form = Self { compiler, kind };
         // Now, so that a mistake is told before the first question.
         form.grammar_after(Thinking::Done)?;

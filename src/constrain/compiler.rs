@@ -1,11 +1,12 @@
-//! Builds grammars on a thread of its own, with a stack that deep ones cannot exhaust, and keeps those built.
-//! Owns that thread, the vocabulary's trie and the cache. A panic in there is an error of that one grammar.
+//! Builds grammars on threads of their own, with a stack that deep ones cannot exhaust, and keeps those built.
+//! Owns those threads, the vocabulary's trie and the cache. A panic in there is an error of that one grammar, and a build
+//! that overruns its time is left behind ([`crate::turns`]).
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, RecvTimeoutError, TrySendError};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use engine::{Constraint, Grammar};
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::spec::{Kind, Spec, THINK, THINK_END, Thinking};
 use crate::tools::{self, ToolChoice};
+use crate::turns::Turns;
 use crate::walk::{Lead, Walk, plain};
 use crate::watch::Watch;
 use crate::words::Words;
@@ -25,67 +27,142 @@ use crate::{gbnf, lark};
 
 /// Builds grammars over one vocabulary. Share it: what it has built once it need not build again.
 pub struct Compiler {
-    jobs: mpsc::SyncSender<Job>,
+    shop: Arc<Shop>,
+}
+
+/// What the builds of a compiler share.
+struct Shop {
+    vocab: Arc<Vocab>,
     limits: Limits,
+    turns: Arc<Turns>,
+    builder: OnceLock<Result<Builder, Error>>,
+    /// The grammars that were built, the latest last.
+    kept: Mutex<VecDeque<(Kind, Arc<Mutex<Matcher>>)>>,
 }
 
-struct Job {
-    spec: Spec,
-    reply: mpsc::Sender<Reply>,
-}
-
-enum Reply {
-    /// Its turn has come.
+/// What a thread that builds says.
+enum Progress {
+    /// The vocabulary is ready: from here on the time counts.
     Begun,
-    Done(Result<Arc<dyn Grammar>, Error>),
+    Done(Result<Arc<Mutex<Matcher>>, Error>),
 }
 
 impl Compiler {
-    /// Starts the thread; the vocabulary's trie is made with the first grammar.
-    ///
-    /// # Errors
-    /// [`Error::Broken`]: the system has no thread for it.
-    pub fn new(vocab: Arc<Vocab>, limits: Limits) -> Result<Self, Error> {
-        let (jobs, receiver) = mpsc::sync_channel(MAX_WAITING);
-        let thread = std::thread::Builder::new().name("nextn-grammars".into()).stack_size(STACK);
-        thread.spawn(move || run(&vocab, limits, &receiver)).map_err(|error| Error::Broken(error.to_string()))?;
-        Ok(Self { jobs, limits })
+    /// A compiler for this vocabulary, whose trie is made with the first grammar.
+    pub fn new(vocab: Arc<Vocab>, limits: Limits) -> Self {
+        let (turns, builder, kept) = (Arc::default(), OnceLock::new(), Mutex::default());
+        Self { shop: Arc::new(Shop { vocab, limits, turns, builder, kept }) }
     }
 
-    /// Builds a grammar, or finds it among those built before. Blocks for some milliseconds; the first time in a process
-    /// for as long as the vocabulary's trie takes, up to seconds.
+    /// Builds a grammar, or finds it among those built before. Blocks for some milliseconds, at most for as long as `wait` and
+    /// `build` of the limits say together; the first time in a process the vocabulary's trie comes to that, up to seconds.
     ///
     /// # Errors
-    /// Whatever is wrong with the specification, in words for whoever wrote it; and [`Error::Busy`].
+    /// Whatever is wrong with the specification, in words for whoever wrote it; [`Error::TooSlow`]; and [`Error::Busy`].
     pub fn compile(&self, spec: &Spec) -> Result<Arc<dyn Grammar>, Error> {
-        check(&spec.kind, &self.limits)?;
-        let what = spec.kind.what();
-        let (reply, replies) = mpsc::channel();
+        let shop = &self.shop;
+        check(&spec.kind, &shop.limits)?;
+        let matcher = match shop.find(&spec.kind) {
+            Some(matcher) => matcher,
+            None => self.build(&spec.kind)?,
+        };
+        Ok(shop.builder()?.grammar(spec, matcher))
+    }
+
+    /// Builds it on a thread of its own, when its turn comes.
+    fn build(&self, kind: &Kind) -> Result<Arc<Mutex<Matcher>>, Error> {
+        let Limits { wait, build, .. } = self.shop.limits;
+        let turn = self.shop.turns.take(wait)?;
+        let (sender, receiver) = mpsc::channel();
+        let (shop, own_turn, own_kind) = (Arc::clone(&self.shop), Arc::clone(&turn), kind.clone());
+        let work = move || {
+            let builder = shop.builder();
+            // Nobody may be left to tell.
+            let _ = sender.send(Progress::Begun);
+            let _ = sender.send(Progress::Done(builder.and_then(|builder| shop.found_or_built(builder, &own_kind))));
+            drop(own_turn);
+        };
+        let thread = std::thread::Builder::new().name("nextn-grammar".into()).stack_size(STACK);
+        thread.spawn(work).map_err(|error| Error::Broken(error.to_string()))?;
         let gone = || Error::Broken("their thread has ended".into());
-        self.jobs.try_send(Job { spec: spec.clone(), reply }).map_err(|error| match error {
-            TrySendError::Full(_) => Error::Busy,
-            TrySendError::Disconnected(_) => gone(),
-        })?;
-        if !matches!(replies.recv(), Ok(Reply::Begun)) {
-            return Err(gone());
-        }
-        match replies.recv_timeout(self.limits.build) {
-            Ok(Reply::Done(result)) => result,
-            Err(RecvTimeoutError::Timeout) => Err(Error::TooSlow { what, seconds: self.limits.build.as_secs() }),
-            Ok(Reply::Begun) | Err(RecvTimeoutError::Disconnected) => Err(gone()),
+        let Ok(Progress::Begun) = receiver.recv_timeout(MAX_PREPARING) else {
+            return Err(Error::Broken("the vocabulary is not ready for them".into()));
+        };
+        match receiver.recv_timeout(build) {
+            Ok(Progress::Done(result)) => result,
+            Err(RecvTimeoutError::Timeout) => {
+                turn.leave_behind();
+                tracing::warn!(what = kind.what(), "a grammar is not built within its time: its thread is left behind");
+                Err(Error::TooSlow { what: kind.what(), seconds: build.as_secs() })
+            }
+            Ok(Progress::Begun) | Err(RecvTimeoutError::Disconnected) => Err(gone()),
         }
     }
 
     /// The bounds that it keeps.
     pub fn limits(&self) -> &Limits {
-        &self.limits
+        &self.shop.limits
     }
 }
 
 impl fmt::Debug for Compiler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compiler").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Compiler").field("limits", &self.shop.limits).finish_non_exhaustive()
     }
+}
+
+impl Shop {
+    /// What builds over the vocabulary, made by whoever needs it first.
+    fn builder(&self) -> Result<&Builder, Error> {
+        let made = self.builder.get_or_init(|| {
+            let start = Instant::now();
+            let made = caught(|| Builder::new(Arc::clone(&self.vocab), self.limits))
+                .unwrap_or_else(|| Err(Error::Broken("the trie of the vocabulary cannot be made".into())));
+            tracing::debug!(n_vocab = self.vocab.len(), took = ?start.elapsed(), "the trie of the vocabulary is made");
+            made
+        });
+        made.as_ref().map_err(Error::clone)
+    }
+
+    fn find(&self, kind: &Kind) -> Option<Arc<Mutex<Matcher>>> {
+        let mut kept = self.kept();
+        let at = kept.iter().position(|(known, _)| known == kind)?;
+        let found = kept.remove(at)?;
+        let matcher = Arc::clone(&found.1);
+        kept.push_back(found);
+        Some(matcher)
+    }
+
+    /// A grammar that another request may have built in the meantime.
+    fn found_or_built(&self, builder: &Builder, kind: &Kind) -> Result<Arc<Mutex<Matcher>>, Error> {
+        if let Some(matcher) = self.find(kind) {
+            return Ok(matcher);
+        }
+        let start = Instant::now();
+        let built = caught(|| builder.build(kind)).unwrap_or_else(|| {
+            tracing::error!(what = kind.what(), "building a grammar has panicked");
+            Err(Error::Unusable { what: kind.what(), why: "building it has failed, which is not its fault".into() })
+        });
+        let matcher = Arc::new(Mutex::new(built?));
+        tracing::debug!(what = kind.what(), took = ?start.elapsed(), "grammar built");
+        let mut kept = self.kept();
+        if kept.len() == MAX_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((kind.clone(), Arc::clone(&matcher)));
+        Ok(matcher)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<(Kind, Arc<Mutex<Matcher>>)>> {
+        // Nothing in there can be left half done.
+        self.kept.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// The result of work; `None` when it panicked.
+fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // Work of this kind changes nothing that outlives it.
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 /// What needs no vocabulary.
@@ -94,7 +171,8 @@ fn check(kind: &Kind, limits: &Limits) -> Result<(), Error> {
     match kind {
         Kind::JsonObject => Ok(()),
         Kind::JsonSchema(schema) => limits.schema(what, schema).map(|_| ()),
-        Kind::Regex(source) | Kind::Lark(source) | Kind::Gbnf(source) => limits.text(what, source),
+        Kind::Regex(source) | Kind::Gbnf(source) => limits.text(what, source),
+        Kind::Lark(source) => limits.lark(what, source),
         Kind::Choice(choices) => {
             limits.items(what, "choices", choices.len())?;
             limits.bytes(what, choices.iter().map(|choice| choice.len() + 1).sum())?;
@@ -104,38 +182,11 @@ fn check(kind: &Kind, limits: &Limits) -> Result<(), Error> {
     }
 }
 
-/// The thread.
-fn run(vocab: &Arc<Vocab>, limits: Limits, jobs: &mpsc::Receiver<Job>) {
-    let mut builder: Option<Result<Builder, Error>> = None;
-    while let Ok(job) = jobs.recv() {
-        let made = builder.get_or_insert_with(|| {
-            let start = Instant::now();
-            let made = caught(|| Builder::new(Arc::clone(vocab), limits));
-            tracing::debug!(n_vocab = vocab.len(), took = ?start.elapsed(), "the trie of the vocabulary is made");
-            made
-        });
-        // Those who asked may be gone: nobody to tell then.
-        let _ = job.reply.send(Reply::Begun);
-        let done = match made {
-            Ok(builder) => caught(|| builder.grammar(&job.spec)),
-            Err(error) => Err(error.clone()),
-        };
-        let _ = job.reply.send(Reply::Done(done));
-    }
-}
-
-fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    // What a panic leaves half done is the cache at worst, and that is only pushed to.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::Broken("building one has panicked".into())))
-}
-
 struct Builder {
     words: Arc<Words>,
     factory: ParserFactory,
     limits: Limits,
     watch: Arc<Watch>,
-    /// The latest last.
-    built: VecDeque<(Kind, Arc<Mutex<Matcher>>)>,
     think: Option<TokenId>,
 }
 
@@ -150,28 +201,11 @@ impl Builder {
         bounds.verbose_errors = false;
         bounds.max_lexer_states = limits.max_lexer_states;
         let watch = Watch::new(limits.mask);
-        Ok(Self { words: Arc::new(words), factory, limits, watch, built: VecDeque::new(), think })
+        Ok(Self { words: Arc::new(words), factory, limits, watch, think })
     }
 
-    fn grammar(&mut self, spec: &Spec) -> Result<Arc<dyn Grammar>, Error> {
-        let start = Instant::now();
-        let matcher = match self.built.iter().position(|(kind, _)| *kind == spec.kind) {
-            Some(i) => {
-                let kept = self.built.remove(i).expect("it was just found there");
-                let matcher = Arc::clone(&kept.1);
-                self.built.push_back(kept);
-                matcher
-            }
-            None => {
-                let matcher = Arc::new(Mutex::new(self.build(&spec.kind)?));
-                if self.built.len() == MAX_KEPT {
-                    self.built.pop_front();
-                }
-                self.built.push_back((spec.kind.clone(), Arc::clone(&matcher)));
-                tracing::debug!(what = spec.kind.what(), took = ?start.elapsed(), "grammar built");
-                matcher
-            }
-        };
+    /// A grammar, with what may come before it by `spec`.
+    fn grammar(&self, spec: &Spec, matcher: Arc<Mutex<Matcher>>) -> Arc<dyn Grammar> {
         let mut leads = Vec::new();
         let auto = matches!(&spec.kind, Kind::Tools(tools) if tools.choice == ToolChoice::Auto);
         let opening = self.think.filter(|_| spec.thinking == Thinking::Possible && !auto);
@@ -181,14 +215,14 @@ impl Builder {
         if auto {
             leads.push(Lead { until: tools::OPENING.into(), may_end: true, gap: 0 });
         }
-        Ok(Arc::new(Compiled {
+        Arc::new(Compiled {
             matcher,
             words: Arc::clone(&self.words),
             watch: Arc::clone(&self.watch),
             leads: leads.into(),
             opening,
             deadline: self.limits.mask,
-        }))
+        })
     }
 
     /// Builds a grammar and tries whether it lets anything through.
@@ -209,7 +243,7 @@ impl Builder {
             }
             Kind::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
             Kind::Gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source).map_err(unusable)?),
-            Kind::Tools(given) => TopLevelGrammar::from_lark(tools::grammar(given)?),
+            Kind::Tools(given) => TopLevelGrammar::from_lark(tools::grammar(given, &self.limits)?),
         };
         let parser = self.factory.create_parser(grammar).map_err(|error| unusable(plain(&error.to_string())))?;
         let matcher = Matcher::new(Ok(parser)).into_cancellable();
@@ -269,7 +303,7 @@ impl fmt::Debug for Compiled {
 const MAX_GAP: usize = 8;
 /// Grammars that are kept.
 const MAX_KEPT: usize = 32;
-/// Grammars that may wait to be built.
-const MAX_WAITING: usize = 64;
-/// Stack of the thread; only what is used takes memory.
+/// Time for the vocabulary's trie, which no request can make longer.
+const MAX_PREPARING: Duration = Duration::from_secs(300);
+/// Stack of a thread that builds; only what is used takes memory.
 const STACK: usize = 64 << 20;

@@ -55,10 +55,17 @@ pub enum Error {
         /// The limit.
         seconds: u64,
     },
-    /// Too many others are waiting to be built.
-    #[error("too many grammars are waiting to be built: try again later")]
+    /// Others are being built, or take too long and cannot be stopped.
+    #[error("too many grammars are being built or wait for it: try again later")]
     Busy,
-    /// The vocabulary or the thread that builds grammars is not there.
+    /// The vocabulary cannot be used for grammars, or the system has no thread to build them.
     #[error("grammars cannot be built here: {0}")]
     Broken(String),
+}
+
+impl Error {
+    /// True when it lies with what was asked for: nothing but another form would help.
+    pub fn is_of_the_form(&self) -> bool {
+        !matches!(self, Self::TooSlow { .. } | Self::Busy | Self::Broken(_))
+    }
 }

@@ -3,8 +3,8 @@
 //!
 //! A [`Spec`] says what an answer must be made of; a [`Compiler`], one for each vocabulary, turns it into an
 //! [`engine::Grammar`] that a request carries. Everything that comes from outside is bounded: size and depth are checked
-//! before anything is built, building runs on a thread of its own with a large stack, and every mask has a deadline. What
-//! goes wrong is an [`Error`], or ends the one answer.
+//! before anything is built, building runs on a thread of its own with a large stack and has a deadline, and so has every
+//! mask. What goes wrong is an [`Error`], or ends the one answer.
 #![forbid(unsafe_code)]
 
 mod compiler;
@@ -14,6 +14,7 @@ mod lark;
 mod limits;
 mod spec;
 mod tools;
+mod turns;
 mod walk;
 mod watch;
 mod words;

@@ -17,6 +17,14 @@ pub struct Limits {
     pub max_definitions: usize,
     /// Tools of one request, and choices.
     pub max_items: usize,
+    /// Bytes of the grammar that a list of tools becomes: a definition that many parameters refer to is in it many times.
+    pub max_grammar_bytes: usize,
+    /// Patterns under the `patternProperties` of a schema, together: each is compared with each.
+    pub max_patterns: usize,
+    /// Blocks of `%json` in one Lark grammar: each is a schema of its own.
+    pub max_blocks: usize,
+    /// Time to wait until a grammar can be built: longer than `build`, so that those behind one that overruns get their turn.
+    pub wait: Duration,
     /// Time to build one grammar.
     pub build: Duration,
     /// Time for one mask. Beyond it the answer ends.
@@ -32,6 +40,10 @@ impl Default for Limits {
             max_depth: 64,
             max_definitions: 500,
             max_items: 1024,
+            max_grammar_bytes: 1 << 20,
+            max_patterns: 64,
+            max_blocks: 64,
+            wait: Duration::from_secs(15),
             build: Duration::from_secs(10),
             mask: Duration::from_secs(1),
             max_lexer_states: 50_000,
@@ -51,14 +63,19 @@ impl Limits {
     }
 
     pub(crate) fn items(&self, what: &'static str, parts: &'static str, found: usize) -> Result<(), Error> {
-        let max = self.max_items;
-        if found > max { Err(Error::TooMany { what, parts, found, max }) } else { Ok(()) }
+        at_most(what, parts, found, self.max_items)
     }
 
-    /// Checks size, depth and number of definitions of a schema; gives about how many bytes it has.
+    /// Checks the size of a Lark grammar and the number of schemas in it.
+    pub(crate) fn lark(&self, what: &'static str, source: &str) -> Result<(), Error> {
+        self.text(what, source)?;
+        at_most(what, "blocks of %json", source.matches("%json").count(), self.max_blocks)
+    }
+
+    /// Checks size, depth and the numbers of definitions and patterns of a schema; gives about how many bytes it has.
     pub(crate) fn schema(&self, what: &'static str, schema: &Value) -> Result<usize, Error> {
         let mut todo = vec![(schema, 0)];
-        let (mut n_bytes, mut n_definitions) = (0, 0);
+        let (mut n_bytes, mut n_definitions, mut n_patterns) = (0, 0, 0);
         while let Some((value, depth)) = todo.pop() {
             if depth > self.max_depth {
                 return Err(Error::TooDeep { what, max: self.max_depth });
@@ -73,8 +90,11 @@ impl Limits {
             match value {
                 Value::Object(map) => {
                     for (key, inner) in map {
-                        if matches!(key.as_str(), "$defs" | "definitions") {
-                            n_definitions += inner.as_object().map_or(0, serde_json::Map::len);
+                        let n = inner.as_object().map_or(0, serde_json::Map::len);
+                        match key.as_str() {
+                            "$defs" | "definitions" => n_definitions += n,
+                            "patternProperties" => n_patterns += n,
+                            _ => {}
                         }
                         todo.push((inner, depth + 1));
                     }
@@ -83,12 +103,14 @@ impl Limits {
                 _ => {}
             }
         }
-        if n_definitions > self.max_definitions {
-            let (found, max) = (n_definitions, self.max_definitions);
-            return Err(Error::TooMany { what, parts: "definitions", found, max });
-        }
+        at_most(what, "definitions", n_definitions, self.max_definitions)?;
+        at_most(what, "patterns of properties", n_patterns, self.max_patterns)?;
         Ok(n_bytes)
     }
+}
+
+fn at_most(what: &'static str, parts: &'static str, found: usize, max: usize) -> Result<(), Error> {
+    if found > max { Err(Error::TooMany { what, parts, found, max }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -113,5 +135,8 @@ mod tests {
         let many: serde_json::Map<_, _> = (0..501).map(|i| (format!("d{i}"), json!({}))).collect();
         let many = json!({"$defs": many});
         assert!(matches!(check(&many), Err(Error::TooMany { found: 501, max: 500, .. })));
+        let patterns: serde_json::Map<_, _> = (0..65).map(|i| (format!("^{i}$"), json!({}))).collect();
+        let patterns = json!({"items": {"patternProperties": patterns}});
+        assert!(matches!(check(&patterns), Err(Error::TooMany { found: 65, max: 64, .. })));
     }
 }

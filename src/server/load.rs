@@ -57,7 +57,7 @@ impl Loader for FromFlags {
         Ok(Served {
             id: id.to_owned(),
             engine,
-            grammars: Compiler::new(model.shared_vocab(), Limits::default()).map_err(|error| error.to_string())?,
+            grammars: Compiler::new(model.shared_vocab(), Limits::default()),
             template,
             template_source: template_source.unwrap_or_default(),
             sampling: resolve(sampling, &file),

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Model::open(Path::new(&file), &LoadOptions::default())?;
     let vocab = model.shared_vocab();
     let start = Instant::now();
-    let compiler = Compiler::new(vocab.clone(), Limits::default())?;
+    let compiler = Compiler::new(vocab.clone(), Limits::default());
     compiler.compile(&Spec::new(Kind::Choice(vec!["a".into()])))?;
     println!("{} tokens, trie and first grammar {:.0} ms", vocab.len(), ms(start.elapsed()));
     let person = json!({"type": "object", "additionalProperties": false, "required": ["name", "age", "tags", "address"],

@@ -220,7 +220,7 @@ impl<'s> Parser<'s> {
     }
 
     fn repeated(&mut self, mut node: Node) -> Result<Node, String> {
-        loop {
+        for _ in 0..=MAX_DEPTH {
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),
                 Some('+') => (1, None),
@@ -248,6 +248,7 @@ impl<'s> Parser<'s> {
             self.at += 1;
             node = Node::Repeat(Box::new(node), least, most);
         }
+        Err(format!("one part is repeated by more than {MAX_DEPTH} signs"))
     }
 
     fn literal(&mut self) -> Result<String, String> {
@@ -336,7 +337,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// Groups within groups.
+/// Groups within groups, and signs of repetition after one part.
 const MAX_DEPTH: usize = 50;
 /// Counts of repetitions.
 const MAX_TIMES: usize = 2000;

@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use constrain::{Error, Kind};
+use constrain::{Compiler, Error, Kind, Limits, Spec, Tool, ToolChoice, Tools};
 use serde_json::{Value, json};
 use support::*;
 
@@ -144,4 +145,101 @@ fn grammars_that_explode() {
     let _ = outlives("nullable", Kind::Gbnf(format!("root ::= r0\n{nullable}r60 ::= \"\"\n")));
     let deep = format!("root ::= {}\"a\"{}", "(".repeat(9000), ")".repeat(9000));
     assert!(matches!(outlives("groups", Kind::Gbnf(deep)), Err(Error::Unusable { .. })));
+    for part in ["\"a\"", "root"] {
+        let stars = format!("root ::= \"b\" | {part}{}", "*".repeat(60_000));
+        assert!(matches!(outlives("stars", Kind::Gbnf(stars)), Err(Error::Unusable { .. })));
+    }
+}
+
+/// What comes of work that must not go on for ever.
+fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(Duration::from_secs(120)).unwrap_or_else(|_| panic!("{what} goes on for ever"))
+}
+
+fn tools(definitions: &[Value], choice: ToolChoice) -> Kind {
+    let tools = definitions.iter().map(|tool| Tool::from_json(tool).expect("it has a name")).collect();
+    Kind::Tools(Tools { tools, choice, parallel: true })
+}
+
+#[test]
+fn definitions_that_lead_to_themselves_in_many_ways_are_looked_at_once() {
+    for key in ["allOf", "anyOf", "oneOf"] {
+        let many = vec![json!({"$ref": "#/$defs/a"}); 8];
+        let bomb = json!({"name": "f", "parameters": {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}},
+            "$defs": {"a": {key: many}}}});
+        let steps: serde_json::Map<_, _> = (0..40)
+            .map(|i| (format!("d{i}"), json!({key: vec![json!({"$ref": format!("#/$defs/d{}", i + 1)}); 3]})))
+            .chain([("d40".to_owned(), json!({"type": "object"}))])
+            .collect();
+        let ladder = json!({"name": "g", "parameters": {"type": "object",
+            "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": steps}});
+        for definition in [bomb, ladder] {
+            in_time(&definition.to_string(), move || {
+                let _ = outlives("tools", tools(&[definition], ToolChoice::Auto));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_definition_that_many_parameters_need_is_in_the_grammar_once() {
+    let wide: serde_json::Map<_, _> = (0..300).map(|i| (format!("property{i}"), json!({"type": "integer"}))).collect();
+    let names = (0..500).map(|i| format!("p{i}"));
+    let properties: serde_json::Map<_, _> = names.map(|name| (name, json!({"$ref": "#/$defs/wide"}))).collect();
+    let parameters = json!({"type": "object", "properties": properties,
+        "$defs": {"wide": {"type": "object", "properties": wide.clone()}, "other": {"type": "object", "properties": wide}}});
+    let definition = json!({"name": "f", "parameters": parameters});
+    assert_eq!(in_time("many", || outlives("many", tools(&[definition], ToolChoice::Required))), Ok(()));
+}
+
+#[test]
+fn a_grammar_of_tools_that_grows_too_long_is_refused() {
+    let wide: serde_json::Map<_, _> = (0..1000).map(|i| (format!("property{i}"), json!({"type": "integer"}))).collect();
+    // Every parameter needs a copy of its own, since each differs.
+    let of = |i: usize| json!({"type": "array", "minItems": i, "items": {"$ref": "#/$defs/wide"}});
+    let properties: serde_json::Map<_, _> = (0..300).map(|i| (format!("p{i}"), of(i))).collect();
+    let parameters = json!({"type": "object", "properties": properties,
+        "$defs": {"wide": {"type": "object", "properties": wide}}});
+    let definition = json!({"name": "f", "parameters": parameters});
+    let result = in_time("many", || outlives("many", tools(&[definition], ToolChoice::Required)));
+    assert!(matches!(result, Err(Error::TooLong { what: "grammar of the tools", .. })), "{result:?}");
+    let blocks: String = (0..200).map(|i| format!("r{i}: %json {{\"const\": {i}}}\n")).collect();
+    let result = in_time("blocks", move || outlives("blocks", Kind::Lark(format!("start: r0\n{blocks}"))));
+    assert!(matches!(result, Err(Error::TooMany { parts: "blocks of %json", found: 200, .. })), "{result:?}");
+}
+
+/// A grammar that takes minutes: each of these patterns is compared with each.
+fn slow(n: usize) -> Spec {
+    let patterns: serde_json::Map<_, _> = (0..1500).map(|i| (format!("^{n}x{i}y*$"), json!({}))).collect();
+    let schema = json!({"type": "object", "patternProperties": patterns});
+    Spec::new(Kind::Lark(format!("start: %json {schema}")))
+}
+
+#[test]
+fn a_build_that_overruns_its_time_is_left_behind_and_others_are_served() {
+    let limits = Limits { build: Duration::from_millis(300), ..Limits::default() };
+    let choice = |text: &str| Spec::new(Kind::Choice(vec![text.into()]));
+    in_time("a compiler with a slow job", move || {
+        let compiler = Compiler::new(vocab(), limits);
+        assert!(compiler.compile(&choice("a")).is_ok());
+        assert!(matches!(compiler.compile(&slow(0)), Err(Error::TooSlow { what: "Lark grammar", .. })));
+        assert!(compiler.compile(&choice("b")).is_ok(), "another is built beside it");
+    });
+}
+
+#[test]
+fn with_too_many_left_behind_the_compiler_is_busy_and_what_is_built_stays() {
+    let limits = Limits { build: Duration::from_millis(300), wait: Duration::from_millis(300), ..Limits::default() };
+    let choice = |text: &str| Spec::new(Kind::Choice(vec![text.into()]));
+    in_time("a compiler with slow jobs", move || {
+        let compiler = Compiler::new(vocab(), limits);
+        assert!(compiler.compile(&choice("a")).is_ok());
+        for n in 0..3 {
+            assert!(matches!(compiler.compile(&slow(n)), Err(Error::TooSlow { .. })), "{n}");
+        }
+        assert_eq!(compiler.compile(&choice("b")).map(|_| ()), Err(Error::Busy));
+        assert!(compiler.compile(&choice("a")).is_ok());
+    });
 }

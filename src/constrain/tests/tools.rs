@@ -104,6 +104,30 @@ fn a_call_has_the_tags_and_the_types_of_its_tool() {
 }
 
 #[test]
+fn references_within_a_parameter_lead_where_they_do_in_the_schema_of_the_tool() {
+    let definition = json!({"name": "plant", "parameters": {"type": "object", "required": ["trees", "first"], "properties": {
+        "first": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": false},
+        "trees": {"type": "array", "items": {"$ref": "#/$defs/a%20tree"}},
+        "others": {"type": "array", "items": {"$ref": "#/properties/first"}}},
+        "$defs": {"a tree": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/a tree"}}},
+            "additionalProperties": false}, "unused": {"uniqueItems": true}}}});
+    let grammar = grammar(tools(&[definition], ToolChoice::Required, false));
+    let call = |trees: Value, others: Value| {
+        let arguments = json!({"first": {"n": 1}, "trees": trees, "others": others});
+        rendered("plant", arguments.as_object().expect("an object")).replace("\":", "\": ").replace(",", ", ")
+    };
+    for (trees, others, good) in [
+        (json!([{"kids": [{"kids": []}, {}]}]), json!([{"n": 2}]), true),
+        (json!([]), json!([]), true),
+        (json!([{"kids": [7]}]), json!([]), false),
+        (json!([]), json!([{"n": 3}]), false),
+    ] {
+        let text = call(trees, others);
+        assert_eq!(takes(&grammar, &text), good, "{text}");
+    }
+}
+
+#[test]
 fn a_named_tool_is_the_only_one_and_several_calls_follow_each_other() {
     let definitions = [weather(), json!({"name": "now", "parameters": {"type": "object", "properties": {}}})];
     let now = rendered("now", &Map::new());
@@ -157,6 +181,11 @@ fn a_list_that_cannot_be_called_is_an_error() {
         (vec![with("x", json!({"enum": ["a", "</parameter>"]}))], ToolChoice::Auto, "would end its own tags"),
         (vec![with("x", json!({"type": "array", "uniqueItems": true}))], ToolChoice::Auto, "uniqueItems"),
         (vec![with("x", json!({"type": "string", "pattern": "("}))], ToolChoice::Auto, "cannot be used"),
+        (
+            vec![with("x", json!({"type": "array", "items": {"$ref": "#/no"}}))],
+            ToolChoice::Auto,
+            "\"#/no\" leads nowhere",
+        ),
     ] {
         let error = compile(tools(&definitions, choice, true)).map(|_| ()).expect_err(words);
         assert!(matches!(error, Error::Unusable { what: "list of tools", .. }), "{error:?}");

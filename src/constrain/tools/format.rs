@@ -1,11 +1,16 @@
 //! The grammar of Qwen3.5's tool calls: a function's tags around its parameters' tags around values.
 //! What it accepts, `text::reply` reads back as the call that was meant.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
+use super::document::Document;
+use super::rules::Rules;
 use super::{Tool, ToolChoice, Tools, unusable, values};
 use crate::error::Error;
 use crate::lark;
+use crate::limits::Limits;
 
 /// What opens a call.
 pub(crate) const OPENING: &str = "<tool_call>";
@@ -13,8 +18,8 @@ pub(crate) const OPENING: &str = "<tool_call>";
 /// The calls as a Lark grammar. With a free choice it begins after the first [`OPENING`], else with it.
 ///
 /// Parameters come in the order of the schema; those that are not required may be left out.
-pub(crate) fn grammar(tools: &Tools) -> Result<String, Error> {
-    let (mut names, mut rules) = (Vec::new(), Vec::new());
+pub(crate) fn grammar(tools: &Tools, limits: &Limits) -> Result<String, Error> {
+    let (mut names, mut rules) = (Vec::new(), Rules::new(limits));
     for (i, tool) in tools.callable().enumerate() {
         function(tool, i, &mut rules)?;
         names.push(format!("tool{i}"));
@@ -25,34 +30,38 @@ pub(crate) fn grammar(tools: &Tools) -> Result<String, Error> {
     } else {
         String::new()
     };
-    let head = [format!("start: {opening}call{more}"), format!("call: {}", names.join(" | "))];
-    Ok(head.into_iter().chain(rules).collect::<Vec<_>>().join("\n"))
+    rules.after([format!("start: {opening}call{more}"), format!("call: {}", names.join(" | "))])
 }
 
 /// The rules of one function.
-fn function(tool: &Tool, i: usize, rules: &mut Vec<String>) -> Result<(), Error> {
+fn function(tool: &Tool, i: usize, rules: &mut Rules) -> Result<(), Error> {
     check_name("tool", &tool.name)?;
-    let root = &tool.parameters;
-    let schema = values::resolve(root, root);
-    let none = Map::new();
+    let (none, anything) = (Map::new(), Value::Bool(true));
+    let mut document = Document::new(&tool.parameters);
+    let schema = document.resolve(document.root);
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
-    let required: Vec<&str> =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    let anything = Value::Bool(true);
-    let undeclared = required.iter().filter(|name| !properties.contains_key(**name)).map(|name| (*name, &anything));
+    let names = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let mut required = HashSet::new();
+    let mut undeclared = Vec::new();
+    for name in names {
+        if required.insert(name) && !properties.contains_key(name) {
+            undeclared.push((name, &anything));
+        }
+    }
     let declared = properties.iter().map(|(name, schema)| (name.as_str(), schema));
     let mut body = lark::text(&format!("\n<function={}>\n", tool.name));
     let mut names = Vec::new();
     for (j, (name, of)) in declared.chain(undeclared).enumerate() {
         check_name("parameter", name)?;
-        let value = values::value(of, root, &format!("TOOL{i}_{j}"), rules)
+        let value = values::value(of, &mut document, &format!("TOOL{i}_{j}"), rules)
             .map_err(|why| unusable(&format!("parameter {name:?} of {:?}: {why}", tool.name)))?;
         rules.push(format!("tool{i}_{j}: {} {value}", lark::text(&format!("<parameter={name}>\n"))));
-        body += &format!(" tool{i}_{j}{}", if required.contains(&name) { "" } else { "?" });
+        body += &format!(" tool{i}_{j}{}", if required.contains(name) { "" } else { "?" });
         names.push(lark::text(name));
+        rules.check()?;
     }
     if let Some(of) = schema.get("additionalProperties").filter(|of| **of != Value::Bool(false)) {
-        let value = values::value(of, root, &format!("TOOL{i}_MORE"), rules)
+        let value = values::value(of, &mut document, &format!("TOOL{i}_MORE"), rules)
             .map_err(|why| unusable(&format!("additional parameters of {:?}: {why}", tool.name)))?;
         let others = if names.is_empty() { String::new() } else { format!(" & ~({})", names.join(" | ")) };
         rules.push(format!("TOOL{i}_NAME: /[A-Za-z_][A-Za-z0-9_]{{0,63}}/{others}"));

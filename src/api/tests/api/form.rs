@@ -1,9 +1,14 @@
 //! Answers in a given form over HTTP: every family's fields, forced tool calls, and what is refused.
 
+use std::time::Duration;
+
+use api::{AppState, Registry, Served, Settings};
+use constrain::{Compiler, Limits};
+use engine::EngineConfig;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{App, question};
+use crate::support::{App, question, served};
 
 fn schema() -> Value {
     json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 20},
@@ -142,4 +147,36 @@ async fn what_cannot_be_held_to_is_refused_with_its_field_and_reason() {
     }
     let answer = app.ok("/v1/chat/completions", &question("Who are you?")).await;
     assert!(!content(&answer).is_empty());
+}
+
+/// A tool whose grammar takes minutes: each of these patterns is compared with each.
+fn slow_tool(n: usize) -> Value {
+    let patterns: serde_json::Map<_, _> = (0..1500).map(|i| (format!("^{n}x{i}y*$"), json!({}))).collect();
+    let slow = json!({"type": "object", "patternProperties": patterns});
+    json!([{"type": "function", "function": {"name": "slow", "parameters": {"type": "object",
+        "properties": {"x": slow}, "required": ["x"]}}}])
+}
+
+#[tokio::test]
+async fn a_grammar_that_is_not_had_in_time_fails_its_request_and_none_goes_on_without() {
+    let short = Duration::from_millis(300);
+    let limits = Limits { build: short, wait: short, max_patterns: usize::MAX, ..Limits::default() };
+    let served = served(EngineConfig::default());
+    let served = Served { grammars: Compiler::new(served.model.shared_vocab(), limits), ..served };
+    let state = AppState::new(Registry::of(served), Settings::default());
+    let app = App { router: api::router(state.clone()), state };
+    for (i, choice) in ["auto", "required", "auto"].into_iter().enumerate() {
+        let fields = json!({"tools": slow_tool(i), "tool_choice": choice});
+        let (status, answer) = app.post("/v1/chat/completions", &with(fields)).await;
+        assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("tools")), "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("took longer")), "{answer}");
+    }
+    // The three still go on: there is no thread for more.
+    for fields in [json!({"tools": tools()}), json!({"json_schema": schema()})] {
+        let (status, answer) = app.post("/v1/chat/completions", &with(fields)).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("try again")), "{answer}");
+    }
+    let answer = app.ok("/v1/chat/completions", &question("Who are you?")).await;
+    assert!(!content(&answer).is_empty(), "what needs no grammar is answered");
 }

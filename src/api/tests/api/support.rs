@@ -34,7 +34,7 @@ pub fn served(config: EngineConfig) -> Served {
     Served {
         id: "pocket".into(),
         engine: Engine::spawn(Arc::clone(&model), config).expect("it is small"),
-        grammars: Compiler::new(model.shared_vocab(), Limits::default()).expect("a thread"),
+        grammars: Compiler::new(model.shared_vocab(), Limits::default()),
         template: Some(ChatTemplate::new(&source).expect("it compiles")),
         template_source: source,
         sampling: SamplingParams::greedy(),

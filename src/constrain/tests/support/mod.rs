@@ -21,7 +21,7 @@ pub fn vocab() -> Arc<Vocab> {
 
 pub fn compiler() -> &'static Compiler {
     static COMPILER: OnceLock<Compiler> = OnceLock::new();
-    COMPILER.get_or_init(|| Compiler::new(vocab(), Limits::default()).expect("a thread"))
+    COMPILER.get_or_init(|| Compiler::new(vocab(), Limits::default()))
 }
 
 pub fn compile(kind: Kind) -> Result<Arc<dyn Grammar>, Error> {
