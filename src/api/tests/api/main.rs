@@ -1,6 +1,7 @@
 //! The endpoints over the small model of the repository: by the router alone, and over a real socket.
 
 mod access;
+mod bodies;
 mod chat;
 mod form;
 mod messages;
