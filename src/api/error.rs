@@ -92,6 +92,22 @@ impl ApiError {
         Self { code: Some("rate_limit_exceeded"), retry_after: Some(retry_after), ..error }
     }
 
+    /// 429: too many connections from this address.
+    pub fn too_many_connections(max: usize) -> Self {
+        let message = format!(
+            "this address has its {max} connections already: use them again, or start the server with a larger \
+             --max-connections-per-address (where a proxy connects for many clients, as large as --max-connections)"
+        );
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        Self { code: Some("too_many_connections"), retry_after: Some(RETRY_WHEN_FULL), ..error }
+    }
+
+    /// 503: all connections are taken.
+    pub fn no_place() -> Self {
+        let error = Self::unavailable("all of --max-connections are taken: try again", Some(RETRY_WHEN_FULL));
+        Self { code: Some("too_many_connections"), ..error }
+    }
+
     /// 501: this server was not started for that.
     pub fn not_supported(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)

@@ -6,6 +6,7 @@
 //! | File | Owns |
 //! |---|---|
 //! | `serve` | the accept loop: connections, time limits, TLS, draining |
+//! | `places`, `socket` | how many connections, for whom; sockets that nobody reads |
 //! | `gate` | before every handler: request ids, keys, rate limits, log lines |
 //! | `json`, `error` | bodies in and out; errors as clients see them |
 //! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
@@ -43,11 +44,13 @@ mod openai;
 mod openapi;
 mod pace;
 mod params;
+mod places;
 pub mod prepare;
 mod registry;
 mod respond;
 mod serve;
 mod settings;
+mod socket;
 mod state;
 mod stream;
 mod web;

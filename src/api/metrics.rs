@@ -32,6 +32,8 @@ pub struct Metrics {
     counts: Arc<Counts>,
     /// Requests that found the queue full.
     pub refused: Counter,
+    /// Connections that found no place.
+    pub connections_refused: Counter,
     /// Requests by path and status.
     pub http: Family<HttpLabels, Counter>,
     waiting: Level,
@@ -103,6 +105,7 @@ impl Metrics {
             prometheus: Prometheus::default(),
             counts,
             refused: Counter::default(),
+            connections_refused: Counter::default(),
             http: Family::default(),
             waiting: Level::default(),
             sequences: Level::default(),
@@ -154,6 +157,8 @@ impl Metrics {
         r.register("nextn:prompt_cache_hits", "Requests that took up cached state", c.cache_hits.clone());
         r.register("nextn:requests", "Requests by how they ended", c.requests.clone());
         r.register("nextn:requests_refused", "Requests that found the queue full", self.refused.clone());
+        let connections = self.connections_refused.clone();
+        r.register("nextn:connections_refused", "Connections that found no place", connections);
         r.register("nextn:http_requests", "HTTP requests", self.http.clone());
         r.register("nextn:sequences", "Sequences that the loaded models have", self.sequences.clone());
         r.register("nextn:rows", "Rows of all passes", self.rows.clone());

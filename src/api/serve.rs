@@ -1,5 +1,5 @@
-//! The accept loop: connections with a cap, time limits and optional TLS, and a way out that lets answers finish.
-//! Owns sockets. Knows no endpoint.
+//! The accept loop: connections with caps, time limits and optional TLS, and a way out that lets answers finish.
+//! Owns connections. Knows no endpoint.
 
 use std::future::Future;
 use std::io;
@@ -14,11 +14,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+use crate::error::ApiError;
+use crate::places::{Places, Share};
+use crate::socket::Socket;
 use crate::state::{AppState, Course, reached};
 
 /// Where a request came from.
@@ -99,6 +102,8 @@ impl Server {
     pub async fn bind(host: &str, port: u16, state: AppState, tls: Option<Tls>) -> Result<Self, ServeError> {
         let wrong = |error| ServeError::Bind { address: format!("{host}:{port}"), error };
         let listener = TcpListener::bind((host, port)).await.map_err(wrong)?;
+        // As many as the system allows may wait to be taken: one more would be tried again by its system after a second.
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| wrong(error.into()))?;
         Ok(Self { listener, state, tls })
     }
 
@@ -114,63 +119,121 @@ impl Server {
     /// `shutdown_timeout`, cuts those that have not with an error, and returns.
     pub async fn run(self, router: Router, stop: impl Future<Output = ()>, shutdown_timeout: Duration) {
         let Self { listener, state, tls } = self;
-        let max = state.settings().limits.max_connections.clamp(1, MAX_CONNECTIONS);
-        let places = Arc::new(Semaphore::new(max));
-        let accept = async {
-            loop {
-                // It is never closed.
-                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((stream, peer)) => {
-                        let (router, state, tls) = (router.clone(), state.clone(), tls.clone());
-                        tokio::spawn(async move {
-                            connection(stream, peer.ip(), router, &state, tls).await;
-                            drop(place);
-                        });
-                    }
-                    Err(error) => {
-                        // Out of file handles, most likely: some come back when connections end.
-                        tracing::warn!(%error, "a connection was not taken");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        };
+        let limits = &state.settings().limits;
+        let max = limits.max_connections.clamp(1, MAX_CONNECTIONS);
+        let places = Places::new(max, limits.max_connections_per_address.max(1));
+        let door = Arc::new(Door { places, router, state, tls, refusals: Semaphore::new(MAX_REFUSALS) });
         tokio::select! {
-            () = accept => {}
+            () = accept(&listener, &door) => {}
             () = stop => {}
         }
         drop(listener);
+        let state = &door.state;
         tracing::info!(n_running = state.metrics().n_running(), "shutting down");
         state.set_course(Course::Draining);
-        // All places are free when all connections have ended.
-        let ended = || places.acquire_many(max as u32);
-        if tokio::time::timeout(shutdown_timeout, ended()).await.is_err() {
+        if tokio::time::timeout(shutdown_timeout, door.places.all_free()).await.is_err() {
             tracing::warn!(n_running = state.metrics().n_running(), "cutting answers that are not complete");
             state.set_course(Course::Cut);
             // Long enough to write an error event; whoever reads nothing is left behind.
-            if tokio::time::timeout(LAST_WORDS, ended()).await.is_err() {
+            if tokio::time::timeout(LAST_WORDS, door.places.all_free()).await.is_err() {
                 tracing::debug!("connections are left open");
             }
         }
     }
 }
 
-async fn connection(stream: TcpStream, peer: IpAddr, router: Router, state: &AppState, tls: Option<Tls>) {
-    // Tokens are small and each is wanted at once.
-    let _ = stream.set_nodelay(true);
-    match tls {
-        #[cfg(feature = "tls")]
-        Some(tls) => {
-            let limit = state.settings().limits.header_timeout;
-            match tokio::time::timeout(limit, tls.acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => http(stream, peer, router, state).await,
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
-                Err(_) => tracing::debug!(%peer, "TLS took too long"),
+/// Takes connections for ever, and waits for none of them.
+async fn accept(listener: &TcpListener, door: &Arc<Door>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let share = door.places.share(peer.ip());
+                tokio::spawn(Arc::clone(door).enter(stream, peer.ip(), share));
+            }
+            Err(error) => {
+                // Out of file handles, most likely: some come back when connections end.
+                tracing::warn!(%error, "a connection was not taken");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-        _ => http(stream, peer, router, state).await,
     }
+}
+
+/// What every connection needs.
+struct Door {
+    places: Arc<Places>,
+    router: Router,
+    state: AppState,
+    tls: Option<Tls>,
+    /// Connections that are told that there is no place for them, at a time.
+    refusals: Semaphore,
+}
+
+impl Door {
+    /// A connection from its beginning to its end.
+    async fn enter(self: Arc<Self>, stream: TcpStream, peer: IpAddr, share: Option<Share>) {
+        let limits = &self.state.settings().limits;
+        if share.is_none() {
+            let error = ApiError::too_many_connections(limits.max_connections_per_address);
+            return self.refuse(stream, peer, &error).await;
+        }
+        // Idle connections, which are the first to end, end within this time.
+        let Some(_place) = self.places.take(limits.header_timeout).await else {
+            return self.refuse(stream, peer, &ApiError::no_place()).await;
+        };
+        self.serve(Socket::new(stream, limits.write_timeout), peer).await;
+    }
+
+    async fn serve(&self, socket: Socket, peer: IpAddr) {
+        let (router, state) = (self.router.clone(), &self.state);
+        match &self.tls {
+            #[cfg(feature = "tls")]
+            Some(tls) => {
+                let limit = state.settings().limits.header_timeout;
+                match tokio::time::timeout(limit, tls.acceptor.accept(socket)).await {
+                    Ok(Ok(stream)) => http(stream, peer, router, state).await,
+                    Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
+                    Err(_) => tracing::debug!(%peer, "TLS took too long"),
+                }
+            }
+            _ => http(socket, peer, router, state).await,
+        }
+    }
+
+    /// Tells why there is no place, unless that would take TLS first, or too many are being told.
+    async fn refuse(&self, mut stream: TcpStream, peer: IpAddr, error: &ApiError) {
+        tracing::debug!(%peer, %error, "a connection was refused");
+        self.state.metrics().connections_refused.inc();
+        let (None, Ok(_one)) = (&self.tls, self.refusals.try_acquire()) else { return };
+        let telling = async {
+            stream.write_all(&http11(error)).await?;
+            stream.shutdown().await?;
+            // A request that was sent already is read, or closing would reset the connection before the answer is read.
+            let mut rest = [0; 4096];
+            let mut n_left = REFUSED_REQUEST;
+            while n_left > 0 {
+                match stream.read(&mut rest).await? {
+                    0 => break,
+                    n => n_left = n_left.saturating_sub(n),
+                }
+            }
+            io::Result::Ok(())
+        };
+        let _ = tokio::time::timeout(REFUSAL, telling).await;
+    }
+}
+
+/// An error as the bytes of a whole response, for a connection that is not served.
+fn http11(error: &ApiError) -> Vec<u8> {
+    // Our own type has a JSON form.
+    let body = serde_json::to_string(&error.body()).unwrap_or_default();
+    let retry = error.retry_after.map(|seconds| format!("retry-after: {seconds}\r\n")).unwrap_or_default();
+    format!(
+        "HTTP/1.1 {}\r\ncontent-type: application/json\r\nconnection: close\r\n{retry}content-length: {}\r\n\r\n{body}",
+        error.status,
+        body.len()
+    )
+    .into_bytes()
 }
 
 async fn http(
@@ -210,5 +273,14 @@ const MAX_CONNECTIONS: usize = 1 << 20;
 /// hyper's smallest.
 const MIN_BUFFER: usize = 8192;
 
+const BACKLOG: i32 = 65_535;
+
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Refusals that are told at a time; more are closed without a word.
+const MAX_REFUSALS: usize = 64;
+
+/// Time to tell one, and the bytes of its request that are read for it.
+const REFUSAL: Duration = Duration::from_secs(1);
+const REFUSED_REQUEST: usize = 64 << 10;
 const LAST_WORDS: Duration = Duration::from_secs(2);

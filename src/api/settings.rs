@@ -52,7 +52,7 @@ pub struct HttpLimits {
     pub header_timeout: Duration,
     /// Time for the body of a request.
     pub body_timeout: Duration,
-    /// Time that a client may leave a part of the answer unread.
+    /// Time that a client may take nothing of what waits for it; its connection ends then.
     pub write_timeout: Duration,
     /// Time for a whole answer; `None` is without limit.
     pub request_timeout: Option<Duration>,
@@ -60,6 +60,8 @@ pub struct HttpLimits {
     pub keep_alive: Option<Duration>,
     /// Open connections.
     pub max_connections: usize,
+    /// Open connections of one address.
+    pub max_connections_per_address: usize,
 }
 
 impl Default for HttpLimits {
@@ -73,6 +75,7 @@ impl Default for HttpLimits {
             request_timeout: None,
             keep_alive: Some(Duration::from_secs(15)),
             max_connections: 1024,
+            max_connections_per_address: 512,
         }
     }
 }

@@ -200,6 +200,10 @@ pub struct HttpFlags {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
+    /// Open connections of one address; behind a proxy as many as of all [default: half of --max-connections]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections_per_address: Option<u32>,
+
     /// Seconds between comments that keep a silent stream alive; 0 and -1 send none
     #[arg(long, visible_alias = "sse-ping-interval", value_name = "S", default_value_t = 15, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub keep_alive: i64,

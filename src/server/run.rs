@@ -37,6 +37,7 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
     let tls = tls(&args.http)?;
     let settings = settings(&args, keys);
     let registry = registry(&args, models);
+    room_for(settings.limits.max_connections);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_exit(Exit::Runtime)?;
     let served = runtime.block_on(serve(registry, settings, &args.http, tls));
     // Work on prompts of requests that are gone is not waited for.
@@ -83,6 +84,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
             request_timeout: seconds(args.http.request_timeout),
             keep_alive: u64::try_from(args.http.keep_alive).ok().and_then(seconds),
             max_connections: args.http.max_connections as usize,
+            max_connections_per_address: share_of_one(&args.http),
             ..HttpLimits::default()
         },
         api_keys,
@@ -101,6 +103,27 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         },
     }
 }
+
+/// Connections that one address may have: half where nothing is said, so that one alone cannot take all.
+fn share_of_one(flags: &HttpFlags) -> usize {
+    flags.max_connections_per_address.unwrap_or(flags.max_connections.div_ceil(2)) as usize
+}
+
+/// Raises the number of files that may be open, as far as the system lets, to that of connections and some more.
+fn room_for(n_connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = n_connections as u64 + OTHER_FILES;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // `None` is without limit.
+    let (Some(now), possible) = (current, maximum.map_or(wanted, |most| most.min(wanted))) else { return };
+    let raised = possible <= now || setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum }).is_ok();
+    if !raised || possible < wanted {
+        tracing::warn!(wanted, possible, "fewer files may be open than --max-connections needs: see ulimit -n");
+    }
+}
+
+/// Files that are open beside connections: the model's, those of threads, connections that are being refused.
+const OTHER_FILES: u64 = 512;
 
 /// The models of the configuration file, or the one of the command line.
 fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Registry {
