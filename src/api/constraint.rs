@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use constrain::{Error, Kind, Spec, Thinking, Tool, ToolChoice as Choice, Tools};
 use engine::Grammar;
-use serde_json::{Value, json};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
+use crate::json::Input;
 use crate::prepare::{ChatInput, Rendered, ToolChoice, blocking};
 use crate::registry::Served;
 
@@ -44,12 +46,51 @@ pub(crate) fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError>
     }
 }
 
+/// The form that a request asks for.
+///
+/// # Errors
+/// As [`form`].
+pub(crate) async fn form_of(input: &Input) -> Result<Option<Form>, ApiError> {
+    form(&input.read::<FormFields>().await?.0)
+}
+
+/// The fields of a body that [`form`] looks at. The others, long as they may be, are passed over.
+#[derive(Debug)]
+struct FormFields(Value);
+
+impl<'de> Deserialize<'de> for FormFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = FormFields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut body: A) -> Result<FormFields, A::Error> {
+                let mut fields = Map::new();
+                while let Some(name) = body.next_key::<String>()? {
+                    let known = FIELDS.iter().flat_map(|(.., names)| *names).chain(WHOLE);
+                    if known.into_iter().any(|known| *known == name) {
+                        fields.insert(name, body.next_value()?);
+                    } else {
+                        body.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(FormFields(Value::Object(fields)))
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
+}
+
 /// The form that a request asks for: OpenAI's `response_format`, llama.cpp's `grammar` and `json_schema`, vLLM's
 /// `structured_outputs` and `guided_*`, and `regex`, `choice`, `lark`. `None` is any text.
 ///
 /// # Errors
 /// 400 for a field that cannot be read, and for more than one form.
-pub(crate) fn form(body: &Value) -> Result<Option<Form>, ApiError> {
+fn form(body: &Value) -> Result<Option<Form>, ApiError> {
     let mut found: Option<Form> = None;
     let mut take = |field: &'static str, kind: Option<Kind>| match (&found, kind) {
         (_, None) => Ok(()),
@@ -76,6 +117,9 @@ pub(crate) fn form(body: &Value) -> Result<Option<Form>, ApiError> {
     }
     Ok(found)
 }
+
+/// Fields with a form inside.
+const WHOLE: &[&str] = &["response_format", "structured_outputs"];
 
 /// What a field holds.
 #[derive(Clone, Copy)]

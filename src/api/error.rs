@@ -108,6 +108,18 @@ impl ApiError {
         Self { code: Some("too_many_connections"), ..error }
     }
 
+    /// 413: a body over the limit.
+    pub fn too_large(max: usize) -> Self {
+        let message = format!("the request's body is larger than {max} bytes, which is this server's limit");
+        Self::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// 503: the memory for bodies is taken.
+    pub fn too_many_bodies() -> Self {
+        let message = "too many large requests are being read and prepared: try again";
+        Self { code: Some("too_many_bodies"), ..Self::unavailable(message, Some(RETRY_WHEN_FULL)) }
+    }
+
     /// 501: this server was not started for that.
     pub fn not_supported(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)

@@ -1,41 +1,54 @@
-//! Bodies in and out: JSON with limits on size, depth and time.
+//! Bodies in and out: JSON with limits on size, depth, number of values and time.
 //! Owns the reading of a request's body. Knows no endpoint's fields.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, OptionalFromRequest, Request};
 use axum::response::{IntoResponse, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
+use crate::bodies::{self, Held};
 use crate::error::ApiError;
+use crate::prepare::blocking;
 use crate::state::AppState;
 
-/// The JSON value of a request's body. Nesting ends at 128 levels, which is the reader's own limit.
+/// The body of a request: a JSON object. Endpoints read their own fields and the common ones from the same bytes, without
+/// a tree of values in between; what they do not know is passed over.
+///
+/// It has a share of the memory for bodies until it is dropped: drop it when the answer begins.
 #[derive(Clone, Debug)]
-pub struct Input(pub Value);
+pub struct Input {
+    bytes: Bytes,
+    _held: Arc<Held>,
+}
 
 impl Input {
-    /// One reading of the body; endpoints read their own fields and the common ones from the same value. Unknown fields
-    /// are left alone.
+    /// The fields that `T` knows.
     ///
     /// # Errors
     /// 400 with the words of what was expected and found.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        serde_path_to_error::deserialize(&self.0).map_err(|error| {
-            let (path, what) = (error.path().to_string(), error.inner().to_string());
-            let missing = what.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-            match (path.as_str(), missing) {
-                (".", Some(name)) => ApiError::field(name, format!("{name}: this field is expected")),
-                (".", None) => ApiError::invalid(what),
-                _ => ApiError::field(path.clone(), format!("{path}: {what}")),
-            }
-        })
+    pub async fn read<T: DeserializeOwned + Send + 'static>(&self) -> Result<T, ApiError> {
+        let bytes = self.bytes.clone();
+        where_it_may(bytes.len(), move || parse(&bytes)).await
+    }
+
+    /// `None`: there is no body.
+    async fn receive(request: Request, state: &AppState) -> Result<Option<Self>, ApiError> {
+        let limits = &state.settings().limits;
+        let (parts, body) = request.into_parts();
+        check_headers(&parts.headers, limits.max_body)?;
+        let (bytes, mut held) = state.bodies().receive(body, limits.body_timeout).await?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let to_check = bytes.clone();
+        let n_values = where_it_may(bytes.len(), move || check(&to_check)).await?;
+        state.bodies().prepare(&mut held, bytes.len(), n_values, limits.body_timeout).await?;
+        Ok(Some(Self { bytes, _held: Arc::new(held) }))
     }
 }
 
@@ -43,20 +56,79 @@ impl FromRequest<AppState> for Input {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let limits = &state.settings().limits;
-        let (parts, body) = request.into_parts();
-        check_headers(&parts.headers, limits.max_body)?;
-        let bytes = read_body(body, limits.max_body, limits.body_timeout).await?;
-        if bytes.is_empty() {
-            return Err(ApiError::invalid("the request has no body: a JSON object is expected"));
-        }
-        let value: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| ApiError::invalid(format!("the request's body is not JSON: {error}")))?;
-        if !value.is_object() {
-            return Err(ApiError::invalid("the request's body has to be a JSON object"));
-        }
-        Ok(Self(value))
+        let input = Self::receive(request, state).await?;
+        input.ok_or_else(|| ApiError::invalid("the request has no body: a JSON object is expected"))
     }
+}
+
+/// For endpoints that can do without a body. Its type has to be declared all the same.
+impl OptionalFromRequest<AppState> for Input {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Option<Self>, ApiError> {
+        Self::receive(request, state).await
+    }
+}
+
+/// Does work on a body of so many bytes here if it is short, else where it holds up nobody.
+async fn where_it_may<T: Send + 'static>(
+    n_bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if n_bytes <= bodies::SMALL { work() } else { blocking(work).await }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let mut track = serde_path_to_error::Track::new();
+    let read = T::deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
+    let error = match read.and_then(|value| json.end().map(|()| value)) {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    if !error.is_data() {
+        return Err(ApiError::invalid(format!("the request's body is not JSON: {error}")));
+    }
+    // The path says where it is.
+    let what = error.to_string();
+    let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
+    let missing = what.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    let path = track.path().to_string();
+    Err(match (path.as_str(), missing) {
+        (".", Some(name)) => ApiError::field(name, format!("{name}: this field is expected")),
+        (".", None) => ApiError::invalid(what),
+        _ => ApiError::field(path.clone(), format!("{path}: {what}")),
+    })
+}
+
+/// Holds a body to its limits before anything is made of it: each value takes memory, and each level stack. Gives the
+/// number of values.
+fn check(bytes: &[u8]) -> Result<usize, ApiError> {
+    let (mut n_values, mut depth, mut in_text, mut escaped) = (0_usize, 0_usize, false, false);
+    for &byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'[' | b'{' => (n_values, depth) = (n_values + 1, depth + 1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' => n_values += 1,
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(ApiError::invalid(format!("the request's body is nested more than {MAX_DEPTH} levels deep")));
+        }
+    }
+    if n_values > MAX_VALUES {
+        let message = format!("the request's body has more than {MAX_VALUES} values, which is this server's limit");
+        return Err(ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        parse::<IgnoredAny>(bytes)?;
+        return Err(ApiError::invalid("the request's body has to be a JSON object"));
+    }
+    Ok(n_values)
 }
 
 /// A web page of another origin can send any content type but JSON without asking first: JSON only.
@@ -72,30 +144,9 @@ fn check_headers(headers: &HeaderMap, max_body: usize) -> Result<(), ApiError> {
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     match length {
-        Some(n) if n > max_body as u64 => Err(too_large(max_body)),
+        Some(n) if n > max_body as u64 => Err(ApiError::too_large(max_body)),
         _ => Ok(()),
     }
-}
-
-/// The whole body, within `max` bytes and `timeout`.
-///
-/// # Errors
-/// 413, 408, or 400 when the connection breaks.
-pub(crate) async fn read_body(body: Body, max: usize, timeout: Duration) -> Result<bytes::Bytes, ApiError> {
-    match tokio::time::timeout(timeout, Limited::new(body, max).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(max)),
-        Ok(Err(error)) => Err(ApiError::invalid(format!("the request's body could not be read: {error}"))),
-        Err(_) => {
-            let message = format!("the request's body was not complete after {} s", timeout.as_secs());
-            Err(ApiError::refused(StatusCode::REQUEST_TIMEOUT, message))
-        }
-    }
-}
-
-fn too_large(max: usize) -> ApiError {
-    let message = format!("the request's body is larger than {max} bytes, which is this server's limit");
-    ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 /// A JSON response.
@@ -107,6 +158,34 @@ impl<T: Serialize> IntoResponse for Output<T> {
         match serde_json::to_vec(&self.0) {
             Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
             Err(error) => ApiError::server(format!("the answer has no JSON form: {error}")).into_response(),
+        }
+    }
+}
+
+/// Levels of lists and objects, which is the JSON reader's own limit too.
+const MAX_DEPTH: usize = 128;
+
+/// Values of a body: more than any context has tokens.
+const MAX_VALUES: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_and_levels_are_counted_outside_of_texts_only() {
+        let zeros = |n: usize| format!("{{\"prompt\":[{}0]}}", "0,".repeat(n));
+        assert_eq!(check(zeros(MAX_VALUES - 2).as_bytes()).unwrap(), MAX_VALUES);
+        let error = check(zeros(MAX_VALUES).as_bytes()).expect_err("too many");
+        assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE, "{error}");
+        let text = format!("{{\"prompt\":\"{}\\\"{}\"}}", ",".repeat(2 * MAX_VALUES), "[".repeat(1000));
+        assert_eq!(check(text.as_bytes()).unwrap(), 1);
+        assert!(check(format!("{{\"x\":{}", "[".repeat(MAX_DEPTH)).as_bytes()).is_err());
+        for (body, words) in
+            [("[1]", "object"), ("7", "object"), ("x", "not JSON"), ("\"", "not JSON"), (" ", "not JSON")]
+        {
+            let error = check(body.as_bytes()).expect_err(body);
+            assert!(error.message.contains(words), "{body}: {error}");
         }
     }
 }

@@ -8,7 +8,7 @@
 //! | `serve` | the accept loop: connections, time limits, TLS, draining |
 //! | `places`, `socket` | how many connections, for whom; sockets that nobody reads |
 //! | `gate` | before every handler: request ids, keys, rate limits, log lines |
-//! | `json`, `error` | bodies in and out; errors as clients see them |
+//! | `json`, `bodies`, `error` | bodies in and out, and their memory; errors as clients see them |
 //! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
 //! | `anthropic/` | `/v1/messages` |
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
@@ -32,6 +32,7 @@
 pub mod answer;
 mod anthropic;
 mod blocks;
+mod bodies;
 mod constraint;
 mod error;
 mod gate;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::answer::Answer;
+use crate::bodies::Bodies;
 use crate::error::ApiError;
 use crate::gate::RateLimit;
 use crate::metrics::Metrics;
@@ -26,6 +27,7 @@ struct Inner {
     settings: Settings,
     metrics: Metrics,
     rate: Option<RateLimit>,
+    bodies: Bodies,
     course: watch::Sender<Course>,
 }
 
@@ -51,8 +53,15 @@ impl AppState {
     /// A server over these models.
     pub fn new(registry: Registry, settings: Settings) -> Self {
         let rate = settings.requests_per_minute.map(RateLimit::new);
-        let (course, _) = watch::channel(Course::Open);
-        Self { inner: Arc::new(Inner { registry, settings, metrics: Metrics::new(), rate, course }) }
+        let inner = Inner {
+            registry,
+            metrics: Metrics::new(),
+            rate,
+            bodies: Bodies::new(settings.limits.max_body),
+            course: watch::Sender::new(Course::Open),
+            settings,
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The models.
@@ -72,6 +81,10 @@ impl AppState {
 
     pub(crate) fn rate(&self) -> Option<&RateLimit> {
         self.inner.rate.as_ref()
+    }
+
+    pub(crate) fn bodies(&self) -> &Bodies {
+        &self.inner.bodies
     }
 
     /// How far the server is on its way out.

@@ -24,8 +24,8 @@ use crate::wire::TimingsBody;
 
 /// `POST /v1/messages`.
 pub(crate) async fn messages(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
-    let mut body: MessagesRequest = input.read()?;
-    let params: Params = input.read()?;
+    let mut body: MessagesRequest = input.read().await?;
+    let params: Params = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let mut wanted = params.wanted(&served)?;
     one_answer(&wanted)?;
@@ -35,12 +35,13 @@ pub(crate) async fn messages(State(state): State<AppState>, input: Input) -> Res
     let prepared = prepare::chat(&served, chat, wanted.options).await?;
     let reply = Reply::new(served.id.clone(), prepared.request.prompt().len(), one_call);
     let answers = state.submit_all(&served, &[prepared], 1)?;
+    drop(input);
     respond(&state, answers, reply, wanted.stream).await
 }
 
 /// `POST /v1/messages/count_tokens`.
 pub(crate) async fn count_tokens(State(state): State<AppState>, input: Input) -> Result<Output<TokenCount>, ApiError> {
-    let body: MessagesRequest = input.read()?;
+    let body: MessagesRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let chat = chat_input(body, &state.settings().reasoning)?;
     let served = Arc::clone(&served);

@@ -15,7 +15,8 @@ use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
 use crate::json::Input;
-use crate::openai::completions::{prompts, text_in, text_of};
+use crate::openai::completions::{text_in, text_of};
+use crate::openai::prompt::Prompts;
 use crate::params::{Params, Wanted};
 use crate::prepare::{blocking, texts};
 use crate::registry::Served;
@@ -30,7 +31,8 @@ pub(crate) struct NativeRequest {
     /// The model's name.
     pub(crate) model: Option<String>,
     /// A text, a list of tokens, a list of both, or a list of such prompts.
-    pub(crate) prompt: Value,
+    #[schema(value_type = Value)]
+    pub(crate) prompt: Prompts,
 }
 
 /// A whole answer, or the last part of a stream.
@@ -80,30 +82,32 @@ pub(crate) struct NativeChunk {
 
 /// `POST /completion`.
 pub(crate) async fn completion(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
-    let body: NativeRequest = input.read()?;
-    let params: Params = input.read()?;
-    let form = constraint::form(&input.0)?;
+    let body: NativeRequest = input.read().await?;
+    let params: Params = input.read().await?;
+    let form = constraint::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let mut wanted = params.wanted(&served)?;
     wanted.options.grammar = constraint::grammar(&served, form).await?;
     let for_prompts = Arc::clone(&served);
     let prompts = blocking(move || {
-        let prompts = prompts(&for_prompts, "prompt", &body.prompt)?.into_iter();
+        let prompts = body.prompt.tokens(&for_prompts, "prompt")?.into_iter();
         Ok(prompts.map(|tokens| (text_of(&for_prompts, &tokens), tokens)).collect())
     })
     .await?;
-    answer(&state, &served, prompts, wanted).await
+    answer(&state, &served, input, prompts, wanted).await
 }
 
-/// Answers prompts, each of which is repeated as a text, each `n` times: as a list if there are several.
+/// Answers the prompts of a body, each of which is repeated as a text, each `n` times: as a list if there are several.
 pub(crate) async fn answer(
     state: &AppState,
     served: &Arc<Served>,
+    input: Input,
     prompts: Vec<(String, Vec<TokenId>)>,
     wanted: Wanted,
 ) -> Result<Response, ApiError> {
     let (shown, prompts): (Vec<_>, Vec<_>) = prompts.into_iter().unzip();
     let answers = state.submit_all(served, &texts(served, prompts, &wanted.options)?, wanted.n)?;
+    drop(input);
     let stream = wanted.stream;
     let part = |index| Part::new(served, &wanted, index, &shown[index / wanted.n]);
     let parts = (0..answers.len()).map(part).collect();

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::Value;
 use text::{Special, TokenId};
 use utoipa::ToSchema;
 
 use super::completion;
 use crate::error::ApiError;
 use crate::json::Input;
-use crate::openai::completions::prompt;
+use crate::openai::prompt::Prompt;
 use crate::params::Params;
 use crate::prepare::blocking;
 use crate::registry::Served;
@@ -41,13 +40,13 @@ pub(crate) struct ExtraFile {
 
 /// `POST /infill`.
 pub(crate) async fn infill(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
-    let body: InfillRequest = input.read()?;
-    let params: Params = input.read()?;
+    let body: InfillRequest = input.read().await?;
+    let params: Params = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let wanted = params.wanted(&served)?;
     let for_prompt = Arc::clone(&served);
     let tokens = blocking(move || tokens(&for_prompt, &body)).await?;
-    completion::answer(&state, &served, vec![(String::new(), tokens)], wanted).await
+    completion::answer(&state, &served, input, vec![(String::new(), tokens)], wanted).await
 }
 
 fn tokens(served: &Served, body: &InfillRequest) -> Result<Vec<TokenId>, ApiError> {
@@ -75,11 +74,11 @@ fn tokens(served: &Served, body: &InfillRequest) -> Result<Vec<TokenId>, ApiErro
 }
 
 /// A prompt with a suffix, as `/v1/completions` has it.
-pub(crate) fn filled(served: &Served, before: &Value, after: &str) -> Result<Vec<TokenId>, ApiError> {
+pub(crate) fn filled(served: &Served, before: Prompt, after: &str) -> Result<Vec<TokenId>, ApiError> {
     let vocab = served.model.vocab();
     let fim = vocab.fim().ok_or_else(no_fim)?;
     let mut tokens = vec![fim.prefix];
-    tokens.extend(prompt(served, "prompt", before)?);
+    tokens.extend(before.tokens(vocab));
     tokens.push(fim.suffix);
     tokens.extend(vocab.encode(after, Special::Plain));
     tokens.push(fim.middle);

@@ -81,7 +81,7 @@ pub(crate) async fn act(
     State(state): State<AppState>,
     Path(id): Path<String>,
     Query(action): Query<Action>,
-    input: Result<Input, ApiError>,
+    input: Option<Input>,
 ) -> Result<Output<Value>, ApiError> {
     let Some(directory) = state.settings().slot_save_path.clone() else {
         let message = "this server does not save slots: start it with --slot-save-path DIR";
@@ -98,11 +98,11 @@ pub(crate) async fn act(
             Ok(Output(json!({ "id_slot": index, "n_erased": n })))
         }
         Some("save") => {
-            let name = file_name(input?)?;
+            let name = file_name(input).await?;
             blocking(move || save(&served, index, &directory, &name)).await
         }
         Some("restore") => {
-            let name = file_name(input?)?;
+            let name = file_name(input).await?;
             blocking(move || restore(&served, index, &directory, &name)).await
         }
         _ => Err(ApiError::field("action", "action: save, restore or erase expected")),
@@ -175,8 +175,9 @@ fn open(path: &FilePath) -> io::Result<File> {
     }
 }
 
-fn file_name(input: Input) -> Result<String, ApiError> {
-    let FileName { filename } = input.read()?;
+async fn file_name(input: Option<Input>) -> Result<String, ApiError> {
+    let input = input.ok_or_else(|| ApiError::field("filename", "filename: this field is expected"))?;
+    let FileName { filename } = input.read().await?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if filename.is_empty() || filename.len() > MAX_NAME || filename.starts_with('.') || !filename.chars().all(plain) {
         let message =

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use text::{Special, TokenId};
 use utoipa::ToSchema;
 
+use crate::constraint;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
 use crate::openai::chat::chat_input;
@@ -58,7 +59,7 @@ pub(crate) async fn tokenize(
     State(state): State<AppState>,
     input: Input,
 ) -> Result<Output<TokenizeResponse>, ApiError> {
-    let body: TokenizeRequest = input.read()?;
+    let body: TokenizeRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     blocking(move || {
         let vocab = served.model.vocab();
@@ -98,7 +99,7 @@ pub(crate) async fn detokenize(
     State(state): State<AppState>,
     input: Input,
 ) -> Result<Output<DetokenizeResponse>, ApiError> {
-    let body: DetokenizeRequest = input.read()?;
+    let body: DetokenizeRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let vocab = served.model.vocab();
     let mut bytes = Vec::new();
@@ -124,9 +125,9 @@ pub(crate) async fn apply_template(
     State(state): State<AppState>,
     input: Input,
 ) -> Result<Output<TemplateResponse>, ApiError> {
-    let body: ChatRequest = input.read()?;
+    let body: ChatRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let chat = chat_input(&input.0, body, &state.settings().reasoning)?;
+    let chat = chat_input(constraint::form_of(&input).await?, body, &state.settings().reasoning)?;
     let served = Arc::clone(&served);
     blocking(move || Ok(Output(TemplateResponse { prompt: render(&served, &chat)?.text }))).await
 }

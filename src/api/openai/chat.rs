@@ -12,7 +12,7 @@ use super::chat_types::{
 };
 use super::parts::Frame;
 use crate::answer::{End, Step};
-use crate::constraint;
+use crate::constraint::{self, Form};
 use crate::error::ApiError;
 use crate::ids;
 use crate::json::Input;
@@ -26,16 +26,18 @@ use crate::wire::finish_reason;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
-    let body: ChatRequest = input.read()?;
-    let params: Params = input.read()?;
+    let body: ChatRequest = input.read().await?;
+    let params: Params = input.read().await?;
+    let form = constraint::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let logprobs = logprobs(&body)?;
     let mut wanted = params.wanted(&served)?;
     wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
     let return_drafts = body.return_drafts.unwrap_or(false);
-    let chat = chat_input(&input.0, body, &state.settings().reasoning)?;
+    let chat = chat_input(form, body, &state.settings().reasoning)?;
     let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
     let answers = state.submit_all(&served, &[prepared], wanted.n)?;
+    drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk");
     respond(&state, answers, Reply::new(frame, return_drafts), stream).await
@@ -51,7 +53,11 @@ fn logprobs(body: &ChatRequest) -> Result<Option<usize>, ApiError> {
 }
 
 /// The conversation and all that shapes its prompt.
-pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDefaults) -> Result<ChatInput, ApiError> {
+pub(crate) fn chat_input(
+    form: Option<Form>,
+    body: ChatRequest,
+    defaults: &ReasoningDefaults,
+) -> Result<ChatInput, ApiError> {
     if body.chat_template.is_some_and(|template| !template.is_null()) {
         return Err(ApiError::field("chat_template", "chat_template: templates are not taken from requests"));
     }
@@ -82,7 +88,6 @@ pub(crate) fn chat_input(raw: &Value, body: ChatRequest, defaults: &ReasoningDef
     }
     let tools = body.tools.unwrap_or_default();
     let tool_choice = constraint::tool_choice(body.tool_choice.as_ref())?;
-    let form = constraint::form(raw)?;
     Ok(ChatInput {
         messages: body.messages,
         tools,

@@ -12,6 +12,7 @@ use text::reply::ReplyEvent;
 use utoipa::ToSchema;
 
 use super::parts::{Frame, Part};
+use super::prompt::Prompts;
 use crate::answer::{End, Step};
 use crate::constraint;
 use crate::error::ApiError;
@@ -30,7 +31,8 @@ pub(crate) struct CompletionRequest {
     /// The model's name.
     pub(crate) model: Option<String>,
     /// A text, a list of tokens, a list of both, or a list of such prompts.
-    pub(crate) prompt: Value,
+    #[schema(value_type = Value)]
+    pub(crate) prompt: Prompts,
     /// Begin the answer with the prompt.
     pub(crate) echo: Option<bool>,
     /// What follows the gap that the answer fills.
@@ -82,9 +84,9 @@ impl TextLogprobs {
 
 /// `POST /v1/completions`.
 pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
-    let body: CompletionRequest = input.read()?;
-    let params: Params = input.read()?;
-    let form = constraint::form(&input.0)?;
+    let body: CompletionRequest = input.read().await?;
+    let params: Params = input.read().await?;
+    let form = constraint::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n_logprobs = logprobs(body.logprobs.as_ref())?;
     let mut wanted = params.wanted(&served)?;
@@ -97,8 +99,8 @@ pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> 
     let (options, for_prompts) = (wanted.options.clone(), Arc::clone(&served));
     let (prepared, echoes) = prepare::blocking(move || {
         let prompts = match body.suffix.filter(|suffix| !suffix.is_empty()) {
-            Some(suffix) => vec![crate::native::infill::filled(&for_prompts, &body.prompt, &suffix)?],
-            None => prompts(&for_prompts, "prompt", &body.prompt)?,
+            Some(suffix) => vec![crate::native::infill::filled(&for_prompts, body.prompt.single("prompt")?, &suffix)?],
+            None => body.prompt.tokens(&for_prompts, "prompt")?,
         };
         let echoes: Vec<String> =
             if echo { prompts.iter().map(|p| text_of(&for_prompts, p)).collect() } else { vec![] };
@@ -106,6 +108,7 @@ pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> 
     })
     .await?;
     let answers = state.submit_all(&served, &prepared, wanted.n)?;
+    drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT);
     let reply = Reply::new(frame, answers.len(), echoes);
@@ -121,48 +124,6 @@ fn logprobs(value: Option<&Value>) -> Result<Option<usize>, ApiError> {
             let n = value.as_i64().ok_or_else(|| ApiError::field("logprobs", "logprobs: a number expected"))?;
             Ok(Some(range("logprobs", n, 0, engine::MAX_LOGPROBS as i64)? as usize))
         }
-    }
-}
-
-/// The prompts of a field. Tokenises: call it where blocking is allowed.
-///
-/// # Errors
-/// 400 for what is no prompt, and for too many.
-pub(crate) fn prompts(served: &Served, field: &str, value: &Value) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    let prompts = match value {
-        Value::Array(items) if items.iter().any(Value::is_array) || items.iter().all(Value::is_string) => {
-            items.iter().map(|item| prompt(served, field, item)).collect::<Result<Vec<_>, _>>()?
-        }
-        one => vec![prompt(served, field, one)?],
-    };
-    match prompts.len() {
-        1..=MAX_PROMPTS => Ok(prompts),
-        n => Err(ApiError::field(field, format!("{field}: 1 to {MAX_PROMPTS} prompts expected, {n} found"))),
-    }
-}
-
-/// One prompt: a text, or a list of tokens and texts.
-pub(crate) fn prompt(served: &Served, field: &str, value: &Value) -> Result<Vec<TokenId>, ApiError> {
-    let vocab = served.model.vocab();
-    let expected = "a text, a list of token ids, or a list of such prompts";
-    let wrong = || ApiError::field(field, format!("{field}: {expected} expected"));
-    match value {
-        Value::String(text) => Ok(vocab.encode_prompt(text)),
-        Value::Array(items) => {
-            let mut tokens = Vec::with_capacity(items.len());
-            for item in items {
-                match item {
-                    Value::String(text) if tokens.is_empty() => tokens = vocab.encode_prompt(text),
-                    Value::String(text) => tokens.extend(vocab.encode(text, text::Special::Parse)),
-                    item => {
-                        let id = item.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong)?;
-                        tokens.push(TokenId(id));
-                    }
-                }
-            }
-            Ok(tokens)
-        }
-        _ => Err(wrong()),
     }
 }
 
@@ -261,6 +222,3 @@ pub(crate) fn text_in(events: Vec<ReplyEvent>) -> String {
 
 /// What a response is, whole or in parts.
 const OBJECT: &str = "text_completion";
-
-/// Prompts of one request at most.
-const MAX_PROMPTS: usize = 64;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use engine::{Pooling, RequestOptions};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::completions::prompts;
+use super::prompt::Prompts;
 use crate::answer::{Answers, Delta};
 use crate::error::ApiError;
 use crate::json::{Input, Output};
@@ -21,7 +20,8 @@ pub(crate) struct EmbeddingRequest {
     /// The model's name.
     model: Option<String>,
     /// A text, a list of texts, a list of tokens, or a list of such lists.
-    input: Value,
+    #[schema(value_type = Value)]
+    input: Prompts,
     /// `float` or `base64`.
     encoding_format: Option<String>,
     /// Only the model's own number is served.
@@ -72,7 +72,7 @@ pub(crate) async fn embeddings(
     if !state.settings().embeddings {
         return Err(ApiError::not_supported("this server does not embed: start it with --embeddings"));
     }
-    let body: EmbeddingRequest = input.read()?;
+    let body: EmbeddingRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let pooling = match body.pooling.as_deref() {
         None | Some("mean") => Pooling::Mean,
@@ -91,12 +91,13 @@ pub(crate) async fn embeddings(
     let for_prompts = Arc::clone(&served);
     let prepared = blocking(move || {
         let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
-        let rows = texts(&for_prompts, prompts(&for_prompts, "input", &body.input)?, &options);
+        let rows = texts(&for_prompts, body.input.tokens(&for_prompts, "input")?, &options);
         // The engine calls it a prompt.
         rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })
     })
     .await?;
     let answers = state.submit_all(&served, &prepared, 1)?;
+    drop(input);
     let mut data = Vec::new();
     let mut usage = EmbeddingUsage::default();
     let mut answers = Answers::new(answers);

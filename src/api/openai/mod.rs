@@ -6,4 +6,5 @@ pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod models;
 pub(crate) mod parts;
+pub(crate) mod prompt;
 pub(crate) mod responses;

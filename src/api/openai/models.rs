@@ -92,18 +92,18 @@ pub(crate) struct Done {
 
 /// `POST /models/load`: begins to load a model; `/v1/models` says when it is there.
 pub(crate) async fn load(State(state): State<AppState>, input: Input) -> Result<Output<Done>, ApiError> {
-    let ModelName { model } = known(&state, input)?;
+    let ModelName { model } = known(&state, input).await?;
     Ok(Output(Done { success: state.registry().load(&model)? }))
 }
 
 /// `POST /models/unload`: answers that run on it end first.
 pub(crate) async fn unload(State(state): State<AppState>, input: Input) -> Result<Output<Done>, ApiError> {
-    let ModelName { model } = known(&state, input)?;
+    let ModelName { model } = known(&state, input).await?;
     Ok(Output(Done { success: state.registry().unload(&model)? }))
 }
 
-fn known(state: &AppState, input: Input) -> Result<ModelName, ApiError> {
-    let name: ModelName = input.read()?;
+async fn known(state: &AppState, input: Input) -> Result<ModelName, ApiError> {
+    let name: ModelName = input.read().await?;
     if state.registry().knows(&name.model) {
         return Ok(name);
     }

@@ -17,8 +17,8 @@ use types::ResponsesRequest;
 
 /// `POST /v1/responses`.
 pub(crate) async fn responses(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
-    let body: ResponsesRequest = input.read()?;
-    let mut params: Params = input.read()?;
+    let body: ResponsesRequest = input.read().await?;
+    let mut params: Params = input.read().await?;
     if let Some(n) = body.max_output_tokens {
         params.max_completion_tokens = Some(range("max_output_tokens", n, 1, i64::MAX)?);
     }
@@ -29,6 +29,7 @@ pub(crate) async fn responses(State(state): State<AppState>, input: Input) -> Re
     let chat = input::chat_input(&body, &state.settings().reasoning)?;
     let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
     let answers = state.submit_all(&served, &[prepared], 1)?;
+    drop(input);
     let stream = wanted.stream;
     respond(&state, answers, wire::Reply::new(&served, body, &wanted), stream).await
 }

@@ -1,0 +1,228 @@
+//! Prompts as requests bring them: texts, token ids, or both mixed; one or several.
+//! Owns their reading. Ids are numbers from the first byte on: a long list of them takes four bytes for each.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use text::{Special, TokenId, Vocab};
+
+use crate::error::ApiError;
+use crate::registry::Served;
+
+/// The prompts of a field.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Prompts {
+    /// A text, or a list with ids in it.
+    One(Prompt),
+    /// A list of texts or of lists.
+    Many(Vec<Prompt>),
+}
+
+/// One prompt, in its parts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Prompt(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Text(String),
+    /// As many as stand beside each other.
+    Ids(Vec<TokenId>),
+}
+
+impl Prompts {
+    /// The tokens of each; `field` is named in errors. Tokenises: call it where blocking is allowed.
+    ///
+    /// # Errors
+    /// 400 for none, and for too many.
+    pub(crate) fn tokens(self, served: &Served, field: &str) -> Result<Vec<Vec<TokenId>>, ApiError> {
+        let prompts = match self {
+            Self::One(prompt) => vec![prompt],
+            Self::Many(prompts) => prompts,
+        };
+        match prompts.len() {
+            1..=MAX_PROMPTS => Ok(prompts.into_iter().map(|prompt| prompt.tokens(served.model.vocab())).collect()),
+            n => Err(ApiError::field(field, format!("{field}: 1 to {MAX_PROMPTS} prompts expected, {n} found"))),
+        }
+    }
+
+    /// The only prompt.
+    ///
+    /// # Errors
+    /// 400 where there are none or several.
+    pub(crate) fn single(self, field: &str) -> Result<Prompt, ApiError> {
+        match self {
+            Self::One(prompt) => Ok(prompt),
+            Self::Many(mut prompts) => match (prompts.pop(), prompts.is_empty()) {
+                (Some(prompt), true) => Ok(prompt),
+                _ => Err(ApiError::field(field, format!("{field}: one prompt expected here"))),
+            },
+        }
+    }
+}
+
+impl Prompt {
+    /// Its tokens. Blocks.
+    pub(crate) fn tokens(self, vocab: &Vocab) -> Vec<TokenId> {
+        let mut tokens = Vec::new();
+        for part in self.0 {
+            match part {
+                Part::Ids(ids) if tokens.is_empty() => tokens = ids,
+                Part::Ids(ids) => tokens.extend(ids),
+                Part::Text(text) if tokens.is_empty() => tokens = vocab.encode_prompt(&text),
+                Part::Text(text) => tokens.extend(vocab.encode(&text, Special::Parse)),
+            }
+        }
+        tokens
+    }
+
+    /// A list of texts and ids, item by item.
+    fn push(&mut self, item: Item) -> Result<(), &'static str> {
+        match (item, self.0.last_mut()) {
+            (Item::Id(id), Some(Part::Ids(ids))) => ids.push(id),
+            (Item::Id(id), _) => self.0.push(Part::Ids(vec![id])),
+            (Item::Text(text), _) => self.0.push(Part::Text(text)),
+            (Item::List(_), _) => return Err(MIXED),
+        }
+        Ok(())
+    }
+
+    /// A prompt for each text; `None` where there are ids too.
+    fn each_text(self) -> Option<Vec<Self>> {
+        let each = self.0.into_iter().map(|part| matches!(part, Part::Text(_)).then(|| Self(vec![part])));
+        each.collect()
+    }
+}
+
+/// What stands in a list.
+enum Item {
+    Id(TokenId),
+    Text(String),
+    List(Prompt),
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReadPrompts)
+    }
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReadItem)
+    }
+}
+
+struct ReadPrompts;
+
+impl<'de> Visitor<'de> for ReadPrompts {
+    type Value = Prompts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a list of token ids, or a list of such prompts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
+        Ok(Prompts::One(Prompt(vec![Part::Text(text.to_owned())])))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
+        // The list is one prompt, until a list in it tells that it is a list of prompts.
+        let (mut one, mut several) = (Prompt::default(), None);
+        while let Some(item) = list.next_element()? {
+            match (&mut several, item) {
+                (None, Item::List(prompt)) => {
+                    let mut before = std::mem::take(&mut one).each_text().ok_or_else(|| A::Error::custom(MIXED))?;
+                    before.push(prompt);
+                    several = Some(before);
+                }
+                (None, item) => one.push(item).map_err(A::Error::custom)?,
+                (Some(several), Item::List(prompt)) => several.push(prompt),
+                (Some(several), Item::Text(text)) => several.push(Prompt(vec![Part::Text(text)])),
+                (Some(_), Item::Id(_)) => return Err(A::Error::custom(MIXED)),
+            }
+        }
+        let has_ids = one.0.iter().any(|part| matches!(part, Part::Ids(_)));
+        Ok(match several {
+            Some(several) => Prompts::Many(several),
+            None if has_ids => Prompts::One(one),
+            None => Prompts::Many(one.each_text().unwrap_or_default()),
+        })
+    }
+}
+
+struct ReadItem;
+
+impl<'de> Visitor<'de> for ReadItem {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a token id, or a list of both")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Item, E> {
+        Ok(Item::Text(text.to_owned()))
+    }
+
+    fn visit_u64<E: Error>(self, id: u64) -> Result<Item, E> {
+        let narrow = u32::try_from(id).map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &self))?;
+        Ok(Item::Id(TokenId(narrow)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Item, A::Error> {
+        let mut prompt = Prompt::default();
+        while let Some(item) = list.next_element()? {
+            prompt.push(item).map_err(A::Error::custom)?;
+        }
+        Ok(Item::List(prompt))
+    }
+}
+
+/// Prompts of one request at most.
+const MAX_PROMPTS: usize = 64;
+
+const MIXED: &str = "a text, a list of token ids, or a list of such prompts expected, not all of it in one list";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_str, json};
+
+    use super::*;
+
+    fn read(value: serde_json::Value) -> Option<Prompts> {
+        from_str(&value.to_string()).ok()
+    }
+
+    fn ids(ids: &[u32]) -> Part {
+        Part::Ids(ids.iter().copied().map(TokenId).collect())
+    }
+
+    fn text(text: &str) -> Part {
+        Part::Text(text.to_owned())
+    }
+
+    #[test]
+    fn a_list_is_one_prompt_or_several() {
+        let one = |parts: &[Part]| Some(Prompts::One(Prompt(parts.to_vec())));
+        let many = |prompts: &[&[Part]]| Some(Prompts::Many(prompts.iter().map(|p| Prompt(p.to_vec())).collect()));
+        assert_eq!(read(json!("a")), one(&[text("a")]));
+        assert_eq!(read(json!([1, 2, "a", 3])), one(&[ids(&[1, 2]), text("a"), ids(&[3])]));
+        assert_eq!(read(json!(["a", "b"])), many(&[&[text("a")], &[text("b")]]));
+        assert_eq!(read(json!(["a", [1, "b"], "c"])), many(&[&[text("a")], &[ids(&[1]), text("b")], &[text("c")]]));
+        assert_eq!(read(json!([[], ["a", "b"]])), many(&[&[], &[text("a"), text("b")]]));
+        assert_eq!(read(json!([])), many(&[]));
+        for wrong in [
+            json!(1),
+            json!(null),
+            json!({}),
+            json!([1.5]),
+            json!([-1]),
+            json!([u64::from(u32::MAX) + 1]),
+            json!([true]),
+            json!([1, [2]]),
+            json!([[1], 2]),
+            json!([[[1]]]),
+        ] {
+            assert_eq!(read(wrong.clone()), None, "{wrong}");
+        }
+    }
+}
