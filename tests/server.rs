@@ -81,7 +81,7 @@ impl Drop for Running {
 
 fn post(path: &str, body: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -89,7 +89,7 @@ fn post(path: &str, body: &str) -> String {
 #[test]
 fn it_serves_the_model_inside_and_ends_on_sigterm_in_the_middle_of_a_stream() {
     let server = start(&["--shutdown-timeout", "0"]);
-    let health = server.say("GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let health = server.say("GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"ok\""), "{health}");
     let question =
         r#"{"messages":[{"role":"user","content":"What is 20 + 15?"}],"temperature":0,"reasoning_effort":"none"}"#;
@@ -139,7 +139,7 @@ fn metric(text: &str, name: &str) -> u64 {
 #[test]
 fn metrics_count_what_was_generated_cancelled_answers_too() {
     let server = start(&["--spec", "nextn", "--draft-max", "2"]);
-    let figures = || server.say("GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let figures = || server.say("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let answer = |body: &str| {
         let answer = server.say(&post("/completion", body));
         serde_json::from_str::<serde_json::Value>(answer.split_once("\r\n\r\n").expect("a body").1).expect("JSON")

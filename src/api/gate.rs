@@ -1,10 +1,8 @@
-//! What stands before every handler: request ids, keys, rate limits, the log line of a request.
+//! What stands before every handler: request ids, names and keys, rate limits, the log line of a request.
 //! Knows paths only where they are open to everybody.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -14,15 +12,22 @@ use subtle::{Choice, ConstantTimeEq};
 use tracing::Instrument;
 
 use crate::error::ApiError;
+use crate::hosts::check_site;
 use crate::ids;
 use crate::metrics::HttpLabels;
+use crate::rate::Client;
 use crate::serve::Peer;
 use crate::state::{AppState, Course};
 use crate::web;
 
-/// Paths that need no key: whoever keeps the server alive has none, and pages hold nothing but themselves.
+/// Paths for whoever keeps the server alive, by whatever name and without a key.
+fn is_health(path: &str) -> bool {
+    matches!(path, "/health" | "/v1/health")
+}
+
+/// Paths that need no key: pages hold nothing but themselves.
 fn is_open(path: &str) -> bool {
-    matches!(path, "/health" | "/v1/health") || web::PATHS.contains(&path)
+    is_health(path) || web::PATHS.contains(&path)
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -39,7 +44,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0);
     let span = tracing::info_span!("request", id = %id);
     let response = async {
-        let let_in = admit(&state, request.headers(), &path, peer);
+        let let_in = admit(&state, &request, &path, peer);
         let mut response = match let_in {
             Ok(()) => next.run(request).await,
             Err(error) => error.into_response(),
@@ -49,7 +54,8 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
         }
         let status = response.status().as_u16();
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        match is_open(&path) {
+        // What can come as often as anybody likes is not to fill the log.
+        match is_open(&path) || status == 429 {
             true => tracing::debug!(%method, %path, status, ms, "answered"),
             false => tracing::info!(%method, %path, status, ms, "answered"),
         }
@@ -71,17 +77,27 @@ fn given_id(headers: &HeaderMap) -> Option<String> {
     (!id.is_empty() && id.len() <= MAX_ID && id.chars().all(plain)).then(|| id.to_owned())
 }
 
-fn admit(state: &AppState, headers: &HeaderMap, path: &str, peer: Option<IpAddr>) -> Result<(), ApiError> {
+fn admit(state: &AppState, request: &Request, path: &str, peer: Option<IpAddr>) -> Result<(), ApiError> {
+    if is_health(path) {
+        return Ok(());
+    }
+    state.hosts().check(request.uri(), request.headers())?;
+    check_site(state.settings(), request.method(), request.headers())?;
     if is_open(path) {
         return Ok(());
     }
     let keys = &state.settings().api_keys;
-    let who = if keys.is_empty() {
-        peer.map_or(Client::Unknown, Client::Address)
-    } else {
-        Client::Key(known_key(keys, headers).ok_or_else(ApiError::unauthorised)?)
+    let now = Instant::now();
+    let who = match known_key(keys, request.headers()) {
+        _ if keys.is_empty() => Client::at(peer),
+        Some(key) => Client::Key(key),
+        // A right key is let in at any time: others may be behind the same address.
+        None => {
+            let wait = state.strangers().take(Client::at(peer), now);
+            return Err(wait.map_or_else(ApiError::unauthorised, |wait| ApiError::too_many(wait.as_secs() + 1)));
+        }
     };
-    match state.rate().and_then(|rate| rate.take(who, Instant::now())) {
+    match state.rate().and_then(|rate| rate.take(who, now)) {
         Some(wait) => Err(ApiError::too_many(wait.as_secs() + 1)),
         None => Ok(()),
     }
@@ -101,63 +117,9 @@ fn known_key(keys: &[String], headers: &HeaderMap) -> Option<usize> {
     found
 }
 
-/// Who asks.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum Client {
-    Key(usize),
-    Address(IpAddr),
-    Unknown,
-}
-
-/// A bucket of requests for each client, refilled over time.
-#[derive(Debug)]
-pub(crate) struct RateLimit {
-    per_minute: f64,
-    /// What is left, and since when.
-    buckets: Mutex<HashMap<Client, (f64, Instant)>>,
-}
-
-impl RateLimit {
-    pub(crate) fn new(per_minute: u32) -> Self {
-        Self { per_minute: f64::from(per_minute.max(1)), buckets: Mutex::default() }
-    }
-
-    /// Takes a request out of the bucket; how long to wait when it is empty.
-    pub(crate) fn take(&self, who: Client, now: Instant) -> Option<Duration> {
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= MAX_CLIENTS {
-            // A bucket that has had a minute is full again, and as good as none.
-            buckets.retain(|_, (_, since)| now.duration_since(*since) < MINUTE);
-        }
-        let (left, since) = buckets.entry(who).or_insert((self.per_minute, now));
-        let refill = now.duration_since(*since).as_secs_f64() * self.per_minute / MINUTE.as_secs_f64();
-        *left = (*left + refill).min(self.per_minute);
-        *since = now;
-        if *left >= 1.0 {
-            *left -= 1.0;
-            return None;
-        }
-        Some(Duration::from_secs_f64((1.0 - *left) * MINUTE.as_secs_f64() / self.per_minute))
-    }
-}
-
-const MINUTE: Duration = Duration::from_secs(60);
-const MAX_CLIENTS: usize = 10_000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bucket_empties_and_fills_again() {
-        let rate = RateLimit::new(2);
-        let start = Instant::now();
-        assert_eq!(rate.take(Client::Key(0), start), None);
-        assert_eq!(rate.take(Client::Key(0), start), None);
-        assert_eq!(rate.take(Client::Key(0), start), Some(Duration::from_secs(30)));
-        assert_eq!(rate.take(Client::Key(1), start), None, "another client has its own");
-        assert_eq!(rate.take(Client::Key(0), start + Duration::from_secs(31)), None);
-    }
 
     #[test]
     fn keys_come_in_either_header_and_have_to_be_whole() {

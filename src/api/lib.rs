@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `serve` | the accept loop: connections, time limits, TLS, draining |
 //! | `places`, `socket` | how many connections, for whom; sockets that nobody reads |
-//! | `gate` | before every handler: request ids, keys, rate limits, log lines |
+//! | `gate` | before every handler: request ids, names, keys, rate limits, log lines |
+//! | `hosts`, `rate` | names that the server goes by, pages that may ask; how often who may ask |
 //! | `json`, `bodies`, `error` | bodies in and out, and their memory; errors as clients see them |
 //! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
 //! | `anthropic/` | `/v1/messages` |
@@ -37,6 +38,7 @@ mod constraint;
 mod error;
 mod gate;
 mod health;
+mod hosts;
 mod ids;
 mod json;
 mod metrics;
@@ -47,6 +49,7 @@ mod pace;
 mod params;
 mod places;
 pub mod prepare;
+mod rate;
 mod registry;
 mod respond;
 mod serve;

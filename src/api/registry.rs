@@ -221,6 +221,21 @@ impl Registry {
         }
     }
 
+    /// The model that a question names, if it is there: who only asks loads nothing, and keeps nothing loaded.
+    ///
+    /// # Errors
+    /// 404 for a name that is not known; 503 where the model is not loaded.
+    pub fn ready(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
+        let slot = self.lock(self.find(name)?);
+        match &slot.state {
+            State::Ready(served) => Ok(Arc::clone(served)),
+            _ => {
+                let message = format!("the model {} is not loaded: a request for an answer loads it", slot.entry.id);
+                Err(ApiError::unavailable(message, None))
+            }
+        }
+    }
+
     /// Loads a model without a request; true if there was something to do.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ pub struct Settings {
     pub limits: HttpLimits,
     /// Keys that are let in; empty: everybody is.
     pub api_keys: Vec<String>,
+    /// Names, beside `localhost` and the machine's own, by which a server without keys may be called; `*`: any.
+    pub allowed_hosts: Vec<String>,
     /// Origins of web pages that may call this server; empty: none, `*`: all.
     pub cors_origins: Vec<String>,
     /// Requests a minute for one key (or address); `None` is without limit.

@@ -9,9 +9,10 @@ use tokio::sync::watch;
 use crate::answer::Answer;
 use crate::bodies::Bodies;
 use crate::error::ApiError;
-use crate::gate::RateLimit;
+use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::prepare::Prepared;
+use crate::rate::RateLimit;
 use crate::registry::{Registry, Served};
 use crate::settings::Settings;
 
@@ -27,6 +28,8 @@ struct Inner {
     settings: Settings,
     metrics: Metrics,
     rate: Option<RateLimit>,
+    strangers: RateLimit,
+    hosts: Hosts,
     bodies: Bodies,
     course: watch::Sender<Course>,
 }
@@ -57,6 +60,8 @@ impl AppState {
             registry,
             metrics: Metrics::new(),
             rate,
+            strangers: RateLimit::new(WRONG_KEYS_PER_MINUTE),
+            hosts: Hosts::new(&settings),
             bodies: Bodies::new(settings.limits.max_body),
             course: watch::Sender::new(Course::Open),
             settings,
@@ -81,6 +86,15 @@ impl AppState {
 
     pub(crate) fn rate(&self) -> Option<&RateLimit> {
         self.inner.rate.as_ref()
+    }
+
+    /// Requests without a key of ours, by address.
+    pub(crate) fn strangers(&self) -> &RateLimit {
+        &self.inner.strangers
+    }
+
+    pub(crate) fn hosts(&self) -> &Hosts {
+        &self.inner.hosts
     }
 
     pub(crate) fn bodies(&self) -> &Bodies {
@@ -137,3 +151,6 @@ impl AppState {
         self.settings().limits.request_timeout
     }
 }
+
+/// Requests without a key of ours that an address is told so; more are told to wait.
+const WRONG_KEYS_PER_MINUTE: u32 = 60;

@@ -229,6 +229,11 @@ pub struct AccessFlags {
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
 
+    /// Name that clients may call a server without keys by, beside addresses, localhost, the name of --host and the
+    /// machine's own; more than once or with commas for several, `*` for any
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
+    pub allowed_host: Vec<String>,
+
     /// Origin of web pages that may call this server; more than once for several, `*` for all [default: none]
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
@@ -291,6 +296,16 @@ fn origin(typed: &str) -> Result<String, String> {
     }
 }
 
+/// The name in a URL, without what stands around it: what could never match is a mistake.
+fn host_name(typed: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if typed == "*" || (!typed.is_empty() && typed.chars().all(plain)) {
+        Ok(typed.to_owned())
+    } else {
+        Err("a host is a name like server.example.org, without scheme, port and path, or `*`".into())
+    }
+}
+
 /// The options as a command line takes them: each has an environment variable, and the last of several counts.
 pub fn command() -> Command {
     Args::command().args_override_self(true).mut_args(|arg| {
@@ -350,6 +365,16 @@ mod tests {
         }
         for wrong in ["", "example.org", "https://", "https://example.org/", "https://Example.org", "two words"] {
             assert!(origin(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_names_and_nothing_else() {
+        for right in ["*", "server.example.org", "my_server", "10.0.0.1"] {
+            assert_eq!(host_name(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "http://server", "server:8080", "server/", "two words", "[::1]"] {
+            assert!(host_name(wrong).is_err(), "{wrong}");
         }
     }
 

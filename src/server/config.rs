@@ -242,11 +242,12 @@ mod tests {
     #[test]
     fn the_command_line_goes_before_the_file() {
         let file = "port = 9000\nhost = \"0.0.0.0\"\napi-key = [\"a\", \"b\"]\nembeddings = true\nmetrics = false\ntemp = 0.5\n\
-                    max-connections-per-address = 3\n";
+                    allowed-host = [\"a.example\", \"b.example\"]\nmax-connections-per-address = 3\n";
         let args = resolved(file, &["--port", "9001"]).unwrap().args;
         assert_eq!((args.http.port, args.http.host.as_str()), (9001, "0.0.0.0"));
         assert_eq!((args.access.api_key.len(), args.serving.embeddings), (2, true));
         assert_eq!((args.serving.metrics, args.sampling.temp), (crate::cli::choices::OnOff::Off, Some(0.5)));
+        assert_eq!(args.access.allowed_host, ["a.example", "b.example"]);
         assert_eq!(args.http.max_connections_per_address, Some(3));
         let args = resolved(file, &["--api-key", "c"]).unwrap().args;
         assert_eq!(args.access.api_key, ["c"]);

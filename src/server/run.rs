@@ -88,6 +88,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
             ..HttpLimits::default()
         },
         api_keys,
+        allowed_hosts: args.access.allowed_host.iter().chain([&args.http.host]).cloned().collect(),
         cors_origins: args.access.cors_origin.clone(),
         requests_per_minute: args.access.rate_limit,
         embeddings: args.serving.embeddings,

@@ -48,7 +48,7 @@ async def answer(address, request, leave_after=None):
     reader, writer = await asyncio.open_connection(*address)
     text, ended, n_events = [], "cut", 0
     try:
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
                      b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data))
         status = (await reader.readline()).split()
         if status[1:2] != [b"200"]:
@@ -108,7 +108,7 @@ def half_open(address, n=300):
     sockets = []
     for i in range(n):
         s = socket.create_connection(address)
-        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + (b"content-length: 100\r\n\r\n{" if i % 2 else b""))
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n" + (b"content-length: 100\r\n\r\n{" if i % 2 else b""))
         sockets.append(s)
     return sockets
 
@@ -119,7 +119,7 @@ def health(host, port, seconds):
     while time.monotonic() < end:
         start = time.monotonic()
         with socket.create_connection((host, port), timeout=30) as s:
-            s.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            s.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             got = s.recv(4096)
         ms = (time.monotonic() - start) * 1e3
         print(f"{ms:.2f}" if b" 200 " in got else "inf", flush=True)

@@ -43,7 +43,7 @@ pub(crate) async fn props(
     State(state): State<AppState>,
     Query(which): Query<Which>,
 ) -> Result<Output<Props>, ApiError> {
-    let served = state.registry().get(which.model.as_deref()).await?;
+    let served = state.registry().ready(which.model.as_deref())?;
     let vocab = served.model.vocab();
     let text = |id: Option<TokenId>| {
         id.and_then(|id| vocab.bytes(id)).map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default()

@@ -34,7 +34,7 @@ pub(crate) async fn slots(State(state): State<AppState>, Query(asked): Query<Ask
     if !state.settings().slots {
         return Err(ApiError::not_supported("this server was started without /slots: start it with --slots"));
     }
-    let served = state.registry().get(asked.model.as_deref()).await?;
+    let served = state.registry().ready(asked.model.as_deref())?;
     let n_ctx = served.engine.limits().n_ctx;
     let speculative = served.max_draft > 0;
     let slots = blocking(move || Ok(served.engine.slots()?)).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::{HttpLimits, Settings};
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::support::{App, question};
@@ -113,4 +113,88 @@ async fn pages_come_without_a_key_and_keep_to_themselves() {
     for path in ["/", "/dashboard", "/assets/chat.js"] {
         assert_eq!(without.get(path).await.0, StatusCode::UNAUTHORIZED, "{path}");
     }
+}
+
+#[tokio::test]
+async fn a_name_that_is_none_of_the_servers_is_let_in_with_a_key_only() {
+    let by_name = |host: &'static str| Request::get("/v1/models").header("host", host).body(Body::empty()).unwrap();
+    let app = App::new();
+    for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "192.168.1.5"] {
+        assert_eq!(app.send(by_name(host)).await.0, StatusCode::OK, "{host}");
+    }
+    let (status, answer) = app.send(by_name("evil.example:8080")).await;
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!((status, &answer["error"]["code"]), (StatusCode::FORBIDDEN, &json!("host_not_allowed")), "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("--allowed-host evil.example"), "{message}");
+    let health = Request::get("/health").header("host", "evil.example").body(Body::empty()).unwrap();
+    assert_eq!(app.send(health).await.0, StatusCode::OK);
+
+    let app = App::with(Settings { api_keys: vec!["one".into()], ..Settings::default() });
+    let mut request = by_name("evil.example");
+    assert_eq!(app.send(by_name("evil.example")).await.0, StatusCode::UNAUTHORIZED);
+    request.headers_mut().insert("x-api-key", "one".parse().unwrap());
+    assert_eq!(app.send(request).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_asks_for_nothing() {
+    let app = App::new();
+    let request = Request::post("/v1/chat/completions")
+        .header("content-type", "application/json")
+        .header("sec-fetch-site", "cross-site")
+        .header("origin", "https://evil.example")
+        .body(Body::from(question("Hello").to_string()));
+    let (status, answer) = app.send(request.unwrap()).await;
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!((status, &answer["error"]["code"]), (StatusCode::FORBIDDEN, &json!("origin_not_allowed")), "{answer}");
+}
+
+#[tokio::test]
+async fn no_post_takes_what_a_form_of_a_page_can_send() {
+    let directory = tempfile::tempdir().unwrap();
+    let slot_save_path = Some(directory.path().to_owned());
+    let app = App::with(Settings { slots: true, embeddings: true, slot_save_path, ..Settings::default() });
+    let (_, document) = app.get("/openapi.json").await;
+    let paths = document["paths"].as_object().unwrap().iter();
+    let documented = paths.filter(|(_, path)| path.get("post").is_some()).map(|(path, _)| path.replace("{id}", "0"));
+    let others = ["/chat/completions", "/responses", "/embeddings", "/completions", "/slots/0?action=erase"];
+    let all: Vec<String> = documented.chain(others.map(str::to_owned)).collect();
+    assert!(all.len() > 15, "{all:?}");
+    for path in all {
+        for kind in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("multipart/form-data")] {
+            let mut request = Request::post(&path);
+            if let Some(kind) = kind {
+                request = request.header("content-type", kind);
+            }
+            let (status, answer) = app.send(request.body(Body::from(r#"{"model":"pocket"}"#)).unwrap()).await;
+            let answer = String::from_utf8_lossy(&answer);
+            assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{path} {kind:?}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn wrong_keys_are_told_to_wait_and_right_ones_are_not() {
+    let app = App::with(Settings { api_keys: vec!["right".into()], ..Settings::default() });
+    let from = |address: &str, key: &str| {
+        let mut request = Request::get("/v1/models").header("x-api-key", key).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(axum::extract::ConnectInfo(api::Peer(address.parse().unwrap())));
+        request
+    };
+    let mut refused = 0;
+    for i in 0..100 {
+        let response = app.router.clone().oneshot(from("2001:db8::1", &format!("wrong-{i}"))).await.unwrap();
+        if response.status() == StatusCode::TOO_MANY_REQUESTS {
+            assert!(response.headers().contains_key("retry-after"));
+            refused += 1;
+        } else {
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        }
+    }
+    // Some may come back while the test runs.
+    assert!(refused > 0, "no limit was met");
+    assert_eq!(app.send(from("2001:db8::2", "wrong")).await.0, StatusCode::TOO_MANY_REQUESTS, "the same network");
+    assert_eq!(app.send(from("2001:db8:0:1::1", "wrong")).await.0, StatusCode::UNAUTHORIZED, "another one");
+    assert_eq!(app.send(from("2001:db8::1", "right")).await.0, StatusCode::OK);
 }

@@ -21,7 +21,8 @@ impl Loader for Small {
 fn app(max_loaded: usize) -> App {
     let entry = |(i, id): (usize, &str)| ModelEntry { id: id.into(), at_start: i == 0, ..ModelEntry::default() };
     let entries = ["first", "second", "third", "broken"].into_iter().enumerate().map(entry).collect();
-    let state = AppState::new(Registry::new(entries, Box::new(Small), Some(max_loaded)), Settings::default());
+    let settings = Settings { metrics: true, slots: true, ..Settings::default() };
+    let state = AppState::new(Registry::new(entries, Box::new(Small), Some(max_loaded)), settings);
     App { router: api::router(state.clone()), state }
 }
 
@@ -53,4 +54,20 @@ async fn models_that_load_at_the_same_time_do_not_go_over_the_limit() {
     let app = app(1);
     tokio::join!(model_that_answers(&app, "second"), model_that_answers(&app, "third"));
     assert_eq!(app.state.registry().loaded().len(), 1);
+}
+
+#[tokio::test]
+async fn who_only_asks_loads_nothing() {
+    let app = app(1);
+    for path in ["/props?model=second", "/slots?model=second", "/v1/models/second", "/v1/models", "/metrics", "/health"]
+    {
+        let (status, answer) = app.get(path).await;
+        assert_ne!(status.as_u16(), 404, "{path}: {answer}");
+        let at_work: Vec<_> = app.state.registry().list().into_iter().filter(|m| m.2 != Phase::Unloaded).collect();
+        assert!(at_work.is_empty(), "{path}: {at_work:?}");
+    }
+    let (status, answer) = app.get("/props?model=second").await;
+    assert_eq!(status.as_u16(), 503, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("not loaded"), "{answer}");
+    assert_eq!(app.get("/props?model=nobody").await.0.as_u16(), 404);
 }
