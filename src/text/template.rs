@@ -14,7 +14,7 @@ use minijinja::{Environment, ErrorKind};
 use serde_json::Map;
 
 use borders::Rendered;
-use messages::value_of;
+use messages::{Context, prepared};
 
 /// A chat template, compiled once and shared by threads.
 pub struct ChatTemplate {
@@ -93,6 +93,9 @@ pub enum TemplateError {
         /// What went wrong there.
         detail: String,
     },
+    /// Nobody wants the result any more.
+    #[error("the rendering was given up")]
+    GivenUp,
     /// The template took too many steps.
     #[error("chat template: stopped after {max} steps (line {line}); use another template or a shorter conversation")]
     TooManySteps {
@@ -144,7 +147,8 @@ impl ChatTemplate {
         self
     }
 
-    /// Renders `chat` and finds its message borders by rendering parts of it again: a dozen times at most.
+    /// Renders `chat` and finds its message borders by rendering parts of it again: five renderings for most conversations, a dozen
+    /// where the template makes borders hard to find.
     ///
     /// This can take long on a long conversation: call it on a thread that may block.
     ///
@@ -152,11 +156,19 @@ impl ChatTemplate {
     /// `Raised` when the template refuses the conversation; `Message` when a message is not an object or its tool call arguments are
     /// not JSON; `Render`, `TooManySteps` and `TooMuchText` when the template does not get through.
     pub fn render(&self, chat: &Chat) -> Result<Prompt, TemplateError> {
-        let messages = messages::prepared(&chat.messages)?;
+        self.render_while(chat, &|| true)
+    }
+
+    /// As [`ChatTemplate::render`], for as long as `wanted` says so: it is asked before each rendering.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], and `GivenUp`.
+    pub fn render_while(&self, chat: &Chat, wanted: &(dyn Fn() -> bool + Sync)) -> Result<Prompt, TemplateError> {
+        let messages = prepared(&chat.messages)?;
         // A thread of its own: a hostile template can make values so deep that dropping them needs this stack.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("chat template".to_owned());
-            let render = || Ok(Rendered::new(self, chat, messages)?.prompt());
+            let render = || Rendered::new(self, chat, messages, wanted)?.prompt();
             let stopped = |detail: String| TemplateError::Render { line: 0, detail };
             thread
                 .stack_size(STACK)
@@ -169,29 +181,13 @@ impl ChatTemplate {
 
     fn render_values(
         &self,
-        chat: &Chat,
+        context: &Context<'_>,
         messages: &[Value],
         add_generation_prompt: bool,
     ) -> Result<String, TemplateError> {
-        let mut context = std::collections::BTreeMap::new();
-        for (key, value) in &chat.kwargs {
-            context.insert(key.as_str(), value_of(value));
-        }
-        for (key, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
-            if let Some(token) = token {
-                context.insert(key, Value::from(token.as_str()));
-            }
-        }
-        let tools = match chat.tools.is_empty() {
-            true => Value::from(()),
-            false => chat.tools.iter().map(value_of).collect(),
-        };
-        context.insert("tools", tools);
+        let mut context = context.clone();
         context.insert("messages", Value::from(messages.to_vec()));
         context.insert("add_generation_prompt", Value::from(add_generation_prompt));
-        if let Some(on) = chat.enable_thinking {
-            context.insert("enable_thinking", Value::from(on));
-        }
         let template = self.env.get_template(NAME).expect("`new` compiled it under this name");
         template.render(Value::from_pairs(context)).map_err(|e| failure(&e))
     }

@@ -4,89 +4,127 @@
 use minijinja::value::Value;
 use serde_json::json;
 
-use super::messages::value_of;
+use super::messages::{Context, context, value_of};
 use super::{Chat, ChatTemplate, Prompt, TemplateError};
 
 /// A conversation with its prompt.
 pub(super) struct Rendered<'a> {
     template: &'a ChatTemplate,
     chat: &'a Chat,
+    context: Context<'a>,
     messages: Vec<Value>,
+    /// Says before each rendering whether the result is wanted still.
+    wanted: &'a (dyn Fn() -> bool + Sync),
     text: String,
 }
 
 impl<'a> Rendered<'a> {
-    pub(super) fn new(template: &'a ChatTemplate, chat: &'a Chat, messages: Vec<Value>) -> Result<Self, TemplateError> {
-        let text = template.render_values(chat, &messages, chat.add_generation_prompt)?;
-        Ok(Self { template, chat, messages, text })
+    pub(super) fn new(
+        template: &'a ChatTemplate,
+        chat: &'a Chat,
+        messages: Vec<Value>,
+        wanted: &'a (dyn Fn() -> bool + Sync),
+    ) -> Result<Self, TemplateError> {
+        let context = context(template, chat);
+        let mut this = Self { template, chat, context, messages, wanted, text: String::new() };
+        this.still_wanted()?;
+        this.text = template.render_values(&this.context, &this.messages, chat.add_generation_prompt)?;
+        Ok(this)
     }
 
-    pub(super) fn prompt(self) -> Prompt {
-        let mut borders = Vec::new();
-        for n in self.counts() {
-            match self.end_of(n) {
-                Some(end) => borders.push(end),
-                None if n == 1 => borders.extend(self.end_of_opening()),
-                None => {}
+    pub(super) fn prompt(self) -> Result<Prompt, TemplateError> {
+        let lasting = self.repeated_by(&self.user_turn())?;
+        let end = self.end_of(self.messages.len())?;
+        let mut in_tool_loop = None;
+        let (mut borders, mut n_lasting, mut looping) = (Vec::new(), 0, None);
+        for n in self.counts().into_iter().rev() {
+            // A loop of tool calls began after the last question: what lies before it comes next.
+            if n_lasting == LASTING || looping.is_some_and(|loop_starts| n > loop_starts) {
+                continue;
             }
+            let found = match n {
+                n if n == self.messages.len() => end,
+                n => self.end_of(n)?,
+            };
+            let Some(at) = (if found.is_none() && n == 1 { self.end_of_opening()? } else { found }) else { continue };
+            if at <= lasting {
+                n_lasting += 1;
+            } else {
+                let repeated = match in_tool_loop {
+                    Some(repeated) => repeated,
+                    None => *in_tool_loop.insert(self.repeated_by(&self.tool_turn())?),
+                };
+                if at > repeated {
+                    continue;
+                }
+                looping = Some(self.last_question().map_or(0, |user| user + 1));
+            }
+            borders.push(at);
         }
-        if self.role(0) != Some("system") && !self.chat.tools.is_empty() {
-            borders.extend(self.end_of(0).or_else(|| self.end_of_opening()));
-        }
+        borders.extend(self.opening()?.filter(|&at| at <= lasting));
         borders.retain(|&at| at > 0);
         borders.sort_unstable();
         borders.dedup();
-
-        let lasting = self.repeated_by(&self.user_turn());
-        let in_tool_loop = self.repeated_by(&self.tool_turn());
-        borders.retain(|&at| at <= lasting.max(in_tool_loop));
         let n_lasting = borders.iter().filter(|&&at| at <= lasting).count();
-        let starts_in_reasoning = self.starts_in_reasoning();
-        Prompt { text: self.text, borders, n_lasting, repeated: lasting, starts_in_reasoning }
+        let starts_in_reasoning = self.starts_in_reasoning(end);
+        Ok(Prompt { text: self.text, borders, n_lasting, repeated: lasting, starts_in_reasoning })
     }
 
-    /// The numbers of first messages whose ends are tried: the opening, the last few, and those around the last user message, which
-    /// lies far back in a long loop of tool calls.
+    /// The numbers of first messages whose ends are tried, ascending: the last few, and those around the last question, which lies
+    /// far back in a long loop of tool calls.
     fn counts(&self) -> Vec<usize> {
         let n = self.messages.len();
         let mut counts: Vec<usize> = (n.saturating_sub(LAST_MESSAGES)..=n).collect();
-        if let Some(user) = (0..n).rfind(|&i| self.role(i) == Some("user")) {
-            counts.extend([user, user + 1]);
-        }
-        if self.role(0) == Some("system") {
-            counts.push(1);
-        }
-        counts.retain(|&k| k > 0);
+        counts.extend(self.last_question().into_iter().flat_map(|user| [user, user + 1]));
+        let opening = usize::from(self.role(0) == Some("system"));
+        counts.retain(|&k| k > opening);
         counts.sort_unstable();
         counts.dedup();
         counts
     }
 
+    fn last_question(&self) -> Option<usize> {
+        (0..self.messages.len()).rfind(|&i| self.role(i) == Some("user"))
+    }
+
+    /// Where the system message ends, or what the template says of tools in its place: many conversations share it.
+    fn opening(&self) -> Result<Option<usize>, TemplateError> {
+        let n = match self.role(0) {
+            Some("system") => 1,
+            _ if !self.chat.tools.is_empty() => 0,
+            _ => return Ok(None),
+        };
+        match self.end_of(n)? {
+            Some(end) => Ok(Some(end)),
+            None => self.end_of_opening(),
+        }
+    }
+
     /// Where the first `n` messages end in the text, if the text begins with them as they are alone.
-    fn end_of(&self, n: usize) -> Option<usize> {
+    fn end_of(&self, n: usize) -> Result<Option<usize>, TemplateError> {
         let part = self.render(&self.messages[..n])?;
-        self.text.starts_with(&part).then_some(part.len())
+        Ok(part.filter(|part| self.text.starts_with(part)).map(|part| part.len()))
     }
 
     /// Where the text stops being the same for every first user message: some templates refuse a conversation without one.
-    fn end_of_opening(&self) -> Option<usize> {
+    fn end_of_opening(&self) -> Result<Option<usize>, TemplateError> {
         let system = usize::from(self.role(0) == Some("system"));
+        let mut end = None;
         // Two that differ in their first character: at most one of them can begin as the real message does.
-        ["0", "a"]
-            .into_iter()
-            .map(|content| {
-                let mut messages = self.messages[..system].to_vec();
-                messages.push(message(json!({"role": "user", "content": content})));
-                Some(common_prefix(&self.text, &self.render(&messages)?))
-            })
-            .min()
-            .flatten()
+        for content in ["0", "a"] {
+            let mut messages = self.messages[..system].to_vec();
+            messages.push(message(json!({"role": "user", "content": content})));
+            let Some(part) = self.render(&messages)? else { return Ok(None) };
+            let common = common_prefix(&self.text, &part);
+            end = Some(end.map_or(common, |end: usize| end.min(common)));
+        }
+        Ok(end)
     }
 
     /// How much of the text the next turn repeats, when it brings these messages.
-    fn repeated_by(&self, next: &[Value]) -> usize {
+    fn repeated_by(&self, next: &[Value]) -> Result<usize, TemplateError> {
         let messages = [&self.messages, next].concat();
-        self.render(&messages).map_or(0, |next| common_prefix(&self.text, &next))
+        Ok(self.render(&messages)?.map_or(0, |next| common_prefix(&self.text, &next)))
     }
 
     /// An answer, and a new question.
@@ -111,9 +149,10 @@ impl<'a> Rendered<'a> {
         }
     }
 
-    fn starts_in_reasoning(&self) -> bool {
+    /// `end`: of the messages, before the reply.
+    fn starts_in_reasoning(&self, end: Option<usize>) -> bool {
         // Only the opening of the reply counts: a user may write the tag too.
-        match self.end_of(self.messages.len()) {
+        match end {
             Some(end) => self.text[end..].rfind(OPEN) > self.text[end..].rfind(CLOSE),
             None => self.text.trim_end().ends_with(OPEN),
         }
@@ -128,8 +167,13 @@ impl<'a> Rendered<'a> {
     }
 
     /// Templates may refuse a part of a conversation: then there is no border to be found with it.
-    fn render(&self, messages: &[Value]) -> Option<String> {
-        self.template.render_values(self.chat, messages, false).ok()
+    fn render(&self, messages: &[Value]) -> Result<Option<String>, TemplateError> {
+        self.still_wanted()?;
+        Ok(self.template.render_values(&self.context, messages, false).ok())
+    }
+
+    fn still_wanted(&self) -> Result<(), TemplateError> {
+        if (self.wanted)() { Ok(()) } else { Err(TemplateError::GivenUp) }
     }
 }
 
@@ -146,6 +190,9 @@ fn common_prefix(a: &str, b: &str) -> usize {
     n
 }
 
+/// Messages at the end of a conversation whose ends are tried.
 const LAST_MESSAGES: usize = 4;
+/// Lasting borders that are looked for beside the opening: the last, and the one that an edit of the last message leaves.
+const LASTING: usize = 2;
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";

@@ -77,7 +77,7 @@ fn a_long_loop_of_tool_calls_keeps_the_border_after_its_question() {
     }
     let prompt = render(&ChatTemplate::new(SMALL).unwrap(), &messages, true);
     assert_eq!(prompt.borders[..prompt.n_lasting], asked.borders);
-    assert!(prompt.borders.len() >= prompt.n_lasting + 2, "{:?}", prompt.borders);
+    assert!(prompt.borders.len() > prompt.n_lasting, "{:?}", prompt.borders);
 }
 
 #[test]
@@ -89,6 +89,49 @@ fn the_opening_is_a_border_even_where_a_template_refuses_it_alone() {
     assert_eq!(&text[..prompt.borders[0]], "[system]s[end][user]");
     assert_eq!(&text[..prompt.borders[1]], "[system]s[end][user]0[end]");
     assert_eq!(prompt.borders.len(), 2);
+}
+
+#[test]
+fn a_conversation_is_rendered_a_few_times_whatever_its_length() {
+    let n_renderings = |template: &str, messages: &[Value], with_tools| {
+        let n = std::sync::atomic::AtomicUsize::new(0);
+        let count = || n.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < usize::MAX;
+        ChatTemplate::new(template).unwrap().render_while(&chat(messages, with_tools), &count).unwrap();
+        n.into_inner()
+    };
+    let question = json!({"role": "user", "content": "question"});
+    let (mut talk, mut work) = (vec![json!({"role": "system", "content": "s"})], Vec::new());
+    for n_turns in 1..20 {
+        talk.push(question.clone());
+        for template in [POCKET, SMALL] {
+            assert!(n_renderings(template, &talk, false) <= 6, "turn {n_turns}");
+            assert!(n_renderings(template, &talk, true) <= 6, "turn {n_turns}, with tools");
+        }
+        talk.push(assistant("answer", "why", false));
+        work.push(question.clone());
+        for _ in 0..n_turns {
+            work.extend([assistant("", "why", true), json!({"role": "tool", "content": "result"})]);
+        }
+        for template in [POCKET, SMALL] {
+            let n = n_renderings(template, &work, true);
+            assert!(n <= 9, "{n_turns} calls: {n}");
+        }
+        work.push(assistant("answer", "why", false));
+    }
+    // This one refuses what has no question, so that the end of the system message has to be found in another way.
+    assert!(n_renderings(STRICT, &talk[..talk.len() - 1], false) <= 8);
+}
+
+#[test]
+fn a_rendering_that_nobody_wants_is_given_up() {
+    let messages = [json!({"role": "system", "content": "s"}), json!({"role": "user", "content": "0"})];
+    for n_wanted in 0..4 {
+        let n = std::sync::atomic::AtomicUsize::new(0);
+        let wanted = || n.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < n_wanted;
+        let given_up = ChatTemplate::new(POCKET).unwrap().render_while(&chat(&messages, false), &wanted);
+        assert!(matches!(given_up, Err(text::template::TemplateError::GivenUp)), "{given_up:?}");
+        assert_eq!(n.into_inner(), n_wanted + 1, "nothing is rendered after that");
+    }
 }
 
 fn message_of(reply: &str) -> Value {
