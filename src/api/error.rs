@@ -231,7 +231,8 @@ impl From<SubmitError> for ApiError {
                 Self { code: Some("queue_full"), ..Self::unavailable(message, Some(RETRY_WHEN_FULL)) }
             }
             SubmitError::Sampling(error) => Self::from(error),
-            SubmitError::Stopped => Self::unavailable(message, None),
+            // The model is loaded again by the next request.
+            SubmitError::Stopped => Self::unavailable(message, Some(RETRY_WHEN_FULL)),
             SubmitError::OtherLimits { .. } => Self::server(message),
         }
     }

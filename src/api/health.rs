@@ -17,7 +17,8 @@ pub(crate) struct Health {
     status: &'static str,
 }
 
-/// `GET /health`: 200 when a request would be taken, 503 while a model loads or the server ends.
+/// `GET /health`: 200 when a request would be taken, 503 while a model loads at the start, after the engine of one
+/// has ended by itself, and when the server ends; 500 when a model did not load.
 pub(crate) async fn health(State(state): State<AppState>) -> Response {
     if state.course() != Course::Open {
         return ApiError::unavailable("the server is shutting down", None).into_response();
@@ -30,7 +31,12 @@ pub(crate) async fn health(State(state): State<AppState>) -> Response {
             Phase::Failed => {
                 return ApiError::server(format!("the model {} did not load", entry.id)).into_response();
             }
-            Phase::Loading | Phase::Ready | Phase::Unloaded => {}
+            Phase::Ended => {
+                let message =
+                    format!("the engine of the model {} has ended: the next request loads it again", entry.id);
+                return ApiError::unavailable(message, Some(1)).into_response();
+            }
+            Phase::Loading | Phase::Ready | Phase::Unloading | Phase::Unloaded => {}
         }
     }
     Output(Health { status: "ok" }).into_response()

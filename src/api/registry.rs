@@ -1,8 +1,12 @@
 //! The models of a server: which there are, which are loaded, and getting one.
-//! Owns loading on demand and unloading after idle time. Knows not how a model is loaded: the program brings a [`Loader`].
+//! Owns loading on demand and unloading after idle time; which of them have room is `table.rs`. Knows not how a model is
+//! loaded: the program brings a [`Loader`].
+
+mod table;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use constrain::Compiler;
@@ -13,6 +17,7 @@ use text::template::ChatTemplate;
 use tokio::sync::watch;
 
 use crate::error::ApiError;
+use table::{Outcome, Slot, State, Table};
 
 /// A model that answers.
 pub struct Served {
@@ -75,26 +80,16 @@ pub struct ModelEntry {
 pub enum Phase {
     /// On disk only.
     Unloaded,
-    /// On its way.
+    /// On its way, or waiting for room.
     Loading,
     /// Answers.
     Ready,
+    /// Taken out; its last answers run, or its memory is being freed.
+    Unloading,
     /// Did not load.
     Failed,
-}
-
-enum State {
-    Unloaded,
-    Loading(watch::Receiver<()>),
-    Ready(Arc<Served>),
-    Failed(String),
-}
-
-struct Slot {
-    entry: ModelEntry,
-    state: State,
-    last_used: Instant,
-    created: u64,
+    /// Its engine has ended by itself; the next request loads it again.
+    Ended,
 }
 
 /// All models. Cheap to clone.
@@ -105,17 +100,36 @@ pub struct Registry {
 
 struct Inner {
     loader: Box<dyn Loader>,
-    /// Names to places in `slots`.
+    /// Names to places in the table.
     names: HashMap<String, usize>,
-    slots: Vec<Mutex<Slot>>,
-    /// Loaded at a time at most; the one unused for longest makes room.
-    max_loaded: Option<usize>,
+    table: Mutex<Table>,
+    /// How long a model waits for room.
+    patience: Duration,
+}
+
+/// What becomes of a request for a model.
+enum Next {
+    Done(Result<Arc<Served>, ApiError>),
+    /// The model is on its way.
+    Load(watch::Receiver<Outcome>),
+    /// The model takes no requests now. Ends when that has changed.
+    Change(watch::Receiver<()>),
 }
 
 impl Registry {
     /// `entries` in the order in which they are listed; the first answers requests that name none.
-    /// `max_loaded`: models in memory at a time.
+    /// `max_loaded`: models in memory at a time; the one unused for longest makes room.
     pub fn new(entries: Vec<ModelEntry>, loader: Box<dyn Loader>, max_loaded: Option<usize>) -> Self {
+        Self::with_patience(entries, loader, max_loaded, PATIENCE)
+    }
+
+    /// As [`Registry::new`]; a model that has no room after `patience` is not loaded.
+    pub fn with_patience(
+        entries: Vec<ModelEntry>,
+        loader: Box<dyn Loader>,
+        max_loaded: Option<usize>,
+        patience: Duration,
+    ) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut names = HashMap::new();
         for (i, entry) in entries.iter().enumerate() {
@@ -123,9 +137,9 @@ impl Registry {
                 names.entry(name.clone()).or_insert(i);
             }
         }
-        let slot = |entry| Mutex::new(Slot { entry, state: State::Unloaded, last_used: Instant::now(), created });
-        let slots = entries.into_iter().map(slot).collect();
-        Self { inner: Arc::new(Inner { loader, names, slots, max_loaded }) }
+        let slots = entries.into_iter().map(|entry| Slot::new(entry, created)).collect();
+        let table = Mutex::new(Table::new(slots, max_loaded));
+        Self { inner: Arc::new(Inner { loader, names, table, patience }) }
     }
 
     /// A registry of one model that is loaded already.
@@ -138,43 +152,39 @@ impl Registry {
         }
         let entry = ModelEntry { id: served.id.clone(), ..ModelEntry::default() };
         let registry = Self::new(vec![entry], Box::new(Never), None);
-        registry.lock(0).state = State::Ready(Arc::new(served));
+        registry.with(|table| table.slots[0].state = State::Ready(Arc::new(served)));
         registry
     }
 
     /// Names, time of creation and phase of all models.
     pub fn list(&self) -> Vec<(ModelEntry, u64, Phase)> {
-        let all = 0..self.inner.slots.len();
-        all.map(|i| {
-            let slot = self.lock(i);
-            (slot.entry.clone(), slot.created, slot.state.phase())
+        self.with(|table| {
+            (0..table.slots.len()).for_each(|i| table.settle(i));
+            table.slots.iter().map(|slot| (slot.entry.clone(), slot.created, slot.phase())).collect()
         })
-        .collect()
     }
 
     /// The models that are loaded now.
     pub fn loaded(&self) -> Vec<Arc<Served>> {
-        let all = 0..self.inner.slots.len();
-        all.filter_map(|i| match &self.lock(i).state {
-            State::Ready(served) => Some(Arc::clone(served)),
-            _ => None,
-        })
-        .collect()
+        self.with(|table| table.slots.iter().filter_map(|slot| slot.served().cloned()).collect())
     }
 
     /// Starts loading those that are to be there from the start, without waiting for them.
     pub fn start(&self) {
-        for i in 0..self.inner.slots.len() {
-            if self.lock(i).entry.at_start {
-                self.begin(i);
+        let some_idle = self.with(|table| {
+            for i in 0..table.slots.len() {
+                if table.slots[i].entry.at_start && matches!(table.slots[i].state, State::Unloaded) {
+                    self.begin(table, i);
+                }
             }
-        }
-        if self.inner.slots.iter().any(|slot| lock(slot).entry.idle.is_some()) {
+            table.slots.iter().any(|slot| slot.entry.idle.is_some())
+        });
+        if some_idle {
             let registry = self.clone();
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(IDLE_CHECK).await;
-                    registry.unload_idle();
+                    registry.with(|table| (0..table.slots.len()).for_each(|i| table.unload_if_unused(i)));
                 }
             });
         }
@@ -182,41 +192,56 @@ impl Registry {
 
     /// Why the only model that there is did not load at the start. Does not return where it did, or where there are others.
     pub async fn lost(&self) -> String {
-        while let [slot] = &self.inner.slots[..] {
-            let mut loading = match &lock(slot).state {
-                State::Failed(why) => return why.clone(),
-                State::Loading(done) => done.clone(),
-                State::Unloaded | State::Ready(_) => break,
-            };
-            // An error means that the loading thread is gone: the state says how it ended.
-            drop(loading.changed().await);
+        loop {
+            let loading = self.with(|table| match &table.slots[..] {
+                [Slot { state: State::Failed(why), .. }] => Some(Err(why.clone())),
+                [Slot { state: State::Loading(done) | State::Waiting { done, .. }, .. }] => Some(Ok(done.clone())),
+                _ => None,
+            });
+            match loading {
+                Some(Err(why)) => return why,
+                // An error means that the loading thread is gone: the state says how it ended.
+                Some(Ok(mut done)) => drop(done.changed().await),
+                None => std::future::pending().await,
+            }
         }
-        std::future::pending().await
     }
 
     /// The model that a request names; loads it if it has to. A server of one model answers to any name.
     ///
     /// # Errors
-    /// 404 for a name that is not known; 503 while it loads at the start; 500 when it does not load.
+    /// 404 for a name that is not known; 503 while it loads at the start, and when there is no room for it; 500 when it does
+    /// not load.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
         let i = self.find(name)?;
         loop {
-            let mut waiting = match &mut *self.lock(i) {
-                Slot { state: State::Ready(served), last_used, .. } => {
-                    *last_used = Instant::now();
-                    return Ok(Arc::clone(served));
+            let next = self.with(|table| {
+                table.settle(i);
+                let slot = &mut table.slots[i];
+                match &slot.state {
+                    State::Ready(served) => {
+                        slot.last_used = Instant::now();
+                        Next::Done(Ok(Arc::clone(served)))
+                    }
+                    State::Failed(why) => Next::Done(Err(ApiError::server(why.clone()))),
+                    State::Waiting { .. } | State::Loading(_) if slot.entry.at_start => {
+                        let message = "the model is still loading: try again";
+                        Next::Done(Err(ApiError::unavailable(message, Some(1))))
+                    }
+                    State::Waiting { done, .. } | State::Loading(done) => Next::Load(done.clone()),
+                    State::Closing { changed, .. } => Next::Change(changed.subscribe()),
+                    State::Unloaded | State::Ended => Next::Load(self.begin(table, i)),
                 }
-                Slot { state: State::Failed(why), .. } => return Err(ApiError::server(why.clone())),
-                Slot { state: State::Loading(_), entry, .. } if entry.at_start => {
-                    return Err(ApiError::unavailable("the model is still loading: try again", Some(1)));
+            });
+            match next {
+                Next::Done(done) => return done,
+                Next::Load(mut done) => {
+                    let done = done.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+                    let gone = || Err(ApiError::server("the model did not load: see the server's log"));
+                    return done.unwrap_or_else(gone);
                 }
-                Slot { state: State::Loading(done), .. } => Some(done.clone()),
-                Slot { state: State::Unloaded, .. } => None,
-            };
-            match &mut waiting {
-                // An error means that the loading thread is gone: the state says how it ended.
-                Some(done) => drop(done.changed().await),
-                None => self.begin(i),
+                // An error is the change: whoever would tell is dropped then.
+                Next::Change(mut changed) => drop(changed.changed().await),
             }
         }
     }
@@ -242,11 +267,14 @@ impl Registry {
     /// 404 for a name that is not known.
     pub fn load(&self, name: &str) -> Result<bool, ApiError> {
         let i = self.find(Some(name))?;
-        let idle = matches!(self.lock(i).state, State::Unloaded | State::Failed(_));
-        if idle {
-            self.begin(i);
-        }
-        Ok(idle)
+        Ok(self.with(|table| {
+            table.settle(i);
+            let idle = matches!(table.slots[i].state, State::Unloaded | State::Failed(_) | State::Ended);
+            if idle {
+                self.begin(table, i);
+            }
+            idle
+        }))
     }
 
     /// Takes a model out; requests that run on it end first. True if it was loaded.
@@ -255,22 +283,20 @@ impl Registry {
     /// 404 for a name that is not known.
     pub fn unload(&self, name: &str) -> Result<bool, ApiError> {
         let i = self.find(Some(name))?;
-        let mut slot = self.lock(i);
-        let was = matches!(slot.state, State::Ready(_));
-        if was {
-            slot.state = State::Unloaded;
-        }
-        Ok(was)
+        Ok(self.with(|table| table.unload(i)))
     }
 
     fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let known = name.and_then(|name| self.inner.names.get(name).copied());
         match (known, name) {
             (Some(i), _) => Ok(i),
-            (None, Some(name)) if self.inner.slots.len() > 1 && !name.is_empty() => {
-                let ids: Vec<String> = self.inner.slots.iter().map(|s| lock(s).entry.id.clone()).collect();
-                Err(ApiError::no_model(name, &ids))
-            }
+            (None, Some(name)) if !name.is_empty() => self.with(|table| match &table.slots[..] {
+                [_] => Ok(0),
+                slots => {
+                    let ids: Vec<String> = slots.iter().map(|slot| slot.entry.id.clone()).collect();
+                    Err(ApiError::no_model(name, &ids))
+                }
+            }),
             (None, _) => Ok(0),
         }
     }
@@ -280,102 +306,74 @@ impl Registry {
         self.inner.names.contains_key(name)
     }
 
-    fn begin(&self, i: usize) {
-        let mut slot = self.lock(i);
-        if matches!(slot.state, State::Ready(_) | State::Loading(_)) {
-            return;
-        }
-        let (sender, receiver) = watch::channel(());
-        slot.state = State::Loading(receiver);
-        let id = slot.entry.id.clone();
-        drop(slot);
-        self.make_room(i);
+    /// Starts a thread that waits for room and loads the model.
+    fn begin(&self, table: &mut Table, i: usize) -> watch::Receiver<Outcome> {
+        let (sender, done) = watch::channel(None);
+        table.slots[i].state = State::Waiting { done: done.clone(), since: Instant::now() };
         let registry = self.clone();
-        std::thread::spawn(move || {
-            let start = Instant::now();
-            let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| registry.inner.loader.load(&id)));
-            let loaded = loaded.unwrap_or_else(|_| Err("the loader panicked".to_owned()));
-            let mut slot = registry.lock(i);
+        let thread = std::thread::Builder::new().name("nextn-load".into());
+        let started = thread.spawn(move || sender.send_replace(Some(registry.bring(i))));
+        if let Err(error) = started {
+            table.slots[i].state = State::Failed(format!("no thread to load the model with: {error}"));
+        }
+        done
+    }
+
+    /// Waits for room and loads a model.
+    fn bring(&self, i: usize) -> Result<Arc<Served>, ApiError> {
+        let deadline = Instant::now() + self.inner.patience;
+        while !self.with(|table| table.take_place(i)) {
+            if Instant::now() >= deadline {
+                return Err(self.with(|table| table.give_up(i)));
+            }
+            std::thread::sleep(ROOM_CHECK);
+        }
+        let start = Instant::now();
+        let id = self.with(|table| table.slots[i].entry.id.clone());
+        let loaded = catch_unwind(AssertUnwindSafe(|| self.inner.loader.load(&id)));
+        let loaded = loaded.unwrap_or_else(|_| Err("the loader panicked".to_owned())).map(Arc::new);
+        self.with(|table| {
+            let slot = &mut table.slots[i];
             slot.last_used = Instant::now();
             // Should it be loaded again, requests wait for it.
             slot.entry.at_start = false;
-            slot.state = match loaded {
+            match loaded {
                 Ok(served) => {
                     tracing::info!(model = %id, took_ms = start.elapsed().as_millis() as u64, "model ready");
-                    State::Ready(Arc::new(served))
+                    slot.state = State::Ready(Arc::clone(&served));
+                    Ok(served)
                 }
                 Err(why) => {
                     tracing::error!(model = %id, %why, "model not loaded");
-                    State::Failed(why)
+                    slot.state = State::Failed(why.clone());
+                    Err(ApiError::server(why))
                 }
-            };
-            let ready = matches!(slot.state, State::Ready(_));
-            drop(slot);
-            if ready {
-                // Others may have been loaded at the same time.
-                registry.make_room(i);
             }
-            sender.send_replace(());
-        });
+        })
     }
 
-    /// Unloads those unused for longest until one more fits.
-    fn make_room(&self, for_index: usize) {
-        let Some(max) = self.inner.max_loaded else { return };
-        loop {
-            let others = (0..self.inner.slots.len()).filter(|&i| i != for_index);
-            let loaded: Vec<(Instant, usize)> = others
-                .filter_map(|i| {
-                    let slot = self.lock(i);
-                    matches!(slot.state, State::Ready(_)).then_some((slot.last_used, i))
-                })
-                .collect();
-            if loaded.len() < max {
-                return;
-            }
-            let Some((_, oldest)) = loaded.into_iter().min() else { return };
-            self.lock(oldest).state = State::Unloaded;
-        }
-    }
-
-    fn unload_idle(&self) {
-        for i in 0..self.inner.slots.len() {
-            let mut slot = self.lock(i);
-            let State::Ready(served) = &slot.state else { continue };
-            // Nobody else holds it: no request runs.
-            let unused = Arc::strong_count(served) == 1;
-            if unused && slot.entry.idle.is_some_and(|idle| slot.last_used.elapsed() >= idle) {
-                tracing::info!(model = %slot.entry.id, "model unloaded after idle time");
-                slot.state = State::Unloaded;
-            }
-        }
-    }
-
-    fn lock(&self, i: usize) -> MutexGuard<'_, Slot> {
-        lock(&self.inner.slots[i])
-    }
-}
-
-impl State {
-    fn phase(&self) -> Phase {
-        match self {
-            Self::Unloaded => Phase::Unloaded,
-            Self::Loading(_) => Phase::Loading,
-            Self::Ready(_) => Phase::Ready,
-            Self::Failed(_) => Phase::Failed,
-        }
+    /// Works on the table. What was taken out of it is dropped without the lock.
+    fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
+        // A panic under this lock leaves a table that is whole.
+        let mut table = self.inner.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut table);
+        let dropped = std::mem::take(&mut table.dropped);
+        drop(table);
+        drop(dropped);
+        done
     }
 }
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").field("n_models", &self.inner.slots.len()).finish_non_exhaustive()
+        f.debug_struct("Registry").field("n_models", &self.with(|table| table.slots.len())).finish_non_exhaustive()
     }
 }
 
-fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
-    // A panic under this lock leaves a state that is whole.
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 const IDLE_CHECK: Duration = Duration::from_secs(1);
+
+/// Between looks for room, on a thread that does nothing else.
+const ROOM_CHECK: Duration = Duration::from_millis(10);
+
+/// Answers that hold up a model may take as long as this.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::constraint::Constraint;
 use crate::event::Event;
+use crate::life::EngineLife;
 use crate::request::{GenerateRequest, Limits, Scope};
 use crate::run::EngineStats;
 use crate::sample::{SampleError, Sampler};
@@ -71,6 +72,7 @@ pub struct EngineHandle {
     pub(crate) n_waiting: Arc<AtomicUsize>,
     pub(crate) max_queue: usize,
     pub(crate) slot_format: Arc<SlotFormat>,
+    pub(crate) life: EngineLife,
 }
 
 /// Why a request was not taken.
@@ -111,6 +113,11 @@ impl EngineHandle {
     /// Requests that wait for a sequence now.
     pub fn n_waiting(&self) -> usize {
         self.n_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether its thread still runs. To be held where the engine itself is not to be kept.
+    pub fn life(&self) -> EngineLife {
+        self.life.clone()
     }
 
     /// The model that answers.

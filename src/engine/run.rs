@@ -15,6 +15,7 @@ use crate::cache::{SlotCache, Wish};
 use crate::config::{EngineConfig, EngineError};
 use crate::event::Event;
 use crate::handle::{Command, EngineHandle, Submission};
+use crate::life::{EngineLife, Told};
 use crate::live::Live;
 use crate::proposer::Proposer;
 use crate::request::Limits;
@@ -86,7 +87,13 @@ impl Engine {
         if warm_up {
             state.warm_up(&handle);
         }
-        std::thread::Builder::new().name("nextn-engine".into()).stack_size(STACK).spawn(move || state.run())?;
+        let life = handle.life();
+        let thread = move || {
+            // Dropped last: the state is gone by then, whichever way the thread ends.
+            let _freed = life.frees();
+            state.run();
+        };
+        std::thread::Builder::new().name("nextn-engine".into()).stack_size(STACK).spawn(thread)?;
         Ok(handle)
     }
 }
@@ -110,7 +117,8 @@ struct State {
     runner: Runner,
     proposer: Option<Box<dyn Proposer>>,
     cache: SlotCache,
-    // Before the requests: should the thread panic, whoever sees a generation end finds the engine stopped.
+    // These two before the requests: should the thread panic, whoever sees a generation end finds the engine stopped.
+    _stopped: Told,
     commands: mpsc::Receiver<Command>,
     waiting: VecDeque<Submission>,
     /// Those that have a slot.
@@ -160,6 +168,7 @@ impl State {
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
         let limits = Limits { n_ctx: config.n_ctx(model.facts()), n_vocab: model.hparams().n_vocab };
         let (sender, commands) = mpsc::channel();
+        let life = EngineLife::default();
         let handle = EngineHandle {
             commands: sender,
             model: Arc::clone(&model),
@@ -173,6 +182,7 @@ impl State {
                 checkpoint_bytes: config.checkpoint_bytes,
                 draft_bytes: proposer.as_ref().map_or(0, |p| p.max_saved_bytes()),
             }),
+            life: life.clone(),
         };
         let state = State {
             model,
@@ -182,6 +192,7 @@ impl State {
             runner,
             proposer,
             cache,
+            _stopped: life.stops(),
             commands,
             waiting: VecDeque::new(),
             sequences: Vec::new(),

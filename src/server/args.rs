@@ -22,7 +22,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Models of the configuration file that are in memory at a time; the one unused for longest makes room
+    /// Models of the configuration file that are in memory at a time; one that is idle makes room, else one whose answers have
+    /// ended, the one unused for longest before others
     #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u16).range(1..))]
     pub models_max: Option<u16>,
 

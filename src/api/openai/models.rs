@@ -26,7 +26,7 @@ pub(crate) struct ModelBody {
     owned_by: &'static str,
     /// Other names for it.
     aliases: Vec<String>,
-    /// `unloaded`, `loading`, `loaded` or `failed`.
+    /// `unloaded`, `loading`, `loaded`, `unloading` (its last answers run) or `failed`.
     status: &'static str,
     /// What the file says, once it is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,8 @@ fn body(state: &AppState, (entry, created, phase): (ModelEntry, u64, Phase)) -> 
         Phase::Unloaded => "unloaded",
         Phase::Loading => "loading",
         Phase::Ready => "loaded",
-        Phase::Failed => "failed",
+        Phase::Unloading => "unloading",
+        Phase::Failed | Phase::Ended => "failed",
     };
     ModelBody { id: entry.id, object: "model", created, owned_by: "nextn", aliases: entry.aliases, status, meta }
 }

@@ -3,11 +3,14 @@
 mod access;
 mod bodies;
 mod chat;
+mod engines;
 mod form;
 mod messages;
 mod models;
 mod native;
 mod responses;
+mod rig;
+mod room;
 mod scoreboard;
 mod socket;
 mod support;

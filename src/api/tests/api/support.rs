@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use constrain::{Compiler, Limits};
 use engine::sample::SamplingParams;
-use engine::{Engine, EngineConfig};
+use engine::{Engine, EngineConfig, Proposer};
 use http_body_util::BodyExt;
 use model::{LoadOptions, Model};
 use serde_json::{Value, json};
@@ -27,13 +27,18 @@ fn model() -> Arc<Model> {
 
 /// The small model with an engine of its own, greedy where a request does not say.
 pub fn served(config: EngineConfig) -> Served {
+    served_with(config, None)
+}
+
+/// As [`served`], with a source of drafts.
+pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) -> Served {
     let model = model();
     let config = EngineConfig { n_ctx: Some(1024), threads: Some(1), ..config };
     let n_sequences = config.n_sequences;
     let source = model.chat_template().expect("it has a template").to_owned();
     Served {
         id: "pocket".into(),
-        engine: Engine::spawn(Arc::clone(&model), config).expect("it is small"),
+        engine: Engine::spawn_with(Arc::clone(&model), config, proposer).expect("it is small"),
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
         template: Some(ChatTemplate::new(&source).expect("it compiles")),
         template_source: source,
@@ -116,6 +121,43 @@ impl App {
         let text = String::from_utf8(bytes).expect("events are UTF-8");
         assert_eq!(status, StatusCode::OK, "{text}");
         events(&text)
+    }
+}
+
+/// A stream that is read as far as a test wants.
+pub struct Open {
+    body: Body,
+    text: String,
+}
+
+impl App {
+    /// Asks for a stream and reads its first part.
+    pub async fn open(&self, path: &str, body: &Value) -> Open {
+        let mut body = body.clone();
+        body["stream"] = json!(true);
+        let request = Request::post(path).header("content-type", "application/json");
+        let request = request.body(Body::from(body.to_string())).unwrap();
+        let response = self.router.clone().oneshot(request).await.expect("a router does not fail");
+        assert_eq!(response.status(), StatusCode::OK);
+        let mut open = Open { body: response.into_body(), text: String::new() };
+        assert!(open.more().await, "a stream begins with an event");
+        open
+    }
+}
+
+impl Open {
+    /// Reads the next part; false after the last.
+    pub async fn more(&mut self) -> bool {
+        let Some(frame) = self.body.frame().await else { return false };
+        let bytes = frame.expect("a part").into_data().expect("data");
+        self.text.push_str(std::str::from_utf8(&bytes).expect("events are UTF-8"));
+        true
+    }
+
+    /// All events, from the first.
+    pub async fn events(mut self) -> Vec<Value> {
+        while self.more().await {}
+        events(&self.text)
     }
 }
 
