@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::json::Input;
-use crate::prepare::{ChatInput, Rendered, ToolChoice, blocking};
+use crate::prepare::{ChatInput, Rendered, ToolChoice};
 use crate::registry::Served;
 
 /// A form that an answer must have, and the field that asks for it.
@@ -197,14 +197,12 @@ pub(crate) fn format_of(field: &'static str, format: Option<&Value>) -> Result<O
     Ok(Some(Form { kind, field }))
 }
 
-/// The grammar of an answer in a form, without a conversation before it.
+/// The grammar of an answer in a form, without a conversation before it. Blocks.
 ///
 /// # Errors
 /// 400 when the form cannot be used, with the reason.
-pub(crate) async fn grammar(served: &Arc<Served>, form: Option<Form>) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    let Some(form) = form else { return Ok(None) };
-    let served = Arc::clone(served);
-    blocking(move || compiled(&served, form.kind, Thinking::Done, form.field).map(Some)).await
+pub(crate) fn grammar(served: &Served, form: Option<Form>) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    form.map(|form| compiled(served, form.kind, Thinking::Done, form.field)).transpose()
 }
 
 /// The grammar of the next message of a conversation: the form that was asked for, or the calls that must come. Blocks.

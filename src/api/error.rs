@@ -230,6 +230,7 @@ impl From<SubmitError> for ApiError {
             SubmitError::Full { .. } => {
                 Self { code: Some("queue_full"), ..Self::unavailable(message, Some(RETRY_WHEN_FULL)) }
             }
+            SubmitError::TooMany { .. } => Self::field("n", message),
             SubmitError::Sampling(error) => Self::from(error),
             // The model is loaded again by the next request.
             SubmitError::Stopped => Self::unavailable(message, Some(RETRY_WHEN_FULL)),

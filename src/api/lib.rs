@@ -15,6 +15,7 @@
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
 //! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
+//! | `work` | what all preparation may take: places, time, threads |
 //! | `prepare` | conversation or text to engine request; where grammars join |
 //! | `blocks` | a reply as blocks that open and close |
 //! | `answer` | engine events to reasoning, text and tool calls; deadlines |
@@ -25,8 +26,8 @@
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
-//! A handler reads its fields from [`Input`], makes a [`prepare::ChatInput`] or tokens, calls [`AppState::submit_all`],
-//! and hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
+//! A handler reads its fields from [`Input`], and calls [`AppState::work`] with all that may take long: that makes a
+//! [`prepare::ChatInput`] or tokens and submits them. The handler hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
 //! its lines in [`router`].
 #![forbid(unsafe_code)]
 
@@ -59,6 +60,7 @@ mod state;
 mod stream;
 mod web;
 mod wire;
+mod work;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method};
@@ -77,6 +79,7 @@ pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
 pub use serve::{Peer, ServeError, Server, Tls};
 pub use settings::{HttpLimits, ReasoningDefaults, Settings};
 pub use state::{AppState, Course};
+pub use work::{Caller, Work};
 
 /// All endpoints.
 pub fn router(state: AppState) -> Router {

@@ -39,6 +39,8 @@ pub struct Metrics {
     waiting: Level,
     sequences: Level,
     processing: Level,
+    /// Places in queues of requests that are being prepared.
+    preparing: Level,
     steps: Counter,
     rows: Counter,
     busy: Counter,
@@ -110,6 +112,7 @@ impl Metrics {
             waiting: Level::default(),
             sequences: Level::default(),
             processing: Level::default(),
+            preparing: Level::default(),
             steps: Counter::default(),
             rows: Counter::default(),
             busy: Counter::default(),
@@ -136,7 +139,12 @@ impl Metrics {
             c.generated_rate.clone(),
         );
         r.register("llamacpp:requests_processing", "Requests with a sequence", self.processing.clone());
-        r.register("llamacpp:requests_deferred", "Requests waiting for a sequence", self.waiting.clone());
+        r.register(
+            "llamacpp:requests_deferred",
+            "Requests waiting for a sequence or being prepared",
+            self.waiting.clone(),
+        );
+        r.register("nextn:requests_preparing", "Requests not yet submitted", self.preparing.clone());
         r.register("llamacpp:n_tokens_max", "Longest sequence so far", c.n_tokens_max.clone());
         r.register("llamacpp:n_decode", "Passes of the model", self.steps.clone());
         r.register("llamacpp:n_busy_slots_per_decode", "Sequences of a pass on average", self.busy_per_step.clone());
@@ -193,6 +201,13 @@ impl Metrics {
         }
     }
 
+    /// Counts requests that are being prepared.
+    pub(crate) fn preparing(&self, n: usize) -> Preparing {
+        let preparing = Preparing { level: self.preparing.clone(), n };
+        preparing.level.inc_by(n as i64);
+        preparing
+    }
+
     /// Requests that are being served or wait.
     pub fn n_running(&self) -> usize {
         usize::try_from(self.counts.running.get()).unwrap_or(0)
@@ -222,6 +237,8 @@ impl Metrics {
             stored += stats.stored_bytes;
         }
         self.waiting.set(waiting as i64);
+        // Those that are prepared have a place in the queue, and no answer that runs.
+        let waiting = waiting.saturating_sub(usize::try_from(self.preparing.get()).unwrap_or(0));
         self.processing.set(self.n_running().saturating_sub(waiting) as i64);
         self.sequences.set(sequences as i64);
         self.busy_per_step.set(self.busy.get() as f64 / self.steps.get().max(1) as f64);
@@ -231,6 +248,29 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = text::encode(&mut out, &self.prometheus);
         out
+    }
+}
+
+/// Requests that are being prepared, until they are submitted or given up.
+#[derive(Debug)]
+pub(crate) struct Preparing {
+    level: Level,
+    n: usize,
+}
+
+impl Preparing {
+    /// One of them was submitted.
+    pub(crate) fn one_less(&mut self) {
+        if self.n > 0 {
+            self.n -= 1;
+            self.level.dec();
+        }
+    }
+}
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        self.level.dec_by(self.n as i64);
     }
 }
 

@@ -151,13 +151,13 @@ pub struct Wanted {
 }
 
 impl Params {
-    /// Checks the fields and puts them over the model's defaults.
+    /// Checks the fields and puts them over the model's defaults. Tokenises: call it where blocking is allowed.
     ///
     /// # Errors
     /// 400 with the field and its range.
     pub fn wanted(self, served: &Served) -> Result<Wanted, ApiError> {
         let max_tokens = self.max_tokens()?;
-        let n = range("n", self.n.unwrap_or(1), 1, MAX_N)? as usize;
+        let n = self.n_answers()?;
         range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
         range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
@@ -199,6 +199,14 @@ impl Params {
             return_progress: self.return_progress.unwrap_or(false),
             return_tokens: self.return_tokens.unwrap_or(false),
         })
+    }
+
+    /// Answers to each prompt. Checks nothing else.
+    ///
+    /// # Errors
+    /// 400 with the range.
+    pub fn n_answers(&self) -> Result<usize, ApiError> {
+        Ok(range("n", self.n.unwrap_or(1), 1, MAX_N)? as usize)
     }
 
     fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
@@ -266,8 +274,8 @@ impl Params {
 ///
 /// # Errors
 /// 400 when more were asked for.
-pub(crate) fn one_answer(wanted: &Wanted) -> Result<(), ApiError> {
-    match wanted.n {
+pub(crate) fn one_answer(params: &Params) -> Result<(), ApiError> {
+    match params.n_answers()? {
         1 => Ok(()),
         n => Err(ApiError::field("n", format!("n: this endpoint gives 1 answer, {n} were asked for"))),
     }

@@ -4,9 +4,7 @@
 //! Grammars (`response_format`, `tool_choice: required` ...) join here: what `constraint` has read of them goes from
 //! [`ChatInput`] into the engine's options.
 
-use std::sync::Arc;
-
-use engine::{GenerateRequest, RequestOptions};
+use engine::{GenerateRequest, RequestOptions, Scope};
 use serde_json::{Map, Value, json};
 use text::reply::{ReplyOptions, ToolSchema};
 use text::template::{Chat, ChatTemplate, Prompt};
@@ -16,6 +14,7 @@ use crate::constraint::{self, Form};
 use crate::error::ApiError;
 use crate::registry::Served;
 use crate::settings::ReasoningDefaults;
+use crate::work::Work;
 
 /// A conversation to be answered, whatever wire format it came in.
 #[derive(Clone, Debug, Default)]
@@ -102,12 +101,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The request for choice `i`: with a fixed seed each choice has one of its own.
+    /// The request for choice `i`: with a fixed seed each choice has one of its own. It takes up state of `scope`.
     ///
     /// # Errors
     /// None but those that the first choice had.
-    pub(crate) fn with_choice(&self, i: usize) -> Result<Self, ApiError> {
-        let mut options = self.request.options().clone();
+    pub(crate) fn of_choice(&self, i: usize, scope: Scope) -> Result<Self, ApiError> {
+        let mut options = RequestOptions { scope, ..self.request.options().clone() };
         options.sampling.seed = options.sampling.seed.map(|seed| seed.wrapping_add(i as u64));
         let request = GenerateRequest::new(self.request.prompt().to_vec(), options, self.request.limits())?;
         Ok(Self { request, reply: self.reply.clone() })
@@ -127,52 +126,49 @@ pub struct Rendered {
     pub starts_in_reasoning: bool,
 }
 
-/// The engine's requests for prompts that stand as they are.
+/// The engine's request for a prompt that stands as it is.
 ///
 /// # Errors
 /// 400 for what the engine refuses.
-pub fn texts(served: &Served, prompts: Vec<Vec<TokenId>>, options: &RequestOptions) -> Result<Vec<Prepared>, ApiError> {
-    let limits = served.engine.limits();
-    let one = |tokens| Ok(Prepared { request: GenerateRequest::new(tokens, options.clone(), limits)?, reply: None });
-    prompts.into_iter().map(one).collect()
+pub fn text(served: &Served, prompt: Vec<TokenId>, options: &RequestOptions) -> Result<Prepared, ApiError> {
+    Ok(Prepared { request: GenerateRequest::new(prompt, options.clone(), served.engine.limits())?, reply: None })
 }
 
 /// Renders a conversation and makes the engine's request of it.
 ///
 /// # Errors
-/// 400 for what the template or the engine refuses; 500 when the work could not be done.
-pub async fn chat(served: &Arc<Served>, input: ChatInput, options: RequestOptions) -> Result<Prepared, ApiError> {
-    let served = Arc::clone(served);
-    blocking(move || {
-        let rendered = render(&served, &input)?;
-        let vocab = served.model.vocab();
-        let grammar = constraint::of_chat(&served, &input, &rendered)?;
-        let mut options = RequestOptions { borders: rendered.borders, grammar, ..options };
-        let tools = !input.tools.is_empty() && input.tool_choice != ToolChoice::None;
-        if input.one_call && tools {
-            // The parser closes the call that is open.
-            options.stops.push(AFTER_CALL.to_owned());
-        }
-        if input.reasoning.enable != Some(false) {
-            options.thinking = input.reasoning.budget.and_then(|n| thinking(vocab, n, rendered.starts_in_reasoning));
-        }
-        let request = GenerateRequest::new(rendered.tokens, options, served.engine.limits())?;
-        let reply = ReplyOptions {
-            starts_in_reasoning: rendered.starts_in_reasoning,
-            reasoning: !input.reasoning.in_content,
-            tools,
-            tool_schemas: input.tools.iter().filter_map(ToolSchema::from_tool).collect(),
-        };
-        Ok(Prepared { request, reply: Some(reply) })
-    })
-    .await
+/// 400 for what the template or the engine refuses.
+pub fn chat(work: &Work, input: &ChatInput, options: RequestOptions) -> Result<Prepared, ApiError> {
+    let served = work.served();
+    let rendered = render(work, input)?;
+    let vocab = served.model.vocab();
+    let grammar = constraint::of_chat(served, input, &rendered)?;
+    work.go_on()?;
+    let mut options = RequestOptions { borders: rendered.borders, grammar, ..options };
+    let tools = !input.tools.is_empty() && input.tool_choice != ToolChoice::None;
+    if input.one_call && tools {
+        // The parser closes the call that is open.
+        options.stops.push(AFTER_CALL.to_owned());
+    }
+    if input.reasoning.enable != Some(false) {
+        options.thinking = input.reasoning.budget.and_then(|n| thinking(vocab, n, rendered.starts_in_reasoning));
+    }
+    let request = GenerateRequest::new(rendered.tokens, options, served.engine.limits())?;
+    let reply = ReplyOptions {
+        starts_in_reasoning: rendered.starts_in_reasoning,
+        reasoning: !input.reasoning.in_content,
+        tools,
+        tool_schemas: input.tools.iter().filter_map(ToolSchema::from_tool).collect(),
+    };
+    Ok(Prepared { request, reply: Some(reply) })
 }
 
-/// Renders a conversation. Takes as long as the conversation is: call it where blocking is allowed.
+/// Renders a conversation, for as long as it is wanted.
 ///
 /// # Errors
 /// 400 for what the template refuses.
-pub fn render(served: &Served, input: &ChatInput) -> Result<Rendered, ApiError> {
+pub fn render(work: &Work, input: &ChatInput) -> Result<Rendered, ApiError> {
+    let served = work.served();
     let Some(template) = &served.template else {
         let message = "the model file has no chat template: use /v1/completions with a prompt of your own";
         return Err(ApiError::invalid(message));
@@ -195,16 +191,18 @@ pub fn render(served: &Served, input: &ChatInput) -> Result<Rendered, ApiError> 
     let mut prompt = match &last {
         Some(last) => {
             chat.messages.pop();
-            continued(template, chat, last)?
+            continued(work, template, chat, last)?
         }
-        None => refused(template.render(&chat))?,
+        None => rendered(work, template, &chat)?,
     };
+    work.go_on()?;
     prompt.borders = worth_keeping(&prompt);
     Ok(encode(served.model.vocab(), prompt))
 }
 
-fn refused(rendered: Result<Prompt, text::template::TemplateError>) -> Result<Prompt, ApiError> {
-    rendered.map_err(|error| ApiError::field("messages", error.to_string()))
+fn rendered(work: &Work, template: &ChatTemplate, chat: &Chat) -> Result<Prompt, ApiError> {
+    let prompt = template.render_while(chat, &|| work.is_wanted());
+    prompt.map_err(|error| ApiError::field("messages", error.to_string()))
 }
 
 /// Messages that a template can take: parts are text, `developer` is the system's newer name, and the system speaks once
@@ -250,14 +248,14 @@ fn continues(messages: &[Value]) -> bool {
 }
 
 /// The prompt before the last message, then as much of that message as there is.
-fn continued(template: &ChatTemplate, mut chat: Chat, last: &Value) -> Result<Prompt, ApiError> {
+fn continued(work: &Work, template: &ChatTemplate, mut chat: Chat, last: &Value) -> Result<Prompt, ApiError> {
     let content = text_of(last.get("content"));
     let reasoning = text_of(last.get("reasoning_content").or(last.get("reasoning")));
     if reasoning.is_empty() && !content.is_empty() && chat.enable_thinking.is_none() {
         // What is there was said without thinking, as far as we know.
         chat.enable_thinking = Some(false);
     }
-    let mut prompt = refused(template.render(&chat))?;
+    let mut prompt = rendered(work, template, &chat)?;
     if prompt.starts_in_reasoning {
         prompt.text += &reasoning;
         if !content.is_empty() {

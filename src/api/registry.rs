@@ -251,14 +251,15 @@ impl Registry {
     /// # Errors
     /// 404 for a name that is not known; 503 where the model is not loaded.
     pub fn ready(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
-        let slot = self.lock(self.find(name)?);
-        match &slot.state {
-            State::Ready(served) => Ok(Arc::clone(served)),
-            _ => {
+        let i = self.find(name)?;
+        self.with(|table| {
+            table.settle(i);
+            let slot = &table.slots[i];
+            slot.served().cloned().ok_or_else(|| {
                 let message = format!("the model {} is not loaded: a request for an answer loads it", slot.entry.id);
-                Err(ApiError::unavailable(message, None))
-            }
-        }
+                ApiError::unavailable(message, None)
+            })
+        })
     }
 
     /// Loads a model without a request; true if there was something to do.

@@ -54,6 +54,10 @@ pub struct HttpLimits {
     pub header_timeout: Duration,
     /// Time for the body of a request.
     pub body_timeout: Duration,
+    /// Time for what comes before the engine: template, tokens, grammar; waiting for a turn included.
+    pub prepare_timeout: Duration,
+    /// Requests that are prepared at the same time; `None` is one for each core.
+    pub preparations: Option<usize>,
     /// Time that a client may take nothing of what waits for it; its connection ends then.
     pub write_timeout: Duration,
     /// Time for a whole answer; `None` is without limit.
@@ -73,6 +77,8 @@ impl Default for HttpLimits {
             max_header: 64 << 10,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
+            prepare_timeout: Duration::from_secs(30),
+            preparations: None,
             write_timeout: Duration::from_secs(60),
             request_timeout: None,
             keep_alive: Some(Duration::from_secs(15)),

@@ -1,20 +1,18 @@
 //! What all handlers share: models, settings, metrics, and whether the server is still open.
-//! Cheap to clone. Owns the way from a prepared request to its answer.
+//! Cheap to clone. The way from a request to its answer is `work.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::answer::Answer;
 use crate::bodies::Bodies;
-use crate::error::ApiError;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
-use crate::prepare::Prepared;
 use crate::rate::RateLimit;
-use crate::registry::{Registry, Served};
+use crate::registry::Registry;
 use crate::settings::Settings;
+use crate::work::Workplaces;
 
 /// The state behind the router.
 #[derive(Clone, Debug)]
@@ -31,6 +29,7 @@ struct Inner {
     strangers: RateLimit,
     hosts: Hosts,
     bodies: Bodies,
+    workplaces: Workplaces,
     course: watch::Sender<Course>,
 }
 
@@ -63,6 +62,7 @@ impl AppState {
             strangers: RateLimit::new(WRONG_KEYS_PER_MINUTE),
             hosts: Hosts::new(&settings),
             bodies: Bodies::new(settings.limits.max_body),
+            workplaces: Workplaces::new(settings.limits.preparations),
             course: watch::Sender::new(Course::Open),
             settings,
         };
@@ -101,6 +101,10 @@ impl AppState {
         &self.inner.bodies
     }
 
+    pub(crate) fn workplaces(&self) -> &Workplaces {
+        &self.inner.workplaces
+    }
+
     /// How far the server is on its way out.
     pub fn course(&self) -> Course {
         *self.inner.course.borrow()
@@ -118,32 +122,6 @@ impl AppState {
     /// Follows the course.
     pub fn watch_course(&self) -> watch::Receiver<Course> {
         self.inner.course.subscribe()
-    }
-
-    /// Hands a request to its model's engine.
-    ///
-    /// # Errors
-    /// 503 when the queue is full or the server is on its way out.
-    pub fn submit(&self, served: &Arc<Served>, prepared: Prepared) -> Result<Answer, ApiError> {
-        if self.course() != Course::Open {
-            return Err(ApiError::shutdown());
-        }
-        match served.engine.submit(prepared.request) {
-            Ok(generation) => Ok(Answer::new(self, Arc::clone(served), generation, prepared.reply)),
-            Err(error) => {
-                self.metrics().refused.inc();
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Hands every request over `n` times, each time with a seed of its own where the seed is fixed.
-    ///
-    /// # Errors
-    /// As [`AppState::submit`]; what was handed over before is cancelled.
-    pub fn submit_all(&self, served: &Arc<Served>, requests: &[Prepared], n: usize) -> Result<Vec<Answer>, ApiError> {
-        let each = requests.iter().flat_map(|request| (0..n).map(move |i| request.with_choice(i)));
-        each.map(|request| self.submit(served, request?)).collect()
     }
 
     /// Time for a whole answer.

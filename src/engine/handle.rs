@@ -37,11 +37,11 @@ pub(crate) struct Submission {
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// Takes a place unless `max` are taken; the error is how many are.
-    fn take(n_waiting: &Arc<AtomicUsize>, max: usize) -> Result<Self, usize> {
-        let more = |n: usize| (n < max).then_some(n + 1);
+    /// Takes `n` places, or none where there are not so many below `max`; the error is how many are taken.
+    fn take(n_waiting: &Arc<AtomicUsize>, n: usize, max: usize) -> Result<Vec<Self>, usize> {
+        let more = |taken: usize| taken.checked_add(n).filter(|&all| all <= max);
         n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
-        Ok(Self(Arc::clone(n_waiting)))
+        Ok((0..n).map(|_| Self(Arc::clone(n_waiting))).collect())
     }
 }
 
@@ -79,10 +79,22 @@ pub struct EngineHandle {
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// Too many are waiting.
-    #[error("{n_waiting} requests are waiting, as many as the queue holds: try again later")]
+    #[error("{n_waiting} requests are waiting or being prepared, and the queue holds {max_queue}: try again later")]
     Full {
         /// Requests in the queue.
         n_waiting: usize,
+        /// Requests that it holds.
+        max_queue: usize,
+    },
+    /// More places were asked for than there are.
+    #[error(
+        "{n} requests at once do not fit into a queue of {max_queue}: ask for fewer, or start the server with a larger --max-queue"
+    )]
+    TooMany {
+        /// What was asked for.
+        n: usize,
+        /// Requests that it holds.
+        max_queue: usize,
     },
     /// The engine's thread is gone.
     #[error("the engine has stopped")]
@@ -110,7 +122,7 @@ impl EngineHandle {
         self.limits
     }
 
-    /// Requests that wait for a sequence now.
+    /// Requests that wait for a sequence now, those included for which a place was reserved.
     pub fn n_waiting(&self) -> usize {
         self.n_waiting.load(Ordering::Relaxed)
     }
@@ -131,11 +143,33 @@ impl EngineHandle {
     /// [`SubmitError::Full`]: try again later. [`SubmitError::Stopped`]: the engine is gone.
     /// [`SubmitError::OtherLimits`]: the request was made with limits other than [`EngineHandle::limits`].
     pub fn submit(&self, request: GenerateRequest) -> Result<Generation, SubmitError> {
+        let mut reserved = self.reserve(1)?;
+        let reserved = reserved.pop().ok_or(SubmitError::Stopped)?;
+        reserved.submit(request)
+    }
+
+    /// Takes `n` places in the queue for requests that have still to be made, all or none: what that takes counts as waiting.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`]: try again later. [`SubmitError::TooMany`]: that would not help. [`SubmitError::Stopped`]: the
+    /// engine is gone.
+    pub fn reserve(&self, n: usize) -> Result<Vec<Reserved>, SubmitError> {
+        if self.life.has_stopped() {
+            return Err(SubmitError::Stopped);
+        }
+        let max_queue = self.max_queue;
+        if n > max_queue {
+            return Err(SubmitError::TooMany { n, max_queue });
+        }
+        let places = Place::take(&self.n_waiting, n, max_queue);
+        let places = places.map_err(|n_waiting| SubmitError::Full { n_waiting, max_queue })?;
+        Ok(places.into_iter().map(|place| Reserved { engine: self.clone(), place }).collect())
+    }
+
+    fn hand_over(&self, request: GenerateRequest, place: Place) -> Result<Generation, SubmitError> {
         if request.limits() != self.limits {
             return Err(SubmitError::OtherLimits { made_for: request.limits(), limits: self.limits });
         }
-        let place =
-            Place::take(&self.n_waiting, self.max_queue).map_err(|n_waiting| SubmitError::Full { n_waiting })?;
         let vocab = self.model.vocab();
         let bytes_of = |id: TokenId, into: &mut Vec<u8>| into.extend_from_slice(vocab.bytes(id).unwrap_or_default());
         // Made here, not on the engine's thread: preparing DRY walks the whole vocabulary.
@@ -214,6 +248,28 @@ impl EngineHandle {
         let (sender, receiver) = mpsc::channel();
         self.commands.send(command(sender)).ok()?;
         receiver.recv().ok()
+    }
+}
+
+/// A place in an engine's queue; dropping it gives it back.
+pub struct Reserved {
+    engine: EngineHandle,
+    place: Place,
+}
+
+impl Reserved {
+    /// Puts a request there. Prepares its sampler, which may take milliseconds.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`], but that the queue is not full.
+    pub fn submit(self, request: GenerateRequest) -> Result<Generation, SubmitError> {
+        self.engine.hand_over(request, self.place)
+    }
+}
+
+impl std::fmt::Debug for Reserved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reserved").finish_non_exhaustive()
     }
 }
 

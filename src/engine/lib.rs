@@ -32,7 +32,7 @@ pub use config::{EngineConfig, EngineError, Exact, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
 pub use embed::Pooling;
 pub use event::{Event, FinishReason, Guess, Piece, PromptProgress, Summary, Timings};
-pub use handle::{EngineHandle, Generation, SubmitError};
+pub use handle::{EngineHandle, Generation, Reserved, SubmitError};
 pub use life::EngineLife;
 pub use proposer::{Ask, Observed, Proposer, SavedDraftError};
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};

@@ -111,7 +111,7 @@ pub struct ModelFlags {
     #[arg(long = "parallel", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallel: u16,
 
-    /// Requests that may wait for a sequence; more are answered with 503
+    /// Requests that may wait for a sequence, those included that are being prepared; more are answered with 503
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_queue: u32,
 

@@ -1,7 +1,5 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: handlers, and Anthropic's events.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::response::Response;
 use engine::{FinishReason, PromptProgress, Timings};
@@ -16,36 +14,48 @@ use crate::error::ApiError;
 use crate::ids;
 use crate::json::{Input, Output};
 use crate::params::{Params, one_answer};
-use crate::prepare::{self, AFTER_CALL, blocking, render};
+use crate::prepare::{self, AFTER_CALL, render};
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::TimingsBody;
+use crate::work::{Caller, Work};
 
 /// `POST /v1/messages`.
-pub(crate) async fn messages(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+pub(crate) async fn messages(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Response, ApiError> {
     let mut body: MessagesRequest = input.read().await?;
     let params: Params = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let mut wanted = params.wanted(&served)?;
-    one_answer(&wanted)?;
-    wanted.options.stops.extend(body.stop_sequences.take().unwrap_or_default());
+    one_answer(&params)?;
+    let stops = body.stop_sequences.take().unwrap_or_default();
     let chat = chat_input(body, &state.settings().reasoning)?;
     let one_call = chat.one_call;
-    let prepared = prepare::chat(&served, chat, wanted.options).await?;
-    let reply = Reply::new(served.id.clone(), prepared.request.prompt().len(), one_call);
-    let answers = state.submit_all(&served, &[prepared], 1)?;
+    let work = move |work: &mut Work| {
+        let mut wanted = params.wanted(work.served())?;
+        wanted.options.stops.extend(stops);
+        let prepared = prepare::chat(work, &chat, wanted.options)?;
+        Ok((work.submit(std::slice::from_ref(&prepared), 1)?, prepared.request.prompt().len(), wanted.stream))
+    };
+    let (answers, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
     drop(input);
-    respond(&state, answers, reply, wanted.stream).await
+    respond(&state, answers, Reply::new(served.id.clone(), n_prompt, one_call), stream).await
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub(crate) async fn count_tokens(State(state): State<AppState>, input: Input) -> Result<Output<TokenCount>, ApiError> {
+pub(crate) async fn count_tokens(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Output<TokenCount>, ApiError> {
     let body: MessagesRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let chat = chat_input(body, &state.settings().reasoning)?;
-    let served = Arc::clone(&served);
-    blocking(move || Ok(Output(TokenCount { input_tokens: render(&served, &chat)?.tokens.len() }))).await
+    let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: render(work, &chat)?.tokens.len() }));
+    state.work(&served, caller, 0, count).await
 }
 
 /// The message as it grows.

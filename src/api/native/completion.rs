@@ -7,23 +7,22 @@ use axum::response::Response;
 use engine::{FinishReason, PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use text::TokenId;
 use utoipa::ToSchema;
 
 use super::props::generation_settings;
-use crate::answer::{End, Step};
+use crate::answer::{Answer, End, Step};
 use crate::constraint;
 use crate::error::ApiError;
 use crate::json::Input;
 use crate::openai::completions::{text_in, text_of};
 use crate::openai::prompt::Prompts;
 use crate::params::{Params, Wanted};
-use crate::prepare::{blocking, texts};
 use crate::registry::Served;
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Logprob, Progress, TimingsBody};
+use crate::work::{Caller, Work};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -81,33 +80,37 @@ pub(crate) struct NativeChunk {
 }
 
 /// `POST /completion`.
-pub(crate) async fn completion(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+pub(crate) async fn completion(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Response, ApiError> {
     let body: NativeRequest = input.read().await?;
     let params: Params = input.read().await?;
     let form = constraint::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let mut wanted = params.wanted(&served)?;
-    wanted.options.grammar = constraint::grammar(&served, form).await?;
-    let for_prompts = Arc::clone(&served);
-    let prompts = blocking(move || {
-        let prompts = body.prompt.tokens(&for_prompts, "prompt")?.into_iter();
-        Ok(prompts.map(|tokens| (text_of(&for_prompts, &tokens), tokens)).collect())
-    })
-    .await?;
-    answer(&state, &served, input, prompts, wanted).await
+    let n = params.n_answers()? * body.prompt.count("prompt")?;
+    let work = move |work: &mut Work| {
+        let served = Arc::clone(work.served());
+        let mut wanted = params.wanted(&served)?;
+        wanted.options.grammar = constraint::grammar(&served, form)?;
+        let prepared = body.prompt.prepared(work, "prompt", &wanted.options)?;
+        let shown = prepared.iter().map(|one| text_of(&served, one.request.prompt())).collect();
+        Ok((work.submit(&prepared, wanted.n)?, wanted, shown))
+    };
+    let (answers, wanted, shown) = state.work(&served, caller, n, work).await?;
+    drop(input);
+    respond_to(&state, &served, answers, wanted, shown).await
 }
 
-/// Answers the prompts of a body, each of which is repeated as a text, each `n` times: as a list if there are several.
-pub(crate) async fn answer(
+/// Gives answers, `n` to each prompt: as a list if there are several. `shown`: the prompts as they are repeated.
+pub(crate) async fn respond_to(
     state: &AppState,
     served: &Arc<Served>,
-    input: Input,
-    prompts: Vec<(String, Vec<TokenId>)>,
+    answers: Vec<Answer>,
     wanted: Wanted,
+    shown: Vec<String>,
 ) -> Result<Response, ApiError> {
-    let (shown, prompts): (Vec<_>, Vec<_>) = prompts.into_iter().unzip();
-    let answers = state.submit_all(served, &texts(served, prompts, &wanted.options)?, wanted.n)?;
-    drop(input);
     let stream = wanted.stream;
     let part = |index| Part::new(served, &wanted, index, &shown[index / wanted.n]);
     let parts = (0..answers.len()).map(part).collect();

@@ -1,7 +1,5 @@
 //! `/infill`: the text between two others, where the vocabulary has tokens for that.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
@@ -13,9 +11,10 @@ use crate::error::ApiError;
 use crate::json::Input;
 use crate::openai::prompt::Prompt;
 use crate::params::Params;
-use crate::prepare::blocking;
+use crate::prepare;
 use crate::registry::Served;
 use crate::state::AppState;
+use crate::work::{Caller, Work};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -39,14 +38,19 @@ pub(crate) struct ExtraFile {
 }
 
 /// `POST /infill`.
-pub(crate) async fn infill(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+pub(crate) async fn infill(State(state): State<AppState>, caller: Caller, input: Input) -> Result<Response, ApiError> {
     let body: InfillRequest = input.read().await?;
     let params: Params = input.read().await?;
+    let n = params.n_answers()?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let wanted = params.wanted(&served)?;
-    let for_prompt = Arc::clone(&served);
-    let tokens = blocking(move || tokens(&for_prompt, &body)).await?;
-    completion::answer(&state, &served, input, vec![(String::new(), tokens)], wanted).await
+    let work = move |work: &mut Work| {
+        let wanted = params.wanted(work.served())?;
+        let prepared = prepare::text(work.served(), tokens(work.served(), &body)?, &wanted.options)?;
+        Ok((work.submit(&[prepared], wanted.n)?, wanted))
+    };
+    let (answers, wanted) = state.work(&served, caller, n, work).await?;
+    drop(input);
+    completion::respond_to(&state, &served, answers, wanted, vec![String::new()]).await
 }
 
 fn tokens(served: &Served, body: &InfillRequest) -> Result<Vec<TokenId>, ApiError> {

@@ -1,7 +1,5 @@
 //! `/tokenize`, `/detokenize` and `/apply-template`: what a prompt is made of.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use text::{Special, TokenId};
@@ -12,8 +10,9 @@ use crate::error::ApiError;
 use crate::json::{Input, Output};
 use crate::openai::chat::chat_input;
 use crate::openai::chat_types::ChatRequest;
-use crate::prepare::{blocking, render};
+use crate::prepare::render;
 use crate::state::AppState;
+use crate::work::{Caller, Work};
 
 /// A text to be cut into tokens.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -57,12 +56,13 @@ pub(crate) enum Text {
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
+    caller: Caller,
     input: Input,
 ) -> Result<Output<TokenizeResponse>, ApiError> {
     let body: TokenizeRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    blocking(move || {
-        let vocab = served.model.vocab();
+    let cut = move |work: &mut Work| {
+        let vocab = work.served().model.vocab();
         let special = if body.parse_special.unwrap_or(true) { Special::Parse } else { Special::Plain };
         let bos = vocab.bos().filter(|_| body.add_special.unwrap_or(false) && vocab.add_bos());
         let ids = bos.into_iter().chain(vocab.encode(&body.content, special));
@@ -77,8 +77,8 @@ pub(crate) async fn tokenize(
             _ => Token::Id(id.0),
         };
         Ok(Output(TokenizeResponse { tokens: ids.map(token).collect() }))
-    })
-    .await
+    };
+    state.work(&served, caller, 0, cut).await
 }
 
 /// Tokens to be joined into a text.
@@ -97,21 +97,25 @@ pub(crate) struct DetokenizeResponse {
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(
     State(state): State<AppState>,
+    caller: Caller,
     input: Input,
 ) -> Result<Output<DetokenizeResponse>, ApiError> {
     let body: DetokenizeRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let vocab = served.model.vocab();
-    let mut bytes = Vec::new();
-    for &id in &body.tokens {
-        let known = u32::try_from(id).ok().and_then(|id| vocab.bytes(TokenId(id)));
-        let known = known.ok_or_else(|| {
-            let message = format!("tokens: ids from 0 to {} expected, {id} found", vocab.len().saturating_sub(1));
-            ApiError::field("tokens", message)
-        })?;
-        bytes.extend_from_slice(known);
-    }
-    Ok(Output(DetokenizeResponse { content: String::from_utf8_lossy(&bytes).into_owned() }))
+    let join = move |work: &mut Work| {
+        let vocab = work.served().model.vocab();
+        let mut bytes = Vec::new();
+        for &id in &body.tokens {
+            let known = u32::try_from(id).ok().and_then(|id| vocab.bytes(TokenId(id)));
+            let known = known.ok_or_else(|| {
+                let message = format!("tokens: ids from 0 to {} expected, {id} found", vocab.len().saturating_sub(1));
+                ApiError::field("tokens", message)
+            })?;
+            bytes.extend_from_slice(known);
+        }
+        Ok(Output(DetokenizeResponse { content: String::from_utf8_lossy(&bytes).into_owned() }))
+    };
+    state.work(&served, caller, 0, join).await
 }
 
 /// A rendered conversation.
@@ -123,11 +127,13 @@ pub(crate) struct TemplateResponse {
 /// `POST /apply-template`: the prompt that `/v1/chat/completions` would make of the same fields.
 pub(crate) async fn apply_template(
     State(state): State<AppState>,
+    caller: Caller,
     input: Input,
 ) -> Result<Output<TemplateResponse>, ApiError> {
     let body: ChatRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let chat = chat_input(constraint::form_of(&input).await?, body, &state.settings().reasoning)?;
-    let served = Arc::clone(&served);
-    blocking(move || Ok(Output(TemplateResponse { prompt: render(&served, &chat)?.text }))).await
+    let form = constraint::form_of(&input).await?;
+    let chat = chat_input(form, body, &state.settings().reasoning)?;
+    let apply = move |work: &mut Work| Ok(Output(TemplateResponse { prompt: render(work, &chat)?.text }));
+    state.work(&served, caller, 0, apply).await
 }

@@ -23,20 +23,25 @@ use crate::settings::ReasoningDefaults;
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::finish_reason;
+use crate::work::{Caller, Work};
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn chat(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: Input) -> Result<Response, ApiError> {
     let body: ChatRequest = input.read().await?;
     let params: Params = input.read().await?;
     let form = constraint::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let logprobs = logprobs(&body)?;
-    let mut wanted = params.wanted(&served)?;
-    wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
     let return_drafts = body.return_drafts.unwrap_or(false);
     let chat = chat_input(form, body, &state.settings().reasoning)?;
-    let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
-    let answers = state.submit_all(&served, &[prepared], wanted.n)?;
+    let n = params.n_answers()?;
+    let work = move |work: &mut Work| {
+        let mut wanted = params.wanted(work.served())?;
+        wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
+        let prepared = prepare::chat(work, &chat, wanted.options.clone())?;
+        Ok((work.submit(&[prepared], n)?, wanted))
+    };
+    let (answers, wanted) = state.work(&served, caller, n, work).await?;
     drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk");

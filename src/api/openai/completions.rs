@@ -24,6 +24,7 @@ use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Logprob, finish_reason};
+use crate::work::{Caller, Work};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -83,31 +84,40 @@ impl TextLogprobs {
 }
 
 /// `POST /v1/completions`.
-pub(crate) async fn completions(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+pub(crate) async fn completions(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Response, ApiError> {
     let body: CompletionRequest = input.read().await?;
     let params: Params = input.read().await?;
     let form = constraint::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n_logprobs = logprobs(body.logprobs.as_ref())?;
-    let mut wanted = params.wanted(&served)?;
-    wanted.options.grammar = constraint::grammar(&served, form).await?;
-    wanted.options.logprobs = n_logprobs.or(wanted.options.logprobs);
-    if body.best_of.is_some_and(|n| n != wanted.n as i64) {
+    let n = params.n_answers()?;
+    if body.best_of.is_some_and(|best_of| best_of != n as i64) {
         return Err(ApiError::field("best_of", "best_of: only the same number as `n` is served"));
     }
     let echo = body.echo.unwrap_or(false);
-    let (options, for_prompts) = (wanted.options.clone(), Arc::clone(&served));
-    let (prepared, echoes) = prepare::blocking(move || {
-        let prompts = match body.suffix.filter(|suffix| !suffix.is_empty()) {
-            Some(suffix) => vec![crate::native::infill::filled(&for_prompts, body.prompt.single("prompt")?, &suffix)?],
-            None => body.prompt.tokens(&for_prompts, "prompt")?,
+    let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
+    let n_prompts = if suffix.is_some() { 1 } else { body.prompt.count("prompt")? };
+    let work = move |work: &mut Work| {
+        let served = Arc::clone(work.served());
+        let mut wanted = params.wanted(&served)?;
+        wanted.options.grammar = constraint::grammar(&served, form)?;
+        wanted.options.logprobs = n_logprobs.or(wanted.options.logprobs);
+        let prepared = match suffix {
+            Some(suffix) => {
+                let tokens = crate::native::infill::filled(&served, body.prompt.single("prompt")?, &suffix)?;
+                vec![prepare::text(&served, tokens, &wanted.options)?]
+            }
+            None => body.prompt.prepared(work, "prompt", &wanted.options)?,
         };
-        let echoes: Vec<String> =
-            if echo { prompts.iter().map(|p| text_of(&for_prompts, p)).collect() } else { vec![] };
-        Ok((prepare::texts(&for_prompts, prompts, &options)?, echoes))
-    })
-    .await?;
-    let answers = state.submit_all(&served, &prepared, wanted.n)?;
+        let shown = prepared.iter().filter(|_| echo);
+        let echoes: Vec<String> = shown.map(|one| text_of(&served, one.request.prompt())).collect();
+        Ok((work.submit(&prepared, n)?, wanted, echoes))
+    };
+    let (answers, wanted, echoes) = state.work(&served, caller, n * n_prompts, work).await?;
     drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT);

@@ -1,7 +1,5 @@
 //! `/v1/embeddings`: one row for each text, pooled from the model's hidden rows and of length 1.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use engine::{Pooling, RequestOptions};
 use serde::{Deserialize, Serialize};
@@ -11,8 +9,8 @@ use super::prompt::Prompts;
 use crate::answer::{Answers, Delta};
 use crate::error::ApiError;
 use crate::json::{Input, Output};
-use crate::prepare::{blocking, texts};
 use crate::state::AppState;
+use crate::work::{Caller, Work};
 
 /// The fields of a request.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -67,6 +65,7 @@ pub(crate) struct EmbeddingUsage {
 /// `POST /v1/embeddings`.
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
+    caller: Caller,
     input: Input,
 ) -> Result<Output<EmbeddingResponse>, ApiError> {
     if !state.settings().embeddings {
@@ -88,15 +87,14 @@ pub(crate) async fn embeddings(
     if let Some(n) = body.dimensions.filter(|&n| n != n_embd) {
         return Err(ApiError::field("dimensions", format!("dimensions: {n_embd} expected, {n} found")));
     }
-    let for_prompts = Arc::clone(&served);
-    let prepared = blocking(move || {
+    let n = body.input.count("input")?;
+    let work = move |work: &mut Work| {
         let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
-        let rows = texts(&for_prompts, body.input.tokens(&for_prompts, "input")?, &options);
+        let rows = body.input.prepared(work, "input", &options);
         // The engine calls it a prompt.
-        rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })
-    })
-    .await?;
-    let answers = state.submit_all(&served, &prepared, 1)?;
+        work.submit(&rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?, 1)
+    };
+    let answers = state.work(&served, caller, n, work).await?;
     drop(input);
     let mut data = Vec::new();
     let mut usage = EmbeddingUsage::default();

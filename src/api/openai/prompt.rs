@@ -3,11 +3,13 @@
 
 use std::fmt;
 
+use engine::RequestOptions;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use text::{Special, TokenId, Vocab};
 
 use crate::error::ApiError;
-use crate::registry::Served;
+use crate::prepare::{self, Prepared};
+use crate::work::Work;
 
 /// The prompts of a field.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,19 +32,38 @@ enum Part {
 }
 
 impl Prompts {
-    /// The tokens of each; `field` is named in errors. Tokenises: call it where blocking is allowed.
+    /// How many there are; `field` is named in errors.
     ///
     /// # Errors
     /// 400 for none, and for too many.
-    pub(crate) fn tokens(self, served: &Served, field: &str) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    pub(crate) fn count(&self, field: &str) -> Result<usize, ApiError> {
+        let n = if let Self::Many(prompts) = self { prompts.len() } else { 1 };
+        match n {
+            1..=MAX_PROMPTS => Ok(n),
+            n => Err(ApiError::field(field, format!("{field}: 1 to {MAX_PROMPTS} prompts expected, {n} found"))),
+        }
+    }
+
+    /// The engine's requests for them. Each is tokenised when those before it are known to fit.
+    ///
+    /// # Errors
+    /// As [`Prompts::count`]; 400 for what the engine refuses; as [`Work::go_on`].
+    pub(crate) fn prepared(
+        self,
+        work: &Work,
+        field: &str,
+        options: &RequestOptions,
+    ) -> Result<Vec<Prepared>, ApiError> {
+        self.count(field)?;
         let prompts = match self {
             Self::One(prompt) => vec![prompt],
             Self::Many(prompts) => prompts,
         };
-        match prompts.len() {
-            1..=MAX_PROMPTS => Ok(prompts.into_iter().map(|prompt| prompt.tokens(served.model.vocab())).collect()),
-            n => Err(ApiError::field(field, format!("{field}: 1 to {MAX_PROMPTS} prompts expected, {n} found"))),
-        }
+        let one = |prompt: Prompt| {
+            work.go_on()?;
+            prepare::text(work.served(), prompt.tokens(work.served().model.vocab()), options)
+        };
+        prompts.into_iter().map(one).collect()
     }
 
     /// The only prompt.

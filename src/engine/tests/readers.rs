@@ -120,6 +120,28 @@ fn others_go_on_when_one_is_cancelled() {
 }
 
 #[test]
+fn places_are_reserved_all_or_none_and_count_as_waiting() {
+    let model = pocket();
+    let prompt = question(&model, STORY);
+    let (engine, _alone) = engine(&model, EngineConfig { max_queue: 3, ..config(1) });
+    let request =
+        || GenerateRequest::new(prompt.clone(), greedy_exactly(2), engine.limits()).expect("within the limits");
+    let mut two = engine.reserve(2).expect("room for two");
+    let full = engine.reserve(2).expect_err("room for one");
+    assert!(matches!(full, SubmitError::Full { n_waiting: 2, max_queue: 3 }), "{full}");
+    assert_eq!(engine.n_waiting(), 2, "none of them was taken");
+    assert!(matches!(engine.reserve(4), Err(SubmitError::TooMany { n: 4, max_queue: 3 })), "never");
+    let third = engine.reserve(1).expect("room for one");
+    assert!(matches!(engine.submit(request()), Err(SubmitError::Full { .. })));
+    // A place that is not used comes back; one that is used leads to an answer.
+    drop(third);
+    let mut answer = two.pop().expect("two").submit(request()).expect("it has its place");
+    drop(two);
+    assert_eq!(Answer::read(&mut answer).tokens.len(), 2);
+    assert_eq!(engine.n_waiting(), 0);
+}
+
+#[test]
 fn a_full_queue_says_so_and_places_come_back() {
     let model = pocket();
     let prompt = question(&model, STORY);
@@ -132,7 +154,7 @@ fn a_full_queue_says_so_and_places_come_back() {
         let mut second = engine.submit(request()).expect("the second place");
         for _ in 0..3 {
             let full = engine.submit(request()).expect_err("no third place");
-            assert!(matches!(full, SubmitError::Full { n_waiting: 2 }), "round {round}: {full}");
+            assert!(matches!(full, SubmitError::Full { n_waiting: 2, max_queue: 2 }), "round {round}: {full}");
         }
         // One that leaves the queue unserved makes room, without any sequence becoming free.
         drop(cancelled);

@@ -13,22 +13,31 @@ use crate::params::{Params, one_answer, range};
 use crate::prepare;
 use crate::respond::respond;
 use crate::state::AppState;
+use crate::work::{Caller, Work};
 use types::ResponsesRequest;
 
 /// `POST /v1/responses`.
-pub(crate) async fn responses(State(state): State<AppState>, input: Input) -> Result<Response, ApiError> {
+pub(crate) async fn responses(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Response, ApiError> {
     let body: ResponsesRequest = input.read().await?;
     let mut params: Params = input.read().await?;
     if let Some(n) = body.max_output_tokens {
         params.max_completion_tokens = Some(range("max_output_tokens", n, 1, i64::MAX)?);
     }
     let served = state.registry().get(body.model.as_deref()).await?;
-    let mut wanted = params.wanted(&served)?;
-    one_answer(&wanted)?;
-    wanted.options.logprobs = logprobs(&body)?.or(wanted.options.logprobs);
+    one_answer(&params)?;
+    let logprobs = logprobs(&body)?;
     let chat = input::chat_input(&body, &state.settings().reasoning)?;
-    let prepared = prepare::chat(&served, chat, wanted.options.clone()).await?;
-    let answers = state.submit_all(&served, &[prepared], 1)?;
+    let work = move |work: &mut Work| {
+        let mut wanted = params.wanted(work.served())?;
+        wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
+        let prepared = prepare::chat(work, &chat, wanted.options.clone())?;
+        Ok((work.submit(&[prepared], 1)?, wanted))
+    };
+    let (answers, wanted) = state.work(&served, caller, 1, work).await?;
     drop(input);
     let stream = wanted.stream;
     respond(&state, answers, wire::Reply::new(&served, body, &wanted), stream).await

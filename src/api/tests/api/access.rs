@@ -84,13 +84,18 @@ async fn an_answer_that_takes_too_long_is_given_up() {
 
 #[tokio::test]
 async fn a_full_queue_is_an_answer() {
-    let config = engine::EngineConfig { n_sequences: 1, max_queue: 1, ..engine::EngineConfig::default() };
+    let config = engine::EngineConfig { n_sequences: 1, max_queue: 8, ..engine::EngineConfig::default() };
     let app = App::over(config, Settings::default());
-    let body = json!({ "prompt": "Once upon", "n_predict": 4, "n": 16 });
-    let request = Request::post("/completion").header("content-type", "application/json");
-    let response = app.router.clone().oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap();
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert!(response.headers().contains_key("retry-after"));
+    let served = app.state.registry().get(None).await.unwrap();
+    let _others = served.engine.reserve(6).unwrap();
+    for (n, status) in [(2, StatusCode::OK), (3, StatusCode::SERVICE_UNAVAILABLE), (9, StatusCode::BAD_REQUEST)] {
+        let body = json!({ "prompt": "Once upon", "n_predict": 4, "n": n });
+        let request = Request::post("/completion").header("content-type", "application/json");
+        let response = app.router.clone().oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status, "{n} answers");
+        // More than ever fit will not fit later.
+        assert_eq!(response.headers().contains_key("retry-after"), status == StatusCode::SERVICE_UNAVAILABLE);
+    }
 }
 
 #[tokio::test]

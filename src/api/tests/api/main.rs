@@ -14,3 +14,4 @@ mod room;
 mod scoreboard;
 mod socket;
 mod support;
+mod work;

@@ -1,0 +1,180 @@
+//! Work on requests before the engine has them: templates, tokens, grammars, samplers.
+//! Owns its limits: it has places in the engine's queue, only some of it is done at a time, each piece within a time limit, on
+//! threads that may block, and for as long as somebody waits for the result. Knows not what is worked on.
+
+use std::convert::Infallible;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use engine::{Reserved, Scope};
+use hyper::http::request::Parts;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::Answer;
+use crate::error::ApiError;
+use crate::metrics::Preparing;
+use crate::prepare::{Prepared, blocking};
+use crate::registry::Served;
+use crate::state::{AppState, Course};
+
+/// Whose request it is, as far as anything but being let in depends on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller {
+    /// Whose cached state it may take up.
+    pub scope: Scope,
+}
+
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &AppState) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().copied().unwrap_or_default())
+    }
+}
+
+/// Room for work that is done at the same time.
+#[derive(Debug)]
+pub(crate) struct Workplaces(Arc<Semaphore>);
+
+impl Workplaces {
+    /// `n` at a time; `None` is one for each core, and at least two, so that one long piece does not hold up all others.
+    pub(crate) fn new(n: Option<usize>) -> Self {
+        let n_cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let n = n.unwrap_or_else(|| n_cores().max(2));
+        Self(Arc::new(Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS))))
+    }
+}
+
+/// A piece of work while it is done.
+#[derive(Debug)]
+pub struct Work {
+    state: AppState,
+    served: Arc<Served>,
+    caller: Caller,
+    places: Vec<Reserved>,
+    given_up: Arc<AtomicBool>,
+    preparing: Preparing,
+}
+
+impl Work {
+    /// The model that it is for.
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
+    }
+
+    /// Somebody waits for the result.
+    pub fn is_wanted(&self) -> bool {
+        !self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// To be asked between parts of the work.
+    ///
+    /// # Errors
+    /// Nobody waits for the result, and so nobody will read this.
+    pub fn go_on(&self) -> Result<(), ApiError> {
+        match self.is_wanted() {
+            true => Ok(()),
+            false => Err(ApiError::unavailable("nobody waits for this request any more", None)),
+        }
+    }
+
+    /// Hands every request over `n` times, each time with a seed of its own where the seed is fixed.
+    ///
+    /// # Errors
+    /// What the engine refuses; what was handed over before is cancelled.
+    pub fn submit(&mut self, requests: &[Prepared], n: usize) -> Result<Vec<Answer>, ApiError> {
+        let each = requests.iter().flat_map(|request| (0..n).map(move |i| (request, i)));
+        each.map(|(request, i)| self.submit_one(request, i)).collect()
+    }
+
+    fn submit_one(&mut self, request: &Prepared, choice: usize) -> Result<Answer, ApiError> {
+        self.go_on()?;
+        let request = request.of_choice(choice, self.caller.scope)?;
+        let place = match self.places.pop() {
+            Some(place) => place,
+            None => self.served.engine.reserve(1)?.pop().ok_or_else(|| ApiError::server("there is no place"))?,
+        };
+        let generation = place.submit(request.request)?;
+        self.preparing.one_less();
+        Ok(Answer::new(&self.state, Arc::clone(&self.served), generation, request.reply))
+    }
+}
+
+/// Gives the work up when the future that waits for it is dropped: the client is gone, or it took too long.
+struct GiveUp(Arc<AtomicBool>);
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl AppState {
+    /// Does work on a request that leads to `n_answers` answers of `served`, or to none. Dropping the future gives it up: what
+    /// has not begun does not begin.
+    ///
+    /// # Errors
+    /// Those of the work; 503 when the queue is full, when too much other work goes before it, or when the server is on its
+    /// way out; 504 when it takes too long.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        served: &Arc<Served>,
+        caller: Caller,
+        n_answers: usize,
+        work: impl FnOnce(&mut Work) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if self.course() != Course::Open {
+            return Err(ApiError::shutdown());
+        }
+        let n_places = n_answers.max(1);
+        let places = served.engine.reserve(n_places).inspect_err(|_| {
+            self.metrics().refused.inc();
+        })?;
+        let given_up = Arc::new(AtomicBool::new(false));
+        let mut piece = Work {
+            state: self.clone(),
+            served: Arc::clone(served),
+            caller,
+            places,
+            given_up: Arc::clone(&given_up),
+            preparing: self.metrics().preparing(n_places),
+        };
+        let give_up = GiveUp(given_up);
+        let limit = self.settings().limits.prepare_timeout;
+        let deadline = Instant::now() + limit;
+        let turn = timeout_at(deadline, Arc::clone(&self.workplaces().0).acquire_owned()).await;
+        let Ok(Ok(place)) = turn else { return Err(busy()) };
+        let span = tracing::Span::current();
+        let done = timeout_at(
+            deadline,
+            blocking(move || {
+                // Held until the work has ended, wanted or not: it takes a core until then.
+                let _place = place;
+                span.in_scope(|| piece.go_on().and_then(|()| work(&mut piece)))
+            }),
+        );
+        let done = done.await.unwrap_or_else(|_| Err(too_long(limit)));
+        drop(give_up);
+        done
+    }
+}
+
+fn busy() -> ApiError {
+    let message = "other requests are being prepared, and this one had no turn in time: try again later";
+    ApiError { code: Some("queue_full"), ..ApiError::unavailable(message, Some(RETRY_WHEN_BUSY)) }
+}
+
+fn too_long(limit: Duration) -> ApiError {
+    let message = format!(
+        "the request was not prepared after {} s, which is this server's limit: send a shorter conversation or prompt",
+        limit.as_secs_f64()
+    );
+    ApiError { message, ..ApiError::timeout(limit.as_secs()) }
+}
+
+/// Seconds.
+const RETRY_WHEN_BUSY: u64 = 1;
