@@ -7,6 +7,7 @@ use std::time::Instant;
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use engine::Scope;
 use hyper::header::{AUTHORIZATION, CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use subtle::{Choice, ConstantTimeEq};
 use tracing::Instrument;
@@ -17,8 +18,10 @@ use crate::ids;
 use crate::metrics::HttpLabels;
 use crate::rate::Client;
 use crate::serve::Peer;
+use crate::settings::CacheScope;
 use crate::state::{AppState, Course};
 use crate::web;
+use crate::work::Caller;
 
 /// Paths for whoever keeps the server alive, by whatever name and without a key.
 fn is_health(path: &str) -> bool {
@@ -36,7 +39,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_ID: usize = 64;
 
 /// Lets a request in or not, and tells of it.
-pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(crate) async fn gate(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
     let id = given_id(request.headers()).unwrap_or_else(|| ids::new("req_"));
     let path = request.extensions().get::<MatchedPath>().map_or("(none)", MatchedPath::as_str).to_owned();
@@ -46,7 +49,10 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let response = async {
         let let_in = admit(&state, &request, &path, peer);
         let mut response = match let_in {
-            Ok(()) => next.run(request).await,
+            Ok(client) => {
+                request.extensions_mut().insert(caller(&state, client));
+                next.run(request).await
+            }
             Err(error) => error.into_response(),
         };
         if state.course() != Course::Open {
@@ -77,14 +83,14 @@ fn given_id(headers: &HeaderMap) -> Option<String> {
     (!id.is_empty() && id.len() <= MAX_ID && id.chars().all(plain)).then(|| id.to_owned())
 }
 
-fn admit(state: &AppState, request: &Request, path: &str, peer: Option<IpAddr>) -> Result<(), ApiError> {
+fn admit(state: &AppState, request: &Request, path: &str, peer: Option<IpAddr>) -> Result<Client, ApiError> {
     if is_health(path) {
-        return Ok(());
+        return Ok(Client::Unknown);
     }
     state.hosts().check(request.uri(), request.headers())?;
     check_site(state.settings(), request.method(), request.headers())?;
     if is_open(path) {
-        return Ok(());
+        return Ok(Client::Unknown);
     }
     let keys = &state.settings().api_keys;
     let now = Instant::now();
@@ -99,8 +105,17 @@ fn admit(state: &AppState, request: &Request, path: &str, peer: Option<IpAddr>) 
     };
     match state.rate().and_then(|rate| rate.take(who, now)) {
         Some(wait) => Err(ApiError::too_many(wait.as_secs() + 1)),
-        None => Ok(()),
+        None => Ok(who),
     }
+}
+
+/// Each key has a scope of its own, unless all share one; without keys there is one scope.
+fn caller(state: &AppState, client: Client) -> Caller {
+    let scope = match (client, state.settings().cache_scope) {
+        (Client::Key(i), CacheScope::Key) => Scope(i as u32 + 1),
+        _ => Scope::default(),
+    };
+    Caller { scope }
 }
 
 /// The number of the key that was sent. Every key is compared, in a time that does not depend on where they differ.

@@ -77,7 +77,7 @@ pub use json::{Input, Output};
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
 pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
 pub use serve::{Peer, ServeError, Server, Tls};
-pub use settings::{HttpLimits, ReasoningDefaults, Settings};
+pub use settings::{CacheScope, HttpLimits, ReasoningDefaults, Settings};
 pub use state::{AppState, Course};
 pub use work::{Caller, Work};
 

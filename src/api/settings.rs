@@ -12,6 +12,8 @@ pub struct Settings {
     pub api_keys: Vec<String>,
     /// Names, beside `localhost` and the machine's own, by which a server without keys may be called; `*`: any.
     pub allowed_hosts: Vec<String>,
+    /// Who shares cached state, where there are keys.
+    pub cache_scope: CacheScope,
     /// Origins of web pages that may call this server; empty: none, `*`: all.
     pub cors_origins: Vec<String>,
     /// Requests a minute for one key (or address); `None` is without limit.
@@ -30,6 +32,16 @@ pub struct Settings {
     pub build: String,
     /// How thinking is given out when a request does not say.
     pub reasoning: ReasoningDefaults,
+}
+
+/// Whose earlier requests a request may take up cached state of.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum CacheScope {
+    /// Those of the same API key.
+    #[default]
+    Key,
+    /// All.
+    All,
 }
 
 /// What the server does about thinking when the request says nothing.

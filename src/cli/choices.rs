@@ -10,6 +10,15 @@ pub enum OnOff {
     Off,
 }
 
+/// `--cache-scope`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum CacheScope {
+    #[default]
+    Key,
+    All,
+}
+
 /// `--think`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
 #[allow(missing_docs)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
-use crate::cli::choices::{CacheType, FlashAttn, OnOff, Think};
+use crate::cli::choices::{CacheScope, CacheType, FlashAttn, OnOff, Think};
 use crate::cli::sampling::SamplingFlags;
 use crate::cli::spec::SpecFlags;
 use crate::devices::DeviceFlags;
@@ -234,6 +234,10 @@ pub struct AccessFlags {
     /// machine's own; more than once or with commas for several, `*` for any
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     pub allowed_host: Vec<String>,
+
+    /// Whose cached state a request takes up: that of the same API key, or of all
+    #[arg(long, value_name = "WHOSE", default_value = "key")]
+    pub cache_scope: CacheScope,
 
     /// Origin of web pages that may call this server; more than once for several, `*` for all [default: none]
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::{self, AccessFlags, Args, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
 use super::load::FromFlags;
-use crate::cli::choices::OnOff;
+use crate::cli::choices::{CacheScope, OnOff};
 use crate::cli::exit::{Exit, Failure, OrExit, Outcome};
 use crate::cli::version;
 use crate::shell;
@@ -89,6 +89,10 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         },
         api_keys,
         allowed_hosts: args.access.allowed_host.iter().chain([&args.http.host]).cloned().collect(),
+        cache_scope: match args.access.cache_scope {
+            CacheScope::Key => api::CacheScope::Key,
+            CacheScope::All => api::CacheScope::All,
+        },
         cors_origins: args.access.cors_origin.clone(),
         requests_per_minute: args.access.rate_limit,
         embeddings: args.serving.embeddings,

@@ -21,6 +21,7 @@ use crate::json::{Input, Output};
 use crate::prepare::blocking;
 use crate::registry::Served;
 use crate::state::AppState;
+use crate::work::Caller;
 
 /// What is asked of `GET /slots`.
 #[derive(Debug, Default, Deserialize)]
@@ -79,6 +80,7 @@ struct FileName {
 /// `POST /slots/{id}?action=save|restore|erase`.
 pub(crate) async fn act(
     State(state): State<AppState>,
+    caller: Caller,
     Path(id): Path<String>,
     Query(action): Query<Action>,
     input: Option<Input>,
@@ -99,19 +101,25 @@ pub(crate) async fn act(
         }
         Some("save") => {
             let name = file_name(input).await?;
-            blocking(move || save(&served, index, &directory, &name)).await
+            blocking(move || save(&served, index, caller.scope, &directory, &name)).await
         }
         Some("restore") => {
             let name = file_name(input).await?;
-            blocking(move || restore(&served, index, &directory, &name)).await
+            blocking(move || restore(&served, index, caller.scope, &directory, &name)).await
         }
         _ => Err(ApiError::field("action", "action: save, restore or erase expected")),
     }
 }
 
-fn save(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
+fn save(
+    served: &Arc<Served>,
+    index: usize,
+    scope: Scope,
+    directory: &FilePath,
+    name: &str,
+) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
-    let saved = served.engine.save_slot(index, Scope::default())?;
+    let saved = served.engine.save_slot(index, scope)?;
     let bytes = saved.to_bytes()?;
     // Renamed into place: what stands there, a link too, is replaced and not followed.
     let part = directory.join(format!(".{name}.{}", crate::ids::new("part-")));
@@ -131,11 +139,18 @@ fn save(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) ->
     })))
 }
 
-fn restore(served: &Arc<Served>, index: usize, directory: &FilePath, name: &str) -> Result<Output<Value>, ApiError> {
+/// The state belongs to `scope` from then on, whoever saved it.
+fn restore(
+    served: &Arc<Served>,
+    index: usize,
+    scope: Scope,
+    directory: &FilePath,
+    name: &str,
+) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
     let bytes =
         read(&directory.join(name), served.engine.max_slot_bytes() as u64).map_err(|error| file_error(name, &error))?;
-    let n = served.engine.load_slot(index, served.engine.read_slot(&bytes)?, Scope::default())?;
+    let n = served.engine.load_slot(index, served.engine.read_slot(&bytes)?, scope)?;
     Ok(Output(json!({
         "id_slot": index,
         "filename": name,

@@ -11,6 +11,7 @@ mod native;
 mod responses;
 mod rig;
 mod room;
+mod scopes;
 mod scoreboard;
 mod socket;
 mod support;
