@@ -72,8 +72,9 @@ impl DraftVocab {
 
     /// Bytes of what [`DraftVocab::new`] allocates, for rows of `row_bytes`.
     pub(crate) fn n_bytes_of(row_bytes: usize, n_first: usize, n_side: usize) -> usize {
-        let ids = (n_first.saturating_add(n_side)).saturating_mul(4);
-        row_bytes.saturating_mul(n_side).saturating_add(ids)
+        // An id and a place in the mask for each.
+        let tables = (n_first.saturating_add(n_side)).saturating_mul(4 + 4);
+        row_bytes.saturating_mul(n_side).saturating_add(tables)
     }
 
     /// Bytes on the device.
