@@ -2,6 +2,7 @@
 
 mod support;
 
+use engine::Scope;
 use support::*;
 
 #[test]
@@ -28,4 +29,58 @@ fn a_short_hidden_row_is_refused_and_the_engine_goes_on() {
     let more = ask(&engine, &[&tokens[..], &words(2)].concat(), 8);
     assert_eq!(more.timings.cached_tokens, tokens.len());
     assert!(more.timings.drafted > 0);
+}
+
+/// Random numbers of a seed (xorshift).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+#[test]
+fn a_changed_part_for_drafts_is_refused_or_changes_no_answer() {
+    let model = pocket();
+    let engine = drafting(&model, config(1));
+    let answer = ask(&engine, &words(60), 20);
+    let file = bytes(&engine);
+    let longer = [&words(60)[..], &answer.tokens, &words(3)].concat();
+    let expected = ask(&engine, &longer, 6).tokens;
+    let at = file.windows(8).position(|w| w == b"NEXTN  1").expect("the head's part");
+    let n_drafts = u64::from_le_bytes(file[at - 8..at].try_into().expect("8 bytes")) as usize;
+    let (mut n_refused, mut n_taken) = (0, 0);
+    for seed in 1..=300 {
+        let mut rng = Rng(seed);
+        let mut changed = file.clone();
+        for _ in 0..=rng.below(2) {
+            // Mostly where lengths stand: kind, fingerprint and entries in front, then those of the cells.
+            let place = if rng.below(3) > 0 { rng.below(96) } else { rng.below(n_drafts) };
+            let new = match rng.below(4) {
+                0 => rng.below(300) as u64,
+                1 => u64::MAX >> rng.below(64),
+                2 => 1 << rng.below(64),
+                _ => u64::MAX,
+            };
+            let n = (1 + rng.below(8)).min(n_drafts - place);
+            changed[at + place..at + place + n].copy_from_slice(&new.to_le_bytes()[..n]);
+        }
+        engine.load_slot(0, engine.read_slot(&file).expect("sound"), Scope::default()).expect("free");
+        match engine.read_slot(&changed).and_then(|saved| engine.load_slot(0, saved, Scope::default())) {
+            Err(why) => {
+                n_refused += 1;
+                assert!(!why.to_string().is_empty());
+                assert_eq!(bytes(&engine), file, "seed {seed}: {why}");
+            }
+            Ok(_) => {
+                n_taken += 1;
+                assert_eq!(ask(&engine, &longer, 6).tokens, expected, "seed {seed}");
+            }
+        }
+    }
+    assert!(n_refused > 50 && n_taken > 20, "{n_refused} refused, {n_taken} taken");
 }
