@@ -48,6 +48,9 @@ impl SlotCache {
         if !self.is_recurrent() {
             return true;
         }
+        if n_bytes > self.limits.checkpoint_bytes {
+            return false;
+        }
         while self.checkpoint_bytes() + n_bytes > self.limits.checkpoint_bytes {
             // Whoever has most gives, a conversation that waits sooner than one that runs.
             let slots = self.slots.iter().enumerate().filter(|(_, s)| !s.checkpoints.is_empty());
