@@ -1,0 +1,38 @@
+//! What the fuzz targets of `src/text/fuzz` hold to be true, on their seeds and on the inputs that once found a fault. A file
+//! that a target writes because of one is put into `found/TARGET`.
+
+mod alphabet;
+mod reply;
+mod template;
+mod vocab;
+
+use std::path::Path;
+
+fn replay(target: &str, check: fn(&[u8])) {
+    let mut n = 0;
+    for folder in ["fuzz/seeds", "tests/fuzz/found"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target);
+        for file in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = file.expect("a folder that can be read").path();
+            println!("{}", path.display());
+            check(&std::fs::read(&path).expect("a file that can be read"));
+            n += 1;
+        }
+    }
+    assert!(n > 0, "{target}: no inputs are found");
+}
+
+#[test]
+fn tokenizer_tables_are_refused_or_give_texts_back() {
+    replay("vocab", vocab::check);
+}
+
+#[test]
+fn templates_are_refused_or_make_sound_prompts() {
+    replay("template", template::check);
+}
+
+#[test]
+fn the_cuts_of_a_reply_do_not_change_what_comes_out() {
+    replay("reply", reply::check);
+}
