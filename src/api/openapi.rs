@@ -1,7 +1,10 @@
 //! `/openapi.json`: the endpoints as a document, its schemas derived from the types that are read and written.
 //! Owns the list of what is documented. A test holds it to the routes.
 
+use std::sync::LazyLock;
+
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -26,7 +29,9 @@ use crate::params::Params;
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi() -> Response {
-    ([(CONTENT_TYPE, "application/json")], document().to_string()).into_response()
+    // The same for everybody, and a work of milliseconds.
+    static TEXT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+    ([(CONTENT_TYPE, "application/json")], TEXT.clone()).into_response()
 }
 
 /// The document.
