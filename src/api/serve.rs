@@ -177,8 +177,8 @@ impl Door {
             let error = ApiError::too_many_connections(limits.max_connections_per_address);
             return self.refuse(stream, peer, &error).await;
         }
-        // Idle connections, which are the first to end, end within this time.
-        let Some(_place) = self.places.take(limits.header_timeout).await else {
+        // Idle connections, which are the first to end, end within one such time; what came before this one ends in the other.
+        let Some(_place) = self.places.take(2 * limits.header_timeout).await else {
             return self.refuse(stream, peer, &ApiError::no_place()).await;
         };
         self.serve(Socket::new(stream, limits.write_timeout), peer).await;

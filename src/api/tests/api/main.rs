@@ -3,6 +3,8 @@
 mod access;
 mod bodies;
 mod chat;
+mod conversations;
+mod drafts;
 mod engines;
 mod form;
 mod messages;

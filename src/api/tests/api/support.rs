@@ -13,6 +13,7 @@ use engine::{Engine, EngineConfig, Proposer};
 use http_body_util::BodyExt;
 use model::{LoadOptions, Model};
 use serde_json::{Value, json};
+use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use text::template::ChatTemplate;
 use tower::ServiceExt;
 
@@ -25,16 +26,26 @@ fn model() -> Arc<Model> {
     Arc::clone(MODEL.get_or_init(open))
 }
 
-/// The small model with an engine of its own, greedy where a request does not say.
+/// Draft tokens of an engine step in these tests.
+pub const DEPTH: usize = 3;
+
+/// The small model with an engine of its own, greedy where a request does not say, which drafts with the model's head.
 pub fn served(config: EngineConfig) -> Served {
-    served_with(config, None)
+    let of_head = NextNConfig { depth: Depth::Fixed(DEPTH), vocab: DraftVocabSize::Full };
+    let head = NextN::new(&model(), &small(config.clone()), of_head).expect("room for its KV cache");
+    served_with(config, Some(Box::new(head.expect("the model has a head"))))
 }
 
-/// As [`served`], with a source of drafts.
+fn small(config: EngineConfig) -> EngineConfig {
+    EngineConfig { n_ctx: Some(1024), threads: Some(1), ..config }
+}
+
+/// As [`served`], with another source of drafts, or none.
 pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) -> Served {
     let model = model();
-    let config = EngineConfig { n_ctx: Some(1024), threads: Some(1), ..config };
+    let config = small(config);
     let n_sequences = config.n_sequences;
+    let max_draft = proposer.as_ref().map_or(0, |proposer| proposer.max_depth());
     let source = model.chat_template().expect("it has a template").to_owned();
     Served {
         id: "pocket".into(),
@@ -43,7 +54,7 @@ pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) ->
         template: Some(ChatTemplate::new(&source).expect("it compiles")),
         template_source: source,
         sampling: SamplingParams::greedy(),
-        max_draft: 0,
+        max_draft,
         min_draft: 0,
         draft_p_min: 0.25,
         n_sequences,
@@ -68,8 +79,17 @@ impl App {
     }
 
     pub fn over(config: EngineConfig, settings: Settings) -> Self {
-        let state = AppState::new(Registry::of(served(config)), settings);
+        Self::serving(served(config), settings)
+    }
+
+    pub fn serving(served: Served, settings: Settings) -> Self {
+        let state = AppState::new(Registry::of(served), settings);
         Self { router: api::router(state.clone()), state }
+    }
+
+    /// A server without speculation.
+    pub fn plain(config: EngineConfig) -> Self {
+        Self::serving(served_with(config, None), Settings::default())
     }
 
     pub async fn send(&self, request: Request<Body>) -> (StatusCode, Vec<u8>) {
