@@ -128,7 +128,7 @@ impl Document {
             ("404", "No such model or slot"),
             ("408", "The body took too long"),
             ("409", "The slot is busy"),
-            ("413", "The body is too large"),
+            ("413", "The body is too large, or has too many values"),
             ("415", "The body is not declared as JSON"),
             ("501", "This server was not started for that"),
             ("504", "The answer took too long"),
@@ -188,10 +188,11 @@ fn operation(summary: &str, content: Value, errors: &[(&str, &str)]) -> Value {
     responses.insert("200".into(), json!({ "description": "The answer", "content": content }));
     let all = [
         ("401", "No key, or not one of this server's"),
+        ("403", "A host or an origin that is not let in"),
         ("405", "Another method"),
         ("429", "Too many requests from this client"),
         ("500", "A mistake of the server"),
-        ("503", "The queue is full, the model is loading, or the server is shutting down"),
+        ("503", "The queue is full, the model is loading or not loaded, or the server is shutting down"),
     ];
     for &(status, description) in errors.iter().chain(&all) {
         let schema = json!({ "$ref": "#/components/schemas/ErrorBody" });

@@ -111,7 +111,8 @@ async fn a_client_that_hangs_up_leaves_the_line() {
     held.begun.await.expect("it begins");
     let served = served(&app).await;
     let body = question("Hello").to_string();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length:";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length:";
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
     until("the request waits for its turn", || served.engine.n_waiting() == 2).await;
