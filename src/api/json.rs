@@ -86,7 +86,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         Ok(value) => return Ok(value),
         Err(error) => error,
     };
-    if !error.is_data() {
+    // A number that its field cannot hold is not called data, and is JSON all the same.
+    if !error.is_data() && !error.to_string().starts_with("number out of range") {
         return Err(ApiError::invalid(format!("the request's body is not JSON: {error}")));
     }
     // The path says where it is.

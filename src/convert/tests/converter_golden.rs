@@ -89,6 +89,16 @@ fn as_json(value: &Value<'_>) -> serde_json::Value {
     }
 }
 
+/// With floating-point numbers as Rust writes them: where another crate asks for it, serde_json keeps their digits as they
+/// came, and compares these.
+fn rounded(value: &serde_json::Value) -> serde_json::Value {
+    match value {
+        serde_json::Value::Number(n) if n.as_i64().is_none() && n.as_u64().is_none() => json!(n.as_f64()),
+        serde_json::Value::Array(list) => list.iter().map(rounded).collect(),
+        other => other.clone(),
+    }
+}
+
 #[test]
 fn a_published_checkpoint_quantised_is_what_llama_quantize_makes_of_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +110,7 @@ fn a_published_checkpoint_quantised_is_what_llama_quantize_makes_of_it() {
     let header = Header::parse(&ours).unwrap();
     let keys: Vec<_> = header.metadata().iter().map(|(key, value)| json!([key, as_json(value)])).collect();
     for (a, b) in keys.iter().zip(theirs["keys"].as_array().unwrap()) {
-        assert_eq!(a, b);
+        assert_eq!(a, &rounded(b));
     }
     let tensors = theirs["tensors"].as_array().unwrap();
     assert_eq!((keys.len(), header.tensors().len()), (theirs["keys"].as_array().unwrap().len(), tensors.len()));
