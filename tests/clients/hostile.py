@@ -151,8 +151,9 @@ def schema_bomb(target):
     forms = [{"tools": [tool], "tool_choice": choice} for choice in ("auto", "required")]
     forms.append({"response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": bomb}}})
     while target.lasts():
-        form = target.rng.choice(forms)
-        target.ask("POST", "/v1/chat/completions", json.dumps({**CHAT, "max_tokens": 4, **form}))
+        # The prompt with the tool is read once, as others' prompts are: it is the schema that attacks.
+        form = {**target.rng.choice(forms), "cache_prompt": True, "max_tokens": 4}
+        target.ask("POST", "/v1/chat/completions", json.dumps({**CHAT, **form}))
         time.sleep(0.5)
 
 
