@@ -16,7 +16,8 @@ have_libclang() {
     local folders=(/usr/lib /usr/lib64 /usr/local/lib /Library/Developer/CommandLineTools/usr/lib)
     command -v llvm-config >/dev/null && folders+=("$(llvm-config --libdir)")
     command -v xcode-select >/dev/null && folders+=("$(xcode-select -p)/Toolchains/XcodeDefault.xctoolchain/usr/lib")
-    [ -n "$(find -L "${folders[@]}" -maxdepth 4 \( -name 'libclang.so*' -o -name 'libclang-*.so*' -o -name libclang.dylib \) \
+    # libclang-cpp is another library, which runtimes bring along.
+    [ -n "$(find -L "${folders[@]}" -maxdepth 4 \( -name 'libclang.so*' -o -name 'libclang-[0-9]*.so*' -o -name libclang.dylib \) \
         -print -quit 2>/dev/null)" ]
 }
 
