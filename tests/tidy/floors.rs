@@ -19,7 +19,20 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-constrain", &["nextn-engine", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
     ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-text"]),
-    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-constrain", "nextn-text"]),
+    (
+        "nextn-session",
+        &[
+            "nextn-ggml",
+            "nextn-gguf",
+            "nextn-text",
+            "nextn-memory",
+            "nextn-model",
+            "nextn-engine",
+            "nextn-constrain",
+            "nextn-speculate",
+        ],
+    ),
+    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-constrain", "nextn-session", "nextn-text"]),
     (
         "nextn",
         &[
@@ -31,6 +44,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-engine",
             "nextn-constrain",
             "nextn-speculate",
+            "nextn-session",
             "nextn-api",
             "nextn-convert",
         ],

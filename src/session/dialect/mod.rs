@@ -1,0 +1,1 @@
+//! What the text of a model family looks like: reasoning tags, tool calls, where a turn ends.
