@@ -9,6 +9,7 @@ pub use ggml;
 pub use gguf;
 pub use memory;
 pub use model;
+pub use session;
 pub use speculate;
 pub use text;
 
@@ -16,12 +17,9 @@ pub use text;
 pub mod bench;
 #[doc(hidden)]
 pub mod cli;
-#[doc(hidden)]
-pub mod devices;
 pub mod embedded;
 #[doc(hidden)]
 pub mod extract;
-mod idle;
 #[doc(hidden)]
 pub mod server;
 mod shell;

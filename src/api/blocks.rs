@@ -2,7 +2,7 @@
 //! Owns the order of blocks and their names. Knows neither of the two formats.
 
 use engine::FinishReason;
-use text::reply::ReplyEvent;
+use session::dialect::ReplyEvent;
 
 use crate::ids;
 

@@ -2,11 +2,12 @@
 //! Owns the shape of OpenAI's error object; other families wrap the same facts in theirs. Knows no endpoint.
 
 use axum::response::{IntoResponse, Response};
-use engine::sample::SampleError;
+use engine::sample::{Parameter, SampleError};
 use engine::{RequestError, SubmitError};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde::Serialize;
+use session::{FormError, PrepareError};
 use utoipa::ToSchema;
 
 /// Why a request is answered with an error.
@@ -205,6 +206,26 @@ impl From<RequestError> for ApiError {
     }
 }
 
+impl From<PrepareError> for ApiError {
+    fn from(error: PrepareError) -> Self {
+        let message = error.to_string();
+        match error {
+            PrepareError::NoTemplate => {
+                Self::invalid("the model file has no chat template: use /v1/completions with a prompt of your own")
+            }
+            PrepareError::NoInfill => Self::not_supported(message),
+            PrepareError::Given { field, .. } => Self::field(field, message),
+            PrepareError::Form { error: FormError::Busy, .. } => {
+                Self::unavailable(FormError::Busy.to_string(), Some(1))
+            }
+            PrepareError::Form { error: error @ FormError::Broken(_), .. } => Self::server(error.to_string()),
+            PrepareError::Form { field, .. } => Self::field(field, message),
+            PrepareError::Request(error) => Self::from(error),
+            PrepareError::Abandoned => Self::unavailable(message, None),
+        }
+    }
+}
+
 impl From<SampleError> for ApiError {
     fn from(error: SampleError) -> Self {
         Self { param: sampling_field(&error).map(str::to_owned), ..Self::invalid(error.to_string()) }
@@ -213,14 +234,17 @@ impl From<SampleError> for ApiError {
 
 /// The field of a request that sets what is out of range.
 fn sampling_field(error: &SampleError) -> Option<&'static str> {
-    match error {
-        SampleError::OutOfRange { name: "penalty_last_n", .. } => Some("repeat_last_n"),
-        SampleError::OutOfRange { name, .. } | SampleError::TooMany { name, .. } => Some(name),
-        SampleError::BreakerLength { .. } => Some("dry_sequence_breakers"),
-        SampleError::UnknownToken { .. } => Some("logit_bias"),
-        SampleError::UnknownStage { .. } => Some("samplers"),
-        SampleError::VocabularySize { .. } => None,
-    }
+    let name = match error {
+        SampleError::OutOfRange { name: "logit_bias", .. } | SampleError::UnknownToken { .. } => {
+            return Some("logit_bias");
+        }
+        SampleError::OutOfRange { name, .. } => name,
+        SampleError::TooMany { name, .. } => return Some(name),
+        SampleError::BreakerLength { .. } => "dry_sequence_breakers",
+        SampleError::UnknownStage { .. } => "stages",
+        SampleError::VocabularySize { .. } => return None,
+    };
+    Parameter::named(name)?.fields.first().copied()
 }
 
 impl From<SubmitError> for ApiError {

@@ -11,9 +11,9 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use crate::blocking::blocking;
 use crate::bodies::{self, Held};
 use crate::error::ApiError;
-use crate::prepare::blocking;
 use crate::state::AppState;
 
 /// The body of a request: a JSON object. Endpoints read their own fields and the common ones from the same bytes, without

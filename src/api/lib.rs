@@ -27,16 +27,17 @@
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
 //! A handler reads its fields from [`Input`], and calls [`AppState::work`] with all that may take long: that makes a
-//! [`prepare::ChatInput`] or tokens and submits them. The handler hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
+//! [`prepare::Conversation`] or tokens and submits them. The handler hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
 //! its lines in [`router`].
 #![forbid(unsafe_code)]
 
 pub mod answer;
 mod anthropic;
+mod blocking;
 mod blocks;
 mod bodies;
-mod constraint;
 mod error;
+mod form;
 mod gate;
 mod health;
 mod hosts;
@@ -49,7 +50,7 @@ mod openapi;
 mod pace;
 mod params;
 mod places;
-pub mod prepare;
+pub mod prompt;
 mod rate;
 mod registry;
 mod respond;
@@ -61,6 +62,7 @@ mod stream;
 mod web;
 mod wire;
 mod work;
+mod workplaces;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method};
@@ -71,13 +73,14 @@ use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-pub use answer::{Answer, Answers, Delta, End, Span, Step, Token};
+pub use answer::{Answer, Answers, Part};
 pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
 pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
 pub use serve::{Peer, ServeError, Server, Tls};
-pub use settings::{CacheScope, HttpLimits, ReasoningDefaults, Settings};
+pub use session::Reasoning;
+pub use settings::{CacheScope, HttpLimits, Settings};
 pub use state::{AppState, Course};
 pub use work::{Caller, Work};
 
@@ -87,7 +90,7 @@ pub fn router(state: AppState) -> Router {
         .route("/health", get(health::health))
         .route("/v1/health", get(health::health))
         .route("/openapi.json", get(openapi::openapi))
-        .route("/metrics", get(metrics::metrics))
+        .route("/metrics", get(native::metrics::metrics))
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))
         .route("/v1/completions", post(openai::completions::completions))

@@ -7,10 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use engine::{EngineStats, FinishReason, Summary, Timings};
-use hyper::header::CONTENT_TYPE;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,8 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Prometheus;
 
-use crate::error::ApiError;
-use crate::state::AppState;
+use crate::registry::Registry;
 
 type Seconds = Counter<f64, AtomicU64>;
 type Level = Gauge<i64, AtomicI64>;
@@ -225,13 +221,13 @@ impl Metrics {
     }
 
     /// All figures as OpenMetrics text. Asks the engines.
-    pub(crate) fn text(&self, state: &AppState) -> String {
+    pub(crate) fn text(&self, registry: &Registry) -> String {
         let (mut waiting, mut sequences, mut bytes, mut stored) = (0, 0, 0, 0);
-        for served in state.registry().loaded() {
-            waiting += served.engine.n_waiting();
-            sequences += served.n_sequences;
+        for served in registry.loaded() {
+            waiting += served.engine().n_waiting();
+            sequences += served.n_sequences();
             // An engine that has stopped has nothing to say.
-            let stats = served.engine.stats().unwrap_or_default();
+            let stats = served.engine().stats().unwrap_or_default();
             self.add_work(&served.id, stats);
             bytes += stats.state_bytes;
             stored += stats.stored_bytes;
@@ -374,14 +370,4 @@ fn observe(histogram: &Option<Histogram>, seconds: f64) {
     if let Some(histogram) = histogram {
         histogram.observe(seconds);
     }
-}
-
-/// `GET /metrics`.
-pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
-    if !state.settings().metrics {
-        return Err(ApiError::not_supported("this server was started without metrics: start it with --metrics"));
-    }
-    let text = crate::prepare::blocking(move || Ok(state.metrics().text(&state))).await?;
-    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(CONTENT_TYPE, media)], text).into_response())
 }

@@ -38,6 +38,9 @@ pub(crate) async fn openapi() -> Response {
 pub(crate) fn document() -> Value {
     let mut doc = Document::default();
     let (chat, params) = (doc.of::<ChatRequest>(), doc.of::<Params>());
+    for (field, schema) in session::options::request_schema() {
+        doc.schemas["Params"]["properties"][field] = schema;
+    }
     // What stands for a type's parameter is not taken in with it.
     doc.of::<Choice>();
     doc.of::<CompletionChoice>();

@@ -2,18 +2,23 @@
 //! Owns their names (OpenAI's, and llama.cpp's where OpenAI has none) and their ranges. Knows no prompt.
 
 use engine::RequestOptions;
-use engine::sample::{Mirostat, SamplingParams, Stage};
 use serde::Deserialize;
 use serde_json::Value;
+use session::options::SamplingOptions;
 use text::{Special, TokenId, Vocab};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::json::Input;
 use crate::registry::Served;
 
 /// The fields, as they come. All of them may be left out or null.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub struct Params {
+    /// Those of the sampler, by the engine's table of parameters.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub sampling: SamplingOptions,
     /// Most tokens to generate; -1 is until the context is full.
     pub max_tokens: Option<i64>,
     /// OpenAI's newer name for `max_tokens`.
@@ -22,58 +27,6 @@ pub struct Params {
     pub n_predict: Option<i64>,
     /// Answers to each prompt.
     pub n: Option<i64>,
-    /// Divides the logits; 0 always takes the likeliest token.
-    pub temperature: Option<f32>,
-    /// Half the width of the dynamic temperature's range; 0 is off.
-    pub dynatemp_range: Option<f32>,
-    /// Exponent of the dynamic temperature.
-    pub dynatemp_exponent: Option<f32>,
-    /// Keep the likeliest tokens by number; 0 keeps all.
-    pub top_k: Option<i64>,
-    /// Keep the likeliest tokens by the sum of their probabilities; 1 keeps all.
-    pub top_p: Option<f32>,
-    /// Keep tokens at least this likely relative to the likeliest; 0 keeps all.
-    pub min_p: Option<f32>,
-    /// Locally typical sampling; 1 is off.
-    pub typical_p: Option<f32>,
-    /// Keep logits within so many standard deviations of the largest; 0 and below is off.
-    pub top_n_sigma: Option<f32>,
-    /// Chance that XTC acts; 0 is off.
-    pub xtc_probability: Option<f32>,
-    /// Tokens above this probability may be dropped by XTC.
-    pub xtc_threshold: Option<f32>,
-    /// Penalty on tokens seen lately; 1 is off.
-    pub repeat_penalty: Option<f32>,
-    /// Another name of `repeat_penalty`.
-    pub repetition_penalty: Option<f32>,
-    /// Tokens back that the penalties look at; -1 is all.
-    pub repeat_last_n: Option<i32>,
-    /// Taken off the logit of every token seen.
-    pub presence_penalty: Option<f32>,
-    /// Taken off the logit once for every time a token was seen.
-    pub frequency_penalty: Option<f32>,
-    /// Strength of the DRY penalty; 0 is off.
-    pub dry_multiplier: Option<f32>,
-    /// Growth of the DRY penalty.
-    pub dry_base: Option<f32>,
-    /// Longest repetition without a DRY penalty.
-    pub dry_allowed_length: Option<u32>,
-    /// Tokens back that DRY looks at; -1 is all.
-    pub dry_penalty_last_n: Option<i32>,
-    /// Texts that end a repetition.
-    pub dry_sequence_breakers: Option<Vec<String>>,
-    /// Mirostat version; 0 is off.
-    pub mirostat: Option<u8>,
-    /// The surprise that mirostat holds.
-    pub mirostat_tau: Option<f32>,
-    /// Mirostat's learning rate.
-    pub mirostat_eta: Option<f32>,
-    /// The truncating samplers leave at least so many tokens.
-    pub min_keep: Option<u32>,
-    /// Samplers in the order of use.
-    pub samplers: Option<Vec<String>>,
-    /// Seed of the random numbers; -1 is a new one each time.
-    pub seed: Option<i64>,
     /// A text or up to 64 of them that end the answer.
     #[schema(value_type = Option<Value>)]
     pub stop: Option<OneOrMany>,
@@ -151,6 +104,15 @@ pub struct Wanted {
 }
 
 impl Params {
+    /// Reads them from a body.
+    ///
+    /// # Errors
+    /// As [`Input::read`].
+    pub async fn read(input: &Input) -> Result<Self, ApiError> {
+        let fields: Self = input.read().await?;
+        Ok(Self { sampling: input.read().await?, ..fields })
+    }
+
     /// Checks the fields and puts them over the model's defaults. Tokenises: call it where blocking is allowed.
     ///
     /// # Errors
@@ -161,22 +123,21 @@ impl Params {
         range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
         range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
-        let n_min = self.speculative_n_min.unwrap_or(served.min_draft as i64);
+        let n_min = self.speculative_n_min.unwrap_or(served.drafts().min as i64);
         let n_min = range("speculative.n_min", n_min, 0, 1 << 20)?;
-        let p_min = self.speculative_p_min.unwrap_or(served.draft_p_min);
+        let p_min = self.speculative_p_min.unwrap_or(served.drafts().p_min);
         if !(0.0..=1.0).contains(&p_min) {
             let message = format!("speculative.p_min: 0 to 1 expected, {p_min} found");
             return Err(ApiError::field("speculative.p_min", message));
         }
-        let slot = range("id_slot", self.id_slot.unwrap_or(-1), -1, served.n_sequences as i64 - 1)?;
+        let slot = range("id_slot", self.id_slot.unwrap_or(-1), -1, served.n_sequences() as i64 - 1)?;
         let n_probs = self.n_probs.map(|n| range("n_probs", n, 0, engine::MAX_LOGPROBS as i64)).transpose()?;
-        let vocab = served.model.vocab();
         let stops = match self.stop.clone() {
             None => Vec::new(),
             Some(OneOrMany::One(text)) => vec![text],
             Some(OneOrMany::Many(texts)) => texts,
         };
-        let options = RequestOptions {
+        let mut options = RequestOptions {
             max_tokens,
             stops,
             ignore_eos: self.ignore_eos.unwrap_or(false),
@@ -186,10 +147,13 @@ impl Params {
             min_draft: n_min as usize,
             draft_p_min: p_min,
             slot: usize::try_from(slot).ok(),
-            sampling: self.sampling(&served.sampling, vocab)?,
-            ..RequestOptions::default()
+            ..served.request_options()
         };
-        options.sampling.validate(served.engine.limits().n_vocab)?;
+        self.sampling.apply(&mut options.sampling)?;
+        if let Some(bias) = &self.logit_bias {
+            options.sampling.logit_bias.extend(logit_bias(bias, served.vocab())?);
+        }
+        options.sampling.validate(served.engine().limits().n_vocab)?;
         Ok(Wanted {
             options,
             n,
@@ -221,53 +185,6 @@ impl Params {
             n => Ok(Some(range(name, n, 1, i64::MAX)? as usize)),
         }
     }
-
-    fn sampling(&self, defaults: &SamplingParams, vocab: &Vocab) -> Result<SamplingParams, ApiError> {
-        let mut p = defaults.clone();
-        set(&mut p.temperature, self.temperature);
-        set(&mut p.dynatemp_range, self.dynatemp_range);
-        set(&mut p.dynatemp_exponent, self.dynatemp_exponent);
-        if let Some(k) = self.top_k {
-            p.top_k = range("top_k", k.max(0), 0, u32::MAX.into())? as u32;
-        }
-        set(&mut p.top_p, self.top_p);
-        set(&mut p.min_p, self.min_p);
-        set(&mut p.typical_p, self.typical_p);
-        set(&mut p.top_n_sigma, self.top_n_sigma);
-        set(&mut p.xtc_probability, self.xtc_probability);
-        set(&mut p.xtc_threshold, self.xtc_threshold);
-        set(&mut p.repeat_penalty, self.repeat_penalty.or(self.repetition_penalty));
-        set(&mut p.penalty_last_n, self.repeat_last_n);
-        set(&mut p.presence_penalty, self.presence_penalty);
-        set(&mut p.frequency_penalty, self.frequency_penalty);
-        set(&mut p.dry_multiplier, self.dry_multiplier);
-        set(&mut p.dry_base, self.dry_base);
-        set(&mut p.dry_allowed_length, self.dry_allowed_length);
-        set(&mut p.dry_penalty_last_n, self.dry_penalty_last_n);
-        set(&mut p.dry_sequence_breakers, self.dry_sequence_breakers.clone());
-        set(&mut p.min_keep, self.min_keep);
-        set(&mut p.mirostat_tau, self.mirostat_tau);
-        set(&mut p.mirostat_eta, self.mirostat_eta);
-        if let Some(version) = self.mirostat {
-            p.mirostat = match version {
-                0 => Mirostat::Off,
-                1 => Mirostat::V1,
-                2 => Mirostat::V2,
-                n => return Err(ApiError::field("mirostat", format!("mirostat: 0, 1 or 2 expected, {n} found"))),
-            };
-        }
-        if let Some(names) = &self.samplers {
-            let stages: Result<Vec<Stage>, _> = names.iter().map(|name| name.parse()).collect();
-            p.stages = stages?;
-        }
-        if let Some(seed) = self.seed {
-            p.seed = u64::try_from(seed).ok();
-        }
-        if let Some(bias) = &self.logit_bias {
-            p.logit_bias.extend(logit_bias(bias, vocab)?);
-        }
-        Ok(p)
-    }
 }
 
 /// For endpoints that give one answer.
@@ -278,12 +195,6 @@ pub(crate) fn one_answer(params: &Params) -> Result<(), ApiError> {
     match params.n_answers()? {
         1 => Ok(()),
         n => Err(ApiError::field("n", format!("n: this endpoint gives 1 answer, {n} were asked for"))),
-    }
-}
-
-fn set<T>(to: &mut T, from: Option<T>) {
-    if let Some(value) = from {
-        *to = value;
     }
 }
 

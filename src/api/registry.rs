@@ -5,51 +5,38 @@
 mod table;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use constrain::Compiler;
-use engine::EngineHandle;
-use engine::sample::SamplingParams;
-use model::Model;
-use text::template::ChatTemplate;
+use session::LoadedModel;
 use tokio::sync::watch;
 
 use crate::error::ApiError;
 use table::{Outcome, Slot, State, Table};
 
-/// A model that answers.
+/// A model that answers, under its name.
+#[derive(Debug)]
 pub struct Served {
     /// Its name for clients.
     pub id: String,
-    /// Weights and vocabulary.
-    pub model: Arc<Model>,
-    /// Takes requests.
-    pub engine: EngineHandle,
-    /// Builds the grammars of its answers.
-    pub grammars: Compiler,
-    /// `None` where the file has no chat template.
-    pub template: Option<ChatTemplate>,
-    /// The template's source.
-    pub template_source: String,
-    /// Sampling where a request does not say.
-    pub sampling: SamplingParams,
-    /// The longest draft; 0 without speculation.
-    pub max_draft: usize,
-    /// Shorter drafts are not used where a request does not say.
-    pub min_draft: usize,
-    /// A draft ends before a token that the head finds less probable than this, where a request does not say.
-    pub draft_p_min: f32,
-    /// Sequences at a time.
-    pub n_sequences: usize,
-    /// The file, for people; empty for a model inside the program.
-    pub path: String,
+    /// The model.
+    pub model: LoadedModel,
 }
 
-impl std::fmt::Debug for Served {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Served").field("id", &self.id).field("path", &self.path).finish_non_exhaustive()
+impl Deref for Served {
+    type Target = LoadedModel;
+
+    fn deref(&self) -> &LoadedModel {
+        &self.model
+    }
+}
+
+impl Served {
+    /// The file, for people; empty for a model inside the program.
+    pub fn file(&self) -> String {
+        self.path().map(|path| path.display().to_string()).unwrap_or_default()
     }
 }
 

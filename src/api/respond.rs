@@ -5,8 +5,9 @@ use axum::response::{IntoResponse, Response};
 use engine::{PromptProgress, Timings};
 use futures_util::FutureExt;
 use serde::Serialize;
+use session::{Delta, End, Step};
 
-use crate::answer::{Answer, Answers, Delta, End, Step};
+use crate::answer::{Answer, Answers};
 use crate::error::ApiError;
 use crate::json::Output;
 use crate::state::AppState;
@@ -91,11 +92,10 @@ async fn batch<W: Wire>(wire: &mut W, answers: &mut Answers, events: &mut Events
 /// Tells `wire` of one part; false after the last.
 async fn next<W: Wire>(wire: &mut W, answers: &mut Answers, events: &mut Events) -> Result<bool, ApiError> {
     let Some((i, delta, so_far)) = answers.next().await else { return Ok(false) };
-    match delta {
+    match delta? {
         Delta::Progress(progress) => wire.progress(i, progress, events),
         Delta::Step(step) => wire.step(i, step, &so_far, events),
         Delta::End(end) => wire.end(i, end, events),
-        Delta::Failed(error) => return Err(error),
     }
     Ok(true)
 }

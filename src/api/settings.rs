@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use session::Reasoning;
+
 /// Everything that does not depend on the model.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -31,7 +33,7 @@ pub struct Settings {
     /// What the program says of itself in `/props`.
     pub build: String,
     /// How thinking is given out when a request does not say.
-    pub reasoning: ReasoningDefaults,
+    pub reasoning: Reasoning,
 }
 
 /// Whose earlier requests a request may take up cached state of.
@@ -42,17 +44,6 @@ pub enum CacheScope {
     Key,
     /// All.
     All,
-}
-
-/// What the server does about thinking when the request says nothing.
-#[derive(Clone, Debug, Default)]
-pub struct ReasoningDefaults {
-    /// Leave thinking in the text instead of `reasoning_content`.
-    pub in_content: bool,
-    /// Most tokens of thinking; `None` is without limit.
-    pub budget: Option<usize>,
-    /// Given to the template as `enable_thinking`; `None` leaves it the template's own default.
-    pub enable: Option<bool>,
 }
 
 /// What one client may take of the server.

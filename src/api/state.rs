@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::rate::RateLimit;
 use crate::registry::Registry;
 use crate::settings::Settings;
-use crate::work::Workplaces;
+use crate::workplaces::Workplaces;
 
 /// The state behind the router.
 #[derive(Clone, Debug)]

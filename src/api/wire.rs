@@ -2,6 +2,7 @@
 
 use engine::{FinishReason, Piece, PromptProgress, Timings};
 use serde::Serialize;
+use session::dialect::ReplyEvent;
 use text::{TokenId, Vocab};
 use utoipa::ToSchema;
 
@@ -191,4 +192,13 @@ pub(crate) fn finish_reason(reason: &FinishReason, called_tools: bool) -> &'stat
         }
         FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete => "stop",
     }
+}
+
+/// The text of a reply that is nothing else.
+pub(crate) fn text_in(events: Vec<ReplyEvent>) -> String {
+    let texts = events.into_iter().filter_map(|event| match event {
+        ReplyEvent::Text(text) => Some(text),
+        _ => None,
+    });
+    texts.collect()
 }

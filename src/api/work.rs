@@ -3,21 +3,20 @@
 //! threads that may block, and for as long as somebody waits for the result. Knows not what is worked on.
 
 use std::convert::Infallible;
-use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use engine::{Reserved, Scope};
+use engine::{RequestOptions, Reserved, Scope};
 use hyper::http::request::Parts;
-use tokio::sync::Semaphore;
+use session::{Conversation, Prepared, Rendered};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
+use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::metrics::Preparing;
-use crate::prepare::{Prepared, blocking};
 use crate::registry::Served;
 use crate::state::{AppState, Course};
 
@@ -33,19 +32,6 @@ impl FromRequestParts<AppState> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _state: &AppState) -> Result<Self, Infallible> {
         Ok(parts.extensions.get().copied().unwrap_or_default())
-    }
-}
-
-/// Room for work that is done at the same time.
-#[derive(Debug)]
-pub(crate) struct Workplaces(Arc<Semaphore>);
-
-impl Workplaces {
-    /// `n` at a time; `None` is one for each core, and at least two, so that one long piece does not hold up all others.
-    pub(crate) fn new(n: Option<usize>) -> Self {
-        let n_cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
-        let n = n.unwrap_or_else(|| n_cores().max(2));
-        Self(Arc::new(Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS))))
     }
 }
 
@@ -82,6 +68,22 @@ impl Work {
         }
     }
 
+    /// The request for a reply to `conversation`.
+    ///
+    /// # Errors
+    /// 400 with the field at fault; as [`Work::go_on`].
+    pub fn prepare(&self, conversation: &Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
+        Ok(self.served.prepare(conversation, options, &|| self.is_wanted())?)
+    }
+
+    /// The prompt of `conversation`.
+    ///
+    /// # Errors
+    /// As [`Work::prepare`].
+    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, ApiError> {
+        Ok(self.served.render(conversation, &|| self.is_wanted())?)
+    }
+
     /// Hands every request over `n` times, each time with a seed of its own where the seed is fixed.
     ///
     /// # Errors
@@ -93,10 +95,10 @@ impl Work {
 
     fn submit_one(&mut self, request: &Prepared, choice: usize) -> Result<Answer, ApiError> {
         self.go_on()?;
-        let request = request.of_choice(choice, self.caller.scope)?;
+        let request = request.choice(choice, self.caller.scope)?;
         let place = match self.places.pop() {
             Some(place) => place,
-            None => self.served.engine.reserve(1)?.pop().ok_or_else(|| ApiError::server("there is no place"))?,
+            None => self.served.engine().reserve(1)?.pop().ok_or_else(|| ApiError::server("there is no place"))?,
         };
         let generation = place.submit(request.request)?;
         self.preparing.one_less();
@@ -131,7 +133,7 @@ impl AppState {
             return Err(ApiError::shutdown());
         }
         let n_places = n_answers.max(1);
-        let places = served.engine.reserve(n_places).inspect_err(|_| {
+        let places = served.engine().reserve(n_places).inspect_err(|_| {
             self.metrics().refused.inc();
         })?;
         let given_up = Arc::new(AtomicBool::new(false));

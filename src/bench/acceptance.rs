@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use speculate::{Depth, DraftVocabSize};
 
-use super::draft::{Bench, Draft, Source, degenerate, greedy, prompt};
+use super::draft::{Bench, Draft, Source, degenerate, greedy};
 use super::setup::{Setup, say};
 use super::stats::wilson;
 
@@ -118,7 +118,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for &vocab in &args.draft_vocab {
         let mut by_domain: BTreeMap<String, Seen> = BTreeMap::new();
         for p in &prompts {
-            let ids = prompt(&model, &p.prompt)?;
+            let ids = session::prompt_of(&model, &p.prompt)?;
             let config = args.setup.engine(ids.len() + args.n_gen as usize);
             let bench = Bench::new(&model, config, Draft::On(Source::Head, Depth::Fixed(args.draft.into())), vocab)?;
             let answer = bench.answer(&ids, greedy(args.n_gen as usize, false))?;

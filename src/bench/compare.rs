@@ -14,7 +14,7 @@ use text::{Special, TokenId};
 use super::draft::{self, Bench, Draft, degenerate};
 use super::http::{Completion, Server};
 use super::machine::{self, Machine};
-use super::setup::{Setup, argmax, say};
+use super::setup::{Setup, argmax, say, warn};
 use super::stats::{self, median, with_range};
 
 /// Options of `nextn-bench compare`.
@@ -82,11 +82,11 @@ struct Parted {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = args.setup.open()?;
-    crate::idle::warn(draft::idle(&[args.draft], args.draft_vocab, &model));
+    warn(draft::without_effect(&[args.draft], args.draft_vocab, &model));
     let before = super::speed::tokens(args.depth_ctx, model.hparams().n_vocab);
     let mut pairs = Vec::new();
     for text in &args.prompt {
-        let prompt: Vec<TokenId> = before.iter().copied().chain(draft::prompt(&model, text)?).collect();
+        let prompt: Vec<TokenId> = before.iter().copied().chain(session::prompt_of(&model, text)?).collect();
         ensure!(!prompt.is_empty(), "a prompt has no tokens");
         pairs.push(Pair { prompt, n_gen: args.n_gen as usize, ..Pair::default() });
     }

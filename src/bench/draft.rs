@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use engine::sample::SamplingParams;
-use engine::{Engine, EngineConfig, EngineHandle, Event, GenerateRequest, RequestOptions, Timings};
+use engine::{EngineConfig, RequestOptions, Timings};
 use model::Model;
-use serde_json::json;
+use session::dialect::ReplyEvent;
+use session::options::DraftOptions;
+use session::{Delta, LoadedModel, ModelOptions};
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
-use text::template::{Chat, ChatTemplate};
-use text::{Special, TokenId};
-
-use crate::cli::spec::SpecFlags;
+use text::TokenId;
 
 /// How to draft: from where, and how deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +55,19 @@ impl Draft {
 }
 
 /// What was given beside these drafts and changes none of them, a sentence each.
-pub(super) fn idle(drafts: &[Draft], vocab: DraftVocabSize, model: &Model) -> Vec<String> {
+pub(super) fn without_effect(drafts: &[Draft], vocab: DraftVocabSize, model: &Model) -> Vec<String> {
     let flags = |draft: &Draft| {
         // How a source drafts is part of its name here, and no option.
         let SpecConfig { mode, depth, vocab, draft_mode: _ } = draft.config(vocab);
-        SpecFlags { spec: mode, draft_max: depth, draft_vocab: vocab, ..SpecFlags::default() }
+        DraftOptions { spec: mode, draft_max: depth, draft_vocab: vocab, ..DraftOptions::default() }
     };
     let drafts = if drafts.is_empty() { &[Draft::Off] } else { drafts };
-    drafts.iter().map(flags).map(|flags| flags.idle(model.nextn().is_bound())).min_by_key(Vec::len).unwrap_or_default()
+    drafts
+        .iter()
+        .map(flags)
+        .map(|flags| flags.without_effect(model.nextn().is_bound()))
+        .min_by_key(Vec::len)
+        .unwrap_or_default()
 }
 
 impl FromStr for Draft {
@@ -104,16 +108,12 @@ pub(super) struct Answer {
     pub(super) timings: Timings,
 }
 
-/// An engine that answers.
+/// An engine with its drafts, for answers without a conversation.
 pub(super) struct Bench {
-    pub(super) engine: EngineHandle,
+    pub(super) model: LoadedModel,
 }
 
 impl Bench {
-    /// An engine for `config` that drafts as told.
-    ///
-    /// # Errors
-    /// The model has no head, or there is no room.
     pub(super) fn new(
         model: &Arc<Model>,
         config: EngineConfig,
@@ -121,40 +121,33 @@ impl Bench {
         vocab: DraftVocabSize,
     ) -> anyhow::Result<Self> {
         let proposer = speculate::proposer(model, &config, draft.config(vocab))?;
-        Ok(Self { engine: Engine::spawn_with(Arc::clone(model), config, proposer)? })
+        let options = ModelOptions::default();
+        Ok(Self { model: session::start_engine_with(Arc::clone(model), config, &options, proposer)? })
     }
 
-    /// A greedy answer of exactly `n` tokens.
-    ///
-    /// # Errors
-    /// The engine's.
+    /// Exactly `n` tokens, each the likeliest, past the end of the model's turn.
     pub(super) fn exactly(&self, prompt: &[TokenId], n: usize) -> anyhow::Result<Answer> {
         self.answer(prompt, greedy(n, true))
     }
 
-    /// One answer.
-    ///
-    /// # Errors
-    /// The engine's.
     pub(super) fn answer(&self, prompt: &[TokenId], options: RequestOptions) -> anyhow::Result<Answer> {
-        let engine = &self.engine;
-        let mut generation = engine.submit(GenerateRequest::new(prompt.to_vec(), options, engine.limits())?)?;
         let mut answer = Answer::default();
-        let mut bytes = Vec::new();
-        while let Some(event) = generation.next() {
-            match event {
-                Event::Prompt(_) => {}
-                Event::Tokens(pieces) => {
-                    for piece in pieces {
-                        answer.tokens.push(piece.token);
-                        bytes.extend(piece.bytes);
-                    }
+        let mut take = |events: Vec<ReplyEvent>| {
+            let texts = events
+                .into_iter()
+                .filter_map(|event| if let ReplyEvent::Text(text) = event { Some(text) } else { None });
+            answer.text.extend(texts);
+        };
+        for delta in self.model.reply(self.model.prepare_text(prompt.to_vec(), options)?)? {
+            match delta? {
+                Delta::Progress(_) => {}
+                Delta::Step(step) => {
+                    answer.tokens.extend(step.pieces().map(|piece| piece.token));
+                    take(step.events());
                 }
-                Event::Failed(why) => bail!(why),
-                Event::Finished(summary) => {
-                    bytes.extend(summary.rest);
-                    answer.text = String::from_utf8_lossy(&bytes).into_owned();
-                    answer.timings = summary.timings;
+                Delta::End(end) => {
+                    take(end.events);
+                    answer.timings = end.timings;
                     return Ok(answer);
                 }
             }
@@ -162,11 +155,6 @@ impl Bench {
         bail!("the engine ended before the answer was complete")
     }
 
-    /// Several answers at the same time, each with a prompt of its own; gives them and the time from the first token of
-    /// the last to start until the last token of all.
-    ///
-    /// # Errors
-    /// The first of the engine's.
     pub(super) fn together(&self, prompts: &[Vec<TokenId>], n: usize) -> anyhow::Result<(Vec<Answer>, Duration)> {
         let start = Instant::now();
         let answers = std::thread::scope(|scope| {
@@ -190,19 +178,6 @@ pub(super) fn greedy(n: usize, past_the_end: bool) -> RequestOptions {
         cache: false,
         ..RequestOptions::default()
     }
-}
-
-/// The tokens of a prompt: a chat with one message when the model has a template, else the text.
-pub(super) fn prompt(model: &Model, text: &str) -> anyhow::Result<Vec<TokenId>> {
-    let Some(source) = model.chat_template() else { return Ok(model.vocab().encode(text, Special::Parse)) };
-    let chat = Chat {
-        messages: vec![json!({ "role": "user", "content": text })],
-        tools: Vec::new(),
-        add_generation_prompt: true,
-        enable_thinking: Some(false),
-        kwargs: serde_json::Map::new(),
-    };
-    Ok(model.vocab().encode(&ChatTemplate::new(source)?.render(&chat)?.text, Special::Parse))
 }
 
 /// Says why an answer is no ground for a speed: one token, or a few in a circle, again and again.

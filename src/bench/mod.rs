@@ -30,7 +30,7 @@ use clap::{Parser, Subcommand};
 
 use setup::{Input, Setup};
 
-use crate::devices::DeviceFlags;
+use session::options::DeviceOptions;
 
 /// Measures a model and shows what it computes.
 #[derive(Debug, Parser)]
@@ -106,7 +106,7 @@ enum Command {
     /// Print the devices that can compute here
     Devices {
         #[command(flatten)]
-        device: DeviceFlags,
+        device: DeviceOptions,
     },
     /// Say what a model takes of the memory of GPUs, as counted here and as the devices say
     Memory(memory::Args),
@@ -149,7 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Perplexity { setup, file, ctx_size, json } => perplexity::run(&setup, &file, ctx_size as usize, json),
         Command::Devices { device } => {
             device.load_backends()?;
-            setup::say(crate::devices::table())
+            setup::say(session::options::device_table())
         }
         Command::Memory(args) => memory::run(&args),
         Command::Speed(args) => speed::run(&args),

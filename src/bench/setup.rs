@@ -5,16 +5,18 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
-use engine::{EngineConfig, Exact, FlashAttention};
+use engine::{EngineConfig, Exact};
 use memory::{CacheType, Memory, MemoryConfig};
 use model::{Beside, LoadOptions, Model, Runner};
 use speculate::SpecConfig;
 use text::TokenId;
 
 use super::weigh::Weight;
-use crate::devices::DeviceFlags;
+use session::options::ComputeOptions;
+
+use crate::cli::loaded::source;
 
 /// Model, threads and cache.
 #[derive(Clone, Debug, Args)]
@@ -22,23 +24,18 @@ pub(super) struct Setup {
     /// GGUF file; the embedded model if absent
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Threads; one for each core if absent
-    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=512))]
-    threads: Option<u16>,
-    /// Form of attention: on, off, auto
-    #[arg(long, default_value_t)]
-    flash_attn: FlashAttention,
-    /// Answers whose bits depend on nothing beside them: off, on, or passes of so many rows
-    #[arg(long, default_value_t, num_args = 0..=1, default_missing_value = "on")]
-    exact: Exact,
-    /// Type of the cached keys: f32, f16, q8_0, q4_0
-    #[arg(long, default_value_t)]
-    cache_type_k: CacheType,
-    /// Type of the cached values: f32, f16, q8_0, q4_0
-    #[arg(long, default_value_t)]
-    cache_type_v: CacheType,
     #[command(flatten)]
-    device: DeviceFlags,
+    compute: ComputeOptions,
+    /// Batch-invariant output: on, off, or a fixed batch width N
+    #[arg(long, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "on")]
+    exact: Exact,
+}
+
+/// Tells of options that change nothing.
+pub(super) fn warn(sentences: Vec<String>) {
+    for sentence in sentences {
+        tracing::warn!("{sentence}");
+    }
 }
 
 /// Positions that a choice of layers leaves room for.
@@ -56,40 +53,25 @@ pub(super) struct Input {
     ids_file: Option<PathBuf>,
 }
 
-/// Opens a file, or the embedded model.
-pub(super) fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Arc<Model>> {
-    match path {
-        Some(path) => Model::open(path, options).map_err(|error| anyhow!(error.in_file(path))),
-        None => Model::from_static(crate::embedded::model_bytes(), options).context("embedded model"),
-    }
-}
-
 impl Setup {
     pub(super) fn open(&self) -> anyhow::Result<Arc<Model>> {
-        crate::idle::warn(self.device.idle());
+        warn(self.compute.device.without_effect());
         // Commands decide later what they keep: a sequence with drafts, as far as that goes.
         let planned = self.engine(N_CELLS);
         let beside = Beside::new(move |facts| speculate::kept(&planned, &SpecConfig::default(), facts));
-        let options = LoadOptions { placement: self.device.placement(beside)?, head: None, lock: self.device.mlock };
-        open(self.model.as_deref(), &options)
+        let device = &self.compute.device;
+        let options = LoadOptions { placement: device.placement(beside)?, head: None, lock: device.mlock };
+        Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 
     /// The GPUs that take layers, or none.
     pub(super) fn gpus(&self) -> anyhow::Result<Vec<ggml::Device>> {
-        Ok(self.device.placement(Beside::default())?.gpus)
+        Ok(self.compute.device.placement(Beside::default())?.gpus)
     }
 
     /// Settings of an engine with `n_ctx` positions.
     pub(super) fn engine(&self, n_ctx: usize) -> EngineConfig {
-        EngineConfig {
-            n_ctx: Some(n_ctx),
-            threads: self.threads.map(usize::from),
-            cache_type_k: self.cache_type_k,
-            cache_type_v: self.cache_type_v,
-            flash_attention: self.flash_attn,
-            exact: self.exact,
-            ..EngineConfig::default()
-        }
+        EngineConfig { n_ctx: Some(n_ctx), exact: self.exact, ..self.compute.engine_config() }
     }
 
     /// A runner and a memory of one sequence with `n_ctx` positions.
@@ -113,12 +95,13 @@ impl Setup {
 
     /// Types of keys and values.
     pub(super) fn caches(&self) -> (CacheType, CacheType) {
-        (self.cache_type_k, self.cache_type_v)
+        (self.compute.cache_type_k, self.compute.cache_type_v)
     }
 
     /// The same with other types of keys and values.
     pub(super) fn with_caches(&self, (cache_type_k, cache_type_v): (CacheType, CacheType)) -> Self {
-        Self { cache_type_k, cache_type_v, ..self.clone() }
+        let compute = ComputeOptions { cache_type_k, cache_type_v, ..self.compute.clone() };
+        Self { compute, ..self.clone() }
     }
 
     /// The same with another file.

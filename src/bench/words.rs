@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 use text::Special;
 use text::template::{Chat, ChatTemplate};
 
-use super::setup::{self, say};
+use super::setup::say;
+use crate::cli::loaded::source;
 
 pub(super) fn tokenize(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
-    let model = setup::open(model, &LoadOptions::default())?;
+    let model = session::open_weights(&source(model), &LoadOptions::default())?;
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let text = String::from_utf8(bytes).with_context(|| format!("{}: is not UTF-8", file.display()))?;
     let ids: Vec<u32> = model.vocab().encode(&text, Special::Parse).iter().map(|id| id.0).collect();
@@ -38,7 +39,7 @@ fn yes() -> bool {
 }
 
 pub(super) fn render(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
-    let model = setup::open(model, &LoadOptions::default())?;
+    let model = session::open_weights(&source(model), &LoadOptions::default())?;
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let chat: ChatFile = serde_json::from_slice(&bytes).with_context(|| file.display().to_string())?;
     let Some(source) = model.chat_template() else { bail!("the model has no chat template") };

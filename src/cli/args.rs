@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser};
 
-use super::choices::{AutoOnOff, CacheType, FlashAttn, OnOff, Think, When};
+use session::options::{DraftOptions, RunOptions, SamplingOptions};
+
+use super::choices::{AutoOnOff, OnOff, Think, When};
 use super::form::FormFlags;
-use super::sampling::SamplingFlags;
-use super::spec::SpecFlags;
-use crate::devices::DeviceFlags;
 
 /// Chat with a GGUF model, or complete a text, in the terminal.
 ///
@@ -36,11 +35,11 @@ pub struct Args {
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub run: RunFlags,
+    pub run: RunOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub spec: SpecFlags,
+    pub spec: DraftOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -110,36 +109,7 @@ pub struct TurnFlags {
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub sampling: SamplingFlags,
-}
-
-/// How the model runs.
-#[derive(Clone, Debug, Default, ClapArgs)]
-#[command(next_help_heading = "Running")]
-pub struct RunFlags {
-    /// Context in tokens, prompt and answers together [default: the model's, at most 8192]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
-    pub ctx_size: Option<u32>,
-
-    /// CPU threads [default: one per core]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-
-    /// Type of cached keys
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub cache_type_k: CacheType,
-
-    /// Type of cached values
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub cache_type_v: CacheType,
-
-    /// Attention without the full score matrix
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pub flash_attn: FlashAttn,
-
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub device: DeviceFlags,
+    pub sampling: SamplingOptions,
 }
 
 /// What is printed, and where.
@@ -203,6 +173,9 @@ Sampling: a flag goes before the model file's own values, these before the built
 mod tests {
     use clap::CommandFactory;
     use clap::error::ErrorKind;
+    use engine::FlashAttention;
+    use engine::sample::Setting;
+    use memory::CacheType;
     use speculate::{Depth, DraftVocabSize, Mode};
 
     use super::*;
@@ -259,10 +232,10 @@ mod tests {
         assert_eq!(args.prompt.prompt.as_deref(), Some("hi"));
         assert_eq!(args.turn.max_tokens, Some(8));
         assert_eq!(args.turn.ignore_eos, Some(OnOff::On));
-        assert_eq!(args.turn.sampling.temp, Some(0.0));
+        assert_eq!(args.turn.sampling.get("temperature"), Some(&Setting::Number(0.0)));
         assert_eq!(args.prompt.think, Think::Off);
-        assert_eq!((args.run.cache_type_k, args.run.cache_type_v), (CacheType::Q8_0, CacheType::F32));
-        assert_eq!(args.run.flash_attn, FlashAttn::On);
+        assert_eq!((args.run.compute.cache_type_k, args.run.compute.cache_type_v), (CacheType::Q8_0, CacheType::F32));
+        assert_eq!(args.run.compute.flash_attn, FlashAttention::On);
         assert!(args.output.json);
         let long = parse(&[
             "--model",
@@ -292,7 +265,6 @@ mod tests {
             &["--top-p", "1.5"],
             &["--min-p", "-0.1"],
             &["--threads", "0"],
-            &["-c", "0"],
             &["--logprobs", "21"],
             &["--spec", "on"],
             &["--draft-max", "17"],

@@ -9,9 +9,8 @@ use super::choices::Think;
 use super::command::{self, Typed};
 use super::editor::{Input, LineEditor};
 use super::exit::{Exit, Failure, Outcome};
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Prompt};
 use super::progress::PromptBar;
-use super::prompt::{self, Encoded};
 use super::report::Finish;
 use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
@@ -63,7 +62,7 @@ impl<'a> Chat<'a> {
         terminals: Terminals,
     ) -> Outcome<Self> {
         if !args.prompt.raw {
-            loaded.template()?;
+            loaded.check_template()?;
         }
         Ok(Self {
             loaded,
@@ -72,7 +71,7 @@ impl<'a> Chat<'a> {
             plan,
             raw: args.prompt.raw,
             stats: !args.output.no_stats,
-            settings: TurnSettings::new(args.turn.clone(), &args.spec, loaded.sampling.clone()),
+            settings: TurnSettings::new(args.turn.clone(), loaded.model.request_options()),
             think: args.prompt.think,
             transcript: Transcript::new(system),
             ahead: Vec::new(),
@@ -129,11 +128,10 @@ impl<'a> Chat<'a> {
 
     /// Answers the last message. `attempt` counts its answers.
     pub(super) fn answer(&mut self, attempt: u64) -> Outcome<Next> {
-        let result = self.prompt().and_then(|prompt| {
-            let screen = Screen::new(io::stdout(), io::stderr(), self.plan);
-            let mut sink = Person::new(screen, PromptBar::new(self.terminals.stderr));
-            turn::run(self.loaded, self.signals, prompt, self.settings.options(attempt), !self.raw, &mut sink)
-        });
+        let screen = Screen::new(io::stdout(), io::stderr(), self.plan);
+        let mut sink = Person::new(screen, PromptBar::new(self.terminals.stderr));
+        let options = self.settings.options(attempt);
+        let result = turn::run(self.loaded, self.signals, self.prompt(), options, &mut sink);
         let done = match result {
             Ok(done) => done,
             Err(Failure { exit: exit @ (Exit::Prompt | Exit::Usage), error: Some(error) }) => {
@@ -175,12 +173,11 @@ impl<'a> Chat<'a> {
         }
     }
 
-    fn prompt(&self) -> Outcome<Encoded> {
-        let vocab = self.loaded.model.vocab();
-        if self.raw {
-            return Ok(prompt::raw(vocab, self.transcript.last_message().unwrap_or_default()));
+    fn prompt(&self) -> Prompt {
+        match self.raw {
+            true => Prompt::Raw(self.transcript.last_message().unwrap_or_default().to_owned()),
+            false => Prompt::Chat { messages: self.transcript.messages(), thinking: self.think.enabled() },
         }
-        prompt::chat(self.loaded.template()?, vocab, self.transcript.messages(), self.think.enabled())
     }
 
     /// Words of the program, not of the model: on standard error.

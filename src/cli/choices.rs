@@ -49,16 +49,6 @@ impl Think {
     }
 }
 
-/// `--flash-attn`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
-#[allow(missing_docs)]
-pub enum FlashAttn {
-    On,
-    Off,
-    #[default]
-    Auto,
-}
-
 /// `--markdown`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
 #[allow(missing_docs)]
@@ -77,18 +67,4 @@ pub enum When {
     Auto,
     Always,
     Never,
-}
-
-/// `--cache-type-k`, `--cache-type-v`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum CacheType {
-    #[default]
-    F16,
-    F32,
-    #[value(name = "q8_0")]
-    Q8_0,
-    #[value(name = "q4_0")]
-    Q4_0,
 }

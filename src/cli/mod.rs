@@ -17,15 +17,12 @@ pub mod markdown;
 mod obey;
 pub mod once;
 pub mod progress;
-pub mod prompt;
 pub mod report;
-pub mod sampling;
 pub mod sanitize;
 pub mod screen;
 pub mod settings;
 pub mod signals;
 pub mod sink;
-pub mod spec;
 pub mod stats;
 pub mod style;
 pub mod transcript;
@@ -36,19 +33,19 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
+use engine::RequestOptions;
 use engine::stop::StopMatcher;
 
 use args::Args;
 use chat::Chat;
 use editor::{LineEditor, history_path};
 use exit::{Exit, Failure, OrExit, Outcome};
-use form::Form;
 use input::{Announced, Sources, Stdin};
 use loaded::Loaded;
 use progress::Spinner;
 use report::Line;
 use screen::{Plan, Wishes};
-use settings::{FileSampling, TurnSettings};
+use settings::TurnSettings;
 use signals::Signals;
 use sink::Lines;
 use style::{Colours, Terminals, paint};
@@ -97,7 +94,7 @@ fn run(args: &Args) -> Outcome<()> {
 
     // All that needs no model is checked before it is loaded.
     check_turn(args)?;
-    let kind = args.form.kind()?;
+    let form = args.form.form()?;
     let text = prompt_text(args)?;
     let system = system_text(args)?;
     if text.is_none() && args.machine() {
@@ -120,8 +117,7 @@ fn run(args: &Args) -> Outcome<()> {
         None => "loading the embedded model".to_owned(),
     };
     let spinner = Spinner::start(words, terminals.stderr);
-    let mut loaded = Loaded::open(args.model.as_deref(), &args.run, &args.spec)?;
-    loaded.form = kind.map(|kind| Form::new(kind, &loaded.model)).transpose()?;
+    let loaded = Loaded::open(args, form)?;
     drop(spinner);
     if terminals.stderr && !args.machine() {
         // A terminal that is gone is noticed when the answer is written.
@@ -141,7 +137,7 @@ fn run(args: &Args) -> Outcome<()> {
 
 /// Ranges that clap does not know; those that need the vocabulary are checked with the request.
 fn check_turn(args: &Args) -> Outcome<()> {
-    let options = TurnSettings::new(args.turn.clone(), &args.spec, FileSampling::default()).options(0);
+    let options = TurnSettings::new(args.turn.clone(), RequestOptions::default()).options(0);
     let sampling = engine::sample::SamplingParams { logit_bias: Vec::new(), ..options.sampling };
     sampling.validate(1).or_exit(Exit::Usage)?;
     StopMatcher::new(&options.stops).or_exit(Exit::Usage)?;

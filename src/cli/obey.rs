@@ -91,7 +91,7 @@ impl Chat<'_> {
 
     /// How tokens are drafted, for the person.
     fn drafting(&self) -> String {
-        match (self.loaded.drafts, self.settings.max_draft) {
+        match (self.loaded.model.drafts().max > 0, self.settings.max_draft) {
             (false, _) => "spec off: started without drafting, or the model has no NextN head".to_owned(),
             (true, None) => format!("spec {}", self.loaded.spec),
             (true, Some(0)) => "spec off".to_owned(),
@@ -109,7 +109,7 @@ impl Chat<'_> {
             self.think.name(),
             self.drafting(),
             self.transcript.n_turns(),
-            self.loaded.engine.limits().n_ctx,
+            self.loaded.model.engine().limits().n_ctx,
         ));
     }
 

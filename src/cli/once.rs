@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::args::Args;
 use super::exit::{Failure, Outcome};
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Prompt};
 use super::progress::PromptBar;
 use super::report::Line;
 use super::screen::{Plan, Screen};
@@ -14,7 +14,7 @@ use super::settings::TurnSettings;
 use super::signals::Signals;
 use super::sink::{Lines, Person, Silent, Sink};
 use super::style::{self, Terminals, paint};
-use super::{prompt, stats, turn};
+use super::{stats, turn};
 
 /// Answers `text` and prints the answer as asked for.
 ///
@@ -29,13 +29,13 @@ pub fn run(
     plan: Plan,
     terminals: Terminals,
 ) -> Outcome<()> {
-    let settings = TurnSettings::new(args.turn.clone(), &args.spec, loaded.sampling.clone());
-    let encoded = if args.prompt.raw {
-        prompt::raw(loaded.model.vocab(), text)
+    let settings = TurnSettings::new(args.turn.clone(), loaded.model.request_options());
+    let prompt = if args.prompt.raw {
+        Prompt::Raw(text.to_owned())
     } else {
         let mut messages: Vec<_> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
         messages.push(json!({"role": "user", "content": text}));
-        prompt::chat(loaded.template()?, loaded.model.vocab(), messages, args.prompt.think.enabled())?
+        Prompt::Chat { messages, thinking: args.prompt.think.enabled() }
     };
     let bar = PromptBar::new(terminals.stderr);
     let mut person;
@@ -47,13 +47,17 @@ pub fn run(
     } else if args.output.jsonl {
         lines = Lines::new(io::stdout());
         let model = loaded.line();
-        lines.line(&Line::Start { model: &model, n_ctx: loaded.engine.limits().n_ctx, load_ms: loaded.load_ms })?;
+        lines.line(&Line::Start {
+            model: &model,
+            n_ctx: loaded.model.engine().limits().n_ctx,
+            load_ms: loaded.load_ms(),
+        })?;
         &mut lines
     } else {
         person = Person::new(Screen::new(io::stdout(), io::stderr(), plan), bar);
         &mut person
     };
-    let done = turn::run(loaded, signals, encoded, settings.options(0), !args.prompt.raw, sink)?;
+    let done = turn::run(loaded, signals, prompt, settings.options(0), sink)?;
     if args.output.json {
         let mut line = serde_json::to_string(&done.answer).map_err(io::Error::other)?;
         line.push('\n');

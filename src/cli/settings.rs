@@ -5,34 +5,27 @@ use std::collections::BTreeMap;
 
 use clap::Parser;
 use engine::RequestOptions;
-use engine::sample::{Mirostat, SamplingParams};
 
 use super::args::TurnFlags;
 use super::choices::OnOff;
-use super::sampling::{Order, SamplingFlags};
-use super::spec::SpecFlags;
 
-/// The model file's own sampling values (`general.sampling.NAME`), by the last part of their keys: `temp`, `top_k`, ...
-pub type FileSampling = BTreeMap<String, f32>;
-
-/// The settings of the next answer: those of the command line, changed by `/set`.
+/// The settings of the next turn.
 #[derive(Clone, Debug)]
 pub struct TurnSettings {
+    /// As typed on the command line.
     flags: TurnFlags,
-    /// Values set in the chat, by the flag's long name.
+    /// Changed since, by name.
     changed: BTreeMap<String, String>,
-    file: FileSampling,
-    /// Most tokens of a draft, as `/spec` says.
+    /// What holds where nothing was said: the model's.
+    defaults: RequestOptions,
+    /// Most tokens of a draft; `None` is as many as the engine makes.
     pub max_draft: Option<usize>,
-    min_draft: usize,
-    draft_p_min: f32,
 }
 
 impl TurnSettings {
     /// Settings as typed on the command line.
-    pub fn new(flags: TurnFlags, spec: &SpecFlags, file: FileSampling) -> Self {
-        let (min_draft, draft_p_min) = (spec.draft_min.into(), spec.draft_p_min);
-        Self { flags, changed: BTreeMap::new(), file, max_draft: None, min_draft, draft_p_min }
+    pub fn new(flags: TurnFlags, defaults: RequestOptions) -> Self {
+        Self { flags, changed: BTreeMap::new(), defaults, max_draft: None }
     }
 
     /// `/set NAME VALUE`, with the names and ranges of the command line; `default` takes a change back.
@@ -63,20 +56,17 @@ impl TurnSettings {
     /// The engine's options. `attempt` counts repetitions of one answer: with a fixed seed each gets one of its own.
     pub fn options(&self, attempt: u64) -> RequestOptions {
         let flags = self.flags();
-        let mut sampling = resolve(&flags.sampling, &self.file);
-        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(attempt));
-        let logprobs = flags.logprobs.map(usize::from);
-        RequestOptions {
+        let mut options = RequestOptions {
             max_tokens: flags.max_tokens.map(|n| n as usize),
-            sampling,
             stops: flags.stop,
             ignore_eos: flags.ignore_eos == Some(OnOff::On),
             max_draft: self.max_draft,
-            min_draft: self.min_draft,
-            draft_p_min: self.draft_p_min,
-            logprobs,
-            ..RequestOptions::default()
-        }
+            logprobs: flags.logprobs.map(usize::from),
+            ..self.defaults.clone()
+        };
+        flags.sampling.apply(&mut options.sampling).expect("flags are in their ranges");
+        options.sampling.seed = options.sampling.seed.map(|seed| seed.wrapping_add(attempt));
+        options
     }
 
     /// The settings that differ from neutral, one per line, for `/show` and `/set`.
@@ -111,86 +101,6 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// The engine's parameters: flag, else file, else built-in.
-pub fn resolve(flags: &SamplingFlags, file: &FileSampling) -> SamplingParams {
-    let mut params = from_file(file);
-    let p = &mut params;
-    let f = flags;
-    p.seed = f.seed;
-    p.temperature = f.temp.unwrap_or(p.temperature);
-    p.top_k = f.top_k.unwrap_or(p.top_k);
-    p.top_p = f.top_p.unwrap_or(p.top_p);
-    p.min_p = f.min_p.unwrap_or(p.min_p);
-    p.typical_p = f.typical.unwrap_or(p.typical_p);
-    p.top_n_sigma = f.top_n_sigma.unwrap_or(p.top_n_sigma);
-    p.xtc_probability = f.xtc_probability.unwrap_or(p.xtc_probability);
-    p.xtc_threshold = f.xtc_threshold.unwrap_or(p.xtc_threshold);
-    p.repeat_penalty = f.repeat_penalty.unwrap_or(p.repeat_penalty);
-    p.penalty_last_n = f.repeat_last_n.unwrap_or(p.penalty_last_n);
-    p.presence_penalty = f.presence_penalty.unwrap_or(p.presence_penalty);
-    p.frequency_penalty = f.frequency_penalty.unwrap_or(p.frequency_penalty);
-    p.dry_multiplier = f.dry_multiplier.unwrap_or(p.dry_multiplier);
-    p.dry_base = f.dry_base.unwrap_or(p.dry_base);
-    p.dry_allowed_length = f.dry_allowed_length.unwrap_or(p.dry_allowed_length);
-    p.dry_penalty_last_n = f.dry_penalty_last_n.unwrap_or(p.dry_penalty_last_n);
-    if !f.dry_sequence_breaker.is_empty() {
-        p.dry_sequence_breakers = f.dry_sequence_breaker.clone();
-    }
-    p.mirostat = f.mirostat.map_or(p.mirostat, mirostat);
-    p.mirostat_eta = f.mirostat_lr.unwrap_or(p.mirostat_eta);
-    p.mirostat_tau = f.mirostat_ent.unwrap_or(p.mirostat_tau);
-    p.dynatemp_range = f.dynatemp_range.unwrap_or(p.dynatemp_range);
-    p.dynatemp_exponent = f.dynatemp_exp.unwrap_or(p.dynatemp_exponent);
-    p.min_keep = f.min_keep.unwrap_or(p.min_keep);
-    if let Some(Order(stages)) = &f.samplers {
-        p.stages = stages.clone();
-    }
-    p.logit_bias = f.logit_bias.iter().map(|&(id, bias)| (text::TokenId(id), bias)).collect();
-    params
-}
-
-/// The file's values over the built-in ones; a value out of range is left out, with a warning.
-fn from_file(file: &FileSampling) -> SamplingParams {
-    let mut params = SamplingParams::default();
-    for (name, &value) in file {
-        let mut tried = params.clone();
-        let known = set_number(&mut tried, name, value);
-        match tried.validate(ANY_VOCAB) {
-            Ok(()) if known => params = tried,
-            Ok(()) => tracing::debug!(%name, value, "the model file's sampling key is not used"),
-            Err(error) => tracing::warn!(%name, value, %error, "the model file's sampling value is left out"),
-        }
-    }
-    params
-}
-
-/// False when no parameter has this name.
-fn set_number(p: &mut SamplingParams, name: &str, x: f32) -> bool {
-    match name {
-        "temp" => p.temperature = x,
-        "top_k" => p.top_k = x as u32,
-        "top_p" => p.top_p = x,
-        "min_p" => p.min_p = x,
-        "xtc_probability" => p.xtc_probability = x,
-        "xtc_threshold" => p.xtc_threshold = x,
-        "penalty_last_n" => p.penalty_last_n = x as i32,
-        "penalty_repeat" => p.repeat_penalty = x,
-        "mirostat" => p.mirostat = mirostat(x as u8),
-        "mirostat_tau" => p.mirostat_tau = x,
-        "mirostat_eta" => p.mirostat_eta = x,
-        _ => return false,
-    }
-    true
-}
-
-fn mirostat(version: u8) -> Mirostat {
-    match version {
-        1 => Mirostat::V1,
-        2 => Mirostat::V2,
-        _ => Mirostat::Off,
-    }
-}
-
 /// `/set` as a command line of its own: one table of names, ranges and error words.
 #[derive(Debug, Parser)]
 #[command(name = "/set", no_binary_name = true, disable_help_flag = true)]
@@ -210,42 +120,29 @@ fn apply(flags: &TurnFlags, changed: &BTreeMap<String, String>) -> Result<TurnFl
     Ok(line.turn)
 }
 
-/// A vocabulary large enough for every check that is not about token ids.
-const ANY_VOCAB: usize = u32::MAX as usize;
-
 #[cfg(test)]
 mod tests {
+    use engine::sample::SamplingParams;
+
     use super::*;
 
-    fn settings(args: &[&str], file: FileSampling) -> TurnSettings {
+    fn settings(args: &[&str], sampling: SamplingParams) -> TurnSettings {
         let mut line = SetLine { turn: TurnFlags::default() };
         line.try_update_from(args).expect("test flags");
-        TurnSettings::new(line.turn, &SpecFlags::default(), file)
-    }
-
-    fn file(values: &[(&str, f32)]) -> FileSampling {
-        values.iter().map(|&(name, value)| (name.to_owned(), value)).collect()
+        TurnSettings::new(line.turn, RequestOptions { sampling, ..RequestOptions::default() })
     }
 
     #[test]
-    fn a_flag_goes_before_the_file_and_the_file_before_the_built_in() {
-        let params = settings(&["--temp", "0.3"], file(&[("temp", 0.6), ("top_k", 20.0)])).options(0).sampling;
-        assert_eq!((params.temperature, params.top_k), (0.3, 20));
-        assert_eq!(params.top_p, SamplingParams::default().top_p);
-        assert_eq!(settings(&[], FileSampling::default()).options(0).sampling, SamplingParams::default());
-    }
-
-    #[test]
-    fn values_out_of_range_in_the_file_are_left_out_one_by_one() {
-        let params = settings(&[], file(&[("temp", f32::NAN), ("top_p", 7.0), ("min_p", 0.1), ("unknown", 1.0)]))
-            .options(0)
-            .sampling;
-        assert_eq!(params, SamplingParams { min_p: 0.1, ..SamplingParams::default() });
+    fn a_flag_goes_before_the_model() {
+        let of_model = SamplingParams { temperature: 0.6, top_k: 20, ..SamplingParams::default() };
+        let params = settings(&["--temp", "0.3"], of_model.clone()).options(0).sampling;
+        assert_eq!(params, SamplingParams { temperature: 0.3, ..of_model.clone() });
+        assert_eq!(settings(&[], of_model.clone()).options(0).sampling, of_model);
     }
 
     #[test]
     fn set_uses_the_names_and_ranges_of_the_command_line() {
-        let mut s = settings(&["--temp", "0.3", "--stop", "a"], FileSampling::default());
+        let mut s = settings(&["--temp", "0.3", "--stop", "a"], SamplingParams::default());
         s.set("temp", "1.5").unwrap();
         s.set("--max_tokens", "9").unwrap();
         s.set("ignore-eos", "on").unwrap();
@@ -273,8 +170,8 @@ mod tests {
 
     #[test]
     fn another_attempt_gets_another_fixed_seed() {
-        let s = settings(&["--seed", "7"], FileSampling::default());
+        let s = settings(&["--seed", "7"], SamplingParams::default());
         assert_eq!((s.options(0).sampling.seed, s.options(2).sampling.seed), (Some(7), Some(9)));
-        assert_eq!(settings(&[], FileSampling::default()).options(3).sampling.seed, None);
+        assert_eq!(settings(&[], SamplingParams::default()).options(3).sampling.seed, None);
     }
 }

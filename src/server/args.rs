@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
-use crate::cli::choices::{CacheScope, CacheType, FlashAttn, OnOff, Think};
-use crate::cli::sampling::SamplingFlags;
-use crate::cli::spec::SpecFlags;
-use crate::devices::DeviceFlags;
+use session::options::{CapacityOptions, DraftOptions, RunOptions, SamplingOptions};
+
+use crate::cli::choices::{CacheScope, OnOff, Think};
 
 /// Serve a GGUF model over HTTP.
 ///
@@ -50,7 +49,7 @@ pub struct Args {
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub sampling: SamplingFlags,
+    pub sampling: SamplingOptions,
 
     /// More log lines; twice for debugging
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Logs")]
@@ -102,67 +101,17 @@ pub struct ModelFlags {
     #[arg(long, value_name = "FILE")]
     pub chat_template_file: Option<PathBuf>,
 
-    /// Context of one sequence in tokens, prompt and answer together; 0 is all that the model was trained for
-    /// [default: the model's, at most 8192]
-    #[arg(short, long, value_name = "N")]
-    pub ctx_size: Option<u32>,
-
-    /// Sequences at a time
-    #[arg(long = "parallel", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub parallel: u16,
-
-    /// Requests that may wait for a sequence, those included that are being prepared; more are answered with 503
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_queue: u32,
-
-    /// CPU threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-
-    /// Rows of one pass at most; with --ubatch-size the smaller counts
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
-    pub batch_size: u32,
-
-    /// llama.cpp's name for the rows of one pass
-    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
-    pub ubatch_size: Option<u32>,
-
-    /// Type of cached keys
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub cache_type_k: CacheType,
-
-    /// Type of cached values
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub cache_type_v: CacheType,
-
-    /// Attention without the full score matrix
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pub flash_attn: FlashAttn,
-
-    /// Take the first request at once; a model on a GPU computes something before it otherwise
-    #[arg(long)]
-    pub no_warmup: bool,
-
-    /// Host memory for conversations that had to leave their sequence, in MiB; 0 keeps none
-    #[arg(long, value_name = "MIB", default_value_t = 2048)]
-    pub cache_ram: u32,
-
-    /// Host memory for checkpoints of recurrent state, in MiB, shared by all sequences; 0 takes none
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    pub checkpoint_ram: u32,
-
-    /// Prompt tokens between checkpoints of recurrent state, beside those at the ends of messages; 0 and -1 take none there
-    /// [default: 512 on a CPU, 2048 on a GPU]
-    #[arg(long, aliases = ["checkpoint-every-n-tokens", "checkpoint-min-step"], value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
-    pub checkpoint_every: Option<i32>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run: RunOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub device: DeviceFlags,
+    pub capacity: CapacityOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub spec: SpecFlags,
+    pub drafts: DraftOptions,
 }
 
 impl ModelFlags {
@@ -412,6 +361,6 @@ mod tests {
         ];
         let args = Args::try_parse_from(crate::short::spelled_out(args.into_iter().map(Into::into))).unwrap();
         assert_eq!(args.access.api_key, ["a", "b"]);
-        assert_eq!(args.model.parallel, 2);
+        assert_eq!(args.model.capacity.parallel, 2);
     }
 }

@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use toml::{Table, Value};
 
 use super::args::{Args, ModelFlags, command};
-use crate::cli::sampling::SamplingFlags;
+use session::options::SamplingOptions;
 
 /// What all sources together say.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ fn source(matches: &ArgMatches, key: &str) -> Option<ValueSource> {
 
 /// An option that may stand in the table of a model.
 fn of_one_model(key: &str) -> bool {
-    let options = SamplingFlags::augment_args(ModelFlags::augment_args(Command::new("model")));
+    let options = SamplingOptions::augment_args(ModelFlags::augment_args(Command::new("model")));
     options.get_arguments().any(|arg| arg.get_long() == Some(key))
 }
 
@@ -229,6 +229,8 @@ fn number(value: Option<Value>, place: &str, key: &str) -> Result<Option<u64>, W
 
 #[cfg(test)]
 mod tests {
+    use engine::sample::Setting;
+
     use super::*;
 
     fn resolved(file: &str, words: &[&str]) -> Result<Resolved, Wrong> {
@@ -246,7 +248,10 @@ mod tests {
         let args = resolved(file, &["--port", "9001"]).unwrap().args;
         assert_eq!((args.http.port, args.http.host.as_str()), (9001, "0.0.0.0"));
         assert_eq!((args.access.api_key.len(), args.serving.embeddings), (2, true));
-        assert_eq!((args.serving.metrics, args.sampling.temp), (crate::cli::choices::OnOff::Off, Some(0.5)));
+        assert_eq!(
+            (args.serving.metrics, args.sampling.get("temperature")),
+            (crate::cli::choices::OnOff::Off, Some(&Setting::Number(0.5)))
+        );
         assert_eq!(args.access.allowed_host, ["a.example", "b.example"]);
         assert_eq!(args.http.max_connections_per_address, Some(3));
         let args = resolved(file, &["--api-key", "c"]).unwrap().args;
@@ -271,13 +276,16 @@ mod tests {
                     aliases = [\"bee\"]\nidle-timeout = 60\n";
         let models = resolved(file, &["-c", "256"]).unwrap().models;
         assert!(
-            models.iter().all(|(_, model)| model.args.model.ctx_size == Some(256)),
+            models.iter().all(|(_, model)| model.args.model.run.ctx_size == Some(256)),
             "a flag goes before all tables"
         );
         let models = resolved(file, &[]).unwrap().models;
         let [(first, a), (second, b)] = &models[..] else { panic!("{models:?}") };
-        assert_eq!((first.as_str(), a.args.model.ctx_size, a.at_start, a.idle), ("z", Some(512), true, None));
-        assert_eq!((second.as_str(), b.args.model.ctx_size, b.at_start, b.idle), ("b", Some(1024), false, Some(60)));
+        assert_eq!((first.as_str(), a.args.model.run.ctx_size, a.at_start, a.idle), ("z", Some(512), true, None));
+        assert_eq!(
+            (second.as_str(), b.args.model.run.ctx_size, b.at_start, b.idle),
+            ("b", Some(1024), false, Some(60))
+        );
         assert_eq!(b.aliases, ["bee"]);
         assert_eq!(b.args.model.model.as_deref(), Some(Path::new("b.gguf")));
     }

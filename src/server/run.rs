@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use api::{AppState, HttpLimits, ModelEntry, ReasoningDefaults, Registry, Server, Settings, Tls};
+use api::{AppState, HttpLimits, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{self, AccessFlags, Args, HttpFlags, ModelFlags};
@@ -101,7 +101,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         slots: args.serving.slots == OnOff::On,
         slot_save_path: args.serving.slot_save_path.clone(),
         build: format!("nextn {}", env!("CARGO_PKG_VERSION")),
-        reasoning: ReasoningDefaults {
+        reasoning: Reasoning {
             in_content: args.serving.reasoning_format == "none",
             budget: usize::try_from(budget).ok().filter(|&n| n > 0),
             enable: if budget == 0 { Some(false) } else { args.serving.reasoning.enabled() },

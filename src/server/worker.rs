@@ -19,13 +19,13 @@ pub(super) fn run(address: &str, flags: &ModelFlags) -> Outcome<()> {
         SocketAddr::V6(_) => None,
     });
     let v4 = v4.ok_or_else(|| usage("no IPv4 address, and workers have no other".into()))?;
-    flags.device.load_backends().or_exit(Exit::Usage)?;
-    let mut devices = flags.device.chosen().or_exit(Exit::Usage)?;
+    flags.run.compute.device.load_backends().or_exit(Exit::Usage)?;
+    let mut devices = flags.run.compute.device.chosen().or_exit(Exit::Usage)?;
     if devices.is_empty() {
         devices.push(Device::cpu().or_exit(Exit::Runtime)?);
     }
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let n_threads = flags.threads.map_or_else(cores, usize::from);
+    let n_threads = flags.run.compute.threads.map_or_else(cores, usize::from);
     let names: Vec<String> = devices.iter().map(|device| device.name()).collect();
     let error = ggml::serve_as_worker(v4, &devices, n_threads, |address| {
         if address.ip().is_loopback() {

@@ -1,6 +1,27 @@
 //! What every front end does alike: open a model, turn a conversation into a request, turn the engine's events into a reply.
 //! Knows no terminal, no HTTP and no tensors.
-
+//!
+//! [`open`] makes a [`LoadedModel`] of a file and [`ModelOptions`]; [`LoadedModel::prepare`] makes a [`Prepared`] request of a
+//! [`Conversation`]; [`LoadedModel::reply`] takes it to the engine and gives the [`Delta`]s of a [`ReplyStream`]. A front end
+//! with a loop of its own submits the request itself and hands every event to [`Reply::take`].
 #![forbid(unsafe_code)]
 
+mod conversation;
 pub mod dialect;
+mod infill;
+mod open;
+pub mod options;
+mod prepare;
+mod reply;
+mod stream;
+
+pub use constrain::{Error as FormError, Kind, Limits};
+pub use conversation::{Conversation, Form, Reasoning, ToolChoice, text_of};
+pub use infill::Gap;
+pub use open::{
+    DraftDefaults, Fault, LoadedModel, ModelSource, OpenError, open, open_weights, start_engine, start_engine_with,
+};
+pub use options::ModelOptions;
+pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
+pub use reply::{Delta, End, Reply, Span, Step, Token};
+pub use stream::{ReplyError, ReplyStream};

@@ -3,17 +3,16 @@
 use serde_json::{Value, json};
 
 use super::types::{Content, InputMessage, InputTool, InputToolChoice, MessagesRequest};
-use crate::constraint;
 use crate::error::{ApiError, shortened};
+use crate::form;
 use crate::params::range;
-use crate::prepare::{ChatInput, Reasoning, ToolChoice};
-use crate::settings::ReasoningDefaults;
+use session::{Conversation, Reasoning, ToolChoice};
 
 /// The conversation and all that shapes its prompt.
 ///
 /// # Errors
 /// 400 with the field that cannot be taken.
-pub(super) fn chat_input(body: MessagesRequest, defaults: &ReasoningDefaults) -> Result<ChatInput, ApiError> {
+pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<Conversation, ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = &body.system {
         let text = match system {
@@ -30,7 +29,7 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &ReasoningDefaults) ->
     }
     let (tool_choice, one_call) = tool_choice(body.tool_choice.as_ref())?;
     let config = body.output_config.unwrap_or_default();
-    let mut reasoning = Reasoning::with_defaults(defaults);
+    let mut reasoning = defaults.clone();
     // Thinking is a block of its own here, and clients that did not ask for it do not expect one.
     reasoning.in_content = false;
     match body.thinking.as_ref().map(|t| (t.kind.as_str(), t.budget_tokens)) {
@@ -38,7 +37,7 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &ReasoningDefaults) ->
         Some(("enabled" | "adaptive", budget)) => {
             reasoning.enable = Some(true);
             if let Some(effort) = &config.effort {
-                reasoning.effort("output_config.effort", effort)?;
+                form::effort(&mut reasoning, "output_config.effort", effort)?;
             }
             if let Some(n) = budget {
                 reasoning.budget = Some(range("thinking.budget_tokens", n, 1, i64::MAX)? as usize);
@@ -49,15 +48,16 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &ReasoningDefaults) ->
             return Err(ApiError::field("thinking", message));
         }
     }
-    Ok(ChatInput {
+    Ok(Conversation {
         messages,
         tools: body.tools.unwrap_or_default().iter().map(tool).collect::<Result<_, _>>()?,
         tool_choice,
         one_call,
-        form: constraint::format_of("output_config.format", config.format.as_ref())?,
+        form: form::format_of("output_config.format", config.format.as_ref())?,
         reasoning,
+        reads_calls: false,
         continue_last: true,
-        ..ChatInput::default()
+        ..Conversation::default()
     })
 }
 

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::error::AnthropicError;
 use super::input::chat_input;
 use super::types::{ContentBlock, MessageBody, MessageUsage, MessagesRequest, TokenCount};
-use crate::answer::{End, Step};
 use crate::blocks::{Blocks, Change, Kind};
 use crate::error::ApiError;
 use crate::ids;
 use crate::json::{Input, Output};
 use crate::params::{Params, one_answer};
-use crate::prepare::{self, AFTER_CALL, render};
+use session::{End, Step};
+
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
@@ -28,21 +28,20 @@ pub(crate) async fn messages(
     input: Input,
 ) -> Result<Response, ApiError> {
     let mut body: MessagesRequest = input.read().await?;
-    let params: Params = input.read().await?;
+    let params = Params::read(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     one_answer(&params)?;
     let stops = body.stop_sequences.take().unwrap_or_default();
     let chat = chat_input(body, &state.settings().reasoning)?;
-    let one_call = chat.one_call;
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.stops.extend(stops);
-        let prepared = prepare::chat(work, &chat, wanted.options)?;
+        let prepared = work.prepare(&chat, wanted.options)?;
         Ok((work.submit(std::slice::from_ref(&prepared), 1)?, prepared.request.prompt().len(), wanted.stream))
     };
     let (answers, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
     drop(input);
-    respond(&state, answers, Reply::new(served.id.clone(), n_prompt, one_call), stream).await
+    respond(&state, answers, Reply::new(served.id.clone(), n_prompt), stream).await
 }
 
 /// `POST /v1/messages/count_tokens`.
@@ -54,7 +53,7 @@ pub(crate) async fn count_tokens(
     let body: MessagesRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let chat = chat_input(body, &state.settings().reasoning)?;
-    let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: render(work, &chat)?.tokens.len() }));
+    let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: work.render(&chat)?.tokens.len() }));
     state.work(&served, caller, 0, count).await
 }
 
@@ -63,11 +62,10 @@ struct Reply {
     message: MessageBody,
     blocks: Blocks,
     started: bool,
-    one_call: bool,
 }
 
 impl Reply {
-    fn new(model: String, n_prompt: usize, one_call: bool) -> Self {
+    fn new(model: String, n_prompt: usize) -> Self {
         let message = MessageBody {
             id: ids::new("msg_"),
             kind: "message",
@@ -80,7 +78,7 @@ impl Reply {
             timings: None,
         };
         let prefix = |kind: &Kind| if matches!(kind, Kind::Call(_)) { "toolu_" } else { "block_" };
-        Self { message, blocks: Blocks::new(prefix), started: false, one_call }
+        Self { message, blocks: Blocks::new(prefix), started: false }
     }
 
     fn start(&mut self, events: &mut Events) {
@@ -158,7 +156,7 @@ impl Wire for Reply {
         message.stop_reason = Some(match end.reason {
             FinishReason::Length => "max_tokens",
             FinishReason::Context => "model_context_window_exceeded",
-            FinishReason::Stop(word) if !(self.one_call && word == AFTER_CALL) => {
+            FinishReason::Stop(word) => {
                 message.stop_sequence = Some(word);
                 "stop_sequence"
             }

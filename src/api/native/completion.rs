@@ -10,19 +10,19 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::props::generation_settings;
-use crate::answer::{Answer, End, Step};
-use crate::constraint;
+use crate::answer::Answer;
 use crate::error::ApiError;
+use crate::form;
 use crate::json::Input;
-use crate::openai::completions::{text_in, text_of};
-use crate::openai::prompt::Prompts;
 use crate::params::{Params, Wanted};
+use crate::prompt::Prompts;
 use crate::registry::Served;
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{Logprob, Progress, TimingsBody};
+use crate::wire::{Logprob, Progress, TimingsBody, text_in};
 use crate::work::{Caller, Work};
+use session::{End, Step};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -86,16 +86,16 @@ pub(crate) async fn completion(
     input: Input,
 ) -> Result<Response, ApiError> {
     let body: NativeRequest = input.read().await?;
-    let params: Params = input.read().await?;
-    let form = constraint::form_of(&input).await?;
+    let params = Params::read(&input).await?;
+    let form = form::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n = params.n_answers()? * body.prompt.count("prompt")?;
     let work = move |work: &mut Work| {
         let served = Arc::clone(work.served());
         let mut wanted = params.wanted(&served)?;
-        wanted.options.grammar = constraint::grammar(&served, form)?;
+        wanted.options.grammar = served.grammar(form.as_ref())?;
         let prepared = body.prompt.prepared(work, "prompt", &wanted.options)?;
-        let shown = prepared.iter().map(|one| text_of(&served, one.request.prompt())).collect();
+        let shown = prepared.iter().map(|one| served.text_of_tokens(one.request.prompt())).collect();
         Ok((work.submit(&prepared, wanted.n)?, wanted, shown))
     };
     let (answers, wanted, shown) = state.work(&served, caller, n, work).await?;
@@ -208,7 +208,7 @@ impl Wire for Reply {
 
     fn step(&mut self, i: usize, step: Step, so_far: &Timings, events: &mut Events) {
         let part = &mut self.parts[i];
-        let vocab = part.served.model.vocab();
+        let vocab = part.served.vocab();
         let probabilities: Vec<Logprob> = step.pieces().filter_map(|piece| Logprob::of(piece, vocab)).collect();
         let ids = step.pieces().map(|piece| piece.token.0).filter(|_| self.wanted.return_tokens);
         let tokens: Vec<u32> = ids.collect();

@@ -16,9 +16,9 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
-use crate::prepare::blocking;
 use crate::registry::Served;
 use crate::state::AppState;
 use crate::work::Caller;
@@ -36,9 +36,9 @@ pub(crate) async fn slots(State(state): State<AppState>, Query(asked): Query<Ask
         return Err(ApiError::not_supported("this server was started without /slots: start it with --slots"));
     }
     let served = state.registry().ready(asked.model.as_deref())?;
-    let n_ctx = served.engine.limits().n_ctx;
-    let speculative = served.max_draft > 0;
-    let slots = blocking(move || Ok(served.engine.slots()?)).await?;
+    let n_ctx = served.engine().limits().n_ctx;
+    let speculative = served.drafts().max > 0;
+    let slots = blocking(move || Ok(served.engine().slots()?)).await?;
     if asked.fail_on_no_slot.is_some_and(|on| on != "0") && slots.iter().all(|slot| slot.work.is_some()) {
         return Err(ApiError::unavailable("no slot is free", Some(1)));
     }
@@ -91,12 +91,12 @@ pub(crate) async fn act(
     };
     let served = state.registry().get(action.model.as_deref()).await?;
     let index: usize = id.parse().map_err(|_| ApiError::field("id", "a slot is a number from 0"))?;
-    if index >= served.n_sequences {
+    if index >= served.n_sequences() {
         return Err(unknown(&served, index));
     }
     match action.action.as_deref() {
         Some("erase") => {
-            let n = blocking(move || Ok(served.engine.clear_slot(index)?)).await?;
+            let n = blocking(move || Ok(served.engine().clear_slot(index)?)).await?;
             Ok(Output(json!({ "id_slot": index, "n_erased": n })))
         }
         Some("save") => {
@@ -119,7 +119,7 @@ fn save(
     name: &str,
 ) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
-    let saved = served.engine.save_slot(index, scope)?;
+    let saved = served.engine().save_slot(index, scope)?;
     let bytes = saved.to_bytes()?;
     // Renamed into place: what stands there, a link too, is replaced and not followed.
     let part = directory.join(format!(".{name}.{}", crate::ids::new("part-")));
@@ -148,9 +148,9 @@ fn restore(
     name: &str,
 ) -> Result<Output<Value>, ApiError> {
     let start = Instant::now();
-    let bytes =
-        read(&directory.join(name), served.engine.max_slot_bytes() as u64).map_err(|error| file_error(name, &error))?;
-    let n = served.engine.load_slot(index, served.engine.read_slot(&bytes)?, scope)?;
+    let bytes = read(&directory.join(name), served.engine().max_slot_bytes() as u64)
+        .map_err(|error| file_error(name, &error))?;
+    let n = served.engine().load_slot(index, served.engine().read_slot(&bytes)?, scope)?;
     Ok(Output(json!({
         "id_slot": index,
         "filename": name,
@@ -210,7 +210,7 @@ fn file_error(name: &str, error: &io::Error) -> ApiError {
 }
 
 fn unknown(served: &Served, index: usize) -> ApiError {
-    ApiError::not_found(SlotError::Unknown { index, n_slots: served.n_sequences }.to_string())
+    ApiError::not_found(SlotError::Unknown { index, n_slots: served.n_sequences() }.to_string())
 }
 
 impl From<SlotError> for ApiError {

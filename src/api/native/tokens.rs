@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use text::{Special, TokenId};
 use utoipa::ToSchema;
 
-use crate::constraint;
 use crate::error::ApiError;
+use crate::form;
 use crate::json::{Input, Output};
 use crate::openai::chat::chat_input;
 use crate::openai::chat_types::ChatRequest;
-use crate::prepare::render;
+
 use crate::state::AppState;
 use crate::work::{Caller, Work};
 
@@ -62,7 +62,7 @@ pub(crate) async fn tokenize(
     let body: TokenizeRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let cut = move |work: &mut Work| {
-        let vocab = work.served().model.vocab();
+        let vocab = work.served().vocab();
         let special = if body.parse_special.unwrap_or(true) { Special::Parse } else { Special::Plain };
         let bos = vocab.bos().filter(|_| body.add_special.unwrap_or(false) && vocab.add_bos());
         let ids = bos.into_iter().chain(vocab.encode(&body.content, special));
@@ -103,7 +103,7 @@ pub(crate) async fn detokenize(
     let body: DetokenizeRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let join = move |work: &mut Work| {
-        let vocab = work.served().model.vocab();
+        let vocab = work.served().vocab();
         let mut bytes = Vec::new();
         for &id in &body.tokens {
             let known = u32::try_from(id).ok().and_then(|id| vocab.bytes(TokenId(id)));
@@ -132,8 +132,8 @@ pub(crate) async fn apply_template(
 ) -> Result<Output<TemplateResponse>, ApiError> {
     let body: ChatRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let form = constraint::form_of(&input).await?;
+    let form = form::form_of(&input).await?;
     let chat = chat_input(form, body, &state.settings().reasoning)?;
-    let apply = move |work: &mut Work| Ok(Output(TemplateResponse { prompt: render(work, &chat)?.text }));
+    let apply = move |work: &mut Work| Ok(Output(TemplateResponse { prompt: work.render(&chat)?.text }));
     state.work(&served, caller, 0, apply).await
 }

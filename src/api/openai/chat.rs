@@ -4,22 +4,22 @@ use axum::extract::State;
 use axum::response::Response;
 use engine::{PromptProgress, Timings};
 use serde_json::Value;
-use text::reply::ReplyEvent;
+use session::dialect::ReplyEvent;
 
 use super::chat_types::{
     ChatRequest, ChatResponse, Choice, Chunk, ChunkChoice, ChunkDelta, DraftPart, Drafts, Function, FunctionDelta,
     Logprobs, Message, ToolCall, ToolCallDelta,
 };
 use super::parts::Frame;
-use crate::answer::{End, Step};
-use crate::constraint::{self, Form};
 use crate::error::ApiError;
+use crate::form;
 use crate::ids;
 use crate::json::Input;
 use crate::params::{Params, range};
-use crate::prepare::{self, ChatInput, Reasoning};
+use session::{Conversation, Form, Reasoning};
+use session::{End, Step};
+
 use crate::respond::{Wire, respond};
-use crate::settings::ReasoningDefaults;
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::finish_reason;
@@ -28,8 +28,8 @@ use crate::work::{Caller, Work};
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: Input) -> Result<Response, ApiError> {
     let body: ChatRequest = input.read().await?;
-    let params: Params = input.read().await?;
-    let form = constraint::form_of(&input).await?;
+    let params = Params::read(&input).await?;
+    let form = form::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let logprobs = logprobs(&body)?;
     let return_drafts = body.return_drafts.unwrap_or(false);
@@ -38,7 +38,7 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
-        let prepared = prepare::chat(work, &chat, wanted.options.clone())?;
+        let prepared = work.prepare(&chat, wanted.options.clone())?;
         Ok((work.submit(&[prepared], n)?, wanted))
     };
     let (answers, wanted) = state.work(&served, caller, n, work).await?;
@@ -61,15 +61,15 @@ fn logprobs(body: &ChatRequest) -> Result<Option<usize>, ApiError> {
 pub(crate) fn chat_input(
     form: Option<Form>,
     body: ChatRequest,
-    defaults: &ReasoningDefaults,
-) -> Result<ChatInput, ApiError> {
+    defaults: &Reasoning,
+) -> Result<Conversation, ApiError> {
     if body.chat_template.is_some_and(|template| !template.is_null()) {
         return Err(ApiError::field("chat_template", "chat_template: templates are not taken from requests"));
     }
     let mut kwargs = body.chat_template_kwargs.unwrap_or_default();
-    let mut reasoning = Reasoning::with_defaults(defaults);
+    let mut reasoning = defaults.clone();
     if let Some(effort) = &body.reasoning_effort {
-        reasoning.effort("reasoning_effort", effort)?;
+        form::effort(&mut reasoning, "reasoning_effort", effort)?;
     }
     match kwargs.remove("enable_thinking") {
         None | Some(Value::Null) => {}
@@ -92,8 +92,8 @@ pub(crate) fn chat_input(
         }
     }
     let tools = body.tools.unwrap_or_default();
-    let tool_choice = constraint::tool_choice(body.tool_choice.as_ref())?;
-    Ok(ChatInput {
+    let tool_choice = form::tool_choice(body.tool_choice.as_ref())?;
+    Ok(Conversation {
         messages: body.messages,
         tools,
         tool_choice,
@@ -101,6 +101,7 @@ pub(crate) fn chat_input(
         form,
         reasoning,
         kwargs,
+        reads_calls: false,
         continue_last: body.continue_final_message.unwrap_or(true),
     })
 }
@@ -135,7 +136,7 @@ impl Wire for Reply {
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
-        let mut logprobs = Logprobs::of(&step, self.frame.served.model.vocab());
+        let mut logprobs = Logprobs::of(&step, self.frame.served.vocab());
         if let (false, Some(more)) = (events.are_read(), &mut logprobs) {
             let all = self.choices[index].logprobs.get_or_insert_default();
             all.content.append(&mut more.content);

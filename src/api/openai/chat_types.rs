@@ -7,8 +7,8 @@ use text::Vocab;
 use utoipa::ToSchema;
 
 use super::parts::Part;
-use crate::answer::{Span, Step};
 use crate::wire::Logprob;
+use session::{Span, Step};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]

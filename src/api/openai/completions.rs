@@ -7,24 +7,20 @@ use axum::response::Response;
 use engine::{PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use text::TokenId;
-use text::reply::ReplyEvent;
 use utoipa::ToSchema;
 
 use super::parts::{Frame, Part};
-use super::prompt::Prompts;
-use crate::answer::{End, Step};
-use crate::constraint;
 use crate::error::ApiError;
+use crate::form;
 use crate::json::Input;
 use crate::params::{Params, range};
-use crate::prepare;
-use crate::registry::Served;
+use crate::prompt::Prompts;
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{Logprob, finish_reason};
+use crate::wire::{Logprob, finish_reason, text_in};
 use crate::work::{Caller, Work};
+use session::{End, Step};
 
 /// The fields of a request, beside [`crate::Params`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -90,8 +86,8 @@ pub(crate) async fn completions(
     input: Input,
 ) -> Result<Response, ApiError> {
     let body: CompletionRequest = input.read().await?;
-    let params: Params = input.read().await?;
-    let form = constraint::form_of(&input).await?;
+    let params = Params::read(&input).await?;
+    let form = form::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n_logprobs = logprobs(body.logprobs.as_ref())?;
     let n = params.n_answers()?;
@@ -104,17 +100,20 @@ pub(crate) async fn completions(
     let work = move |work: &mut Work| {
         let served = Arc::clone(work.served());
         let mut wanted = params.wanted(&served)?;
-        wanted.options.grammar = constraint::grammar(&served, form)?;
+        wanted.options.grammar = served.grammar(form.as_ref())?;
         wanted.options.logprobs = n_logprobs.or(wanted.options.logprobs);
         let prepared = match suffix {
             Some(suffix) => {
-                let tokens = crate::native::infill::filled(&served, body.prompt.single("prompt")?, &suffix)?;
-                vec![prepare::text(&served, tokens, &wanted.options)?]
+                let tokens = {
+                    let before = body.prompt.single("prompt")?.tokens(served.vocab());
+                    served.fill_in(&before, &suffix)?
+                };
+                vec![served.prepare_text(tokens, wanted.options.clone())?]
             }
             None => body.prompt.prepared(work, "prompt", &wanted.options)?,
         };
         let shown = prepared.iter().filter(|_| echo);
-        let echoes: Vec<String> = shown.map(|one| text_of(&served, one.request.prompt())).collect();
+        let echoes: Vec<String> = shown.map(|one| served.text_of_tokens(one.request.prompt())).collect();
         Ok((work.submit(&prepared, n)?, wanted, echoes))
     };
     let (answers, wanted, echoes) = state.work(&served, caller, n * n_prompts, work).await?;
@@ -135,13 +134,6 @@ fn logprobs(value: Option<&Value>) -> Result<Option<usize>, ApiError> {
             Ok(Some(range("logprobs", n, 0, engine::MAX_LOGPROBS as i64)? as usize))
         }
     }
-}
-
-/// The text of tokens.
-pub(crate) fn text_of(served: &Served, tokens: &[TokenId]) -> String {
-    let vocab = served.model.vocab();
-    let bytes: Vec<u8> = tokens.iter().flat_map(|&id| vocab.bytes(id).unwrap_or_default()).copied().collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The answers as they grow.
@@ -181,7 +173,7 @@ impl Wire for Reply {
         let mut new = CompletionChoice { index, ..CompletionChoice::default() };
         let mut offset = self.choices[index].text.len();
         for piece in step.pieces() {
-            if let Some(logprob) = Logprob::of(piece, self.frame.served.model.vocab()) {
+            if let Some(logprob) = Logprob::of(piece, self.frame.served.vocab()) {
                 new.logprobs.get_or_insert_default().push(&logprob, offset);
             }
             offset += piece.bytes.len();
@@ -219,15 +211,6 @@ impl Wire for Reply {
     fn body(self) -> CompletionResponse {
         self.frame.whole(OBJECT, self.choices)
     }
-}
-
-/// The text of a reply that is nothing else.
-pub(crate) fn text_in(events: Vec<ReplyEvent>) -> String {
-    let texts = events.into_iter().filter_map(|event| match event {
-        ReplyEvent::Text(text) => Some(text),
-        _ => None,
-    });
-    texts.collect()
 }
 
 /// What a response is, whole or in parts.

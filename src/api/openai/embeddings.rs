@@ -5,12 +5,15 @@ use engine::{Pooling, RequestOptions};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::prompt::Prompts;
-use crate::answer::{Answers, Delta};
+use crate::answer::Answers;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
+use crate::prompt::Prompts;
 use crate::state::AppState;
 use crate::work::{Caller, Work};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use session::Delta;
 
 /// The fields of a request.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -83,7 +86,7 @@ pub(crate) async fn embeddings(
         Some("base64") => true,
         Some(_) => return Err(ApiError::field("encoding_format", "encoding_format: float or base64 expected")),
     };
-    let n_embd = served.model.hparams().n_embd;
+    let n_embd = served.model().hparams().n_embd;
     if let Some(n) = body.dimensions.filter(|&n| n != n_embd) {
         return Err(ApiError::field("dimensions", format!("dimensions: {n_embd} expected, {n} found")));
     }
@@ -100,7 +103,7 @@ pub(crate) async fn embeddings(
     let mut usage = EmbeddingUsage::default();
     let mut answers = Answers::new(answers);
     while let Some((index, delta, _)) = answers.next().await {
-        match delta {
+        match delta? {
             Delta::Progress(_) | Delta::Step(_) => {}
             Delta::End(end) => {
                 usage.prompt_tokens += end.timings.prompt_tokens;
@@ -108,7 +111,6 @@ pub(crate) async fn embeddings(
                 let embedding = if base64 { Row::Base64(base64_of(&row)) } else { Row::Floats(row) };
                 data.push(Embedding { object: "embedding", index, embedding });
             }
-            Delta::Failed(error) => return Err(error),
         }
     }
     data.sort_by_key(|one| one.index);
@@ -122,19 +124,8 @@ fn normed(row: Vec<f32>) -> Vec<f32> {
 }
 
 fn base64_of(row: &[f32]) -> String {
-    let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let word = three.iter().fold(0u32, |word, &b| word << 8 | u32::from(b)) << (8 * (3 - three.len()));
-        for i in 0..4 {
-            let letter = ALPHABET[(word >> (18 - 6 * i)) as usize & 63];
-            out.push(if i <= three.len() { char::from(letter) } else { '=' });
-        }
-    }
-    out
+    BASE64_STANDARD.encode(row.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
 }
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 #[cfg(test)]
 mod tests {
@@ -144,7 +135,6 @@ mod tests {
     fn numbers_in_base64_are_their_bytes() {
         // 1.0 is 00 00 80 3f.
         assert_eq!(base64_of(&[1.0]), "AACAPw==");
-        assert_eq!(base64_of(&[1.0, 1.0]), "AACAPwAAgD8=");
         assert_eq!(base64_of(&[1.0, 1.0, 1.0]), "AACAPwAAgD8AAIA/");
     }
 

@@ -6,5 +6,4 @@ pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod models;
 pub(crate) mod parts;
-pub(crate) mod prompt;
 pub(crate) mod responses;

@@ -50,11 +50,11 @@ pub(crate) struct Meta {
 
 impl Meta {
     fn of(served: &Served) -> Self {
-        let about = served.model.describe();
-        let hparams = served.model.hparams();
+        let about = served.model().describe();
+        let hparams = served.model().hparams();
         Self {
             n_vocab: hparams.n_vocab,
-            n_ctx: served.engine.limits().n_ctx,
+            n_ctx: served.engine().limits().n_ctx,
             n_ctx_train: hparams.n_ctx_train,
             n_embd: hparams.n_embd,
             n_params: about.n_params,

@@ -8,7 +8,6 @@ use engine::{PromptProgress, Timings};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::answer::End;
 use crate::error::ApiError;
 use crate::ids;
 use crate::params::Wanted;
@@ -16,6 +15,7 @@ use crate::registry::Served;
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Progress, TimingsBody, Usage};
+use session::End;
 
 /// A whole answer, or a part of one in a stream.
 #[derive(Debug, Serialize, ToSchema)]

@@ -109,7 +109,7 @@ impl Table {
 
     /// Finds out whether the engine of a model has ended by itself.
     pub(super) fn settle(&mut self, i: usize) {
-        if self.slots[i].served().is_some_and(|served| served.engine.life().has_stopped()) {
+        if self.slots[i].served().is_some_and(|served| served.engine().life().has_stopped()) {
             tracing::error!(model = %self.slots[i].entry.id, "the engine has ended: the next request loads the model again");
             self.take_out(i, State::Ended);
         }
@@ -133,7 +133,7 @@ impl Table {
         let slot = &mut self.slots[i];
         let Some(served) = slot.served().cloned() else { return false };
         // It was loaded when what was there before had gone: nothing is forgotten.
-        slot.past = Some(Past { served: Arc::downgrade(&served), life: served.engine.life() });
+        slot.past = Some(Past { served: Arc::downgrade(&served), life: served.engine().life() });
         slot.state = state;
         self.dropped.push(served);
         true

@@ -15,7 +15,7 @@ use text::template::{Chat, ChatTemplate};
 use text::{Special, TokenId};
 
 use super::draft::{self, Bench, Draft, greedy};
-use super::setup::{Setup, say};
+use super::setup::{Setup, say, warn};
 use super::stats::wilson;
 use tasks::{Reply, Task};
 
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if !model.nextn().is_bound() {
         drafts.truncate(1);
     }
-    crate::idle::warn(draft::idle(&drafts, args.draft_vocab, &model));
+    warn(draft::without_effect(&drafts, args.draft_vocab, &model));
     let modes = drafts
         .into_iter()
         .map(|draft| mode(args, &model, draft, &tasks, &prompts))

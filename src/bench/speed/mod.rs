@@ -15,7 +15,7 @@ use speculate::DraftVocabSize;
 
 use super::draft::{self, Draft};
 use super::machine::{self, Machine};
-use super::setup::Setup;
+use super::setup::{Setup, warn};
 use super::weigh::Weight;
 
 /// Options of `nextn-bench speed`.
@@ -145,7 +145,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// Runs all tests.
 pub(super) fn measure(args: &Args) -> anyhow::Result<Findings> {
     let model = args.setup.open()?;
-    crate::idle::warn(draft::idle(&args.draft, args.draft_vocab, &model));
+    warn(draft::without_effect(&args.draft, args.draft_vocab, &model));
     let weight = args.setup.weight()?;
     let n_threads = args.setup.n_threads();
     let bandwidth = (!args.no_bandwidth).then(|| machine::bandwidth(n_threads, machine::BANDWIDTH_BYTES));

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use model::Model;
 use text::TokenId;
 
-use super::super::draft::{Answer, Bench, Draft, degenerate, prompt};
+use super::super::draft::{Answer, Bench, Draft, degenerate};
 use super::super::setup::Setup;
 use super::{Args, Drafted, Measured, tokens};
 
@@ -76,7 +76,7 @@ impl Way {
         n_ctx: usize,
         counts: bool,
     ) -> anyhow::Result<()> {
-        let asked = prompt(model, &args.prompt)?;
+        let asked = session::prompt_of(model, &args.prompt)?;
         // Prompts of the same length that differ at their start.
         let before = |i: usize| tokens(n_ctx + i, model.hparams().n_vocab).split_off(i);
         let prompts: Vec<Vec<TokenId>> =

@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use text::TokenId;
 
 use super::history::History;
-use super::params::{MAX_BREAKER_BYTES, SamplingParams};
+use super::stage::MAX_BREAKER_BYTES;
+use super::table::SamplingParams;
 
 /// Which tokens end a sequence breaker: prepared once, so that a new token is one look-up in the common case.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::dry::Breakers;
-use super::params::SamplingParams;
+use super::table::SamplingParams;
 
 /// The last tokens, as many as the longest window needs, and what is counted over them.
 #[derive(Debug)]

@@ -2,8 +2,9 @@
 //! Owns the bound `mu` and how a chosen token moves it. Knows nothing of stages.
 //! Source: Basu et al. 2021, "Mirostat: a neural text decoding algorithm that directly controls perplexity".
 
-use super::params::{Mirostat, SamplingParams};
 use super::pool::Pool;
+use super::stage::Mirostat;
+use super::table::SamplingParams;
 
 /// First value of the bound, in bits.
 pub(super) fn first_mu(params: &SamplingParams) -> f64 {

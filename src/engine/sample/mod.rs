@@ -14,14 +14,17 @@ mod params;
 mod pool;
 mod rng;
 mod select;
+mod stage;
+mod table;
 
 use std::sync::Arc;
 
 use text::TokenId;
 
 pub use logprob::{TokenLogprob, logprobs};
-pub use params::{MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_STAGES, Mirostat, SampleError, SamplingParams, Stage};
 pub use rng::Noise;
+pub use stage::{MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_STAGES, Mirostat, SampleError, Stage};
+pub use table::{Kind, PARAMETERS, Parameter, Range, SamplingParams, Setting};
 
 use history::History;
 use pool::Pool;

@@ -3,16 +3,15 @@
 use serde_json::{Value, json};
 
 use super::types::ResponsesRequest;
-use crate::constraint;
 use crate::error::{ApiError, shortened};
-use crate::prepare::{ChatInput, Reasoning};
-use crate::settings::ReasoningDefaults;
+use crate::form;
+use session::{Conversation, Reasoning};
 
 /// The conversation and all that shapes its prompt.
 ///
 /// # Errors
 /// 400 with the field that cannot be taken.
-pub(super) fn chat_input(body: &ResponsesRequest, defaults: &ReasoningDefaults) -> Result<ChatInput, ApiError> {
+pub(super) fn chat_input(body: &ResponsesRequest, defaults: &Reasoning) -> Result<Conversation, ApiError> {
     for (field, value) in [
         ("previous_response_id", &body.previous_response_id),
         ("conversation", &body.conversation),
@@ -40,20 +39,20 @@ pub(super) fn chat_input(body: &ResponsesRequest, defaults: &ReasoningDefaults) 
         }
         _ => return Err(ApiError::field("input", "input: a text or a list of items expected")),
     }
-    let mut reasoning = Reasoning::with_defaults(defaults);
+    let mut reasoning = defaults.clone();
     // Thinking is an item of its own here.
     reasoning.in_content = false;
     if let Some(effort) = body.reasoning.as_ref().and_then(|r| r.effort.as_deref()) {
-        reasoning.effort("reasoning.effort", effort)?;
+        form::effort(&mut reasoning, "reasoning.effort", effort)?;
     }
-    Ok(ChatInput {
+    Ok(Conversation {
         messages: turns.messages,
         tools: body.tools.iter().flatten().map(tool).collect::<Result<_, _>>()?,
-        tool_choice: constraint::tool_choice(body.tool_choice.as_ref())?,
+        tool_choice: form::tool_choice(body.tool_choice.as_ref())?,
         one_call: body.parallel_tool_calls == Some(false),
-        form: constraint::format_of("text.format", body.text.as_ref().and_then(|text| text.format.as_ref()))?,
+        form: form::format_of("text.format", body.text.as_ref().and_then(|text| text.format.as_ref()))?,
         reasoning,
-        ..ChatInput::default()
+        ..Conversation::default()
     })
 }
 

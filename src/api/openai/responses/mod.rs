@@ -10,7 +10,6 @@ use axum::response::Response;
 use crate::error::ApiError;
 use crate::json::Input;
 use crate::params::{Params, one_answer, range};
-use crate::prepare;
 use crate::respond::respond;
 use crate::state::AppState;
 use crate::work::{Caller, Work};
@@ -23,7 +22,7 @@ pub(crate) async fn responses(
     input: Input,
 ) -> Result<Response, ApiError> {
     let body: ResponsesRequest = input.read().await?;
-    let mut params: Params = input.read().await?;
+    let mut params = Params::read(&input).await?;
     if let Some(n) = body.max_output_tokens {
         params.max_completion_tokens = Some(range("max_output_tokens", n, 1, i64::MAX)?);
     }
@@ -34,7 +33,7 @@ pub(crate) async fn responses(
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
-        let prepared = prepare::chat(work, &chat, wanted.options.clone())?;
+        let prepared = work.prepare(&chat, wanted.options.clone())?;
         Ok((work.submit(&[prepared], 1)?, wanted))
     };
     let (answers, wanted) = state.work(&served, caller, 1, work).await?;

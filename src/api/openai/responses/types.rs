@@ -189,7 +189,7 @@ impl OutputItem {
             Kind::Reasoning => Self::Reasoning { id, summary: Vec::new(), content, status },
             Kind::Text => Self::Message { id, status, role: "assistant", content },
             Kind::Call(name) => {
-                let call_id = id.replacen(super::wire::CALL_ITEM, "call_", 1);
+                let call_id = id.replacen(CALL_ITEM, "call_", 1);
                 Self::FunctionCall { id, status, call_id, name: name.clone(), arguments }
             }
         }
@@ -203,3 +203,6 @@ impl ResponsesRequest {
         json!({ "format": format.unwrap_or_else(|| json!({ "type": "text" })) })
     }
 }
+
+/// What the names of calls begin with, as items.
+pub(super) const CALL_ITEM: &str = "fc_";

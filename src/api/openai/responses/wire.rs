@@ -6,10 +6,9 @@ use engine::{FinishReason, Timings};
 use serde_json::{Value, json};
 
 use super::types::{
-    Incomplete, InputDetails, OutputDetails, OutputItem, Part, ResponseBody, ResponseError, ResponseUsage,
+    CALL_ITEM, Incomplete, InputDetails, OutputDetails, OutputItem, Part, ResponseBody, ResponseError, ResponseUsage,
     ResponsesRequest,
 };
-use crate::answer::{End, Step};
 use crate::blocks::{Block, Blocks, Change, Kind};
 use crate::error::ApiError;
 use crate::ids;
@@ -18,9 +17,7 @@ use crate::registry::Served;
 use crate::respond::Wire;
 use crate::stream::Events;
 use crate::wire::{Logprob, TimingsBody};
-
-/// What the names of calls begin with, as items.
-pub(super) const CALL_ITEM: &str = "fc_";
+use session::{End, Step};
 
 /// The response as it grows.
 pub(super) struct Reply {
@@ -182,7 +179,7 @@ impl Wire for Reply {
         // Those of a text's own tokens; thinking, tags and calls have theirs for themselves.
         let is_text = |event: &text::reply::ReplyEvent| matches!(event, text::reply::ReplyEvent::Text(_));
         for token in step.tokens.iter().filter(|token| token.events.iter().any(is_text)) {
-            self.new_logprobs.extend(Logprob::of(&token.piece, self.served.model.vocab()));
+            self.new_logprobs.extend(Logprob::of(&token.piece, self.served.vocab()));
         }
         for event in step.events() {
             let changes = self.blocks.take(event);

@@ -87,7 +87,7 @@ async fn a_full_queue_is_an_answer() {
     let config = engine::EngineConfig { n_sequences: 1, max_queue: 8, ..engine::EngineConfig::default() };
     let app = App::over(config, Settings::default());
     let served = app.state.registry().get(None).await.unwrap();
-    let _others = served.engine.reserve(6).unwrap();
+    let _others = served.engine().reserve(6).unwrap();
     for (n, status) in [(2, StatusCode::OK), (3, StatusCode::SERVICE_UNAVAILABLE), (9, StatusCode::BAD_REQUEST)] {
         let body = json!({ "prompt": "Once upon", "n_predict": 4, "n": n });
         let request = Request::post("/completion").header("content-type", "application/json");

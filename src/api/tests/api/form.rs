@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use api::{AppState, Registry, Served, Settings};
-use constrain::{Compiler, Limits};
 use engine::EngineConfig;
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use session::Limits;
 
 use crate::support::{App, question, served};
 
@@ -162,7 +162,7 @@ async fn a_grammar_that_is_not_had_in_time_fails_its_request_and_none_goes_on_wi
     let short = Duration::from_millis(300);
     let limits = Limits { build: short, wait: short, max_patterns: usize::MAX, ..Limits::default() };
     let served = served(EngineConfig::default());
-    let served = Served { grammars: Compiler::new(served.model.shared_vocab(), limits), ..served };
+    let served = Served { model: served.model.with_limits(limits), ..served };
     let state = AppState::new(Registry::of(served), Settings::default());
     let app = App { router: api::router(state.clone()), state };
     for (i, choice) in ["auto", "required", "auto"].into_iter().enumerate() {

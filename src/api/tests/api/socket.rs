@@ -183,7 +183,7 @@ async fn a_client_that_goes_away_is_served_no_longer() {
     assert!(until_running(&server.state, 1).await);
     drop(stream);
     assert!(until_running(&server.state, 0).await);
-    let engine = server.state.registry().loaded()[0].engine.clone();
+    let engine = server.state.registry().loaded()[0].engine().clone();
     assert!(until(|| engine.slots().unwrap().iter().all(|slot| slot.work.is_none())).await);
 }
 

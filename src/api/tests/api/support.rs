@@ -7,14 +7,12 @@ use api::{AppState, Registry, Served, Settings};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use constrain::{Compiler, Limits};
-use engine::sample::SamplingParams;
-use engine::{Engine, EngineConfig, Proposer};
+use engine::{EngineConfig, Proposer};
 use http_body_util::BodyExt;
 use model::{LoadOptions, Model};
 use serde_json::{Value, json};
+use session::ModelOptions;
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
-use text::template::ChatTemplate;
 use tower::ServiceExt;
 
 fn model() -> Arc<Model> {
@@ -42,25 +40,12 @@ fn small(config: EngineConfig) -> EngineConfig {
 
 /// As [`served`], with another source of drafts, or none.
 pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) -> Served {
-    let model = model();
-    let config = small(config);
-    let n_sequences = config.n_sequences;
-    let max_draft = proposer.as_ref().map_or(0, |proposer| proposer.max_depth());
-    let source = model.chat_template().expect("it has a template").to_owned();
-    Served {
-        id: "pocket".into(),
-        engine: Engine::spawn_with(Arc::clone(&model), config, proposer).expect("it is small"),
-        grammars: Compiler::new(model.shared_vocab(), Limits::default()),
-        template: Some(ChatTemplate::new(&source).expect("it compiles")),
-        template_source: source,
-        sampling: SamplingParams::greedy(),
-        max_draft,
-        min_draft: 0,
-        draft_p_min: 0.25,
-        n_sequences,
-        path: String::new(),
-        model,
-    }
+    let mut options = ModelOptions::default();
+    options.drafts.draft_p_min = 0.25;
+    options.sampling =
+        serde_json::from_value(json!({"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0})).expect("fields");
+    let model = session::start_engine_with(model(), small(config), &options, proposer).expect("it is small");
+    Served { id: "pocket".into(), model }
 }
 
 /// A server without a socket.

@@ -80,7 +80,7 @@ async fn what_is_prepared_counts_in_the_queue() {
     drop((held.end, other.end));
     held.task.await.unwrap().expect("it ends well");
     other.task.await.unwrap().expect("it ends well");
-    assert_eq!(served(&app).await.engine.n_waiting(), 0, "places come back");
+    assert_eq!(served(&app).await.engine().n_waiting(), 0, "places come back");
     app.ok("/v1/completions", &json!({ "prompt": ["a", "b"], "max_tokens": 1 })).await;
 }
 
@@ -91,9 +91,9 @@ async fn work_that_nobody_waits_for_does_not_begin() {
     first.begun.await.expect("it begins");
     let second = piece(&app, 1).await;
     let served = served(&app).await;
-    until("the second waits for its turn", || served.engine.n_waiting() == 2).await;
+    until("the second waits for its turn", || served.engine().n_waiting() == 2).await;
     second.task.abort();
-    until("its place came back", || served.engine.n_waiting() == 1).await;
+    until("its place came back", || served.engine().n_waiting() == 1).await;
     drop(first.end);
     first.task.await.unwrap().expect("it ends well");
     assert!(second.begun.await.is_err(), "it began although nobody waited");
@@ -115,9 +115,9 @@ async fn a_client_that_hangs_up_leaves_the_line() {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length:";
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
-    until("the request waits for its turn", || served.engine.n_waiting() == 2).await;
+    until("the request waits for its turn", || served.engine().n_waiting() == 2).await;
     drop(client);
-    until("its place came back", || served.engine.n_waiting() == 1).await;
+    until("its place came back", || served.engine().n_waiting() == 1).await;
     drop((held.end, stop));
     held.task.await.unwrap().expect("it ends well");
     ended.await.unwrap();
@@ -129,7 +129,7 @@ async fn work_ends_soon_after_its_client_has_gone() {
     let (tell, mut begun) = tokio::sync::mpsc::unbounded_channel();
     let ended = Arc::new(AtomicBool::new(false));
     let (state, served, done) = (app.state.clone(), served(&app).await, Arc::clone(&ended));
-    let engine = served.engine.clone();
+    let engine = served.engine().clone();
     let task = tokio::spawn(async move {
         let work = move |work: &mut api::Work| {
             tell.send(()).expect("the test waits");
@@ -160,10 +160,10 @@ async fn work_has_its_time() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
     let error = held.task.await.unwrap().expect_err("it took too long");
     assert_eq!((error.status, error.code), (StatusCode::GATEWAY_TIMEOUT, Some("timeout")), "{error}");
-    assert_eq!(served(&app).await.engine.n_waiting(), 1, "it has its place until it has really ended");
+    assert_eq!(served(&app).await.engine().n_waiting(), 1, "it has its place until it has really ended");
     drop(held.end);
     let served = served(&app).await;
-    until("its place came back", || served.engine.n_waiting() == 0).await;
+    until("its place came back", || served.engine().n_waiting() == 0).await;
 }
 
 #[tokio::test]

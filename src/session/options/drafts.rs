@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::sampling::share;
 use clap::Args;
 use engine::Exact;
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
@@ -10,7 +9,7 @@ use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 /// Where drafts come from and how long they are.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Drafting")]
-pub struct SpecFlags {
+pub struct DraftOptions {
     /// Source of drafts: auto (the model's NextN head where it has one), off, nextn, ngram
     /// (what followed the same words before), nextn+ngram; llama.cpp's none, draft-mtp and ngram-simple, -mod and so on too
     #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]
@@ -25,7 +24,7 @@ pub struct SpecFlags {
     pub draft_min: u16,
 
     /// End a draft before a token that the head finds less probable than this, 0 to 1; 0 ends none
-    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
+    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true)]
     pub draft_p_min: f32,
 
     /// Words that the head drafts from: auto (by the model's size), full, or the first N and those of the text
@@ -44,6 +43,13 @@ pub struct SpecFlags {
     /// GGUF file with a NextN head for the model [default: the head inside the model's file]
     #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     pub draft_model: Option<PathBuf>,
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(x) if (0.0..=1.0).contains(&x) => Ok(x),
+        _ => Err("a number from 0 to 1 is expected".to_owned()),
+    }
 }
 
 /// Our words, and llama.cpp's of `--spec-type`, of which several may be joined by commas.
@@ -71,14 +77,14 @@ fn mode(words: &str) -> Result<Mode, String> {
 /// llama.cpp's ways of look-up; here they are one.
 const NGRAM: [&str; 5] = ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"];
 
-impl SpecFlags {
+impl DraftOptions {
     /// As the proposer wants them.
     pub fn config(&self) -> SpecConfig {
         SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab, draft_mode: self.draft_mode }
     }
 
     /// What was given and changes nothing beside the rest, a sentence each. `has_head`: the model has one to draft with.
-    pub fn idle(&self, has_head: bool) -> Vec<String> {
+    pub fn without_effect(&self, has_head: bool) -> Vec<String> {
         let of_head = [
             ("--draft-model", self.draft_model.is_some()),
             ("--draft-mode", self.draft_mode != DraftMode::default()),
@@ -130,31 +136,31 @@ mod tests {
 
     #[test]
     fn options_that_change_nothing_are_named_with_the_reason() {
-        let given = SpecFlags {
+        let given = DraftOptions {
             draft_model: Some("head.gguf".into()),
             draft_mode: DraftMode::Async,
             draft_vocab: DraftVocabSize::First(100),
             draft_p_min: 0.5,
             draft_min: 2,
-            ..SpecFlags::default()
+            ..DraftOptions::default()
         };
-        let idle = |spec, draft_max, has_head| {
-            let words = SpecFlags { spec, draft_max, ..given.clone() }.idle(has_head);
+        let without_effect = |spec, draft_max, has_head| {
+            let words = DraftOptions { spec, draft_max, ..given.clone() }.without_effect(has_head);
             let of = |line: &String| line.split(" has no effect: ").map(str::to_owned).collect::<Vec<_>>();
             words.iter().map(|line| of(line)[0].clone()).collect::<Vec<_>>().join(" ")
         };
         let of_head = "--draft-model --draft-mode --draft-vocab --draft-p-min";
         for mode in [Mode::Auto, Mode::NextN, Mode::NextNgram] {
-            assert_eq!(idle(mode, Depth::Auto, true), "", "{mode}");
-            assert_eq!(idle(mode, Depth::Fixed(1), true), "--draft-min", "{mode}");
+            assert_eq!(without_effect(mode, Depth::Auto, true), "", "{mode}");
+            assert_eq!(without_effect(mode, Depth::Fixed(1), true), "--draft-min", "{mode}");
         }
-        assert_eq!(idle(Mode::Ngram, Depth::Auto, true), of_head);
-        assert_eq!(idle(Mode::Off, Depth::Fixed(3), true), format!("{of_head} --draft-min --draft-max"));
-        assert_eq!(idle(Mode::Auto, Depth::Fixed(0), true), format!("{of_head} --draft-min"));
-        assert_eq!(idle(Mode::Auto, Depth::Auto, false), format!("{of_head} --draft-min"));
+        assert_eq!(without_effect(Mode::Ngram, Depth::Auto, true), of_head);
+        assert_eq!(without_effect(Mode::Off, Depth::Fixed(3), true), format!("{of_head} --draft-min --draft-max"));
+        assert_eq!(without_effect(Mode::Auto, Depth::Fixed(0), true), format!("{of_head} --draft-min"));
+        assert_eq!(without_effect(Mode::Auto, Depth::Auto, false), format!("{of_head} --draft-min"));
         for mode in [Mode::Auto, Mode::Off, Mode::Ngram] {
-            let flags = SpecFlags { spec: mode, ..SpecFlags::default() };
-            assert!(flags.idle(false).is_empty(), "{mode}: nothing was given");
+            let flags = DraftOptions { spec: mode, ..DraftOptions::default() };
+            assert!(flags.without_effect(false).is_empty(), "{mode}: nothing was given");
         }
     }
 }

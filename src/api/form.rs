@@ -1,26 +1,12 @@
-//! What a request demands of the form of its answer: `response_format`, grammars, `tool_choice`.
+//! What a request demands of the form of its reply: `response_format`, grammars, `tool_choice`.
 //! The one place that reads these fields; what cannot be forced is refused, never left out in silence.
 
-use std::sync::Arc;
-
-use constrain::{Error, Kind, Spec, Thinking, Tool, ToolChoice as Choice, Tools};
-use engine::Grammar;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
+use session::{Form, Kind, Reasoning, ToolChoice};
 
 use crate::error::ApiError;
 use crate::json::Input;
-use crate::prepare::{ChatInput, Rendered, ToolChoice};
-use crate::registry::Served;
-
-/// A form that an answer must have, and the field that asks for it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Form {
-    /// The form.
-    pub kind: Kind,
-    /// Named in errors.
-    pub field: &'static str,
-}
 
 /// Reads `tool_choice` in OpenAI's form.
 ///
@@ -44,6 +30,17 @@ pub(crate) fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError>
             Ok(ToolChoice::Named(name.ok_or_else(wrong)?.to_owned()))
         }
     }
+}
+
+/// Takes a reasoning effort, given by `field`.
+///
+/// # Errors
+/// 400 for a word that is none.
+pub(crate) fn effort(reasoning: &mut Reasoning, field: &str, effort: &str) -> Result<(), ApiError> {
+    reasoning.with_effort(effort).ok_or_else(|| {
+        let found = crate::error::shortened(effort);
+        ApiError::field(field, format!("{field}: {} expected, `{found}` found", Reasoning::EFFORTS))
+    })
 }
 
 /// The form that a request asks for.
@@ -195,89 +192,6 @@ pub(crate) fn format_of(field: &'static str, format: Option<&Value>) -> Result<O
         _ => return Err(wrong("the type `text`, `json_object` or `json_schema` is expected")),
     };
     Ok(Some(Form { kind, field }))
-}
-
-/// The grammar of an answer in a form, without a conversation before it. Blocks.
-///
-/// # Errors
-/// 400 when the form cannot be used, with the reason.
-pub(crate) fn grammar(served: &Served, form: Option<Form>) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    form.map(|form| compiled(served, form.kind, Thinking::Done, form.field)).transpose()
-}
-
-/// The grammar of the next message of a conversation: the form that was asked for, or the calls that must come. Blocks.
-///
-/// # Errors
-/// As [`grammar`]; calls demanded without tools, or of a model that writes them otherwise; a form and tools together.
-pub(crate) fn of_chat(
-    served: &Served,
-    input: &ChatInput,
-    rendered: &Rendered,
-) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    let thinking = match (input.reasoning.enable, rendered.starts_in_reasoning) {
-        (_, true) => Thinking::Open,
-        (Some(false), false) => Thinking::Done,
-        (_, false) => Thinking::after(&rendered.tokens, served.model.vocab()),
-    };
-    let forced = match &input.tool_choice {
-        ToolChoice::None => None,
-        ToolChoice::Auto if input.tools.is_empty() => None,
-        ToolChoice::Auto => Some(Choice::Auto),
-        ToolChoice::Required => Some(Choice::Required),
-        ToolChoice::Named(name) => Some(Choice::Named(name.clone())),
-    };
-    match (forced, input.form.clone()) {
-        (None, None) => Ok(None),
-        (None, Some(form)) => compiled(served, form.kind, thinking, form.field).map(Some),
-        (Some(_), Some(form)) => {
-            let field = form.field;
-            Err(ApiError::field(
-                field,
-                format!("{field}: a form and tools exclude each other: set tool_choice to `none`"),
-            ))
-        }
-        (Some(choice), None) => calls(served, input, choice, thinking),
-    }
-}
-
-fn calls(
-    served: &Served,
-    input: &ChatInput,
-    choice: Choice,
-    thinking: Thinking,
-) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    let free = choice == Choice::Auto;
-    if !served.template_source.contains("<function=") {
-        let message = "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
-        return if free { Ok(None) } else { Err(ApiError::field("tool_choice", message)) };
-    }
-    let grammar = input.tools.iter().map(Tool::from_json).collect::<Result<_, _>>().and_then(|tools| {
-        let tools = Tools { tools, choice, parallel: !input.one_call };
-        served.grammars.compile(&Spec::new(Kind::Tools(tools)).with_thinking(thinking))
-    });
-    match grammar {
-        Ok(grammar) => Ok(Some(grammar)),
-        // Nothing was demanded: calls of tools that no grammar can have are read as they come. What another try would have is
-        // not left out.
-        Err(error) if free && error.is_of_the_form() => {
-            tracing::debug!(%error, "tool calls are not constrained");
-            Ok(None)
-        }
-        Err(error) => Err(refused(error, "tools")),
-    }
-}
-
-fn compiled(served: &Served, kind: Kind, thinking: Thinking, field: &str) -> Result<Arc<dyn Grammar>, ApiError> {
-    let spec = Spec::new(kind).with_thinking(thinking);
-    served.grammars.compile(&spec).map_err(|error| refused(error, field))
-}
-
-fn refused(error: Error, field: &str) -> ApiError {
-    match error {
-        Error::Busy => ApiError::unavailable(error.to_string(), Some(1)),
-        Error::Broken(_) => ApiError::server(error.to_string()),
-        error => ApiError::field(field, format!("{field}: {error}")),
-    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::fmt;
 
 use engine::RequestOptions;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use session::Prepared;
 use text::{Special, TokenId, Vocab};
 
 use crate::error::ApiError;
-use crate::prepare::{self, Prepared};
+
 use crate::work::Work;
 
 /// The prompts of a field.
@@ -61,7 +62,7 @@ impl Prompts {
         };
         let one = |prompt: Prompt| {
             work.go_on()?;
-            prepare::text(work.served(), prompt.tokens(work.served().model.vocab()), options)
+            Ok(work.served().prepare_text(prompt.tokens(work.served().vocab()), options.clone())?)
         };
         prompts.into_iter().map(one).collect()
     }

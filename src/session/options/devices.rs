@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::bail;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind, Numa};
@@ -13,7 +12,7 @@ use model::{Beside, GpuLayers, Placement, Split};
 /// Where the model computes.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Devices")]
-pub struct DeviceFlags {
+pub struct DeviceOptions {
     /// Devices that take layers: auto (GPUs, if there are any), cpu, or names as `nextn-bench devices` shows them
     #[arg(long, value_name = "NAME,NAME,...", default_value = "auto", env = "NEXTN_DEVICE", hide_env_values = true)]
     pub device: DeviceChoice,
@@ -118,12 +117,23 @@ fn share(s: &str) -> Result<f64, String> {
     if share.is_finite() && share >= 0.0 { Ok(share) } else { Err(format!("`{s}` is not a share")) }
 }
 
-impl DeviceFlags {
+/// Why no model can compute where it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A device, a folder or a share that cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// A backend or a worker.
+    #[error(transparent)]
+    Backend(#[from] ggml::Error),
+}
+
+impl DeviceOptions {
     /// Loads the backends of the folder and adds the devices of workers, if any were named; threads go where `--numa` says.
     ///
     /// # Errors
     /// A folder without backends, or one that does not fit this program; a worker that cannot be used.
-    pub fn load_backends(&self) -> anyhow::Result<()> {
+    pub fn load_backends(&self) -> Result<(), DeviceError> {
         let numa = self.numa.map(|mode| match mode {
             NumaMode::Distribute => Numa::Distribute,
             NumaMode::Isolate => Numa::Isolate,
@@ -135,7 +145,11 @@ impl DeviceFlags {
         if let Some(folder) = &self.backend_dir
             && ggml::load_plugins(folder)? == 0
         {
-            bail!("{}: no file libggml-*{} there", folder.display(), std::env::consts::DLL_SUFFIX);
+            return Err(DeviceError::Unusable(format!(
+                "{}: no file libggml-*{} there",
+                folder.display(),
+                std::env::consts::DLL_SUFFIX
+            )));
         }
         for worker in self.rpc.iter().filter(|worker| !worker.is_empty()) {
             ggml::add_worker(worker.trim())?;
@@ -144,7 +158,7 @@ impl DeviceFlags {
     }
 
     /// What was given and changes nothing beside the rest, a sentence each.
-    pub fn idle(&self) -> Vec<String> {
+    pub fn without_effect(&self) -> Vec<String> {
         let mut words = Vec::new();
         if self.main_gpu != 0 && self.split_mode != SplitMode::None {
             let why = "only --split-mode none puts everything on one GPU";
@@ -156,30 +170,34 @@ impl DeviceFlags {
         words
     }
 
-    /// The devices that were chosen, after [`DeviceFlags::load_backends`]; none is the CPU.
+    /// The devices that were chosen, after [`DeviceOptions::load_backends`]; none is the CPU.
     ///
     /// # Errors
     /// A device that is not here.
-    pub fn chosen(&self) -> anyhow::Result<Vec<Device>> {
+    pub fn chosen(&self) -> Result<Vec<Device>, DeviceError> {
         self.device.among(model::gpus())
     }
 
     /// Where a model goes beside which an engine keeps what `beside` says.
     ///
     /// # Errors
-    /// As [`DeviceFlags::load_backends`]; a device that is not here.
-    pub fn placement(&self, beside: Beside) -> anyhow::Result<Placement> {
+    /// As [`DeviceOptions::load_backends`]; a device that is not here.
+    pub fn placement(&self, beside: Beside) -> Result<Placement, DeviceError> {
         self.load_backends()?;
         let mut gpus = self.chosen()?;
         if self.split_mode == SplitMode::None && !gpus.is_empty() {
             let Some(&main) = gpus.get(self.main_gpu) else {
-                bail!("--main-gpu {}: there are {} GPUs, counted from 0", self.main_gpu, gpus.len());
+                return Err(DeviceError::Unusable(format!(
+                    "--main-gpu {}: there are {} GPUs, counted from 0",
+                    self.main_gpu,
+                    gpus.len()
+                )));
             };
             gpus = vec![main];
         }
         let shares = self.tensor_split.clone();
         if shares.iter().sum::<f64>() <= 0.0 && !shares.is_empty() {
-            bail!("--tensor-split: all shares are 0");
+            return Err(DeviceError::Unusable(format!("--tensor-split: all shares are 0")));
         }
         let split = match self.split_mode {
             SplitMode::Layer => Split::Layers(shares),
@@ -193,7 +211,7 @@ impl DeviceFlags {
 }
 
 impl DeviceChoice {
-    fn among(&self, gpus: Vec<Device>) -> anyhow::Result<Vec<Device>> {
+    fn among(&self, gpus: Vec<Device>) -> Result<Vec<Device>, DeviceError> {
         let names = match self {
             Self::Cpu => return Ok(Vec::new()),
             Self::Auto => {
@@ -215,7 +233,9 @@ impl DeviceChoice {
             let found: Vec<Device> = gpus.iter().filter(of_name).copied().collect();
             if found.is_empty() {
                 let all = Device::all().into_iter().map(Device::name).collect::<Vec<_>>().join(", ");
-                bail!("there is no device `{name}`; there are: {all} (--backend-dir and --rpc add more)");
+                return Err(DeviceError::Unusable(format!(
+                    "there is no device `{name}`; there are: {all} (--backend-dir and --rpc add more)"
+                )));
             }
             chosen.extend(found.into_iter().filter(|d| !chosen.contains(d)).collect::<Vec<_>>());
         }
@@ -234,7 +254,7 @@ fn word(name: &str) -> &str {
 }
 
 /// One line for each device: name, kind, free and total memory, description.
-pub fn table() -> String {
+pub fn device_table() -> String {
     let mut lines =
         vec!["| device | kind | free MiB | total MiB | hardware |".to_owned(), "|---|---|---|---|---|".into()];
     for d in Device::all() {
@@ -266,17 +286,18 @@ mod tests {
 
     #[test]
     fn options_that_change_nothing_are_named_with_the_reason() {
-        let idle = |main_gpu, split_mode, tensor_split: &[f64]| {
-            DeviceFlags { main_gpu, split_mode, tensor_split: tensor_split.to_vec(), ..DeviceFlags::default() }.idle()
+        let without = |main_gpu, split_mode, tensor_split: &[f64]| {
+            DeviceOptions { main_gpu, split_mode, tensor_split: tensor_split.to_vec(), ..DeviceOptions::default() }
+                .without_effect()
         };
         for mode in [SplitMode::Auto, SplitMode::Layer] {
-            let words = idle(1, mode, &[3.0, 1.0]);
+            let words = without(1, mode, &[3.0, 1.0]);
             assert!(words.len() == 1 && words[0].contains("--main-gpu 1") && words[0].contains("none"), "{words:?}");
-            assert!(idle(0, mode, &[3.0, 1.0]).is_empty());
+            assert!(without(0, mode, &[3.0, 1.0]).is_empty());
         }
-        let words = idle(1, SplitMode::None, &[3.0, 1.0]);
+        let words = without(1, SplitMode::None, &[3.0, 1.0]);
         assert!(words.len() == 1 && words[0].contains("--tensor-split"), "{words:?}");
-        assert!(idle(1, SplitMode::None, &[]).is_empty());
+        assert!(without(1, SplitMode::None, &[]).is_empty());
     }
 
     #[test]

@@ -1,0 +1,270 @@
+//! From a model file and options to a model that answers: weights, template, dialect, sampling defaults, drafts, engine.
+//! Errors say whose fault it was: the options', the file's, or the machine's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use constrain::{Compiler, Limits};
+use engine::sample::SamplingParams;
+use engine::{Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
+use model::{Beside, LoadOptions, Model};
+use speculate::SpecError;
+use text::template::{ChatTemplate, TemplateError};
+use text::{TokenId, Vocab};
+
+use crate::options::{DeviceError, ModelOptions, defaults_of_file};
+
+/// Where a model comes from.
+#[derive(Clone, Debug)]
+pub enum ModelSource {
+    /// A GGUF file; of a split one its first part.
+    File(PathBuf),
+    /// A GGUF file that is part of the program.
+    Embedded(&'static [u8]),
+}
+
+/// A model that is ready to answer.
+pub struct LoadedModel {
+    pub(crate) model: Arc<Model>,
+    pub(crate) engine: EngineHandle,
+    pub(crate) grammars: Compiler,
+    pub(crate) template: Option<ChatTemplate>,
+    template_source: String,
+    sampling: SamplingParams,
+    drafts: DraftDefaults,
+    n_sequences: usize,
+    path: Option<PathBuf>,
+    load_time: Duration,
+}
+
+/// What holds for drafts where a request does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DraftDefaults {
+    /// The longest draft; 0 without speculation.
+    pub max: usize,
+    /// Shorter drafts are not used.
+    pub min: usize,
+    /// A draft ends before a token that the head finds less probable than this.
+    pub p_min: f32,
+}
+
+/// Why a model is not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Where it was to compute.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Its file; the words name it.
+    #[error("{0}")]
+    Model(String),
+    /// Its chat template.
+    #[error("the chat template: {0}")]
+    Template(#[from] TemplateError),
+    /// Its drafts.
+    #[error(transparent)]
+    Drafts(#[from] SpecError),
+    /// Its engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What has to change before a model opens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// The options.
+    Options,
+    /// The model file.
+    File,
+    /// The machine: room, devices, threads.
+    Machine,
+}
+
+impl OpenError {
+    /// Whose fault it was.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Device(_) | Self::Engine(EngineError::Config(_)) => Fault::Options,
+            Self::Drafts(SpecError::Run(_) | SpecError::Room(_)) | Self::Engine(_) => Fault::Machine,
+            Self::Model(_) | Self::Template(_) | Self::Drafts(_) => Fault::File,
+        }
+    }
+}
+
+/// Opens a model: maps its file, places its layers, starts its engine. Options that change nothing are told in the log.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open(source: &ModelSource, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
+    let start = Instant::now();
+    let model = load(source, options)?;
+    let path = match source {
+        ModelSource::File(path) => Some(path.clone()),
+        ModelSource::Embedded(_) => None,
+    };
+    Ok(LoadedModel { path, load_time: start.elapsed(), ..start_engine(model, options)? })
+}
+
+fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, OpenError> {
+    let planned = options.clone();
+    let drafts = options.drafts.config();
+    let beside =
+        Beside::new(move |facts| speculate::kept(&planned.engine_config(facts.hparams.n_ctx_train), &drafts, facts));
+    let device = &options.run.compute.device;
+    let placement = device.placement(beside)?;
+    let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), lock: device.mlock };
+    open_weights(source, &options)
+}
+
+/// Opens the weights alone, without an engine.
+///
+/// # Errors
+/// [`OpenError::Model`].
+pub fn open_weights(source: &ModelSource, options: &LoadOptions) -> Result<Arc<Model>, OpenError> {
+    match source {
+        ModelSource::File(path) => Model::open(path, options).map_err(|error| OpenError::Model(error.in_file(path))),
+        ModelSource::Embedded(bytes) => {
+            Model::from_static(bytes, options).map_err(|error| OpenError::Model(format!("the embedded model: {error}")))
+        }
+    }
+}
+
+/// Starts the engine of a model whose weights are open.
+///
+/// # Errors
+/// As [`open`], but for the file.
+pub fn start_engine(model: Arc<Model>, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
+    let config = options.engine_config(model.hparams().n_ctx_train);
+    let proposer = speculate::proposer(&model, &config, options.drafts.config())?;
+    for words in options.without_effect(model.nextn().is_bound()) {
+        tracing::warn!("{words}");
+    }
+    start_engine_with(model, config, options, proposer)
+}
+
+/// Starts an engine with a configuration and a source of drafts of its own; of `options` template, sampling and the defaults
+/// for drafts count.
+///
+/// # Errors
+/// As [`start_engine`].
+pub fn start_engine_with(
+    model: Arc<Model>,
+    config: EngineConfig,
+    options: &ModelOptions,
+    proposer: Option<Box<dyn Proposer>>,
+) -> Result<LoadedModel, OpenError> {
+    let start = Instant::now();
+    let template_source = options.chat_template.clone().or_else(|| model.chat_template().map(str::to_owned));
+    let template = template_source.as_deref().map(|source| compile(source, model.vocab())).transpose()?;
+    let mut sampling = defaults_of_file(model.sampling_defaults());
+    options.sampling.apply(&mut sampling).map_err(|error| EngineError::Config(error.to_string()))?;
+    let drafts = DraftDefaults {
+        max: proposer.as_ref().map_or(0, |proposer| proposer.max_depth()),
+        min: options.drafts.draft_min.into(),
+        p_min: options.drafts.draft_p_min,
+    };
+    let n_sequences = config.n_sequences;
+    let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
+    Ok(LoadedModel {
+        grammars: Compiler::new(model.shared_vocab(), Limits::default()),
+        template,
+        template_source: template_source.unwrap_or_default(),
+        sampling,
+        drafts,
+        n_sequences,
+        path: None,
+        load_time: start.elapsed(),
+        engine,
+        model,
+    })
+}
+
+fn compile(source: &str, vocab: &Vocab) -> Result<ChatTemplate, TemplateError> {
+    let (bos, eos) = (vocab.bos(), vocab.eos());
+    Ok(ChatTemplate::new(source)?.with_special_tokens(text_of(vocab, bos), text_of(vocab, eos)))
+}
+
+fn text_of(vocab: &Vocab, id: Option<TokenId>) -> Option<String> {
+    let bytes = id.and_then(|id| vocab.bytes(id))?;
+    Some(String::from_utf8_lossy(bytes).into_owned())
+}
+
+impl LoadedModel {
+    /// The weights and the vocabulary.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The vocabulary.
+    pub fn vocab(&self) -> &Vocab {
+        self.model.vocab()
+    }
+
+    /// Takes requests.
+    pub fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    /// The same with other limits of what grammars may take.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { grammars: Compiler::new(self.model.shared_vocab(), limits), ..self }
+    }
+
+    /// The template's source; empty where the model has none.
+    pub fn template_source(&self) -> &str {
+        &self.template_source
+    }
+
+    /// Whether conversations can be rendered.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The text of the tokens that begin and end a text; empty where there is none.
+    pub fn boundary_tokens(&self) -> (String, String) {
+        let text = |id| text_of(self.vocab(), id).unwrap_or_default();
+        (text(self.vocab().bos()), text(self.vocab().eos()))
+    }
+
+    /// What holds for drafts where a request does not say.
+    pub fn drafts(&self) -> DraftDefaults {
+        self.drafts
+    }
+
+    /// Sampling where a request does not say.
+    pub fn sampling(&self) -> &SamplingParams {
+        &self.sampling
+    }
+
+    /// The options of a request that says nothing.
+    pub fn request_options(&self) -> RequestOptions {
+        RequestOptions {
+            sampling: self.sampling.clone(),
+            min_draft: self.drafts.min,
+            draft_p_min: self.drafts.p_min,
+            ..RequestOptions::default()
+        }
+    }
+
+    /// Sequences at a time.
+    pub fn n_sequences(&self) -> usize {
+        self.n_sequences
+    }
+
+    /// The file; `None` for a model inside the program.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The time that opening took.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+}
+
+impl std::fmt::Debug for LoadedModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedModel").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! What a user may say about a model: once for all programs, with the flags' names, ranges and help texts.
+//! Owns what options mean for the engine. The options that a program has for itself are its own.
+
+mod devices;
+mod drafts;
+mod sampling;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use engine::{EngineConfig, FlashAttention};
+use memory::CacheType;
+
+pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
+pub use drafts::DraftOptions;
+pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fields, request_schema};
+
+/// What the model computes with.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Running")]
+pub struct ComputeOptions {
+    /// CPU threads [default: one per core]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    /// KV cache type of keys
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type())]
+    pub cache_type_k: CacheType,
+
+    /// KV cache type of values
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type())]
+    pub cache_type_v: CacheType,
+
+    /// Flash attention: no full score matrix
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = flash_attention())]
+    pub flash_attn: FlashAttention,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub device: DeviceOptions,
+}
+
+fn cache_type() -> impl TypedValueParser<Value = CacheType> {
+    PossibleValuesParser::new(["f16", "f32", "q8_0", "q4_0"]).try_map(|word| word.parse())
+}
+
+fn flash_attention() -> impl TypedValueParser<Value = FlashAttention> {
+    PossibleValuesParser::new(["on", "off", "auto"]).try_map(|word| word.parse())
+}
+
+/// How the model runs: its context, and what it computes with.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Running")]
+pub struct RunOptions {
+    /// Context of one sequence in tokens, prompt and reply together; 0 is all that the model was trained for
+    /// [default: the model's, at most 8192]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
+    pub ctx_size: Option<u32>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub compute: ComputeOptions,
+}
+
+/// How many sequences are served at a time, and what is kept of those that are not.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Capacity")]
+pub struct CapacityOptions {
+    /// Sequences at a time
+    #[arg(long = "parallel", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: u16,
+
+    /// Requests that may wait for a sequence, those in preparation included; more are refused with 503
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_queue: u32,
+
+    /// Most tokens of one forward pass; with --ubatch-size the smaller counts
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_size: u32,
+
+    /// llama.cpp's name for the tokens of one forward pass
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub ubatch_size: Option<u32>,
+
+    /// Skip the GPU warm-up
+    #[arg(long)]
+    pub no_warmup: bool,
+
+    /// Host memory for conversations that had to leave their slot, in MiB; 0 keeps none
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    pub cache_ram: u32,
+
+    /// Host memory for checkpoints of recurrent state, in MiB, shared by all sequences; 0 takes none
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub checkpoint_ram: u32,
+
+    /// Prompt tokens between checkpoints of recurrent state, beside those at the ends of messages; 0 and -1 take none there
+    /// [default: 512 on a CPU, 2048 on a GPU]
+    #[arg(long, aliases = ["checkpoint-every-n-tokens", "checkpoint-min-step"], value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    pub checkpoint_every: Option<i32>,
+}
+
+impl CapacityOptions {
+    /// Of one conversation at a time, which goes on at the ends of its messages: nothing else begins as it does.
+    pub fn of_one_chat() -> Self {
+        let of_engine = EngineConfig::default();
+        Self {
+            parallel: 1,
+            max_queue: of_engine.max_queue as u32,
+            batch_size: of_engine.n_batch as u32,
+            ubatch_size: None,
+            no_warmup: false,
+            cache_ram: 0,
+            checkpoint_ram: (of_engine.checkpoint_bytes >> 20) as u32,
+            checkpoint_every: Some(0),
+        }
+    }
+}
+
+/// All that shapes an open model.
+#[derive(Clone, Debug)]
+pub struct ModelOptions {
+    /// Context and devices.
+    pub run: RunOptions,
+    /// Speculative decoding.
+    pub drafts: DraftOptions,
+    /// Sequences and caches.
+    pub capacity: CapacityOptions,
+    /// Sampling where a request does not say, over the values of the model file.
+    pub sampling: SamplingOptions,
+    /// A chat template to use in place of the file's.
+    pub chat_template: Option<String>,
+    /// Make room for embeddings.
+    pub embeddings: bool,
+}
+
+impl Default for ModelOptions {
+    /// Of one chat, with every option left out.
+    fn default() -> Self {
+        Self {
+            run: RunOptions::default(),
+            drafts: DraftOptions::default(),
+            capacity: CapacityOptions::of_one_chat(),
+            sampling: SamplingOptions::default(),
+            chat_template: None,
+            embeddings: false,
+        }
+    }
+}
+
+impl ComputeOptions {
+    /// An engine of one sequence that computes so.
+    pub fn engine_config(&self) -> EngineConfig {
+        EngineConfig {
+            threads: self.threads.map(usize::from),
+            cache_type_k: self.cache_type_k,
+            cache_type_v: self.cache_type_v,
+            flash_attention: self.flash_attn,
+            ..EngineConfig::default()
+        }
+    }
+}
+
+impl ModelOptions {
+    /// The engine that follows for a model trained for `n_ctx_train` tokens.
+    pub fn engine_config(&self, n_ctx_train: usize) -> EngineConfig {
+        let capacity = &self.capacity;
+        EngineConfig {
+            n_ctx: self.run.ctx_size.map(|n| if n == 0 { n_ctx_train } else { n as usize }),
+            n_sequences: capacity.parallel.into(),
+            exact: self.drafts.exact,
+            n_batch: capacity.batch_size.min(capacity.ubatch_size.unwrap_or(u32::MAX)) as usize,
+            max_queue: capacity.max_queue as usize,
+            checkpoint_bytes: (capacity.checkpoint_ram as usize) << 20,
+            checkpoint_every: capacity.checkpoint_every.map(|n| n.max(0) as usize),
+            store_bytes: (capacity.cache_ram as usize) << 20,
+            warm_up: capacity.no_warmup.then_some(false),
+            embeddings: self.embeddings,
+            ..self.run.compute.engine_config()
+        }
+    }
+
+    /// What was given and changes nothing beside the rest, a sentence each.
+    pub fn without_effect(&self, has_head: bool) -> Vec<String> {
+        [self.run.compute.device.without_effect(), self.drafts.without_effect(has_head)].concat()
+    }
+}

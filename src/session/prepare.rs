@@ -1,0 +1,370 @@
+//! From a conversation or a text to a request for the engine, with what the reply to it may hold.
+//! Owns the steps between: template, tokens, checkpoint boundaries, grammar, thinking, continuing a message. Works on threads
+//! that may block, and gives up between two steps when nobody wants the request any more.
+
+use std::sync::Arc;
+
+use constrain::{Error, Kind, Spec, Thinking, Tool, ToolChoice as Choice, Tools};
+use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
+use model::Model;
+use serde_json::{Value, json};
+use text::reply::{ReplyOptions, ToolSchema};
+use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
+use text::{Special, TokenId, Vocab};
+
+use crate::conversation::{Conversation, Form, ToolChoice, text_of};
+use crate::open::LoadedModel;
+
+/// Whether a request is still wanted.
+pub type Wanted<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// A request that is wanted whatever happens.
+pub const ALWAYS: Wanted<'static> = &|| true;
+
+/// A request that the engine can take, and how its reply is read.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// For the engine.
+    pub request: GenerateRequest,
+    /// How the reply is read; `None` takes everything as text.
+    pub reply: Option<ReplyPlan>,
+}
+
+/// How a reply is read.
+#[derive(Clone, Debug)]
+pub struct ReplyPlan {
+    /// What it may hold.
+    pub options: ReplyOptions,
+    /// The stop string that ends it after one tool call, if one does.
+    pub after_call: Option<&'static str>,
+}
+
+/// Why there is no request.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// There is nothing that renders conversations.
+    #[error("the model file has no chat template: continue a text of your own instead of a conversation")]
+    NoTemplate,
+    /// There are no tokens that mark a gap.
+    #[error("this model's vocabulary has no tokens for filling in the middle")]
+    NoInfill,
+    /// What was given cannot be used.
+    #[error("{message}")]
+    Given {
+        /// Where it was given.
+        field: String,
+        /// What is wrong, and what is expected.
+        message: String,
+    },
+    /// The form that was asked for cannot be compiled.
+    #[error("{field}: {error}")]
+    Form {
+        /// Who asked for it.
+        field: &'static str,
+        /// Why not.
+        error: Error,
+    },
+    /// The engine cannot serve it.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Nobody waits for it any more.
+    #[error("nobody waits for this request any more")]
+    Abandoned,
+}
+
+impl PrepareError {
+    fn given(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Given { field: field.into(), message: message.into() }
+    }
+}
+
+/// A rendered conversation.
+#[derive(Clone, Debug)]
+pub struct Rendered {
+    /// The prompt as text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<TokenId>,
+    /// Token offsets that are worth a checkpoint.
+    pub boundaries: Vec<usize>,
+    /// The reply begins as reasoning.
+    pub starts_in_reasoning: bool,
+}
+
+impl Prepared {
+    /// The same request for the `i`th of several replies, whose seeds follow each other, within `scope`.
+    ///
+    /// # Errors
+    /// As [`GenerateRequest::new`].
+    pub fn choice(&self, i: usize, scope: Scope) -> Result<Self, RequestError> {
+        let mut options = RequestOptions { scope, ..self.request.options().clone() };
+        options.sampling.seed = options.sampling.seed.map(|seed| seed.wrapping_add(i as u64));
+        let request = GenerateRequest::new(self.request.prompt().to_vec(), options, self.request.limits())?;
+        Ok(Self { request, reply: self.reply.clone() })
+    }
+}
+
+impl LoadedModel {
+    /// A request that continues these tokens, with `form` as the form of the text.
+    ///
+    /// # Errors
+    /// [`PrepareError`].
+    pub fn prepare_text(&self, prompt: Vec<TokenId>, options: RequestOptions) -> Result<Prepared, PrepareError> {
+        Ok(Prepared { request: GenerateRequest::new(prompt, options, self.engine.limits())?, reply: None })
+    }
+
+    /// The grammar of a form; `None` without one. No thinking comes before it.
+    ///
+    /// # Errors
+    /// [`PrepareError::Form`].
+    pub fn grammar(&self, form: Option<&Form>) -> Result<Option<Arc<dyn Grammar>>, PrepareError> {
+        form.map(|form| self.compiled(form.kind.clone(), Thinking::Done, form.field)).transpose()
+    }
+
+    /// The request for a reply to `conversation`.
+    ///
+    /// # Errors
+    /// [`PrepareError`].
+    pub fn prepare(
+        &self,
+        conversation: &Conversation,
+        options: RequestOptions,
+        wanted: Wanted<'_>,
+    ) -> Result<Prepared, PrepareError> {
+        let rendered = self.render(conversation, wanted)?;
+        let grammar = self.grammar_of(conversation, &rendered)?;
+        go_on(wanted)?;
+        let mut options = RequestOptions { borders: rendered.boundaries, grammar, ..options };
+        let tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
+        // The parser closes the call that is open.
+        let after_call = (conversation.one_call && tools).then_some(AFTER_CALL);
+        options.stops.extend(after_call.map(str::to_owned));
+        if conversation.reasoning.enable != Some(false) {
+            let budget = conversation.reasoning.budget;
+            options.thinking = budget.and_then(|n| thinking(self.vocab(), n, rendered.starts_in_reasoning));
+        }
+        let request = GenerateRequest::new(rendered.tokens, options, self.engine.limits())?;
+        let of_reply = ReplyOptions {
+            starts_in_reasoning: rendered.starts_in_reasoning,
+            reasoning: !conversation.reasoning.in_content,
+            tools: tools || conversation.reads_calls,
+            tool_schemas: conversation.tools.iter().filter_map(ToolSchema::from_tool).collect(),
+        };
+        Ok(Prepared { request, reply: Some(ReplyPlan { options: of_reply, after_call }) })
+    }
+
+    /// The prompt of a conversation.
+    ///
+    /// # Errors
+    /// [`PrepareError`].
+    pub fn render(&self, conversation: &Conversation, wanted: Wanted<'_>) -> Result<Rendered, PrepareError> {
+        let messages = messages(&conversation.messages)?;
+        if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
+            let message = format!(
+                "tools[{i}]: {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} expected, with a name"
+            );
+            return Err(PrepareError::given("tools", message));
+        }
+        let no_tools = conversation.tool_choice == ToolChoice::None;
+        let mut chat = Chat {
+            messages,
+            tools: if no_tools { Vec::new() } else { conversation.tools.clone() },
+            add_generation_prompt: true,
+            enable_thinking: conversation.reasoning.enable,
+            kwargs: conversation.kwargs.clone(),
+        };
+        let last = chat.messages.last().filter(|_| conversation.continue_last && continues(&chat.messages)).cloned();
+        let mut prompt = match &last {
+            Some(last) => {
+                chat.messages.pop();
+                self.continued(chat, last, wanted)?
+            }
+            None => self.rendered(&chat, wanted)?,
+        };
+        go_on(wanted)?;
+        prompt.borders = worth_keeping(&prompt);
+        Ok(encode(self.vocab(), prompt))
+    }
+
+    fn rendered(&self, chat: &Chat, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
+        let template = self.template.as_ref().ok_or(PrepareError::NoTemplate)?;
+        let prompt = template.render_while(chat, wanted);
+        prompt.map_err(|error| PrepareError::given("messages", error.to_string()))
+    }
+
+    /// The prompt with the opening of the reply and the beginning of the reply itself.
+    fn continued(&self, mut chat: Chat, last: &Value, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
+        let content = text_of(last.get("content"));
+        let reasoning = text_of(last.get("reasoning_content").or(last.get("reasoning")));
+        if reasoning.is_empty() && !content.is_empty() && chat.enable_thinking.is_none() {
+            // What is there was said without thinking, as far as we know.
+            chat.enable_thinking = Some(false);
+        }
+        let mut prompt = self.rendered(&chat, wanted)?;
+        if prompt.starts_in_reasoning {
+            prompt.text += &reasoning;
+            if !content.is_empty() {
+                prompt.text += "\n</think>\n\n";
+                prompt.starts_in_reasoning = false;
+            }
+        }
+        prompt.text += &content;
+        Ok(prompt)
+    }
+
+    /// What the conversation demands of the reply's form, after whatever thinking its prompt leaves possible.
+    fn grammar_of(
+        &self,
+        conversation: &Conversation,
+        rendered: &Rendered,
+    ) -> Result<Option<Arc<dyn Grammar>>, PrepareError> {
+        let thinking = match (conversation.reasoning.enable, rendered.starts_in_reasoning) {
+            (_, true) => Thinking::Open,
+            (Some(false), false) => Thinking::Done,
+            (_, false) => Thinking::after(&rendered.tokens, self.vocab()),
+        };
+        let choice = match &conversation.tool_choice {
+            ToolChoice::None => None,
+            ToolChoice::Auto if conversation.tools.is_empty() => None,
+            ToolChoice::Auto => Some(Choice::Auto),
+            ToolChoice::Required => Some(Choice::Required),
+            ToolChoice::Named(name) => Some(Choice::Named(name.clone())),
+        };
+        match (choice, &conversation.form) {
+            (None, None) => Ok(None),
+            (None, Some(form)) => self.compiled(form.kind.clone(), thinking, form.field).map(Some),
+            (Some(_), Some(Form { field, .. })) => {
+                let message = format!("{field}: a form and tools exclude each other: set tool_choice to `none`");
+                Err(PrepareError::given(*field, message))
+            }
+            (Some(choice), None) => self.calls(conversation, choice, thinking),
+        }
+    }
+
+    fn calls(
+        &self,
+        conversation: &Conversation,
+        choice: Choice,
+        thinking: Thinking,
+    ) -> Result<Option<Arc<dyn Grammar>>, PrepareError> {
+        let free = choice == Choice::Auto;
+        if !self.template_source().contains("<function=") {
+            let message =
+                "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
+            return if free { Ok(None) } else { Err(PrepareError::given("tool_choice", message)) };
+        }
+        let grammar = conversation.tools.iter().map(Tool::from_json).collect::<Result<_, _>>().and_then(|tools| {
+            let tools = Tools { tools, choice, parallel: !conversation.one_call };
+            self.grammars.compile(&Spec::new(Kind::Tools(tools)).with_thinking(thinking))
+        });
+        match grammar {
+            Ok(grammar) => Ok(Some(grammar)),
+            // Nothing was demanded: calls of tools that no grammar can have are read as they come. What another try would
+            // have is not left out.
+            Err(error) if free && error.is_of_the_form() => {
+                tracing::debug!(%error, "tool calls are not constrained");
+                Ok(None)
+            }
+            Err(error) => Err(PrepareError::Form { field: "tools", error }),
+        }
+    }
+
+    fn compiled(&self, kind: Kind, thinking: Thinking, field: &'static str) -> Result<Arc<dyn Grammar>, PrepareError> {
+        let spec = Spec::new(kind).with_thinking(thinking);
+        self.grammars.compile(&spec).map_err(|error| PrepareError::Form { field, error })
+    }
+}
+
+/// The prompt of one message without thinking, of a model that has no engine yet; the message itself where the model has no
+/// template.
+///
+/// # Errors
+/// What the template has against it.
+pub fn prompt_of(model: &Model, message: &str) -> Result<Vec<TokenId>, TemplateError> {
+    let Some(source) = model.chat_template() else { return Ok(model.vocab().encode(message, Special::Parse)) };
+    let chat = Chat {
+        messages: vec![json!({ "role": "user", "content": message })],
+        add_generation_prompt: true,
+        enable_thinking: Some(false),
+        ..Chat::default()
+    };
+    Ok(model.vocab().encode(&ChatTemplate::new(source)?.render(&chat)?.text, Special::Parse))
+}
+
+fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
+    if wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
+}
+
+/// The messages as templates expect them: contents of text only, and one system message for several at the beginning.
+fn messages(given: &[Value]) -> Result<Vec<Value>, PrepareError> {
+    if given.is_empty() {
+        return Err(PrepareError::given("messages", "messages: at least one message is expected"));
+    }
+    let mut messages = given.to_vec();
+    for (i, message) in messages.iter_mut().enumerate() {
+        if message.get("role").and_then(Value::as_str) == Some("developer") {
+            message["role"] = json!("system");
+        }
+        if message.get("content").is_some_and(|c| !(c.is_null() || c.is_string() || c.is_array())) {
+            let message = format!("messages[{i}].content: a text, null or a list of parts expected");
+            return Err(PrepareError::given("messages", message));
+        }
+        for part in message.get("content").and_then(Value::as_array).into_iter().flatten() {
+            let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+            if kind != "text" || !part.get("text").is_some_and(Value::is_string) {
+                let shown: String = kind.chars().take(80).collect();
+                let message = format!(
+                    "messages[{i}].content: parts of type `text` expected, `{shown}` found: this server takes text only"
+                );
+                return Err(PrepareError::given("messages", message));
+            }
+        }
+    }
+    let is_system = |message: &&Value| message.get("role").and_then(Value::as_str) == Some("system");
+    let n_system = messages.iter().take_while(is_system).count();
+    if n_system > 1 {
+        let texts: Vec<String> = messages.drain(..n_system).map(|message| text_of(message.get("content"))).collect();
+        messages.insert(0, json!({ "role": "system", "content": texts.join("\n\n") }));
+    }
+    Ok(messages)
+}
+
+/// The last message is the beginning of the reply.
+fn continues(messages: &[Value]) -> bool {
+    let Some(last) = messages.last() else { return false };
+    let calls = last.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+    messages.len() > 1 && !calls && last.get("role").and_then(Value::as_str) == Some("assistant")
+}
+
+/// The boundaries that are worth a checkpoint: the first (where system message and tools end), the last two or three, and of
+/// those that hold only while tool calls go on the last.
+fn worth_keeping(prompt: &Prompt) -> Vec<usize> {
+    let (lasting, looping) = prompt.borders.split_at(prompt.n_lasting.min(prompt.borders.len()));
+    let mut lasting = lasting.to_vec();
+    // The beginning of the reply's opening is repeated too: a few tokens less to compute in every turn.
+    if looping.is_empty() && lasting.len() > 1 && prompt.repeated < prompt.text.len() {
+        lasting.pop();
+        lasting.push(prompt.repeated);
+    }
+    let n_last = 3 - usize::from(!looping.is_empty());
+    let first = lasting.first().into_iter().chain(lasting.iter().skip(1).rev().take(n_last).rev());
+    first.chain(looping.last()).copied().collect()
+}
+
+fn encode(vocab: &Vocab, prompt: Prompt) -> Rendered {
+    let (tokens, boundaries) = vocab.encode_with_cuts(&prompt.text, &prompt.borders);
+    if boundaries.is_empty() && !prompt.borders.is_empty() {
+        tracing::debug!("the prompt's parts and the whole differ in tokens: no checkpoint boundaries");
+    }
+    Rendered { text: prompt.text, tokens, boundaries, starts_in_reasoning: prompt.starts_in_reasoning }
+}
+
+/// A limit on thinking; `None` where the vocabulary has no such tokens.
+fn thinking(vocab: &Vocab, max_tokens: usize, open: bool) -> Option<engine::Thinking> {
+    let (start, end) = (vocab.id("<think>")?, vocab.id("</think>")?);
+    let forced = vocab.encode("\n</think>\n\n", Special::Parse);
+    Some(engine::Thinking { max_tokens, open, start, end, forced })
+}
+
+/// What ends a tool call: as a stop string it ends the reply after the first one.
+const AFTER_CALL: &str = "</tool_call>";

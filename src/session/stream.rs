@@ -1,0 +1,55 @@
+//! A reply as an iterator, for programs that wait for it on a thread of their own.
+
+use engine::{Generation, SubmitError};
+
+use crate::open::LoadedModel;
+use crate::prepare::Prepared;
+use crate::reply::{Delta, Reply};
+
+/// Why there is no more of a reply.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplyError {
+    /// The engine does not take the request.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// The engine could not go on.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The deltas of one reply, in their order; dropping it cancels the reply.
+#[derive(Debug)]
+pub struct ReplyStream {
+    generation: Generation,
+    reply: Reply,
+}
+
+impl LoadedModel {
+    /// Asks the engine for a reply.
+    ///
+    /// # Errors
+    /// [`ReplyError::Submit`].
+    pub fn reply(&self, prepared: Prepared) -> Result<ReplyStream, ReplyError> {
+        let (generation, reply) = self.submit(prepared)?;
+        Ok(ReplyStream { generation, reply })
+    }
+
+    /// The same in its two parts, for a front end with a loop of its own.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn submit(&self, prepared: Prepared) -> Result<(Generation, Reply), SubmitError> {
+        let generation = self.engine.submit(prepared.request)?;
+        Ok((generation, Reply::new(self, prepared.reply)))
+    }
+}
+
+impl Iterator for ReplyStream {
+    type Item = Result<Delta, ReplyError>;
+
+    /// Waits for the next delta; `None` after the end.
+    fn next(&mut self) -> Option<Self::Item> {
+        let event = self.generation.next()?;
+        Some(self.reply.take(event).map_err(ReplyError::Failed))
+    }
+}
