@@ -219,7 +219,7 @@ fn a_file_that_is_no_usable_model_ends_with_3_and_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("text.gguf"), "this is no model").expect("written");
-    std::fs::write(path("cut.gguf"), &nextn::embedded::model_bytes()[..100_000]).expect("written");
+    std::fs::write(path("cut.gguf"), &program::embedded::model_bytes()[..100_000]).expect("written");
     let mut writer = gguf::Writer::create(Path::new(&path("other.gguf"))).expect("created");
     writer.add("general.architecture", "some-other").expect("added");
     writer.begin().expect("begun").finish().expect("finished");

@@ -233,7 +233,7 @@ fn sigterm_at_the_prompt_leaves_the_terminal_as_it_was() {
 
 #[test]
 fn a_model_cannot_drive_the_terminal() {
-    let bytes = nextn::embedded::model_bytes();
+    let bytes = program::embedded::model_bytes();
     let header = gguf::Header::parse(bytes).expect("the embedded model");
     let vocab = text::Vocab::from_metadata(header.metadata()).expect("its vocabulary");
     let escape = vocab.encode("\x1b", text::Special::Plain)[0].0;

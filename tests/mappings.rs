@@ -159,7 +159,7 @@ fn a_model_inside_the_program_is_used_in_place_when_aligned_and_copied_otherwise
 #[test]
 fn the_embedded_model_is_used_in_place() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let bytes = nextn::embedded::model_bytes();
+    let bytes = program::embedded::model_bytes();
     assert!(bytes.as_ptr().addr().is_multiple_of(32));
     let grown = growth(|| Model::from_static(bytes, &LoadOptions::default()).expect("a sound model"));
     assert!(grown < bytes.len() as u64 * 3 / 4, "{grown} bytes of memory for {} embedded", bytes.len());

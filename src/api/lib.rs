@@ -76,6 +76,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 pub use answer::{Answer, Answers, Part};
 pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
+pub use openapi::document;
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
 pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
 pub use serve::{Peer, ServeError, Server, Tls};

@@ -34,8 +34,8 @@ pub(crate) async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], TEXT.clone()).into_response()
 }
 
-/// The document.
-pub(crate) fn document() -> Value {
+/// All endpoints, and the schemas of what they take and give.
+pub fn document() -> Value {
     let mut doc = Document::default();
     let (chat, params) = (doc.of::<ChatRequest>(), doc.of::<Params>());
     for (field, schema) in session::options::request_schema() {

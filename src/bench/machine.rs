@@ -61,13 +61,13 @@ impl Machine {
 
 /// Version, revision, ggml and devices of this program.
 pub(super) fn build() -> Value {
-    let b = crate::build_info();
+    let b = program::version::build_info();
     json!({ "version": b.version, "revision": b.revision, "ggml": b.ggml, "devices": b.devices, "debug": cfg!(debug_assertions) })
 }
 
 /// A line to stand under tables.
 pub(super) fn build_line() -> String {
-    let b = crate::build_info();
+    let b = program::version::build_info();
     let debug = if cfg!(debug_assertions) { ", DEBUG BUILD: not for figures" } else { "" };
     format!("nextn {} {}, ggml {}{debug}", b.version, b.revision, b.ggml)
 }

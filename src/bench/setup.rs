@@ -16,7 +16,7 @@ use text::TokenId;
 use super::weigh::Weight;
 use session::options::ComputeOptions;
 
-use crate::cli::loaded::source;
+use program::source;
 
 /// Model, threads and cache.
 #[derive(Clone, Debug, Args)]
@@ -118,7 +118,7 @@ impl Setup {
     pub(super) fn weight(&self) -> anyhow::Result<Weight> {
         match &self.model {
             Some(path) => Weight::of_file(path),
-            None => Weight::of_maps(&[crate::embedded::model_bytes()]).context("embedded model"),
+            None => Weight::of_maps(&[program::embedded::model_bytes()]).context("embedded model"),
         }
     }
 

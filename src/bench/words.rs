@@ -10,7 +10,7 @@ use text::Special;
 use text::template::{Chat, ChatTemplate};
 
 use super::setup::say;
-use crate::cli::loaded::source;
+use program::source;
 
 pub(super) fn tokenize(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
     let model = session::open_weights(&source(model), &LoadOptions::default())?;

@@ -1,5 +1,5 @@
 //! `nextn-server`: answers over HTTP, for clients of OpenAI's, Anthropic's and llama.cpp's interfaces.
 
 fn main() -> ! {
-    nextn::cli::signals::leave(nextn::server::main())
+    program::signals::leave(server::main())
 }

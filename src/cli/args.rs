@@ -7,7 +7,9 @@ use clap::{Args as ClapArgs, Parser};
 
 use session::options::{DraftOptions, RunOptions, SamplingOptions};
 
-use super::choices::{AutoOnOff, OnOff, Think, When};
+use program::choices::{OnOff, Think};
+
+use super::choices::{AutoOnOff, When};
 use super::form::FormFlags;
 
 /// Chat with a GGUF model, or complete a text, in the terminal.

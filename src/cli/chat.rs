@@ -5,21 +5,21 @@ use std::io::{self, Write};
 use engine::Timings;
 
 use super::args::Args;
-use super::choices::Think;
 use super::command::{self, Typed};
 use super::editor::{Input, LineEditor};
-use super::exit::{Exit, Failure, Outcome};
 use super::loaded::{Loaded, Prompt};
 use super::progress::PromptBar;
 use super::report::Finish;
 use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
-use super::signals::Signals;
 use super::sink::Person;
 use super::stats::{self, Totals};
 use super::style::{self, Terminals, paint};
 use super::transcript::{Reply, Transcript};
 use super::turn;
+use program::choices::Think;
+use program::exit::{Exit, Failure, Outcome};
+use program::signals::Signals;
 
 /// A chat with one model.
 pub struct Chat<'a> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::choices::Think;
+use program::choices::Think;
 
 /// A typed line, understood.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -7,8 +7,8 @@ use anyhow::Context;
 use clap::Args as ClapArgs;
 use session::{Form, Kind};
 
-use super::exit::{Exit, Failure, OrExit, Outcome};
 use super::input;
+use program::exit::{Exit, Failure, OrExit, Outcome};
 
 /// The form of answers, as typed.
 #[derive(Clone, Debug, Default, ClapArgs)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 
-use super::exit::{Exit, Failure, OrExit, Outcome};
+use program::exit::{Exit, Failure, OrExit, Outcome};
 
 /// What standard input is, as far as the rule needs it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,19 +1,16 @@
 //! A model that is ready for this program's prompts. Errors carry the exit code of what was at fault.
 
-use std::path::Path;
-
 use engine::{RequestError, RequestOptions, SubmitError};
 use model::NextNHead;
 use serde_json::Value;
 use session::{
-    ALWAYS, Conversation, Fault, Form, FormError, LoadedModel, ModelOptions, ModelSource, OpenError, PrepareError,
-    Prepared,
+    ALWAYS, Conversation, Fault, Form, FormError, LoadedModel, ModelOptions, OpenError, PrepareError, Prepared,
 };
 use speculate::Mode;
 
 use super::args::Args;
-use super::exit::{Exit, Failure, Outcome};
-use super::sanitize::clean_line;
+use program::exit::{Exit, Failure, Outcome};
+use program::sanitize::clean_line;
 
 /// An open model and what replies of it must be made of.
 pub struct Loaded {
@@ -46,7 +43,7 @@ impl Loaded {
     /// With the code of the options, of the model file or of the machine.
     pub fn open(args: &Args, form: Option<Form>) -> Outcome<Self> {
         let options = ModelOptions { run: args.run.clone(), drafts: args.spec.clone(), ..ModelOptions::default() };
-        let model = session::open(&source(args.model.as_deref()), &options).map_err(|error| match error {
+        let model = session::open(program::source(args.model.as_deref()), &options).map_err(|error| match error {
             OpenError::Template(_) => Failure::message(Exit::ModelFile, format!("{error} (--raw needs no template)")),
             error => Failure::new(exit_of(error.fault()), error),
         })?;
@@ -102,14 +99,6 @@ impl Loaded {
     /// Milliseconds that opening took.
     pub fn load_ms(&self) -> f64 {
         self.model.load_time().as_secs_f64() * 1e3
-    }
-}
-
-/// The file of `path`, or the model inside the programs.
-pub fn source(path: Option<&Path>) -> ModelSource {
-    match path {
-        Some(path) => ModelSource::File(path.to_owned()),
-        None => ModelSource::Embedded(crate::embedded::model_bytes()),
     }
 }
 

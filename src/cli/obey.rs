@@ -6,10 +6,10 @@ use std::path::Path;
 use super::chat::{Chat, Next};
 use super::clipboard;
 use super::command::{COMMANDS, Command};
-use super::exit::Outcome;
-use super::sanitize::clean;
 use super::transcript::Transcript;
 use super::{input, settings, stats};
+use program::exit::Outcome;
+use program::sanitize::clean;
 
 impl Chat<'_> {
     /// Does what was typed.

@@ -5,16 +5,16 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::args::Args;
-use super::exit::{Failure, Outcome};
 use super::loaded::{Loaded, Prompt};
 use super::progress::PromptBar;
 use super::report::Line;
 use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
-use super::signals::Signals;
 use super::sink::{Lines, Person, Silent, Sink};
 use super::style::{self, Terminals, paint};
 use super::{stats, turn};
+use program::exit::{Failure, Outcome};
+use program::signals::Signals;
 
 /// Answers `text` and prints the answer as asked for.
 ///

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use super::choices::{AutoOnOff, When};
 use super::markdown::Markdown;
-use super::sanitize::{Sanitizer, clean_line};
 use super::style::{self, Colours, Terminals, paint};
+use program::sanitize::{Sanitizer, clean_line};
 
 /// Where what goes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -7,7 +7,7 @@ use clap::Parser;
 use engine::RequestOptions;
 
 use super::args::TurnFlags;
-use super::choices::OnOff;
+use program::choices::OnOff;
 
 /// The settings of the next turn.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use engine::{Event, RequestOptions, Timings};
 use session::dialect::ReplyEvent;
 use session::{Delta, Reply, Step, Token};
 
-use super::exit::{Exit, Failure, Outcome};
 use super::loaded::{Loaded, Prompt, not_submitted};
 use super::report::{Answer, Finish, Logprob, Times, ToolCall};
-use super::signals::Signals;
 use super::sink::Sink;
+use program::exit::{Exit, Failure, Outcome};
+use program::signals::Signals;
 
 /// What came of a request.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use convert::inspect::{Inspection, Share, Speculation, Status, inspect};
 
 use super::Outcome;
 use super::show::{bar, bytes, count};
-use crate::cli::sanitize;
+use program::sanitize;
 
 /// Options of `inspect`.
 #[derive(Debug, clap::Args)]

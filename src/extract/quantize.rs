@@ -8,7 +8,7 @@ use convert::quantize::{self, FileType, Imatrix, Recipe};
 use convert::stream::{OnFailure, available_threads};
 
 use super::{Outcome, show, work};
-use crate::cli::sanitize;
+use program::sanitize;
 
 /// Options of `quantize`.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use convert::check::{Gate, Options, Report, Verdict, verify};
 use convert::stream::available_threads;
 
 use super::{Outcome, work};
-use crate::cli::sanitize;
+use program::sanitize;
 
 /// Options of `verify`.
 #[derive(Debug, clap::Args)]

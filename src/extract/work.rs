@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::show;
-use crate::cli::sanitize;
+use program::sanitize;
 
 /// Runs `work` with a bar on standard error, if that is a terminal. Ctrl-C asks it to stop; a second one ends the process.
 pub fn watched<T>(what: &'static str, work: impl FnOnce(&Control) -> T) -> anyhow::Result<T> {

@@ -3,12 +3,13 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
 use session::options::{CapacityOptions, DraftOptions, RunOptions, SamplingOptions};
 
-use crate::cli::choices::{CacheScope, OnOff, Think};
+use program::choices::{OnOff, Think};
 
 /// Serve a GGUF model over HTTP.
 ///
@@ -165,6 +166,15 @@ pub struct HttpFlags {
     /// PEM file with the certificate's key
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
     pub ssl_key_file: Option<PathBuf>,
+}
+
+/// `--cache-scope`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum CacheScope {
+    #[default]
+    Key,
+    All,
 }
 
 /// Who may ask, and how often.
@@ -359,7 +369,7 @@ mod tests {
             "-a",
             "name",
         ];
-        let args = Args::try_parse_from(crate::short::spelled_out(args.into_iter().map(Into::into))).unwrap();
+        let args = Args::try_parse_from(program::short_names::spelled_out(args.into_iter().map(Into::into))).unwrap();
         assert_eq!(args.access.api_key, ["a", "b"]);
         assert_eq!(args.model.capacity.parallel, 2);
     }

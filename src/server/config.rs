@@ -250,7 +250,7 @@ mod tests {
         assert_eq!((args.access.api_key.len(), args.serving.embeddings), (2, true));
         assert_eq!(
             (args.serving.metrics, args.sampling.get("temperature")),
-            (crate::cli::choices::OnOff::Off, Some(&Setting::Number(0.5)))
+            (program::choices::OnOff::Off, Some(&Setting::Number(0.5)))
         );
         assert_eq!(args.access.allowed_host, ["a.example", "b.example"]);
         assert_eq!(args.http.max_connections_per_address, Some(3));

@@ -12,7 +12,7 @@ use session::options::SamplingOptions;
 
 use super::args::ModelFlags;
 use super::hub::Hub;
-use crate::cli::loaded::source;
+use program::source;
 
 /// Loads the models of the command line and the configuration file, by name.
 pub(super) struct FromFlags {
@@ -40,7 +40,7 @@ impl Loader for FromFlags {
             Some(name) => Some(fetch(name, flags.offline)?),
             None => flags.model.clone(),
         };
-        let model = session::open(&source(path.as_deref()), &options).map_err(|error| error.to_string())?;
+        let model = session::open(source(path.as_deref()), &options).map_err(|error| error.to_string())?;
         Ok(Served { id: id.to_owned(), model })
     }
 }

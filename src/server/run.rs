@@ -9,13 +9,13 @@ use anyhow::{Context, anyhow};
 use api::{AppState, HttpLimits, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{self, AccessFlags, Args, HttpFlags, ModelFlags};
+use super::args::{self, AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
 use super::load::FromFlags;
-use crate::cli::choices::{CacheScope, OnOff};
-use crate::cli::exit::{Exit, Failure, OrExit, Outcome};
-use crate::cli::version;
-use crate::shell;
+use program::choices::OnOff;
+use program::exit::{Exit, Failure, OrExit, Outcome};
+use program::version;
+use program::{logging, shell};
 
 /// Does what the options say.
 pub(super) fn run(resolved: Resolved) -> Outcome<()> {
@@ -29,7 +29,14 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
     if args.version {
         return Ok(io::stdout().write_all(version::text("nextn-server").as_bytes())?);
     }
-    super::logging::start(&args).map_err(|words| Failure::message(Exit::Usage, words))?;
+    let level = match (args.quiet, args.verbose) {
+        (true, _) => "warn",
+        (false, 0) => "info",
+        (false, 1) => "debug",
+        (false, _) => "trace",
+    };
+    let lines = if args.log_json { logging::Lines::Json } else { logging::Lines::Service };
+    logging::start(level, lines).map_err(|words| Failure::message(Exit::Usage, words))?;
     if let Some(address) = &args.rpc_worker {
         return super::worker::run(address, &args.model);
     }

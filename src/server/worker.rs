@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use ggml::Device;
 
 use super::args::ModelFlags;
-use crate::cli::exit::{Exit, Failure, OrExit, Outcome};
+use program::exit::{Exit, Failure, OrExit, Outcome};
 
 /// Where a worker listens if nothing is said: on this machine only.
 pub(super) const ADDRESS: &str = "127.0.0.1:50052";

@@ -2,7 +2,7 @@
 //! wire formats and the command line make it.
 
 use constrain::Kind;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// A conversation, and what the reply to it may hold.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,13 @@ pub struct Conversation {
     pub kwargs: Map<String, Value>,
     /// A last message of the assistant is continued, not closed.
     pub continue_last: bool,
+}
+
+impl Conversation {
+    /// A conversation of one message of the user.
+    pub fn of(message: &str) -> Self {
+        Self { messages: vec![json!({ "role": "user", "content": message })], ..Self::default() }
+    }
 }
 
 /// What a reply must be made of, with the name of the field or flag that asked for it.

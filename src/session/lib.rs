@@ -24,4 +24,4 @@ pub use open::{
 pub use options::ModelOptions;
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
-pub use stream::{ReplyError, ReplyStream};
+pub use stream::{ReplyError, ReplyStream, SessionError};

@@ -24,6 +24,12 @@ pub enum ModelSource {
     Embedded(&'static [u8]),
 }
 
+impl<P: Into<PathBuf>> From<P> for ModelSource {
+    fn from(path: P) -> Self {
+        Self::File(path.into())
+    }
+}
+
 /// A model that is ready to answer.
 pub struct LoadedModel {
     pub(crate) model: Arc<Model>,
@@ -95,11 +101,12 @@ impl OpenError {
 ///
 /// # Errors
 /// [`OpenError`].
-pub fn open(source: &ModelSource, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
+pub fn open(source: impl Into<ModelSource>, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
     let start = Instant::now();
-    let model = load(source, options)?;
+    let source = source.into();
+    let model = load(&source, options)?;
     let path = match source {
-        ModelSource::File(path) => Some(path.clone()),
+        ModelSource::File(path) => Some(path),
         ModelSource::Embedded(_) => None,
     };
     Ok(LoadedModel { path, load_time: start.elapsed(), ..start_engine(model, options)? })

@@ -69,6 +69,12 @@ impl Step {
         self.tokens.iter().map(|token| &token.piece)
     }
 
+    /// The text that it released, without reasoning and tool calls.
+    pub fn text(&self) -> String {
+        let events = self.tokens.iter().flat_map(|token| &token.events);
+        events.filter_map(|event| if let ReplyEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
+    }
+
     /// All events, neighbours of one kind joined.
     pub fn events(self) -> Vec<ReplyEvent> {
         let mut events: Vec<ReplyEvent> = Vec::new();

@@ -2,8 +2,9 @@
 
 use engine::{Generation, SubmitError};
 
-use crate::open::LoadedModel;
-use crate::prepare::Prepared;
+use crate::conversation::Conversation;
+use crate::open::{LoadedModel, OpenError};
+use crate::prepare::{ALWAYS, PrepareError, Prepared};
 use crate::reply::{Delta, Reply};
 
 /// Why there is no more of a reply.
@@ -17,6 +18,20 @@ pub enum ReplyError {
     Failed(String),
 }
 
+/// Whatever stands between a model file and a whole reply.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The model is not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no request.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// There is no more of the reply.
+    #[error(transparent)]
+    Reply(#[from] ReplyError),
+}
+
 /// The deltas of one reply, in their order; dropping it cancels the reply.
 #[derive(Debug)]
 pub struct ReplyStream {
@@ -25,6 +40,14 @@ pub struct ReplyStream {
 }
 
 impl LoadedModel {
+    /// Asks for a reply to `conversation`, with the model's own sampling.
+    ///
+    /// # Errors
+    /// [`SessionError::Prepare`], [`SessionError::Reply`].
+    pub fn ask(&self, conversation: &Conversation) -> Result<ReplyStream, SessionError> {
+        Ok(self.reply(self.prepare(conversation, self.request_options(), ALWAYS)?)?)
+    }
+
     /// Asks the engine for a reply.
     ///
     /// # Errors

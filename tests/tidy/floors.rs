@@ -7,6 +7,20 @@ use serde_json::Value;
 
 use crate::none;
 
+/// What the library hands on: no terminal, no HTTP.
+const ALL_OF_THE_LIBRARY: &[&str] = &[
+    "nextn-constrain",
+    "nextn-convert",
+    "nextn-engine",
+    "nextn-ggml",
+    "nextn-gguf",
+    "nextn-memory",
+    "nextn-model",
+    "nextn-session",
+    "nextn-speculate",
+    "nextn-text",
+];
+
 /// Every crate of the workspace, lowest first, with the crates of ours that it may use. Tests and examples may use more.
 const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-ggml-sys", &[]),
@@ -32,23 +46,38 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-speculate",
         ],
     ),
-    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-constrain", "nextn-session", "nextn-text"]),
+    ("nextn-api", &["nextn-model", "nextn-engine", "nextn-session", "nextn-text"]),
+    ("nextn", ALL_OF_THE_LIBRARY),
+    ("nextn-program", &["nextn-ggml", "nextn-session"]),
     (
-        "nextn",
+        "nextn-cli",
         &[
-            "nextn-ggml",
-            "nextn-gguf",
-            "nextn-text",
+            "nextn-engine",
             "nextn-memory",
             "nextn-model",
-            "nextn-engine",
-            "nextn-constrain",
-            "nextn-speculate",
+            "nextn-program",
             "nextn-session",
-            "nextn-api",
-            "nextn-convert",
+            "nextn-speculate",
+            "nextn-text",
         ],
     ),
+    ("nextn-server", &["nextn-api", "nextn-engine", "nextn-ggml", "nextn-program", "nextn-session"]),
+    (
+        "nextn-bench",
+        &[
+            "nextn-engine",
+            "nextn-ggml",
+            "nextn-gguf",
+            "nextn-memory",
+            "nextn-model",
+            "nextn-program",
+            "nextn-session",
+            "nextn-speculate",
+            "nextn-text",
+        ],
+    ),
+    ("nextn-extract", &["nextn-convert", "nextn-gguf", "nextn-program"]),
+    ("nextn-programs", &["nextn-bench", "nextn-cli", "nextn-extract", "nextn-ggml", "nextn-program", "nextn-server"]),
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 use super::super::plot::{Bars, Canvas, Curves, Format, Series};
 use super::super::stats::median;
 use super::{Drafted, Findings, Measured};
-use crate::bench::draft::{Draft, Source};
+use crate::draft::{Draft, Source};
 use speculate::Depth;
 
 /// Acceptances to show beside what was measured.

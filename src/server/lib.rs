@@ -5,18 +5,17 @@ pub mod args;
 mod config;
 pub mod hub;
 mod load;
-mod logging;
 mod run;
 mod worker;
 
 use std::io;
 
-use crate::cli::exit::{Exit, Failure};
 use config::Wrong;
+use program::exit::{Exit, Failure};
 
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let resolved = match config::resolve(crate::short::spelled_out(std::env::args_os()).collect()) {
+    let resolved = match config::resolve(program::short_names::spelled_out(std::env::args_os()).collect()) {
         Ok(resolved) => resolved,
         Err(Wrong::Usage(error)) => {
             // `--help` comes here too, with code 0. A closed output has nobody to tell.

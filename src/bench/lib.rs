@@ -30,6 +30,7 @@ use clap::{Parser, Subcommand};
 
 use setup::{Input, Setup};
 
+use program::logging;
 use session::options::DeviceOptions;
 
 /// Measures a model and shows what it computes.
@@ -135,8 +136,7 @@ enum Command {
 /// # Errors
 /// A file that cannot be read, a model that does not open, a pass that was not computed.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let filter = std::env::var("NEXTN_LOG").ok();
-    crate::cli::logging::start(0, filter.as_deref(), false).map_err(anyhow::Error::msg)?;
+    logging::start("warn", logging::Lines::Person { colours: false, detailed: false }).map_err(anyhow::Error::msg)?;
     match args.command {
         Command::Logits { setup, input, draft, full, hidden } => {
             logits::run(&setup, &input, draft.into(), full, hidden)

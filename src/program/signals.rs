@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as Incoming;
 
-use super::exit::Exit;
+use crate::exit::Exit;
 
 /// The signals of this process.
 #[derive(Clone)]

@@ -16,8 +16,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::cli::sanitize;
-use crate::shell;
+use program::sanitize;
+use program::shell;
 
 /// Cuts out, grafts, inspects and verifies NextN (MTP) heads of GGUF files.
 #[derive(Debug, Parser)]

@@ -1,30 +1,13 @@
-//! `nextn` the library: every floor of the house under one name, for Rust programs.
-#![forbid(unsafe_code)]
+//! What `--version` tells: this program's version and revision, ggml's version, the backends built in or
+//! found, and what the CPU's was compiled for.
 
-pub use api;
-pub use constrain;
-pub use convert;
-pub use engine;
-pub use ggml;
-pub use gguf;
-pub use memory;
-pub use model;
-pub use session;
-pub use speculate;
-pub use text;
-
-#[doc(hidden)]
-pub mod bench;
-#[doc(hidden)]
-pub mod cli;
-pub mod embedded;
-#[doc(hidden)]
-pub mod extract;
-#[doc(hidden)]
-pub mod server;
-mod shell;
-#[doc(hidden)]
-pub mod short;
+/// One fact per line, for this program.
+pub fn text(program: &str) -> String {
+    let build = build_info();
+    let revision = if build.revision.is_empty() { String::new() } else { format!(" ({})", build.revision) };
+    let (devices, cpu) = (build.devices.join(", "), build.cpu.join(", "));
+    format!("{program} {}{revision}\nggml {}\nbackends: {devices}\ncpu: {cpu}\n", build.version, build.ggml)
+}
 
 /// What this build is made of.
 #[derive(Clone, Debug)]

@@ -61,7 +61,7 @@ impl Failure {
     /// out, and gives the code.
     pub fn report(&self, err: &mut impl Write) -> Exit {
         if let Some(error) = &self.error {
-            let text = super::sanitize::clean(&format!("{error:#}"));
+            let text = crate::sanitize::clean(&format!("{error:#}"));
             // Nowhere is left to tell about a closed standard error.
             let _ = writeln!(err, "error: {text}");
         }

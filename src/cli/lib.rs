@@ -7,27 +7,22 @@ pub mod choices;
 pub mod clipboard;
 pub mod command;
 pub mod editor;
-pub mod exit;
 pub mod form;
 mod inline;
 pub mod input;
 pub mod loaded;
-pub mod logging;
 pub mod markdown;
 mod obey;
 pub mod once;
 pub mod progress;
 pub mod report;
-pub mod sanitize;
 pub mod screen;
 pub mod settings;
-pub mod signals;
 pub mod sink;
 pub mod stats;
 pub mod style;
 pub mod transcript;
 pub mod turn;
-pub mod version;
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -39,22 +34,22 @@ use engine::stop::StopMatcher;
 use args::Args;
 use chat::Chat;
 use editor::{LineEditor, history_path};
-use exit::{Exit, Failure, OrExit, Outcome};
 use input::{Announced, Sources, Stdin};
 use loaded::Loaded;
+use program::exit::{Exit, Failure, OrExit, Outcome};
+use program::signals::Signals;
 use progress::Spinner;
 use report::Line;
 use screen::{Plan, Wishes};
 use settings::TurnSettings;
-use signals::Signals;
 use sink::Lines;
 use style::{Colours, Terminals, paint};
 
-use crate::shell;
+use program::{logging, shell};
 
 /// Runs `nextn-cli` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let args = match Args::try_parse_from(crate::short::spelled_out(std::env::args_os())) {
+    let args = match Args::try_parse_from(program::short_names::spelled_out(std::env::args_os())) {
         Ok(args) => args,
         Err(error) => {
             // `--help` and `--version` come here too, with code 0. A closed output has nobody to tell.
@@ -72,7 +67,7 @@ pub fn main() -> Exit {
         let _ = Lines::new(io::stdout()).line(&Line::Error { message: &format!("{error:#}"), exit_code: exit as u8 });
     }
     // The engine may be deep in a long prompt: it is not waited for.
-    signals::leave(exit)
+    program::signals::leave(exit)
 }
 
 fn run(args: &Args) -> Outcome<()> {
@@ -83,12 +78,18 @@ fn run(args: &Args) -> Outcome<()> {
         return Ok(shell::man(Args::command(), &mut io::stdout())?);
     }
     if args.version {
-        return Ok(io::stdout().write_all(version::text("nextn-cli").as_bytes())?);
+        return Ok(io::stdout().write_all(program::version::text("nextn-cli").as_bytes())?);
     }
     let env = |name: &str| std::env::var(name).ok();
     let terminals = Terminals::detect();
     let colours = Colours::choose(args.output.color, terminals, env);
-    logging::start(args.output.verbose, env("NEXTN_LOG").as_deref(), colours.err)
+    let (level, detailed) = match args.output.verbose {
+        0 => ("warn", false),
+        1 => ("info", false),
+        2 => ("debug", true),
+        _ => ("trace", true),
+    };
+    logging::start(level, logging::Lines::Person { colours: colours.err, detailed })
         .map_err(|words| Failure::message(Exit::Usage, words))?;
     let signals = Signals::install().or_exit(Exit::Runtime)?;
 
@@ -113,7 +114,7 @@ fn run(args: &Args) -> Outcome<()> {
     let plan = Plan::new(wishes, terminals, colours);
 
     let words = match &args.model {
-        Some(path) => format!("loading {}", sanitize::clean_line(&path.display().to_string())),
+        Some(path) => format!("loading {}", program::sanitize::clean_line(&path.display().to_string())),
         None => "loading the embedded model".to_owned(),
     };
     let spinner = Spinner::start(words, terminals.stderr);

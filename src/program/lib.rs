@@ -1,0 +1,25 @@
+//! What the programs share beside the model: exit codes, signals, short names of options, completions, the version, the model
+//! that is part of them. Knows no conversation.
+#![forbid(unsafe_code)]
+
+pub mod choices;
+pub mod embedded;
+pub mod exit;
+pub mod logging;
+pub mod sanitize;
+pub mod shell;
+pub mod short_names;
+pub mod signals;
+pub mod version;
+
+use std::path::Path;
+
+use session::ModelSource;
+
+/// The file of `path`, or the model inside the programs.
+pub fn source(path: Option<&Path>) -> ModelSource {
+    match path {
+        Some(path) => ModelSource::File(path.to_owned()),
+        None => ModelSource::Embedded(embedded::model_bytes()),
+    }
+}

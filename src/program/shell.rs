@@ -1,0 +1,24 @@
+//! Completion scripts and manual pages of the programs, made from the same options that are parsed.
+
+use std::io::{self, Write};
+
+use clap::Command;
+
+/// Writes the completion script of a program for `shell`.
+pub fn completions(mut program: Command, shell: clap_complete::Shell, out: &mut impl Write) -> io::Result<()> {
+    let name = program.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut program, name, &mut script);
+    out.write_all(&script)
+}
+
+/// Writes the manual page of a program and those of its commands, one after the other.
+pub fn man(mut program: Command, out: &mut impl Write) -> io::Result<()> {
+    program.build();
+    clap_mangen::Man::new(program.clone()).section("1").render(out)?;
+    for command in program.get_subcommands().filter(|c| c.get_name() != "help") {
+        // Built, it is called by both names.
+        clap_mangen::Man::new(command.clone()).section("1").render(out)?;
+    }
+    Ok(())
+}
