@@ -41,6 +41,7 @@ mod error;
 mod executor;
 mod graph;
 mod ids;
+#[path = "../kernels/lib.rs"]
 mod kernels;
 mod landing;
 mod log;

@@ -7,7 +7,7 @@ use crate::tree::Tree;
 const GENERATED: &str = "vendor/ggml-sys/bindings.rs";
 
 /// Where `unsafe` may stand.
-const FENCED: &[&str] = &["src/ggml/", "vendor/ggml-sys/"];
+const FENCED: &[&str] = &["src/ggml/", "src/kernels/", "vendor/ggml-sys/"];
 
 /// Macros for a programmer's own eyes.
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];

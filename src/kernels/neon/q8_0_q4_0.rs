@@ -1,0 +1,70 @@
+//! Q8_0 and Q4_0: two weight rows times up to four rows at a time.
+
+use std::arch::aarch64::*;
+
+use super::super::activations::{BIAS, Columns, float};
+use super::super::dispatch::in_fours;
+use super::super::weight_type::Kind;
+use super::super::{Dots, Group};
+use super::{dot, half, prefetch, quants, tree};
+
+const _: () = assert!(BIAS == 0);
+
+/// # Safety
+/// As `Path::dots`; the CPU has the features below.
+pub(super) unsafe fn dots<const NIBBLES: bool>(group: &Group, y: &Columns) -> Dots {
+    // SAFETY: the caller's promise; `j + N` is at most `y.n`.
+    unsafe { in_fours!(2, rows, group, y, NIBBLES) }
+}
+
+/// 16 bytes of nibbles, less 8, as 32 bytes.
+///
+/// # Safety
+/// They can be read.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn spread(p: *const u8) -> [int8x16_t; 2] {
+    // SAFETY: the caller's promise.
+    let packed = unsafe { vld1q_u8(p) };
+    [vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed)].map(|w| vsubq_s8(vreinterpretq_s8_u8(w), vdupq_n_s8(8)))
+}
+
+/// Weight rows `r` and `r + 1` times rows `j` to `j + N`.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn rows<const N: usize, const NIBBLES: bool>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
+    let bytes = const { if NIBBLES { Kind::Q4_0.block_bytes() } else { Kind::Q8_0.block_bytes() } };
+    let mut sums = [[[vdupq_n_f32(0.0); 2]; 2]; N];
+    let weights = [group.rows[r], group.rows[r + 1]];
+    let columns: [*const u8; N] = std::array::from_fn(|i| y.rows[j + i]);
+    let ahead = group.ahead.wrapping_add(r * y.n_blocks * bytes);
+    for l in 0..y.n_blocks {
+        if j == 0 {
+            prefetch(ahead.wrapping_add(l * 2 * bytes), 64);
+        }
+        let (mut dx, mut w) = ([0.0; 2], [[vdupq_n_s8(0); 2]; 2]);
+        for h in 0..2 {
+            // SAFETY: `l` is below the number of blocks of both rows; 32 quants each.
+            unsafe {
+                let block = weights[h].add(l * bytes);
+                dx[h] = half(block);
+                w[h] = if NIBBLES { spread(block.add(2)) } else { quants(block.add(2)) };
+            }
+        }
+        for (sum, &column) in sums.iter_mut().zip(&columns) {
+            // SAFETY: block `l` has 32 quants and a scale.
+            let (q, dy) = unsafe { (quants(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
+            for h in 0..2 {
+                for p in 0..2 {
+                    let dot = vcvtq_f32_s32(dot(w[h][p], q[p]));
+                    sum[h][p] = vfmaq_n_f32(sum[h][p], dot, dx[h] * dy);
+                }
+            }
+        }
+    }
+    for (i, sum) in sums.iter().enumerate() {
+        for h in 0..2 {
+            dots[r + h][j + i] = tree(sum[h]);
+        }
+    }
+}
