@@ -81,7 +81,7 @@ impl Context {
     /// `memory` is null, or has `n_bytes` bytes at an address that is a multiple of 16, for as long as the context lives.
     unsafe fn over(memory: *mut u8, n_bytes: usize) -> Option<Self> {
         let params = sys::ggml_init_params { mem_size: n_bytes, mem_buffer: memory.cast(), no_alloc: true };
-        // SAFETY: the caller's promise.
+        // SAFETY: `memory` is null or has `n_bytes` bytes that outlive the context (the caller).
         let ctx = unsafe { sys::ggml_init(params) };
         // SAFETY: just made, no other owner.
         unsafe { Self::own(ctx) }

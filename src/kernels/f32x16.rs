@@ -1,10 +1,10 @@
 //! Sixteen floats at a time: in one register, in two, in four, or in an array. Every kind gives the same bits.
 
-// Loads, stores and the pointers into them belong together.
-#![allow(clippy::multiple_unsafe_ops_per_block)]
-
 /// Sixteen floats.
-pub(super) trait Lanes: Copy {
+pub(crate) trait F32x16: Copy {
+    /// Registers that they take.
+    const N_REGISTERS: usize;
+
     fn zero() -> Self;
 
     fn all(x: f32) -> Self;
@@ -13,14 +13,26 @@ pub(super) trait Lanes: Copy {
     /// Sixteen floats can be read at `p`.
     unsafe fn load(p: *const f32) -> Self;
 
+    /// Sixteen halves.
+    ///
+    /// # Safety
+    /// 32 bytes can be read at `p`.
+    unsafe fn load_f16(p: *const u8) -> Self;
+
+    /// Sixteen upper halves of floats.
+    ///
+    /// # Safety
+    /// As [`F32x16::load_f16`].
+    unsafe fn load_bf16(p: *const u8) -> Self;
+
     /// # Safety
     /// Sixteen floats can be written at `p`.
     unsafe fn store(self, p: *mut f32);
 
-    /// As [`Lanes::store`], past the caches: for what is not read again soon. [`fence`] before another thread reads it.
+    /// As [`F32x16::store`], past the caches: for what is not read again soon. [`fence`] before another thread reads it.
     ///
     /// # Safety
-    /// As [`Lanes::store`]; `p` is a multiple of 64.
+    /// As [`F32x16::store`]; `p` is a multiple of 64.
     unsafe fn stream(self, p: *mut f32);
 
     fn add(self, other: Self) -> Self;
@@ -30,11 +42,13 @@ pub(super) trait Lanes: Copy {
     /// `self * by + more`, rounded once.
     fn mul_add(self, by: Self, more: Self) -> Self;
 
-    /// Lanes `t` and `t + 8` together, then the tree of the other kernels.
+    /// Lanes `t` and `t + 8` together, then as in the other kernels.
     fn sum(self) -> f32;
 }
 
-impl Lanes for [f32; 16] {
+impl F32x16 for [f32; 16] {
+    const N_REGISTERS: usize = 16;
+
     fn zero() -> Self {
         [0.0; 16]
     }
@@ -44,17 +58,30 @@ impl Lanes for [f32; 16] {
     }
 
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: sixteen floats can be read at `p` (the caller).
         unsafe { p.cast::<Self>().read_unaligned() }
     }
 
+    unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: 32 bytes can be read at `p` (the caller).
+        let halves = unsafe { p.cast::<[u16; 16]>().read_unaligned() };
+        // SAFETY: no preconditions.
+        halves.map(|half| unsafe { ggml_sys::ggml_fp16_to_fp32(u16::from_le(half)) })
+    }
+
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        // SAFETY: 32 bytes can be read at `p` (the caller).
+        let halves = unsafe { p.cast::<[u16; 16]>().read_unaligned() };
+        halves.map(|half| f32::from_bits(u32::from(u16::from_le(half)) << 16))
+    }
+
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: sixteen floats can be written at `p` (the caller).
         unsafe { p.cast::<Self>().write_unaligned(self) };
     }
 
     unsafe fn stream(self, p: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: sixteen floats can be written at `p`, a multiple of 64 (the caller).
         unsafe { self.store(p) };
     }
 
@@ -71,12 +98,12 @@ impl Lanes for [f32; 16] {
     }
 
     fn sum(self) -> f32 {
-        super::scalar::tree(std::array::from_fn(|i| self[i] + self[i + 8]))
+        crate::lanes::sum_array(std::array::from_fn(|i| self[i] + self[i + 8]))
     }
 }
 
 /// What was streamed comes before what is written from now on.
-pub(super) fn fence() {
+pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 CPU has it.
     unsafe {
@@ -85,22 +112,24 @@ pub(super) fn fence() {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) mod x86 {
+pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::x86::tree;
-    use super::Lanes;
+    use super::F32x16;
+    use crate::lanes::sum_lanes;
 
-    /// One register of AVX-512. Made only where the CPU has AVX2, FMA and AVX-512 F and DQ.
+    /// One register of AVX-512. Used with `Isa::Avx512` alone: the CPU has AVX2, FMA and AVX-512 F and DQ.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct One(__m512);
+    pub(crate) struct Zmm(__m512);
 
-    /// Two registers of AVX. Made only where the CPU has AVX2 and FMA.
+    /// @@Two registers of AVX. Used with `Isa::Avx2` alone: the CPU has AVX2, FMA and F16C.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Two(__m256, __m256);
+    pub(crate) struct YmmPair(__m256, __m256);
 
     // Inlined into functions that are compiled for these features; called by nothing else.
-    impl Lanes for One {
+    impl F32x16 for Zmm {
+        const N_REGISTERS: usize = 1;
+
         #[inline(always)]
         fn zero() -> Self {
             Self::all(0.0)
@@ -114,19 +143,34 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn load(p: *const f32) -> Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be read at `p` (the caller).
             Self(unsafe { _mm512_loadu_ps(p) })
         }
 
         #[inline(always)]
+        unsafe fn load_f16(p: *const u8) -> Self {
+            // SAFETY: 32 bytes can be read at `p` (the caller).
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
+        }
+
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u8) -> Self {
+            // SAFETY: 32 bytes can be read at `p` (the caller).
+            unsafe {
+                let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)))
+            }
+        }
+
+        #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be written at `p` (the caller).
             unsafe { _mm512_storeu_ps(p, self.0) };
         }
 
         #[inline(always)]
         unsafe fn stream(self, p: *mut f32) {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be written at `p`, a multiple of 64 (the caller).
             unsafe { _mm512_stream_ps(p, self.0) };
         }
 
@@ -151,11 +195,13 @@ pub(super) mod x86 {
         #[inline(always)]
         fn sum(self) -> f32 {
             // SAFETY: the CPU has AVX-512 DQ and AVX2.
-            unsafe { tree(_mm256_add_ps(_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0))) }
+            unsafe { sum_lanes(_mm256_add_ps(_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0))) }
         }
     }
 
-    impl Lanes for Two {
+    impl F32x16 for YmmPair {
+        const N_REGISTERS: usize = 2;
+
         #[inline(always)]
         fn zero() -> Self {
             Self::all(0.0)
@@ -170,13 +216,32 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn load(p: *const f32) -> Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be read at `p` (the caller).
             unsafe { Self(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
         }
 
         #[inline(always)]
+        unsafe fn load_f16(p: *const u8) -> Self {
+            // SAFETY: 32 bytes can be read at `p` (the caller).
+            unsafe {
+                let (low, high) = (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast()));
+                Self(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u8) -> Self {
+            // SAFETY: 32 bytes can be read at `p` (the caller).
+            unsafe {
+                let low = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())));
+                let high = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast())));
+                Self(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
+            }
+        }
+
+        #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be written at `p` (the caller).
             unsafe {
                 _mm256_storeu_ps(p, self.0);
                 _mm256_storeu_ps(p.add(8), self.1);
@@ -185,7 +250,7 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn stream(self, p: *mut f32) {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be written at `p`, a multiple of 64 (the caller).
             unsafe {
                 _mm256_stream_ps(p, self.0);
                 _mm256_stream_ps(p.add(8), self.1);
@@ -213,23 +278,25 @@ pub(super) mod x86 {
         #[inline(always)]
         fn sum(self) -> f32 {
             // SAFETY: the CPU has AVX2.
-            unsafe { tree(_mm256_add_ps(self.0, self.1)) }
+            unsafe { sum_lanes(_mm256_add_ps(self.0, self.1)) }
         }
     }
 }
 
 #[cfg(target_arch = "aarch64")]
-pub(super) mod neon {
+pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::super::neon::tree;
-    use super::Lanes;
+    use super::F32x16;
+    use crate::lanes::sum_lanes;
 
-    /// Four registers of NEON, which every 64-bit ARM CPU has that Rust's standard library runs on.
+    /// @@Four registers of NEON, which every 64-bit ARM CPU has that Rust's standard library runs on.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Four([float32x4_t; 4]);
+    pub(crate) struct NeonQuad([float32x4_t; 4]);
 
-    impl Lanes for Four {
+    impl F32x16 for NeonQuad {
+        const N_REGISTERS: usize = 4;
+
         #[inline(always)]
         fn zero() -> Self {
             Self::all(0.0)
@@ -243,14 +310,36 @@ pub(super) mod neon {
 
         #[inline(always)]
         unsafe fn load(p: *const f32) -> Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be read at `p` (the caller).
             Self(std::array::from_fn(|i| unsafe { vld1q_f32(p.add(4 * i)) }))
+        }
+
+        #[inline(always)]
+        unsafe fn load_f16(p: *const u8) -> Self {
+            // SAFETY: 32 bytes can be read at `p` (the caller).
+            unsafe {
+                let (a, b) = (vld1q_u16(p.cast()), vld1q_u16(p.add(16).cast()));
+                let (a0, b0) = (vreinterpret_f16_u16(vget_low_u16(a)), vreinterpret_f16_u16(vget_low_u16(b)));
+                let (a1, b1) = (vreinterpretq_f16_u16(a), vreinterpretq_f16_u16(b));
+                Self([vcvt_f32_f16(a0), vcvt_high_f32_f16(a1), vcvt_f32_f16(b0), vcvt_high_f32_f16(b1)])
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u8) -> Self {
+            // SAFETY: 32 bytes can be read at `p` (the caller).
+            unsafe {
+                let (a, b, zero) = (vld1q_u16(p.cast()), vld1q_u16(p.add(16).cast()), vdupq_n_u16(0));
+                let [a, c] = [vzip1q_u16(zero, a), vzip2q_u16(zero, a)].map(|x| vreinterpretq_f32_u16(x));
+                let [b, d] = [vzip1q_u16(zero, b), vzip2q_u16(zero, b)].map(|x| vreinterpretq_f32_u16(x));
+                Self([a, c, b, d])
+            }
         }
 
         #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
             for (i, x) in self.0.into_iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: sixteen floats can be written at `p` (the caller).
                 unsafe { vst1q_f32(p.add(4 * i), x) };
             }
         }
@@ -258,7 +347,7 @@ pub(super) mod neon {
         /// Like any other: stores past the caches have no intrinsic.
         #[inline(always)]
         unsafe fn stream(self, p: *mut f32) {
-            // SAFETY: the caller's promise.
+            // SAFETY: sixteen floats can be written at `p`, a multiple of 64 (the caller).
             unsafe { self.store(p) };
         }
 
@@ -284,42 +373,42 @@ pub(super) mod neon {
         fn sum(self) -> f32 {
             let [a, b, c, d] = self.0;
             // SAFETY: the CPU has NEON.
-            unsafe { tree([vaddq_f32(a, c), vaddq_f32(b, d)]) }
+            unsafe { sum_lanes([vaddq_f32(a, c), vaddq_f32(b, d)]) }
         }
     }
 }
 
-/// `fun::<V, ..>(..)` for the lanes of a path: the body is compiled for what the path needs.
-macro_rules! on_lanes {
-    ($name:ident, $fun:ident $(<const $n:ident>)?, ($($arg:ident: $type:ty),*)) => {
+/// `$fun::<V, ..>(..)` for the sixteen floats `V` of an instruction set, compiled for the features that it needs.
+macro_rules! by_isa {
+    ($vis:vis $name:ident, $fun:ident $(<const $n:ident>)?, ($($arg:ident: $type:ty),*) $(, $result:ty)?) => {
         /// # Safety
-        /// The path is available; the rest is the function's to say.
-        unsafe fn $name$(<const $n: usize>)?(path: Path, $($arg: $type),*) {
+        /// The instruction set is available; the rest as for the function that it is compiled from.
+        $vis unsafe fn $name$(<const $n: usize>)?(isa: Isa, $($arg: $type),*) $(-> $result)? {
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,avx512f,avx512dq")]
-            unsafe fn avx512$(<const $n: usize>)?($($arg: $type),*) {
-                // SAFETY: the caller's promise.
-                unsafe { $fun::<$crate::kernels::f32x16::x86::One $(, $n)?>($($arg),*) }
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512dq")]
+            unsafe fn avx512$(<const $n: usize>)?($($arg: $type),*) $(-> $result)? {
+                // SAFETY: the contract of the outer function, which calls this one with `Isa::Avx512` alone.
+                unsafe { $fun::<$crate::f32x16::x86::Zmm $(, $n)?>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
-            unsafe fn avx2$(<const $n: usize>)?($($arg: $type),*) {
-                // SAFETY: the caller's promise.
-                unsafe { $fun::<$crate::kernels::f32x16::x86::Two $(, $n)?>($($arg),*) }
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2$(<const $n: usize>)?($($arg: $type),*) $(-> $result)? {
+                // SAFETY: the contract of the outer function, which calls this one with `Isa::Avx2` alone.
+                unsafe { $fun::<$crate::f32x16::x86::YmmPair $(, $n)?>($($arg),*) }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function; an available instruction set has the features of its function.
             unsafe {
-                match path {
-                    Path::Scalar => $fun::<[f32; 16] $(, $n)?>($($arg),*),
+                match isa {
+                    Isa::Scalar => $fun::<[f32; 16] $(, $n)?>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Path::Avx2 => avx2$(::<$n>)?($($arg),*),
+                    Isa::Avx2 => avx2$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Path::Avx512 => avx512$(::<$n>)?($($arg),*),
+                    Isa::Avx512 => avx512$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Path::Neon => $fun::<$crate::kernels::f32x16::neon::Four $(, $n)?>($($arg),*),
+                    Isa::Neon => $fun::<$crate::f32x16::neon::NeonQuad $(, $n)?>($($arg),*),
                 }
             }
         }
     };
 }
-pub(super) use on_lanes;
+pub(crate) use by_isa;

@@ -1,109 +1,106 @@
 //! Activations rounded as ggml rounds them, in the order in which kernels read them.
 //!
-//! By the same operations as ggml's functions on x86-64 with AVX2, on every path and processor; blocks with NaN, infinities
+//! By the same operations as ggml's functions on x86-64 with AVX2, on every instruction set and processor; blocks with NaN, infinities
 //! or numbers so small that a factor overflows go through ggml's own.
-
-// Loads, stores and the pointers into them belong together.
-#![allow(clippy::multiple_unsafe_ops_per_block)]
 
 use std::ffi::c_void;
 
 use ggml_sys as sys;
 
-use super::Path;
-use super::activations::{BIAS, Rows, record};
-use super::weight_type::Format;
+use crate::activations::{Activations, BIAS, record};
+use crate::isa::Isa;
+use crate::weight_type::ActivationFormat;
 
-/// Rows of F32.
-pub(super) struct Input {
-    pub(super) data: *const u8,
-    pub(super) row_bytes: usize,
+/// Columns of F32.
+pub(crate) struct Input {
+    pub(crate) data: *const u8,
+    pub(crate) column_bytes: usize,
 }
 
 type FromFloat = unsafe extern "C" fn(*const f32, *mut c_void, i64);
 
-fn from_float(format: Format) -> FromFloat {
+fn from_float(format: ActivationFormat) -> FromFloat {
     // SAFETY: the table is static and has every type.
     let traits = unsafe { sys::ggml_get_type_traits_cpu(format.raw()) };
     // SAFETY: an entry of ggml's static table.
     unsafe { &*traits }.from_float.expect("a type of activations")
 }
 
-/// The share of thread `ith` of `nth`.
+/// What thread `ith` of `nth` rounds.
 ///
 /// # Safety
-/// `input` has the shape of `rows`; each thread comes once. `path` is available.
-pub(super) unsafe fn share(rows: &Rows, input: &Input, path: Path, ith: usize, nth: usize) {
-    let (n, n_blocks, block) = (rows.shape.n, rows.shape.n_blocks(), rows.shape.format.block());
-    let from_float = from_float(rows.shape.format);
-    let mut odd = false;
+/// `input` has the shape of `to`; each thread comes once. `isa` is available.
+pub(crate) unsafe fn on_thread(to: &Activations, input: &Input, isa: Isa, ith: usize, nth: usize) {
+    let (n, n_blocks, block) = (to.shape.n, to.shape.n_blocks(), to.shape.format.block());
+    let from_float = from_float(to.shape.format);
+    let mut found = false;
     for at in n * n_blocks * ith / nth..n * n_blocks * (ith + 1) / nth {
         let (j, l) = (at / n_blocks, at % n_blocks);
-        let x = input.data.wrapping_add(j * input.row_bytes + l * block * size_of::<f32>()).cast::<f32>();
-        // SAFETY: block `l` lies within row `j` on both sides; this thread alone has it.
+        let x = input.data.wrapping_add(j * input.column_bytes + l * block * size_of::<f32>()).cast::<f32>();
+        // SAFETY: block `l` lies within column `j` on both sides; this thread alone has it.
         unsafe {
-            match rows.shape.format {
-                Format::Q8_0 => {
-                    let (quants, scale) = rows.block(j, l);
-                    odd |= block_32(from_float, path, x, quants, scale);
+            match to.shape.format {
+                ActivationFormat::Q8_0 => {
+                    let (quants, scale) = to.block(j, l);
+                    found |= block_32(from_float, isa, x, quants, scale);
                 }
-                Format::Q8K => block_256(from_float, path, x, rows.record(j, l)),
-                Format::F32 => debug_assert!(false, "floats are read as they are"),
+                ActivationFormat::Q8K => block_256(from_float, isa, x, to.record(j, l)),
+                ActivationFormat::F32 => debug_assert!(false, "floats are read as they are"),
             }
         }
     }
     // SAFETY: once for each thread.
-    unsafe { rows.note_odd(ith, nth, odd) }
+    unsafe { to.note_minus_128(ith, nth, found) }
 }
 
 /// 32 values; true if a quant is -128.
 ///
 /// # Safety
-/// `x` has 32 values, `quants` room for 32; `scale` is aligned. `path` is available.
-unsafe fn block_32(from_float: FromFloat, path: Path, x: *const f32, quants: *mut u8, scale: *mut f32) -> bool {
-    // SAFETY: the caller's promise.
-    let odd = unsafe {
-        match path {
-            Path::Scalar => scalar::block_32(x, quants, scale),
+/// `x` has 32 values, `quants` room for 32; `scale` is aligned. `isa` is available.
+unsafe fn block_32(from_float: FromFloat, isa: Isa, x: *const f32, quants: *mut u8, scale: *mut f32) -> bool {
+    // SAFETY: `x`, `quants` and `scale` are as this function wants them (the caller); the instruction set is available.
+    let found = unsafe {
+        match isa {
+            Isa::Scalar => scalar::block_32(x, quants, scale),
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 | Path::Avx512 => super::avx2::quantise::block_32(x, quants, scale),
+            Isa::Avx2 | Isa::Avx512 => crate::avx2::quantise::block_32(x, quants, scale),
             #[cfg(target_arch = "aarch64")]
-            Path::Neon => super::neon::quantise::block_32(x, quants, scale),
+            Isa::Neon => crate::neon::quantise::block_32(x, quants, scale),
         }
     };
-    if let Some(odd) = odd {
-        return odd;
+    if let Some(found) = found {
+        return found;
     }
     let mut raw = [0u16; 17];
     // SAFETY: a block has 34 bytes.
     unsafe { from_float(x, raw.as_mut_ptr().cast(), 32) };
     // SAFETY: no preconditions.
     let as_float = unsafe { sys::ggml_fp16_to_fp32(raw[0]) };
-    // SAFETY: aligned (the caller's promise).
+    // SAFETY: aligned (the caller).
     unsafe { *scale = as_float };
-    let mut odd = false;
+    let mut found = false;
     for (i, pair) in raw[1..].iter().enumerate() {
         let pair = pair.to_ne_bytes();
-        odd |= pair.contains(&(i8::MIN as u8));
+        found |= pair.contains(&(i8::MIN as u8));
         // SAFETY: 32 bytes of room.
         unsafe { *quants.wrapping_add(2 * i).cast::<[u8; 2]>() = pair.map(|q| q ^ BIAS) };
     }
-    odd
+    found
 }
 
 /// 256 values.
 ///
 /// # Safety
-/// `x` has 256 values; `to` is a record. `path` is available.
-unsafe fn block_256(from_float: FromFloat, path: Path, x: *const f32, to: *mut u8) {
-    // SAFETY: the caller's promise.
+/// `x` has 256 values; `to` is a record. `isa` is available.
+unsafe fn block_256(from_float: FromFloat, isa: Isa, x: *const f32, to: *mut u8) {
+    // SAFETY: `x` and `to` are as this function wants them (the caller); the instruction set is available.
     let done = unsafe {
-        match path {
-            Path::Scalar => scalar::block_256(x, to),
+        match isa {
+            Isa::Scalar => scalar::block_256(x, to),
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 | Path::Avx512 => super::avx2::quantise::block_256(x, to),
+            Isa::Avx2 | Isa::Avx512 => crate::avx2::quantise::block_256(x, to),
             #[cfg(target_arch = "aarch64")]
-            Path::Neon => super::neon::quantise::block_256(x, to),
+            Isa::Neon => crate::neon::quantise::block_256(x, to),
         }
     };
     if done {
@@ -131,7 +128,7 @@ unsafe fn block_256(from_float: FromFloat, path: Path, x: *const f32, to: *mut u
 }
 
 mod scalar {
-    //! One value at a time: what the other paths are held to.
+    //! One value at a time: what the other instruction sets are held to.
 
     use super::{BIAS, record, sys};
 
@@ -149,7 +146,7 @@ mod scalar {
     ///
     /// # Safety
     /// As `super::block_32`.
-    pub(super) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
+    pub(crate) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
         // SAFETY: 32 values.
         let x = unsafe { std::slice::from_raw_parts(x, 32) };
         let most = f32::from_bits(largest(x));
@@ -171,7 +168,7 @@ mod scalar {
     ///
     /// # Safety
     /// As `super::block_256`.
-    pub(super) unsafe fn block_256(x: *const f32, to: *mut u8) -> bool {
+    pub(crate) unsafe fn block_256(x: *const f32, to: *mut u8) -> bool {
         // SAFETY: 256 values.
         let x = unsafe { std::slice::from_raw_parts(x, 256) };
         let bits = largest(x);

@@ -1,11 +1,11 @@
-//! Types of weights that kernels serve, how their blocks lie, and what their products make of activations.
+//! Types of weights that the kernels serve, how their blocks lie, and what their products make of activations.
 //! Layouts are those of ggml's files; all sizes in bytes. Computes nothing.
 
 use ggml_sys as sys;
 
 /// A type of weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum WeightType {
     /// 32 values: F16 scale, 32 signed bytes.
     Q8_0,
     /// 32 values less 8: F16 scale, 16 bytes of nibbles, the low ones first.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 /// What activations are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Format {
+pub enum ActivationFormat {
     /// Blocks of 32.
     Q8_0,
     /// Blocks of 256.
@@ -35,12 +35,15 @@ pub(crate) enum Format {
     F32,
 }
 
+/// Columns that the kernels take with weights of any type.
+pub const FEW_COLUMNS: i64 = 32;
+
 /// Numbers of a small matrix.
 const SMALL: i64 = 1 << 22;
 
-impl Kind {
-    /// The kind of a tensor's type.
-    pub(super) fn of(raw: sys::ggml_type) -> Option<Self> {
+impl WeightType {
+    /// That of a tensor's type.
+    pub fn of(raw: sys::ggml_type) -> Option<Self> {
         Some(match raw {
             sys::GGML_TYPE_Q8_0 => Self::Q8_0,
             sys::GGML_TYPE_Q4_0 => Self::Q4_0,
@@ -55,7 +58,7 @@ impl Kind {
     }
 
     /// ggml's number of the type.
-    pub(super) fn raw(self) -> sys::ggml_type {
+    pub(crate) fn raw(self) -> sys::ggml_type {
         match self {
             Self::Q8_0 => sys::GGML_TYPE_Q8_0,
             Self::Q4_0 => sys::GGML_TYPE_Q4_0,
@@ -69,29 +72,29 @@ impl Kind {
     }
 
     /// What its products make of activations.
-    pub(super) fn format(self) -> Format {
+    pub fn format(self) -> ActivationFormat {
         match self {
-            Self::Q8_0 | Self::Q4_0 => Format::Q8_0,
-            Self::Q4K | Self::Q5K | Self::Q6K => Format::Q8K,
-            Self::F32 | Self::F16 | Self::BF16 => Format::F32,
+            Self::Q8_0 | Self::Q4_0 => ActivationFormat::Q8_0,
+            Self::Q4K | Self::Q5K | Self::Q6K => ActivationFormat::Q8K,
+            Self::F32 | Self::F16 | Self::BF16 => ActivationFormat::F32,
         }
     }
 
-    /// Rows of a product at most; for more, ggml is faster, with other bits. So many are the drafts of several sequences,
-    /// whose rows must have the bits that they have alone.
+    /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
+    /// sequences, whose columns must have the bits that they have alone.
     ///
-    /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: an answer's row
-    /// may stand beside the prompt of another.
-    pub(super) fn max_rows(self, n_weights: i64) -> i64 {
+    /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: a token that
+    /// is generated may stand beside the prompt of another sequence.
+    pub fn max_columns(self, n_weights: i64) -> i64 {
         match self {
             Self::Q8_0 | Self::Q4_0 => i64::MAX,
             Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
-            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => super::FEW,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
         }
     }
 
     /// Bytes of one block.
-    pub(super) const fn block_bytes(self) -> usize {
+    pub(crate) const fn block_bytes(self) -> usize {
         match self {
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
@@ -104,14 +107,14 @@ impl Kind {
     }
 
     /// Bytes of a row of `k` values.
-    pub(super) fn row_bytes(self, k: usize) -> usize {
+    pub fn row_bytes(self, k: usize) -> usize {
         k / self.format().block() * self.block_bytes()
     }
 }
 
-impl Format {
+impl ActivationFormat {
     /// Values that share a scale; those of a block of weights, too.
-    pub(super) const fn block(self) -> usize {
+    pub const fn block(self) -> usize {
         match self {
             Self::Q8_0 => 32,
             Self::Q8K => 256,
@@ -120,7 +123,7 @@ impl Format {
     }
 
     /// ggml's number of the type.
-    pub(super) fn raw(self) -> sys::ggml_type {
+    pub(crate) fn raw(self) -> sys::ggml_type {
         match self {
             Self::Q8_0 => sys::GGML_TYPE_Q8_0,
             Self::Q8K => sys::GGML_TYPE_Q8_K,
@@ -129,24 +132,24 @@ impl Format {
     }
 }
 
-/// Kinds of floats as parameters of kernels.
-pub(super) mod float {
-    pub(in super::super) const F32: u8 = 0;
-    pub(in super::super) const F16: u8 = 1;
-    pub(in super::super) const BF16: u8 = 2;
+/// Types of floats as parameters of kernels.
+pub(crate) mod float {
+    pub(crate) const F32: usize = 0;
+    pub(crate) const F16: usize = 1;
+    pub(crate) const BF16: usize = 2;
 }
 
 /// Where the parts of a `Q4K` or `Q5K` block begin.
-pub(super) mod q45 {
+pub(crate) mod q4k_q5k {
     /// Two halves: the scale, and the scale of the minima.
-    pub(in super::super) const SCALE: usize = 0;
+    pub(crate) const SCALE: usize = 0;
     /// Twelve bytes.
-    pub(in super::super) const SCALES: usize = 4;
+    pub(crate) const SCALES: usize = 4;
     /// Fifth bits (`Q5K`): bit `s` of byte `i` belongs to value `i` of the 32 values number `s`.
-    pub(in super::super) const HIGH: usize = 16;
+    pub(crate) const HIGH: usize = 16;
 
     /// The twelve bytes at `SCALES` as sixteen: eight scales, then eight minima.
-    pub(in super::super) fn unpack(p: [u32; 3]) -> [u32; 4] {
+    pub(crate) fn unpack(p: [u32; 3]) -> [u32; 4] {
         let low = |w: u32| w & 0x3f3f_3f3f;
         let high = |w: u32| w >> 2 & 0x3030_3030;
         let nibble = |w: u32| w & 0x0f0f_0f0f;
@@ -155,11 +158,11 @@ pub(super) mod q45 {
 }
 
 /// Where the parts of a `Q6K` block begin.
-pub(super) mod q6 {
+pub(crate) mod q6k {
     /// Upper pairs of bits.
-    pub(in super::super) const HIGH: usize = 128;
+    pub(crate) const HIGH: usize = 128;
     /// Sixteen bytes.
-    pub(in super::super) const SCALES: usize = 192;
+    pub(crate) const SCALES: usize = 192;
     /// A half.
-    pub(in super::super) const SCALE: usize = 208;
+    pub(crate) const SCALE: usize = 208;
 }

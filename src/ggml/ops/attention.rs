@@ -1,6 +1,6 @@
 //! Attention: the fused op, and the softmax that the unfused form is made of.
 
-use super::{ask, op};
+use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 

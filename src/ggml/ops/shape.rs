@@ -1,6 +1,6 @@
 //! Views, copies and look-ups: ops that move elements without changing them.
 
-use super::{ask, can_repeat, n_bytes, op, sizeable};
+use super::checks::{ask, can_repeat, n_bytes, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
@@ -9,7 +9,7 @@ impl<'g> Graph<'g> {
     pub fn reshape<const N: usize>(&self, a: Tensor<'g>, ne: [i64; N]) -> Tensor<'g> {
         let ne = four(ne);
         let n = ne.iter().try_fold(1i64, |all, &n| all.checked_mul(n).filter(|_| n >= 1));
-        let sound = self.check("reshape", n == Some(a.n_elements()) && sizeable(a.dtype(), ne), || {
+        let sound = self.check("reshape", n == Some(a.n_elements()) && a.dtype().is_sizeable(ne), || {
             format!("{a:?} does not have the elements of {ne:?}")
         }) && self.check("reshape", ask!(ggml_is_contiguous, a), || format!("{a:?} is not contiguous"));
         if !sound {

@@ -1,23 +1,24 @@
-//! Q4_K and Q5_K: one weight row times all rows. What is computed: `avx512/q45.rs`.
+//! Q4_K and Q5_K: one weight row times all columns. What is computed: `avx512/q4k_q5k.rs`.
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{Columns, MAX_ROWS, float, record};
-use super::super::dispatch::by_rows;
-use super::super::weight_type::{Kind, q45};
-use super::super::x86::{prefetch, tree};
-use super::super::{Dots, GROUP, Group};
-use super::{half, load};
+use super::registers::{half, load};
+use crate::activations::{ColumnTile, MAX_COLUMNS, float, record};
+use crate::dispatch::by_columns;
+use crate::lanes::sum_lanes;
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, GROUP, RowGroup};
+use crate::weight_type::{WeightType, q4k_q5k};
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots<const FIVE: bool>(group: &Group, y: &Columns) -> Dots {
-    let bytes = const { if FIVE { Kind::Q5K.block_bytes() } else { Kind::Q4K.block_bytes() } };
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots<const FIVE: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    let bytes = const { if FIVE { WeightType::Q5K.block_bytes() } else { WeightType::Q4K.block_bytes() } };
     let mut dots = Dots::default();
     for (r, dots) in dots.iter_mut().enumerate() {
         let one = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * bytes));
-        // SAFETY: the caller's promise.
-        *dots = unsafe { by_rows!(rows, one, y, FIVE) };
+        // SAFETY: the tile contract, handed on for row `r`; `N` is `y.n`.
+        *dots = unsafe { by_columns!(kernel, (one, y), y, FIVE) };
     }
     dots
 }
@@ -26,26 +27,29 @@ const _: () = assert!(GROUP == 4);
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows<const N: usize, const FIVE: bool>((w, ahead): (*const u8, *const u8), y: &Columns) -> [f32; MAX_ROWS] {
-    let bytes = const { if FIVE { Kind::Q5K.block_bytes() } else { Kind::Q4K.block_bytes() } };
+unsafe fn kernel<const N: usize, const FIVE: bool>(
+    (w, ahead): (*const u8, *const u8),
+    y: &ColumnTile,
+) -> [f32; MAX_COLUMNS] {
+    let bytes = const { if FIVE { WeightType::Q5K.block_bytes() } else { WeightType::Q4K.block_bytes() } };
     let nibble = _mm256_set1_epi8(15);
     let fifth = _mm256_set1_epi8(16);
     let mut sums = [_mm256_setzero_ps(); N];
     let mut mins = [_mm_setzero_ps(); N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.rows[j]);
+    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
     for l in 0..y.n_blocks {
         prefetch(ahead.wrapping_add(l * bytes), bytes);
         // SAFETY: `l` is below the number of blocks; these are parts of one.
         let (block, d, dmin, packed) = unsafe {
             let block = w.add(l * bytes);
-            let (d, dmin) = (half(block.add(q45::SCALE)), half(block.add(q45::SCALE + 2)));
-            (block, d, dmin, block.add(q45::SCALES).cast::<[u32; 3]>().read_unaligned())
+            let (d, dmin) = (half(block.add(q4k_q5k::SCALE)), half(block.add(q4k_q5k::SCALE + 2)));
+            (block, d, dmin, block.add(q4k_q5k::SCALES).cast::<[u32; 3]>().read_unaligned())
         };
-        let [s0, s1, m0, m1] = q45::unpack(packed).map(|w| w as i32);
+        let [s0, s1, m0, m1] = q4k_q5k::unpack(packed).map(|w| w as i32);
         let scales = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_set_epi32(0, 0, s1, s0)));
         let min = _mm_cvtepu8_epi16(_mm_set_epi32(0, 0, m1, m0));
         // SAFETY: 32 bytes.
-        let high = if FIVE { unsafe { load(block.add(q45::HIGH)) } } else { nibble };
+        let high = if FIVE { unsafe { load(block.add(q4k_q5k::HIGH)) } } else { nibble };
         let mut whole = [_mm256_setzero_si256(); N];
         for s in 0..8 {
             // SAFETY: 32 bytes.
@@ -79,12 +83,12 @@ unsafe fn rows<const N: usize, const FIVE: bool>((w, ahead): (*const u8, *const 
             mins[j] = _mm_fmadd_ps(_mm_set1_ps(-dy * dmin), _mm_cvtepi32_ps(part), mins[j]);
         }
     }
-    let mut dots = [0.0; MAX_ROWS];
+    let mut dots = [0.0; MAX_COLUMNS];
     for j in 0..N {
         let m = mins[j];
         let two = _mm_add_ps(m, _mm_movehl_ps(m, m));
         let four = _mm_add_ss(two, _mm_movehdup_ps(two));
-        dots[j] = tree(sums[j]) + _mm_cvtss_f32(if FIVE { m } else { four });
+        dots[j] = sum_lanes(sums[j]) + _mm_cvtss_f32(if FIVE { m } else { four });
     }
     dots
 }

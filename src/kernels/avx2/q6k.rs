@@ -1,41 +1,42 @@
-//! Q6_K: one weight row times all rows. What is computed: `avx512/q6.rs`.
+//! Q6_K: one weight row times all columns. What is computed: `avx512/q6k.rs`.
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{Columns, MAX_ROWS, float, record};
-use super::super::dispatch::by_rows;
-use super::super::weight_type::q6;
-use super::super::x86::{prefetch, tree};
-use super::super::{Dots, Group};
-use super::{half, load};
+use super::registers::{half, load};
+use crate::activations::{ColumnTile, MAX_COLUMNS, float, record};
+use crate::dispatch::by_columns;
+use crate::lanes::sum_lanes;
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, RowGroup};
+use crate::weight_type::q6k;
 
 const BYTES: usize = 210;
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots(group: &RowGroup, y: &ColumnTile) -> Dots {
     let mut dots = Dots::default();
     for (r, dots) in dots.iter_mut().enumerate() {
         let one = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * BYTES));
-        // SAFETY: the caller's promise.
-        *dots = unsafe { by_rows!(rows, one, y) };
+        // SAFETY: the tile contract, handed on for row `r`; `N` is `y.n`.
+        *dots = unsafe { by_columns!(kernel, (one, y), y) };
     }
     dots
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows<const N: usize>((w, ahead): (*const u8, *const u8), y: &Columns) -> [f32; MAX_ROWS] {
+unsafe fn kernel<const N: usize>((w, ahead): (*const u8, *const u8), y: &ColumnTile) -> [f32; MAX_COLUMNS] {
     let nibble = _mm256_set1_epi8(15);
     let pair = _mm256_set1_epi8(0x30);
     let mut sums = [_mm256_setzero_ps(); N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.rows[j]);
+    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
     for l in 0..y.n_blocks {
         prefetch(ahead.wrapping_add(l * BYTES), BYTES);
         // SAFETY: `l` is below the number of blocks; these are parts of one.
         let (block, d, sixteen) = unsafe {
             let block = w.add(l * BYTES);
-            (block, half(block.add(q6::SCALE)), _mm_loadu_si128(block.add(q6::SCALES).cast()))
+            (block, half(block.add(q6k::SCALE)), _mm_loadu_si128(block.add(q6k::SCALES).cast()))
         };
         let words = _mm256_cvtepi8_epi16(sixteen);
         let offset = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16::<5>(words));
@@ -47,7 +48,7 @@ unsafe fn rows<const N: usize>((w, ahead): (*const u8, *const u8), y: &Columns) 
         for s in 0..8 {
             let (h, i) = (s / 4, s % 4);
             // SAFETY: 32 bytes each.
-            let (low, high) = unsafe { (load(block.add(64 * h + i % 2 * 32)), load(block.add(q6::HIGH + 32 * h))) };
+            let (low, high) = unsafe { (load(block.add(64 * h + i % 2 * 32)), load(block.add(q6k::HIGH + 32 * h))) };
             let low = if i < 2 { low } else { _mm256_srli_epi16::<4>(low) };
             let high = match i {
                 0 => _mm256_slli_epi16::<4>(high),
@@ -72,9 +73,9 @@ unsafe fn rows<const N: usize>((w, ahead): (*const u8, *const u8), y: &Columns) 
             sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(dy * d), _mm256_cvtepi32_ps(whole[j]), sums[j]);
         }
     }
-    let mut dots = [0.0; MAX_ROWS];
+    let mut dots = [0.0; MAX_COLUMNS];
     for (dot, sum) in dots.iter_mut().zip(sums) {
-        *dot = tree(sum);
+        *dot = sum_lanes(sum);
     }
     dots
 }

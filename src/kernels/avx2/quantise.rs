@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BIAS, record};
+use crate::activations::{BIAS, record};
 
 /// The largest lane.
 #[target_feature(enable = "avx2")]
@@ -26,7 +26,7 @@ fn pack(x: [__m256; 4], factor: f32) -> __m256i {
 /// # Safety
 /// As `quantise::block_32`.
 #[target_feature(enable = "avx2,f16c")]
-pub(in super::super) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
+pub(crate) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
     // SAFETY: 32 values.
     let x: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.add(8 * i)) });
     let no_sign = _mm256_set1_epi32(0x7fff_ffff);
@@ -55,7 +55,7 @@ pub(in super::super) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *
 /// # Safety
 /// As `quantise::block_256`.
 #[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn block_256(x: *const f32, to: *mut u8) -> bool {
+pub(crate) unsafe fn block_256(x: *const f32, to: *mut u8) -> bool {
     let no_sign = _mm256_set1_epi32(0x7fff_ffff);
     let mut most = _mm256_setzero_si256();
     // SAFETY: 256 values.

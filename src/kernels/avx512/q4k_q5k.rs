@@ -1,23 +1,22 @@
 //! Q4_K and Q5_K.
 //!
 //! A block is eight times 32 values. Nibbles (with their fifth bits) times bytes give pairs of 16 bits; these times the
-//! scale of the 32 go into eight lanes of 32 bits, all exact, as in ggml's `vec_dot`. Minima are the sums of the rows'
-//! quants times the minima of the 32, in four lanes.
+//! scale of the 32 go into eight lanes of 32 bits, all exact, as in ggml's `vec_dot`. Minima are the sums of the columns' quants times the minima of the 32, in four lanes.
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{Columns, record};
-use super::super::dispatch::by_rows;
-use super::super::weight_type::{Kind, q45};
-use super::super::x86::prefetch;
-use super::super::{Dots, GROUP, Group};
-use super::{float, pair, trees, twice};
+use super::registers::{float, pair, sum_lanes_of_four, twice};
+use crate::activations::{ColumnTile, record};
+use crate::dispatch::by_columns;
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, GROUP, RowGroup};
+use crate::weight_type::{WeightType, q4k_q5k};
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots<const FIVE: bool>(group: &Group, y: &Columns) -> Dots {
-    // SAFETY: the caller's promise.
-    unsafe { by_rows!(rows, group, y, FIVE) }
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots<const FIVE: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; `N` is `y.n`.
+    unsafe { by_columns!(kernel, (group, y), y, FIVE) }
 }
 
 /// What a block's head says, of four weight rows.
@@ -65,8 +64,8 @@ unsafe fn head(blocks: [*const u8; GROUP]) -> Head {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> Dots {
-    let bytes = const { if FIVE { Kind::Q5K.block_bytes() } else { Kind::Q4K.block_bytes() } };
+unsafe fn kernel<const N: usize, const FIVE: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    let bytes = const { if FIVE { WeightType::Q5K.block_bytes() } else { WeightType::Q4K.block_bytes() } };
     let nibbles_at = bytes - 128;
     let nibble = _mm512_set1_epi8(15);
     let fifth = _mm512_set1_epi8(16);
@@ -85,7 +84,7 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> 
     );
     let mut sums = [[_mm512_setzero_ps(); 2]; N];
     let mut mins = [_mm512_setzero_ps(); N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.rows[j]);
+    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
     for l in 0..y.n_blocks {
         prefetch(group.ahead.wrapping_add(l * GROUP * bytes), GROUP * bytes);
         // SAFETY: `l` is below the number of blocks of all four rows.
@@ -96,12 +95,14 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> 
         let mut whole = [[zero; 2]; N];
         let mut high = if FIVE {
             // SAFETY: 32 bytes each.
-            unsafe { [pair(a.add(q45::HIGH), b.add(q45::HIGH)), pair(c.add(q45::HIGH), d.add(q45::HIGH))] }
+            unsafe {
+                [pair(a.add(q4k_q5k::HIGH), b.add(q4k_q5k::HIGH)), pair(c.add(q4k_q5k::HIGH), d.add(q4k_q5k::HIGH))]
+            }
         } else {
             [zero; 2]
         };
         let mut index = row;
-        // The values number `s` of 32 times all rows.
+        // The values number `s` of 32 times all columns.
         macro_rules! part {
             ($s:expr, $nibbles:expr) => {{
                 let mut w = $nibbles;
@@ -158,7 +159,7 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns) -> 
         let mut four = [0f32; 16];
         // SAFETY: 16 floats.
         unsafe { _mm512_storeu_ps(four.as_mut_ptr(), mins[j]) };
-        for (r, dot) in trees(&sums[j]).into_iter().enumerate() {
+        for (r, dot) in sum_lanes_of_four(&sums[j]).into_iter().enumerate() {
             let m = &four[4 * r..4 * r + 4];
             dots[r][j] = dot + if FIVE { m[0] } else { (m[0] + m[2]) + (m[1] + m[3]) };
         }

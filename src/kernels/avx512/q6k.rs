@@ -2,29 +2,29 @@
 //!
 //! A block is eight times 32 values of six bits, less 32. Unsigned values times bytes give pairs of 16 bits; these times
 //! the scales of their 16 go into eight lanes of 32 bits, all exact, as in ggml's `vec_dot`. What the 32 amount to is the
-//! sums of the rows' quants times the scales: every sum starts with it.
+//! sums of the columns' quants times the scales: every sum starts with it.
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{Columns, record};
-use super::super::dispatch::by_rows;
-use super::super::weight_type::q6;
-use super::super::x86::prefetch;
-use super::super::{Dots, GROUP, Group};
-use super::{float, half, pair, scales, trees, twice};
+use super::registers::{float, half, pair, scales, sum_lanes_of_four, twice};
+use crate::activations::{ColumnTile, record};
+use crate::dispatch::by_columns;
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, GROUP, RowGroup};
+use crate::weight_type::q6k;
 
 const BYTES: usize = 210;
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
-    // SAFETY: the caller's promise.
-    unsafe { by_rows!(rows, group, y) }
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots(group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; `N` is `y.n`.
+    unsafe { by_columns!(kernel, (group, y), y) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn rows<const N: usize>(group: &Group, y: &Columns) -> Dots {
+unsafe fn kernel<const N: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
     let zero = _mm512_setzero_si512();
     let nibble = _mm512_set1_epi8(15);
     // Words of a register of 16 scales of one row and 16 of another: those of 16 values each, in both rows.
@@ -39,15 +39,15 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns) -> Dots {
         0,
     );
     let mut sums = [[_mm512_setzero_ps(); 2]; N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.rows[j]);
+    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
     for l in 0..y.n_blocks {
         prefetch(group.ahead.wrapping_add(l * GROUP * BYTES), GROUP * BYTES);
         // SAFETY: `l` is below the number of blocks of all four rows.
         let [a, b, c, d] = group.rows.map(|row| unsafe { row.add(l * BYTES) });
         // SAFETY: parts of the block.
         let (dx, sixteen) = unsafe {
-            let dx = scales([a, b, c, d].map(|block| half(block.add(q6::SCALE))));
-            let load = |p: *const u8| _mm_loadu_si128(p.add(q6::SCALES).cast());
+            let dx = scales([a, b, c, d].map(|block| half(block.add(q6k::SCALE))));
+            let load = |p: *const u8| _mm_loadu_si128(p.add(q6k::SCALES).cast());
             let two =
                 |p, q| _mm512_cvtepi8_epi16(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(p)), load(q)));
             (dx, [two(a, b), two(c, d)])
@@ -62,7 +62,7 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns) -> Dots {
         for h in 0..2 {
             // SAFETY: parts of the block.
             let load = |at: usize| unsafe { [pair(a.add(at), b.add(at)), pair(c.add(at), d.add(at))] };
-            let (low, lows, high) = (load(64 * h), load(64 * h + 32), load(q6::HIGH + 32 * h));
+            let (low, lows, high) = (load(64 * h), load(64 * h + 32), load(q6k::HIGH + 32 * h));
             for i in 0..4 {
                 let s = 4 * h + i;
                 let w: [__m512i; 2] = std::array::from_fn(|p| {
@@ -99,7 +99,7 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns) -> Dots {
     }
     let mut dots = Dots::default();
     for (j, sum) in sums.iter().enumerate() {
-        for (r, dot) in trees(sum).into_iter().enumerate() {
+        for (r, dot) in sum_lanes_of_four(sum).into_iter().enumerate() {
             dots[r][j] = dot;
         }
     }

@@ -1,33 +1,33 @@
 //! Q8_0 and Q4_0, whose nibbles are spread to bytes first.
 //!
-//! With y = u - 128 (u unsigned, as VNNI wants it) x * y is x * u - 128 * x. The second term is the same for all rows: it
+//! With y = u - 128 (u unsigned, as VNNI wants it) x * y is x * u - 128 * x. The second term is the same for all columns: it
 //! starts every sum. Floats go through the same operations as in ggml's `vec_dot`: product of the scales, one fused
 //! multiply-add for each block into eight lanes, then the same tree.
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BIAS, Columns};
-use super::super::dispatch::by_rows;
-use super::super::weight_type::Kind;
-use super::super::x86::prefetch;
-use super::super::{Dots, GROUP, Group};
-use super::{float, half, pair, scales, trees, twice};
+use super::registers::{float, half, pair, scales, sum_lanes_of_four, twice};
+use crate::activations::{BIAS, ColumnTile};
+use crate::dispatch::by_columns;
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, GROUP, RowGroup};
+use crate::weight_type::WeightType;
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots<const NIBBLES: bool>(group: &Group, y: &Columns) -> Dots {
-    // SAFETY: the caller's promise.
-    unsafe { by_rows!(rows, group, y, NIBBLES) }
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots<const NIBBLES: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; `N` is `y.n`.
+    unsafe { by_columns!(kernel, (group, y), y, NIBBLES) }
 }
 
 /// 16 bytes of nibbles of each of four weight rows, less 8, as 32 bytes; two rows in a register.
 ///
 /// # Safety
-/// They can be read.
+/// 16 bytes can be read at each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn spread(rows: [*const u8; 4]) -> [__m512i; 2] {
-    // SAFETY: the caller's promise.
+    // SAFETY: 16 bytes can be read at each (the caller).
     let [a, b, c, d] = rows.map(|p| unsafe { _mm_loadu_si128(p.cast()) });
     let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
     let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(c), d);
@@ -42,13 +42,13 @@ unsafe fn spread(rows: [*const u8; 4]) -> [__m512i; 2] {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn rows<const N: usize, const NIBBLES: bool>(group: &Group, y: &Columns) -> Dots {
-    let bytes = const { if NIBBLES { Kind::Q4_0.block_bytes() } else { Kind::Q8_0.block_bytes() } };
+unsafe fn kernel<const N: usize, const NIBBLES: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    let bytes = const { if NIBBLES { WeightType::Q4_0.block_bytes() } else { WeightType::Q8_0.block_bytes() } };
     let zero = _mm512_setzero_si512();
     let bias = _mm512_set1_epi8(BIAS as i8);
     let mut sums = [[_mm512_setzero_ps(); 2]; N];
     let [a, b, c, d] = group.rows;
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.rows[j]);
+    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
     for l in 0..y.n_blocks {
         prefetch(group.ahead.wrapping_add(l * GROUP * bytes), GROUP * bytes / 64 * 64);
         // SAFETY: `l` is below the number of blocks of all four rows.
@@ -71,7 +71,7 @@ unsafe fn rows<const N: usize, const NIBBLES: bool>(group: &Group, y: &Columns) 
     }
     let mut dots = Dots::default();
     for (j, sum) in sums.iter().enumerate() {
-        for (r, dot) in trees(sum).into_iter().enumerate() {
+        for (r, dot) in sum_lanes_of_four(sum).into_iter().enumerate() {
             dots[r][j] = dot;
         }
     }

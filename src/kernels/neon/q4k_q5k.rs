@@ -1,21 +1,23 @@
-//! Q4_K and Q5_K: one weight row times up to four rows at a time.
+//! Q4_K and Q5_K: one weight row times up to four columns at a time.
 //!
 //! A block is eight times 32 values. Dot products of four values each, times the scale of the 32, go into eight lanes of 32
-//! bits, all exact. Minima are the sums of the rows' quants times the minima of the 32, in four lanes.
+//! bits, all exact. Minima are the sums of the columns' quants times the minima of the 32, in four lanes.
 
 use std::arch::aarch64::*;
 
-use super::super::activations::{Columns, float, record};
-use super::super::dispatch::in_fours;
-use super::super::weight_type::{Kind, q45};
-use super::super::{Dots, Group};
-use super::{dot, half, load, pairs, prefetch, quants, tree, upper};
+use super::registers::{dot, half, load, quants, upper};
+use crate::activations::{ColumnTile, float, record};
+use crate::dispatch::by_four_columns;
+use crate::lanes::{sum_lanes, sum_pairs};
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, RowGroup};
+use crate::weight_type::{WeightType, q4k_q5k};
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots<const FIVE: bool>(group: &Group, y: &Columns) -> Dots {
-    // SAFETY: the caller's promise; `j + N` is at most `y.n`.
-    unsafe { in_fours!(1, rows, group, y, FIVE) }
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots<const FIVE: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; `j + N` is at most `y.n`, and `r` below `GROUP`.
+    unsafe { by_four_columns!(1, kernel, group, y, FIVE) }
 }
 
 /// Eight bytes as numbers of 16 bits.
@@ -25,15 +27,21 @@ fn words(low: u32, high: u32) -> uint16x8_t {
     vmovl_u8(vcreate_u8(u64::from(low) | u64::from(high) << 32))
 }
 
-/// Weight row `r` times rows `j` to `j + N`.
+/// Weight row `r` times columns `j` to `j + N`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
-    let bytes = const { if FIVE { Kind::Q5K.block_bytes() } else { Kind::Q4K.block_bytes() } };
+unsafe fn kernel<const N: usize, const FIVE: bool>(
+    group: &RowGroup,
+    y: &ColumnTile,
+    r: usize,
+    j: usize,
+    dots: &mut Dots,
+) {
+    let bytes = const { if FIVE { WeightType::Q5K.block_bytes() } else { WeightType::Q4K.block_bytes() } };
     let (w, ahead) = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * bytes));
     let mut sums = [[vdupq_n_f32(0.0); 2]; N];
     let mut mins = [vdupq_n_f32(0.0); N];
-    let columns: [*const u8; N] = std::array::from_fn(|i| y.rows[j + i]);
+    let columns: [*const u8; N] = std::array::from_fn(|i| y.columns[j + i]);
     for l in 0..y.n_blocks {
         if j == 0 {
             prefetch(ahead.wrapping_add(l * bytes), bytes);
@@ -41,17 +49,17 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns, r: 
         // SAFETY: `l` is below the number of blocks; these are parts of one.
         let (block, d, dmin, packed) = unsafe {
             let block = w.add(l * bytes);
-            let (d, dmin) = (half(block.add(q45::SCALE)), half(block.add(q45::SCALE + 2)));
-            (block, d, dmin, block.add(q45::SCALES).cast::<[u32; 3]>().read_unaligned())
+            let (d, dmin) = (half(block.add(q4k_q5k::SCALE)), half(block.add(q4k_q5k::SCALE + 2)));
+            (block, d, dmin, block.add(q4k_q5k::SCALES).cast::<[u32; 3]>().read_unaligned())
         };
-        let [s0, s1, m0, m1] = q45::unpack(packed);
+        let [s0, s1, m0, m1] = q4k_q5k::unpack(packed);
         let scales = vreinterpretq_s16_u16(words(s0, s1));
         let scales = [vmovl_s16(vget_low_s16(scales)), vmovl_high_s16(scales)];
         let min = vreinterpretq_s16_u16(words(m0, m1));
         // SAFETY: 32 bytes.
-        let mut high = if FIVE { unsafe { load(block.add(q45::HIGH)) } } else { [vdupq_n_u8(0); 2] };
+        let mut high = if FIVE { unsafe { load(block.add(q4k_q5k::HIGH)) } } else { [vdupq_n_u8(0); 2] };
         let mut whole = [[vdupq_n_s32(0); 2]; N];
-        // The values number `s` of 32, in the low halves of bytes, times all rows.
+        // The values number `s` of 32, in the low halves of bytes, times all columns.
         macro_rules! part {
             ($s:literal, $nibbles:expr) => {{
                 let mut w = $nibbles;
@@ -102,7 +110,7 @@ unsafe fn rows<const N: usize, const FIVE: bool>(group: &Group, y: &Columns, r: 
         }
     }
     for i in 0..N {
-        let mins = if FIVE { vgetq_lane_f32::<0>(mins[i]) } else { pairs(mins[i]) };
-        dots[r][j + i] = tree(sums[i]) + mins;
+        let mins = if FIVE { vgetq_lane_f32::<0>(mins[i]) } else { sum_pairs(mins[i]) };
+        dots[r][j + i] = sum_lanes(sums[i]) + mins;
     }
 }

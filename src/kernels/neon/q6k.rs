@@ -1,33 +1,35 @@
-//! Q6_K: one weight row times up to four rows at a time.
+//! Q6_K: one weight row times up to four columns at a time.
 //!
 //! A block is eight times 32 values of six bits, less 32. Dot products of four unsigned values each, times the scales of
-//! their 16, go into eight lanes of 32 bits, all exact. What the 32 amount to is the sums of the rows' quants times the
+//! their 16, go into eight lanes of 32 bits, all exact. What the 32 amount to is the sums of the columns' quants times the
 //! scales: every sum starts with it.
 
 use std::arch::aarch64::*;
 
-use super::super::activations::{Columns, float, record};
-use super::super::dispatch::in_fours;
-use super::super::weight_type::q6;
-use super::super::{Dots, Group};
-use super::{dot, half, load, prefetch, quants, tree, upper};
+use super::registers::{dot, half, load, quants, upper};
+use crate::activations::{ColumnTile, float, record};
+use crate::dispatch::by_four_columns;
+use crate::lanes::sum_lanes;
+use crate::prefetch::prefetch;
+use crate::tile::{Dots, RowGroup};
+use crate::weight_type::q6k;
 
 const BYTES: usize = 210;
 
 /// # Safety
-/// As `Path::dots`; the CPU has the features below.
-pub(super) unsafe fn dots(group: &Group, y: &Columns) -> Dots {
-    // SAFETY: the caller's promise; `j + N` is at most `y.n`.
-    unsafe { in_fours!(1, rows, group, y) }
+/// The tile contract; the CPU has the features of `kernel`.
+pub(crate) unsafe fn dots(group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; `j + N` is at most `y.n`, and `r` below `GROUP`.
+    unsafe { by_four_columns!(1, kernel, group, y) }
 }
 
-/// Weight row `r` times rows `j` to `j + N`.
+/// Weight row `r` times columns `j` to `j + N`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn rows<const N: usize>(group: &Group, y: &Columns, r: usize, j: usize, dots: &mut Dots) {
+unsafe fn kernel<const N: usize>(group: &RowGroup, y: &ColumnTile, r: usize, j: usize, dots: &mut Dots) {
     let (w, ahead) = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * BYTES));
     let mut sums = [[vdupq_n_f32(0.0); 2]; N];
-    let columns: [*const u8; N] = std::array::from_fn(|i| y.rows[j + i]);
+    let columns: [*const u8; N] = std::array::from_fn(|i| y.columns[j + i]);
     for l in 0..y.n_blocks {
         if j == 0 {
             prefetch(ahead.wrapping_add(l * BYTES), BYTES);
@@ -35,7 +37,7 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns, r: usize, j: usize, d
         // SAFETY: `l` is below the number of blocks; these are parts of one.
         let (block, d, sixteen) = unsafe {
             let block = w.add(l * BYTES);
-            (block, half(block.add(q6::SCALE)), vld1q_s8(block.add(q6::SCALES).cast()))
+            (block, half(block.add(q6k::SCALE)), vld1q_s8(block.add(q6k::SCALES).cast()))
         };
         let words = [vmovl_s8(vget_low_s8(sixteen)), vmovl_high_s8(sixteen)];
         let mut whole = [[vdupq_n_s32(0); 2]; N];
@@ -53,8 +55,8 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns, r: usize, j: usize, d
             let scales = [vmovl_s16(vget_low_s16(words)), vmovl_high_s16(words)];
             // SAFETY: 32 bytes each.
             let (even, odd, mut high) =
-                unsafe { (load(block.add(64 * h)), load(block.add(64 * h + 32)), load(block.add(q6::HIGH + 32 * h))) };
-            // The values number `i` of 32 of this half, low bits in the low halves of bytes, times all rows.
+                unsafe { (load(block.add(64 * h)), load(block.add(64 * h + 32)), load(block.add(q6k::HIGH + 32 * h))) };
+            // The values number `i` of 32 of this half, low bits in the low halves of bytes, times all columns.
             macro_rules! part {
                 ($i:literal, $nibbles:expr) => {{
                     let mut w = $nibbles;
@@ -85,6 +87,6 @@ unsafe fn rows<const N: usize>(group: &Group, y: &Columns, r: usize, j: usize, d
         }
     }
     for (i, sum) in sums.iter().enumerate() {
-        dots[r][j + i] = tree(*sum);
+        dots[r][j + i] = sum_lanes(*sum);
     }
 }

@@ -2,18 +2,18 @@
 
 use std::arch::aarch64::*;
 
-use super::super::activations::{BIAS, record};
+use crate::activations::{BIAS, record};
 
 const _: () = assert!(BIAS == 0);
 
 /// 16 floats.
 ///
 /// # Safety
-/// They can be read.
+/// 16 floats can be read at `p`.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn load(p: *const f32) -> [float32x4_t; 4] {
-    // SAFETY: the caller's promise.
+    // SAFETY: 16 floats can be read at `p` (the caller).
     std::array::from_fn(|i| unsafe { vld1q_f32(p.add(4 * i)) })
 }
 
@@ -38,7 +38,7 @@ fn pack(x: [float32x4_t; 4], factor: f32) -> int8x16_t {
 /// # Safety
 /// As `quantise::block_32`.
 #[target_feature(enable = "neon")]
-pub(in super::super) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
+pub(crate) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
     // SAFETY: 32 values.
     let x = unsafe { [load(x), load(x.add(16))] };
     let most = f32::from_bits(vmaxvq_u32(vmaxq_u32(sizes(x[0]), sizes(x[1]))));
@@ -61,7 +61,7 @@ pub(in super::super) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *
 /// # Safety
 /// As `quantise::block_256`.
 #[target_feature(enable = "neon")]
-pub(in super::super) unsafe fn block_256(x: *const f32, to: *mut u8) -> bool {
+pub(crate) unsafe fn block_256(x: *const f32, to: *mut u8) -> bool {
     let mut most = vdupq_n_u32(0);
     // SAFETY: 256 values.
     let load = |s: usize| unsafe { load(x.add(16 * s)) };

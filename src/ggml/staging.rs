@@ -1,5 +1,5 @@
-//! Where the outputs of a device with memory of its own land: those of a graph together, on the heels of its last op, so
-//! that nobody waits for one after the other. Owns memory of the host that such a device writes to by itself.
+//! The pinned staging buffer: memory of the host that a device with memory of its own writes a graph's outputs to, all of
+//! them behind the last op, so that nobody waits for one after the other. Owns that memory.
 
 use std::ptr::NonNull;
 
@@ -8,7 +8,7 @@ use ggml_sys as sys;
 use crate::device::{Device, DeviceKind, Stream};
 use crate::raw::Buffer;
 
-/// Bytes at a time: logits of a few rows. More are brought one by one when they are asked for.
+/// Bytes at a time: logits of a few tokens. Larger outputs are copied one by one when they are asked for.
 const N_BYTES: usize = 4 << 20;
 
 /// Outputs start at multiples of this.
@@ -16,16 +16,17 @@ const ALIGN: usize = 64;
 
 type Part = (NonNull<sys::ggml_tensor>, usize, usize);
 
-pub(crate) struct Landing {
+/// Outputs of the last graph on the host.
+pub(crate) struct StagingBuffer {
     buffer: Buffer,
-    /// What landed last: output, place, bytes.
+    /// What was copied last: output, place, bytes.
     parts: Vec<Part>,
 }
 
 // SAFETY: the pointers are compared, never followed.
-unsafe impl Send for Landing {}
+unsafe impl Send for StagingBuffer {}
 
-impl Landing {
+impl StagingBuffer {
     /// `None` for devices that have nothing of the kind, and where there is no room.
     pub(crate) fn of(device: Device) -> Option<Self> {
         if device.kind() == DeviceKind::Cpu {
@@ -38,19 +39,19 @@ impl Landing {
         Some(Self { buffer: unsafe { Buffer::own(buffer) }?, parts: Vec::new() })
     }
 
-    /// Forgets what landed before.
+    /// Forgets what was copied before.
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
     }
 
-    /// Has the stream bring all of these, or none where they do not fit. They are here after it was waited for.
+    /// Has the stream copy all of these, or none where they do not fit. They are here after it was waited for.
     ///
     /// # Safety
-    /// The tensors are alive and have memory on the stream's device; nothing reads what landed before any more.
-    pub(crate) unsafe fn bring(&mut self, stream: &Stream, outputs: impl Iterator<Item = NonNull<sys::ggml_tensor>>) {
+    /// The tensors are alive and have memory on the stream's device; nothing reads what was copied before any more.
+    pub(crate) unsafe fn copy(&mut self, stream: &Stream, outputs: impl Iterator<Item = NonNull<sys::ggml_tensor>>) {
         let mut end = 0;
         for t in outputs {
-            // SAFETY: the caller's promise.
+            // SAFETY: the tensor is alive (the caller).
             let n = unsafe { sys::ggml_nbytes(t.as_ptr()) };
             // SAFETY: likewise.
             let whole = unsafe { sys::ggml_is_contiguous(t.as_ptr()) };
@@ -69,7 +70,7 @@ impl Landing {
         }
     }
 
-    /// The bytes of an output, if it landed. The stream was waited for.
+    /// The bytes of an output, if it was copied. The stream was waited for.
     pub(crate) fn find(&self, output: NonNull<sys::ggml_tensor>) -> Option<&[u8]> {
         let &(_, at, n) = self.parts.iter().find(|(t, ..)| *t == output)?;
         // SAFETY: the buffer is alive.

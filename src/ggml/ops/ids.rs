@@ -1,27 +1,9 @@
 //! Ids by which ops look rows up: none that a graph runs with lies outside of what it addresses.
-//! Owns what is known of them. Those of an input are checked on every run; those that an op keeps in range by itself are
+//! What is known of them stands in the graph (`Ids`). Those of an input are checked on every run; those that an op keeps in range by itself are
 //! taken as they are; all others that a graph computes are put back into range where they are used.
-
-use std::collections::{HashMap, HashSet};
-
-use ggml_sys as sys;
 
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
-
-/// Tensors by the one whose memory they are views of.
-type Base = *const sys::ggml_tensor;
-
-/// What a graph's builder knows of tensors that hold ids.
-#[derive(Default)]
-pub(crate) struct Ids {
-    /// Computed here, and below this number whatever they are computed from.
-    below: HashMap<Base, i64>,
-    /// Rows are looked up by them without another check.
-    trusted: HashSet<Base>,
-    /// Some op writes over them.
-    written: HashSet<Base>,
-}
 
 impl<'g> Graph<'g> {
     /// `ids` (i32) with those below 0 or not below `n` put to the nearest id in between. A row without a largest element has
