@@ -3,10 +3,8 @@
 //! ggml rounds the activations first: to F16 or BF16 for such weights, to 8-bit blocks for quantised ones. The
 //! tolerances, relative to the spread of the results, are that rounding's.
 
-mod ops_support;
-
+use crate::support::{In, Rng, assert_close, difference, matrix, run, run_over, weights};
 use ggml::Dtype;
-use ops_support::{In, Rng, assert_close, difference, matrix, run, run_over, weights};
 
 /// `[m, n]` of `w: [k, m]` and `x: [k, n]`.
 fn product(w: &[f32], x: &[f32], k: usize) -> Vec<f64> {

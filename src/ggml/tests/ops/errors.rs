@@ -1,10 +1,8 @@
 //! The promise of the safe API: operands that ggml would assert on, or read past, are an error that names the op.
 //! Each case below ends the process when it reaches ggml.
 
-mod ops_support;
-
+use crate::support::{executor, weights};
 use ggml::{Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, StateBuffer, StateSpec, Tensor};
-use ops_support::{no_weights, weights};
 
 const F: Dtype = Dtype::F32;
 const I: Dtype = Dtype::I32;
@@ -24,7 +22,7 @@ fn t<'g, const N: usize>(g: &Graph<'g>, i: u32, dtype: Dtype, ne: [i64; N]) -> T
 /// Fails unless building the graph is an error of `op`.
 #[track_caller]
 fn refused(op: &str, build: impl for<'g> FnOnce(&Graph<'g>) -> Tensor<'g>) {
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let error = executor.reserve(64, &0, |g| g.output("y", build(g))).unwrap_err();
     assert!(matches!(error, Error::Shape { .. }), "{error}");
     assert!(error.to_string().starts_with(&format!("{op}: ")), "`{error}` does not name {op}");
@@ -365,7 +363,7 @@ fn kernels_do_not_write_into_weights() {
 
 #[test]
 fn ids_outside_are_refused_before_the_graph_runs() {
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let rows = [0.0f32; 12];
     let values = [1.0f32; 8];
     // Rows read by ids that are reshaped on their way: the bound finds its input all the same.
@@ -415,7 +413,7 @@ fn state_of(values: &[i32]) -> (StateBuffer, ggml::StateId) {
 /// ggml ends the process over such ids, or reads and writes elsewhere.
 #[test]
 fn ids_that_a_graph_computes_are_put_into_range() {
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let (state, id) = state_of(&[-1, 0, 2, 3, i32::MIN, i32::MAX]);
     let rows: Vec<f32> = (0..12).map(|i| i as f32).collect();
     let given = (Name("t", 0), Data::F32(&rows));
@@ -445,7 +443,7 @@ fn ids_that_a_graph_computes_are_put_into_range() {
 #[test]
 fn ids_that_were_checked_are_not_written_over() {
     // What is looked up by the copy of an input is not what the run checked.
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let (state, id) = state_of(&[99, -99]);
     let copied = |g: &Graph<'_>| {
         let ids = g.cpy(g.state(&state, id), t(g, 1, I, [2]));
@@ -468,7 +466,7 @@ fn ids_that_were_checked_are_not_written_over() {
 
 #[test]
 fn a_graph_that_needs_more_memory_than_there_is_is_an_error() {
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let error = executor.reserve(16, &0, |g| {
         let a = t(g, 0, F, [1 << 41]);
         g.output("y", g.scale(a, 2.0));
@@ -483,7 +481,7 @@ fn more_states_than_planned_nodes_are_an_error() {
         |i: usize| StateSpec { name: format!("s{i}"), dtype: F, ne: [1; 4], device: ggml::Device::cpu().unwrap() };
     let specs: Vec<_> = (0..200).map(spec).collect();
     let (state, ids) = StateBuffer::new(&specs).unwrap();
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let error = executor.reserve(8, &0, |g| ids.iter().for_each(|&id| g.keep(g.state(&state, id))));
     assert!(matches!(error, Err(Error::TooManyNodes { max: 8, .. })), "{error:?}");
 }
@@ -500,7 +498,7 @@ fn a_graph_does_not_end_with_what_was_only_put_in_order() {
         ordered(g);
         t(g, 1, F, [4, 3])
     });
-    let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+    let mut executor = executor();
     let build = |g: &Graph<'_>| g.output("y", g.sigmoid(ordered(g)));
     executor.reserve(64, &0, build).unwrap();
 }

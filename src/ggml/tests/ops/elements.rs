@@ -2,10 +2,8 @@
 //!
 //! Tolerances are relative to the largest value: 1e-6 where F32 rounds a few times, more where a line says why.
 
-mod ops_support;
-
+use crate::support::{In, Rng, assert_close, run};
 use ggml::{Dtype, Graph, Tensor};
-use ops_support::{In, Rng, assert_close, run};
 
 fn wide(x: &In) -> Vec<f64> {
     x.f32().into_iter().map(f64::from).collect()
@@ -136,7 +134,7 @@ fn a_norm_times_a_weight_is_the_same_fused_or_not() {
         g.output("norm", norm);
         g.mul(norm, t[1])
     });
-    ops_support::assert_same_bits(&fused, &apart, "fused and plain");
+    crate::support::assert_same_bits(&fused, &apart, "fused and plain");
 }
 
 #[test]

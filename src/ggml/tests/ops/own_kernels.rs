@@ -1,8 +1,11 @@
-//! Products in whole graphs: a row has the same bits in any company, on x86-64 those of ggml's own product of it alone.
+//! Products in whole graphs by our own kernels: a token has the same bits whatever tokens stand beside it, on x86-64 those of
+//! ggml's own product of it alone.
 
 use std::sync::Arc;
 
-use ggml::{Data, Device, Dtype, Executor, Mapping, Name, WeightsBuilder};
+use ggml::{Data, Dtype, Executor, Name};
+
+use crate::support::{alone, weights};
 
 /// Q8_0 rows of any bytes, with scales around 1e-3.
 fn weight(k: usize, m: usize) -> Vec<u8> {
@@ -17,13 +20,10 @@ fn weight(k: usize, m: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_product_of_a_few_rows_has_the_bits_of_row_by_row() {
+fn a_product_of_a_few_tokens_has_the_bits_of_token_by_token() {
+    let _alone = alone();
     for (k, m, window) in [(32, 3, 2), (1024, 37, 21), (3584, 18, 7)] {
-        let bytes = weight(k, m);
-        let len = bytes.len();
-        let mut builder = WeightsBuilder::new(vec![Arc::new(Mapping::Static(Vec::leak(bytes)))]);
-        let w = builder.add("w", Dtype::Q8_0, [k as i64, m as i64, 1, 1], 0, 0..len).unwrap();
-        let weights = builder.build(Device::cpu().unwrap()).unwrap();
+        let (weights, w) = weights(&[(Dtype::Q8_0, [k as i64, m as i64, 1, 1], weight(k, m))]);
         for n_threads in [1, 2] {
             let mut executor: Executor<usize> = Executor::new(Arc::clone(&weights), n_threads).unwrap();
             for n in 1..=8 {
@@ -32,11 +32,11 @@ fn a_product_of_a_few_rows_has_the_bits_of_row_by_row() {
                 let (k, n) = (k as i64, n as i64);
                 let build = |g: &ggml::Graph<'_>| {
                     let x = g.input("x", Dtype::F32, [k, n, 1, 1]);
-                    let w = g.weight(w);
+                    let w = g.weight(w[0]);
                     g.output("all", g.mul_mat(w, x));
                     let nb = w.nb();
                     g.output("some", g.mul_mat(g.view(w, [k, window, 1, 1], [nb[1], nb[2], nb[3]], 0), x));
-                    // Each row a product of its own: ggml's own products of several sum in another order where it was
+                    // Each token a product of its own: ggml's own products of several sum in another order where it was
                     // compiled for another processor.
                     let row = |i: i64| g.mul_mat(w, g.view(x, [k, 1, 1, 1], [x.nb()[1]; 3], i as usize * x.nb()[1]));
                     g.output("alone", (1..n).fold(row(0), |rows, i| g.concat(rows, row(i), 1)));
@@ -65,16 +65,15 @@ fn has_kernels() -> bool {
 }
 
 #[test]
-fn weights_that_say_so_give_a_row_the_same_bits_alone_and_among_eight() {
+fn weights_that_say_so_give_a_token_the_same_bits_alone_and_among_eight() {
+    let _alone = alone();
     let (k, m) = (512usize, 22usize);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q8_0, Dtype::Q4_0, Dtype::Q4_K, Dtype::Q5_K, Dtype::Q6_K]
     {
         let n_bytes = dtype.row_bytes(k as i64).unwrap() * m;
         // Small exponents wherever they lie.
         let bytes: Vec<u8> = (0..n_bytes as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3f).collect();
-        let mut builder = WeightsBuilder::new(vec![Arc::new(Mapping::Static(Vec::leak(bytes)))]);
-        let w = builder.add("w", dtype, [k as i64, m as i64, 1, 1], 0, 0..n_bytes).unwrap();
-        let weights = builder.build(Device::cpu().unwrap()).unwrap();
+        let (weights, w) = weights(&[(dtype, [k as i64, m as i64, 1, 1], bytes)]);
         for n_threads in [1, 2] {
             let mut executor: Executor<usize> = Executor::new(Arc::clone(&weights), n_threads).unwrap();
             let mut keeps = false;
@@ -82,8 +81,8 @@ fn weights_that_say_so_give_a_row_the_same_bits_alone_and_among_eight() {
                 let (n, mut y) = (x.len() / k, Vec::new());
                 let build = |g: &ggml::Graph<'_>| {
                     let x = g.input("x", Dtype::F32, [k as i64, n as i64, 1, 1]);
-                    keeps = g.row_may_stand_alone(g.weight(w));
-                    g.output("y", g.mul_mat(g.weight(w), x));
+                    keeps = g.row_may_stand_alone(g.weight(w[0]));
+                    g.output("y", g.mul_mat(g.weight(w[0]), x));
                 };
                 let inputs = [(Name("x", 0), Data::F32(x))];
                 executor.run(&n, 16, build, &inputs).unwrap().f32("y", &mut y).unwrap();

@@ -1,9 +1,7 @@
 //! Rotary positions and the short convolution against their formulas in F64.
 
-mod ops_support;
-
+use crate::support::{In, Rng, assert_close, run};
 use ggml::Rope;
-use ops_support::{In, Rng, assert_close, run};
 
 /// YaRN's formulas (Peng et al. 2023, sections 3.1 to 3.4): the angle of pair `i` and the factor on the values.
 fn angle(rope: &Rope, i: usize, position: f64, factor: f64) -> (f64, f64) {

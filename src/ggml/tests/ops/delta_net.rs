@@ -1,10 +1,8 @@
 //! The gated delta rule against a scalar recurrence in F64, and the promises that rollback rests on: which snapshot lies
 //! where, and that pieces, snapshots and the place of the state do not change a bit.
 
-mod ops_support;
-
+use crate::support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
 use ggml::{Data, DeltaRule, Device, Dtype, Executor, Graph, Name, StateBuffer, StateId, StateSpec, Tensor};
-use ops_support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {

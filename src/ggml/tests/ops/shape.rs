@@ -1,9 +1,7 @@
 //! Views, copies and look-ups against plain Rust: nothing is computed, so values are exact unless a type rounds them.
 
-mod ops_support;
-
-use ggml::{Data, Device, Dtype, Executor, Graph, Name, StateBuffer, StateSpec};
-use ops_support::{In, Rng, alone, from_f16, matrix, no_weights, run, run_over, to_f16, weights};
+use crate::support::{In, Rng, alone, executor, from_f16, matrix, run, run_over, to_f16, weights};
+use ggml::{Data, Device, Dtype, Graph, Name, StateBuffer, StateSpec};
 
 fn index(at: [usize; 4], ne: [usize; 4]) -> usize {
     (0..4).rev().fold(0, |sum, d| sum * ne[d] + at[d])
@@ -126,7 +124,7 @@ fn rows_are_written_where_their_ids_say() {
     let mut rng = Rng::new(15);
     let (n, n_rows) = (64usize, 6usize);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q8_0] {
-        let mut executor: Executor<u32> = Executor::new(no_weights(), 1).unwrap();
+        let mut executor = executor();
         let spec =
             StateSpec { name: "s".into(), dtype, ne: [n as i64, n_rows as i64, 1, 1], device: Device::cpu().unwrap() };
         let (state, ids) = StateBuffer::new(&[spec]).unwrap();

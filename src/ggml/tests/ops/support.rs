@@ -1,5 +1,5 @@
 //! What the tests of single ops share: random data, plain tensors, weights in memory, one run of one graph.
-#![allow(dead_code, reason = "every test binary uses a part")]
+#![allow(dead_code, reason = "every test program uses a part")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -121,6 +121,11 @@ pub fn run_over(
 /// As [`run_over`], with one thread and without weights.
 pub fn run(inputs: &[In], build: impl for<'g> FnOnce(&Graph<'g>, &[Tensor<'g>]) -> Tensor<'g>) -> Vec<f32> {
     run_over(&no_weights(), 1, inputs, build)
+}
+
+/// An executor over no weights, with one thread.
+pub fn executor() -> Executor<u32> {
+    Executor::new(no_weights(), 1).unwrap()
 }
 
 pub fn no_weights() -> Arc<Weights> {

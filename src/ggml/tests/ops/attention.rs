@@ -1,10 +1,8 @@
 //! Attention: the fused op, the softmax, and the folded form that the models use, against plain attention in F64; and
 //! which of them give a row the same bits whatever rows are around it.
 
-mod ops_support;
-
+use crate::support::{In, Rng, assert_close, assert_same_bits, no_weights, run, run_over, same_bits, to_f16};
 use ggml::{Graph, Tensor};
-use ops_support::{In, Rng, assert_close, assert_same_bits, no_weights, run, run_over, same_bits, to_f16};
 
 /// Sizes of one attention.
 #[derive(Clone, Copy)]

@@ -4,12 +4,9 @@ use std::sync::Arc;
 
 use ggml::{Data, Device, Dtype, Error, Executor, Mapping, Name, StateBuffer, StateSpec, WeightsBuilder};
 
-const NO_NAME: Name = Name("b", 0);
+use crate::support::executor;
 
-fn executor() -> Executor<u32> {
-    let weights = WeightsBuilder::new(vec![]).build(Device::cpu().unwrap()).unwrap();
-    Executor::new(weights, 1).unwrap()
-}
+const NO_NAME: Name = Name("b", 0);
 
 fn f32s<const N: usize>(values: [f32; N]) -> &'static [u8] {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
