@@ -149,7 +149,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     /// # Errors
     /// As [`Executor::run`], without those of running.
     pub fn reserve(&mut self, max_nodes: usize, key: &K, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<(), Error> {
-        let _working = crate::end::working();
+        let _working = crate::shutdown::working();
         let built = self.build(key.clone(), max_nodes, true, build)?;
         drop(built);
         Ok(())
@@ -167,7 +167,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         build: impl for<'g> FnOnce(&Graph<'g>),
         inputs: &[(Name, Data<'_>)],
     ) -> Result<Outputs<'_>, Error> {
-        let _working = crate::end::working();
+        let _working = crate::shutdown::working();
         self.clock += 1;
         let index = match self.graphs.iter().position(|g| g.key == *key) {
             Some(index) => index,

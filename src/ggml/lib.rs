@@ -1,5 +1,6 @@
-//! Safe ggml: weights over mapped files, state that outlives a step, graphs built under a brand, executors.
-//! A wrapper: what computes is ggml, and the crate `kernels` for products of few tokens and recurrent layers. Knows nothing of models, sequences or files' formats.
+//! Safe ggml: weights over mapped files, state that outlives a step, graphs built under a brand, executors. A wrapper: what
+//! computes is ggml, and the crate `kernels` for products of few tokens and recurrent layers. Knows nothing of models,
+//! sequences or files' formats.
 //!
 //! Who owns what: [`Weights`] own maps and descriptions and are shared (`Arc`); a [`StateBuffer`] owns tensors that
 //! change; an [`Executor`] owns a stream of work and the graphs that it has built, and holds a share of all weights and
@@ -36,7 +37,6 @@
 
 mod device;
 mod dtype;
-mod end;
 mod error;
 mod executor;
 mod graph;
@@ -49,6 +49,7 @@ mod plugin;
 mod quantize;
 mod raw;
 mod rpc;
+mod shutdown;
 mod split;
 mod staging;
 mod state;

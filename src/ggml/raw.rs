@@ -88,8 +88,8 @@ impl Context {
     }
 }
 
-/// A [`Context`] over pages of its own. They go back to the system with it: arenas of graphs are large, of many sizes, and come
-/// and go for as long as a program runs, which would leave a heap full of holes.
+/// A [`Context`] over pages of its own. They go back to the system with it: arenas of graphs are large, of many sizes, and
+/// come and go for as long as a program runs, which would leave a heap full of holes.
 #[derive(Debug)]
 pub(crate) struct Arena {
     // Dropped before what it lies in.

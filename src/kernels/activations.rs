@@ -1,8 +1,9 @@
 //! How activations lie in the node between an input and its products. Owns the layout; computes nothing.
 //!
-//! A head, then column after column, each on a cache line of its own. A column for products with `Q8_0` is its quants (biased
-//! on x86-64: VNNI multiplies unsigned with signed), then its scales as F32. A column for the K types is a sequence of records
-//! of 320 bytes: 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied with.
+//! A head, then column after column, each on a cache line of its own. A column for products with `Q8_0` is its quants
+//! (biased on x86-64: VNNI multiplies unsigned with signed), then its scales as F32. A column for the K types is a sequence
+//! of records of 320 bytes: 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied
+//! with.
 
 use crate::weight_type::ActivationFormat;
 
@@ -121,8 +122,8 @@ impl Activations {
         }
     }
 
-    /// True when some column has a quant of -128 and that matters. Only columns with a NaN, an infinity or nothing but the smallest
-    /// numbers have it, and there ggml's sign trick on x86-64 gives a `Q8_0` product that kernels do not.
+    /// True when some column has a quant of -128 and that matters. Only columns with a NaN, an infinity or nothing but the
+    /// smallest numbers have it, and there ggml's sign trick on x86-64 gives a `Q8_0` product that kernels do not.
     ///
     /// # Safety
     /// All threads have called [`Activations::note_minus_128`].

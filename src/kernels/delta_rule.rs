@@ -206,9 +206,10 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
     }
 }
 
-/// `src`: queries and keys `[s, n_k_heads, n_tokens, n_seqs]`, values `[s, n_v_heads, n_tokens, n_seqs]`, logarithms of decays
-/// and betas `[1, n_v_heads, n_tokens, n_seqs]`, the state `[s, s, n_v_heads, n_seqs]`, all F32, give `dst: [s * n_v_heads,
-/// n_tokens * n_seqs]`; snapshots of the state go to `src[6]: [s * s * n_v_heads, n_seqs, n_snapshots]`, newest first.
+/// `src`: queries and keys `[s, n_k_heads, n_tokens, n_seqs]`, values `[s, n_v_heads, n_tokens, n_seqs]`, logarithms of
+/// decays and betas `[1, n_v_heads, n_tokens, n_seqs]`, the state `[s, s, n_v_heads, n_seqs]`, all F32, give
+/// `dst: [s * n_v_heads, n_tokens * n_seqs]`; snapshots of the state go to `src[6]: [s * s * n_v_heads, n_seqs,
+/// n_snapshots]`, newest first.
 ///
 /// # Safety
 /// The node contract; `s` is one of [`HEAD_SIZES`], there are 1 to `n_tokens` snapshots, and `src[6]` may be written.

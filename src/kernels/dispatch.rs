@@ -17,8 +17,8 @@ macro_rules! by_columns {
     };
 }
 
-/// `kernel::<N, ..>(group, y, r, j, &mut dots)` for `$step` weight rows from each `r` on and `N` columns, up to four, from each
-/// `j` on: where registers hold no more. Further columns find the weights in the cache. Gives `dots`.
+/// `kernel::<N, ..>(group, y, r, j, &mut dots)` for `$step` weight rows from each `r` on and `N` columns, up to four, from
+/// each `j` on: where registers hold no more. Further columns find the weights in the cache. Gives `dots`.
 macro_rules! by_four_columns {
     ($step:expr, $kernel:ident, $group:expr, $y:expr $(, $more:tt)*) => {{
         let mut dots = $crate::tile::Dots::default();

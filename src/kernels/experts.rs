@@ -25,8 +25,8 @@ pub(crate) struct Route {
     pub(crate) to: u32,
 }
 
-/// `src[0]: [k, m, n_expert]`, for each of `src[2]: [n_used, n_tokens]` (i32) one matrix of it, times `src[1]`, the columns of
-/// `src[3]: [k, n_used or 1, n_tokens]` quantised (floats: those columns), gives `dst: [m, n_used, n_tokens]` F32.
+/// `src[0]: [k, m, n_expert]`, for each of `src[2]: [n_used, n_tokens]` (i32) one matrix of it, times `src[1]`, the columns
+/// of `src[3]: [k, n_used or 1, n_tokens]` quantised (floats: those columns), gives `dst: [m, n_used, n_tokens]` F32.
 ///
 /// # Safety
 /// The node contract.

@@ -62,18 +62,20 @@ unsafe fn kernel<const N: usize, const ROWS: usize, V: F32x16, const TYPE: usize
     let bytes = const { if TYPE == F32 { 64 } else { 32 } };
     let ahead = group.ahead.wrapping_add(r * y.n_blocks * bytes);
     let mut sums = [[V::zero(); ROWS]; N];
+    let rows: [*const u8; ROWS] = std::array::from_fn(|h| group.rows[r + h]);
+    let columns: [*const u8; N] = std::array::from_fn(|i| y.columns[j + i]);
     for l in 0..y.n_blocks {
         if j == 0 {
             prefetch(ahead.wrapping_add(l * ROWS * bytes), ROWS * bytes);
         }
         let mut w = [V::zero(); ROWS];
-        for (h, w) in w.iter_mut().enumerate() {
+        for (w, &row) in w.iter_mut().zip(&rows) {
             // SAFETY: `l` is below the number of blocks of the row.
-            *w = unsafe { widened::<V, TYPE>(group.rows[r + h].add(l * bytes)) };
+            *w = unsafe { widened::<V, TYPE>(row.add(l * bytes)) };
         }
-        for (i, sum) in sums.iter_mut().enumerate() {
+        for (sum, &column) in sums.iter_mut().zip(&columns) {
             // SAFETY: `l` is below the number of blocks of the column, which have 16 floats each.
-            let x = unsafe { V::load(y.columns[j + i].add(l * 64).cast()) };
+            let x = unsafe { V::load(column.add(l * 64).cast()) };
             for h in 0..ROWS {
                 sum[h] = w[h].mul_add(x, sum[h]);
             }

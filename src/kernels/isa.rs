@@ -19,7 +19,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The instruction sets that this CPU has, best first, whatever ggml was compiled for. Results have the same bits in all.
+    /// The instruction sets that this CPU has, best first, whatever ggml was compiled for. Results have the same bits in
+    /// all.
     #[cfg(target_arch = "x86_64")]
     pub fn available() -> Vec<Isa> {
         let has_avx2 =

@@ -65,7 +65,8 @@ pub(crate) fn n_columns(x: &sys::ggml_tensor) -> usize {
     x.ne[1..].iter().product::<i64>() as usize
 }
 
-/// `src[0]: [k, m]` times `src[1]`, the columns of `src[2]: [k, n]` quantised (floats: those columns), gives `dst: [m, n]` F32.
+/// `src[0]: [k, m]` times `src[1]`, the columns of `src[2]: [k, n]` quantised (floats: those columns), gives `dst: [m, n]`
+/// F32.
 ///
 /// # Safety
 /// The node contract.

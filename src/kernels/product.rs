@@ -1,4 +1,5 @@
-//! A matrix times columns, as one thread computes it: its weight rows, in groups of four, times all columns, eight at a time.
+//! A matrix times columns, as one thread computes it: its weight rows, in groups of four, times all columns, eight at a
+//! time.
 
 use ggml_sys as sys;
 use std::ffi::{c_int, c_void};
@@ -148,8 +149,8 @@ pub(crate) fn vec_dot(ty: WeightType) -> VecDot {
     unsafe { &*traits }.vec_dot.expect("types of weights have a dot product")
 }
 
-/// The rows `range` times column `j` by ggml, if the column has a quant of -128. Allocates: such columns hold NaN, infinities
-/// or next to nothing.
+/// The rows `range` times column `j` by ggml, if the column has a quant of -128. Allocates: such columns hold NaN,
+/// infinities or next to nothing.
 ///
 /// # Safety
 /// As [`rows_times_tile`], with room at `out`; the column was quantised for `Q8_0`.

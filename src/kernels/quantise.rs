@@ -1,7 +1,7 @@
 //! Activations rounded as ggml rounds them, in the order in which kernels read them.
 //!
-//! By the same operations as ggml's functions on x86-64 with AVX2, on every instruction set and processor; blocks with NaN, infinities
-//! or numbers so small that a factor overflows go through ggml's own.
+//! By the same operations as ggml's functions on x86-64 with AVX2, on every instruction set and processor; blocks with NaN,
+//! infinities or numbers so small that a factor overflows go through ggml's own.
 
 use std::ffi::c_void;
 

@@ -1,9 +1,8 @@
 //! Products in plain Rust, one value at a time: what every other instruction set is held to, bit for bit.
 //!
 //! The order of the sums is that of ggml's `vec_dot` on x86-64 with AVX2: integers within a block, exactly; eight lanes of
-//! floats over the blocks, each by a fused multiply-add; the lanes in pairs (`lanes.rs`). Lane `t` has values `4t` to `4t + 3` of every
-//! 32. Plain values: `floats.rs`.
-//! The K types add minima the same way, in four lanes (`Q4K`) or one (`Q5K`).
+//! floats over the blocks, each by a fused multiply-add; the lanes in pairs (`lanes.rs`). Lane `t` has values `4t` to `4t +
+//! 3` of every 32. Plain values: `floats.rs`. The K types add minima the same way, in four lanes (`Q4K`) or one (`Q5K`).
 
 use crate::activations::{BIAS, ColumnTile, record};
 use crate::floats;

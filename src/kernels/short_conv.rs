@@ -106,12 +106,12 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
 }
 
 /// `src[0]: [n_channels, n_tokens, n_seqs]` inputs, `src[1]: [PAST, n_channels, n_seqs]` those before them, `src[2]: [TAPS,
-/// n_channels]` weights, all F32, give `dst: [n_channels, n_tokens, n_seqs]`; the last [`PAST`] inputs as they were after the
-/// last tokens go to `src[3]: [PAST * n_channels, n_seqs, n_snapshots]`, newest first.
+/// n_channels]` weights, all F32, give `dst: [n_channels, n_tokens, n_seqs]`; the last [`PAST`] inputs as they were after
+/// the last tokens go to `src[3]: [PAST * n_channels, n_seqs, n_snapshots]`, newest first.
 ///
 /// # Safety
-/// The node contract; `n_channels` is a multiple of [`CHANNELS_AT_ONCE`], there are 1 to `n_tokens` snapshots, and `src[3]` may
-/// be written.
+/// The node contract; `n_channels` is a multiple of [`CHANNELS_AT_ONCE`], there are 1 to `n_tokens` snapshots, and `src[3]`
+/// may be written.
 pub unsafe extern "C" fn short_conv(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
     let Some(isa) = Isa::chosen() else { return };
     // SAFETY: the node contract, handed on: the node is alive.

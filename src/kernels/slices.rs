@@ -62,7 +62,8 @@ impl Columns {
 /// value of each row for each column.
 ///
 /// # Panics
-/// `w` is not whole rows, the columns are in another format than the type's, `out` has another length, or the CPU lacks `isa`.
+/// `w` is not whole rows, the columns are in another format than the type's, `out` has another length, or the CPU lacks
+/// `isa`.
 pub fn product(isa: Isa, ty: WeightType, w: &[u8], columns: &Columns, n_threads: usize, out: &mut [f32]) {
     let Shape { n, k, format } = columns.activations.shape;
     let row_bytes = ty.row_bytes(k);

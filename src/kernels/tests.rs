@@ -1,6 +1,6 @@
 //! Every instruction set that this CPU has, bit for bit: on x86-64 against ggml's `vec_dot` on columns that ggml quantised;
-//! elsewhere, where that sums in another order, against the scalar one. That one against exact sums, and against sums of every
-//! processor.
+//! elsewhere, where that sums in another order, against the scalar one. That one against exact sums, and against sums of
+//! every processor.
 
 use ggml_sys as sys;
 

@@ -1,5 +1,5 @@
-//! Ids by which ops look rows up: none that a graph runs with lies outside of what it addresses.
-//! What is known of them stands in the graph (`Ids`). Those of an input are checked on every run; those that an op keeps in range by itself are
+//! Ids by which ops look rows up: none that a graph runs with lies outside of what it addresses. What is known of them
+//! stands in the graph (`Ids`). Those of an input are checked on every run; those that an op keeps in range by itself are
 //! taken as they are; all others that a graph computes are put back into range where they are used.
 
 use crate::dtype::Dtype;

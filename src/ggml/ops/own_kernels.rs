@@ -25,8 +25,8 @@ fn few_of_ggml_are_alike(dtype: Dtype) -> bool {
 impl Weights {
     /// Tokens of a forward pass up to which each has the bits that it has alone; `None` where a token's bits depend on how
     /// many there are: where some weights lie on another device than a CPU, and on processors other than x86-64 where the
-    /// kernels do not serve all. Large matrices of floats are not counted on x86-64 that the kernels do not serve: with these
-    /// a token may differ from the token alone.
+    /// kernels do not serve all. Large matrices of floats are not counted on x86-64 that the kernels do not serve: with
+    /// these a token may differ from the token alone.
     pub fn rows_alike(&self) -> Option<usize> {
         if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
             return None;
@@ -60,8 +60,8 @@ impl<'g> Graph<'g> {
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, kernels::expert_products))
     }
 
-    /// True when `mul_mat` with this weight may be given a token alone: it has the bits that it has among up to eight (quantised
-    /// weights, and floats where there are kernels for them), or bits are not in our hands (on a GPU).
+    /// True when `mul_mat` with this weight may be given a token alone: it has the bits that it has among up to eight
+    /// (quantised weights, and floats where there are kernels for them), or bits are not in our hands (on a GPU).
     pub fn row_may_stand_alone(&self, w: Tensor<'g>) -> bool {
         w.dtype().is_quantized() || self.kernel_for(w).is_some() || !w.lies_on_host()
     }
@@ -80,7 +80,8 @@ impl<'g> Graph<'g> {
         served.then_some(ty)
     }
 
-    /// The columns of `b` quantised, in a node that all products with them share; `None` for columns that kernels do not read.
+    /// The columns of `b` quantised, in a node that all products with them share; `None` for columns that kernels do not
+    /// read.
     fn quantised(&self, format: ActivationFormat, b: Tensor<'g>) -> Option<Tensor<'g>> {
         let (ne, nb) = (b.ne(), b.nb());
         let n = usize::try_from(ne[1] * ne[2] * ne[3]).ok()?;

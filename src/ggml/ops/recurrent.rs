@@ -92,9 +92,9 @@ impl<'g> Graph<'g> {
 
     /// [`Graph::ssm_conv`] over `past: [3, n_channels, n_seqs]`, time fastest, and `inputs: [n_channels, n_tokens, n_seqs]` after
     /// it; `w: [4, n_channels]`. The last three inputs as they were after the last tokens go to `into: [3 * n_channels,
-    /// n_seqs, n_snapshots]`, a window on a state, newest first; no weight. Gives `[n_channels, n_tokens, n_seqs]`. `past` may lie in
-    /// the same buffer, and each sequence's in the place of a snapshot of itself, but of no other. `None` where there is no
-    /// kernel for these operands.
+    /// n_seqs, n_snapshots]`, a window on a state, newest first; no weight. Gives `[n_channels, n_tokens, n_seqs]`. `past`
+    /// may lie in the same buffer, and each sequence's in the place of a snapshot of itself, but of no other. `None` where
+    /// there is no kernel for these operands.
     pub fn short_conv(
         &self,
         inputs: Tensor<'g>,
@@ -126,8 +126,9 @@ impl<'g> Graph<'g> {
     }
 
     /// [`Graph::gated_delta_net`] whose snapshots go to `into: [s * s * n_heads, n_seqs, n_snapshots]`, a window on a state,
-    /// newest first and no weight; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer, and each of
-    /// its rows in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these operands.
+    /// newest first and no weight; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer,
+    /// and each of its rows in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these
+    /// operands.
     pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Tensor<'g>) -> Option<Tensor<'g>> {
         let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
         let all = [x.q, x.k, x.v, x.g, x.beta, x.state, into];

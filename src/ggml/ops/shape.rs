@@ -195,7 +195,8 @@ impl<'g> Graph<'g> {
     }
 
     /// [`Graph::argmax`] of long rows in two steps, so that many processors share a row: `[n, n_rows]` to i32 `[n_rows, 2]`, the
-    /// part of `n / n_parts` elements that holds the largest element, and its place there; and to these elements, `[n_rows]`.
+    /// part of `n / n_parts` elements that holds the largest element, and its place there; and to these elements,
+    /// `[n_rows]`.
     pub fn argmax_by_parts(&self, a: Tensor<'g>, n_parts: i64) -> (Tensor<'g>, Tensor<'g>) {
         let [n, n_rows, ..] = a.ne();
         let fits = n_parts > 0 && n % n_parts == 0;

@@ -1,4 +1,5 @@
-//! Products with AVX-512 VNNI: four weight rows at a time, two in a register, each block loaded once for all columns. A file for each layout of blocks.
+//! Products with AVX-512 VNNI: four weight rows at a time, two in a register, each block loaded once for all columns. A file
+//! for each layout of blocks.
 
 mod q4k_q5k;
 mod q6k;

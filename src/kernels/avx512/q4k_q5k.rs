@@ -1,7 +1,8 @@
 //! Q4_K and Q5_K.
 //!
 //! A block is eight times 32 values. Nibbles (with their fifth bits) times bytes give pairs of 16 bits; these times the
-//! scale of the 32 go into eight lanes of 32 bits, all exact, as in ggml's `vec_dot`. Minima are the sums of the columns' quants times the minima of the 32, in four lanes.
+//! scale of the 32 go into eight lanes of 32 bits, all exact, as in ggml's `vec_dot`. Minima are the sums of the columns'
+//! quants times the minima of the 32, in four lanes.
 
 use std::arch::x86_64::*;
 

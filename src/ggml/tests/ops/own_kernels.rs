@@ -1,5 +1,5 @@
-//! Products in whole graphs by our own kernels: a token has the same bits whatever tokens stand beside it, on x86-64 those of
-//! ggml's own product of it alone.
+//! Products in whole graphs by our own kernels: a token has the same bits whatever tokens stand beside it, on x86-64 those
+//! of ggml's own product of it alone.
 
 use std::sync::Arc;
 

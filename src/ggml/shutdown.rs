@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// A pass that takes longer (a worker elsewhere that does not answer) is not waited for.
+/// A forward pass that takes longer (a worker elsewhere that does not answer) is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Threads {
