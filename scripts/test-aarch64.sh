@@ -34,7 +34,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu m
 if [ $# -gt 0 ]; then
     exec cargo test --locked --target $target "$@"
 fi
-cargo test --locked --target $target -p nextn-ggml
+cargo test --locked --target $target -p nextn-kernels -p nextn-ggml
 question=(-p hello -n 30 --temp 0 --no-stats) # long enough to think and to begin an answer
 there=$(cargo run --locked --quiet --target $target --bin nextn-cli -- "${question[@]}" </dev/null)
 here=$(cargo run --locked --quiet --bin nextn-cli -- "${question[@]}" </dev/null)

@@ -203,7 +203,7 @@ fn wrong_options_end_with_2_and_name_what_is_wrong() {
         (&["-p", "x", "--draft-max", "99"], "0 to 16"),
         (&["-p", "x", "--stop", ""], "stop"),
         (&["-p", "x", "--samplers", "top_k;nothing"], "nothing"),
-        (&["-p", "x", "--repeat-penalty", "0"], "repeat_penalty"),
+        (&["-p", "x", "--repeat-penalty", "0"], "above 0"),
         (&["-p", "x", "--logit-bias", "999999999=1", "-t", "1"], "999999999"),
         (&["-p", "x", "--raw", "-s", "y"], "--raw"),
     ] {

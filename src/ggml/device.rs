@@ -164,7 +164,7 @@ impl Device {
         // SAFETY: just made, no other owner.
         let backend = unsafe { Backend::own(backend) }.ok_or_else(|| refused("cannot be opened"))?;
         self.make_shared_parts();
-        crate::end::notice(self.kind() != DeviceKind::Cpu);
+        crate::shutdown::notice(self.kind() != DeviceKind::Cpu);
         // SAFETY: the backend is alive.
         let is_cpu = unsafe { sys::ggml_backend_is_cpu(backend.as_ptr()) };
         let pool = if is_cpu {

@@ -81,7 +81,14 @@ impl Dtype {
         let block = self.block_size();
         let whole = usize::try_from(n).ok().filter(|n| n.is_multiple_of(block));
         let bytes = whole.and_then(|n| (n / block).checked_mul(self.block_bytes()));
-        bytes.ok_or(Error::Row { n, dtype: self, block })
+        bytes.ok_or(Error::Row { n, dtype: self.name(), block })
+    }
+
+    /// True when a tensor of this type and shape has whole rows, no empty dimension and at most [`MAX_BYTES`].
+    pub(crate) fn is_sizeable(self, ne: [i64; 4]) -> bool {
+        let row = self.row_bytes(ne[0]).ok().filter(|_| ne.iter().all(|&n| n >= 1));
+        let n_rows = ne[1..].iter().try_fold(1usize, |all, &n| all.checked_mul(usize::try_from(n).ok()?));
+        row.zip(n_rows).and_then(|(row, n_rows)| row.checked_mul(n_rows)).is_some_and(|bytes| bytes <= MAX_BYTES)
     }
 
     /// True for F32, F16 and BF16.
@@ -152,6 +159,9 @@ impl Dtype {
         name.to_str().unwrap_or("?")
     }
 }
+
+/// Bytes of one tensor at most. ggml multiplies and adds sizes without a look at overflow; sums of these stay in range.
+const MAX_BYTES: usize = 1 << 44;
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,5 @@
 //! What can go wrong below the graphs, in words that name the place.
 
-use crate::device::Device;
-use crate::dtype::Dtype;
-
 /// An error of the ggml floor.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -25,7 +22,7 @@ pub enum Error {
         max: usize,
     },
     /// A type id that this ggml does not know.
-    #[error("tensor type {0} is not known to ggml {version}", version = crate::version())]
+    #[error("tensor type {0} is not known to ggml {version}", version = version())]
     UnknownDtype(u32),
     /// A row that is not a whole number of blocks.
     #[error("a row of {n} elements is not a multiple of {dtype}'s block of {block}")]
@@ -33,7 +30,7 @@ pub enum Error {
         /// Elements in a row.
         n: i64,
         /// The row's type.
-        dtype: Dtype,
+        dtype: &'static str,
         /// Elements in a block.
         block: usize,
     },
@@ -41,7 +38,7 @@ pub enum Error {
     #[error("rows of {dtype}: {what}")]
     Pack {
         /// The type.
-        dtype: Dtype,
+        dtype: &'static str,
         /// What disagrees.
         what: String,
     },
@@ -120,16 +117,17 @@ pub enum Error {
 const MIB: f64 = 1048576.0;
 
 impl Error {
-    /// The device has no room.
-    pub(crate) fn no_room(device: Device, bytes: usize, what: &'static str) -> Error {
-        if let Some(lost) = crate::rpc::lost(device) {
-            return lost;
-        }
-        Error::Alloc { device: device.name(), bytes, free: device.memory().0, what }
-    }
-
     /// Not even descriptions find room on the host.
     pub(crate) fn no_arena(bytes: usize, what: &'static str) -> Error {
         Error::Alloc { device: "host".into(), bytes, free: 0, what }
     }
+}
+
+/// ggml's version, such as `0.28.0`.
+pub fn version() -> &'static str {
+    // SAFETY: no preconditions.
+    let text = unsafe { ggml_sys::ggml_version() };
+    // SAFETY: static and NUL-terminated.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) };
+    text.to_str().unwrap_or("?")
 }

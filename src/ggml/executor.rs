@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ggml_sys as sys;
 
 use crate::device::Device;
+use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::graph::{Graph, Name, Slot};
 use crate::planner::{Gone, Place, Planner};
@@ -148,7 +149,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     /// # Errors
     /// As [`Executor::run`], without those of running.
     pub fn reserve(&mut self, max_nodes: usize, key: &K, build: impl for<'g> FnOnce(&Graph<'g>)) -> Result<(), Error> {
-        let _working = crate::end::working();
+        let _working = crate::shutdown::working();
         let built = self.build(key.clone(), max_nodes, true, build)?;
         drop(built);
         Ok(())
@@ -166,7 +167,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         build: impl for<'g> FnOnce(&Graph<'g>),
         inputs: &[(Name, Data<'_>)],
     ) -> Result<Outputs<'_>, Error> {
-        let _working = crate::end::working();
+        let _working = crate::shutdown::working();
         self.clock += 1;
         let index = match self.graphs.iter().position(|g| g.key == *key) {
             Some(index) => index,
@@ -313,7 +314,7 @@ fn set_input(planner: &Planner, slot: &Slot, data: &Data<'_>) -> Result<usize, E
     // SAFETY: the description is alive.
     let wanted = unsafe { sys::ggml_nbytes(slot.ptr.as_ptr()) };
     if t.type_ != dtype || wanted != n_bytes {
-        let (is, wants) = (crate::Dtype::from_raw(dtype), crate::Dtype::from_raw(t.type_));
+        let (is, wants) = (Dtype::from_raw(dtype), Dtype::from_raw(t.type_));
         return Err(slot_error(
             "input",
             slot.name,
@@ -376,14 +377,14 @@ impl Outputs<'_> {
         // SAFETY: the description is alive.
         let sound = t.type_ == dtype && unsafe { sys::ggml_is_contiguous(slot.ptr.as_ptr()) };
         if !sound {
-            let is = crate::Dtype::from_raw(t.type_);
+            let is = Dtype::from_raw(t.type_);
             return Err(slot_error("output", name, format!("is {is}, or not contiguous")));
         }
         // SAFETY: the description is alive.
         let n_bytes = unsafe { sys::ggml_nbytes(slot.ptr.as_ptr()) };
         into.resize(n_bytes / size_of::<T>(), zero);
         let to = into.as_mut_ptr().cast::<u8>();
-        match self.planner.landed(slot.ptr) {
+        match self.planner.staged(slot.ptr) {
             // SAFETY: these are the tensor's `n_bytes` bytes, and `into` was sized for them.
             Some(bytes) => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) },
             // SAFETY: the tensor has `n_bytes` bytes and `into` was sized for them.

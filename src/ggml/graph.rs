@@ -6,7 +6,7 @@
 //! the build returns the error. So the maths reads without `?`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,8 +18,6 @@ use ggml_sys as sys;
 use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::ids::Ids;
-use crate::ops::sizeable;
 use crate::state::{Inner, StateBuffer, StateId};
 use crate::weights::{WeightId, Weights};
 
@@ -149,6 +147,20 @@ pub(crate) struct Slot {
     pub(crate) below: Option<(i64, &'static str)>,
 }
 
+/// Tensors by the one whose memory they are views of.
+type Base = *const sys::ggml_tensor;
+
+/// What a graph's builder knows of tensors that hold ids.
+#[derive(Default)]
+pub(crate) struct Ids {
+    /// Computed here, and below this number whatever they are computed from.
+    pub(crate) below: HashMap<Base, i64>,
+    /// Rows are looked up by them without another check.
+    pub(crate) trusted: HashSet<Base>,
+    /// Some op writes over them.
+    pub(crate) written: HashSet<Base>,
+}
+
 /// What a finished builder hands to the executor.
 pub(crate) struct Parts {
     pub(crate) inputs: Vec<Slot>,
@@ -189,7 +201,7 @@ impl<'g> Graph<'g> {
         weights: Arc<Weights>,
         max_tensors: usize,
     ) -> Self {
-        // SAFETY: the arena has room (the caller's promise).
+        // SAFETY: the arena has room for `max_tensors` descriptions (the caller).
         let poison = unsafe { sys::ggml_new_tensor_1d(ctx.as_ptr(), sys::GGML_TYPE_F32, 1) };
         let poison = NonNull::new(poison).expect("ggml ends the process rather than return null here");
         Self {
@@ -272,7 +284,7 @@ impl<'g> Graph<'g> {
         if let Err(e) = dtype.row_bytes(ne[0]) {
             return self.fail("input", e.to_string());
         }
-        if !sizeable(dtype, ne) {
+        if !dtype.is_sizeable(ne) {
             return self.fail("input", format!("`{name}` of {dtype} {ne:?} is too large"));
         }
         if self.parts.borrow().inputs.iter().any(|s| s.name == name) {

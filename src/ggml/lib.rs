@@ -1,5 +1,6 @@
-//! Safe ggml: weights over mapped files, state that outlives a step, graphs built under a brand, executors.
-//! The only crate with logic that uses `unsafe`. Knows nothing of models, sequences or files' formats.
+//! Safe ggml: weights over mapped files, state that outlives a step, graphs built under a brand, executors. A wrapper: what
+//! computes is ggml, and the crate `kernels` for products of few tokens and recurrent layers. Knows nothing of models,
+//! sequences or files' formats.
 //!
 //! Who owns what: [`Weights`] own maps and descriptions and are shared (`Arc`); a [`StateBuffer`] owns tensors that
 //! change; an [`Executor`] owns a stream of work and the graphs that it has built, and holds a share of all weights and
@@ -36,13 +37,9 @@
 
 mod device;
 mod dtype;
-mod end;
 mod error;
 mod executor;
 mod graph;
-mod ids;
-mod kernels;
-mod landing;
 mod log;
 mod mapping;
 mod numa;
@@ -52,13 +49,15 @@ mod plugin;
 mod quantize;
 mod raw;
 mod rpc;
+mod shutdown;
 mod split;
+mod staging;
 mod state;
 mod weights;
 
 pub use device::{Device, DeviceKind};
 pub use dtype::Dtype;
-pub use error::Error;
+pub use error::{Error, version};
 pub use executor::{Data, Executor, Outputs, Stats};
 pub use graph::{Graph, Name, Tensor};
 pub use mapping::Mapping;
@@ -69,12 +68,3 @@ pub use quantize::{pack_rows, unpack};
 pub use rpc::{add_worker, serve_as_worker};
 pub use state::{StateBuffer, StateId, StateSpec};
 pub use weights::{WeightId, Weights, WeightsBuilder};
-
-/// ggml's version, such as `0.28.0`.
-pub fn version() -> &'static str {
-    // SAFETY: no preconditions.
-    let text = unsafe { ggml_sys::ggml_version() };
-    // SAFETY: static and NUL-terminated.
-    let text = unsafe { std::ffi::CStr::from_ptr(text) };
-    text.to_str().unwrap_or("?")
-}

@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use ggml_sys as sys;
 
-use crate::end::{left_over, park};
+use crate::shutdown::{left_over, park};
 
 /// Routes ggml's log into `tracing` and makes a failed assertion leave a message before the process ends.
 /// Called by everything that opens a device; only the first call does something.

@@ -9,16 +9,17 @@ use ggml_sys as sys;
 use crate::device::{Device, DeviceKind, Stream};
 use crate::error::Error;
 use crate::graph::Slot;
-use crate::landing::Landing;
 use crate::raw::{Context, GraphAllocator};
+use crate::rpc;
 use crate::split::{self, MAX_OWN, OwnSplit, SharedSplit};
+use crate::staging::StagingBuffer;
 
 type Cgraph = NonNull<sys::ggml_cgraph>;
 
 /// Field order is drop order: plans refer to streams.
 pub(crate) struct Planner {
     /// On one device.
-    landing: Option<Landing>,
+    staging: Option<StagingBuffer>,
     plan: Plan,
     streams: Vec<Stream>,
     n_threads: usize,
@@ -69,8 +70,8 @@ impl Planner {
             Plan::Split(SharedSplit::default())
         };
         let streams = devices.iter().map(|d| d.open(n_threads)).collect::<Result<_, _>>()?;
-        let landing = if devices.len() == 1 { Landing::of(first) } else { None };
-        let mut planner = Self { landing, plan, streams, n_threads, buffer_bytes: 0 };
+        let staging = if devices.len() == 1 { StagingBuffer::of(first) } else { None };
+        let mut planner = Self { staging, plan, streams, n_threads, buffer_bytes: 0 };
         if matches!(planner.plan, Plan::Split(_)) {
             planner.end_with_cpu()?;
         }
@@ -174,10 +175,10 @@ impl Planner {
         match self.plan {
             Plan::One(_) => {
                 let backend = self.streams[0].backend.as_ptr();
-                // SAFETY: the caller's promise.
+                // SAFETY: `t` and `from` have `n_bytes` bytes, `from` for long enough (the caller).
                 unsafe { sys::ggml_backend_tensor_set_async(backend, t.as_ptr(), from.cast(), 0, n_bytes) }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: `t` and `from` have `n_bytes` bytes, `from` for long enough (the caller).
             Plan::Split(_) => unsafe { sys::ggml_backend_tensor_set(t.as_ptr(), from.cast(), 0, n_bytes) },
         }
     }
@@ -190,46 +191,46 @@ impl Planner {
         }
     }
 
-    /// The bytes of an output of the last graph, if they were brought along.
-    pub(crate) fn landed(&self, output: NonNull<sys::ggml_tensor>) -> Option<&[u8]> {
-        self.landing.as_ref()?.find(output)
+    /// The bytes of an output of the last graph, if they were copied to the host.
+    pub(crate) fn staged(&self, output: NonNull<sys::ggml_tensor>) -> Option<&[u8]> {
+        self.staging.as_ref()?.find(output)
     }
 
     /// The error of a worker that is gone: what was computed since is worth nothing.
     pub(crate) fn lost(&self) -> Option<Error> {
-        self.streams.iter().find_map(|stream| crate::rpc::lost(stream.device))
+        self.streams.iter().find_map(|stream| rpc::lost(stream.device))
     }
 
-    /// Computes a graph and waits for it and, where they can be brought along, for these outputs of it.
+    /// Computes a graph and waits for it and, where they can be copied to the host behind it, for these outputs of it.
     ///
     /// # Safety
     /// `graph` was planned in this place, is still valid, and all that it reads is alive.
     pub(crate) unsafe fn compute(&mut self, graph: Cgraph, place: &Place, outputs: &[Slot]) -> sys::ggml_status {
-        if let Some(landing) = &mut self.landing {
-            landing.clear();
+        if let Some(staging) = &mut self.staging {
+            staging.clear();
         }
         if let Place::Own(split) = place {
-            // SAFETY: the caller's promise.
+            // SAFETY: the graph was planned by this scheduler and is valid (the caller).
             return unsafe { split.compute(graph) };
         }
-        match (&self.plan, &mut self.landing) {
+        match (&self.plan, &mut self.staging) {
             (Plan::One(_), None) => {
                 let backend = self.streams[0].backend.as_ptr();
-                // SAFETY: the caller's promise.
+                // SAFETY: the graph was planned here, is valid, and all that it reads is alive (the caller).
                 unsafe { sys::ggml_backend_graph_compute(backend, graph.as_ptr()) }
             }
-            (Plan::One(_), Some(landing)) => {
+            (Plan::One(_), Some(staging)) => {
                 let stream = &self.streams[0];
-                // SAFETY: the caller's promise.
+                // SAFETY: the graph was planned here, is valid, and all that it reads is alive (the caller).
                 let status = unsafe { sys::ggml_backend_graph_compute_async(stream.backend.as_ptr(), graph.as_ptr()) };
                 if status == sys::GGML_STATUS_SUCCESS {
                     // SAFETY: outputs are tensors of the graph; whoever read earlier ones has ended (`&mut self`).
-                    unsafe { landing.bring(stream, outputs.iter().map(|slot| slot.ptr)) };
+                    unsafe { staging.copy(stream, outputs.iter().map(|slot| slot.ptr)) };
                 }
                 self.synchronize();
                 status
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the graph was planned here, is valid, and all that it reads is alive (the caller).
             (Plan::Split(shared), _) => unsafe { shared.compute(graph) },
         }
     }
@@ -263,5 +264,5 @@ impl Planner {
 }
 
 fn no_room(device: Device, bytes: usize) -> Error {
-    Error::no_room(device, bytes, "compute buffers")
+    rpc::no_room(device, bytes, "compute buffers")
 }

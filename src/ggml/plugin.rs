@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use ggml_sys as sys;
 
-use crate::error::Error;
+use crate::error::{self, Error};
 
 /// Plugins that were loaded, so that none is loaded twice.
 static LOADED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -61,8 +61,8 @@ pub fn load_plugin(path: &Path) -> Result<(), Error> {
     let version = unsafe { version() };
     // SAFETY: a static NUL-terminated string.
     let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
-    if version != crate::version() {
-        let ours = crate::version();
+    if version != error::version() {
+        let ours = error::version();
         return Err(refused(path, format!("built from ggml {version}, this program from {ours}: build it again")));
     }
     let set_log: SetLog = symbol(library, path, "ggml_log_set")?;

@@ -22,7 +22,7 @@ pub fn pack_rows(
     importance: Option<&[f32]>,
     dst: &mut [u8],
 ) -> Result<(), Error> {
-    let refused = |what: String| Error::Pack { dtype, what };
+    let refused = |what: String| Error::Pack { dtype: dtype.name(), what };
     if !dtype.can_be_packed() {
         return Err(refused("this type cannot be made of floats here; take another".into()));
     }
@@ -83,7 +83,7 @@ pub fn pack_rows(
 /// [`Error::Row`]: the floats are no whole number of blocks. [`Error::Pack`]: `src` has not their size, or ggml cannot
 /// unpack the type.
 pub fn unpack(dtype: Dtype, src: &[u8], dst: &mut [f32]) -> Result<(), Error> {
-    let refused = |what: String| Error::Pack { dtype, what };
+    let refused = |what: String| Error::Pack { dtype: dtype.name(), what };
     let need = dtype.row_bytes(dst.len() as i64)?;
     if src.len() != need {
         return Err(refused(format!("{} bytes found, {need} expected for {} floats", src.len(), dst.len())));

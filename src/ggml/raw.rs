@@ -81,15 +81,15 @@ impl Context {
     /// `memory` is null, or has `n_bytes` bytes at an address that is a multiple of 16, for as long as the context lives.
     unsafe fn over(memory: *mut u8, n_bytes: usize) -> Option<Self> {
         let params = sys::ggml_init_params { mem_size: n_bytes, mem_buffer: memory.cast(), no_alloc: true };
-        // SAFETY: the caller's promise.
+        // SAFETY: `memory` is null or has `n_bytes` bytes that outlive the context (the caller).
         let ctx = unsafe { sys::ggml_init(params) };
         // SAFETY: just made, no other owner.
         unsafe { Self::own(ctx) }
     }
 }
 
-/// A [`Context`] over pages of its own. They go back to the system with it: arenas of graphs are large, of many sizes, and come
-/// and go for as long as a program runs, which would leave a heap full of holes.
+/// A [`Context`] over pages of its own. They go back to the system with it: arenas of graphs are large, of many sizes, and
+/// come and go for as long as a program runs, which would leave a heap full of holes.
 #[derive(Debug)]
 pub(crate) struct Arena {
     // Dropped before what it lies in.

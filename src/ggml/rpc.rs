@@ -115,6 +115,12 @@ pub(crate) fn lost(device: Device) -> Option<Error> {
     lost.then(|| refused(worker.address, "the worker is gone: start it again, then this program".into()))
 }
 
+/// The error for a device that gave no memory.
+pub(crate) fn no_room(device: Device, bytes: usize, what: &'static str) -> Error {
+    let alloc = || Error::Alloc { device: device.name(), bytes, free: device.memory().0, what };
+    lost(device).unwrap_or_else(alloc)
+}
+
 /// A function of ggml's RPC backend; the error says what the ggml of this program lacks.
 fn function(name: &str) -> Result<NonNull<c_void>, String> {
     let lacks = |what: &str| format!("the ggml of this program has no {what}: it was built without its RPC backend");

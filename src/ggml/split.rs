@@ -51,7 +51,7 @@ impl OwnSplit {
     /// # Safety
     /// `graph` is the one that was planned, and all that it reads is alive.
     pub(crate) unsafe fn compute(&self, graph: Cgraph) -> sys::ggml_status {
-        // SAFETY: the caller's promise.
+        // SAFETY: the graph was planned by this scheduler, and all that it reads is alive (the caller).
         unsafe { sys::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.as_ptr()) }
     }
 }
@@ -86,7 +86,7 @@ impl SharedSplit {
     /// `graph` is the one that was planned last, and all that it reads is alive.
     pub(crate) unsafe fn compute(&self, graph: Cgraph) -> sys::ggml_status {
         let Some((scheduler, _)) = &self.scheduler else { return sys::GGML_STATUS_FAILED };
-        // SAFETY: the caller's promise.
+        // SAFETY: the graph was planned last, and all that it reads is alive (the caller).
         unsafe { sys::ggml_backend_sched_graph_compute(scheduler.as_ptr(), graph.as_ptr()) }
     }
 }

@@ -10,8 +10,8 @@ use ggml_sys as sys;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::ops::sizeable;
 use crate::raw::{Buffer, Context};
+use crate::rpc::no_room;
 
 /// The position of a tensor in its [`StateBuffer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ impl StateBuffer {
             }
             let row = spec.dtype.row_bytes(spec.ne[0])?;
             let n_bytes = spec.ne[1..].iter().try_fold(row, |n, &ne| n.checked_mul(usize::try_from(ne).ok()?));
-            let n_bytes = n_bytes.filter(|_| sizeable(spec.dtype, spec.ne));
+            let n_bytes = n_bytes.filter(|_| spec.dtype.is_sizeable(spec.ne));
             let n_bytes = n_bytes.ok_or_else(|| refused(format!("shape {:?} is too large", spec.ne)))?;
             total = total.checked_add(n_bytes).ok_or_else(|| refused("the states together are too large".into()))?;
             let place = devices.iter().position(|&d| d == spec.device).expect("every spec's device is listed");
@@ -115,7 +115,7 @@ impl StateBuffer {
             // SAFETY: just made, no other owner.
             let buffer = unsafe { Buffer::own(buffer) };
             let buffer =
-                buffer.ok_or_else(|| Error::no_room(device, bytes, "sequence state (KV cache and recurrent state)"))?;
+                buffer.ok_or_else(|| no_room(device, bytes, "sequence state (KV cache and recurrent state)"))?;
             // SAFETY: the buffer is alive. Masked cells are multiplied by zero, so they must be finite.
             unsafe { sys::ggml_backend_buffer_clear(buffer.as_ptr(), 0) };
             buffers.push(buffer);

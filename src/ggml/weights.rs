@@ -13,6 +13,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::mapping::Mapping;
 use crate::raw::{Buffer, Context};
+use crate::rpc::no_room;
 
 /// The position of a tensor in its [`Weights`]. One of another model is wrong but harmless: it is checked on use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -242,7 +243,7 @@ impl OnDevice {
         let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(self.copied_ctx.as_ptr(), buffer_type) };
         // SAFETY: just made, no other owner.
         let buffer = unsafe { Buffer::own(buffer) };
-        let buffer = buffer.ok_or_else(|| Error::no_room(self.device, bytes, "weights"))?;
+        let buffer = buffer.ok_or_else(|| no_room(self.device, bytes, "weights"))?;
         mark_as_weights(&buffer);
         for &i in &self.copied {
             let (Some(t), p) = (tensors[i], &builder.planned[i]) else { continue };

@@ -1,12 +1,12 @@
 //! Attention: the fused op, and the softmax that the unfused form is made of.
 
-use super::{ask, op};
+use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
 impl<'g> Graph<'g> {
     /// `softmax(a * scale + mask)` over dim 0. `a: [n_kv, n_rows, n_head, n_seqs]` contiguous,
-    /// `mask: [n_kv, >= n_rows, ..]` F16 or F32, repeated over dims 2 and 3.
+    /// `mask: [n_kv, >= n_tokens, ..]` F16 or F32, repeated over dims 2 and 3.
     pub fn soft_max(&self, a: Tensor<'g>, mask: Option<Tensor<'g>>, scale: f32) -> Tensor<'g> {
         let na = a.ne();
         let sound = self.check_f32("soft_max", "a", a)
@@ -26,9 +26,9 @@ impl<'g> Graph<'g> {
         op!(self, "soft_max", ggml_soft_max_ext, a, mask.map_or(std::ptr::null_mut(), Tensor::raw), scale, 0.0)
     }
 
-    /// Attention in one op: `q: [d_k, n_rows, n_head, n_seqs]`, `k: [d_k, n_kv, n_head_kv, n_seqs]`,
-    /// `v: [d_v, n_kv, n_head_kv, n_seqs]`, `mask: [n_kv, >= n_rows, ..]` F16; gives `[d_v, n_head, n_rows, n_seqs]`.
-    /// Sums are asked for in F32. On a CPU a row has the bits that it has among up to 63 others, whatever the number of
+    /// Attention in one op: `q: [d_k, n_tokens, n_head, n_seqs]`, `k: [d_k, n_kv, n_head_kv, n_seqs]`,
+    /// `v: [d_v, n_kv, n_head_kv, n_seqs]`, `mask: [n_kv, >= n_tokens, ..]` F16; gives `[d_v, n_head, n_tokens, n_seqs]`.
+    /// Sums are asked for in F32. On a CPU a token has the bits that it has among up to 63 others, whatever the number of
     /// threads.
     ///
     /// Source: Dao et al. 2022; query head `j` reads key head `j / (n_head / n_head_kv)`.
@@ -61,11 +61,10 @@ impl<'g> Graph<'g> {
         self.fused_attention(q, k, v, mask, scale)
     }
 
-    /// One row of one sequence, whose operands were checked. From 512 cells on ggml would part the cells among its threads
-    /// (`ggml_compute_forward_flash_attn_ext_f16`, `use_split_kv_path`) and add up in another order than for several rows;
+    /// One token of one sequence, whose operands were checked. From 512 cells on ggml would part the cells among its threads
+    /// (`ggml_compute_forward_flash_attn_ext_f16`, `use_split_kv_path`) and add up in another order than for several tokens;
     /// not so where there is more than one sequence, so key heads take the place of sequences. They are as many cells and
-    /// heads to compute, parted by heads. With one key head, or masks for each head, the row is
-    /// computed twice instead.
+    /// heads to compute, parted by heads. With one key head, or masks for each head, the token is computed twice instead.
     fn flash_attn_unsplit(
         &self,
         q: Tensor<'g>,

@@ -1,6 +1,6 @@
 //! Element-wise ops.
 
-use super::{ask, can_repeat, op};
+use super::checks::{ask, can_repeat, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 

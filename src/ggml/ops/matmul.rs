@@ -1,6 +1,6 @@
 //! Matrix products. ggml's convention: a weight `[n_in, n_out]` times `[n_in, n_rows]` gives `[n_out, n_rows]`.
 
-use super::{ask, op};
+use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 

@@ -1,6 +1,6 @@
 //! Norms over dim 0.
 
-use super::op;
+use super::checks::op;
 use crate::graph::{Graph, Tensor};
 
 impl<'g> Graph<'g> {

@@ -1,6 +1,8 @@
-//! Ops of recurrent layers.
+//! Ops of recurrent layers, by ggml and by our own kernels.
 
-use super::{ask, op};
+use kernels::Isa;
+
+use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
@@ -87,4 +89,69 @@ impl<'g> Graph<'g> {
         let (k, v, g, beta, state) = (x.k.raw(), x.v.raw(), x.g.raw(), x.beta.raw(), x.state.raw());
         op!(self, "gated_delta_net", ggml_gated_delta_net, x.q, k, v, g, beta, state, n_snapshots)
     }
+
+    /// [`Graph::ssm_conv`] over `past: [3, n_channels, n_seqs]`, time fastest, and `inputs: [n_channels, n_tokens, n_seqs]` after
+    /// it; `w: [4, n_channels]`. The last three inputs as they were after the last tokens go to `into: [3 * n_channels,
+    /// n_seqs, n_snapshots]`, a window on a state, newest first; no weight. Gives `[n_channels, n_tokens, n_seqs]`. `past`
+    /// may lie in the same buffer, and each sequence's in the place of a snapshot of itself, but of no other. `None` where
+    /// there is no kernel for these operands.
+    pub fn short_conv(
+        &self,
+        inputs: Tensor<'g>,
+        past: Tensor<'g>,
+        w: Tensor<'g>,
+        into: Tensor<'g>,
+    ) -> Option<Tensor<'g>> {
+        let [n_channels, n_tokens, n_seqs, one] = inputs.ne();
+        let past_ne = [kernels::PAST as i64, n_channels, n_seqs, 1];
+        let fits = one == 1
+            && n_channels % kernels::CHANNELS_AT_ONCE as i64 == 0
+            && past.ne() == past_ne
+            && w.ne() == [kernels::TAPS as i64, n_channels, 1, 1]
+            && into.ne()[..2] == [past_ne[0] * n_channels, n_seqs]
+            // Fewer would leave snapshots as they are, which nobody expects.
+            && (1..=n_tokens).contains(&into.ne()[2])
+            && into.ne()[3] == 1;
+        let all = [inputs, past, w, into];
+        let served = fits
+            && all.into_iter().all(in_rows)
+            && past.nb()[1] == 4 * kernels::PAST
+            && w.nb()[1] == 4 * kernels::TAPS
+            && into.lies_on_host()
+            && Isa::chosen().is_some()
+            && self.check_writable("short_conv", "into", into);
+        served.then(|| {
+            self.custom("short_conv", Dtype::F32, [n_channels, n_tokens, n_seqs, 1], &all, kernels::short_conv)
+        })
+    }
+
+    /// [`Graph::gated_delta_net`] whose snapshots go to `into: [s * s * n_heads, n_seqs, n_snapshots]`, a window on a state,
+    /// newest first and no weight; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer,
+    /// and each of its rows in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these
+    /// operands.
+    pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Tensor<'g>) -> Option<Tensor<'g>> {
+        let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
+        let all = [x.q, x.k, x.v, x.g, x.beta, x.state, into];
+        let fits = x.fits()
+            && into.ne()[..2] == [s * s * n_heads, n_seqs]
+            // Fewer would leave snapshots as they are, which nobody expects.
+            && (1..=n_tokens).contains(&into.ne()[2])
+            && into.ne()[3] == 1;
+        let whole = |t: Tensor<'g>, n: i64| t.nb()[1] == 4 * s as usize && t.nb()[2] == 4 * n as usize;
+        let served = kernels::HEAD_SIZES.contains(&s)
+            && fits
+            && all.into_iter().all(in_rows)
+            && whole(x.state, s * s)
+            && into.lies_on_host()
+            && Isa::chosen().is_some()
+            && self.check_writable("delta_rule", "into", into);
+        served.then(|| {
+            self.custom("delta_rule", Dtype::F32, [s * n_heads, n_tokens * n_seqs, 1, 1], &all, kernels::delta_rule)
+        })
+    }
+}
+
+/// True for floats whose rows follow each other element by element.
+fn in_rows(t: Tensor<'_>) -> bool {
+    t.dtype() == Dtype::F32 && t.nb()[0] == 4
 }

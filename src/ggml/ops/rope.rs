@@ -1,6 +1,6 @@
 //! Rotary position embedding.
 
-use super::{ask, op};
+use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 

@@ -1,6 +1,6 @@
 //! Views, copies and look-ups: ops that move elements without changing them.
 
-use super::{ask, can_repeat, n_bytes, op, sizeable};
+use super::checks::{ask, can_repeat, n_bytes, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
@@ -9,7 +9,7 @@ impl<'g> Graph<'g> {
     pub fn reshape<const N: usize>(&self, a: Tensor<'g>, ne: [i64; N]) -> Tensor<'g> {
         let ne = four(ne);
         let n = ne.iter().try_fold(1i64, |all, &n| all.checked_mul(n).filter(|_| n >= 1));
-        let sound = self.check("reshape", n == Some(a.n_elements()) && sizeable(a.dtype(), ne), || {
+        let sound = self.check("reshape", n == Some(a.n_elements()) && a.dtype().is_sizeable(ne), || {
             format!("{a:?} does not have the elements of {ne:?}")
         }) && self.check("reshape", ask!(ggml_is_contiguous, a), || format!("{a:?} is not contiguous"));
         if !sound {
@@ -195,7 +195,8 @@ impl<'g> Graph<'g> {
     }
 
     /// [`Graph::argmax`] of long rows in two steps, so that many processors share a row: `[n, n_rows]` to i32 `[n_rows, 2]`, the
-    /// part of `n / n_parts` elements that holds the largest element, and its place there; and to these elements, `[n_rows]`.
+    /// part of `n / n_parts` elements that holds the largest element, and its place there; and to these elements,
+    /// `[n_rows]`.
     pub fn argmax_by_parts(&self, a: Tensor<'g>, n_parts: i64) -> (Tensor<'g>, Tensor<'g>) {
         let [n, n_rows, ..] = a.ne();
         let fits = n_parts > 0 && n % n_parts == 0;

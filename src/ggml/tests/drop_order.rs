@@ -1,11 +1,12 @@
 //! Who keeps what alive: each owner is dropped before those that read through it, and results stay right.
 
-mod ops_support;
+#[path = "ops/support.rs"]
+mod support;
 
 use std::sync::Arc;
 
 use ggml::{Data, Device, Dtype, Executor, Graph, Mapping, Name, StateBuffer, StateSpec, WeightId, WeightsBuilder};
-use ops_support::{alone, no_weights};
+use support::{alone, no_weights};
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()

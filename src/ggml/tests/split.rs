@@ -1,7 +1,8 @@
 //! Graphs over two devices, a worker in this process and the CPU: they are kept, within bounds, and give what one device
 //! gives.
 
-mod ops_support;
+#[path = "ops/support.rs"]
+mod support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -9,7 +10,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use ggml::{
     Data, Device, Dtype, Executor, Graph, Mapping, Name, StateBuffer, StateSpec, WeightId, Weights, WeightsBuilder,
 };
-use ops_support::{Rng, alone};
+use support::{Rng, alone};
 
 const N: i64 = 64;
 

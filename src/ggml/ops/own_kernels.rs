@@ -1,0 +1,100 @@
+//! Products by the kernels of the crate `kernels`, where they serve the operands, and the promise that goes with them: how
+//! many tokens a step may have without a token's bits depending on the others.
+
+use ggml_sys as sys;
+use kernels::{ActivationFormat, FEW_COLUMNS, Isa, NodeFn, Shape, WeightType};
+
+use crate::device::DeviceKind;
+use crate::dtype::Dtype;
+use crate::graph::{Graph, Tensor};
+use crate::weights::Weights;
+
+/// Tokens up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone, where they do.
+const FEW_OF_GGML: usize = 7;
+
+/// True when ggml's own product with weights of this type is of one class for up to [`FEW_OF_GGML`] tokens. On 64-bit ARM it
+/// takes columns in pairs, or in tiles, where the processor has instructions for it.
+fn few_of_ggml_are_alike(dtype: Dtype) -> bool {
+    // SAFETY: the table is static and has every type.
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(dtype.raw()) };
+    // SAFETY: an entry of ggml's static table.
+    let one_by_one = unsafe { &*traits }.nrows <= 1;
+    cfg!(target_arch = "x86_64") || (one_by_one && WeightType::of(dtype.raw()).is_none())
+}
+
+impl Weights {
+    /// Tokens of a forward pass up to which each has the bits that it has alone; `None` where a token's bits depend on how
+    /// many there are: where some weights lie on another device than a CPU, and on processors other than x86-64 where the
+    /// kernels do not serve all. Large matrices of floats are not counted on x86-64 that the kernels do not serve: with
+    /// these a token may differ from the token alone.
+    pub fn rows_alike(&self) -> Option<usize> {
+        if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
+            return None;
+        }
+        let served = |t: Dtype| Isa::chosen().is_some() && WeightType::of(t.raw()).is_some();
+        if self.dtypes().all(served) {
+            return Some(FEW_COLUMNS as usize);
+        }
+        self.dtypes().all(|t| served(t) || few_of_ggml_are_alike(t)).then_some(FEW_OF_GGML)
+    }
+}
+
+impl<'g> Graph<'g> {
+    /// `mul_mat(a, b)` by a kernel, if there is one for these operands; they fit each other (checked by the caller).
+    pub(super) fn kernel_product(&self, a: Tensor<'g>, b: Tensor<'g>) -> Option<Tensor<'g>> {
+        let (na, nb) = (a.ne(), b.ne());
+        let ty = self.kernel_for(a)?;
+        let one_matrix = na[2] == 1 && na[3] == 1 && nb[2] == 1 && nb[3] == 1 && nb[1] <= ty.max_columns(na[0] * na[1]);
+        let quantised = one_matrix.then(|| self.quantised(ty.format(), b))??;
+        Some(self.custom("mul_mat", Dtype::F32, [na[1], nb[1], 1, 1], &[a, quantised, b], kernels::product))
+    }
+
+    /// `mul_mat_id(experts, b, ids)` by a kernel, likewise.
+    pub(super) fn kernel_experts(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Option<Tensor<'g>> {
+        let (ne, ni) = (experts.ne(), ids.ne());
+        let ty = self.kernel_for(experts)?;
+        let few = ni[1] <= ty.max_columns(ne[0] * ne[1] * ne[2]);
+        let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize;
+        let quantised = (even && few).then(|| self.quantised(ty.format(), b))??;
+        let args = [experts, quantised, ids, b];
+        Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, kernels::expert_products))
+    }
+
+    /// True when `mul_mat` with this weight may be given a token alone: it has the bits that it has among up to eight
+    /// (quantised weights, and floats where there are kernels for them), or bits are not in our hands (on a GPU).
+    pub fn row_may_stand_alone(&self, w: Tensor<'g>) -> bool {
+        w.dtype().is_quantized() || self.kernel_for(w).is_some() || !w.lies_on_host()
+    }
+
+    /// The type of the weight `a`, if kernels serve it.
+    fn kernel_for(&self, a: Tensor<'g>) -> Option<WeightType> {
+        let ty = WeightType::of(a.dtype().raw())?;
+        let k = usize::try_from(a.ne()[0]).ok()?;
+        let served = a.lies_on_host()
+            && k.is_multiple_of(ty.format().block())
+            && a.nb()[1] == ty.row_bytes(k)
+            && !a.is_repacked()
+            // The KV cache stays with ggml for any number of tokens: its products are of one class from 2 tokens on.
+            && (ty.format() != ActivationFormat::F32 || a.is_weight())
+            && Isa::chosen().is_some();
+        served.then_some(ty)
+    }
+
+    /// The columns of `b` quantised, in a node that all products with them share; `None` for columns that kernels do not
+    /// read.
+    fn quantised(&self, format: ActivationFormat, b: Tensor<'g>) -> Option<Tensor<'g>> {
+        let (ne, nb) = (b.ne(), b.nb());
+        let n = usize::try_from(ne[1] * ne[2] * ne[3]).ok()?;
+        let even = (ne[2] == 1 || nb[2] == nb[1] * ne[1] as usize) && ne[3] == 1;
+        if b.dtype() != Dtype::F32 || nb[0] != 4 || !even {
+            return None;
+        }
+        let (purpose, fun): (_, NodeFn) = match format {
+            ActivationFormat::F32 => return Some(b),
+            ActivationFormat::Q8_0 => ("activations for Q8_0", kernels::quantise_for_q8_0),
+            ActivationFormat::Q8K => ("activations for K types", kernels::quantise_for_k_types),
+        };
+        let words = Shape { n, k: usize::try_from(ne[0]).ok()?, format }.n_bytes().div_ceil(4) as i64;
+        Some(self.once_for(b, purpose, || self.custom("mul_mat", Dtype::F32, [words, 1, 1, 1], &[b], fun)))
+    }
+}

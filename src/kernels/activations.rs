@@ -1,0 +1,198 @@
+//! How activations lie in the node between an input and its products. Owns the layout; computes nothing.
+//!
+//! A head, then column after column, each on a cache line of its own. A column for products with `Q8_0` is its quants
+//! (biased on x86-64: VNNI multiplies unsigned with signed), then its scales as F32. A column for the K types is a sequence
+//! of records of 320 bytes: 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied
+//! with.
+
+use crate::weight_type::ActivationFormat;
+
+/// Columns that a kernel takes at a time.
+pub(crate) const MAX_COLUMNS: usize = 8;
+
+/// Added to quants for `Q8_0`.
+pub(crate) const BIAS: u8 = if cfg!(target_arch = "x86_64") { 0x80 } else { 0 };
+
+/// A record of a column for the K types.
+pub(crate) mod record {
+    /// Bytes of one.
+    pub(crate) const BYTES: usize = 320;
+    /// F32 scale.
+    pub(crate) const SCALE: usize = 256;
+    /// Eight i16: sums of 32 quants each.
+    pub(crate) const SUMS_32: usize = 272;
+    /// Sixteen i16: sums of 16 quants each.
+    pub(crate) const SUMS_16: usize = 288;
+}
+
+/// How many columns there are, their length in values, and what they are rounded to.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// Columns.
+    pub n: usize,
+    /// Values of one.
+    pub k: usize,
+    /// What they are rounded to.
+    pub format: ActivationFormat,
+}
+
+/// Threads at most; each has a byte of the head.
+const MAX_THREADS: usize = ggml_sys::GGML_MAX_N_THREADS as usize;
+
+/// A byte for each thread, then their number.
+const HEAD: usize = MAX_THREADS + LINE;
+
+/// Bytes of a cache line; ggml aligns nodes to less.
+const LINE: usize = 64;
+
+impl Shape {
+    /// Blocks of one column.
+    pub(crate) fn n_blocks(self) -> usize {
+        self.k / self.format.block()
+    }
+
+    fn column_bytes(self) -> usize {
+        match self.format {
+            ActivationFormat::Q8_0 => (self.k + self.n_blocks() * size_of::<f32>()).next_multiple_of(LINE),
+            ActivationFormat::Q8K => self.n_blocks() * record::BYTES,
+            ActivationFormat::F32 => self.k * size_of::<f32>(),
+        }
+    }
+
+    /// Bytes of the whole node.
+    pub fn n_bytes(self) -> usize {
+        HEAD + LINE + self.n * self.column_bytes()
+    }
+}
+
+/// The node's memory.
+pub(crate) struct Activations {
+    pub(crate) shape: Shape,
+    /// The head; null for columns that are read as they are.
+    base: *mut u8,
+    first: *mut u8,
+    column_bytes: usize,
+}
+
+impl Activations {
+    /// # Safety
+    /// `base` has [`Shape::n_bytes`] bytes. Threads write apart from each other.
+    pub(crate) unsafe fn new(shape: Shape, base: *mut u8) -> Self {
+        let base = base.wrapping_add(base.align_offset(LINE));
+        Self { shape, base, first: base.wrapping_add(HEAD), column_bytes: shape.column_bytes() }
+    }
+
+    /// Columns of F32 as they lie, `column_bytes` apart; nothing writes them.
+    ///
+    /// # Safety
+    /// `first` begins `shape.n` of them.
+    pub(crate) unsafe fn plain(shape: Shape, first: *mut u8, column_bytes: usize) -> Self {
+        debug_assert_eq!(shape.format, ActivationFormat::F32);
+        Self { shape, base: std::ptr::null_mut(), first, column_bytes }
+    }
+
+    /// Where column `j < n` begins.
+    pub(crate) fn column(&self, j: usize) -> *mut u8 {
+        self.first.wrapping_add(j * self.column_bytes)
+    }
+
+    /// Quants and scale of block `l` of column `j`, biased (`Q8_0`).
+    pub(crate) fn block(&self, j: usize, l: usize) -> (*mut u8, *mut f32) {
+        let column = self.column(j);
+        let scale = column.wrapping_add(self.shape.k + l * size_of::<f32>());
+        (column.wrapping_add(l * self.shape.format.block()), scale.cast())
+    }
+
+    /// Record `l` of column `j` (`Q8K`).
+    pub(crate) fn record(&self, j: usize, l: usize) -> *mut u8 {
+        self.column(j).wrapping_add(l * record::BYTES)
+    }
+
+    /// Notes whether thread `ith` of `nth` found a quant of -128.
+    ///
+    /// # Safety
+    /// Each thread below `nth` calls this once.
+    pub(crate) unsafe fn note_minus_128(&self, ith: usize, nth: usize, found: bool) {
+        debug_assert!(ith < nth && nth <= MAX_THREADS);
+        // SAFETY: the head has a byte for each thread.
+        unsafe { *self.base.wrapping_add(ith) = u8::from(found) };
+        if ith == 0 {
+            // SAFETY: the head has room for the number behind the bytes, aligned to a line.
+            unsafe { *self.base.wrapping_add(MAX_THREADS).cast::<u32>() = nth as u32 };
+        }
+    }
+
+    /// True when some column has a quant of -128 and that matters. Only columns with a NaN, an infinity or nothing but the
+    /// smallest numbers have it, and there ggml's sign trick on x86-64 gives a `Q8_0` product that kernels do not.
+    ///
+    /// # Safety
+    /// All threads have called [`Activations::note_minus_128`].
+    pub(crate) unsafe fn any_has_minus_128(&self) -> bool {
+        if !cfg!(target_arch = "x86_64") || self.shape.format != ActivationFormat::Q8_0 {
+            return false;
+        }
+        // SAFETY: written by `note_minus_128`.
+        let nth = unsafe { *self.base.wrapping_add(MAX_THREADS).cast::<u32>() } as usize;
+        // SAFETY: each thread wrote its byte.
+        (0..nth).any(|ith| unsafe { *self.base.wrapping_add(ith) } != 0)
+    }
+
+    /// True when this column has a quant of -128 (`Q8_0`).
+    ///
+    /// # Safety
+    /// The column was quantised; `j < n`.
+    pub(crate) unsafe fn has_minus_128(&self, j: usize) -> bool {
+        // SAFETY: a quantised column begins with its `k` quants.
+        let quants = unsafe { std::slice::from_raw_parts(self.column(j), self.shape.k) };
+        quants.contains(&(i8::MIN as u8 ^ BIAS))
+    }
+
+    /// Column `j` as ggml has it (`Q8_0`).
+    ///
+    /// # Safety
+    /// The column was quantised; `j < n`.
+    pub(crate) unsafe fn as_ggml(&self, j: usize) -> Vec<u8> {
+        let mut column = Vec::with_capacity(self.shape.n_blocks() * 34);
+        for l in 0..self.shape.n_blocks() {
+            let (quants, scale) = self.block(j, l);
+            // SAFETY: the block was quantised.
+            let scale = unsafe { *scale };
+            // SAFETY: no preconditions.
+            column.extend(unsafe { ggml_sys::ggml_fp32_to_fp16(scale) }.to_ne_bytes());
+            // SAFETY: the block has 32 quants.
+            column.extend(unsafe { *quants.cast::<[u8; 32]>() }.map(|q| q ^ BIAS));
+        }
+        column
+    }
+
+    /// Columns `first` to `first + n` as kernels read them.
+    pub(crate) fn tile(&self, first: usize, n: usize) -> ColumnTile {
+        debug_assert!((1..=MAX_COLUMNS).contains(&n));
+        self.gathered(n, |i| first + i)
+    }
+
+    /// `n` columns, number `i` of them being column `which(i)`.
+    pub(crate) fn gathered(&self, n: usize, which: impl Fn(usize) -> usize) -> ColumnTile {
+        let columns = std::array::from_fn(|i| self.column(which(i.min(n - 1))).cast_const());
+        ColumnTile { n, n_blocks: self.shape.n_blocks(), scales: self.shape.k, columns }
+    }
+}
+
+/// Up to eight columns, which a kernel takes at a time.
+pub(crate) struct ColumnTile {
+    pub(crate) n: usize,
+    pub(crate) n_blocks: usize,
+    /// Where scales begin in a column (`Q8_0`).
+    pub(crate) scales: usize,
+    /// Where each begins; past `n` the last one again.
+    pub(crate) columns: [*const u8; MAX_COLUMNS],
+}
+
+/// A scale in a column.
+///
+/// # Safety
+/// Four bytes can be read at `p`.
+pub(crate) unsafe fn float(p: *const u8) -> f32 {
+    // SAFETY: four bytes can be read at `p` (the caller).
+    unsafe { p.cast::<f32>().read_unaligned() }
+}

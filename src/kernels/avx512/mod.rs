@@ -1,0 +1,21 @@
+//! Products with AVX-512 VNNI: four weight rows at a time, two in a register, each block loaded once for all columns. A file
+//! for each layout of blocks.
+
+mod q4k_q5k;
+mod q6k;
+mod q8_0_q4_0;
+
+mod registers;
+
+use crate::activations::ColumnTile;
+use crate::dispatch::by_weight_type;
+use crate::isa::Isa;
+use crate::tile::{Dots, RowGroup};
+use crate::weight_type::WeightType;
+
+/// # Safety
+/// The tile contract, for this instruction set.
+pub(crate) unsafe fn dots(ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; the CPU has the features that the kernels are compiled for.
+    unsafe { by_weight_type!(Isa::Avx512, ty, group, y) }
+}

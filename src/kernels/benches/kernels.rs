@@ -1,0 +1,137 @@
+//! What the kernels cost in every instruction set that the processor has, on one thread, as tables:
+//! `cargo bench -p nextn-kernels [-- WORD ..]`, where words choose among `products`, `quantise`, `delta`, types and
+//! instruction sets: `cargo bench -p nextn-kernels -- products q8_0 avx2`.
+//!
+//! Every figure is the best of some rounds. The weights of a product, 64 MiB, come from memory each time.
+
+use std::time::{Duration, Instant};
+
+use kernels::slices::{Columns, OneHead, one_head, product};
+use kernels::{ActivationFormat, Isa, WeightType};
+
+/// Values of a weight's row.
+const K: usize = 1024;
+/// Bytes of the weights of a product.
+const WEIGHTS: usize = 64 << 20;
+/// Time for one figure, after which no new round begins.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+const TYPES: [WeightType; 8] = [
+    WeightType::Q8_0,
+    WeightType::Q4_0,
+    WeightType::Q4K,
+    WeightType::Q5K,
+    WeightType::Q6K,
+    WeightType::F16,
+    WeightType::BF16,
+    WeightType::F32,
+];
+
+fn main() {
+    // Cargo adds `--bench`.
+    let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with('-')).collect();
+    let wanted = Wanted(words);
+    products(&wanted);
+    quantise(&wanted);
+    delta_rule(&wanted);
+}
+
+/// The words of the command line. A figure is wanted unless a word of the same group names another.
+struct Wanted(Vec<String>);
+
+impl Wanted {
+    fn has(&self, name: &str, group: &[String]) -> bool {
+        let is = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+        let named = self.0.iter().any(|w| group.iter().any(|g| is(w, g)));
+        !named || self.0.iter().any(|w| is(w, name))
+    }
+
+    fn bench(&self, name: &str) -> bool {
+        self.has(name, &["products", "quantise", "delta"].map(str::to_owned))
+    }
+
+    /// The scalar kernels are a measure of bits, not of time: only by name.
+    fn isas(&self) -> Vec<Isa> {
+        let all = Isa::available();
+        let names: Vec<String> = all.iter().map(|isa| format!("{isa:?}")).collect();
+        let named = |isa: &Isa| self.0.iter().any(|w| w.eq_ignore_ascii_case(&format!("{isa:?}")));
+        let chosen = |isa: &Isa| self.has(&format!("{isa:?}"), &names) && (*isa != Isa::Scalar || named(isa));
+        all.into_iter().filter(chosen).collect()
+    }
+}
+
+/// The least time of `run`, in seconds.
+fn best(mut run: impl FnMut()) -> f64 {
+    let begin = Instant::now();
+    let mut least = f64::INFINITY;
+    while least.is_infinite() || begin.elapsed() < PATIENCE {
+        let start = Instant::now();
+        run();
+        least = least.min(start.elapsed().as_secs_f64());
+    }
+    least
+}
+
+fn noise(n: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect()
+}
+
+fn products(wanted: &Wanted) {
+    if !wanted.bench("products") {
+        return;
+    }
+    println!("\nproducts, {} MiB of rows of {K}\n", WEIGHTS >> 20);
+    println!("| type | instructions | ms, 1 column | GB/s | t(n)/t(1), n = 2 .. 8 |\n|---|---|---|---|---|");
+    let names = TYPES.map(|ty| format!("{ty:?}"));
+    for ty in TYPES.into_iter().filter(|ty| wanted.has(&format!("{ty:?}"), &names)) {
+        let n_rows = WEIGHTS / ty.row_bytes(K);
+        // Small positive scales wherever they lie: no sum leaves the range of floats.
+        let byte = |i: usize| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] & 0x1f;
+        let w: Vec<u8> = (0..n_rows * ty.row_bytes(K)).map(byte).collect();
+        for isa in wanted.isas() {
+            let time = |n: usize| {
+                let columns = Columns::new(isa, ty.format(), &noise(n * K), K, 1);
+                let mut out = vec![0.0; n * n_rows];
+                best(|| product(isa, ty, &w, &columns, 1, &mut out))
+            };
+            let one = time(1);
+            let others: Vec<String> = (2..=8).map(|n| format!("{:.2}", time(n) / one)).collect();
+            let rate = w.len() as f64 / one / 1e9;
+            println!("| {ty:?} | {isa:?} | {:.2} | {rate:.1} | {} |", one * 1e3, others.join(" "));
+        }
+    }
+}
+
+fn quantise(wanted: &Wanted) {
+    if !wanted.bench("quantise") {
+        return;
+    }
+    println!("\nquantise, 8 columns of 4096\n\n| for | instructions | us | GB/s read |\n|---|---|---|---|");
+    let x = noise(8 * 4096);
+    for format in [ActivationFormat::Q8_0, ActivationFormat::Q8K] {
+        for isa in wanted.isas() {
+            let mut columns = Columns::new(isa, format, &x, 4096, 1);
+            let time = best(|| columns.fill(isa, &x, 1));
+            println!("| {format:?} | {isa:?} | {:.1} | {:.1} |", time * 1e6, (x.len() * 4) as f64 / time / 1e9);
+        }
+    }
+}
+
+fn delta_rule(wanted: &Wanted) {
+    const S: usize = 128;
+    if !wanted.bench("delta") {
+        return;
+    }
+    println!("\ndelta rule, one head of {S}, a snapshot for each token up to 8\n");
+    println!("| tokens | instructions | us | us for a token |\n|---|---|---|---|");
+    for n_tokens in [1, 2, 4, 8, 64] {
+        for isa in wanted.isas() {
+            let (q, v, state) = (noise(S * n_tokens), noise(S * n_tokens), noise(S * S));
+            let gates = vec![(0.9, 0.1); n_tokens];
+            let x = OneHead { q: &q, k: &q, v: &v, gates: &gates, state: &state };
+            let (mut out, mut snapshots) = (vec![0.0; S * n_tokens], vec![0.0; S * S * n_tokens.min(8)]);
+            let time = best(|| one_head(isa, S, &x, &mut out, &mut snapshots)) * 1e6;
+            println!("| {n_tokens} | {isa:?} | {time:.1} | {:.1} |", time / n_tokens as f64);
+        }
+    }
+}

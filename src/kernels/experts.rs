@@ -1,0 +1,118 @@
+//! Products with the experts that tokens were routed to: each expert's weights are read once for all columns that want it.
+
+use ggml_sys as sys;
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+
+use crate::activations::{Activations, MAX_COLUMNS, Shape};
+use crate::isa::Isa;
+use crate::nodes::{activations, n_columns};
+use crate::product::{Matrix, Prefetch, redo_by_ggml, rows_of_thread, rows_times_tile};
+use crate::weight_type::WeightType;
+
+thread_local! {
+    /// Routes in the order of their experts; kept from node to node.
+    static ORDER: RefCell<Vec<Route>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One token that goes to one expert.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Route {
+    pub(crate) expert: u32,
+    /// Which column of activations.
+    pub(crate) from: u32,
+    /// Which column of the result.
+    pub(crate) to: u32,
+}
+
+/// `src[0]: [k, m, n_expert]`, for each of `src[2]: [n_used, n_tokens]` (i32) one matrix of it, times `src[1]`, the columns
+/// of `src[3]: [k, n_used or 1, n_tokens]` quantised (floats: those columns), gives `dst: [m, n_used, n_tokens]` F32.
+///
+/// # Safety
+/// The node contract.
+pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    // SAFETY: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has four operands.
+    let [w, y, ids, x] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
+    let (Some(ty), Some(isa)) = (WeightType::of(w.type_), Isa::chosen()) else { return };
+    let shape = Shape { n: n_columns(x), k: w.ne[0] as usize, format: ty.format() };
+    // SAFETY: `src[1]` was made for this shape, or is the columns.
+    let activations = unsafe { activations(shape, y) };
+    let [row_bytes, m, n_expert] = [ty.row_bytes(shape.k), w.ne[1] as usize, w.ne[2] as usize];
+    let (n_used, n_tokens, n_each) = (ids.ne[0] as usize, ids.ne[1] as usize, x.ne[1] as usize);
+    let out = dst.data.cast::<f32>();
+    ORDER.with_borrow_mut(|order| {
+        order.clear();
+        for to in 0..n_used * n_tokens {
+            let (t, u) = (to / n_used, to % n_used);
+            let id = ids.data.wrapping_byte_add(t * ids.nb[1] + u * ids.nb[0]).cast::<i32>();
+            // SAFETY: within the ids.
+            let id = unsafe { *id };
+            let from = (t * n_each + u % n_each) as u32;
+            match u32::try_from(id) {
+                Ok(expert) if (expert as usize) < n_expert => order.push(Route { expert, from, to: to as u32 }),
+                // No such expert: the column says so, rather than hold what was there before.
+                _ => (0..m).for_each(|i| {
+                    // SAFETY: within the result; all threads write the same.
+                    unsafe { *out.wrapping_add(to * m + i) = f32::NAN }
+                }),
+            }
+        }
+        order.sort_unstable();
+        let experts = Experts { ty, data: w.data.cast(), n_rows: m, bytes: row_bytes * m };
+        // SAFETY: operands have these shapes (checked when the node was made); the routes lie in them.
+        unsafe { on_thread(isa, &experts, &activations, order, out, ith as usize, nth as usize) }
+    });
+}
+
+/// Matrices of `n_rows` rows one after the other.
+pub(crate) struct Experts {
+    pub(crate) ty: WeightType,
+    pub(crate) data: *const u8,
+    pub(crate) n_rows: usize,
+    /// Bytes of one.
+    pub(crate) bytes: usize,
+}
+
+/// What thread `ith` of `nth` computes: its part of every expert's rows. Results are `n_rows` for each route.
+///
+/// # Safety
+/// `isa` is available; `x` was made for the weights; `order` is sorted, within the experts, the columns and `out`.
+pub(crate) unsafe fn on_thread(
+    isa: Isa,
+    w: &Experts,
+    x: &Activations,
+    order: &[Route],
+    out: *mut f32,
+    ith: usize,
+    nth: usize,
+) {
+    let mine = rows_of_thread(w.n_rows, ith, nth);
+    let row_bytes = w.ty.row_bytes(x.shape.k);
+    let matrix = |route: &Route| w.data.wrapping_add(route.expert as usize * w.bytes);
+    let to = |route: &Route| out.wrapping_add(route.to as usize * w.n_rows);
+    let mut at = 0;
+    while let Some(first) = order.get(at) {
+        let same = order[at..].iter().take_while(|r| r.expert == first.expert).count();
+        let routes = &order[at..at + same];
+        at += same;
+        let this = Matrix { ty: w.ty, data: matrix(first), n_rows: w.n_rows };
+        let next = order.get(at).map_or(this.data, matrix).wrapping_add(mine.start * row_bytes);
+        for (i, routes) in routes.chunks(MAX_COLUMNS).enumerate() {
+            let tile = x.gathered(routes.len(), |j| routes[j].from as usize);
+            let to = std::array::from_fn(|j| to(&routes[j.min(routes.len() - 1)]));
+            let prefetch = if i == 0 { Prefetch::Then(next) } else { Prefetch::Nothing };
+            // SAFETY: the rows lie in the expert's matrix (`rows_of_thread`) and are as long as the columns; every route has
+            // room in `out` (the caller).
+            unsafe { rows_times_tile(isa, &this, mine.clone(), row_bytes, &tile, &to, prefetch) };
+        }
+        // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier.
+        if unsafe { x.any_has_minus_128() } {
+            for route in routes {
+                // SAFETY: as for `rows_times_tile` above; the column was quantised.
+                unsafe { redo_by_ggml(&this, x, route.from as usize, to(route), mine.clone()) };
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The instruction sets that kernels are written for, which of them the processor has, and which one is used.
+
+use std::sync::OnceLock;
+
+/// The instructions that a kernel uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// One value at a time: slow, the measure of the others. Only by name.
+    Scalar,
+    /// 256-bit integers; AVX-VNNI is not used.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 512-bit integers with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// 128-bit integers with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Isa {
+    /// The instruction sets that this CPU has, best first, whatever ggml was compiled for. Results have the same bits in
+    /// all.
+    #[cfg(target_arch = "x86_64")]
+    pub fn available() -> Vec<Isa> {
+        let has_avx2 =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let has_avx512 = has_avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        let all = [(Isa::Avx512, has_avx512), (Isa::Avx2, has_avx2), (Isa::Scalar, true)];
+        all.into_iter().filter(|isa| isa.1).map(|isa| isa.0).collect()
+    }
+
+    /// The instruction sets that this CPU has, best first. Their results have the bits that they have on x86-64.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn available() -> Vec<Isa> {
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            return vec![Isa::Neon, Isa::Scalar];
+        }
+        vec![Isa::Scalar]
+    }
+
+    /// The instruction set that every node is computed with, chosen once; `None` where ggml is to compute.
+    pub fn chosen() -> Option<Isa> {
+        static CHOSEN: OnceLock<Option<Isa>> = OnceLock::new();
+        *CHOSEN.get_or_init(|| {
+            let available = Isa::available();
+            let wanted = std::env::var("NEXTN_KERNELS").unwrap_or_default();
+            let named = |name: &str| available.iter().copied().find(|p| format!("{p:?}").eq_ignore_ascii_case(name));
+            let best = available.first().copied().filter(|p| *p != Isa::Scalar);
+            let chosen = if wanted.is_empty() || wanted == "on" { best } else { named(&wanted) };
+            tracing::debug!(isa = ?chosen, "kernels");
+            chosen
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! CPU kernels for few tokens: products of weights with a few columns of activations, the gated delta rule and the short
+//! convolution of recurrent layers, in AVX2, AVX-512, NEON and plain Rust. The crate `ggml` puts them behind custom nodes.
+//! Owns no memory: activations are quantised into a node that the products of one input share. Knows ggml's nodes and block
+//! formats; knows nothing of graphs, devices and models.
+//!
+//! ggml reads a weight once for each token, or computes more than the memory needs; here every block of the weight is loaded
+//! once for up to eight columns, and later blocks are prefetched. So a few tokens cost little more than one, which is what
+//! verifying draft tokens needs. A column has the same bits whatever columns stand beside it, on every processor; with
+//! quantised weights they are those of ggml's `vec_dot` on x86-64.
+//!
+//! A weight is a matrix of rows; an activation vector (one token's, or one token's for one expert) is a column. Which types,
+//! how many columns, on what processors: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable
+//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `avx2`, `avx512`, `neon`.
+//!
+//! # What the SAFETY comments refer to
+//! - **The tile contract** is that of [`product::dots`]: what a group of weight rows and a tile of columns point to.
+//! - **The node contract**: ggml calls a node's function on each of `nth` threads, with a node that is alive, whose operands
+//!   are alive and computed, and whose shapes the maker of the node checked (`ggml::Graph`; each function says which shapes).
+//! - **An available instruction set** is one that [`Isa::available`] lists: [`Isa::chosen`] gives no other.
+
+// A kernel's loads and stores and the pointers into them belong together.
+#![allow(clippy::multiple_unsafe_ops_per_block)]
+
+mod activations;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod delta_rule;
+mod dispatch;
+mod experts;
+mod f32x16;
+mod floats;
+mod isa;
+mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod nodes;
+mod prefetch;
+mod product;
+mod quantise;
+mod scalar;
+mod short_conv;
+pub mod slices;
+#[cfg(test)]
+mod tests;
+mod tile;
+mod weight_type;
+
+pub use activations::Shape;
+pub use delta_rule::{HEAD_SIZES, delta_rule};
+pub use experts::expert_products;
+pub use isa::Isa;
+pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
+pub use short_conv::{CHANNELS_AT_ONCE, PAST, TAPS, short_conv};
+pub use weight_type::{ActivationFormat, FEW_COLUMNS, WeightType};

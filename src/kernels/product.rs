@@ -1,0 +1,170 @@
+//! A matrix times columns, as one thread computes it: its weight rows, in groups of four, times all columns, eight at a
+//! time.
+
+use ggml_sys as sys;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use crate::activations::{Activations, ColumnTile, MAX_COLUMNS};
+use crate::isa::Isa;
+use crate::scalar;
+use crate::tile::{Dots, GROUP, RowGroup};
+use crate::weight_type::WeightType;
+
+/// Weight bytes are prefetched at least this far ahead.
+const PREFETCH_DISTANCE: usize = 4096;
+
+/// Weight bytes that stay in a core's cache while more than eight columns are multiplied with them.
+const PANEL: usize = 128 << 10;
+
+/// A weight whose rows lie one after the other.
+pub(crate) struct Matrix {
+    pub(crate) ty: WeightType,
+    pub(crate) data: *const u8,
+    pub(crate) n_rows: usize,
+}
+
+/// Where results go: those of column `j`, one for each weight row, start at `j * column_floats`.
+pub(crate) struct Output {
+    pub(crate) data: *mut f32,
+    pub(crate) column_floats: usize,
+}
+
+/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups.
+pub(crate) fn rows_of_thread(n_rows: usize, ith: usize, nth: usize) -> Range<usize> {
+    let n_groups = n_rows.div_ceil(GROUP);
+    GROUP * (n_groups * ith / nth)..(GROUP * (n_groups * (ith + 1) / nth)).min(n_rows)
+}
+
+/// What thread `ith` of `nth` computes of `w` times `activations`.
+///
+/// # Safety
+/// `isa` is available; `activations` were made for the weight's type and are as long as its rows; `out` has room for
+/// `w.n_rows` results of each column; threads come with different `ith`.
+pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, out: &Output, ith: usize, nth: usize) {
+    let n = activations.shape.n;
+    let row_bytes = w.ty.row_bytes(activations.shape.k);
+    let mine = rows_of_thread(w.n_rows, ith, nth);
+    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(GROUP) / GROUP * GROUP };
+    for first in mine.clone().step_by(panel.next_multiple_of(GROUP)) {
+        let last = (first + panel).min(mine.end);
+        for j in (0..n).step_by(MAX_COLUMNS) {
+            let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
+            let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
+            let prefetch = if j == 0 { Prefetch::Next } else { Prefetch::Nothing };
+            // SAFETY: rows and columns have the same length, and `out` has room (the caller); the rows lie in `w`
+            // (`rows_of_thread`).
+            unsafe { rows_times_tile(isa, w, first..last, row_bytes, &tile, &to, prefetch) };
+        }
+    }
+    // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier.
+    if unsafe { activations.any_has_minus_128() } {
+        for j in 0..n {
+            // SAFETY: as for `rows_times_tile` above; the column was quantised.
+            unsafe { redo_by_ggml(w, activations, j, out.data.wrapping_add(j * out.column_floats), mine.clone()) };
+        }
+    }
+}
+
+/// What to prefetch.
+#[derive(Clone, Copy)]
+pub(crate) enum Prefetch {
+    /// The bytes that come next.
+    Next,
+    /// The bytes that come next and, after the last of this range, these.
+    Then(*const u8),
+    /// Nothing: the weights are in the cache.
+    Nothing,
+}
+
+/// The weight rows `range` times the columns of `tile`; results of column `j` go to `out[j]`, each to the place of its row.
+///
+/// # Safety
+/// `isa` is available; the rows `range` lie in the weight, whose rows are as long as the columns, which are in the format of
+/// its type; each of `out` has room for a result of every row; nobody else writes those of these rows.
+pub(crate) unsafe fn rows_times_tile(
+    isa: Isa,
+    w: &Matrix,
+    range: Range<usize>,
+    row_bytes: usize,
+    tile: &ColumnTile,
+    out: &[*mut f32; MAX_COLUMNS],
+    prefetch: Prefetch,
+) {
+    // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
+    let distance = GROUP * PREFETCH_DISTANCE.div_ceil(GROUP * row_bytes);
+    let at = |r: usize| w.data.wrapping_add(r * row_bytes);
+    for r in range.clone().step_by(GROUP) {
+        // Past the last row it is taken again, and its results are dropped.
+        let rows = std::array::from_fn(|i| at((r + i).min(range.end - 1)));
+        let next = r + distance;
+        let ahead = match prefetch {
+            Prefetch::Next => at(next),
+            Prefetch::Then(_) if next < range.end => at(next),
+            Prefetch::Then(other) => other.wrapping_add((next - range.end) * row_bytes),
+            Prefetch::Nothing => rows[0],
+        };
+        // SAFETY: the tile contract: `rows` are rows of the weight, `tile` was made by `Activations`, and both have the same
+        // number of blocks (the caller).
+        let dots: Dots = unsafe { dots(isa, w.ty, &RowGroup { rows, ahead }, tile) };
+        for (i, dots) in dots.iter().take(range.end - r).enumerate() {
+            for (&dot, out) in dots[..tile.n].iter().zip(out) {
+                // SAFETY: `r + i` is in `range`, for which there is room and no other writer (the caller).
+                unsafe { *out.wrapping_add(r + i) = dot };
+            }
+        }
+    }
+}
+
+/// Four weight rows of this type times the columns of `y`.
+///
+/// # Safety
+/// The tile contract:
+/// - `isa` is available;
+/// - each of `group.rows` begins `y.n_blocks` blocks of `ty` that can be read (`group.ahead` is never read);
+/// - each of `y.columns` begins a column of `y.n_blocks` blocks in the format of `ty`, laid out by `Activations`;
+/// - `y.n` is 1 to [`MAX_COLUMNS`].
+pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on; an available instruction set has the features that its kernels are compiled for.
+    unsafe {
+        match isa {
+            Isa::Scalar => scalar::dots(ty, group, y),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => crate::avx2::dots(ty, group, y),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => crate::avx512::dots(ty, group, y),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => crate::neon::dots(ty, group, y),
+        }
+    }
+}
+
+type VecDot = unsafe extern "C" fn(c_int, *mut f32, usize, *const c_void, usize, *const c_void, usize, c_int);
+
+/// ggml's product of one row with one column.
+pub(crate) fn vec_dot(ty: WeightType) -> VecDot {
+    // SAFETY: the table is static and has every type.
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(ty.raw()) };
+    // SAFETY: an entry of ggml's static table.
+    unsafe { &*traits }.vec_dot.expect("types of weights have a dot product")
+}
+
+/// The rows `range` times column `j` by ggml, if the column has a quant of -128. Allocates: such columns hold NaN,
+/// infinities or next to nothing.
+///
+/// # Safety
+/// As [`rows_times_tile`], with room at `out`; the column was quantised for `Q8_0`.
+pub(crate) unsafe fn redo_by_ggml(w: &Matrix, x: &Activations, j: usize, out: *mut f32, range: Range<usize>) {
+    // SAFETY: column `j` was quantised (the caller).
+    if !unsafe { x.has_minus_128(j) } {
+        return;
+    }
+    let (vec_dot, k) = (vec_dot(w.ty), x.shape.k);
+    // SAFETY: as above.
+    let column = unsafe { x.as_ggml(j) };
+    for r in range {
+        let row = w.data.wrapping_add(r * w.ty.row_bytes(k));
+        // SAFETY: row and column have `k` values; there is room for the result, and no other writer (the caller).
+        unsafe { vec_dot(k as c_int, out.wrapping_add(r), 0, row.cast(), 0, column.as_ptr().cast(), 0, 1) };
+    }
+}

@@ -1,0 +1,361 @@
+//! Every instruction set that this CPU has, bit for bit: on x86-64 against ggml's `vec_dot` on columns that ggml quantised;
+//! elsewhere, where that sums in another order, against the scalar one. That one against exact sums, and against sums of
+//! every processor.
+
+use ggml_sys as sys;
+
+use crate::activations::{BIAS, record};
+use crate::experts::{self, Experts, Route};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::product::vec_dot;
+use crate::slices::{self, Columns};
+use crate::weight_type::{ActivationFormat, WeightType};
+
+const QUANTISED: [WeightType; 5] =
+    [WeightType::Q8_0, WeightType::Q4_0, WeightType::Q4K, WeightType::Q5K, WeightType::Q6K];
+
+/// Whose sums have an order of our own.
+const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::BF16];
+
+/// Numbers in [-1, 1), the same every time.
+fn noise(n: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..n).map(next).collect()
+}
+
+/// Weight rows of this type, by ggml's own function.
+fn weights(ty: WeightType, x: &[f32], k: usize) -> Vec<u8> {
+    let m = x.len() / k;
+    let mut w = vec![0u8; m * ty.row_bytes(k)];
+    // SAFETY: room for `m` rows of `k` values.
+    unsafe {
+        sys::ggml_quantize_chunk(ty.raw(), x.as_ptr(), w.as_mut_ptr().cast(), 0, m as i64, k as i64, std::ptr::null())
+    };
+    w
+}
+
+/// True when results have the bits of this build of ggml: elsewhere, and compiled for less, it sums in another order.
+#[cfg(target_arch = "x86_64")]
+fn has_bits_of_ggml() -> bool {
+    // SAFETY: no preconditions.
+    let (avx2, fma) = (unsafe { sys::ggml_cpu_has_avx2() }, unsafe { sys::ggml_cpu_has_fma() });
+    avx2 != 0 && fma != 0
+}
+
+/// What the product of quantised weights with one column must be: on x86-64 by ggml alone.
+#[cfg(target_arch = "x86_64")]
+fn expected(ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
+    if !has_bits_of_ggml() {
+        return product(Isa::Scalar, ty, w, x, k, 1);
+    }
+    // SAFETY: no preconditions; `vec_dot` reads a table that it fills.
+    unsafe { sys::ggml_cpu_init() };
+    // Sums of a block of zeros are left as they are: zero.
+    let mut y = vec![0u32; k / 32 * 10 + 8];
+    // SAFETY: the table is static and has every type.
+    let traits = unsafe { sys::ggml_get_type_traits_cpu(ty.format().raw()) };
+    // SAFETY: an entry of ggml's static table.
+    let from_float = unsafe { (*traits).from_float }.unwrap();
+    // SAFETY: less than 40 bytes for each 32 values.
+    unsafe { from_float(x.as_ptr(), y.as_mut_ptr().cast(), k as i64) };
+    let vec_dot = |w: &[u8]| {
+        let mut dot = 0.0;
+        // SAFETY: row and column have `k` values.
+        unsafe { vec_dot(ty)(k as i32, &mut dot, 0, w.as_ptr().cast(), 0, y.as_ptr().cast(), 0, 1) };
+        dot
+    };
+    w.chunks(ty.row_bytes(k)).map(vec_dot).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn expected(ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
+    product(Isa::Scalar, ty, w, x, k, 1)
+}
+
+fn product(isa: Isa, ty: WeightType, w: &[u8], x: &[f32], k: usize, n_threads: usize) -> Vec<f32> {
+    let columns = Columns::new(isa, ty.format(), x, k, n_threads);
+    let mut out = vec![f32::NAN; w.len() / ty.row_bytes(k) * (x.len() / k)];
+    slices::product(isa, ty, w, &columns, n_threads, &mut out);
+    out
+}
+
+/// Equal bits; which NaN it is, is left open.
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+}
+
+fn check(ty: WeightType, w: &[u8], x: &[f32], k: usize) {
+    let expected: Vec<f32> = x.chunks(k).flat_map(|x| expected(ty, w, x, k)).collect();
+    for isa in Isa::available() {
+        for nth in [1, 2, 3] {
+            let out = product(isa, ty, w, x, k, nth);
+            for (i, (&is, &wants)) in out.iter().zip(&expected).enumerate() {
+                let n = x.len() / k;
+                assert!(same(is, wants), "{isa:?} {ty:?} k {k} n {n} nth {nth}: {i} is {is:e}, not {wants:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_best_instruction_set_of_the_processor_is_taken() {
+    let available = Isa::available();
+    #[cfg(target_arch = "x86_64")]
+    let wants: &[(Isa, bool)] = &[
+        (Isa::Avx512, is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl")),
+        (Isa::Avx2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
+    ];
+    #[cfg(target_arch = "aarch64")]
+    let wants: &[(Isa, bool)] = &[(Isa::Neon, std::arch::is_aarch64_feature_detected!("dotprod"))];
+    let best = wants.iter().find(|p| p.1).map(|p| p.0);
+    // Nothing at all where ggml was compiled for less than the processor has.
+    assert!(available.is_empty() || available.last() == Some(&Isa::Scalar));
+    if let (Some(best), false) = (best, available.is_empty()) {
+        assert_eq!(available[0], best);
+    }
+    if cfg!(target_arch = "aarch64") {
+        assert!(!available.is_empty());
+    }
+    if std::env::var_os("NEXTN_KERNELS").is_none() {
+        assert_eq!(Isa::chosen(), available.first().copied().filter(|p| *p != Isa::Scalar));
+    }
+}
+
+#[test]
+fn every_instruction_set_has_the_bits_of_one_column_alone() {
+    for ty in QUANTISED {
+        let block = ty.format().block();
+        for (k, m) in [(block, 1), (block, 7), (1024, 33), (3584, 10)] {
+            let w = weights(ty, &noise(k * m, 1), k);
+            for n in 1..=8 {
+                check(ty, &w, &noise(k * n, 2 + n as u32), k);
+            }
+        }
+    }
+}
+
+#[test]
+fn floats_have_the_bits_of_the_scalar_kernels_which_is_close_to_exact() {
+    for ty in FLOATS {
+        for (k, m) in [(16, 1), (16, 7), (1024, 33), (3584, 10)] {
+            let w = weights(ty, &noise(k * m, 1), k);
+            let value = |i: usize| match ty {
+                WeightType::F32 => f64::from(f32::from_le_bytes(std::array::from_fn(|b| w[4 * i + b]))),
+                WeightType::BF16 => f64::from(f32::from_le_bytes([0, 0, w[2 * i], w[2 * i + 1]])),
+                // SAFETY: no preconditions.
+                _ => f64::from(unsafe { sys::ggml_fp16_to_fp32(u16::from_le_bytes([w[2 * i], w[2 * i + 1]])) }),
+            };
+            for n in 1..=8 {
+                let x = noise(k * n, 2 + n as u32);
+                let wanted = product(Isa::Scalar, ty, &w, &x, k, 1);
+                for (i, &is) in wanted.iter().enumerate() {
+                    let exact: f64 = (0..k).map(|l| value(i % m * k + l) * f64::from(x[i / m * k + l])).sum();
+                    // Sums of up to 224 products of at most 1 in each lane, in floats; 1.1e-5 was seen.
+                    assert!((f64::from(is) - exact).abs() < 3e-5, "{ty:?} k {k}: {is}, exactly {exact}");
+                }
+                for isa in Isa::available() {
+                    for nth in [1, 2, 3] {
+                        let out = product(isa, ty, &w, &x, k, nth);
+                        assert!(out.iter().zip(&wanted).all(|(a, b)| same(*a, *b)), "{isa:?} {ty:?} k {k} n {n}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn many_columns_in_panels_too() {
+    for ty in QUANTISED {
+        let (k, m) = (3584, 45);
+        check(ty, &weights(ty, &noise(k * m, 3), k), &noise(k * 19, 4), k);
+    }
+}
+
+#[test]
+fn any_bytes_are_a_weight() {
+    for ty in QUANTISED {
+        let (k, m) = (512, 9);
+        // Scales of any bits, infinities and NaN among them.
+        let w: Vec<u8> = noise(m * ty.row_bytes(k), 5).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+        check(ty, &w, &noise(k * 3, 6), k);
+    }
+}
+
+#[test]
+fn weights_of_minus_128_and_columns_of_zero_nan_infinity_and_next_to_nothing_too() {
+    for ty in QUANTISED {
+        let (k, m) = (512, 5);
+        let mut w = weights(ty, &noise(k * m, 9), k);
+        if ty == WeightType::Q8_0 {
+            w[2..34].fill(0x80);
+        } else if ty == WeightType::Q4_0 {
+            w[2..18].fill(0x00);
+        }
+        let mut x = noise(k * 8, 10);
+        x[..k].fill(0.0);
+        x[k + 3] = f32::NAN;
+        x[2 * k + 40] = f32::INFINITY;
+        x[3 * k + 1] = f32::NEG_INFINITY;
+        x[4 * k + 5] = f32::MAX;
+        x[5 * k + 6] = f32::MIN_POSITIVE;
+        x[6 * k..7 * k].iter_mut().for_each(|x| *x *= 1e-40);
+        x[7 * k + 30..7 * k + 300].fill(-0.5);
+        check(ty, &w, &x, k);
+    }
+}
+
+#[test]
+fn every_instruction_set_rounds_alike() {
+    for ty in [WeightType::Q8_0, WeightType::Q4K] {
+        let k = 1024;
+        let mut x = noise(k * 8, 13);
+        // Of all sizes that are not left to ggml, one block of zeros, ties, and equal sizes of both signs.
+        x[k..2 * k].iter_mut().for_each(|x| *x *= 1e-35);
+        x[2 * k..3 * k].iter_mut().for_each(|x| *x *= 1e38);
+        x[3 * k..3 * k + 256].fill(0.0);
+        x[4 * k..5 * k].iter_mut().enumerate().for_each(|(i, x)| *x = (i as i32 % 255 - 127) as f32 / 2.0);
+        x[5 * k..6 * k].iter_mut().enumerate().for_each(|(i, x)| *x = if i % 3 == 1 { 0.75 } else { -0.75 });
+        for nth in [1, 3] {
+            let bytes = |isa| -> Vec<u8> {
+                let columns = Columns::new(isa, ty.format(), &x, k, nth);
+                let n_bytes = k / ty.format().block() * if ty == WeightType::Q8_0 { 36 } else { 320 };
+                let column = |j: usize| {
+                    // SAFETY: so many bytes of each column were written or are zero.
+                    unsafe { std::slice::from_raw_parts(columns.activations.column(j), n_bytes) }
+                };
+                (0..8).flat_map(|j| column(j).to_vec()).collect()
+            };
+            let wanted = bytes(Isa::Scalar);
+            for isa in Isa::available() {
+                assert!(bytes(isa) == wanted, "{isa:?} {ty:?} nth {nth}");
+            }
+        }
+    }
+}
+
+/// Weights of any bytes whose scales are all about 1e-3.
+fn tame(ty: WeightType, n_bytes: usize, seed: u32) -> Vec<u8> {
+    let mut w: Vec<u8> = noise(n_bytes, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+    let at: &[usize] = match ty {
+        WeightType::Q8_0 | WeightType::Q4_0 => &[0],
+        WeightType::Q4K | WeightType::Q5K => &[0, 2],
+        WeightType::Q6K => &[208],
+        WeightType::F32 => &[2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62],
+        WeightType::F16 | WeightType::BF16 => &[0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30],
+    };
+    for block in w.chunks_mut(ty.block_bytes()) {
+        at.iter().for_each(|&at| block[at + 1] = block[at + 1] & 0x81 | 0x14);
+    }
+    w
+}
+
+#[test]
+fn sums_are_close_to_exact_ones() {
+    for ty in QUANTISED {
+        let (k, m, n) = (3584, 8, 3);
+        let (w, x) = (tame(ty, m * ty.row_bytes(k), 14), noise(k * n, 15));
+        let mut values = vec![0f32; k * m];
+        // SAFETY: the table is static and has every type.
+        let traits = unsafe { sys::ggml_get_type_traits(ty.raw()) };
+        // SAFETY: an entry of ggml's static table.
+        let to_float = unsafe { (*traits).to_float }.unwrap();
+        // SAFETY: room for all values.
+        unsafe { to_float(w.as_ptr().cast(), values.as_mut_ptr(), (k * m) as i64) };
+        let columns = Columns::new(Isa::Scalar, ty.format(), &x, k, 1);
+        let quant = |j: usize, i: usize| {
+            let (quant, scale, bias) = match ty.format() {
+                ActivationFormat::Q8_0 => {
+                    let (quants, scale) = columns.activations.block(j, i / 32);
+                    (quants.wrapping_add(i % 32), scale, BIAS)
+                }
+                _ => {
+                    let record = columns.activations.record(j, i / 256);
+                    (record.wrapping_add(i % 256), record.wrapping_add(record::SCALE).cast(), 0)
+                }
+            };
+            // SAFETY: within the block or record.
+            let quant = unsafe { *quant } ^ bias;
+            // SAFETY: the scale of that block.
+            f64::from(quant as i8) * f64::from(unsafe { *scale })
+        };
+        for (at, is) in product(Isa::Scalar, ty, &w, &x, k, 1).into_iter().enumerate() {
+            let (j, i) = (at / m, at % m);
+            // The quants are within half a step of the values; their own test says how they are made.
+            let parts: Vec<f64> = (0..k).map(|l| f64::from(values[i * k + l]) * quant(j, l)).collect();
+            let (exact, size) = (parts.iter().sum::<f64>(), parts.iter().map(|p| p.abs()).sum::<f64>());
+            assert!((f64::from(is) - exact).abs() < 1e-6 * size, "{ty:?}: {is}, exactly {exact}, of {size}");
+            assert!((0..k).all(|l| (quant(j, l) - f64::from(x[j * k + l])).abs() < 0.0045), "{ty:?}");
+        }
+    }
+}
+
+#[test]
+fn bits_are_those_of_every_other_processor() {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = |x: &[f32]| x.iter().flat_map(|x| x.to_bits().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, fnv);
+    // Seen on x86-64.
+    let wanted: [u64; 8] = [
+        0x589f_825a_6a8d_3995,
+        0xe60a_d30f_8b2c_971a,
+        0xd000_e894_b898_abcb,
+        0xdaa8_cb35_d851_8e37,
+        0xe5d2_0602_447d_5fcf,
+        0x3bcc_e302_a0b0_7e4d,
+        0x6ba2_781b_0c72_7829,
+        0x067d_d5df_37e3_efa3,
+    ];
+    let mut seen = [0; 8];
+    let mut paths = Isa::available();
+    paths.push(Isa::Scalar);
+    for isa in paths {
+        for (ty, seen) in QUANTISED.into_iter().chain(FLOATS).zip(&mut seen) {
+            let (k, m) = (1024, 9);
+            let out = product(isa, ty, &tame(ty, m * ty.row_bytes(k), 16), &noise(k * 3, 17), k, 1);
+            assert!(out.iter().all(|x| x.is_finite()), "{ty:?}");
+            *seen = hash(&out);
+        }
+        assert_eq!(seen, wanted, "{isa:?}: {seen:#018x?}");
+    }
+}
+
+#[test]
+fn experts_of_gathered_columns_have_the_bits_of_one_column_alone() {
+    for ty in QUANTISED {
+        let (k, m, n_expert, n) = (512, 10, 5, 19);
+        let w = weights(ty, &noise(k * m * n_expert, 11), k);
+        let mut x = noise(k * n, 12);
+        x[3 * k + 7] = f32::NAN;
+        // Expert 2 gets more columns than a kernel takes at a time, expert 3 none.
+        let expert = |i: usize| [2, 0, 2, 4, 2, 1, 2][i % 7];
+        let mut order: Vec<Route> =
+            (0..2 * n).map(|to| Route { expert: expert(to), from: (to / 2) as u32, to: to as u32 }).collect();
+        order.sort_unstable();
+        let bytes = m * ty.row_bytes(k);
+        let all = Experts { ty, data: w.as_ptr(), n_rows: m, bytes };
+        for isa in Isa::available() {
+            for nth in [1, 2, 3] {
+                let columns = Columns::new(isa, ty.format(), &x, k, nth);
+                let mut out = vec![0.0f32; 2 * n * m];
+                for ith in 0..nth {
+                    // SAFETY: the CPU has the instructions; weights, columns, routes and results fit each other.
+                    unsafe {
+                        experts::on_thread(isa, &all, &columns.activations, &order, out.as_mut_ptr(), ith, nth);
+                    };
+                }
+                for route in &order {
+                    let w = &w[route.expert as usize * bytes..][..bytes];
+                    let wanted = expected(ty, w, &x[route.from as usize * k..][..k], k);
+                    for (is, wants) in out[route.to as usize * m..][..m].iter().copied().zip(wanted) {
+                        assert!(same(is, wants), "{isa:?} {ty:?} nth {nth}: {is:e}, not {wants:e}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Types of weights that the kernels serve, how their blocks lie, and what their products make of activations.
+//! Layouts are those of ggml's files; all sizes in bytes. Computes nothing.
+
+use ggml_sys as sys;
+
+/// A type of weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightType {
+    /// 32 values: F16 scale, 32 signed bytes.
+    Q8_0,
+    /// 32 values less 8: F16 scale, 16 bytes of nibbles, the low ones first.
+    Q4_0,
+    /// 256 values: F16 scale, F16 scale of minima, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles.
+    Q4K,
+    /// As `Q4K`, with a fifth bit for each value in 32 bytes before the nibbles.
+    Q5K,
+    /// 256 values: 128 bytes of low nibbles, 64 bytes of upper pairs of bits, 16 signed scales, F16 scale.
+    Q6K,
+    /// Plain values; a block is 16 of them.
+    F32,
+    /// As `F32`, halves.
+    F16,
+    /// As `F32`, upper halves of floats.
+    BF16,
+}
+
+/// What activations are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActivationFormat {
+    /// Blocks of 32.
+    Q8_0,
+    /// Blocks of 256.
+    Q8K,
+    /// Nothing: they are read as they are.
+    F32,
+}
+
+/// Columns that the kernels take with weights of any type.
+pub const FEW_COLUMNS: i64 = 32;
+
+/// Numbers of a small matrix.
+const SMALL: i64 = 1 << 22;
+
+impl WeightType {
+    /// That of a tensor's type.
+    pub fn of(raw: sys::ggml_type) -> Option<Self> {
+        Some(match raw {
+            sys::GGML_TYPE_Q8_0 => Self::Q8_0,
+            sys::GGML_TYPE_Q4_0 => Self::Q4_0,
+            sys::GGML_TYPE_Q4_K => Self::Q4K,
+            sys::GGML_TYPE_Q5_K => Self::Q5K,
+            sys::GGML_TYPE_Q6_K => Self::Q6K,
+            sys::GGML_TYPE_F32 => Self::F32,
+            sys::GGML_TYPE_F16 => Self::F16,
+            sys::GGML_TYPE_BF16 => Self::BF16,
+            _ => return None,
+        })
+    }
+
+    /// ggml's number of the type.
+    pub(crate) fn raw(self) -> sys::ggml_type {
+        match self {
+            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Self::Q4_0 => sys::GGML_TYPE_Q4_0,
+            Self::Q4K => sys::GGML_TYPE_Q4_K,
+            Self::Q5K => sys::GGML_TYPE_Q5_K,
+            Self::Q6K => sys::GGML_TYPE_Q6_K,
+            Self::F32 => sys::GGML_TYPE_F32,
+            Self::F16 => sys::GGML_TYPE_F16,
+            Self::BF16 => sys::GGML_TYPE_BF16,
+        }
+    }
+
+    /// What its products make of activations.
+    pub fn format(self) -> ActivationFormat {
+        match self {
+            Self::Q8_0 | Self::Q4_0 => ActivationFormat::Q8_0,
+            Self::Q4K | Self::Q5K | Self::Q6K => ActivationFormat::Q8K,
+            Self::F32 | Self::F16 | Self::BF16 => ActivationFormat::F32,
+        }
+    }
+
+    /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
+    /// sequences, whose columns must have the bits that they have alone.
+    ///
+    /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: a token that
+    /// is generated may stand beside the prompt of another sequence.
+    pub fn max_columns(self, n_weights: i64) -> i64 {
+        match self {
+            Self::Q8_0 | Self::Q4_0 => i64::MAX,
+            Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
+        }
+    }
+
+    /// Bytes of one block.
+    pub(crate) const fn block_bytes(self) -> usize {
+        match self {
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+            Self::F32 => 64,
+            Self::F16 | Self::BF16 => 32,
+        }
+    }
+
+    /// Bytes of a row of `k` values.
+    pub fn row_bytes(self, k: usize) -> usize {
+        k / self.format().block() * self.block_bytes()
+    }
+}
+
+impl ActivationFormat {
+    /// Values that share a scale; those of a block of weights, too.
+    pub const fn block(self) -> usize {
+        match self {
+            Self::Q8_0 => 32,
+            Self::Q8K => 256,
+            Self::F32 => 16,
+        }
+    }
+
+    /// ggml's number of the type.
+    pub(crate) fn raw(self) -> sys::ggml_type {
+        match self {
+            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Self::Q8K => sys::GGML_TYPE_Q8_K,
+            Self::F32 => sys::GGML_TYPE_F32,
+        }
+    }
+}
+
+/// Types of floats as parameters of kernels.
+pub(crate) mod float {
+    pub(crate) const F32: usize = 0;
+    pub(crate) const F16: usize = 1;
+    pub(crate) const BF16: usize = 2;
+}
+
+/// Where the parts of a `Q4K` or `Q5K` block begin.
+pub(crate) mod q4k_q5k {
+    /// Two halves: the scale, and the scale of the minima.
+    pub(crate) const SCALE: usize = 0;
+    /// Twelve bytes.
+    pub(crate) const SCALES: usize = 4;
+    /// Fifth bits (`Q5K`): bit `s` of byte `i` belongs to value `i` of the 32 values number `s`.
+    pub(crate) const HIGH: usize = 16;
+
+    /// The twelve bytes at `SCALES` as sixteen: eight scales, then eight minima.
+    pub(crate) fn unpack(p: [u32; 3]) -> [u32; 4] {
+        let low = |w: u32| w & 0x3f3f_3f3f;
+        let high = |w: u32| w >> 2 & 0x3030_3030;
+        let nibble = |w: u32| w & 0x0f0f_0f0f;
+        [low(p[0]), nibble(p[2]) | high(p[0]), low(p[1]), nibble(p[2] >> 4) | high(p[1])]
+    }
+}
+
+/// Where the parts of a `Q6K` block begin.
+pub(crate) mod q6k {
+    /// Upper pairs of bits.
+    pub(crate) const HIGH: usize = 128;
+    /// Sixteen bytes.
+    pub(crate) const SCALES: usize = 192;
+    /// A half.
+    pub(crate) const SCALE: usize = 208;
+}
