@@ -1,6 +1,7 @@
 //! What no compiler checks of the repository: that floors are kept, links lead somewhere, lists are complete, files are in order.
 //! Looks at tracked files only and changes nothing.
 
+mod circles;
 mod documents;
 mod files;
 mod floors;

@@ -66,7 +66,7 @@ fn unlisted(module: &str, files: &[&str]) -> Vec<String> {
 }
 
 /// `source` with comments, strings and characters blanked, line by line as long as before.
-fn code(source: &str) -> String {
+pub(crate) fn code(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(c) = rest.chars().next() {
