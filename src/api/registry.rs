@@ -2,43 +2,19 @@
 //! Owns loading on demand and unloading after idle time; which of them have room is `table.rs`. Knows not how a model is
 //! loaded: the program brings a [`Loader`].
 
+mod entry;
 mod table;
 
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use session::LoadedModel;
 use tokio::sync::watch;
 
 use crate::error::ApiError;
+pub use entry::{ModelEntry, Phase, Served};
 use table::{Outcome, Slot, State, Table};
-
-/// A model that answers, under its name.
-#[derive(Debug)]
-pub struct Served {
-    /// Its name for clients.
-    pub id: String,
-    /// The model.
-    pub model: LoadedModel,
-}
-
-impl Deref for Served {
-    type Target = LoadedModel;
-
-    fn deref(&self) -> &LoadedModel {
-        &self.model
-    }
-}
-
-impl Served {
-    /// The file, for people; empty for a model inside the program.
-    pub fn file(&self) -> String {
-        self.path().map(|path| path.display().to_string()).unwrap_or_default()
-    }
-}
 
 /// Makes a model ready. Called on a thread that may block.
 pub trait Loader: Send + Sync {
@@ -47,36 +23,6 @@ pub trait Loader: Send + Sync {
     /// # Errors
     /// In words for the log and the client.
     fn load(&self, id: &str) -> Result<Served, String>;
-}
-
-/// A model that can be asked for.
-#[derive(Clone, Debug, Default)]
-pub struct ModelEntry {
-    /// Its name.
-    pub id: String,
-    /// Other names for it.
-    pub aliases: Vec<String>,
-    /// Unload after so long without a request.
-    pub idle: Option<Duration>,
-    /// Load when the server starts.
-    pub at_start: bool,
-}
-
-/// Where a model is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Phase {
-    /// On disk only.
-    Unloaded,
-    /// On its way, or waiting for room.
-    Loading,
-    /// Answers.
-    Ready,
-    /// Taken out; its last answers run, or its memory is being freed.
-    Unloading,
-    /// Did not load.
-    Failed,
-    /// Its engine has ended by itself; the next request loads it again.
-    Ended,
 }
 
 /// All models. Cheap to clone.

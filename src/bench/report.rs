@@ -51,8 +51,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let draft = if model.nextn().is_bound() { args.draft.clone() } else { Vec::new() };
         drop(model);
         let found = speed::measure(&speed::Args::for_report(setup, args.repeat, draft))?;
-        text.push_str(&format!("\n## {name}\n\n{}", found.table()));
-        let mut result = found.json();
+        text.push_str(&format!("\n## {name}\n\n{}", speed::table(&found)));
+        let mut result = speed::json(&found);
         result["file"] = name.into();
         results.push(result);
     }

@@ -26,6 +26,8 @@ mod activations;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod by_weight_type;
 mod delta_rule;
 mod dispatch;
 mod experts;

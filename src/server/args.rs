@@ -33,7 +33,7 @@ pub struct Args {
 
     /// Serve no model, but lend the devices of --device to programs on other machines (their --rpc)
     /// [default address: 127.0.0.1:50052]
-    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = super::worker::ADDRESS, conflicts_with_all = ["model", "hf_repo", "config", "rpc"])]
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = WORKER_ADDRESS, conflicts_with_all = ["model", "hf_repo", "config", "rpc"])]
     pub rpc_worker: Option<String>,
 
     #[command(flatten)]
@@ -291,6 +291,9 @@ fn variable(arg: &Arg) -> Option<String> {
     let name = arg.get_long().filter(|_| values)?;
     Some(format!("NEXTN_{}", name.replace('-', "_").to_uppercase()))
 }
+
+/// Where a worker listens if nothing is said: on this machine only.
+const WORKER_ADDRESS: &str = "127.0.0.1:50052";
 
 const AFTER_HELP: &str = "\
 Short names of llama.cpp's server are taken: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -hf, -md, -cmoe, -ncmoe,

@@ -7,9 +7,6 @@ use ggml::Device;
 use super::args::ModelFlags;
 use program::exit::{Exit, Failure, OrExit, Outcome};
 
-/// Where a worker listens if nothing is said: on this machine only.
-pub(super) const ADDRESS: &str = "127.0.0.1:50052";
-
 /// Lends the devices that `flags` choose, at `address`. Comes back only with an error.
 pub(super) fn run(address: &str, flags: &ModelFlags) -> Outcome<()> {
     let usage = |what: String| Failure::message(Exit::Usage, format!("--rpc-worker {address}: {what}"));

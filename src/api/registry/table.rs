@@ -8,7 +8,7 @@ use std::time::Instant;
 use engine::EngineLife;
 use tokio::sync::watch;
 
-use super::{ModelEntry, Phase, Served};
+use super::entry::{ModelEntry, Phase, Served};
 use crate::error::ApiError;
 
 /// How a load ended, for all who wait for it. It holds the model until each of them has it, so none is too late.

@@ -1,6 +1,6 @@
 //! Two charts: curves over whole numbers, and bars of parts.
 
-use super::{Anchor, COLOURS, Canvas, Colour, FAINT, INK, Shape};
+use super::canvas::{Anchor, COLOURS, Canvas, Colour, FAINT, INK, Shape};
 
 /// A curve.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::{Format, bytes};
     use super::*;
 
     fn canvas() -> Canvas {
@@ -189,13 +189,13 @@ mod tests {
             };
             assert!((0.0..=canvas.width).contains(&x) && (0.0..=canvas.height).contains(&y), "{shape:?}");
         }
-        let svg = String::from_utf8(canvas.bytes(Format::Svg).expect("text")).expect("text");
+        let svg = String::from_utf8(bytes(&canvas, Format::Svg).expect("text")).expect("text");
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
     }
 
     #[test]
     fn a_png_has_dark_and_coloured_pixels() {
-        let bytes = canvas().bytes(Format::Png).expect("a picture");
+        let bytes = bytes(&canvas(), Format::Png).expect("a picture");
         let mut reader = png::Decoder::new(std::io::Cursor::new(bytes)).read_info().expect("a PNG");
         let mut rgb = vec![0; reader.output_buffer_size().expect("a size")];
         reader.next_frame(&mut rgb).expect("a frame");

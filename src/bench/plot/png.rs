@@ -3,7 +3,7 @@
 use anyhow::Context;
 use font8x8::UnicodeFonts;
 
-use super::{Anchor, Canvas, Colour, Shape};
+use super::canvas::{Anchor, Canvas, Colour, Shape};
 
 /// Pixels for one unit of the canvas.
 const SCALE: f64 = 2.0;

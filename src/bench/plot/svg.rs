@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Anchor, Canvas, Colour, Shape};
+use super::canvas::{Anchor, Canvas, Colour, Shape};
 
 pub(super) fn bytes(canvas: &Canvas) -> Vec<u8> {
     let (w, h) = (canvas.width, canvas.height);

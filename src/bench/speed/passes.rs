@@ -10,7 +10,7 @@ use text::TokenId;
 
 use super::super::setup::{Setup, argmax};
 use super::super::weigh::Weight;
-use super::{Args, Measured, name_of, tokens};
+use super::measured::{Args, Measured, name_of, tokens};
 
 /// Prompts are computed in passes of this many rows, as the engine does.
 const N_BATCH: usize = 512;

@@ -1,8 +1,8 @@
 //! What drafting gains by depth and acceptance, and where the time of a cycle goes.
 
-use super::super::plot::{Bars, Canvas, Curves, Format, Series};
+use super::super::plot::{self, Bars, Canvas, Curves, Format, Series};
 use super::super::stats::median;
-use super::{Drafted, Findings, Measured};
+use super::measured::{Drafted, Findings, Measured};
 use crate::draft::{Draft, Source};
 use speculate::Depth;
 
@@ -57,5 +57,5 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
         bars,
     }
     .draw(&mut canvas, 560.0, 500.0);
-    canvas.bytes(format)
+    plot::bytes(&canvas, format)
 }

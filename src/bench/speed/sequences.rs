@@ -8,7 +8,7 @@ use text::TokenId;
 
 use super::super::draft::{Answer, Bench, Draft, degenerate};
 use super::super::setup::Setup;
-use super::{Args, Drafted, Measured, tokens};
+use super::measured::{Args, Drafted, Measured, tokens};
 
 /// One way to generate.
 struct Way {

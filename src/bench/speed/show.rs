@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::machine;
 use super::super::setup::say;
 use super::super::stats::{self, median, range};
-use super::{Args, Findings, Measured};
+use super::measured::{Args, Findings, Measured};
 
 pub(super) fn show(args: &Args, found: &Findings) -> anyhow::Result<()> {
     if args.json {

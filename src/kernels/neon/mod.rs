@@ -7,7 +7,7 @@ pub(crate) mod quantise;
 mod registers;
 
 use crate::activations::ColumnTile;
-use crate::dispatch::by_weight_type;
+use crate::by_weight_type::by_weight_type;
 use crate::isa::Isa;
 use crate::tile::{Dots, RowGroup};
 use crate::weight_type::WeightType;

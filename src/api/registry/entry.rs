@@ -1,0 +1,60 @@
+//! One model of a server: what it is called, where it is, and the model itself while it is loaded.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use session::LoadedModel;
+
+/// A model that answers, under its name.
+#[derive(Debug)]
+pub struct Served {
+    /// Its name for clients.
+    pub id: String,
+    /// The model.
+    pub model: LoadedModel,
+}
+
+impl Deref for Served {
+    type Target = LoadedModel;
+
+    fn deref(&self) -> &LoadedModel {
+        &self.model
+    }
+}
+
+impl Served {
+    /// The file, for people; empty for a model inside the program.
+    pub fn file(&self) -> String {
+        self.path().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+}
+
+/// A model that can be asked for.
+#[derive(Clone, Debug, Default)]
+pub struct ModelEntry {
+    /// Its name.
+    pub id: String,
+    /// Other names for it.
+    pub aliases: Vec<String>,
+    /// Unload after so long without a request.
+    pub idle: Option<Duration>,
+    /// Load when the server starts.
+    pub at_start: bool,
+}
+
+/// Where a model is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Phase {
+    /// On disk only.
+    Unloaded,
+    /// On its way, or waiting for room.
+    Loading,
+    /// Answers.
+    Ready,
+    /// Taken out; its last answers run, or its memory is being freed.
+    Unloading,
+    /// Did not load.
+    Failed,
+    /// Its engine has ended by itself; the next request loads it again.
+    Ended,
+}

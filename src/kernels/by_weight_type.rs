@@ -1,0 +1,19 @@
+//! The choice of an instruction set's kernel by the type of weight. Computes nothing.
+
+/// What an instruction set's kernels make of this type of quantised weight: a `dots` in a module of the caller for each.
+macro_rules! by_weight_type {
+    ($isa:expr, $ty:expr, $group:expr, $y:expr) => {
+        match $ty {
+            WeightType::Q8_0 => q8_0_q4_0::dots::<false>($group, $y),
+            WeightType::Q4_0 => q8_0_q4_0::dots::<true>($group, $y),
+            WeightType::Q4K => q4k_q5k::dots::<false>($group, $y),
+            WeightType::Q5K => q4k_q5k::dots::<true>($group, $y),
+            WeightType::Q6K => q6k::dots($group, $y),
+            WeightType::F32 => $crate::floats::dots::<{ $crate::weight_type::float::F32 }>($isa, $group, $y),
+            WeightType::F16 => $crate::floats::dots::<{ $crate::weight_type::float::F16 }>($isa, $group, $y),
+            WeightType::BF16 => $crate::floats::dots::<{ $crate::weight_type::float::BF16 }>($isa, $group, $y),
+        }
+    };
+}
+
+pub(crate) use by_weight_type;
