@@ -26,9 +26,9 @@ type Rate = Gauge<f64, AtomicU64>;
 pub struct Metrics {
     prometheus: Prometheus,
     counts: Arc<Counts>,
-    /// Requests that found the queue full.
+    /// Requests refused by a full queue
     pub refused: Counter,
-    /// Connections that found no place.
+    /// Connections refused by a limit
     pub connections_refused: Counter,
     /// Requests by path and status.
     pub http: Family<HttpLabels, Counter>,
@@ -125,57 +125,61 @@ impl Metrics {
         let r = &mut self.prometheus;
         let c = &self.counts;
         r.register("llamacpp:prompt_tokens", "Prompt tokens computed", c.prompt_tokens.clone());
-        r.register("llamacpp:prompt_seconds", "Time in prompts", c.prompt_seconds.clone());
+        r.register("llamacpp:prompt_seconds", "Time in prefill", c.prompt_seconds.clone());
         r.register("llamacpp:prompt_tokens_seconds", "Prompt tokens a second, last request", c.prompt_rate.clone());
         r.register("llamacpp:tokens_predicted", "Tokens generated", c.generated_tokens.clone());
-        r.register("llamacpp:tokens_predicted_seconds", "Time generating", c.generated_seconds.clone());
+        r.register("llamacpp:tokens_predicted_seconds", "Time in decode", c.generated_seconds.clone());
         r.register(
             "llamacpp:predicted_tokens_seconds",
             "Tokens generated a second, last request",
             c.generated_rate.clone(),
         );
-        r.register("llamacpp:requests_processing", "Requests with a sequence", self.processing.clone());
-        r.register(
-            "llamacpp:requests_deferred",
-            "Requests waiting for a sequence or being prepared",
-            self.waiting.clone(),
-        );
-        r.register("nextn:requests_preparing", "Requests not yet submitted", self.preparing.clone());
+        r.register("llamacpp:requests_processing", "Requests with a slot", self.processing.clone());
+        r.register("llamacpp:requests_deferred", "Requests queued or in preparation", self.waiting.clone());
+        r.register("nextn:requests_preparing", "Requests in preparation", self.preparing.clone());
         r.register("llamacpp:n_tokens_max", "Longest sequence so far", c.n_tokens_max.clone());
-        r.register("llamacpp:n_decode", "Passes of the model", self.steps.clone());
-        r.register("llamacpp:n_busy_slots_per_decode", "Sequences of a pass on average", self.busy_per_step.clone());
-        r.register("llamacpp:spec_decode_num_drafts", "Drafts judged", c.drafts.clone());
-        r.register("llamacpp:spec_decode_num_draft_tokens", "Tokens drafted", c.draft_tokens.clone());
-        r.register("llamacpp:spec_decode_num_accepted_tokens", "Drafted tokens kept", c.accepted_tokens.clone());
+        r.register("llamacpp:n_decode", "Forward passes of the target model", self.steps.clone());
+        r.register(
+            "llamacpp:n_busy_slots_per_decode",
+            "Sequences per forward pass, on average",
+            self.busy_per_step.clone(),
+        );
+        r.register("llamacpp:spec_decode_num_drafts", "Drafts verified", c.drafts.clone());
+        r.register("llamacpp:spec_decode_num_draft_tokens", "Draft tokens verified", c.draft_tokens.clone());
+        r.register("llamacpp:spec_decode_num_accepted_tokens", "Draft tokens accepted", c.accepted_tokens.clone());
         r.register(
             "llamacpp:spec_decode_num_accepted_tokens_per_pos",
-            "Drafted tokens kept, by their place in the draft from 0",
+            "Draft tokens accepted, by position in the draft from 0",
             c.accepted_by_depth.clone(),
         );
         r.register(
             "nextn:spec_decode_num_draft_tokens_per_pos",
-            "Tokens drafted, by their place in the draft from 0",
+            "Draft tokens verified, by position in the draft from 0",
             c.drafted_by_depth.clone(),
         );
-        r.register("nextn:prompt_tokens_cached", "Prompt tokens taken from cached state", c.cached_tokens.clone());
-        r.register("nextn:prompt_cache_hits", "Requests that took up cached state", c.cache_hits.clone());
-        r.register("nextn:requests", "Requests by how they ended", c.requests.clone());
-        r.register("nextn:requests_refused", "Requests that found the queue full", self.refused.clone());
+        r.register("nextn:prompt_tokens_cached", "Prompt tokens reused from the prefix cache", c.cached_tokens.clone());
+        r.register("nextn:prompt_cache_hits", "Requests that reused a cached prefix", c.cache_hits.clone());
+        r.register("nextn:requests", "Requests by finish reason", c.requests.clone());
+        r.register("nextn:requests_refused", "Requests refused by a full queue", self.refused.clone());
         let connections = self.connections_refused.clone();
-        r.register("nextn:connections_refused", "Connections that found no place", connections);
+        r.register("nextn:connections_refused", "Connections refused by a limit", connections);
         r.register("nextn:http_requests", "HTTP requests", self.http.clone());
-        r.register("nextn:sequences", "Sequences that the loaded models have", self.sequences.clone());
-        r.register("nextn:rows", "Rows of all passes", self.rows.clone());
-        r.register("nextn:state_bytes", "Bytes of sequence state", self.state_bytes.clone());
-        r.register("nextn:stored_bytes", "Bytes of conversations kept on the host", self.stored_bytes.clone());
+        r.register("nextn:sequences", "Slots of the loaded models", self.sequences.clone());
+        r.register("nextn:rows", "Tokens of all forward passes", self.rows.clone());
+        r.register("nextn:state_bytes", "Bytes of KV cache and recurrent state", self.state_bytes.clone());
+        r.register("nextn:stored_bytes", "Bytes of conversations evicted to the host", self.stored_bytes.clone());
         let histograms = [
-            ("nextn:time_to_first_token_seconds", "From the request to its first token", &c.first_token),
+            (
+                "nextn:time_to_first_token_seconds",
+                "Time from the request to its first token, queue included",
+                &c.first_token,
+            ),
             (
                 "nextn:inter_token_seconds",
-                "Between two tokens of an answer, a cycle shared by its tokens",
+                "Time between tokens; the tokens of an engine step share its time",
                 &c.between_tokens,
             ),
-            ("nextn:request_seconds", "From the request to its last token", &c.duration),
+            ("nextn:request_seconds", "Time from the request to its last token", &c.duration),
         ];
         for (name, help, histogram) in histograms {
             if let Some(histogram) = histogram {
@@ -329,7 +333,7 @@ impl Drop for Running {
         c.requests.get_or_create(&ReasonLabel { reason: self.reason }).inc();
         observe(&c.duration, self.start.elapsed().as_secs_f64());
         let Some(t) = &self.timings else {
-            tracing::info!(parent: &self.span, reason = self.reason, "no answer");
+            tracing::info!(parent: &self.span, reason = self.reason, "request ended without a reply");
             return;
         };
         tracing::info!(

@@ -18,19 +18,19 @@ use super::stats::wilson;
 pub(super) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// Prompts, one a line: plain text, or JSON objects with "prompt" and perhaps "domain"; a built-in set if absent
+    /// Prompts, one per line: text, or JSON with "prompt" and optionally "domain" [default: built in]
     #[arg(short, long, value_name = "PROMPTS")]
     file: Option<PathBuf>,
-    /// Tokens of each answer at most
+    /// Most tokens of each reply
     #[arg(short = 'n', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
     n_gen: u32,
-    /// Tokens to draft in each cycle
+    /// Draft length in tokens
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     draft: u8,
     /// Draft vocabularies to try: auto, full, or numbers of rows
     #[arg(long, value_delimiter = ',', default_value = "full")]
     draft_vocab: Vec<DraftVocabSize>,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -22,25 +22,25 @@ use super::stats::{self, median, with_range};
 pub(super) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// A llama.cpp server program to start with the same file
+    /// llama.cpp server program to start with the same file
     #[arg(long, value_name = "PROGRAM", required_unless_present = "url", conflicts_with = "url")]
     server: Option<PathBuf>,
-    /// More arguments for it, divided at spaces
+    /// Arguments for the server, separated by spaces
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true, default_value = "")]
     server_args: String,
-    /// A server that runs already: llama.cpp's, or any that speaks the OpenAI protocol
+    /// URL of a running server with OpenAI's interface
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// The model's name at that server; its first if absent
+    /// Model name at that server [default: its first]
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
-    /// How we draft: a depth (0 is none) or auto
+    /// Our draft length (0 is none), or auto
     #[arg(short, long, default_value = "0")]
     draft: Draft,
     /// Words that our drafts are made of: auto, full, or a number of rows
     #[arg(long, default_value_t)]
     draft_vocab: DraftVocabSize,
-    /// Prompts, in chats when the model has a template
+    /// Prompt; repeatable
     #[arg(short, long, default_values = ["Tell me a story about a fox and a river.", "What is the capital of France?"])]
     prompt: Vec<String>,
     /// Tokens before each prompt, to measure long prompts
@@ -49,13 +49,13 @@ pub(super) struct Args {
     /// Tokens of each answer; fewer where it ends before
     #[arg(short = 'n', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
     n_gen: u32,
-    /// Rounds, each with both engines in turn, after one that does not count
+    /// Rounds of both engines in turn, after a warm-up round
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Answers may part where our two likeliest tokens are this close, in nats
+    /// Replies may differ where our two likeliest tokens are this close, in nats
     #[arg(long, default_value_t = 0.05)]
     near_tie: f32,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -17,31 +17,31 @@ use super::weigh::Weight;
 /// Options of `nextn-bench estimate`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// GGUF file, or the name of a shape as `synth --shape list` shows them
+    /// GGUF file, or a shape from `synth --shape list`
     #[arg(value_name = "FILE|SHAPE")]
     what: String,
-    /// Types of the weights, for a shape
+    /// Weight types of a shape
     #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m")]
     mix: Mix,
     /// Positions of one sequence
     #[arg(short, long, default_value_t = 8192)]
     ctx_size: u64,
-    /// Sequences at a time
+    /// Number of sequences decoded in parallel
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     parallel: u64,
-    /// How often a draft is right when those before it are
+    /// Acceptance rates to assume, 0 to 1
     #[arg(long, value_delimiter = ',', default_value = "0.6,0.7,0.8,0.9", value_parser = share)]
     accept: Vec<f64>,
-    /// Words that drafts are made of: auto, full, or a number of rows
+    /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
     #[arg(long, default_value_t)]
     draft_vocab: DraftVocabSize,
-    /// Threads; one for each core if absent
+    /// Number of CPU threads [default: one per core]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: Option<u16>,
-    /// Bytes a second that memory gives, in GB; measured if absent
+    /// Memory bandwidth in GB/s [default: measured]
     #[arg(long, value_name = "GB/S", value_parser = positive)]
     bandwidth: Option<f64>,
-    /// Memory to fit into, in GiB; what is free on this machine if absent
+    /// Memory to fit into, in GiB [default: what is free]
     #[arg(long, value_name = "GIB", value_parser = positive)]
     memory: Option<f64>,
     /// Type of the cached keys: f32, f16, q8_0, q4_0
@@ -50,7 +50,7 @@ pub(super) struct Args {
     /// Type of the cached values: f32, f16, q8_0, q4_0
     #[arg(long, default_value_t)]
     cache_type_v: CacheType,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -18,22 +18,22 @@ use super::stats;
 pub(super) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// UTF-8 text; not needed to compare, the saved file has its tokens
+    /// UTF-8 text (with --save)
     #[arg(short, long, value_name = "FILE", required_unless_present = "base")]
     file: Option<PathBuf>,
-    /// Write what this model predicts to this file
+    /// Save this model's predictions to a file
     #[arg(long, value_name = "FILE", conflicts_with = "base")]
     save: Option<PathBuf>,
-    /// Compare with what another model predicted
+    /// Compare with saved predictions
     #[arg(long, value_name = "FILE", required_unless_present = "save", conflicts_with = "file")]
     base: Option<PathBuf>,
-    /// Positions of a window; the second half of each counts
+    /// Window in tokens; the second half of each counts
     #[arg(short, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
-    /// Windows at most
+    /// Most windows to evaluate
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -33,7 +33,7 @@ use setup::{Input, Setup};
 use program::logging;
 use session::options::DeviceOptions;
 
-/// Measures a model and shows what it computes.
+/// Measure a model, and show what it computes
 #[derive(Debug, Parser)]
 #[command(name = "nextn-bench", version, about, propagate_version = true)]
 pub struct Args {
@@ -43,13 +43,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print logits and hidden rows of every position as one JSON object
+    /// Print logits and hidden states of every position as JSON
     Logits {
         #[command(flatten)]
         setup: Setup,
         #[command(flatten)]
         input: Input,
-        /// Also print so many chained drafts of the NextN head, after the greedy next token
+        /// Also print D draft tokens of the MTP layer, after the greedy next token
         #[arg(long, default_value_t = 0, value_name = "D")]
         draft: u8,
         /// Write the logits of all positions to this NumPy file instead of printing them
@@ -59,7 +59,7 @@ enum Command {
         #[arg(long, value_name = "FILE.npy")]
         hidden: Option<PathBuf>,
     },
-    /// Print a greedy continuation of exactly N tokens as one JSON object
+    /// Print a greedy continuation of exactly N tokens as JSON
     Generate {
         #[command(flatten)]
         setup: Setup,
@@ -68,22 +68,22 @@ enum Command {
         /// Tokens to generate; end-of-generation tokens are ignored
         #[arg(short = 'n', long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
         n_tokens: u32,
-        /// Tokens to draft in each cycle with the model's NextN head, over its whole vocabulary; 0 does not speculate
+        /// Draft D tokens per step with the MTP layer, over the full vocabulary; 0 is off
         #[arg(long, default_value_t = 0, value_name = "D")]
         draft: u8,
     },
-    /// Print the token ids of a text as one JSON array
+    /// Print the token ids of a text as JSON
     Tokenize {
-        /// GGUF file; the embedded model if absent
+        /// GGUF file [default: the embedded model]
         #[arg(short, long, value_name = "FILE")]
         model: Option<PathBuf>,
-        /// UTF-8 text, taken byte for byte; special tokens are recognised
+        /// UTF-8 text; special tokens are recognized
         #[arg(long, value_name = "FILE")]
         text_file: PathBuf,
     },
-    /// Print the prompt that the model's chat template makes of a conversation as one JSON string
+    /// Print the prompt that the chat template makes of a conversation, as JSON
     Render {
-        /// GGUF file; the embedded model if absent
+        /// GGUF file [default: the embedded model]
         #[arg(short, long, value_name = "FILE")]
         model: Option<PathBuf>,
         /// JSON object: messages, and optionally tools, add_generation_prompt, enable_thinking
@@ -97,37 +97,37 @@ enum Command {
         /// UTF-8 text
         #[arg(short, long, value_name = "FILE")]
         file: PathBuf,
-        /// Positions of a window; the second half of each counts
+        /// Window in tokens; the second half of each counts
         #[arg(short, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
         ctx_size: u32,
-        /// Print one JSON object
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print the devices that can compute here
+    /// List devices with their free memory
     Devices {
         #[command(flatten)]
         device: DeviceOptions,
     },
-    /// Say what a model takes of the memory of GPUs, as counted here and as the devices say
+    /// Print the GPU memory of each part of a model, as counted and as measured
     Memory(memory::Args),
-    /// Measure prompts, generation, passes over a few rows, drafts, several sequences
+    /// Measure prefill, decode, small batches, drafts and several sequences
     Speed(Box<speed::Args>),
-    /// Write a synthetic model of real dimensions
+    /// Write a synthetic model with the dimensions of a published one
     Synth(synth::Args),
-    /// Say what this machine could do at best with a file or a shape, and what memory it takes
+    /// Estimate the best speed and the memory of a file or shape on this machine
     Estimate(estimate::Args),
-    /// Measure how often drafts are right, by domain, depth and draft vocabulary
+    /// Measure the acceptance rate by domain, draft length and draft vocabulary
     Acceptance(acceptance::Args),
-    /// Compare a model's predictions with those of a better file of it
+    /// Measure the KL divergence of a file from a better one of the same model
     Kld(kld::Args),
-    /// Do the same work on another engine, in turns, and compare answers and speeds
+    /// Compare speed and output with another engine, in turns
     Compare(Box<compare::Args>),
-    /// Answer questions with known answers, without and with drafts
+    /// Score questions with known answers, with drafts and without
     Eval(eval::Args),
-    /// Check a served model against what it did before on this machine
+    /// Check a served model against its baseline on this machine
     Sanity(sanity::Args),
-    /// Measure some files and write a report of machine, build and results
+    /// Measure files and write a report of machine, build and results
     Report(report::Args),
 }
 

@@ -18,10 +18,10 @@ const DEPTH: usize = 3;
 pub(super) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// Positions of the sequence
+    /// Context size in tokens
     #[arg(short, long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1024..))]
     ctx_size: u32,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

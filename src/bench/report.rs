@@ -19,10 +19,10 @@ pub(super) struct Args {
     /// More files to measure, beside -m
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Depths of drafts
+    /// Draft lengths
     #[arg(short, long, value_delimiter = ',', default_value = "1,2,3,4,auto")]
     draft: Vec<Draft>,
-    /// Rounds of each test, after one that does not count
+    /// Rounds of each test, after a warm-up round
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Write NAME.json and NAME.md

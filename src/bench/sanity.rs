@@ -14,34 +14,34 @@ use super::stats::{median, with_range};
 /// Options of `nextn-bench sanity`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What was measured before; written when it is not there
+    /// Baseline file; written if absent
     #[arg(long, value_name = "FILE.json")]
     baseline: PathBuf,
-    /// Write the baseline anew
+    /// Overwrite the baseline
     #[arg(long)]
     save: bool,
     /// GGUF file to serve; the embedded model if absent
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// The server to start; `nextn-server` beside this program if absent
+    /// Server program to start [default: nextn-server beside this program]
     #[arg(long, value_name = "PROGRAM", conflicts_with = "url")]
     server: Option<PathBuf>,
-    /// More arguments for it, divided at spaces
+    /// Arguments for the server, separated by spaces
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true, default_value = "", conflicts_with = "url")]
     server_args: String,
-    /// A server that runs already: its start is not measured
+    /// URL of a running server (its start is not measured)
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Tokens of each answer at most
+    /// Most tokens of each reply
     #[arg(short = 'n', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=4096))]
     n_gen: u32,
     /// Runs over all prompts
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// How much slower than the baseline is still sane, in percent
+    /// Allowed slowdown against the baseline, in percent
     #[arg(long, default_value_t = 15.0, value_parser = percent)]
     tolerance: f64,
-    /// Compare speeds with a baseline of another machine, too
+    /// Compare speeds even with a baseline of another machine
     #[arg(long)]
     any_machine: bool,
 }

@@ -21,7 +21,7 @@ use program::source;
 /// Model, threads and cache.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Setup {
-    /// GGUF file; the embedded model if absent
+    /// GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -45,10 +45,10 @@ const N_CELLS: usize = 8192;
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct Input {
-    /// Token ids, joined by commas
+    /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "ID,ID,...")]
     tokens: Option<Vec<u32>>,
-    /// A JSON array of token ids
+    /// File with a JSON array of token ids
     #[arg(long, value_name = "FILE")]
     ids_file: Option<PathBuf>,
 }

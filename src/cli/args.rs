@@ -14,12 +14,12 @@ use super::form::FormFlags;
 
 /// Chat with a GGUF model, or complete a text, in the terminal.
 ///
-/// Without -p and -f a chat starts when standard input is a terminal; otherwise standard input is the prompt.
-/// The answer goes to standard output, all else to standard error.
+/// Without -p or -f, nextn-cli opens a chat on a terminal and reads the prompt from a pipe. Replies go to standard output,
+/// everything else to standard error.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nextn-cli", version, disable_version_flag = true, max_term_width = 100, after_long_help = AFTER_HELP)]
 pub struct Args {
-    /// GGUF file to load [default: the model inside this program]
+    /// Load this GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true, help_heading = "Model")]
     pub model: Option<PathBuf>,
 
@@ -47,15 +47,15 @@ pub struct Args {
     #[allow(missing_docs)]
     pub output: OutputFlags,
 
-    /// Print the version, ggml's version and the backends, and exit
+    /// Print versions and backends
     #[arg(short = 'V', long, help_heading = "Help")]
     pub version: bool,
 
-    /// Print a completion script for a shell and exit
+    /// Print a shell completion script
     #[arg(long, value_name = "SHELL", help_heading = "Help")]
     pub completions: Option<clap_complete::Shell>,
 
-    /// Print the manual page (roff) and exit
+    /// Print the manual page (roff)
     #[arg(long, help_heading = "Help")]
     pub man: bool,
 }
@@ -64,48 +64,48 @@ pub struct Args {
 #[derive(Clone, Debug, Default, ClapArgs)]
 #[command(next_help_heading = "Prompt")]
 pub struct PromptFlags {
-    /// Answer this and exit
+    /// Answer this prompt and exit
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
 
-    /// Answer the text of this file and exit; `-` is standard input. One newline at its end does not count
+    /// Read the prompt from a file, answer and exit; `-` is standard input (one trailing newline is dropped)
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// System message
+    /// Set the system message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "raw")]
     pub system: Option<String>,
 
-    /// System message from a file
+    /// Read the system message from a file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "raw"])]
     pub system_file: Option<PathBuf>,
 
-    /// Continue the text as it stands: no chat template
+    /// Complete the text without a chat template
     #[arg(long)]
     pub raw: bool,
 
-    /// Let the model think before it answers [auto: as its template does by itself]
+    /// Think before answering [auto: as the chat template decides]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub think: Think,
 }
 
 /// What may differ from turn to turn; `/set` changes it.
 #[derive(Clone, Debug, Default, ClapArgs)]
-#[command(next_help_heading = "Answer")]
+#[command(next_help_heading = "Generation")]
 pub struct TurnFlags {
-    /// Most tokens to generate [default: until the context is full]
+    /// Generate at most N tokens [default: until the context is full]
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: Option<u32>,
 
-    /// End the answer before this text; may be given more than once
+    /// Stop before this text; repeatable
     #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
     pub stop: Vec<String>,
 
-    /// Go on after the model has ended its turn
+    /// Continue past the end-of-generation token
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     pub ignore_eos: Option<OnOff>,
 
-    /// Log probabilities of the N likeliest tokens at every step, 0 to 20; shown by --json and --jsonl
+    /// Report log probabilities of the N likeliest tokens, 0 to 20 (with --json, --jsonl)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=20))]
     pub logprobs: Option<u8>,
 
@@ -118,35 +118,35 @@ pub struct TurnFlags {
 #[derive(Clone, Debug, Default, ClapArgs)]
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
-    /// Print one JSON object instead of text
+    /// Print one JSON object per reply
     #[arg(long)]
     pub json: bool,
 
-    /// Print one JSON object per event, as it happens
+    /// Print one JSON object per event
     #[arg(long, conflicts_with = "json")]
     pub jsonl: bool,
 
-    /// Show only that the model thinks, not what
+    /// Hide the text of the thinking
     #[arg(long)]
     pub hide_thinking: bool,
 
-    /// Colours; NO_COLOR is obeyed
+    /// Use colours (NO_COLOR is respected)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub color: When,
 
-    /// Show markdown as styles [auto: on a terminal with colours]
+    /// Render Markdown [auto: on a terminal with colours]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub markdown: AutoOnOff,
 
-    /// Keep no history of typed lines
+    /// Do not save typed lines
     #[arg(long)]
     pub no_history: bool,
 
-    /// Do not print the line with speeds after an answer
+    /// Do not print the speed after each reply
     #[arg(long)]
     pub no_stats: bool,
 
-    /// Tell more on standard error; -vv and -vvv tell still more. NEXTN_LOG sets levels by part
+    /// Log more; -vv and -vvv log more still (NEXTN_LOG sets levels by part)
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -160,15 +160,15 @@ impl Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0    the answer is out (also when the reader of a pipe has gone)
-  1    something broke while running
+  0    the reply is complete, or the reader of the pipe has gone
+  1    something failed while running
   2    unknown options, or values out of range
   3    the model file: missing, damaged, unknown architecture
   4    the prompt: missing, empty, unreadable, longer than the context
   130  ended by Ctrl-C
   143  ended by SIGTERM
 
-Sampling: a flag goes before the model file's own values, these before the built-in ones.
+Sampling: flags override the model file's values, and these the built-in ones.
 `/help` in a chat lists its commands.";
 
 #[cfg(test)]

@@ -71,31 +71,21 @@ pub struct Entry {
 
 /// All commands, in the order of the help.
 pub const COMMANDS: &[Entry] = &[
-    entry("/help", Takes::Nothing, "", "this list"),
-    entry("/exit", Takes::Nothing, "", "leave (also Ctrl-D)"),
+    entry("/help", Takes::Nothing, "", "list the commands"),
+    entry("/exit", Takes::Nothing, "", "end the chat (also Ctrl-D)"),
     entry("/clear", Takes::Nothing, "", "forget the conversation, keep the system message"),
-    entry("/regen", Takes::Nothing, "", "answer the last message again"),
-    entry("/undo", Takes::Nothing, "", "take the last message and its answer back"),
+    entry("/regen", Takes::Nothing, "", "regenerate the last reply"),
+    entry("/undo", Takes::Nothing, "", "remove the last message and its reply"),
     entry("/system", Takes::Text, "[TEXT]", "show or set the system message; \"\" removes it"),
-    entry(
-        "/set",
-        Takes::Setting,
-        "[NAME VALUE]",
-        "show or change a setting; the value `default` takes the change back",
-    ),
-    entry("/show", Takes::Nothing, "", "the model, the settings and the state of the conversation"),
-    entry("/stats", Takes::Nothing, "", "speeds of the last answer and of all of them"),
+    entry("/set", Takes::Setting, "[NAME VALUE]", "show or change a setting; `default` resets it"),
+    entry("/show", Takes::Nothing, "", "show model, settings and context use"),
+    entry("/stats", Takes::Nothing, "", "show the speed of the last reply and of the session"),
     entry("/save", Takes::File, "FILE", "write the conversation to a file"),
-    entry("/load", Takes::File, "FILE", "go on with a conversation from a file"),
-    entry("/read", Takes::File, "FILE", "put a file's text before the next message"),
-    entry("/think", Takes::Word(&["on", "off", "auto"]), "[on|off|auto]", "show or set whether the model thinks first"),
-    entry(
-        "/spec",
-        Takes::Word(&["auto", "off"]),
-        "[auto|off|N]",
-        "show or set drafting: as started, off, or at most N tokens",
-    ),
-    entry("/copy", Takes::Nothing, "", "put the last answer on the clipboard"),
+    entry("/load", Takes::File, "FILE", "load a conversation from a file"),
+    entry("/read", Takes::File, "FILE", "prepend a file's text to the next message"),
+    entry("/think", Takes::Word(&["on", "off", "auto"]), "[on|off|auto]", "show or set thinking"),
+    entry("/spec", Takes::Word(&["auto", "off"]), "[auto|off|N]", "show or set drafts: auto, off, or at most N tokens"),
+    entry("/copy", Takes::Nothing, "", "copy the last reply to the clipboard"),
 ];
 
 const fn entry(name: &'static str, takes: Takes, argument: &'static str, help: &'static str) -> Entry {

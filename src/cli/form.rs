@@ -12,21 +12,21 @@ use program::exit::{Exit, Failure, OrExit, Outcome};
 
 /// The form of answers, as typed.
 #[derive(Clone, Debug, Default, ClapArgs)]
-#[command(next_help_heading = "Form of the answer")]
+#[command(next_help_heading = "Structured output")]
 pub struct FormFlags {
-    /// Answer in JSON that is valid by this schema; {} is any JSON. Thinking before it stays free
+    /// Constrain replies to a JSON schema; {} is any JSON (thinking stays free)
     #[arg(short = 'j', long, value_name = "SCHEMA", group = "form")]
     pub json_schema: Option<String>,
 
-    /// The same, with the schema in a file
+    /// Read the JSON schema from a file
     #[arg(long, alias = "jf", value_name = "FILE", group = "form")]
     pub json_schema_file: Option<std::path::PathBuf>,
 
-    /// Answer in this grammar (GBNF; one that starts with %llguidance is in llguidance's Lark)
+    /// Constrain replies to a grammar: GBNF, or Lark if it starts with %llguidance
     #[arg(long, value_name = "GRAMMAR", group = "form", allow_hyphen_values = true)]
     pub grammar: Option<String>,
 
-    /// The same, with the grammar in a file
+    /// Read the grammar from a file
     #[arg(long, value_name = "FILE", group = "form")]
     pub grammar_file: Option<std::path::PathBuf>,
 }

@@ -12,18 +12,18 @@ use super::{Outcome, quantize};
 /// Options of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder of a Hugging Face checkpoint of Qwen3.5 or 3.6: config.json, tokenizer.json, safetensors
+    /// Checkpoint folder of Qwen3.5 or 3.6: config.json, tokenizer.json, safetensors
     folder: PathBuf,
-    /// The file to write. Broken off, the same command goes on where it was
+    /// File to write; the same command resumes an interrupted run
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Type of the file, such as bf16, q8_0, q4_k_m
     #[arg(long = "type", value_name = "TYPE", default_value = "bf16")]
     file_type: FileType,
-    /// Leave the NextN head out
+    /// Leave out the MTP layer
     #[arg(long)]
     no_head: bool,
-    /// What the model is called; else made from the folder's name
+    /// Name of the model [default: from the folder's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]

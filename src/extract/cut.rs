@@ -10,15 +10,15 @@ use super::{Outcome, work};
 /// Options of `extract`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model with its head, or a head in another layout; of several shards the first
+    /// Model with an MTP layer, or such a layer in another layout (the first shard)
     file: PathBuf,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// What the file holds
+    /// Layout of the file
     #[arg(long, value_enum, default_value_t = Chosen::Upstream)]
     layout: Chosen,
-    /// Type of the matrices: keep, or one to convert them to, such as q8_0, bf16, q4_k
+    /// Type of the matrices: keep, or such as q8_0, bf16, q4_k
     #[arg(long = "type", value_name = "TYPE", default_value = "keep", value_parser = WeightType::parse)]
     dtype: WeightType,
     /// Print the result as JSON
@@ -28,11 +28,11 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Chosen {
-    /// With embedding and head matrix; loads in llama.cpp as a draft
+    /// With embedding and output matrix; llama.cpp loads it as a draft model
     Upstream,
-    /// Without them: they come from the target. For nextn
+    /// Without them, for use beside its target model
     Slim,
-    /// As upstream, under the architecture's name with _mtp; for older forks
+    /// As upstream, with _mtp in the architecture's name, for older forks
     Legacy,
 }
 

@@ -9,18 +9,17 @@ use super::{Outcome, work};
 /// Options of `graft`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The model that lacks a head; of several shards the first (they become one file)
+    /// Model without an MTP layer (the first shard; the output is one file)
     target: PathBuf,
-    /// Where the head is: a GGUF file with a head, a .safetensors file, or the folder of a checkpoint or of its shards
-    /// that hold the head
+    /// Source of the MTP layer: GGUF file, .safetensors file, or checkpoint folder (its shards suffice)
     head: PathBuf,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Type of the head's matrices: keep, or one to convert them to, such as q8_0, bf16
     #[arg(long = "type", value_name = "TYPE", default_value = "keep", value_parser = WeightType::parse)]
     dtype: WeightType,
-    /// Take a head that was cut from a model with another vocabulary
+    /// Accept a layer of a model with another vocabulary
     #[arg(long)]
     other_tokenizer: bool,
     /// Print the result as JSON

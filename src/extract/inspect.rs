@@ -12,9 +12,9 @@ use program::sanitize;
 /// Options of `inspect`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A GGUF file (of several shards the first), the folder of a checkpoint, or a head in safetensors
+    /// GGUF file (the first shard), checkpoint folder, or MTP layer in safetensors
     file: PathBuf,
-    /// Print all figures as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

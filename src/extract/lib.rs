@@ -19,7 +19,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use program::sanitize;
 use program::shell;
 
-/// Cuts out, grafts, inspects and verifies NextN (MTP) heads of GGUF files.
+/// Inspect, verify, convert and quantize model files, and move NextN (MTP) layers between them
 #[derive(Debug, Parser)]
 #[command(name = "extract-nextn", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -28,7 +28,7 @@ use program::shell;
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print a completion script for a shell and exit
+    /// Print a shell completion script
     #[arg(long, value_name = "SHELL")]
     completions: Option<clap_complete::Shell>,
     /// Print the manual pages (roff), one for each command, and exit
@@ -38,19 +38,19 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what is in a file: sizes, types, where the bytes are, the head, what speculation may gain
+    /// Show sizes, types, the MTP layer and the gain to expect
     Inspect(inspect::Args),
-    /// Check a file: every tensor there and of the right shape, every number possible
+    /// Check every tensor and every number for damage
     Verify(verify::Args),
-    /// Cut the NextN head out into a file of its own
+    /// Copy the MTP layer to a file of its own
     Extract(cut::Args),
-    /// Add a NextN head to a model that lacks it
+    /// Add an MTP layer to a model
     Graft(graft::Args),
-    /// Take the NextN head out of a model
+    /// Remove the MTP layer from a model
     Strip(strip::Args),
-    /// Make a GGUF file of a Hugging Face checkpoint, with its head
+    /// Convert a Hugging Face checkpoint to GGUF, with its MTP layer
     Convert(checkpoint::Args),
-    /// Give a GGUF file another type
+    /// Quantize or convert a GGUF file to another type
     Quantize(quantize::Args),
 }
 

@@ -15,11 +15,11 @@ use program::sanitize;
 pub struct Args {
     /// A GGUF file; of several shards the first (they become one file)
     file: PathBuf,
-    /// The file to write. Broken off, the same command goes on where it was
+    /// File to write; the same command resumes an interrupted run
     output: PathBuf,
     /// Type of the file, such as q8_0, q4_k_m
     file_type: FileType,
-    /// Quantise tensors again that are quantised already
+    /// Also change tensors that are already quantized
     #[arg(long)]
     requantize: bool,
     #[command(flatten)]
@@ -29,16 +29,16 @@ pub struct Args {
 /// What both commands have.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// What errors count: an importance matrix of llama.cpp, GGUF or .dat
+    /// Importance matrix of llama.cpp (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Type of the head's matrices; q8_0 in quantised files unless given
+    /// Type of the MTP layer's matrices [default: q8_0 in quantized files]
     #[arg(long, value_name = "TYPE", value_parser = quantize::tensor_type)]
     head_type: Option<gguf::TensorType>,
-    /// llama.cpp's mix of types, without more bits for the head and the embedding
+    /// Use llama.cpp's mix of types, without more bits for MTP layer and embedding
     #[arg(long)]
     plain: bool,
-    /// Threads; all cores unless given
+    /// Number of CPU threads [default: all cores]
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// Print the result as JSON

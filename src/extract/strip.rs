@@ -7,9 +7,9 @@ use super::{Outcome, work};
 /// Options of `strip`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model with its head; of several shards the first (they become one file)
+    /// GGUF file (the first shard; the output is one file)
     file: PathBuf,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Print the result as JSON

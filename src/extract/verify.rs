@@ -12,9 +12,9 @@ use program::sanitize;
 /// Options of `verify`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A GGUF file (of several shards the first), the folder of a checkpoint, or a head in safetensors
+    /// GGUF file (the first shard), checkpoint folder, or MTP layer in safetensors
     file: PathBuf,
-    /// Judge the header only, not the numbers
+    /// Check the header only, not the numbers
     #[arg(long)]
     header_only: bool,
     /// Print the report as JSON

@@ -13,17 +13,17 @@ use program::choices::{OnOff, Think};
 
 /// Serve a GGUF model over HTTP.
 ///
-/// Clients of OpenAI's, Anthropic's and llama.cpp's interfaces work unchanged. Without -m the model inside this program
-/// is served.
+/// Serves clients of OpenAI's, Anthropic's and llama.cpp's HTTP interfaces. Without -m it serves the embedded model.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Args {
-    /// TOML file with options, and with several models; flags and environment variables go before it
+    /// Read options and models from a TOML file; flags and environment variables override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Models of the configuration file that are in memory at a time; one that is idle makes room, else one whose answers have
-    /// ended, the one unused for longest before others
+    /// Keep at most N models in memory [default: all]
+    ///
+    /// The least recently used idle model makes room first
     #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u16).range(1..))]
     pub models_max: Option<u16>,
 
@@ -31,8 +31,7 @@ pub struct Args {
     #[allow(missing_docs)]
     pub model: ModelFlags,
 
-    /// Serve no model, but lend the devices of --device to programs on other machines (their --rpc)
-    /// [default address: 127.0.0.1:50052]
+    /// Run as an RPC worker: lend the devices of --device to --rpc clients [default address: 127.0.0.1:50052]
     #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = WORKER_ADDRESS, conflicts_with_all = ["model", "hf_repo", "config", "rpc"])]
     pub rpc_worker: Option<String>,
 
@@ -52,27 +51,27 @@ pub struct Args {
     #[allow(missing_docs)]
     pub sampling: SamplingOptions,
 
-    /// More log lines; twice for debugging
+    /// Log more; -vv logs engine steps
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Logs")]
     pub verbose: u8,
 
-    /// Only warnings and errors
+    /// Log warnings and errors only
     #[arg(short, long, help_heading = "Logs")]
     pub quiet: bool,
 
-    /// Log lines as JSON
+    /// Log as JSON
     #[arg(long, help_heading = "Logs")]
     pub log_json: bool,
 
-    /// Print the version, ggml's version and the backends, and exit
+    /// Print versions and backends
     #[arg(short = 'V', long, help_heading = "Help")]
     pub version: bool,
 
-    /// Print a completion script for a shell and exit
+    /// Print a shell completion script
     #[arg(long, value_name = "SHELL", help_heading = "Help")]
     pub completions: Option<clap_complete::Shell>,
 
-    /// Print the manual page (roff) and exit
+    /// Print the manual page (roff)
     #[arg(long, help_heading = "Help")]
     pub man: bool,
 }
@@ -81,24 +80,25 @@ pub struct Args {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
-    /// GGUF file to serve [default: the model inside this program]
+    /// Serve this GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
 
-    /// Model of a hub, USER/REPO or USER/REPO:QUANT, fetched into the hub's cache where it is not there yet; HF_ENDPOINT,
-    /// HF_HOME, HF_HUB_CACHE and HF_TOKEN mean what they mean to other programs
+    /// Download a model from a hub: USER/REPO[:QUANT]
+    ///
+    /// Uses HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_TOKEN
     #[arg(long, value_name = "NAME")]
     pub hf_repo: Option<String>,
 
-    /// Use models of the hub that were fetched before, and ask nobody
+    /// Use cached hub models only
     #[arg(long)]
     pub offline: bool,
 
-    /// Name of the model for clients; more of them with commas [default: the file's name]
+    /// Model names for clients, separated by commas [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
 
-    /// Chat template to use in place of the file's
+    /// Use this chat template instead of the model's
     #[arg(long, value_name = "FILE")]
     pub chat_template_file: Option<PathBuf>,
 
@@ -131,39 +131,39 @@ pub struct HttpFlags {
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,
 
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
 
-    /// Seconds that a whole answer may take; 0 is without limit
+    /// Time limit of a reply in seconds; 0 is none
     #[arg(long, visible_alias = "timeout", value_name = "S", default_value_t = 0)]
     pub request_timeout: u64,
 
-    /// Seconds that answers may go on after SIGTERM or SIGINT
+    /// Seconds for replies to finish after SIGTERM or SIGINT
     #[arg(long, value_name = "S", default_value_t = 30)]
     pub shutdown_timeout: u64,
 
-    /// Bytes of a request's body
+    /// Largest request body in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
     pub max_body: usize,
 
-    /// Open connections
+    /// Most open connections
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// Open connections of one address; behind a proxy as many as of all [default: half of --max-connections]
+    /// Most open connections of one address; raise it behind a proxy [default: half of --max-connections]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections_per_address: Option<u32>,
 
-    /// Seconds between comments that keep a silent stream alive; 0 and -1 send none
+    /// Seconds between keep-alive comments in a silent stream; 0 or -1 sends none
     #[arg(long, visible_alias = "sse-ping-interval", value_name = "S", default_value_t = 15, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub keep_alive: i64,
 
-    /// PEM file with the certificate, for TLS
+    /// TLS certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
     pub ssl_cert_file: Option<PathBuf>,
 
-    /// PEM file with the certificate's key
+    /// TLS private key (PEM)
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
     pub ssl_key_file: Option<PathBuf>,
 }
@@ -181,28 +181,29 @@ pub enum CacheScope {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Access")]
 pub struct AccessFlags {
-    /// Key that clients have to send; more than once or with commas for several
+    /// Require this API key; repeatable, or separated by commas
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub api_key: Vec<String>,
 
-    /// File with keys, one a line; lines with # are comments
+    /// Read API keys from a file, one per line; # starts a comment
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
 
-    /// Name that clients may call a server without keys by, beside addresses, localhost, the name of --host and the
-    /// machine's own; more than once or with commas for several, `*` for any
+    /// Accept this Host name without API keys; repeatable, `*` is any
+    ///
+    /// Addresses, localhost, --host and the machine's own name are always accepted
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     pub allowed_host: Vec<String>,
 
-    /// Whose cached state a request takes up: that of the same API key, or of all
+    /// Share cached prefixes within an API key, or among all
     #[arg(long, value_name = "WHOSE", default_value = "key")]
     pub cache_scope: CacheScope,
 
-    /// Origin of web pages that may call this server; more than once for several, `*` for all [default: none]
+    /// Allow web pages of this origin; repeatable, `*` is all [default: none]
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
 
-    /// Requests a minute for each key, or each address where there are no keys [default: without limit]
+    /// Requests per minute for each API key, else each address [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate_limit: Option<u32>,
 }
@@ -211,7 +212,7 @@ pub struct AccessFlags {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Serving")]
 pub struct ServingFlags {
-    /// Do not serve the web pages at / and /dashboard
+    /// Do not serve the web pages
     #[arg(long, env = "NEXTN_NO_WEBUI", hide_env_values = true)]
     pub no_webui: bool,
 
@@ -223,7 +224,7 @@ pub struct ServingFlags {
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_value = "on", default_missing_value = "on")]
     pub slots: OnOff,
 
-    /// Directory in which /slots may save sequence state [default: saving is off]
+    /// Folder in which /slots saves state [default: off]
     #[arg(long, value_name = "DIR")]
     pub slot_save_path: Option<PathBuf>,
 
@@ -231,19 +232,19 @@ pub struct ServingFlags {
     #[arg(long, visible_alias = "embedding")]
     pub embeddings: bool,
 
-    /// Think before answering where a request does not say [auto: as the template does by itself]
+    /// Default for thinking [auto: as the chat template decides]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub reasoning: Think,
 
-    /// Most tokens of thinking where a request does not say; -1 is without limit, 0 does not think
+    /// Default limit of thinking in tokens; -1 is none, 0 does not think
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub reasoning_budget: i64,
 
-    /// `none` leaves thinking in the text, `auto` and `deepseek` split it out
+    /// Return thinking in the text (none) or separately (auto, deepseek)
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = ["none", "auto", "deepseek"])]
     pub reasoning_format: String,
 
-    /// Taken from llama.cpp's command lines: templates are always used, and batching is always continuous
+    /// Accepted for llama.cpp's command lines; always on
     #[arg(long, alias = "cont-batching", hide = true)]
     pub jinja: bool,
 }
@@ -296,16 +297,16 @@ fn variable(arg: &Arg) -> Option<String> {
 const WORKER_ADDRESS: &str = "127.0.0.1:50052";
 
 const AFTER_HELP: &str = "\
-Short names of llama.cpp's server are taken: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -hf, -md, -cmoe, -ncmoe,
--sm, -mg, -ts.
+llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -md, -cmoe,
+-ncmoe, -sm, -mg, -ts, -to.
 
 Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
-or stand in the file of --config, without its dashes. Flags go before variables, these before the file.
+or stand in the file of --config, without its dashes. Flags override variables, and variables the file.
 NEXTN_LOG sets the level of log lines by part, such as engine=debug,info.
 
 Exit codes:
-  0  ended by SIGTERM or SIGINT, answers complete or cut after --shutdown-timeout
-  1  something broke: an address that is taken, no room
+  0  ended by SIGTERM or SIGINT
+  1  something failed, such as an address in use or too little memory
   2  unknown options, or values out of range, or files of the options that cannot be used
   3  the model: missing, damaged, not to be fetched, unknown architecture";
 

@@ -189,7 +189,7 @@ impl Hub {
             Ok(revision) => revision,
             Err(error @ HubError::Silent { .. }) => {
                 let Ok(path) = self.cached(&wanted, &place) else { return Err(error) };
-                tracing::warn!(%error, path = %path.display(), "what was fetched before is used");
+                tracing::warn!(%error, path = %path.display(), "using the cached file");
                 return Ok(path);
             }
             Err(error) => return Err(error),

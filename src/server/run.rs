@@ -130,7 +130,7 @@ fn room_for(n_connections: usize) {
     let (Some(now), possible) = (current, maximum.map_or(wanted, |most| most.min(wanted))) else { return };
     let raised = possible <= now || setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum }).is_ok();
     if !raised || possible < wanted {
-        tracing::warn!(wanted, possible, "fewer files may be open than --max-connections needs: see ulimit -n");
+        tracing::warn!(wanted, possible, "the limit of open files (ulimit -n) is below what --max-connections needs");
     }
 }
 

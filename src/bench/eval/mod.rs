@@ -24,28 +24,29 @@ use tasks::{Reply, Task};
 pub(super) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// Questions, one JSON object a line: prompt, answer, and perhaps match (exact, contains, number, json) and kind
+    /// Questions, one JSON object per line: prompt, answer, optionally match (exact, contains, number, json) and
+    /// kind
     #[arg(short, long, value_name = "FILE.jsonl")]
     file: Option<PathBuf>,
-    /// Generated questions of each kind
+    /// Number of generated questions of each kind
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     per_kind: u32,
-    /// Another seed asks other questions
+    /// Seed of the generated questions
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ways to draft, beside none: depths, auto
+    /// Draft lengths to compare with none: numbers, auto
     #[arg(short, long, value_delimiter = ',', default_value = "1,3,auto")]
     draft: Vec<Draft>,
-    /// Words that drafts are made of: auto, full, or a number of rows
+    /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
     #[arg(long, default_value_t)]
     draft_vocab: DraftVocabSize,
     /// Tokens of an answer at most
     #[arg(short = 'n', long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..))]
     n_gen: u32,
-    /// Fail when a way to draft answers otherwise than no drafts do
+    /// Fail when drafts change a reply
     #[arg(long)]
     gate: bool,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

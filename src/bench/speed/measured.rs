@@ -16,46 +16,46 @@ use super::super::weigh::Weight;
 pub(in super::super) struct Args {
     #[command(flatten)]
     pub(in super::super) setup: Setup,
-    /// Prompt lengths to measure; 0 leaves them out
+    /// Prompt lengths in tokens; 0 skips the test
     #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
     pub(in super::super) n_prompt: Vec<usize>,
-    /// Tokens to generate one by one; 0 leaves it out
+    /// Tokens to generate without drafts; 0 skips the test
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(in super::super) n_gen: usize,
-    /// Also measure passes over so many rows, as they judge drafts
+    /// Also measure forward passes of N tokens, as in verification
     #[arg(long, value_delimiter = ',', value_name = "N,N,...", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(in super::super) rows: Vec<u16>,
-    /// Also measure generation with drafts of these depths by the NextN head, through the engine: numbers (0 is none), auto
+    /// Also measure generation with drafts of these lengths: numbers (0 is none), auto, async:N, ngram:N
     #[arg(short, long, value_delimiter = ',', value_name = "D,D,...")]
     pub(in super::super) draft: Vec<Draft>,
-    /// Words that drafts are made of: auto, full, or a number of rows
+    /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
     #[arg(long, default_value_t)]
     pub(in super::super) draft_vocab: DraftVocabSize,
-    /// Also measure so many answers at a time, with each of the drafts
+    /// Also measure N sequences at a time, with each draft length
     #[arg(long, value_delimiter = ',', value_name = "N,N,...", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(in super::super) parallel: Vec<u16>,
-    /// Tokens that are in the context before a test begins
+    /// Tokens in the context before a test begins
     #[arg(long, value_delimiter = ',', value_name = "N,N,...", default_value = "0")]
     pub(in super::super) depth_ctx: Vec<usize>,
-    /// Types of cached keys and values to measure, each as TYPE or KEYS:VALUES; --cache-type-k and -v if absent
+    /// KV cache types to measure, TYPE or KEYS:VALUES [default: --cache-type-k and -v]
     #[arg(long, value_delimiter = ',', value_name = "TYPE,TYPE,...", value_parser = caches)]
     pub(in super::super) cache_types: Vec<(CacheType, CacheType)>,
-    /// What generation with drafts starts from; in a chat, when the model has a template
+    /// Prompt of generation with drafts
     #[arg(long, default_value = "Tell me a story about a fox and a river.")]
     pub(in super::super) prompt: String,
-    /// Rounds of each test, after one that does not count
+    /// Rounds of each test, after a warm-up round
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(in super::super) repeat: u32,
-    /// Do not measure how fast memory can be read
+    /// Do not measure memory bandwidth
     #[arg(long)]
     pub(in super::super) no_bandwidth: bool,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long, conflicts_with = "csv")]
     pub(in super::super) json: bool,
-    /// Print comma-separated values, one test a line
+    /// Print CSV, one test per line
     #[arg(long)]
     pub(in super::super) csv: bool,
-    /// Draw what drafting gains and where its time goes, as an .svg or .png file
+    /// Plot the gain of drafts and where the time goes (.svg or .png)
     #[arg(long, value_name = "FILE")]
     pub(in super::super) plot: Option<PathBuf>,
 }

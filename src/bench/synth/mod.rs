@@ -27,25 +27,25 @@ use write::Synthetic;
 /// Options of `nextn-bench synth`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Dimensions of this model; `list` shows them all
+    /// Published model whose dimensions to use; `list` names them
     #[arg(long, value_name = "NAME")]
     shape: String,
     /// Types of the weights: f32, f16, bf16, q8_0, q4_0, q4_k, q4_k_m, q5_k, q5_k_m, q6_k
     #[arg(long = "type", value_name = "TYPE", default_value = "q8_0")]
     mix: Mix,
-    /// How often the draft head is right, 0 to 1; several values are for the first depth, the second, and so on
+    /// Acceptance rate, 0 to 1; several values: by position in the draft
     #[arg(long, value_name = "A,A,...", value_delimiter = ',', default_value = "0.8", value_parser = share)]
     accept: Vec<f64>,
-    /// Share of frequent tokens (low ids) in what the model says
+    /// Share of frequent tokens (low ids) in the text
     #[arg(long, value_name = "C", default_value = "0.97", value_parser = share)]
     cover: f64,
-    /// Another seed gives other weights and another order of tokens
+    /// Seed of the weights and of the order of tokens
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Threads that make data; one for each core if absent
+    /// Number of CPU threads [default: one per core]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: Option<u16>,
-    /// Where the file goes
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -263,68 +263,68 @@ macro_rules! parameters {
 parameters! {
     /// Divides the logits; 1 is neutral, up to 1e-6 (or below zero) is greedy.
     temperature: f32 = 0.8, Finite {
-        help: "Temperature; 0 always takes the likeliest token",
+        help: "Temperature; 0 is greedy",
         flag: "temp", value_name: "T", flag_range: Some(Range::NotNegative), fields: &["temperature"], file_key: Some("temp"),
     }
     /// Keep the `top_k` most likely tokens; 0 is off.
     top_k: u32 = 40, CountOrOff {
-        help: "Keep the K likeliest tokens; 0 keeps all",
+        help: "Keep the K likeliest tokens; 0 is off",
         flag: "top-k", value_name: "K", flag_range: Some(Range::Count), fields: &["top_k"], file_key: Some("top_k"),
     }
     /// Keep the fewest tokens whose probabilities sum to at least this, 0 to 1; 1 is off.
     top_p: f32 = 0.95, Probability {
-        help: "Keep the likeliest tokens that together reach P; 1 keeps all",
+        help: "Keep the likeliest tokens up to a total probability of P; 1 is off",
         flag: "top-p", value_name: "P", fields: &["top_p"], file_key: Some("top_p"),
     }
     /// Keep tokens at least this likely relative to the likeliest, 0 to 1; 0 is off.
     min_p: f32 = 0.05, Probability {
-        help: "Keep tokens at least P times as likely as the likeliest; 0 keeps all",
+        help: "Keep tokens at least P times as likely as the likeliest; 0 is off",
         flag: "min-p", value_name: "P", fields: &["min_p"], file_key: Some("min_p"),
     }
     /// Seed of the request's random stream; `None` takes a fresh one, which [`super::Sampler::seed`] tells.
     seed: Option<u64> = None, Any {
-        help: "Seed of the random numbers; the same seed gives the same text [default: a new one each time]",
+        help: "Random seed; a seed gives the same text again [default: a new one each time]",
         flag: "seed", fields: &["seed"],
     }
     /// Keep the tokens whose surprise is nearest to the entropy until their sum exceeds this, 0 to 1; 1 is off.
     typical_p: f32 = 1.0, Probability {
-        help: "Locally typical sampling: keep a mass of P; 1 is off",
+        help: "Locally typical sampling up to a total probability of P; 1 is off",
         flag: "typical", value_name: "P", fields: &["typical_p"],
     }
     /// Keep logits within this many standard deviations of the largest; 0 and below is off.
     top_n_sigma: f32 = -1.0, Finite {
-        help: "Keep logits within N standard deviations of the largest; 0 and below is off",
+        help: "Keep logits within N standard deviations of the largest; 0 or less is off",
         flag: "top-n-sigma", fields: &["top_n_sigma"],
     }
     /// Chance per token that XTC acts, 0 to 1; 0 is off.
     xtc_probability: f32 = 0.0, Probability {
-        help: "XTC: probability of dropping the likeliest tokens; 0 is off",
+        help: "XTC: chance of removing the likeliest tokens; 0 is off",
         flag: "xtc-probability", value_name: "P", fields: &["xtc_probability"], file_key: Some("xtc_probability"),
     }
     /// XTC removes all tokens at least this likely except the least likely of them; above 0.5 is off.
     xtc_threshold: f32 = 0.1, Probability {
-        help: "XTC: tokens above this probability may be dropped, all but the least likely of them",
+        help: "XTC: remove tokens above this probability, except the least likely of them",
         flag: "xtc-threshold", value_name: "P", fields: &["xtc_threshold"], file_key: Some("xtc_threshold"),
     }
     /// Divides positive logits of tokens seen and multiplies negative ones; 1 is neutral.
     repeat_penalty: f32 = 1.0, Positive {
-        help: "Penalty on recent tokens, which divides their logits; 1 is off",
+        help: "Penalty on recent tokens, dividing their logits; 1 is off",
         flag: "repeat-penalty", value_name: "X", fields: &["repeat_penalty", "repetition_penalty"],
         file_key: Some("penalty_repeat"),
     }
     /// How many last tokens, prompt included, the three penalties look at; 0 is off, -1 is all of them.
     penalty_last_n: i32 = 64, LastTokens {
-        help: "Recent tokens that the penalties look at; 0 is off, -1 is all",
+        help: "Number of recent tokens to penalize; 0 is off, -1 is the whole context",
         flag: "repeat-last-n", fields: &["repeat_last_n"], file_key: Some("penalty_last_n"),
     }
     /// Subtracted once from the logit of a token seen; 0 is neutral.
     presence_penalty: f32 = 0.0, Finite {
-        help: "Subtracted from the logit of every recent token; 0 is off",
+        help: "Subtract X from the logit of every token that occurred; 0 is off",
         flag: "presence-penalty", value_name: "X", fields: &["presence_penalty"],
     }
     /// Subtracted from the logit once for each time the token was seen; 0 is neutral.
     frequency_penalty: f32 = 0.0, Finite {
-        help: "Subtracted from the logit for every time that a recent token occurred; 0 is off",
+        help: "Subtract X from a token's logit for each occurrence; 0 is off",
         flag: "frequency-penalty", value_name: "X", fields: &["frequency_penalty"],
     }
     /// DRY: penalty for the first token beyond `dry_allowed_length`; 0 is off.
@@ -334,7 +334,7 @@ parameters! {
     }
     /// DRY: factor for each further token of the repetition; below 1 is off.
     dry_base: f32 = 1.75, NotNegative {
-        help: "DRY: growth of the penalty with every token of the repetition",
+        help: "DRY: factor of the penalty for each further repeated token",
         flag: "dry-base", value_name: "X", fields: &["dry_base"],
     }
     /// DRY: length of a repeated run that is still free, in tokens.
@@ -344,45 +344,45 @@ parameters! {
     }
     /// DRY: how many last tokens, prompt included, are searched; 0 is off, -1 is all of them.
     dry_penalty_last_n: i32 = 64, LastTokens {
-        help: "DRY: recent tokens that it searches; 0 is off, -1 is all",
+        help: "DRY: number of recent tokens to search; 0 is off, -1 is the whole context",
         flag: "dry-penalty-last-n", fields: &["dry_penalty_last_n"],
     }
     /// DRY: texts that a repetition does not reach across; at most [`super::MAX_BREAKERS`] of 1 to
     /// [`super::MAX_BREAKER_BYTES`] bytes.
     dry_sequence_breakers: Vec<String> = ["\n", ":", "\"", "*"].map(String::from).to_vec(), Any {
-        help: "DRY: text that ends a repetition; may be given more than once and replaces the built-in ones",
+        help: "DRY: text that ends a repetition; repeatable, replaces the built-in ones",
         flag: "dry-sequence-breaker", value_name: "STRING", fields: &["dry_sequence_breakers"],
     }
     /// Mirostat, which runs in place of the stages after bias and temperature.
     mirostat: Mirostat = Mirostat::Off, Version {
-        help: "Mirostat version; 0 is off. It replaces top-k, top-p, min-p and typical",
+        help: "Mirostat version 1 or 2, in place of top-k, top-p, min-p and typical; 0 is off",
         flag: "mirostat", value_name: "V", fields: &["mirostat"], file_key: Some("mirostat"),
     }
     /// Mirostat: how far one token's error moves the bound.
     mirostat_eta: f32 = 0.1, NotNegative {
-        help: "Mirostat: learning rate",
+        help: "Mirostat: learning rate (eta)",
         flag: "mirostat-lr", aliases: &["mirostat-eta"], value_name: "X", fields: &["mirostat_eta"],
         file_key: Some("mirostat_eta"),
     }
     /// Mirostat: the surprise to hold, in bits.
     mirostat_tau: f32 = 5.0, NotNegative {
-        help: "Mirostat: target surprise, in bits",
+        help: "Mirostat: target entropy (tau)",
         flag: "mirostat-ent", aliases: &["mirostat-tau"], value_name: "X", fields: &["mirostat_tau"],
         file_key: Some("mirostat_tau"),
     }
     /// Half the width of the dynamic temperature's range, around `temperature`; 0 is off.
     dynatemp_range: f32 = 0.0, NotNegative {
-        help: "Dynamic temperature: half the width of the temperature's range; 0 is off",
+        help: "Dynamic temperature: range to both sides of --temp; 0 is off",
         flag: "dynatemp-range", value_name: "X", fields: &["dynatemp_range"],
     }
     /// Exponent that maps the entropy, as a share of the largest possible, into that range; 1 is linear.
     dynatemp_exponent: f32 = 1.0, NotNegative {
-        help: "Dynamic temperature: exponent of the entropy",
+        help: "Dynamic temperature: exponent of the normalized entropy",
         flag: "dynatemp-exp", value_name: "X", fields: &["dynatemp_exponent"],
     }
     /// No truncating stage leaves fewer tokens than this, as long as there are as many; 0 counts as 1.
     min_keep: u32 = 0, Count {
-        help: "Fewest tokens that a truncating sampler leaves",
+        help: "Keep at least N tokens in every truncating sampler",
         flag: "min-keep", fields: &["min_keep"],
     }
     /// The stages that run, in this order. A parameter whose stage is missing here has no effect, temperature included.
@@ -394,7 +394,7 @@ parameters! {
     }
     /// Added to the logits of single tokens before anything else; minus infinity bans one. Doubles add up.
     logit_bias: Vec<(TokenId, f32)> = Vec::new(), Any {
-        help: "Added to the logit of token ID; `-inf` forbids it. May be given more than once",
+        help: "Add BIAS to the logit of a token; `-inf` forbids it; repeatable",
         flag: "logit-bias", value_name: "ID=BIAS",
     }
 }

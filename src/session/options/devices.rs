@@ -13,47 +13,47 @@ use model::{Beside, GpuLayers, Placement, Split};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Devices")]
 pub struct DeviceOptions {
-    /// Devices that take layers: auto (GPUs, if there are any), cpu, or names as `nextn-bench devices` shows them
+    /// Devices to use: auto (GPUs if present), cpu, or names from `nextn-bench devices`
     #[arg(long, value_name = "NAME,NAME,...", default_value = "auto", env = "NEXTN_DEVICE", hide_env_values = true)]
     pub device: DeviceChoice,
 
-    /// Layers on the GPUs, counted from the last: a number, or auto (as many as fit)
+    /// Number of layers on GPUs, from the last, or auto (as many as fit)
     #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", default_value = "auto", env = "NEXTN_GPU_LAYERS", hide_env_values = true, value_parser = gpu_layers)]
     pub gpu_layers: GpuLayers,
 
-    /// Keep the experts of all layers in the host's memory
+    /// Keep all experts in host memory
     #[arg(long, conflicts_with = "n_cpu_moe")]
     pub cpu_moe: bool,
 
-    /// Keep the experts of the first N layers in the host's memory
+    /// Keep the experts of the first N layers in host memory
     #[arg(long, value_name = "N")]
     pub n_cpu_moe: Option<usize>,
 
-    /// How several GPUs share: layer, none (one takes all), or auto (one where everything fits, otherwise layer)
+    /// Split a model over GPUs: layer, none (one GPU), or auto (one GPU if it fits, else layer)
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub split_mode: SplitMode,
 
-    /// The GPU of --split-mode none, counted from 0 among those of --device
+    /// GPU for --split-mode none, from 0 among --device
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub main_gpu: usize,
 
-    /// Shares of the layers, one for each GPU, such as 3,1 [default: by free memory]
+    /// Share of the layers for each GPU, such as 3,1 [default: by free memory]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = share)]
     pub tensor_split: Vec<f64>,
 
-    /// Workers on other machines whose devices compute too (nextn-server --rpc-worker)
+    /// Add the devices of RPC workers (nextn-server --rpc-worker)
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "NEXTN_RPC", hide_env_values = true)]
     pub rpc: Vec<String>,
 
-    /// On a machine with several memory nodes, where threads run: distribute, isolate (one node), numactl (as it allows)
+    /// NUMA placement of threads: distribute, isolate (one node), or numactl
     #[arg(long, value_name = "MODE", env = "NEXTN_NUMA", hide_env_values = true)]
     pub numa: Option<NumaMode>,
 
-    /// Keep the model file in memory, where the system's limit allows it (ulimit -l)
+    /// Lock the model in memory, up to `ulimit -l`
     #[arg(long, env = "NEXTN_MLOCK", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub mlock: bool,
 
-    /// Folder with backends to load (libggml-*.so)
+    /// Load backends (libggml-*.so) from a folder
     #[arg(long, value_name = "FOLDER", env = "NEXTN_BACKEND_DIR", hide_env_values = true)]
     pub backend_dir: Option<PathBuf>,
 }
@@ -140,7 +140,7 @@ impl DeviceOptions {
             NumaMode::Numactl => Numa::Numactl,
         });
         if numa.is_some_and(|numa| !numa.apply()) {
-            tracing::warn!("--numa changes nothing: the memory of this machine is one node");
+            tracing::warn!("--numa has no effect: this machine has one memory node");
         }
         if let Some(folder) = &self.backend_dir
             && ggml::load_plugins(folder)? == 0

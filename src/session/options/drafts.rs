@@ -8,39 +8,41 @@ use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 
 /// Where drafts come from and how long they are.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Drafting")]
+#[command(next_help_heading = "Speculative decoding")]
 pub struct DraftOptions {
-    /// Source of drafts: auto (the model's NextN head where it has one), off, nextn, ngram
-    /// (what followed the same words before), nextn+ngram; llama.cpp's none, draft-mtp and ngram-simple, -mod and so on too
+    /// Draft source: auto (MTP layer if present), off, nextn, ngram (prompt lookup), nextn+ngram
+    ///
+    /// Llama.cpp's names for --spec-type are accepted too
     #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]
     pub spec: Mode,
 
-    /// Most tokens of a draft: auto (by measured speed), or a number; 0 is off
+    /// Longest draft in tokens, or auto (by measured speed); 0 is off
     #[arg(long, alias = "draft", alias = "draft-n", alias = "spec-draft-n-max", value_name = "N", default_value_t)]
     pub draft_max: Depth,
 
-    /// Fewest tokens of a draft: shorter ones are not used
+    /// Shortest draft in tokens; shorter ones are dropped
     #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=16))]
     pub draft_min: u16,
 
-    /// End a draft before a token that the head finds less probable than this, 0 to 1; 0 ends none
+    /// End a draft before a token less probable than P, 0 to 1; 0 is off
     #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true)]
     pub draft_p_min: f32,
 
-    /// Words that the head drafts from: auto (by the model's size), full, or the first N and those of the text
+    /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
     #[arg(long, value_name = "N", default_value_t)]
     pub draft_vocab: DraftVocabSize,
 
-    /// Where drafts are computed: auto (what is faster), fused (between passes), async (on a thread of their own)
+    /// Compute drafts between forward passes (fused) or on a thread of their own (async); auto is fused
     #[arg(long, value_name = "MODE", default_value_t)]
     pub draft_mode: DraftMode,
 
-    /// Answers whose bits depend on nothing beside them: on, off, or passes of so many rows.
-    /// On a CPU drafts change no answer of a single sequence either way
+    /// Batch-invariant output: on, off, or a fixed batch width N
+    ///
+    /// On a CPU, drafts never change the output of a single sequence
     #[arg(long, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "on")]
     pub exact: Exact,
 
-    /// GGUF file with a NextN head for the model [default: the head inside the model's file]
+    /// Read the MTP layer from another GGUF file [default: the model's own]
     #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     pub draft_model: Option<PathBuf>,
 }

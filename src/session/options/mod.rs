@@ -16,9 +16,9 @@ pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fi
 
 /// What the model computes with.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Running")]
+#[command(next_help_heading = "Performance")]
 pub struct ComputeOptions {
-    /// CPU threads [default: one per core]
+    /// Number of CPU threads [default: one per core]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
@@ -49,7 +49,7 @@ fn flash_attention() -> impl TypedValueParser<Value = FlashAttention> {
 
 /// How the model runs: its context, and what it computes with.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Running")]
+#[command(next_help_heading = "Performance")]
 pub struct RunOptions {
     /// Context of one sequence in tokens, prompt and reply together; 0 is all that the model was trained for
     /// [default: the model's, at most 8192]
@@ -63,9 +63,9 @@ pub struct RunOptions {
 
 /// How many sequences are served at a time, and what is kept of those that are not.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Capacity")]
+#[command(next_help_heading = "Batching and caches")]
 pub struct CapacityOptions {
-    /// Sequences at a time
+    /// Number of sequences decoded in parallel
     #[arg(long = "parallel", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallel: u16,
 
@@ -89,12 +89,12 @@ pub struct CapacityOptions {
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     pub cache_ram: u32,
 
-    /// Host memory for checkpoints of recurrent state, in MiB, shared by all sequences; 0 takes none
+    /// Host memory for checkpoints of recurrent state, in MiB; 0 takes none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub checkpoint_ram: u32,
 
-    /// Prompt tokens between checkpoints of recurrent state, beside those at the ends of messages; 0 and -1 take none there
-    /// [default: 512 on a CPU, 2048 on a GPU]
+    /// Prompt tokens between checkpoints; 0 or -1: at message boundaries only [default: 512 on a CPU, 2048 on a
+    /// GPU]
     #[arg(long, aliases = ["checkpoint-every-n-tokens", "checkpoint-min-step"], value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
     pub checkpoint_every: Option<i32>,
 }

@@ -51,7 +51,9 @@ pub fn defaults_of_file<'a>(values: impl IntoIterator<Item = (&'a String, &'a f3
         let set = parameter.set(&mut tried, &setting).and_then(|()| tried.validate(ANY_VOCABULARY));
         match set {
             Ok(()) => params = tried,
-            Err(error) => tracing::warn!(%key, value, %error, "the model file's sampling value is left out"),
+            Err(error) => {
+                tracing::warn!(%key, value, %error, "the model file's sampling value is out of range: ignored")
+            }
         }
     }
     params
