@@ -1,5 +1,6 @@
 //! Markdown to terminal styles, as the text comes: lines. Owns what a line is (heading, list, quote, code, rule).
 //! Marks are hidden only where their meaning is certain; all other text goes through as it is. Input must be sanitised.
+//! No crate does this: parsers of Markdown need the whole text, and a reply is shown while it comes.
 
 use super::inline::Inline;
 use super::style;

@@ -13,12 +13,12 @@ use engine::{Constraint, Grammar};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::json;
-use text::{TokenId, Vocab};
+use text::{TokenKind, Vocab};
 
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::spec::{Kind, Spec, THINK, THINK_END, Thinking};
-use crate::tools::{self, ToolChoice};
+use crate::spec::{Kind, Spec};
+use crate::tools;
 use crate::turns::Turns;
 use crate::walk::{Lead, Walk, plain};
 use crate::watch::Watch;
@@ -178,6 +178,7 @@ fn check(kind: &Kind, limits: &Limits) -> Result<(), Error> {
             limits.bytes(what, choices.iter().map(|choice| choice.len() + 1).sum())?;
             if choices.is_empty() { Err(Error::Nothing { what }) } else { Ok(()) }
         }
+        Kind::Written(written) => limits.written(what, &written.key),
         Kind::Tools(tools) => tools.check(limits),
     }
 }
@@ -187,12 +188,10 @@ struct Builder {
     factory: ParserFactory,
     limits: Limits,
     watch: Arc<Watch>,
-    think: Option<TokenId>,
 }
 
 impl Builder {
     fn new(vocab: Arc<Vocab>, limits: Limits) -> Result<Self, Error> {
-        let think = vocab.id(THINK);
         let words = Words::new(vocab);
         let mut factory =
             ParserFactory::new_simple(&words.env).map_err(|error| Error::Broken(plain(&error.to_string())))?;
@@ -201,25 +200,25 @@ impl Builder {
         bounds.verbose_errors = false;
         bounds.max_lexer_states = limits.max_lexer_states;
         let watch = Watch::new(limits.mask);
-        Ok(Self { words: Arc::new(words), factory, limits, watch, think })
+        Ok(Self { words: Arc::new(words), factory, limits, watch })
     }
 
     /// A grammar, with what may come before it by `spec`.
     fn grammar(&self, spec: &Spec, matcher: Arc<Mutex<Matcher>>) -> Arc<dyn Grammar> {
-        let mut leads = Vec::new();
-        let auto = matches!(&spec.kind, Kind::Tools(tools) if tools.choice == ToolChoice::Auto);
-        let opening = self.think.filter(|_| spec.thinking == Thinking::Possible && !auto);
-        if spec.thinking == Thinking::Open || opening.is_some() {
-            leads.push(Lead { until: THINK_END.into(), may_end: auto, gap: MAX_GAP });
-        }
-        if auto {
-            leads.push(Lead { until: tools::OPENING.into(), may_end: true, gap: 0 });
-        }
+        let vocab = &self.words.vocab;
+        let opening = spec.opening.as_deref().map(|text| vocab.id(text));
+        let leads = spec.leads.iter().skip(usize::from(opening == Some(None))).map(|lead| Lead {
+            until: lead.until.clone().into(),
+            token: vocab.id(&lead.until).filter(|&id| vocab.kind(id) == Some(TokenKind::Control)),
+            may_end: lead.may_end,
+            gap: lead.gap,
+        });
+        let (leads, opening) = (leads.collect(), opening.flatten());
         Arc::new(Compiled {
             matcher,
             words: Arc::clone(&self.words),
             watch: Arc::clone(&self.watch),
-            leads: leads.into(),
+            leads,
             opening,
             deadline: self.limits.mask,
         })
@@ -243,6 +242,7 @@ impl Builder {
             }
             Kind::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
             Kind::Gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source).map_err(unusable)?),
+            Kind::Written(written) => TopLevelGrammar::from_lark((written.write)(&self.limits)?),
             Kind::Tools(given) => TopLevelGrammar::from_lark(tools::grammar(given, &self.limits)?),
         };
         let parser = self.factory.create_parser(grammar).map_err(|error| unusable(plain(&error.to_string())))?;
@@ -273,7 +273,7 @@ struct Compiled {
     words: Arc<Words>,
     watch: Arc<Watch>,
     leads: Arc<[Lead]>,
-    opening: Option<TokenId>,
+    opening: Option<text::TokenId>,
     deadline: Duration,
 }
 
@@ -299,8 +299,6 @@ impl fmt::Debug for Compiled {
     }
 }
 
-/// White space between thinking and the answer, in bytes.
-const MAX_GAP: usize = 8;
 /// Grammars that are kept.
 const MAX_KEPT: usize = 32;
 /// Time for the vocabulary's trie, which no request can make longer.

@@ -1,15 +1,26 @@
-//! Pieces of llguidance's Lark: how texts, expressions and schemas are written in it.
+//! Parts of llguidance's Lark: how texts, expressions and schemas are written in it.
 
 use serde_json::{Value, json};
 
 /// A text that is matched as it stands.
-pub(crate) fn text(text: &str) -> String {
+pub fn text(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }
 
 /// A regular expression.
-pub(crate) fn regex(expression: &str) -> String {
+pub fn regex(expression: &str) -> String {
     format!("/{}/", llguidance::regex_to_lark(expression, ""))
+}
+
+/// A pattern that may match anywhere, as one that matches the whole text.
+pub fn whole(pattern: &str) -> String {
+    let (start, inner) = match pattern.strip_prefix('^') {
+        Some(inner) => ("", inner),
+        None => ("(?s:.*)", pattern),
+    };
+    let ends = inner.ends_with('$') && !inner.ends_with(r"\$");
+    let (inner, end) = if ends { (&inner[..inner.len() - 1], "") } else { (inner, "(?s:.*)") };
+    format!("{start}({inner}){end}")
 }
 
 /// JSON by a schema, on one line as templates print it: what follows it need not be told from its own white space.

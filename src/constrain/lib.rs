@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod compiler;
+mod document;
 mod error;
 mod gbnf;
-mod lark;
+pub mod lark;
 mod limits;
+mod rules;
 mod spec;
 mod tools;
 mod turns;
@@ -20,7 +22,9 @@ mod watch;
 mod words;
 
 pub use compiler::Compiler;
+pub use document::{Document, constants};
 pub use error::Error;
 pub use limits::Limits;
-pub use spec::{Kind, Spec, Thinking};
+pub use rules::Rules;
+pub use spec::{Kind, Lead, Spec, Thinking, Written};
 pub use tools::{Tool, ToolChoice, Tools};

@@ -57,12 +57,26 @@ impl Limits {
         self.bytes(what, text.len())
     }
 
-    pub(crate) fn bytes(&self, what: &'static str, found: usize) -> Result<(), Error> {
+    /// Checks the key of a grammar that is still to be written: it is compared and kept.
+    pub(crate) fn written(&self, what: &'static str, key: &str) -> Result<(), Error> {
+        let (found, max) = (key.len(), self.max_grammar_bytes);
+        if found > max { Err(Error::TooLong { what, found, max }) } else { Ok(()) }
+    }
+
+    /// Checks a number of bytes.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`].
+    pub fn bytes(&self, what: &'static str, found: usize) -> Result<(), Error> {
         let max = self.max_bytes;
         if found > max { Err(Error::TooLong { what, found, max }) } else { Ok(()) }
     }
 
-    pub(crate) fn items(&self, what: &'static str, parts: &'static str, found: usize) -> Result<(), Error> {
+    /// Checks a number of tools or choices.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`].
+    pub fn items(&self, what: &'static str, parts: &'static str, found: usize) -> Result<(), Error> {
         at_most(what, parts, found, self.max_items)
     }
 
@@ -73,7 +87,10 @@ impl Limits {
     }
 
     /// Checks size, depth and the numbers of definitions and patterns of a schema; gives about how many bytes it has.
-    pub(crate) fn schema(&self, what: &'static str, schema: &Value) -> Result<usize, Error> {
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::TooDeep`] and [`Error::TooMany`].
+    pub fn schema(&self, what: &'static str, schema: &Value) -> Result<usize, Error> {
         let mut todo = vec![(schema, 0)];
         let (mut n_bytes, mut n_definitions, mut n_patterns) = (0, 0, 0);
         while let Some((value, depth)) = todo.pop() {

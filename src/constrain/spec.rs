@@ -1,11 +1,16 @@
-//! What an answer must be made of, as a request says it.
+//! What a reply must be made of, as a request says it.
+
+use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 use text::{TokenId, Vocab};
 
-use crate::tools::Tools;
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::tools::{self, ToolChoice, Tools};
 
-/// The form of an answer.
+/// The form of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Any JSON object.
@@ -20,8 +25,35 @@ pub enum Kind {
     Lark(String),
     /// A grammar in llama.cpp's notation; its start is the rule `root`.
     Gbnf(String),
+    /// A grammar that is written when it is compiled.
+    Written(Written),
     /// Tool calls.
     Tools(Tools),
+}
+
+/// A Lark grammar that is written when it is compiled, on the compiler's thread: that may take long and needs a deep stack.
+#[derive(Clone)]
+pub struct Written {
+    /// What an error calls that which it is made of.
+    pub what: &'static str,
+    /// All that it depends on: two with the same key are the same grammar.
+    pub key: String,
+    /// Writes it.
+    pub write: Arc<Write>,
+}
+
+type Write = dyn Fn(&Limits) -> Result<String, Error> + Send + Sync;
+
+impl PartialEq for Written {
+    fn eq(&self, other: &Self) -> bool {
+        (self.what, &self.key) == (other.what, &other.key)
+    }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Written").field("what", &self.what).field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl Kind {
@@ -34,6 +66,7 @@ impl Kind {
             Self::Choice(_) => "list of choices",
             Self::Lark(_) => "Lark grammar",
             Self::Gbnf(_) => "GBNF grammar",
+            Self::Written(written) => written.what,
             Self::Tools(_) => "list of tools",
         }
     }
@@ -66,30 +99,54 @@ impl Thinking {
 }
 
 /// What opens a block of thinking.
-pub(crate) const THINK: &str = "<think>";
+const THINK: &str = "<think>";
 /// What ends it.
-pub(crate) const THINK_END: &str = "</think>";
+const THINK_END: &str = "</think>";
 /// Tokens at a prompt's end among which a template leaves its tags: they are followed by line breaks only.
 const LOOK_BACK: usize = 4;
+/// White space between thinking and the answer, in bytes.
+const MAX_GAP: usize = 8;
+
+/// Free text that goes on until some text has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// What ends it: a text, or the control token of this text.
+    pub until: String,
+    /// The reply may end within it.
+    pub may_end: bool,
+    /// White space, in bytes, that may follow before the grammar begins.
+    pub gap: usize,
+}
 
 /// A constraint, not yet compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// The form of the answer.
+    /// The form of the reply.
     pub kind: Kind,
-    /// What may come before.
-    pub thinking: Thinking,
+    /// What comes before it, one after the other.
+    pub leads: Vec<Lead>,
+    /// The first of them comes only after the token of this text, which may be the first of the reply. Where the vocabulary has
+    /// none, it does not come.
+    pub opening: Option<String>,
 }
 
 impl Spec {
     /// A constraint from the first token on.
     pub fn new(kind: Kind) -> Self {
-        Self { kind, thinking: Thinking::Done }
+        Self { kind, leads: Vec::new(), opening: None }
     }
 
     /// The same, with thinking before it.
     #[must_use]
-    pub fn with_thinking(self, thinking: Thinking) -> Self {
-        Self { thinking, ..self }
+    pub fn with_thinking(mut self, thinking: Thinking) -> Self {
+        let auto = matches!(&self.kind, Kind::Tools(tools) if tools.choice == ToolChoice::Auto);
+        if thinking == Thinking::Open || (thinking == Thinking::Possible && !auto) {
+            self.leads.push(Lead { until: THINK_END.into(), may_end: auto, gap: MAX_GAP });
+            self.opening = (thinking == Thinking::Possible).then(|| THINK.into());
+        }
+        if auto {
+            self.leads.push(Lead { until: tools::OPENING.into(), may_end: true, gap: 0 });
+        }
+        self
     }
 }

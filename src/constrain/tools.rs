@@ -1,8 +1,6 @@
 //! Tools and which of them an answer must call. Owns reading definitions as clients write them.
 
-mod document;
 mod format;
-mod rules;
 mod values;
 
 use serde_json::{Value, json};

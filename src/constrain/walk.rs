@@ -16,6 +16,8 @@ use crate::words::{Words, find};
 pub(crate) struct Lead {
     /// What ends it.
     pub(crate) until: Vec<u8>,
+    /// The control token that is it; then no text is.
+    pub(crate) token: Option<TokenId>,
     /// The answer may end within it.
     pub(crate) may_end: bool,
     /// White space, in bytes, that may follow before the grammar begins.
@@ -105,7 +107,11 @@ impl Walk {
                 if self.words.eog.contains(&token) {
                     return None;
                 }
-                let text = [tail, self.words.text(token)].concat();
+                let text = match self.leads[*lead].token {
+                    Some(ends) if ends == token => self.leads[*lead].until.clone(),
+                    Some(_) => Vec::new(),
+                    None => [tail, self.words.text(token)].concat(),
+                };
                 self.after_text(*lead, text)
             }
         }
@@ -124,6 +130,9 @@ impl Walk {
                 break;
             }
             lead += 1;
+            if self.leads[lead].token.is_some() {
+                return Some((Phase::Free { lead, tail: Vec::new() }, Vec::new()));
+            }
         }
         let gap = self.leads[lead].gap;
         // What came with the end of the lead belongs to the grammar, if it fits there, or else to the gap.
@@ -147,10 +156,13 @@ impl Walk {
     /// Fills `barred` with the tokens that cannot come in free text: those that end generation, if it may not end here,
     /// and those that end the lead and go on with what the grammar does not begin with.
     fn bar(&mut self, lead: usize, tail: &[u8]) {
-        let until = self.leads[lead].until.clone();
+        let Lead { until, token, .. } = self.leads[lead].clone();
         self.barred.clear();
         if !self.leads[lead].may_end {
             self.barred.extend_from_slice(&self.words.eog);
+        }
+        if token.is_some() {
+            return;
         }
         let words = Arc::clone(&self.words);
         let mut suspects: Vec<TokenId> = Vec::new();

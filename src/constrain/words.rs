@@ -8,6 +8,7 @@ use toktrie::{INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 
 /// The vocabulary of a model, ready for grammars.
 pub(crate) struct Words {
+    pub(crate) vocab: Arc<Vocab>,
     pub(crate) env: TokEnv,
     pub(crate) eog: Vec<TokenId>,
     /// Tokens of nothing but white space, with their lengths.
@@ -43,7 +44,7 @@ impl Words {
         if !eog.is_empty() {
             trie = trie.with_eos_tokens(&eog.iter().map(|id| id.0).collect::<Vec<_>>());
         }
-        Self { env: Arc::new(Env { vocab, trie }), eog, blanks, holders: Mutex::default() }
+        Self { env: Arc::new(Env { vocab: Arc::clone(&vocab), trie }), vocab, eog, blanks, holders: Mutex::default() }
     }
 
     /// Bytes of a token, as far as it stands for text.

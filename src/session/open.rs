@@ -13,6 +13,7 @@ use speculate::SpecError;
 use text::template::{ChatTemplate, TemplateError};
 use text::{TokenId, Vocab};
 
+use crate::dialect::Dialect;
 use crate::options::{DeviceError, ModelOptions, defaults_of_file};
 
 /// Where a model comes from.
@@ -37,6 +38,7 @@ pub struct LoadedModel {
     pub(crate) grammars: Compiler,
     pub(crate) template: Option<ChatTemplate>,
     template_source: String,
+    pub(crate) dialect: Dialect,
     sampling: SamplingParams,
     drafts: DraftDefaults,
     n_sequences: usize,
@@ -174,6 +176,7 @@ pub fn start_engine_with(
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
+        dialect: Dialect::detect(template_source.as_deref(), model.vocab()),
         template,
         template_source: template_source.unwrap_or_default(),
         sampling,
@@ -221,6 +224,11 @@ impl LoadedModel {
     /// The template's source; empty where the model has none.
     pub fn template_source(&self) -> &str {
         &self.template_source
+    }
+
+    /// What its text looks like.
+    pub fn dialect(&self) -> &Dialect {
+        &self.dialect
     }
 
     /// Whether conversations can be rendered.

@@ -4,15 +4,15 @@
 
 use std::sync::Arc;
 
-use constrain::{Error, Kind, Spec, Thinking, Tool, ToolChoice as Choice, Tools};
+use constrain::{Error, Kind, Limits};
 use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
 use model::Model;
 use serde_json::{Value, json};
-use text::reply::{ReplyOptions, ToolSchema};
 use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
-use text::{Special, TokenId, Vocab};
+use text::{Special, TokenId};
 
 use crate::conversation::{Conversation, Form, ToolChoice, text_of};
+use crate::dialect::{ReplyOptions, Thinking, Tool, ToolChoice as Choice, ToolSchema, Tools};
 use crate::open::LoadedModel;
 
 /// Whether a request is still wanted.
@@ -137,11 +137,11 @@ impl LoadedModel {
         let mut options = RequestOptions { borders: rendered.boundaries, grammar, ..options };
         let tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         // The parser closes the call that is open.
-        let after_call = (conversation.one_call && tools).then_some(AFTER_CALL);
+        let after_call = self.dialect.after_call().filter(|_| conversation.one_call && tools);
         options.stops.extend(after_call.map(str::to_owned));
         if conversation.reasoning.enable != Some(false) {
             let budget = conversation.reasoning.budget;
-            options.thinking = budget.and_then(|n| thinking(self.vocab(), n, rendered.starts_in_reasoning));
+            options.thinking = budget.and_then(|n| self.dialect.thinking_limit(n, rendered.starts_in_reasoning));
         }
         let request = GenerateRequest::new(rendered.tokens, options, self.engine.limits())?;
         let of_reply = ReplyOptions {
@@ -174,16 +174,19 @@ impl LoadedModel {
             kwargs: conversation.kwargs.clone(),
         };
         let last = chat.messages.last().filter(|_| conversation.continue_last && continues(&chat.messages)).cloned();
-        let mut prompt = match &last {
+        let (prompt, starts_in_reasoning) = match &last {
             Some(last) => {
                 chat.messages.pop();
                 self.continued(chat, last, wanted)?
             }
-            None => self.rendered(&chat, wanted)?,
+            None => {
+                let prompt = self.rendered(&chat, wanted)?;
+                let starts_in_reasoning = self.dialect.starts_in_reasoning(&prompt);
+                (prompt, starts_in_reasoning)
+            }
         };
         go_on(wanted)?;
-        prompt.borders = worth_keeping(&prompt);
-        Ok(encode(self.vocab(), prompt))
+        Ok(self.encode(prompt, starts_in_reasoning))
     }
 
     fn rendered(&self, chat: &Chat, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
@@ -193,7 +196,12 @@ impl LoadedModel {
     }
 
     /// The prompt with the opening of the reply and the beginning of the reply itself.
-    fn continued(&self, mut chat: Chat, last: &Value, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
+    fn continued(
+        &self,
+        mut chat: Chat,
+        last: &Value,
+        wanted: Wanted<'_>,
+    ) -> Result<(Prompt, bool), PrepareError> {
         let content = text_of(last.get("content"));
         let reasoning = text_of(last.get("reasoning_content").or(last.get("reasoning")));
         if reasoning.is_empty() && !content.is_empty() && chat.enable_thinking.is_none() {
@@ -201,15 +209,16 @@ impl LoadedModel {
             chat.enable_thinking = Some(false);
         }
         let mut prompt = self.rendered(&chat, wanted)?;
-        if prompt.starts_in_reasoning {
+        let mut in_reasoning = self.dialect.starts_in_reasoning(&prompt);
+        if in_reasoning {
             prompt.text += &reasoning;
-            if !content.is_empty() {
-                prompt.text += "\n</think>\n\n";
-                prompt.starts_in_reasoning = false;
+            if let Some(end) = self.dialect.reasoning_end().filter(|_| !content.is_empty()) {
+                prompt.text += &end;
+                in_reasoning = false;
             }
         }
         prompt.text += &content;
-        Ok(prompt)
+        Ok((prompt, in_reasoning))
     }
 
     /// What the conversation demands of the reply's form, after whatever thinking its prompt leaves possible.
@@ -221,7 +230,7 @@ impl LoadedModel {
         let thinking = match (conversation.reasoning.enable, rendered.starts_in_reasoning) {
             (_, true) => Thinking::Open,
             (Some(false), false) => Thinking::Done,
-            (_, false) => Thinking::after(&rendered.tokens, self.vocab()),
+            (_, false) => self.dialect.thinking_after(false, &rendered.tokens),
         };
         let choice = match &conversation.tool_choice {
             ToolChoice::None => None,
@@ -248,15 +257,21 @@ impl LoadedModel {
         thinking: Thinking,
     ) -> Result<Option<Arc<dyn Grammar>>, PrepareError> {
         let free = choice == Choice::Auto;
-        if !self.template_source().contains("<function=") {
-            let message =
-                "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
-            return if free { Ok(None) } else { Err(PrepareError::given("tool_choice", message)) };
-        }
-        let grammar = conversation.tools.iter().map(Tool::from_json).collect::<Result<_, _>>().and_then(|tools| {
+        let tools = conversation.tools.iter().map(Tool::from_json).collect::<Result<_, _>>();
+        let spec = tools.and_then(|tools| {
             let tools = Tools { tools, choice, parallel: !conversation.one_call };
-            self.grammars.compile(&Spec::new(Kind::Tools(tools)).with_thinking(thinking))
+            self.dialect.tool_spec(tools, thinking, &Limits::default())
         });
+        let grammar = match spec {
+            Ok(None) if free => return Ok(None),
+            Ok(None) => {
+                let message =
+                    "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
+                return Err(PrepareError::given("tool_choice", message));
+            }
+            Ok(Some(spec)) => self.grammars.compile(&spec),
+            Err(error) => Err(error),
+        };
         match grammar {
             Ok(grammar) => Ok(Some(grammar)),
             // Nothing was demanded: calls of tools that no grammar can have are read as they come. What another try would
@@ -269,9 +284,17 @@ impl LoadedModel {
         }
     }
 
+    fn encode(&self, prompt: Prompt, starts_in_reasoning: bool) -> Rendered {
+        let places = self.dialect.boundaries(&prompt);
+        let (tokens, boundaries) = self.vocab().encode_with_cuts(&prompt.text, &places);
+        if boundaries.is_empty() && !places.is_empty() {
+            tracing::debug!("the prompt's parts and the whole differ in tokens: no checkpoint boundaries");
+        }
+        Rendered { text: prompt.text, tokens, boundaries, starts_in_reasoning }
+    }
+
     fn compiled(&self, kind: Kind, thinking: Thinking, field: &'static str) -> Result<Arc<dyn Grammar>, PrepareError> {
-        let spec = Spec::new(kind).with_thinking(thinking);
-        self.grammars.compile(&spec).map_err(|error| PrepareError::Form { field, error })
+        self.grammars.compile(&self.dialect.spec(kind, thinking)).map_err(|error| PrepareError::Form { field, error })
     }
 }
 
@@ -335,36 +358,3 @@ fn continues(messages: &[Value]) -> bool {
     let calls = last.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
     messages.len() > 1 && !calls && last.get("role").and_then(Value::as_str) == Some("assistant")
 }
-
-/// The boundaries that are worth a checkpoint: the first (where system message and tools end), the last two or three, and of
-/// those that hold only while tool calls go on the last.
-fn worth_keeping(prompt: &Prompt) -> Vec<usize> {
-    let (lasting, looping) = prompt.borders.split_at(prompt.n_lasting.min(prompt.borders.len()));
-    let mut lasting = lasting.to_vec();
-    // The beginning of the reply's opening is repeated too: a few tokens less to compute in every turn.
-    if looping.is_empty() && lasting.len() > 1 && prompt.repeated < prompt.text.len() {
-        lasting.pop();
-        lasting.push(prompt.repeated);
-    }
-    let n_last = 3 - usize::from(!looping.is_empty());
-    let first = lasting.first().into_iter().chain(lasting.iter().skip(1).rev().take(n_last).rev());
-    first.chain(looping.last()).copied().collect()
-}
-
-fn encode(vocab: &Vocab, prompt: Prompt) -> Rendered {
-    let (tokens, boundaries) = vocab.encode_with_cuts(&prompt.text, &prompt.borders);
-    if boundaries.is_empty() && !prompt.borders.is_empty() {
-        tracing::debug!("the prompt's parts and the whole differ in tokens: no checkpoint boundaries");
-    }
-    Rendered { text: prompt.text, tokens, boundaries, starts_in_reasoning: prompt.starts_in_reasoning }
-}
-
-/// A limit on thinking; `None` where the vocabulary has no such tokens.
-fn thinking(vocab: &Vocab, max_tokens: usize, open: bool) -> Option<engine::Thinking> {
-    let (start, end) = (vocab.id("<think>")?, vocab.id("</think>")?);
-    let forced = vocab.encode("\n</think>\n\n", Special::Parse);
-    Some(engine::Thinking { max_tokens, open, start, end, forced })
-}
-
-/// What ends a tool call: as a stop string it ends the reply after the first one.
-const AFTER_CALL: &str = "</tool_call>";

@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use engine::{Event, FinishReason, Piece, PromptProgress, Timings};
-use text::reply::{ReplyEvent, ReplyParser};
 use text::{Decoder, TokenId};
 
+use crate::dialect::{ReplyEvent, ReplyParser};
 use crate::open::LoadedModel;
 use crate::prepare::ReplyPlan;
 
@@ -139,12 +139,11 @@ impl Reply {
     /// A reply of `model` that is read by `plan`; without one everything is text.
     pub fn new(model: &LoadedModel, plan: Option<ReplyPlan>) -> Self {
         let open = plan.as_ref().is_some_and(|plan| plan.options.starts_in_reasoning);
-        let vocab = model.vocab();
         Self {
             decoder: Decoder::new(),
-            reasoning: ReasoningTokens { open, n: 0, start: vocab.id("<think>"), end: vocab.id("</think>") },
+            reasoning: ReasoningTokens { open, n: 0, tags: model.dialect.reasoning_tokens() },
             after_call: plan.as_ref().and_then(|plan| plan.after_call),
-            parser: plan.map(|plan| ReplyParser::new(plan.options)),
+            parser: plan.map(|plan| model.dialect.parser(plan.options)),
             clock: Clock::new(),
         }
     }
@@ -218,17 +217,16 @@ impl Reply {
 struct ReasoningTokens {
     open: bool,
     n: usize,
-    start: Option<TokenId>,
-    end: Option<TokenId>,
+    tags: Option<(TokenId, TokenId)>,
 }
 
 impl ReasoningTokens {
     fn see(&mut self, token: TokenId) {
         self.n += usize::from(self.open);
-        if Some(token) == self.end {
-            self.open = false;
-        } else if Some(token) == self.start {
-            self.open = true;
+        match self.tags {
+            Some((_, end)) if token == end => self.open = false,
+            Some((start, _)) if token == start => self.open = true,
+            _ => {}
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Prompt {
     /// So many bytes of `text` the next turn repeats when it brings an answer without its thinking and a new question: at least the
     /// last lasting border, and the part of the reply's opening that does not depend on thinking.
     pub repeated: usize,
+    /// Where the messages end in `text` and the opening of the reply begins, if that could be told.
+    pub reply_at: Option<usize>,
     /// The prompt ends inside an open `<think>` block, so the reply begins as reasoning.
     pub starts_in_reasoning: bool,
 }

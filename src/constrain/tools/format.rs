@@ -5,12 +5,12 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::document::Document;
-use super::rules::Rules;
 use super::{Tool, ToolChoice, Tools, unusable, values};
+use crate::document::Document;
 use crate::error::Error;
 use crate::lark;
 use crate::limits::Limits;
+use crate::rules::Rules;
 
 /// What opens a call.
 pub(crate) const OPENING: &str = "<tool_call>";
@@ -38,7 +38,7 @@ fn function(tool: &Tool, i: usize, rules: &mut Rules) -> Result<(), Error> {
     check_name("tool", &tool.name)?;
     let (none, anything) = (Map::new(), Value::Bool(true));
     let mut document = Document::new(&tool.parameters);
-    let schema = document.resolve(document.root);
+    let schema = document.resolve(document.root());
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
     let names = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let mut required = HashSet::new();

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::document::{Document, constants};
-use super::rules::Rules;
+use crate::document::{Document, constants};
 use crate::lark;
+use crate::rules::Rules;
 
 /// The grammar of a value by `schema`, a part of `document`, with the closing tag. A terminal that it needs is called `name`
 /// and added to `rules`.
@@ -60,7 +60,7 @@ fn text(schema: &Value) -> Result<String, String> {
     ];
     let is_text = schema.get("type").and_then(Value::as_str) == Some("string");
     if let (true, Some(pattern)) = (is_text, schema.get("pattern").and_then(Value::as_str)) {
-        parts.push(lark::regex(&whole(pattern)));
+        parts.push(lark::regex(&lark::whole(pattern)));
     }
     let length = |key| schema.get(key).and_then(Value::as_u64).filter(|_| is_text);
     match (length("minLength").unwrap_or(0), length("maxLength")) {
@@ -70,17 +70,6 @@ fn text(schema: &Value) -> Result<String, String> {
         (least, Some(most)) => return Err(format!("minLength {least} is more than maxLength {most}")),
     }
     Ok(parts.join(" & "))
-}
-
-/// A pattern that may match anywhere, as one that matches the whole text.
-pub(crate) fn whole(pattern: &str) -> String {
-    let (start, inner) = match pattern.strip_prefix('^') {
-        Some(inner) => ("", inner),
-        None => ("(?s:.*)", pattern),
-    };
-    let ends = inner.ends_with('$') && !inner.ends_with(r"\$");
-    let (inner, end) = if ends { (&inner[..inner.len() - 1], "") } else { (inner, "(?s:.*)") };
-    format!("{start}({inner}){end}")
 }
 
 /// True when nothing but the type, and words about it, is said.

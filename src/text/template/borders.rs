@@ -67,7 +67,7 @@ impl<'a> Rendered<'a> {
         borders.dedup();
         let n_lasting = borders.iter().filter(|&&at| at <= lasting).count();
         let starts_in_reasoning = self.starts_in_reasoning(end);
-        Ok(Prompt { text: self.text, borders, n_lasting, repeated: lasting, starts_in_reasoning })
+        Ok(Prompt { text: self.text, borders, n_lasting, repeated: lasting, reply_at: end, starts_in_reasoning })
     }
 
     /// The numbers of first messages whose ends are tried, ascending: the last few, and those around the last question, which lies

@@ -1,87 +1,21 @@
 //! `strftime_now` of chat templates: the current day in UTC, in Python's format letters.
-//! Knows the calendar and nothing else.
+
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
 
 /// `seconds` after 1970 in UTC, in the letters that templates use.
 ///
 /// # Errors
-/// A letter that is not supported.
+/// A letter that is not supported, and what no calendar has.
 pub(super) fn strftime(format: &str, seconds: u64) -> Result<String, String> {
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    // 1970-01-01 was a Thursday.
-    let weekday = WEEKDAYS[((seconds / 86_400 + 4) % 7) as usize];
-    let month_name = MONTHS[month as usize - 1];
-    let mut text = String::new();
-    let mut letters = format.chars().peekable();
-    while let Some(c) = letters.next() {
-        if c != '%' {
-            text.push(c);
-            continue;
-        }
-        let padded = letters.next_if_eq(&'-').is_none();
-        let number = |n: u64| match padded {
-            true => format!("{n:02}"),
-            false => n.to_string(),
-        };
-        text += &match letters.next() {
-            Some('Y') => year.to_string(),
-            Some('y') => number(year % 100),
-            Some('m') => number(month),
-            Some('d') => number(day),
-            Some('H') => number(hour),
-            Some('M') => number(minute),
-            Some('S') => number(second),
-            Some('A') => weekday.to_owned(),
-            Some('a') => weekday[..3].to_owned(),
-            Some('B') => month_name.to_owned(),
-            Some('b') => month_name[..3].to_owned(),
-            Some('%') => "%".to_owned(),
-            other => {
-                let letter = other.map_or_else(String::new, String::from);
-                return Err(format!("strftime_now: %{letter} is not supported"));
-            }
-        };
-    }
-    Ok(text)
+    let text = || {
+        let at = Timestamp::from_second(i64::try_from(seconds).unwrap_or(i64::MAX))?;
+        // Without a time zone, so that its letters are errors.
+        strtime::format(format, TimeZone::UTC.to_datetime(at))
+    };
+    text().map_err(|error: jiff::Error| format!("strftime_now: {error}"))
 }
-
-/// Year, month and day of a day counted from 1970-01-01.
-fn date(mut day: u64) -> (u64, u64, u64) {
-    let leap = |y: u64| (y.is_multiple_of(4) && !y.is_multiple_of(100)) || y.is_multiple_of(400);
-    // The calendar repeats every 400 years: leap over whole ones, then count.
-    let mut year = 1970 + day / DAYS_IN_400_YEARS * 400;
-    day %= DAYS_IN_400_YEARS;
-    while day >= 365 + u64::from(leap(year)) {
-        day -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let mut month = 1;
-    for n_days in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if day < n_days {
-            break;
-        }
-        day -= n_days;
-        month += 1;
-    }
-    (year, month, day + 1)
-}
-
-const DAYS_IN_400_YEARS: u64 = 146_097;
-const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
 
 #[cfg(test)]
 mod tests {

@@ -31,7 +31,8 @@ pub fn let_others_panic() {
     std::panic::set_hook(Box::new(|info| eprintln!("{info}")));
 }
 
-fn walk(spec: &Spec) {
+/// Walks its grammar by tokens that it allows.
+pub fn walk(spec: &Spec) {
     let compiler = compiler();
     let grammar = match compiler.compile(spec) {
         Ok(grammar) => grammar,

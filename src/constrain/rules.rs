@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::limits::Limits;
 
 /// Rules in Lark, one a line.
-pub(super) struct Rules {
+#[derive(Debug)]
+pub struct Rules {
     lines: Vec<String>,
     n_bytes: usize,
     max_bytes: usize,
@@ -16,16 +17,18 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(limits: &Limits) -> Self {
+    /// None yet.
+    pub fn new(limits: &Limits) -> Self {
         Self { lines: Vec::new(), n_bytes: 0, max_bytes: limits.max_grammar_bytes, schemas: HashMap::new() }
     }
 
     /// Bytes that they may have.
-    pub(super) fn max_bytes(&self) -> usize {
+    pub fn max_bytes(&self) -> usize {
         self.max_bytes
     }
 
-    pub(super) fn push(&mut self, line: String) {
+    /// Adds a rule.
+    pub fn push(&mut self, line: String) {
         self.n_bytes += line.len() + 1;
         // What is too long is not kept: it is told at the end, or at the next check.
         if self.n_bytes <= self.max_bytes {
@@ -34,7 +37,7 @@ impl Rules {
     }
 
     /// The rule of a schema, given as `%json`.
-    pub(super) fn json(&mut self, schema: String) -> String {
+    pub fn json(&mut self, schema: String) -> String {
         if let Some(name) = self.schemas.get(&schema) {
             return name.clone();
         }
@@ -48,7 +51,7 @@ impl Rules {
     ///
     /// # Errors
     /// [`Error::TooLong`].
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let (found, max) = (self.n_bytes, self.max_bytes);
         if found > max { Err(Error::TooLong { what: "grammar of the tools", found, max }) } else { Ok(()) }
     }
@@ -57,7 +60,7 @@ impl Rules {
     ///
     /// # Errors
     /// As [`Rules::check`].
-    pub(super) fn after(mut self, head: [String; 2]) -> Result<String, Error> {
+    pub fn after(mut self, head: [String; 2]) -> Result<String, Error> {
         head.into_iter().for_each(|line| self.push(line));
         self.check()?;
         Ok(self.lines.join("\n"))

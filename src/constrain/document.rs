@@ -7,20 +7,27 @@ use serde_json::{Map, Value, json};
 
 use crate::lark;
 
-/// A document.
-pub(super) struct Document<'v> {
-    pub(super) root: &'v Value,
+/// The schema of a tool's arguments.
+#[derive(Debug)]
+pub struct Document<'v> {
+    root: &'v Value,
     /// Whether a part may be a text, by its place in memory: the document is borrowed, so none moves.
     texts: HashMap<*const Value, bool>,
 }
 
 impl<'v> Document<'v> {
-    pub(super) fn new(root: &'v Value) -> Self {
+    /// The document with this root.
+    pub fn new(root: &'v Value) -> Self {
         Self { root, texts: HashMap::new() }
     }
 
+    /// The whole of it.
+    pub fn root(&self) -> &'v Value {
+        self.root
+    }
+
     /// Follows `$ref` within the document, as far as it leads somewhere.
-    pub(super) fn resolve(&self, schema: &'v Value) -> &'v Value {
+    pub fn resolve(&self, schema: &'v Value) -> &'v Value {
         let mut schema = schema;
         for _ in 0..MAX_REFS {
             let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { return schema };
@@ -38,7 +45,7 @@ impl<'v> Document<'v> {
 
     /// Whether a value by this schema may be a text. Where nothing is known it may, and so it may where a schema depends on
     /// itself.
-    pub(super) fn may_be_text(&mut self, schema: &'v Value) -> bool {
+    pub fn may_be_text(&mut self, schema: &'v Value) -> bool {
         let schema = self.resolve(schema);
         let place = std::ptr::from_ref(schema);
         if let Some(&known) = self.texts.get(&place) {
@@ -68,15 +75,31 @@ impl<'v> Document<'v> {
         constants(schema).is_none_or(|values| values.iter().any(Value::is_string))
     }
 
-    /// A part of the document that stands alone: definitions that it needs, and no others, are in its `$defs`. Numbers without
-    /// bounds get some.
+    /// A part of the document that stands alone, as `%json` on one line: definitions that it needs, and no others, are in its
+    /// `$defs`. Numbers without bounds get some.
     ///
     /// # Errors
     /// In words: a reference that leads nowhere, and more than `max` bytes.
-    pub(super) fn alone(&self, schema: &'v Value, max: usize) -> Result<String, String> {
+    pub fn alone(&self, schema: &'v Value, max: usize) -> Result<String, String> {
+        Ok(lark::json_line(&self.with_definitions(schema, max)?))
+    }
+
+    /// The document as the schema of an object, whether it says so or not.
+    ///
+    /// # Errors
+    /// As [`Document::alone`].
+    pub fn object(&self, max: usize) -> Result<String, String> {
+        let mut whole = self.with_definitions(self.resolve(self.root), max)?;
+        if let Some(map) = whole.as_object_mut() {
+            map.entry("type").or_insert_with(|| "object".into());
+        }
+        Ok(lark::json_line(&whole))
+    }
+
+    fn with_definitions(&self, schema: &'v Value, max: usize) -> Result<Value, String> {
         let mut names = Names::default();
         let mut whole = match self.part(schema, &mut names)? {
-            Value::Null => json!({}),
+            Value::Null | Value::Bool(true) => json!({}),
             whole => whole,
         };
         let mut definitions = Map::new();
@@ -92,7 +115,7 @@ impl<'v> Document<'v> {
         if let (Some(map), false) = (whole.as_object_mut(), definitions.is_empty()) {
             map.insert("$defs".into(), Value::Object(definitions));
         }
-        Ok(lark::json_line(&whole))
+        Ok(whole)
     }
 
     /// A copy of a schema in which references have the names of their definitions.
@@ -147,7 +170,7 @@ impl<'v> Names<'v> {
 }
 
 /// The values of `enum` or `const`.
-pub(super) fn constants(schema: &Value) -> Option<&[Value]> {
+pub fn constants(schema: &Value) -> Option<&[Value]> {
     match (schema.get("enum"), schema.get("const")) {
         (Some(Value::Array(values)), _) if !values.is_empty() => Some(values),
         (_, Some(value)) => Some(std::slice::from_ref(value)),

@@ -1,0 +1,24 @@
+//! Hermes, and the many that write calls as it does: JSON with `name` and `arguments` between tags.
+
+use super::family::{Arguments, Calls, Family, Form, THINK};
+
+pub(super) const FAMILY: Family = Family {
+    name: "hermes",
+    signs: &[&["<tool_call>"]],
+    tokens: &[],
+    reasoning: THINK,
+    calls: Some(Calls { forms: &[JSON], openings: &[], skips: &[], ends: &["</tool_call>"] }),
+};
+
+/// JSON between tags.
+pub(super) const JSON: Form = Form {
+    shown_by: &["<tool_call>"],
+    opening: "<tool_call>",
+    first: "",
+    before: "\n{\"name\": \"",
+    after: "\", \"arguments\": ",
+    arguments: Arguments::Object,
+    end: "}\n</tool_call>",
+    between: Some("\n<tool_call>"),
+    closing: "",
+};

@@ -1,0 +1,310 @@
+//! Families: found by what their templates show, with their replies as tables.
+
+use serde_json::{Map, Value, json};
+use session::dialect::{Dialect, ReplyEvent, ReplyOptions, Thinking, ToolSchema};
+use text::template::{Chat, ChatTemplate};
+
+use super::support::*;
+use super::vocab::vocab_of;
+
+#[test]
+fn every_form_is_of_its_family_and_can_be_forced() {
+    for world in worlds() {
+        let family = world.name.split(' ').next().expect("a word");
+        assert_eq!(world.dialect.name(), family, "{}", world.name);
+        world.required(&[now()], true);
+    }
+}
+
+#[test]
+fn a_template_is_what_it_shows_and_without_one_the_vocabulary_is() {
+    let letters = vocab_of(&[]);
+    for (template, family) in [
+        ("<|im_start|>{{ messages }}", "plain"),
+        ("<start_of_turn>model", "gemma"),
+        ("<|turn>model\n<|channel>thought\n<channel|>", "gemma"),
+        ("[INST][/INST]", "plain"),
+        ("<|start_header_id|>x<|end_header_id|>", "plain"),
+        ("<tools></tools> <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}", "hermes"),
+        ("You are Qwen. <tool_call>", "qwen"),
+        ("<tool_call>{name}<arg_key>", "glm"),
+        ("<｜User｜><｜Assistant｜>", "deepseek"),
+    ] {
+        assert_eq!(Dialect::detect(Some(template), &letters).name(), family, "{template}");
+    }
+    assert_eq!(Dialect::detect(None, &letters).name(), "plain");
+    for (token, family) in [("<tool_call>", "qwen"), ("[TOOL_CALLS]", "mistral"), ("<|python_tag|>", "llama3")] {
+        let vocab = vocab_of(&[(token, 3)]);
+        for template in [None, Some("{{ messages }}")] {
+            assert_eq!(Dialect::detect(template, &vocab).name(), family, "{token}");
+        }
+    }
+}
+
+#[test]
+fn a_plain_model_reasons_by_the_tags_that_are_shown_and_makes_no_calls() {
+    let letters = vocab_of(&[]);
+    let text = "<think>a</think>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let plain = Dialect::detect(None, &letters);
+    assert_eq!(events(&plain, &options(), &[text]), [said(text)]);
+    assert!(!plain.has_calls() && plain.reasoning_end().is_none() && plain.after_call().is_none());
+    let shown = Dialect::detect(Some("<think>\n</think>"), &letters);
+    let tagged = Dialect::detect(None, &vocab_of(&[("<think>", 4), ("</think>", 4)]));
+    for dialect in [shown, tagged] {
+        let calls = text.split_once("</think>\n").expect("it is there").1;
+        assert_eq!(events(&dialect, &options(), &[text]), [thought("a"), said(calls)]);
+    }
+}
+
+/// The name of a form, a reply, what is said around its calls, and the calls.
+type Row = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const REPLIES: &[Row] = &[
+    (
+        "hermes",
+        "Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"a\"}}\n</tool_call>",
+        "Well.",
+        &[("f", r#"{"text":"a"}"#)],
+    ),
+    (
+        "hermes",
+        "<tool_call>\n<function=f>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n</function>\n</tool_call>",
+        &[],
+    ),
+    ("llama3", "{\"name\": \"f\", \"parameters\": {\"text\": \"}\"}}", "", &[("f", r#"{"text":"}"}"#)]),
+    ("llama3", "\n{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", "", &[("f", "{}")]),
+    (
+        "llama3",
+        "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}",
+        "",
+        &[("f", "{}"), ("g", "{}")],
+    ),
+    ("llama3", "<|python_tag|>f.call(a=1)", "<|python_tag|>f.call(a=1)", &[]),
+    ("llama3", "{\"name\": \"f\", \"parameters\": {", "{\"name\": \"f\", \"parameters\": {", &[]),
+    ("llama3", "{\"name\": \"f\"}", "{\"name\": \"f\"}", &[]),
+    ("llama3", "{\"name\": \"unknown\", \"parameters\": {}} x", "{\"name\": \"unknown\", \"parameters\": {}} x", &[]),
+    ("llama3", "{ \"n\": 1}", "{ \"n\": 1}", &[]),
+    ("llama3", "So: {\"name\": \"f\", \"parameters\": {}}", "So: {\"name\": \"f\", \"parameters\": {}}", &[]),
+    (
+        "mistral",
+        "Well.[TOOL_CALLS]f[ARGS]{\"n\": 1}[TOOL_CALLS]g[ARGS]{}",
+        "Well.",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    ("mistral", "[TOOL_CALLS]f[CALL_ID]abcdefgh1[ARGS]{\"n\": 1}", "", &[("f", r#"{"n":1}"#)]),
+    (
+        "mistral",
+        "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"n\": 1}, \"id\": \"abcdefgh1\"}, {\"name\": \"g\", \"arguments\": {}}]",
+        "",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    ("mistral", "[TOOL_CALLS] are what I could make", "[TOOL_CALLS] are what I could make", &[]),
+    ("mistral", "[TOOL_CALLS]f[ARGS]{\"n\": ", "[TOOL_CALLS]f[ARGS]{\"n\": ", &[]),
+    ("mistral", "a [TOOL] [b]", "a [TOOL] [b]", &[]),
+    (
+        "glm",
+        "Well.\n<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a\n</arg_value>\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        "Well.",
+        &[("f", r#"{"text": "a\n", "n": 1}"#)],
+    ),
+    (
+        "glm",
+        "<tool_call>f<arg_key>text</arg_key><arg_value>1</arg_value></tool_call><tool_call>g</tool_call>",
+        "",
+        &[("f", r#"{"text": "1"}"#), ("g", "{}")],
+    ),
+    (
+        "glm",
+        "<tool_call>f<arg_key>text</arg_key><arg_value>a</arg_value> b",
+        "",
+        &[("f", r#"{"text": "a</arg_value> b"}"#)],
+    ),
+    (
+        "glm",
+        "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a </arg_value",
+        "",
+        &[("f", r#"{"text": "a </arg_value"}"#)],
+    ),
+    ("glm", "<tool_call>f\n<arg_key>text</arg_key>\n<arg_v", "", &[("f", "{}")]),
+    ("glm", "<tool_call>this is text</tool_call>", "<tool_call>this is text</tool_call>", &[]),
+    ("glm", "<tool_call>f\n", "<tool_call>f\n", &[]),
+    (
+        "gemma",
+        "<|tool_call>call:f{text:<|\"|>a \"}<b<|\"|>,n:-1}<tool_call|><|tool_call>call:g{}<tool_call|>",
+        "",
+        &[("f", r#"{"text":"a \"}<b","n":-1}"#), ("g", "{}")],
+    ),
+    (
+        "gemma",
+        "Well.<|tool_call>call:f{any:{<|\"|>k<|\"|>:[true,null,0.5,<|\"|>x<|\"|>]},text:\"}\"}<tool_call|>",
+        "Well.",
+        &[("f", r#"{"any":{"k":[true,null,0.5,"x"]},"text":"}"}"#)],
+    ),
+    ("gemma", "<|tool_call>call:f{text:<|\"|>a", "<|tool_call>call:f{text:<|\"|>a", &[]),
+    ("gemma", "<|tool_call>f{}", "<|tool_call>f{}", &[]),
+    ("gemma", "a <|tool b", "a <|tool b", &[]),
+    (
+        "deepseek",
+        "Well.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"n\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "Well.",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"n\": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{\"n\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        &[("function", r#"{"n":1}"#)],
+    ),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"n\"",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"n\"",
+        &[],
+    ),
+    ("deepseek", "<｜tool▁calls▁begin｜>none", "<｜tool▁calls▁begin｜>none", &[]),
+];
+
+#[test]
+fn replies_are_taken_apart_as_their_family_writes_them_however_they_are_cut() {
+    for (name, reply, text, calls) in REPLIES {
+        let world = world(name);
+        let (got, said) = world.read(&[tool(), now()], reply);
+        let parse = |json: &str| serde_json::from_str::<Map<String, Value>>(json).expect("an object");
+        let expected: Vec<Call> = calls.iter().map(|(name, json)| ((*name).to_owned(), parse(json))).collect();
+        assert_eq!((got, said.as_str()), (expected, *text), "{name}: {reply}");
+        every_cut(world, reply);
+        // What nobody asked for is text.
+        let plain = ReplyOptions::default();
+        assert_eq!(events(&world.dialect, &plain, &[reply]), [super::families::said(reply)], "{name}");
+    }
+}
+
+/// The same events for every cut into three, and letter by letter.
+fn every_cut(world: &World, reply: &str) {
+    let options = options();
+    let whole = events(&world.dialect, &options, &[reply]);
+    let cuts: Vec<usize> = reply.char_indices().map(|(at, _)| at).collect();
+    for &a in &cuts {
+        for &b in cuts.iter().filter(|&&b| b >= a) {
+            let got = events(&world.dialect, &options, &[&reply[..a], &reply[a..b], &reply[b..]]);
+            assert_eq!(got, whole, "{}: {reply:?} cut at {a} and {b}", world.name);
+        }
+    }
+    let letters: Vec<String> = reply.chars().map(String::from).collect();
+    let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+    assert_eq!(events(&world.dialect, &options, &letters), whole, "{}", world.name);
+}
+
+#[test]
+fn reasoning_has_the_tags_of_its_family() {
+    for (name, reply, reasoning, text) in [
+        ("qwen", "<think>\nhm\n</think>\n\nSunny.", "hm", "Sunny."),
+        ("glm", "\n<think>hm</think>\nSunny.", "hm", "Sunny."),
+        ("mistral", "[THINK]hm [x] [TOOL_CALLS]f[ARGS]{}[/THINK]Sunny.", "hm [x] [TOOL_CALLS]f[ARGS]{}", "Sunny."),
+        ("gemma", "<|channel>thought\nhm\n<channel|>Sunny.", "hm", "Sunny."),
+        ("deepseek", "<think>\nhm\n</think>\n\nSunny.", "hm", "Sunny."),
+    ] {
+        let world = world(name);
+        assert_eq!(events(&world.dialect, &options(), &[reply]), [thought(reasoning), said(text)], "{name}");
+        every_cut(world, reply);
+        let inside = ReplyOptions { starts_in_reasoning: true, ..options() };
+        let end = world.dialect.reasoning_end().expect("tags");
+        assert_eq!(events(&world.dialect, &inside, &[&format!("hm{end}Sunny.")]), [thought("hm"), said("Sunny.")]);
+    }
+    // An empty thought says nothing.
+    assert_eq!(events(&world("gemma").dialect, &options(), &["<|channel>thought\n<channel|>Sunny."]), [said("Sunny.")]);
+}
+
+#[test]
+fn what_a_prompt_leaves_open_is_where_the_reply_begins() {
+    let template = |opening: &str| {
+        format!(
+            "{{%- for m in messages -%}}[{{{{ m.role }}}}]{{{{ m.content }}}}{{%- endfor -%}}{{%- if add_generation_prompt -%}}{opening}{{%- endif -%}}"
+        )
+    };
+    for (name, opening, starts, thinking) in [
+        ("qwen", "<think>\n", true, Thinking::Open),
+        ("qwen", "<think>\n\n</think>\n\n", false, Thinking::Done),
+        ("qwen", "[assistant]", false, Thinking::Possible),
+        ("glm", "</think>", false, Thinking::Done),
+        ("mistral", "[THINK]", true, Thinking::Open),
+        ("gemma", "<|channel>thought\n<channel|>", false, Thinking::Done),
+    ] {
+        let world = world(name);
+        let source = template(opening);
+        let messages = vec![json!({"role": "user", "content": "a <think> [THINK] b"})];
+        let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
+        let prompt = ChatTemplate::new(&source).expect("a template").render(&chat).expect("it renders");
+        assert_eq!(world.dialect.starts_in_reasoning(&prompt), starts, "{name} {opening:?}");
+        let tokens = world.vocab.encode(&prompt.text, text::Special::Parse);
+        assert_eq!(world.dialect.thinking_after(starts, &tokens), thinking, "{name} {opening:?}");
+    }
+}
+
+#[test]
+fn a_limit_on_thinking_ends_it_as_the_family_does() {
+    for (name, forced) in [("qwen", "\n</think>\n\n"), ("mistral", "[/THINK]"), ("gemma", "\n<channel|>")] {
+        let world = world(name);
+        let limit = world.dialect.thinking_limit(5, true).expect("tokens");
+        let text: Vec<u8> =
+            limit.forced.iter().flat_map(|&id| world.vocab.bytes(id).expect("a token").to_vec()).collect();
+        assert_eq!(String::from_utf8_lossy(&text), forced, "{name}");
+        assert!(limit.forced.contains(&limit.end) && limit.open && limit.max_tokens == 5, "{name}");
+    }
+    assert!(world("llama3").dialect.thinking_limit(5, true).is_none());
+}
+
+#[test]
+fn time_grows_with_the_length_of_any_familys_reply_only() {
+    let soups =
+        ["<", "[", "{", "\"\\", "\n", "<|\"|>", "<｜tool▁call▁begin｜>", "[TOOL_CALLS]", "</arg_value>   ", "f"];
+    let openings = [
+        "",
+        "{\"name\"",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]f[ARGS]{",
+        "<tool_call>f<arg_key>text</arg_key><arg_value>",
+        "<|tool_call>call:f{",
+        "<|tool_call>call:f{a:<|\"|>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{",
+    ];
+    for name in ["llama3", "mistral", "glm", "gemma", "deepseek"] {
+        for (opening, soup) in openings.iter().flat_map(|o| soups.iter().map(move |s| (o, s))) {
+            let text = (*opening).to_owned() + &soup.repeat(60_000 / soup.len());
+            let begin = std::time::Instant::now();
+            events(&world(name).dialect, &options(), &[&text]);
+            // Linear is far below a second; looking at everything again for each character would be minutes.
+            assert!(begin.elapsed().as_secs() < 10, "{name}: {opening}{soup}");
+        }
+    }
+}
+
+fn tool() -> Value {
+    json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+        "properties": {"text": {"type": "string"}, "n": {"type": "integer"}, "any": {}}}}})
+}
+
+fn now() -> Value {
+    json!({"name": "g"})
+}
+
+fn options() -> ReplyOptions {
+    let tool_schemas = [tool(), now()].iter().filter_map(ToolSchema::from_tool).collect();
+    ReplyOptions { starts_in_reasoning: false, reasoning: true, tools: true, tool_schemas }
+}
+
+fn thought(text: &str) -> ReplyEvent {
+    ReplyEvent::Reasoning(text.to_owned())
+}
+
+fn said(text: &str) -> ReplyEvent {
+    ReplyEvent::Text(text.to_owned())
+}

@@ -1,0 +1,300 @@
+//! What the tests share: families with small templates of ours and vocabularies, and readers and writers of replies.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use constrain::{Compiler, Error, Limits, Spec};
+use engine::{Constraint, Grammar};
+use model::{LoadOptions, Model};
+use serde_json::{Map, Value, json};
+use session::dialect::{Dialect, ReplyEvent, ReplyOptions, Thinking, Tool, ToolChoice, ToolSchema, Tools};
+use text::template::{Chat, ChatTemplate};
+use text::{Decoder, Special, TokenId, Vocab};
+
+use super::vocab::vocab_of;
+
+/// One form of calls: a family, how its template writes an assistant's calls, and its special tokens.
+pub struct World {
+    pub name: &'static str,
+    pub template: String,
+    pub vocab: Arc<Vocab>,
+    pub dialect: Dialect,
+    compiler: OnceLock<Compiler>,
+}
+
+/// The worlds, by names that begin with the name of the family.
+pub fn worlds() -> &'static [World] {
+    static WORLDS: OnceLock<Vec<World>> = OnceLock::new();
+    WORLDS.get_or_init(|| FORMS.iter().map(|(name, calls, tokens)| World::new(name, calls, tokens)).collect())
+}
+
+pub fn world(name: &str) -> &'static World {
+    worlds().iter().find(|world| world.name == name).expect("a name of `FORMS`")
+}
+
+/// A form: its name, the part of a template that writes `m.tool_calls`, and the control and user-defined tokens.
+type Row = (&'static str, &'static str, &'static [(&'static str, i32)]);
+
+const FORMS: &[Row] = &[
+    ("qwen", QWEN, &[]),
+    ("qwen json", HERMES_THINKS, &[]),
+    ("hermes", HERMES, &[]),
+    ("llama3", LLAMA3, &[("<|python_tag|>", 3), ("<|start_header_id|>", 3)]),
+    ("mistral list", MISTRAL_LIST, &[("[TOOL_CALLS]", 3), ("[THINK]", 3), ("[/THINK]", 3)]),
+    ("mistral", MISTRAL, &[("[TOOL_CALLS]", 3), ("[ARGS]", 3), ("[THINK]", 3), ("[/THINK]", 3)]),
+    ("mistral id", MISTRAL_ID, &[("[TOOL_CALLS]", 3), ("[ARGS]", 3), ("[CALL_ID]", 3)]),
+    ("mistral text", MISTRAL, &[]),
+    // Values in JSON may hold what looks like tags: a token for one would draw it often.
+    ("glm lines", GLM_LINES, &[("<think>", 4), ("</think>", 4)]),
+    ("glm", GLM, &[("<tool_call>", 4), ("</tool_call>", 4), ("<think>", 4), ("</think>", 4)]),
+    ("gemma", GEMMA, &[("<|tool_call>", 3), ("<tool_call|>", 3), ("<|\"|>", 3), ("<|channel>", 3), ("<channel|>", 3)]),
+    ("gemma text", GEMMA, &[("<|channel>", 3), ("<channel|>", 3)]),
+    ("deepseek", DEEPSEEK, DEEPSEEK_TOKENS),
+    ("deepseek fence", DEEPSEEK_FENCE, DEEPSEEK_TOKENS),
+];
+
+const QWEN: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '\n<tool_call>\n<function=' + c.function.name + '>\n' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<parameter=' + k + '>\n' + (v if v is string else v|tojson) + '\n</parameter>\n' -}}
+    {%- endfor -%}
+    {{- '</function>\n</tool_call>' -}}
+{%- endfor -%}";
+const HERMES: &str = r#"{%- for c in m.tool_calls or [] -%}
+    {{- '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}\n</tool_call>' -}}
+{%- endfor -%}"#;
+const HERMES_THINKS: &str = r#"{%- for c in m.tool_calls or [] -%}
+    {{- '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}\n</tool_call>' -}}
+{%- endfor -%}{#- <think> -#}"#;
+const LLAMA3: &str = r#"{#- <|start_header_id|> -#}{%- for c in m.tool_calls or [] -%}
+    {{- '{"name": "' + c.function.name + '", ' + '"parameters": ' + c.function.arguments|tojson + '}' -}}
+{%- endfor -%}"#;
+const MISTRAL_LIST: &str = r#"{%- if m.tool_calls -%}{{- '[TOOL_CALLS][' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + ', "id": "abcdefgh1"}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']' -}}{%- endif -%}"#;
+const MISTRAL: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '[TOOL_CALLS]' + c.function.name + '[ARGS]' + c.function.arguments|tojson -}}
+{%- endfor -%}{#- [THINK] [/THINK] -#}";
+const MISTRAL_ID: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '[TOOL_CALLS]' + c.function.name + '[CALL_ID]abcdefgh1[ARGS]' + c.function.arguments|tojson -}}
+{%- endfor -%}";
+const GLM_LINES: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '\n<tool_call>' + c.function.name + '\n' -}}
+    {%- for k, v in c.function.arguments|items %}<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v if v is string else v|tojson }}</arg_value>
+{% endfor -%}
+    {{- '</tool_call>' -}}
+{%- endfor -%}";
+const GLM: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '<tool_call>' + c.function.name -}}
+    {%- for k, v in c.function.arguments|items -%}
+        <arg_key>{{ k }}</arg_key><arg_value>{{ v if v is string else v|tojson }}</arg_value>
+    {%- endfor -%}
+    {{- '</tool_call>' -}}
+{%- endfor -%}";
+const GEMMA: &str = r#"{%- macro value(v) -%}
+    {%- if v is string -%}{{- '<|"|>' + v + '<|"|>' -}}
+    {%- elif v is mapping -%}{{- '{' -}}{%- for k, x in v|dictsort -%}
+        {%- if not loop.first -%},{%- endif -%}{{- k -}}:{{- value(x) -}}
+    {%- endfor -%}{{- '}' -}}
+    {%- elif v is sequence -%}{{- '[' -}}{%- for x in v -%}
+        {%- if not loop.first -%},{%- endif -%}{{- value(x) -}}
+    {%- endfor -%}{{- ']' -}}
+    {%- else -%}{{- v|tojson -}}{%- endif -%}
+{%- endmacro -%}
+{%- for c in m.tool_calls or [] -%}
+    {{- '<|tool_call>call:' + c.function.name + value(c.function.arguments) + '<tool_call|>' -}}
+{%- endfor -%}"#;
+const DEEPSEEK_TOKENS: &[(&str, i32)] = &[
+    ("<｜tool▁calls▁begin｜>", 3),
+    ("<｜tool▁call▁begin｜>", 3),
+    ("<｜tool▁sep｜>", 3),
+    ("<｜tool▁call▁end｜>", 3),
+    ("<｜tool▁calls▁end｜>", 3),
+    ("<think>", 4),
+    ("</think>", 4),
+];
+const DEEPSEEK: &str = r"{%- if m.tool_calls -%}{{- '<｜tool▁calls▁begin｜>' -}}{%- for c in m.tool_calls -%}
+    {{- '<｜tool▁call▁begin｜>' + c.function.name + '<｜tool▁sep｜>' + c.function.arguments|tojson + '<｜tool▁call▁end｜>' -}}
+{%- endfor -%}{{- '<｜tool▁calls▁end｜>' -}}{%- endif -%}";
+const DEEPSEEK_FENCE: &str = r"{%- if m.tool_calls -%}{{- '<｜tool▁calls▁begin｜>' -}}{%- for c in m.tool_calls -%}
+    {%- if not loop.first -%}{{- '\n' -}}{%- endif -%}
+    {{- '<｜tool▁call▁begin｜>function<｜tool▁sep｜>' + c.function.name + '\n```json\n' -}}
+    {{- c.function.arguments|tojson + '\n```<｜tool▁call▁end｜>' -}}
+{%- endfor -%}{{- '<｜tool▁calls▁end｜>' -}}{%- endif -%}";
+
+impl World {
+    fn new(name: &'static str, calls: &str, tokens: &[(&str, i32)]) -> Self {
+        let template =
+            format!("{{%- for m in messages -%}}@{{{{ m.role }}}}@{{{{- m.content -}}}}{calls}{{%- endfor -%}}");
+        // Qwen's tags are in the vocabulary of a model of the repository.
+        let vocab = if tokens.is_empty() { pocket() } else { vocab_of(tokens) };
+        let dialect = Dialect::detect(Some(&template), &vocab);
+        Self { name, template, vocab, dialect, compiler: OnceLock::new() }
+    }
+
+    fn compiler(&self) -> &Compiler {
+        self.compiler.get_or_init(|| Compiler::new(Arc::clone(&self.vocab), Limits::default()))
+    }
+
+    /// The grammar of calls; `None` where the dialect has none for this choice.
+    pub fn grammar(
+        &self,
+        definitions: &[Value],
+        choice: ToolChoice,
+        parallel: bool,
+        thinking: Thinking,
+    ) -> Result<Option<Arc<dyn Grammar>>, Error> {
+        let tools = definitions.iter().map(Tool::from_json).collect::<Result<_, _>>()?;
+        let spec = self.dialect.tool_spec(Tools { tools, choice, parallel }, thinking, &Limits::default())?;
+        spec.map(|spec| self.compile(&spec)).transpose()
+    }
+
+    pub fn compile(&self, spec: &Spec) -> Result<Arc<dyn Grammar>, Error> {
+        self.compiler().compile(spec)
+    }
+
+    /// The grammar of at least one call.
+    pub fn required(&self, definitions: &[Value], parallel: bool) -> Arc<dyn Grammar> {
+        let grammar = self.grammar(definitions, ToolChoice::Required, parallel, Thinking::Done);
+        let grammar = grammar.unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        grammar.unwrap_or_else(|| panic!("{}: it shows a form of calls", self.name))
+    }
+
+    /// Whether the grammar takes this text and may end after it.
+    pub fn takes(&self, grammar: &Arc<dyn Grammar>, text: &str) -> bool {
+        let tokens = self.vocab.encode(text, Special::Parse);
+        let mut walk = grammar.start();
+        // Both ways to try a token say the same.
+        let n = walk.n_fitting(&tokens);
+        for (i, &token) in tokens.iter().enumerate() {
+            let fits = walk.accept(token).is_ok();
+            assert_eq!(fits, i < n, "{}: token {i} of {text:?}", self.name);
+            if !fits {
+                return false;
+            }
+        }
+        self.may_end(&mut *walk)
+    }
+
+    fn may_end(&self, walk: &mut dyn Constraint) -> bool {
+        let eog = self.vocab.eog()[0];
+        walk.is_complete() || walk.allowed().is_ok_and(|allowed| allowed.has(eog))
+    }
+
+    /// Writes a text by drawing among the allowed tokens; `None` when it has not ended after `most` tokens. Ends as soon as it
+    /// may, in one of three cases, and always once half of the tokens are spent.
+    pub fn write(&self, grammar: &Arc<dyn Grammar>, random: &mut Random, most: usize) -> Option<String> {
+        let vocab = &self.vocab;
+        let mut walk = grammar.start();
+        let (mut decoder, mut text) = (Decoder::new(), String::new());
+        for i in 0..most {
+            if walk.is_complete() {
+                return Some(text + &decoder.finish());
+            }
+            let allowed = walk.allowed().unwrap_or_else(|error| panic!("{error} after {text:?}"));
+            let may_end = allowed.has(vocab.eog()[0]);
+            if may_end && (i > most / 2 || random.below(3) == 0) {
+                return Some(text + &decoder.finish());
+            }
+            let ids: Vec<TokenId> =
+                (0..vocab.len() as u32).map(TokenId).filter(|&id| allowed.has(id) && !vocab.is_eog(id)).collect();
+            // Closing signs come more often than by chance, or texts would hardly ever end.
+            let closes = |id: &&TokenId| {
+                let bytes = vocab.bytes(**id).unwrap_or_default();
+                bytes.first().is_some_and(|b| b"\"}]\n</e[".contains(b))
+            };
+            let closing: Vec<&TokenId> = ids.iter().filter(closes).collect();
+            let token = match closing.is_empty() || random.below(4) > 0 {
+                true => ids[random.below(ids.len())],
+                false => *closing[random.below(closing.len())],
+            };
+            text += &decoder.push(vocab.bytes(token).unwrap_or_default());
+            walk.accept(token).unwrap_or_else(|error| panic!("{error}: {token:?} after {text:?}"));
+        }
+        None
+    }
+
+    /// The calls and the text of a reply.
+    pub fn read(&self, definitions: &[Value], reply: &str) -> (Vec<Call>, String) {
+        let tool_schemas = definitions.iter().filter_map(ToolSchema::from_tool).collect();
+        let options = ReplyOptions { starts_in_reasoning: false, reasoning: true, tools: true, tool_schemas };
+        let (mut calls, mut said) = (Vec::<(String, String)>::new(), String::new());
+        for event in events(&self.dialect, &options, &[reply]) {
+            match event {
+                ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) => said += &text,
+                ReplyEvent::ToolCallStart { name, .. } => calls.push((name, String::new())),
+                ReplyEvent::ToolCallArguments { delta, .. } => calls.last_mut().expect("a call").1 += &delta,
+                ReplyEvent::ToolCallEnd { .. } => {}
+            }
+        }
+        let parse = |(name, arguments): (String, String)| {
+            let map =
+                serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments} of {reply}"));
+            (name, map)
+        };
+        (calls.into_iter().map(parse).collect(), said)
+    }
+
+    /// Calls as the template writes them, after some text.
+    pub fn rendered(&self, content: &str, calls: &[Call]) -> String {
+        let calls: Vec<Value> = calls
+            .iter()
+            .map(|(name, arguments)| json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
+            .collect();
+        let messages = vec![
+            json!({"role": "user", "content": "?"}),
+            json!({"role": "assistant", "content": content, "tool_calls": calls}),
+        ];
+        let template = ChatTemplate::new(&self.template).expect("a template");
+        let prompt = template.render(&Chat { messages, ..Chat::default() }).expect("it renders");
+        let (_, reply) = prompt.text.split_once("@assistant@").expect("the assistant's message");
+        reply.to_owned()
+    }
+}
+
+/// Name and arguments.
+pub type Call = (String, Map<String, Value>);
+
+/// The events of a reply in pieces, neighbours of one kind joined.
+pub fn events(dialect: &Dialect, options: &ReplyOptions, pieces: &[&str]) -> Vec<ReplyEvent> {
+    let mut parser = dialect.parser(options.clone());
+    let mut events: Vec<ReplyEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    events.extend(parser.finish());
+    let mut joined: Vec<ReplyEvent> = Vec::new();
+    for event in events {
+        match (joined.last_mut(), event) {
+            (Some(ReplyEvent::Reasoning(a)), ReplyEvent::Reasoning(b))
+            | (Some(ReplyEvent::Text(a)), ReplyEvent::Text(b)) => a.push_str(&b),
+            (
+                Some(ReplyEvent::ToolCallArguments { index: i, delta: a }),
+                ReplyEvent::ToolCallArguments { index: j, delta: b },
+            ) if *i == j => a.push_str(&b),
+            (_, event) => joined.push(event),
+        }
+    }
+    joined
+}
+
+/// That of pocket: 8192 tokens, with Qwen's tags as user-defined and control tokens.
+fn pocket() -> Arc<Vocab> {
+    static VOCAB: OnceLock<Arc<Vocab>> = OnceLock::new();
+    let open = || {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+        Model::open(&path, &LoadOptions::default()).expect("a model of the repository").shared_vocab()
+    };
+    Arc::clone(VOCAB.get_or_init(open))
+}
+
+/// A random number generator with a seed that a test prints.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
