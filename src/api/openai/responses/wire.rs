@@ -17,6 +17,7 @@ use crate::registry::Served;
 use crate::respond::Wire;
 use crate::stream::Events;
 use crate::wire::{Logprob, TimingsBody};
+use session::dialect::ReplyEvent;
 use session::{End, Step};
 
 /// The response as it grows.
@@ -177,7 +178,7 @@ impl Wire for Reply {
 
     fn step(&mut self, _i: usize, step: Step, _so_far: &Timings, events: &mut Events) {
         // Those of a text's own tokens; thinking, tags and calls have theirs for themselves.
-        let is_text = |event: &text::reply::ReplyEvent| matches!(event, text::reply::ReplyEvent::Text(_));
+        let is_text = |event: &ReplyEvent| matches!(event, ReplyEvent::Text(_));
         for token in step.tokens.iter().filter(|token| token.events.iter().any(is_text)) {
             self.new_logprobs.extend(Logprob::of(&token.piece, self.served.vocab()));
         }
