@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use constrain::{Compiler, Kind, Limits, Spec, Thinking, Tool, ToolChoice, Tools};
+use constrain::{Compiler, Kind, Limits, Spec};
 use engine::sample::SamplingParams;
 use engine::{
     Engine, EngineConfig, EngineHandle, Event, FinishReason, FlashAttention, GenerateRequest, Grammar, Proposer,
@@ -90,7 +90,7 @@ fn drafting_leaves_an_answer_in_its_form_as_it_is() {
     let compiler = Compiler::new(model.shared_vocab(), Limits::default());
     let grammars: Vec<_> = kinds()
         .into_iter()
-        .map(|kind| compiler.compile(&Spec::new(kind).with_thinking(Thinking::Done)).expect("a form that can be had"))
+        .map(|kind| compiler.compile(&Spec::new(kind)).expect("a form that can be had"))
         .collect();
     let random = SamplingParams { seed: Some(11), temperature: 0.9, ..SamplingParams::default() };
     let options =

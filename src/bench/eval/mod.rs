@@ -9,8 +9,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use model::Model;
 use serde_json::json;
+use session::dialect::{Dialect, ReplyEvent, ReplyOptions};
 use speculate::DraftVocabSize;
-use text::reply::{ReplyEvent, ReplyOptions, ReplyParser};
 use text::template::{Chat, ChatTemplate};
 use text::{Special, TokenId};
 
@@ -107,10 +107,11 @@ fn mode(
 ) -> anyhow::Result<Mode> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let bench = Bench::new(model, args.setup.engine(longest + args.n_gen as usize), draft, args.draft_vocab)?;
+    let dialect = Dialect::detect(model.chat_template(), model.vocab());
     let mut mode = Mode { draft, right: Vec::new(), answers: Vec::new(), drafted: 0, accepted: 0 };
     for (task, prompt) in tasks.iter().zip(prompts) {
         let answer = bench.answer(prompt, greedy(args.n_gen as usize, false))?;
-        mode.right.push(task.expected.is(&reply(&answer.text, task)));
+        mode.right.push(task.expected.is(&reply(&dialect, &answer.text, task)));
         mode.drafted += answer.timings.drafted;
         mode.accepted += answer.timings.accepted;
         mode.answers.push(answer.tokens);
@@ -133,9 +134,9 @@ fn prompt(model: &Model, task: &Task) -> anyhow::Result<Vec<TokenId>> {
 }
 
 /// Takes an answer apart into text and calls.
-fn reply(text: &str, task: &Task) -> Reply {
+fn reply(dialect: &Dialect, text: &str, task: &Task) -> Reply {
     let options = ReplyOptions { reasoning: true, tools: !task.tools.is_empty(), ..ReplyOptions::default() };
-    let mut parser = ReplyParser::new(options);
+    let mut parser = dialect.parser(options);
     let mut reply = Reply::default();
     for event in parser.push(text).into_iter().chain(parser.finish()) {
         match event {
