@@ -12,6 +12,7 @@ use engine::{
 use memory::CacheType;
 use model::{LoadOptions, Model};
 use serde_json::{Value, json};
+use session::dialect::{Dialect, Thinking, Tool, ToolChoice, Tools};
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use text::Special;
 
@@ -67,7 +68,7 @@ fn ask(
     }
 }
 
-fn kinds() -> Vec<Kind> {
+fn kinds(model: &Model) -> Vec<Kind> {
     let person = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 30},
         "age": {"type": "integer", "minimum": 0, "maximum": 150}, "likes": {"type": "array", "maxItems": 3,
         "items": {"enum": ["apples", "books", "the sea"]}}}, "required": ["name", "age", "likes"],
@@ -75,12 +76,14 @@ fn kinds() -> Vec<Kind> {
     let weather =
         Tool::from_json(&json!({"name": "get_weather", "parameters": {"type": "object", "required": ["city"],
         "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer"}}}}));
-    let tools = vec![weather.expect("a tool")];
+    let tools = Tools { tools: vec![weather.expect("a tool")], choice: ToolChoice::Required, parallel: false };
+    let dialect = Dialect::detect(model.chat_template(), model.vocab());
+    let calls = dialect.tool_spec(tools, Thinking::Done, &Limits::default());
     vec![
         Kind::JsonSchema(person),
         Kind::Regex("It is [0-9]{1,4}\\.( And [a-z ]{4,40}\\.){0,2}".into()),
         Kind::Gbnf("root ::= line{2,4}\nline ::= \"- \" [A-Za-z ]{3,20} \"\\n\"".into()),
-        Kind::Tools(Tools { tools, choice: ToolChoice::Required, parallel: false }),
+        calls.expect("tools").expect("a form of calls").kind,
     ]
 }
 
@@ -88,7 +91,7 @@ fn kinds() -> Vec<Kind> {
 fn drafting_leaves_an_answer_in_its_form_as_it_is() {
     let model = pocket();
     let compiler = Compiler::new(model.shared_vocab(), Limits::default());
-    let grammars: Vec<_> = kinds()
+    let grammars: Vec<_> = kinds(&model)
         .into_iter()
         .map(|kind| compiler.compile(&Spec::new(kind)).expect("a form that can be had"))
         .collect();

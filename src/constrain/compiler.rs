@@ -18,7 +18,6 @@ use text::{TokenKind, Vocab};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::spec::{Kind, Spec};
-use crate::tools;
 use crate::turns::Turns;
 use crate::walk::{Lead, Walk, plain};
 use crate::watch::Watch;
@@ -179,7 +178,6 @@ fn check(kind: &Kind, limits: &Limits) -> Result<(), Error> {
             if choices.is_empty() { Err(Error::Nothing { what }) } else { Ok(()) }
         }
         Kind::Written(written) => limits.written(what, &written.key),
-        Kind::Tools(tools) => tools.check(limits),
     }
 }
 
@@ -243,7 +241,6 @@ impl Builder {
             Kind::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
             Kind::Gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source).map_err(unusable)?),
             Kind::Written(written) => TopLevelGrammar::from_lark((written.write)(&self.limits)?),
-            Kind::Tools(given) => TopLevelGrammar::from_lark(tools::grammar(given, &self.limits)?),
         };
         let parser = self.factory.create_parser(grammar).map_err(|error| unusable(plain(&error.to_string())))?;
         let matcher = Matcher::new(Ok(parser)).into_cancellable();

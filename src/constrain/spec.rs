@@ -4,11 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
-use text::{TokenId, Vocab};
 
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::tools::{self, ToolChoice, Tools};
 
 /// The form of a reply.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +25,6 @@ pub enum Kind {
     Gbnf(String),
     /// A grammar that is written when it is compiled.
     Written(Written),
-    /// Tool calls.
-    Tools(Tools),
 }
 
 /// A Lark grammar that is written when it is compiled, on the compiler's thread: that may take long and needs a deep stack.
@@ -67,45 +63,9 @@ impl Kind {
             Self::Lark(_) => "Lark grammar",
             Self::Gbnf(_) => "GBNF grammar",
             Self::Written(written) => written.what,
-            Self::Tools(_) => "list of tools",
         }
     }
 }
-
-/// Whether the model may think before what is constrained begins. Thinking ends with `</think>`, and cannot be the end of
-/// the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Thinking {
-    /// It does not think, or has done so in the prompt.
-    #[default]
-    Done,
-    /// The prompt has opened a block of thinking.
-    Open,
-    /// It may open one by itself, with `<think>`.
-    Possible,
-}
-
-impl Thinking {
-    /// As a prompt leaves it: opened, closed, or not mentioned at its end, and then possible.
-    pub fn after(prompt: &[TokenId], vocab: &Vocab) -> Self {
-        let last = &prompt[prompt.len().saturating_sub(LOOK_BACK)..];
-        let is = |name: &str| vocab.id(name).and_then(|id| last.iter().rposition(|&token| token == id));
-        match (is(THINK), is(THINK_END)) {
-            (Some(open), close) if close.is_none_or(|close| close < open) => Self::Open,
-            (_, Some(_)) => Self::Done,
-            (_, None) => Self::Possible,
-        }
-    }
-}
-
-/// What opens a block of thinking.
-const THINK: &str = "<think>";
-/// What ends it.
-const THINK_END: &str = "</think>";
-/// Tokens at a prompt's end among which a template leaves its tags: they are followed by line breaks only.
-const LOOK_BACK: usize = 4;
-/// White space between thinking and the answer, in bytes.
-const MAX_GAP: usize = 8;
 
 /// Free text that goes on until some text has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,19 +94,5 @@ impl Spec {
     /// A constraint from the first token on.
     pub fn new(kind: Kind) -> Self {
         Self { kind, leads: Vec::new(), opening: None }
-    }
-
-    /// The same, with thinking before it.
-    #[must_use]
-    pub fn with_thinking(mut self, thinking: Thinking) -> Self {
-        let auto = matches!(&self.kind, Kind::Tools(tools) if tools.choice == ToolChoice::Auto);
-        if thinking == Thinking::Open || (thinking == Thinking::Possible && !auto) {
-            self.leads.push(Lead { until: THINK_END.into(), may_end: auto, gap: MAX_GAP });
-            self.opening = (thinking == Thinking::Possible).then(|| THINK.into());
-        }
-        if auto {
-            self.leads.push(Lead { until: tools::OPENING.into(), may_end: true, gap: 0 });
-        }
-        self
     }
 }

@@ -1,12 +1,11 @@
-//! Text and tokens: vocabulary, byte-level BPE, chat templates, reply parsers.
+//! Text and tokens: vocabulary, byte-level BPE, chat templates.
 //! Owns everything between bytes and token ids; knows nothing of tensors, sequences or requests.
 //!
 //! | Module | Turns |
 //! |---|---|
 //! | [`Vocab`] | text into token ids, ids into bytes; knows special tokens by role |
 //! | [`Decoder`] | the bytes of successive tokens into text, without cutting a character |
-//! | [`reply::ReplyParser`] | a streaming reply into reasoning, text and tool calls |
-//! | [`template::ChatTemplate`] | conversations into prompt text, with the borders where it may be cut |
+//! | [`template::ChatTemplate`] | conversations into prompt text, with the boundaries where it may be cut |
 #![forbid(unsafe_code)]
 
 mod bpe;
@@ -15,7 +14,6 @@ mod decode;
 mod error;
 mod fingerprint;
 mod pretokenize;
-pub mod reply;
 pub mod template;
 mod vocab;
 

@@ -1,7 +1,7 @@
-//! Chat templates: a conversation in, the prompt's text and its message borders out.
+//! Chat templates: a conversation in, the prompt's text and its message boundaries out.
 //! Owns the compiled Jinja template. Knows nothing of tokens, and of no template in particular.
 
-mod borders;
+mod boundaries;
 mod clock;
 mod env;
 mod guard;
@@ -13,7 +13,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 use serde_json::Map;
 
-use borders::Rendered;
+use boundaries::Rendered;
 use messages::{Context, prepared};
 
 /// A chat template, compiled once and shared by threads.
@@ -46,17 +46,15 @@ pub struct Prompt {
     pub text: String,
     /// Byte offsets in `text`, ascending, at character borders, without 0. Up to each of them the next turn's prompt repeats `text`
     /// byte for byte, if the client sends the same messages back: a state saved there can be used again.
-    pub borders: Vec<usize>,
-    /// So many of the first `borders` hold whatever comes next. The others hold only while the next turn goes on with tool calls and
+    pub boundaries: Vec<usize>,
+    /// So many of the first `boundaries` hold whatever comes next. The others hold only while the next turn goes on with tool calls and
     /// results: a new user message makes templates drop the thinking of the turn before it.
     pub n_lasting: usize,
     /// So many bytes of `text` the next turn repeats when it brings an answer without its thinking and a new question: at least the
-    /// last lasting border, and the part of the reply's opening that does not depend on thinking.
+    /// last lasting boundary, and the part of the reply's opening that does not depend on thinking.
     pub repeated: usize,
     /// Where the messages end in `text` and the opening of the reply begins, if that could be told.
     pub reply_at: Option<usize>,
-    /// The prompt ends inside an open `<think>` block, so the reply begins as reasoning.
-    pub starts_in_reasoning: bool,
 }
 
 /// Why a template does not compile or does not render.
@@ -149,8 +147,8 @@ impl ChatTemplate {
         self
     }
 
-    /// Renders `chat` and finds its message borders by rendering parts of it again: five renderings for most conversations, a dozen
-    /// where the template makes borders hard to find.
+    /// Renders `chat` and finds its message boundaries by rendering parts of it again: five renderings for most conversations, a dozen
+    /// where the template makes boundaries hard to find.
     ///
     /// This can take long on a long conversation: call it on a thread that may block.
     ///

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use constrain::{Compiler, Kind, Limits, Spec, Tool, ToolChoice, Tools};
+use constrain::{Compiler, Kind, Limits, Spec};
 use engine::Allowed;
 use model::{LoadOptions, Model};
 use serde_json::json;
@@ -24,15 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "address": {"type": "object", "properties": {"street": {"type": "string", "maxLength": 60},
                 "city": {"type": "string", "pattern": "^[A-Z][a-z]+$"}}, "required": ["street", "city"],
                 "additionalProperties": false}}});
-    let weather = Tool::from_json(&json!({"name": "weather", "parameters": {"type": "object", "required": ["city"],
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}))?;
-    let tools = Tools { tools: vec![weather], choice: ToolChoice::Required, parallel: true };
     for (name, kind) in [
         ("json object", Kind::JsonObject),
         ("json schema", Kind::JsonSchema(person)),
         ("regex date", Kind::Regex(r"\d{4}-\d{2}-\d{2}( \w+){3,40}".into())),
         ("any text", Kind::Regex(r"(?s:.)*".into())),
-        ("tool calls", Kind::Tools(tools)),
     ] {
         let spec = Spec::new(kind);
         let start = Instant::now();

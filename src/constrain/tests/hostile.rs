@@ -5,7 +5,7 @@ mod support;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use constrain::{Compiler, Error, Kind, Limits, Spec, Tool, ToolChoice, Tools};
+use constrain::{Compiler, Error, Kind, Limits, Spec};
 use serde_json::{Value, json};
 use support::*;
 
@@ -158,53 +158,8 @@ fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
     receiver.recv_timeout(Duration::from_secs(120)).unwrap_or_else(|_| panic!("{what} goes on for ever"))
 }
 
-fn tools(definitions: &[Value], choice: ToolChoice) -> Kind {
-    let tools = definitions.iter().map(|tool| Tool::from_json(tool).expect("it has a name")).collect();
-    Kind::Tools(Tools { tools, choice, parallel: true })
-}
-
 #[test]
-fn definitions_that_lead_to_themselves_in_many_ways_are_looked_at_once() {
-    for key in ["allOf", "anyOf", "oneOf"] {
-        let many = vec![json!({"$ref": "#/$defs/a"}); 8];
-        let bomb = json!({"name": "f", "parameters": {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}},
-            "$defs": {"a": {key: many}}}});
-        let steps: serde_json::Map<_, _> = (0..40)
-            .map(|i| (format!("d{i}"), json!({key: vec![json!({"$ref": format!("#/$defs/d{}", i + 1)}); 3]})))
-            .chain([("d40".to_owned(), json!({"type": "object"}))])
-            .collect();
-        let ladder = json!({"name": "g", "parameters": {"type": "object",
-            "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": steps}});
-        for definition in [bomb, ladder] {
-            in_time(&definition.to_string(), move || {
-                let _ = outlives("tools", tools(&[definition], ToolChoice::Auto));
-            });
-        }
-    }
-}
-
-#[test]
-fn a_definition_that_many_parameters_need_is_in_the_grammar_once() {
-    let wide: serde_json::Map<_, _> = (0..300).map(|i| (format!("property{i}"), json!({"type": "integer"}))).collect();
-    let names = (0..500).map(|i| format!("p{i}"));
-    let properties: serde_json::Map<_, _> = names.map(|name| (name, json!({"$ref": "#/$defs/wide"}))).collect();
-    let parameters = json!({"type": "object", "properties": properties,
-        "$defs": {"wide": {"type": "object", "properties": wide.clone()}, "other": {"type": "object", "properties": wide}}});
-    let definition = json!({"name": "f", "parameters": parameters});
-    assert_eq!(in_time("many", || outlives("many", tools(&[definition], ToolChoice::Required))), Ok(()));
-}
-
-#[test]
-fn a_grammar_of_tools_that_grows_too_long_is_refused() {
-    let wide: serde_json::Map<_, _> = (0..1000).map(|i| (format!("property{i}"), json!({"type": "integer"}))).collect();
-    // Every parameter needs a copy of its own, since each differs.
-    let of = |i: usize| json!({"type": "array", "minItems": i, "items": {"$ref": "#/$defs/wide"}});
-    let properties: serde_json::Map<_, _> = (0..300).map(|i| (format!("p{i}"), of(i))).collect();
-    let parameters = json!({"type": "object", "properties": properties,
-        "$defs": {"wide": {"type": "object", "properties": wide}}});
-    let definition = json!({"name": "f", "parameters": parameters});
-    let result = in_time("many", || outlives("many", tools(&[definition], ToolChoice::Required)));
-    assert!(matches!(result, Err(Error::TooLong { what: "grammar of the tools", .. })), "{result:?}");
+fn many_schemas_in_one_grammar_are_refused() {
     let blocks: String = (0..200).map(|i| format!("r{i}: %json {{\"const\": {i}}}\n")).collect();
     let result = in_time("blocks", move || outlives("blocks", Kind::Lark(format!("start: r0\n{blocks}"))));
     assert!(matches!(result, Err(Error::TooMany { parts: "blocks of %json", found: 200, .. })), "{result:?}");

@@ -2,7 +2,7 @@
 
 mod support;
 
-use constrain::{Error, Kind, Spec, Thinking};
+use constrain::{Error, Kind};
 use serde_json::json;
 use support::*;
 use text::Special;
@@ -106,7 +106,7 @@ fn lark_is_taken_as_llguidance_has_it() {
 
 #[test]
 fn thinking_is_free_and_the_answer_is_not() {
-    let spec = Spec::new(Kind::Regex("[0-9]+".into())).with_thinking(Thinking::Open);
+    let spec = after(Thinking::Open, Kind::Regex("[0-9]+".into()));
     let grammar = compiler().compile(&spec).expect("an expression");
     for (text, good) in [
         ("so 2 + 2 <b>makes</b> 4\n</think>\n\n4", true),
@@ -133,7 +133,7 @@ fn thinking_is_free_and_the_answer_is_not() {
 
 #[test]
 fn thinking_may_be_left_out_where_it_is_only_possible() {
-    let spec = Spec::new(Kind::Choice(vec!["yes".into(), "no".into()])).with_thinking(Thinking::Possible);
+    let spec = after(Thinking::Possible, Kind::Choice(vec!["yes".into(), "no".into()]));
     let grammar = compiler().compile(&spec).expect("choices");
     for (text, good) in [("yes", true), ("<think>\nwell\n</think>\n\nno", true), ("well", false), ("\nyes", false)] {
         assert_eq!(takes_tokens(&grammar, &vocab().encode(text, Special::Parse)), good, "{text:?}");
@@ -142,7 +142,7 @@ fn thinking_may_be_left_out_where_it_is_only_possible() {
 
 #[test]
 fn a_token_that_ends_thinking_and_begins_a_wrong_answer_is_not_allowed() {
-    let spec = Spec::new(Kind::Regex("[0-9]+".into())).with_thinking(Thinking::Open);
+    let spec = after(Thinking::Open, Kind::Regex("[0-9]+".into()));
     let grammar = compiler().compile(&spec).expect("an expression");
     let mut walk = grammar.start();
     for c in "a</think".chars() {
@@ -166,7 +166,7 @@ fn an_answer_may_think_until_its_form_begins_and_not_again() {
         (Thinking::Possible, "x<think>", [true, false]),
         (Thinking::Done, "<think>x", [false, false]),
     ] {
-        let grammar = compiler().compile(&Spec::new(kind.clone()).with_thinking(thinking)).expect("an expression");
+        let grammar = compiler().compile(&after(thinking, kind.clone())).expect("an expression");
         let mut walk = grammar.start();
         assert_eq!(walk.may_think(), expected[0], "{thinking:?}");
         for (i, token) in vocab().encode(text, Special::Parse).into_iter().enumerate() {

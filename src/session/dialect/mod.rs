@@ -129,7 +129,7 @@ impl Dialect {
     /// Of the boundaries of a prompt those worth a checkpoint: the first, the last two that hold whatever comes, and the last that
     /// holds within a loop of tool calls. The engine keeps a checkpoint at its first and at three more.
     pub fn boundaries(&self, prompt: &Prompt) -> Vec<usize> {
-        let (lasting, looping) = prompt.borders.split_at(prompt.n_lasting.min(prompt.borders.len()));
+        let (lasting, looping) = prompt.boundaries.split_at(prompt.n_lasting.min(prompt.boundaries.len()));
         let mut lasting = lasting.to_vec();
         // The beginning of the reply's opening is repeated too: a few tokens less to compute in every turn.
         if looping.is_empty() && lasting.len() > 1 && prompt.repeated < prompt.text.len() {

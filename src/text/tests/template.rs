@@ -1,10 +1,9 @@
-//! What a template may not do, what it tells when it stops, and where the borders of a prompt are.
+//! What a template may not do, what it tells when it stops, and where the boundaries of a prompt are.
 
 use serde_json::{Value, json};
 use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
 
 const POCKET: &str = include_str!("data/template_pocket.jinja");
-const SMALL: &str = include_str!("data/template_small.jinja");
 
 #[test]
 fn hostile_templates_end_in_an_error() {
@@ -140,24 +139,6 @@ fn special_tokens_and_extra_variables_reach_the_template() {
     assert_eq!(template.render(&chat).unwrap().text, "<s>hi|low|False");
     let year = ChatTemplate::new("{{ strftime_now('%Y') }}").unwrap().render(&chat).unwrap().text;
     assert!((2024..2500).contains(&year.parse::<u32>().unwrap()), "{year}");
-}
-
-#[test]
-fn a_reply_starts_in_reasoning_when_the_prompt_opens_it() {
-    for source in [POCKET, SMALL] {
-        let template = ChatTemplate::new(source).unwrap();
-        let starts = |text: &str, prompt: bool, thinking: Option<bool>| {
-            let mut chat = chat(json!([{"role": "user", "content": text}]));
-            chat.add_generation_prompt = prompt;
-            chat.enable_thinking = thinking;
-            template.render(&chat).unwrap().starts_in_reasoning
-        };
-        assert!(starts("x", true, None));
-        assert!(starts("x", true, Some(true)));
-        assert!(!starts("x", true, Some(false)));
-        assert!(!starts("<think>", true, Some(false)));
-        assert!(!starts("<think>", false, None));
-    }
 }
 
 fn render(source: &str, messages: Value) -> Result<Prompt, TemplateError> {

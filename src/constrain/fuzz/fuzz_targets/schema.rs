@@ -1,4 +1,4 @@
-//! JSON schemas and tools: refused in words, or a grammar that can be walked.
+//! JSON schemas: refused in words, or a grammar that can be walked.
 #![no_main]
 
 #[path = "../../tests/fuzz/forms.rs"]

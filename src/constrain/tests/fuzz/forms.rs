@@ -5,24 +5,20 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use constrain::{Compiler, Kind, Limits, Spec, Thinking, Tool, ToolChoice, Tools};
+use constrain::{Compiler, Kind, Lead, Limits, Spec};
 use text::{SpecialIds, TokenId, Vocab, VocabSource};
 
-/// A schema as JSON: of the answer, and of a tool's arguments.
+/// The schema of a reply as JSON.
 pub fn schema(bytes: &[u8]) {
     let Ok(schema) = serde_json::from_slice::<serde_json::Value>(bytes) else { return };
-    walk(&Spec::new(Kind::JsonSchema(schema.clone())));
-    for choice in [ToolChoice::Required, ToolChoice::Auto] {
-        let tool = Tool { name: "f".into(), parameters: schema.clone() };
-        let tools = Tools { tools: vec![tool], choice, parallel: true };
-        walk(&Spec::new(Kind::Tools(tools)).with_thinking(Thinking::Open));
-    }
+    walk(&Spec::new(Kind::JsonSchema(schema)));
 }
 
 /// A grammar in llama.cpp's notation.
 pub fn gbnf(bytes: &[u8]) {
     let source = String::from_utf8_lossy(bytes).into_owned();
-    walk(&Spec::new(Kind::Gbnf(source)).with_thinking(Thinking::Possible));
+    let lead = Lead { until: "</think>".into(), may_end: false, gap: 8 };
+    walk(&Spec { kind: Kind::Gbnf(source), leads: vec![lead], opening: Some("<think>".into()) });
 }
 
 /// A panic of what builds and walks grammars is an error of the one grammar, so it must not end the fuzzer, whose own hook

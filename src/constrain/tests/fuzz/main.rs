@@ -20,7 +20,7 @@ fn replay(target: &str, check: fn(&[u8])) {
 }
 
 #[test]
-fn schemas_and_tools_are_refused_or_can_be_walked() {
+fn schemas_are_refused_or_can_be_walked() {
     replay("schema", forms::schema);
 }
 

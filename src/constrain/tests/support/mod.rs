@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use constrain::{Compiler, Error, Kind, Limits, Spec};
+use constrain::{Compiler, Error, Kind, Lead, Limits, Spec};
 use engine::{Allowed, Constraint, Grammar};
 use model::{LoadOptions, Model};
 use text::{Decoder, Special, TokenId, Vocab};
@@ -26,6 +26,21 @@ pub fn compiler() -> &'static Compiler {
 
 pub fn compile(kind: Kind) -> Result<Arc<dyn Grammar>, Error> {
     compiler().compile(&Spec::new(kind))
+}
+
+/// Whether thinking comes before a form.
+#[derive(Clone, Copy, Debug)]
+pub enum Thinking {
+    Done,
+    Open,
+    Possible,
+}
+
+pub fn after(thinking: Thinking, kind: Kind) -> Spec {
+    let lead = Lead { until: "</think>".into(), may_end: false, gap: 8 };
+    let leads = if matches!(thinking, Thinking::Done) { Vec::new() } else { vec![lead] };
+    let opening = matches!(thinking, Thinking::Possible).then(|| "<think>".into());
+    Spec { kind, leads, opening }
 }
 
 pub fn grammar(kind: Kind) -> Arc<dyn Grammar> {

@@ -4,6 +4,8 @@
 mod calls;
 mod families;
 mod fuzz;
+mod hostile;
 mod qwen;
 mod support;
+mod templates;
 mod vocab;

@@ -220,21 +220,13 @@ impl World {
     pub fn read(&self, definitions: &[Value], reply: &str) -> (Vec<Call>, String) {
         let tool_schemas = definitions.iter().filter_map(ToolSchema::from_tool).collect();
         let options = ReplyOptions { starts_in_reasoning: false, reasoning: true, tools: true, tool_schemas };
-        let (mut calls, mut said) = (Vec::<(String, String)>::new(), String::new());
-        for event in events(&self.dialect, &options, &[reply]) {
-            match event {
-                ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) => said += &text,
-                ReplyEvent::ToolCallStart { name, .. } => calls.push((name, String::new())),
-                ReplyEvent::ToolCallArguments { delta, .. } => calls.last_mut().expect("a call").1 += &delta,
-                ReplyEvent::ToolCallEnd { .. } => {}
-            }
-        }
+        let Read { thought, text, calls } = read(&self.dialect, &options, reply);
         let parse = |(name, arguments): (String, String)| {
             let map =
                 serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments} of {reply}"));
             (name, map)
         };
-        (calls.into_iter().map(parse).collect(), said)
+        (calls.into_iter().map(parse).collect(), thought + &text)
     }
 
     /// Calls as the template writes them, after some text.
@@ -252,6 +244,28 @@ impl World {
         let (_, reply) = prompt.text.split_once("@assistant@").expect("the assistant's message");
         reply.to_owned()
     }
+}
+
+/// What a reply was taken apart into; of calls name and arguments.
+#[derive(Default)]
+pub struct Read {
+    pub thought: String,
+    pub text: String,
+    pub calls: Vec<(String, String)>,
+}
+
+pub fn read(dialect: &Dialect, options: &ReplyOptions, reply: &str) -> Read {
+    let mut read = Read::default();
+    for event in events(dialect, options, &[reply]) {
+        match event {
+            ReplyEvent::Reasoning(more) => read.thought += &more,
+            ReplyEvent::Text(more) => read.text += &more,
+            ReplyEvent::ToolCallStart { name, .. } => read.calls.push((name, String::new())),
+            ReplyEvent::ToolCallArguments { index, delta } => read.calls[index].1 += &delta,
+            ReplyEvent::ToolCallEnd { .. } => {}
+        }
+    }
+    read
 }
 
 /// Name and arguments.

@@ -1,4 +1,4 @@
-//! Chat templates: refused in words, or a prompt with sound borders.
+//! Chat templates: refused in words, or a prompt with sound boundaries.
 #![no_main]
 
 #[path = "../../tests/fuzz/template.rs"]

@@ -2,7 +2,6 @@
 //! that a target writes because of one is put into `found/TARGET`.
 
 mod alphabet;
-mod reply;
 mod template;
 mod vocab;
 
@@ -30,9 +29,4 @@ fn tokenizer_tables_are_refused_or_give_texts_back() {
 #[test]
 fn templates_are_refused_or_make_sound_prompts() {
     replay("template", template::check);
-}
-
-#[test]
-fn the_cuts_of_a_reply_do_not_change_what_comes_out() {
-    replay("reply", reply::check);
 }

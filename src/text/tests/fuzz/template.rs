@@ -1,4 +1,4 @@
-//! What holds of every chat template: it is refused in words, or makes a prompt with sound borders.
+//! What holds of every chat template: it is refused in words, or makes a prompt with sound boundaries.
 
 use serde_json::json;
 use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
@@ -38,8 +38,8 @@ fn said(error: TemplateError) {
 }
 
 fn is_sound(prompt: &Prompt) {
-    assert!(prompt.borders.is_sorted() && !prompt.borders.contains(&0));
-    assert!(prompt.borders.iter().all(|&at| prompt.text.is_char_boundary(at)), "{:?}", prompt.borders);
-    assert!(prompt.n_lasting <= prompt.borders.len() && prompt.repeated <= prompt.text.len());
+    assert!(prompt.boundaries.is_sorted() && !prompt.boundaries.contains(&0));
+    assert!(prompt.boundaries.iter().all(|&at| prompt.text.is_char_boundary(at)), "{:?}", prompt.boundaries);
+    assert!(prompt.n_lasting <= prompt.boundaries.len() && prompt.repeated <= prompt.text.len());
     assert!(prompt.text.is_char_boundary(prompt.repeated));
 }

@@ -1,8 +1,7 @@
-//! Borders of prompts, over whole conversations: what lies before one is repeated by the turns that follow.
+//! Boundaries of prompts, over whole conversations: what lies before one is repeated by the turns that follow.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use text::reply::{ReplyEvent, ReplyOptions, ReplyParser};
 use text::template::{Chat, ChatTemplate, Prompt};
 
 const POCKET: &str = include_str!("data/template_pocket.jinja");
@@ -18,7 +17,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn later_turns_repeat_what_lies_before_a_border(messages in conversation(), with_tools in any::<bool>(), which in 0_usize..3) {
+    fn later_turns_repeat_what_lies_before_a_boundary(messages in conversation(), with_tools in any::<bool>(), which in 0_usize..3) {
         let template = ChatTemplate::new([POCKET, SMALL, STRICT][which]).unwrap();
         let asks = |m: &Value| m["role"] == "user" || m["role"] == "tool";
         // Every point at which a client asks for a reply.
@@ -28,12 +27,12 @@ proptest! {
         let prompts: Vec<Prompt> = turns.iter().map(|&n| render(&template, &messages[..n], with_tools)).collect();
         for (i, prompt) in prompts.iter().enumerate() {
             let text = &prompt.text;
-            prop_assert!(prompt.borders.is_sorted_by(|a, b| a < b));
-            prop_assert!(prompt.borders.iter().all(|&at| at > 0 && text.is_char_boundary(at)));
+            prop_assert!(prompt.boundaries.is_sorted_by(|a, b| a < b));
+            prop_assert!(prompt.boundaries.iter().all(|&at| at > 0 && text.is_char_boundary(at)));
             for (j, later) in prompts.iter().enumerate().skip(i + 1) {
                 let asked = messages[turns[i]..turns[j]].iter().any(|m| m["role"] == "user");
-                let n = if asked { prompt.n_lasting } else { prompt.borders.len() };
-                for &at in &prompt.borders[..n] {
+                let n = if asked { prompt.n_lasting } else { prompt.boundaries.len() };
+                for &at in &prompt.boundaries[..n] {
                     prop_assert!(later.text.starts_with(&text[..at]), "{at} in {text:?}\n{:?}", later.text);
                 }
             }
@@ -41,54 +40,35 @@ proptest! {
             let mut chat = chat(&messages[..turns[i]], with_tools);
             chat.add_generation_prompt = false;
             let before_reply = template.render(&chat).unwrap().text.len();
-            prop_assert_eq!(prompt.borders.last(), Some(&before_reply));
+            prop_assert_eq!(prompt.boundaries.last(), Some(&before_reply));
             if messages[turns[i] - 1]["role"] == "user" {
-                prop_assert_eq!(prompt.n_lasting, prompt.borders.len());
+                prop_assert_eq!(prompt.n_lasting, prompt.boundaries.len());
             }
         }
-    }
-
-    #[test]
-    fn a_reply_taken_apart_and_sent_back_renders_as_it_was(
-        thought in "[a-z</>]{1,3}[a-z</>\n]{0,12}[a-z]", text in "([a-z<>][a-z <>\n]{0,12}[a-z])?",
-        calls in prop::collection::vec("[a-z<>/\n ]{0,12}", 0..3), which in 0_usize..2,
-    ) {
-        prop_assume!(!text.is_empty() || !calls.is_empty());
-        let template = ChatTemplate::new([POCKET, SMALL][which]).unwrap();
-        let prompt = render(&template, &[json!({"role": "user", "content": "x"})], true);
-        prop_assert!(prompt.starts_in_reasoning);
-        let mut reply = format!("{thought}\n</think>\n\n{text}");
-        for (i, value) in calls.iter().enumerate() {
-            reply += if i > 0 { "\n" } else if text.is_empty() { "" } else { "\n\n" };
-            reply += &format!("<tool_call>\n<function=f>\n<parameter=s>\n{value}\n</parameter>\n</function>\n</tool_call>");
-        }
-        let message = message_of(&reply);
-        let chat = Chat { add_generation_prompt: false, ..chat(&[json!({"role": "user", "content": "x"}), message], true) };
-        prop_assert_eq!(template.render(&chat).unwrap().text, format!("{}{reply}<|im_end|>\n", prompt.text));
     }
 }
 
 #[test]
-fn a_long_loop_of_tool_calls_keeps_the_border_after_its_question() {
+fn a_long_loop_of_tool_calls_keeps_the_boundary_after_its_question() {
     let mut messages = vec![json!({"role": "system", "content": "s"}), json!({"role": "user", "content": "question"})];
     let asked = render(&ChatTemplate::new(SMALL).unwrap(), &messages, true);
     for _ in 0..40 {
         messages.extend([assistant("", "why", true), json!({"role": "tool", "content": "result"})]);
     }
     let prompt = render(&ChatTemplate::new(SMALL).unwrap(), &messages, true);
-    assert_eq!(prompt.borders[..prompt.n_lasting], asked.borders);
-    assert!(prompt.borders.len() > prompt.n_lasting, "{:?}", prompt.borders);
+    assert_eq!(prompt.boundaries[..prompt.n_lasting], asked.boundaries);
+    assert!(prompt.boundaries.len() > prompt.n_lasting, "{:?}", prompt.boundaries);
 }
 
 #[test]
-fn the_opening_is_a_border_even_where_a_template_refuses_it_alone() {
+fn the_opening_is_a_boundary_even_where_a_template_refuses_it_alone() {
     let template = ChatTemplate::new(STRICT).unwrap();
     let messages = [json!({"role": "system", "content": "s"}), json!({"role": "user", "content": "0"})];
     let prompt = render(&template, &messages, false);
     let text = &prompt.text;
-    assert_eq!(&text[..prompt.borders[0]], "[system]s[end][user]");
-    assert_eq!(&text[..prompt.borders[1]], "[system]s[end][user]0[end]");
-    assert_eq!(prompt.borders.len(), 2);
+    assert_eq!(&text[..prompt.boundaries[0]], "[system]s[end][user]");
+    assert_eq!(&text[..prompt.boundaries[1]], "[system]s[end][user]0[end]");
+    assert_eq!(prompt.boundaries.len(), 2);
 }
 
 #[test]
@@ -132,31 +112,6 @@ fn a_rendering_that_nobody_wants_is_given_up() {
         assert!(matches!(given_up, Err(text::template::TemplateError::GivenUp)), "{given_up:?}");
         assert_eq!(n.into_inner(), n_wanted + 1, "nothing is rendered after that");
     }
-}
-
-fn message_of(reply: &str) -> Value {
-    let schema = text::reply::ToolSchema::from_tool(&tool()).unwrap();
-    let mut parser = ReplyParser::new(ReplyOptions {
-        starts_in_reasoning: true,
-        reasoning: true,
-        tools: true,
-        tool_schemas: vec![schema],
-    });
-    let (mut thought, mut text, mut calls) = (String::new(), String::new(), Vec::<(String, String)>::new());
-    for event in parser.push(reply).into_iter().chain(parser.finish()) {
-        match event {
-            ReplyEvent::Reasoning(more) => thought += &more,
-            ReplyEvent::Text(more) => text += &more,
-            ReplyEvent::ToolCallStart { name, .. } => calls.push((name, String::new())),
-            ReplyEvent::ToolCallArguments { index, delta } => calls[index].1 += &delta,
-            ReplyEvent::ToolCallEnd { .. } => {}
-        }
-    }
-    let calls: Vec<Value> = calls
-        .iter()
-        .map(|(name, arguments)| json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
-        .collect();
-    json!({"role": "assistant", "content": text, "reasoning_content": thought, "tool_calls": calls})
 }
 
 /// Questions, each with some tool calls and an answer.

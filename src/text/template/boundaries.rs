@@ -1,4 +1,4 @@
-//! Message borders: the places where a prompt can be cut so that the next turn repeats what lies before.
+//! Message boundaries: the places where a prompt can be cut so that the next turn repeats what lies before.
 //! Finds them by rendering parts of the conversation and likely next turns; never looks for marks of a known template.
 
 use minijinja::value::Value;
@@ -36,7 +36,7 @@ impl<'a> Rendered<'a> {
         let lasting = self.repeated_by(&self.user_turn())?;
         let end = self.end_of(self.messages.len())?;
         let mut in_tool_loop = None;
-        let (mut borders, mut n_lasting, mut looping) = (Vec::new(), 0, None);
+        let (mut boundaries, mut n_lasting, mut looping) = (Vec::new(), 0, None);
         for n in self.counts().into_iter().rev() {
             // A loop of tool calls began after the last question: what lies before it comes next.
             if n_lasting == LASTING || looping.is_some_and(|loop_starts| n > loop_starts) {
@@ -59,15 +59,14 @@ impl<'a> Rendered<'a> {
                 }
                 looping = Some(self.last_question().map_or(0, |user| user + 1));
             }
-            borders.push(at);
+            boundaries.push(at);
         }
-        borders.extend(self.opening()?.filter(|&at| at <= lasting));
-        borders.retain(|&at| at > 0);
-        borders.sort_unstable();
-        borders.dedup();
-        let n_lasting = borders.iter().filter(|&&at| at <= lasting).count();
-        let starts_in_reasoning = self.starts_in_reasoning(end);
-        Ok(Prompt { text: self.text, borders, n_lasting, repeated: lasting, reply_at: end, starts_in_reasoning })
+        boundaries.extend(self.opening()?.filter(|&at| at <= lasting));
+        boundaries.retain(|&at| at > 0);
+        boundaries.sort_unstable();
+        boundaries.dedup();
+        let n_lasting = boundaries.iter().filter(|&&at| at <= lasting).count();
+        Ok(Prompt { text: self.text, boundaries, n_lasting, repeated: lasting, reply_at: end })
     }
 
     /// The numbers of first messages whose ends are tried, ascending: the last few, and those around the last question, which lies
@@ -149,15 +148,6 @@ impl<'a> Rendered<'a> {
         }
     }
 
-    /// `end`: of the messages, before the reply.
-    fn starts_in_reasoning(&self, end: Option<usize>) -> bool {
-        // Only the opening of the reply counts: a user may write the tag too.
-        match end {
-            Some(end) => self.text[end..].rfind(OPEN) > self.text[end..].rfind(CLOSE),
-            None => self.text.trim_end().ends_with(OPEN),
-        }
-    }
-
     fn ends_with_assistant(&self) -> bool {
         self.messages.len().checked_sub(1).is_some_and(|last| self.role(last) == Some("assistant"))
     }
@@ -166,7 +156,7 @@ impl<'a> Rendered<'a> {
         self.chat.messages.get(index)?.get("role")?.as_str()
     }
 
-    /// Templates may refuse a part of a conversation: then there is no border to be found with it.
+    /// Templates may refuse a part of a conversation: then there is no boundary to be found with it.
     fn render(&self, messages: &[Value]) -> Result<Option<String>, TemplateError> {
         self.still_wanted()?;
         Ok(self.template.render_values(&self.context, messages, false).ok())
@@ -192,7 +182,5 @@ fn common_prefix(a: &str, b: &str) -> usize {
 
 /// Messages at the end of a conversation whose ends are tried.
 const LAST_MESSAGES: usize = 4;
-/// Lasting borders that are looked for beside the opening: the last, and the one that an edit of the last message leaves.
+/// Lasting boundaries that are looked for beside the opening: the last, and the one that an edit of the last message leaves.
 const LASTING: usize = 2;
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
