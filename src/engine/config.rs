@@ -7,8 +7,8 @@ use std::str::FromStr;
 use memory::{CacheType, MemoryConfig};
 use model::{Facts, Kept, Model};
 
+use crate::batch::BatchPolicy;
 use crate::cache::CacheLimits;
-use crate::schedule::Company;
 
 /// Positions of a sequence when the user does not say: the model's, up to this.
 const DEFAULT_N_CTX: usize = 8192;
@@ -196,18 +196,32 @@ impl EngineConfig {
         }
         if self.n_sequences > self.n_batch {
             let (n_sequences, n_batch) = (self.n_sequences, self.n_batch);
-            return refuse(format!("{n_sequences} sequences do not fit into passes of {n_batch} rows: raise n_batch"));
+            return refuse(format!(
+                "{n_sequences} sequences do not fit into batches of {n_batch} tokens: raise n_batch"
+            ));
         }
         Ok(())
     }
 
-    /// Which rows may share a pass of a model.
-    pub(crate) fn company(&self, facts: &Facts) -> Company {
+    /// Refuses drafts of `depth` tokens that do not fit into a batch for all sequences together.
+    pub(crate) fn check_depth(&self, depth: usize) -> Result<(), EngineError> {
+        let (n_sequences, n_batch) = (self.n_sequences, self.n_batch);
+        if (depth + 1).saturating_mul(n_sequences) > n_batch {
+            let what = format!(
+                "drafts of {depth} tokens for {n_sequences} sequences do not fit into batches of {n_batch} tokens"
+            );
+            return Err(EngineError::Config(what));
+        }
+        Ok(())
+    }
+
+    /// Which tokens may share a batch of a model.
+    pub(crate) fn batch_policy(&self, facts: &Facts) -> BatchPolicy {
         match (self.exact, facts.rows_alike) {
-            (Exact::Off, _) => Company::Any,
-            (Exact::On, Some(n)) => Company::UpTo(n),
-            (Exact::On, None) => Company::Width(EXACT_WIDTH),
-            (Exact::Rows(n), _) => Company::Width(n),
+            (Exact::Off, _) => BatchPolicy::Any,
+            (Exact::On, Some(n)) => BatchPolicy::UpTo(n),
+            (Exact::On, None) => BatchPolicy::Width(EXACT_WIDTH),
+            (Exact::Rows(n), _) => BatchPolicy::Width(n),
         }
     }
 
@@ -246,10 +260,10 @@ impl EngineConfig {
     /// What the engine keeps beside the weights of a model, with drafts of up to `depth` tokens: it allocates by this, and
     /// layers are placed by it. What a source of drafts keeps is its own to add.
     pub fn kept(&self, facts: &Facts, depth: usize) -> Kept {
-        let (plain, company) = (self.plain_state(facts), self.company(facts));
-        let depth = depth.min(company.max_draft());
-        let n_snapshots = company.n_past().max(depth + 1);
-        let n_ctx = plain.n_ctx.saturating_add(company.n_past());
+        let (plain, policy) = (self.plain_state(facts), self.batch_policy(facts));
+        let depth = depth.min(policy.max_draft());
+        let n_snapshots = policy.n_past().max(depth + 1);
+        let n_ctx = plain.n_ctx.saturating_add(policy.n_past());
         Kept {
             state: MemoryConfig { n_snapshots, n_ctx, ..plain },
             head: None,

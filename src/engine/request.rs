@@ -6,7 +6,7 @@ use std::sync::Arc;
 use text::TokenId;
 
 use crate::constraint::Grammar;
-use crate::embed::Pooling;
+use crate::pooling::Pooling;
 use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
 use crate::thinking::Thinking;

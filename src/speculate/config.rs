@@ -9,11 +9,12 @@ use std::thread::available_parallelism;
 use engine::{EngineConfig, EngineError, Proposer};
 use model::{Facts, Kept, Model, NextNHead, RunError};
 
-use crate::both::NextNgram;
-use crate::nextn::{Depth, NextN, NextNConfig};
+use crate::async_proposer::AsyncProposer;
+use crate::combined::CombinedProposer;
+use crate::depth::Depth;
+use crate::draft_vocab::DraftVocabSize;
+use crate::nextn::{NextN, NextNConfig};
 use crate::ngram::Ngram;
-use crate::vocab::DraftVocabSize;
-use crate::worker::Aside;
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -25,9 +26,9 @@ pub enum Mode {
     Off,
     /// The model's NextN head; a model without one is refused.
     NextN,
-    /// What followed the last words before, where the text repeats itself; needs no head.
+    /// Prompt lookup: what followed the last tokens before, where the text repeats itself; needs no head.
     Ngram,
-    /// Both: the head, and look-up where it has been right more often.
+    /// Both: the head, and prompt lookup where it has been accepted more often.
     NextNgram,
 }
 
@@ -48,10 +49,10 @@ pub enum DraftMode {
     /// As measured to be faster: at present always fused (docs/NEXTN.md has the figures).
     #[default]
     Auto,
-    /// On the engine's thread, between passes: all processors work on one thing.
+    /// On the engine's thread, between forward passes: all processors work on one thing.
     Fused,
     /// On a thread and a compute pool of its own, beside the engine's other work; with processors to spare, or on a GPU,
-    /// also beside the model's passes.
+    /// also beside the main model's forward passes.
     Async,
 }
 
@@ -61,8 +62,8 @@ impl DraftMode {
         [("auto", DraftMode::Auto), ("fused", DraftMode::Fused), ("async", DraftMode::Async)];
 }
 
-/// The way of a choice between words.
-macro_rules! words {
+/// Parsing and printing a choice between names.
+macro_rules! named {
     ($of:ty) => {
         impl FromStr for $of {
             type Err = String;
@@ -82,8 +83,8 @@ macro_rules! words {
     };
 }
 
-words!(Mode);
-words!(DraftMode);
+named!(Mode);
+named!(DraftMode);
 
 /// How to draft.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,7 +149,7 @@ pub fn proposer(
         return Ok(None);
     }
     // Before the head takes its part: the engine's comes after.
-    engine::check_room(model, engine, &|engine| kept(engine, &config, model.facts()))?;
+    engine::check_memory(model, engine, &|engine| kept(engine, &config, model.facts()))?;
     let ngram = || Ngram::new(model, engine, config.depth);
     if config.mode == Mode::Ngram {
         return Ok(Some(Box::new(ngram())));
@@ -163,20 +164,20 @@ pub fn proposer(
     };
     let head: Box<dyn Proposer> = match config.draft_mode {
         DraftMode::Auto | DraftMode::Fused => Box::new(head),
-        DraftMode::Async => Box::new(aside(head, model, engine)?),
+        DraftMode::Async => Box::new(beside(head, model, engine)?),
     };
-    Ok(Some(if config.mode == Mode::NextNgram { Box::new(NextNgram::new(head, ngram())) } else { head }))
+    Ok(Some(if config.mode == Mode::NextNgram { Box::new(CombinedProposer::new(head, ngram())) } else { head }))
 }
 
 /// The head on a thread of its own, with the processors that passes leave over. Where they leave none it drafts while the
 /// engine does other things, but not while the model computes: threads that wait for each other in turn would only be
 /// slower.
-fn aside(head: NextN, model: &Arc<Model>, engine: &EngineConfig) -> Result<Aside<NextN>, RunError> {
+fn beside(head: NextN, model: &Arc<Model>, engine: &EngineConfig) -> Result<AsyncProposer<NextN>, RunError> {
     let n_threads = engine.n_threads();
     let n_spare = available_parallelism().map_or(1, NonZero::get).saturating_sub(n_threads);
     match (model.is_on_cpu(), n_spare) {
-        (true, 0) => Aside::new(head, model, n_threads, false),
-        (true, _) => Aside::new(head, model, n_threads.min(n_spare), true),
-        (false, _) => Aside::new(head, model, n_threads, true),
+        (true, 0) => AsyncProposer::new(head, model, n_threads, false),
+        (true, _) => AsyncProposer::new(head, model, n_threads.min(n_spare), true),
+        (false, _) => AsyncProposer::new(head, model, n_threads, true),
     }
 }

@@ -21,7 +21,7 @@ use text::TokenId;
 
 pub use logprob::{TokenLogprob, logprobs};
 pub use params::{MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_STAGES, Mirostat, SampleError, SamplingParams, Stage};
-pub use rng::Noise;
+pub use rng::GumbelNoise;
 
 use history::History;
 use pool::Pool;
@@ -38,17 +38,17 @@ pub struct Candidate {
 /// What a source of drafts needs to guess the next picks of a sampler: they fall where its own logits, divided by the
 /// temperature, plus the noise of the pick are largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ahead {
+pub struct GumbelPlan {
     /// What divides the logits, above zero.
     pub temperature: f32,
     seed: u64,
     n_picks: u64,
 }
 
-impl Ahead {
+impl GumbelPlan {
     /// The noise of the pick after the next `ahead` ones.
-    pub fn noise(&self, ahead: u64) -> Noise {
-        Noise::new(self.seed, self.n_picks + ahead)
+    pub fn noise(&self, ahead: u64) -> GumbelNoise {
+        GumbelNoise::new(self.seed, self.n_picks + ahead)
     }
 }
 
@@ -177,7 +177,7 @@ impl Sampler {
         self.find_distribution(logits, self.noise(0))
     }
 
-    fn find_distribution(&mut self, logits: &[f32], noise: Noise) -> &[Candidate] {
+    fn find_distribution(&mut self, logits: &[f32], noise: GumbelNoise) -> &[Candidate] {
         let Self { plan, state, scratch, out } = self;
         let logits = &logits[..logits.len().min(plan.n_vocab)];
         state.is_fresh = plan.params.mirostat != Mirostat::Off;
@@ -198,17 +198,17 @@ impl Sampler {
     }
 
     /// The noise of the pick after the next `ahead` ones. A greedy sampler makes no use of it.
-    pub fn noise(&self, ahead: u64) -> Noise {
-        Noise::new(self.plan.seed, self.state.n_picks + ahead)
+    pub fn noise(&self, ahead: u64) -> GumbelNoise {
+        GumbelNoise::new(self.plan.seed, self.state.n_picks + ahead)
     }
 
     /// What a draft needs to guess the next picks; `None` when the likeliest tokens are the best guess.
-    pub fn ahead(&self) -> Option<Ahead> {
+    pub fn gumbel_plan(&self) -> Option<GumbelPlan> {
         let Plan { params: p, stages, .. } = &*self.plan;
         let is_tempered = p.mirostat != Mirostat::Off || stages.contains(&Stage::Temperature);
         let temperature = if is_tempered { p.temperature } else { 1.0 };
         let is_cold = self.plan.is_greedy || temperature <= params::MIN_TEMPERATURE;
-        (!is_cold).then_some(Ahead { temperature, seed: self.plan.seed, n_picks: self.state.n_picks })
+        (!is_cold).then_some(GumbelPlan { temperature, seed: self.plan.seed, n_picks: self.state.n_picks })
     }
 
     /// Whether the lowest id among the largest raw logits is the answer whatever came before: an engine may then take
@@ -248,7 +248,7 @@ impl Clone for Sampler {
 }
 
 impl Plan {
-    fn run<'a>(&self, state: &State, logits: &'a [f32], noise: Noise, scratch: &'a mut Scratch) -> Pool<'a> {
+    fn run<'a>(&self, state: &State, logits: &'a [f32], noise: GumbelNoise, scratch: &'a mut Scratch) -> Pool<'a> {
         let Scratch { pool, dry } = scratch;
         let mut pool = Pool::new(logits, pool);
         let p = &self.params;
@@ -290,11 +290,11 @@ impl Plan {
 
 /// The token whose number in `noise`, divided by its probability, is smallest: each with the chance that its probability
 /// says, in whatever order they are. Token 0 if no probability is above zero.
-pub fn pick(candidates: &[Candidate], noise: Noise) -> TokenId {
+pub fn pick(candidates: &[Candidate], noise: GumbelNoise) -> TokenId {
     race(candidates.iter().copied(), noise)
 }
 
-fn race(candidates: impl Iterator<Item = Candidate>, noise: Noise) -> TokenId {
+fn race(candidates: impl Iterator<Item = Candidate>, noise: GumbelNoise) -> TokenId {
     let mut best = (f64::INFINITY, TokenId(0));
     for c in candidates.filter(|c| c.p > 0.0) {
         let p = f64::from(c.p);

@@ -1,0 +1,22 @@
+//! The engine over small models of the repository and random ones: each module holds one promise.
+
+mod bad_numbers;
+mod constraint;
+mod endings;
+mod greedy;
+mod prefix;
+mod readers;
+mod sample_draws;
+mod sample_known;
+mod sample_stages;
+mod scopes;
+mod sharing;
+mod slot_files;
+mod soak;
+mod widths;
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../../tests/support/words.rs"]
+mod words;
