@@ -242,7 +242,7 @@ impl Clock {
             prompt_ms: self.first.map_or(0.0, |first| ms(self.start, first)),
             generated_tokens: self.generated,
             generated_ms: self.first.zip(self.last).map_or(0.0, |(first, last)| ms(first, last)),
-            cycles: self.cycles,
+            steps: self.cycles,
             ..Timings::default()
         }
     }

@@ -51,7 +51,7 @@ impl Loader for FromFlags {
         let file: FileSampling = model.sampling_defaults().iter().map(|(name, &value)| (name.clone(), value)).collect();
         let proposer = speculate::proposer(&model, &config, flags.spec.config()).map_err(|error| error.to_string())?;
         crate::idle::warn(flags.device.idle().into_iter().chain(flags.spec.idle(model.nextn().is_bound())));
-        let max_draft = proposer.as_ref().map_or(0, |p| p.max_depth());
+        let max_draft = proposer.as_ref().map_or(0, |p| p.info().max_depth);
         let n_sequences = config.n_sequences;
         let engine = Engine::spawn_with(Arc::clone(&model), config, proposer).map_err(|error| error.to_string())?;
         Ok(Served {

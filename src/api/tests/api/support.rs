@@ -45,7 +45,7 @@ pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) ->
     let model = model();
     let config = small(config);
     let n_sequences = config.n_sequences;
-    let max_draft = proposer.as_ref().map_or(0, |proposer| proposer.max_depth());
+    let max_draft = proposer.as_ref().map_or(0, |proposer| proposer.info().max_depth);
     let source = model.chat_template().expect("it has a template").to_owned();
     Served {
         id: "pocket".into(),
