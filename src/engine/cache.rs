@@ -2,7 +2,7 @@
 //! Owns the slots of the memory. Knows tokens and checkpoints; knows nothing of requests.
 //!
 //! Recurrent state cannot be cut, so a slot can be taken up where its tokens end, or at a checkpoint taken on the way: at
-//! the borders of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
+//! the boundaries of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::slot_info::{SlotError, SlotInfo};
 pub(crate) struct CacheLimits {
     /// Bytes of checkpoints of all slots.
     pub(crate) checkpoint_bytes: usize,
-    /// Prompt tokens between checkpoints beside those at borders; 0 takes none.
+    /// Prompt tokens between checkpoints beside those at message boundaries; 0 takes none.
     pub(crate) checkpoint_every: usize,
     /// Bytes of stored sequences.
     pub(crate) store_bytes: usize,

@@ -114,7 +114,8 @@ pub struct Timings {
     pub accepted_by_depth: Vec<usize>,
     /// Draft tokens that were verified, by depth likewise: all before them in their draft were accepted.
     pub verified_by_depth: Vec<usize>,
-    /// Of `generated_ms`, forward passes of the main model that verified its tokens; a pass that several sequences share counts for each.
+    /// Of `generated_ms`, forward passes of the main model that verified its tokens; a pass that several sequences share
+    /// counts for each.
     pub verify_ms: f64,
     /// Of `generated_ms`, drafting: the MTP prefill and the chain of draft tokens.
     pub draft_ms: f64,

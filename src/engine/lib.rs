@@ -2,8 +2,8 @@
 //! Owns who computes when and what becomes of the logits. Knows nothing of ggml's ops, JSON or HTTP.
 //!
 //! One thread owns model state and computes. [`Engine::spawn`] starts it and gives an [`EngineHandle`]; a
-//! [`GenerateRequest`], valid by construction, is submitted and answered by a [`Generation`], a stream of [`Event`]s.
-//! Sequences join and leave at every step; a step mixes the tokens of running answers with a piece of a prompt.
+//! [`GenerateRequest`], valid by construction, is submitted and gives a [`Generation`], a stream of [`Event`]s.
+//! Sequences join and leave at every step; a step mixes the tokens of running generations with a chunk of a prompt.
 //! Dropping a `Generation` cancels it; a slow reader is skipped and never holds up others.
 #![forbid(unsafe_code)]
 

@@ -177,15 +177,15 @@ impl Sequence {
     pub(crate) fn pool(&mut self, hidden: &[f32], n_embd: usize) {
         let Some(pooled) = &mut self.pooled else { return };
         pooled.take(hidden, n_embd);
-        let finite = pooled.row().iter().all(|x| x.is_finite());
+        let finite = pooled.embedding().iter().all(|x| x.is_finite());
         if !self.is_prefill() {
             self.timings.prompt_ms = millis(self.started.elapsed());
             if finite { self.finish(FinishReason::Complete) } else { self.spoil(NOT_FINITE.into()) }
         }
     }
 
-    /// Tokens that a draft may hold: as the request says, and the last token of a generation is never drafted, since nothing would
-    /// be left to sample.
+    /// Tokens that a draft may hold: as the request says, and the last token of a generation is never drafted, since
+    /// nothing would be left to sample.
     pub(crate) fn max_draft(&self) -> usize {
         let room = self.request.max_tokens().saturating_sub(self.timings.generated_tokens + 1);
         let options = self.request.options();
@@ -221,7 +221,7 @@ impl Sequence {
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
-        let embedding = self.pooled.as_ref().map(Pooled::row);
+        let embedding = self.pooled.as_ref().map(Pooled::embedding);
         tracing::debug!(
             n_prompt = self.timings.prompt_tokens,
             n_cached = self.timings.cached_tokens,

@@ -16,7 +16,8 @@ pub(crate) struct AcceptanceWarning {
 }
 
 impl AcceptanceWarning {
-    /// A step verified `n_drafted` draft tokens and accepted the first `n_accepted`. True when this is the moment to tell, which comes once.
+    /// A step verified `n_drafted` draft tokens and accepted the first `n_accepted`. True when this is the moment to tell,
+    /// which comes once.
     pub(crate) fn verified(&mut self, n_drafted: usize, n_accepted: usize) -> bool {
         if n_drafted == 0 || self.told {
             return false;

@@ -19,16 +19,16 @@ use crate::ngram::Ngram;
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The model's NextN head where it has one, else none.
+    /// The model's MTP (NextN) layer where it has one, else none.
     #[default]
     Auto,
     /// Plain decoding.
     Off,
-    /// The model's NextN head; a model without one is refused.
+    /// The model's MTP (NextN) layer; a model without one is refused.
     NextN,
-    /// Prompt lookup: what followed the last tokens before, where the text repeats itself; needs no head.
+    /// Prompt lookup: what followed the last tokens before, where the text repeats itself; needs no MTP layer.
     Ngram,
-    /// Both: the head, and prompt lookup where it has been accepted more often.
+    /// Both: the MTP layer, and prompt lookup where it has been accepted more often.
     NextNgram,
 }
 
@@ -43,7 +43,7 @@ impl Mode {
     ];
 }
 
-/// Where the head's drafts are computed.
+/// Where the MTP layer's drafts are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DraftMode {
     /// As measured to be faster: at present always fused (docs/NEXTN.md has the figures).
@@ -93,9 +93,9 @@ pub struct SpecConfig {
     pub mode: Mode,
     /// Tokens of a draft.
     pub depth: Depth,
-    /// Words that the head drafts from.
+    /// The draft vocabulary.
     pub vocab: DraftVocabSize,
-    /// Where the head's drafts are computed.
+    /// Where the MTP layer's drafts are computed.
     pub draft_mode: DraftMode,
 }
 
@@ -110,10 +110,10 @@ pub enum SpecError {
     /// Asked for, and the file has a part of it.
     #[error("the file promises a NextN head and lacks {0}: use --spec off, or add the head with `extract-nextn graft`")]
     Incomplete(String),
-    /// No room for the head's cells.
+    /// No room for its KV cells.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// No room for what the engine and the head keep together.
+    /// No room for what the engine and the MTP layer keep together.
     #[error(transparent)]
     Room(#[from] EngineError),
 }
@@ -148,7 +148,7 @@ pub fn proposer(
     if config.mode == Mode::Off || config.depth == Depth::Fixed(0) {
         return Ok(None);
     }
-    // Before the head takes its part: the engine's comes after.
+    // Before the MTP layer takes its part: the engine's comes after.
     engine::check_memory(model, engine, &|engine| kept(engine, &config, model.facts()))?;
     let ngram = || Ngram::new(model, engine, config.depth);
     if config.mode == Mode::Ngram {
@@ -169,9 +169,9 @@ pub fn proposer(
     Ok(Some(if config.mode == Mode::NextNgram { Box::new(CombinedProposer::new(head, ngram())) } else { head }))
 }
 
-/// The head on a thread of its own, with the processors that passes leave over. Where they leave none it drafts while the
-/// engine does other things, but not while the model computes: threads that wait for each other in turn would only be
-/// slower.
+/// The MTP layer on a thread of its own, with the processors that forward passes leave over. Where they leave none it
+/// drafts while the engine does other things, but not while the model computes: threads that wait for each other in turn
+/// would only be slower.
 fn beside(head: NextN, model: &Arc<Model>, engine: &EngineConfig) -> Result<AsyncProposer<NextN>, RunError> {
     let n_threads = engine.n_threads();
     let n_spare = available_parallelism().map_or(1, NonZero::get).saturating_sub(n_threads);

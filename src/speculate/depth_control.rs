@@ -2,9 +2,9 @@
 //! Pure arithmetic: owns what was measured, knows nothing of tokens or graphs.
 //!
 //! With `d` drafts of which each is accepted with its own chance, a step gives `1 + a1 + a1 a2 + ..` tokens and costs the
-//! time of its draft, its forward pass over `1 + d` tokens and the host's work around them. Depth 0 is plain decoding. Trying a depth
-//! that looks worse than the best is paid from an allowance, a small share of the time that has passed, so that what is
-//! lost to learning stays small however long a text resists drafting.
+//! time of its draft, its forward pass over `1 + d` tokens and the host's work around them. Depth 0 is plain decoding.
+//! Trying a depth that looks worse than the best is paid from an allowance, a small share of the time that has passed, so
+//! that what is lost to learning stays small however long a text resists drafting.
 
 use std::time::Duration;
 
@@ -121,8 +121,8 @@ impl DepthControl {
         let Some(deep) = (1..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b))) else { return 0 };
         let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
         let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
-        // Seconds that a step at `d` is expected to lose against the same tokens at the best depth. A draft that is not expected
-        // to pay is not free either, however near it comes.
+        // Seconds that a step at `d` is expected to lose against the same tokens at the best depth. A draft that is not
+        // expected to pay is not free either, however near it comes.
         let loss = |d: usize| {
             let least = if best == 0 && d > 0 { (margin - 1.0) * times[d] } else { 0.0 };
             (times[d] - tokens[d] / rate(best)).max(least)

@@ -2,7 +2,7 @@
 //!
 //! Byte-pair ids are ordered by merge, so low ids are the frequent tokens: on a 151k Qwen vocabulary the first 32,768 hold
 //! 94.6 % of the tokens of Python text and 90.6 % of English text; with those of the last 8,192 positions added, 98.2 %
-//! and 97.2 %. The head is most of a draft's cost, so a draft that leaves the rest out is several times cheaper.
+//! and 97.2 %. The output matrix is most of a draft's cost, so a draft that leaves the rest out is several times cheaper.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,30 +10,30 @@ use std::str::FromStr;
 use model::{DraftVocab, Facts, Model, RunError};
 use text::TokenId;
 
-/// Copies of single rows: tokens of the context, special tokens, tokens frequent so far.
+/// Copies of single rows of the output matrix: tokens of the context, special tokens, tokens frequent so far.
 const N_SIDE: usize = 1024;
 
-/// Words that drafts are made of.
+/// The draft vocabulary: tokens that drafts are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DraftVocabSize {
-    /// By the model's size: small models pay most for the head.
+    /// By the model's size: small models pay most for the output matrix.
     #[default]
     Auto,
-    /// All of the head's rows.
+    /// All tokens.
     Full,
-    /// This many first rows, and the tokens seen.
+    /// The first N token ids, and the tokens in context.
     First(usize),
 }
 
 impl DraftVocabSize {
-    /// First rows and others for a model; `None` is the whole vocabulary.
+    /// First tokens and others for a model; `None` is the whole vocabulary.
     pub(crate) fn n_words(self, facts: &Facts) -> Option<(usize, usize)> {
         let sizes = &facts.hparams;
         let n = match self {
             DraftVocabSize::Full => return None,
             DraftVocabSize::First(n) => n,
-            // The wider the model, the smaller the head's share, and the more a missed word costs. GPUs read the larger part
-            // as fast as they start a kernel.
+            // The wider the model, the smaller the output matrix's share, and the more a missed word costs. GPUs read the
+            // larger part as fast as they start a kernel.
             DraftVocabSize::Auto if sizes.n_embd <= 2048 && facts.on_cpu => 32_768,
             DraftVocabSize::Auto => 65_536,
         };
@@ -41,7 +41,7 @@ impl DraftVocabSize {
         (n + N_SIDE < sizes.n_vocab && (self != DraftVocabSize::Auto || 2 * n <= sizes.n_vocab)).then_some((n, N_SIDE))
     }
 
-    /// The part of the vocabulary, with the special tokens that answers are full of; `None` is the whole.
+    /// The part of the vocabulary, with the special tokens that generations are full of; `None` is the whole.
     pub(crate) fn make(self, model: &Model) -> Result<Option<DraftVocab>, RunError> {
         let Some((n_first, n_side)) = self.n_words(model.facts()) else { return Ok(None) };
         let mut vocab = DraftVocab::new(model, n_first, n_side)?;
@@ -60,7 +60,7 @@ impl FromStr for DraftVocabSize {
             "full" => Ok(Self::Full),
             n => match n.parse() {
                 Ok(n) if n > 0 => Ok(Self::First(n)),
-                _ => Err(format!("`{s}` is not auto, full, or a number of rows")),
+                _ => Err(format!("`{s}` is not auto, full, or a number of tokens")),
             },
         }
     }

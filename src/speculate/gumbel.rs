@@ -5,9 +5,9 @@
 use engine::sample::GumbelPlan;
 use model::DraftVocab;
 
-/// Fills `out` with what to add to the logits: for each of `depth` draft tokens the words of each sequence, `n_vocab` of them or
-/// those of `vocab`. The draft tokens of a sequence stand after so many others that were drafted before. Gives false, and nothing,
-/// when no sequence is sampled.
+/// Fills `out` with what to add to the logits: for each of `depth` draft tokens the words of each sequence, `n_vocab` of
+/// them or those of `vocab`. The draft tokens of a sequence stand after so many others that were drafted before. Gives
+/// false, and nothing, when no sequence is sampled.
 pub(crate) fn fill(
     out: &mut Vec<f32>,
     sequences: &[(Option<GumbelPlan>, usize)],

@@ -172,8 +172,8 @@ impl NextN {
     }
 
     /// MTP prefill: computes inputs until no more of any sequence wait than a step leaves behind, but not the last: a draft
-    /// starts from it. Nothing is drafted from the others, so they need keys and values and no more. By powers of two, and all sequences
-    /// that have so many at once, so that graphs and passes are few. True when there were any.
+    /// starts from it. Nothing is drafted from the others, so they need keys and values and no more. By powers of two, and
+    /// all sequences that have so many at once, so that graphs and passes are few. True when there were any.
     fn prefill(&mut self, runner: &mut Runner, which: &[usize]) -> Result<bool, RunError> {
         let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(1).ilog2();
         let mut any = false;

@@ -48,9 +48,9 @@ fn company_and_drafts_leave_every_bit() {
 fn passes_of_one_width_give_the_same_with_drafts_and_without() {
     let model = &open_pocket("pocket-q4_k_m.gguf");
     // Wider than the kernels' few rows would be, and as wide as on a GPU.
-    let plain = run(model, Exact::Rows(8), 2, 0);
+    let plain = run(model, Exact::Width(8), 2, 0);
     for (n_sequences, depth) in [(2, 2), (3, 7), (3, 12)] {
-        let got = run(model, Exact::Rows(8), n_sequences, depth);
+        let got = run(model, Exact::Width(8), n_sequences, depth);
         assert_same(&got, &plain, &format!("{n_sequences} sequences, depth {depth}"));
         let accepted: usize = got.iter().map(|a| a.timings().accepted).sum();
         let longest = got.iter().map(|a| a.timings().accepted_by_depth.len()).max();

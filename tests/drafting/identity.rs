@@ -1,8 +1,8 @@
 //! Greedy tokens are the same with every kind of drafts: 2,000 in all over prompts of every sort with each test run, 20,000 of
 //! each model by hand. Also by hand: memory and acceptance stay as they are over long answers.
 //!
-//! By hand: `cargo test --release --test drafting identity -- --ignored --nocapture --test-threads 1`; the models of the repository, or the file
-//! in NEXTN_IDENTITY_MODEL.
+//! By hand: `cargo test --release --test drafting identity -- --ignored --nocapture --test-threads 1`; the models of the
+//! repository, or the file in NEXTN_IDENTITY_MODEL.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -172,7 +172,8 @@ fn twenty_thousand_tokens_are_the_same_with_all_drafts() {
     }
 }
 
-/// Resident memory in KiB but for pages of files, where the system tells: which pages of a mapped model have been read is no leak.
+/// Resident memory in KiB but for pages of files, where the system tells: which pages of a mapped model have been read is
+/// no leak.
 fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?.trim().strip_suffix(" kB")?.parse().ok()

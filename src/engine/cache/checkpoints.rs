@@ -11,7 +11,7 @@ use crate::slot_file::{MAX_CHECKPOINTS, SlotCheckpoint};
 
 impl SlotCache {
     /// Tokens between checkpoints of a prompt of which `n` tokens are to be computed: so many that half of the budget holds
-    /// them all. `None`: none are taken but at borders.
+    /// them all. `None`: none are taken but at message boundaries.
     pub(crate) fn checkpoint_every(&self, n: usize) -> Option<usize> {
         let every = self.limits.checkpoint_every;
         let room = self.limits.checkpoint_bytes.checked_div(self.recurrent_bytes).unwrap_or(0).min(MAX_CHECKPOINTS);
@@ -26,7 +26,7 @@ impl SlotCache {
         if position == 0 || there || !self.make_room(index, 1, self.recurrent_bytes + hidden_bytes) {
             return Ok(());
         }
-        // Without recurrent layers it has no bytes, and only tells where a border is.
+        // Without recurrent layers it has no bytes, and only tells where a boundary is.
         let s = &mut self.slots[index];
         let state = memory.checkpoint(&s.slot)?;
         s.checkpoints.push(Arc::new(SlotCheckpoint { state, hidden: s.hidden.clone() }));
@@ -38,7 +38,7 @@ impl SlotCache {
         while self.slots[index].checkpoints.len() + n > MAX_CHECKPOINTS {
             self.drop_weakest(index);
         }
-        // Without recurrent layers there is only the hidden row, which is small.
+        // Without recurrent layers there is only the hidden state, which is small.
         if !self.is_recurrent() {
             return true;
         }

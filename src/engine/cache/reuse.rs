@@ -121,8 +121,8 @@ impl SlotCache {
         weighed.max().filter(|(n, _)| *n >= own + MIN_COPY).map(|(n, Reverse(i))| (i, n))
     }
 
-    /// Tokens at the beginning of the prompt that a state of `scope` with these tokens can be brought to; 0 where the request may not use
-    /// the state.
+    /// Tokens at the beginning of the prompt that a state of `scope` with these tokens can be brought to; 0 where the
+    /// request may not use the state.
     fn usable(&self, wish: &Wish<'_>, scope: Scope, tokens: &[TokenId], checkpoints: &[Arc<SlotCheckpoint>]) -> usize {
         if !wish.reuse || scope != wish.scope {
             return 0;
@@ -150,7 +150,7 @@ impl SlotCache {
     fn bring_back(&mut self, state: &mut LiveState, index: usize, stored: SlotState) -> Result<(), SlotError> {
         let slot = &self.slots[index].slot;
         let loaded = state.load(slot, &stored).or_else(|error| match error {
-            // The answer does not depend on them.
+            // The generation does not depend on them.
             SlotError::Drafts(_) => state.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }),
             error => Err(error),
         });
@@ -180,12 +180,12 @@ impl SlotCache {
         };
         let checkpoints = source.checkpoints.iter().filter(|c| c.state.position() <= n).cloned().collect();
         let drafts = state.drafter.save(source.slot.index(), n);
-        // A checkpoint without recurrent state only tells where a border is.
+        // A checkpoint without recurrent state only tells where a boundary is.
         let checkpoint = kept.map(|kept| &kept.state);
         let copied = state.memory.copy(&source.slot, &target.slot, n, checkpoint).map_err(SlotError::from);
         let copied = copied.and_then(|()| {
             state.load_drafts(&target.slot, &tokens, &drafts).or_else(|_| {
-                // The answer does not depend on them.
+                // The generation does not depend on them.
                 state.load_drafts(&target.slot, &tokens, &[])
             })
         });

@@ -150,7 +150,7 @@ fn a_panic_ends_every_generation_and_the_engine() {
     let (tokens, end) = read(&mut running);
     assert_eq!((tokens.len(), end.as_ref().err()), (4, Some(&stopped)), "what was sampled is read, then the end");
     assert!(running.next().is_none() && running.try_next().is_none());
-    // The queue was full; its permits came back, so the answer is not that it is full.
+    // The queue was full; its permits came back, so the generation is not that it is full.
     let options = RequestOptions::default();
     let request = GenerateRequest::new(vec![TokenId(1)], options, handle.limits()).expect("within the limits");
     assert!(thread.join().is_err());

@@ -5,6 +5,7 @@
 //! give the same token on every platform, by arithmetic that is written out here.
 
 mod dry;
+mod dry_breakers;
 mod filters;
 mod history;
 mod logprob;
@@ -74,7 +75,7 @@ struct Plan {
     stages: Vec<Stage>,
     /// By id, each once.
     bias: Vec<(u32, f64)>,
-    breakers: dry::Breakers,
+    breakers: dry_breakers::Breakers,
     is_greedy: bool,
 }
 
@@ -108,9 +109,9 @@ impl Sampler {
         params.validate(n_vocab)?;
         let stages = params.active_stages();
         let breakers = if stages.contains(&Stage::Dry) && params.mirostat == Mirostat::Off {
-            dry::Breakers::new(&params.dry_sequence_breakers, n_vocab as u32, bytes_of)
+            dry_breakers::Breakers::new(&params.dry_sequence_breakers, n_vocab as u32, bytes_of)
         } else {
-            dry::Breakers::default()
+            dry_breakers::Breakers::default()
         };
         let bias = merged(&params.logit_bias);
         let seed = params.seed.unwrap_or_else(rng::fresh_seed);
@@ -141,7 +142,7 @@ impl Sampler {
     /// Draws a token; does not accept it.
     ///
     /// Logits beyond the vocabulary are ignored, missing ones count as masked, and so do NaN and minus infinity.
-    /// If all are masked the answer is token 0: whoever masks must see to it that something is left.
+    /// If all are masked the generation is token 0: whoever masks must see to it that something is left.
     pub fn sample(&mut self, logits: &[f32]) -> TokenId {
         let logits = &logits[..logits.len().min(self.plan.n_vocab)];
         if self.plan.is_greedy {
@@ -211,7 +212,7 @@ impl Sampler {
         (!is_cold).then_some(GumbelPlan { temperature, seed: self.plan.seed, n_picks: self.state.n_picks })
     }
 
-    /// Whether the lowest id among the largest raw logits is the answer whatever came before: an engine may then take
+    /// Whether the lowest id among the largest raw logits is the generation whatever came before: an engine may then take
     /// the argmax inside the graph.
     pub fn is_greedy(&self) -> bool {
         self.plan.is_greedy

@@ -3,7 +3,7 @@
 //!
 //! A token is picked where its exponential number, divided by its probability, is smallest; the chance of that is the
 //! probability. The number depends on the seed, on how many tokens were picked before, and on the token: on nothing that a
-//! draft could change. So a draft picked with the noise of its position mostly picks what the model will, and the answer to
+//! draft could change. So a draft picked with the noise of its position mostly picks what the model will, and the generation to
 //! a seed is the same with drafts and without.
 //! Source: Gumbel 1954 for the rule, in the form of Maddison et al. 2014; Daliri et al. 2024 for drafts.
 

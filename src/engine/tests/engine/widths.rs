@@ -135,7 +135,7 @@ fn what_is_forced_or_drafted_leaves_every_bit_in_passes_of_any_width() {
     for arch in ["qwen35", "llama"] {
         let path = Spec::of(arch).document().write(&dir.path().join("tiny.gguf"));
         let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
-        let widths = (1..=32).map(Exact::Rows).chain([Exact::Off, Exact::On]);
+        let widths = (1..=32).map(Exact::Width).chain([Exact::Off, Exact::On]);
         for exact in widths {
             let (plain, state) = answer(&model, exact, false, None);
             assert_eq!(plain.len(), N_TOKENS);

@@ -1,5 +1,5 @@
-//! A sequence whose numbers are not finite leaves nothing in the MTP layer's cells: the slot's next user gets the drafts that a fresh
-//! engine makes.
+//! A sequence whose numbers are not finite leaves nothing in the MTP layer's cells: the slot's next user gets the drafts
+//! that a fresh engine makes.
 
 use std::sync::{Arc, Mutex};
 

@@ -38,7 +38,7 @@ fn some_engine(rng: &mut Rng) -> EngineConfig {
         cache_type_v,
         flash_attention: rng.pick(forms),
         n_batch: 64 + rng.below(300),
-        exact: rng.pick(&[Exact::Off, Exact::Off, Exact::On, Exact::Rows(8), Exact::Rows(3)]),
+        exact: rng.pick(&[Exact::Off, Exact::Off, Exact::On, Exact::Width(8), Exact::Width(3)]),
         warm_up: Some(false),
         ..EngineConfig::default()
     }
