@@ -133,15 +133,18 @@ impl Proposer for Script {
     }
 }
 
+/// What is told of drafts: the requests, the drafts for them, and the number of graphs that they took.
+type AfterDraft = dyn FnMut(&[DraftRequest], &[Vec<TokenId>], u64) + Send;
+
 /// Another proposer, with something done before each of its works and after each of its drafts.
 pub struct Watched<P> {
     proposer: P,
     before: Box<dyn Fn() + Send>,
-    after: Box<dyn FnMut(&[DraftRequest], &[Vec<TokenId>], u64) + Send>,
+    after: Box<AfterDraft>,
 }
 
 impl<P: Proposer> Watched<P> {
-    /// `after` gets the requests, the drafts for them, and the number of graphs that they took.
+    /// `before` is called before each work, `after` after each draft.
     pub fn new(
         proposer: P,
         before: impl Fn() + Send + 'static,

@@ -9,8 +9,7 @@ use engine::{DraftRequest, EngineConfig, Proposer, RequestOptions};
 use model::Model;
 use speculate::{AsyncProposer, Depth, DraftVocabSize};
 use test_support::{
-    Completion, Random, Watched, config, generate, generate_all, greedy_exactly, head, open_pocket, question, spawn,
-    submit,
+    Completion, Random, Watched, config, generate_all, greedy_exactly, head, open_pocket, question, spawn, submit,
 };
 use text::TokenId;
 
@@ -165,15 +164,20 @@ fn a_draft_thread_that_fails_leaves_plain_decoding() {
 }
 
 #[test]
-fn a_warm_up_reaches_the_thread_and_the_first_request_is_drafted_for_at_once() {
+fn a_warm_up_reaches_the_thread_and_drafts_there_before_the_first_request() {
     let model = &open_pocket(MODEL);
-    let prompt = question(model, "Tell me a joke.");
-    let drafted = |warm_up| {
+    for warm_up in [false, true] {
         let config = EngineConfig { warm_up: Some(warm_up), ..config(192, 1) };
-        let (proposer, _) = beside(model, &config, Depth::Auto, false, || {});
-        let engine = spawn(model, config, Some(proposer));
-        // The prompt's step gives the first token; a plain step has to be measured three times before a draft can pay.
-        generate(&engine, &prompt, greedy_exactly(3)).timings().drafted
-    };
-    assert_eq!((drafted(false), drafted(true) > 0), (0, true));
+        let drafts = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&drafts);
+        let after = move |requests: &[DraftRequest], made: &[Vec<TokenId>], _| {
+            assert!(requests.iter().all(|r| r.warm_up), "nobody has asked for anything yet");
+            seen.lock().expect("no test panics with it").extend(made.iter().map(Vec::len));
+        };
+        let watched = Watched::new(head(model, &config, Depth::Auto, DraftVocabSize::Full), || {}, after);
+        let proposer = AsyncProposer::new(watched, model, 1, false).expect("a thread");
+        let _engine = spawn(model, config, Some(Box::new(proposer)));
+        let drafts = drafts.lock().expect("no test panics with it");
+        assert_eq!(drafts.contains(&1), warm_up, "lengths of drafts: {drafts:?}");
+    }
 }

@@ -12,3 +12,4 @@ mod rules;
 mod sampled;
 mod sampled_law;
 mod separate_heads;
+mod structured;

@@ -13,6 +13,8 @@ use model::Model;
 use test_support::*;
 use text::TokenId;
 
+use crate::uncached;
+
 const QUESTIONS: [&str; 7] = [
     "Tell me a short story about a dragon.",
     "What is 412 - 187?",
@@ -151,10 +153,6 @@ fn penalties_count_prompt_and_answer_once() {
     let (engine, _alone) = engine(&model, config(1024, 1));
     let answer = generate(&engine, &prompt, RequestOptions { sampling, ..greedy_exactly(60) });
     assert_eq!(answer.tokens, expected);
-}
-
-fn uncached(options: RequestOptions) -> RequestOptions {
-    RequestOptions { cache: false, ..options }
 }
 
 fn ids(n: u32, seed: u32) -> Vec<TokenId> {

@@ -15,6 +15,18 @@ mod slot_files;
 mod soak;
 mod widths;
 
+use engine::{EngineHandle, RequestOptions};
+
+/// The same, with nothing taken from cached state or left to it.
+fn uncached(options: RequestOptions) -> RequestOptions {
+    RequestOptions { cache: false, ..options }
+}
+
+/// Tokens that were computed so far.
+fn n_computed(engine: &EngineHandle) -> u64 {
+    engine.stats().expect("it runs").n_tokens
+}
+
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../../tests/support/tiny.rs"]
 mod tiny;

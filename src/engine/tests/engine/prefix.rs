@@ -8,12 +8,10 @@ use serde_json::{Value, json};
 use test_support::*;
 use text::TokenId;
 
+use crate::{n_computed, uncached};
+
 fn bordered(prompt: &Prompt, options: RequestOptions) -> RequestOptions {
     RequestOptions { borders: prompt.borders.clone(), ..options }
-}
-
-fn uncached(options: RequestOptions) -> RequestOptions {
-    RequestOptions { cache: false, ..options }
 }
 
 fn common(a: &[TokenId], b: &[TokenId]) -> usize {
@@ -60,12 +58,12 @@ fn a_turn_of_a_conversation_computes_its_own_tokens_only() {
             let (engine, _alone) = engine(&model, EngineConfig { checkpoint_bytes, ..config(1024, 1) });
             let mut talk = Talk::new(&model, "You are a helpful assistant.");
             TURNS.map(|question| {
-                let rows = engine.stats().expect("it runs").n_tokens;
+                let before = n_computed(&engine);
                 let (answer, saved) = talk.turn(&engine, question);
-                let rows = engine.stats().expect("it runs").n_tokens - rows;
+                let n = n_computed(&engine) - before;
                 let n_prompt = answer.timings().prompt_tokens;
-                let n_computed = n_prompt - answer.n_cached() + answer.tokens.len() - 1;
-                assert_eq!(rows as usize, n_computed, "what is not cached is computed, once");
+                let expected = n_prompt - answer.n_cached() + answer.tokens.len() - 1;
+                assert_eq!(n as usize, expected, "what is not cached is computed, once");
                 assert_eq!(answer.progress.last().map(|p| p.cached), Some(answer.n_cached()));
                 (answer, saved)
             })

@@ -9,6 +9,8 @@ use engine::{EngineConfig, EngineHandle, Event, GenerateRequest, SubmitError};
 use test_support::*;
 use text::TokenId;
 
+use crate::n_computed;
+
 const STORY: &str = "Tell me a short story about a dragon.";
 /// Events that wait for a reader at most.
 const EVENT_QUEUE: u64 = 256;
@@ -22,16 +24,12 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn n_rows(engine: &EngineHandle) -> u64 {
-    engine.stats().expect("it runs").n_tokens
-}
-
 /// A request that is not read, once it has run as far as it may: its prompt is one event, so 255 tokens are waiting in
 /// the channel and one in the engine, the last of them not computed yet.
 fn stuck(engine: &EngineHandle, prompt: &[TokenId]) -> engine::Generation {
-    let before = n_rows(engine);
+    let before = n_computed(engine);
     let generation = submit(engine, prompt, greedy_exactly(600));
-    until("a reader lags behind", || n_rows(engine) - before == prompt.len() as u64 + EVENT_QUEUE - 1);
+    until("a reader lags behind", || n_computed(engine) - before == prompt.len() as u64 + EVENT_QUEUE - 1);
     generation
 }
 
@@ -42,11 +40,11 @@ fn a_slow_reader_holds_up_nobody_and_loses_nothing() {
     let (engine, _alone) = engine(&model, config(1024, 2));
     let expected = generate(&engine, &prompt, greedy_exactly(600)).tokens;
     let mut slow = submit(&engine, &prompt, greedy_exactly(600));
-    let before = n_rows(&engine);
+    let before = n_computed(&engine);
     for _ in 0..3 {
         assert_eq!(generate(&engine, &question(&model, "Who are you?"), greedy_exactly(200)).tokens.len(), 200);
     }
-    let n_others = n_rows(&engine) - before;
+    let n_others = n_computed(&engine) - before;
     assert!(n_others < 4 * 300 + EVENT_QUEUE, "{n_others} rows: the slow reader's sequence went on by itself");
     let answer = Completion::read(&mut slow);
     assert_eq!(answer.tokens.len(), 600);
@@ -62,9 +60,9 @@ fn a_sequence_that_waits_for_its_reader_computes_nothing_and_then_all_of_it() {
     let (engine, _alone) = engine(&model, config(1024, 1));
     let expected = generate(&engine, &prompt, greedy_exactly(600)).tokens;
     let mut slow = stuck(&engine, &prompt);
-    let (rows, steps) = (n_rows(&engine), engine.stats().expect("it runs").n_steps);
+    let (rows, steps) = (n_computed(&engine), engine.stats().expect("it runs").n_steps);
     for _ in 0..50 {
-        assert_eq!((n_rows(&engine), engine.stats().expect("it runs").n_steps), (rows, steps));
+        assert_eq!((n_computed(&engine), engine.stats().expect("it runs").n_steps), (rows, steps));
     }
     assert_eq!(Completion::read(&mut slow).tokens, expected);
 }
@@ -95,8 +93,8 @@ fn a_lost_reader_gives_its_sequence_back() {
     assert_eq!(generate(&engine, &prompt, greedy_exactly(3)).tokens.len(), 3);
     drop(stuck(&engine, &prompt));
     assert_eq!(generate(&engine, &prompt, greedy_exactly(3)).tokens.len(), 3);
-    let rows = n_rows(&engine);
-    assert_eq!(n_rows(&engine), rows, "nothing is computed for those who left");
+    let rows = n_computed(&engine);
+    assert_eq!(n_computed(&engine), rows, "nothing is computed for those who left");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use model::Model;
 use test_support::*;
 use text::TokenId;
 
+use crate::n_computed;
+
 /// Long enough that copies pay, of words that the model knows.
 fn long(model: &Model) -> Vec<TokenId> {
     let text = "Once upon a time there was a clever fox who lived in a forest with a kind bear. \
@@ -38,10 +40,6 @@ fn running(engine: &EngineHandle, prompt: &[TokenId], options: RequestOptions) -
     let mut generation = submit(engine, prompt, options);
     while !matches!(generation.next().expect("tokens"), Event::Tokens(_)) {}
     generation
-}
-
-fn rows(engine: &EngineHandle) -> u64 {
-    engine.stats().expect("it runs").n_tokens
 }
 
 #[test]
@@ -93,7 +91,7 @@ fn answers_of_one_request_compute_their_prompt_once() {
         let (engine, _alone) = engine(&model, config.clone());
         let prompt = long(&model);
         let expected = fresh(&model, &config, &prompt, 12);
-        let before = rows(&engine);
+        let before = n_computed(&engine);
         let mut all: Vec<_> = (0..4).map(|_| submit(&engine, &prompt, greedy_exactly(12))).collect();
         let answers: Vec<_> = all.iter_mut().map(Completion::read).collect();
         for (i, answer) in answers.iter().enumerate() {
@@ -101,7 +99,7 @@ fn answers_of_one_request_compute_their_prompt_once() {
             assert_eq!(answer.n_cached(), if i == 0 { 0 } else { prompt.len() - 1 }, "{model:?}, answer {i}");
         }
         // The prompt once, its last token for each of the others, and the answers' tokens.
-        assert_eq!(rows(&engine) - before, (prompt.len() + 3 + 4 * 11) as u64, "{model:?}");
+        assert_eq!(n_computed(&engine) - before, (prompt.len() + 3 + 4 * 11) as u64, "{model:?}");
     }
 }
 

@@ -1,70 +1,39 @@
-//! Answers in a given form with the NextN head drafting and without: the same tokens, fewer passes.
+//! Structured output with the MTP layer drafting and without: the same tokens, fewer forward passes.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use constrain::{Compiler, Kind, Limits, Spec, Thinking, Tool, ToolChoice, Tools};
 use engine::sample::SamplingParams;
-use engine::{
-    Engine, EngineConfig, EngineHandle, Event, FinishReason, FlashAttention, GenerateRequest, Grammar, Proposer,
-    RequestOptions, Summary,
-};
+use engine::{EngineConfig, EngineHandle, FinishReason, FlashAttention, Grammar, Proposer, RequestOptions, Summary};
 use memory::CacheType;
-use model::{LoadOptions, Model};
+use model::Model;
 use serde_json::{Value, json};
-use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
-use text::Special;
+use speculate::{Depth, DraftVocabSize};
+use test_support::{config, generate, head, pocket, question, spawn};
 
-fn pocket() -> Arc<Model> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-q4_k_m.gguf");
-    Model::open(&path, &LoadOptions::default()).expect("a model of the repository")
-}
-
-/// One thread and plain arithmetic: rows that verify a draft have the bits that they have alone.
+/// One thread and plain arithmetic: tokens that verify a draft have the bits that they have alone.
 fn engine(model: &Arc<Model>, depth: Option<usize>) -> EngineHandle {
     let config = EngineConfig {
-        n_ctx: Some(512),
-        n_sequences: 1,
-        threads: Some(1),
         cache_type_k: CacheType::F32,
         cache_type_v: CacheType::F32,
         flash_attention: FlashAttention::Off,
-        ..EngineConfig::default()
+        ..config(512, 1)
     };
-    let head = |depth| {
-        let config_of_head = NextNConfig { depth: Depth::Fixed(depth), vocab: DraftVocabSize::default() };
-        let head = NextN::new(model, &config, config_of_head).expect("room for the head's cells");
-        Box::new(head.expect("the model has a head")) as Box<dyn Proposer>
-    };
-    Engine::spawn_with(Arc::clone(model), config.clone(), depth.map(head)).expect("an engine")
+    let mtp =
+        |depth| Box::new(head(model, &config, Depth::Fixed(depth), DraftVocabSize::default())) as Box<dyn Proposer>;
+    spawn(model, config.clone(), depth.map(mtp))
 }
 
 fn ask(
     engine: &EngineHandle,
-    question: &str,
+    text: &str,
     grammar: &Arc<dyn Grammar>,
     options: RequestOptions,
 ) -> (Vec<u32>, String, Summary) {
-    let vocab = engine.model().vocab();
-    let prompt = format!("<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
     let options = RequestOptions { grammar: Some(Arc::clone(grammar)), max_tokens: Some(120), ..options };
-    let request = GenerateRequest::new(vocab.encode(&prompt, Special::Parse), options, engine.limits());
-    let mut generation = engine.submit(request.expect("a request that fits")).expect("a place in the queue");
-    let (mut tokens, mut bytes) = (Vec::new(), Vec::new());
-    loop {
-        match generation.next().expect("an answer ends in an event") {
-            Event::Prompt(_) => {}
-            Event::Tokens(pieces) => pieces.iter().for_each(|piece| {
-                tokens.push(piece.token.0);
-                bytes.extend_from_slice(&piece.bytes);
-            }),
-            Event::Finished(summary) => {
-                bytes.extend_from_slice(&summary.rest);
-                return (tokens, String::from_utf8(bytes).expect("text"), *summary);
-            }
-            Event::Failed(why) => panic!("{why}"),
-        }
-    }
+    let completion = generate(engine, &question(engine.model(), text), options);
+    let tokens = completion.tokens.iter().map(|id| id.0).collect();
+    (tokens, completion.text(), completion.summary().clone())
 }
 
 fn kinds() -> Vec<Kind> {
