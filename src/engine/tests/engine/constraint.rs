@@ -1,4 +1,4 @@
-//! Answers under a constraint: what it allows, where it ends, with drafts and without, and when it breaks.
+//! Generations under a constraint: what it allows, where it ends, with drafts and without, and when it breaks.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use model::{Model, RunError, Runner};
 use test_support::*;
 use text::{Special, TokenId};
 
-/// Exactly one of these texts; where two go on alike, the answer may end after the shorter one.
+/// Exactly one of these texts; where two go on alike, the generation may end after the shorter one.
 #[derive(Debug)]
 struct OneOf {
     model: Arc<Model>,
@@ -182,7 +182,7 @@ fn drafts_right_and_wrong_leave_the_answer_as_it_is() {
         assert!(n > 4, "{:?}", expected.text());
         let never = model.vocab().id("Z").expect("a letter is a token");
         let [second, third, fourth] = [1, 2, 3].map(|i| expected.tokens[i]);
-        // The middle of the answer, a draft that leaves the grammar after two tokens, and one that it never allows.
+        // The middle of the generation, a draft that leaves the grammar after two tokens, and one that it never allows.
         let counts = [[second, third, fourth], [second, third, never], [never, second, third]].map(|drafts| {
             let drafted = with_drafts(&model, drafts.to_vec());
             let answer = generate(&drafted, &prompt, one_of(&model, &TEXTS, options.clone()));

@@ -1,4 +1,5 @@
-//! How answers end, and what comes with them: stop strings, lengths, the context, end of generation, log probabilities, seeds.
+//! How generations end, and what comes with them: stop strings, lengths, the context, end of generation, log probabilities,
+//! seeds.
 
 use engine::sample::SamplingParams;
 use engine::{EngineConfig, FinishReason, GenerateRequest, RequestError, RequestOptions};

@@ -1,8 +1,8 @@
-//! Greedy text is the model's own, whatever shares its passes and however its prompt is cut.
+//! Greedy text is the model's own, whatever shares its batches and however its prompt is cut.
 //!
-//! Bits of a row depend on the other rows of its pass where ggml changes kernels: K-quants at 8 rows, F16 keys in unfused
-//! attention and F32 matrices (a router's) at 2. So the tests that share passes bit for bit run the dense model with
-//! fused attention, one thread and passes of up to 7 rows, where every row is computed alike. The others ask questions
+//! Bits of a token depend on the other tokens of its batch where ggml changes kernels: K-quants at 8 tokens, F16 keys in
+//! unfused attention and F32 matrices (a router's) at 2. So the tests that share batches bit for bit run the dense model
+//! with fused attention, one thread and passes of up to 7 rows, where every row is computed alike. The others ask questions
 //! whose answers are certain, so that rounding decides nothing.
 
 use std::sync::Arc;

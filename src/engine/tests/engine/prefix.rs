@@ -1,4 +1,4 @@
-//! Reuse of cached state: how much is saved, and that the answer is the one of an engine that saves nothing.
+//! Reuse of cached state: how much is saved, and that the generation is the one of an engine that saves nothing.
 //!
 //! Where a prompt is cut decides the bits of K-quants (see `greedy.rs`), so texts are compared on certain answers.
 
@@ -30,7 +30,7 @@ impl<'m> Talk<'m> {
         Self { model, messages: vec![json!({ "role": "system", "content": system })], last: None }
     }
 
-    /// Asks with what was said so far; gives the answer, and how many tokens a checkpoint of the last turn could save.
+    /// Asks with what was said so far; gives the generation, and how many tokens a checkpoint of the last turn could save.
     fn turn(&mut self, engine: &EngineHandle, question: &str) -> (Completion, usize) {
         self.messages.push(user(question));
         let prompt = chat(self.model, self.messages.clone(), true);
@@ -143,13 +143,13 @@ fn recurrent_state_goes_on_at_its_end_or_at_a_border() {
     assert_eq!(generate(&engine, &prompt, border).n_cached(), 0);
     let again = generate(&engine, &prompt, greedy(60));
     assert_eq!((again.n_cached(), again.text()), (n - 1, first.text()));
-    // The border at the very end serves a prompt that goes on otherwise than the answer did.
+    // The boundary at the very end serves a prompt that goes on otherwise than the generation did.
     let at_end = RequestOptions { borders: vec![n], ..greedy(60) };
     assert_eq!(generate(&engine, &prompt, at_end).n_cached(), n - 1);
     let mut otherwise = prompt.clone();
     otherwise.extend([TokenId(100), TokenId(101)]);
     assert_eq!(generate(&engine, &otherwise, greedy(1)).n_cached(), n);
-    // The early border is still there.
+    // The early boundary is still there.
     let mut parted = prompt[..7].to_vec();
     parted.push(TokenId(100));
     assert_eq!(generate(&engine, &parted, greedy(1)).n_cached(), 5);

@@ -129,7 +129,7 @@ fn places_are_reserved_all_or_none_and_count_as_waiting() {
     assert!(matches!(engine.reserve(4), Err(SubmitError::TooMany { n: 4, max_queue: 3 })), "never");
     let third = engine.reserve(1).expect("room for one");
     assert!(matches!(engine.submit(request()), Err(SubmitError::Full { .. })));
-    // A place that is not used comes back; one that is used leads to an answer.
+    // A place that is not used comes back; one that is used leads to a generation.
     drop(third);
     let mut answer = two.pop().expect("two").submit(request()).expect("it has its place");
     drop(two);

@@ -1,5 +1,5 @@
-//! What is computed once serves several: prompts that begin as a running sequence, answers of one request, edited prompts.
-//! Every answer is that of an engine which computed all of its prompt.
+//! What is computed once serves several: prompts that begin as a running sequence, generations of one request, edited prompts.
+//! Every generation is that of an engine which computed all of its prompt.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn every(n: usize, config: EngineConfig) -> EngineConfig {
     EngineConfig { checkpoint_every: Some(n), n_batch: 64, n_batch_shared: 64, ..config }
 }
 
-/// The answer of an engine that knows nothing else.
+/// The generation of an engine that knows nothing else.
 fn fresh(model: &Arc<Model>, config: &EngineConfig, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
     let engine = engine::Engine::spawn(Arc::clone(model), config.clone()).expect("an engine");
     generate(&engine, prompt, greedy_exactly(n)).tokens
@@ -98,7 +98,7 @@ fn answers_of_one_request_compute_their_prompt_once() {
             assert_eq!(answer.tokens, expected, "{model:?}, answer {i}");
             assert_eq!(answer.n_cached(), if i == 0 { 0 } else { prompt.len() - 1 }, "{model:?}, answer {i}");
         }
-        // The prompt once, its last token for each of the others, and the answers' tokens.
+        // The prompt once, its last token for each of the others, and the generations' tokens.
         assert_eq!(n_computed(&engine) - before, (prompt.len() + 3 + 4 * 11) as u64, "{model:?}");
     }
 }

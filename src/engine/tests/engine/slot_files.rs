@@ -10,8 +10,8 @@ use proptest::test_runner::TestRunner;
 use test_support::*;
 use text::TokenId;
 
-/// Where the parts of a file without a hidden row begin: after the magic come the fingerprint, the tokens with their number,
-/// the length of the hidden row, the number of checkpoints, the length of the drafts' part; then lengths, shape and contents
+/// Where the parts of a file without a hidden state begin: after the magic come the fingerprint, the tokens with their number,
+/// the length of the hidden state, the number of checkpoints, the length of the drafts' part; then lengths, shape and contents
 /// of the state.
 const FINGERPRINT: usize = 8;
 const N_TOKENS: usize = 40;
@@ -116,7 +116,7 @@ fn checkpoints_come_back_and_those_that_do_not_fit_are_refused() {
     let n = 40 + generate(&engine, &prompt(), borders).tokens.len() - 1;
     let saved = slot_bytes(&engine);
     let edited = [&prompt()[..25], &[TokenId(7)]].concat();
-    // After the hidden row's length: the number of checkpoints; each has the length of a hidden row, position, and bytes.
+    // After the hidden state's length: the number of checkpoints; each has the length of a hidden state, position, and bytes.
     let first = TOKENS + 4 * n + 16;
     let number = |at: usize| u64::from_le_bytes(saved[at..at + 8].try_into().expect("8 bytes"));
     let (position, n_bytes) = (first + 8, number(first + 16) as usize);
@@ -233,7 +233,7 @@ fn changed_files_never_break_the_engine_and_refused_ones_never_change_it() {
             changes.iter().for_each(|change| change.make(&mut file));
             match engine.read_slot(&file) {
                 Err(why) => prop_assert!(!why.to_string().is_empty()),
-                // Other tokens or other finite values: nobody can tell, and answers are made of them.
+                // Other tokens or other finite values: nobody can tell, and generations are made of them.
                 Ok(changed) => {
                     let n = changed.n_tokens();
                     prop_assert_eq!(engine.load_slot(0, changed, Scope::default()).expect("it was checked"), n);

@@ -1,5 +1,6 @@
-//! Passes of one width (`--exact N`) with several rows of one answer: tokens that a grammar forces, drafts right and wrong,
-//! and what fills the pass. Whatever the rows are, the answer and the state behind it are those of one token a pass.
+//! Batches of one width (`--exact N`) with several tokens of one generation: tokens that a grammar forces, drafts right and
+//! wrong, and what fills the batch. Whatever the tokens are, the generation and the state behind it are those of one token
+//! a batch.
 
 use std::sync::Arc;
 
@@ -12,15 +13,15 @@ use model::{LoadOptions, Model, RunError, Runner};
 use test_support::{Completion, generate, greedy_exactly, spawn};
 use text::TokenId;
 
-/// Tokens of the answer that are forced, run by run, each followed by one that the model picks.
+/// Tokens of the generation that are forced, run by run, each followed by one that the model picks.
 const RUNS: [usize; 8] = [0, 1, 2, 7, 3, 8, 15, 33];
 
-/// Tokens of the answer; the last is one that the model picks.
+/// Tokens of the generation; the last is one that the model picks.
 const N_TOKENS: usize = 8 + 1 + 2 + 7 + 3 + 8 + 15 + 33;
 
 const N_PROMPT: u32 = 37;
 
-/// Which token is forced at each place of the answer; `None` where the model picks.
+/// Which token is forced at each place of the generation; `None` where the model picks.
 fn plan() -> Vec<Option<TokenId>> {
     let mut places = Vec::new();
     for n in RUNS {
@@ -33,7 +34,7 @@ fn plan() -> Vec<Option<TokenId>> {
 #[derive(Debug, Clone)]
 struct Plan {
     places: Arc<Vec<Option<TokenId>>>,
-    /// Tokens that end an answer, which never may.
+    /// Tokens that end a generation, which never may.
     ends: Arc<Vec<TokenId>>,
     /// What is forced is told ahead.
     jumps: bool,
@@ -77,7 +78,7 @@ impl Constraint for Plan {
     }
 }
 
-/// Drafts the answer that is to come, with a wrong token at every fifth place.
+/// Drafts the generation that is to come, with a wrong token at every fifth place.
 struct Knows {
     answer: Vec<TokenId>,
     depth: usize,
@@ -111,7 +112,7 @@ impl Proposer for Knows {
     }
 }
 
-/// The answer and the state that it leaves.
+/// The generation and the state that it leaves.
 fn answer(model: &Arc<Model>, exact: Exact, jumps: bool, proposer: Option<Knows>) -> (Vec<TokenId>, Vec<u8>) {
     let config = EngineConfig { n_ctx: Some(256), threads: Some(1), n_batch: 16, exact, ..EngineConfig::default() };
     let proposer = proposer.map(|p| Box::new(p) as Box<dyn Proposer>);

@@ -1,4 +1,4 @@
-//! A draft ends before the first token that the head finds less probable than the request says, and no answer changes.
+//! A draft ends before the first token that the head finds less probable than the request says, and no generation changes.
 
 use std::sync::{Arc, Mutex};
 

@@ -16,7 +16,7 @@ fn prompts() -> [Vec<TokenId>; 2] {
     [some_tokens(90), (0..120).map(|i| TokenId(500 + 7 * i)).collect()]
 }
 
-/// First turns of both, then the second turns, which go on after the first's answers.
+/// First turns of both, then the second turns, which go on after the first's generations.
 fn talk(engine: &EngineHandle, between: impl Fn(usize)) -> Vec<Completion> {
     let mut prompts = prompts();
     let mut answers = Vec::new();
@@ -166,7 +166,7 @@ fn a_part_for_drafts_that_is_not_sound_is_refused_and_nothing_changes() {
         file[at + offset..at + offset + new.len()].copy_from_slice(new);
         file
     };
-    // After the kind and the fingerprint: the number of waiting entries, then these; last the cells.
+    // After the kind and the fingerprint: the number of waiting inputs, then these; last the cells.
     let waiting = u64::from_le_bytes(file[at + 40..at + 48].try_into().expect("8 bytes"));
     assert!(waiting > 0, "an input waits for its cells at the end of an answer");
     let longer = [&some_tokens(60)[..], &answer.tokens, &some_tokens(3)].concat();
