@@ -7,7 +7,7 @@ use engine::{
 };
 use text::TokenId;
 
-use crate::greedy_exactly;
+use crate::models::greedy_exactly;
 
 /// A whole generation, with the order of its events checked.
 #[derive(Debug)]

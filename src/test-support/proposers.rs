@@ -8,7 +8,7 @@ use model::{RunError, Runner};
 use speculate::DraftAhead;
 use text::TokenId;
 
-use crate::Random;
+use crate::random::Random;
 
 /// The longest draft.
 pub const MAX_DEPTH: usize = 6;
