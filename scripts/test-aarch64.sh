@@ -2,7 +2,7 @@
 # Runs tests of 64-bit ARM under emulation on another Linux machine: bits, not speed.
 #
 #   scripts/test-aarch64.sh              the kernels and the ops on them; ends with an answer beside this machine's own
-#   scripts/test-aarch64.sh ARGS..       `cargo test ARGS..` there, for example --test exact
+#   scripts/test-aarch64.sh ARGS..       `cargo test ARGS..` there, for example --test drafting
 #
 # ggml is compiled for every 64-bit ARM processor (no dot product), our kernels choose when they run. For ggml as on newer ones:
 #   CFLAGS_aarch64_unknown_linux_gnu=-march=armv8.6-a CXXFLAGS_aarch64_unknown_linux_gnu=-march=armv8.6-a scripts/test-aarch64.sh

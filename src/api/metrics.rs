@@ -219,7 +219,7 @@ impl Metrics {
         let last = asked.entry(id.to_owned()).or_default();
         let old = if now.n_steps < last.n_steps { EngineStats::default() } else { *last };
         self.steps.inc_by(now.n_steps - old.n_steps);
-        self.rows.inc_by(now.n_rows.saturating_sub(old.n_rows));
+        self.rows.inc_by(now.n_tokens.saturating_sub(old.n_tokens));
         self.busy.inc_by(now.n_busy.saturating_sub(old.n_busy));
         *last = now;
     }

@@ -101,7 +101,7 @@ impl From<&Timings> for TimingsBody {
             predicted_per_second: t.tokens_per_second(),
             draft_n: t.drafted,
             draft_n_accepted: t.accepted,
-            cycles: t.cycles,
+            cycles: t.steps,
             acceptance_by_depth: t.acceptance_by_depth(),
         }
     }

@@ -82,7 +82,7 @@ struct Judged {
 
 impl Judged {
     fn of(t: &Timings) -> Vec<Self> {
-        t.judged_by_depth.iter().zip(&t.accepted_by_depth).map(|(&reached, &right)| Self { reached, right }).collect()
+        t.verified_by_depth.iter().zip(&t.accepted_by_depth).map(|(&reached, &right)| Self { reached, right }).collect()
     }
 
     fn share(self) -> f64 {
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             let seen = Seen {
                 n_prompts: 1,
                 n_tokens: answer.timings.generated_tokens.saturating_sub(1),
-                n_cycles: answer.timings.cycles,
+                n_cycles: answer.timings.steps,
                 judged: Judged::of(&answer.timings),
                 degenerate: usize::from(degenerate(&answer.tokens).is_some()),
             };

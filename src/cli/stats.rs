@@ -11,7 +11,7 @@ pub fn line(timings: &Timings) -> String {
     line += &format!(" {} tok/s", rate(timings.prompt_tokens_per_second()));
     line += &format!(" | gen {} tok", timings.generated_tokens);
     line += &format!(" {} tok/s", rate(timings.tokens_per_second()));
-    line += &drafting(timings.drafted, timings.accepted, timings.generated_tokens, timings.cycles);
+    line += &drafting(timings.drafted, timings.accepted, timings.generated_tokens, timings.steps);
     line
 }
 
@@ -41,7 +41,7 @@ impl Totals {
         self.generated_tokens += timings.generated_tokens;
         self.timed_tokens += timings.generated_tokens.saturating_sub(1);
         self.generated_ms += timings.generated_ms;
-        self.cycles += timings.cycles;
+        self.cycles += timings.steps;
         self.drafted += timings.drafted;
         self.accepted += timings.accepted;
     }
@@ -99,7 +99,7 @@ mod tests {
             prompt_ms: 279.8,
             generated_tokens: 97,
             generated_ms: 2330.0,
-            cycles: 96,
+            steps: 96,
             ..Timings::default()
         }
     }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn cached_prompts_and_drafts_are_told() {
-        let timings = Timings { cached_tokens: 500, drafted: 100, accepted: 56, cycles: 40, ..timings() };
+        let timings = Timings { cached_tokens: 500, drafted: 100, accepted: 56, steps: 40, ..timings() };
         assert_eq!(
             line(&timings),
             "prompt 512 tok (500 cached) 42.9 tok/s | gen 97 tok 41.2 tok/s | NextN 56% (2.4 tok/step)"

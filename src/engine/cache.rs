@@ -2,28 +2,25 @@
 //! Owns the slots of the memory. Knows tokens and checkpoints; knows nothing of requests.
 //!
 //! Recurrent state cannot be cut, so a slot can be taken up where its tokens end, or at a checkpoint taken on the way: at
-//! the borders of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
+//! the boundaries of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
 
 use std::sync::Arc;
 
 use memory::{Memory, Slot};
 use text::TokenId;
 
-use crate::live::Live;
+use crate::live_state::LiveState;
 use crate::request::Scope;
-use crate::saved::{Kept, SlotState};
-use crate::slots::{SlotError, SlotInfo};
-use crate::store::Store;
-
-/// Checkpoints kept for one slot at most.
-pub(crate) const MAX_CHECKPOINTS: usize = 32;
+use crate::sequence_store::SequenceStore;
+use crate::slot_file::{SlotCheckpoint, SlotState};
+use crate::slot_info::{SlotError, SlotInfo};
 
 /// What may be kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheLimits {
     /// Bytes of checkpoints of all slots.
     pub(crate) checkpoint_bytes: usize,
-    /// Prompt tokens between checkpoints beside those at borders; 0 takes none.
+    /// Prompt tokens between checkpoints beside those at message boundaries; 0 takes none.
     pub(crate) checkpoint_every: usize,
     /// Bytes of stored sequences.
     pub(crate) store_bytes: usize,
@@ -39,9 +36,9 @@ pub(crate) struct CachedSlot {
     /// Whose they are: requests of other scopes take up none of this.
     scope: Scope,
     /// Ascending.
-    checkpoints: Vec<Arc<Kept>>,
-    /// The hidden row of the last token, as far as it is known.
-    hidden: Vec<f32>,
+    checkpoints: Vec<Arc<SlotCheckpoint>>,
+    /// The hidden state of the last token; empty where it is not known.
+    pub(crate) hidden: Vec<f32>,
     busy: bool,
     /// In use by a request that leaves nothing to others.
     private: bool,
@@ -49,19 +46,14 @@ pub(crate) struct CachedSlot {
 }
 
 impl CachedSlot {
-    /// The hidden row of the last token as it was when the slot was given back; `None` while the slot is in use.
-    pub(crate) fn kept_hidden(&self) -> Option<&[f32]> {
-        (!self.busy).then_some(&self.hidden)
-    }
-
     /// Everything of it.
-    fn copy(&self, live: &mut Live<'_>) -> Result<SlotState, memory::Error> {
+    fn copy(&self, state: &mut LiveState) -> Result<SlotState, memory::Error> {
         Ok(SlotState {
             tokens: self.tokens.clone(),
             checkpoints: self.checkpoints.clone(),
             hidden: self.hidden.clone(),
-            state: live.memory.save(&self.slot)?,
-            drafts: live.drafts(&self.slot, self.tokens.len()),
+            state: state.memory.save(&self.slot)?,
+            drafts: state.drafter.save(self.slot.index(), self.tokens.len()),
         })
     }
 }
@@ -72,7 +64,7 @@ pub(crate) struct SlotCache {
     /// Bytes of a slot's recurrent state; 0 without recurrent layers.
     recurrent_bytes: usize,
     /// Sequences that were here before.
-    store: Store,
+    store: SequenceStore,
     limits: CacheLimits,
     clock: u64,
 }
@@ -87,7 +79,7 @@ impl SlotCache {
             slots.push(CachedSlot { slot, tokens, scope, checkpoints, hidden, busy, private, last_used: 0 });
         }
         let recurrent_bytes = memory.shape().recurrent_bytes();
-        Ok(Self { slots, recurrent_bytes, store: Store::new(limits.store_bytes), limits, clock: 0 })
+        Ok(Self { slots, recurrent_bytes, store: SequenceStore::new(limits.store_bytes), limits, clock: 0 })
     }
 
     pub(crate) fn get(&self, index: usize) -> &CachedSlot {
@@ -109,9 +101,23 @@ impl SlotCache {
         self.store.n_bytes()
     }
 
-    /// The state of `index` now holds these tokens more.
-    pub(crate) fn extend(&mut self, index: usize, tokens: &[TokenId]) {
-        self.slots[index].tokens.extend_from_slice(tokens);
+    /// The state of `index` now holds these tokens more; `hidden` is the hidden state of the last one, empty where it is not
+    /// known.
+    pub(crate) fn extend(&mut self, index: usize, tokens: &[TokenId], hidden: &[f32]) {
+        let s = &mut self.slots[index];
+        s.tokens.extend_from_slice(tokens);
+        s.hidden.clear();
+        s.hidden.extend_from_slice(hidden);
+    }
+
+    /// The tokens of a slot that was just taken, and whether the hidden state of the last one is known. One that came with
+    /// a loaded slot may hold anything, and is not known then.
+    pub(crate) fn begin(&mut self, index: usize) -> (&[TokenId], bool) {
+        let s = &mut self.slots[index];
+        if !s.hidden.iter().all(|x| x.is_finite()) {
+            s.hidden.clear();
+        }
+        (&s.tokens, !s.hidden.is_empty())
     }
 
     /// What all slots hold.
@@ -121,30 +127,30 @@ impl SlotCache {
     }
 
     /// Copies the state of a slot that is free and, unless it is empty, of this scope.
-    pub(crate) fn save(&self, live: &mut Live<'_>, index: usize, scope: Scope) -> Result<SlotState, SlotError> {
+    pub(crate) fn save(&self, state: &mut LiveState, index: usize, scope: Scope) -> Result<SlotState, SlotError> {
         self.check_free(index)?;
         let s = &self.slots[index];
         if s.scope != scope && !s.tokens.is_empty() {
             return Err(SlotError::OtherScope { index });
         }
-        Ok(s.copy(live)?)
+        Ok(s.copy(state)?)
     }
 
     /// Puts a state into a slot that is free; it belongs to `scope` from then on. One that does not fit changes nothing;
     /// after an error of the device the slot is empty.
     pub(crate) fn load(
         &mut self,
-        live: &mut Live<'_>,
+        state: &mut LiveState,
         index: usize,
         saved: SlotState,
         scope: Scope,
     ) -> Result<usize, SlotError> {
         self.check_free(index)?;
         let n = saved.tokens.len();
-        match live.load(&self.slots[index].slot, &saved) {
+        match state.load(&self.slots[index].slot, &saved) {
             Ok(()) => self.replace(index, saved),
             Err(SlotError::State(memory::Error::Device(error))) => {
-                self.forget(live.memory, index);
+                self.forget(&mut state.memory, index);
                 return Err(memory::Error::from(error).into());
             }
             Err(refused) => return Err(refused),
@@ -177,23 +183,16 @@ impl SlotCache {
         }
     }
 
-    /// Gives the slot back; its state stays for later requests, with the hidden row of its last token.
-    pub(crate) fn release(&mut self, index: usize, hidden: Option<&[f32]>) {
+    /// Gives the slot back; its state stays for later requests.
+    pub(crate) fn release(&mut self, index: usize) {
         let s = &mut self.slots[index];
         (s.busy, s.private) = (false, false);
-        s.hidden.clear();
-        s.hidden.extend_from_slice(hidden.unwrap_or_default());
-    }
-
-    /// The hidden row of the last token of a slot that was just taken; `None` when it is not known.
-    pub(crate) fn hidden(&self, index: usize) -> Option<&[f32]> {
-        let hidden = &self.slots[index].hidden;
-        (!hidden.is_empty()).then_some(hidden)
     }
 
     /// Gives the slot back, and its state is not to be used any more.
     pub(crate) fn forget(&mut self, memory: &mut Memory, index: usize) {
-        self.release(index, None);
+        self.release(index);
+        self.slots[index].hidden.clear();
         let recurrent = self.is_recurrent();
         if let Err(error) = rewind(memory, &mut self.slots[index], 0, recurrent) {
             // Its tokens are forgotten even so: whoever gets it clears it first.

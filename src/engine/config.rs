@@ -7,8 +7,8 @@ use std::str::FromStr;
 use memory::{CacheType, MemoryConfig};
 use model::{Facts, Kept, Model};
 
+use crate::batch::BatchPolicy;
 use crate::cache::CacheLimits;
-use crate::schedule::Company;
 
 /// Positions of a sequence when the user does not say: the model's, up to this.
 const DEFAULT_N_CTX: usize = 8192;
@@ -16,20 +16,20 @@ const DEFAULT_N_CTX: usize = 8192;
 /// Most positions of a sequence: the kernels count them in 32 bits, and memory rounds them up.
 const MAX_N_CTX: usize = 1 << 30;
 
-/// Whether an answer's bits depend on its own tokens alone: not on drafts, nor on other sequences.
+/// Batch-invariant output: whether a generation's bits depend on its own tokens alone, not on drafts nor on other sequences.
 ///
-/// Drafts leave answers as they are in either case, as far as rows have the bits that they have alone (docs/NUMERICS.md): on a
-/// CPU that holds for one sequence without further ado.
+/// Drafts leave generations as they are in either case, as far as tokens have the bits that they have alone
+/// (docs/NUMERICS.md): on a CPU that holds for one sequence without further ado.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Exact {
-    /// Whatever is ready shares a pass.
+    /// Whatever is ready shares a batch.
     #[default]
     Off,
-    /// Passes are shared as far as the device's kernels keep rows apart; where they do not, every answer computes alone, in
-    /// passes of 8 rows, drafts or not.
+    /// Batches are shared as far as the device's kernels keep tokens apart; where they do not, every generation computes
+    /// alone, in batches of 8 tokens, drafts or not.
     On,
-    /// Every answer computes alone, in passes of so many rows.
-    Rows(usize),
+    /// Every generation computes alone, in batches of so many tokens.
+    Width(usize),
 }
 
 impl FromStr for Exact {
@@ -39,8 +39,8 @@ impl FromStr for Exact {
         match (s, s.parse()) {
             ("on", _) => Ok(Self::On),
             ("off", _) => Ok(Self::Off),
-            (_, Ok(n @ 1..=32)) => Ok(Self::Rows(n)),
-            _ => Err(format!("`{s}` is not one of on, off, or rows from 1 to 32")),
+            (_, Ok(n @ 1..=32)) => Ok(Self::Width(n)),
+            _ => Err(format!("`{s}` is not one of on, off, or a batch width from 1 to 32")),
         }
     }
 }
@@ -50,13 +50,13 @@ impl fmt::Display for Exact {
         match self {
             Self::Off => f.write_str("off"),
             Self::On => f.write_str("on"),
-            Self::Rows(n) => write!(f, "{n}"),
+            Self::Width(n) => write!(f, "{n}"),
         }
     }
 }
 
-/// Rows of every pass of an answer, where rows have the same bits only in passes of the same width: the most that the kernels
-/// for few rows of GPUs take.
+/// Tokens of every batch of a generation, where tokens have the same bits only in batches of the same width: the most that
+/// the kernels for small batches of GPUs take.
 const EXACT_WIDTH: usize = 8;
 
 /// Prompt tokens between checkpoints. A copy of some 19 MB (Qwen3.5 of 0.8 B) takes as long as a few tokens on a CPU, and as
@@ -114,21 +114,21 @@ pub struct EngineConfig {
     pub cache_type_v: CacheType,
     /// Form of attention.
     pub flash_attention: FlashAttention,
-    /// Rows of one pass at most.
+    /// Tokens of one batch at most.
     pub n_batch: usize,
-    /// Prompt rows of a pass while answers are running: how long a long prompt may hold them up.
+    /// Prompt tokens of a batch while generations are running: how long a long prompt may hold them up.
     pub n_batch_shared: usize,
     /// Requests that may wait for a sequence, at least 1: every request waits, if only until the running step is over.
     pub max_queue: usize,
     /// Host memory for checkpoints of recurrent state, in bytes, over all sequences.
     pub checkpoint_bytes: usize,
-    /// Prompt tokens after which a checkpoint of recurrent state is taken where there is no border; more where the prompt is
-    /// so long that they would not fit. 0 takes them at borders only; `None` is 512 on a CPU and 2048 elsewhere, where a
-    /// copy costs more beside the prompt.
+    /// Prompt tokens after which a checkpoint of recurrent state is taken where there is no message boundary; more where
+    /// the prompt is so long that they would not fit. 0 takes them at message boundaries only; `None` is 512 on a CPU and
+    /// 2048 elsewhere, where a copy costs more beside the prompt.
     pub checkpoint_every: Option<usize>,
     /// Host memory for whole sequences that had to leave their slots, in bytes; 0 keeps none.
     pub store_bytes: usize,
-    /// Whether an answer's bits depend on its own tokens alone.
+    /// Batch-invariant output: off, on, or a fixed batch width.
     pub exact: Exact,
     /// Compute buffers have room for requests with [`crate::RequestOptions::embed`].
     pub embeddings: bool,
@@ -172,7 +172,7 @@ impl EngineConfig {
             checkpoint_bytes: self.checkpoint_bytes,
             checkpoint_every: self.checkpoint_every.unwrap_or(every),
             store_bytes: self.store_bytes,
-            // An answer's bits may not depend on how far others were when it came.
+            // A generation's bits may not depend on how far others were when it came.
             share: self.exact == Exact::Off,
         }
     }
@@ -196,18 +196,32 @@ impl EngineConfig {
         }
         if self.n_sequences > self.n_batch {
             let (n_sequences, n_batch) = (self.n_sequences, self.n_batch);
-            return refuse(format!("{n_sequences} sequences do not fit into passes of {n_batch} rows: raise n_batch"));
+            return refuse(format!(
+                "{n_sequences} sequences do not fit into batches of {n_batch} tokens: raise n_batch"
+            ));
         }
         Ok(())
     }
 
-    /// Which rows may share a pass of a model.
-    pub(crate) fn company(&self, facts: &Facts) -> Company {
+    /// Refuses drafts of `depth` tokens that do not fit into a batch for all sequences together.
+    pub(crate) fn check_depth(&self, depth: usize) -> Result<(), EngineError> {
+        let (n_sequences, n_batch) = (self.n_sequences, self.n_batch);
+        if (depth + 1).saturating_mul(n_sequences) > n_batch {
+            let what = format!(
+                "drafts of {depth} tokens for {n_sequences} sequences do not fit into batches of {n_batch} tokens"
+            );
+            return Err(EngineError::Config(what));
+        }
+        Ok(())
+    }
+
+    /// Which tokens may share a batch of a model.
+    pub(crate) fn batch_policy(&self, facts: &Facts) -> BatchPolicy {
         match (self.exact, facts.rows_alike) {
-            (Exact::Off, _) => Company::Any,
-            (Exact::On, Some(n)) => Company::UpTo(n),
-            (Exact::On, None) => Company::Width(EXACT_WIDTH),
-            (Exact::Rows(n), _) => Company::Width(n),
+            (Exact::Off, _) => BatchPolicy::Any,
+            (Exact::On, Some(n)) => BatchPolicy::UpTo(n),
+            (Exact::On, None) => BatchPolicy::Width(EXACT_WIDTH),
+            (Exact::Width(n), _) => BatchPolicy::Width(n),
         }
     }
 
@@ -246,10 +260,10 @@ impl EngineConfig {
     /// What the engine keeps beside the weights of a model, with drafts of up to `depth` tokens: it allocates by this, and
     /// layers are placed by it. What a source of drafts keeps is its own to add.
     pub fn kept(&self, facts: &Facts, depth: usize) -> Kept {
-        let (plain, company) = (self.plain_state(facts), self.company(facts));
-        let depth = depth.min(company.max_draft());
-        let n_snapshots = company.n_past().max(depth + 1);
-        let n_ctx = plain.n_ctx.saturating_add(company.n_past());
+        let (plain, policy) = (self.plain_state(facts), self.batch_policy(facts));
+        let depth = depth.min(policy.max_draft());
+        let n_snapshots = policy.n_past().max(depth + 1);
+        let n_ctx = plain.n_ctx.saturating_add(policy.n_past());
         Kept {
             state: MemoryConfig { n_snapshots, n_ctx, ..plain },
             head: None,

@@ -1,8 +1,8 @@
-//! What an answer may be made of, as the engine sees it: a grammar that a request carries, and one answer's walk through it.
-//! Owns the way from logits and a mask to a token. Knows nothing of grammars themselves.
+//! What a generation may be made of, as the engine sees it: a grammar that a request carries, and one generation's walk
+//! through it. Owns the way from logits and a mask to a token. Knows nothing of grammars themselves.
 //!
 //! A constraint only ever takes tokens that were picked, so nothing has to be taken back when a draft is wrong: drafts
-//! are tried without a change to it, and the rows that verify them are sampled one after the other, each under the mask
+//! are tried without a change to it, and the tokens that verify them are sampled one after the other, each under the mask
 //! after the tokens before it.
 
 use std::fmt;
@@ -11,17 +11,17 @@ use text::TokenId;
 
 use crate::sample::Sampler;
 
-/// A compiled grammar: what several answers may start from.
+/// A compiled grammar: what several generations may start from.
 pub trait Grammar: fmt::Debug + Send + Sync {
-    /// The beginning of an answer. Called by whoever submits the request, not on the engine's thread.
+    /// The beginning of a generation. Called by whoever submits the request, not on the engine's thread.
     fn start(&self) -> Box<dyn Constraint>;
 }
 
-/// Where one answer stands in its grammar. Used by the engine's thread only.
+/// Where one generation stands in its grammar. Used by the engine's thread only.
 ///
-/// An error of any method ends the answer with that text. None may panic, and each must be done within a bounded time.
+/// An error of any method ends the generation with that text. None may panic, and each must be done within a bounded time.
 pub trait Constraint: Send {
-    /// The tokens that may come next. The tokens that end generation are among them where the answer may end.
+    /// The tokens that may come next. The tokens that end generation are among them where the generation may end.
     ///
     /// # Errors
     /// Nothing may come next, or finding out takes too much.
@@ -37,7 +37,7 @@ pub trait Constraint: Send {
     fn n_fitting(&mut self, tokens: &[TokenId]) -> usize;
 
     /// Tokens that must follow one another from here, however likely they are: they are taken without a pass for each. Not
-    /// all need be told, and none is an answer.
+    /// all need be told, and none is a generation.
     fn forced(&mut self) -> Vec<TokenId> {
         Vec::new()
     }
@@ -45,8 +45,8 @@ pub trait Constraint: Send {
     /// True when nothing may follow but the end.
     fn is_complete(&self) -> bool;
 
-    /// True where the answer is free to think: a limit on thinking counts there, and may put in what ends it. Where it is not,
-    /// tags of thinking are text like any other.
+    /// True where the generation is free to think: a limit on thinking counts there, and may put in what ends it. Where it
+    /// is not, tags of thinking are text like any other.
     fn may_think(&self) -> bool {
         false
     }
@@ -97,7 +97,7 @@ impl Allowed<'_> {
     }
 }
 
-/// The constraint of one answer, with the buffer for its masked logits.
+/// The constraint of one generation, with the buffer for its masked logits.
 pub(crate) struct Constrained {
     pub(crate) constraint: Box<dyn Constraint>,
     row: Vec<f32>,

@@ -13,9 +13,9 @@ use crate::sample::TokenLogprob;
 pub enum Event {
     /// So many of the prompt's tokens are in the state now.
     Prompt(PromptProgress),
-    /// The tokens of one cycle, with the text that they release.
+    /// The tokens of one engine step, with the text that they release.
     Tokens(Vec<Piece>),
-    /// The answer is complete.
+    /// The generation is complete.
     Finished(Box<Summary>),
     /// The engine could not go on with this request; others are not touched.
     Failed(String),
@@ -42,18 +42,18 @@ pub struct Piece {
     pub bytes: Vec<u8>,
     /// Present when the request asked for log probabilities.
     pub logprob: Option<TokenLogprob>,
-    /// What its cycle's draft said of it.
-    pub guess: Guess,
-    /// When it was picked.
+    /// What its step's draft said of it.
+    pub draft: DraftPosition,
+    /// When it was sampled.
     pub at: Instant,
 }
 
-/// A token's place in the draft that was judged in its cycle.
+/// A token's position in the draft that its engine step verified.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Guess {
+pub struct DraftPosition {
     /// The token was drafted, at this depth, the first being 1; 0: the model alone knew it.
     pub depth: usize,
-    /// Tokens of the draft, those after the first wrong one included.
+    /// Tokens of the draft, those after the first rejected one included.
     pub n_drafted: usize,
 }
 
@@ -68,7 +68,7 @@ pub struct Summary {
     pub timings: Timings,
     /// The slot whose state holds it.
     pub slot: usize,
-    /// Of a request that asked for it: one row, `[n_embd]`.
+    /// Of a request that asked for it: `[n_embd]`.
     pub embedding: Option<Vec<f32>>,
 }
 
@@ -87,51 +87,52 @@ pub enum FinishReason {
     Context,
 }
 
-/// Figures of one request. Milliseconds are wall time.
+/// Metrics of one request. Milliseconds are wall time.
 #[derive(Clone, Debug, Default)]
 pub struct Timings {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Of those, taken from cached state.
     pub cached_tokens: usize,
-    /// From getting a sequence (the prompt's first pass follows at once, or in its turn) to the first sampled token.
+    /// From getting a sequence (the prompt's first forward pass follows at once, or in its turn) to the first sampled token.
     pub prompt_ms: f64,
     /// Tokens sampled, end of generation included.
     pub generated_tokens: usize,
     /// From the first sampled token to the last.
     pub generated_ms: f64,
-    /// Passes of the target after the prompt.
-    pub cycles: usize,
+    /// Engine steps after the prompt.
+    pub steps: usize,
     /// Tokens drafted.
     pub drafted: usize,
-    /// Drafted tokens that were kept.
+    /// Draft tokens that were accepted.
     pub accepted: usize,
-    /// Drafts judged.
+    /// Drafts verified.
     pub drafts: usize,
     /// Drafts that reached each depth, first depth first; empty without speculation.
     pub drafted_by_depth: Vec<usize>,
-    /// Drafted tokens that were kept, by depth, as many as in `drafted_by_depth`.
+    /// Draft tokens that were accepted, by depth, as many as in `drafted_by_depth`.
     pub accepted_by_depth: Vec<usize>,
-    /// Drafted tokens whose turn came to be judged, by depth likewise: all before them in their draft were kept.
-    pub judged_by_depth: Vec<usize>,
-    /// Of `generated_ms`, passes of the target that judged its tokens; a pass that several sequences share counts for each.
+    /// Draft tokens that were verified, by depth likewise: all before them in their draft were accepted.
+    pub verified_by_depth: Vec<usize>,
+    /// Of `generated_ms`, forward passes of the main model that verified its tokens; a pass that several sequences share
+    /// counts for each.
     pub verify_ms: f64,
-    /// Of `generated_ms`, drafting: the head's catch-up and its chain.
+    /// Of `generated_ms`, drafting: the MTP prefill and the chain of draft tokens.
     pub draft_ms: f64,
-    /// Graphs launched for its cycles, drafts included; what several sequences share counts for each.
+    /// Graphs launched for its steps, drafts included; what several sequences share counts for each.
     pub launches: u64,
     /// Bytes that went to the device and back for them.
     pub bytes_copied: u64,
 }
 
 impl Timings {
-    /// Counts the draft of a cycle that gave these tokens.
+    /// Counts the draft of a step that gave these tokens.
     pub fn count_draft_of(&mut self, pieces: &[Piece]) {
-        let n_drafted = pieces.first().map_or(0, |piece| piece.guess.n_drafted);
-        self.count_draft(n_drafted, pieces.iter().filter(|piece| piece.guess.depth > 0).count());
+        let n_drafted = pieces.first().map_or(0, |piece| piece.draft.n_drafted);
+        self.count_draft(n_drafted, pieces.iter().filter(|piece| piece.draft.depth > 0).count());
     }
 
-    /// Counts a draft of which the first `n_accepted` tokens were kept; one of no tokens is none.
+    /// Counts a draft of which the first `n_accepted` tokens were accepted; one of no tokens is none.
     pub(crate) fn count_draft(&mut self, n_drafted: usize, n_accepted: usize) {
         self.drafts += usize::from(n_drafted > 0);
         self.drafted += n_drafted;
@@ -139,14 +140,14 @@ impl Timings {
         if self.drafted_by_depth.len() < n_drafted {
             self.drafted_by_depth.resize(n_drafted, 0);
             self.accepted_by_depth.resize(n_drafted, 0);
-            self.judged_by_depth.resize(n_drafted, 0);
+            self.verified_by_depth.resize(n_drafted, 0);
         }
         self.drafted_by_depth[..n_drafted].iter_mut().for_each(|n| *n += 1);
         self.accepted_by_depth[..n_accepted].iter_mut().for_each(|n| *n += 1);
-        self.judged_by_depth[..n_drafted.min(n_accepted + 1)].iter_mut().for_each(|n| *n += 1);
+        self.verified_by_depth[..n_drafted.min(n_accepted + 1)].iter_mut().for_each(|n| *n += 1);
     }
 
-    /// Share of the drafts that reached a depth which were kept there, first depth first; empty without speculation.
+    /// Share of the drafts that reached a depth which were accepted there, first depth first; empty without speculation.
     pub fn acceptance_by_depth(&self) -> Vec<f64> {
         let depths = self.drafted_by_depth.iter().zip(&self.accepted_by_depth);
         depths.map(|(&drafted, &right)| right as f64 / drafted.max(1) as f64).collect()
@@ -160,12 +161,12 @@ impl Timings {
         (self.generated_tokens - 1) as f64 * 1e3 / self.generated_ms
     }
 
-    /// Passes of the target a second; 0 while there was none.
-    pub fn cycles_per_second(&self) -> f64 {
-        if self.generated_ms <= 0.0 { 0.0 } else { self.cycles as f64 * 1e3 / self.generated_ms }
+    /// Engine steps a second; 0 while there was none.
+    pub fn steps_per_second(&self) -> f64 {
+        if self.generated_ms <= 0.0 { 0.0 } else { self.steps as f64 * 1e3 / self.generated_ms }
     }
 
-    /// Of `generated_ms`, everything but passes and drafting: picking tokens, stop strings, handing over.
+    /// Of `generated_ms`, everything but forward passes and drafting: sampling, stop strings, handing over.
     pub fn host_ms(&self) -> f64 {
         (self.generated_ms - self.verify_ms - self.draft_ms).max(0.0)
     }

@@ -10,57 +10,17 @@ use model::Model;
 use text::TokenId;
 use tokio::sync::mpsc::error::TryRecvError;
 
-use crate::constraint::Constraint;
 use crate::event::Event;
-use crate::life::EngineLife;
+use crate::liveness::EngineLife;
 use crate::request::{GenerateRequest, Limits, Scope};
-use crate::run::EngineStats;
 use crate::sample::{SampleError, Sampler};
-use crate::saved::{SavedSlot, SlotFormat, SlotState};
-use crate::slots::{SlotError, SlotInfo};
+use crate::slot_file::{SavedSlot, SlotFormat};
+use crate::slot_info::{SlotError, SlotInfo};
+use crate::stats::EngineStats;
+use crate::submission::{Command, QueuePermit, Submission};
 
 /// Events that may wait for their reader before its sequence is passed over.
 pub(crate) const EVENT_QUEUE: usize = 256;
-
-/// A request on its way to the engine's thread.
-pub(crate) struct Submission {
-    pub(crate) request: GenerateRequest,
-    pub(crate) sampler: Sampler,
-    pub(crate) constraint: Option<Box<dyn Constraint>>,
-    pub(crate) events: tokio::sync::mpsc::Sender<Event>,
-    pub(crate) submitted: Instant,
-    /// Its place in the queue, given back when it gets a sequence and also when it is thrown away unserved.
-    pub(crate) _place: Place,
-}
-
-/// A place among the waiting requests; dropping it gives it back, so that no way out of the queue is forgotten.
-pub(crate) struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    /// Takes `n` places, or none where there are not so many below `max`; the error is how many are taken.
-    fn take(n_waiting: &Arc<AtomicUsize>, n: usize, max: usize) -> Result<Vec<Self>, usize> {
-        let more = |taken: usize| taken.checked_add(n).filter(|&all| all <= max);
-        n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
-        Ok((0..n).map(|_| Self(Arc::clone(n_waiting))).collect())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-pub(crate) enum Command {
-    Submit(Box<Submission>),
-    Stats(mpsc::Sender<EngineStats>),
-    Slots(mpsc::Sender<Vec<SlotInfo>>),
-    Save(usize, Scope, mpsc::Sender<Result<SlotState, SlotError>>),
-    /// Gives the number of tokens that the slot holds now.
-    Load(usize, Scope, Box<SlotState>, mpsc::Sender<Result<usize, SlotError>>),
-    /// Gives the number of tokens that the slot held.
-    Clear(usize, mpsc::Sender<Result<usize, SlotError>>),
-}
 
 /// A way to the engine; clones lead to the same one. When the last is dropped the engine finishes what is running and
 /// ends.
@@ -86,7 +46,7 @@ pub enum SubmitError {
         /// Requests that it holds.
         max_queue: usize,
     },
-    /// More places were asked for than there are.
+    /// More permits were asked for than there are.
     #[error(
         "{n} requests at once do not fit into a queue of {max_queue}: ask for fewer, or start the server with a larger --max-queue"
     )]
@@ -122,7 +82,7 @@ impl EngineHandle {
         self.limits
     }
 
-    /// Requests that wait for a sequence now, those included for which a place was reserved.
+    /// Requests that wait for a sequence now, those included for which a permit was reserved.
     pub fn n_waiting(&self) -> usize {
         self.n_waiting.load(Ordering::Relaxed)
     }
@@ -132,7 +92,7 @@ impl EngineHandle {
         self.life.clone()
     }
 
-    /// The model that answers.
+    /// The main model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
     }
@@ -148,7 +108,7 @@ impl EngineHandle {
         reserved.submit(request)
     }
 
-    /// Takes `n` places in the queue for requests that have still to be made, all or none: what that takes counts as waiting.
+    /// Takes `n` permits for the queue for requests that have still to be made, all or none: what that takes counts as waiting.
     ///
     /// # Errors
     /// [`SubmitError::Full`]: try again later. [`SubmitError::TooMany`]: that would not help. [`SubmitError::Stopped`]: the
@@ -161,12 +121,12 @@ impl EngineHandle {
         if n > max_queue {
             return Err(SubmitError::TooMany { n, max_queue });
         }
-        let places = Place::take(&self.n_waiting, n, max_queue);
-        let places = places.map_err(|n_waiting| SubmitError::Full { n_waiting, max_queue })?;
-        Ok(places.into_iter().map(|place| Reserved { engine: self.clone(), place }).collect())
+        let permits = QueuePermit::take(&self.n_waiting, n, max_queue);
+        let permits = permits.map_err(|n_waiting| SubmitError::Full { n_waiting, max_queue })?;
+        Ok(permits.into_iter().map(|permit| Reserved { engine: self.clone(), permit }).collect())
     }
 
-    fn hand_over(&self, request: GenerateRequest, place: Place) -> Result<Generation, SubmitError> {
+    fn hand_over(&self, request: GenerateRequest, permit: QueuePermit) -> Result<Generation, SubmitError> {
         if request.limits() != self.limits {
             return Err(SubmitError::OtherLimits { made_for: request.limits(), limits: self.limits });
         }
@@ -177,7 +137,8 @@ impl EngineHandle {
         sampler.prime(request.prompt());
         let (events, receiver) = tokio::sync::mpsc::channel(EVENT_QUEUE);
         let constraint = request.options().grammar.as_ref().map(|grammar| grammar.start());
-        let submission = Submission { request, sampler, constraint, events, submitted: Instant::now(), _place: place };
+        let submission =
+            Submission { request, sampler, constraint, events, submitted: Instant::now(), _permit: permit };
         self.commands.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
         Ok(Generation { events: receiver, ended: false })
     }
@@ -187,13 +148,9 @@ impl EngineHandle {
     /// # Errors
     /// [`SubmitError::Stopped`]: the engine is gone.
     pub fn stats(&self) -> Result<EngineStats, SubmitError> {
-        let (sender, receiver) = mpsc::channel();
-        self.commands.send(Command::Stats(sender)).map_err(|_| SubmitError::Stopped)?;
-        receiver.recv().map_err(|_| SubmitError::Stopped)
+        self.ask(Command::Stats).ok_or(SubmitError::Stopped)
     }
-}
 
-impl EngineHandle {
     /// What the slots hold and do.
     ///
     /// # Errors
@@ -251,19 +208,19 @@ impl EngineHandle {
     }
 }
 
-/// A place in an engine's queue; dropping it gives it back.
+/// A permit for an engine's queue; dropping it gives it back.
 pub struct Reserved {
     engine: EngineHandle,
-    place: Place,
+    permit: QueuePermit,
 }
 
 impl Reserved {
-    /// Puts a request there. Prepares its sampler, which may take milliseconds.
+    /// Puts a request into the queue. Prepares its sampler, which may take milliseconds.
     ///
     /// # Errors
     /// As [`EngineHandle::submit`], but that the queue is not full.
     pub fn submit(self, request: GenerateRequest) -> Result<Generation, SubmitError> {
-        self.engine.hand_over(request, self.place)
+        self.engine.hand_over(request, self.permit)
     }
 }
 
@@ -273,9 +230,9 @@ impl std::fmt::Debug for Reserved {
     }
 }
 
-/// The answer to one request, as it comes. Dropping it cancels the request.
+/// What one request generates, as it comes. Dropping it cancels the request.
 ///
-/// The last event is always `Finished` or `Failed`, also when the engine stops before the answer is complete.
+/// The last event is always `Finished` or `Failed`, also when the engine stops before the generation is complete.
 #[derive(Debug)]
 pub struct Generation {
     events: tokio::sync::mpsc::Receiver<Event>,
@@ -306,8 +263,8 @@ impl Generation {
         self.checked(event)
     }
 
-    /// A channel that ends before the answer does means that the engine's thread is gone: a reader must not take that
-    /// for a complete answer.
+    /// A channel that ends before the generation does means that the engine's thread is gone: a reader must not take that
+    /// for a complete generation.
     fn checked(&mut self, event: Option<Event>) -> Option<Event> {
         let event = match event {
             None if !self.ended => Some(Event::Failed(SubmitError::Stopped.to_string())),

@@ -2,42 +2,49 @@
 //! Owns who computes when and what becomes of the logits. Knows nothing of ggml's ops, JSON or HTTP.
 //!
 //! One thread owns model state and computes. [`Engine::spawn`] starts it and gives an [`EngineHandle`]; a
-//! [`GenerateRequest`], valid by construction, is submitted and answered by a [`Generation`], a stream of [`Event`]s.
-//! Sequences join and leave at every step; a step mixes the tokens of running answers with a piece of a prompt.
+//! [`GenerateRequest`], valid by construction, is submitted and gives a [`Generation`], a stream of [`Event`]s.
+//! Sequences join and leave at every step; a step mixes the tokens of running generations with a chunk of a prompt.
 //! Dropping a `Generation` cancels it; a slow reader is skipped and never holds up others.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod cache;
 mod config;
 mod constraint;
-mod embed;
+mod drafter;
+mod engine;
 mod event;
 mod handle;
-mod life;
-mod live;
+mod live_state;
+mod liveness;
+mod memory_check;
+mod pooling;
 mod proposer;
 mod request;
-mod room;
-mod run;
 pub mod sample;
-mod saved;
 mod schedule;
 mod sequence;
-mod slots;
+mod sequence_store;
+mod slot_file;
+mod slot_info;
+mod stats;
 pub mod stop;
-mod store;
+mod submission;
 mod thinking;
 
 pub use config::{EngineConfig, EngineError, Exact, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
-pub use embed::Pooling;
-pub use event::{Event, FinishReason, Guess, Piece, PromptProgress, Summary, Timings};
+pub use engine::Engine;
+pub use event::{DraftPosition, Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, Reserved, SubmitError};
-pub use life::EngineLife;
-pub use proposer::{Ask, Observed, Proposer, SavedDraftError};
+pub use liveness::EngineLife;
+pub use memory_check::check_memory;
+pub use pooling::Pooling;
+pub use proposer::{
+    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange,
+};
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
-pub use room::check_room;
-pub use run::{Engine, EngineStats};
-pub use saved::SavedSlot;
-pub use slots::{SlotError, SlotInfo, SlotWork};
+pub use slot_file::SavedSlot;
+pub use slot_info::{SlotError, SlotInfo, SlotWork};
+pub use stats::EngineStats;
 pub use thinking::Thinking;

@@ -1,48 +1,105 @@
-//! What drafts tokens ahead of the model, as the engine sees it.
-//! The engine asks, computes the drafts together with the next token, and keeps what the model itself would have said:
-//! whatever a proposer proposes, answers do not change.
+//! What drafts tokens ahead of the main model, as the engine sees it.
+//! The engine asks for drafts, computes them together with the next token, and accepts what the model itself would have
+//! said: whatever a proposer proposes, generations do not change.
 
 use std::time::Duration;
 
 use model::{RunError, Runner, Stats};
 use text::TokenId;
 
-use crate::sample::Ahead;
+use crate::sample::GumbelPlan;
 
-/// What a step kept of one sequence.
+/// What the engine has to know of a proposer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProposerInfo {
+    /// The longest draft that it makes: the state keeps as many snapshots, and one more.
+    pub max_depth: usize,
+    /// True when the hidden states of [`ObservedSequence`] are to be filled.
+    pub wants_hidden: bool,
+    /// Bytes that [`Proposer::save`] gives at most.
+    pub max_saved_bytes: usize,
+    /// Engine steps after which a warm-up knows what drafts cost, whatever the batch size; 0 where it has nothing to learn.
+    pub warm_up_steps: usize,
+    /// What it has computed with other runners than the engine's. This alone changes.
+    pub computed: Stats,
+}
+
+/// What happens to a sequence other than by an engine step.
 #[derive(Clone, Copy, Debug)]
-pub struct Observed<'a> {
+pub enum SequenceChange<'a> {
+    /// The sequence stands after `tokens`, whose state has been kept, the proposer's own included. `hidden_known`: the next
+    /// observation will have the hidden state of the last of them.
+    Begin {
+        /// All tokens of the sequence.
+        tokens: &'a [TokenId],
+        /// The hidden state of the last one is known.
+        hidden_known: bool,
+    },
+    /// The slot was given the state of a sequence that was computed elsewhere: the proposer takes up what
+    /// [`Proposer::save`] gave for it, and nothing of bytes that another kind of proposer gave, or of none.
+    /// [`SequenceChange::Begin`] follows before the sequence is used.
+    Load {
+        /// All tokens of the sequence.
+        tokens: &'a [TokenId],
+        /// What was saved with it.
+        saved: &'a [u8],
+    },
+    /// The sequence ended badly: nothing that is kept of it may be used again, and its numbers may be NaN.
+    Forget,
+}
+
+/// What an engine step did to one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct ObservedSequence<'a> {
     /// The sequence's slot.
     pub slot: usize,
     /// Tokens that the step added to the state.
     pub tokens: &'a [TokenId],
-    /// Their hidden rows, `[n_embd]` each; empty unless [`Proposer::wants_hidden`].
+    /// Their hidden states, `[n_embd]` each; empty unless [`ProposerInfo::wants_hidden`].
     pub hidden: &'a [f32],
-    /// The token picked after the last of them; `None` inside a prompt and at the end of an answer.
+    /// The hidden state of the token before these; empty where it is not known.
+    pub hidden_before: &'a [f32],
+    /// The token sampled after the last of them; `None` inside a prompt and at the end of a generation.
     pub next: Option<TokenId>,
-    /// Drafts that the step judged.
+    /// Draft tokens that the step verified.
     pub n_drafted: usize,
-    /// Drafts that it kept.
+    /// Draft tokens that it accepted.
     pub n_accepted: usize,
 }
 
-/// A request for drafts.
+/// What an engine step did to all of its sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct ObservedStep<'a> {
+    /// One for each sequence of the step that goes on.
+    pub sequences: &'a [ObservedSequence<'a>],
+    /// The time since drafts were asked for, if the step held nothing but generations of one token and a draft, and no
+    /// graph had to be built.
+    pub took: Option<Duration>,
+    /// The drafts that will probably be asked for next: whoever drafts beside the engine may begin.
+    pub expected: &'a [DraftRequest],
+    /// The sequences belong to a warm-up: nothing is remembered of them but what the step cost.
+    pub warm_up: bool,
+}
+
+/// A request for a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Ask {
+pub struct DraftRequest {
     /// The sequence's slot.
     pub slot: usize,
     /// Tokens at most, at least 1.
     pub max: usize,
-    /// How the next tokens will be picked; `None` where the likeliest are the best guess.
-    pub ahead: Option<Ahead>,
-    /// The draft ends before the first token that a head finds less probable than this; 0 ends none.
+    /// How the next tokens will be sampled; `None` where the likeliest are the best draft.
+    pub gumbel: Option<GumbelPlan>,
+    /// The draft ends before the first token that the MTP layer finds less probable than this; 0 ends none.
     pub p_min: f32,
+    /// The sequence belongs to a warm-up: lengths are tried one after the other, the unknown ones first.
+    pub warm_up: bool,
 }
 
-/// Why a proposer has not taken up what it saved.
+/// Why a proposer has not followed a change of a sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedDraftError {
-    /// The bytes are not sound; the proposer is what it was.
+    /// The saved bytes are not sound; the proposer is what it was.
     #[error("its part for drafts: {0}")]
     Refused(String),
     /// The proposer's own state could not be brought there.
@@ -50,167 +107,44 @@ pub enum SavedDraftError {
     Run(#[from] RunError),
 }
 
-/// Drafts tokens. One for all sequences of an engine, used by its thread only.
+/// Drafts tokens. One for all sequences of an engine, used by its thread only. An engine that gets a [`RunError`] from a
+/// proposer goes on without it.
 pub trait Proposer: Send {
-    /// The longest draft that it makes: the state keeps as many snapshots, and one more.
-    fn max_depth(&self) -> usize;
+    /// What the engine has to know of it. Asked for in every engine step, so it is to be cheap.
+    fn info(&self) -> ProposerInfo;
 
-    /// True when [`Observed::hidden`] is to be filled.
-    fn wants_hidden(&self) -> bool {
-        false
-    }
-
-    /// The sequence of `slot` now stands after `tokens`, of which the state and the proposer's own have been kept;
-    /// `hidden` is the last one's hidden row where it is known.
+    /// The sequence of `slot` changes.
     ///
     /// # Errors
-    /// The proposer's own state could not be brought there.
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
-        let _ = (slot, tokens, hidden);
+    /// [`SavedDraftError::Refused`], and nothing has changed: saved bytes that are not whole, or not those of these tokens.
+    /// [`SavedDraftError::Run`]: the proposer's own state could not be brought there.
+    fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
+        let _ = (slot, change);
         Ok(())
     }
 
-    /// The sequence of `slot` ended badly: nothing that is kept of it may be used again, and its numbers may be NaN.
+    /// Learns what an engine step did. Events are handed out and requests taken before the next drafts are asked for.
     ///
     /// # Errors
-    /// The proposer's own state could not be cleared.
-    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
-        let _ = slot;
+    /// The proposer could not compute what it needs.
+    fn observe(&mut self, runner: &mut Runner, step: &ObservedStep<'_>) -> Result<(), RunError> {
+        let _ = (runner, step);
         Ok(())
     }
 
-    /// The hidden row of the last token of `slot`, to be kept with a checkpoint.
-    fn hidden(&self, slot: usize) -> Option<&[f32]> {
-        let _ = slot;
-        None
-    }
+    /// A draft for each of `requests`, which are in ascending order of their slots; it may be empty.
+    ///
+    /// # Errors
+    /// As [`Proposer::observe`].
+    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError>;
 
-    /// What the proposer keeps of `slot` beside the model's state, for the first `n_tokens` of its sequence, as bytes; empty
-    /// where it keeps nothing that tokens do not tell. The slot may be in use.
+    /// What the proposer keeps of `slot` beside the model's state, for the first `n_tokens` of its sequence, as bytes;
+    /// empty where it keeps nothing that tokens do not tell. The slot may be in use.
     ///
     /// # Errors
     /// Its state could not be copied.
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
         let _ = (slot, n_tokens);
         Ok(Vec::new())
-    }
-
-    /// Bytes that [`Proposer::save`] gives at most.
-    fn max_saved_bytes(&self) -> usize {
-        0
-    }
-
-    /// `slot` was given the state of a sequence of `tokens` that was computed elsewhere: takes up what [`Proposer::save`]
-    /// gave for them, and of bytes that another kind of proposer gave, or of none, nothing. [`Proposer::begin`] follows.
-    ///
-    /// # Errors
-    /// [`SavedDraftError::Refused`], and nothing has changed: bytes that are not whole, or not those of these tokens.
-    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
-        let _ = (tokens, saved);
-        Ok(self.begin(slot, &[], None)?)
-    }
-
-    /// A step was kept. `took` is the time since drafts were asked for, when the step held nothing but these answers and
-    /// their drafts, and no graph had to be built.
-    ///
-    /// # Errors
-    /// The proposer could not compute what it needs; it may propose nothing for these sequences from now on.
-    fn observe(
-        &mut self,
-        runner: &mut Runner,
-        observed: &[Observed<'_>],
-        took: Option<Duration>,
-    ) -> Result<(), RunError> {
-        let _ = (runner, observed, took);
-        Ok(())
-    }
-
-    /// All of a step has been observed, and these asks will probably come before the next one: whoever drafts beside the
-    /// engine may begin. Events are handed out and requests taken meanwhile.
-    ///
-    /// # Errors
-    /// As [`Proposer::observe`].
-    fn expect(&mut self, asks: &[Ask]) -> Result<(), RunError> {
-        let _ = asks;
-        Ok(())
-    }
-
-    /// Drafts for each of `asks`, which are in ascending order of their slots; an empty draft is an answer.
-    ///
-    /// # Errors
-    /// As [`Proposer::observe`].
-    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError>;
-
-    /// The tokens to come are a rehearsal with so many answers, until it is told `None`: depths are tried one after the other,
-    /// and nothing is remembered but what cycles cost. Gives the number of cycles that this takes; 0 if there is nothing to
-    /// rehearse.
-    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
-        let _ = n_answers;
-        0
-    }
-
-    /// What it has computed by other runners than the engine's.
-    fn stats(&self) -> Stats {
-        Stats::default()
-    }
-}
-
-/// Goes on without drafts: answers are the same, only slower.
-pub(crate) fn stop_drafting(proposer: &mut Option<Box<dyn Proposer>>, error: &RunError) {
-    tracing::error!(%error, "drafting failed: going on without speculation");
-    *proposer = None;
-}
-
-impl<P: Proposer + ?Sized> Proposer for Box<P> {
-    fn max_depth(&self) -> usize {
-        (**self).max_depth()
-    }
-
-    fn wants_hidden(&self) -> bool {
-        (**self).wants_hidden()
-    }
-
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
-        (**self).begin(slot, tokens, hidden)
-    }
-
-    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
-        (**self).forget(slot)
-    }
-
-    fn hidden(&self, slot: usize) -> Option<&[f32]> {
-        (**self).hidden(slot)
-    }
-
-    fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
-        (**self).save(slot, n_tokens)
-    }
-
-    fn max_saved_bytes(&self) -> usize {
-        (**self).max_saved_bytes()
-    }
-
-    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
-        (**self).load(slot, tokens, saved)
-    }
-
-    fn observe(&mut self, runner: &mut Runner, seen: &[Observed<'_>], took: Option<Duration>) -> Result<(), RunError> {
-        (**self).observe(runner, seen, took)
-    }
-
-    fn expect(&mut self, asks: &[Ask]) -> Result<(), RunError> {
-        (**self).expect(asks)
-    }
-
-    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        (**self).propose(runner, asks)
-    }
-
-    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
-        (**self).rehearse(n_answers)
-    }
-
-    fn stats(&self) -> Stats {
-        (**self).stats()
     }
 }

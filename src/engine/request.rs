@@ -1,4 +1,4 @@
-//! A request to generate: the prompt's tokens and everything that shapes the answer, valid by construction.
+//! A request to generate: the prompt's tokens and everything that shapes the generation, valid by construction.
 //! Owns the limits check. Knows nothing of templates, JSON or channels.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use text::TokenId;
 
 use crate::constraint::Grammar;
-use crate::embed::Pooling;
+use crate::pooling::Pooling;
 use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
 use crate::thinking::Thinking;
@@ -14,9 +14,9 @@ use crate::thinking::Thinking;
 /// What one engine can take: every request is checked against it before it is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Positions of one sequence: prompt and answer together.
+    /// Positions of one sequence: prompt and generation together.
     pub n_ctx: usize,
-    /// Rows of the model's head.
+    /// Tokens of the vocabulary.
     pub n_vocab: usize,
 }
 
@@ -24,7 +24,7 @@ pub struct Limits {
 pub const MAX_LOGPROBS: usize = 20;
 
 /// Whose cached state a request may take up. State that was computed in one scope, or put into a slot by it, is reused
-/// within that scope only: what was asked in another one can be told neither from the answer nor from how much was cached.
+/// within that scope only: what was asked in another one can be told neither from the generation nor from how much was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope(pub u32);
 
@@ -35,9 +35,9 @@ pub struct RequestOptions {
     pub max_tokens: Option<usize>,
     /// How a token is picked.
     pub sampling: SamplingParams,
-    /// Strings that end the answer; they are not part of it.
+    /// Strings that end the generation; they are not part of it.
     pub stops: Vec<String>,
-    /// Go on past end-of-generation tokens; with a grammar they always end the answer.
+    /// Go on past end-of-generation tokens; with a grammar they always end the generation.
     pub ignore_eos: bool,
     /// With `Some(n)` every token carries its log probability and those of the `n` likeliest, `n` up to [`MAX_LOGPROBS`].
     pub logprobs: Option<usize>,
@@ -48,19 +48,19 @@ pub struct RequestOptions {
     pub cache: bool,
     /// Whose state that is.
     pub scope: Scope,
-    /// What the answer must be made of.
+    /// What the generation must be made of.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Most tokens of a draft; `None` is as many as the proposer makes, 0 is without speculation. Answers are the same.
     pub max_draft: Option<usize>,
     /// Drafts of fewer tokens are not used.
     pub min_draft: usize,
-    /// A draft ends before the first token that the head finds less probable than this, 0 to 1; 0 ends none.
+    /// A draft ends before the first token that the MTP layer finds less probable than this, 0 to 1; 0 ends none.
     pub draft_p_min: f32,
     /// The slot to take if it is free; otherwise, or where there is no such slot, the one that saves most.
     pub slot: Option<usize>,
     /// A limit on thinking.
     pub thinking: Option<Thinking>,
-    /// Give the prompt's hidden rows, pooled, and no tokens. Nothing is cached then.
+    /// Give the prompt's hidden states, pooled, and no tokens. Nothing is cached then.
     pub embed: Option<Pooling>,
 }
 
@@ -100,13 +100,14 @@ impl GenerateRequest {
     /// Checks prompt and options against `limits`.
     ///
     /// # Errors
-    /// An empty prompt, a token id outside the vocabulary, a prompt that leaves no room for an answer, sampling
-    /// parameters out of range, too many or empty stop strings, too many log probabilities, borders out of order.
+    /// An empty prompt, a token id outside the vocabulary, a prompt that leaves no room for a generation, sampling
+    /// parameters out of range, too many or empty stop strings, too many log probabilities, boundaries out of order.
     pub fn new(prompt: Vec<TokenId>, mut options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
         if prompt.is_empty() {
             return Err(RequestError::EmptyPrompt);
         }
-        if let Some(&id) = prompt.iter().find(|id| id.0 as usize >= limits.n_vocab) {
+        let forced = options.thinking.iter().flat_map(|thinking| &thinking.forced);
+        if let Some(&id) = prompt.iter().chain(forced).find(|id| id.0 as usize >= limits.n_vocab) {
             return Err(RequestError::Token { id: id.0, n_vocab: limits.n_vocab });
         }
         if prompt.len() >= limits.n_ctx {
@@ -119,10 +120,7 @@ impl GenerateRequest {
         if options.max_tokens == Some(0) {
             return Err(RequestError::NoTokens);
         }
-        if let Some(thinking) = &options.thinking {
-            thinking.check(limits.n_vocab)?;
-        }
-        // Cached tokens have no hidden rows any more.
+        // Cached tokens have no hidden states any more.
         options.cache &= options.embed.is_none();
         let ascending = options.borders.windows(2).all(|w| w[0] < w[1]);
         if !ascending || options.borders.last().is_some_and(|&b| b > prompt.len()) {
@@ -170,12 +168,12 @@ pub enum RequestError {
     /// There is nothing to continue.
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
-    /// A token id that the model has no row for.
+    /// A token id that the model does not have.
     #[error("token id {id} is outside the vocabulary of {n_vocab} tokens")]
     Token {
         /// The id found.
         id: u32,
-        /// Rows of the head.
+        /// Tokens of the vocabulary.
         n_vocab: usize,
     },
     /// The prompt fills the context.
@@ -195,7 +193,7 @@ pub enum RequestError {
         /// What was asked for.
         n: usize,
     },
-    /// Borders that do not ascend or lie outside the prompt.
+    /// Boundaries that do not ascend or lie outside the prompt.
     #[error("message borders must ascend and lie within the prompt's {n_prompt} tokens")]
     Borders {
         /// Tokens in the prompt.

@@ -1,4 +1,4 @@
-//! Stop strings in a stream of bytes, across the borders of tokens.
+//! Stop strings in a stream of bytes, across the boundaries of tokens.
 //! Owns what may be shown and what must wait. Knows nothing of tokens or characters.
 
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Watches one stream. Cheap to clone: a fork shares the prepared strings.
 ///
-/// The match that ends first wins, and of those that end together the longest, so the answer does not depend on how
+/// The match that ends first wins, and of those that end together the longest, so the generation does not depend on how
 /// the stream is cut. Held back is only the longest end of the stream that begins a stop string.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {

@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 
 use text::TokenId;
 
-use crate::request::RequestError;
-
 /// A limit on the tokens of thinking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thinking {
@@ -22,16 +20,7 @@ pub struct Thinking {
     pub forced: Vec<TokenId>,
 }
 
-impl Thinking {
-    pub(crate) fn check(&self, n_vocab: usize) -> Result<(), RequestError> {
-        match self.forced.iter().find(|id| id.0 as usize >= n_vocab) {
-            Some(id) => Err(RequestError::Token { id: id.0, n_vocab }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// How much thinking is left to one answer.
+/// How much thinking is left to one generation.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: Option<Thinking>,
@@ -41,7 +30,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The limit of an answer that may think, if it has a constraint that lets it.
+    /// The limit of a generation that may think, if it has a constraint that lets it.
     pub(crate) fn new(limit: Option<Thinking>, may_think: bool) -> Self {
         let (thinks, n_left) = limit.as_ref().map_or((false, 0), |t| (t.open && may_think, t.max_tokens));
         Self { limit, thinks, n_left, forced: VecDeque::new() }
@@ -61,7 +50,7 @@ impl Budget {
         !self.forced.is_empty() || self.thinks && self.n_left == 0
     }
 
-    /// This token was picked, by whomever, and after it the answer may think or not: in the text of a grammar the tags are
+    /// This token was picked, by whomever, and after it the generation may think or not: in the text of a grammar the tags are
     /// text, and nothing may be put in.
     pub(crate) fn picked(&mut self, token: TokenId, may_think: bool) {
         let Some(limit) = &self.limit else { return };

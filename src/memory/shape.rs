@@ -41,7 +41,7 @@ impl StateShape {
     }
 
     /// Bytes of one cell of all attention layers.
-    pub fn cell_bytes(&self) -> usize {
+    fn cell_bytes(&self) -> usize {
         self.rows().map(|(_, n_bytes)| n_bytes).sum()
     }
 

@@ -11,7 +11,7 @@ use crate::slots::MemoryConfig;
 pub(crate) const KV_STEP: usize = 256;
 
 /// One tensor of a layer's state: what it is for, type, shape.
-pub(crate) type Kept = (&'static str, Dtype, [i64; 4]);
+pub(crate) type StateTensor = (&'static str, Dtype, [i64; 4]);
 
 impl MemoryConfig {
     /// Bytes of the state of one layer.
@@ -19,7 +19,7 @@ impl MemoryConfig {
     /// # Errors
     /// [`Error::Layout`]: a quantised type whose block does not divide a head, or more than can be counted.
     pub fn layer_bytes(&self, layer: &LayerState) -> Result<usize, Error> {
-        let bytes = |&(what, dtype, ne): &Kept| {
+        let bytes = |&(what, dtype, ne): &StateTensor| {
             let n_rows = ne[1..].iter().try_fold(1usize, |n, &ne| n.checked_mul(usize::try_from(ne).ok()?));
             let row = dtype.row_bytes(ne[0]).map_err(|e| Error::Layout(format!("{what}: {e}")))?;
             n_rows.and_then(|n| n.checked_mul(row)).ok_or_else(|| Error::Layout(format!("{what}: {ne:?} is too large")))
@@ -46,7 +46,7 @@ impl MemoryConfig {
     }
 
     /// The tensors of a layer's state.
-    pub(crate) fn tensors(&self, layer: &LayerState) -> Result<Vec<Kept>, Error> {
+    pub(crate) fn tensors(&self, layer: &LayerState) -> Result<Vec<StateTensor>, Error> {
         let config = self.rounded();
         let (n_ctx, n_slots) = (as_dim(config.n_ctx), as_dim(config.n_slots));
         match layer {

@@ -40,7 +40,7 @@ impl Slot {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SlotState {
+pub(crate) struct SlotStatus {
     pub(crate) epoch: u64,
     pub(crate) in_use: bool,
     /// Positions held.
@@ -69,7 +69,7 @@ pub struct Memory {
     pub(crate) config: MemoryConfig,
     pub(crate) buffer: StateBuffer,
     pub(crate) layers: Vec<LayerTensors>,
-    pub(crate) slots: Vec<SlotState>,
+    pub(crate) slots: Vec<SlotStatus>,
 }
 
 impl Memory {
@@ -124,13 +124,8 @@ impl Memory {
             }
         });
         let layers = layers.collect();
-        let slots = vec![SlotState::default(); config.n_slots];
+        let slots = vec![SlotStatus::default(); config.n_slots];
         Ok(Self { layout, config, buffer, layers, slots })
-    }
-
-    /// How the state is laid out.
-    pub fn layout(&self) -> &StateLayout {
-        &self.layout
     }
 
     /// What was asked for, the context rounded up.
@@ -141,11 +136,6 @@ impl Memory {
     /// Bytes on the device.
     pub fn n_bytes(&self) -> usize {
         self.buffer.n_bytes()
-    }
-
-    /// Slots not in use.
-    pub fn n_free(&self) -> usize {
-        self.slots.iter().filter(|s| !s.in_use).count()
     }
 
     /// Takes a free slot with an empty sequence; `None` when all are in use.

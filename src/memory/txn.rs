@@ -1,23 +1,23 @@
-//! One step's claim on the memory: where its rows go, and what is kept of them.
+//! One step's claim on the memory: where its tokens go, and what is kept of them.
 
 use crate::error::Error;
 use crate::size::KV_STEP;
 use crate::slots::{Memory, Slot};
 use crate::view::{Segment, StepView};
 
-/// A step in progress over some sequences. [`Txn::commit`] keeps rows; dropping it keeps none.
+/// A step in progress over some sequences. [`Txn::commit`] keeps tokens; dropping it keeps none.
 ///
-/// Rows are ordered by slot, and within a sequence by position.
+/// Tokens are ordered by slot, and within a sequence by position.
 #[derive(Debug)]
 pub struct Txn<'m> {
     memory: &'m mut Memory,
-    parts: Vec<Part>,
+    claims: Vec<Claim>,
     segments: Vec<Segment>,
     done: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct Claim {
     index: usize,
     n_rows: usize,
     n_snapshots: usize,
@@ -26,18 +26,18 @@ struct Part {
 
 impl Memory {
     /// Begins a step that adds `n_rows` positions to each of the sequences, given in ascending order of their slots.
-    /// `n_snapshots` states are kept of each (newest first), one for each of its rows; of a sequence with more rows only
-    /// the newest. One is enough unless rows may be dropped on commit.
+    /// `n_snapshots` states are kept of each (newest first), one for each of its tokens; of a sequence with more tokens
+    /// only the newest. One is enough unless tokens may be dropped on commit.
     ///
     /// # Errors
     /// [`Error::Slot`], [`Error::Full`], [`Error::Step`]: nothing to do, slots out of order, more snapshots than the memory
     /// was made for, a sequence whose state was lost.
-    pub fn begin(&mut self, parts: &[(&Slot, usize)], n_snapshots: usize) -> Result<Txn<'_>, Error> {
+    pub fn begin(&mut self, sequences: &[(&Slot, usize)], n_snapshots: usize) -> Result<Txn<'_>, Error> {
         let refuse = |what: &str| Err(Error::Step(what.into()));
-        if parts.is_empty() || parts.iter().any(|(_, n_rows)| *n_rows == 0) {
+        if sequences.is_empty() || sequences.iter().any(|(_, n_rows)| *n_rows == 0) {
             return refuse("a step needs at least one row of each of its sequences");
         }
-        if !parts.windows(2).all(|w| w[0].0.index < w[1].0.index) {
+        if !sequences.windows(2).all(|w| w[0].0.index < w[1].0.index) {
             return refuse("the sequences of a step must be in ascending order of their slots");
         }
         if n_snapshots == 0 || n_snapshots > self.config.n_snapshots {
@@ -46,10 +46,10 @@ impl Memory {
                 self.config.n_snapshots
             )));
         }
-        let mut claimed = Vec::with_capacity(parts.len());
+        let mut claimed = Vec::with_capacity(sequences.len());
         let mut segments: Vec<Segment> = Vec::new();
         let mut first_row = 0;
-        for &(slot, n_rows) in parts {
+        for &(slot, n_rows) in sequences {
             let index = self.index(slot)?;
             let state = self.slots[index];
             if state.lost {
@@ -64,7 +64,7 @@ impl Memory {
             let n_snapshots = if n_rows <= n_snapshots { n_rows } else { 1 };
             let half = self.config.n_snapshots as u32;
             let write_plane = if self.config.transactional && state.plane < half { half } else { 0 };
-            claimed.push(Part { index, n_rows, n_snapshots, write_plane });
+            claimed.push(Claim { index, n_rows, n_snapshots, write_plane });
             let n_kv = end.next_multiple_of(KV_STEP).min(self.config.n_ctx);
             match segments.last_mut() {
                 Some(s) if s.first_slot + s.n_seqs == index && (s.n_rows, s.write_plane) == (n_rows, write_plane) => {
@@ -90,32 +90,27 @@ impl Memory {
             let state = &mut self.slots[p.index];
             state.n_written = state.n_written.max(state.len + p.n_rows);
         }
-        Ok(Txn { memory: self, parts: claimed, segments, done: false })
+        Ok(Txn { memory: self, claims: claimed, segments, done: false })
     }
 }
 
 impl Txn<'_> {
-    /// What the pass may read and write.
+    /// What the forward pass may read and write.
     pub fn view(&self) -> StepView<'_> {
         StepView { memory: self.memory, segments: &self.segments, skips: &[] }
     }
 
-    /// Rows of all sequences together.
-    pub fn n_rows(&self) -> usize {
-        self.parts.iter().map(|p| p.n_rows).sum()
-    }
-
-    /// Keeps the first `kept[i]` rows of sequence `i`; the pass must have been computed.
+    /// Keeps the first `kept[i]` tokens of sequence `i`; the forward pass must have been computed.
     ///
     /// # Errors
-    /// [`Error::Keep`], and nothing is kept: a count above the sequence's rows, or one whose state was not snapshotted.
+    /// [`Error::Keep`], and nothing is kept: a count above the sequence's tokens, or one whose state was not snapshotted.
     pub fn commit(mut self, kept: &[usize]) -> Result<(), Error> {
-        if kept.len() != self.parts.len() {
-            return Err(Error::Step(format!("{} counts for {} sequences", kept.len(), self.parts.len())));
+        if kept.len() != self.claims.len() {
+            return Err(Error::Step(format!("{} counts for {} sequences", kept.len(), self.claims.len())));
         }
         let recurrent = self.memory.layout.is_recurrent();
-        for (p, &kept) in self.parts.iter().zip(kept) {
-            // After more rows than snapshots only the newest state is certain.
+        for (p, &kept) in self.claims.iter().zip(kept) {
+            // After more tokens than snapshots only the newest state is certain.
             let reachable = if p.n_rows <= p.n_snapshots { p.n_snapshots } else { 1 };
             let sound = kept <= p.n_rows && (!recurrent || kept > 0 && p.n_rows - kept < reachable);
             if !sound {
@@ -123,13 +118,13 @@ impl Txn<'_> {
                 return Err(Error::Keep { slot, kept, n_rows, n_snapshots });
             }
         }
-        for (p, &kept) in self.parts.iter().zip(kept) {
+        for (p, &kept) in self.claims.iter().zip(kept) {
             let state = &mut self.memory.slots[p.index];
             state.len += kept;
             state.plane = p.write_plane + (p.n_rows - kept) as u32;
         }
         if !recurrent {
-            self.parts.iter().for_each(|p| self.memory.slots[p.index].plane = 0);
+            self.claims.iter().for_each(|p| self.memory.slots[p.index].plane = 0);
         }
         self.done = true;
         Ok(())
@@ -143,7 +138,7 @@ impl Drop for Txn<'_> {
         }
         // Other planes hold the old recurrent state, unless the step was allowed to write over it.
         let lost = !self.memory.config.transactional && self.memory.layout.is_recurrent();
-        for p in &self.parts {
+        for p in &self.claims {
             let state = &mut self.memory.slots[p.index];
             state.lost |= lost;
             // Cells past a sequence's length are masked, and what is in these nobody has seen.

@@ -168,7 +168,7 @@ pub fn start_engine_with(
     let mut sampling = defaults_of_file(model.sampling_defaults());
     options.sampling.apply(&mut sampling).map_err(|error| EngineError::Config(error.to_string()))?;
     let drafts = DraftDefaults {
-        max: proposer.as_ref().map_or(0, |proposer| proposer.max_depth()),
+        max: proposer.as_ref().map_or(0, |proposer| proposer.info().max_depth),
         min: options.drafts.draft_min.into(),
         p_min: options.drafts.draft_p_min,
     };

@@ -98,7 +98,7 @@ impl Step {
                     last = Some(event.clone());
                 }
                 if let (Some(spans), Some(text)) = (spans.last_mut(), text(event)) {
-                    spans.push(Span { text: text.to_owned(), depth: token.piece.guess.depth });
+                    spans.push(Span { text: text.to_owned(), depth: token.piece.draft.depth });
                 }
             }
         }
@@ -254,7 +254,7 @@ impl Clock {
         let t = &mut self.timings;
         match self.first {
             Some(first) => {
-                t.cycles += 1;
+                t.steps += 1;
                 t.generated_ms = millis(at - first);
             }
             None => {

@@ -9,25 +9,26 @@ use std::thread::available_parallelism;
 use engine::{EngineConfig, EngineError, Proposer};
 use model::{Facts, Kept, Model, NextNHead, RunError};
 
-use crate::both::NextNgram;
-use crate::nextn::{Depth, NextN, NextNConfig};
+use crate::async_proposer::AsyncProposer;
+use crate::combined::CombinedProposer;
+use crate::depth::Depth;
+use crate::draft_vocab::DraftVocabSize;
+use crate::nextn::{NextN, NextNConfig};
 use crate::ngram::Ngram;
-use crate::vocab::DraftVocabSize;
-use crate::worker::Aside;
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The model's NextN head where it has one, else none.
+    /// The model's MTP (NextN) layer where it has one, else none.
     #[default]
     Auto,
     /// Plain decoding.
     Off,
-    /// The model's NextN head; a model without one is refused.
+    /// The model's MTP (NextN) layer; a model without one is refused.
     NextN,
-    /// What followed the last words before, where the text repeats itself; needs no head.
+    /// Prompt lookup: what followed the last tokens before, where the text repeats itself; needs no MTP layer.
     Ngram,
-    /// Both: the head, and look-up where it has been right more often.
+    /// Both: the MTP layer, and prompt lookup where it has been accepted more often.
     NextNgram,
 }
 
@@ -42,16 +43,16 @@ impl Mode {
     ];
 }
 
-/// Where the head's drafts are computed.
+/// Where the MTP layer's drafts are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DraftMode {
     /// As measured to be faster: at present always fused (docs/NEXTN.md has the figures).
     #[default]
     Auto,
-    /// On the engine's thread, between passes: all processors work on one thing.
+    /// On the engine's thread, between forward passes: all processors work on one thing.
     Fused,
     /// On a thread and a compute pool of its own, beside the engine's other work; with processors to spare, or on a GPU,
-    /// also beside the model's passes.
+    /// also beside the main model's forward passes.
     Async,
 }
 
@@ -61,8 +62,8 @@ impl DraftMode {
         [("auto", DraftMode::Auto), ("fused", DraftMode::Fused), ("async", DraftMode::Async)];
 }
 
-/// The way of a choice between words.
-macro_rules! words {
+/// Parsing and printing a choice between names.
+macro_rules! named {
     ($of:ty) => {
         impl FromStr for $of {
             type Err = String;
@@ -82,8 +83,8 @@ macro_rules! words {
     };
 }
 
-words!(Mode);
-words!(DraftMode);
+named!(Mode);
+named!(DraftMode);
 
 /// How to draft.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,9 +93,9 @@ pub struct SpecConfig {
     pub mode: Mode,
     /// Tokens of a draft.
     pub depth: Depth,
-    /// Words that the head drafts from.
+    /// The draft vocabulary.
     pub vocab: DraftVocabSize,
-    /// Where the head's drafts are computed.
+    /// Where the MTP layer's drafts are computed.
     pub draft_mode: DraftMode,
 }
 
@@ -109,10 +110,10 @@ pub enum SpecError {
     /// Asked for, and the file has a part of it.
     #[error("the file promises a NextN head and lacks {0}: use --spec off, or add the head with `extract-nextn graft`")]
     Incomplete(String),
-    /// No room for the head's cells.
+    /// No room for its KV cells.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// No room for what the engine and the head keep together.
+    /// No room for what the engine and the MTP layer keep together.
     #[error(transparent)]
     Room(#[from] EngineError),
 }
@@ -147,8 +148,8 @@ pub fn proposer(
     if config.mode == Mode::Off || config.depth == Depth::Fixed(0) {
         return Ok(None);
     }
-    // Before the head takes its part: the engine's comes after.
-    engine::check_room(model, engine, &|engine| kept(engine, &config, model.facts()))?;
+    // Before the MTP layer takes its part: the engine's comes after.
+    engine::check_memory(model, engine, &|engine| kept(engine, &config, model.facts()))?;
     let ngram = || Ngram::new(model, engine, config.depth);
     if config.mode == Mode::Ngram {
         return Ok(Some(Box::new(ngram())));
@@ -163,20 +164,20 @@ pub fn proposer(
     };
     let head: Box<dyn Proposer> = match config.draft_mode {
         DraftMode::Auto | DraftMode::Fused => Box::new(head),
-        DraftMode::Async => Box::new(aside(head, model, engine)?),
+        DraftMode::Async => Box::new(beside(head, model, engine)?),
     };
-    Ok(Some(if config.mode == Mode::NextNgram { Box::new(NextNgram::new(head, ngram())) } else { head }))
+    Ok(Some(if config.mode == Mode::NextNgram { Box::new(CombinedProposer::new(head, ngram())) } else { head }))
 }
 
-/// The head on a thread of its own, with the processors that passes leave over. Where they leave none it drafts while the
-/// engine does other things, but not while the model computes: threads that wait for each other in turn would only be
-/// slower.
-fn aside(head: NextN, model: &Arc<Model>, engine: &EngineConfig) -> Result<Aside<NextN>, RunError> {
+/// The MTP layer on a thread of its own, with the processors that forward passes leave over. Where they leave none it
+/// drafts while the engine does other things, but not while the model computes: threads that wait for each other in turn
+/// would only be slower.
+fn beside(head: NextN, model: &Arc<Model>, engine: &EngineConfig) -> Result<AsyncProposer<NextN>, RunError> {
     let n_threads = engine.n_threads();
     let n_spare = available_parallelism().map_or(1, NonZero::get).saturating_sub(n_threads);
     match (model.is_on_cpu(), n_spare) {
-        (true, 0) => Aside::new(head, model, n_threads, false),
-        (true, _) => Aside::new(head, model, n_threads.min(n_spare), true),
-        (false, _) => Aside::new(head, model, n_threads, true),
+        (true, 0) => AsyncProposer::new(head, model, n_threads, false),
+        (true, _) => AsyncProposer::new(head, model, n_threads.min(n_spare), true),
+        (false, _) => AsyncProposer::new(head, model, n_threads, true),
     }
 }

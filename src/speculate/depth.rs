@@ -1,406 +1,52 @@
-//! How many tokens to draft: the depth with the most expected tokens a second, from costs and acceptance as measured.
-//! Pure arithmetic: owns what was measured, knows nothing of tokens or graphs.
-//!
-//! With `d` drafts of which each is right with its own chance, a cycle gives `1 + a1 + a1 a2 + ..` tokens and costs the
-//! time of its draft, its pass over `1 + d` rows and the host's work around them. Depth 0 is plain decoding. Trying a depth
-//! that looks worse than the best is paid from an allowance, a small share of the time that has passed, so that what is
-//! lost to learning stays small however long a text resists drafting.
+//! The length of a draft as the user gives it.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::fmt;
+use std::str::FromStr;
 
-/// Share of the time that trying other depths may cost.
-const ALLOWANCE: f64 = 0.01;
+/// The longest draft that is chosen automatically: with the token before it a batch has 7 tokens, the most for which every
+/// output of every quantised weight has the bits that it has alone (docs/NUMERICS.md).
+pub(crate) const MAX_DEPTH: usize = 6;
 
-/// How much better drafting must look than plain decoding.
-const MARGIN: f64 = 1.02;
+/// The longest draft that may be asked for.
+const DEEPEST: usize = 16;
 
-/// The same where a plain cycle takes less than a millisecond: what stands beside the cycles (handing over, new graphs) weighs
-/// as much as the gain there.
-const MARGIN_OF_SHORT: f64 = 1.08;
-const SHORT: f64 = 1e-3;
-
-/// The chance that a draft is right, before any was judged.
-const RIGHT: f64 = 0.7;
-
-/// How many judged drafts the first guess of an answer counts as.
-const GUESS_WEIGHT: f64 = 4.0;
-
-/// Judged drafts that an estimate remembers, about.
-const MEMORY: f64 = 60.0;
-
-/// What a drafted token costs before any was measured, as a share of a plain cycle.
-const ROW_COST: f64 = 0.2;
-
-/// Times that a median is taken of.
-const N_TIMES: usize = 9;
-
-/// Measured so often, a cost is trusted..
-const TRUSTED: u64 = 3;
-
-/// ..for so many cycles.
-const STALE: u64 = 400;
-
-/// Cycles of a rehearsal at one depth that tell nothing of its cost.
-const FIRST_CYCLES: usize = 2;
-
-/// Rows of all sequences together up to which depths are rehearsed.
-const REHEARSED_ROWS: usize = 128;
-
-/// The last times of one kind of cycle.
-#[derive(Clone, Debug, Default)]
-struct Cost {
-    /// Seconds, the newest at `n % N_TIMES`.
-    times: Vec<f64>,
-    n: u64,
-    /// The cycle in which the newest was measured.
-    at: u64,
-    median: f64,
+/// Tokens of a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Depth {
+    /// As many as pay, by measured costs and acceptance; none where drafting is slower than plain decoding.
+    #[default]
+    Auto,
+    /// Always this many, as far as the generation has room.
+    Fixed(usize),
 }
 
-impl Cost {
-    fn add(&mut self, seconds: f64, at: u64) {
-        if self.times.len() < N_TIMES {
-            self.times.push(seconds);
-        } else {
-            self.times[self.n as usize % N_TIMES] = seconds;
+impl Depth {
+    /// The longest draft.
+    pub(crate) fn max(self) -> usize {
+        match self {
+            Depth::Auto => MAX_DEPTH,
+            Depth::Fixed(n) => n,
         }
-        self.n += 1;
-        self.at = at;
-        let mut sorted = self.times.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        // Of an even number the smaller: a pause of the machine is no cost of the depth.
-        self.median = sorted[(sorted.len() - 1) / 2];
     }
 }
 
-/// How often drafts of one depth were right, the newer the more.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chance {
-    right: f64,
-    n: f64,
-}
+impl FromStr for Depth {
+    type Err = String;
 
-impl Chance {
-    fn add(&mut self, right: bool) {
-        let keep = 1.0 - 1.0 / MEMORY;
-        self.n = keep * self.n + 1.0;
-        self.right = keep * self.right + f64::from(u8::from(right));
-    }
-
-    /// The chance, where `guess` counts as some drafts.
-    fn estimate(&self, guess: f64) -> f64 {
-        (self.right + GUESS_WEIGHT * guess) / (self.n + GUESS_WEIGHT)
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s.parse() {
+            _ if s == "auto" => Ok(Self::Auto),
+            Ok(n) if n <= DEEPEST => Ok(Self::Fixed(n)),
+            _ => Err(format!("`{s}` is not auto or a number from 0 to {DEEPEST}")),
+        }
     }
 }
 
-/// Chooses depths for the sequences of one engine.
-#[derive(Clone, Debug)]
-pub(crate) struct DepthControl {
-    max: usize,
-    /// For each sequence and depth, drafts of its answer that got there.
-    of_slot: Vec<Vec<Chance>>,
-    /// The same over all answers: the first guess for a new one.
-    of_all: Vec<Chance>,
-    /// Whole cycles, by sequences and depth.
-    costs: HashMap<(usize, usize), Cost>,
-    /// Seconds that trying may cost now.
-    allowance: f64,
-    /// Cycles so far.
-    now: u64,
-}
-
-impl DepthControl {
-    pub(crate) fn new(n_slots: usize, max: usize) -> Self {
-        Self {
-            max,
-            of_slot: vec![vec![Chance::default(); max]; n_slots],
-            of_all: vec![Chance::default(); max],
-            costs: HashMap::new(),
-            allowance: 0.0,
-            now: 0,
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(n) => write!(f, "{n}"),
         }
-    }
-
-    /// A new answer begins on `slot`.
-    pub(crate) fn begin(&mut self, slot: usize) {
-        self.of_slot[slot].fill(Chance::default());
-    }
-
-    /// A step judged `n_drafted` drafts of `slot` and kept the first `n_right`.
-    pub(crate) fn judged(&mut self, slot: usize, n_drafted: usize, n_right: usize) {
-        for i in 0..n_drafted.min(self.max).min(n_right + 1) {
-            self.of_slot[slot][i].add(i < n_right);
-            self.of_all[i].add(i < n_right);
-        }
-    }
-
-    /// A cycle of `n_seqs` sequences with `depth` drafts each took so long, from asking for drafts to judging them.
-    pub(crate) fn took(&mut self, n_seqs: usize, depth: usize, took: Duration) {
-        let seconds = took.as_secs_f64();
-        self.costs.entry((n_seqs, depth)).or_default().add(seconds, self.now);
-        let most = 3.0 * self.cost(n_seqs, 0).unwrap_or(seconds);
-        self.allowance = (self.allowance + ALLOWANCE * seconds).min(most);
-    }
-
-    /// The depth, at most `most`, for a cycle of these sequences; all alike, so that recurrent layers take them in one
-    /// batch.
-    pub(crate) fn choose(&mut self, slots: &[usize], most: usize) -> usize {
-        self.now += 1;
-        let n = slots.len();
-        // A machine that wakes up is slow at first: one plain cycle tells too little.
-        let Some(plain) = self.trusted(n, 0).or_else(|| self.between(n, 0)) else { return 0 };
-        // Step by step into the unknown: what one row costs says little of what six do.
-        let tried = self.costs.keys().filter(|(seqs, _)| *seqs == n).map(|(_, d)| *d).max().unwrap_or(0);
-        let tried = (tried + 1..=self.max).take_while(|&d| self.between(n, d).is_some()).last().unwrap_or(tried);
-        let most = most.min(self.max).min(tried + 1);
-        let times: Vec<f64> = (0..=most).map(|d| self.estimate(n, d, plain)).collect();
-        let tokens: Vec<f64> = (0..=most).map(|d| self.tokens(slots, d)).collect();
-        let rate = |d: usize| tokens[d] / times[d];
-        let Some(deep) = (1..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b))) else { return 0 };
-        let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
-        let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
-        // Seconds that a cycle at `d` is expected to lose against the same tokens at the best depth. A draft that is judged
-        // not to pay is not free either, however near it comes.
-        let loss = |d: usize| {
-            let least = if best == 0 && d > 0 { (margin - 1.0) * times[d] } else { 0.0 };
-            (times[d] - tokens[d] / rate(best)).max(least)
-        };
-        let affordable = |d: &usize| loss(*d) <= self.allowance;
-        let to_try = if best == 0 {
-            // Only drafting tells whether the text has become easier.
-            Some(deep).filter(affordable)
-        } else {
-            [0, best + 1, best - 1].into_iter().filter(|&d| d <= most && !self.is_known(n, d)).find(affordable)
-        };
-        let depth = to_try.unwrap_or(best);
-        self.allowance -= if depth == best { 0.0 } else { loss(depth) };
-        depth
-    }
-
-    /// In a rehearsal: the shallowest depth, at most `most`, whose cost was not measured yet.
-    pub(crate) fn choose_unknown(&mut self, n_seqs: usize, most: usize) -> usize {
-        self.now += 1;
-        (0..=most.min(self.deepest_rehearsed(n_seqs))).find(|&d| self.trusted(n_seqs, d).is_none()).unwrap_or(0)
-    }
-
-    /// Cycles until a rehearsal with so many sequences knows the depths that it tries: at each, a few build graphs or have
-    /// slow first passes.
-    pub(crate) fn n_to_rehearse(&self, n_seqs: usize) -> usize {
-        (1 + self.deepest_rehearsed(n_seqs)) * (TRUSTED as usize + FIRST_CYCLES)
-    }
-
-    fn deepest_rehearsed(&self, n_seqs: usize) -> usize {
-        (REHEARSED_ROWS / n_seqs.max(1)).saturating_sub(1).clamp(1, self.max)
-    }
-
-    /// Tokens that a cycle at depth `d` is expected to give.
-    fn tokens(&self, slots: &[usize], d: usize) -> f64 {
-        let of = |&slot: &usize| {
-            let mut chance = 1.0;
-            let depths = self.of_slot[slot][..d].iter().zip(&self.of_all);
-            let drafted = depths.map(|(own, all)| {
-                chance *= own.estimate(all.estimate(RIGHT));
-                chance
-            });
-            1.0 + drafted.sum::<f64>()
-        };
-        slots.iter().map(of).sum()
-    }
-
-    fn cost(&self, n_seqs: usize, depth: usize) -> Option<f64> {
-        self.costs.get(&(n_seqs, depth)).map(|c| c.median)
-    }
-
-    fn trusted(&self, n_seqs: usize, depth: usize) -> Option<f64> {
-        self.costs.get(&(n_seqs, depth)).filter(|c| c.n >= TRUSTED).map(|c| c.median)
-    }
-
-    /// The nearest numbers of sequences below and above whose cost at this depth is trusted: answers of a batch end one by
-    /// one, and what the whole batch has learned must not be learned again for each number.
-    fn neighbours(&self, n_seqs: usize, depth: usize) -> Option<(usize, usize)> {
-        let all = || self.costs.iter().filter(|((_, d), c)| *d == depth && c.n >= TRUSTED).map(|((n, _), _)| *n);
-        Some((all().filter(|n| *n < n_seqs).max()?, all().filter(|n| *n > n_seqs).min()?))
-    }
-
-    /// Between the neighbours' costs, in proportion.
-    fn between(&self, n_seqs: usize, depth: usize) -> Option<f64> {
-        let (below, above) = self.neighbours(n_seqs, depth)?;
-        let (low, high) = (self.cost(below, depth)?, self.cost(above, depth)?);
-        Some(low + (high - low) * (n_seqs - below) as f64 / (above - below) as f64)
-    }
-
-    /// Measured of late, or lying between two that were.
-    fn is_known(&self, n_seqs: usize, depth: usize) -> bool {
-        let of_late = |n| self.costs.get(&(n, depth)).is_some_and(|c| c.n >= TRUSTED && self.now - c.at < STALE);
-        of_late(n_seqs) || self.neighbours(n_seqs, depth).is_some_and(|(below, above)| of_late(below) && of_late(above))
-    }
-
-    /// Seconds of a cycle: measured, or between two that were, or stretched from the most alike that was.
-    fn estimate(&self, n_seqs: usize, depth: usize, plain: f64) -> f64 {
-        if let Some(known) = self.cost(n_seqs, depth).or_else(|| self.between(n_seqs, depth)) {
-            return known;
-        }
-        // What a drafted token adds, by the nearest number of sequences, then the nearest depth.
-        let added = self.costs.iter().filter(|((_, d), _)| *d > 0).filter_map(|(&(n, d), c)| {
-            let away = (n.abs_diff(n_seqs), d.abs_diff(depth), n, d);
-            Some((away, (c.median - self.cost(n, 0)?) / (n * d) as f64))
-        });
-        let row = added.min_by_key(|&(away, _)| away).map_or(ROW_COST * plain / n_seqs as f64, |(_, row)| row);
-        plain + row.max(0.0) * (n_seqs * depth) as f64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A machine with made-up costs, and a text with made-up acceptance.
-    struct World {
-        control: DepthControl,
-        state: u64,
-        time: f64,
-        tokens: f64,
-    }
-
-    impl World {
-        fn new(max: usize) -> Self {
-            Self { control: DepthControl::new(4, max), state: 12345, time: 0.0, tokens: 0.0 }
-        }
-
-        fn random(&mut self) -> f64 {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.state >> 33) as f64 / (1u64 << 31) as f64
-        }
-
-        /// `n` cycles of `n_seqs` sequences; `cost(rows)` are the seconds of a cycle with so many rows of a sequence, with noise.
-        fn run(&mut self, n: usize, n_seqs: usize, a: f64, cost: impl Fn(usize) -> f64, noise: f64) {
-            let slots: Vec<usize> = (0..n_seqs).collect();
-            for _ in 0..n {
-                let d = self.control.choose(&slots, usize::MAX);
-                for &slot in &slots {
-                    let n_right = (0..d).take_while(|_| self.random() < a).count();
-                    self.control.judged(slot, d, n_right);
-                    self.tokens += (1 + n_right) as f64;
-                }
-                let took = cost(1 + d) * (1.0 + noise * (self.random() - 0.5));
-                self.control.took(n_seqs, d, Duration::from_secs_f64(took));
-                self.time += took;
-            }
-        }
-
-        /// Time a token from here on, as a share of plain decoding's.
-        fn measure(&mut self, n: usize, n_seqs: usize, a: f64, cost: impl Fn(usize) -> f64, noise: f64) -> f64 {
-            (self.time, self.tokens) = (0.0, 0.0);
-            self.run(n, n_seqs, a, &cost, noise);
-            self.time / self.tokens * n_seqs as f64 / cost(1)
-        }
-    }
-
-    fn linear(first: f64, row: f64) -> impl Fn(usize) -> f64 {
-        move |rows| first * (1.0 + row * (rows as f64 - 1.0))
-    }
-
-    #[test]
-    fn cheap_rows_and_good_drafts_go_deep_at_once() {
-        let ratio = World::new(6).measure(60, 1, 0.8, linear(0.01, 0.11), 0.1);
-        assert!(ratio < 0.55, "{ratio}");
-    }
-
-    #[test]
-    fn dear_rows_or_bad_drafts_cost_little_from_the_first_token_on() {
-        for (a, row) in [(0.3, 0.4), (0.8, 1.2), (0.5, 0.6), (0.05, 0.2), (0.0, 1.0)] {
-            let mut world = World::new(6);
-            let soon = world.measure(128, 1, a, linear(0.001, row), 0.1);
-            assert!(soon < 1.05, "acceptance {a}, row {row}: {soon}");
-            let later = world.measure(4000, 1, a, linear(0.001, row), 0.1);
-            assert!(later < 1.02, "acceptance {a}, row {row}: {later}");
-        }
-    }
-
-    #[test]
-    fn a_text_that_becomes_easy_is_found_again() {
-        let mut world = World::new(6);
-        world.run(2000, 1, 0.02, linear(0.01, 0.2), 0.1);
-        assert_eq!(world.control.choose(&[0], 6), 0);
-        world.run(1500, 1, 0.9, linear(0.01, 0.2), 0.1);
-        let ratio = world.measure(500, 1, 0.9, linear(0.01, 0.2), 0.1);
-        assert!(ratio < 0.6, "{ratio}");
-    }
-
-    #[test]
-    fn one_slow_pass_does_not_change_the_choice() {
-        let mut world = World::new(4);
-        world.run(200, 1, 0.9, linear(0.01, 0.1), 0.0);
-        let best = world.control.choose(&[0], 4);
-        assert!(best > 0);
-        world.control.took(1, best, Duration::from_secs(1));
-        assert_eq!(world.control.choose(&[0], 4), best);
-    }
-
-    #[test]
-    fn depth_falls_as_the_batch_grows() {
-        // Compute-bound from the second sequence on: each row more costs a whole one.
-        let mut world = World::new(6);
-        world.run(300, 1, 0.7, linear(0.01, 0.1), 0.1);
-        assert!(world.control.choose(&[0], 6) >= 2);
-        let ratio = world.measure(300, 4, 0.7, linear(0.04, 1.0), 0.1);
-        assert!(ratio < 1.03, "{ratio}");
-    }
-
-    #[test]
-    fn after_a_rehearsal_the_first_cycle_is_as_deep_as_the_best() {
-        let mut control = DepthControl::new(1, 6);
-        for _ in 0..control.n_to_rehearse(1) {
-            let d = control.choose_unknown(1, 6);
-            control.took(1, d, Duration::from_secs_f64(linear(0.01, 0.1)(1 + d)));
-        }
-        assert!((0..=6).all(|d| control.is_known(1, d)));
-        let rate = |d: i32| (1.0 - RIGHT.powi(d + 1)) / (1.0 - RIGHT) / linear(0.01, 0.1)(1 + d as usize);
-        let best = (0..=6).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).unwrap();
-        assert_eq!(control.choose(&[0], 6), best as usize);
-    }
-
-    #[test]
-    fn a_batch_whose_answers_end_one_by_one_drafts_on() {
-        // As much for each sequence more as an eighth of the first; a row of a draft less than that.
-        let cost = |n: usize, d: usize| Duration::from_secs_f64(0.01 * (1.0 + 0.12 * n as f64 + 0.03 * (n * d) as f64));
-        let mut control = DepthControl::new(32, 6);
-        for n in [1, 32, 8] {
-            for _ in 0..control.n_to_rehearse(n) {
-                let d = control.choose_unknown(n, 6);
-                control.took(n, d, cost(n, d));
-            }
-        }
-        assert!(control.is_known(32, 3) && !control.is_known(32, 4), "a rehearsal of 32 has at most 128 rows");
-        for n in (1..=32).rev() {
-            let slots: Vec<usize> = (0..n).collect();
-            let d = control.choose(&slots, 6);
-            assert!(d >= 2, "{d} drafts for {n} sequences");
-            let plain = cost(n, 0).as_secs_f64();
-            let (guess, took) = (control.estimate(n, d, plain), cost(n, d).as_secs_f64());
-            assert!((guess / took - 1.0).abs() < 0.05, "{n} sequences, {d} drafts: {guess}, took {took}");
-        }
-    }
-
-    #[test]
-    fn where_cycles_are_short_a_gain_within_the_margin_is_tried_and_no_more() {
-        // A draft of one gives 1.95 tokens for the time of 1.9 and one of two less.
-        let mut world = World::new(6);
-        let mut n_drafted = 0;
-        for _ in 0..4000 {
-            let before = world.tokens;
-            world.run(1, 1, 0.95, linear(0.0003, 0.9), 0.0);
-            n_drafted += usize::from(world.tokens - before > 1.0);
-        }
-        assert!((1..600).contains(&n_drafted), "{n_drafted} of 4000 cycles kept a draft");
-    }
-
-    #[test]
-    fn no_room_means_no_draft() {
-        let mut world = World::new(6);
-        world.run(100, 1, 0.9, linear(0.01, 0.1), 0.0);
-        assert_eq!(world.control.choose(&[0], 0), 0);
-        assert!(world.control.choose(&[0], 1) <= 1);
     }
 }

@@ -1,22 +1,25 @@
-//! Speculation: the NextN head and other sources of drafts.
-//! Owns how tokens are guessed ahead. Knows nothing of HTTP, and nothing of sampling: the engine judges every draft.
+//! Speculation: the MTP (NextN) layer and other proposers of drafts.
+//! Owns how tokens are drafted. Knows nothing of HTTP, and nothing of sampling: the engine verifies every draft.
 #![forbid(unsafe_code)]
 
-mod alarm;
-mod both;
+mod acceptance_warning;
+mod async_proposer;
+mod combined;
 mod config;
 mod depth;
-mod entries;
+mod depth_control;
+mod draft_vocab;
+mod gumbel;
+mod mtp_inputs;
 mod nextn;
 mod ngram;
-mod noise;
-mod saved;
-mod vocab;
-mod worker;
+mod saved_mtp;
+mod step_costs;
 
-pub use both::NextNgram;
+pub use async_proposer::{AsyncProposer, DraftAhead};
+pub use combined::CombinedProposer;
 pub use config::{DraftMode, Mode, SpecConfig, SpecError, kept, proposer};
-pub use nextn::{Depth, GuessOn, NextN, NextNConfig};
+pub use depth::Depth;
+pub use draft_vocab::DraftVocabSize;
+pub use nextn::{NextN, NextNConfig};
 pub use ngram::Ngram;
-pub use vocab::DraftVocabSize;
-pub use worker::Aside;

@@ -1,91 +1,39 @@
-//! Drafts by the model's own NextN head, over the weights that the model has mapped already.
-//! Owns the head's cells and when they are brought up to date.
+//! Drafts by the model's own MTP (NextN) layer, over the weights that the model has mapped already.
+//! Owns the layer's KV cells and when they are brought up to date.
 //!
-//! Entry `i` of a sequence is (token `i + 1`, hidden row of token `i`): with `n` tokens in the model's state there are
-//! `n - 1` entries, and the last hidden row waits for the token that follows. As soon as that is picked, its entry gives
-//! the first guess; further guesses are chained in the same graph and their cells forgotten, so that the cells always
-//! come from true hidden rows.
+//! MTP input `i` of a sequence is (token `i + 1`, hidden state of token `i`): with `n` tokens in the model's state there are
+//! `n - 1` inputs, and the last hidden state waits for the token that follows. As soon as that is sampled, its input gives
+//! the first draft token; further ones are chained in the same graph and their cells forgotten, so that the cells always
+//! come from the main model's hidden states.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use engine::sample::Ahead;
-use engine::{Ask, EngineConfig, Observed, Proposer, SavedDraftError};
+use engine::sample::GumbelPlan;
+use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
 use memory::{Memory, MemoryConfig};
 use model::{Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
 use text::TokenId;
 
-use crate::alarm::Alarm;
-use crate::depth::DepthControl;
-use crate::entries::Entries;
-use crate::noise;
-use crate::saved::SavedEntries;
-use crate::vocab::DraftVocabSize;
+use crate::acceptance_warning::AcceptanceWarning;
+use crate::async_proposer::DraftAhead;
+use crate::depth::{Depth, MAX_DEPTH};
+use crate::depth_control::DepthControl;
+use crate::draft_vocab::DraftVocabSize;
+use crate::gumbel;
+use crate::mtp_inputs::{MAX_WAITING, MtpInputs};
+use crate::saved_mtp::SavedMtp;
 
-/// Entries of one graph at most; more are computed piece by piece.
+/// Inputs of one graph at most; more are computed in chunks.
 const N_BATCH: usize = 512;
 
-/// Entries that may wait while nothing is drafted: many, since one pass over all of them costs little more than one over a
-/// few.
-pub(crate) const MAX_WAITING: usize = 256;
-
-/// Numbers of entries of several sequences may differ by so many and share one width: the shorter are filled up, and the
+/// Numbers of inputs of several sequences may differ by so many and share one width: the shorter are filled up, and the
 /// graph is the same whatever each kept.
 const MAX_FILL: usize = 8;
 
-/// The deepest draft: with the token before it a pass has 7 rows, the most for which every row of every quantised weight
-/// has the bits that it has alone (docs/NUMERICS.md).
-pub(crate) const MAX_DEPTH: usize = 6;
+/// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
+const FIXED_WARM_UP: usize = 4;
 
-/// Cycles of a rehearsal with a fixed depth: graphs are built, and the device has seen them more than once.
-const REHEARSED: usize = 4;
-
-/// The deepest draft that may be asked for.
-const DEEPEST: usize = 16;
-
-/// Tokens of a draft.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Depth {
-    /// As many as pay, by measured costs and acceptance; none where drafting is slower than plain decoding.
-    #[default]
-    Auto,
-    /// Always this many, as far as the answer has room.
-    Fixed(usize),
-}
-
-impl FromStr for Depth {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s.parse() {
-            _ if s == "auto" => Ok(Self::Auto),
-            Ok(n) if n <= DEEPEST => Ok(Self::Fixed(n)),
-            _ => Err(format!("`{s}` is not auto or a number from 0 to {DEEPEST}")),
-        }
-    }
-}
-
-impl fmt::Display for Depth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Fixed(n) => write!(f, "{n}"),
-        }
-    }
-}
-
-impl Depth {
-    pub(crate) fn max(self) -> usize {
-        match self {
-            Depth::Auto => MAX_DEPTH,
-            Depth::Fixed(n) => n,
-        }
-    }
-}
-
-/// How the head is used.
+/// How the MTP layer is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NextNConfig {
     /// Tokens of a draft.
@@ -94,100 +42,91 @@ pub struct NextNConfig {
     pub vocab: DraftVocabSize,
 }
 
-/// A source of drafts that can guess on while the model judges.
-pub trait GuessOn: Proposer {
-    /// Told once, before all drafts: [`GuessOn::guess_on`] will be called.
-    fn prepare(&mut self);
-
-    /// Guesses on from drafts that are being judged, as if all of them were right: should that be so, and the token picked
-    /// after them be the one guessed here, the next draft is there at once.
-    ///
-    /// # Errors
-    /// As [`Proposer::propose`].
-    fn guess_on(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<(), RunError>;
-}
-
-/// The head as a source of drafts.
+/// The MTP layer as a proposer.
 pub struct NextN {
     model: Arc<Model>,
-    config: NextNConfig,
+    info: ProposerInfo,
     n_embd: usize,
     memory: Memory,
-    slots: Vec<Entries>,
+    slots: Vec<MtpInputs>,
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
     /// `None` with a fixed depth.
     control: Option<DepthControl>,
-    alarm: Alarm,
-    /// The last draft computed more entries than a cycle leaves behind, or more guesses than it gave: its time tells nothing
-    /// of its depth.
+    warning: AcceptanceWarning,
+    /// The last draft computed more inputs than a step leaves behind, or more tokens than it gave: its time tells nothing of
+    /// its depth.
     unusual: bool,
-    /// Nothing is remembered but what cycles cost.
-    rehearsing: bool,
-    /// Guesses will be guessed on from, so their hidden rows are wanted.
-    guesses_on: bool,
+    /// Drafts will be continued while they are verified, so their hidden states are wanted.
+    drafts_ahead: bool,
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
 }
 
-/// Some of these drafts end where guesses become improbable.
-fn wants_probs(asks: &[Ask]) -> bool {
-    asks.iter().any(|a| a.p_min > 0.0)
+/// Some of these drafts end where tokens become improbable.
+fn wants_probs(requests: &[DraftRequest]) -> bool {
+    requests.iter().any(|r| r.p_min > 0.0)
 }
 
-/// What one pass of the head is to do.
+/// What one pass of the MTP layer is to do.
 #[derive(Clone, Copy, Default)]
 struct Wanted<'a> {
-    /// Entries of each sequence at most.
-    n_entries: usize,
-    /// Guesses for each sequence.
+    /// Inputs of each sequence at most.
+    n_inputs: usize,
+    /// Draft tokens for each sequence.
     depth: usize,
-    /// How each sequence's tokens are picked; none at all where nothing is drafted.
-    ahead: &'a [Option<Ahead>],
-    /// The guesses that are being judged count as entries too.
-    on: bool,
-    /// How probable guesses are is wanted too.
+    /// How each sequence's tokens are sampled; none at all where nothing is drafted.
+    gumbel: &'a [Option<GumbelPlan>],
+    /// The draft tokens that are being verified count as inputs too.
+    ahead: bool,
+    /// How probable the draft tokens are is wanted too.
     probs: bool,
 }
 
 impl NextN {
-    /// The head of `model` for the sequences of an engine made with `config`; `None` when the model has none.
+    /// The MTP layer of `model` for the sequences of an engine made with `config`; `None` when the model has none.
     ///
     /// # Errors
-    /// No room for the head's cells.
+    /// No room for the layer's KV cells.
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_head = Self::state(engine, model.facts(), config.depth);
         let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
         let n_embd = model.hparams().n_embd;
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
-            slots.push(Entries::new(slot, n_embd));
+            slots.push(MtpInputs::new(slot, n_embd));
         }
         let vocab = config.vocab.make(model)?;
         let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
+        let info = ProposerInfo {
+            max_depth: config.depth.max(),
+            wants_hidden: true,
+            max_saved_bytes: SavedMtp::max_bytes(n_embd, &memory.shape()),
+            warm_up_steps: control.as_ref().map_or(FIXED_WARM_UP, DepthControl::n_warm_up_steps),
+            ..ProposerInfo::default()
+        };
         Ok(Some(Self {
             model: Arc::clone(model),
-            config,
+            info,
             n_embd,
             memory,
             slots,
             vocab,
             control,
-            alarm: Alarm::default(),
+            warning: AcceptanceWarning::default(),
             unusual: false,
-            rehearsing: false,
-            guesses_on: false,
+            drafts_ahead: false,
             output: DraftOutput::default(),
             noise: Vec::new(),
         }))
     }
 
-    /// The head's cells for the sequences of an engine made with `engine`.
+    /// The layer's KV cells for the sequences of an engine made with `engine`.
     pub(crate) fn state(engine: &EngineConfig, facts: &Facts, depth: Depth) -> MemoryConfig {
         let of_model = engine.plain_state(facts);
-        // The chain's cells stand past the end of the sequence, and so do those of guesses that are guessed on from and of
-        // rows that fill up.
+        // The chain's cells stand past the end of the sequence, and so do those of drafts that are continued and of
+        // tokens that fill up.
         let n_past = 2 * depth.max() + 1 + MAX_FILL;
         MemoryConfig { n_ctx: of_model.n_ctx + n_past, n_snapshots: 1, ..of_model }
     }
@@ -197,103 +136,11 @@ impl NextN {
         self.memory.n_bytes() + self.vocab.as_ref().map_or(0, DraftVocab::n_bytes)
     }
 
-    /// Entries that a cycle leaves behind at most.
-    fn most_of_cycle(&self) -> usize {
-        1 + self.max_depth().max(1)
-    }
-
-    /// Computes entries until no more of any sequence wait than a cycle leaves behind, but not the last: a draft starts from
-    /// it. Nothing is guessed from the others, so they need keys and values and no more. By powers of two, and all sequences
-    /// that have so many at once, so that graphs and passes are few. True when there were any.
-    fn catch_up(&mut self, runner: &mut Runner, which: &[usize]) -> Result<bool, RunError> {
-        let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(1).ilog2();
-        let mut any = false;
-        loop {
-            let most = which.iter().map(|&i| self.slots[i].tokens.len()).max().unwrap_or(0);
-            if most <= self.most_of_cycle() {
-                return Ok(any);
-            }
-            let n_entries = (1 << (most - 1).ilog2()).min(most_at_once);
-            let longer: Vec<usize> =
-                which.iter().copied().filter(|&i| self.slots[i].tokens.len() > n_entries).collect();
-            self.pass(runner, &longer, Wanted { n_entries, ..Wanted::default() })?;
-            any = true;
-        }
-    }
-
-    /// One graph over entries of each sequence, and the guesses after them.
-    fn pass(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
-        let Wanted { depth, on, .. } = wanted;
-        let n_chain = depth.saturating_sub(1);
-        let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_entries)).collect();
-        let (mut tokens, mut hidden, mut n_entries) = (Vec::new(), Vec::new(), Vec::new());
-        for (&i, &n) in which.iter().zip(&n_true) {
-            let s = &self.slots[i];
-            tokens.extend_from_slice(&s.tokens[..n]);
-            hidden.extend_from_slice(&s.hidden[..n * self.n_embd]);
-            let (guesses, rows) = s.out().filter(|_| on).unwrap_or_default();
-            tokens.extend_from_slice(guesses);
-            hidden.extend_from_slice(rows);
-            n_entries.push(n + guesses.len());
-        }
-        let (fewest, most) = (n_entries.iter().min(), n_entries.iter().max());
-        let width = most.zip(fewest).filter(|(most, fewest)| *most - *fewest <= MAX_FILL).map_or(0, |(&most, _)| most);
-        let rows = |n: usize| n.max(width) + n_chain;
-        let parts: Vec<_> = which.iter().zip(&n_entries).map(|(&i, &n)| (&self.slots[i].slot, rows(n))).collect();
-        let step = self.memory.begin(&parts, 1)?;
-        let vocab = self.vocab.as_ref();
-        let n_vocab = runner.model().hparams().n_vocab;
-        let n_guessed = n_entries.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
-        let ahead: Vec<_> = wanted.ahead.iter().copied().zip(n_guessed).collect();
-        let noise = noise::fill(&mut self.noise, &ahead, depth, n_vocab, vocab).then_some(&self.noise[..]);
-        let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_entries, self.guesses_on);
-        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
-        runner.draft(step.view(), &draft, &mut self.output)?;
-        step.commit(&n_true)?;
-        for (sequence, (&i, &n)) in which.iter().zip(&n_true).enumerate() {
-            let s = &mut self.slots[i];
-            s.computed(n);
-            if depth > 0 && !on {
-                s.forget_guesses();
-            }
-            for guess in 0..depth {
-                let row = self.output.hidden.get(guess).map(|rows| &rows[sequence * self.n_embd..][..self.n_embd]);
-                let prob = self.output.probs.get(sequence).map(|probs| probs[guess]);
-                s.guess(self.output.tokens[sequence][guess], row.unwrap_or_default(), prob);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl GuessOn for NextN {
-    fn prepare(&mut self) {
-        self.guesses_on = true;
-    }
-
-    fn guess_on(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<(), RunError> {
-        let (which, ahead): (Vec<usize>, Vec<_>) =
-            asks.iter().filter(|a| self.slots[a.slot].out().is_some()).map(|a| (a.slot, a.ahead)).unzip();
-        let Some(depth) = which.iter().filter_map(|&i| Some(self.slots[i].out()?.0.len())).max() else { return Ok(()) };
-        // The token that the judging step will pick, then as many as before.
-        let probs = wants_probs(asks);
-        self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth: depth + 1, ahead: &ahead, on: true, probs })
-    }
-}
-
-impl Proposer for NextN {
-    fn max_depth(&self) -> usize {
-        self.config.depth.max()
-    }
-
-    fn wants_hidden(&self) -> bool {
-        true
-    }
-
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: Option<&[f32]>) -> Result<(), RunError> {
+    /// The sequence of `slot` stands after `n_tokens`, whose cells have been kept as far as they are there.
+    fn begin(&mut self, slot: usize, n_tokens: usize, hidden_known: bool) -> Result<(), RunError> {
         let n_cells = self.memory.len(&self.slots[slot].slot)?;
         let s = &mut self.slots[slot];
-        let n_kept = s.begin(n_cells, tokens.len(), hidden);
+        let n_kept = s.begin(n_cells, n_tokens, hidden_known);
         if n_kept < n_cells {
             self.memory.truncate(&s.slot, n_kept)?;
         }
@@ -303,108 +150,188 @@ impl Proposer for NextN {
         Ok(())
     }
 
-    fn forget(&mut self, slot: usize) -> Result<(), RunError> {
-        let s = &mut self.slots[slot];
-        s.begin(0, 0, None);
-        self.memory.spoil(&s.slot)?;
-        Ok(self.memory.reset(&s.slot)?)
+    /// Remembers which drafts were accepted, and which tokens the text is made of.
+    fn learn(&mut self, model: &Model, step: &ObservedStep<'_>) -> Result<(), RunError> {
+        for s in step.sequences {
+            self.warning.verified(s.n_drafted, s.n_accepted);
+            if let Some(control) = &mut self.control {
+                // A token that was too improbable to be drafted is not generated either.
+                let n_more = usize::from(self.slots[s.slot].ended_at_cut(s));
+                control.verified(s.slot, s.n_drafted + n_more, s.n_accepted);
+            }
+            if let Some(vocab) = &mut self.vocab {
+                vocab.see(model, s.tokens.iter().copied().chain(s.next))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inputs that a step leaves behind at most.
+    fn most_of_step(&self) -> usize {
+        1 + self.info.max_depth.max(1)
+    }
+
+    /// MTP prefill: computes inputs until no more of any sequence wait than a step leaves behind, but not the last: a draft
+    /// starts from it. Nothing is drafted from the others, so they need keys and values and no more. By powers of two, and
+    /// all sequences that have so many at once, so that graphs and passes are few. True when there were any.
+    fn prefill(&mut self, runner: &mut Runner, which: &[usize]) -> Result<bool, RunError> {
+        let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(1).ilog2();
+        let mut any = false;
+        loop {
+            let most = which.iter().map(|&i| self.slots[i].tokens.len()).max().unwrap_or(0);
+            if most <= self.most_of_step() {
+                return Ok(any);
+            }
+            let n_inputs = (1 << (most - 1).ilog2()).min(most_at_once);
+            let longer: Vec<usize> = which.iter().copied().filter(|&i| self.slots[i].tokens.len() > n_inputs).collect();
+            self.pass(runner, &longer, Wanted { n_inputs, ..Wanted::default() })?;
+            any = true;
+        }
+    }
+
+    /// One graph over inputs of each sequence, and the draft tokens after them.
+    fn pass(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
+        let Wanted { depth, ahead, .. } = wanted;
+        let n_chain = depth.saturating_sub(1);
+        let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_inputs)).collect();
+        let (mut tokens, mut hidden, mut n_inputs) = (Vec::new(), Vec::new(), Vec::new());
+        for (&i, &n) in which.iter().zip(&n_true) {
+            let s = &self.slots[i];
+            tokens.extend_from_slice(&s.tokens[..n]);
+            hidden.extend_from_slice(&s.hidden[..n * self.n_embd]);
+            let (drafted, states) = s.out().filter(|_| ahead).unwrap_or_default();
+            tokens.extend_from_slice(drafted);
+            hidden.extend_from_slice(states);
+            n_inputs.push(n + drafted.len());
+        }
+        let (fewest, most) = (n_inputs.iter().min(), n_inputs.iter().max());
+        let width = most.zip(fewest).filter(|(most, fewest)| *most - *fewest <= MAX_FILL).map_or(0, |(&most, _)| most);
+        let n_tokens = |n: usize| n.max(width) + n_chain;
+        let claims: Vec<_> = which.iter().zip(&n_inputs).map(|(&i, &n)| (&self.slots[i].slot, n_tokens(n))).collect();
+        let step = self.memory.begin(&claims, 1)?;
+        let vocab = self.vocab.as_ref();
+        let n_vocab = runner.model().hparams().n_vocab;
+        let n_before = n_inputs.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
+        let plans: Vec<_> = wanted.gumbel.iter().copied().zip(n_before).collect();
+        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab).then_some(&self.noise[..]);
+        let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
+        runner.draft(step.view(), &draft, &mut self.output)?;
+        step.commit(&n_true)?;
+        for (sequence, (&i, &n)) in which.iter().zip(&n_true).enumerate() {
+            let s = &mut self.slots[i];
+            s.computed(n);
+            if depth > 0 && !ahead {
+                s.forget_drafts();
+            }
+            for depth in 0..depth {
+                let hidden = self.output.hidden.get(depth).map(|rows| &rows[sequence * self.n_embd..][..self.n_embd]);
+                let prob = self.output.probs.get(sequence).map(|probs| probs[depth]);
+                s.push_draft(self.output.tokens[sequence][depth], hidden.unwrap_or_default(), prob);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DraftAhead for NextN {
+    fn prepare(&mut self) {
+        self.drafts_ahead = true;
+    }
+
+    fn draft_ahead(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<(), RunError> {
+        let continued = requests.iter().filter(|r| self.slots[r.slot].out().is_some());
+        let (which, gumbel): (Vec<usize>, Vec<_>) = continued.map(|r| (r.slot, r.gumbel)).unzip();
+        let Some(depth) = which.iter().filter_map(|&i| Some(self.slots[i].out()?.0.len())).max() else { return Ok(()) };
+        // The token that the verifying step will sample, then as many as before.
+        let (depth, probs) = (depth + 1, wants_probs(requests));
+        self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: true, probs })
+    }
+}
+
+impl Proposer for NextN {
+    fn info(&self) -> ProposerInfo {
+        self.info
+    }
+
+    fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
+        match change {
+            SequenceChange::Begin { tokens, hidden_known } => self.begin(slot, tokens.len(), hidden_known)?,
+            SequenceChange::Load { tokens, saved } => {
+                match SavedMtp::read(&self.model, saved, tokens, &self.memory.shape())? {
+                    Some(saved) => {
+                        let s = &mut self.slots[slot];
+                        self.memory.load(&s.slot, &saved.state).map_err(RunError::from)?;
+                        s.replace(saved.tokens, saved.hidden);
+                    }
+                    None => self.begin(slot, 0, false)?,
+                }
+            }
+            SequenceChange::Forget => {
+                let s = &mut self.slots[slot];
+                s.begin(0, 0, false);
+                self.memory.spoil(&s.slot).and_then(|()| self.memory.reset(&s.slot)).map_err(RunError::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, runner: &mut Runner, step: &ObservedStep<'_>) -> Result<(), RunError> {
+        if !step.warm_up {
+            self.learn(runner.model(), step)?;
+        }
+        if let Some(control) = &mut self.control {
+            let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
+            // Only steps whose sequences are all alike tell what so many tokens cost.
+            let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
+            if let Some(took) = step.took.filter(|_| alike) {
+                control.took(step.sequences.len(), n_drafted, took);
+            }
+        }
+        step.sequences.iter().for_each(|s| self.slots[s.slot].take(s));
+        let mut waiting: Vec<usize> = step.sequences.iter().map(|s| s.slot).collect();
+        waiting.retain(|&i| self.slots[i].tokens.len() > MAX_WAITING);
+        if !waiting.is_empty() {
+            self.prefill(runner, &waiting)?;
+        }
+        Ok(())
+    }
+
+    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
+        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
+        let depth = match &mut self.control {
+            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
+            Some(control) => control.choose(&slots, most),
+            None => most.min(self.info.max_depth),
+        };
+        self.unusual = false;
+        if depth == 0 {
+            requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
+            return Ok(vec![Vec::new(); requests.len()]);
+        }
+        let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
+        let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
+        if !which.is_empty() {
+            self.unusual = self.prefill(runner, &which)?;
+            let probs = wants_probs(requests);
+            self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
+        }
+        let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
+        self.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
+        Ok(drafts)
     }
 
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
         let s = &self.slots[slot];
-        let (n_cells, n_entries) = (self.memory.len(&s.slot)?, n_tokens.saturating_sub(1));
-        if n_entries == 0 || !s.has(n_cells, n_entries) {
+        let (n_cells, n_inputs) = (self.memory.len(&s.slot)?, n_tokens.saturating_sub(1));
+        if n_inputs == 0 || !s.has(n_cells, n_inputs) {
             return Ok(Vec::new());
         }
-        let n_cells = n_cells.min(n_entries);
-        let n_waiting = n_entries - n_cells;
+        let n_cells = n_cells.min(n_inputs);
+        let n_waiting = n_inputs - n_cells;
         let state = self.memory.save_first(&s.slot, n_cells)?;
         let (tokens, hidden) = (&s.tokens[..n_waiting], &s.hidden[..n_waiting * self.n_embd]);
-        SavedEntries::write(&self.model, tokens, hidden, &state)
-    }
-
-    fn max_saved_bytes(&self) -> usize {
-        SavedEntries::max_bytes(self.n_embd, &self.memory.shape())
-    }
-
-    fn load(&mut self, slot: usize, tokens: &[TokenId], saved: &[u8]) -> Result<(), SavedDraftError> {
-        let Some(saved) = SavedEntries::read(&self.model, saved, tokens, &self.memory.shape())? else {
-            return Ok(self.begin(slot, &[], None)?);
-        };
-        let s = &mut self.slots[slot];
-        self.memory.load(&s.slot, &saved.state).map_err(RunError::from)?;
-        s.replace(saved.tokens, saved.hidden);
-        Ok(())
-    }
-
-    fn hidden(&self, slot: usize) -> Option<&[f32]> {
-        let last = &self.slots.get(slot)?.last;
-        (!last.is_empty()).then_some(last)
-    }
-
-    fn observe(
-        &mut self,
-        runner: &mut Runner,
-        observed: &[Observed<'_>],
-        took: Option<Duration>,
-    ) -> Result<(), RunError> {
-        for o in observed.iter().filter(|_| !self.rehearsing) {
-            self.alarm.judged(o.n_drafted, o.n_accepted);
-            if let Some(control) = &mut self.control {
-                // A guess that was too improbable to be drafted gives no token either.
-                let n_more = usize::from(self.slots[o.slot].ended_at_cut(o));
-                control.judged(o.slot, o.n_drafted + n_more, o.n_accepted);
-            }
-        }
-        if let Some(control) = &mut self.control {
-            let n_drafted = observed.first().map_or(0, |o| o.n_drafted);
-            // Only cycles whose sequences are all alike tell what so many rows cost.
-            let alike = observed.iter().all(|o| o.n_drafted == n_drafted) && !self.unusual;
-            if let Some(took) = took.filter(|_| alike) {
-                control.took(observed.len(), n_drafted, took);
-            }
-        }
-        for o in observed {
-            if let Some(vocab) = self.vocab.as_mut().filter(|_| !self.rehearsing) {
-                vocab.see(runner.model(), o.tokens.iter().copied().chain(o.next))?;
-            }
-            self.slots[o.slot].take(o);
-        }
-        let mut waiting: Vec<usize> = observed.iter().map(|o| o.slot).collect();
-        waiting.retain(|&i| self.slots[i].tokens.len() > MAX_WAITING);
-        if !waiting.is_empty() {
-            self.catch_up(runner, &waiting)?;
-        }
-        Ok(())
-    }
-
-    fn rehearse(&mut self, n_answers: Option<usize>) -> usize {
-        self.rehearsing = n_answers.is_some();
-        self.control.as_ref().map_or(REHEARSED, |c| c.n_to_rehearse(n_answers.unwrap_or(1)))
-    }
-
-    fn propose(&mut self, runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let most = asks.iter().map(|a| a.max).max().unwrap_or(0);
-        let slots: Vec<usize> = asks.iter().map(|a| a.slot).collect();
-        let depth = match &mut self.control {
-            Some(control) if self.rehearsing => control.choose_unknown(slots.len(), most),
-            Some(control) => control.choose(&slots, most),
-            None => most.min(self.config.depth.max()),
-        };
-        self.unusual = false;
-        if depth == 0 {
-            asks.iter().for_each(|a| self.slots[a.slot].forget_guesses());
-            return Ok(vec![Vec::new(); asks.len()]);
-        }
-        let to_do = |a: &&Ask| !self.slots[a.slot].tokens.is_empty() && !self.slots[a.slot].has_guesses();
-        let (which, ahead): (Vec<usize>, Vec<_>) = asks.iter().filter(to_do).map(|a| (a.slot, a.ahead)).unzip();
-        if !which.is_empty() {
-            self.unusual = self.catch_up(runner, &which)?;
-            let probs = wants_probs(asks);
-            self.pass(runner, &which, Wanted { n_entries: N_BATCH, depth, ahead: &ahead, on: false, probs })?;
-        }
-        let drafts = asks.iter().map(|a| self.slots[a.slot].hand_out(a.max.min(depth), a.p_min)).collect();
-        self.unusual |= asks.iter().any(|a| self.slots[a.slot].is_cut());
-        Ok(drafts)
+        SavedMtp::write(&self.model, tokens, hidden, &state)
     }
 }

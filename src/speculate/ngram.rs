@@ -1,14 +1,13 @@
-//! Drafts by looking up what came after the last tokens when they stood in the context before. Needs no head and computes
-//! nothing; good where an answer repeats its prompt or itself.
+//! Prompt lookup: drafts what came after the last tokens when they stood in the context before. Needs no MTP layer and
+//! computes nothing; good where a generation repeats its prompt or itself.
 //! Owns an index of each sequence's tokens and what drafts from it were worth. Knows nothing of graphs.
 
-use std::time::Duration;
-
-use engine::{Ask, EngineConfig, Observed, Proposer};
+use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
 use model::{Model, RunError, Runner};
 use text::TokenId;
 
-use crate::nextn::{Depth, MAX_DEPTH};
+use crate::depth::Depth;
+use crate::step_costs::StepCosts;
 
 /// The shortest repetition that is looked up.
 const MIN_MATCH: usize = 2;
@@ -28,43 +27,44 @@ const NONE: u32 = u32::MAX;
 /// Weight of a new draft in what is known of its kind.
 const WEIGHT: f64 = 0.12;
 
-/// A kind of drafts that is right less often than this is left alone..
+/// A kind of drafts that is accepted less often than this is left alone..
 const WORTH: f64 = 0.4;
 
 /// ..but for one in so many chances, to see whether that has changed.
 const RETRY_EVERY: u32 = 24;
 
-/// Weight of a new time in a running mean.
-const TIME_WEIGHT: f64 = 0.15;
-
-/// What a further row costs before it was measured, as a share of the first.
-const ROW_COST: f64 = 0.2;
+/// What a drafted token costs before a step without drafts was measured, as a share of it.
+const UNKNOWN_COST: f64 = 0.2;
 
 /// How much better a draft must look than none.
 const MARGIN: f64 = 1.03;
 
-/// Look-up as a source of drafts.
+/// Prompt lookup as a proposer.
 pub struct Ngram {
     depth: Depth,
     slots: Vec<Lookup>,
-    times: Times,
+    /// Of steps with one sequence.
+    costs: StepCosts,
+    /// Steps so far.
+    now: u64,
 }
 
 impl Ngram {
-    /// Look-up for the sequences of an engine made with `config`.
+    /// Prompt lookup for the sequences of an engine made with `config`.
     pub fn new(model: &Model, config: &EngineConfig, depth: Depth) -> Self {
         let n_ctx = config.memory(model).n_ctx;
-        Self { depth, slots: (0..config.n_sequences).map(|_| Lookup::new(n_ctx)).collect(), times: Times::default() }
+        let slots = (0..config.n_sequences).map(|_| Lookup::new(n_ctx)).collect();
+        Self { depth, slots, costs: StepCosts::default(), now: 0 }
     }
 
-    /// The draft for `ask` with the chance that each of its tokens is right; empty when there is none worth its rows.
+    /// The draft for `request` with the chance that each of its tokens is accepted; empty when there is none worth its cost.
     /// The draft counts as made only when [`Ngram::made`] says so.
-    pub(crate) fn find(&mut self, ask: &Ask) -> Found {
+    pub(crate) fn find(&mut self, request: &DraftRequest) -> Found {
         let auto = self.depth == Depth::Auto;
-        let Some(lookup) = self.slots.get_mut(ask.slot) else { return Found::default() };
-        let mut found = lookup.find(ask.max.min(self.depth.max()));
+        let Some(lookup) = self.slots.get_mut(request.slot) else { return Found::default() };
+        let mut found = lookup.find(request.max.min(self.depth.max()));
         if auto && !found.tokens.is_empty() && !found.retry {
-            let n = self.times.best(found.chance, found.tokens.len());
+            let n = best_depth(&self.costs, found.chance, found.tokens.len());
             found.tokens.truncate(n);
         }
         found
@@ -72,47 +72,49 @@ impl Ngram {
 
     /// The draft was handed to the engine.
     pub(crate) fn made(&mut self, slot: usize, found: &Found) {
-        self.slots[slot].judging = (!found.tokens.is_empty()).then_some(found.kind);
+        self.slots[slot].verifying = (!found.tokens.is_empty()).then_some(found.kind);
     }
 
-    /// The last draft handed out for `slot` was this look-up's.
-    pub(crate) fn is_judging(&self, slot: usize) -> bool {
-        self.slots.get(slot).is_some_and(|s| s.judging.is_some())
+    /// The last draft handed out for `slot` was this lookup's.
+    pub(crate) fn is_verifying(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|s| s.verifying.is_some())
     }
 }
 
 impl Proposer for Ngram {
-    fn max_depth(&self) -> usize {
-        self.depth.max()
+    fn info(&self) -> ProposerInfo {
+        ProposerInfo { max_depth: self.depth.max(), ..ProposerInfo::default() }
     }
 
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], _: Option<&[f32]>) -> Result<(), RunError> {
-        if let Some(lookup) = self.slots.get_mut(slot) {
+    fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
+        // What is loaded begins before it is used, and the index is made anew from the tokens.
+        if let (SequenceChange::Begin { tokens, .. }, Some(lookup)) = (change, self.slots.get_mut(slot)) {
             lookup.begin(tokens);
         }
         Ok(())
     }
 
-    fn observe(&mut self, _: &mut Runner, observed: &[Observed<'_>], took: Option<Duration>) -> Result<(), RunError> {
-        if let (Some(took), [o]) = (took, observed) {
-            self.times.took(1 + o.n_drafted, took);
+    fn observe(&mut self, _: &mut Runner, step: &ObservedStep<'_>) -> Result<(), RunError> {
+        if let (Some(took), [s]) = (step.took, step.sequences) {
+            self.now += 1;
+            self.costs.add(1, s.n_drafted, took, self.now);
         }
-        for o in observed {
-            if let Some(lookup) = self.slots.get_mut(o.slot) {
-                lookup.judged(o.n_drafted, o.n_accepted);
-                lookup.extend(o.tokens, o.next);
+        for s in step.sequences {
+            if let Some(lookup) = self.slots.get_mut(s.slot) {
+                lookup.verified(s.n_drafted, s.n_accepted);
+                lookup.extend(s.tokens, s.next);
             }
         }
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let draft = |ask: &Ask| {
-            let found = self.find(ask);
-            self.made(ask.slot, &found);
+    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let draft = |request: &DraftRequest| {
+            let found = self.find(request);
+            self.made(request.slot, &found);
             found.tokens
         };
-        Ok(asks.iter().map(draft).collect())
+        Ok(requests.iter().map(draft).collect())
     }
 }
 
@@ -120,9 +122,9 @@ impl Proposer for Ngram {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) tokens: Vec<TokenId>,
-    /// The chance that a token is right if those before it are.
+    /// The chance that a token is accepted if those before it are.
     pub(crate) chance: f64,
-    /// Its kind has been wrong so far.
+    /// Its kind has been rejected so far.
     pub(crate) retry: bool,
     kind: usize,
 }
@@ -130,20 +132,20 @@ pub(crate) struct Found {
 /// The tokens of one sequence, and where each pair of them stood last.
 #[derive(Debug)]
 struct Lookup {
-    /// As far as they are known: the last one may be picked and not computed yet.
+    /// As far as they are known: the last one may be sampled and not computed yet.
     tokens: Vec<TokenId>,
     /// The last place of each hash: the number of tokens up to the end of the pair.
     newest: Vec<u32>,
     /// For each place the one before it with the same hash.
     earlier: Vec<u32>,
-    /// The last token was picked after the step that was observed last: it comes again.
+    /// The last token was sampled after the step that was observed last: it comes again.
     ahead: bool,
-    /// For each kind of drafts the share that was right, token by token.
+    /// For each kind of drafts the share that was accepted, token by token.
     right: [f64; N_KINDS],
     /// Chances passed over since the last try.
     skipped: [u32; N_KINDS],
-    /// The kind of the draft that the engine judges now.
-    judging: Option<usize>,
+    /// The kind of the draft that the engine verifies now.
+    verifying: Option<usize>,
 }
 
 /// Kinds of drafts, by the length of the repetition.
@@ -172,7 +174,7 @@ impl Lookup {
             ahead: false,
             right: FIRST_GUESS,
             skipped: [0; N_KINDS],
-            judging: None,
+            verifying: None,
         }
     }
 
@@ -194,7 +196,7 @@ impl Lookup {
             *right = 0.5 * (*right + first);
         }
         self.skipped = [0; N_KINDS];
-        self.judging = None;
+        self.verifying = None;
     }
 
     fn extend(&mut self, tokens: &[TokenId], next: Option<TokenId>) {
@@ -215,10 +217,10 @@ impl Lookup {
         self.earlier.push(earlier);
     }
 
-    fn judged(&mut self, n_drafted: usize, n_right: usize) {
-        let Some(kind) = self.judging.take().filter(|_| n_drafted > 0) else { return };
-        for i in 0..n_drafted.min(n_right + 1) {
-            self.right[kind] += WEIGHT * (f64::from(u8::from(i < n_right)) - self.right[kind]);
+    fn verified(&mut self, n_drafted: usize, n_accepted: usize) {
+        let Some(kind) = self.verifying.take().filter(|_| n_drafted > 0) else { return };
+        for i in 0..n_drafted.min(n_accepted + 1) {
+            self.right[kind] += WEIGHT * (f64::from(u8::from(i < n_accepted)) - self.right[kind]);
         }
     }
 
@@ -235,7 +237,7 @@ impl Lookup {
             }
             self.skipped[kind] = 0;
         }
-        // A try costs one row; past the end of the text it goes on with itself.
+        // A try costs one token; past the end of the text it goes on with itself.
         let n = if retry { max.min(1) } else { max };
         let mut tokens: Vec<TokenId> = Vec::with_capacity(n);
         for i in 0..n {
@@ -275,47 +277,29 @@ fn hash(tokens: &[TokenId]) -> Option<usize> {
     Some((mixed >> (64 - HASH_BITS)) as usize)
 }
 
-/// Seconds of a step with one sequence, by its rows.
-#[derive(Debug, Default)]
-struct Times([Option<f64>; 1 + MAX_DEPTH]);
-
-impl Times {
-    fn took(&mut self, n_rows: usize, took: Duration) {
-        let Some(mean) = self.0.get_mut(n_rows - 1) else { return };
-        let seconds = took.as_secs_f64();
-        // A pause of the machine is not a cost: it counts as little more than usual.
-        *mean = Some(mean.map_or(seconds, |m| m + TIME_WEIGHT * (seconds.min(2.0 * m) - m)));
-    }
-
-    /// Tokens of a draft of up to `max` with which most are expected for the time; 0 where plain decoding is better.
-    fn best(&self, chance: f64, max: usize) -> usize {
-        let plain = self.0[0].unwrap_or(1.0);
-        let row = |d: usize| Some((self.0.get(d).copied().flatten()? - plain).max(0.0) / d as f64);
-        let known = || (1..self.0.len()).filter_map(|d| Some((d, row(d)?)));
-        let time = |d: usize| match self.0.get(d).copied().flatten().filter(|_| self.0[0].is_some()) {
-            Some(time) => time,
-            // Stretched from the nearest that was measured.
-            None => {
-                let near = known().filter(|_| self.0[0].is_some()).min_by_key(|(k, _)| k.abs_diff(d));
-                plain + d as f64 * near.map_or(ROW_COST * plain, |(_, row)| row)
-            }
-        };
-        let mut best = (MARGIN / plain, 0);
-        let (mut tokens, mut all_right) = (1.0, 1.0);
-        for d in 1..=max {
-            all_right *= chance;
-            tokens += all_right;
-            let rate = tokens / time(d);
-            if rate > best.0 {
-                best = (rate, d);
-            }
+/// Tokens of a draft of up to `max` with which most are expected for the time; 0 where plain decoding is better. `chance`:
+/// that a token is accepted if those before it are.
+fn best_depth(costs: &StepCosts, chance: f64, max: usize) -> usize {
+    // Before anything was measured only the proportions count.
+    let plain = costs.measured(1, 0);
+    let time = |d: usize| plain.map_or(1.0 + UNKNOWN_COST * d as f64, |plain| costs.estimate(1, d, plain));
+    let mut best = (MARGIN / time(0), 0);
+    let (mut tokens, mut all_accepted) = (1.0, 1.0);
+    for d in 1..=max {
+        all_accepted *= chance;
+        tokens += all_accepted;
+        let rate = tokens / time(d);
+        if rate > best.0 {
+            best = (rate, d);
         }
-        best.1
     }
+    best.1
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn ids(text: &str) -> Vec<TokenId> {
@@ -358,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picked_token_that_is_computed_later_counts_once() {
+    fn a_sampled_token_that_is_computed_later_counts_once() {
         let mut lookup = Lookup::new(64);
         lookup.begin(&ids("ab"));
         lookup.extend(&ids("cd"), Some(TokenId(101)));
@@ -375,32 +359,31 @@ mod tests {
             let found = lookup.find(4);
             if !found.tokens.is_empty() {
                 n_drafts += 1;
-                lookup.judging = Some(found.kind);
-                lookup.judged(found.tokens.len(), 0);
+                lookup.verifying = Some(found.kind);
+                lookup.verified(found.tokens.len(), 0);
             }
         }
         assert!((5..20).contains(&n_drafts), "{n_drafts} drafts of 200, all wrong");
         // From here on it is right: soon all are made again.
         let full = (0..2000).filter(|_| {
             let found = lookup.find(4);
-            lookup.judging = Some(found.kind).filter(|_| !found.tokens.is_empty());
-            lookup.judged(found.tokens.len(), found.tokens.len());
+            lookup.verifying = Some(found.kind).filter(|_| !found.tokens.is_empty());
+            lookup.verified(found.tokens.len(), found.tokens.len());
             found.tokens.len() == 4
         });
         assert!(full.count() > 1500);
     }
 
     #[test]
-    fn the_length_of_a_draft_follows_what_its_rows_cost() {
-        let mut times = Times::default();
-        for rows in 1..=7 {
-            times.took(rows, Duration::from_micros(1000 + 50 * (rows as u64 - 1)));
-        }
-        assert_eq!((times.best(0.9, 6), times.best(0.9, 3), times.best(0.02, 6)), (6, 3, 0));
-        let mut dear = Times::default();
-        dear.took(1, Duration::from_millis(1));
-        dear.took(3, Duration::from_millis(3));
-        assert_eq!(dear.best(0.9, 6), 0);
-        assert_eq!(Times::default().best(0.95, 6), 6, "a guess, before anything was measured");
+    fn the_length_of_a_draft_follows_what_its_tokens_cost() {
+        let measured = |times: &[(usize, u64)]| {
+            let mut costs = StepCosts::default();
+            times.iter().for_each(|&(depth, us)| costs.add(1, depth, Duration::from_micros(us), 1));
+            costs
+        };
+        let cheap = measured(&[(0, 1000), (1, 1050), (2, 1100), (3, 1150), (4, 1200), (5, 1250), (6, 1300)]);
+        assert_eq!([(0.9, 6), (0.9, 3), (0.02, 6)].map(|(chance, max)| best_depth(&cheap, chance, max)), [6, 3, 0]);
+        assert_eq!(best_depth(&measured(&[(0, 1000), (2, 3000)]), 0.9, 6), 0);
+        assert_eq!(best_depth(&measured(&[]), 0.95, 6), 6, "a guess, before anything was measured");
     }
 }

@@ -2,10 +2,7 @@
 //! Owns no truth of its own: each test says what it holds to be true.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
-pub mod answers;
 pub mod golden;
-pub mod liar;
 pub mod rig;
-pub mod script;
 pub mod tiny;
 pub mod words;

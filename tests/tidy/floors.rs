@@ -33,6 +33,8 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
     ("nextn-constrain", &["nextn-engine", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
+    // For tests only.
+    ("nextn-test-support", &["nextn-engine", "nextn-model", "nextn-speculate", "nextn-text"]),
     ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-text"]),
     (
         "nextn-session",

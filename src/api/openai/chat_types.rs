@@ -136,9 +136,9 @@ pub(crate) struct DraftPart {
 impl Drafts {
     pub(crate) fn of(step: &Step, so_far: &Timings) -> Self {
         Self {
-            cycle: so_far.cycles,
-            n_drafted: step.pieces().next().map_or(0, |piece| piece.guess.n_drafted),
-            n_accepted: step.pieces().filter(|piece| piece.guess.depth > 0).count(),
+            cycle: so_far.steps,
+            n_drafted: step.pieces().next().map_or(0, |piece| piece.draft.n_drafted),
+            n_accepted: step.pieces().filter(|piece| piece.draft.depth > 0).count(),
             parts: Vec::new(),
         }
     }

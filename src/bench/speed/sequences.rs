@@ -89,7 +89,7 @@ impl Way {
         // Answers overlap but for their prompts: the slowest says how long all of them took.
         let slowest = answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
         let n_tokens: usize = answers.iter().map(|a| a.timings.generated_tokens - 1).sum();
-        let n_cycles = answers.iter().map(|a| a.timings.cycles).max().unwrap_or(0).max(1);
+        let n_cycles = answers.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1);
         if counts {
             self.tokens_per_second.push(1e3 * n_tokens as f64 / slowest.max(1e-6));
             self.pass_ms.push(slowest / n_cycles as f64);
@@ -101,9 +101,9 @@ impl Way {
     fn measured(&self, args: &Args, setup: &Setup, n_ctx: usize, plain: &[f64]) -> Measured {
         let sum = |of: fn(&Answer) -> usize| self.answers.iter().map(of).sum::<usize>() as f64;
         let (drafted, accepted) = (sum(|a| a.timings.drafted), sum(|a| a.timings.accepted));
-        let cycles = sum(|a| a.timings.cycles).max(1.0);
+        let cycles = sum(|a| a.timings.steps).max(1.0);
         let slowest = self.answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
-        let n_cycles = self.answers.iter().map(|a| a.timings.cycles).max().unwrap_or(0).max(1) as f64;
+        let n_cycles = self.answers.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1) as f64;
         // What several sequences share counts for each of them.
         let most = |of: fn(&Answer) -> f64| self.answers.iter().map(of).fold(0.0, f64::max) / n_cycles;
         let (pass, draft) = (most(|a| a.timings.verify_ms), most(|a| a.timings.draft_ms));

@@ -6,36 +6,30 @@ use std::sync::Arc;
 
 use memory::Memory;
 
-use super::{MAX_CHECKPOINTS, SlotCache};
-use crate::saved::Kept;
+use super::SlotCache;
+use crate::slot_file::{MAX_CHECKPOINTS, SlotCheckpoint};
 
 impl SlotCache {
     /// Tokens between checkpoints of a prompt of which `n` tokens are to be computed: so many that half of the budget holds
-    /// them all. `None`: none are taken but at borders.
+    /// them all. `None`: none are taken but at message boundaries.
     pub(crate) fn checkpoint_every(&self, n: usize) -> Option<usize> {
         let every = self.limits.checkpoint_every;
         let room = self.limits.checkpoint_bytes.checked_div(self.recurrent_bytes).unwrap_or(0).min(MAX_CHECKPOINTS);
         (every > 0 && room > 0).then(|| every.max(n.div_ceil((room / 2).max(1))))
     }
 
-    /// Keeps a checkpoint of the state as it is, within the budget. `hidden`: the hidden row of the last token, as far as it
-    /// is known.
-    pub(crate) fn checkpoint(
-        &mut self,
-        memory: &Memory,
-        index: usize,
-        hidden: Option<&[f32]>,
-    ) -> Result<(), memory::Error> {
+    /// Keeps a checkpoint of the state as it is, within the budget.
+    pub(crate) fn checkpoint(&mut self, memory: &Memory, index: usize) -> Result<(), memory::Error> {
         let s = &self.slots[index];
-        let position = s.tokens.len();
+        let (position, hidden_bytes) = (s.tokens.len(), size_of_val(&s.hidden[..]));
         let there = s.checkpoints.iter().any(|c| c.state.position() == position);
-        let hidden = hidden.unwrap_or_default();
-        if position == 0 || there || !self.make_room(index, 1, self.recurrent_bytes + size_of_val(hidden)) {
+        if position == 0 || there || !self.make_room(index, 1, self.recurrent_bytes + hidden_bytes) {
             return Ok(());
         }
-        // Without recurrent layers it has no bytes, and only tells where a border is.
-        let state = memory.checkpoint(&self.slots[index].slot)?;
-        self.slots[index].checkpoints.push(Arc::new(Kept { state, hidden: hidden.to_vec() }));
+        // Without recurrent layers it has no bytes, and only tells where a boundary is.
+        let s = &mut self.slots[index];
+        let state = memory.checkpoint(&s.slot)?;
+        s.checkpoints.push(Arc::new(SlotCheckpoint { state, hidden: s.hidden.clone() }));
         Ok(())
     }
 
@@ -44,7 +38,7 @@ impl SlotCache {
         while self.slots[index].checkpoints.len() + n > MAX_CHECKPOINTS {
             self.drop_weakest(index);
         }
-        // Without recurrent layers there is only the hidden row, which is small.
+        // Without recurrent layers there is only the hidden state, which is small.
         if !self.is_recurrent() {
             return true;
         }
@@ -64,7 +58,8 @@ impl SlotCache {
     /// Bytes of all checkpoints; one that several slots share counts once.
     pub(crate) fn checkpoint_bytes(&self) -> usize {
         let all = self.slots.iter().flat_map(|s| &s.checkpoints);
-        let mut all: Vec<(*const Kept, usize)> = all.map(|kept| (Arc::as_ptr(kept), kept.n_bytes())).collect();
+        let mut all: Vec<(*const SlotCheckpoint, usize)> =
+            all.map(|kept| (Arc::as_ptr(kept), kept.n_bytes())).collect();
         all.sort_unstable();
         all.dedup();
         all.iter().map(|(_, n_bytes)| n_bytes).sum()

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use text::TokenId;
 
 use super::{CachedSlot, SlotCache, rewind};
-use crate::live::Live;
+use crate::live_state::LiveState;
 use crate::request::{GenerateRequest, Scope};
-use crate::saved::{Kept, SlotState};
-use crate::slots::SlotError;
+use crate::slot_file::{SlotCheckpoint, SlotState};
+use crate::slot_info::SlotError;
 
 /// Tokens whose loss is worth a copy of the state on the host.
 const MIN_LOSS: usize = 16;
@@ -53,7 +53,7 @@ impl SlotCache {
     /// comes back first, or as much is copied from another slot; what would be lost is stored. Gives the slot's index and
     /// the number of tokens that need no computing; at least the last token is left to compute. `None` when all slots are
     /// busy.
-    pub(crate) fn take(&mut self, live: &mut Live<'_>, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
+    pub(crate) fn take(&mut self, state: &mut LiveState, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
             let n = self.usable(wish, s.scope, &s.tokens, &s.checkpoints);
@@ -64,17 +64,17 @@ impl SlotCache {
         let (source, n) = self.source(wish, index, n);
         // Taken out first, so that storing what was in the slot cannot push it out.
         let stored = if let Source::Stored(i) = source { Some(self.store.take(i)) } else { None };
-        self.keep(live, index, if let Source::Own = source { n } else { 0 });
+        self.keep(state, index, if let Source::Own = source { n } else { 0 });
         if let Some(stored) = stored {
-            self.bring_back(live, index, stored)?;
+            self.bring_back(state, index, stored)?;
         } else if let Source::Slot(from) = source {
-            self.copy_from(live, wish, from, index, n)?;
+            self.copy_from(state, wish, from, index, n)?;
         }
         self.clock += 1;
         let recurrent = self.is_recurrent();
         let s = &mut self.slots[index];
         s.last_used = self.clock;
-        rewind(live.memory, s, n, recurrent)?;
+        rewind(&mut state.memory, s, n, recurrent)?;
         (s.busy, s.private, s.scope) = (true, !wish.reuse, wish.scope);
         Ok(Some((index, n)))
     }
@@ -83,13 +83,13 @@ impl SlotCache {
     /// beginning if another slot has it by now. Gives the number of tokens that need no computing.
     pub(crate) fn join(
         &mut self,
-        live: &mut Live<'_>,
+        state: &mut LiveState,
         wish: &Wish<'_>,
         index: usize,
         n: usize,
     ) -> Result<usize, SlotError> {
         let Some((from, n)) = self.other(wish, index, n) else { return Ok(n) };
-        self.copy_from(live, wish, from, index, n)?;
+        self.copy_from(state, wish, from, index, n)?;
         Ok(n)
     }
 
@@ -121,9 +121,9 @@ impl SlotCache {
         weighed.max().filter(|(n, _)| *n >= own + MIN_COPY).map(|(n, Reverse(i))| (i, n))
     }
 
-    /// Tokens at the beginning of the prompt that a state of `scope` with these tokens can be brought to; 0 where the request may not use
-    /// the state.
-    fn usable(&self, wish: &Wish<'_>, scope: Scope, tokens: &[TokenId], checkpoints: &[Arc<Kept>]) -> usize {
+    /// Tokens at the beginning of the prompt that a state of `scope` with these tokens can be brought to; 0 where the
+    /// request may not use the state.
+    fn usable(&self, wish: &Wish<'_>, scope: Scope, tokens: &[TokenId], checkpoints: &[Arc<SlotCheckpoint>]) -> usize {
         if !wish.reuse || scope != wish.scope {
             return 0;
         }
@@ -136,27 +136,27 @@ impl SlotCache {
     }
 
     /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.
-    fn keep(&mut self, live: &mut Live<'_>, index: usize, n: usize) {
+    fn keep(&mut self, state: &mut LiveState, index: usize, n: usize) {
         if !self.store.is_on() || self.slots[index].worth() < n + MIN_LOSS {
             return;
         }
-        match self.slots[index].copy(live) {
-            Ok(state) => self.store.put(self.slots[index].scope, state),
+        match self.slots[index].copy(state) {
+            Ok(saved) => self.store.put(self.slots[index].scope, saved),
             Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
         }
     }
 
     /// Puts a stored sequence into a slot.
-    fn bring_back(&mut self, live: &mut Live<'_>, index: usize, stored: SlotState) -> Result<(), SlotError> {
+    fn bring_back(&mut self, state: &mut LiveState, index: usize, stored: SlotState) -> Result<(), SlotError> {
         let slot = &self.slots[index].slot;
-        let loaded = live.load(slot, &stored).or_else(|error| match error {
-            // The answer does not depend on them.
-            SlotError::Drafts(_) => live.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }),
+        let loaded = state.load(slot, &stored).or_else(|error| match error {
+            // The generation does not depend on them.
+            SlotError::Drafts(_) => state.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }),
             error => Err(error),
         });
         match loaded {
             Ok(()) => self.replace(index, stored),
-            Err(_) => self.forget(live.memory, index),
+            Err(_) => self.forget(&mut state.memory, index),
         }
         loaded
     }
@@ -164,7 +164,7 @@ impl SlotCache {
     /// Makes a slot's state a copy of the first `n` tokens of another's.
     fn copy_from(
         &mut self,
-        live: &mut Live<'_>,
+        state: &mut LiveState,
         wish: &Wish<'_>,
         from: usize,
         to: usize,
@@ -175,22 +175,22 @@ impl SlotCache {
         let tokens = wish.prompt[..n].to_vec();
         let hidden = match kept {
             Some(kept) => kept.hidden.clone(),
-            None if n == source.tokens.len() => live.hidden(source),
+            None if n == source.tokens.len() => source.hidden.clone(),
             None => Vec::new(),
         };
         let checkpoints = source.checkpoints.iter().filter(|c| c.state.position() <= n).cloned().collect();
-        let drafts = live.drafts(&source.slot, n);
-        // A checkpoint without recurrent state only tells where a border is.
-        let state = kept.map(|kept| &kept.state);
-        let copied = live.memory.copy(&source.slot, &target.slot, n, state).map_err(SlotError::from);
+        let drafts = state.drafter.save(source.slot.index(), n);
+        // A checkpoint without recurrent state only tells where a boundary is.
+        let checkpoint = kept.map(|kept| &kept.state);
+        let copied = state.memory.copy(&source.slot, &target.slot, n, checkpoint).map_err(SlotError::from);
         let copied = copied.and_then(|()| {
-            live.load_drafts(&target.slot, &tokens, &drafts).or_else(|_| {
-                // The answer does not depend on them.
-                live.load_drafts(&target.slot, &tokens, &[])
+            state.load_drafts(&target.slot, &tokens, &drafts).or_else(|_| {
+                // The generation does not depend on them.
+                state.load_drafts(&target.slot, &tokens, &[])
             })
         });
         if let Err(error) = copied {
-            self.forget(live.memory, to);
+            self.forget(&mut state.memory, to);
             return Err(error);
         }
         tracing::debug!(from, to, n, "state copied");

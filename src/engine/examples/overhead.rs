@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (step, compute) = (after.step - before.step, after.compute - before.compute);
     let mean = |d: std::time::Duration| d.as_secs_f64() * 1e3 / n_steps as f64;
     println!(
-        "{n_steps} steps, {} rows, {} graphs built",
-        after.n_rows - before.n_rows,
+        "{n_steps} steps, {} tokens, {} graphs built",
+        after.n_tokens - before.n_tokens,
         after.n_builds - before.n_builds
     );
     println!("{:.4} ms a step, of that {:.4} ms ggml's computation", mean(step), mean(compute));

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::dry::Breakers;
+use super::dry_breakers::Breakers;
 use super::table::SamplingParams;
 
 /// The last tokens, as many as the longest window needs, and what is counted over them.

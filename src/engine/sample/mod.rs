@@ -5,6 +5,7 @@
 //! give the same token on every platform, by arithmetic that is written out here.
 
 mod dry;
+mod dry_breakers;
 mod filters;
 mod history;
 mod logprob;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use text::TokenId;
 
 pub use logprob::{TokenLogprob, logprobs};
-pub use rng::Noise;
+pub use rng::GumbelNoise;
 pub use stage::{MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_STAGES, Mirostat, SampleError, Stage};
 pub use table::{Kind, PARAMETERS, Parameter, Range, SamplingParams, Setting};
 
@@ -41,17 +42,17 @@ pub struct Candidate {
 /// What a source of drafts needs to guess the next picks of a sampler: they fall where its own logits, divided by the
 /// temperature, plus the noise of the pick are largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ahead {
+pub struct GumbelPlan {
     /// What divides the logits, above zero.
     pub temperature: f32,
     seed: u64,
     n_picks: u64,
 }
 
-impl Ahead {
+impl GumbelPlan {
     /// The noise of the pick after the next `ahead` ones.
-    pub fn noise(&self, ahead: u64) -> Noise {
-        Noise::new(self.seed, self.n_picks + ahead)
+    pub fn noise(&self, ahead: u64) -> GumbelNoise {
+        GumbelNoise::new(self.seed, self.n_picks + ahead)
     }
 }
 
@@ -77,7 +78,7 @@ struct Plan {
     stages: Vec<Stage>,
     /// By id, each once.
     bias: Vec<(u32, f64)>,
-    breakers: dry::Breakers,
+    breakers: dry_breakers::Breakers,
     is_greedy: bool,
 }
 
@@ -111,9 +112,9 @@ impl Sampler {
         params.validate(n_vocab)?;
         let stages = params.active_stages();
         let breakers = if stages.contains(&Stage::Dry) && params.mirostat == Mirostat::Off {
-            dry::Breakers::new(&params.dry_sequence_breakers, n_vocab as u32, bytes_of)
+            dry_breakers::Breakers::new(&params.dry_sequence_breakers, n_vocab as u32, bytes_of)
         } else {
-            dry::Breakers::default()
+            dry_breakers::Breakers::default()
         };
         let bias = merged(&params.logit_bias);
         let seed = params.seed.unwrap_or_else(rng::fresh_seed);
@@ -144,7 +145,7 @@ impl Sampler {
     /// Draws a token; does not accept it.
     ///
     /// Logits beyond the vocabulary are ignored, missing ones count as masked, and so do NaN and minus infinity.
-    /// If all are masked the answer is token 0: whoever masks must see to it that something is left.
+    /// If all are masked the generation is token 0: whoever masks must see to it that something is left.
     pub fn sample(&mut self, logits: &[f32]) -> TokenId {
         let logits = &logits[..logits.len().min(self.plan.n_vocab)];
         if self.plan.is_greedy {
@@ -180,7 +181,7 @@ impl Sampler {
         self.find_distribution(logits, self.noise(0))
     }
 
-    fn find_distribution(&mut self, logits: &[f32], noise: Noise) -> &[Candidate] {
+    fn find_distribution(&mut self, logits: &[f32], noise: GumbelNoise) -> &[Candidate] {
         let Self { plan, state, scratch, out } = self;
         let logits = &logits[..logits.len().min(plan.n_vocab)];
         state.is_fresh = plan.params.mirostat != Mirostat::Off;
@@ -201,20 +202,20 @@ impl Sampler {
     }
 
     /// The noise of the pick after the next `ahead` ones. A greedy sampler makes no use of it.
-    pub fn noise(&self, ahead: u64) -> Noise {
-        Noise::new(self.plan.seed, self.state.n_picks + ahead)
+    pub fn noise(&self, ahead: u64) -> GumbelNoise {
+        GumbelNoise::new(self.plan.seed, self.state.n_picks + ahead)
     }
 
     /// What a draft needs to guess the next picks; `None` when the likeliest tokens are the best guess.
-    pub fn ahead(&self) -> Option<Ahead> {
+    pub fn gumbel_plan(&self) -> Option<GumbelPlan> {
         let Plan { params: p, stages, .. } = &*self.plan;
         let is_tempered = p.mirostat != Mirostat::Off || stages.contains(&Stage::Temperature);
         let temperature = if is_tempered { p.temperature } else { 1.0 };
         let is_cold = self.plan.is_greedy || temperature <= params::MIN_TEMPERATURE;
-        (!is_cold).then_some(Ahead { temperature, seed: self.plan.seed, n_picks: self.state.n_picks })
+        (!is_cold).then_some(GumbelPlan { temperature, seed: self.plan.seed, n_picks: self.state.n_picks })
     }
 
-    /// Whether the lowest id among the largest raw logits is the answer whatever came before: an engine may then take
+    /// Whether the lowest id among the largest raw logits is the generation whatever came before: an engine may then take
     /// the argmax inside the graph.
     pub fn is_greedy(&self) -> bool {
         self.plan.is_greedy
@@ -251,7 +252,7 @@ impl Clone for Sampler {
 }
 
 impl Plan {
-    fn run<'a>(&self, state: &State, logits: &'a [f32], noise: Noise, scratch: &'a mut Scratch) -> Pool<'a> {
+    fn run<'a>(&self, state: &State, logits: &'a [f32], noise: GumbelNoise, scratch: &'a mut Scratch) -> Pool<'a> {
         let Scratch { pool, dry } = scratch;
         let mut pool = Pool::new(logits, pool);
         let p = &self.params;
@@ -293,11 +294,11 @@ impl Plan {
 
 /// The token whose number in `noise`, divided by its probability, is smallest: each with the chance that its probability
 /// says, in whatever order they are. Token 0 if no probability is above zero.
-pub fn pick(candidates: &[Candidate], noise: Noise) -> TokenId {
+pub fn pick(candidates: &[Candidate], noise: GumbelNoise) -> TokenId {
     race(candidates.iter().copied(), noise)
 }
 
-fn race(candidates: impl Iterator<Item = Candidate>, noise: Noise) -> TokenId {
+fn race(candidates: impl Iterator<Item = Candidate>, noise: GumbelNoise) -> TokenId {
     let mut best = (f64::INFINITY, TokenId(0));
     for c in candidates.filter(|c| c.p > 0.0) {
         let p = f64::from(c.p);

@@ -3,7 +3,7 @@
 //!
 //! A token is picked where its exponential number, divided by its probability, is smallest; the chance of that is the
 //! probability. The number depends on the seed, on how many tokens were picked before, and on the token: on nothing that a
-//! draft could change. So a draft picked with the noise of its position mostly picks what the model will, and the answer to
+//! draft could change. So a draft picked with the noise of its position mostly picks what the model will, and the generation to
 //! a seed is the same with drafts and without.
 //! Source: Gumbel 1954 for the rule, in the form of Maddison et al. 2014; Daliri et al. 2024 for drafts.
 
@@ -14,9 +14,9 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng};
 
 /// The noise of one pick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noise(u64);
+pub struct GumbelNoise(u64);
 
-impl Noise {
+impl GumbelNoise {
     /// The noise of the `n`-th pick of a seed: ChaCha with 8 rounds, the same on every platform and in every later version.
     /// The seed fills the first eight key bytes, little-endian; the rest of the key is zero. Not `seed_from_u64`: that
     /// mapping belongs to the library and may change with it.
@@ -108,15 +108,15 @@ mod tests {
     fn a_seed_means_the_same_numbers_forever() {
         // ChaCha8, all-zero key: first block starts 3e00ef2f895f40d6 7f5bb8e81f09a5a1 (published test vector).
         let words = [0x3e00_ef2f_895f_40d6_u64, 0x7f5b_b8e8_1f09_a5a1].map(u64::swap_bytes);
-        assert_eq!([0, 1].map(|n| Noise::new(0, n).0), words);
-        assert_ne!(Noise::new(1, 0), Noise::new(2, 0));
+        assert_eq!([0, 1].map(|n| GumbelNoise::new(0, n).0), words);
+        assert_ne!(GumbelNoise::new(1, 0), GumbelNoise::new(2, 0));
         // SplitMix64 from 1234567: published values.
         assert_eq!([0, 1].map(|i| mix(1_234_567, i)), [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }
 
     #[test]
     fn numbers_stay_within_their_open_range() {
-        let all: Vec<f64> = (0..100_000).map(|i| Noise(7).uniform(i)).collect();
+        let all: Vec<f64> = (0..100_000).map(|i| GumbelNoise(7).uniform(i)).collect();
         assert!(all.iter().all(|u| *u > 0.0 && *u < 1.0));
         let mean = all.iter().sum::<f64>() / 1e5;
         // The mean of 100,000 has a standard deviation of 0.0009.
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn the_noise_of_drafts_is_that_of_picks() {
         for id in 0..2000 {
-            let (exact, rough) = (-Noise(3).exponential(id).ln() as f32, Noise(3).for_draft(id));
+            let (exact, rough) = (-GumbelNoise(3).exponential(id).ln() as f32, GumbelNoise(3).for_draft(id));
             assert!((exact - rough).abs() < 2e-2, "{id}: {exact}, {rough}");
         }
     }

@@ -56,7 +56,7 @@ fn a_memory_that_cannot_be_is_refused() {
 fn a_step_that_cannot_be_made_is_refused_and_changes_nothing() {
     let mut memory = memory(&[KV, RECURRENT], config(3, 256)).expect("a sound layout");
     let mut all = slots(&mut memory, 3);
-    assert!(memory.acquire().expect("nothing to clear").is_none() && memory.n_free() == 0);
+    assert!(memory.acquire().expect("nothing to clear").is_none());
     advance(&mut memory, &all[0], 250);
     let [a, b] = [&all[0], &all[1]];
     for (parts, n_snapshots, says) in [

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::EngineConfig;
-use engine::sample::{Candidate, Noise, Sampler, SamplingParams, pick};
+use engine::sample::{Candidate, GumbelNoise, Sampler, SamplingParams, pick};
 use memory::MemoryConfig;
 use model::{Draft, DraftOutput, LoadOptions, Model, Pass, PassOutput, Rows, Runner};
 use text::{Special, TokenId};
@@ -107,9 +107,9 @@ fn answer(
         sums[0] += chance(draft.tokens[0][0]);
         for (i, factor) in [1.0, 0.8].into_iter().enumerate() {
             let q = softmax(&draft.logits[0], temperature * factor);
-            // Noise of seeds that no answer uses.
+            // GumbelNoise of seeds that no answer uses.
             let noise = |k| Sampler::new(&SamplingParams { seed: Some(1000 + k), ..params.clone() }, 1, &|_, _| {});
-            let noises: Vec<Noise> =
+            let noises: Vec<GumbelNoise> =
                 (0..N_NOISE).map(|k| Ok(noise(k)?.noise(u64::from(n)))).collect::<Result<_, Box<dyn Error>>>()?;
             let same = noises.iter().filter(|&&noise| pick(&q, noise) == pick(&p, noise)).count();
             sums[1 + i] += same as f64 / N_NOISE as f64;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use api::{AppState, Loader, ModelEntry, Phase, Registry, Served, Settings};
-use engine::{Ask, EngineConfig, Proposer};
+use engine::{DraftRequest, EngineConfig, Proposer, ProposerInfo};
 use model::{RunError, Runner};
 use serde_json::{Value, json};
 use text::TokenId;
@@ -70,15 +70,15 @@ impl Drop for Witness {
 }
 
 impl Proposer for Witness {
-    fn max_depth(&self) -> usize {
-        1
+    fn info(&self) -> ProposerInfo {
+        ProposerInfo { max_depth: 1, ..ProposerInfo::default() }
     }
 
-    fn propose(&mut self, _runner: &mut Runner, asks: &[Ask]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(&mut self, _runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
         let held = self.log.held.lock().unwrap();
         drop(self.log.changed.wait_while(held, |held| held.as_deref() == Some(&self.model)).unwrap());
         assert!(!self.log.blown.load(Ordering::SeqCst), "this engine was told to panic");
-        Ok(vec![Vec::new(); asks.len()])
+        Ok(vec![Vec::new(); requests.len()])
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use engine::sample::SamplingParams;
-use engine::{Engine, EngineConfig, EngineHandle, Event, GenerateRequest, RequestOptions};
+use engine::{Engine, EngineConfig, EngineHandle, Event, GenerateRequest, RequestOptions, Scope};
 use model::{LoadOptions, Model};
 use text::TokenId;
 
@@ -21,7 +21,7 @@ fn engine() -> &'static (EngineHandle, Vec<u8>) {
         let config = EngineConfig { n_ctx: Some(64), threads: Some(1), ..EngineConfig::default() };
         let engine = Engine::spawn(model, config).expect("it is small");
         answer(&engine);
-        let saved = engine.save_slot(0).and_then(|saved| saved.to_bytes()).expect("a free slot");
+        let saved = engine.save_slot(0, Scope::default()).and_then(|saved| saved.to_bytes()).expect("a free slot");
         (engine, saved[..HEAD].to_vec())
     })
 }
@@ -43,7 +43,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         // An error is an answer; the message is made too.
         Err(error) => drop(std::hint::black_box(error.to_string())),
         Ok(saved) => {
-            engine.load_slot(0, saved).expect("what was read fits");
+            engine.load_slot(0, saved, Scope::default()).expect("what was read fits");
             answer(engine);
         }
     }

@@ -1,0 +1,224 @@
+//! The engine: one thread that owns sequence state and compute, and makes one step after the other.
+//! Owns the order of a step's phases; each phase has a file of its own in `engine/`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use memory::Memory;
+use model::{Model, PassOutput, Runner, Stats};
+
+use crate::batch::BatchPolicy;
+use crate::cache::SlotCache;
+use crate::config::{EngineConfig, EngineError};
+use crate::drafter::Drafter;
+use crate::handle::EngineHandle;
+use crate::live_state::LiveState;
+use crate::liveness::{EndFlag, EngineLife};
+use crate::memory_check::{check_memory, explain};
+use crate::proposer::Proposer;
+use crate::request::Limits;
+use crate::sequence::Sequence;
+use crate::slot_file::SlotFormat;
+use crate::stats::EngineStats;
+use crate::submission::{Command, Submission};
+
+mod admit;
+mod commit;
+mod draft;
+mod emit;
+mod forward;
+mod prefix_sharing;
+mod receive;
+#[cfg(test)]
+mod tests;
+mod warm_up;
+
+use forward::{forward, verify};
+
+/// How long to wait for lagging readers before looking again, at first.
+const READER_PAUSE: Duration = Duration::from_millis(1);
+
+/// Stack of the engine's thread; grammars that requests carry may recurse. Only what is used takes memory.
+const STACK: usize = 64 << 20;
+
+/// Serves requests with one model. Lives on a thread of its own; the way to it is an [`EngineHandle`].
+pub struct Engine {
+    model: Arc<Model>,
+    config: EngineConfig,
+    policy: BatchPolicy,
+    state: LiveState,
+    runner: Runner,
+    cache: SlotCache,
+    // These two before the requests: should the thread panic, whoever sees a generation end finds the engine stopped.
+    _stopped: EndFlag,
+    commands: mpsc::Receiver<Command>,
+    waiting: VecDeque<Submission>,
+    /// Those that have a slot.
+    sequences: Vec<Sequence>,
+    /// Those that are done and wait for their reader to take the last events; they have no slot any more.
+    leaving: Vec<Sequence>,
+    /// What the last forward pass gave.
+    output: PassOutput,
+    clock: StepClock,
+    stats: EngineStats,
+    /// How long to wait for lagging readers next time.
+    pause: Duration,
+    /// Some handle is left.
+    open: bool,
+    /// The sequences are those of a warm-up.
+    warming_up: bool,
+}
+
+/// When drafts were asked for, and what had been computed until then: what the step's batch costs is counted from here.
+struct StepClock {
+    start: Instant,
+    computed: Stats,
+    /// The part of the drafting that each batch of the step bears.
+    drafting: Duration,
+    /// Steps in turn that built graphs.
+    n_building: u32,
+}
+
+impl Engine {
+    /// Makes state and compute buffers for `model` and starts the thread that owns them.
+    ///
+    /// # Errors
+    /// [`EngineError`]: settings that make no engine, or no room.
+    pub fn spawn(model: Arc<Model>, config: EngineConfig) -> Result<EngineHandle, EngineError> {
+        Self::spawn_with(model, config, None)
+    }
+
+    /// As [`Engine::spawn`], with `proposer` drafting tokens that one forward pass verifies together.
+    ///
+    /// # Errors
+    /// As [`Engine::spawn`].
+    pub fn spawn_with(
+        model: Arc<Model>,
+        config: EngineConfig,
+        proposer: Option<Box<dyn Proposer>>,
+    ) -> Result<EngineHandle, EngineError> {
+        let warm_up = config.warm_up.unwrap_or(!model.is_on_cpu());
+        let (mut engine, handle) = Self::new(model, config, proposer)?;
+        if warm_up {
+            engine.warm_up(&handle);
+        }
+        let life = handle.life();
+        let thread = move || {
+            // Dropped last: the state is gone by then, whichever way the thread ends.
+            let _freed = life.frees();
+            engine.run();
+        };
+        std::thread::Builder::new().name("nextn-engine".into()).stack_size(STACK).spawn(thread)?;
+        Ok(handle)
+    }
+
+    fn new(
+        model: Arc<Model>,
+        config: EngineConfig,
+        proposer: Option<Box<dyn Proposer>>,
+    ) -> Result<(Self, EngineHandle), EngineError> {
+        config.check()?;
+        let policy = config.batch_policy(model.facts());
+        let drafter = Drafter(proposer);
+        let depth = drafter.info().max_depth.min(policy.max_draft());
+        config.check_depth(depth)?;
+        let planned = |config: &EngineConfig| config.kept(model.facts(), depth);
+        check_memory(&model, &config, &planned)?;
+        let mut memory =
+            model.memory(planned(&config).state).map_err(|e| explain(e.into(), &model, &config, &planned))?;
+        let mut runner = Runner::new(Arc::clone(&model), config.n_threads())?;
+        if let Err(error) = reserve(&mut runner, &mut memory, &config, drafter.0.is_some() || config.embeddings) {
+            // What is free without it.
+            drop((memory, runner));
+            return Err(explain(error, &model, &config, &planned));
+        }
+        let cache = SlotCache::new(&mut memory, config.cache(&model))?;
+        // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
+        let limits = Limits { n_ctx: config.n_ctx(model.facts()), n_vocab: model.hparams().n_vocab };
+        let (sender, commands) = mpsc::channel();
+        let life = EngineLife::default();
+        let handle = EngineHandle {
+            commands: sender,
+            model: Arc::clone(&model),
+            limits,
+            n_waiting: Arc::new(AtomicUsize::new(0)),
+            max_queue: config.max_queue,
+            slot_format: Arc::new(SlotFormat {
+                model: Arc::clone(&model),
+                limits,
+                shape: memory.shape(),
+                checkpoint_bytes: config.checkpoint_bytes,
+                draft_bytes: drafter.info().max_saved_bytes,
+            }),
+            life: life.clone(),
+        };
+        let clock =
+            StepClock { start: Instant::now(), computed: Stats::default(), drafting: Duration::ZERO, n_building: 0 };
+        let engine = Self {
+            model,
+            config,
+            policy,
+            state: LiveState { memory, drafter },
+            runner,
+            cache,
+            _stopped: life.stops(),
+            commands,
+            waiting: VecDeque::new(),
+            sequences: Vec::new(),
+            leaving: Vec::new(),
+            output: PassOutput::default(),
+            clock,
+            stats: EngineStats::default(),
+            pause: READER_PAUSE,
+            open: true,
+            warming_up: false,
+        };
+        Ok((engine, handle))
+    }
+
+    fn run(mut self) {
+        while self.open || !self.is_idle() {
+            self.step();
+        }
+        tracing::debug!(n_steps = self.stats.n_steps, "engine ends");
+    }
+
+    /// Nobody is owed anything.
+    fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.leaving.is_empty() && self.waiting.is_empty()
+    }
+
+    /// One engine step: what has come in, drafts, forward passes if there is anything to compute, what goes out.
+    fn step(&mut self) {
+        let start = self.receive();
+        self.admit();
+        self.draft();
+        let batches = self.batch();
+        let computes = !batches.is_empty();
+        for mut batch in batches {
+            let Self { state, cache, sequences, runner, output, model, .. } = self;
+            let accepted = forward(&mut batch, &mut state.memory, cache, sequences, runner, output)
+                .and_then(|txn| verify(&batch, txn, sequences, output, model.vocab()));
+            self.commit(&batch, accepted);
+        }
+        self.emit();
+        if computes {
+            self.pause = READER_PAUSE;
+            self.stats.step += start.elapsed();
+        }
+    }
+}
+
+/// Makes room for the largest forward pass: a full chunk of a prompt at the end of the context.
+fn reserve(runner: &mut Runner, memory: &mut Memory, config: &EngineConfig, hidden: bool) -> Result<(), EngineError> {
+    let Some(slot) = memory.acquire()? else { return Ok(()) };
+    let n_tokens = config.n_batch.min(memory.config().n_ctx);
+    let widest = memory.begin(&[(&slot, n_tokens)], 1)?;
+    runner.reserve(widest.view().over_whole_context().view(), config.n_sequences, hidden)?;
+    drop(widest);
+    memory.release(slot);
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Admission: requests that wait get slots, with whatever cached state begins as their prompts do.
+
+use super::Engine;
+use crate::cache::Wish;
+use crate::event::Event;
+use crate::proposer::SequenceChange;
+use crate::sequence::Sequence;
+
+impl Engine {
+    /// Gives free slots to waiting requests, in order, and lets prompts that begin alike share what is computed.
+    pub(super) fn admit(&mut self) {
+        self.waiting.retain(|s| !s.events.is_closed());
+        while self.cache.has_free()
+            && let Some(submission) = self.waiting.pop_front()
+        {
+            let request = &submission.request;
+            match self.cache.take(&mut self.state, &Wish::of(request)) {
+                Ok(Some((slot, n_cached))) => {
+                    let n_left = request.prompt().len() - n_cached;
+                    let every = self.cache.checkpoint_every(n_left).filter(|_| request.options().cache);
+                    self.begin(slot);
+                    let mut sequence = Sequence::new(submission, slot, n_cached, self.stats.n_steps);
+                    sequence.checkpoint_every = every;
+                    self.sequences.push(sequence);
+                }
+                Ok(None) => {
+                    self.waiting.push_front(submission);
+                    break;
+                }
+                // The reader may be gone: there is nobody to tell then.
+                Err(error) => drop(submission.events.try_send(Event::Failed(error.to_string()))),
+            }
+        }
+        self.share_prefixes();
+    }
+
+    /// Tells the proposer that a slot was taken up, and at which tokens it stands.
+    pub(super) fn begin(&mut self, slot: usize) {
+        let (tokens, hidden_known) = self.cache.begin(slot);
+        // Only saved bytes are refused, and there are none.
+        let _ = self.state.drafter.change(slot, SequenceChange::Begin { tokens, hidden_known });
+    }
+}

@@ -1,0 +1,151 @@
+//! The main model's forward pass over a batch, and what is made of its logits: sampled tokens, and verified drafts.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use memory::{Memory, Txn};
+use model::{Pass, PassOutput, Rows, RunError, Runner};
+use text::{TokenId, Vocab};
+
+use super::Engine;
+use crate::batch::ScheduledSequence;
+use crate::cache::SlotCache;
+use crate::schedule::schedule;
+use crate::sequence::{NOT_FINITE, Scores, Sequence, millis};
+
+/// What one forward pass computes.
+pub(super) struct Batch {
+    /// In ascending order of their slots.
+    pub(super) scheduled: Vec<ScheduledSequence>,
+    /// The tokens of all of them, in order.
+    pub(super) tokens: Vec<TokenId>,
+    /// Tokens whose logits are wanted.
+    outputs: Vec<usize>,
+    /// Hidden states are wanted, of every token.
+    hidden: bool,
+    /// Of the logits only the best token is wanted.
+    best: bool,
+    /// How long the pass took.
+    forward_ms: f64,
+}
+
+impl Batch {
+    /// `greedy`: the device can say itself which token is the best.
+    fn new(scheduled: Vec<ScheduledSequence>, sequences: &[Sequence], wants_hidden: bool, greedy: bool) -> Self {
+        let mut tokens: Vec<TokenId> = Vec::with_capacity(scheduled.iter().map(|p| p.n_computed()).sum());
+        let mut outputs = Vec::with_capacity(scheduled.len());
+        for p in &scheduled {
+            let s = &sequences[p.index];
+            tokens.extend(s.pending.iter().take(p.n_tokens - p.n_draft));
+            outputs.extend((0..p.n_outputs()).map(|i| tokens.len() - 1 + i));
+            tokens.extend_from_slice(&s.draft);
+            tokens.extend(std::iter::repeat_n(TokenId(0), p.n_pad));
+        }
+        let hidden = wants_hidden || scheduled.iter().any(|p| sequences[p.index].embeds());
+        let best = greedy && scheduled.iter().all(|p| !p.samples || sequences[p.index].takes_the_best());
+        Self { scheduled, tokens, outputs, hidden, best, forward_ms: 0.0 }
+    }
+
+    /// Each sequence with its tokens that were kept, as a range of the batch's; `kept`: how many.
+    pub(super) fn spans<'b>(
+        &'b self,
+        kept: &'b [usize],
+    ) -> impl Iterator<Item = (&'b ScheduledSequence, Range<usize>)> {
+        let mut first = 0;
+        self.scheduled.iter().zip(kept).map(move |(p, &n_kept)| {
+            let span = first..first + n_kept;
+            first += p.n_computed();
+            (p, span)
+        })
+    }
+}
+
+impl Engine {
+    /// The batches of this step; none where nothing can be computed.
+    pub(super) fn batch(&mut self) -> Vec<Batch> {
+        let n_batch = self.config.n_batch;
+        let n_shared = if self.config.n_sequences > 1 { self.config.n_batch_shared.min(n_batch) } else { n_batch };
+        let mut scheduled = schedule(&self.sequences, n_batch, n_shared, self.policy);
+        if scheduled.is_empty() {
+            return Vec::new();
+        }
+        self.stats.n_steps += 1;
+        self.stats.n_busy += scheduled.len() as u64;
+        for p in &scheduled {
+            self.stats.n_tokens += p.n_tokens as u64;
+            self.sequences[p.index].last_step = self.stats.n_steps;
+        }
+        scheduled.sort_by_key(|p| self.sequences[p.index].slot);
+        let wants_hidden = self.state.drafter.info().wants_hidden;
+        // From a GPU the logits of a large vocabulary take longer to come than ids do.
+        let greedy = self.model.weights().device().kind() != ggml::DeviceKind::Cpu;
+        let batches = self.policy.split(scheduled, |p| self.sequences[p.index].is_prefill());
+        self.clock.drafting = self.clock.start.elapsed() / batches.len() as u32;
+        batches.into_iter().map(|batch| Batch::new(batch, &self.sequences, wants_hidden, greedy)).collect()
+    }
+}
+
+/// Computes a batch. What it wrote into the memory counts when the transaction is committed.
+pub(super) fn forward<'m>(
+    batch: &mut Batch,
+    memory: &'m mut Memory,
+    cache: &SlotCache,
+    sequences: &[Sequence],
+    runner: &mut Runner,
+    output: &mut PassOutput,
+) -> Result<Txn<'m>, RunError> {
+    let slot = |p: &ScheduledSequence| (&cache.get(sequences[p.index].slot).slot, p.n_computed());
+    let slots: Vec<_> = batch.scheduled.iter().map(slot).collect();
+    let n_snapshots = batch.scheduled.iter().map(ScheduledSequence::n_snapshots).max().unwrap_or(1);
+    let txn = memory.begin(&slots, n_snapshots)?;
+    let start = Instant::now();
+    let rows = if batch.best { Rows::Best(&batch.outputs) } else { Rows::Some(&batch.outputs) };
+    runner.run(txn.view(), &Pass { tokens: &batch.tokens, rows, hidden: batch.hidden }, output)?;
+    batch.forward_ms = millis(start.elapsed());
+    Ok(txn)
+}
+
+/// Samples tokens, verifies drafts with them, and keeps the state of the tokens that agree; gives their numbers.
+pub(super) fn verify(
+    batch: &Batch,
+    txn: Txn<'_>,
+    sequences: &mut [Sequence],
+    output: &PassOutput,
+    vocab: &Vocab,
+) -> Result<Vec<usize>, RunError> {
+    let (mut first_token, mut first_output) = (0, 0);
+    let mut kept = Vec::with_capacity(batch.scheduled.len());
+    for p in &batch.scheduled {
+        let s = &mut sequences[p.index];
+        // Not the tokens of a draft, which may be wrong: they are looked at as far as they are accepted.
+        let certain = first_token..first_token + p.n_tokens - p.n_draft;
+        let first = first_output;
+        (first_token, first_output) = (first_token + p.n_computed(), first_output + p.n_outputs());
+        let mut n_kept = p.n_tokens;
+        if !output.rows_are_finite(certain) {
+            s.spoil(NOT_FINITE.into());
+        } else {
+            if s.is_prefill() {
+                s.prompt_advanced(p.n_tokens);
+            } else {
+                s.timings.verify_ms += batch.forward_ms;
+            }
+            if p.samples {
+                n_kept -= p.n_draft - s.verify(|i| scores(output, first + i), vocab);
+            }
+        }
+        kept.push(n_kept);
+    }
+    txn.commit(&kept)?;
+    Ok(kept)
+}
+
+/// What the pass gave to sample output `i` from.
+fn scores(output: &PassOutput, i: usize) -> Scores<'_> {
+    match output.best.get(i) {
+        _ if !output.is_finite(i) => Scores::NotFinite,
+        Some(best) if !best.is_number() => Scores::NotFinite,
+        Some(best) => Scores::Best(best.token),
+        None => Scores::Logits(output.logits(i)),
+    }
+}

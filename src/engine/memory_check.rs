@@ -1,0 +1,130 @@
+//! Whether what an engine keeps fits beside the weights, and which settings would.
+//! Owns how that is said. The arithmetic is `model`'s, by which layers are placed too.
+
+use ggml::Device;
+use memory::{CacheType, LayerState};
+use model::{Facts, Kept, Model, Room, RunError};
+
+use crate::config::{EngineConfig, EngineError};
+
+/// Refuses settings whose state alone is more than a device has free, before anything is allocated. `kept`: what an engine
+/// of such settings keeps.
+///
+/// # Errors
+/// [`EngineError::Room`]; [`EngineError::Memory`]: state that no memory can be made for.
+pub fn check_memory(
+    model: &Model,
+    config: &EngineConfig,
+    kept: &dyn Fn(&EngineConfig) -> Kept,
+) -> Result<(), EngineError> {
+    let room = kept(config).room(model.facts())?;
+    let full = model.state_on_devices(&room.blocks).into_iter().find(|(device, bytes)| *bytes > free(*device));
+    full.map_or(Ok(()), |(device, _)| Err(EngineError::Room(describe(model, config, kept, device, &room))))
+}
+
+/// An error for want of room, with the numbers and with settings that fit; others as they are.
+pub(crate) fn explain(
+    error: EngineError,
+    model: &Model,
+    config: &EngineConfig,
+    kept: &dyn Fn(&EngineConfig) -> Kept,
+) -> EngineError {
+    let alloc = match &error {
+        EngineError::Memory(memory::Error::Device(ggml::Error::Alloc { device, .. }))
+        | EngineError::Run(RunError::Device(ggml::Error::Alloc { device, .. })) => device,
+        _ => return error,
+    };
+    let (device, room) =
+        match (Device::all().into_iter().find(|d| d.name() == *alloc), kept(config).room(model.facts())) {
+            (Some(device), Ok(room)) => (device, room),
+            _ => return error,
+        };
+    EngineError::Room(describe(model, config, kept, device, &room))
+}
+
+/// Bytes that a device has free; all there could be where it does not say.
+fn free(device: Device) -> usize {
+    match device.memory() {
+        (_, 0) => usize::MAX,
+        (free, _) => free,
+    }
+}
+
+fn describe(
+    model: &Model,
+    config: &EngineConfig,
+    kept: &dyn Fn(&EngineConfig) -> Kept,
+    device: Device,
+    room: &Room,
+) -> String {
+    let facts = model.facts();
+    let on_device = |blocks: &[usize]| {
+        let there = model.state_on_devices(blocks).into_iter().find(|(d, _)| *d == device);
+        there.map_or(0, |(_, bytes)| bytes)
+    };
+    let of = |wanted: fn(&LayerState) -> bool| {
+        let states = facts.layout.layers.iter().map(Some).chain(std::iter::repeat(None));
+        let only = |(bytes, state): (&usize, Option<&LayerState>)| if state.is_some_and(wanted) { *bytes } else { 0 };
+        mib(on_device(&room.blocks.iter().zip(states).map(only).collect::<Vec<_>>()))
+    };
+    let cells = of(|state| matches!(state, LayerState::Kv(_)));
+    let recurrent = of(|state| matches!(state, LayerState::Recurrent(_)));
+    let state = mib(on_device(&room.blocks));
+    let (head, passes, free_mib) = (state - (cells + recurrent).min(state), mib(room.passes), mib(free(device)));
+    let (n, n_ctx) = (config.n_sequences, config.n_ctx(facts));
+    let fitting = fitting(config, facts, &|config| fits(model, &kept(config)));
+    let name = device.name();
+    format!(
+        "{name}: {n} sequences of {n_ctx} positions need {state} MiB there ({cells} MiB of keys and values, {recurrent} MiB \
+         of recurrent state, {head} MiB for drafts) and passes up to {passes} MiB, {free_mib} MiB are free. {fitting}"
+    )
+}
+
+/// True when all of it has room on every device that holds a part.
+fn fits(model: &Model, kept: &Kept) -> bool {
+    let Ok(room) = kept.room(model.facts()) else { return false };
+    let all = model.state_on_devices(&room.blocks);
+    all.into_iter().all(|(device, state)| state.saturating_add(room.passes) <= free(device))
+}
+
+/// Settings close to these that fit, in the words of the command line.
+fn fitting(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) -> bool) -> String {
+    let mut found = Vec::new();
+    if let Some(n_ctx) = longest(config, facts, fits) {
+        found.push(format!("-c {n_ctx}"));
+    }
+    let fewer = (1..config.n_sequences).rev().find(|&n| fits(&EngineConfig { n_sequences: n, ..config.clone() }));
+    found.extend(fewer.map(|n| format!("--parallel {n}")));
+    let q8_0 = CacheType::Q8_0;
+    let packed = EngineConfig { cache_type_k: q8_0, cache_type_v: q8_0, ..config.clone() };
+    if config.cache_type_k.is_plain() || config.cache_type_v.is_plain() {
+        let flags = "--cache-type-k q8_0 --cache-type-v q8_0";
+        if fits(&packed) {
+            found.push(flags.to_owned());
+        } else if let Some(n_ctx) = longest(&packed, facts, fits) {
+            found.push(format!("{flags} -c {n_ctx}"));
+        }
+    }
+    match found.is_empty() {
+        true => "No context fits: use a smaller model, or fewer layers on the GPU (-ngl)".into(),
+        false => format!("What fits: {}", found.join(", or ")),
+    }
+}
+
+/// The longest context that fits with settings that are otherwise these.
+fn longest(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) -> bool) -> Option<usize> {
+    let with = |steps: usize| EngineConfig { n_ctx: Some(steps * STEP), ..config.clone() };
+    let (mut most, mut too_many) = (0, config.n_ctx(facts).div_ceil(STEP));
+    while most + 1 < too_many {
+        let middle = most + (too_many - most) / 2;
+        if fits(&with(middle)) { most = middle } else { too_many = middle }
+    }
+    (most > 0).then_some(most * STEP)
+}
+
+/// Contexts are tried in multiples of this.
+const STEP: usize = 256;
+
+fn mib(bytes: usize) -> usize {
+    bytes >> 20
+}

@@ -1,0 +1,215 @@
+//! A slot's state as it is kept outside of the slot, and its byte form: what a slot file holds.
+//! Owns the format and the checks of what comes in. Knows nothing of files, and nothing of the engine's thread: a file is
+//! checked, value by value, where it was read.
+
+use std::sync::Arc;
+
+use memory::{ByteReader, Checkpoint, SavedSequence, StateShape, put_number};
+use model::{Fingerprint, Model};
+use text::TokenId;
+
+use crate::request::Limits;
+use crate::slot_info::SlotError;
+
+/// Checkpoints of one slot at most.
+pub(crate) const MAX_CHECKPOINTS: usize = 32;
+
+/// A checkpoint with the hidden state of the token before it, which the MTP layer goes on from.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SlotCheckpoint {
+    pub(crate) state: Checkpoint,
+    /// Empty where it is not known.
+    pub(crate) hidden: Vec<f32>,
+}
+
+impl SlotCheckpoint {
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.state.n_bytes() + 4 * self.hidden.len()
+    }
+}
+
+/// The whole state of a slot with the tokens behind it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SlotState {
+    pub(crate) tokens: Vec<TokenId>,
+    /// Ascending.
+    pub(crate) checkpoints: Vec<Arc<SlotCheckpoint>>,
+    /// The hidden state of the last token; empty where it is not known.
+    pub(crate) hidden: Vec<f32>,
+    pub(crate) state: SavedSequence,
+    /// What the proposer keeps of the sequence.
+    pub(crate) drafts: Vec<u8>,
+}
+
+impl SlotState {
+    /// Bytes that it takes on the host.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let checkpoints: usize = self.checkpoints.iter().map(|kept| kept.n_bytes()).sum();
+        self.state.n_bytes() + checkpoints + self.drafts.len() + 4 * (self.tokens.len() + self.hidden.len())
+    }
+}
+
+/// The state of a slot, checked against its engine.
+#[derive(Clone, Debug)]
+pub struct SavedSlot {
+    pub(crate) state: SlotState,
+    pub(crate) format: Arc<SlotFormat>,
+}
+
+/// What a saved slot of one engine must be like.
+#[derive(Debug)]
+pub(crate) struct SlotFormat {
+    pub(crate) model: Arc<Model>,
+    pub(crate) limits: Limits,
+    pub(crate) shape: StateShape,
+    /// Bytes of checkpoints at most.
+    pub(crate) checkpoint_bytes: usize,
+    /// Bytes of the proposer's part at most.
+    pub(crate) draft_bytes: usize,
+}
+
+impl SavedSlot {
+    /// Tokens behind the state.
+    pub fn n_tokens(&self) -> usize {
+        self.state.tokens.len()
+    }
+
+    /// One run of bytes, to be read by [`crate::EngineHandle::read_slot`].
+    ///
+    /// # Errors
+    /// [`SlotError::Format`]: the model's file has changed since it was opened.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, SlotError> {
+        let SlotState { tokens, checkpoints, hidden, state, drafts } = &self.state;
+        let n_numbers = CHECKPOINT_BYTES * checkpoints.len() + self.format.shape.saved_bytes(0);
+        let mut out = Vec::with_capacity(HEAD_BYTES + self.state.n_bytes() + n_numbers);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&self.format.fingerprint()?);
+        put_number(&mut out, tokens.len());
+        tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
+        put_floats(&mut out, hidden);
+        put_number(&mut out, checkpoints.len());
+        for kept in checkpoints {
+            put_floats(&mut out, &kept.hidden);
+            kept.state.write_to(&mut out);
+        }
+        put_number(&mut out, drafts.len());
+        out.extend_from_slice(drafts);
+        state.write_to(&mut out);
+        Ok(out)
+    }
+}
+
+fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
+    put_number(out, values.len());
+    values.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+}
+
+impl SlotFormat {
+    /// Bytes that a saved slot takes at most.
+    pub(crate) fn max_bytes(&self) -> usize {
+        let n_embd = self.model.hparams().n_embd;
+        let checkpoints = MAX_CHECKPOINTS * (CHECKPOINT_BYTES + 4 * n_embd) + self.checkpoint_bytes;
+        let n_ctx = self.limits.n_ctx;
+        HEAD_BYTES + 4 * (n_ctx + n_embd) + checkpoints + self.draft_bytes + self.shape.saved_bytes(n_ctx)
+    }
+
+    fn fingerprint(&self) -> Result<Fingerprint, SlotError> {
+        self.model.fingerprint().map_err(|error| SlotError::Format(error.to_string()))
+    }
+
+    /// Reads what [`SavedSlot::to_bytes`] wrote, and checks all of it: nothing that fits otherwise than by its length comes
+    /// near the engine.
+    pub(crate) fn read(self: &Arc<Self>, bytes: &[u8]) -> Result<SavedSlot, SlotError> {
+        let refuse = |what: &str| Err(SlotError::Format(what.into()));
+        let Some((magic, rest)) = bytes.split_first_chunk::<8>() else { return refuse("it is cut off") };
+        if magic != MAGIC {
+            return refuse(match magic.strip_prefix(ANY_VERSION) {
+                Some(_) => "it was saved by another version of this program: save the slot anew with this one",
+                None => "it does not begin as one",
+            });
+        }
+        let mut bytes = ByteReader::new(rest);
+        if bytes.take(size_of::<Fingerprint>())? != self.fingerprint()? {
+            return refuse("it was made with another model file: load that one, or save the slot anew");
+        }
+        let n_tokens = bytes.number()?;
+        let tokens = bytes.words(n_tokens)?.iter().map(|&word| TokenId(u32::from_le_bytes(word))).collect();
+        let hidden = read_floats(&mut bytes, "the last token's hidden state")?;
+        let checkpoints = read_checkpoints(&mut bytes)?;
+        let n_drafts = bytes.number()?;
+        let drafts = bytes.take(n_drafts)?.to_vec();
+        let state = SavedSequence::from_bytes(bytes.rest())?;
+        let state = SlotState { tokens, checkpoints, hidden, state, drafts };
+        self.check(&state)?;
+        self.shape.check_values(&state.state)?;
+        Ok(SavedSlot { state, format: Arc::clone(self) })
+    }
+
+    /// A saved slot of this engine: as it is if it was made here, else checked as if it came from a file.
+    pub(crate) fn own(self: &Arc<Self>, saved: SavedSlot) -> Result<SavedSlot, SlotError> {
+        if Arc::ptr_eq(self, &saved.format) { Ok(saved) } else { self.read(&saved.to_bytes()?) }
+    }
+
+    /// Checks token ids, positions and the lengths of all parts; of drafts only the proposer knows what they are.
+    fn check(&self, saved: &SlotState) -> Result<(), SlotError> {
+        let refuse = |what: String| Err(SlotError::Format(what));
+        let SlotState { tokens, checkpoints, hidden, state, .. } = saved;
+        let (n_tokens, Limits { n_ctx, n_vocab }) = (tokens.len(), self.limits);
+        if n_tokens > n_ctx {
+            return refuse(format!("it has {n_tokens} tokens, the context {n_ctx}: raise the context size"));
+        }
+        if let Some((i, id)) = tokens.iter().enumerate().find(|(_, id)| id.0 as usize >= n_vocab) {
+            return refuse(format!("its token {i} has the id {}, outside the vocabulary of {n_vocab}", id.0));
+        }
+        if state.len() != n_tokens {
+            return refuse(format!("it has {n_tokens} tokens and a state of {} positions", state.len()));
+        }
+        self.check_hidden(hidden)?;
+        let mut before = 0;
+        for kept in checkpoints {
+            let position = kept.state.position();
+            if position <= before {
+                return refuse(format!("a checkpoint at position {position} follows one at {before}"));
+            }
+            before = position;
+            self.check_hidden(&kept.hidden)?;
+            self.shape.check_checkpoint(&kept.state, n_tokens)?;
+        }
+        Ok(self.shape.check(state)?)
+    }
+
+    fn check_hidden(&self, hidden: &[f32]) -> Result<(), SlotError> {
+        let n_embd = self.model.hparams().n_embd;
+        match hidden.len() {
+            n if n == 0 || n == n_embd => Ok(()),
+            n => Err(SlotError::Format(format!("a hidden state has {n} values, {n_embd} or none expected"))),
+        }
+    }
+}
+
+fn read_checkpoints(bytes: &mut ByteReader<'_>) -> Result<Vec<Arc<SlotCheckpoint>>, SlotError> {
+    let n = bytes.number()?;
+    if n > MAX_CHECKPOINTS {
+        return Err(SlotError::Format(format!("it has {n} checkpoints, at most {MAX_CHECKPOINTS} expected")));
+    }
+    let one = |_| {
+        let hidden = read_floats(bytes, "a checkpoint's hidden state")?;
+        Ok(Arc::new(SlotCheckpoint { state: Checkpoint::read_from(bytes)?, hidden }))
+    };
+    (0..n).map(one).collect()
+}
+
+fn read_floats(bytes: &mut ByteReader<'_>, what: &str) -> Result<Vec<f32>, SlotError> {
+    let n = bytes.number()?;
+    Ok(bytes.floats(n, what)?)
+}
+
+/// How slot files of all versions begin, and those of this one.
+const ANY_VERSION: &[u8] = b"NXTSLOT";
+const MAGIC: &[u8; 8] = b"NXTSLOT2";
+
+/// Magic, fingerprint and the lengths of tokens, hidden state, checkpoints and drafts.
+const HEAD_BYTES: usize = 8 + size_of::<Fingerprint>() + 4 * 8;
+
+/// Numbers of a checkpoint: the length of its hidden state, position and length.
+const CHECKPOINT_BYTES: usize = 3 * 8;

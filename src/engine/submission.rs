@@ -1,0 +1,55 @@
+//! Requests and questions on their way to the engine's thread, and their permits for its queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use crate::constraint::Constraint;
+use crate::event::Event;
+use crate::request::{GenerateRequest, Scope};
+use crate::sample::Sampler;
+use crate::slot_file::SlotState;
+use crate::slot_info::{SlotError, SlotInfo};
+use crate::stats::EngineStats;
+
+/// A request on its way to the engine's thread.
+pub(crate) struct Submission {
+    pub(crate) request: GenerateRequest,
+    pub(crate) sampler: Sampler,
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
+    pub(crate) events: tokio::sync::mpsc::Sender<Event>,
+    pub(crate) submitted: Instant,
+    /// Given back when the request gets a slot and also when it is thrown away unserved.
+    pub(crate) _permit: QueuePermit,
+}
+
+/// The right to be among the waiting requests; dropping it gives it back, so that no way out of the queue is forgotten.
+pub(crate) struct QueuePermit(Arc<AtomicUsize>);
+
+impl QueuePermit {
+    /// Takes `n` permits, or none where there are not so many below `max`; the error is how many are taken.
+    pub(crate) fn take(n_waiting: &Arc<AtomicUsize>, n: usize, max: usize) -> Result<Vec<Self>, usize> {
+        let more = |taken: usize| taken.checked_add(n).filter(|&all| all <= max);
+        n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
+        Ok((0..n).map(|_| Self(Arc::clone(n_waiting))).collect())
+    }
+}
+
+impl Drop for QueuePermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What the engine's thread is told to do.
+pub(crate) enum Command {
+    Submit(Box<Submission>),
+    Stats(mpsc::Sender<EngineStats>),
+    Slots(mpsc::Sender<Vec<SlotInfo>>),
+    Save(usize, Scope, mpsc::Sender<Result<SlotState, SlotError>>),
+    /// Gives the number of tokens that the slot holds now.
+    Load(usize, Scope, Box<SlotState>, mpsc::Sender<Result<usize, SlotError>>),
+    /// Gives the number of tokens that the slot held.
+    Clear(usize, mpsc::Sender<Result<usize, SlotError>>),
+}

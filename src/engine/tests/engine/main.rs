@@ -1,0 +1,34 @@
+//! The engine over small models of the repository and random ones: each module holds one promise.
+
+mod bad_numbers;
+mod constraint;
+mod endings;
+mod greedy;
+mod prefix;
+mod readers;
+mod sample_draws;
+mod sample_known;
+mod sample_stages;
+mod scopes;
+mod sharing;
+mod slot_files;
+mod soak;
+mod widths;
+
+use engine::{EngineHandle, RequestOptions};
+
+/// The same, with nothing taken from cached state or left to it.
+fn uncached(options: RequestOptions) -> RequestOptions {
+    RequestOptions { cache: false, ..options }
+}
+
+/// Tokens that were computed so far.
+fn n_computed(engine: &EngineHandle) -> u64 {
+    engine.stats().expect("it runs").n_tokens
+}
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../../tests/support/words.rs"]
+mod words;

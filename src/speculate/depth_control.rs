@@ -1,0 +1,327 @@
+//! How many tokens to draft: the depth with the most expected tokens a second, from costs and acceptance as measured.
+//! Pure arithmetic: owns what was measured, knows nothing of tokens or graphs.
+//!
+//! With `d` drafts of which each is accepted with its own chance, a step gives `1 + a1 + a1 a2 + ..` tokens and costs the
+//! time of its draft, its forward pass over `1 + d` tokens and the host's work around them. Depth 0 is plain decoding.
+//! Trying a depth that looks worse than the best is paid from an allowance, a small share of the time that has passed, so
+//! that what is lost to learning stays small however long a text resists drafting.
+
+use std::time::Duration;
+
+use crate::step_costs::{StepCosts, TRUSTED};
+
+/// Share of the time that trying other depths may cost.
+const ALLOWANCE: f64 = 0.01;
+
+/// How much better drafting must look than plain decoding.
+const MARGIN: f64 = 1.02;
+
+/// The same where a plain step takes less than a millisecond: what stands beside the steps (handing over, new graphs) weighs
+/// as much as the gain there.
+const MARGIN_OF_SHORT: f64 = 1.08;
+const SHORT: f64 = 1e-3;
+
+/// The chance that a draft token is accepted, before any was verified.
+const FIRST_CHANCE: f64 = 0.7;
+
+/// How many verified drafts the prior of a generation counts as.
+const PRIOR_WEIGHT: f64 = 4.0;
+
+/// Verified drafts that an estimate remembers, about.
+const MEMORY: f64 = 60.0;
+
+/// Steps of a warm-up at one depth that tell nothing of its cost: they build graphs, or the first passes are slow.
+const FIRST_STEPS: usize = 2;
+
+/// Tokens of a batch up to which a warm-up measures depths.
+const WARM_UP_TOKENS: usize = 128;
+
+/// How often drafts of one depth were accepted, the newer the more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chance {
+    accepted: f64,
+    n: f64,
+}
+
+impl Chance {
+    fn add(&mut self, accepted: bool) {
+        let keep = 1.0 - 1.0 / MEMORY;
+        self.n = keep * self.n + 1.0;
+        self.accepted = keep * self.accepted + f64::from(u8::from(accepted));
+    }
+
+    /// The chance, where `prior` counts as some drafts.
+    fn estimate(&self, prior: f64) -> f64 {
+        (self.accepted + PRIOR_WEIGHT * prior) / (self.n + PRIOR_WEIGHT)
+    }
+}
+
+/// Chooses depths for the sequences of one engine.
+#[derive(Clone, Debug)]
+pub(crate) struct DepthControl {
+    max: usize,
+    /// For each sequence and depth, drafts of its generation that got there.
+    of_slot: Vec<Vec<Chance>>,
+    /// The same over all generations: the prior of a new one.
+    of_all: Vec<Chance>,
+    costs: StepCosts,
+    /// Seconds that trying may cost now.
+    allowance: f64,
+    /// Steps so far.
+    now: u64,
+}
+
+impl DepthControl {
+    pub(crate) fn new(n_slots: usize, max: usize) -> Self {
+        Self {
+            max,
+            of_slot: vec![vec![Chance::default(); max]; n_slots],
+            of_all: vec![Chance::default(); max],
+            costs: StepCosts::default(),
+            allowance: 0.0,
+            now: 0,
+        }
+    }
+
+    /// A new generation begins on `slot`.
+    pub(crate) fn begin(&mut self, slot: usize) {
+        self.of_slot[slot].fill(Chance::default());
+    }
+
+    /// A step verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`.
+    pub(crate) fn verified(&mut self, slot: usize, n_drafted: usize, n_accepted: usize) {
+        for i in 0..n_drafted.min(self.max).min(n_accepted + 1) {
+            self.of_slot[slot][i].add(i < n_accepted);
+            self.of_all[i].add(i < n_accepted);
+        }
+    }
+
+    /// A step of `n_seqs` sequences with `depth` draft tokens each took so long, from asking for drafts to verifying them.
+    pub(crate) fn took(&mut self, n_seqs: usize, depth: usize, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.costs.add(n_seqs, depth, took, self.now);
+        let most = 3.0 * self.costs.measured(n_seqs, 0).unwrap_or(seconds);
+        self.allowance = (self.allowance + ALLOWANCE * seconds).min(most);
+    }
+
+    /// The depth, at most `most`, for a step of these sequences; all alike, so that recurrent layers take them in one
+    /// batch.
+    pub(crate) fn choose(&mut self, slots: &[usize], most: usize) -> usize {
+        self.now += 1;
+        let n = slots.len();
+        // A machine that wakes up is slow at first: one plain step tells too little.
+        let Some(plain) = self.costs.trusted(n, 0).or_else(|| self.costs.between(n, 0)) else { return 0 };
+        // Step by step into the unknown: what one token costs says little of what six do.
+        let tried = self.costs.deepest(n);
+        let tried = (tried + 1..=self.max).take_while(|&d| self.costs.between(n, d).is_some()).last().unwrap_or(tried);
+        let most = most.min(self.max).min(tried + 1);
+        let times: Vec<f64> = (0..=most).map(|d| self.costs.estimate(n, d, plain)).collect();
+        let tokens: Vec<f64> = (0..=most).map(|d| self.tokens(slots, d)).collect();
+        let rate = |d: usize| tokens[d] / times[d];
+        let Some(deep) = (1..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b))) else { return 0 };
+        let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
+        let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
+        // Seconds that a step at `d` is expected to lose against the same tokens at the best depth. A draft that is not
+        // expected to pay is not free either, however near it comes.
+        let loss = |d: usize| {
+            let least = if best == 0 && d > 0 { (margin - 1.0) * times[d] } else { 0.0 };
+            (times[d] - tokens[d] / rate(best)).max(least)
+        };
+        let affordable = |d: &usize| loss(*d) <= self.allowance;
+        let to_try = if best == 0 {
+            // Only drafting tells whether the text has become easier.
+            Some(deep).filter(affordable)
+        } else {
+            [0, best + 1, best - 1]
+                .into_iter()
+                .filter(|&d| d <= most && !self.costs.is_known(n, d, self.now))
+                .find(affordable)
+        };
+        let depth = to_try.unwrap_or(best);
+        self.allowance -= if depth == best { 0.0 } else { loss(depth) };
+        depth
+    }
+
+    /// In a warm-up: the shortest draft, at most `most`, whose cost was not measured yet.
+    pub(crate) fn choose_unknown(&mut self, n_seqs: usize, most: usize) -> usize {
+        self.now += 1;
+        let deepest = (WARM_UP_TOKENS / n_seqs.max(1)).saturating_sub(1).clamp(1, self.max);
+        (0..=most.min(deepest)).find(|&d| self.costs.trusted(n_seqs, d).is_none()).unwrap_or(0)
+    }
+
+    /// Engine steps until a warm-up knows every depth.
+    pub(crate) fn n_warm_up_steps(&self) -> usize {
+        (1 + self.max) * (TRUSTED + FIRST_STEPS)
+    }
+
+    /// Tokens that a step at depth `d` is expected to give.
+    fn tokens(&self, slots: &[usize], d: usize) -> f64 {
+        let of = |&slot: &usize| {
+            let mut chance = 1.0;
+            let depths = self.of_slot[slot][..d].iter().zip(&self.of_all);
+            let drafted = depths.map(|(own, all)| {
+                chance *= own.estimate(all.estimate(FIRST_CHANCE));
+                chance
+            });
+            1.0 + drafted.sum::<f64>()
+        };
+        slots.iter().map(of).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with made-up costs, and a text with made-up acceptance.
+    struct World {
+        control: DepthControl,
+        state: u64,
+        time: f64,
+        tokens: f64,
+    }
+
+    impl World {
+        fn new(max: usize) -> Self {
+            Self { control: DepthControl::new(4, max), state: 12345, time: 0.0, tokens: 0.0 }
+        }
+
+        fn random(&mut self) -> f64 {
+            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.state >> 33) as f64 / (1u64 << 31) as f64
+        }
+
+        /// `n` steps of `n_seqs` sequences; `cost(n)` are the seconds of a step with so many tokens of a sequence, with noise.
+        fn run(&mut self, n: usize, n_seqs: usize, a: f64, cost: impl Fn(usize) -> f64, noise: f64) {
+            let slots: Vec<usize> = (0..n_seqs).collect();
+            for _ in 0..n {
+                let d = self.control.choose(&slots, usize::MAX);
+                for &slot in &slots {
+                    let n_accepted = (0..d).take_while(|_| self.random() < a).count();
+                    self.control.verified(slot, d, n_accepted);
+                    self.tokens += (1 + n_accepted) as f64;
+                }
+                let took = cost(1 + d) * (1.0 + noise * (self.random() - 0.5));
+                self.control.took(n_seqs, d, Duration::from_secs_f64(took));
+                self.time += took;
+            }
+        }
+
+        /// Time a token from here on, as a share of plain decoding's.
+        fn measure(&mut self, n: usize, n_seqs: usize, a: f64, cost: impl Fn(usize) -> f64, noise: f64) -> f64 {
+            (self.time, self.tokens) = (0.0, 0.0);
+            self.run(n, n_seqs, a, &cost, noise);
+            self.time / self.tokens * n_seqs as f64 / cost(1)
+        }
+    }
+
+    fn linear(first: f64, row: f64) -> impl Fn(usize) -> f64 {
+        move |rows| first * (1.0 + row * (rows as f64 - 1.0))
+    }
+
+    #[test]
+    fn cheap_tokens_and_good_drafts_go_deep_at_once() {
+        let ratio = World::new(6).measure(60, 1, 0.8, linear(0.01, 0.11), 0.1);
+        assert!(ratio < 0.55, "{ratio}");
+    }
+
+    #[test]
+    fn dear_tokens_or_bad_drafts_cost_little_from_the_first_token_on() {
+        for (a, row) in [(0.3, 0.4), (0.8, 1.2), (0.5, 0.6), (0.05, 0.2), (0.0, 1.0)] {
+            let mut world = World::new(6);
+            let soon = world.measure(128, 1, a, linear(0.001, row), 0.1);
+            assert!(soon < 1.05, "acceptance {a}, row {row}: {soon}");
+            let later = world.measure(4000, 1, a, linear(0.001, row), 0.1);
+            assert!(later < 1.02, "acceptance {a}, row {row}: {later}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_becomes_easy_is_found_again() {
+        let mut world = World::new(6);
+        world.run(2000, 1, 0.02, linear(0.01, 0.2), 0.1);
+        assert_eq!(world.control.choose(&[0], 6), 0);
+        world.run(1500, 1, 0.9, linear(0.01, 0.2), 0.1);
+        let ratio = world.measure(500, 1, 0.9, linear(0.01, 0.2), 0.1);
+        assert!(ratio < 0.6, "{ratio}");
+    }
+
+    #[test]
+    fn one_slow_pass_does_not_change_the_choice() {
+        let mut world = World::new(4);
+        world.run(200, 1, 0.9, linear(0.01, 0.1), 0.0);
+        let best = world.control.choose(&[0], 4);
+        assert!(best > 0);
+        world.control.took(1, best, Duration::from_secs(1));
+        assert_eq!(world.control.choose(&[0], 4), best);
+    }
+
+    #[test]
+    fn depth_falls_as_the_batch_grows() {
+        // Compute-bound from the second sequence on: each token more costs a whole one.
+        let mut world = World::new(6);
+        world.run(300, 1, 0.7, linear(0.01, 0.1), 0.1);
+        assert!(world.control.choose(&[0], 6) >= 2);
+        let ratio = world.measure(300, 4, 0.7, linear(0.04, 1.0), 0.1);
+        assert!(ratio < 1.03, "{ratio}");
+    }
+
+    #[test]
+    fn after_a_warm_up_the_first_step_is_as_deep_as_the_best() {
+        let mut control = DepthControl::new(1, 6);
+        for _ in 0..control.n_warm_up_steps() {
+            let d = control.choose_unknown(1, 6);
+            control.took(1, d, Duration::from_secs_f64(linear(0.01, 0.1)(1 + d)));
+        }
+        assert!((0..=6).all(|d| control.costs.is_known(1, d, control.now)));
+        let rate = |d: i32| (1.0 - FIRST_CHANCE.powi(d + 1)) / (1.0 - FIRST_CHANCE) / linear(0.01, 0.1)(1 + d as usize);
+        let best = (0..=6).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).unwrap();
+        assert_eq!(control.choose(&[0], 6), best as usize);
+    }
+
+    #[test]
+    fn a_batch_whose_generations_end_one_by_one_drafts_on() {
+        // As much for each sequence more as an eighth of the first; a token of a draft less than that.
+        let cost = |n: usize, d: usize| Duration::from_secs_f64(0.01 * (1.0 + 0.12 * n as f64 + 0.03 * (n * d) as f64));
+        let mut control = DepthControl::new(32, 6);
+        for n in [1, 32, 8] {
+            for _ in 0..control.n_warm_up_steps() {
+                let d = control.choose_unknown(n, 6);
+                control.took(n, d, cost(n, d));
+            }
+        }
+        assert!(
+            control.costs.trusted(32, 3).is_some() && control.costs.trusted(32, 4).is_none(),
+            "at most 128 tokens in a warm-up"
+        );
+        for n in (1..=32).rev() {
+            let slots: Vec<usize> = (0..n).collect();
+            let d = control.choose(&slots, 6);
+            assert!(d >= 2, "{d} drafts for {n} sequences");
+            let plain = cost(n, 0).as_secs_f64();
+            let (guess, took) = (control.costs.estimate(n, d, plain), cost(n, d).as_secs_f64());
+            assert!((guess / took - 1.0).abs() < 0.05, "{n} sequences, {d} drafts: {guess}, took {took}");
+        }
+    }
+
+    #[test]
+    fn where_steps_are_short_a_gain_within_the_margin_is_tried_and_no_more() {
+        // A draft of one gives 1.95 tokens for the time of 1.9 and one of two less.
+        let mut world = World::new(6);
+        let mut n_drafted = 0;
+        for _ in 0..4000 {
+            let before = world.tokens;
+            world.run(1, 1, 0.95, linear(0.0003, 0.9), 0.0);
+            n_drafted += usize::from(world.tokens - before > 1.0);
+        }
+        assert!((1..600).contains(&n_drafted), "{n_drafted} of 4000 steps kept a draft");
+    }
+
+    #[test]
+    fn no_room_means_no_draft() {
+        let mut world = World::new(6);
+        world.run(100, 1, 0.9, linear(0.01, 0.1), 0.0);
+        assert_eq!(world.control.choose(&[0], 0), 0);
+        assert!(world.control.choose(&[0], 1) <= 1);
+    }
+}

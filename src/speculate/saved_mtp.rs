@@ -1,0 +1,98 @@
+//! What the MTP layer keeps of one sequence, as bytes: its KV cells, and the inputs that they lack.
+//! Owns the format and its checks. Knows nothing of slots.
+
+use engine::SavedDraftError;
+use memory::{ByteReader, SavedSequence, StateShape, put_number};
+use model::{Model, RunError};
+use text::TokenId;
+
+use crate::mtp_inputs::MAX_WAITING;
+
+/// The MTP layer's part of a saved sequence.
+pub(crate) struct SavedMtp {
+    /// Inputs that the cells lack: tokens, and the hidden state before each.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) hidden: Vec<f32>,
+    pub(crate) state: SavedSequence,
+}
+
+impl SavedMtp {
+    /// As bytes, marked with the MTP layer that computed them.
+    pub(crate) fn write(
+        model: &Model,
+        tokens: &[TokenId],
+        hidden: &[f32],
+        state: &SavedSequence,
+    ) -> Result<Vec<u8>, RunError> {
+        let mut out = Vec::with_capacity(state.n_bytes() + 4 * (tokens.len() + hidden.len()) + 1024);
+        out.extend_from_slice(KIND);
+        out.extend_from_slice(&fingerprint(model)?);
+        put_number(&mut out, tokens.len());
+        tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
+        hidden.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+        state.write_to(&mut out);
+        Ok(out)
+    }
+
+    /// Bytes at most, with cells of this shape.
+    pub(crate) fn max_bytes(n_embd: usize, shape: &StateShape) -> usize {
+        KIND.len() + 32 + 8 + (MAX_WAITING + 1) * 4 * (1 + n_embd) + shape.saved_bytes(shape.n_ctx())
+    }
+
+    /// Reads and checks what [`SavedMtp::write`] made of a sequence of `tokens`; `None` when nothing was kept, or
+    /// another MTP layer or another kind of proposer kept it.
+    pub(crate) fn read(
+        model: &Model,
+        bytes: &[u8],
+        tokens: &[TokenId],
+        shape: &StateShape,
+    ) -> Result<Option<Self>, SavedDraftError> {
+        let Some(bytes) = bytes.strip_prefix(KIND) else { return Ok(None) };
+        match bytes.split_at_checked(32) {
+            Some((made_by, rest)) if made_by == fingerprint(model)? => {
+                Self::read_inputs(rest, tokens, shape, model.hparams().n_embd).map(Some)
+            }
+            Some(_) => Ok(None),
+            None => Err(SavedDraftError::Refused("it is cut off".into())),
+        }
+    }
+
+    fn read_inputs(
+        bytes: &[u8],
+        tokens: &[TokenId],
+        shape: &StateShape,
+        n_embd: usize,
+    ) -> Result<Self, SavedDraftError> {
+        let refused = |error: memory::Error| SavedDraftError::Refused(error.to_string());
+        let mut bytes = ByteReader::new(bytes);
+        let n_waiting = bytes.number().map_err(refused)?;
+        let waiting: Vec<TokenId> = bytes.words(n_waiting).map_err(refused)?.iter().map(|&w| token(w)).collect();
+        let hidden =
+            bytes.floats(n_waiting.saturating_mul(n_embd), "the hidden state of an MTP input").map_err(refused)?;
+        let state = SavedSequence::from_bytes(bytes.rest()).map_err(refused)?;
+        shape.check(&state).map_err(refused)?;
+        shape.check_values(&state).map_err(refused)?;
+        // The input of each token but the first; those that wait come last.
+        let n_inputs = tokens.len().saturating_sub(1);
+        if state.len().checked_add(n_waiting) != Some(n_inputs) {
+            let n_cells = state.len();
+            let what = format!("{n_cells} cells and {n_waiting} inputs found, {n_inputs} expected together");
+            return Err(SavedDraftError::Refused(what));
+        }
+        if tokens.get(state.len() + 1..).unwrap_or_default() != waiting {
+            return Err(SavedDraftError::Refused("its inputs are of other tokens".into()));
+        }
+        Ok(Self { tokens: waiting, hidden, state })
+    }
+}
+
+fn token(word: [u8; 4]) -> TokenId {
+    TokenId(u32::from_le_bytes(word))
+}
+
+fn fingerprint(model: &Model) -> Result<[u8; 32], RunError> {
+    model.head_fingerprint().map_err(|error| RunError::Pass(error.to_string()))
+}
+
+/// How these bytes begin; proposers of other kinds begin otherwise.
+const KIND: &[u8; 8] = b"NEXTN  1";

@@ -1,0 +1,14 @@
+//! Proposers of drafts over small models of the repository and random ones: each module holds one promise.
+
+mod bad_numbers;
+mod memory_plan;
+mod p_min;
+mod sharing;
+mod slot_files;
+mod swap;
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../../tests/support/words.rs"]
+mod words;

@@ -1,0 +1,16 @@
+//! What tests of generation share: models of the repository, engines, whole generations, and proposers that know or lie.
+//! Knows the public face of the engine and of speculation only; owns no truth of its own.
+#![forbid(unsafe_code)]
+
+mod completion;
+mod models;
+mod proposers;
+mod random;
+
+pub use completion::{Completion, generate, generate_all, generate_tokens, submit};
+pub use models::{
+    Prompt, argmax, chat, config, drafting, engine, greedy, greedy_exactly, head, open_pocket, own_pocket, plain_loop,
+    pocket, pocket_moe, question, slot_bytes, some_tokens, spawn, tiny, user,
+};
+pub use proposers::{Liar, MAX_DEPTH, Script, Tally, Watched, every_draft};
+pub use random::Random;
