@@ -15,7 +15,7 @@ use crate::mapping::Mapping;
 use crate::raw::{Buffer, Context};
 
 /// The position of a tensor in its [`Weights`]. One of another model is wrong but harmless: it is checked on use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WeightId(u32);
 
 /// ggml's kernels load whole vectors; data at other addresses is copied once.

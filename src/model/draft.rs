@@ -9,12 +9,12 @@ use memory::StepView;
 
 use crate::blocks::Linear;
 use crate::draft_vocab::DraftVocab;
-use crate::step::Cells;
+use crate::step::AttentionInputs;
 
 /// What a draft graph reads: the head's cells, the entries to catch up with, and the rows of the chain.
 pub(crate) struct DraftStep<'s, 'g> {
     /// Where the entries stand.
-    pub(crate) cells: Cells<'s, 'g>,
+    pub(crate) inputs: AttentionInputs<'s, 'g>,
     /// The token of each entry: i32 `[n_entries]`.
     pub(crate) tokens: Tensor<'g>,
     /// The hidden row of each entry: F32 `[n_embd, n_entries]`.
@@ -22,7 +22,7 @@ pub(crate) struct DraftStep<'s, 'g> {
     /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted.
     pub(crate) last: Option<Tensor<'g>>,
     /// Where the rows of each further guess stand, one row for each sequence.
-    pub(crate) chain: Vec<Cells<'s, 'g>>,
+    pub(crate) chain: Vec<AttentionInputs<'s, 'g>>,
     /// Rows of the head that guesses are made of; the whole vocabulary if `None`.
     pub(crate) vocab: Option<&'s DraftVocab>,
     /// What is added to the logits of each guess before the largest is taken: F32 `[n_words, n_seqs]`; none for the
@@ -47,13 +47,13 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         n_embd: usize,
     ) -> Self {
         let n_entries = view.n_tokens() as i64;
-        let cells = Cells::declare(g, view, 0);
+        let inputs = AttentionInputs::declare(g, view, 0);
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
             last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
-            chain: chain.iter().enumerate().map(|(i, &view)| Cells::declare(g, view, i as u32 + 1)).collect(),
-            cells,
+            chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
+            inputs,
             vocab: None,
             noise: Vec::new(),
             verbose: false,

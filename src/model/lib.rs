@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arch;
+mod architecture;
 mod blocks;
 mod decoder;
 mod describe;
@@ -21,18 +22,23 @@ mod model;
 mod pass;
 mod placement;
 mod room;
+mod schema;
 mod step;
+mod tensors;
 
+pub use arch::{architectures, nextn_architectures};
+pub use architecture::{Hparams, NextNHead};
 pub use describe::Description;
 pub use draft_vocab::DraftVocab;
 pub use error::{LoadError, RunError};
 pub use fingerprint::Fingerprint;
 pub use load::LoadOptions;
-pub use model::{Hparams, Model, NextNHead};
+pub use model::Model;
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 pub use placement::{GpuLayers, Placement, Split, gpus};
 pub use room::{Beside, Facts, Kept, Room};
+pub use schema::Schema;
 pub use step::Likeliest;
+pub use tensors::TensorSchema;
 
-pub use arch::names as architectures;
 pub use ggml::Stats;

@@ -8,46 +8,11 @@ use ggml::{Mapping, Weights};
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
-use crate::arch::{Architecture, Opened};
+use crate::architecture::{Architecture, Hparams, NextNHead, Opened};
 use crate::describe::Description;
 use crate::fingerprint::Fingerprint;
 use crate::placement::Plan;
 use crate::room::Facts;
-
-/// Sizes that everything above the graphs needs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hparams {
-    /// Layers of the trunk.
-    pub n_layer: usize,
-    /// Width of the hidden rows.
-    pub n_embd: usize,
-    /// Rows of the head.
-    pub n_vocab: usize,
-    /// Positions that the model was trained for.
-    pub n_ctx_train: usize,
-    /// Experts that one token uses in a layer; 0 in a dense model.
-    pub n_expert_used: usize,
-    /// Query heads of a layer of attention, where it has most.
-    pub n_head: usize,
-}
-
-/// What a file holds of a NextN head.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextNHead {
-    /// The file does not mention one.
-    Absent,
-    /// All of its tensors are there, checked and bound.
-    Bound,
-    /// The metadata promise one, and these tensors are missing.
-    Missing(Vec<String>),
-}
-
-impl NextNHead {
-    /// True when the head can be used.
-    pub fn is_bound(&self) -> bool {
-        *self == NextNHead::Bound
-    }
-}
 
 /// A model, read-only and shared.
 pub struct Model {
@@ -195,7 +160,7 @@ impl Model {
     /// # Errors
     /// As [`Memory::new`].
     pub fn head_memory(&self, config: MemoryConfig) -> Result<Option<Memory>, memory::Error> {
-        let Some(layer) = self.arch.head_state() else { return Ok(None) };
+        let Some(layer) = self.arch.mtp_state() else { return Ok(None) };
         let layout = StateLayout { layers: vec![layer] };
         Memory::new(self.plan.block(self.hparams.n_layer), layout, config).map(Some)
     }

@@ -310,7 +310,7 @@ impl Runner {
     /// [`RunError::Pass`]: entries that are not those of the step, or a model without a head. [`RunError::Device`].
     pub fn draft(&mut self, view: StepView<'_>, draft: &Draft<'_>, output: &mut DraftOutput) -> Result<(), RunError> {
         let arch = self.model.arch();
-        if arch.head_state().is_none() {
+        if arch.mtp_state().is_none() {
             return Err(RunError::Pass("the model has no NextN head".into()));
         }
         let sizes = self.model.hparams();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use memory::{LayerState, MemoryConfig, StateLayout};
 
+use crate::architecture::Hparams;
 use crate::draft_vocab::DraftVocab;
-use crate::model::Hparams;
 
 /// What is known of a model before its weights have a place.
 #[derive(Clone, Debug, Default)]

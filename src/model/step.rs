@@ -61,7 +61,7 @@ pub(crate) enum OutRows {
 }
 
 /// Where the rows of a view stand: their positions, their cells, and what they see.
-pub(crate) struct Cells<'s, 'g> {
+pub(crate) struct AttentionInputs<'s, 'g> {
     /// State of the step's sequences.
     pub(crate) view: StepView<'s>,
     /// Position of each row: i32 `[n_tokens]`.
@@ -79,7 +79,7 @@ pub(crate) struct Cells<'s, 'g> {
 /// Segments of one part of a graph at most: their names count on from `part * MAX_SEGMENTS`.
 pub(crate) const MAX_SEGMENTS: u32 = 1 << 12;
 
-impl<'s, 'g> Cells<'s, 'g> {
+impl<'s, 'g> AttentionInputs<'s, 'g> {
     /// Declares the inputs; `part` tells those of several views in one graph apart.
     pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, part: u32) -> Self {
         let n_tokens = view.n_tokens() as i64;
@@ -107,7 +107,7 @@ impl<'s, 'g> Cells<'s, 'g> {
 /// Inputs and outputs of one pass, and the state it reads and writes.
 pub(crate) struct Step<'s, 'g> {
     /// Where the rows stand.
-    pub(crate) cells: Cells<'s, 'g>,
+    pub(crate) inputs: AttentionInputs<'s, 'g>,
     /// Token of each row: i32 `[n_tokens]`.
     pub(crate) tokens: Tensor<'g>,
     /// Rows that give logits: i32 `[n_out]`, when they are some of several.
@@ -129,7 +129,7 @@ impl<'s, 'g> Step<'s, 'g> {
         };
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_tokens, 1, 1, 1]),
-            cells: Cells::declare(g, view, 0),
+            inputs: AttentionInputs::declare(g, view, 0),
             out,
             out_rows,
             hidden,
