@@ -35,17 +35,17 @@
 pub mod check;
 pub mod checkpoint;
 mod error;
+mod gguf_model;
 pub mod heads;
 pub mod inspect;
 pub mod io;
 mod kind;
-mod model;
 pub mod quantize;
 pub mod safetensors;
 mod source;
 pub mod stream;
 
 pub use error::Error;
+pub use gguf_model::{Key, Model};
 pub use kind::Kind;
-pub use model::{Key, Model};
 pub use source::{Source, SourceTensor};

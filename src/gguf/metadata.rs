@@ -205,6 +205,15 @@ impl<'a> Metadata<'a> {
     }
 }
 
+/// Keys and values that are in no file; of keys that are there twice the last counts.
+impl<'a> FromIterator<(&'a str, Value<'a>)> for Metadata<'a> {
+    fn from_iter<I: IntoIterator<Item = (&'a str, Value<'a>)>>(pairs: I) -> Metadata<'a> {
+        let entries: Vec<_> = pairs.into_iter().collect();
+        let by_key = entries.iter().enumerate().map(|(i, (key, _))| (*key, i)).collect();
+        Metadata { entries, by_key }
+    }
+}
+
 fn int<T: TryFrom<i128>>(value: &Value<'_>) -> Option<T> {
     T::try_from(value.as_int()?).ok()
 }

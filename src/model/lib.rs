@@ -39,6 +39,6 @@ pub use placement::{GpuLayers, Placement, Split, gpus};
 pub use room::{Beside, Facts, Kept, Room};
 pub use schema::Schema;
 pub use step::Likeliest;
-pub use tensors::TensorSchema;
+pub use tensors::{TensorSchema, block_of};
 
 pub use ggml::Stats;

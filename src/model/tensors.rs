@@ -20,6 +20,20 @@ pub struct TensorSchema {
     pub required: bool,
 }
 
+impl TensorSchema {
+    /// Whether `ne` is its shape; dimensions of one at the end do not count.
+    pub fn has_shape(&self, ne: &[u64]) -> bool {
+        let at = |ne: &[u64], i: usize| ne.get(i).copied().unwrap_or(1);
+        (0..self.ne.len().max(ne.len())).all(|i| at(&self.ne, i) == at(ne, i))
+    }
+}
+
+/// The block of a tensor, and the rest of its name: `blk.17.attn_q.weight` is `attn_q.weight` of block 17.
+pub fn block_of(name: &str) -> Option<(u64, &str)> {
+    let (block, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((block.parse().ok()?, rest))
+}
+
 /// Where a tensor's data lies, and what the file says of it.
 struct Location {
     dtype: TensorType,

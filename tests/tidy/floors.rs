@@ -18,7 +18,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
     ("nextn-constrain", &["nextn-engine", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
-    ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-text"]),
+    ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-model", "nextn-text"]),
     (
         "nextn-session",
         &[

@@ -16,9 +16,11 @@
 //! tells is the sign: what is whole is above zero throughout, and what those two norms multiply with is below one in many
 //! places, since they damp. Other norms of the trunk differ too much from layer to layer to be judged.
 
+use model::block_of;
+
 use super::Report;
 use super::values::Stats;
-use crate::heads::{Facts, block_of};
+use crate::heads::ModelInfo;
 use crate::source::Source;
 
 /// What a norm looks like.
@@ -79,12 +81,12 @@ impl Pair {
 }
 
 /// Judges the norms of the head, and those of the trunk as far as they can be.
-pub(super) fn check(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &mut Report) {
+pub(super) fn check(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report: &mut Report) {
     let all = || source.tensors.iter().zip(stats).filter(|(_, s)| s.n > 0);
     // A head alone has no blocks in its names.
     let alone = source.keys.is_empty();
-    let in_head = |name: &str, part: &str| match (block_of(name), facts) {
-        (Some((il, p)), Some(facts)) => il == facts.n_layer && p == part,
+    let in_head = |name: &str, part: &str| match (block_of(name), info) {
+        (Some((il, p)), Some(info)) => il == info.n_layer && p == part,
         (None, _) => alone && name == part,
         _ => false,
     };
@@ -94,10 +96,10 @@ pub(super) fn check(source: &Source, facts: Option<&Facts>, stats: &[Stats], rep
             pair.judge("head", [a, b], report);
         }
     }
-    let Some(facts) = facts else { return };
+    let Some(info) = info else { return };
     let of_trunk = OF_HEADS.parts.map(|part| {
         let mut sum = Stats::default();
-        let is = |name: &str| block_of(name).is_some_and(|(il, p)| il < facts.n_layer && p == part);
+        let is = |name: &str| block_of(name).is_some_and(|(il, p)| il < info.n_layer && p == part);
         all().filter(|(t, _)| is(&t.name)).for_each(|(_, s)| sum.join(s));
         sum
     });

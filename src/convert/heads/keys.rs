@@ -3,9 +3,9 @@
 
 use gguf::{ArrayBuf, Value};
 
-use super::facts::Facts;
+use super::info::ModelInfo;
 use crate::error::Error;
-use crate::model::Key;
+use crate::gguf_model::Key;
 use crate::source::Source;
 
 pub(crate) const LAYOUT: &str = "nextn.layout";
@@ -43,12 +43,12 @@ const PER_BLOCK: [&str; 10] = [
 ];
 
 /// Cuts arrays of `n_block` values to `n_layer`.
-pub(crate) fn shorten(keys: &mut [(String, Key)], facts: &Facts) {
+pub(crate) fn shorten(keys: &mut [(String, Key)], info: &ModelInfo) {
     for name in PER_BLOCK {
-        let full = facts.full(name);
+        let full = info.full(name);
         let Some((_, Key::Array(array))) = keys.iter_mut().find(|(key, _)| *key == full) else { continue };
-        if array.as_array().len() as u64 == facts.n_block {
-            *array = cut(array, facts.n_layer as usize);
+        if array.as_array().len() as u64 == info.n_block {
+            *array = cut(array, info.n_layer as usize);
         }
     }
 }
@@ -57,14 +57,14 @@ pub(crate) fn shorten(keys: &mut [(String, Key)], facts: &Facts) {
 /// A single value stays; the shapes of the head were compared with it.
 pub(crate) fn lengthen(
     keys: &mut [(String, Key)],
-    facts: &Facts,
-    head: Option<(&Source, &Facts)>,
+    info: &ModelInfo,
+    head: Option<(&Source, &ModelInfo)>,
 ) -> Result<(), Error> {
     for name in PER_BLOCK {
-        let full = facts.full(name);
+        let full = info.full(name);
         let Some((_, Key::Array(array))) = keys.iter_mut().find(|(key, _)| *key == full) else { continue };
         // One that counts the missing block already, or that is no list of blocks at all.
-        if array.as_array().len() as u64 != facts.n_layer {
+        if array.as_array().len() as u64 != info.n_layer {
             continue;
         }
         let of_head = head.and_then(|(source, of)| match source.key(&of.full(name))? {

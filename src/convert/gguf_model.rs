@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use gguf::{ArrayBuf, TensorType, Value, Writer};
+use gguf::{ArrayBuf, Metadata, TensorType, Value, Writer};
 
 use crate::error::Error;
 use crate::io::Input;
@@ -100,6 +100,11 @@ impl Model {
         let Model { inputs, side_inputs, tensors, .. } = self;
         Ok(Job { inputs, side_inputs, tensors, layout, options })
     }
+}
+
+/// Owned keys as the metadata of a file.
+pub(crate) fn metadata(keys: &[(String, Key)]) -> Metadata<'_> {
+    keys.iter().map(|(key, value)| (key.as_str(), value.value())).collect()
 }
 
 /// A shape with all four dimensions.
