@@ -61,10 +61,12 @@ impl Document {
     }
 
     /// Joins tensors along `ne[1]` into one: rows of the first, then of the next; for each matrix where there are several.
+    /// Vectors become one vector.
     pub fn fuse(&mut self, parts: &[&str], name: &str) {
         let parts: Vec<Tensor> = parts.iter().map(|part| self.take(part)).collect();
         let mut ne = parts[0].ne.clone();
-        ne[1] = parts.iter().map(|t| t.ne[1]).sum();
+        let dim = 1.min(ne.len() - 1);
+        ne[dim] = parts.iter().map(|t| t.ne[dim]).sum();
         let n = ne.get(2).copied().unwrap_or(1) as usize;
         let mut data = Vec::new();
         for matrix in 0..n {

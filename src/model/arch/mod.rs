@@ -25,3 +25,15 @@ pub fn architectures() -> Vec<&'static str> {
 pub fn nextn_architectures() -> Vec<&'static str> {
     TABLE.iter().filter(|e| e.nextn).flat_map(|e| e.names).copied().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    /// A guide that does not compile misleads: its code is that of an architecture which a golden holds.
+    #[test]
+    fn the_guides_code_is_a_whole_architecture() {
+        let guide = include_str!("../../../docs/ADDING_A_MODEL.md");
+        let blocks = guide.split("```rust\n").skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default());
+        let code = blocks.collect::<Vec<_>>().join("\n\n") + "\n";
+        assert_eq!(code, include_str!("glm4.rs"), "docs/ADDING_A_MODEL.md and src/model/arch/glm4.rs");
+    }
+}
