@@ -219,7 +219,7 @@ fn heads_that_do_not_fit_are_refused_with_both_values() {
     assert!(refused(extract(open(&target), keep)).contains("no NextN head"));
     let slim = head_of(&donor, Layout::Slim, &path("slim"));
     assert!(refused(extract(open(&slim), keep)).contains("slim"));
-    assert!(refused(strip(open(&slim))).contains("without a trunk"));
+    assert!(refused(strip(open(&slim))).contains("without a main model"));
 }
 
 #[test]

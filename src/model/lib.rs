@@ -2,8 +2,8 @@
 //! Owns what a tensor means and how a forward pass is made of ops. Knows nothing of requests, sampling or sequences.
 //!
 //! [`Model::open`] maps the file (all shards), reads hyper-parameters and vocabulary, and checks every tensor that the
-//! graphs will read against them. A [`Runner`] computes passes: rows of tokens in, logits and hidden rows out, with the
-//! state of a [`memory::Memory`] made by [`Model::memory`].
+//! graphs will read against them. A [`Runner`] computes passes: rows of tokens in, logits and hidden states out, with
+//! the state of a [`memory::Memory`] made by [`Model::memory`].
 #![forbid(unsafe_code)]
 
 mod arch;

@@ -83,7 +83,8 @@ impl Model {
         &self.facts
     }
 
-    /// Bytes of state that lie on each device: layers of the trunk as far as `blocks` tells theirs, then the NextN head's.
+    /// Bytes of state that lie on each device: layers of the target model as far as `blocks` tells theirs, then the
+    /// NextN head's.
     pub fn state_on_devices(&self, blocks: &[usize]) -> Vec<(ggml::Device, usize)> {
         let mut all: Vec<(ggml::Device, usize)> = Vec::new();
         for (il, &bytes) in blocks.iter().enumerate() {
@@ -131,8 +132,8 @@ impl Model {
         &self.weights
     }
 
-    /// Rows of a pass up to which each has the bits that it has alone (docs/NUMERICS.md); `None` where a row's bits depend on
-    /// how many there are.
+    /// Rows of a pass up to which each has the bits that it has alone (docs/NUMERICS.md); `None` where a row's bits
+    /// depend on how many there are.
     pub fn rows_alike(&self) -> Option<usize> {
         self.facts.rows_alike
     }
@@ -142,7 +143,7 @@ impl Model {
         self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
     }
 
-    /// State that the trunk's layers need.
+    /// State that the target model's layers need.
     pub fn state_layout(&self) -> StateLayout {
         self.arch.state()
     }
@@ -155,7 +156,7 @@ impl Model {
         Memory::placed(|il| self.plan.block(il), self.state_layout(), config)
     }
 
-    /// State of the NextN head for as many sequences: cells of its one layer. `None` without a head.
+    /// State of the NextN head for as many sequences: the KV cache of its one layer. `None` without a head.
     ///
     /// # Errors
     /// As [`Memory::new`].

@@ -81,7 +81,7 @@ fn zero_rows(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report:
             || t.name.ends_with("embed_tokens.weight")
             || t.name.ends_with("shared_head_head.weight");
         let listed = s.zero_rows.len() as u64 == s.n_zero_rows;
-        let dims = if info.is_some_and(|f| f.is_head(&t.name)) { &unused.by_head } else { &unused.by_trunk };
+        let dims = if info.is_some_and(|f| f.is_head(&t.name)) { &unused.by_head } else { &unused.by_main_model };
         let all_unused = || listed && s.zero_rows.iter().all(|row| dims.contains(&(row % t.ne[1])));
         if by_token && s.n_zero_rows < t.n_rows() {
             odd.push(format!("{what} (tokens that are not used?)"));
@@ -96,7 +96,7 @@ fn zero_rows(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report:
     some(holes, &mut report.damage);
     some(odd, &mut report.notes);
     if n_unused > 0 {
-        let mut dims: Vec<u64> = unused.by_trunk.union(&unused.by_head).copied().collect();
+        let mut dims: Vec<u64> = unused.by_main_model.union(&unused.by_head).copied().collect();
         dims.sort_unstable();
         let shown: Vec<String> = dims.iter().take(SHOWN).map(u64::to_string).collect();
         let more = if dims.len() > SHOWN { ", .." } else { "" };
@@ -124,11 +124,11 @@ fn into_stream(t: &SourceTensor) -> bool {
 }
 
 /// Dimensions of the residual stream whose rows are zeros in every matrix that writes to it, of all blocks and experts.
-/// A model can be trained or made so (the oracle's dense ones are: their dimension 0), and such a row takes nothing from
-/// it. A row that is zeros in some of these matrices only was lost; and so were more than a sixteenth of them all. A head
-/// may come from elsewhere and write to more dimensions than its trunk, but not to fewer.
+/// A model can be trained or made so (the oracle's dense ones are: their dimension 0), and such a row takes nothing
+/// from it. A row that is zeros in some of these matrices only was lost; and so were more than a sixteenth of them all.
+/// A head may come from elsewhere and write to more dimensions than its main model, but not to fewer.
 struct Unused {
-    by_trunk: HashSet<u64>,
+    by_main_model: HashSet<u64>,
     by_head: HashSet<u64>,
 }
 
@@ -136,12 +136,12 @@ impl Unused {
     fn of(source: &Source, info: Option<&ModelInfo>, stats: &[Stats]) -> Unused {
         let in_head = |t: &SourceTensor| info.is_some_and(|f| f.is_head(&t.name));
         let matrices = || source.tensors.iter().zip(stats).filter(|(t, s)| into_stream(t) && s.n > 0);
-        let by_trunk = in_all(matrices().filter(|(t, _)| !in_head(t)));
+        let by_main_model = in_all(matrices().filter(|(t, _)| !in_head(t)));
         let by_head = in_all(matrices().filter(|(t, _)| in_head(t)));
-        let (Some(by_trunk), Some(by_head)) = (&by_trunk, &by_head) else {
-            return Unused { by_trunk: by_trunk.unwrap_or_default(), by_head: by_head.unwrap_or_default() };
+        let (Some(by_main_model), Some(by_head)) = (&by_main_model, &by_head) else {
+            return Unused { by_main_model: by_main_model.unwrap_or_default(), by_head: by_head.unwrap_or_default() };
         };
-        Unused { by_trunk: by_trunk.clone(), by_head: by_head.intersection(by_trunk).copied().collect() }
+        Unused { by_main_model: by_main_model.clone(), by_head: by_head.intersection(by_main_model).copied().collect() }
     }
 }
 

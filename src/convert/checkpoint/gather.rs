@@ -72,12 +72,12 @@ struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Block {
     None,
-    Trunk(u64),
+    MainModel(u64),
     Head(u64),
 }
 
 /// The whole model, as far as it is there.
-pub(crate) fn trunk_and_head(
+pub(crate) fn model_and_head(
     shards: &Shards,
     c: &Config,
     folder: &Path,
@@ -98,7 +98,7 @@ pub(crate) fn trunk_and_head(
     for schema in expected {
         let (block, name) = match block_of(&schema.name) {
             None => (Block::None, schema.name.as_str()),
-            Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::Trunk(il), Block::Head), name),
+            Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::MainModel(il), Block::Head), name),
         };
         let sources = found.tensors.remove(&(block, name.to_owned()));
         if sources.is_none() && !schema.required {
@@ -168,9 +168,9 @@ impl Found {
                     found.scales.insert(weight, place);
                     continue;
                 }
-                Name::Trunk(..) | Name::Unknown if only_head => continue,
-                Name::Trunk(None, part) => (Block::None, part),
-                Name::Trunk(Some(il), part) => (Block::Trunk(il), part),
+                Name::MainModel(..) | Name::Unknown if only_head => continue,
+                Name::MainModel(None, part) => (Block::None, part),
+                Name::MainModel(Some(il), part) => (Block::MainModel(il), part),
                 Name::Head(k, part) => (Block::Head(k), part),
                 Name::Unknown => {
                     found.unknown.push(format!("{} ({})", quoted(&t.name), t.dtype));

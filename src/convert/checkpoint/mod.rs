@@ -83,7 +83,7 @@ impl Checkpoint {
         };
         let config = Config::of(&raw).map_err(|what| Error::input(&folder.join("config.json"), what))?;
         let shards = Shards::open(folder, |_| true)?;
-        let gathered = gather::trunk_and_head(&shards, &config, folder, options.without_head)?;
+        let gathered = gather::model_and_head(&shards, &config, folder, options.without_head)?;
         let tokenizer = match tokenizer::Tokenizer::open(folder, &config, &raw) {
             Ok(tokenizer) => tokenizer,
             // Sizes that are wrong show in the tensors, and in the tokenizer as a consequence.

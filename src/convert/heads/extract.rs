@@ -47,7 +47,9 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
                 "is a slim head: the other layouts need the embedding of its model; graft it, then extract",
             );
         }
-        Content::Trunk => return refused("has no NextN head; get the file that has one, or the original checkpoint"),
+        Content::MainModel => {
+            return refused("has no NextN head; get the file that has one, or the original checkpoint");
+        }
         Content::Promised => return refused("promises a NextN head and has none; get the original checkpoint"),
         Content::Unannounced => {
             return refused("has tensors of a NextN head but no nextn_predict_layers; strip it, then graft the head");

@@ -1,4 +1,4 @@
-//! Putting a NextN block into a file that has a trunk.
+//! Putting a NextN block into a file that has a main model.
 //! Owns where keys and tensors go, so that `strip` finds the way back; computes no numbers of its own.
 
 use std::collections::HashMap;
@@ -66,9 +66,9 @@ impl HeadSource {
     }
 }
 
-/// Target and head as one combined file: the head's tensors in the places that they had in the file that the head was cut
-/// from, or behind the last block of the trunk; keys and per-layer arrays that count one block more; everything else of
-/// the target as it is.
+/// Target and head as one combined file: the head's tensors in the places that they had in the file that the head was
+/// cut from, or behind the last block of the main model; keys and per-layer arrays that count one block more;
+/// everything else of the target as it is.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), convert::Error> {
@@ -80,18 +80,20 @@ impl HeadSource {
 /// ```
 ///
 /// # Errors
-/// The target has a head or no trunk; the head is of another architecture, size or place, is not complete, or was cut from
-/// a model with another vocabulary.
+/// The target has a head or no main model; the head is of another architecture, size or place, is not complete, or was
+/// cut from a model with another vocabulary.
 pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Error> {
     let info = ModelInfo::of(&target)?;
     let refused = |what: String| Err(Error::input(&target.path, what));
     match info.content {
-        Content::Trunk | Content::Promised => {}
+        Content::MainModel | Content::Promised => {}
         Content::Combined => return refused("has a NextN head; `extract-nextn strip` takes it out".into()),
         Content::Unannounced => {
             return refused("has some tensors of a NextN block; `extract-nextn strip` takes them out".into());
         }
-        Content::Head(_) => return refused("is a head without a trunk: give the model first, then the head".into()),
+        Content::Head(_) => {
+            return refused("is a head without a main model: give the model first, then the head".into());
+        }
     }
     if info.n_nextn > 1 {
         return refused(format!("promises {} NextN blocks; one is known", info.n_nextn));
@@ -277,8 +279,8 @@ fn new_keys(
     Ok(new)
 }
 
-/// Where `nextn_predict_layers` goes: behind the key that stands before it in the head's file; without such a file where
-/// converters write it, before the keys of the delta nets.
+/// Where `nextn_predict_layers` goes: behind the key that stands before it in the head's file; without such a file
+/// where converters write it, before the keys of the delta nets.
 fn place_of_count(new: &[(String, Key)], info: &ModelInfo, donor: Option<&(Source, ModelInfo)>) -> usize {
     let at = |key: &str| new.iter().position(|(k, _)| k == key);
     if let Some((source, of)) = donor {
@@ -332,7 +334,7 @@ fn woven(
     Ok(all)
 }
 
-/// A head in floats beside a quantised trunk reads more than it must for each draft.
+/// A head in floats beside a quantised main model reads more than it must for each draft.
 fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
     use gguf::TensorType::{BF16, F16, F32};
     let is_float = |dtype| matches!(dtype, F32 | F16 | BF16);
@@ -341,6 +343,6 @@ fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
     let quantised = target.tensors.iter().filter(|t| !is_float(t.dtype)).map(|t| t.n_elements()).sum::<u64>();
     let all = target.tensors.iter().map(|t| t.n_elements()).sum::<u64>();
     (floats > 0 && quantised * 2 > all).then(|| {
-        "the head's matrices stay floats beside a quantised trunk; with --type q8_0 a draft reads about half as much".into()
+        "the head's matrices stay floats beside a quantised main model; with --type q8_0 a draft reads about half as much".into()
     })
 }

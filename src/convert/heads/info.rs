@@ -21,15 +21,15 @@ pub enum Layout {
 /// Which parts of a model a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Trunk and NextN block.
+    /// Main model and NextN block.
     Combined,
-    /// The trunk; no word of a NextN block.
-    Trunk,
-    /// The trunk, with keys that promise a NextN block that is not there.
+    /// The main model; no word of a NextN block.
+    MainModel,
+    /// The main model, with keys that promise a NextN block that is not there.
     Promised,
-    /// The trunk and some tensors of a NextN block that no key tells of.
+    /// The main model and some tensors of a NextN block that no key tells of.
     Unannounced,
-    /// A NextN block without a trunk.
+    /// A NextN block without a main model.
     Head(Layout),
 }
 
@@ -44,9 +44,9 @@ pub struct ModelInfo {
     pub n_block: u64,
     /// Of these NextN blocks, by `nextn_predict_layers`; 0 if absent.
     pub n_nextn: u64,
-    /// The first NextN block, or the one that would be: the number of trunk blocks.
+    /// The first NextN block, or the one that would be: the number of main model blocks.
     pub n_layer: u64,
-    /// Length of hidden rows.
+    /// Length of hidden states.
     pub n_embd: u64,
     /// What is there.
     pub content: Content,
@@ -86,7 +86,7 @@ impl ModelInfo {
         }
         let Some(n_layer) = n_block.checked_sub(n_nextn).filter(|n| *n > 0) else {
             return Err(refused(format!(
-                "{prefix}.nextn_predict_layers is {n_nextn} of {n_block} blocks: none are left for the trunk"
+                "{prefix}.nextn_predict_layers is {n_nextn} of {n_block} blocks: none are left for the main model"
             )));
         };
         let has = |name: &str| source.tensors.iter().any(|t| t.name == name);
@@ -97,7 +97,7 @@ impl ModelInfo {
             (false, true, true) => Content::Head(Layout::Slim),
             (_, true, true) => Content::Combined,
             (_, true, false) => Content::Promised,
-            (_, false, false) => Content::Trunk,
+            (_, false, false) => Content::MainModel,
             (_, false, true) => Content::Unannounced,
         };
         Ok(ModelInfo { arch, prefix, n_block, n_nextn, n_layer, n_embd, content })

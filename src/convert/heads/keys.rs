@@ -17,7 +17,7 @@ pub(crate) const TARGET_VOCAB: &str = "nextn.target.vocab_size";
 pub(crate) const TARGET_TOKENIZER: &str = "nextn.target.tokenizer";
 pub(crate) const SOURCE_TENSORS: &str = "nextn.source.n_tensors";
 pub(crate) const SOURCE_INDEX: &str = "nextn.source.tensor_index";
-/// In a combined file: what a trunk had to say about a head before it got one, if that was not nothing.
+/// In a combined file: what a main model had to say about a head before it got one, if that was not nothing.
 pub(crate) const RESTORE: &str = "nextn.graft.restore";
 /// Its values: `nextn_predict_layers` was 0; it was 1 and `block_count` counted the missing block.
 pub(crate) const RESTORE_ZERO: &str = "zero";
@@ -73,7 +73,8 @@ pub(crate) fn lengthen(
         });
         let last = match of_head {
             Some(value) => value,
-            // The NextN block is one of attention; for the rest the last block of the trunk, also one, is the model.
+            // The NextN block is one of attention; for the rest the last block of the main model, also one, is the
+            // model.
             None if name == "attention.recurrent_layers" => Key::Bool(false),
             None => match array.as_array().iter().last() {
                 Some(value) => Key::from(value),

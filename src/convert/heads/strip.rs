@@ -1,4 +1,4 @@
-//! Taking the NextN block out of a file that has a trunk.
+//! Taking the NextN block out of a file that has a main model.
 //! Owns the way back from `graft`; computes no numbers.
 
 use super::info::{Content, ModelInfo};
@@ -8,14 +8,14 @@ use crate::error::Error;
 use crate::gguf_model::{Key, Model};
 use crate::source::Source;
 
-/// The trunk of a combined file: without the tensors of the NextN block, with `block_count` and per-layer arrays that no
-/// longer count it, and without `nextn_predict_layers`. A trunk that had said something about a head before one was
-/// grafted gets its own words back. Files that promise a head and have none become plain trunks.
+/// The main model of a combined file: without the tensors of the NextN block, with `block_count` and per-layer arrays
+/// that no longer count it, and without `nextn_predict_layers`. A main model that had said something about a head
+/// before one was grafted gets its own words back. Files that promise a head and have none become plain main models.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), convert::Error> {
 /// let new = convert::heads::strip(convert::Source::open("model.gguf".as_ref())?)?;
-/// new.write("trunk.gguf".as_ref(), 2, &Default::default())
+/// new.write("main model.gguf".as_ref(), 2, &Default::default())
 /// # }
 /// ```
 ///
@@ -25,8 +25,12 @@ pub fn strip(source: Source) -> Result<NewFile, Error> {
     let info = ModelInfo::of(&source)?;
     match info.content {
         Content::Combined | Content::Promised | Content::Unannounced => {}
-        Content::Trunk => return Err(Error::input(&source.path, "has no NextN head: there is nothing to take out")),
-        Content::Head(_) => return Err(Error::input(&source.path, "is a head without a trunk: nothing would be left")),
+        Content::MainModel => {
+            return Err(Error::input(&source.path, "has no NextN head: there is nothing to take out"));
+        }
+        Content::Head(_) => {
+            return Err(Error::input(&source.path, "is a head without a main model: nothing would be left"));
+        }
     }
     let mut keys = source.model_keys();
     let restore = source.text(keys::RESTORE).unwrap_or_default().to_owned();
@@ -44,13 +48,13 @@ pub fn strip(source: Source) -> Result<NewFile, Error> {
             }
         }
     }
-    let trunk = source.tensors.iter().filter(|t| !info.is_head(&t.name));
-    let tensors = trunk.map(|t| t.plan(0)).collect::<Result<Vec<_>, _>>()?;
+    let main_model = source.tensors.iter().filter(|t| !info.is_head(&t.name));
+    let tensors = main_model.map(|t| t.plan(0)).collect::<Result<Vec<_>, _>>()?;
     let model = Model { keys, tensors, inputs: source.inputs, side_inputs: Vec::new(), version: source.version };
     Ok(NewFile { model, notes: Vec::new() })
 }
 
-/// Which word of [`keys::RESTORE`] brings a trunk's keys back, if one is needed.
+/// Which word of [`keys::RESTORE`] brings a main model's keys back, if one is needed.
 pub(super) fn restore_word(info: &ModelInfo, source: &Source) -> Option<Key> {
     match (info.content, source.key(&info.full("nextn_predict_layers"))) {
         (Content::Promised, _) => Some(Key::from(keys::RESTORE_PROMISE)),

@@ -1,6 +1,6 @@
 //! What speculation costs and may gain on a file, from the bytes that each pass reads.
-//! Owns the model of it: a machine that is bound by memory, where a pass takes as long as its weights take to read. State,
-//! cells of attention and arithmetic are left out, so this is a bound and no forecast.
+//! Owns the model of it: a machine that is bound by memory, where a pass takes as long as its weights take to read.
+//! State, cells of attention and arithmetic are left out, so this is a bound and no forecast.
 
 use model::block_of;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::source::Source;
 /// Bytes of passes and drafts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speculation {
-    /// Read by the trunk for one token.
+    /// Read by the main model for one token.
     pub pass_bytes: u64,
     /// Read by the head for one guess, its share of the head matrix included.
     pub draft_bytes: u64,
@@ -33,7 +33,7 @@ pub struct Gain {
     pub factor: f64,
 }
 
-/// None for files without trunk or head.
+/// None for files without main model or head.
 pub(super) fn of(source: &Source, info: &ModelInfo, n_vocab: Option<u64>) -> Option<Speculation> {
     let n_vocab = n_vocab?;
     if info.content != Content::Combined {
@@ -55,10 +55,10 @@ pub(super) fn of(source: &Source, info: &ModelInfo, n_vocab: Option<u64>) -> Opt
         let some = source.tensors.iter().filter(|t| of(Role::of(&t.name, Some(info))));
         some.map(|t| t.n_bytes as f64 * share(&t.name, rows)).sum()
     };
-    let trunk = |role: Role| !matches!(role, Role::Embedding | Role::HeadMatrix | Role::NextN);
-    let pass = |rows: u32| sum(rows, &trunk) + matrix;
+    let of_main_model = |role: Role| !matches!(role, Role::Embedding | Role::HeadMatrix | Role::NextN);
+    let pass = |rows: u32| sum(rows, &of_main_model) + matrix;
     let draft_vocab = draft_vocab(info.n_embd, n_vocab);
-    // Tables by token of the head's own: of the one a row is read, the other stands in for the trunk's.
+    // Tables by token of the head's own: of the one a row is read, the other stands in for the main model's.
     let own = |part: &str| {
         let found = source.tensors.iter().find(|t| block_of(&t.name) == Some((info.n_layer, part)));
         found.map(|t| t.n_bytes as f64)

@@ -51,7 +51,7 @@ pub struct Inspection {
     pub template_bytes: Option<u64>,
     /// The NextN head.
     pub head: Head,
-    /// What a draft costs and may gain; for files with trunk and head.
+    /// What a draft costs and may gain; for files with main model and head.
     pub speculation: Option<Speculation>,
 }
 
@@ -123,8 +123,8 @@ pub enum Status {
     Unknown,
 }
 
-/// Looks at a GGUF file, with all shards when it is the first of several, at a folder of a Hugging Face checkpoint, or at
-/// a head alone in safetensors.
+/// Looks at a GGUF file, with all shards when it is the first of several, at a folder of a Hugging Face checkpoint, or
+/// at a head alone in safetensors.
 ///
 /// ```
 /// use convert::inspect::{Status, inspect};
@@ -214,7 +214,7 @@ fn head(source: &Source, info: Option<&ModelInfo>) -> Head {
         Content::Head(layout) => (Status::Present, Some(Layout::name(layout))),
         Content::Promised => (Status::Promised, None),
         Content::Unannounced => (Status::Unannounced, None),
-        Content::Trunk => (Status::Missing, None),
+        Content::MainModel => (Status::Missing, None),
     };
     let block = (n_tensors > 0).then_some(info.n_layer);
     Head { status, block, n_tensors, n_bytes: of_head().map(|t| t.n_bytes).sum(), layout }

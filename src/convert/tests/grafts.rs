@@ -1,4 +1,5 @@
-//! Heads are grafted from safetensors of whatever kind: names, files, experts and numbers as they are found in the field.
+//! Heads are grafted from safetensors of whatever kind: names, files, experts and numbers as they are found in the
+//! field.
 
 mod support;
 
@@ -42,7 +43,8 @@ impl Rig {
         path
     }
 
-    /// The trunk with this head, and what is in it; it must be a sound file from which `strip` gives the trunk again.
+    /// The main model with this head, and what is in it; it must be a sound file from which `strip` gives the main
+    /// model again.
     fn grafted(&self, head: &Path, dtype: WeightType) -> Result<(Vec<u8>, Content), String> {
         let words = |e: convert::Error| e.to_string();
         let head = HeadSource::open(head).map_err(words)?;

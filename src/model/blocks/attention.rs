@@ -1,4 +1,4 @@
-//! Attention over the cells of each sequence.
+//! Attention over the KV cells of each sequence.
 //! Source: Vaswani et al. 2017, with grouped heads (Ainslie et al. 2023): query head `j` reads key head `j / group`.
 
 use ggml::{Graph, Tensor};
@@ -57,8 +57,8 @@ fn fused<'g>(
 }
 
 /// Two products and a softmax, with the query heads that share a key head folded into rows: each cell is read once for
-/// all of them. Values are transposed. A single folded row, one query head over its own key head, is computed twice: ggml's
-/// products of one row have other bits than those of several.
+/// all of them. Values are transposed. A single folded row, one query head over its own key head, is computed twice:
+/// ggml's products of one row have other bits than those of several.
 fn gqa_folded<'g>(
     g: &Graph<'g>,
     s: &Segment,
