@@ -1,7 +1,7 @@
 //! Golden results: what a pass must give for the oracle's models and for tiny models of the plain architectures.
 //! The references are transformers in F32, and for quantised files exact arithmetic on the same weights.
 //! `tests/golden/oracle/README.md` and `scripts/reference_logits.py` say how they were made; that of glm4 is of transformers
-//! 5.23, on a file of llama.cpp's converter.
+//! 5.23, on a file of llama.cpp's converter, cut to one layer (`tests/golden/glm4/cut.py`).
 
 mod support;
 

@@ -3,10 +3,9 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Context;
-use gguf::{Header, SplitInfo};
+use gguf::Header;
 use memory::{CacheType, Kv, LayerState};
 use model::{Schema, TensorSchema, block_of};
 
@@ -52,13 +51,7 @@ impl Weight {
     /// A file that cannot be read, or metadata that say too little.
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
         let at = || path.display().to_string();
-        let first = Arc::new(ggml::Mapping::open(path).with_context(at)?);
-        let mut maps = vec![first];
-        if let Some(info) = SplitInfo::of(&Header::parse(maps[0].bytes()).with_context(at)?)? {
-            for shard in &gguf::shard_paths(path, &info)?[1..] {
-                maps.push(Arc::new(ggml::Mapping::open(shard)?));
-            }
-        }
+        let maps = model::map_shards(path).with_context(at)?;
         Self::of_maps(&maps.iter().map(|m| m.bytes()).collect::<Vec<_>>()).with_context(at)
     }
 
@@ -69,7 +62,8 @@ impl Weight {
         let tensors = || headers.iter().flat_map(Header::tensors);
         let names: HashSet<&str> = tensors().map(|t| t.name).collect();
         let n_vocab = meta.array("tokenizer.ggml.tokens")?.context("tokenizer.ggml.tokens is missing")?.len();
-        let schema = Schema::of(meta, n_vocab, &|name| names.contains(name))?;
+        let mut schema = Schema::of(meta, n_vocab, &|name| names.contains(name))?;
+        schema.tensors.retain(|t| names.contains(t.name.as_str()));
         let name = meta.str("general.name")?.unwrap_or(meta.require_str("general.architecture")?);
         let sizes = tensors().map(|t| (t.name, t.ne.iter().product(), t.n_bytes));
         Ok(Self::new(name.to_owned(), &schema, sizes, !names.contains("output.weight")))

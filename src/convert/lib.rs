@@ -18,15 +18,15 @@
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = |name: &str| dir.path().join(name);
 //! let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-q4_k_m.gguf").as_ref();
-//! let (head, main model, whole) = (path("head.gguf"), path("main model.gguf"), path("whole.gguf"));
+//! let (head, stripped, whole) = (path("head.gguf"), path("model.gguf"), path("whole.gguf"));
 //! let how = Extract { layout: Layout::Slim, dtype: WeightType::Keep };
 //! extract(Source::open(model)?, how)?.write(&head, 2, &Default::default())?;
-//! strip(Source::open(model)?)?.write(&main model, 2, &Default::default())?;
-//! let new = graft(Source::open(&main model)?, HeadSource::open(&head)?, Graft::default())?;
+//! strip(Source::open(model)?)?.write(&stripped, 2, &Default::default())?;
+//! let new = graft(Source::open(&stripped)?, HeadSource::open(&head)?, Graft::default())?;
 //! new.write(&whole, 2, &Default::default())?;
 //!
 //! assert!(std::fs::read(model).unwrap() == std::fs::read(&whole).unwrap(), "the ways back give the same bytes");
-//! let report = verify(&main model, Options { values: true, n_threads: 2 }, &Default::default())?;
+//! let report = verify(&stripped, Options { values: true, n_threads: 2 }, &Default::default())?;
 //! assert_eq!(report.verdict, Verdict::NoHead);
 //! # Ok::<(), convert::Error>(())
 //! ```

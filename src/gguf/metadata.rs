@@ -88,29 +88,9 @@ impl<'a> Metadata<'a> {
         require(key, "u64", self.u64(key)?)
     }
 
-    /// [`Metadata::i32`] of a key that must be there.
-    pub fn require_i32(&self, key: &str) -> Result<i32, Error> {
-        require(key, "i32", self.i32(key)?)
-    }
-
-    /// [`Metadata::f32`] of a key that must be there.
-    pub fn require_f32(&self, key: &str) -> Result<f32, Error> {
-        require(key, "f32", self.f32(key)?)
-    }
-
-    /// [`Metadata::bool`] of a key that must be there.
-    pub fn require_bool(&self, key: &str) -> Result<bool, Error> {
-        require(key, "bool", self.bool(key)?)
-    }
-
     /// [`Metadata::str`] of a key that must be there.
     pub fn require_str(&self, key: &str) -> Result<&'a str, Error> {
         require(key, "string", self.str(key)?)
-    }
-
-    /// [`Metadata::str_array`] of a key that must be there.
-    pub fn require_str_array(&self, key: &str) -> Result<StrArray<'a>, Error> {
-        require(key, "array of strings", self.str_array(key)?)
     }
 
     /// An array of any element type.

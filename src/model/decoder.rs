@@ -137,7 +137,10 @@ pub(crate) fn open(
     let head = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?.unwrap_or(Linear::tied(embed));
     let norm = RmsNorm::open(&mut t.globals(), "output_norm", n_embd, c.eps)?;
     let (mtp, nextn) = match &file.head_keys {
-        Some(keys) => (Some(mtp_of_file(keys, t, &c, &config(keys)?, n_vocab, embed)?), NextNHead::Bound),
+        Some(keys) => {
+            fits_after(keys, n_layer)?;
+            (Some(mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?), NextNHead::Bound)
+        }
         None => mtp_of_model(&file.keys, t, &c, n_vocab, embed)?,
     };
     let n_expert_used = c.n_expert().1;
@@ -167,25 +170,29 @@ fn mtp_of_model(
     Ok(found)
 }
 
+/// Whether a file has one NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
+fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), LoadError> {
+    let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
+    if n_nextn != 1 {
+        let name = keys.full("nextn_predict_layers");
+        return Err(refused(format!("its {name} is {n_nextn}, 1 expected: it holds no NextN head, or several")));
+    }
+    if n_block - n_nextn != n_layer {
+        return Err(refused(format!("layers before the head: {} there, {n_layer} in the model", n_block - n_nextn)));
+    }
+    Ok(())
+}
+
 /// The NextN head of another file. Embedding, final norm and output matrix are the model's own unless the head brings some
 /// of its own kind: copies of the model's in that file are left alone.
 fn mtp_of_file(
-    keys: &Keys<'_, '_>,
     t: &mut Tensors<'_>,
     model: &DecoderConfig,
     own: &DecoderConfig,
     n_vocab: usize,
     embed: WeightId,
 ) -> Result<MtpLayer, LoadError> {
-    if own.n_nextn != 1 {
-        let (name, n) = (keys.full("nextn_predict_layers"), own.n_nextn);
-        return Err(refused(format!("its {name} is {n}, 1 expected: it holds no NextN head, or several")));
-    }
-    let pairs = [
-        ("layers before the head", own.n_layer(), model.n_layer()),
-        ("embedding_length", own.n_embd, model.n_embd),
-        ("experts", own.n_expert().0, model.n_expert().0),
-    ];
+    let pairs = [("embedding_length", own.n_embd, model.n_embd), ("experts", own.n_expert().0, model.n_expert().0)];
     if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
         return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
     }

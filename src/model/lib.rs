@@ -32,7 +32,7 @@ pub use describe::Description;
 pub use draft_vocab::DraftVocab;
 pub use error::{LoadError, RunError};
 pub use fingerprint::Fingerprint;
-pub use load::LoadOptions;
+pub use load::{LoadOptions, map_shards};
 pub use model::Model;
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 pub use placement::{GpuLayers, Placement, Split, gpus};

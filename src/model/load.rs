@@ -30,7 +30,10 @@ pub struct LoadOptions {
 }
 
 /// Maps a file, with all shards when it is the first of several.
-fn map(path: &Path) -> Result<Vec<Arc<Mapping>>, LoadError> {
+///
+/// # Errors
+/// A file that is not there or no GGUF file; a shard that is not the first.
+pub fn map_shards(path: &Path) -> Result<Vec<Arc<Mapping>>, LoadError> {
     let first = Arc::new(Mapping::open(path)?);
     let split = SplitInfo::of(&Header::parse(first.bytes())?)?;
     let mut mappings = vec![first];
@@ -62,7 +65,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] names what does not fit; the file is mapped, and nothing of it is believed unchecked.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
-        Self::from_mappings(map(path)?, options)
+        Self::from_mappings(map_shards(path)?, options)
     }
 
     /// A model that is part of the program.
@@ -74,7 +77,7 @@ impl Model {
     }
 
     fn from_mappings(mappings: Vec<Arc<Mapping>>, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
-        let of_head = options.head.as_deref().map(map).transpose()?.unwrap_or_default();
+        let of_head = options.head.as_deref().map(map_shards).transpose()?.unwrap_or_default();
         let headers = parse(&mappings)?;
         let head_headers = parse(&of_head)?;
         let n_model = mappings.len();

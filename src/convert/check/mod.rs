@@ -1,10 +1,10 @@
 //! Whether a model file is sound: every tensor there, of the right shape and type, with numbers that can be.
 //! Owns the gate, the rules on numbers and the verdict; changes nothing.
 
-mod gate;
 mod norms;
 mod rules;
 mod safetensors;
+mod tensors;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::kind::Kind;
 use crate::source::Source;
 use crate::stream::Control;
 
-pub use gate::Gate;
+pub use tensors::Gate;
 pub use values::{Stats, scan};
 
 /// What a check looks at.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::Report;
-use super::gate::Gate;
+use super::tensors::Gate;
 use crate::checkpoint::{Checkpoint, Head, Options};
 use crate::error::Error;
 use crate::gguf_model::Key;

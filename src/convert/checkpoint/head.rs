@@ -95,9 +95,4 @@ impl Head {
     pub fn into_model(self) -> Model {
         Model { keys: Vec::new(), tensors: self.plans, inputs: self.inputs, side_inputs: Vec::new(), version: 3 }
     }
-
-    /// The plans and the files that they read, for a [`Model`].
-    pub fn into_parts(self) -> (Vec<TensorPlan>, Vec<Input>) {
-        (self.plans, self.inputs)
-    }
 }

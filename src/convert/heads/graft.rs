@@ -165,7 +165,7 @@ impl Parts {
                     let what = format!("the head has a layer {} ({}); one layer is known", other.layer, other.name);
                     return Err(Error::input(&path, what));
                 }
-                let (mut plans, inputs) = head.into_parts();
+                let Model { tensors: mut plans, inputs, .. } = head.into_model();
                 for plan in &mut plans {
                     plan.name = format!("blk.{}.{}", info.n_layer, plan.name);
                     plan.shift_files(file_base);

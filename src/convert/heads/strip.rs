@@ -15,7 +15,7 @@ use crate::source::Source;
 /// ```no_run
 /// # fn main() -> Result<(), convert::Error> {
 /// let new = convert::heads::strip(convert::Source::open("model.gguf".as_ref())?)?;
-/// new.write("main model.gguf".as_ref(), 2, &Default::default())
+/// new.write("main-model.gguf".as_ref(), 2, &Default::default())
 /// # }
 /// ```
 ///

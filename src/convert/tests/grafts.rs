@@ -1,16 +1,14 @@
 //! Heads are grafted from safetensors of whatever kind: names, files, experts and numbers as they are found in the
 //! field.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::support::{Oracle, Tensor, Tensors, as_fp8, safetensors, with_single_experts, write_folder};
 use convert::Source;
 use convert::check::{Options, Verdict, verify};
 use convert::heads::{Graft, HeadSource, WeightType, graft, strip};
 use gguf::{Header, TensorType};
-use support::{Oracle, Tensor, Tensors, as_fp8, safetensors, with_single_experts, write_folder};
 
 /// Tensors of a GGUF file by name: shape, type, bytes.
 type Content = BTreeMap<String, (Vec<u64>, TensorType, Vec<u8>)>;

@@ -1,13 +1,11 @@
 //! What `verify` says of checkpoints, heads alone and model files: sound ones are sound, each kind of damage is told.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::{Oracle, Tensor, Tensors, as_fp8, safetensors, unpacked, with_single_experts, write_folder};
 use convert::check::{Options, Report, Verdict, verify};
 use gguf::Header;
 use serde_json::{Value, json};
-use support::{Oracle, Tensor, Tensors, as_fp8, safetensors, unpacked, with_single_experts, write_folder};
 
 fn report(path: &Path) -> Result<Report, String> {
     verify(path, Options { values: true, n_threads: 2 }, &Default::default()).map_err(|e| e.to_string())
