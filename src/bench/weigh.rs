@@ -20,9 +20,9 @@ pub(super) struct Weight {
     pub(super) n_params: u64,
     /// All tensors.
     pub(super) n_bytes: u64,
-    /// What every row of the trunk reads, whatever the token: without the head, the embedding and the routed experts.
+    /// What every row of the target model reads, whatever the token: without the head, the embedding and the routed experts.
     pub(super) trunk: u64,
-    /// Routed experts of the trunk, all of them.
+    /// Routed experts of the target model, all of them.
     pub(super) experts: u64,
     /// The matrix of the vocabulary.
     pub(super) head: u64,
@@ -152,7 +152,7 @@ impl Weight {
         1.0 - (1.0 - self.n_expert_used as f64 / self.n_expert as f64).powi(n_rows as i32)
     }
 
-    /// Bytes of one cached position in all layers of the trunk.
+    /// Bytes of one cached position in all layers of the target model.
     pub(super) fn position(&self, type_k: CacheType, type_v: CacheType) -> f64 {
         bytes(self.kv, type_k, type_v)
     }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ggml::{Mapping, WeightsBuilder};
+use ggml::{DeviceKind, Mapping, WeightsBuilder};
 use gguf::{Header, SplitInfo};
 
 use crate::arch;
@@ -111,16 +111,28 @@ impl Model {
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         let weights = weights.build_on(plan.output(), |name| plan.device(name, tied))?;
-        let template = meta.str("tokenizer.chat_template")?.map(str::to_owned);
-        let description = Description::of(&headers, name, opened.nextn.is_bound());
-        let sampling = sampling_defaults(meta)?;
+        let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
         if let NextNHead::Missing(names) = &opened.nextn {
             tracing::warn!(
                 missing = names.join(", "),
                 "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
             );
         }
-        Ok(Arc::new(Model::new(opened, facts, (weights, plan), vocab, template, description, sampling, n_model)))
+        let Opened { arch, hparams, nextn } = opened;
+        Ok(Arc::new(Model {
+            description: Description::of(&headers, name, nextn.is_bound()),
+            template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
+            sampling: sampling_defaults(meta)?,
+            facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
+            n_files: n_model,
+            fingerprints: OnceLock::new(),
+            arch,
+            hparams,
+            nextn,
+            weights,
+            plan,
+            vocab,
+        }))
     }
 }
 

@@ -8,7 +8,7 @@ use ggml::{Mapping, Weights};
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
-use crate::architecture::{Architecture, Hparams, NextNHead, Opened};
+use crate::architecture::{Architecture, Hparams, NextNHead};
 use crate::describe::Description;
 use crate::fingerprint::Fingerprint;
 use crate::placement::Plan;
@@ -16,61 +16,26 @@ use crate::room::Facts;
 
 /// A model, read-only and shared.
 pub struct Model {
-    arch: Box<dyn Architecture>,
-    hparams: Hparams,
-    nextn: NextNHead,
-    weights: Arc<Weights>,
-    plan: Plan,
-    vocab: Arc<Vocab>,
-    template: Option<String>,
-    description: Description,
-    sampling: HashMap<String, f32>,
+    pub(crate) arch: Box<dyn Architecture>,
+    pub(crate) hparams: Hparams,
+    pub(crate) nextn: NextNHead,
+    pub(crate) weights: Arc<Weights>,
+    pub(crate) plan: Plan,
+    pub(crate) vocab: Arc<Vocab>,
+    pub(crate) template: Option<String>,
+    pub(crate) description: Description,
+    pub(crate) sampling: HashMap<String, f32>,
     /// Of the maps under the weights, those of the model; others are of the head's file.
-    n_files: usize,
+    pub(crate) n_files: usize,
     /// Of the model and of its head, once somebody asked.
-    fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
-    facts: Facts,
+    pub(crate) fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
+    pub(crate) facts: Facts,
 }
 
 impl Model {
-    #[expect(clippy::too_many_arguments, reason = "everything that opening a file gives")]
-    pub(crate) fn new(
-        opened: Opened,
-        facts: Facts,
-        (weights, plan): (Arc<Weights>, Plan),
-        vocab: Arc<Vocab>,
-        template: Option<String>,
-        description: Description,
-        sampling: HashMap<String, f32>,
-        n_files: usize,
-    ) -> Self {
-        let Opened { arch, hparams, nextn } = opened;
-        let on_cpu = weights.devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu);
-        let facts = Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts };
-        let fingerprints = OnceLock::new();
-        Self {
-            arch,
-            hparams,
-            nextn,
-            weights,
-            plan,
-            vocab,
-            template,
-            description,
-            sampling,
-            n_files,
-            fingerprints,
-            facts,
-        }
-    }
-
     /// The maps of the model's files, and those of the file that its head comes from if that is another.
     pub(crate) fn files(&self) -> (&[Arc<Mapping>], &[Arc<Mapping>]) {
         self.weights.mappings().split_at(self.n_files.min(self.weights.mappings().len()))
-    }
-
-    pub(crate) fn known_fingerprints(&self) -> &OnceLock<(Fingerprint, Fingerprint)> {
-        &self.fingerprints
     }
 
     /// Sizes.

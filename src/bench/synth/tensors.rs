@@ -61,7 +61,7 @@ const MOVED: f32 = 8.0;
 /// Sharpness of the neuron that spoils drafts, for one unit.
 const SHARP: f32 = 6.0;
 
-/// Spread of most weights: so small that a layer hardly changes the hidden row.
+/// Spread of most weights: so small that a layer hardly changes the hidden state.
 const SMALL: f32 = 2e-3;
 
 /// The largest logit, about.
