@@ -5,12 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use ggml::{Dtype, Mapping};
-use gguf::{Header, SplitInfo, TensorType};
+use gguf::{Header, Metadata, SplitInfo, TensorType};
 
-use crate::checkpoint::{Checkpoint, Head};
 use crate::error::Error;
+use crate::gguf_model::{Key, Model, metadata};
 use crate::io::Input;
-use crate::model::{Key, Model};
 use crate::stream::{Piece, Stored, TensorPlan};
 
 /// A model that was opened: its header is read and sound, its data is not looked at.
@@ -111,24 +110,8 @@ impl Source {
         Ok(Source { path, version, keys, tensors, inputs, surplus_bytes, tokenizer })
     }
 
-    /// A checkpoint as the GGUF file that it would become, in its own number types.
-    pub fn of_checkpoint(path: &Path, checkpoint: Checkpoint) -> Source {
-        Source::made(path, checkpoint.model)
-    }
-
-    /// Keys without tensors: what sizes a model has.
-    pub(crate) fn of_keys(path: &Path, keys: Vec<(String, Key)>) -> Source {
-        let (tensors, inputs) = (Vec::new(), Vec::new());
-        Source::made(path, Model { keys, tensors, inputs, side_inputs: Vec::new(), version: 3 })
-    }
-
-    /// The head of a checkpoint alone: no keys, and tensors without a block in their names.
-    pub fn of_head(path: &Path, head: Head) -> Source {
-        let (tensors, inputs) = head.into_parts();
-        Source::made(path, Model { keys: Vec::new(), tensors, inputs, side_inputs: Vec::new(), version: 3 })
-    }
-
-    fn made(path: &Path, model: Model) -> Source {
+    /// A model that was made, as the file that it would become.
+    pub fn of_model(path: &Path, model: Model) -> Source {
         let Model { keys, tensors, inputs, side_inputs: _, version } = model;
         let tensors = tensors.into_iter().map(|plan| SourceTensor {
             name: plan.name.clone(),
@@ -159,6 +142,11 @@ impl Source {
     /// All keys but those that tell of shards: one file is made of them.
     pub(crate) fn model_keys(&self) -> Vec<(String, Key)> {
         self.keys.iter().filter(|(key, _)| !key.starts_with("split.")).cloned().collect()
+    }
+
+    /// All keys, as those of one file.
+    pub(crate) fn metadata(&self) -> Metadata<'_> {
+        metadata(&self.keys)
     }
 
     /// The value of a key.

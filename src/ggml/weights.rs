@@ -16,7 +16,7 @@ use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
 
 /// The position of a tensor in its [`Weights`]. One of another model is wrong but harmless: it is checked on use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WeightId(u32);
 
 /// ggml's kernels load whole vectors; data at other addresses is copied once.

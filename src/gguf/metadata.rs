@@ -88,29 +88,9 @@ impl<'a> Metadata<'a> {
         require(key, "u64", self.u64(key)?)
     }
 
-    /// [`Metadata::i32`] of a key that must be there.
-    pub fn require_i32(&self, key: &str) -> Result<i32, Error> {
-        require(key, "i32", self.i32(key)?)
-    }
-
-    /// [`Metadata::f32`] of a key that must be there.
-    pub fn require_f32(&self, key: &str) -> Result<f32, Error> {
-        require(key, "f32", self.f32(key)?)
-    }
-
-    /// [`Metadata::bool`] of a key that must be there.
-    pub fn require_bool(&self, key: &str) -> Result<bool, Error> {
-        require(key, "bool", self.bool(key)?)
-    }
-
     /// [`Metadata::str`] of a key that must be there.
     pub fn require_str(&self, key: &str) -> Result<&'a str, Error> {
         require(key, "string", self.str(key)?)
-    }
-
-    /// [`Metadata::str_array`] of a key that must be there.
-    pub fn require_str_array(&self, key: &str) -> Result<StrArray<'a>, Error> {
-        require(key, "array of strings", self.str_array(key)?)
     }
 
     /// An array of any element type.
@@ -202,6 +182,15 @@ impl<'a> Metadata<'a> {
             convert(&value).ok_or_else(|| Place::Key(key).rule(format!("element {i} is {value}"), wanted()))
         };
         array.iter().enumerate().map(convert).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// Keys and values that are in no file; of keys that are there twice the last counts.
+impl<'a> FromIterator<(&'a str, Value<'a>)> for Metadata<'a> {
+    fn from_iter<I: IntoIterator<Item = (&'a str, Value<'a>)>>(pairs: I) -> Metadata<'a> {
+        let entries: Vec<_> = pairs.into_iter().collect();
+        let by_key = entries.iter().enumerate().map(|(i, (key, _))| (*key, i)).collect();
+        Metadata { entries, by_key }
     }
 }
 

@@ -6,43 +6,69 @@ use crate::cursor::Cursor;
 use crate::error::{Error, quoted};
 use crate::header::Limits;
 
-/// A metadata value as the file has it; converting is left to the getters of [`crate::Metadata`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub enum Value<'a> {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    Bool(bool),
-    Str(GgufStr<'a>),
-    Array(Array<'a>),
-    U64(u64),
-    I64(i64),
-    F64(f64),
+/// Makes the types of values, and what follows from each, of one list: number in the file, name as ggml spells it (but for
+/// `arr`), the value, and bytes of one element; of strings and arrays the least they can take: a length, or a type and a
+/// length.
+macro_rules! value_types {
+    ($($variant:ident = $id:literal $name:literal $value:ty, $min_bytes:literal;)*) => {
+        /// A metadata value as the file has it; converting is left to the getters of [`crate::Metadata`].
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum Value<'a> {
+            $($variant($value),)*
+        }
+
+        /// The types a value can have, numbered as in the file.
+        #[allow(missing_docs)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum ValueType {
+            $($variant = $id,)*
+        }
+
+        const ALL: [ValueType; 13] = [$(ValueType::$variant,)*];
+
+        impl ValueType {
+            /// As ggml spells it, but for `arr`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(ValueType::$variant => $name,)*
+                }
+            }
+
+            /// Bytes of one element, at least.
+            pub(crate) fn min_bytes(self) -> u64 {
+                match self {
+                    $(ValueType::$variant => $min_bytes,)*
+                }
+            }
+        }
+
+        impl Value<'_> {
+            /// The type it has in the file.
+            pub fn value_type(&self) -> ValueType {
+                match self {
+                    $(Value::$variant(_) => ValueType::$variant,)*
+                }
+            }
+        }
+    };
 }
 
-/// The types a value can have, numbered as in the file.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum ValueType {
-    U8 = 0,
-    I8 = 1,
-    U16 = 2,
-    I16 = 3,
-    U32 = 4,
-    I32 = 5,
-    F32 = 6,
-    Bool = 7,
-    Str = 8,
-    Array = 9,
-    U64 = 10,
-    I64 = 11,
-    F64 = 12,
+value_types! {
+    U8 = 0 "u8" u8, 1;
+    I8 = 1 "i8" i8, 1;
+    U16 = 2 "u16" u16, 2;
+    I16 = 3 "i16" i16, 2;
+    U32 = 4 "u32" u32, 4;
+    I32 = 5 "i32" i32, 4;
+    F32 = 6 "f32" f32, 4;
+    Bool = 7 "bool" bool, 1;
+    Str = 8 "string" GgufStr<'a>, 8;
+    Array = 9 "array" Array<'a>, 12;
+    U64 = 10 "u64" u64, 8;
+    I64 = 11 "i64" i64, 8;
+    F64 = 12 "f64" f64, 8;
 }
 
 /// Bytes that the file calls a string; not always UTF-8 (tokens of byte-level vocabularies may be cut characters).
@@ -60,78 +86,13 @@ impl ValueType {
         self as u32
     }
 
-    /// As ggml spells it, but for `arr`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ValueType::U8 => "u8",
-            ValueType::I8 => "i8",
-            ValueType::U16 => "u16",
-            ValueType::I16 => "i16",
-            ValueType::U32 => "u32",
-            ValueType::I32 => "i32",
-            ValueType::F32 => "f32",
-            ValueType::Bool => "bool",
-            ValueType::Str => "string",
-            ValueType::Array => "array",
-            ValueType::U64 => "u64",
-            ValueType::I64 => "i64",
-            ValueType::F64 => "f64",
-        }
-    }
-
-    /// Bytes of one element; of strings and arrays the least they can take: a length, or a type and a length.
-    pub(crate) fn min_bytes(self) -> u64 {
-        match self {
-            ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
-            ValueType::U16 | ValueType::I16 => 2,
-            ValueType::U32 | ValueType::I32 | ValueType::F32 => 4,
-            ValueType::U64 | ValueType::I64 | ValueType::F64 | ValueType::Str => 8,
-            ValueType::Array => 12,
-        }
-    }
-
     pub(crate) fn read(c: &mut Cursor<'_>) -> Result<ValueType, Error> {
         let id = c.u32("value type")?;
         ValueType::from_id(id).ok_or_else(|| c.place.rule(format!("value type {id}"), "0 to 12"))
     }
 }
 
-const ALL: [ValueType; 13] = [
-    ValueType::U8,
-    ValueType::I8,
-    ValueType::U16,
-    ValueType::I16,
-    ValueType::U32,
-    ValueType::I32,
-    ValueType::F32,
-    ValueType::Bool,
-    ValueType::Str,
-    ValueType::Array,
-    ValueType::U64,
-    ValueType::I64,
-    ValueType::F64,
-];
-
 impl<'a> Value<'a> {
-    /// The type it has in the file.
-    pub fn value_type(&self) -> ValueType {
-        match self {
-            Value::U8(_) => ValueType::U8,
-            Value::I8(_) => ValueType::I8,
-            Value::U16(_) => ValueType::U16,
-            Value::I16(_) => ValueType::I16,
-            Value::U32(_) => ValueType::U32,
-            Value::I32(_) => ValueType::I32,
-            Value::F32(_) => ValueType::F32,
-            Value::Bool(_) => ValueType::Bool,
-            Value::Str(_) => ValueType::Str,
-            Value::Array(_) => ValueType::Array,
-            Value::U64(_) => ValueType::U64,
-            Value::I64(_) => ValueType::I64,
-            Value::F64(_) => ValueType::F64,
-        }
-    }
-
     /// An integer of any width; None for everything else, bools included.
     pub fn as_int(&self) -> Option<i128> {
         Some(match *self {

@@ -1,44 +1,44 @@
-//! The graph of a draft: catch-up of the head's cells with true hidden rows, then a chain of guesses, each fed the one
-//! before. One launch; only the ids of the guesses come back.
+//! The graph of a draft: catch-up of the KV cache of the head with true hidden states, then a chain of draft tokens,
+//! each fed the one before. One launch; only the ids of the draft tokens come back.
 //!
-//! Entry `i` of the head is (token `i + 1`, hidden row `i` of the trunk after its final norm): the convention of training
-//! (the head's first entry is the second token with the first hidden row).
+//! Entry `i` of the head is (token `i + 1`, hidden state `i` of the target model after its final norm): the convention
+//! of training (the head's first entry is the second token with the first hidden state).
 
 use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 
 use crate::blocks::Linear;
 use crate::draft_vocab::DraftVocab;
-use crate::step::Cells;
+use crate::step::AttentionInputs;
 
-/// What a draft graph reads: the head's cells, the entries to catch up with, and the rows of the chain.
+/// What a draft graph reads: the KV cache of the head, the entries to catch up with, and the rows of the chain.
 pub(crate) struct DraftStep<'s, 'g> {
     /// Where the entries stand.
-    pub(crate) cells: Cells<'s, 'g>,
+    pub(crate) inputs: AttentionInputs<'s, 'g>,
     /// The token of each entry: i32 `[n_entries]`.
     pub(crate) tokens: Tensor<'g>,
-    /// The hidden row of each entry: F32 `[n_embd, n_entries]`.
+    /// The hidden state of each entry: F32 `[n_embd, n_entries]`.
     pub(crate) hidden: Tensor<'g>,
     /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted.
     pub(crate) last: Option<Tensor<'g>>,
-    /// Where the rows of each further guess stand, one row for each sequence.
-    pub(crate) chain: Vec<Cells<'s, 'g>>,
-    /// Rows of the head that guesses are made of; the whole vocabulary if `None`.
+    /// Where the rows of each further draft token stand, one row for each sequence.
+    pub(crate) chain: Vec<AttentionInputs<'s, 'g>>,
+    /// Rows of the head that draft tokens are made of; the whole vocabulary if `None`.
     pub(crate) vocab: Option<&'s DraftVocab>,
-    /// What is added to the logits of each guess before the largest is taken: F32 `[n_words, n_seqs]`; none for the
-    /// likeliest words.
+    /// What is added to the logits of each draft token before the largest is taken: F32 `[n_words, n_seqs]`; none for
+    /// the likeliest words.
     pub(crate) noise: Vec<Tensor<'g>>,
-    /// The logits of the guesses are wanted too.
+    /// The logits of the draft tokens are wanted too.
     pub(crate) verbose: bool,
-    /// The hidden rows that the guesses were made from are wanted too.
+    /// The hidden states that the draft tokens were made from are wanted too.
     pub(crate) rows: bool,
-    /// How probable the head finds each guess is wanted too.
+    /// How probable the head finds each draft token is wanted too.
     pub(crate) probs: bool,
 }
 
 impl<'s, 'g> DraftStep<'s, 'g> {
-    /// Declares the inputs. `chain`: the views of the second guess and those after it; `n_seqs` is 0 when nothing is
-    /// drafted.
+    /// Declares the inputs. `chain`: the views of the second draft token and those after it; `n_seqs` is 0 when nothing
+    /// is drafted.
     pub(crate) fn declare(
         g: &Graph<'g>,
         view: StepView<'s>,
@@ -47,13 +47,13 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         n_embd: usize,
     ) -> Self {
         let n_entries = view.n_tokens() as i64;
-        let cells = Cells::declare(g, view, 0);
+        let inputs = AttentionInputs::declare(g, view, 0);
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
             last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
-            chain: chain.iter().enumerate().map(|(i, &view)| Cells::declare(g, view, i as u32 + 1)).collect(),
-            cells,
+            chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
+            inputs,
             vocab: None,
             noise: Vec::new(),
             verbose: false,
@@ -62,7 +62,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         }
     }
 
-    /// The same with noise of so many words for every guess.
+    /// The same with Gumbel noise of so many words for every draft token.
     pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
         let n_seqs = self.last.map_or(0, |last| last.ne()[0]);
         let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
@@ -75,8 +75,8 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         if self.last.is_some() { self.chain.len() + 1 } else { 0 }
     }
 
-    /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it out
-    /// as the `i`-th guess.
+    /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it
+    /// out as the `i`-th draft token.
     pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
         let logits = match self.vocab {
             None => head.forward(g, h), // [n_vocab, n_seqs]

@@ -35,13 +35,13 @@ impl Model {
     }
 
     fn fingerprints(&self) -> Result<(Fingerprint, Fingerprint), LoadError> {
-        if let Some(known) = self.known_fingerprints().get() {
+        if let Some(known) = self.fingerprints.get() {
             return Ok(*known);
         }
         let (of_model, of_head) = self.files();
         let model = digest(of_model)?;
         let head = if of_head.is_empty() { model } else { digest(of_head)? };
-        Ok(*self.known_fingerprints().get_or_init(|| (model, head)))
+        Ok(*self.fingerprints.get_or_init(|| (model, head)))
     }
 }
 

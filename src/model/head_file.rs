@@ -9,9 +9,9 @@ use crate::keys::Keys;
 /// Ending of the architecture's name in draft files of an old layout.
 const LEGACY: &str = "_mtp";
 
-/// The metadata of a head's file.
-pub(crate) struct HeadFile<'m, 'a> {
-    pub(crate) keys: Keys<'m, 'a>,
+/// The architecture that `general.architecture` names, also in files of the old layout.
+pub(crate) fn architecture_of(name: &str) -> &str {
+    name.strip_suffix(LEGACY).unwrap_or(name)
 }
 
 /// The head does not belong to the model.
@@ -19,18 +19,20 @@ pub(crate) fn refused(what: impl Into<String>) -> LoadError {
     LoadError::Head(what.into())
 }
 
-impl<'m, 'a> HeadFile<'m, 'a> {
-    /// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`.
-    pub(crate) fn read(meta: &'m Metadata<'a>, model: &Metadata<'_>, arch: &str) -> Result<Self, LoadError> {
-        let own = meta.require_str("general.architecture")?;
-        if own.strip_suffix(LEGACY).unwrap_or(own) != arch {
-            return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
-        }
-        if !same_tokens(meta, model)? {
-            same_target(meta, model)?;
-        }
-        Ok(Self { keys: Keys::new(meta, own) })
+/// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`.
+pub(crate) fn head_keys<'m, 'a>(
+    meta: &'m Metadata<'a>,
+    model: &Metadata<'_>,
+    arch: &str,
+) -> Result<Keys<'m, 'a>, LoadError> {
+    let own = meta.require_str("general.architecture")?;
+    if architecture_of(own) != arch {
+        return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
     }
+    if !same_tokens(meta, model)? {
+        same_target(meta, model)?;
+    }
+    Ok(Keys::new(meta, own))
 }
 
 /// Drafts are token ids: those of another vocabulary would be other words. False if the head has no vocabulary.

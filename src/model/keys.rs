@@ -9,6 +9,9 @@ use crate::error::LoadError;
 /// Widths that no model comes near; keeps every product of two of them far from overflow.
 pub(crate) const WIDTH: RangeInclusive<u32> = 1..=1 << 22;
 
+/// The most blocks that a file may have.
+pub(crate) const MAX_BLOCKS: u32 = 1024;
+
 /// The metadata of a model with its architecture's prefix.
 pub(crate) struct Keys<'m, 'a> {
     meta: &'m gguf::Metadata<'a>,
@@ -40,6 +43,22 @@ impl<'m, 'a> Keys<'m, 'a> {
     /// A number within `range`.
     pub(crate) fn need(&self, key: &str, range: RangeInclusive<u32>) -> Result<usize, LoadError> {
         self.find(key, range)?.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    /// Blocks of the file, with those of the NextN head.
+    pub(crate) fn n_block(&self) -> Result<usize, LoadError> {
+        self.need("block_count", 1..=MAX_BLOCKS)
+    }
+
+    /// Of the blocks, those of the NextN head, which are the last ones.
+    pub(crate) fn n_nextn(&self) -> Result<usize, LoadError> {
+        let (key, n_block) = ("nextn_predict_layers", self.n_block()?);
+        let n_nextn = self.find(key, 0..=MAX_BLOCKS)?.unwrap_or(0);
+        if n_nextn >= n_block {
+            let what = format!("{n_nextn} of {n_block} blocks leave none for the target model");
+            return Err(self.error(key, what));
+        }
+        Ok(n_nextn)
     }
 
     /// A number for each of `n` layers: one for all, or an array. `None` when the key is absent.

@@ -2,11 +2,12 @@
 //! Owns what a tensor means and how a forward pass is made of ops. Knows nothing of requests, sampling or sequences.
 //!
 //! [`Model::open`] maps the file (all shards), reads hyper-parameters and vocabulary, and checks every tensor that the
-//! graphs will read against them. A [`Runner`] computes passes: rows of tokens in, logits and hidden rows out, with the
-//! state of a [`memory::Memory`] made by [`Model::memory`].
+//! graphs will read against them. A [`Runner`] computes passes: rows of tokens in, logits and hidden states out, with
+//! the state of a [`memory::Memory`] made by [`Model::memory`].
 #![forbid(unsafe_code)]
 
 mod arch;
+mod architecture;
 mod blocks;
 mod decoder;
 mod describe;
@@ -21,18 +22,23 @@ mod model;
 mod pass;
 mod placement;
 mod room;
+mod schema;
 mod step;
+mod tensors;
 
+pub use arch::{architectures, nextn_architectures};
+pub use architecture::{Hparams, NextNHead};
 pub use describe::Description;
 pub use draft_vocab::DraftVocab;
 pub use error::{LoadError, RunError};
 pub use fingerprint::Fingerprint;
-pub use load::LoadOptions;
-pub use model::{Hparams, Model, NextNHead};
+pub use load::{LoadOptions, map_shards};
+pub use model::Model;
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 pub use placement::{GpuLayers, Placement, Split, gpus};
 pub use room::{Beside, Facts, Kept, Room};
+pub use schema::Schema;
 pub use step::Likeliest;
+pub use tensors::{TensorSchema, block_of};
 
-pub use arch::names as architectures;
 pub use ggml::Stats;

@@ -8,104 +8,34 @@ use ggml::{Mapping, Weights};
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
-use crate::arch::{Architecture, Opened};
+use crate::architecture::{Architecture, Hparams, NextNHead};
 use crate::describe::Description;
 use crate::fingerprint::Fingerprint;
 use crate::placement::Plan;
 use crate::room::Facts;
 
-/// Sizes that everything above the graphs needs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hparams {
-    /// Layers of the trunk.
-    pub n_layer: usize,
-    /// Width of the hidden rows.
-    pub n_embd: usize,
-    /// Rows of the head.
-    pub n_vocab: usize,
-    /// Positions that the model was trained for.
-    pub n_ctx_train: usize,
-    /// Experts that one token uses in a layer; 0 in a dense model.
-    pub n_expert_used: usize,
-    /// Query heads of a layer of attention, where it has most.
-    pub n_head: usize,
-}
-
-/// What a file holds of a NextN head.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextNHead {
-    /// The file does not mention one.
-    Absent,
-    /// All of its tensors are there, checked and bound.
-    Bound,
-    /// The metadata promise one, and these tensors are missing.
-    Missing(Vec<String>),
-}
-
-impl NextNHead {
-    /// True when the head can be used.
-    pub fn is_bound(&self) -> bool {
-        *self == NextNHead::Bound
-    }
-}
-
 /// A model, read-only and shared.
 pub struct Model {
-    arch: Box<dyn Architecture>,
-    hparams: Hparams,
-    nextn: NextNHead,
-    weights: Arc<Weights>,
-    plan: Plan,
-    vocab: Arc<Vocab>,
-    template: Option<String>,
-    description: Description,
-    sampling: HashMap<String, f32>,
+    pub(crate) arch: Box<dyn Architecture>,
+    pub(crate) hparams: Hparams,
+    pub(crate) nextn: NextNHead,
+    pub(crate) weights: Arc<Weights>,
+    pub(crate) plan: Plan,
+    pub(crate) vocab: Arc<Vocab>,
+    pub(crate) template: Option<String>,
+    pub(crate) description: Description,
+    pub(crate) sampling: HashMap<String, f32>,
     /// Of the maps under the weights, those of the model; others are of the head's file.
-    n_files: usize,
+    pub(crate) n_files: usize,
     /// Of the model and of its head, once somebody asked.
-    fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
-    facts: Facts,
+    pub(crate) fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
+    pub(crate) facts: Facts,
 }
 
 impl Model {
-    #[expect(clippy::too_many_arguments, reason = "everything that opening a file gives")]
-    pub(crate) fn new(
-        opened: Opened,
-        facts: Facts,
-        (weights, plan): (Arc<Weights>, Plan),
-        vocab: Arc<Vocab>,
-        template: Option<String>,
-        description: Description,
-        sampling: HashMap<String, f32>,
-        n_files: usize,
-    ) -> Self {
-        let Opened { arch, hparams, nextn } = opened;
-        let on_cpu = weights.devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu);
-        let facts = Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts };
-        let fingerprints = OnceLock::new();
-        Self {
-            arch,
-            hparams,
-            nextn,
-            weights,
-            plan,
-            vocab,
-            template,
-            description,
-            sampling,
-            n_files,
-            fingerprints,
-            facts,
-        }
-    }
-
     /// The maps of the model's files, and those of the file that its head comes from if that is another.
     pub(crate) fn files(&self) -> (&[Arc<Mapping>], &[Arc<Mapping>]) {
         self.weights.mappings().split_at(self.n_files.min(self.weights.mappings().len()))
-    }
-
-    pub(crate) fn known_fingerprints(&self) -> &OnceLock<(Fingerprint, Fingerprint)> {
-        &self.fingerprints
     }
 
     /// Sizes.
@@ -118,7 +48,8 @@ impl Model {
         &self.facts
     }
 
-    /// Bytes of state that lie on each device: layers of the trunk as far as `blocks` tells theirs, then the NextN head's.
+    /// Bytes of state that lie on each device: layers of the target model as far as `blocks` tells theirs, then the
+    /// NextN head's.
     pub fn state_on_devices(&self, blocks: &[usize]) -> Vec<(ggml::Device, usize)> {
         let mut all: Vec<(ggml::Device, usize)> = Vec::new();
         for (il, &bytes) in blocks.iter().enumerate() {
@@ -166,8 +97,8 @@ impl Model {
         &self.weights
     }
 
-    /// Rows of a pass up to which each has the bits that it has alone (docs/NUMERICS.md); `None` where a row's bits depend on
-    /// how many there are.
+    /// Rows of a pass up to which each has the bits that it has alone (docs/NUMERICS.md); `None` where a row's bits
+    /// depend on how many there are.
     pub fn rows_alike(&self) -> Option<usize> {
         self.facts.rows_alike
     }
@@ -177,7 +108,7 @@ impl Model {
         self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
     }
 
-    /// State that the trunk's layers need.
+    /// State that the target model's layers need.
     pub fn state_layout(&self) -> StateLayout {
         self.arch.state()
     }
@@ -190,12 +121,12 @@ impl Model {
         Memory::placed(|il| self.plan.block(il), self.state_layout(), config)
     }
 
-    /// State of the NextN head for as many sequences: cells of its one layer. `None` without a head.
+    /// State of the NextN head for as many sequences: the KV cache of its one layer. `None` without a head.
     ///
     /// # Errors
     /// As [`Memory::new`].
     pub fn head_memory(&self, config: MemoryConfig) -> Result<Option<Memory>, memory::Error> {
-        let Some(layer) = self.arch.head_state() else { return Ok(None) };
+        let Some(layer) = self.arch.mtp_state() else { return Ok(None) };
         let layout = StateLayout { layers: vec![layer] };
         Memory::new(self.plan.block(self.hparams.n_layer), layout, config).map(Some)
     }

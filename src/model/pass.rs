@@ -1,4 +1,4 @@
-//! Computes passes: fills a step's inputs, runs the architecture's graph, reads logits and hidden rows.
+//! Computes passes: fills a step's inputs, runs the architecture's graph, reads logits and hidden states.
 //! Owns the executor and its scratch. Knows a step's rows; knows nothing of what the tokens are for.
 
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub struct Pass<'a> {
     pub tokens: &'a [TokenId],
     /// Rows that give logits.
     pub rows: Rows<'a>,
-    /// Also give the hidden rows (after the final norm) of all tokens.
+    /// Also give the hidden states (after the final norm) of all tokens.
     pub hidden: bool,
 }
 
@@ -43,11 +43,11 @@ pub struct Pass<'a> {
 pub struct PassOutput {
     /// `[n_vocab]` for each row asked for, one after the other.
     pub logits: Vec<f32>,
-    /// `[n_embd]` for each token, when hidden rows were asked for.
+    /// `[n_embd]` for each token, when hidden states were asked for.
     pub hidden: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<Likeliest>,
-    /// The sum of each hidden row that gave logits.
+    /// The sum of each hidden state that gave logits.
     sums: Vec<f32>,
     /// The sum of each row's residual stream before the last layer.
     stream_sums: Vec<f32>,
@@ -61,8 +61,8 @@ impl PassOutput {
         self.stream_sums.get(rows).is_some_and(|sums| sums.iter().all(|sum| sum.is_finite()))
     }
 
-    /// Whether the `i`-th row asked for can be gone on from: likewise, the hidden row that its logits come from, and some
-    /// logit is finite.
+    /// Whether the `i`-th row asked for can be gone on from: likewise, the hidden state that its logits come from, and
+    /// some logit is finite.
     pub fn is_finite(&self, i: usize) -> bool {
         let some = self.logits.is_empty() || self.logits(i).iter().any(|x| x.is_finite());
         some && self.sums.get(i).is_some_and(|sum| sum.is_finite())
@@ -80,10 +80,10 @@ impl PassOutput {
 /// Tells graphs apart: everything that a graph's shape depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// The trunk over these segments. `best`: ids come out, not logits.
+    /// The target model over these segments. `best`: ids come out, not logits.
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool },
-    /// The head: catch-up segments, those of each further guess, sequences that draft, first rows of the head, with noise,
-    /// verbose, with hidden rows, with probabilities.
+    /// The head: catch-up segments, those of each further draft token, sequences that draft, first rows of the head,
+    /// with Gumbel noise, verbose, with hidden states, with probabilities.
     Draft {
         segments: Vec<Segment>,
         chain: Vec<Vec<Segment>>,
@@ -108,15 +108,15 @@ pub struct Runner {
 struct Scratch {
     tokens: Vec<i32>,
     /// One for each view of the graph.
-    cells: Vec<CellData>,
+    attention: Vec<AttentionData>,
     out: Vec<i32>,
     best_logits: Vec<f32>,
-    /// Hidden rows of a draft whose entries are padded.
+    /// Hidden states of a draft whose entries are padded.
     hidden: Vec<f32>,
 }
 
 #[derive(Default)]
-struct CellData {
+struct AttentionData {
     positions: Vec<i32>,
     kv_rows: Vec<i64>,
     v_elements: Vec<i64>,
@@ -128,17 +128,17 @@ struct CellData {
 #[derive(Default)]
 struct SegmentData {
     mask: Vec<u16>,
-    /// Empty where the segment reads one plane.
+    /// Empty where the segment reads one recurrent-state slot.
     states: Vec<i32>,
 }
 
 impl Scratch {
-    /// Fills the cells of view number `part`.
+    /// Fills the attention inputs of view number `part`.
     fn fill(&mut self, part: usize, view: StepView<'_>) {
-        if self.cells.len() <= part {
-            self.cells.resize_with(part + 1, CellData::default);
+        if self.attention.len() <= part {
+            self.attention.resize_with(part + 1, AttentionData::default);
         }
-        let c = &mut self.cells[part];
+        let c = &mut self.attention[part];
         view.positions(&mut c.positions);
         view.kv_rows(&mut c.kv_rows);
         view.v_element_rows(&mut c.v_elements);
@@ -155,8 +155,8 @@ impl Scratch {
         }
     }
 
-    /// Fills tokens, hidden rows (none where those of the draft will do) and the number of each sequence's last true entry,
-    /// with `widths` rows of each sequence.
+    /// Fills tokens, hidden states (none where those of the draft will do) and the number of each sequence's last true
+    /// entry, with `widths` rows of each sequence.
     fn fill_entries(&mut self, draft: &Draft<'_>, widths: &[usize], n_embd: usize) {
         self.tokens.clear();
         self.out.clear();
@@ -178,7 +178,7 @@ impl Scratch {
     /// The inputs of the first `n_parts` views.
     fn inputs(&self, n_parts: usize) -> Vec<(Name, Data<'_>)> {
         let mut inputs = vec![(Name("tokens", 0), Data::I32(&self.tokens))];
-        for (part, c) in self.cells[..n_parts].iter().enumerate() {
+        for (part, c) in self.attention[..n_parts].iter().enumerate() {
             let part = part as u32;
             inputs.push((Name("positions", part), Data::I32(&c.positions)));
             inputs.push((Name("kv_rows", part), Data::I64(&c.kv_rows)));
@@ -301,16 +301,16 @@ impl Runner {
         Ok(())
     }
 
-    /// Brings the head's cells up to date with true hidden rows and, for a depth above 0, drafts: one chain of tokens for
-    /// each sequence of `view`, which is a step of the head's memory over the entries and the rows of the chain. Keep the
-    /// entries on commit, not the chain. A sequence may have more rows than these: the pass is filled up after its entries,
-    /// so that one graph serves whatever numbers of entries sequences have.
+    /// Brings the KV cache of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
+    /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and the rows of the
+    /// chain. Keep the entries on commit, not the chain. A sequence may have more rows than these: the pass is filled
+    /// up after its entries, so that one graph serves whatever numbers of entries sequences have.
     ///
     /// # Errors
     /// [`RunError::Pass`]: entries that are not those of the step, or a model without a head. [`RunError::Device`].
     pub fn draft(&mut self, view: StepView<'_>, draft: &Draft<'_>, output: &mut DraftOutput) -> Result<(), RunError> {
         let arch = self.model.arch();
-        if arch.head_state().is_none() {
+        if arch.mtp_state().is_none() {
             return Err(RunError::Pass("the model has no NextN head".into()));
         }
         let sizes = self.model.hparams();
@@ -325,7 +325,7 @@ impl Runner {
         if let Some(noise) = draft.noise.filter(|noise| noise.len() != draft.depth * n_seqs * n_words) {
             let (n, depth) = (noise.len(), draft.depth);
             return Err(RunError::Pass(format!(
-                "{n} numbers of noise for {depth} guesses of {n_seqs} sequences among {n_words} words"
+                "{n} numbers of Gumbel noise for {depth} draft tokens of {n_seqs} sequences among {n_words} words"
             )));
         }
         let sound = widths.len() == n_seqs
@@ -388,7 +388,8 @@ impl Runner {
         for i in 0..draft.depth {
             results.i32(Name("draft", i as u32), &mut ids)?;
             for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
-                // The graph keeps them in range; a device that does not is no reason to fail: a wrong guess is none.
+                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
+                // none.
                 let id = u32::try_from(id).ok().filter(|&id| (id as usize) < sizes.n_vocab);
                 tokens.push(TokenId(id.unwrap_or(0)));
             }
@@ -412,22 +413,23 @@ impl Runner {
 pub struct Draft<'a> {
     /// The token of each entry, sequence after sequence.
     pub tokens: &'a [TokenId],
-    /// The hidden row before it: `[n_embd]` for each entry.
+    /// The hidden state before it: `[n_embd]` for each entry.
     pub hidden: &'a [f32],
     /// Entries of each sequence, at least one.
     pub n_entries: &'a [usize],
-    /// Tokens to draft for each sequence; 0 only brings the cells up to date.
+    /// Tokens to draft for each sequence; 0 only brings the KV cache up to date.
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,
-    /// Added to the logits before the largest is taken, for sampled answers: for each guess of the chain
+    /// Added to the logits before the largest is taken, for sampled answers: for each draft token of the chain
     /// `[n_words, n_seqs]`, `n_words` being [`DraftVocab::n_words`] or the whole vocabulary. `None` takes the likeliest.
     pub noise: Option<&'a [f32]>,
-    /// Also give the logits of every guess.
+    /// Also give the logits of every draft token.
     pub verbose: bool,
-    /// Also give the hidden row that every guess was made from: with the guess it makes the entry of a chain that goes on.
+    /// Also give the hidden state that every draft token was made from: with the draft token it makes the entry of a
+    /// chain that goes on.
     pub rows: bool,
-    /// Also give how probable the head finds every guess, without the noise.
+    /// Also give how probable the head finds every draft token, without the Gumbel noise.
     pub probs: bool,
 }
 
@@ -436,12 +438,12 @@ pub struct Draft<'a> {
 pub struct DraftOutput {
     /// The chain of each sequence.
     pub tokens: Vec<Vec<TokenId>>,
-    /// Beside [`DraftOutput::tokens`], the head's own probability of each among the words to draft from, when it was asked
-    /// for.
+    /// Beside [`DraftOutput::tokens`], the head's own probability of each among the words to draft from, when it was
+    /// asked for.
     pub probs: Vec<Vec<f32>>,
-    /// For each guess of the chain, the logits of all sequences, when they were asked for.
+    /// For each draft token of the chain, the logits of all sequences, when they were asked for.
     pub logits: Vec<Vec<f32>>,
-    /// For each guess of the chain, the hidden rows `[n_embd]` of all sequences, when they were asked for.
+    /// For each draft token of the chain, the hidden states `[n_embd]` of all sequences, when they were asked for.
     pub hidden: Vec<Vec<f32>>,
 }
 

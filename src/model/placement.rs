@@ -5,6 +5,7 @@ use ggml::{Device, DeviceKind};
 
 use crate::error::LoadError;
 use crate::room::{Beside, Facts};
+use crate::tensors::block_of;
 
 /// How many layers go to the GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,7 +188,7 @@ pub fn gpus() -> Vec<Device> {
 
 /// `blk.17.attn_q.weight` is of block 17.
 pub(crate) fn block(name: &str) -> Option<usize> {
-    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+    usize::try_from(block_of(name)?.0).ok()
 }
 
 /// True for what is read before the first layer, and not after the last one too.

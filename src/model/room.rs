@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use memory::{LayerState, MemoryConfig, StateLayout};
 
+use crate::architecture::Hparams;
 use crate::draft_vocab::DraftVocab;
-use crate::model::Hparams;
 
 /// What is known of a model before its weights have a place.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Sizes.
     pub hparams: Hparams,
-    /// State of the trunk's layers.
+    /// State of the target model's layers.
     pub layout: StateLayout,
     /// State of the NextN head's layer, if there is a head.
     pub head: Option<LayerState>,
-    /// Bytes of a row of the matrix that guesses come from; 0 without a head.
+    /// Bytes of a row of the matrix that draft tokens come from; 0 without a head.
     pub head_row_bytes: usize,
     /// Nothing of it lies on a GPU. False as long as that is open.
     pub on_cpu: bool,
@@ -32,7 +32,7 @@ pub struct Facts {
 /// What an engine keeps beside the weights of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// State of the trunk.
+    /// State of the target model.
     pub state: MemoryConfig,
     /// State of the NextN head, where drafts come from it.
     pub head: Option<MemoryConfig>,
@@ -51,7 +51,7 @@ pub struct Kept {
 /// Bytes beside the weights of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// State of each layer of the trunk, then of the NextN head's, with the rows that drafts are made of.
+    /// State of each layer of the target model, then of the NextN head's, with the rows that drafts are made of.
     pub blocks: Vec<usize>,
     /// Compute buffers, on each device that has layers.
     pub passes: usize,
@@ -88,7 +88,7 @@ impl Kept {
         let sizes = &facts.hparams;
         let n_ctx = self.state.n_ctx.saturating_add(CELLS_ROUNDED);
         let n_rows = self.n_batch.min(n_ctx);
-        // Results of matrices, and rows of the trunk between.
+        // Results of matrices, and rows of the target model between.
         let layer = F32 * (facts.layer_width + ROWS_BETWEEN * sizes.n_embd);
         // A mask, and its copy on another device; scores before and after the softmax.
         let scores = if self.flash_attention { 0 } else { 2 * F32 * sizes.n_head };
@@ -111,7 +111,7 @@ impl Kept {
 /// Cells are rounded up by less than this.
 const CELLS_ROUNDED: usize = 256;
 
-/// Rows of the trunk's width that a layer makes beside the results of its matrices: norms, sums, copies.
+/// Rows of the target model's width that a layer makes beside the results of its matrices: norms, sums, copies.
 const ROWS_BETWEEN: usize = 12;
 
 /// Ids, positions and what a buffer is rounded up to.

@@ -6,8 +6,8 @@ use text::TokenId;
 
 use crate::blocks::Linear;
 
-/// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary is one
-/// processor's work.
+/// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary
+/// is one processor's work.
 pub(crate) fn best_parts(n_vocab: usize) -> Option<usize> {
     const N_PARTS: usize = 256;
     (n_vocab.is_multiple_of(N_PARTS) && n_vocab >= 32 * N_PARTS).then_some(N_PARTS)
@@ -60,8 +60,8 @@ pub(crate) enum OutRows {
     Some(usize),
 }
 
-/// Where the rows of a view stand: their positions, their cells, and what they see.
-pub(crate) struct Cells<'s, 'g> {
+/// Where the rows of a view stand: their positions, their KV cells, and what they see.
+pub(crate) struct AttentionInputs<'s, 'g> {
     /// State of the step's sequences.
     pub(crate) view: StepView<'s>,
     /// Position of each row: i32 `[n_tokens]`.
@@ -72,14 +72,14 @@ pub(crate) struct Cells<'s, 'g> {
     pub(crate) v_elements: Option<Tensor<'g>>,
     /// Additive masks: F16 `[n_kv, n_rows, 1, n_seqs]` for each segment.
     pub(crate) masks: Vec<Tensor<'g>>,
-    /// Rows of recurrent state that a segment reads: i32 `[n_seqs]`; `None` where it reads one plane.
+    /// Rows of recurrent state that a segment reads: i32 `[n_seqs]`; `None` where it reads one recurrent-state slot.
     pub(crate) states: Vec<Option<Tensor<'g>>>,
 }
 
 /// Segments of one part of a graph at most: their names count on from `part * MAX_SEGMENTS`.
 pub(crate) const MAX_SEGMENTS: u32 = 1 << 12;
 
-impl<'s, 'g> Cells<'s, 'g> {
+impl<'s, 'g> AttentionInputs<'s, 'g> {
     /// Declares the inputs; `part` tells those of several views in one graph apart.
     pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, part: u32) -> Self {
         let n_tokens = view.n_tokens() as i64;
@@ -107,13 +107,13 @@ impl<'s, 'g> Cells<'s, 'g> {
 /// Inputs and outputs of one pass, and the state it reads and writes.
 pub(crate) struct Step<'s, 'g> {
     /// Where the rows stand.
-    pub(crate) cells: Cells<'s, 'g>,
+    pub(crate) inputs: AttentionInputs<'s, 'g>,
     /// Token of each row: i32 `[n_tokens]`.
     pub(crate) tokens: Tensor<'g>,
     /// Rows that give logits: i32 `[n_out]`, when they are some of several.
     out: Option<Tensor<'g>>,
     out_rows: OutRows,
-    /// The hidden rows of all tokens are wanted.
+    /// The hidden states of all tokens are wanted.
     hidden: bool,
     /// Only the likeliest tokens are wanted, not the logits.
     best: bool,
@@ -129,7 +129,7 @@ impl<'s, 'g> Step<'s, 'g> {
         };
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_tokens, 1, 1, 1]),
-            cells: Cells::declare(g, view, 0),
+            inputs: AttentionInputs::declare(g, view, 0),
             out,
             out_rows,
             hidden,
@@ -137,9 +137,9 @@ impl<'s, 'g> Step<'s, 'g> {
         }
     }
 
-    /// Ends the pass. `tail` computes the hidden rows after the final norm: what follows the last layer's mixer, row by row,
-    /// on tensors that it puts through the given cut. Rows that give logits are computed among themselves, also where the
-    /// hidden rows of all are wanted: a row's bits may depend on how many stand beside it.
+    /// Ends the pass. `tail` computes the hidden states after the final norm: what follows the last layer's mixer, row
+    /// by row, on tensors that it puts through the given cut. Rows that give logits are computed among themselves, also
+    /// where the hidden states of all are wanted: a row's bits may depend on how many stand beside it.
     ///
     /// `x: [n_embd, n_tokens]` is the residual stream before the last layer. Its sums and those of the rows that give logits
     /// come out, too: a sum tells whether all of its row is finite, and what is not stays so in the stream.

@@ -196,12 +196,7 @@ impl LoadedModel {
     }
 
     /// The prompt with the opening of the reply and the beginning of the reply itself.
-    fn continued(
-        &self,
-        mut chat: Chat,
-        last: &Value,
-        wanted: Wanted<'_>,
-    ) -> Result<(Prompt, bool), PrepareError> {
+    fn continued(&self, mut chat: Chat, last: &Value, wanted: Wanted<'_>) -> Result<(Prompt, bool), PrepareError> {
         let content = text_of(last.get("content"));
         let reasoning = text_of(last.get("reasoning_content").or(last.get("reasoning")));
         if reasoning.is_empty() && !content.is_empty() && chat.enable_thinking.is_none() {

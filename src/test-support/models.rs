@@ -114,7 +114,7 @@ pub fn chat(model: &Model, messages: Vec<Value>, thinking: bool) -> Prompt {
     let template = ChatTemplate::new(model.chat_template().expect("these models have one")).expect("it compiles");
     let chat = Chat { messages, add_generation_prompt: true, enable_thinking: Some(thinking), ..Chat::default() };
     let prompt = template.render(&chat).expect("it renders");
-    let (tokens, borders) = model.vocab().encode_with_cuts(&prompt.text, &prompt.borders[..prompt.n_lasting]);
+    let (tokens, borders) = model.vocab().encode_with_cuts(&prompt.text, &prompt.boundaries[..prompt.n_lasting]);
     assert!(!borders.is_empty(), "boundaries lie between tokens");
     Prompt { tokens, borders }
 }

@@ -13,12 +13,13 @@ pub(crate) enum Pre {
     Qwen2,
     /// Qwen3.5: as `Qwen2`, and combining marks belong to words.
     Qwen35,
-    /// Llama 3: as `Qwen2`, with digits in groups of up to three.
+    /// Llama 3 and GLM-4: as `Qwen2`, with digits in groups of up to three.
     LlamaBpe,
 }
 
 impl Pre {
-    const KNOWN: [(&str, Self); 3] = [("qwen35", Self::Qwen35), ("qwen2", Self::Qwen2), ("llama-bpe", Self::LlamaBpe)];
+    const KNOWN: [(&str, Self); 4] =
+        [("qwen35", Self::Qwen35), ("qwen2", Self::Qwen2), ("llama-bpe", Self::LlamaBpe), ("glm4", Self::LlamaBpe)];
 
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         Self::KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, pre)| pre)

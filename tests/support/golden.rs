@@ -180,8 +180,7 @@ pub fn oracle_model(name: &str, exact: bool) -> OpenModel {
 /// Opens the model of [`Golden::plain`].
 pub fn plain_model(arch: &str, name: &str) -> OpenModel {
     let path = folder().join(arch).join(format!("{name}.gguf"));
-    let bytes = std::fs::read(&path).unwrap_or_else(|_| unpacked(&path.with_extension("gguf.z")));
-    open_bytes(bytes)
+    open_bytes(std::fs::read(&path).unwrap_or_else(|_| widened(&packed(&path))))
 }
 
 fn open_bytes(bytes: Vec<u8>) -> OpenModel {
@@ -193,9 +192,13 @@ fn open_bytes(bytes: Vec<u8>) -> OpenModel {
 
 /// The bytes of a packed model of the oracle.
 pub fn oracle_bytes(name: &str) -> Vec<u8> {
-    let dir = folder().join("oracle");
-    let packed = [2, 1].map(|stride| dir.join(format!("{name}.gguf.z{}", if stride == 2 { "2" } else { "" })));
-    unpacked(packed.iter().find(|path| path.exists()).expect("the model is in tests/golden/oracle"))
+    packed(&folder().join("oracle").join(format!("{name}.gguf")))
+}
+
+/// The bytes of a model that is packed in one of two ways.
+fn packed(path: &Path) -> Vec<u8> {
+    let packed = ["gguf.z2", "gguf.z"].map(|end| path.with_extension(end));
+    unpacked(packed.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{}: not there", path.display())))
 }
 
 pub fn open(path: &Path) -> Arc<Model> {

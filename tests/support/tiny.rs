@@ -1,9 +1,11 @@
 //! Tiny models with random weights, of every architecture and layout: the file as a document that tests can change.
-//! Owns the names and shapes of tensors as files have them; checks nothing, so that it can also write what is wrong.
+//! Which tensors there are and of which shapes is the model's schema; what is in a document is checked by nobody, so that
+//! it can also be wrong.
 
 use std::path::{Path, PathBuf};
 
-use gguf::{ArrayBuf, TensorType, Writer};
+use gguf::{ArrayBuf, Header, TensorType, Writer};
+use model::{Schema, TensorSchema};
 
 use super::words;
 
@@ -59,10 +61,12 @@ impl Document {
     }
 
     /// Joins tensors along `ne[1]` into one: rows of the first, then of the next; for each matrix where there are several.
+    /// Vectors become one vector.
     pub fn fuse(&mut self, parts: &[&str], name: &str) {
         let parts: Vec<Tensor> = parts.iter().map(|part| self.take(part)).collect();
         let mut ne = parts[0].ne.clone();
-        ne[1] = parts.iter().map(|t| t.ne[1]).sum();
+        let dim = 1.min(ne.len() - 1);
+        ne[dim] = parts.iter().map(|t| t.ne[dim]).sum();
         let n = ne.get(2).copied().unwrap_or(1) as usize;
         let mut data = Vec::new();
         for matrix in 0..n {
@@ -98,32 +102,7 @@ impl Document {
 
     fn write_part(&self, path: &Path, keys: &[(String, Meta)], tensors: &[Tensor]) {
         let mut writer = Writer::create(path).expect("the folder is writable");
-        for (key, value) in keys {
-            let array: ArrayBuf;
-            let value: gguf::Value<'_> = match value {
-                Meta::U32(v) => (*v).into(),
-                Meta::F32(v) => (*v).into(),
-                Meta::Bool(v) => (*v).into(),
-                Meta::Str(v) => v.as_str().into(),
-                Meta::U32s(v) => {
-                    array = v.iter().copied().collect();
-                    (&array).into()
-                }
-                Meta::I32s(v) => {
-                    array = v.iter().copied().collect();
-                    (&array).into()
-                }
-                Meta::Bools(v) => {
-                    array = v.iter().copied().collect();
-                    (&array).into()
-                }
-                Meta::Strs(v) => {
-                    array = v.iter().map(String::as_str).collect();
-                    (&array).into()
-                }
-            };
-            writer.add(key, value).expect("a key that can be written");
-        }
+        add_keys(&mut writer, keys);
         for t in tensors {
             writer.tensor(&t.name, &t.ne, t.dtype).expect("a tensor that can be written");
         }
@@ -132,6 +111,35 @@ impl Document {
             data.write_tensor(&t.name, &t.data).expect("data of the declared size");
         }
         data.finish().expect("all tensors are written");
+    }
+}
+
+fn add_keys<W: gguf::Output>(writer: &mut Writer<W>, keys: &[(String, Meta)]) {
+    for (key, value) in keys {
+        let array: ArrayBuf;
+        let value: gguf::Value<'_> = match value {
+            Meta::U32(v) => (*v).into(),
+            Meta::F32(v) => (*v).into(),
+            Meta::Bool(v) => (*v).into(),
+            Meta::Str(v) => v.as_str().into(),
+            Meta::U32s(v) => {
+                array = v.iter().copied().collect();
+                (&array).into()
+            }
+            Meta::I32s(v) => {
+                array = v.iter().copied().collect();
+                (&array).into()
+            }
+            Meta::Bools(v) => {
+                array = v.iter().copied().collect();
+                (&array).into()
+            }
+            Meta::Strs(v) => {
+                array = v.iter().map(String::as_str).collect();
+                (&array).into()
+            }
+        };
+        writer.add(key, value).expect("a key that can be written");
     }
 }
 
@@ -189,35 +197,32 @@ impl Spec {
         }
     }
 
-    fn is_qwen35(&self) -> bool {
-        self.arch.starts_with("qwen35")
-    }
-
     fn n_block(&self) -> usize {
         self.n_layer + usize::from(self.nextn)
     }
 
     /// True for layers without attention.
     pub fn is_recurrent(&self, il: usize) -> bool {
-        self.is_qwen35() && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
+        self.arch.starts_with("qwen35") && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
     }
 
-    /// The whole file, tensors in F32.
+    /// The whole file, tensors in F32: those that a model of these sizes must have, and those that it may have and these
+    /// sizes ask for. Where the sizes are none of a model's there are no tensors.
     pub fn document(&self) -> Document {
-        let mut weights = Weights { rng: Rng::new(self.seed), tensors: Vec::new() };
-        for il in 0..self.n_layer {
-            self.block(&mut weights, il);
-        }
-        weights.table("token_embd.weight", self.n_embd, self.n_vocab, 1.0);
-        weights.norm("output_norm.weight", self.n_embd);
-        if !self.tied {
-            weights.matrix("output.weight", self.n_embd, self.n_vocab);
-        }
-        // Last, so that the trunk's numbers are the same with and without a head.
-        for il in self.n_layer..self.n_block() {
-            self.block(&mut weights, il);
-        }
-        Document { keys: self.keys(), tensors: weights.tensors }
+        let keys = self.keys();
+        let mut writer = Writer::in_memory();
+        add_keys(&mut writer, &keys);
+        let header = writer.begin().and_then(|data| data.finish()).expect("keys that can be written");
+        let header = Header::parse(&header).expect("keys that can be read");
+        let has = |name: &str| {
+            name == "output.weight" && !self.tied
+                || name.ends_with("shared_head_norm.weight")
+                || name.ends_with(".bias")
+        };
+        let schema = Schema::of(header.metadata(), self.n_vocab, &has);
+        let mut rng = Rng::new(self.seed);
+        let wanted = schema.into_iter().flat_map(|schema| schema.tensors).filter(|t| t.required || has(&t.name));
+        Document { keys, tensors: wanted.map(|t| random(&mut rng, t)).collect() }
     }
 
     fn keys(&self) -> Vec<(String, Meta)> {
@@ -240,7 +245,7 @@ impl Spec {
         } else {
             u("feed_forward_length", self.n_ff);
         }
-        if self.is_qwen35() {
+        if self.arch.starts_with("qwen35") {
             u("ssm.conv_kernel", self.n_taps);
             u("ssm.state_size", self.d_state);
             u("ssm.group_count", self.n_k_heads);
@@ -263,92 +268,23 @@ impl Spec {
         d.set("tokenizer.ggml.add_bos_token", Meta::Bool(false));
         d.keys
     }
-
-    fn block(&self, w: &mut Weights, il: usize) {
-        let (d, name) = (self.n_embd, |what: &str| format!("blk.{il}.{what}"));
-        w.norm(&name("attn_norm.weight"), d);
-        w.norm(&name(if self.is_qwen35() { "post_attention_norm.weight" } else { "ffn_norm.weight" }), d);
-        if self.is_recurrent(il) {
-            let (d_key, d_value) = (self.n_k_heads * self.d_state, self.n_v_heads * self.d_state);
-            w.matrix(&name("attn_qkv.weight"), d, 2 * d_key + d_value);
-            w.matrix(&name("attn_gate.weight"), d, d_value);
-            w.table(&name("ssm_conv1d.weight"), self.n_taps, 2 * d_key + d_value, 0.6);
-            w.vector(&name("ssm_dt.bias"), self.n_v_heads, |rng| rng.normal());
-            w.vector(&name("ssm_a"), self.n_v_heads, |rng| -(0.05 + rng.normal().abs()));
-            w.matrix(&name("ssm_beta.weight"), d, self.n_v_heads);
-            w.matrix(&name("ssm_alpha.weight"), d, self.n_v_heads);
-            w.norm(&name("ssm_norm.weight"), self.d_state);
-            w.matrix(&name("ssm_out.weight"), d_value, d);
-        } else {
-            let n_q = self.d_head * self.n_head * if self.is_qwen35() { 2 } else { 1 };
-            w.matrix(&name("attn_q.weight"), d, n_q);
-            w.matrix(&name("attn_k.weight"), d, self.d_head * self.n_head_kv);
-            w.matrix(&name("attn_v.weight"), d, self.d_head * self.n_head_kv);
-            w.matrix(&name("attn_output.weight"), self.d_head * self.n_head, d);
-            if self.arch != "llama" {
-                w.norm(&name("attn_q_norm.weight"), self.d_head);
-                w.norm(&name("attn_k_norm.weight"), self.d_head);
-            }
-        }
-        if self.n_expert > 0 {
-            w.matrix(&name("ffn_gate_inp.weight"), d, self.n_expert);
-            w.experts(&name("ffn_gate_exps.weight"), d, self.n_ff, self.n_expert);
-            w.experts(&name("ffn_up_exps.weight"), d, self.n_ff, self.n_expert);
-            w.experts(&name("ffn_down_exps.weight"), self.n_ff, d, self.n_expert);
-            if self.is_qwen35() {
-                w.vector(&name("ffn_gate_inp_shexp.weight"), d, |rng| 0.2 * rng.normal());
-                w.matrix(&name("ffn_gate_shexp.weight"), d, self.n_ff_shared);
-                w.matrix(&name("ffn_up_shexp.weight"), d, self.n_ff_shared);
-                w.matrix(&name("ffn_down_shexp.weight"), self.n_ff_shared, d);
-            }
-        } else {
-            w.matrix(&name("ffn_gate.weight"), d, self.n_ff);
-            w.matrix(&name("ffn_up.weight"), d, self.n_ff);
-            w.matrix(&name("ffn_down.weight"), self.n_ff, d);
-        }
-        if il >= self.n_layer {
-            w.matrix(&name("nextn.eh_proj.weight"), 2 * d, d);
-            w.norm(&name("nextn.enorm.weight"), d);
-            w.norm(&name("nextn.hnorm.weight"), d);
-            w.norm(&name("nextn.shared_head_norm.weight"), d);
-        }
-    }
 }
 
-/// Random tensors, scaled so that a pass neither dies nor explodes.
-struct Weights {
-    rng: Rng,
-    tensors: Vec<Tensor>,
-}
-
-impl Weights {
-    fn push(&mut self, name: &str, ne: &[usize], mut value: impl FnMut(&mut Rng) -> f32) {
-        let n: usize = ne.iter().product();
-        let data = (0..n).flat_map(|_| value(&mut self.rng).to_le_bytes()).collect();
-        let ne = ne.iter().map(|&n| n as u64).collect();
-        self.tensors.push(Tensor { name: name.to_owned(), ne, dtype: TensorType::F32, data });
-    }
-
-    fn vector(&mut self, name: &str, n: usize, value: impl FnMut(&mut Rng) -> f32) {
-        self.push(name, &[n], value);
-    }
-
-    fn norm(&mut self, name: &str, n: usize) {
-        self.push(name, &[n], |rng| 1.0 + 0.2 * rng.normal());
-    }
-
-    fn table(&mut self, name: &str, n_in: usize, n_out: usize, scale: f32) {
-        self.push(name, &[n_in, n_out], |rng| scale * rng.normal());
-    }
-
-    fn matrix(&mut self, name: &str, n_in: usize, n_out: usize) {
-        self.table(name, n_in, n_out, 1.0 / (n_in as f32).sqrt());
-    }
-
-    fn experts(&mut self, name: &str, n_in: usize, n_out: usize, n: usize) {
-        let scale = 1.0 / (n_in as f32).sqrt();
-        self.push(name, &[n_in, n_out, n], |rng| scale * rng.normal());
-    }
+/// A tensor whose numbers are scaled so that a pass neither dies nor explodes.
+fn random(rng: &mut Rng, t: TensorSchema) -> Tensor {
+    let n: u64 = t.ne.iter().product();
+    let (name, n_in) = (t.name.as_str(), t.ne[0] as f32);
+    let value = |rng: &mut Rng| match name {
+        "token_embd.weight" => rng.normal(),
+        _ if name.ends_with("norm.weight") => 1.0 + 0.2 * rng.normal(),
+        _ if name.ends_with("ssm_conv1d.weight") => 0.6 * rng.normal(),
+        _ if name.ends_with("ssm_a") => -(0.05 + rng.normal().abs()),
+        _ if name.ends_with(".bias") => rng.normal(),
+        _ if t.ne.len() == 1 => 0.2 * rng.normal(),
+        _ => rng.normal() / n_in.sqrt(),
+    };
+    let data = (0..n).flat_map(|_| value(rng).to_le_bytes()).collect();
+    Tensor { name: t.name.clone(), ne: t.ne.clone(), dtype: TensorType::F32, data }
 }
 
 /// xorshift64*; Vigna 2014. The same numbers for the same seed.

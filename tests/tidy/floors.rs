@@ -35,7 +35,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
     // For tests only.
     ("nextn-test-support", &["nextn-engine", "nextn-model", "nextn-speculate", "nextn-text"]),
-    ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-text"]),
+    ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-model", "nextn-text"]),
     (
         "nextn-session",
         &[

@@ -1,12 +1,15 @@
 //! The shapes that models can be made in: the published sizes, and small ones for tests.
-//! Owns the table of dimensions; knows nothing of tensors or types.
+//! Owns the table of dimensions; which tensors follow from them is the model's schema, and types are the mix's.
+
+use gguf::{Metadata, Value};
+use model::Schema;
 
 /// Dimensions of one model, named as the metadata keys name them.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) n_embd: usize,
-    /// Layers of the trunk; the head is one more block.
+    /// Layers of the target model; the head is one more block.
     pub(crate) n_layer: usize,
     pub(crate) n_head: usize,
     pub(crate) n_head_kv: usize,
@@ -31,10 +34,14 @@ pub(crate) enum Ffn {
 }
 
 /// Every so many layers is one of attention; the others are delta nets.
-pub(crate) const INTERVAL: usize = 4;
+pub(super) const INTERVAL: usize = 4;
 
 /// Taps of the convolution.
-pub(crate) const N_TAPS: usize = 4;
+const N_TAPS: usize = 4;
+
+/// The epsilon of all norms, and its key.
+pub(crate) const EPS: f32 = 1e-6;
+pub(crate) const EPS_KEY: &str = "attention.layer_norm_rms_epsilon";
 
 /// Frequent tokens: the low ids, as in a byte-pair vocabulary.
 const N_FREQUENT: usize = 24_576;
@@ -52,21 +59,54 @@ impl Shape {
         }
     }
 
-    pub(crate) fn is_recurrent(&self, il: usize) -> bool {
-        il < self.n_layer && !(il + 1).is_multiple_of(INTERVAL)
+    /// The numbers of the metadata, by their keys without the architecture.
+    pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let mut sizes = vec![
+            ("block_count", self.n_layer + 1),
+            ("context_length", 262_144),
+            ("embedding_length", self.n_embd),
+            ("attention.head_count", self.n_head),
+            ("attention.head_count_kv", self.n_head_kv),
+            ("attention.key_length", self.d_head),
+            ("attention.value_length", self.d_head),
+            ("rope.dimension_count", self.n_rot),
+            ("ssm.conv_kernel", N_TAPS),
+            ("ssm.state_size", self.d_state),
+            ("ssm.group_count", self.n_k_heads),
+            ("ssm.time_step_rank", self.n_v_heads),
+            ("ssm.inner_size", self.n_v_heads * self.d_state),
+            ("full_attention_interval", INTERVAL),
+            ("nextn_predict_layers", 1),
+        ];
+        match self.ffn {
+            Ffn::Dense { n_ff } => sizes.push(("feed_forward_length", n_ff)),
+            Ffn::Moe { n_expert, n_used, n_ff, n_ff_shared } => sizes.extend([
+                ("expert_count", n_expert),
+                ("expert_used_count", n_used),
+                ("expert_feed_forward_length", n_ff),
+                ("expert_shared_feed_forward_length", n_ff_shared),
+            ]),
+        }
+        sizes
+    }
+
+    /// What such a model consists of, with the optional tensors that it has.
+    pub(crate) fn schema(&self) -> Schema {
+        let arch = self.architecture();
+        let full = |key: &str| format!("{arch}.{key}");
+        let mut keys: Vec<(String, Value<'_>)> = vec![("general.architecture".into(), arch.into())];
+        keys.extend(self.sizes().into_iter().map(|(key, n)| (full(key), Value::U32(n as u32))));
+        keys.push((full(EPS_KEY), EPS.into()));
+        let meta: Metadata<'_> = keys.iter().map(|(key, value)| (key.as_str(), *value)).collect();
+        let has = |name: &str| name == "output.weight" && !self.tied || name.ends_with("shared_head_norm.weight");
+        let mut schema = Schema::of(&meta, self.n_vocab, &has).expect("shapes are those of models");
+        schema.tensors.retain(|t| t.required || has(&t.name));
+        schema
     }
 
     /// How many of the first ids count as frequent.
     pub(crate) fn n_frequent(&self) -> usize {
         N_FREQUENT.min(self.n_vocab * 3 / 4)
-    }
-
-    pub(crate) fn d_key(&self) -> usize {
-        self.n_k_heads * self.d_state
-    }
-
-    pub(crate) fn d_value(&self) -> usize {
-        self.n_v_heads * self.d_state
     }
 
     /// Parts of the rotation for text and images: 11, 11, 10 of 32.

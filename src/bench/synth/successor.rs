@@ -4,7 +4,7 @@
 //! A vector has small whole numbers, -7 to 7. Its first elements mean something ([`CONST`], [`CLASS`], [`COUNTERS`]); the
 //! rest is random. With a head of its own, the head's row for the successor of `t` is the vector of `t`. When the head is
 //! the embedding, the vector of the successor is that of `t` with its elements moved along fixed rings, which the last
-//! layer does to the hidden row.
+//! layer does to the hidden state.
 
 use super::random::Random;
 use super::shapes::Shape;

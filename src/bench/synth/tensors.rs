@@ -1,13 +1,14 @@
-//! The tensors of a model: names, shapes, types, and what is in each.
-//! Owns the list; writes nothing.
+//! The tensors of a model: those of its schema, with their types and what is in each.
+//! Writes nothing.
 //!
 //! Weights are small and random but for few: the embedding and the head hold the vectors of [`Successor`]; the head's
 //! projection passes a vector on, and counts its depth; one neuron of the draft head turns it wrong for tokens that it is
 //! not good at; and the last layer moves elements when the head is the embedding.
 
 use gguf::TensorType;
+use model::{TensorSchema, block_of};
 
-use super::shapes::{Ffn, N_TAPS, Shape};
+use super::shapes::{INTERVAL, Shape};
 use super::successor::{CLASS, CONST, COUNTERS, MAX_RATES, MOST, N_RESERVED, Successor, UNIT};
 use super::types::{Mix, Role};
 
@@ -60,7 +61,7 @@ const MOVED: f32 = 8.0;
 /// Sharpness of the neuron that spoils drafts, for one unit.
 const SHARP: f32 = 6.0;
 
-/// Spread of most weights: so small that a layer hardly changes the hidden row.
+/// Spread of most weights: so small that a layer hardly changes the hidden state.
 const SMALL: f32 = 2e-3;
 
 /// The largest logit, about.
@@ -128,103 +129,52 @@ impl Wiring {
 
 /// All tensors in the order of the file.
 pub(crate) fn tensors(shape: &Shape, mix: &Mix) -> Vec<Tensor> {
-    let mut list = List { shape, mix, tensors: Vec::new() };
-    let d = shape.n_embd;
-    let norm = TOP_LOGIT / d as f32;
-    list.matrix("token_embd.weight", d, shape.n_vocab, Role::Embedding, Fill::Embedding);
-    if !shape.tied {
-        list.matrix("output.weight", d, shape.n_vocab, Role::Head, Fill::Head);
-    }
-    list.vector("output_norm.weight", d, Fill::Same(norm));
-    for il in 0..=shape.n_layer {
-        list.block(il);
-    }
-    let name = |what: &str| format!("blk.{}.nextn.{what}.weight", shape.n_layer);
-    list.matrix(&name("eh_proj"), 2 * d, d, Role::Careful, Fill::Wired(Wiring::Project, 0.0));
-    list.vector(&name("enorm"), d, Fill::Same(1.0));
-    list.vector(&name("hnorm"), d, Fill::Same(1.0));
-    list.vector(&name("shared_head_norm"), d, Fill::Same(norm));
-    list.tensors
+    let one = |TensorSchema { name, ne, .. }: TensorSchema| {
+        let (role, fill) = match block_of(&name) {
+            Some((il, part)) => in_block(shape, il as usize, part),
+            None => match name.as_str() {
+                "token_embd.weight" => (Some(Role::Embedding), Fill::Embedding),
+                "output.weight" => (Some(Role::Head), Fill::Head),
+                _ => (None, Fill::Same(TOP_LOGIT / shape.n_embd as f32)),
+            },
+        };
+        Tensor { dtype: role.map_or(TensorType::F32, |role| mix.of(role, shape)), name, ne, fill }
+    };
+    shape.schema().tensors.into_iter().map(one).collect()
 }
 
-struct List<'a> {
-    shape: &'a Shape,
-    mix: &'a Mix,
-    tensors: Vec<Tensor>,
-}
-
-impl List<'_> {
-    fn push(&mut self, name: &str, ne: &[usize], dtype: TensorType, fill: Fill) {
-        let ne = ne.iter().map(|&n| n as u64).collect();
-        self.tensors.push(Tensor { name: name.to_owned(), ne, dtype, fill });
-    }
-
-    fn vector(&mut self, name: &str, n: usize, fill: Fill) {
-        self.push(name, &[n], TensorType::F32, fill);
-    }
-
-    fn matrix(&mut self, name: &str, n_in: usize, n_out: usize, role: Role, fill: Fill) {
-        self.push(name, &[n_in, n_out], self.mix.of(role, self.shape), fill);
-    }
-
-    fn block(&mut self, il: usize) {
-        let (s, d) = (self.shape, self.shape.n_embd);
-        let name = |what: &str| format!("blk.{il}.{what}");
-        self.vector(&name("attn_norm.weight"), d, Fill::Same(1.0));
-        self.vector(&name("post_attention_norm.weight"), d, Fill::Same(1.0));
-        if s.is_recurrent(il) {
-            let (d_value, n_channels) = (s.d_value(), 2 * s.d_key() + s.d_value());
-            let fair = (d as f32).powf(-0.5);
-            self.matrix(&name("attn_qkv.weight"), d, n_channels, Role::Qkv, Fill::Random(fair));
-            self.matrix(&name("attn_gate.weight"), d, d_value, Role::Plain, Fill::Random(fair));
-            self.push(&name("ssm_conv1d.weight"), &[N_TAPS, n_channels], TensorType::F32, Fill::Random(0.3));
-            self.vector(&name("ssm_dt.bias"), s.n_v_heads, Fill::Random(0.5));
-            self.vector(&name("ssm_a"), s.n_v_heads, Fill::Decay);
-            self.matrix(&name("ssm_beta.weight"), d, s.n_v_heads, Role::Careful, Fill::Random(0.5 * fair));
-            self.matrix(&name("ssm_alpha.weight"), d, s.n_v_heads, Role::Careful, Fill::Random(0.5 * fair));
-            self.vector(&name("ssm_norm.weight"), s.d_state, Fill::Same(1.0));
-            self.matrix(&name("ssm_out.weight"), d_value, d, Role::Plain, Fill::Random(SMALL));
-        } else {
-            let (n_q, n_kv) = (s.d_head * s.n_head, s.d_head * s.n_head_kv);
-            let n_blocks = s.n_layer / super::shapes::INTERVAL + 1;
-            let values = Role::Favoured { i: il / super::shapes::INTERVAL, n: n_blocks };
-            self.matrix(&name("attn_q.weight"), d, 2 * n_q, Role::Plain, Fill::Random(SMALL));
-            self.matrix(&name("attn_k.weight"), d, n_kv, Role::Plain, Fill::Random(SMALL));
-            self.matrix(&name("attn_v.weight"), d, n_kv, values, Fill::Random(SMALL));
-            self.matrix(&name("attn_output.weight"), n_q, d, Role::Plain, Fill::Random(SMALL));
-            self.vector(&name("attn_q_norm.weight"), s.d_head, Fill::Same(1.0));
-            self.vector(&name("attn_k_norm.weight"), s.d_head, Fill::Same(1.0));
+/// What a tensor of block `il` does, if a mix gives it a type, and what is in it.
+fn in_block(s: &Shape, il: usize, part: &str) -> (Option<Role>, Fill) {
+    let is_mtp = il == s.n_layer;
+    let fair = (s.n_embd as f32).powf(-0.5);
+    let wired = |[spoil, moved]: [Wiring; 2]| match il {
+        _ if is_mtp => Fill::Wired(spoil, SMALL),
+        il if s.tied && il + 1 == s.n_layer => Fill::Wired(moved, SMALL),
+        _ => Fill::Random(SMALL),
+    };
+    let down = Role::Favoured { i: il, n: s.n_layer + 1 };
+    let values = Role::Favoured { i: il / INTERVAL, n: s.n_layer / INTERVAL + 1 };
+    match part {
+        "nextn.shared_head_norm.weight" => (None, Fill::Same(TOP_LOGIT / s.n_embd as f32)),
+        "nextn.eh_proj.weight" => (Some(Role::Careful), Fill::Wired(Wiring::Project, 0.0)),
+        _ if part.ends_with("norm.weight") => (None, Fill::Same(1.0)),
+        "attn_qkv.weight" => (Some(Role::Qkv), Fill::Random(fair)),
+        "attn_gate.weight" => (Some(Role::Plain), Fill::Random(fair)),
+        "attn_v.weight" => (Some(values), Fill::Random(SMALL)),
+        "ssm_conv1d.weight" => (None, Fill::Random(0.3)),
+        "ssm_dt.bias" => (None, Fill::Random(0.5)),
+        "ssm_a" => (None, Fill::Decay),
+        "ssm_beta.weight" | "ssm_alpha.weight" => (Some(Role::Careful), Fill::Random(0.5 * fair)),
+        "ffn_gate_inp.weight" => (None, Fill::Random(0.05)),
+        // The draft head's shared expert is on: its neuron counts.
+        "ffn_gate_inp_shexp.weight" if is_mtp => (None, Fill::One(CONST, 4.0)),
+        "ffn_gate_inp_shexp.weight" => (None, Fill::Random(0.01)),
+        "ffn_gate.weight" | "ffn_gate_shexp.weight" => {
+            (Some(Role::Plain), wired([Wiring::SpoilGate, Wiring::MoveGate]))
         }
-        self.ffn(il);
-    }
-
-    fn ffn(&mut self, il: usize) {
-        let (s, d) = (self.shape, self.shape.n_embd);
-        let name = |what: &str| format!("blk.{il}.{what}");
-        let down = Role::Favoured { i: il, n: s.n_layer + 1 };
-        let wired = |wiring| Fill::Wired(wiring, SMALL);
-        let [gate, up, out] = match il {
-            il if il == s.n_layer => [Wiring::SpoilGate, Wiring::SpoilUp, Wiring::SpoilDown].map(wired),
-            il if s.tied && il + 1 == s.n_layer => [Wiring::MoveGate, Wiring::MoveUp, Wiring::MoveDown].map(wired),
-            _ => [const { Fill::Random(SMALL) }; 3],
-        };
-        let (suffix, n_ff) = match s.ffn {
-            Ffn::Dense { n_ff } => ("", n_ff),
-            Ffn::Moe { n_expert, n_ff, n_ff_shared, .. } => {
-                let dtype = |role| self.mix.of(role, s);
-                let (plain, down) = (dtype(Role::Plain), dtype(down));
-                self.push(&name("ffn_gate_inp.weight"), &[d, n_expert], TensorType::F32, Fill::Random(0.05));
-                self.push(&name("ffn_gate_exps.weight"), &[d, n_ff, n_expert], plain, Fill::Random(SMALL));
-                self.push(&name("ffn_up_exps.weight"), &[d, n_ff, n_expert], plain, Fill::Random(SMALL));
-                self.push(&name("ffn_down_exps.weight"), &[n_ff, d, n_expert], down, Fill::Random(SMALL));
-                // The draft head's shared expert is on: its neuron counts.
-                let on = if il == s.n_layer { Fill::One(CONST, 4.0) } else { Fill::Random(0.01) };
-                self.vector(&name("ffn_gate_inp_shexp.weight"), d, on);
-                ("_shexp", n_ff_shared)
-            }
-        };
-        self.matrix(&name(&format!("ffn_gate{suffix}.weight")), d, n_ff, Role::Plain, gate);
-        self.matrix(&name(&format!("ffn_up{suffix}.weight")), d, n_ff, Role::Plain, up);
-        self.matrix(&name(&format!("ffn_down{suffix}.weight")), n_ff, d, down, out);
+        "ffn_up.weight" | "ffn_up_shexp.weight" => (Some(Role::Plain), wired([Wiring::SpoilUp, Wiring::MoveUp])),
+        "ffn_down.weight" | "ffn_down_shexp.weight" => (Some(down), wired([Wiring::SpoilDown, Wiring::MoveDown])),
+        "ffn_down_exps.weight" => (Some(down), Fill::Random(SMALL)),
+        _ => (Some(Role::Plain), Fill::Random(SMALL)),
     }
 }

@@ -11,7 +11,7 @@ use gguf::{ArrayBuf, TensorType, Writer};
 
 use super::encode;
 use super::random::Random;
-use super::shapes::{Ffn, INTERVAL, N_TAPS, Shape};
+use super::shapes::{EPS, EPS_KEY, Shape};
 use super::successor::{Successor, UNIT};
 use super::tensors::{Fill, Tensor, Wiring};
 use super::types::Mix;
@@ -174,35 +174,13 @@ impl Synthetic {
         writer.add("general.description", about)?;
         writer.add("general.quantization_version", 2u32)?;
         writer.add("general.file_type", self.mix.file_type())?;
-        let mut u = |key: &str, n: usize| writer.add(&format!("{arch}.{key}"), n as u32);
-        u("block_count", s.n_layer + 1)?;
-        u("context_length", 262_144)?;
-        u("embedding_length", s.n_embd)?;
-        u("attention.head_count", s.n_head)?;
-        u("attention.head_count_kv", s.n_head_kv)?;
-        u("attention.key_length", s.d_head)?;
-        u("attention.value_length", s.d_head)?;
-        u("rope.dimension_count", s.n_rot)?;
-        u("ssm.conv_kernel", N_TAPS)?;
-        u("ssm.state_size", s.d_state)?;
-        u("ssm.group_count", s.n_k_heads)?;
-        u("ssm.time_step_rank", s.n_v_heads)?;
-        u("ssm.inner_size", s.d_value())?;
-        u("full_attention_interval", INTERVAL)?;
-        u("nextn_predict_layers", 1)?;
-        match s.ffn {
-            Ffn::Dense { n_ff } => u("feed_forward_length", n_ff)?,
-            Ffn::Moe { n_expert, n_used, n_ff, n_ff_shared } => {
-                u("expert_count", n_expert)?;
-                u("expert_used_count", n_used)?;
-                u("expert_feed_forward_length", n_ff)?;
-                u("expert_shared_feed_forward_length", n_ff_shared)?;
-            }
+        for (key, n) in s.sizes() {
+            writer.add(&format!("{arch}.{key}"), n as u32)?;
         }
         let sections: ArrayBuf = s.rope_sections().into_iter().collect();
         writer.add(&format!("{arch}.rope.dimension_sections"), &sections)?;
         writer.add(&format!("{arch}.rope.freq_base"), 1e7f32)?;
-        writer.add(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-6f32)?;
+        writer.add(&format!("{arch}.{EPS_KEY}"), EPS)?;
         let rates: ArrayBuf = self.rates.iter().copied().collect();
         writer.add("synthetic.acceptance", &rates)?;
         writer.add("synthetic.seed", self.seed)?;

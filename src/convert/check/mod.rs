@@ -1,10 +1,10 @@
 //! Whether a model file is sound: every tensor there, of the right shape and type, with numbers that can be.
 //! Owns the gate, the rules on numbers and the verdict; changes nothing.
 
-mod gate;
 mod norms;
 mod rules;
 mod safetensors;
+mod tensors;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::heads::{Content, Facts};
+use crate::heads::{Content, ModelInfo};
 use crate::kind::Kind;
 use crate::source::Source;
 use crate::stream::Control;
 
-pub use gate::Gate;
+pub use tensors::Gate;
 pub use values::{Stats, scan};
 
 /// What a check looks at.
@@ -106,10 +106,10 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
     if source.surplus_bytes > 0 {
         report.notes.push(format!("{} bytes behind the end of the last tensor", source.surplus_bytes));
     }
-    let facts = if kind == Kind::Safetensors { None } else { facts(&source, &mut report) };
-    if let Some(facts) = &facts {
+    let info = if kind == Kind::Safetensors { None } else { info(&source, &mut report) };
+    if let Some(info) = &info {
         if kind == Kind::Gguf {
-            match Gate::of(&source, facts) {
+            match Gate::of(&source, info) {
                 Ok(gate) => {
                     report.damage.extend(gate.damage());
                     report.gate = Some(gate);
@@ -117,14 +117,14 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
                 Err(what) => report.damage.push(what),
             }
         }
-        rules::words(&source, facts, &mut report);
+        rules::words(&source, info, &mut report);
     }
     if options.values {
         let stats = scan(&source, options.n_threads, control)?;
         report.bytes_read = source.tensors.iter().map(|t| t.n_bytes).sum();
-        rules::numbers(&source, facts.as_ref(), &stats, &mut report);
+        rules::numbers(&source, info.as_ref(), &stats, &mut report);
     }
-    report.verdict = match facts.map(|f| f.content) {
+    report.verdict = match info.map(|f| f.content) {
         _ if !report.damage.is_empty() => Verdict::Damaged,
         Some(Content::Combined | Content::Head(_)) => Verdict::Complete,
         None if kind == Kind::Safetensors => Verdict::Complete,
@@ -134,9 +134,9 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
 }
 
 /// None when the architecture is not known, or the keys of a known one are damaged, which the report says.
-fn facts(source: &Source, report: &mut Report) -> Option<Facts> {
-    match (Facts::of(source), &report.architecture) {
-        (Ok(facts), _) => Some(facts),
+fn info(source: &Source, report: &mut Report) -> Option<ModelInfo> {
+    match (ModelInfo::of(source), &report.architecture) {
+        (Ok(info), _) => Some(info),
         // Other architectures have no heads that are known here; their data can be looked at all the same.
         (Err(_), Some(name)) if !crate::heads::is_known(name) => {
             report.notes.push(format!("the tensors of architecture {name:?} are not known: only data is judged"));

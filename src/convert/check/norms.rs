@@ -1,9 +1,10 @@
 //! Whether one was added to the weights of norms: once, twice, or not at all.
 //! Owns the thresholds and where they come from; reads no file.
 //!
-//! Checkpoints store what a norm multiplies with less one; GGUF files have it whole. Means as far as they are known, whole:
+//! Checkpoints store what a norm multiplies with less one; GGUF files have it whole. Means as far as they are known,
+//! whole:
 //!
-//! | | `enorm` | `hnorm` | q and k of the head | its other two | q and k of the trunk, all layers |
+//! | | `enorm` | `hnorm` | q and k of the head | its other two | q and k of the main model, all layers |
 //! |---|---|---|---|---|---|
 //! | Qwen3.6-35B-A3B | 0.27 | 0.49 | | | |
 //! | Qwen3.6-27B, 3.8-27B | 0.56, 0.54 | 0.84 | 1.78 to 1.79 | 1.04 to 1.21 | 1.74 to 1.83 |
@@ -12,13 +13,15 @@
 //! | pocket-moe | 0.86 | 0.77 | 1.34 to 1.35 | 1.03 to 1.43 | 1.24 |
 //! | models of random numbers | 0.98 to 1.02 | 1.00 to 1.01 | 1.25 to 1.31 | 0.95 to 1.01 | 1.27 to 1.33 |
 //!
-//! So a mean of `enorm` below 0.5 is nothing odd, and one that is wrong by one differs little from one that is right. What
-//! tells is the sign: what is whole is above zero throughout, and what those two norms multiply with is below one in many
-//! places, since they damp. Other norms of the trunk differ too much from layer to layer to be judged.
+//! So a mean of `enorm` below 0.5 is nothing odd, and one that is wrong by one differs little from one that is right.
+//! What tells is the sign: what is whole is above zero throughout, and what those two norms multiply with is below one
+//! in many places, since they damp. Other norms of the main model differ too much from layer to layer to be judged.
+
+use model::block_of;
 
 use super::Report;
 use super::values::Stats;
-use crate::heads::{Facts, block_of};
+use crate::heads::ModelInfo;
 use crate::source::Source;
 
 /// What a norm looks like.
@@ -46,7 +49,7 @@ const OF_HEAD: [Pair; 3] = [
     OF_HEADS,
     Pair { parts: ["attn_norm.weight", "post_attention_norm.weight"], least: 0.65, most: 1.65, few_below_one: None },
 ];
-/// Of queries and keys; those of the trunk are judged by the mean of all layers.
+/// Of queries and keys; those of the main model are judged by the mean of all layers.
 const OF_HEADS: Pair =
     Pair { parts: ["attn_q_norm.weight", "attn_k_norm.weight"], least: 0.9, most: 1.95, few_below_one: None };
 
@@ -78,13 +81,13 @@ impl Pair {
     }
 }
 
-/// Judges the norms of the head, and those of the trunk as far as they can be.
-pub(super) fn check(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &mut Report) {
+/// Judges the norms of the head, and those of the main model as far as they can be.
+pub(super) fn check(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report: &mut Report) {
     let all = || source.tensors.iter().zip(stats).filter(|(_, s)| s.n > 0);
     // A head alone has no blocks in its names.
     let alone = source.keys.is_empty();
-    let in_head = |name: &str, part: &str| match (block_of(name), facts) {
-        (Some((il, p)), Some(facts)) => il == facts.n_layer && p == part,
+    let in_head = |name: &str, part: &str| match (block_of(name), info) {
+        (Some((il, p)), Some(info)) => il == info.n_layer && p == part,
         (None, _) => alone && name == part,
         _ => false,
     };
@@ -94,18 +97,18 @@ pub(super) fn check(source: &Source, facts: Option<&Facts>, stats: &[Stats], rep
             pair.judge("head", [a, b], report);
         }
     }
-    let Some(facts) = facts else { return };
-    let of_trunk = OF_HEADS.parts.map(|part| {
+    let Some(info) = info else { return };
+    let of_main_model = OF_HEADS.parts.map(|part| {
         let mut sum = Stats::default();
-        let is = |name: &str| block_of(name).is_some_and(|(il, p)| il < facts.n_layer && p == part);
+        let is = |name: &str| block_of(name).is_some_and(|(il, p)| il < info.n_layer && p == part);
         all().filter(|(t, _)| is(&t.name)).for_each(|(_, s)| sum.join(s));
         sum
     });
-    if let [a, b] = &of_trunk
+    if let [a, b] = &of_main_model
         && a.n > 0
         && b.n > 0
     {
-        OF_HEADS.judge("trunk", [a, b], report);
+        OF_HEADS.judge("main model", [a, b], report);
     }
     // Whatever the others are like, below zero they are not.
     let judged = |name: &str| {

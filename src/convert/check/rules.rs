@@ -3,44 +3,45 @@
 
 use std::collections::{HashMap, HashSet};
 
+use model::block_of;
+
 use super::values::Stats;
 use super::{Report, norms};
-use crate::heads::expect::cut_vocab;
-use crate::heads::{Content, Facts, block_of};
-use crate::model::Key;
+use crate::gguf_model::Key;
+use crate::heads::{Content, ModelInfo, cut_vocab};
 use crate::source::{Source, SourceTensor};
 
 /// What the keys say that no tensor shows.
-pub(super) fn words(source: &Source, facts: &Facts, report: &mut Report) {
-    match facts.content {
+pub(super) fn words(source: &Source, info: &ModelInfo, report: &mut Report) {
+    match info.content {
         Content::Promised => report.notes.push(format!(
             "{} promises a NextN head and its tensors are not here: `extract-nextn graft` adds one, \
              `extract-nextn strip` takes the promise away",
-            facts.full("nextn_predict_layers")
+            info.full("nextn_predict_layers")
         )),
         Content::Unannounced => report.damage.push(format!(
             "tensors of block {} and above are here, {} does not count them",
-            facts.n_layer,
-            facts.full("nextn_predict_layers")
+            info.n_layer,
+            info.full("nextn_predict_layers")
         )),
         _ => {}
     }
     if let Some(n) = cut_vocab(source) {
         report.notes.push(format!("its output matrix is cut to {n} tokens (d2t): nextn does not load such heads"));
     }
-    if facts.n_nextn > 1 {
-        report.damage.push(format!("{} NextN blocks promised, 1 is known", facts.n_nextn));
+    if info.n_nextn > 1 {
+        report.damage.push(format!("{} NextN blocks promised, 1 is known", info.n_nextn));
     }
-    if matches!(source.key(&facts.full("ssm.v_head_reordered")), Some(Key::Bool(false))) {
+    if matches!(source.key(&info.full("ssm.v_head_reordered")), Some(Key::Bool(false))) {
         report.damage.push(format!(
             "{} is false: value heads are in the checkpoint's order, the graph wants them by turns; convert again",
-            facts.full("ssm.v_head_reordered")
+            info.full("ssm.v_head_reordered")
         ));
     }
 }
 
 /// What the numbers tell.
-pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &mut Report) {
+pub(super) fn numbers(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report: &mut Report) {
     for (t, s) in source.tensors.iter().zip(stats) {
         if s.n_not_finite > 0 {
             report.damage.push(format!(
@@ -52,8 +53,8 @@ pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], r
             ));
         }
     }
-    zero_rows(source, facts, stats, report);
-    if facts.is_some() {
+    zero_rows(source, info, stats, report);
+    if info.is_some() {
         for (t, s) in source.tensors.iter().zip(stats) {
             let part = block_of(&t.name).map_or(t.name.as_str(), |(_, part)| part);
             if part == "ssm_a" && s.n > 0 && s.max >= 0.0 {
@@ -61,12 +62,12 @@ pub(super) fn numbers(source: &Source, facts: Option<&Facts>, stats: &[Stats], r
             }
         }
     }
-    norms::check(source, facts, stats, report);
+    norms::check(source, info, stats, report);
 }
 
 /// Rows of nothing but zeros: a hole in the file, unless there is a reason for each of them.
-fn zero_rows(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &mut Report) {
-    let unused = Unused::of(source, facts, stats);
+fn zero_rows(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report: &mut Report) {
+    let unused = Unused::of(source, info, stats);
     let (mut holes, mut odd, mut n_unused) = (Vec::new(), Vec::new(), 0);
     for (t, s) in source.tensors.iter().zip(stats) {
         let Some(first) = s.zero_rows.first() else { continue };
@@ -80,7 +81,7 @@ fn zero_rows(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &m
             || t.name.ends_with("embed_tokens.weight")
             || t.name.ends_with("shared_head_head.weight");
         let listed = s.zero_rows.len() as u64 == s.n_zero_rows;
-        let dims = if facts.is_some_and(|f| f.is_head(&t.name)) { &unused.by_head } else { &unused.by_trunk };
+        let dims = if info.is_some_and(|f| f.is_head(&t.name)) { &unused.by_head } else { &unused.by_main_model };
         let all_unused = || listed && s.zero_rows.iter().all(|row| dims.contains(&(row % t.ne[1])));
         if by_token && s.n_zero_rows < t.n_rows() {
             odd.push(format!("{what} (tokens that are not used?)"));
@@ -95,7 +96,7 @@ fn zero_rows(source: &Source, facts: Option<&Facts>, stats: &[Stats], report: &m
     some(holes, &mut report.damage);
     some(odd, &mut report.notes);
     if n_unused > 0 {
-        let mut dims: Vec<u64> = unused.by_trunk.union(&unused.by_head).copied().collect();
+        let mut dims: Vec<u64> = unused.by_main_model.union(&unused.by_head).copied().collect();
         dims.sort_unstable();
         let shown: Vec<String> = dims.iter().take(SHOWN).map(u64::to_string).collect();
         let more = if dims.len() > SHOWN { ", .." } else { "" };
@@ -123,24 +124,24 @@ fn into_stream(t: &SourceTensor) -> bool {
 }
 
 /// Dimensions of the residual stream whose rows are zeros in every matrix that writes to it, of all blocks and experts.
-/// A model can be trained or made so (the oracle's dense ones are: their dimension 0), and such a row takes nothing from
-/// it. A row that is zeros in some of these matrices only was lost; and so were more than a sixteenth of them all. A head
-/// may come from elsewhere and write to more dimensions than its trunk, but not to fewer.
+/// A model can be trained or made so (the oracle's dense ones are: their dimension 0), and such a row takes nothing
+/// from it. A row that is zeros in some of these matrices only was lost; and so were more than a sixteenth of them all.
+/// A head may come from elsewhere and write to more dimensions than its main model, but not to fewer.
 struct Unused {
-    by_trunk: HashSet<u64>,
+    by_main_model: HashSet<u64>,
     by_head: HashSet<u64>,
 }
 
 impl Unused {
-    fn of(source: &Source, facts: Option<&Facts>, stats: &[Stats]) -> Unused {
-        let in_head = |t: &SourceTensor| facts.is_some_and(|f| f.is_head(&t.name));
+    fn of(source: &Source, info: Option<&ModelInfo>, stats: &[Stats]) -> Unused {
+        let in_head = |t: &SourceTensor| info.is_some_and(|f| f.is_head(&t.name));
         let matrices = || source.tensors.iter().zip(stats).filter(|(t, s)| into_stream(t) && s.n > 0);
-        let by_trunk = in_all(matrices().filter(|(t, _)| !in_head(t)));
+        let by_main_model = in_all(matrices().filter(|(t, _)| !in_head(t)));
         let by_head = in_all(matrices().filter(|(t, _)| in_head(t)));
-        let (Some(by_trunk), Some(by_head)) = (&by_trunk, &by_head) else {
-            return Unused { by_trunk: by_trunk.unwrap_or_default(), by_head: by_head.unwrap_or_default() };
+        let (Some(by_main_model), Some(by_head)) = (&by_main_model, &by_head) else {
+            return Unused { by_main_model: by_main_model.unwrap_or_default(), by_head: by_head.unwrap_or_default() };
         };
-        Unused { by_trunk: by_trunk.clone(), by_head: by_head.intersection(by_trunk).copied().collect() }
+        Unused { by_main_model: by_main_model.clone(), by_head: by_head.intersection(by_main_model).copied().collect() }
     }
 }
 

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use super::Report;
-use super::gate::Gate;
+use super::tensors::Gate;
 use crate::checkpoint::{Checkpoint, Head, Options};
 use crate::error::Error;
-use crate::heads::{Facts, keys};
-use crate::model::Key;
+use crate::gguf_model::Key;
+use crate::heads::{ModelInfo, keys};
 use crate::source::Source;
 
 /// A whole checkpoint.
@@ -25,7 +25,7 @@ pub(super) fn checkpoint(path: &Path, report: &mut Report) -> Result<Source, Err
     // In a GGUF file more tensors do no harm; a checkpoint with some is another model than its config.json says.
     report.damage.extend(gate.list("have no place in this model", &gate.extra));
     report.gate = Some(gate);
-    Ok(Source::of_checkpoint(path, checkpoint))
+    Ok(Source::of_model(path, checkpoint.model))
 }
 
 /// A head alone: one file, or the shards that hold it.
@@ -33,9 +33,9 @@ pub(super) fn checkpoint(path: &Path, report: &mut Report) -> Result<Source, Err
 /// # Errors
 /// As above; or there is no tensor of a head.
 pub(super) fn head(path: &Path, report: &mut Report) -> Result<Source, Error> {
-    let source = Source::of_head(path, Head::open(path)?);
+    let source = Source::of_model(path, Head::open(path)?.into_model());
     let named = in_a_block(&source);
-    match Facts::of(&named).map_err(|e| e.to_string()).and_then(|facts| Gate::of(&named, &facts)) {
+    match ModelInfo::of(&named).map_err(|e| e.to_string()).and_then(|info| Gate::of(&named, &info)) {
         Ok(mut gate) => {
             gate.rename(|name| name.replace(BLOCK, ""));
             report.damage.extend(gate.damage());
@@ -63,16 +63,23 @@ fn in_a_block(source: &Source) -> Source {
         ("embedding_length", any([dim("nextn.eh_proj", 1), dim("attn_norm", 0)])),
         ("attention.head_count", heads(dim("attn_output", 0))),
         ("attention.head_count_kv", heads(any([dim("attn_k", 1), dim("attn_v", 1)]))),
-        ("attention.key_length", d_head),
+        ("attention.key_length", d_head.or(Some(2))),
+        ("attention.value_length", d_head.or(Some(2))),
+        ("rope.dimension_count", Some(2)),
         ("feed_forward_length", any([dim("ffn_gate", 1), dim("ffn_up", 1)])),
         ("expert_count", with_experts.or(Some(0))),
         ("expert_used_count", Some(1)),
         ("expert_feed_forward_length", any([dim("ffn_gate_exps", 1), dim("ffn_down_exps", 0)])),
         ("expert_shared_feed_forward_length", any([dim("ffn_gate_shexp", 1), dim("ffn_down_shexp", 0)])),
     ];
+    // The layer before the head is a delta net, which nobody looks at.
+    let delta_net = ["state_size", "group_count", "time_step_rank", "inner_size"].map(|key| (format!("ssm.{key}"), 1));
     let number = |n: Option<u64>| Key::U64(n.unwrap_or(1));
     let mut all: Vec<(String, Key)> = vec![("general.architecture".into(), arch.into())];
     all.extend(sizes.into_iter().map(|(key, n)| (format!("{arch}.{key}"), number(n))));
+    all.extend(delta_net.into_iter().map(|(key, n)| (format!("{arch}.{key}"), Key::U64(n))));
+    all.push((format!("{arch}.ssm.conv_kernel"), Key::U64(2)));
+    all.push((format!("{arch}.attention.layer_norm_rms_epsilon"), Key::F32(1e-6)));
     all.push((
         keys::TARGET_VOCAB.into(),
         number(any([dim("nextn.embed_tokens", 1), dim("nextn.shared_head_head", 1)])),

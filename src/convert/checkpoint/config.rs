@@ -10,7 +10,7 @@ pub struct Config {
     pub n_layer: u64,
     /// Layers of the head that are promised; None when the field is missing.
     pub n_head_layers: Option<u64>,
-    /// Width of a hidden row.
+    /// Width of a hidden state.
     pub n_embd: u64,
     /// Width of the dense feed-forward part; None in models with experts.
     pub n_ff: Option<u64>,
@@ -144,7 +144,7 @@ impl Config {
         if self.experts.is_some() { "qwen35moe" } else { "qwen35" }
     }
 
-    /// Whether a layer of the trunk is recurrent.
+    /// Whether a layer of the main model is recurrent.
     pub fn is_recurrent(&self, il: u64) -> bool {
         match &self.recurrent {
             Some(list) => list[il as usize],

@@ -5,16 +5,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use model::{Schema, TensorSchema, block_of};
+
 use super::config::Config;
 use super::keys;
 use super::names::{Name, Part, is_bare_head, meaning};
 use super::plan::{Maker, Sources};
 use crate::error::Error;
-use crate::heads::expect::{self, Expected};
-use crate::heads::{Facts, block_of, keys as head_keys};
-use crate::model::Key;
+use crate::gguf_model::metadata;
 use crate::safetensors::{Place, Shards, Tensor, quoted};
-use crate::source::Source;
 use crate::stream::TensorPlan;
 
 /// All tensors of a model.
@@ -73,12 +72,12 @@ struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Block {
     None,
-    Trunk(u64),
+    MainModel(u64),
     Head(u64),
 }
 
 /// The whole model, as far as it is there.
-pub(crate) fn trunk_and_head(
+pub(crate) fn model_and_head(
     shards: &Shards,
     c: &Config,
     folder: &Path,
@@ -96,24 +95,24 @@ pub(crate) fn trunk_and_head(
     let expected = expected(c, n_head_layers, folder)?;
     let mut tensors = Vec::with_capacity(expected.len());
     let mut faults = Faults { extra: std::mem::take(&mut found.unknown), ..Faults::default() };
-    for Expected { name: full, ne, required } in expected {
-        let (block, name) = match block_of(&full) {
-            None => (Block::None, full.as_str()),
-            Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::Trunk(il), Block::Head), name),
+    for schema in expected {
+        let (block, name) = match block_of(&schema.name) {
+            None => (Block::None, schema.name.as_str()),
+            Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::MainModel(il), Block::Head), name),
         };
         let sources = found.tensors.remove(&(block, name.to_owned()));
-        if sources.is_none() && !required {
+        if sources.is_none() && !schema.required {
             continue;
         }
         let of_head = usize::from(matches!(block, Block::Head(_)));
         faults.n_expected += 1;
         faults.n_head_expected += of_head;
         let Some((order, sources)) = sources else {
-            faults.missing.push(full);
+            faults.missing.push(schema.name);
             continue;
         };
-        let maker = Maker { shards, scales: &found.scales, config: Some(c), name: full.clone() };
-        match maker.plan(name, &sources, Some(&ne)) {
+        let maker = Maker { shards, scales: &found.scales, config: Some(c), name: schema.name.clone() };
+        match maker.plan(name, &sources, Some(&schema)) {
             Ok(plan) => {
                 tensors.push((order, plan));
                 faults.n_head_present += of_head;
@@ -127,15 +126,13 @@ pub(crate) fn trunk_and_head(
 }
 
 /// Every tensor that the configuration asks for.
-fn expected(c: &Config, n_head_layers: u64, folder: &Path) -> Result<Vec<Expected>, Error> {
-    let mut keys = keys::of_sizes(c, n_head_layers);
-    keys.push((head_keys::TARGET_VOCAB.into(), Key::U64(c.n_vocab)));
-    let model = Source::of_keys(folder, keys);
-    let facts = Facts::of_whole(&model, n_head_layers)?;
-    let mut expected = expect::all(&model, &facts).map_err(|what| Error::input(folder, what))?;
-    for e in &mut expected {
+fn expected(c: &Config, n_head_layers: u64, folder: &Path) -> Result<Vec<TensorSchema>, Error> {
+    let keys = keys::of_sizes(c, n_head_layers);
+    let schema = Schema::of(&metadata(&keys), c.n_vocab as usize, &|_| false);
+    let mut expected = schema.map_err(|e| Error::input(folder, e.to_string()))?.tensors;
+    for t in &mut expected {
         // In a file of its own making nothing stands in for it.
-        e.required |= e.name == "output.weight" && c.tied == Some(false) || e.name.ends_with("shared_head_norm.weight");
+        t.required |= t.name == "output.weight" && c.tied == Some(false) || t.name.ends_with("shared_head_norm.weight");
     }
     Ok(expected)
 }
@@ -171,9 +168,9 @@ impl Found {
                     found.scales.insert(weight, place);
                     continue;
                 }
-                Name::Trunk(..) | Name::Unknown if only_head => continue,
-                Name::Trunk(None, part) => (Block::None, part),
-                Name::Trunk(Some(il), part) => (Block::Trunk(il), part),
+                Name::MainModel(..) | Name::Unknown if only_head => continue,
+                Name::MainModel(None, part) => (Block::None, part),
+                Name::MainModel(Some(il), part) => (Block::MainModel(il), part),
                 Name::Head(k, part) => (Block::Head(k), part),
                 Name::Unknown => {
                     found.unknown.push(format!("{} ({})", quoted(&t.name), t.dtype));

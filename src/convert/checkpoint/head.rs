@@ -10,6 +10,7 @@ use gguf::TensorType;
 use super::gather;
 use super::names::{Name, meaning};
 use crate::error::Error;
+use crate::gguf_model::Model;
 use crate::io::Input;
 use crate::safetensors::Shards;
 use crate::stream::TensorPlan;
@@ -90,8 +91,8 @@ impl Head {
         crate::stream::write_tensor(&plan, &self.inputs, out)
     }
 
-    /// The plans and the files that they read, for a [`crate::Model`].
-    pub fn into_parts(self) -> (Vec<TensorPlan>, Vec<Input>) {
-        (self.plans, self.inputs)
+    /// The head alone as a model: no keys, and tensors without a block in their names.
+    pub fn into_model(self) -> Model {
+        Model { keys: Vec::new(), tensors: self.plans, inputs: self.inputs, side_inputs: Vec::new(), version: 3 }
     }
 }

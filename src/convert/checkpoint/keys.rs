@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::tokenizer::Tokenizer;
-use crate::model::Key;
+use crate::gguf_model::Key;
 use crate::stream::TensorPlan;
 
 /// What keys are made of.
-pub(crate) struct Facts<'f> {
+pub(crate) struct KeySources<'f> {
     pub(crate) config: &'f Config,
     pub(crate) n_head_layers: u64,
     pub(crate) name: &'f str,
@@ -20,10 +20,10 @@ pub(crate) struct Facts<'f> {
 }
 
 /// All of them. `general.file_type` stands in its place with a number that a recipe replaces.
-pub(crate) fn all(facts: &Facts<'_>, tensors: &[TensorPlan], tokenizer: Tokenizer) -> Vec<(String, Key)> {
-    let mut keys = Keys { list: Vec::new(), arch: facts.config.architecture() };
-    keys.general(facts, tensors);
-    keys.sizes(facts.config, facts.n_head_layers);
+pub(crate) fn all(sources: &KeySources<'_>, tensors: &[TensorPlan], tokenizer: Tokenizer) -> Vec<(String, Key)> {
+    let mut keys = Keys { list: Vec::new(), arch: sources.config.architecture() };
+    keys.general(sources, tensors);
+    keys.sizes(sources.config, sources.n_head_layers);
     keys.put("general.quantization_version", Key::U32(2));
     keys.list.extend(tokenizer.into_keys());
     keys.list
@@ -83,13 +83,13 @@ impl Keys {
         self.arch(key, Key::U32(value as u32));
     }
 
-    fn general(&mut self, facts: &Facts<'_>, tensors: &[TensorPlan]) {
+    fn general(&mut self, sources: &KeySources<'_>, tensors: &[TensorPlan]) {
         self.put("general.architecture", self.arch.into());
         self.put("general.type", "model".into());
-        if let Some(generation) = facts.generation {
+        if let Some(generation) = sources.generation {
             self.sampling(generation);
         }
-        self.put("general.name", facts.name.into());
+        self.put("general.name", sources.name.into());
         self.put("general.size_label", size_label(tensors).as_str().into());
     }
 

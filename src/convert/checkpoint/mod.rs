@@ -17,8 +17,8 @@ pub use gather::Faults;
 pub use head::{Head, HeadTensor};
 
 use crate::error::Error;
+use crate::gguf_model::Model;
 use crate::io::Input;
-use crate::model::Model;
 use crate::safetensors::{INDEX, Shards, json_error};
 
 /// A checkpoint folder that was read and found complete.
@@ -83,7 +83,7 @@ impl Checkpoint {
         };
         let config = Config::of(&raw).map_err(|what| Error::input(&folder.join("config.json"), what))?;
         let shards = Shards::open(folder, |_| true)?;
-        let gathered = gather::trunk_and_head(&shards, &config, folder, options.without_head)?;
+        let gathered = gather::model_and_head(&shards, &config, folder, options.without_head)?;
         let tokenizer = match tokenizer::Tokenizer::open(folder, &config, &raw) {
             Ok(tokenizer) => tokenizer,
             // Sizes that are wrong show in the tensors, and in the tokenizer as a consequence.
@@ -95,8 +95,8 @@ impl Checkpoint {
             Some(name) => name.to_owned(),
             None => keys::title(folder),
         };
-        let facts = keys::Facts { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
-        let keys = keys::all(&facts, &gathered.tensors, tokenizer);
+        let sources = keys::KeySources { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
+        let keys = keys::all(&sources, &gathered.tensors, tokenizer);
         let inputs = shards.into_inputs();
         let side_inputs = DESCRIPTIONS.map(|name| folder.join(name)).to_vec();
         let model = Model { keys, tensors: gathered.tensors, inputs, side_inputs, version: 3 };

@@ -4,8 +4,8 @@
 /// The meaning of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// Of the trunk: `layer`, if it is in one, and what it becomes.
-    Trunk(Option<u64>, Part),
+    /// Of the main model: `layer`, if it is in one, and what it becomes.
+    MainModel(Option<u64>, Part),
     /// Of the head: which of its layers, and what it becomes.
     Head(u64, Part),
     /// Numbers to multiply the tensor of that name with.
@@ -27,7 +27,7 @@ pub(crate) enum Part {
     GateUp,
 }
 
-/// The name's meaning. `bare`: names that look like the trunk's are the head's, as in files that hold only a head.
+/// The name's meaning. `bare`: names that look like the main model's are the head's, as in files that hold only a head.
 pub(crate) fn meaning(name: &str, bare: bool) -> Name {
     let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
     // Of activations, or of cached keys and values.
@@ -53,12 +53,12 @@ pub(crate) fn meaning(name: &str, bare: bool) -> Name {
     if let Some(tail) = rest.strip_prefix("layers.") {
         let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
         let (Ok(no), Some(part)) = (no.parse(), in_layer(tail)) else { return Name::Unknown };
-        return if head { Name::Head(no, part) } else { Name::Trunk(Some(no), part) };
+        return if head { Name::Head(no, part) } else { Name::MainModel(Some(no), part) };
     }
     let known = if head { HEAD } else { GLOBAL };
     match known.iter().find(|(spelling, _)| *spelling == rest) {
         Some((_, gguf)) if head => Name::Head(0, Part::Whole(gguf)),
-        Some((_, gguf)) => Name::Trunk(None, Part::Whole(gguf)),
+        Some((_, gguf)) => Name::MainModel(None, Part::Whole(gguf)),
         None => Name::Unknown,
     }
 }
@@ -140,16 +140,16 @@ mod tests {
     fn spellings_of_the_field_are_read() {
         let whole = |gguf| Part::Whole(gguf);
         for (name, meaning_of) in [
-            ("model.language_model.layers.3.self_attn.q_proj.weight", Name::Trunk(Some(3), whole("attn_q.weight"))),
-            ("language_model.model.layers.3.mlp.gate.weight", Name::Trunk(Some(3), whole("ffn_gate_inp.weight"))),
-            ("model.embed_tokens.weight", Name::Trunk(None, whole("token_embd.weight"))),
-            ("lm_head.weight", Name::Trunk(None, whole("output.weight"))),
+            ("model.language_model.layers.3.self_attn.q_proj.weight", Name::MainModel(Some(3), whole("attn_q.weight"))),
+            ("language_model.model.layers.3.mlp.gate.weight", Name::MainModel(Some(3), whole("ffn_gate_inp.weight"))),
+            ("model.embed_tokens.weight", Name::MainModel(None, whole("token_embd.weight"))),
+            ("lm_head.weight", Name::MainModel(None, whole("output.weight"))),
             ("mtp.fc.weight", Name::Head(0, whole("nextn.eh_proj.weight"))),
             ("model.language_model.mtp.norm.weight", Name::Head(0, whole("nextn.shared_head_norm.weight"))),
             ("mtp.layers.0.mlp.experts.17.up_proj.weight", Name::Head(0, Part::Expert(17, "ffn_up_exps.weight"))),
             ("model.mtp.layers.1.mlp.experts.gate_up_proj", Name::Head(1, Part::GateUp)),
-            ("model.layers.0.mlp.experts.down_proj.weight", Name::Trunk(Some(0), whole("ffn_down_exps.weight"))),
-            ("model.layers.0.linear_attn.A_log", Name::Trunk(Some(0), whole("ssm_a"))),
+            ("model.layers.0.mlp.experts.down_proj.weight", Name::MainModel(Some(0), whole("ffn_down_exps.weight"))),
+            ("model.layers.0.linear_attn.A_log", Name::MainModel(Some(0), whole("ssm_a"))),
             ("model.visual.blocks.0.norm1.bias", Name::Skip),
             ("model.layers.0.mlp.up_proj.input_scale", Name::Skip),
             ("model.layers.0.mlp.up_proj.weight_scale_inv", Name::Scale("model.layers.0.mlp.up_proj.weight".into())),

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gguf::TensorType;
+use model::TensorSchema;
 
 use super::config::Config;
 use crate::error::Error;
-use crate::heads::expect::same_shape;
 use crate::safetensors::{Dtype, Place, Shards, Tensor, quoted};
 use crate::stream::{MAX_ROW_ELEMENTS, Map, Piece, Run, Scale, Stored, TensorPlan};
 
@@ -40,8 +40,13 @@ pub(crate) struct Maker<'m> {
 }
 
 impl Maker<'_> {
-    /// `part`: the name without the block. `expected`: the shape, if it is known beforehand.
-    pub(crate) fn plan(&self, part: &str, sources: &Sources, expected: Option<&[u64]>) -> Result<TensorPlan, Error> {
+    /// `part`: the name without the block. `expected`: with its shape, if that is known beforehand.
+    pub(crate) fn plan(
+        &self,
+        part: &str,
+        sources: &Sources,
+        expected: Option<&TensorSchema>,
+    ) -> Result<TensorPlan, Error> {
         let t = self.shards.tensor(sources.first());
         let mut ne: Vec<u64> = t.shape.iter().rev().copied().collect();
         if part == "ssm_conv1d.weight" && ne.len() == 3 && ne[1] == 1 {
@@ -64,8 +69,8 @@ impl Maker<'_> {
             Sources::Experts(list) => ne.push(list.len() as u64),
             Sources::One(_) => {}
         }
-        if let Some(expected) = expected.filter(|expected| !same_shape(expected, &ne)) {
-            return Err(Error::Shape { name: self.name.clone(), found: ne, expected: expected.to_vec() });
+        if let Some(expected) = expected.filter(|expected| !expected.has_shape(&ne)) {
+            return Err(Error::Shape { name: self.name.clone(), found: ne, expected: expected.ne.clone() });
         }
         let (pieces, runs) = self.rows(part, sources, &ne, row_len)?;
         let map = match part {

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::config::Config;
 use crate::error::Error;
+use crate::gguf_model::Key;
 use crate::io::Input;
-use crate::model::Key;
 use crate::safetensors::{json_error, quoted};
 
 /// Everything that goes into keys.

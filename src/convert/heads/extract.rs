@@ -2,14 +2,15 @@
 //! Owns what each layout takes along and the keys that say where it came from; computes no numbers.
 
 use gguf::ArrayBuf;
+use model::block_of;
 
-use super::expect::cut_vocab;
-use super::facts::{Content, Facts, Layout, block_of};
+use super::expected::{cut_vocab, vocab_size};
+use super::info::{Content, Layout, ModelInfo};
 use super::keys;
 use super::new_file::NewFile;
 use super::retype::WeightType;
 use crate::error::Error;
-use crate::model::{Key, Model};
+use crate::gguf_model::{Key, Model};
 use crate::source::Source;
 
 /// How a head is cut out.
@@ -36,9 +37,9 @@ pub struct Extract {
 /// # Errors
 /// There is no head; or one without embedding (`slim`) shall become one with it.
 pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
-    let facts = Facts::of(&source)?;
+    let info = ModelInfo::of(&source)?;
     let refused = |what: &str| Err(Error::input(&source.path, what));
-    match facts.content {
+    match info.content {
         Content::Combined | Content::Head(Layout::Upstream | Layout::Legacy) => {}
         Content::Head(Layout::Slim) if how.layout == Layout::Slim => {}
         Content::Head(Layout::Slim) => {
@@ -46,7 +47,9 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
                 "is a slim head: the other layouts need the embedding of its model; graft it, then extract",
             );
         }
-        Content::Trunk => return refused("has no NextN head; get the file that has one, or the original checkpoint"),
+        Content::MainModel => {
+            return refused("has no NextN head; get the file that has one, or the original checkpoint");
+        }
         Content::Promised => return refused("promises a NextN head and has none; get the original checkpoint"),
         Content::Unannounced => {
             return refused("has tensors of a NextN head but no nextn_predict_layers; strip it, then graft the head");
@@ -62,7 +65,7 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
     };
     let (mut tensors, mut index) = (Vec::new(), Vec::new());
     for (i, t) in source.tensors.iter().enumerate() {
-        let of_head = facts.is_head(&t.name);
+        let of_head = info.is_head(&t.name);
         // Companions such as output.scale go with their matrix.
         let global = globals
             .iter()
@@ -81,9 +84,9 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
     }
     let mut new_keys: Vec<(String, Key)> = source.model_keys();
     new_keys.retain(|(key, _)| !(keys::is_ours(key) || slim && key.starts_with("tokenizer.")));
-    let prefix = if how.layout == Layout::Legacy { format!("{}_mtp", facts.arch) } else { facts.arch.clone() };
+    let prefix = if how.layout == Layout::Legacy { format!("{}_mtp", info.arch) } else { info.arch.clone() };
     for (key, value) in &mut new_keys {
-        if let Some(rest) = key.strip_prefix(&facts.prefix).and_then(|rest| rest.strip_prefix('.')) {
+        if let Some(rest) = key.strip_prefix(&info.prefix).and_then(|rest| rest.strip_prefix('.')) {
             *key = format!("{prefix}.{rest}");
         } else if key == "general.architecture" {
             *value = Key::from(prefix.as_str());
@@ -91,14 +94,14 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
             *value = Key::U32(n);
         }
     }
-    new_keys.extend(own_keys(&source, &facts, how.layout, index));
+    new_keys.extend(own_keys(&source, &info, how.layout, index));
     let model =
         Model { keys: new_keys, tensors, inputs: source.inputs, side_inputs: Vec::new(), version: source.version };
     Ok(NewFile { model, notes: Vec::new() })
 }
 
-fn own_keys(source: &Source, facts: &Facts, layout: Layout, index: Vec<u32>) -> Vec<(String, Key)> {
-    let has = |part: &str| source.tensors.iter().any(|t| block_of(&t.name) == Some((facts.n_layer, part)));
+fn own_keys(source: &Source, info: &ModelInfo, layout: Layout, index: Vec<u32>) -> Vec<(String, Key)> {
+    let has = |part: &str| source.tensors.iter().any(|t| block_of(&t.name) == Some((info.n_layer, part)));
     let mut from_target: Vec<&str> = Vec::new();
     if layout == Layout::Slim && !has("nextn.embed_tokens.weight") {
         from_target.push("token_embd");
@@ -107,7 +110,7 @@ fn own_keys(source: &Source, facts: &Facts, layout: Layout, index: Vec<u32>) -> 
         from_target.push("output");
     }
     // A head that was cut out before tells of the model that it came from.
-    let was_head = matches!(facts.content, Content::Head(_));
+    let was_head = matches!(info.content, Content::Head(_));
     let earlier = |key: &str| if was_head { source.key(key).cloned() } else { None };
     let mut all: Vec<(String, Key)> = Vec::new();
     let mut add = |key: &str, value: Option<Key>| {
@@ -117,9 +120,9 @@ fn own_keys(source: &Source, facts: &Facts, layout: Layout, index: Vec<u32>) -> 
     };
     add(keys::LAYOUT, Some(Key::from(layout.name())));
     add(keys::LAYOUT_VERSION, Some(Key::U32(1)));
-    add(keys::BLOCK, Some(Key::U32(facts.n_layer as u32)));
+    add(keys::BLOCK, Some(Key::U32(info.n_layer as u32)));
     add(keys::FROM_TARGET, Some(Key::Array(from_target.into_iter().collect::<ArrayBuf>())));
-    add(keys::TARGET_EMBD, earlier(keys::TARGET_EMBD).or(Some(Key::U32(facts.n_embd as u32))));
+    add(keys::TARGET_EMBD, earlier(keys::TARGET_EMBD).or(Some(Key::U32(info.n_embd as u32))));
     add(keys::TARGET_VOCAB, earlier(keys::TARGET_VOCAB).or_else(|| vocab_size(source).map(|n| Key::U32(n as u32))));
     let tokenizer = source.tokenizer.as_deref().map(Key::from);
     add(keys::TARGET_TOKENIZER, earlier(keys::TARGET_TOKENIZER).or(tokenizer));
@@ -131,14 +134,4 @@ fn own_keys(source: &Source, facts: &Facts, layout: Layout, index: Vec<u32>) -> 
         add(keys::SOURCE_INDEX, Some(Key::Array(index.into_iter().collect::<ArrayBuf>())));
     }
     all
-}
-
-/// Rows of the embedding matrix; without it what a head's file says of them, or else the number of tokens.
-pub(crate) fn vocab_size(source: &Source) -> Option<u64> {
-    let rows = source.tensor("token_embd.weight").and_then(|t| t.ne.get(1).copied());
-    let said = || source.key(keys::TARGET_VOCAB).and_then(Key::as_u64).filter(|n| *n < 1 << 31);
-    rows.or_else(said).or_else(|| match source.key("tokenizer.ggml.tokens")? {
-        Key::Array(tokens) => Some(tokens.as_array().len() as u64),
-        _ => None,
-    })
 }

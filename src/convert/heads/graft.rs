@@ -1,21 +1,22 @@
-//! Putting a NextN block into a file that has a trunk.
+//! Putting a NextN block into a file that has a main model.
 //! Owns where keys and tensors go, so that `strip` finds the way back; computes no numbers of its own.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::expect::{self, Expected};
-use super::extract::vocab_size;
-use super::facts::{Content, Facts, block_of};
+use model::{Schema, TensorSchema, block_of};
+
+use super::expected::vocab_size;
+use super::info::{Content, ModelInfo};
 use super::keys;
 use super::new_file::NewFile;
 use super::retype::{WeightType, is_matrix};
 use super::strip::restore_word;
 use crate::checkpoint::Head;
 use crate::error::Error;
+use crate::gguf_model::{Key, Model, metadata};
 use crate::io::Input;
 use crate::kind::Kind;
-use crate::model::{Key, Model};
 use crate::safetensors::INDEX;
 use crate::source::Source;
 use crate::stream::TensorPlan;
@@ -65,9 +66,9 @@ impl HeadSource {
     }
 }
 
-/// Target and head as one combined file: the head's tensors in the places that they had in the file that the head was cut
-/// from, or behind the last block of the trunk; keys and per-layer arrays that count one block more; everything else of
-/// the target as it is.
+/// Target and head as one combined file: the head's tensors in the places that they had in the file that the head was
+/// cut from, or behind the last block of the main model; keys and per-layer arrays that count one block more;
+/// everything else of the target as it is.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), convert::Error> {
@@ -79,29 +80,32 @@ impl HeadSource {
 /// ```
 ///
 /// # Errors
-/// The target has a head or no trunk; the head is of another architecture, size or place, is not complete, or was cut from
-/// a model with another vocabulary.
+/// The target has a head or no main model; the head is of another architecture, size or place, is not complete, or was
+/// cut from a model with another vocabulary.
 pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Error> {
-    let facts = Facts::of(&target)?;
+    let info = ModelInfo::of(&target)?;
     let refused = |what: String| Err(Error::input(&target.path, what));
-    match facts.content {
-        Content::Trunk | Content::Promised => {}
+    match info.content {
+        Content::MainModel | Content::Promised => {}
         Content::Combined => return refused("has a NextN head; `extract-nextn strip` takes it out".into()),
         Content::Unannounced => {
             return refused("has some tensors of a NextN block; `extract-nextn strip` takes them out".into());
         }
-        Content::Head(_) => return refused("is a head without a trunk: give the model first, then the head".into()),
+        Content::Head(_) => {
+            return refused("is a head without a main model: give the model first, then the head".into());
+        }
     }
-    if facts.n_nextn > 1 {
-        return refused(format!("promises {} NextN blocks; one is known", facts.n_nextn));
+    if info.n_nextn > 1 {
+        return refused(format!("promises {} NextN blocks; one is known", info.n_nextn));
     }
     let donor = match &head {
-        HeadSource::Gguf(source) => Some(donor_facts(source, &target, &facts, how.other_tokenizer)?),
+        HeadSource::Gguf(source) => Some(donor_facts(source, &target, &info, how.other_tokenizer)?),
         HeadSource::Checkpoint { .. } => None,
     };
     let head_path = head.path().to_owned();
-    let Parts { mut plans, inputs: mut head_inputs, index, donor_keys } = Parts::of(head, donor, &facts, &target)?;
-    check(&plans, &target, &facts, &head_path)?;
+    let Parts { mut plans, inputs: mut head_inputs, index, donor_keys } = Parts::of(head, donor, &info, &target)?;
+    let new_keys = new_keys(&target, &info, donor_keys.as_ref())?;
+    check(&plans, &new_keys, &target, &info, &head_path)?;
     let mut notes = Vec::new();
     for plan in &mut plans {
         how.dtype.apply(plan)?;
@@ -109,8 +113,7 @@ pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Er
     if let Some(note) = kept_in_floats(&plans, &target) {
         notes.push(note);
     }
-    let new_keys = new_keys(&target, &facts, donor_keys.as_ref())?;
-    let tensors = woven(&target, &facts, plans, index)?;
+    let tensors = woven(&target, &info, plans, index)?;
     let mut inputs = target.inputs;
     inputs.append(&mut head_inputs);
     let side_inputs = vec![head_path.join(INDEX)];
@@ -124,11 +127,11 @@ struct Parts {
     inputs: Vec<Input>,
     /// Places of the tensors in the file that the head was cut from, when that had as many tensors as the new file.
     index: Option<Vec<u64>>,
-    donor_keys: Option<(Source, Facts)>,
+    donor_keys: Option<(Source, ModelInfo)>,
 }
 
 impl Parts {
-    fn of(head: HeadSource, donor: Option<Facts>, facts: &Facts, target: &Source) -> Result<Parts, Error> {
+    fn of(head: HeadSource, donor: Option<ModelInfo>, info: &ModelInfo, target: &Source) -> Result<Parts, Error> {
         let file_base = target.inputs.len();
         match (head, donor) {
             (HeadSource::Gguf(mut source), Some(donor)) => {
@@ -162,9 +165,9 @@ impl Parts {
                     let what = format!("the head has a layer {} ({}); one layer is known", other.layer, other.name);
                     return Err(Error::input(&path, what));
                 }
-                let (mut plans, inputs) = head.into_parts();
+                let Model { tensors: mut plans, inputs, .. } = head.into_model();
                 for plan in &mut plans {
-                    plan.name = format!("blk.{}.{}", facts.n_layer, plan.name);
+                    plan.name = format!("blk.{}.{}", info.n_layer, plan.name);
                     plan.shift_files(file_base);
                 }
                 Ok(Parts { plans, inputs, index: None, donor_keys: None })
@@ -175,19 +178,19 @@ impl Parts {
 }
 
 /// What the head's file says, compared with the target.
-fn donor_facts(source: &Source, target: &Source, facts: &Facts, other_tokenizer: bool) -> Result<Facts, Error> {
-    let donor = Facts::of(source)?;
+fn donor_facts(source: &Source, target: &Source, info: &ModelInfo, other_tokenizer: bool) -> Result<ModelInfo, Error> {
+    let donor = ModelInfo::of(source)?;
     let refused = |what: String| Err(Error::input(&source.path, what));
     if !matches!(donor.content, Content::Combined | Content::Head(_)) {
         return refused("has no NextN head to give".into());
     }
-    if donor.arch != facts.arch {
-        return refused(format!("the head is for {}, the target is {}", donor.arch, facts.arch));
+    if donor.arch != info.arch {
+        return refused(format!("the head is for {}, the target is {}", donor.arch, info.arch));
     }
-    if (donor.n_layer, donor.n_embd) != (facts.n_layer, facts.n_embd) {
+    if (donor.n_layer, donor.n_embd) != (info.n_layer, info.n_embd) {
         return refused(format!(
             "the head is for {} blocks of width {}, the target has {} of width {}: made for another model",
-            donor.n_layer, donor.n_embd, facts.n_layer, facts.n_embd
+            donor.n_layer, donor.n_embd, info.n_layer, info.n_embd
         ));
     }
     let of_donor = match source.key(keys::TARGET_TOKENIZER) {
@@ -215,21 +218,29 @@ fn donor_facts(source: &Source, target: &Source, facts: &Facts, other_tokenizer:
     Ok(donor)
 }
 
-/// Whether the head is complete and of the target's sizes.
-fn check(plans: &[TensorPlan], target: &Source, facts: &Facts, path: &Path) -> Result<(), Error> {
+/// Whether the head is complete and of the sizes of the model that it makes: `keys` are those of the new file.
+fn check(
+    plans: &[TensorPlan],
+    keys: &[(String, Key)],
+    target: &Source,
+    info: &ModelInfo,
+    path: &Path,
+) -> Result<(), Error> {
     let shapes: HashMap<&str, &[u64]> = plans.iter().map(|p| (p.name.as_str(), p.ne.as_slice())).collect();
-    let expected = expect::block(target, facts, facts.n_layer, &|name| shapes.contains_key(name))
-        .map_err(|what| Error::input(&target.path, what))?;
+    let n_vocab = vocab_size(target).unwrap_or(0) as usize;
+    let schema = Schema::of(&metadata(keys), n_vocab, &|name| shapes.contains_key(name))
+        .map_err(|e| Error::input(&target.path, e.to_string()))?;
+    let expected: Vec<&TensorSchema> = schema.tensors.iter().filter(|t| info.is_head(&t.name)).collect();
     let mut wrong = Vec::new();
-    for Expected { name, ne, required } in &expected {
-        match shapes.get(name.as_str()) {
-            None if *required => wrong.push(format!("{name} is missing")),
+    for t in &expected {
+        match shapes.get(t.name.as_str()) {
+            None if t.required => wrong.push(format!("{} is missing", t.name)),
             None => {}
-            Some(found) if expect::same_shape(found, ne) => {}
-            Some(found) => wrong.push(format!("{name}: {ne:?} expected, {found:?} found")),
+            Some(found) if t.has_shape(found) => {}
+            Some(found) => wrong.push(format!("{}: {:?} expected, {found:?} found", t.name, t.ne)),
         }
     }
-    let known = |name: &str| expected.iter().any(|e| e.name == name || expect::is_companion(name, &e.name));
+    let known = |name: &str| expected.iter().any(|t| t.name == name || is_companion(name, &t.name));
     wrong.extend(shapes.keys().filter(|name| !known(name)).map(|name| format!("{name} has no place in a head")));
     if wrong.is_empty() {
         return Ok(());
@@ -241,46 +252,56 @@ fn check(plans: &[TensorPlan], target: &Source, facts: &Facts, path: &Path) -> R
     Err(Error::input(path, what))
 }
 
-fn new_keys(target: &Source, facts: &Facts, donor: Option<&(Source, Facts)>) -> Result<Vec<(String, Key)>, Error> {
+/// Whether a tensor holds the scales of another (`x.scale` or `x.input_scale` of `x.weight`).
+fn is_companion(name: &str, of: &str) -> bool {
+    let rest = of.strip_suffix("weight").and_then(|stem| name.strip_prefix(stem));
+    matches!(rest, Some("scale" | "input_scale"))
+}
+
+fn new_keys(
+    target: &Source,
+    info: &ModelInfo,
+    donor: Option<&(Source, ModelInfo)>,
+) -> Result<Vec<(String, Key)>, Error> {
     let mut new = target.model_keys();
-    let n_nextn = facts.full("nextn_predict_layers");
-    keys::set_number(&mut new, &facts.full("block_count"), facts.n_layer + 1);
+    let n_nextn = info.full("nextn_predict_layers");
+    keys::set_number(&mut new, &info.full("block_count"), info.n_layer + 1);
     if target.key(&n_nextn).is_some() {
         keys::set_number(&mut new, &n_nextn, 1);
     } else {
         let value = donor.and_then(|(source, of)| source.key(&of.full("nextn_predict_layers")).cloned());
-        new.insert(place_of_count(&new, facts, donor), (n_nextn, value.unwrap_or(Key::U32(1))));
+        new.insert(place_of_count(&new, info, donor), (n_nextn, value.unwrap_or(Key::U32(1))));
     }
-    keys::lengthen(&mut new, facts, donor.map(|(source, of)| (source, of)))?;
-    if let Some(word) = restore_word(facts, target) {
+    keys::lengthen(&mut new, info, donor.map(|(source, of)| (source, of)))?;
+    if let Some(word) = restore_word(info, target) {
         new.push((keys::RESTORE.to_owned(), word));
     }
     Ok(new)
 }
 
-/// Where `nextn_predict_layers` goes: behind the key that stands before it in the head's file; without such a file where
-/// converters write it, before the keys of the delta nets.
-fn place_of_count(new: &[(String, Key)], facts: &Facts, donor: Option<&(Source, Facts)>) -> usize {
+/// Where `nextn_predict_layers` goes: behind the key that stands before it in the head's file; without such a file
+/// where converters write it, before the keys of the delta nets.
+fn place_of_count(new: &[(String, Key)], info: &ModelInfo, donor: Option<&(Source, ModelInfo)>) -> usize {
     let at = |key: &str| new.iter().position(|(k, _)| k == key);
     if let Some((source, of)) = donor {
         let own = of.full("nextn_predict_layers");
         let before: Vec<&str> = source.keys.iter().map(|(key, _)| key.as_str()).take_while(|key| *key != own).collect();
         let renamed = |key: &str| match key.strip_prefix(&of.prefix).and_then(|rest| rest.strip_prefix('.')) {
-            Some(rest) => facts.full(rest),
+            Some(rest) => info.full(rest),
             None => key.to_owned(),
         };
         if let Some(i) = before.iter().rev().find_map(|key| at(&renamed(key))) {
             return i + 1;
         }
     }
-    let of_arch = |(key, _): &(String, Key)| key.starts_with(&format!("{}.", facts.prefix));
-    at(&facts.full("ssm.conv_kernel")).unwrap_or_else(|| new.iter().rposition(of_arch).map_or(new.len(), |i| i + 1))
+    let of_arch = |(key, _): &(String, Key)| key.starts_with(&format!("{}.", info.prefix));
+    at(&info.full("ssm.conv_kernel")).unwrap_or_else(|| new.iter().rposition(of_arch).map_or(new.len(), |i| i + 1))
 }
 
 /// The target's tensors with those of the head between them.
 fn woven(
     target: &Source,
-    facts: &Facts,
+    info: &ModelInfo,
     plans: Vec<TensorPlan>,
     index: Option<Vec<u64>>,
 ) -> Result<Vec<TensorPlan>, Error> {
@@ -300,7 +321,7 @@ fn woven(
             let last = target
                 .tensors
                 .iter()
-                .rposition(|t| block_of(&t.name).is_some_and(|(block, _)| block + 1 == facts.n_layer));
+                .rposition(|t| block_of(&t.name).is_some_and(|(block, _)| block + 1 == info.n_layer));
             for t in old.by_ref().take(last.map_or(target.tensors.len(), |i| i + 1)) {
                 all.push(t.plan(0)?);
             }
@@ -313,7 +334,7 @@ fn woven(
     Ok(all)
 }
 
-/// A head in floats beside a quantised trunk reads more than it must for each draft.
+/// A head in floats beside a quantised main model reads more than it must for each draft.
 fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
     use gguf::TensorType::{BF16, F16, F32};
     let is_float = |dtype| matches!(dtype, F32 | F16 | BF16);
@@ -322,6 +343,6 @@ fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
     let quantised = target.tensors.iter().filter(|t| !is_float(t.dtype)).map(|t| t.n_elements()).sum::<u64>();
     let all = target.tensors.iter().map(|t| t.n_elements()).sum::<u64>();
     (floats > 0 && quantised * 2 > all).then(|| {
-        "the head's matrices stay floats beside a quantised trunk; with --type q8_0 a draft reads about half as much".into()
+        "the head's matrices stay floats beside a quantised main model; with --type q8_0 a draft reads about half as much".into()
     })
 }

@@ -3,9 +3,9 @@
 
 use gguf::{ArrayBuf, Value};
 
-use super::facts::Facts;
+use super::info::ModelInfo;
 use crate::error::Error;
-use crate::model::Key;
+use crate::gguf_model::Key;
 use crate::source::Source;
 
 pub(crate) const LAYOUT: &str = "nextn.layout";
@@ -17,7 +17,7 @@ pub(crate) const TARGET_VOCAB: &str = "nextn.target.vocab_size";
 pub(crate) const TARGET_TOKENIZER: &str = "nextn.target.tokenizer";
 pub(crate) const SOURCE_TENSORS: &str = "nextn.source.n_tensors";
 pub(crate) const SOURCE_INDEX: &str = "nextn.source.tensor_index";
-/// In a combined file: what a trunk had to say about a head before it got one, if that was not nothing.
+/// In a combined file: what a main model had to say about a head before it got one, if that was not nothing.
 pub(crate) const RESTORE: &str = "nextn.graft.restore";
 /// Its values: `nextn_predict_layers` was 0; it was 1 and `block_count` counted the missing block.
 pub(crate) const RESTORE_ZERO: &str = "zero";
@@ -43,12 +43,12 @@ const PER_BLOCK: [&str; 10] = [
 ];
 
 /// Cuts arrays of `n_block` values to `n_layer`.
-pub(crate) fn shorten(keys: &mut [(String, Key)], facts: &Facts) {
+pub(crate) fn shorten(keys: &mut [(String, Key)], info: &ModelInfo) {
     for name in PER_BLOCK {
-        let full = facts.full(name);
+        let full = info.full(name);
         let Some((_, Key::Array(array))) = keys.iter_mut().find(|(key, _)| *key == full) else { continue };
-        if array.as_array().len() as u64 == facts.n_block {
-            *array = cut(array, facts.n_layer as usize);
+        if array.as_array().len() as u64 == info.n_block {
+            *array = cut(array, info.n_layer as usize);
         }
     }
 }
@@ -57,14 +57,14 @@ pub(crate) fn shorten(keys: &mut [(String, Key)], facts: &Facts) {
 /// A single value stays; the shapes of the head were compared with it.
 pub(crate) fn lengthen(
     keys: &mut [(String, Key)],
-    facts: &Facts,
-    head: Option<(&Source, &Facts)>,
+    info: &ModelInfo,
+    head: Option<(&Source, &ModelInfo)>,
 ) -> Result<(), Error> {
     for name in PER_BLOCK {
-        let full = facts.full(name);
+        let full = info.full(name);
         let Some((_, Key::Array(array))) = keys.iter_mut().find(|(key, _)| *key == full) else { continue };
         // One that counts the missing block already, or that is no list of blocks at all.
-        if array.as_array().len() as u64 != facts.n_layer {
+        if array.as_array().len() as u64 != info.n_layer {
             continue;
         }
         let of_head = head.and_then(|(source, of)| match source.key(&of.full(name))? {
@@ -73,7 +73,8 @@ pub(crate) fn lengthen(
         });
         let last = match of_head {
             Some(value) => value,
-            // The NextN block is one of attention; for the rest the last block of the trunk, also one, is the model.
+            // The NextN block is one of attention; for the rest the last block of the main model, also one, is the
+            // model.
             None if name == "attention.recurrent_layers" => Key::Bool(false),
             None => match array.as_array().iter().last() {
                 Some(value) => Key::from(value),

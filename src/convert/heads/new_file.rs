@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::error::Error;
-use crate::model::Model;
+use crate::gguf_model::Model;
 use crate::stream::{Control, OnFailure};
 
 /// A file to be, with what the caller may want to tell about it.

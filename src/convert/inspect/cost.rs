@@ -1,17 +1,18 @@
 //! What speculation costs and may gain on a file, from the bytes that each pass reads.
-//! Owns the model of it: a machine that is bound by memory, where a pass takes as long as its weights take to read. State,
-//! cells of attention and arithmetic are left out, so this is a bound and no forecast.
+//! Owns the model of it: a machine that is bound by memory, where a pass takes as long as its weights take to read.
+//! State, cells of attention and arithmetic are left out, so this is a bound and no forecast.
 
+use model::block_of;
 use serde::Serialize;
 
 use super::roles::Role;
-use crate::heads::{Content, Facts, block_of};
+use crate::heads::{Content, ModelInfo};
 use crate::source::Source;
 
 /// Bytes of passes and drafts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speculation {
-    /// Read by the trunk for one token.
+    /// Read by the main model for one token.
     pub pass_bytes: u64,
     /// Read by the head for one guess, its share of the head matrix included.
     pub draft_bytes: u64,
@@ -32,14 +33,14 @@ pub struct Gain {
     pub factor: f64,
 }
 
-/// None for files without trunk or head.
-pub(super) fn of(source: &Source, facts: &Facts, n_vocab: Option<u64>) -> Option<Speculation> {
+/// None for files without main model or head.
+pub(super) fn of(source: &Source, info: &ModelInfo, n_vocab: Option<u64>) -> Option<Speculation> {
     let n_vocab = n_vocab?;
-    if facts.content != Content::Combined {
+    if info.content != Content::Combined {
         return None;
     }
-    let n_expert = facts.number(source, "expert_count", 0).unwrap_or(0) as f64;
-    let n_used = facts.number(source, "expert_used_count", 0).unwrap_or(0) as f64;
+    let n_expert = info.number(source, "expert_count", 0).unwrap_or(0) as f64;
+    let n_used = info.number(source, "expert_used_count", 0).unwrap_or(0) as f64;
     // Of experts, those that any of so many rows picks, if they pick by chance.
     let touched = |rows: u32| match n_expert > 0.0 {
         true => 1.0 - (1.0 - (n_used / n_expert).min(1.0)).powi(rows as i32),
@@ -51,15 +52,15 @@ pub(super) fn of(source: &Source, facts: &Facts, n_vocab: Option<u64>) -> Option
         _ => 1.0,
     };
     let sum = |rows: u32, of: &dyn Fn(Role) -> bool| -> f64 {
-        let some = source.tensors.iter().filter(|t| of(Role::of(&t.name, Some(facts))));
+        let some = source.tensors.iter().filter(|t| of(Role::of(&t.name, Some(info))));
         some.map(|t| t.n_bytes as f64 * share(&t.name, rows)).sum()
     };
-    let trunk = |role: Role| !matches!(role, Role::Embedding | Role::HeadMatrix | Role::NextN);
-    let pass = |rows: u32| sum(rows, &trunk) + matrix;
-    let draft_vocab = draft_vocab(facts.n_embd, n_vocab);
-    // Tables by token of the head's own: of the one a row is read, the other stands in for the trunk's.
+    let of_main_model = |role: Role| !matches!(role, Role::Embedding | Role::HeadMatrix | Role::NextN);
+    let pass = |rows: u32| sum(rows, &of_main_model) + matrix;
+    let draft_vocab = draft_vocab(info.n_embd, n_vocab);
+    // Tables by token of the head's own: of the one a row is read, the other stands in for the main model's.
     let own = |part: &str| {
-        let found = source.tensors.iter().find(|t| block_of(&t.name) == Some((facts.n_layer, part)));
+        let found = source.tensors.iter().find(|t| block_of(&t.name) == Some((info.n_layer, part)));
         found.map(|t| t.n_bytes as f64)
     };
     let own_matrix = own("nextn.shared_head_head.weight");

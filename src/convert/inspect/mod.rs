@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::checkpoint::{self, Checkpoint, Options};
 use crate::error::Error;
-use crate::heads::{Content, Facts, Layout, vocab_size};
+use crate::gguf_model::Key;
+use crate::heads::{Content, Layout, ModelInfo, vocab_size};
 use crate::kind::Kind;
-use crate::model::Key;
 use crate::source::{Source, SourceTensor};
 
 pub use cost::{Gain, Speculation};
@@ -51,7 +51,7 @@ pub struct Inspection {
     pub template_bytes: Option<u64>,
     /// The NextN head.
     pub head: Head,
-    /// What a draft costs and may gain; for files with trunk and head.
+    /// What a draft costs and may gain; for files with main model and head.
     pub speculation: Option<Speculation>,
 }
 
@@ -123,8 +123,8 @@ pub enum Status {
     Unknown,
 }
 
-/// Looks at a GGUF file, with all shards when it is the first of several, at a folder of a Hugging Face checkpoint, or at
-/// a head alone in safetensors.
+/// Looks at a GGUF file, with all shards when it is the first of several, at a folder of a Hugging Face checkpoint, or
+/// at a head alone in safetensors.
 ///
 /// ```
 /// use convert::inspect::{Status, inspect};
@@ -144,15 +144,15 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         Kind::Gguf => (Source::open(path)?, "gguf"),
         Kind::Checkpoint => {
             let checkpoint = Checkpoint::open(path, Options::default())?;
-            (Source::of_checkpoint(path, checkpoint), "safetensors")
+            (Source::of_model(path, checkpoint.model), "safetensors")
         }
-        Kind::Safetensors => (Source::of_head(path, checkpoint::Head::open(path)?), "safetensors"),
+        Kind::Safetensors => (Source::of_model(path, checkpoint::Head::open(path)?.into_model()), "safetensors"),
     };
     let known = source.text("general.architecture").is_some_and(crate::heads::is_known);
     // A file of a known architecture whose keys disagree is worth an error; others are shown as far as that goes.
-    let facts = if known { Some(Facts::of(&source)?) } else { None };
+    let info = if known { Some(ModelInfo::of(&source)?) } else { None };
     let n_vocab = vocab_size(&source);
-    let sizes = facts.as_ref().map(|f| Sizes {
+    let sizes = info.as_ref().map(|f| Sizes {
         n_layer: f.n_layer,
         n_embd: f.n_embd,
         n_vocab,
@@ -189,34 +189,34 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         context_length,
         types: shares(&source.tensors, |t| t.dtype.name().to_owned()),
         roles: shares(&source.tensors, |t| {
-            let role = if source.keys.is_empty() { Role::NextN } else { Role::of(&t.name, facts.as_ref()) };
+            let role = if source.keys.is_empty() { Role::NextN } else { Role::of(&t.name, info.as_ref()) };
             role.name().to_owned()
         }),
         tokenizer,
         template_bytes,
-        head: head(&source, facts.as_ref()),
-        speculation: facts.as_ref().and_then(|f| cost::of(&source, f, n_vocab)),
+        head: head(&source, info.as_ref()),
+        speculation: info.as_ref().and_then(|f| cost::of(&source, f, n_vocab)),
     })
 }
 
-fn head(source: &Source, facts: Option<&Facts>) -> Head {
-    let Some(facts) = facts else {
+fn head(source: &Source, info: Option<&ModelInfo>) -> Head {
+    let Some(info) = info else {
         // Without keys there is nothing but a head in safetensors.
         let alone = source.keys.is_empty();
         let n_bytes = if alone { source.tensors.iter().map(|t| t.n_bytes).sum() } else { 0 };
         let (status, n_tensors) = if alone { (Status::Present, source.tensors.len()) } else { (Status::Unknown, 0) };
         return Head { status, block: None, n_tensors, n_bytes, layout: None };
     };
-    let of_head = || source.tensors.iter().filter(|t| facts.is_head(&t.name));
+    let of_head = || source.tensors.iter().filter(|t| info.is_head(&t.name));
     let n_tensors = of_head().count();
-    let (status, layout) = match facts.content {
+    let (status, layout) = match info.content {
         Content::Combined => (Status::Present, None),
         Content::Head(layout) => (Status::Present, Some(Layout::name(layout))),
         Content::Promised => (Status::Promised, None),
         Content::Unannounced => (Status::Unannounced, None),
-        Content::Trunk => (Status::Missing, None),
+        Content::MainModel => (Status::Missing, None),
     };
-    let block = (n_tensors > 0).then_some(facts.n_layer);
+    let block = (n_tensors > 0).then_some(info.n_layer);
     Head { status, block, n_tensors, n_bytes: of_head().map(|t| t.n_bytes).sum(), layout }
 }
 

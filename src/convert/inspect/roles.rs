@@ -1,6 +1,8 @@
 //! What a tensor is for, told from its name.
 
-use crate::heads::{Facts, block_of};
+use model::block_of;
+
+use crate::heads::ModelInfo;
 
 /// What a tensor is for.
 #[allow(missing_docs)]
@@ -18,9 +20,9 @@ pub enum Role {
 }
 
 impl Role {
-    /// By name; `facts` tell which blocks are of the NextN head and which `attn_qkv` are of delta nets.
-    pub fn of(name: &str, facts: Option<&Facts>) -> Role {
-        if facts.is_some_and(|f| f.is_head(name)) {
+    /// By name; `info` tell which blocks are of the NextN head and which `attn_qkv` are of delta nets.
+    pub fn of(name: &str, info: Option<&ModelInfo>) -> Role {
+        if info.is_some_and(|f| f.is_head(name)) {
             return Role::NextN;
         }
         match name {
@@ -32,7 +34,7 @@ impl Role {
         match part {
             _ if part.starts_with("ssm_") || part.starts_with("attn_gate.") => Role::DeltaNet,
             // In these architectures only delta nets have it in files of today; elsewhere it is attention.
-            _ if part.starts_with("attn_qkv.") && facts.is_some() => Role::DeltaNet,
+            _ if part.starts_with("attn_qkv.") && info.is_some() => Role::DeltaNet,
             _ if part.starts_with("attn_") => Role::Attention,
             _ if part.contains("_shexp.") => Role::SharedExpert,
             _ if part.contains("_exps.") || part.starts_with("ffn_gate_inp.") => Role::Experts,

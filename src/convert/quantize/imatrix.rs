@@ -8,8 +8,8 @@ use std::sync::Arc;
 use gguf::{Header, TensorType};
 
 use crate::error::Error;
+use crate::gguf_model::Key;
 use crate::io::Input;
-use crate::model::Key;
 use crate::stream::{Importance, TensorPlan};
 
 /// Weights by tensor.

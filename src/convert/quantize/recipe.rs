@@ -3,11 +3,12 @@
 //! are those that people know by the names, with two exceptions that cost little: the head and the embedding.
 
 use gguf::TensorType;
+use model::{architectures, block_of};
 
 use super::imatrix::Imatrix;
 use super::types::FileType;
 use crate::error::Error;
-use crate::model::{Key, Model};
+use crate::gguf_model::{Key, Model};
 use crate::stream::TensorPlan;
 
 /// How a file is to be typed.
@@ -37,7 +38,7 @@ pub struct Recipe<'r> {
 }
 
 /// What the rules look at.
-struct Facts {
+struct Rules {
     /// Layers with the head's.
     n_layer: u64,
     /// The first layer of the head.
@@ -61,8 +62,8 @@ impl Recipe<'_> {
             Some(Key::Str(name)) => String::from_utf8_lossy(name).into_owned(),
             _ => return Err(Error::tensor("general.architecture", "missing, or no text")),
         };
-        if !KNOWN.contains(&arch.trim_end_matches("_mtp")) {
-            let known = KNOWN.join(", ");
+        if !architectures().contains(&arch.trim_end_matches("_mtp")) {
+            let known = architectures().join(", ");
             let what = format!("{arch:?} found, whose tensors are not known here; one of {known} expected");
             return Err(Error::tensor("general.architecture", what));
         }
@@ -73,11 +74,11 @@ impl Recipe<'_> {
             }
             model.tensors.sort_by(|a, b| layer(&a.name).cmp(&layer(&b.name)).then_with(|| a.name.cmp(&b.name)));
         }
-        let facts = self.facts(model, &arch);
+        let rules = self.rules(model, &arch);
         let mut i_value = 0;
         for t in &mut model.tensors {
             if may_change(t) {
-                let dtype = self.dtype(t, &facts, &mut i_value);
+                let dtype = self.dtype(t, &rules, &mut i_value);
                 self.set(t, dtype)?;
             }
         }
@@ -102,11 +103,11 @@ impl Recipe<'_> {
         self.imatrix.map_or(String::new(), |imatrix| format!("imatrix {}", imatrix.stamp()))
     }
 
-    fn facts(&self, model: &Model, arch: &str) -> Facts {
+    fn rules(&self, model: &Model, arch: &str) -> Rules {
         let number = |key: &str| model.key(&format!("{arch}.{key}")).and_then(Key::as_u64);
         let n_layer = number("block_count").unwrap_or(0);
         let (n_head, n_head_kv) = (number("attention.head_count"), number("attention.head_count_kv"));
-        Facts {
+        Rules {
             n_layer,
             first_of_head: n_layer - number("nextn_predict_layers").unwrap_or(0).min(n_layer),
             has_output: model.tensors.iter().any(|t| t.name == "output.weight"),
@@ -117,28 +118,28 @@ impl Recipe<'_> {
     }
 
     /// The type by the rules; what its rows cannot have gives way.
-    fn dtype(&self, t: &TensorPlan, facts: &Facts, i_value: &mut u64) -> TensorType {
+    fn dtype(&self, t: &TensorPlan, rules: &Rules, i_value: &mut u64) -> TensorType {
         let base = self.file_type.base();
         if !self.file_type.is_quantized() {
             return base;
         }
         let n_cols = t.ne[0];
-        if layer(&t.name).is_some_and(|il| il >= facts.first_of_head)
+        if layer(&t.name).is_some_and(|il| il >= rules.first_of_head)
             && let Some(dtype) = self.head.or((!self.plain).then_some(TensorType::Q8_0))
         {
             return fitting(dtype, n_cols);
         }
-        let mixed = self.mixed(&t.name, n_cols, facts, i_value);
+        let mixed = self.mixed(&t.name, n_cols, rules, i_value);
         let kept = if t.name == "token_embd.weight" && !self.plain { mixed.max_of(TensorType::Q6_K) } else { mixed };
         fitting(kept, n_cols)
     }
 
     /// The rules of the mixes.
-    fn mixed(&self, name: &str, n_cols: u64, facts: &Facts, i_value: &mut u64) -> TensorType {
+    fn mixed(&self, name: &str, n_cols: u64, rules: &Rules, i_value: &mut u64) -> TensorType {
         use FileType as F;
         use TensorType as T;
         let base = self.file_type.base();
-        let tied = name == "token_embd.weight" && !facts.has_output;
+        let tied = name == "token_embd.weight" && !rules.has_output;
         if name == "output.weight" || tied {
             let whole = n_cols.is_multiple_of(base.block_size());
             return if base == T::Q8_0 || !whole { T::Q8_0 } else { T::Q6_K };
@@ -147,29 +148,29 @@ impl Recipe<'_> {
             let i = *i_value;
             *i_value += 1;
             return match self.file_type {
-                F::Q2_K if facts.grouped => T::Q4_K,
+                F::Q2_K if rules.grouped => T::Q4_K,
                 F::Q2_K => T::Q3_K,
                 F::Q3_K_M if i < 2 => T::Q5_K,
                 F::Q3_K_M => T::Q4_K,
                 F::Q3_K_L => T::Q5_K,
-                F::IQ4_NL | F::IQ4_XS if facts.grouped => T::Q5_K,
-                F::Q4_K_M | F::Q5_K_M if gets_more(i, facts.n_value) => T::Q6_K,
+                F::IQ4_NL | F::IQ4_XS if rules.grouped => T::Q5_K,
+                F::Q4_K_M | F::Q5_K_M if gets_more(i, rules.n_value) => T::Q6_K,
                 F::Q4_K_S if i < 4 => T::Q5_K,
                 _ => base,
             };
         }
         if name.contains("ffn_down") {
-            let (i, n) = (layer(name).unwrap_or(0), facts.n_layer);
+            let (i, n) = (layer(name).unwrap_or(0), rules.n_layer);
             return match self.file_type {
                 F::Q2_K => T::Q3_K,
                 F::Q3_K_M if i < n / 16 => T::Q5_K,
                 F::Q3_K_M => T::Q4_K,
                 F::Q3_K_L => T::Q5_K,
                 F::Q4_K_M | F::Q5_K_M if gets_more(i, n) => T::Q6_K,
-                F::IQ4_NL | F::IQ4_XS if i < n / 8 && !facts.has_imatrix => T::Q5_K,
+                F::IQ4_NL | F::IQ4_XS if i < n / 8 && !rules.has_imatrix => T::Q5_K,
                 F::Q4_K_S if i < n / 8 => T::Q5_K,
-                F::Q4_0 if i < n / 8 && facts.has_imatrix => T::Q4_1,
-                F::Q5_0 if i < n / 8 && facts.has_imatrix => T::Q5_1,
+                F::Q4_0 if i < n / 8 && rules.has_imatrix => T::Q4_1,
+                F::Q5_0 if i < n / 8 && rules.has_imatrix => T::Q5_1,
                 _ => base,
             };
         }
@@ -226,7 +227,7 @@ fn gets_more(i: u64, n: u64) -> bool {
 
 /// The layer that a name is in. Names outside of layers come first.
 fn layer(name: &str) -> Option<u64> {
-    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+    block_of(name).map(|(layer, _)| layer)
 }
 
 /// The type, or one with smaller blocks when the rows are no whole blocks of it.
@@ -257,8 +258,6 @@ impl MaxOf for TensorType {
         if bits(other) > bits(self) { other } else { self }
     }
 }
-
-const KNOWN: [&str; 5] = ["qwen35", "qwen35moe", "qwen3", "qwen3moe", "llama"];
 
 #[cfg(test)]
 mod tests {

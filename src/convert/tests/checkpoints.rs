@@ -1,16 +1,14 @@
 //! Checkpoints become the same GGUF file whatever layout they have. That it is llama.cpp's: `converter_golden.rs`.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::{Oracle, Tensor, Tensors, as_fp8, with_single_experts, write_folder};
 use convert::checkpoint::{Checkpoint, Options};
 use convert::quantize::{FileType, Recipe};
 use convert::stream::{Control, OnFailure};
 use convert::{Error, Source};
 use gguf::{Header, TensorType};
 use serde_json::{Value, json};
-use support::{Oracle, Tensor, Tensors, as_fp8, with_single_experts, write_folder};
 
 fn recipe(file_type: FileType) -> Recipe<'static> {
     Recipe { file_type, head: None, plain: false, imatrix: None, requantize: false }

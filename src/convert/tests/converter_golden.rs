@@ -1,18 +1,16 @@
 //! What llama.cpp's converter and quantiser made of published checkpoints, and what is made of the same bytes here.
 //! The inputs are held to the published checksums, so that nothing here is compared with itself.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::published;
+use crate::support::unpacked;
 use convert::Source;
 use convert::checkpoint::{Checkpoint, Options};
 use convert::quantize::{FileType, Recipe};
 use convert::stream::{Control, OnFailure};
 use gguf::{Header, Value};
 use serde_json::json;
-use support::published;
-use support::unpacked;
 
 fn recipe(file_type: FileType, plain: bool) -> Recipe<'static> {
     Recipe { file_type, head: None, plain, imatrix: None, requantize: false }

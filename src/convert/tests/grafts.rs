@@ -1,15 +1,14 @@
-//! Heads are grafted from safetensors of whatever kind: names, files, experts and numbers as they are found in the field.
-
-mod support;
+//! Heads are grafted from safetensors of whatever kind: names, files, experts and numbers as they are found in the
+//! field.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::support::{Oracle, Tensor, Tensors, as_fp8, safetensors, with_single_experts, write_folder};
 use convert::Source;
 use convert::check::{Options, Verdict, verify};
 use convert::heads::{Graft, HeadSource, WeightType, graft, strip};
 use gguf::{Header, TensorType};
-use support::{Oracle, Tensor, Tensors, as_fp8, safetensors, with_single_experts, write_folder};
 
 /// Tensors of a GGUF file by name: shape, type, bytes.
 type Content = BTreeMap<String, (Vec<u64>, TensorType, Vec<u8>)>;
@@ -42,7 +41,8 @@ impl Rig {
         path
     }
 
-    /// The trunk with this head, and what is in it; it must be a sound file from which `strip` gives the trunk again.
+    /// The main model with this head, and what is in it; it must be a sound file from which `strip` gives the main
+    /// model again.
     fn grafted(&self, head: &Path, dtype: WeightType) -> Result<(Vec<u8>, Content), String> {
         let words = |e: convert::Error| e.to_string();
         let head = HeadSource::open(head).map_err(words)?;

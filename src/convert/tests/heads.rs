@@ -1,10 +1,8 @@
 //! The head of a checkpoint is found in whatever it comes in, and is what a GGUF file of it has.
 
-mod support;
-
+use crate::support::{Oracle, Tensors, safetensors, with_single_experts, write_folder};
 use convert::checkpoint::Head;
 use gguf::{Header, TensorType};
-use support::{Oracle, Tensors, safetensors, with_single_experts, write_folder};
 
 /// All tensors of a head by name, in their own types.
 fn all(head: &Head) -> Vec<(String, Vec<u64>, TensorType, Vec<u8>)> {

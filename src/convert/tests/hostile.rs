@@ -1,15 +1,13 @@
 //! Damaged and malicious safetensors files and indexes: an error each, whatever they say.
 
-mod support;
-
 use std::panic::catch_unwind;
 use std::path::Path;
 
+use crate::support::{Oracle, Tensor, Tensors, safetensors};
 use convert::check::{Verdict, verify};
 use convert::checkpoint::{Checkpoint, Head, Options};
 use convert::safetensors::{File, Header, Shards};
 use serde_json::json;
-use support::{Oracle, Tensor, Tensors, safetensors};
 
 fn small() -> Tensors {
     [

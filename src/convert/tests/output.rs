@@ -1,15 +1,13 @@
 //! An output appears whole or not at all, is taken up where it was left, and never is one of the inputs.
 
-mod support;
-
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use crate::support::Oracle;
 use convert::Error;
 use convert::checkpoint::{Checkpoint, Options};
 use convert::quantize::{FileType, Recipe};
 use convert::stream::{Control, Job, OnFailure};
-use support::Oracle;
 
 fn job(folder: &Path) -> Job {
     let mut model = Checkpoint::open(folder, Options::default()).unwrap().model;

@@ -1,15 +1,13 @@
 //! Types by the recipe are those of llama.cpp's files, but for the head and the embedding; importance matrices are used.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::unpacked;
 use convert::quantize::{FileType, Imatrix, Recipe};
 use convert::stream::{Control, OnFailure, Stored};
 use convert::{Model, Source};
 use ggml::Dtype;
 use gguf::{ArrayBuf, Header, TensorType, Writer};
-use support::unpacked;
 
 fn recipe(file_type: FileType) -> Recipe<'static> {
     Recipe { file_type, head: None, plain: false, imatrix: None, requantize: false }

@@ -1,13 +1,11 @@
 //! What `verify` says of checkpoints, heads alone and model files: sound ones are sound, each kind of damage is told.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::{Oracle, Tensor, Tensors, as_fp8, safetensors, unpacked, with_single_experts, write_folder};
 use convert::check::{Options, Report, Verdict, verify};
 use gguf::Header;
 use serde_json::{Value, json};
-use support::{Oracle, Tensor, Tensors, as_fp8, safetensors, unpacked, with_single_experts, write_folder};
 
 fn report(path: &Path) -> Result<Report, String> {
     verify(path, Options { values: true, n_threads: 2 }, &Default::default()).map_err(|e| e.to_string())
@@ -213,12 +211,13 @@ fn norms_of_trained_models_that_are_wrong_by_one_are_told_and_right_ones_are_not
         assert!(!words(&found).contains("norm"), "{name}: {}", words(&found));
         let of_head = |parts: [&str; 2]| parts.map(|part| format!("blk.{block}.{part}.weight")).to_vec();
         let heads = ["attn_q_norm", "attn_k_norm"];
-        let in_trunk = attention.iter().flat_map(|il| heads.map(|part| format!("blk.{il}.{part}.weight"))).collect();
+        let in_main_model =
+            attention.iter().flat_map(|il| heads.map(|part| format!("blk.{il}.{part}.weight"))).collect();
         for (what, names) in [
             ("mean(enorm)", of_head(["nextn.enorm", "nextn.hnorm"])),
             ("norms of the head are", of_head(heads)),
             ("mean(attn_norm)", of_head(["attn_norm", "post_attention_norm"])),
-            ("norms of the trunk are", in_trunk),
+            ("norms of the main model are", in_main_model),
         ] {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             for (x, told) in [(-1.0, "not shifted by one"), (1.0, "shifted twice")] {
@@ -257,7 +256,7 @@ fn rows_of_zeros_are_holes_unless_there_is_a_reason_for_each() {
     damaged(&oracle, &["blk.8.ffn_down.weight", "blk.8.attn_output.weight"], &|b| b[512..1024].fill(0));
     damaged(&oracle, &["blk.0.ffn_up.weight"], &|b| b[..256].fill(0));
     damaged(&oracle, &["blk.8.nextn.hnorm.weight"], &|b| b.fill(0));
-    // Dimension 0 is written by one of the trunk's matrices: then the others have lost it.
+    // Dimension 0 is written by one of the main model's matrices: then the others have lost it.
     damaged(&oracle, &["blk.3.attn_output.weight"], &|b| b[..2].copy_from_slice(&[0x80, 0x3f]));
 
     // Quantised, single rows may have been rounded away; a page of them was not.

@@ -1,10 +1,8 @@
 //! Every known attack on GGUF readers ends in an error that says what is wrong, or is harmless here.
 //! The files stand in `support/shapes.rs`.
 
-mod support;
-
+use crate::support::{ARR, Raw, U8, array, attacks, good_files};
 use gguf::{Error, Header, Limits, SplitInfo, TensorType};
-use support::{ARR, Raw, U8, array, attacks, good_files};
 
 fn attack(name: &str) -> Vec<u8> {
     attacks().into_iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no attack {name:?}")).1

@@ -1,10 +1,8 @@
 //! Damaged files end in Ok or in an error, quickly, and whatever parses can be walked and written again.
 
-mod support;
-
 use std::time::Instant;
 
-use support::{Damage, walk};
+use crate::support::{Damage, walk};
 
 /// The same run every time; printed so that a failure can be told from a rerun with another seed.
 const SEED: u64 = 0x6767_7566_2026_0001;

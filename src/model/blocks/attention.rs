@@ -1,11 +1,11 @@
-//! Attention over the cells of each sequence.
+//! Attention over the KV cells of each sequence.
 //! Source: Vaswani et al. 2017, with grouped heads (Ainslie et al. 2023): query head `j` reads key head `j / group`.
 
 use ggml::{Graph, Tensor};
 use memory::Segment;
 
 use super::join;
-use crate::step::Cells;
+use crate::step::AttentionInputs;
 
 /// `x: [d * n_head, n_tokens]` as `[d, n_head, n_tokens]`.
 pub(crate) fn split_heads<'g>(g: &Graph<'g>, x: Tensor<'g>, d: usize) -> Tensor<'g> {
@@ -13,29 +13,29 @@ pub(crate) fn split_heads<'g>(g: &Graph<'g>, x: Tensor<'g>, d: usize) -> Tensor<
     g.reshape(x, [d as i64, n / d as i64, n_tokens]) // was [d * n_head, n_tokens]
 }
 
-/// Stores `k` and `v` in layer `il`'s cells and attends causally. `q: [d_k, n_head, n_tokens]`,
+/// Stores `k` and `v` in layer `il`'s KV cache and attends causally. `q: [d_k, n_head, n_tokens]`,
 /// `k: [d_k, n_head_kv, n_tokens]`, `v: [d_v, n_head_kv, n_tokens]`, contiguous; gives `[d_v * n_head, n_tokens]`.
 pub(crate) fn attend<'g>(
     g: &Graph<'g>,
-    cells: &Cells<'_, 'g>,
+    inputs: &AttentionInputs<'_, 'g>,
     il: usize,
     (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     scale: f32,
 ) -> Tensor<'g> {
     let n_tokens = k.ne()[2];
     let flat = |x: Tensor<'g>| g.reshape(x, [x.ne()[0] * x.ne()[1], n_tokens]); // was [d, n_head_kv, n_tokens]
-    cells.view.store_kv(g, il, (flat(k), flat(v)), cells.kv_rows, cells.v_elements);
+    inputs.view.store_kv(g, il, (flat(k), flat(v)), inputs.kv_rows, inputs.v_elements);
 
-    let segments = cells.view.segments().iter().zip(&cells.masks);
+    let segments = inputs.view.segments().iter().zip(&inputs.masks);
     let parts = segments.map(|(s, &mask)| {
         let [d_k, n_head, ..] = q.ne();
         let nb = q.nb();
         let ne = [d_k, n_head, s.n_rows as i64, s.n_seqs as i64];
         let q = g.view(q, ne, [nb[1], nb[2], nb[2] * s.n_rows], nb[2] * s.first_row);
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
-        let (Some(k), Some(v)) = (cells.view.k(g, il, s), cells.view.v(g, il, s)) else { return q };
-        if cells.view.v_transposed() {
-            folded(g, s, (q, k, v), mask, scale)
+        let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
+        if inputs.view.v_transposed() {
+            gqa_folded(g, s, (q, k, v), mask, scale)
         } else {
             fused(g, s, (q, k, v), mask, scale)
         }
@@ -57,9 +57,9 @@ fn fused<'g>(
 }
 
 /// Two products and a softmax, with the query heads that share a key head folded into rows: each cell is read once for
-/// all of them. Values are transposed. A single folded row, one query head over its own key head, is computed twice: ggml's
-/// products of one row have other bits than those of several.
-fn folded<'g>(
+/// all of them. Values are transposed. A single folded row, one query head over its own key head, is computed twice:
+/// ggml's products of one row have other bits than those of several.
+fn gqa_folded<'g>(
     g: &Graph<'g>,
     s: &Segment,
     (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),

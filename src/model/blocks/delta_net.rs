@@ -6,25 +6,50 @@ use memory::{Recurrent, Segment};
 
 use super::{Linear, RmsNorm, join, vector};
 use crate::error::LoadError;
-use crate::load::Loader;
+use crate::keys::{Keys, WIDTH};
 use crate::step::Step;
+use crate::tensors::Scope;
 
 /// Epsilon under the root of the norms of queries and keys; fixed by the architecture.
 const QK_EPS: f32 = 1e-6;
 
-/// Sizes of a DeltaNet layer.
+/// Sizes and constants of a DeltaNet layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeltaNetSizes {
-    pub(crate) n_embd: usize,
+pub(crate) struct DeltaNetConfig {
+    n_embd: usize,
+    /// Epsilon under the root of the output's norm.
+    eps: f32,
     /// Width of the convolution.
-    pub(crate) n_taps: usize,
+    n_taps: usize,
     /// Elements of a key or value head.
-    pub(crate) d_state: usize,
-    pub(crate) n_k_heads: usize,
-    pub(crate) n_v_heads: usize,
+    d_state: usize,
+    n_k_heads: usize,
+    n_v_heads: usize,
 }
 
-impl DeltaNetSizes {
+impl DeltaNetConfig {
+    /// The same in all blocks.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Self, LoadError> {
+        let config = Self {
+            n_embd: keys.need("embedding_length", WIDTH)?,
+            eps: keys.rms_eps()?,
+            n_taps: keys.need("ssm.conv_kernel", 2..=64)?,
+            d_state: keys.need("ssm.state_size", 1..=4096)?,
+            n_k_heads: keys.need("ssm.group_count", 1..=4096)?,
+            n_v_heads: keys.need("ssm.time_step_rank", 1..=4096)?,
+        };
+        if !config.n_v_heads.is_multiple_of(config.n_k_heads) {
+            let what = format!("{} value heads are no multiple of {} key heads", config.n_v_heads, config.n_k_heads);
+            return Err(keys.error("ssm.time_step_rank", what));
+        }
+        let inner = keys.need("ssm.inner_size", WIDTH)?;
+        if inner != config.d_value() {
+            let what = format!("{inner} found, {} heads of {} expected", config.n_v_heads, config.d_state);
+            return Err(keys.error("ssm.inner_size", what));
+        }
+        Ok(config)
+    }
+
     fn d_key(&self) -> usize {
         self.n_k_heads * self.d_state
     }
@@ -34,7 +59,7 @@ impl DeltaNetSizes {
     }
 
     /// Channels of the convolution: queries, keys and values.
-    pub(crate) fn n_channels(&self) -> usize {
+    fn n_channels(&self) -> usize {
         2 * self.d_key() + self.d_value()
     }
 
@@ -51,7 +76,7 @@ impl DeltaNetSizes {
 
 /// The weights of a DeltaNet layer.
 pub(crate) struct DeltaNet {
-    sizes: DeltaNetSizes,
+    config: DeltaNetConfig,
     qkv: Linear,
     z: Linear,
     conv: WeightId,
@@ -65,32 +90,26 @@ pub(crate) struct DeltaNet {
 }
 
 impl DeltaNet {
-    /// Binds the tensors of block `prefix`, such as `blk.3.`.
-    pub(crate) fn open(
-        loader: &mut Loader<'_>,
-        prefix: &str,
-        sizes: DeltaNetSizes,
-        eps: f32,
-    ) -> Result<Self, LoadError> {
-        let name = |what: &str| format!("{prefix}{what}");
-        let (n_embd, n_heads) = (sizes.n_embd, sizes.n_v_heads);
+    /// Asks for the tensors of a block.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, config: DeltaNetConfig) -> Result<Self, LoadError> {
+        let (n_embd, n_heads) = (config.n_embd, config.n_v_heads);
         Ok(Self {
-            qkv: Linear::open(loader, &name("attn_qkv"), n_embd, sizes.n_channels())?,
-            z: Linear::open(loader, &name("attn_gate"), n_embd, sizes.d_value())?,
-            conv: loader.need(&name("ssm_conv1d.weight"), &[sizes.n_taps, sizes.n_channels()])?,
-            a: loader.need(&name("ssm_a"), &[n_heads])?,
-            dt_bias: loader.need(&name("ssm_dt.bias"), &[n_heads])?,
-            alpha: Linear::open(loader, &name("ssm_alpha"), n_embd, n_heads)?,
-            beta: Linear::open(loader, &name("ssm_beta"), n_embd, n_heads)?,
-            norm: RmsNorm::open(loader, &name("ssm_norm.weight"), sizes.d_state, eps)?,
-            out: Linear::open(loader, &name("ssm_out"), sizes.d_value(), n_embd)?,
-            sizes,
+            qkv: Linear::open(t, "attn_qkv", n_embd, config.n_channels())?,
+            z: Linear::open(t, "attn_gate", n_embd, config.d_value())?,
+            conv: t.need("ssm_conv1d.weight", &[config.n_taps, config.n_channels()])?,
+            a: t.need("ssm_a", &[n_heads])?,
+            dt_bias: t.need("ssm_dt.bias", &[n_heads])?,
+            alpha: Linear::open(t, "ssm_alpha", n_embd, n_heads)?,
+            beta: Linear::open(t, "ssm_beta", n_embd, n_heads)?,
+            norm: RmsNorm::open(t, "ssm_norm", config.d_state, config.eps)?,
+            out: Linear::open(t, "ssm_out", config.d_value(), n_embd)?,
+            config,
         })
     }
 
     /// `x: [n_embd, n_tokens]`, normed; gives the same shape. Reads and writes the state of layer `il`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
-        let (s, n_heads) = (self.sizes.d_state as i64, self.sizes.n_v_heads as i64);
+        let (s, n_heads) = (self.config.d_state as i64, self.config.n_v_heads as i64);
         let n_tokens = x.ne()[1];
         let qkv = self.qkv.forward(g, x); // [n_channels, n_tokens]
         let z = self.z.forward(g, x); // [d_value, n_tokens]
@@ -98,7 +117,7 @@ impl DeltaNet {
         let alpha = g.add(self.alpha.forward(g, x), vector(g, self.dt_bias));
         let decay = g.mul(g.softplus(alpha), vector(g, self.a)); // [n_v_heads, n_tokens], at most 0
 
-        let segments = step.cells.view.segments().iter().zip(&step.cells.states);
+        let segments = step.inputs.view.segments().iter().zip(&step.inputs.states);
         let parts = segments.map(|(seg, &state)| self.recur(g, step, il, (seg, state), (qkv, decay, beta)));
         let o = join(g, parts).unwrap_or(z); // [d_value, n_tokens]
         let o = g.reshape(o, [s, n_heads, n_tokens]);
@@ -116,13 +135,13 @@ impl DeltaNet {
         (seg, states): (&Segment, Option<Tensor<'g>>),
         (qkv, decay, beta): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     ) -> Tensor<'g> {
-        let (s, n_channels) = (self.sizes.d_state, self.sizes.n_channels());
-        let (n_k, n_v) = (self.sizes.n_k_heads as i64, self.sizes.n_v_heads as i64);
+        let (s, n_channels) = (self.config.d_state, self.config.n_channels());
+        let (n_k, n_v) = (self.config.n_k_heads as i64, self.config.n_v_heads as i64);
         let (n_rows, n_seqs) = (seg.n_rows as i64, seg.n_seqs as i64);
         let nb = qkv.nb()[1];
         let ne = [n_channels as i64, n_rows, n_seqs, 1];
         let rows = g.view(qkv, ne, [nb, nb * seg.n_rows, nb * seg.n_tokens()], nb * seg.first_row);
-        let view = &step.cells.view;
+        let view = &step.inputs.view;
         let (past, planes) = (view.conv(g, il, seg, states), view.conv_planes(g, il, seg));
         let Some((past, planes)) = past.zip(planes) else { return qkv }; // past: [n_taps - 1, n_channels, n_seqs]
         let conv = vector(g, self.conv);
@@ -133,7 +152,7 @@ impl DeltaNet {
             let window = g.concat(past, columns, 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
             for back in 0..seg.n_snapshots {
                 let nb = window.nb();
-                let ne = [self.sizes.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
+                let ne = [self.config.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
                 let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
                 let (ne, nb) = ([planes.ne()[0], n_seqs, 1, 1], planes.nb());
                 g.keep(g.cpy(last, g.view(planes, ne, [nb[1], nb[2], nb[2]], back * nb[2])));
@@ -147,11 +166,11 @@ impl DeltaNet {
             let strides = [s * nb[0], nb[1], nb[2]];
             g.view(c, [s as i64, n_heads, n_rows, n_seqs], strides, first_channel * nb[0])
         };
-        let d_key = self.sizes.d_key();
+        let d_key = self.config.d_key();
         let both = g.l2_norm(heads(2 * n_k, 0), QK_EPS); // [s, 2 * n_k_heads, n_rows, n_seqs]
         let nb = both.nb();
         let part = |offset| g.view(both, [s as i64, n_k, n_rows, n_seqs], [nb[1], nb[2], nb[3]], offset);
-        let (q, k) = (part(0), part(nb[1] * self.sizes.n_k_heads)); // [s, n_k_heads, n_rows, n_seqs]
+        let (q, k) = (part(0), part(nb[1] * self.config.n_k_heads)); // [s, n_k_heads, n_rows, n_seqs]
         let v = heads(n_v, 2 * d_key); // [s, n_v_heads, n_rows, n_seqs]
         let gate = |t: Tensor<'g>| {
             let nb = t.nb()[1];
@@ -167,7 +186,7 @@ impl DeltaNet {
         let n_snapshots = seg.n_snapshots as i64;
         let out = g.gated_delta_net(&rule, n_snapshots);
 
-        let d_value = self.sizes.d_value();
+        let d_value = self.config.d_value();
         let n_tokens = seg.n_tokens();
         let (size, row) = (out.nb()[0], out.nb()[1]);
         let n_state = s * d_value; // elements of one sequence's state

@@ -5,48 +5,62 @@ mod attention;
 mod delta_net;
 mod ffn;
 mod moe;
-mod plain_attention;
+mod self_attention;
 
 pub(crate) use attention::{attend, split_heads};
-pub(crate) use delta_net::{DeltaNet, DeltaNetSizes};
-pub(crate) use ffn::{Ffn, GatedFfn};
-pub(crate) use moe::{MoeFfn, MoeSizes};
-pub(crate) use plain_attention::{AttentionSizes, PlainAttention};
+pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
+pub(crate) use ffn::{Ffn, FfnConfig, GatedFfn};
+pub(crate) use moe::{MoeConfig, MoeFfn, SharedExpert};
+pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};
 
 use ggml::{Dtype, Graph, Tensor, WeightId};
 
 use crate::error::LoadError;
-use crate::load::Loader;
+use crate::tensors::Scope;
 
-/// A matrix `[n_in, n_out]`, with the scale that NVFP4 files put beside it.
+/// A matrix `[n_in, n_out]`, with the scale that NVFP4 files put beside it, and a bias.
 pub(crate) struct Linear {
     weight: WeightId,
     scale: Option<WeightId>,
+    bias: Option<WeightId>,
 }
 
 impl Linear {
-    /// Binds `{name}.weight` and, if there, `{name}.scale`.
-    pub(crate) fn open(loader: &mut Loader<'_>, name: &str, n_in: usize, n_out: usize) -> Result<Self, LoadError> {
-        let weight = loader.need(&format!("{name}.weight"), &[n_in, n_out])?;
-        Ok(Self { weight, scale: loader.find(&format!("{name}.scale"), &[1])? })
+    /// Asks for `{name}.weight` and, if there, `{name}.scale`.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, name: &str, n_in: usize, n_out: usize) -> Result<Self, LoadError> {
+        Self::biased(t, name, n_in, n_out, false)
     }
 
-    /// As [`Linear::open`], or `None` when there is no such matrix.
-    pub(crate) fn find(
-        loader: &mut Loader<'_>,
+    /// As [`Linear::open`]; with `bias` also for `{name}.bias`, which may be absent.
+    pub(crate) fn biased(
+        t: &mut Scope<'_, '_>,
         name: &str,
         n_in: usize,
         n_out: usize,
+        bias: bool,
+    ) -> Result<Self, LoadError> {
+        let weight = t.need(&format!("{name}.weight"), &[n_in, n_out])?;
+        let bias = if bias { t.find(&format!("{name}.bias"), &[n_out])? } else { None };
+        Ok(Self { weight, scale: t.companion(&format!("{name}.scale"), &[1])?, bias })
+    }
+
+    /// As [`Linear::biased`], or `None` when there is no such matrix.
+    pub(crate) fn find(
+        t: &mut Scope<'_, '_>,
+        name: &str,
+        n_in: usize,
+        n_out: usize,
+        bias: bool,
     ) -> Result<Option<Self>, LoadError> {
-        if !loader.has(&format!("{name}.weight")) {
-            return Ok(None);
+        match t.find(&format!("{name}.weight"), &[n_in, n_out])? {
+            Some(_) => Self::biased(t, name, n_in, n_out, bias).map(Some),
+            None => Ok(None),
         }
-        Self::open(loader, name, n_in, n_out).map(Some)
     }
 
     /// The matrix as a head over the embedding's rows.
     pub(crate) fn tied(embedding: WeightId) -> Self {
-        Self { weight: embedding, scale: None }
+        Self { weight: embedding, scale: None, bias: None }
     }
 
     /// The matrix itself.
@@ -65,7 +79,8 @@ impl Linear {
     /// `x: [n_in, ..]` gives `[n_out, ..]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         let y = invariant_mul_mat(g, g.weight(self.weight), x);
-        self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)))
+        let y = self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)));
+        self.bias.map_or(y, |bias| g.add(y, vector(g, bias)))
     }
 }
 
@@ -108,9 +123,14 @@ pub(crate) struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// Binds `name`, a vector of `n`.
-    pub(crate) fn open(loader: &mut Loader<'_>, name: &str, n: usize, eps: f32) -> Result<Self, LoadError> {
-        Ok(Self { weight: loader.need(name, &[n])?, eps })
+    /// Asks for `{name}.weight`, a vector of `n`.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, name: &str, n: usize, eps: f32) -> Result<Self, LoadError> {
+        Ok(Self { weight: t.need(&format!("{name}.weight"), &[n])?, eps })
+    }
+
+    /// As [`RmsNorm::open`], or `None` when there is no such vector.
+    pub(crate) fn find(t: &mut Scope<'_, '_>, name: &str, n: usize, eps: f32) -> Result<Option<Self>, LoadError> {
+        Ok(t.find(&format!("{name}.weight"), &[n])?.map(|weight| Self { weight, eps }))
     }
 
     /// `x: [n, ..]`; gives the shape of `x`.

@@ -5,30 +5,70 @@ use ggml::{Graph, Tensor, WeightId};
 
 use super::{GatedFfn, Linear, vector};
 use crate::error::LoadError;
-use crate::load::Loader;
+use crate::keys::Keys;
+use crate::tensors::Scope;
 
 /// The smallest sum that weights are divided by: the smallest normal F16, as the reference models have it.
 const MIN_WEIGHT_SUM: f32 = 1.0 / 16384.0;
 
-/// Sizes of an MoE layer.
+/// The expert that every token uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedExpert {
+    /// There is none.
+    None,
+    /// It is multiplied with a sigmoid of the input.
+    Gated,
+}
+
+/// Sizes and constants of an MoE layer, the same in all blocks. The router is a softmax.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MoeSizes {
-    pub(crate) n_embd: usize,
+pub(crate) struct MoeConfig {
     pub(crate) n_expert: usize,
     pub(crate) n_used: usize,
     /// Width of one expert.
-    pub(crate) n_ff: usize,
+    n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
-    pub(crate) n_ff_shared: usize,
+    n_ff_shared: usize,
     /// Factor on the routed sum.
-    pub(crate) scale: f32,
-    /// Divide the chosen weights by their sum.
-    pub(crate) normalize: bool,
+    scale: f32,
+}
+
+impl MoeConfig {
+    /// `None` for a dense model.
+    pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, shared: SharedExpert) -> Result<Option<Self>, LoadError> {
+        let n_expert = keys.find("expert_count", 0..=1 << 16)?.unwrap_or(0);
+        if n_expert == 0 {
+            return Ok(None);
+        }
+        let uniform = |key: &str| -> Result<Option<usize>, LoadError> {
+            match keys.per_layer(key, n_block, 0..=1 << 22)? {
+                Some(values) if values.iter().any(|v| *v != values[0]) => {
+                    Err(keys.error(key, "differs between blocks, which is not supported"))
+                }
+                values => Ok(values.map(|values| values[0])),
+            }
+        };
+        let found = |key: &str, fallback: Option<usize>| {
+            uniform(key)?.or(fallback).ok_or_else(|| keys.error(key, "is missing"))
+        };
+        let n_used = found("expert_used_count", None)?;
+        if n_used == 0 || n_used > n_expert {
+            return Err(keys.error("expert_used_count", format!("{n_used} of {n_expert} experts")));
+        }
+        let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
+        let n_ff = found("expert_feed_forward_length", dense.map(|n| n / n_used))?;
+        let n_ff_shared = match shared {
+            SharedExpert::None => 0,
+            SharedExpert::Gated => found("expert_shared_feed_forward_length", dense)?,
+        };
+        let scale = keys.float("expert_weights_scale", 0.0..=1e4)?.filter(|&s| s > 0.0).unwrap_or(1.0);
+        Ok(Some(Self { n_expert, n_used, n_ff, n_ff_shared, scale }))
+    }
 }
 
 /// The weights of an MoE layer.
 pub(crate) struct MoeFfn {
-    sizes: MoeSizes,
+    config: MoeConfig,
     router: Linear,
     gate_up: GateUp,
     down: WeightId,
@@ -45,62 +85,50 @@ enum GateUp {
 }
 
 impl MoeFfn {
-    /// Binds the tensors of block `prefix`, such as `blk.3.`.
-    pub(crate) fn open(loader: &mut Loader<'_>, prefix: &str, sizes: MoeSizes) -> Result<Self, LoadError> {
-        let MoeSizes { n_embd, n_expert, n_ff, n_ff_shared, .. } = sizes;
-        let name = |what: &str| format!("{prefix}ffn_{what}.weight");
+    /// Asks for the tensors of a block.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: MoeConfig) -> Result<Self, LoadError> {
+        let MoeConfig { n_expert, n_ff, n_ff_shared, .. } = config;
         for what in ["gate_exps", "up_exps", "gate_up_exps", "down_exps"] {
-            let scale = format!("{prefix}ffn_{what}.scale");
-            if loader.has(&scale) {
-                return Err(LoadError::Tensor { name: scale, what: "scales of experts are not supported yet".into() });
-            }
+            t.refuse(&format!("ffn_{what}.scale"), "scales of experts are not supported yet")?;
         }
-        let gate_up = match loader.find(&name("gate_up_exps"), &[n_embd, 2 * n_ff, n_expert])? {
+        let router = Linear::open(t, "ffn_gate_inp", n_embd, n_expert)?;
+        let gate_up = match t.find("ffn_gate_up_exps.weight", &[n_embd, 2 * n_ff, n_expert])? {
             Some(both) => GateUp::Fused(both),
             None => GateUp::Split {
-                gate: loader.need(&name("gate_exps"), &[n_embd, n_ff, n_expert])?,
-                up: loader.need(&name("up_exps"), &[n_embd, n_ff, n_expert])?,
+                gate: t.need("ffn_gate_exps.weight", &[n_embd, n_ff, n_expert])?,
+                up: t.need("ffn_up_exps.weight", &[n_embd, n_ff, n_expert])?,
             },
         };
+        let down = t.need("ffn_down_exps.weight", &[n_ff, n_embd, n_expert])?;
         let shared = if n_ff_shared > 0 {
-            let ffn = GatedFfn::open(loader, prefix, "_shexp", n_embd, n_ff_shared)?;
-            Some((ffn, loader.need(&name("gate_inp_shexp"), &[n_embd])?))
+            let gate = t.need("ffn_gate_inp_shexp.weight", &[n_embd])?;
+            Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false)?, gate))
         } else {
             None
         };
-        Ok(Self {
-            sizes,
-            router: Linear::open(loader, &format!("{prefix}ffn_gate_inp"), n_embd, n_expert)?,
-            gate_up,
-            down: loader.need(&name("down_exps"), &[n_ff, n_embd, n_expert])?,
-            shared,
-        })
+        Ok(Self { config, router, gate_up, down, shared })
     }
 
     /// Picks experts: their ids i32 `[n_used, n_tokens]` and weights `[1, n_used, n_tokens]`. These ops stand in the graph one
     /// after the other and in this order, which CUDA's backend computes in one launch (docs/GPU.md).
     fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
-        let (n_expert, n_used) = (self.sizes.n_expert as i64, self.sizes.n_used as i64);
+        let (n_expert, n_used) = (self.config.n_expert as i64, self.config.n_used as i64);
         let n_tokens = x.ne()[1];
         let probs = g.soft_max(self.router.forward(g, x), None, 1.0); // [n_expert, n_tokens]
         let ids = g.top_k(probs, n_used);
-        let mut weights = g.get_rows(g.reshape(probs, [1, n_expert, n_tokens]), ids);
-        if self.sizes.normalize {
-            let chosen = g.reshape(weights, [n_used, n_tokens]); // was [1, n_used, n_tokens]
-            let sum = g.clamp(g.sum_rows(chosen), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
-            weights = g.reshape(g.div(chosen, sum), [1, n_used, n_tokens]); // was [n_used, n_tokens]
-        }
-        if self.sizes.scale != 1.0 {
-            weights = g.scale(weights, self.sizes.scale);
+        let chosen = g.reshape(g.get_rows(g.reshape(probs, [1, n_expert, n_tokens]), ids), [n_used, n_tokens]);
+        let sum = g.clamp(g.sum_rows(chosen), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
+        let mut weights = g.reshape(g.div(chosen, sum), [1, n_used, n_tokens]); // was [n_used, n_tokens]
+        if self.config.scale != 1.0 {
+            weights = g.scale(weights, self.config.scale);
         }
         g.order(weights);
         (ids, weights)
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let MoeSizes { n_embd, n_used, n_ff, .. } = self.sizes;
-        let (n_embd, n_used, n_ff) = (n_embd as i64, n_used as i64, n_ff as i64);
-        let n_tokens = x.ne()[1];
+        let (n_used, n_ff) = (self.config.n_used as i64, self.config.n_ff as i64);
+        let [n_embd, n_tokens, ..] = x.ne();
         let (ids, weights) = self.route(g, x); // [n_used, n_tokens], [1, n_used, n_tokens]
         let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
         let (gate, up) = match self.gate_up {
@@ -119,10 +147,10 @@ impl MoeFfn {
         let nb = out.nb();
         let expert = |i: usize| g.view(out, [n_embd, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
         let mut sum = expert(0); // [n_embd, n_tokens]
-        for i in 1..self.sizes.n_used {
+        for i in 1..self.config.n_used {
             sum = g.add(sum, expert(i));
         }
-        if self.sizes.n_used == 1 {
+        if self.config.n_used == 1 {
             sum = g.cont(sum);
         }
         let Some((ffn, gate)) = &self.shared else { return sum };

@@ -1,10 +1,10 @@
-//! What a file of a Qwen3.5 architecture is, told from its keys and names: sizes, blocks, which layout.
+//! What a file of an architecture with NextN heads is, told from its keys and names: sizes, blocks, which layout.
 //! Owns the arithmetic on `block_count`; looks at no shape and no data.
 
-use gguf::Value;
+use model::{block_of, nextn_architectures};
 
 use crate::error::Error;
-use crate::model::Key;
+use crate::gguf_model::Key;
 use crate::source::Source;
 
 /// How a NextN head is laid out in a file of its own.
@@ -21,21 +21,21 @@ pub enum Layout {
 /// Which parts of a model a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Trunk and NextN block.
+    /// Main model and NextN block.
     Combined,
-    /// The trunk; no word of a NextN block.
-    Trunk,
-    /// The trunk, with keys that promise a NextN block that is not there.
+    /// The main model; no word of a NextN block.
+    MainModel,
+    /// The main model, with keys that promise a NextN block that is not there.
     Promised,
-    /// The trunk and some tensors of a NextN block that no key tells of.
+    /// The main model and some tensors of a NextN block that no key tells of.
     Unannounced,
-    /// A NextN block without a trunk.
+    /// A NextN block without a main model.
     Head(Layout),
 }
 
-/// The facts of one file.
+/// The info of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ModelInfo {
     /// `qwen35` or `qwen35moe`.
     pub arch: String,
     /// What stands before the keys: `arch`, or that of the legacy layout.
@@ -44,27 +44,27 @@ pub struct Facts {
     pub n_block: u64,
     /// Of these NextN blocks, by `nextn_predict_layers`; 0 if absent.
     pub n_nextn: u64,
-    /// The first NextN block, or the one that would be: the number of trunk blocks.
+    /// The first NextN block, or the one that would be: the number of main model blocks.
     pub n_layer: u64,
-    /// Length of hidden rows.
+    /// Length of hidden states.
     pub n_embd: u64,
     /// What is there.
     pub content: Content,
 }
 
-impl Facts {
+impl ModelInfo {
     /// # Errors
     /// Another architecture, or a key that all such files have is missing or out of range.
-    pub fn of(source: &Source) -> Result<Facts, Error> {
+    pub fn of(source: &Source) -> Result<ModelInfo, Error> {
         let refused = |what: String| Error::input(&source.path, what);
         let prefix = source.text("general.architecture").unwrap_or_default().to_owned();
         let legacy = prefix.strip_suffix("_mtp");
         let arch = legacy.unwrap_or(&prefix).to_owned();
-        if !ARCHS.contains(&arch.as_str()) {
+        if !is_known(&arch) {
             return Err(refused(format!(
                 "general.architecture is {:?}; NextN heads are known of {} only",
                 prefix.chars().take(40).collect::<String>(),
-                ARCHS.join(" and ")
+                nextn_architectures().join(" and ")
             )));
         }
         let number = |key: &str, default: Option<u64>| -> Result<u64, Error> {
@@ -86,7 +86,7 @@ impl Facts {
         }
         let Some(n_layer) = n_block.checked_sub(n_nextn).filter(|n| *n > 0) else {
             return Err(refused(format!(
-                "{prefix}.nextn_predict_layers is {n_nextn} of {n_block} blocks: none are left for the trunk"
+                "{prefix}.nextn_predict_layers is {n_nextn} of {n_block} blocks: none are left for the main model"
             )));
         };
         let has = |name: &str| source.tensors.iter().any(|t| t.name == name);
@@ -97,19 +97,10 @@ impl Facts {
             (false, true, true) => Content::Head(Layout::Slim),
             (_, true, true) => Content::Combined,
             (_, true, false) => Content::Promised,
-            (_, false, false) => Content::Trunk,
+            (_, false, false) => Content::MainModel,
             (_, false, true) => Content::Unannounced,
         };
-        Ok(Facts { arch, prefix, n_block, n_nextn, n_layer, n_embd, content })
-    }
-
-    /// Of a model of which only the keys are known, as if all of its tensors were there.
-    ///
-    /// # Errors
-    /// As for [`Facts::of`].
-    pub(crate) fn of_whole(keys: &Source, n_head_layers: u64) -> Result<Facts, Error> {
-        let content = if n_head_layers > 0 { Content::Combined } else { Content::Trunk };
-        Facts::of(keys).map(|facts| Facts { content, ..facts })
+        Ok(ModelInfo { arch, prefix, n_block, n_nextn, n_layer, n_embd, content })
     }
 
     /// The full name of one of the architecture's keys.
@@ -128,31 +119,15 @@ impl Facts {
         }
     }
 
-    /// Whether a block is a delta net: by the file's list, or all of the trunk but each `full_attention_interval`-th.
-    pub fn is_recurrent(&self, source: &Source, block: u64) -> bool {
-        if let Some(Key::Array(flags)) = source.key(&self.full("attention.recurrent_layers")) {
-            let flag = usize::try_from(block).ok().and_then(|i| flags.as_array().iter().nth(i));
-            return matches!(flag, Some(Value::Bool(true)));
-        }
-        let interval = self.number(source, "full_attention_interval", 0).filter(|n| *n > 0).unwrap_or(4);
-        block < self.n_layer && !(block + 1).is_multiple_of(interval)
-    }
-
     /// Whether a tensor belongs to the NextN block.
     pub fn is_head(&self, name: &str) -> bool {
         block_of(name).is_some_and(|(block, _)| block >= self.n_layer)
     }
 }
 
-/// The block of a tensor and the rest of its name.
-pub(crate) fn block_of(name: &str) -> Option<(u64, &str)> {
-    let (block, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    Some((block.parse().ok()?, rest))
-}
-
 /// Whether heads of this architecture are known, under its own name or that of the legacy layout.
 pub(crate) fn is_known(arch: &str) -> bool {
-    ARCHS.contains(&arch.strip_suffix("_mtp").unwrap_or(arch))
+    nextn_architectures().contains(&arch.strip_suffix("_mtp").unwrap_or(arch))
 }
 
 impl Layout {
@@ -166,8 +141,6 @@ impl Layout {
     }
 }
 
-/// The architectures whose heads are known.
-pub(crate) const ARCHS: [&str; 2] = ["qwen35", "qwen35moe"];
 /// As in the runtime.
 const MAX_BLOCKS: u64 = 1024;
 /// Sizes that no model comes near; products of three stay within 128 bits.

@@ -1,15 +1,15 @@
 //! The tensors that are there against those that should be.
-//! Owns the comparison; which tensors belong to a model is told by `heads::expect`.
+//! Owns the comparison; which tensors belong to a model is told by the model's schema.
 
 use std::collections::HashSet;
 
 use gguf::TensorType;
+use model::TensorSchema;
 use serde::Serialize;
 
 use crate::checkpoint::Faults;
 use crate::error::Error;
-use crate::heads::expect::{self, Expected};
-use crate::heads::{Content, Facts};
+use crate::heads::{Content, ModelInfo, expected};
 use crate::source::Source;
 
 /// What the comparison gave. Optional tensors count as expected where they are there.
@@ -36,26 +36,26 @@ pub struct Gate {
 impl Gate {
     /// # Errors
     /// A size is not in the metadata.
-    pub(crate) fn of(source: &Source, facts: &Facts) -> Result<Gate, String> {
-        let expected = expect::all(source, facts)?;
+    pub(crate) fn of(source: &Source, info: &ModelInfo) -> Result<Gate, String> {
+        let expected = expected(source, info)?;
         let mut gate = Gate::default();
         let mut known = HashSet::new();
         let by_name: std::collections::HashMap<&str, &crate::source::SourceTensor> =
             source.tensors.iter().map(|t| (t.name.as_str(), t)).collect();
-        for Expected { name, ne, required } in &expected {
+        for schema @ TensorSchema { name, ne, required } in &expected {
             known.insert(name.as_str());
             let found = by_name.get(name.as_str());
             if found.is_none() && !required {
                 continue;
             }
-            let of_head = facts.is_head(name);
+            let of_head = info.is_head(name);
             gate.n_expected += 1;
             gate.n_head_expected += usize::from(of_head);
             let Some(t) = found else {
                 gate.missing.push(name.clone());
                 continue;
             };
-            if !expect::same_shape(&t.ne, ne) {
+            if !schema.has_shape(&t.ne) {
                 gate.wrong_shape.push(format!("{name}: {ne:?} expected, {:?} found", t.ne));
             } else if let Some(what) = wrong_type(t.dtype, ne.len()) {
                 gate.wrong_type.push(format!("{name}: {what} expected, {} found", t.dtype));
@@ -71,8 +71,8 @@ impl Gate {
             .map(|t| t.name.clone())
             .collect();
         // A file that promises nothing but has tensors of a head: they are told as such by the rules.
-        if facts.content == Content::Unannounced {
-            extra.retain(|name| !facts.is_head(name));
+        if info.content == Content::Unannounced {
+            extra.retain(|name| !info.is_head(name));
         }
         gate.extra = extra;
         Ok(gate)

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use gguf::{ArrayBuf, TensorType, Value, Writer};
+use gguf::{ArrayBuf, Metadata, TensorType, Value, Writer};
 
 use crate::error::Error;
 use crate::io::Input;
@@ -102,6 +102,11 @@ impl Model {
     }
 }
 
+/// Owned keys as the metadata of a file.
+pub(crate) fn metadata(keys: &[(String, Key)]) -> Metadata<'_> {
+    keys.iter().map(|(key, value)| (key.as_str(), value.value())).collect()
+}
+
 /// A shape with all four dimensions.
 fn padded(ne: &[u64]) -> [u64; 4] {
     let mut all = [1; 4];
@@ -110,50 +115,39 @@ fn padded(ne: &[u64]) -> [u64; 4] {
 }
 
 impl Key {
-    /// For the writer.
-    pub fn value(&self) -> Value<'_> {
-        match self {
-            Key::U8(v) => (*v).into(),
-            Key::I8(v) => (*v).into(),
-            Key::U16(v) => (*v).into(),
-            Key::I16(v) => (*v).into(),
-            Key::U32(v) => (*v).into(),
-            Key::I32(v) => (*v).into(),
-            Key::U64(v) => (*v).into(),
-            Key::I64(v) => (*v).into(),
-            Key::F32(v) => (*v).into(),
-            Key::F64(v) => (*v).into(),
-            Key::Bool(v) => (*v).into(),
-            Key::Str(v) => v.as_slice().into(),
-            Key::Array(v) => v.into(),
-        }
-    }
-
     /// The number, if it is an integer of any width.
     pub fn as_u64(&self) -> Option<u64> {
         u64::try_from(self.value().as_int()?).ok()
     }
 }
 
-impl From<Value<'_>> for Key {
-    fn from(value: Value<'_>) -> Key {
-        match value {
-            Value::U8(v) => Key::U8(v),
-            Value::I8(v) => Key::I8(v),
-            Value::U16(v) => Key::U16(v),
-            Value::I16(v) => Key::I16(v),
-            Value::U32(v) => Key::U32(v),
-            Value::I32(v) => Key::I32(v),
-            Value::U64(v) => Key::U64(v),
-            Value::I64(v) => Key::I64(v),
-            Value::F32(v) => Key::F32(v),
-            Value::F64(v) => Key::F64(v),
-            Value::Bool(v) => Key::Bool(v),
-            Value::Str(v) => Key::Str(v.bytes().to_vec()),
-            Value::Array(v) => Key::Array(v.into()),
+/// Both ways between owned and borrowed values: `plain` ones are copied.
+macro_rules! owned {
+    ($($plain:ident)*) => {
+        impl Key {
+            /// For the writer.
+            pub fn value(&self) -> Value<'_> {
+                match self {
+                    $(Key::$plain(v) => (*v).into(),)*
+                    Key::Str(v) => v.as_slice().into(),
+                    Key::Array(v) => v.into(),
+                }
+            }
         }
-    }
+
+        impl From<Value<'_>> for Key {
+            fn from(value: Value<'_>) -> Key {
+                match value {
+                    $(Value::$plain(v) => Key::$plain(v),)*
+                    Value::Str(v) => Key::Str(v.bytes().to_vec()),
+                    Value::Array(v) => Key::Array(v.into()),
+                }
+            }
+        }
+    };
 }
+
+owned!(U8 I8 U16 I16 U32 I32 U64 I64 F32 F64 Bool);
 
 impl From<&str> for Key {
     fn from(s: &str) -> Key {

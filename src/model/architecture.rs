@@ -1,0 +1,100 @@
+//! What an architecture is to the rest: graphs over bound weights, sizes, state, and what there is of a NextN head.
+
+use ggml::{Graph, WeightId};
+use memory::{LayerState, Segment, StateLayout};
+
+use crate::draft::DraftStep;
+use crate::error::LoadError;
+use crate::keys::Keys;
+use crate::step::Step;
+use crate::tensors::Tensors;
+
+/// Sizes that everything above the graphs needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hparams {
+    /// Layers of the target model.
+    pub n_layer: usize,
+    /// Width of the hidden states.
+    pub n_embd: usize,
+    /// Rows of the output matrix.
+    pub n_vocab: usize,
+    /// Positions that the model was trained for.
+    pub n_ctx_train: usize,
+    /// Experts that one token uses in a layer; 0 in a dense model.
+    pub n_expert_used: usize,
+    /// Query heads of a layer of attention, where it has most.
+    pub n_head: usize,
+}
+
+/// What a file holds of a NextN head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextNHead {
+    /// The file does not mention one.
+    Absent,
+    /// All of its tensors are there, checked and bound.
+    Bound,
+    /// The metadata promise one, and these tensors are missing.
+    Missing(Vec<String>),
+}
+
+impl NextNHead {
+    /// True when the head can be used.
+    pub fn is_bound(&self) -> bool {
+        *self == NextNHead::Bound
+    }
+}
+
+/// A model's graphs over its weights.
+pub(crate) trait Architecture: Send + Sync {
+    /// State of the target model's layers.
+    fn state(&self) -> StateLayout;
+    /// The target model's forward pass.
+    fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>);
+    /// Nodes that a forward pass over these segments needs at most.
+    fn max_nodes(&self, segments: &[Segment]) -> usize;
+    /// State of the MTP layer; `None` without a NextN head.
+    fn mtp_state(&self) -> Option<LayerState> {
+        None
+    }
+    /// The output matrix that draft tokens come from; `None` without a NextN head.
+    fn draft_head(&self) -> Option<WeightId> {
+        None
+    }
+    /// The NextN head's draft. Never called without one.
+    fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}
+}
+
+/// A file from which an architecture is opened.
+pub(crate) struct ModelFile<'f, 'm, 'a> {
+    /// The model's metadata.
+    pub(crate) keys: Keys<'m, 'a>,
+    /// Those of the file that the NextN head comes from, where that is another one.
+    pub(crate) head_keys: Option<Keys<'m, 'a>>,
+    pub(crate) tensors: &'f mut Tensors<'a>,
+    pub(crate) n_vocab: usize,
+}
+
+/// What an architecture makes of a file.
+pub(crate) struct Opened {
+    pub(crate) arch: Box<dyn Architecture>,
+    pub(crate) hparams: Hparams,
+    pub(crate) nextn: NextNHead,
+}
+
+/// One row of the table of architectures.
+pub(crate) struct Entry {
+    /// Names in files.
+    pub(crate) names: &'static [&'static str],
+    /// It takes a NextN head.
+    pub(crate) nextn: bool,
+    /// Reads the metadata and asks for the tensors. Run over a file it gives the model, run over
+    /// [`Tensors::List`] it gives the schema: there is no other list of an architecture's tensors.
+    pub(crate) open: fn(&mut ModelFile<'_, '_, '_>) -> Result<Opened, LoadError>,
+}
+
+/// Nodes of a forward pass, with room to spare: `n_layer` layers with so many experts used.
+pub(crate) fn max_nodes(n_layer: usize, n_expert_used: usize, segments: &[Segment]) -> usize {
+    let per_layer: usize = 64 + n_expert_used * 2 + segments.iter().map(|s| 48 + 4 * s.n_snapshots).sum::<usize>();
+    // The rest of the last layer may be there twice: `Step::end`.
+    128 + (n_layer + 1) * per_layer
+}

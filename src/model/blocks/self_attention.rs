@@ -1,0 +1,186 @@
+//! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
+
+use ggml::{Graph, Rope, Tensor, WeightId};
+use memory::{Kv, LayerState};
+
+use super::{Linear, RmsNorm, attend, split_heads, vector};
+use crate::error::LoadError;
+use crate::keys::{Keys, WIDTH};
+use crate::step::AttentionInputs;
+use crate::tensors::Scope;
+
+/// What differs between families.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AttentionKind {
+    /// Elements half a head apart turn together, not neighbours.
+    pub(crate) neox: bool,
+    /// Queries and keys are normed head by head.
+    pub(crate) qk_norm: bool,
+    /// The output is gated by a sigmoid of the input; the gate comes with the query, head by head.
+    pub(crate) gate: bool,
+    /// Queries, keys and values may have biases.
+    pub(crate) bias: bool,
+    /// The file may bring factors that divide the rotation's frequencies.
+    pub(crate) freq_factors: bool,
+}
+
+/// Sizes and constants of one block's attention.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionConfig {
+    kind: AttentionKind,
+    n_embd: usize,
+    pub(crate) n_head: usize,
+    n_head_kv: usize,
+    d_k: usize,
+    d_v: usize,
+    eps: f32,
+    scale: f32,
+    rope: Rope,
+}
+
+impl AttentionConfig {
+    /// Those of each block. Blocks without attention may have no heads.
+    pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, kind: AttentionKind) -> Result<Vec<Self>, LoadError> {
+        let n_embd = keys.need("embedding_length", WIDTH)?;
+        let n_head = keys.per_layer("attention.head_count", n_block, 0..=1 << 16)?;
+        let n_head = n_head.ok_or_else(|| keys.error("attention.head_count", "is missing"))?;
+        let n_head_kv = keys.per_layer("attention.head_count_kv", n_block, 0..=1 << 16)?;
+        let n_head_kv = n_head_kv.unwrap_or_else(|| n_head.clone());
+        let most = n_head.iter().copied().max().unwrap_or(1);
+        let default_d = n_embd / most.max(1);
+        let d_k = keys.find("attention.key_length", WIDTH)?.unwrap_or(default_d);
+        let d_v = keys.find("attention.value_length", WIDTH)?.unwrap_or(default_d);
+        if d_k == 0 || d_v == 0 {
+            return Err(keys.error("attention.head_count", format!("{most} heads of a width of {n_embd}")));
+        }
+        if kind.gate && d_k != d_v {
+            return Err(keys.error("attention.value_length", format!("heads of {d_v} elements beside keys of {d_k}")));
+        }
+        let (eps, scale, rope) = (keys.rms_eps()?, keys.attention_scale(d_k)?, keys.rope(d_k, kind.neox)?);
+        let config = |(n_head, n_head_kv)| Self { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, scale, rope };
+        Ok(n_head.into_iter().zip(n_head_kv).map(config).collect())
+    }
+
+    /// The factors on the rotation's frequencies, which are one tensor for all blocks.
+    pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
+        match self.kind.freq_factors {
+            true => globals.find("rope_freqs.weight", &[self.rope.n_dims as usize / 2]),
+            false => Ok(None),
+        }
+    }
+
+    /// The state that such a layer keeps.
+    pub(crate) fn state(&self) -> LayerState {
+        LayerState::Kv(Kv { n_head_kv: self.n_head_kv, d_k: self.d_k, d_v: self.d_v })
+    }
+}
+
+/// The weights of one block's attention.
+pub(crate) struct Attention {
+    config: AttentionConfig,
+    qkv: Qkv,
+    /// The output matrix.
+    pub(crate) out: Linear,
+    norms: Option<(RmsNorm, RmsNorm)>,
+    /// Divides the rotation's frequencies: `[n_dims / 2]`.
+    freq_factors: Option<WeightId>,
+}
+
+enum Qkv {
+    /// Query (with its gate), key, value.
+    Split([Linear; 3]),
+    /// The same rows in one matrix.
+    Fused(Linear),
+}
+
+impl Attention {
+    /// Asks for the tensors of block `il`. `freq_factors` are those of the model.
+    pub(crate) fn open(
+        t: &mut Scope<'_, '_>,
+        il: usize,
+        config: AttentionConfig,
+        freq_factors: Option<WeightId>,
+    ) -> Result<Self, LoadError> {
+        let AttentionConfig { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, .. } = config;
+        if n_head == 0 || n_head_kv == 0 || n_head % n_head_kv != 0 {
+            let what = format!("{n_head} query heads on {n_head_kv} key heads");
+            return Err(LoadError::Key { key: format!("attention.head_count of block {il}"), what });
+        }
+        if !kind.bias {
+            for name in ["attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"] {
+                t.refuse(name, "biases are not supported")?;
+            }
+        }
+        t.refuse("attn_output.bias", "biases are not supported")?;
+        let n_q = if kind.gate { 2 * d_k * n_head } else { d_k * n_head };
+        let (n_k, n_v) = (d_k * n_head_kv, d_v * n_head_kv);
+        let qkv = match Linear::find(t, "attn_qkv", n_embd, n_q + n_k + n_v, kind.bias)? {
+            Some(all) => Qkv::Fused(all),
+            None => {
+                let mut part = |name: &str, n: usize| Linear::biased(t, name, n_embd, n, kind.bias);
+                Qkv::Split([part("attn_q", n_q)?, part("attn_k", n_k)?, part("attn_v", n_v)?])
+            }
+        };
+        let norms = match kind.qk_norm {
+            true => Some((RmsNorm::open(t, "attn_q_norm", d_k, eps)?, RmsNorm::open(t, "attn_k_norm", d_k, eps)?)),
+            false => None,
+        };
+        let out = Linear::open(t, "attn_output", d_v * n_head, n_embd)?;
+        Ok(Self { config, qkv, out, norms, freq_factors })
+    }
+
+    /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
+    /// those of layer `il` of the state.
+    pub(crate) fn forward<'g>(
+        &self,
+        g: &Graph<'g>,
+        inputs: &AttentionInputs<'_, 'g>,
+        il: usize,
+        x: Tensor<'g>,
+    ) -> Tensor<'g> {
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, .. } = self.config;
+        let (q, k, v) = self.project(g, x);
+        let (q, gate) = if kind.gate {
+            let (q, gate) = gated(g, q, d_k, n_head);
+            (q, Some(gate))
+        } else {
+            (split_heads(g, q, d_k), None) // [d_k, n_head, n_tokens]
+        };
+        let (k, v) = (split_heads(g, k, d_k), split_heads(g, v, d_v)); // [d, n_head_kv, n_tokens]
+        let (q, k) = match &self.norms {
+            Some((q_norm, k_norm)) => (q_norm.forward(g, q), k_norm.forward(g, k)),
+            None => (q, k),
+        };
+        let factors = self.freq_factors.map(|f| vector(g, f));
+        let rope = |x| g.rope(x, inputs.positions, factors, &self.config.rope);
+        let o = attend(g, inputs, il, (rope(q), rope(k), v), scale);
+        gate.map_or(o, |gate| g.mul(o, g.sigmoid(gate)))
+    }
+
+    /// Queries (with their gates), keys and values, each head after the other in a column.
+    fn project<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>, Tensor<'g>) {
+        let all = match &self.qkv {
+            Qkv::Split([q, k, v]) => return (q.forward(g, x), k.forward(g, x), v.forward(g, x)),
+            Qkv::Fused(all) => all.forward(g, x), // [n_q + n_k + n_v, n_tokens]
+        };
+        let ([n_all, n_tokens, ..], nb) = (all.ne(), all.nb());
+        let (n_k, n_v) = (self.config.d_k * self.config.n_head_kv, self.config.d_v * self.config.n_head_kv);
+        let n_q = n_all as usize - n_k - n_v;
+        let rows = |n: usize, first: usize| {
+            let ne = [n as i64, n_tokens, 1, 1];
+            g.cont(g.view(all, ne, [nb[1], nb[1] * n_tokens as usize, 0], first * nb[0]))
+        };
+        (rows(n_q, 0), rows(n_k, n_q), rows(n_v, n_q + n_k))
+    }
+}
+
+/// `q: [2 * d * n_head, n_tokens]`, for each head its query, then its gate; gives queries `[d, n_head, n_tokens]` and gates
+/// `[d * n_head, n_tokens]`.
+fn gated<'g>(g: &Graph<'g>, q: Tensor<'g>, d: usize, n_head: usize) -> (Tensor<'g>, Tensor<'g>) {
+    let (n_tokens, size, nb) = (q.ne()[1], q.nb()[0], q.nb()[1]);
+    let half = |offset: usize| {
+        g.view(q, [d as i64, n_head as i64, n_tokens, 1], [2 * d * size, nb, nb * n_tokens as usize], offset)
+    };
+    let gate = g.cont(half(d * size)); // [d, n_head, n_tokens]
+    (half(0), g.reshape(gate, [(d * n_head) as i64, n_tokens]))
+}

@@ -1,0 +1,56 @@
+//! What a model of some metadata consists of: tensors with their shapes, sizes, and state, without a file of tensors.
+//! It is what the architecture asks for when it is opened over nothing, so that a tool can never know other tensors than
+//! the graph.
+
+use std::collections::HashSet;
+
+use gguf::Metadata;
+use memory::{LayerState, StateLayout};
+
+use crate::arch;
+use crate::architecture::{Hparams, ModelFile};
+use crate::error::LoadError;
+use crate::head_file::architecture_of;
+use crate::keys::Keys;
+use crate::tensors::{TensorSchema, Tensors};
+
+/// What a model of some metadata consists of.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    /// In the order in which the architecture asks for them: those of a NextN head, `blk.{n_layer}` and on, are last.
+    pub tensors: Vec<TensorSchema>,
+    /// Sizes; the context length is left out.
+    pub hparams: Hparams,
+    /// State of the target model's layers.
+    pub state: StateLayout,
+    /// State of the MTP layer, if the metadata count one.
+    pub mtp_state: Option<LayerState>,
+}
+
+impl Schema {
+    /// The schema of a model of `n_vocab` tokens. `has` tells which tensors a file has: where one thing may be stored in
+    /// several ways, the one that is there is the one that is required.
+    ///
+    /// ```
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/pocket-q4_k_m.gguf");
+    /// let bytes = std::fs::read(file).unwrap();
+    /// let header = gguf::Header::parse(&bytes).unwrap();
+    /// let n_vocab = header.metadata().array("tokenizer.ggml.tokens").unwrap().unwrap().len();
+    /// let has = |name: &str| header.tensor(name).is_some();
+    /// let schema = model::Schema::of(header.metadata(), n_vocab, &has).unwrap();
+    /// assert!(schema.tensors.iter().filter(|t| t.required).all(|t| has(&t.name)));
+    /// ```
+    ///
+    /// # Errors
+    /// An architecture that is not known; a hyper-parameter that is missing, out of its range, or at odds with another.
+    pub fn of(meta: &Metadata<'_>, n_vocab: usize, has: &dyn Fn(&str) -> bool) -> Result<Schema, LoadError> {
+        let prefix = meta.require_str("general.architecture")?;
+        let entry = arch::find(architecture_of(prefix))?;
+        let mut tensors = Tensors::List { has, list: Vec::new(), names: HashSet::new() };
+        let keys = Keys::new(meta, prefix);
+        let opened = (entry.open)(&mut ModelFile { keys, head_keys: None, tensors: &mut tensors, n_vocab })?;
+        let (state, mtp_state, hparams) = (opened.arch.state(), opened.arch.mtp_state(), opened.hparams);
+        let Tensors::List { list, .. } = tensors else { unreachable!("it was made a list above") };
+        Ok(Schema { tensors: list, hparams, state, mtp_state })
+    }
+}

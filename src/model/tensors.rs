@@ -1,0 +1,227 @@
+//! The tensors of a model by name: what an architecture asks for is bound from a file, or written down as its schema.
+//! Owns the check of shapes and types and the errors that name a tensor. Knows no architecture.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use ggml::{Dtype, WeightId, WeightsBuilder};
+use gguf::{Header, TensorType};
+
+use crate::error::LoadError;
+
+/// A tensor that an architecture asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSchema {
+    /// Its name in GGUF files.
+    pub name: String,
+    /// Its shape, fastest dimension first, without trailing ones.
+    pub ne: Vec<u64>,
+    /// Whether a model cannot do without it.
+    pub required: bool,
+}
+
+impl TensorSchema {
+    /// Whether `ne` is its shape; dimensions of one at the end do not count.
+    pub fn has_shape(&self, ne: &[u64]) -> bool {
+        let at = |ne: &[u64], i: usize| ne.get(i).copied().unwrap_or(1);
+        (0..self.ne.len().max(ne.len())).all(|i| at(&self.ne, i) == at(ne, i))
+    }
+}
+
+/// The block of a tensor, and the rest of its name: `blk.17.attn_q.weight` is `attn_q.weight` of block 17.
+pub fn block_of(name: &str) -> Option<(u64, &str)> {
+    let (block, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((block.parse().ok()?, rest))
+}
+
+/// Where a tensor's data lies, and what the file says of it.
+struct Location {
+    dtype: TensorType,
+    ne: [u64; 4],
+    mapping: usize,
+    range: Range<usize>,
+}
+
+/// The tensors of one model file, all its shards together.
+#[derive(Default)]
+pub(crate) struct FileTensors<'a> {
+    locations: HashMap<&'a str, Location>,
+    bound: HashMap<String, WeightId>,
+}
+
+impl<'a> FileTensors<'a> {
+    /// Those of `headers`, whose maps are counted from `first`.
+    pub(crate) fn of(headers: &[Header<'a>], first: usize) -> Self {
+        let mut locations = HashMap::new();
+        for (i, header) in headers.iter().enumerate() {
+            for t in header.tensors() {
+                let location = Location { dtype: t.dtype, ne: t.ne, mapping: first + i, range: t.range() };
+                locations.insert(t.name, location);
+            }
+        }
+        Self { locations, bound: HashMap::new() }
+    }
+}
+
+/// What answers an architecture that asks for its tensors.
+pub(crate) enum Tensors<'a> {
+    /// Binds those of a file.
+    Bind {
+        /// Those of the model; while the MTP layer of another file is bound, those of that file.
+        file: FileTensors<'a>,
+        /// Those of the file with the MTP layer, and of the model while that is bound.
+        other: FileTensors<'a>,
+        /// What is bound.
+        weights: WeightsBuilder,
+    },
+    /// Writes down which are asked for. Alternatives are chosen by `has`; the weights given back are none.
+    List {
+        /// Whether the file that the schema is for has a tensor of this name.
+        has: &'a dyn Fn(&str) -> bool,
+        /// In the order in which they were asked for.
+        list: Vec<TensorSchema>,
+        /// The names in the list.
+        names: HashSet<String>,
+    },
+}
+
+impl<'a> Tensors<'a> {
+    /// Those outside of blocks.
+    pub(crate) fn globals(&mut self) -> Scope<'_, 'a> {
+        Scope { tensors: self, prefix: String::new() }
+    }
+
+    /// Those of block `il`.
+    pub(crate) fn block(&mut self, il: usize) -> Scope<'_, 'a> {
+        Scope { tensors: self, prefix: format!("blk.{il}.") }
+    }
+
+    /// Binds from the file with the MTP layer.
+    pub(crate) fn in_head_file<R>(&mut self, bind: impl FnOnce(&mut Self) -> R) -> R {
+        self.swap_files();
+        let bound = bind(self);
+        self.swap_files();
+        bound
+    }
+
+    fn swap_files(&mut self) {
+        if let Tensors::Bind { file, other, .. } = self {
+            std::mem::swap(file, other);
+        }
+    }
+
+    /// True when the file has a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self {
+            Tensors::Bind { file, .. } => file.locations.contains_key(name),
+            Tensors::List { has, .. } => has(name),
+        }
+    }
+
+    fn find(&mut self, name: &str, dims: &[usize], required: bool) -> Result<Option<WeightId>, LoadError> {
+        match self {
+            Tensors::Bind { file, weights, .. } => bind(file, weights, name, dims),
+            Tensors::List { has, list, names } => {
+                if names.insert(name.to_owned()) {
+                    let ne = dims.iter().map(|&n| n as u64).collect();
+                    list.push(TensorSchema { name: name.to_owned(), ne, required });
+                }
+                Ok((required || has(name)).then(WeightId::default))
+            }
+        }
+    }
+}
+
+/// The tensors under a prefix, such as `blk.3.`.
+pub(crate) struct Scope<'s, 'a> {
+    tensors: &'s mut Tensors<'a>,
+    prefix: String,
+}
+
+impl Scope<'_, '_> {
+    fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// A tensor of exactly this shape.
+    pub(crate) fn need(&mut self, name: &str, dims: &[usize]) -> Result<WeightId, LoadError> {
+        let name = self.full(name);
+        self.tensors.find(&name, dims, true)?.ok_or(LoadError::Missing(name))
+    }
+
+    /// A tensor of exactly this shape; `None` when there is no such tensor.
+    pub(crate) fn find(&mut self, name: &str, dims: &[usize]) -> Result<Option<WeightId>, LoadError> {
+        self.tensors.find(&self.full(name), dims, false)
+    }
+
+    /// As [`Scope::find`], of numbers that belong to another tensor's format and to no schema.
+    pub(crate) fn companion(&mut self, name: &str, dims: &[usize]) -> Result<Option<WeightId>, LoadError> {
+        match self.tensors {
+            Tensors::Bind { .. } => self.find(name, dims),
+            Tensors::List { .. } => Ok(None),
+        }
+    }
+
+    /// True when the file has a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.has(&self.full(name))
+    }
+
+    /// Those of `names` that a file which shall be bound has not.
+    pub(crate) fn missing(&self, names: &[&str]) -> Vec<String> {
+        match self.tensors {
+            Tensors::Bind { .. } => names.iter().filter(|name| !self.has(name)).map(|name| self.full(name)).collect(),
+            Tensors::List { .. } => Vec::new(),
+        }
+    }
+
+    /// A tensor that would change the results and that the graph does not read: a file that has it is not bound.
+    pub(crate) fn refuse(&self, name: &str, what: &str) -> Result<(), LoadError> {
+        match self.tensors {
+            Tensors::Bind { .. } if self.has(name) => {
+                Err(LoadError::Tensor { name: self.full(name), what: what.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Binds a tensor of exactly this shape; `None` when there is no such tensor.
+fn bind(
+    file: &mut FileTensors<'_>,
+    weights: &mut WeightsBuilder,
+    name: &str,
+    dims: &[usize],
+) -> Result<Option<WeightId>, LoadError> {
+    let refused = |what: String| LoadError::Tensor { name: name.to_owned(), what };
+    let Some(location) = file.locations.get(name) else { return Ok(None) };
+    let mut wanted = [1u64; 4];
+    wanted.iter_mut().zip(dims).for_each(|(w, &d)| *w = d as u64);
+    if location.ne != wanted {
+        let found = trimmed(&location.ne);
+        return Err(refused(format!(
+            "{dims:?} expected, {found:?} found (made for another size?); run `extract-nextn inspect`"
+        )));
+    }
+    if let Some(&id) = file.bound.get(name) {
+        return Ok(Some(id));
+    }
+    let dtype = Dtype::from_id(location.dtype.id())?;
+    let for_compute = !matches!(location.dtype, TensorType::Q8_1 | TensorType::Q8_K)
+        && (dtype.is_quantized() || matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16));
+    if !for_compute {
+        return Err(refused(format!("type {dtype} found, a float or quantised weight type expected")));
+    }
+    if dims.len() == 1 && dtype.is_quantized() {
+        return Err(refused(format!("type {dtype} found, vectors are f32, f16 or bf16")));
+    }
+    let ne = location.ne.map(|n| n as i64);
+    let id = weights.add(name, dtype, ne, location.mapping, location.range.clone())?;
+    file.bound.insert(name.to_owned(), id);
+    Ok(Some(id))
+}
+
+fn trimmed(ne: &[u64; 4]) -> &[u64] {
+    let n = ne.iter().rposition(|&n| n != 1).map_or(1, |i| i + 1);
+    &ne[..n]
+}
