@@ -95,7 +95,7 @@ async fn next<W: Wire>(wire: &mut W, answers: &mut Answers, events: &mut Events)
     match delta? {
         Delta::Progress(progress) => wire.progress(i, progress, events),
         Delta::Step(step) => wire.step(i, step, &so_far, events),
-        Delta::End(end) => wire.end(i, end, events),
+        Delta::End(end) => wire.end(i, *end, events),
     }
     Ok(true)
 }

@@ -18,7 +18,7 @@ pub enum Delta {
     /// The tokens of an engine step.
     Step(Step),
     /// The reply is complete.
-    End(End),
+    End(Box<End>),
 }
 
 /// The tokens of an engine step, each with what it released.
@@ -174,14 +174,14 @@ impl Reply {
                     FinishReason::Stop(word) if self.after_call == Some(word.as_str()) => FinishReason::Complete,
                     reason => reason,
                 };
-                Ok(Delta::End(End {
+                Ok(Delta::End(Box::new(End {
                     reason,
                     events,
                     timings: summary.timings,
                     reasoning_tokens: self.reasoning.n,
                     slot: summary.slot,
                     embedding: summary.embedding,
-                }))
+                })))
             }
             Event::Failed(why) => Err(why),
         }

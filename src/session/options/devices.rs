@@ -197,7 +197,7 @@ impl DeviceOptions {
         }
         let shares = self.tensor_split.clone();
         if shares.iter().sum::<f64>() <= 0.0 && !shares.is_empty() {
-            return Err(DeviceError::Unusable(format!("--tensor-split: all shares are 0")));
+            return Err(DeviceError::Unusable("--tensor-split: all shares are 0".to_owned()));
         }
         let split = match self.split_mode {
             SplitMode::Layer => Split::Layers(shares),
