@@ -72,7 +72,7 @@ impl Work {
     ///
     /// # Errors
     /// 400 with the field at fault; as [`Work::go_on`].
-    pub fn prepare(&self, conversation: &Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
+    pub fn prepare(&self, conversation: Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
         Ok(self.served.prepare(conversation, options, &|| self.is_wanted())?)
     }
 
@@ -80,7 +80,7 @@ impl Work {
     ///
     /// # Errors
     /// As [`Work::prepare`].
-    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, ApiError> {
+    pub fn render(&self, conversation: Conversation) -> Result<Rendered, ApiError> {
         Ok(self.served.render(conversation, &|| self.is_wanted())?)
     }
 

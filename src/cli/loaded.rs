@@ -71,7 +71,7 @@ impl Loaded {
                 let mut conversation =
                     Conversation { messages, form: self.form.clone(), reads_calls: true, ..Conversation::default() };
                 conversation.reasoning.enable = thinking;
-                self.model.prepare(&conversation, options, ALWAYS)
+                self.model.prepare(conversation, options, ALWAYS)
             }
         };
         prepared.map_err(not_prepared)

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use constrain::{Error, Kind, Limits};
+use constrain::{Error, Kind};
 use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
 use model::Model;
 use serde_json::{Value, json};
@@ -127,12 +127,13 @@ impl LoadedModel {
     /// [`PrepareError`].
     pub fn prepare(
         &self,
-        conversation: &Conversation,
+        mut conversation: Conversation,
         options: RequestOptions,
         wanted: Wanted<'_>,
     ) -> Result<Prepared, PrepareError> {
-        let rendered = self.render(conversation, wanted)?;
-        let grammar = self.grammar_of(conversation, &rendered)?;
+        let messages = std::mem::take(&mut conversation.messages);
+        let rendered = self.rendered_of(&conversation, messages, wanted)?;
+        let grammar = self.grammar_of(&conversation, &rendered)?;
         go_on(wanted)?;
         let mut options = RequestOptions { borders: rendered.boundaries, grammar, ..options };
         let tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
@@ -157,8 +158,19 @@ impl LoadedModel {
     ///
     /// # Errors
     /// [`PrepareError`].
-    pub fn render(&self, conversation: &Conversation, wanted: Wanted<'_>) -> Result<Rendered, PrepareError> {
-        let messages = messages(&conversation.messages)?;
+    pub fn render(&self, mut conversation: Conversation, wanted: Wanted<'_>) -> Result<Rendered, PrepareError> {
+        let messages = std::mem::take(&mut conversation.messages);
+        self.rendered_of(&conversation, messages, wanted)
+    }
+
+    /// `given`: the conversation's messages, which are not held twice: they may be many.
+    fn rendered_of(
+        &self,
+        conversation: &Conversation,
+        given: Vec<Value>,
+        wanted: Wanted<'_>,
+    ) -> Result<Rendered, PrepareError> {
+        let messages = messages(given)?;
         if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
             let message = format!(
                 "tools[{i}]: {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} expected, with a name"
@@ -255,7 +267,7 @@ impl LoadedModel {
         let tools = conversation.tools.iter().map(Tool::from_json).collect::<Result<_, _>>();
         let spec = tools.and_then(|tools| {
             let tools = Tools { tools, choice, parallel: !conversation.one_call };
-            self.dialect.tool_spec(tools, thinking, &Limits::default())
+            self.dialect.tool_spec(tools, thinking, self.grammars.limits())
         });
         let grammar = match spec {
             Ok(None) if free => return Ok(None),
@@ -314,11 +326,10 @@ fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
 }
 
 /// The messages as templates expect them: contents of text only, and one system message for several at the beginning.
-fn messages(given: &[Value]) -> Result<Vec<Value>, PrepareError> {
-    if given.is_empty() {
+fn messages(mut messages: Vec<Value>) -> Result<Vec<Value>, PrepareError> {
+    if messages.is_empty() {
         return Err(PrepareError::given("messages", "messages: at least one message is expected"));
     }
-    let mut messages = given.to_vec();
     for (i, message) in messages.iter_mut().enumerate() {
         if message.get("role").and_then(Value::as_str) == Some("developer") {
             message["role"] = json!("system");

@@ -45,7 +45,7 @@ impl LoadedModel {
     /// # Errors
     /// [`SessionError::Prepare`], [`SessionError::Reply`].
     pub fn ask(&self, conversation: &Conversation) -> Result<ReplyStream, SessionError> {
-        Ok(self.reply(self.prepare(conversation, self.request_options(), ALWAYS)?)?)
+        Ok(self.reply(self.prepare(conversation.clone(), self.request_options(), ALWAYS)?)?)
     }
 
     /// Asks the engine for a reply.

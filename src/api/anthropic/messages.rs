@@ -36,7 +36,7 @@ pub(crate) async fn messages(
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.stops.extend(stops);
-        let prepared = work.prepare(&chat, wanted.options)?;
+        let prepared = work.prepare(chat, wanted.options)?;
         Ok((work.submit(std::slice::from_ref(&prepared), 1)?, prepared.request.prompt().len(), wanted.stream))
     };
     let (answers, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn count_tokens(
     let body: MessagesRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let chat = chat_input(body, &state.settings().reasoning)?;
-    let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: work.render(&chat)?.tokens.len() }));
+    let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: work.render(chat)?.tokens.len() }));
     state.work(&served, caller, 0, count).await
 }
 

@@ -134,6 +134,6 @@ pub(crate) async fn apply_template(
     let served = state.registry().get(body.model.as_deref()).await?;
     let form = form::form_of(&input).await?;
     let chat = chat_input(form, body, &state.settings().reasoning)?;
-    let apply = move |work: &mut Work| Ok(Output(TemplateResponse { prompt: work.render(&chat)?.text }));
+    let apply = move |work: &mut Work| Ok(Output(TemplateResponse { prompt: work.render(chat)?.text }));
     state.work(&served, caller, 0, apply).await
 }

@@ -38,7 +38,7 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
-        let prepared = work.prepare(&chat, wanted.options.clone())?;
+        let prepared = work.prepare(chat, wanted.options.clone())?;
         Ok((work.submit(&[prepared], n)?, wanted))
     };
     let (answers, wanted) = state.work(&served, caller, n, work).await?;

@@ -33,7 +33,7 @@ pub(crate) async fn responses(
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
-        let prepared = work.prepare(&chat, wanted.options.clone())?;
+        let prepared = work.prepare(chat, wanted.options.clone())?;
         Ok((work.submit(&[prepared], 1)?, wanted))
     };
     let (answers, wanted) = state.work(&served, caller, 1, work).await?;

@@ -184,6 +184,19 @@ fn parameter() -> impl Strategy<Value = Value> {
     ]
 }
 
+/// The calls with every number as a value: JSON has several ways to write one, and some builds keep the way.
+fn numbers(calls: Vec<(String, Map<String, Value>)>) -> Vec<(String, Value)> {
+    fn plain(value: Value) -> Value {
+        match value {
+            Value::Number(n) => json!(n.as_f64()),
+            Value::Array(items) => items.into_iter().map(plain).collect(),
+            Value::Object(map) => map.into_iter().map(|(key, value)| (key, plain(value))).collect(),
+            value => value,
+        }
+    }
+    calls.into_iter().map(|(name, arguments)| (name, plain(Value::Object(arguments)))).collect()
+}
+
 #[test]
 fn what_is_written_under_a_grammar_reads_back_as_the_same_valid_call() {
     for world in worlds() {
@@ -226,13 +239,9 @@ fn what_is_written_under_a_grammar_reads_back_as_the_same_valid_call() {
                 // Said again in the template's words, the calls are the same.
                 let again = world.rendered("Well.", &calls);
                 if world.name != "llama3" {
-                    prop_assert_eq!(
-                        world.read(&definitions, &again),
-                        (calls, "Well.".to_owned()),
-                        "{}: {}",
-                        world.name,
-                        again
-                    );
+                    let (read, said) = world.read(&definitions, &again);
+                    prop_assert_eq!(said, "Well.", "{}: {}", world.name, again);
+                    prop_assert_eq!(numbers(read), numbers(calls), "{}: {}", world.name, again);
                 }
             }
             Ok(())
