@@ -188,7 +188,7 @@ impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> Self {
         let message = error.to_string();
         let param = match &error {
-            RequestError::EmptyPrompt | RequestError::Token { .. } | RequestError::Borders { .. } => "prompt",
+            RequestError::EmptyPrompt | RequestError::Token { .. } | RequestError::Boundaries { .. } => "prompt",
             RequestError::PromptTooLong { n_prompt, n_ctx } => {
                 // Clients know this error by llama.cpp's words.
                 let message = format!(

@@ -87,7 +87,7 @@ pub enum OneOrMany {
 /// What the fields mean for one request.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// For the engine; borders are added with the prompt.
+    /// For the engine; checkpoint boundaries are added with the prompt.
     pub options: RequestOptions,
     /// Answers to each prompt.
     pub n: usize,
