@@ -143,7 +143,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// The server ends before the answer did.
+    /// The server ends before the reply did.
     pub fn shutdown() -> Self {
         let error = Self::unavailable("the server is shutting down: this answer is not complete", None);
         Self { code: Some("server_shutdown"), ..error }
@@ -274,5 +274,5 @@ pub(crate) fn shortened(text: &str) -> String {
 
 const INVALID: &str = "invalid_request_error";
 
-/// Seconds: a queue moves on when an answer ends.
+/// Seconds: a queue moves on when a reply ends.
 const RETRY_WHEN_FULL: u64 = 1;

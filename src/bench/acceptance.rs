@@ -1,4 +1,4 @@
-//! `nextn-bench acceptance`: how often the draft head is right, by domain, depth and draft vocabulary.
+//! `nextn-bench acceptance`: how often drafts of the MTP layer are accepted, by domain, depth and draft vocabulary.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Draft length in tokens
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     draft: u8,
-    /// Draft vocabularies to try: auto, full, or numbers of rows
+    /// Draft vocabularies to try: auto, full, or the first N token ids
     #[arg(long, value_delimiter = ',', default_value = "full")]
     draft_vocab: Vec<DraftVocabSize>,
     /// Print the result as JSON

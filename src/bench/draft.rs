@@ -1,4 +1,4 @@
-//! Answers through the engine, with and without drafts.
+//! Replies through the engine, with and without drafts.
 //! Owns the ways to draft by name; knows nothing of tables.
 
 use std::fmt;
@@ -26,9 +26,9 @@ pub(super) enum Draft {
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The head, between passes.
+    /// The MTP layer, between forward passes.
     Head,
-    /// The head, on a thread of its own.
+    /// The MTP layer, on a thread of its own.
     Async,
     Ngram,
     Both,
@@ -100,7 +100,7 @@ impl fmt::Display for Draft {
     }
 }
 
-/// One answer.
+/// One reply.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     pub(super) tokens: Vec<TokenId>,
@@ -108,7 +108,7 @@ pub(super) struct Answer {
     pub(super) timings: Timings,
 }
 
-/// An engine with its drafts, for answers without a conversation.
+/// An engine with its drafts, for replies without a conversation.
 pub(super) struct Bench {
     pub(super) model: LoadedModel,
 }
@@ -169,7 +169,7 @@ impl Bench {
     }
 }
 
-/// Greedy decoding of `n` tokens at most; `past_the_end` also behind the end of the answer.
+/// Greedy decoding of `n` tokens at most; `past_the_end` also behind the end of the reply.
 pub(super) fn greedy(n: usize, past_the_end: bool) -> RequestOptions {
     RequestOptions {
         max_tokens: Some(n),
@@ -180,7 +180,7 @@ pub(super) fn greedy(n: usize, past_the_end: bool) -> RequestOptions {
     }
 }
 
-/// Says why an answer is no ground for a speed: one token, or a few in a circle, again and again.
+/// Says why a reply is no ground for a speed: one token, or a few in a circle, again and again.
 pub(super) fn degenerate(tokens: &[TokenId]) -> Option<String> {
     const ENOUGH: usize = 24;
     let end = &tokens[tokens.len().saturating_sub(48)..];

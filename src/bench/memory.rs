@@ -9,7 +9,7 @@ use text::TokenId;
 
 use super::setup::{Setup, say};
 
-/// Rows of the prompt that makes room for compute buffers.
+/// Tokens of the prompt that makes room for compute buffers.
 const N_BATCH: usize = 512;
 /// Tokens drafted, and snapshots kept for them.
 const DEPTH: usize = 3;

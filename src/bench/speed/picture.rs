@@ -1,4 +1,4 @@
-//! What drafting gains by depth and acceptance, and where the time of a cycle goes.
+//! What drafting gains by depth and acceptance, and where the time of an engine step goes.
 
 use super::super::plot::{self, Bars, Canvas, Curves, Format, Series};
 use super::super::stats::median;

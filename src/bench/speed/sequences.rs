@@ -86,7 +86,7 @@ impl Way {
         // Made anew for each round: threads of an idle engine would still spin now and then.
         let bench = Bench::new(model, config, self.draft, args.draft_vocab)?;
         let (answers, _) = bench.together(&prompts, args.n_gen)?;
-        // Answers overlap but for their prompts: the slowest says how long all of them took.
+        // Replies overlap but for their prompts: the slowest says how long all of them took.
         let slowest = answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
         let n_tokens: usize = answers.iter().map(|a| a.timings.generated_tokens - 1).sum();
         let n_cycles = answers.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1);

@@ -76,7 +76,7 @@ fn mode(words: &str) -> Result<Mode, String> {
     }
 }
 
-/// llama.cpp's ways of look-up; here they are one.
+/// llama.cpp's kinds of prompt lookup; here they are one.
 const NGRAM: [&str; 5] = ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"];
 
 impl DraftOptions {
