@@ -165,7 +165,7 @@ fn show(args: &Args, line: &str, found: &[(String, BTreeMap<String, Seen>)]) -> 
     say("Columns 1, 2, ..: of the drafts that were right so far, how many were right at this depth too.\n")?;
     let depths: String = (1..=args.draft).map(|d| format!(" {d} |")).collect();
     let rule = "---|".repeat(args.draft.into());
-    say(format_args!("| vocabulary | domain | prompts | tokens | tokens a cycle |{depths} first, 95 % |"))?;
+    say(format_args!("| vocabulary | domain | prompts | tokens | tokens a step |{depths} first, 95 % |"))?;
     say(format_args!("|---|---|---|---|---|{rule}---|"))?;
     let mut n_degenerate = 0;
     for (vocab, by_domain) in found {

@@ -267,7 +267,7 @@ impl Found<'_> {
         let (ours, theirs) = (self.accepted(|p| &p.ours), self.accepted(|p| &p.theirs));
         for (who, share) in [("here", ours), ("there", theirs)] {
             if let Some(share) = share {
-                say(format_args!("\ndrafts kept {who}: {:.1} %", 100.0 * share))?;
+                say(format_args!("\ndrafts accepted {who}: {:.1} %", 100.0 * share))?;
             }
         }
         for (i, pair) in self.pairs.iter().enumerate() {

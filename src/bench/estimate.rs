@@ -215,7 +215,7 @@ fn show(
         let n_ctx = at(part);
         let plain = e.rate(0, 0.0, n_ctx);
         if !w.has_draft() {
-            say(format_args!("| {n_ctx} | {plain:.2} | no draft head | 0 | {plain:.2} | 1.00 |"))?;
+            say(format_args!("| {n_ctx} | {plain:.2} | no MTP layer | 0 | {plain:.2} | 1.00 |"))?;
             continue;
         }
         for &a in &args.accept {

@@ -65,7 +65,7 @@ fn drafts(
 ) -> anyhow::Result<Value> {
     let n_embd = runner.model().hparams().n_embd;
     let config = setup.engine(entries.len() + depth).memory(runner.model());
-    let mut memory = runner.model().head_memory(config)?.context("the model has no NextN head")?;
+    let mut memory = runner.model().head_memory(config)?.context("the model has no NextN layer")?;
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = DraftOutput::default();
     let n_chunks = entries.len().div_ceil(N_BATCH);

@@ -168,7 +168,7 @@ fn kinds(tasks: &[Task]) -> Vec<(&str, Vec<usize>)> {
 fn show(tasks: &[Task], modes: &[Mode], others: &[usize]) -> anyhow::Result<()> {
     let kinds = kinds(tasks);
     let names: String = kinds.iter().map(|(kind, _)| format!(" {kind} |")).collect();
-    say(format_args!("| drafts |{names} all right | 95 % | answers unlike plain | drafts kept |"))?;
+    say(format_args!("| drafts |{names} all right | 95 % | answers unlike plain | drafts accepted |"))?;
     say(format_args!("|---|{}---|---|---|---|", "---|".repeat(kinds.len())))?;
     for (mode, others) in modes.iter().zip(others) {
         let of = |indices: &[usize]| indices.iter().filter(|&&i| mode.right[i]).count();

@@ -98,8 +98,8 @@ impl DraftOptions {
         let all = || [&of_head[..], &of_all].concat();
         let (options, why) = match (self.spec, self.draft_max) {
             (Mode::Off, _) | (_, Depth::Fixed(0)) => (all(), "nothing is drafted"),
-            (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without a head"),
-            (Mode::Auto, _) if !has_head => (all(), "the model has no NextN head, and nothing is drafted"),
+            (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without the NextN layer"),
+            (Mode::Auto, _) if !has_head => (all(), "the model has no NextN layer, and nothing is drafted"),
             (_, Depth::Fixed(max)) if max < self.draft_min.into() => {
                 (of_all.to_vec(), "no draft is as long, because --draft-max is smaller: nothing is drafted")
             }
