@@ -121,13 +121,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             let ids = session::prompt_of(&model, &p.prompt)?;
             let config = args.setup.engine(ids.len() + args.n_gen as usize);
             let bench = Bench::new(&model, config, Draft::On(Source::Head, Depth::Fixed(args.draft.into())), vocab)?;
-            let answer = bench.answer(&ids, greedy(args.n_gen as usize, false))?;
+            let reply = bench.generate(&ids, greedy(args.n_gen as usize, false))?;
             let seen = Seen {
                 n_prompts: 1,
-                n_tokens: answer.timings.generated_tokens.saturating_sub(1),
-                n_cycles: answer.timings.steps,
-                judged: Judged::of(&answer.timings),
-                degenerate: usize::from(degenerate(&answer.tokens).is_some()),
+                n_tokens: reply.timings.generated_tokens.saturating_sub(1),
+                n_cycles: reply.timings.steps,
+                judged: Judged::of(&reply.timings),
+                degenerate: usize::from(degenerate(&reply.tokens).is_some()),
             };
             by_domain.entry(p.domain.clone()).or_default().add(&seen);
         }

@@ -142,17 +142,17 @@ fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::R
     let bench = Bench::new(model, args.setup.engine(n_ctx), args.draft, args.draft_vocab)?;
     bench.exactly(&pair.prompt, 1)?;
     std::thread::sleep(REST);
-    let answer = bench.exactly(&pair.prompt, pair.n_gen)?;
-    let t = &answer.timings;
+    let reply = bench.exactly(&pair.prompt, pair.n_gen)?;
+    let t = &reply.timings;
     Ok(Completion {
-        n_tokens: answer.tokens.len(),
+        n_tokens: reply.tokens.len(),
         n_prompt: t.prompt_tokens,
         prompt_ms: t.prompt_ms,
         generated_ms: t.generated_ms,
         drafted: t.drafted,
         accepted: t.accepted,
-        text: answer.text,
-        tokens: answer.tokens,
+        text: reply.text,
+        tokens: reply.tokens,
     })
 }
 
@@ -180,8 +180,8 @@ fn judge(
     ours: &Completion,
     theirs: &Completion,
 ) -> anyhow::Result<()> {
-    for (who, answer) in [("our", ours), ("the other engine's", theirs)] {
-        if let Some(why) = degenerate(&answer.tokens) {
+    for (who, reply) in [("our", ours), ("the other engine's", theirs)] {
+        if let Some(why) = degenerate(&reply.tokens) {
             bail!("{who} output is degenerate, {why}: no speed is worth anything here");
         }
     }

@@ -110,7 +110,7 @@ fn mode(
     let dialect = Dialect::detect(model.chat_template(), model.vocab());
     let mut mode = Mode { draft, right: Vec::new(), answers: Vec::new(), drafted: 0, accepted: 0 };
     for (task, prompt) in tasks.iter().zip(prompts) {
-        let answer = bench.answer(prompt, greedy(args.n_gen as usize, false))?;
+        let answer = bench.generate(prompt, greedy(args.n_gen as usize, false))?;
         mode.right.push(task.expected.is(&reply(&dialect, &answer.text, task)));
         mode.drafted += answer.timings.drafted;
         mode.accepted += answer.timings.accepted;
