@@ -124,7 +124,7 @@ const CTRL_D: &str = "\x04";
 fn a_chat_answers_remembers_and_leaves() {
     let mut chat = Terminal::start(&[]);
     let start = chat.prompt();
-    assert!(start.contains("context ") && start.contains("NextN head"), "{start:?}");
+    assert!(start.contains("context ") && start.contains("NextN layer"), "{start:?}");
     chat.press("What is the capital of France?\r");
     assert!(chat.expect("| gen ").contains("Paris"), "the model knows");
     chat.prompt();

@@ -143,7 +143,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// The server ends before the answer did.
+    /// The server ends before the reply did.
     pub fn shutdown() -> Self {
         let error = Self::unavailable("the server is shutting down: this answer is not complete", None);
         Self { code: Some("server_shutdown"), ..error }
@@ -188,7 +188,7 @@ impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> Self {
         let message = error.to_string();
         let param = match &error {
-            RequestError::EmptyPrompt | RequestError::Token { .. } | RequestError::Borders { .. } => "prompt",
+            RequestError::EmptyPrompt | RequestError::Token { .. } | RequestError::Boundaries { .. } => "prompt",
             RequestError::PromptTooLong { n_prompt, n_ctx } => {
                 // Clients know this error by llama.cpp's words.
                 let message = format!(
@@ -274,5 +274,5 @@ pub(crate) fn shortened(text: &str) -> String {
 
 const INVALID: &str = "invalid_request_error";
 
-/// Seconds: a queue moves on when an answer ends.
+/// Seconds: a queue moves on when a reply ends.
 const RETRY_WHEN_FULL: u64 = 1;

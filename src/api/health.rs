@@ -10,7 +10,7 @@ use crate::json::Output;
 use crate::registry::Phase;
 use crate::state::{AppState, Course};
 
-/// The body of a good answer.
+/// The body of a good response.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
     /// `ok`.

@@ -69,7 +69,7 @@ fn is_local(name: &str) -> bool {
 }
 
 /// Refuses what a browser says to be sent by a page of another site that was not let in by name. Such a page could not
-/// read the answer, but what it asks for would be done.
+/// read the response, but what it asks for would be done.
 ///
 /// # Errors
 /// 403 with the origin and the option that lets it in.

@@ -1,4 +1,4 @@
-//! Names for requests, answers and calls: random enough not to meet, short enough to read.
+//! Names for requests, replies and calls: random enough not to meet, short enough to read.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -19,7 +19,7 @@ use crate::state::AppState;
 /// The body of a request: a JSON object. Endpoints read their own fields and the common ones from the same bytes, without
 /// a tree of values in between; what they do not know is passed over.
 ///
-/// It has a share of the memory for bodies until it is dropped: drop it when the answer begins.
+/// It has a share of the memory for bodies until it is dropped: drop it when the response begins.
 #[derive(Clone, Debug)]
 pub struct Input {
     bytes: Bytes,

@@ -16,22 +16,21 @@
 //! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
 //! | `work` | what all preparation may take: places, time, threads |
-//! | `prepare` | conversation or text to engine request; where grammars join |
+//! | `form`, `prompt` | what a request demands of its reply's form; prompts as texts or token ids |
 //! | `blocks` | a reply as blocks that open and close |
-//! | `answer` | engine events to reasoning, text and tool calls; deadlines |
+//! | `running_reply` | engine events to reasoning, text and tool calls; deadlines |
 //! | `pace` | when events are waited for together |
-//! | `respond` | the one reader of answers; each wire format is a writer |
+//! | `respond` | the one reader of replies; each wire format is a writer |
 //! | `stream` | server-sent events |
 //! | `registry` | models: loading, unloading, finding |
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
 //! A handler reads its fields from [`Input`], and calls [`AppState::work`] with all that may take long: that makes a
-//! [`prepare::Conversation`] or tokens and submits them. The handler hands the [`Answer`]s to `respond` with a writer of its wire format. A new family of endpoints is such a writer and
-//! its lines in [`router`].
+//! [`session::Conversation`] or tokens and submits them. The handler hands the [`RunningReply`]s to `respond` with a writer of
+//! its wire format. A new family of endpoints is such a writer and its lines in [`router`].
 #![forbid(unsafe_code)]
 
-pub mod answer;
 mod anthropic;
 mod blocking;
 mod blocks;
@@ -54,6 +53,7 @@ pub mod prompt;
 mod rate;
 mod registry;
 mod respond;
+pub mod running_reply;
 mod serve;
 mod settings;
 mod socket;
@@ -73,12 +73,12 @@ use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-pub use answer::{Answer, Answers, Part};
 pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
 pub use openapi::document;
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
 pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
+pub use running_reply::{Part, RunningReplies, RunningReply};
 pub use serve::{Peer, ServeError, Server, Tls};
 pub use session::Reasoning;
 pub use settings::{CacheScope, HttpLimits, Settings};

@@ -1,4 +1,4 @@
-//! Figures of the server as a whole, for Prometheus: llama.cpp's names where it counts the same, `nextn:` for the rest.
+//! Metrics of the server as a whole, for Prometheus: llama.cpp's names where it counts the same, `nextn:` for the rest.
 //! Owns counters, gauges and histograms. Knows no endpoint but its own.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ type Seconds = Counter<f64, AtomicU64>;
 type Level = Gauge<i64, AtomicI64>;
 type Rate = Gauge<f64, AtomicU64>;
 
-/// All figures.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     prometheus: Prometheus,
@@ -40,7 +40,7 @@ pub struct Metrics {
     steps: Counter,
     rows: Counter,
     busy: Counter,
-    /// Passes and rows of each engine when it was asked last.
+    /// Forward passes and tokens of each engine when it was asked last.
     asked: Mutex<HashMap<String, EngineStats>>,
     busy_per_step: Rate,
     state_bytes: Level,
@@ -224,7 +224,7 @@ impl Metrics {
         *last = now;
     }
 
-    /// All figures as OpenMetrics text. Asks the engines.
+    /// All metrics as OpenMetrics text. Asks the engines.
     pub(crate) fn text(&self, registry: &Registry) -> String {
         let (mut waiting, mut sequences, mut bytes, mut stored) = (0, 0, 0, 0);
         for served in registry.loaded() {
@@ -237,7 +237,7 @@ impl Metrics {
             stored += stats.stored_bytes;
         }
         self.waiting.set(waiting as i64);
-        // Those that are prepared have a place in the queue, and no answer that runs.
+        // Those that are prepared have a place in the queue, and no reply that runs.
         let waiting = waiting.saturating_sub(usize::try_from(self.preparing.get()).unwrap_or(0));
         self.processing.set(self.n_running().saturating_sub(waiting) as i64);
         self.sequences.set(sequences as i64);
@@ -287,7 +287,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// `n` tokens were picked `at` this time; `so_far` are our own figures.
+    /// `n` tokens were picked `at` this time; `so_far` are our own timings.
     pub(crate) fn tokens(&mut self, n: usize, at: Instant, so_far: &Timings) {
         match self.last {
             Some(last) => {

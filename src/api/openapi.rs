@@ -44,25 +44,35 @@ pub fn document() -> Value {
     // What stands for a type's parameter is not taken in with it.
     doc.of::<Choice>();
     doc.of::<CompletionChoice>();
-    let answer = doc.named::<ChatResponse>("ChatResponse");
-    doc.post("/v1/chat/completions", "Answer a conversation", both(&chat, &params), streamed(answer));
-    let (text, answer) = (doc.of::<CompletionRequest>(), doc.named::<CompletionResponse>("CompletionResponse"));
-    doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(answer));
-    let (request, answer) = (doc.of::<ResponsesRequest>(), doc.of::<ResponseBody>());
-    doc.post("/v1/responses", "Answer a conversation, in items", both(&request, &params), streamed(answer));
-    let (messages, answer) = (doc.of::<MessagesRequest>(), doc.of::<MessageBody>());
+    let response = doc.named::<ChatResponse>("ChatResponse");
+    doc.post("/v1/chat/completions", "Answer a conversation", both(&chat, &params), streamed(response));
+    let (text, response) = (doc.of::<CompletionRequest>(), doc.named::<CompletionResponse>("CompletionResponse"));
+    doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(response));
+    let (request, response) = (doc.of::<ResponsesRequest>(), doc.of::<ResponseBody>());
+    doc.post("/v1/responses", "Answer a conversation, in items", both(&request, &params), streamed(response));
+    let (messages, response) = (doc.of::<MessagesRequest>(), doc.of::<MessageBody>());
     doc.of::<AnthropicError>();
-    doc.post("/v1/messages", "Answer a conversation, in Anthropic's form", both(&messages, &params), streamed(answer));
+    doc.post(
+        "/v1/messages",
+        "Answer a conversation, in Anthropic's form",
+        both(&messages, &params),
+        streamed(response),
+    );
     let count = doc.of::<TokenCount>();
     doc.post("/v1/messages/count_tokens", "Count the tokens of a conversation", messages, whole(count));
     doc.errors("AnthropicError", &["/v1/messages", "/v1/messages/count_tokens"]);
-    let (native, answer) = (doc.of::<NativeRequest>(), doc.of::<NativeResponse>());
-    let answers = json!({ "oneOf": [answer, { "type": "array", "items": answer }] });
-    doc.post("/completion", "Continue texts, in llama.cpp's form", both(&native, &params), streamed(answers.clone()));
+    let (native, response) = (doc.of::<NativeRequest>(), doc.of::<NativeResponse>());
+    let one_or_many = json!({ "oneOf": [response, { "type": "array", "items": response }] });
+    doc.post(
+        "/completion",
+        "Continue texts, in llama.cpp's form",
+        both(&native, &params),
+        streamed(one_or_many.clone()),
+    );
     let (request, response) = (doc.of::<EmbeddingRequest>(), doc.of::<EmbeddingResponse>());
     doc.post("/v1/embeddings", "Embed texts", request, whole(response));
     let infill = doc.of::<InfillRequest>();
-    doc.post("/infill", "Fill a gap in a text", both(&infill, &params), streamed(answers));
+    doc.post("/infill", "Fill a gap in a text", both(&infill, &params), streamed(one_or_many));
     let (request, response) = (doc.of::<TokenizeRequest>(), doc.of::<TokenizeResponse>());
     doc.post("/tokenize", "Cut a text into tokens", request, whole(response));
     let (request, response) = (doc.of::<DetokenizeRequest>(), doc.of::<DetokenizeResponse>());
@@ -92,7 +102,7 @@ pub fn document() -> Value {
     doc.post("/slots/{id}", "Save, restore or erase a slot's state", file, whole(json!({ "type": "object" })));
     doc.parameters("/slots/{id}", "post", &[("id", "path"), ("action", "query"), ("model", "query")]);
     let text = json!({ "application/openmetrics-text": { "schema": { "type": "string" } } });
-    doc.get("/metrics", "Figures for Prometheus", text, &[]);
+    doc.get("/metrics", "Metrics for Prometheus", text, &[]);
     doc.finish()
 }
 
@@ -134,7 +144,7 @@ impl Document {
             ("413", "The body is too large, or has too many values"),
             ("415", "The body is not declared as JSON"),
             ("501", "This server was not started for that"),
-            ("504", "The answer took too long"),
+            ("504", "The reply took too long"),
         ]) }),
         );
         self.paths[path]["post"]["requestBody"] = request;
@@ -185,10 +195,10 @@ impl Document {
     }
 }
 
-/// What every operation has: its answer, and the errors that any of them may give.
+/// What every operation has: its response, and the errors that any of them may give.
 fn operation(summary: &str, content: Value, errors: &[(&str, &str)]) -> Value {
     let mut responses = Map::new();
-    responses.insert("200".into(), json!({ "description": "The answer", "content": content }));
+    responses.insert("200".into(), json!({ "description": "The response", "content": content }));
     let all = [
         ("401", "No key, or not one of this server's"),
         ("403", "A host or an origin that is not let in"),
@@ -213,7 +223,7 @@ fn whole(schema: Value) -> Value {
     json!({ "application/json": { "schema": schema } })
 }
 
-/// One answer, or events in a stream.
+/// One response, or events in a stream.
 fn streamed(schema: Value) -> Value {
     json!({ "application/json": { "schema": schema }, "text/event-stream": { "schema": { "type": "string" } } })
 }

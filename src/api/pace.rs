@@ -1,19 +1,19 @@
-//! When an answer's events are looked at: at once, unless they come so fast that looking at each would cost more than it
+//! When a reply's events are looked at: at once, unless they come so fast that looking at each would cost more than it
 //! gives. Owns the waiting time. Knows nothing of what is in events.
 
 use std::time::{Duration, Instant};
 
 use engine::{Event, Generation};
 
-/// Cycles that follow each other faster than this are taken several at a time. Every look wakes a thread, writes to a
+/// Engine steps that follow each other faster than this are taken several at a time. Every look wakes a thread, writes to a
 /// socket and wakes the reader, all of it on processors that also compute; people and programs cannot tell tokens apart
 /// that are this close.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// The rhythm of one answer.
+/// The rhythm of one reply.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// When the last cycle was over.
+    /// When the last step was over.
     last: Option<Instant>,
     /// It came soon after the one before.
     quick: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The tokens of a cycle that was over `at` this time were taken.
+    /// The tokens of a step that was over `at` this time were taken.
     pub(crate) fn tokens(&mut self, at: Instant) {
         self.quick = self.last.is_some_and(|last| at.saturating_duration_since(last) < GATHER);
         self.last = Some(at);

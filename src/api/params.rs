@@ -25,9 +25,9 @@ pub struct Params {
     pub max_completion_tokens: Option<i64>,
     /// llama.cpp's name for `max_tokens`.
     pub n_predict: Option<i64>,
-    /// Answers to each prompt.
+    /// Replies to each prompt.
     pub n: Option<i64>,
-    /// A text or up to 64 of them that end the answer.
+    /// A text or up to 64 of them that end the reply.
     #[schema(value_type = Option<Value>)]
     pub stop: Option<OneOrMany>,
     /// Go on past the model's end of its turn.
@@ -45,7 +45,7 @@ pub struct Params {
     /// Drafts of fewer tokens are not used.
     #[serde(rename = "speculative.n_min")]
     pub speculative_n_min: Option<i64>,
-    /// A draft ends before the first token that the head finds less probable than this, 0 to 1; 0 ends none.
+    /// A draft ends before the first token that the MTP layer finds less probable than this, 0 to 1; 0 ends none.
     #[serde(rename = "speculative.p_min")]
     pub speculative_p_min: Option<f32>,
     /// llama.cpp's context shift, which is not done here: checked and left alone.
@@ -87,9 +87,9 @@ pub enum OneOrMany {
 /// What the fields mean for one request.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// For the engine; borders are added with the prompt.
+    /// For the engine; checkpoint boundaries are added with the prompt.
     pub options: RequestOptions,
-    /// Answers to each prompt.
+    /// Replies to each prompt.
     pub n: usize,
     /// Answer in a stream.
     pub stream: bool,
@@ -119,7 +119,7 @@ impl Params {
     /// 400 with the field and its range.
     pub fn wanted(self, served: &Served) -> Result<Wanted, ApiError> {
         let max_tokens = self.max_tokens()?;
-        let n = self.n_answers()?;
+        let n = self.n_replies()?;
         range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
         range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
@@ -165,11 +165,11 @@ impl Params {
         })
     }
 
-    /// Answers to each prompt. Checks nothing else.
+    /// Replies to each prompt. Checks nothing else.
     ///
     /// # Errors
     /// 400 with the range.
-    pub fn n_answers(&self) -> Result<usize, ApiError> {
+    pub fn n_replies(&self) -> Result<usize, ApiError> {
         Ok(range("n", self.n.unwrap_or(1), 1, MAX_N)? as usize)
     }
 
@@ -187,12 +187,12 @@ impl Params {
     }
 }
 
-/// For endpoints that give one answer.
+/// For endpoints that give one reply.
 ///
 /// # Errors
 /// 400 when more were asked for.
 pub(crate) fn one_answer(params: &Params) -> Result<(), ApiError> {
-    match params.n_answers()? {
+    match params.n_replies()? {
         1 => Ok(()),
         n => Err(ApiError::field("n", format!("n: this endpoint gives 1 answer, {n} were asked for"))),
     }
@@ -257,7 +257,7 @@ fn logit_bias(bias: &Value, vocab: &Vocab) -> Result<Vec<(TokenId, f32)>, ApiErr
     Ok(found)
 }
 
-/// Answers to one prompt at most.
+/// Replies to one prompt at most.
 pub(crate) const MAX_N: i64 = 16;
 
 /// Tokens with a bias at most: each costs at every step.

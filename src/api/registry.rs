@@ -309,5 +309,5 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 /// Between looks for room, on a thread that does nothing else.
 const ROOM_CHECK: Duration = Duration::from_millis(10);
 
-/// Answers that hold up a model may take as long as this.
+/// Replies that hold up a model may take as long as this.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! From answers to a response: the one reader of answers, for every family of endpoints, whole or in a stream.
+//! From replies to a response: the one reader of replies, for every family of endpoints, whole or in a stream.
 //! Owns the order in which a wire format is told what happens. Knows no wire format.
 
 use axum::response::{IntoResponse, Response};
@@ -7,13 +7,13 @@ use futures_util::FutureExt;
 use serde::Serialize;
 use session::{Delta, End, Step};
 
-use crate::answer::{Answer, Answers};
 use crate::error::ApiError;
 use crate::json::Output;
+use crate::running_reply::{RunningReplies, RunningReply};
 use crate::state::AppState;
 use crate::stream::{self, Events};
 
-/// A wire format while it writes one response: it is told of the answers' parts by their number, writes events of them,
+/// A wire format while it writes one response: it is told of the replies' parts by their number, writes events of them,
 /// and keeps what its whole body needs.
 pub(crate) trait Wire: Send + Sized + 'static {
     /// The response that is no stream.
@@ -25,43 +25,43 @@ pub(crate) trait Wire: Send + Sized + 'static {
     /// Before anything else.
     fn begin(&mut self, _events: &mut Events) {}
 
-    /// So far is the prompt of answer `i`.
+    /// So far is the prompt of reply `i`.
     fn progress(&mut self, _i: usize, _progress: PromptProgress, _events: &mut Events) {}
 
-    /// More of answer `i`, whose figures are `so_far`.
+    /// More of reply `i`, whose timings are `so_far`.
     fn step(&mut self, i: usize, step: Step, so_far: &Timings, events: &mut Events);
 
-    /// The end of answer `i`.
+    /// The end of reply `i`.
     fn end(&mut self, i: usize, end: End, events: &mut Events);
 
-    /// There is no more of any answer. A response that is no stream is the error itself.
+    /// There is no more of any reply. A response that is no stream is the error itself.
     fn failed(&mut self, error: &ApiError, events: &mut Events);
 
-    /// All answers are complete.
+    /// All replies are complete.
     fn finish(&mut self, events: &mut Events);
 
     /// The whole.
     fn body(self) -> Self::Body;
 }
 
-/// Answers as `wire` writes them.
+/// Replies as `wire` writes them.
 ///
 /// # Errors
-/// Those of the answers, where they are given as a whole.
+/// Those of the replies, where they are given as a whole.
 pub(crate) async fn respond<W: Wire>(
     state: &AppState,
-    answers: Vec<Answer>,
+    replies: Vec<RunningReply>,
     mut wire: W,
     stream: bool,
 ) -> Result<Response, ApiError> {
-    let mut answers = Answers::new(answers);
+    let mut replies = RunningReplies::new(replies);
     if stream {
         return Ok(stream::response(state, W::ALIVE, |sse| async move {
             let mut events = Events::new();
             wire.begin(&mut events);
             sse.send(&mut events).await?;
             loop {
-                let told = batch(&mut wire, &mut answers, &mut events).await;
+                let told = batch(&mut wire, &mut replies, &mut events).await;
                 match &told {
                     Ok(true) => {}
                     Ok(false) => wire.finish(&mut events),
@@ -75,23 +75,23 @@ pub(crate) async fn respond<W: Wire>(
         }));
     }
     let mut events = Events::unread();
-    while next(&mut wire, &mut answers, &mut events).await? {}
+    while next(&mut wire, &mut replies, &mut events).await? {}
     wire.finish(&mut events);
     Ok(Output(wire.body()).into_response())
 }
 
 /// Waits for a part, and tells `wire` of it and of those that are there already; false after the last.
-async fn batch<W: Wire>(wire: &mut W, answers: &mut Answers, events: &mut Events) -> Result<bool, ApiError> {
-    let mut more = next(wire, answers, events).await?;
-    while more && let Some(told) = next(wire, answers, events).now_or_never() {
+async fn batch<W: Wire>(wire: &mut W, replies: &mut RunningReplies, events: &mut Events) -> Result<bool, ApiError> {
+    let mut more = next(wire, replies, events).await?;
+    while more && let Some(told) = next(wire, replies, events).now_or_never() {
         more = told?;
     }
     Ok(more)
 }
 
 /// Tells `wire` of one part; false after the last.
-async fn next<W: Wire>(wire: &mut W, answers: &mut Answers, events: &mut Events) -> Result<bool, ApiError> {
-    let Some((i, delta, so_far)) = answers.next().await else { return Ok(false) };
+async fn next<W: Wire>(wire: &mut W, replies: &mut RunningReplies, events: &mut Events) -> Result<bool, ApiError> {
+    let Some((i, delta, so_far)) = replies.next().await else { return Ok(false) };
     match delta? {
         Delta::Progress(progress) => wire.progress(i, progress, events),
         Delta::Step(step) => wire.step(i, step, &so_far, events),

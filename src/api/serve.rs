@@ -1,4 +1,4 @@
-//! The accept loop: connections with caps, time limits and optional TLS, and a way out that lets answers finish.
+//! The accept loop: connections with caps, time limits and optional TLS, and a way out that lets replies finish.
 //! Owns connections. Knows no endpoint.
 
 use std::future::Future;
@@ -115,7 +115,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves `router` until `stop` is ready. Then takes no connections any more, lets answers finish for
+    /// Serves `router` until `stop` is ready. Then takes no connections any more, lets replies finish for
     /// `shutdown_timeout`, cuts those that have not with an error, and returns.
     pub async fn run(self, router: Router, stop: impl Future<Output = ()>, shutdown_timeout: Duration) {
         let Self { listener, state, tls } = self;
@@ -208,7 +208,7 @@ impl Door {
         let telling = async {
             stream.write_all(&http11(error)).await?;
             stream.shutdown().await?;
-            // A request that was sent already is read, or closing would reset the connection before the answer is read.
+            // A request that was sent already is read, or closing would reset the connection before the response is read.
             let mut rest = [0; 4096];
             let mut n_left = REFUSED_REQUEST;
             while n_left > 0 {

@@ -63,7 +63,7 @@ pub struct HttpLimits {
     pub preparations: Option<usize>,
     /// Time that a client may take nothing of what waits for it; its connection ends then.
     pub write_timeout: Duration,
-    /// Time for a whole answer; `None` is without limit.
+    /// Time for a whole reply; `None` is without limit.
     pub request_timeout: Option<Duration>,
     /// Between comments that keep a silent stream alive; `None` sends none.
     pub keep_alive: Option<Duration>,

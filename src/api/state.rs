@@ -1,5 +1,5 @@
 //! What all handlers share: models, settings, metrics, and whether the server is still open.
-//! Cheap to clone. The way from a request to its answer is `work.rs`.
+//! Cheap to clone. The way from a request to its reply is `work.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +39,9 @@ pub enum Course {
     /// Takes requests.
     #[default]
     Open,
-    /// Takes none any more; answers that run are finished.
+    /// Takes none any more; replies that run are finished.
     Draining,
-    /// Answers that still run are cut.
+    /// Replies that still run are cut.
     Cut,
 }
 
@@ -124,7 +124,7 @@ impl AppState {
         self.inner.course.subscribe()
     }
 
-    /// Time for a whole answer.
+    /// Time for a whole reply.
     pub(crate) fn request_timeout(&self) -> Option<Duration> {
         self.settings().limits.request_timeout
     }

@@ -60,7 +60,7 @@ impl Events {
         Self { bytes: Some(Vec::new()) }
     }
 
-    /// Of an answer that is given as a whole: events are left out.
+    /// Of a reply that is given as a whole: events are left out.
     pub(crate) fn unread() -> Self {
         Self { bytes: None }
     }

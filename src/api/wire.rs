@@ -1,4 +1,4 @@
-//! Parts of answers that several families share: usage, timings, log probabilities, names of endings.
+//! Parts of replies that several families share: usage, timings, log probabilities, names of endings.
 
 use engine::{FinishReason, Piece, PromptProgress, Timings};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub(crate) struct Usage {
     pub(crate) total_tokens: usize,
     /// Of the prompt's.
     pub(crate) prompt_tokens_details: PromptDetails,
-    /// Of the answer's.
+    /// Of the reply's.
     pub(crate) completion_tokens_details: CompletionDetails,
 }
 
@@ -28,19 +28,19 @@ pub(crate) struct PromptDetails {
     pub(crate) cached_tokens: usize,
 }
 
-/// Parts of the answer.
+/// Parts of the reply.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct CompletionDetails {
     /// Thinking.
     pub(crate) reasoning_tokens: usize,
-    /// Drafted and kept.
+    /// Drafted and accepted.
     pub(crate) accepted_prediction_tokens: usize,
     /// Drafted and thrown away.
     pub(crate) rejected_prediction_tokens: usize,
 }
 
 impl Usage {
-    /// Adds an answer; answers to one prompt count it once.
+    /// Adds a reply; replies to one prompt count it once.
     pub(crate) fn add(&mut self, timings: &Timings, reasoning_tokens: usize, same_prompt: bool) {
         if !same_prompt {
             self.prompt_tokens += timings.prompt_tokens;
@@ -54,7 +54,7 @@ impl Usage {
     }
 }
 
-/// llama.cpp's figures of one answer, and ours of its cycles.
+/// llama.cpp's timings of one reply, and ours of its engine steps.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct TimingsBody {
     /// Prompt tokens from cached state.
@@ -77,11 +77,11 @@ pub(crate) struct TimingsBody {
     predicted_per_second: f64,
     /// Tokens drafted.
     draft_n: usize,
-    /// Drafted tokens kept.
+    /// Drafted tokens accepted.
     draft_n_accepted: usize,
-    /// Passes after the prompt.
+    /// Engine steps after the prompt.
     cycles: usize,
-    /// Share of drafts kept at each depth.
+    /// Share of drafts accepted at each depth.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     acceptance_by_depth: Vec<f64>,
 }

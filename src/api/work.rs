@@ -13,11 +13,11 @@ use hyper::http::request::Parts;
 use session::{Conversation, Prepared, Rendered};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::Answer;
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::metrics::Preparing;
 use crate::registry::Served;
+use crate::running_reply::RunningReply;
 use crate::state::{AppState, Course};
 
 /// Whose request it is, as far as anything but being let in depends on it.
@@ -88,12 +88,12 @@ impl Work {
     ///
     /// # Errors
     /// What the engine refuses; what was handed over before is cancelled.
-    pub fn submit(&mut self, requests: &[Prepared], n: usize) -> Result<Vec<Answer>, ApiError> {
+    pub fn submit(&mut self, requests: &[Prepared], n: usize) -> Result<Vec<RunningReply>, ApiError> {
         let each = requests.iter().flat_map(|request| (0..n).map(move |i| (request, i)));
         each.map(|(request, i)| self.submit_one(request, i)).collect()
     }
 
-    fn submit_one(&mut self, request: &Prepared, choice: usize) -> Result<Answer, ApiError> {
+    fn submit_one(&mut self, request: &Prepared, choice: usize) -> Result<RunningReply, ApiError> {
         self.go_on()?;
         let request = request.choice(choice, self.caller.scope)?;
         let place = match self.places.pop() {
@@ -102,7 +102,7 @@ impl Work {
         };
         let generation = place.submit(request.request)?;
         self.preparing.one_less();
-        Ok(Answer::new(&self.state, Arc::clone(&self.served), generation, request.reply))
+        Ok(RunningReply::new(&self.state, Arc::clone(&self.served), generation, request.reply))
     }
 }
 
@@ -116,7 +116,7 @@ impl Drop for GiveUp {
 }
 
 impl AppState {
-    /// Does work on a request that leads to `n_answers` answers of `served`, or to none. Dropping the future gives it up: what
+    /// Does work on a request that leads to `n_replies` replies of `served`, or to none. Dropping the future gives it up: what
     /// has not begun does not begin.
     ///
     /// # Errors
@@ -126,13 +126,13 @@ impl AppState {
         &self,
         served: &Arc<Served>,
         caller: Caller,
-        n_answers: usize,
+        n_replies: usize,
         work: impl FnOnce(&mut Work) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         if self.course() != Course::Open {
             return Err(ApiError::shutdown());
         }
-        let n_places = n_answers.max(1);
+        let n_places = n_replies.max(1);
         let places = served.engine().reserve(n_places).inspect_err(|_| {
             self.metrics().refused.inc();
         })?;

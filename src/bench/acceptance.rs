@@ -1,4 +1,4 @@
-//! `nextn-bench acceptance`: how often the draft head is right, by domain, depth and draft vocabulary.
+//! `nextn-bench acceptance`: how often drafts of the MTP layer are accepted, by domain, depth and draft vocabulary.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Draft length in tokens
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     draft: u8,
-    /// Draft vocabularies to try: auto, full, or numbers of rows
+    /// Draft vocabularies to try: auto, full, or the first N token ids
     #[arg(long, value_delimiter = ',', default_value = "full")]
     draft_vocab: Vec<DraftVocabSize>,
     /// Print the result as JSON
@@ -121,13 +121,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             let ids = session::prompt_of(&model, &p.prompt)?;
             let config = args.setup.engine(ids.len() + args.n_gen as usize);
             let bench = Bench::new(&model, config, Draft::On(Source::Head, Depth::Fixed(args.draft.into())), vocab)?;
-            let answer = bench.answer(&ids, greedy(args.n_gen as usize, false))?;
+            let reply = bench.generate(&ids, greedy(args.n_gen as usize, false))?;
             let seen = Seen {
                 n_prompts: 1,
-                n_tokens: answer.timings.generated_tokens.saturating_sub(1),
-                n_cycles: answer.timings.steps,
-                judged: Judged::of(&answer.timings),
-                degenerate: usize::from(degenerate(&answer.tokens).is_some()),
+                n_tokens: reply.timings.generated_tokens.saturating_sub(1),
+                n_cycles: reply.timings.steps,
+                judged: Judged::of(&reply.timings),
+                degenerate: usize::from(degenerate(&reply.tokens).is_some()),
             };
             by_domain.entry(p.domain.clone()).or_default().add(&seen);
         }
@@ -165,7 +165,7 @@ fn show(args: &Args, line: &str, found: &[(String, BTreeMap<String, Seen>)]) -> 
     say("Columns 1, 2, ..: of the drafts that were right so far, how many were right at this depth too.\n")?;
     let depths: String = (1..=args.draft).map(|d| format!(" {d} |")).collect();
     let rule = "---|".repeat(args.draft.into());
-    say(format_args!("| vocabulary | domain | prompts | tokens | tokens a cycle |{depths} first, 95 % |"))?;
+    say(format_args!("| vocabulary | domain | prompts | tokens | tokens a step |{depths} first, 95 % |"))?;
     say(format_args!("|---|---|---|---|---|{rule}---|"))?;
     let mut n_degenerate = 0;
     for (vocab, by_domain) in found {

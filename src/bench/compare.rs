@@ -1,5 +1,5 @@
-//! `nextn-bench compare`: the same work here and on another engine, in turns, with the answers compared.
-//! Speeds are printed only when the answers are worth it and agree, or part at a near tie.
+//! `nextn-bench compare`: the same work here and on another engine, in turns, with the replies compared.
+//! Speeds are printed only when the replies are worth it and agree, or part at a near tie.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Our draft length (0 is none), or auto
     #[arg(short, long, default_value = "0")]
     draft: Draft,
-    /// Words that our drafts are made of: auto, full, or a number of rows
+    /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
     #[arg(long, default_value_t)]
     draft_vocab: DraftVocabSize,
     /// Prompt; repeatable
@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Tokens before each prompt, to measure long prompts
     #[arg(long, default_value_t = 0)]
     depth_ctx: usize,
-    /// Tokens of each answer; fewer where it ends before
+    /// Tokens of each reply; fewer where it ends before
     #[arg(short = 'n', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
     n_gen: u32,
     /// Rounds of both engines in turn, after a warm-up round
@@ -64,15 +64,15 @@ pub(super) struct Args {
 #[derive(Default)]
 struct Pair {
     prompt: Vec<TokenId>,
-    /// Tokens of each answer.
+    /// Tokens of each reply.
     n_gen: usize,
     ours: Vec<Completion>,
     theirs: Vec<Completion>,
-    /// Where and how the answers part, if they do.
+    /// Where and how the replies part, if they do.
     parted: Option<Parted>,
 }
 
-/// The first token at which two answers differ.
+/// The first token at which two replies differ.
 #[derive(Clone, Debug)]
 struct Parted {
     at: usize,
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for round in 0..=args.repeat {
         for pair in &mut pairs {
             let mut own = ours(args, &model, pair, n_ctx)?;
-            // After its end an answer is another text on each engine.
+            // After its end a reply is another text on each engine.
             if let Some(end) = own.tokens.iter().position(|&id| model.vocab().is_eog(id)).filter(|_| round == 0) {
                 ensure!(end > 1, "an answer ends at once: choose other prompts");
                 pair.n_gen = end;
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json { say(found.json()) } else { found.show() }
 }
 
-/// Before each answer: what the other engine still does after its own (idle threads that spin, state put away) is over.
+/// Before each reply: what the other engine still does after its own (idle threads that spin, state put away) is over.
 const REST: Duration = Duration::from_millis(300);
 
 fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
@@ -137,22 +137,22 @@ fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
 }
 
 fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<Completion> {
-    // Made anew for each answer: threads of an idle engine would still spin now and then. A first answer touches its memory,
+    // Made anew for each reply: threads of an idle engine would still spin now and then. A first reply touches its memory,
     // as the server's was touched long ago.
     let bench = Bench::new(model, args.setup.engine(n_ctx), args.draft, args.draft_vocab)?;
     bench.exactly(&pair.prompt, 1)?;
     std::thread::sleep(REST);
-    let answer = bench.exactly(&pair.prompt, pair.n_gen)?;
-    let t = &answer.timings;
+    let reply = bench.exactly(&pair.prompt, pair.n_gen)?;
+    let t = &reply.timings;
     Ok(Completion {
-        n_tokens: answer.tokens.len(),
+        n_tokens: reply.tokens.len(),
         n_prompt: t.prompt_tokens,
         prompt_ms: t.prompt_ms,
         generated_ms: t.generated_ms,
         drafted: t.drafted,
         accepted: t.accepted,
-        text: answer.text,
-        tokens: answer.tokens,
+        text: reply.text,
+        tokens: reply.tokens,
     })
 }
 
@@ -172,7 +172,7 @@ fn theirs(model: &Model, server: &Server, pair: &Pair, native: bool, name: Optio
     Ok(done)
 }
 
-/// Refuses answers that say nothing about speed.
+/// Refuses replies that say nothing about speed.
 fn judge(
     args: &Args,
     model: &Arc<Model>,
@@ -180,8 +180,8 @@ fn judge(
     ours: &Completion,
     theirs: &Completion,
 ) -> anyhow::Result<()> {
-    for (who, answer) in [("our", ours), ("the other engine's", theirs)] {
-        if let Some(why) = degenerate(&answer.tokens) {
+    for (who, reply) in [("our", ours), ("the other engine's", theirs)] {
+        if let Some(why) = degenerate(&reply.tokens) {
             bail!("{who} output is degenerate, {why}: no speed is worth anything here");
         }
     }
@@ -267,7 +267,7 @@ impl Found<'_> {
         let (ours, theirs) = (self.accepted(|p| &p.ours), self.accepted(|p| &p.theirs));
         for (who, share) in [("here", ours), ("there", theirs)] {
             if let Some(share) = share {
-                say(format_args!("\ndrafts kept {who}: {:.1} %", 100.0 * share))?;
+                say(format_args!("\ndrafts accepted {who}: {:.1} %", 100.0 * share))?;
             }
         }
         for (i, pair) in self.pairs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Answers through the engine, with and without drafts.
+//! Replies through the engine, with and without drafts.
 //! Owns the ways to draft by name; knows nothing of tables.
 
 use std::fmt;
@@ -26,9 +26,9 @@ pub(super) enum Draft {
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The head, between passes.
+    /// The MTP layer, between forward passes.
     Head,
-    /// The head, on a thread of its own.
+    /// The MTP layer, on a thread of its own.
     Async,
     Ngram,
     Both,
@@ -100,15 +100,15 @@ impl fmt::Display for Draft {
     }
 }
 
-/// One answer.
+/// One reply.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct Generated {
     pub(super) tokens: Vec<TokenId>,
     pub(super) text: String,
     pub(super) timings: Timings,
 }
 
-/// An engine with its drafts, for answers without a conversation.
+/// An engine with its drafts, for replies without a conversation.
 pub(super) struct Bench {
     pub(super) model: LoadedModel,
 }
@@ -126,50 +126,50 @@ impl Bench {
     }
 
     /// Exactly `n` tokens, each the likeliest, past the end of the model's turn.
-    pub(super) fn exactly(&self, prompt: &[TokenId], n: usize) -> anyhow::Result<Answer> {
-        self.answer(prompt, greedy(n, true))
+    pub(super) fn exactly(&self, prompt: &[TokenId], n: usize) -> anyhow::Result<Generated> {
+        self.generate(prompt, greedy(n, true))
     }
 
-    pub(super) fn answer(&self, prompt: &[TokenId], options: RequestOptions) -> anyhow::Result<Answer> {
-        let mut answer = Answer::default();
+    pub(super) fn generate(&self, prompt: &[TokenId], options: RequestOptions) -> anyhow::Result<Generated> {
+        let mut reply = Generated::default();
         let mut take = |events: Vec<ReplyEvent>| {
             let texts = events
                 .into_iter()
                 .filter_map(|event| if let ReplyEvent::Text(text) = event { Some(text) } else { None });
-            answer.text.extend(texts);
+            reply.text.extend(texts);
         };
         for delta in self.model.reply(self.model.prepare_text(prompt.to_vec(), options)?)? {
             match delta? {
                 Delta::Progress(_) => {}
                 Delta::Step(step) => {
-                    answer.tokens.extend(step.pieces().map(|piece| piece.token));
+                    reply.tokens.extend(step.pieces().map(|piece| piece.token));
                     take(step.events());
                 }
                 Delta::End(end) => {
                     take(end.events);
-                    answer.timings = end.timings;
-                    return Ok(answer);
+                    reply.timings = end.timings;
+                    return Ok(reply);
                 }
             }
         }
         bail!("the engine ended before the answer was complete")
     }
 
-    pub(super) fn together(&self, prompts: &[Vec<TokenId>], n: usize) -> anyhow::Result<(Vec<Answer>, Duration)> {
+    pub(super) fn together(&self, prompts: &[Vec<TokenId>], n: usize) -> anyhow::Result<(Vec<Generated>, Duration)> {
         let start = Instant::now();
-        let answers = std::thread::scope(|scope| {
+        let replies = std::thread::scope(|scope| {
             // Readers of their own: a reader that lags is passed over.
             let threads: Vec<_> = prompts.iter().map(|prompt| scope.spawn(|| self.exactly(prompt, n))).collect();
             threads
                 .into_iter()
-                .map(|t| t.join().map_err(|_| anyhow::anyhow!("a reader has ended")).and_then(|answer| answer))
+                .map(|t| t.join().map_err(|_| anyhow::anyhow!("a reader has ended")).and_then(|reply| reply))
                 .collect::<anyhow::Result<Vec<_>>>()
         })?;
-        Ok((answers, start.elapsed()))
+        Ok((replies, start.elapsed()))
     }
 }
 
-/// Greedy decoding of `n` tokens at most; `past_the_end` also behind the end of the answer.
+/// Greedy decoding of `n` tokens at most; `past_the_end` also behind the end of the reply.
 pub(super) fn greedy(n: usize, past_the_end: bool) -> RequestOptions {
     RequestOptions {
         max_tokens: Some(n),
@@ -180,7 +180,7 @@ pub(super) fn greedy(n: usize, past_the_end: bool) -> RequestOptions {
     }
 }
 
-/// Says why an answer is no ground for a speed: one token, or a few in a circle, again and again.
+/// Says why a reply is no ground for a speed: one token, or a few in a circle, again and again.
 pub(super) fn degenerate(tokens: &[TokenId]) -> Option<String> {
     const ENOUGH: usize = 24;
     let end = &tokens[tokens.len().saturating_sub(48)..];

@@ -1,5 +1,5 @@
 //! `nextn-bench estimate`: what this machine could do at best with a file, or with a shape that has no file yet.
-//! Arithmetic on bytes: the time of a pass is what it reads over what memory gives. Owns the formulas.
+//! Arithmetic on bytes: the time of a forward pass is what it reads over what memory gives. Owns the formulas.
 
 use std::path::Path;
 
@@ -76,20 +76,20 @@ struct Estimate {
     bandwidth: f64,
     type_k: CacheType,
     type_v: CacheType,
-    /// Rows of the head that a draft reads.
+    /// Rows of the output matrix that a draft reads.
     n_words: u64,
 }
 
 impl Estimate {
-    /// Seconds of a pass over `n_rows` rows of one sequence after `n_ctx` positions. Recurrent state is read once and
-    /// written for every row that may be the last.
+    /// Seconds of a forward pass over `n_rows` tokens of one sequence after `n_ctx` positions. Recurrent state is read once and
+    /// written for every token that may be the last.
     fn pass(&self, n_rows: u64, n_ctx: f64) -> f64 {
         let w = &self.weight;
         let cells = n_ctx * w.position(self.type_k, self.type_v);
         (w.pass(n_rows) + cells + (1 + n_rows) as f64 * w.state as f64) / self.bandwidth
     }
 
-    /// Seconds of a draft of `depth` tokens: entries for the kept tokens, then a chain.
+    /// Seconds of a draft of `depth` tokens: MTP inputs for the accepted tokens, then a chain.
     fn draft(&self, depth: u64, n_ctx: f64) -> f64 {
         let w = &self.weight;
         let cells = n_ctx * w.head_position(self.type_k, self.type_v);
@@ -97,7 +97,7 @@ impl Estimate {
         (first + (depth.saturating_sub(1)) as f64 * (w.draft_step(self.n_words) + cells)) / self.bandwidth
     }
 
-    /// Tokens a second with drafts of `depth`, of which each is right with chance `a`.
+    /// Tokens a second with drafts of `depth`, of which each is accepted with chance `a`.
     fn rate(&self, depth: u64, a: f64, n_ctx: f64) -> f64 {
         if depth == 0 {
             return 1.0 / self.pass(1, n_ctx);
@@ -120,7 +120,7 @@ struct Needed {
     cells: f64,
     /// Recurrent state with the snapshots of the deepest draft.
     state: f64,
-    /// Activations of the largest pass, about.
+    /// Activations of the largest forward pass, about.
     compute: f64,
 }
 
@@ -130,7 +130,7 @@ impl Needed {
         let planes = if weight.has_draft() { MAX_DEPTH + 1 } else { 1 };
         let head = if weight.has_draft() { weight.head_position(args.cache_type_k, args.cache_type_v) } else { 0.0 };
         let position = weight.position(args.cache_type_k, args.cache_type_v) + head;
-        // Rows of a prompt's pass with a handful of the widest activations, and logits of a few rows.
+        // Tokens of a chunk with a handful of the widest activations, and logits of a few tokens.
         let rows = 512.0 * 4.0 * (4.0 * weight.n_widest as f64 + 4.0 * weight.n_embd as f64);
         Self {
             weights: weight.n_bytes as f64,
@@ -215,7 +215,7 @@ fn show(
         let n_ctx = at(part);
         let plain = e.rate(0, 0.0, n_ctx);
         if !w.has_draft() {
-            say(format_args!("| {n_ctx} | {plain:.2} | no draft head | 0 | {plain:.2} | 1.00 |"))?;
+            say(format_args!("| {n_ctx} | {plain:.2} | no MTP layer | 0 | {plain:.2} | 1.00 |"))?;
             continue;
         }
         for &a in &args.accept {

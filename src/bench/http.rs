@@ -14,10 +14,10 @@ use text::TokenId;
 /// How long a server may take to load its model.
 const START: Duration = Duration::from_secs(600);
 
-/// How long an answer may take.
+/// How long a response may take.
 const ANSWER: Duration = Duration::from_secs(900);
 
-/// Bytes of an answer that are read at most.
+/// Bytes of a response that are read at most.
 const MAX_BODY: u64 = 64 << 20;
 
 /// A server at a URL, perhaps one that was started here.
@@ -143,7 +143,7 @@ impl Server {
     /// Greedy completion of exactly `n` tokens by llama.cpp's own protocol; times are the server's.
     ///
     /// # Errors
-    /// The server's, or an answer without what is needed.
+    /// The server's, or a response without what is needed.
     pub(super) fn native(&self, prompt: &[TokenId], n: usize) -> anyhow::Result<Completion> {
         let ids: Vec<u32> = prompt.iter().map(|id| id.0).collect();
         let body = json!({
@@ -179,7 +179,7 @@ impl Server {
         self.stream("/v1/completions", &body, |choice| choice["text"].as_str().map(str::to_owned))
     }
 
-    /// Greedy answer of a chat by the OpenAI protocol, streamed.
+    /// Greedy reply of a chat by the OpenAI protocol, streamed.
     ///
     /// # Errors
     /// As [`Server::completion`].
@@ -217,7 +217,7 @@ impl Server {
             }
         }
         let first = first.with_context(|| format!("{}{path}: the answer has no text", self.url))?;
-        // Without figures of usage, every piece is taken for a token.
+        // Without counts of usage, every piece is taken for a token.
         done.n_tokens = if done.n_tokens == 0 { n_pieces } else { done.n_tokens };
         done.prompt_ms = 1e3 * (first - begin).as_secs_f64();
         done.generated_ms = 1e3 * (last - first).as_secs_f64();

@@ -55,7 +55,7 @@ enum Command {
         /// Write the logits of all positions to this NumPy file instead of printing them
         #[arg(long, value_name = "FILE.npy")]
         full: Option<PathBuf>,
-        /// Write the hidden rows of all positions to this NumPy file instead of printing them
+        /// Write the hidden states of all positions to this NumPy file instead of printing them
         #[arg(long, value_name = "FILE.npy")]
         hidden: Option<PathBuf>,
     },
@@ -134,7 +134,7 @@ enum Command {
 /// Runs one command.
 ///
 /// # Errors
-/// A file that cannot be read, a model that does not open, a pass that was not computed.
+/// A file that cannot be read, a model that does not open, a forward pass that was not computed.
 pub fn run(args: Args) -> anyhow::Result<()> {
     logging::start("warn", logging::Lines::Person { colours: false, detailed: false }).map_err(anyhow::Error::msg)?;
     match args.command {

@@ -1,4 +1,4 @@
-//! Logits and hidden rows of every position.
+//! Logits and hidden states of every position.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use text::TokenId;
 use super::npy;
 use super::setup::{Input, Setup, argmax, say};
 
-/// Rows of one pass.
+/// Tokens of one forward pass.
 const N_BATCH: usize = 512;
 
 pub(super) fn run(
@@ -55,7 +55,7 @@ pub(super) fn run(
     say(Value::Object(printed))
 }
 
-/// The head's chain after the entries of a whole prompt: token and logits of each guess.
+/// The MTP layer's chain after the inputs of a whole prompt: token and logits of each draft.
 fn drafts(
     setup: &Setup,
     runner: &mut Runner,
@@ -65,7 +65,7 @@ fn drafts(
 ) -> anyhow::Result<Value> {
     let n_embd = runner.model().hparams().n_embd;
     let config = setup.engine(entries.len() + depth).memory(runner.model());
-    let mut memory = runner.model().head_memory(config)?.context("the model has no NextN head")?;
+    let mut memory = runner.model().head_memory(config)?.context("the model has no NextN layer")?;
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = DraftOutput::default();
     let n_chunks = entries.len().div_ceil(N_BATCH);

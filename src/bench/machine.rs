@@ -1,4 +1,4 @@
-//! What this machine is, and how fast it reads memory: what a figure needs beside it to mean anything.
+//! What this machine is, and how fast it reads memory: what a measurement needs beside it to mean anything.
 //! Reads /proc where there is one; what is not known is left out.
 
 use std::fs;

@@ -9,7 +9,7 @@ use text::TokenId;
 
 use super::setup::{Setup, say};
 
-/// Rows of the prompt that makes room for compute buffers.
+/// Tokens of the prompt that makes room for compute buffers.
 const N_BATCH: usize = 512;
 /// Tokens drafted, and snapshots kept for them.
 const DEPTH: usize = 3;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     part("keys, values, planes; streams", state.n_bytes());
     let config = MemoryConfig { n_snapshots: 1, ..args.setup.engine(n_ctx).memory(&model) };
     let mut head = model.head_memory(config)?;
-    part("the head's keys and values", head.as_ref().map_or(0, |head| head.n_bytes()));
+    part("the MTP layer's keys and values", head.as_ref().map_or(0, |head| head.n_bytes()));
 
     let tokens = vec![TokenId(0); N_BATCH];
     let slot = state.acquire()?.context("a new memory has a free slot")?;
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         runner.run(step.view(), &pass, &mut output)?;
         step.commit(&[n])?;
     }
-    part("buffers of passes", runner.buffer_bytes());
+    part("buffers of forward passes", runner.buffer_bytes());
     if let Some(head) = &mut head {
         let counted = runner.buffer_bytes();
         let slot = head.acquire()?.context("a new memory has a free slot")?;

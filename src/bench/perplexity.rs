@@ -11,7 +11,7 @@ use text::{Special, TokenId};
 
 use super::setup::{Setup, say};
 
-/// Rows of one pass.
+/// Tokens of one forward pass.
 const N_BATCH: usize = 512;
 
 pub(super) fn run(setup: &Setup, file: &Path, n_ctx: usize, json: bool) -> anyhow::Result<()> {

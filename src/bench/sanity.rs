@@ -1,4 +1,4 @@
-//! `nextn-bench sanity`: a served model against what it did before on the same machine: start, health, answers, speed.
+//! `nextn-bench sanity`: a served model against what it did before on the same machine: start, health, replies, speed.
 //! Owns the baseline file and the verdict.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a pass has to read: bytes of a model by what they are for, of a file or of a shape that has no file yet.
+//! What a forward pass has to read: bytes of a model by what they are for, of a file or of a shape that has no file yet.
 //! Owns the sums; knows nothing of time.
 
 use std::collections::HashSet;
@@ -20,15 +20,15 @@ pub(super) struct Weight {
     pub(super) n_params: u64,
     /// All tensors.
     pub(super) n_bytes: u64,
-    /// What every row of the target model reads, whatever the token: without the head, the embedding and the routed experts.
+    /// What the target model reads whatever the token: without the output matrix, the embedding and the routed experts.
     pub(super) trunk: u64,
     /// Routed experts of the target model, all of them.
     pub(super) experts: u64,
     /// The matrix of the vocabulary.
     pub(super) head: u64,
-    /// The draft head's block, without routed experts.
+    /// The MTP layer's block, without routed experts.
     pub(super) draft: u64,
-    /// Routed experts of the draft head's block.
+    /// Routed experts of the MTP layer's block.
     pub(super) draft_experts: u64,
     pub(super) n_expert: u64,
     pub(super) n_expert_used: u64,
@@ -129,22 +129,22 @@ impl Weight {
         }
     }
 
-    /// Bytes of weights that a pass over `n_rows` rows reads, experts spread evenly at random.
+    /// Bytes of weights that a forward pass over `n_rows` tokens reads, experts spread evenly at random.
     pub(super) fn pass(&self, n_rows: u64) -> f64 {
         self.trunk as f64 + self.head as f64 + self.experts as f64 * self.share_of_experts(n_rows)
     }
 
-    /// Bytes of weights that one drafted token reads, over `n_words` rows of the head.
+    /// Bytes of weights that one drafted token reads, over `n_words` rows of the output matrix.
     pub(super) fn draft_step(&self, n_words: u64) -> f64 {
         self.draft_block(1) + self.head as f64 * n_words.min(self.n_vocab) as f64 / self.n_vocab.max(1) as f64
     }
 
-    /// Bytes of the draft head's block for `n_rows` rows.
+    /// Bytes of the MTP layer's block for `n_rows` tokens.
     pub(super) fn draft_block(&self, n_rows: u64) -> f64 {
         self.draft as f64 + self.draft_experts as f64 * self.share_of_experts(n_rows)
     }
 
-    /// Experts that at least one of `n_rows` rows takes.
+    /// Experts that at least one of `n_rows` tokens takes.
     fn share_of_experts(&self, n_rows: u64) -> f64 {
         if self.n_expert == 0 {
             return 0.0;
@@ -157,12 +157,12 @@ impl Weight {
         bytes(self.kv, type_k, type_v)
     }
 
-    /// Bytes of one cached position of the draft head.
+    /// Bytes of one cached position of the MTP layer.
     pub(super) fn head_position(&self, type_k: CacheType, type_v: CacheType) -> f64 {
         bytes(self.mtp_kv, type_k, type_v)
     }
 
-    /// True when there is a draft head.
+    /// True when there is an MTP layer.
     pub(super) fn has_draft(&self) -> bool {
         self.draft > 0
     }

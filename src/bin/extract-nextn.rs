@@ -1,4 +1,4 @@
-//! `extract-nextn`: what is in a model file, whether it is sound, and NextN heads out of files and into them.
+//! `extract-nextn`: what is in a model file, whether it is sound, and NextN layers out of files and into them.
 
 use std::process::ExitCode;
 

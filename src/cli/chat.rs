@@ -126,7 +126,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Answers the last message. `attempt` counts its answers.
+    /// Answers the last message. `attempt` counts its replies.
     pub(super) fn answer(&mut self, attempt: u64) -> Outcome<Next> {
         let screen = Screen::new(io::stdout(), io::stderr(), self.plan);
         let mut sink = Person::new(screen, PromptBar::new(self.terminals.stderr));

@@ -55,7 +55,7 @@ impl LineEditor {
             .history_ignore_space(true)
             .completion_type(CompletionType::List)
             .color_mode(if colours { ColorMode::Forced } else { ColorMode::Disabled })
-            // Answers may go to a file while the person types on the terminal.
+            // Replies may go to a file while the person types on the terminal.
             .behavior(if stdout_is_terminal { Behavior::Stdio } else { Behavior::PreferTerm })
             .build();
         let mut editor = Editor::with_config(config)?;

@@ -1,4 +1,4 @@
-//! What answers must be made of, as asked for on the command line: a JSON schema or a grammar.
+//! What replies must be made of, as asked for on the command line: a JSON schema or a grammar.
 //! Owns reading the options and what their errors cost. Knows nothing of how grammars work.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use session::{Form, Kind};
 use super::input;
 use program::exit::{Exit, Failure, OrExit, Outcome};
 
-/// The form of answers, as typed.
+/// The form of replies, as typed.
 #[derive(Clone, Debug, Default, ClapArgs)]
 #[command(next_help_heading = "Structured output")]
 pub struct FormFlags {

@@ -61,7 +61,7 @@ pub struct Sources<'a> {
     pub joint: &'a str,
 }
 
-/// The prompt of a single answer, or `None` when a chat is to start.
+/// The prompt of a single reply, or `None` when a chat is to start.
 ///
 /// # Errors
 /// A file that cannot be read, text that is not UTF-8 or longer than [`MAX_BYTES`], and a prompt without a character:

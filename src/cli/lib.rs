@@ -121,7 +121,7 @@ fn run(args: &Args) -> Outcome<()> {
     let loaded = Loaded::open(args, form)?;
     drop(spinner);
     if terminals.stderr && !args.machine() {
-        // A terminal that is gone is noticed when the answer is written.
+        // A terminal that is gone is noticed when the reply is written.
         let _ = writeln!(io::stderr(), "{}", paint(&loaded.line(), style::DIM, colours.err));
     }
 

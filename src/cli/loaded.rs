@@ -87,7 +87,7 @@ impl Loaded {
             NextNHead::Absent => "none",
         };
         let line = format!(
-            "{} {}, context {}, {}, NextN head: {head}",
+            "{} {}, context {}, {}, NextN layer: {head}",
             about.name,
             about.quantization,
             self.model.engine().limits().n_ctx,

@@ -92,7 +92,7 @@ impl Chat<'_> {
     /// How tokens are drafted, for the person.
     fn drafting(&self) -> String {
         match (self.loaded.model.drafts().max > 0, self.settings.max_draft) {
-            (false, _) => "spec off: started without drafting, or the model has no NextN head".to_owned(),
+            (false, _) => "spec off: started without drafting, or the model has no NextN layer".to_owned(),
             (true, None) => format!("spec {}", self.loaded.spec),
             (true, Some(0)) => "spec off".to_owned(),
             (true, Some(n)) => format!("spec {}, at most {n} tokens", self.loaded.spec),

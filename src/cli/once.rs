@@ -1,4 +1,4 @@
-//! One answer and out: `-p`, `-f`, or a prompt through a pipe.
+//! One reply and out: `-p`, `-f`, or a prompt through a pipe.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ use super::{stats, turn};
 use program::exit::{Failure, Outcome};
 use program::signals::Signals;
 
-/// Answers `text` and prints the answer as asked for.
+/// Answers `text` and prints the reply as asked for.
 ///
 /// # Errors
 /// Those of the prompt, the engine and the output; a signal, after what was generated is out.

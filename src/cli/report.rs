@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The one object of `--json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Answer {
-    /// The answer without the reasoning.
+    /// The reply without the reasoning.
     pub text: String,
     /// What the model thought before it answered.
     pub reasoning: String,
@@ -18,7 +18,7 @@ pub struct Answer {
     /// Log probabilities, one per token; only with `--logprobs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<Logprob>>,
-    /// Why the answer ended.
+    /// Why the reply ended.
     pub finish_reason: Finish,
     /// Where the time went.
     pub timings: Times,
@@ -91,7 +91,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// The engine's figures and the time that loading took.
+    /// The engine's timings and the time that loading took.
     pub fn new(load_ms: f64, timings: &Timings) -> Self {
         Self {
             load_ms: round(load_ms),
@@ -123,7 +123,7 @@ pub enum Line<'a> {
     Prompt { done: usize, cached: usize, total: usize },
     /// More of the reasoning.
     Reasoning { text: &'a str },
-    /// More of the answer.
+    /// More of the reply.
     Text { text: &'a str },
     /// Ids of the tokens of one step.
     Tokens { ids: &'a [u32] },

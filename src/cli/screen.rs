@@ -1,4 +1,4 @@
-//! An answer on its way to a person: where text and thinking go, and how they look. Owns no terminal, only two writers.
+//! A reply on its way to a person: where text and thinking go, and how they look. Owns no terminal, only two writers.
 //! Escapes are taken out before anything is shown on a terminal.
 
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use program::sanitize::{Sanitizer, clean_line};
 /// Where what goes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Plan {
-    /// Take terminal escapes out of the answer.
+    /// Take terminal escapes out of the reply.
     pub clean: bool,
     /// Show markdown as styles.
     pub markdown: bool,
@@ -38,7 +38,7 @@ pub enum Place {
 /// What the person asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
-    /// A chat, not a single answer.
+    /// A chat, not a single reply.
     pub chat: bool,
     /// `--raw`.
     pub raw: bool,
@@ -51,7 +51,7 @@ pub struct Wishes {
 }
 
 impl Plan {
-    /// Thinking is never part of a single answer on standard output, and goes only where a person reads it.
+    /// Thinking is never part of a single reply on standard output, and goes only where a person reads it.
     pub fn new(wishes: Wishes, terminals: Terminals, colours: Colours) -> Self {
         let markdown = match wishes.markdown {
             AutoOnOff::Auto => colours.out && !wishes.raw,
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// Shows one answer.
+/// Shows one reply.
 pub struct Screen<O, E> {
     out: O,
     err: E,
@@ -132,7 +132,7 @@ impl<O: Write, E: Write> Screen<O, E> {
         self.write_thinking(&shown)
     }
 
-    /// Shows more of the answer.
+    /// Shows more of the reply.
     ///
     /// # Errors
     /// As above.
@@ -170,7 +170,7 @@ impl<O: Write, E: Write> Screen<O, E> {
         writeln!(self.err, "{}", paint(&words, style::DIM, self.plan.colours.err))
     }
 
-    /// Ends the answer: styles are off, and the next output starts on a line of its own.
+    /// Ends the reply: styles are off, and the next output starts on a line of its own.
     ///
     /// # Errors
     /// As above.

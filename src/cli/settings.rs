@@ -53,7 +53,7 @@ impl TurnSettings {
         apply(&self.flags, &self.changed).expect("`set` tried these values")
     }
 
-    /// The engine's options. `attempt` counts repetitions of one answer: with a fixed seed each gets one of its own.
+    /// The engine's options. `attempt` counts repetitions of one reply: with a fixed seed each gets one of its own.
     pub fn options(&self, attempt: u64) -> RequestOptions {
         let flags = self.flags();
         let mut options = RequestOptions {

@@ -1,4 +1,4 @@
-//! The three ways an answer leaves the program: to a person, as one JSON object, as JSON lines.
+//! The three ways a reply leaves the program: to a person, as one JSON object, as JSON lines.
 //! Knows nothing of engines: it gets text that is already decoded and parted.
 
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use super::progress::PromptBar;
 use super::report::{Line, ToolCall};
 use super::screen::Screen;
 
-/// Takes an answer as it comes.
+/// Takes a reply as it comes.
 pub trait Sink {
     /// So much of the prompt is done.
     ///
@@ -26,7 +26,7 @@ pub trait Sink {
     /// # Errors
     /// As above.
     fn reasoning(&mut self, text: &str) -> io::Result<()>;
-    /// More of the answer.
+    /// More of the reply.
     ///
     /// # Errors
     /// As above.

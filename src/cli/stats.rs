@@ -1,8 +1,8 @@
-//! The line of figures after an answer, and the sums of a chat. Owns how speeds are written.
+//! The line of timings after a reply, and the sums of a chat. Owns how speeds are written.
 
 use engine::Timings;
 
-/// `prompt 512 tok 1830 tok/s | gen 96 tok 41.2 tok/s`, with the share of kept drafts when there were any.
+/// `prompt 512 tok 1830 tok/s | gen 96 tok 41.2 tok/s`, with the share of accepted drafts when there were any.
 pub fn line(timings: &Timings) -> String {
     let mut line = format!("prompt {} tok", timings.prompt_tokens);
     if timings.cached_tokens > 0 {
@@ -15,7 +15,7 @@ pub fn line(timings: &Timings) -> String {
     line
 }
 
-/// What all answers of a chat took together.
+/// What all replies of a chat took together.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     answers: usize,
@@ -23,7 +23,7 @@ pub struct Totals {
     cached_tokens: usize,
     prompt_ms: f64,
     generated_tokens: usize,
-    /// Generated tokens that lie between two others in time: the first of every answer belongs to its prompt.
+    /// Generated tokens that lie between two others in time: the first of every reply belongs to its prompt.
     timed_tokens: usize,
     generated_ms: f64,
     cycles: usize,
@@ -32,7 +32,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds one answer.
+    /// Adds one reply.
     pub fn add(&mut self, timings: &Timings) {
         self.answers += 1;
         self.prompt_tokens += timings.prompt_tokens;

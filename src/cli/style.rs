@@ -6,11 +6,11 @@ use anstyle::{AnsiColor, Style};
 
 use super::choices::When;
 
-/// Headings of an answer.
+/// Headings of a reply.
 pub const HEADING: Style = AnsiColor::Cyan.on_default().bold();
 /// Code, inline and in blocks.
 pub const CODE: Style = AnsiColor::Yellow.on_default();
-/// What is not the answer: thinking, marks, hints.
+/// What is not the reply: thinking, marks, hints.
 pub const DIM: Style = Style::new().dimmed();
 /// `**strong**`.
 pub const BOLD: Style = Style::new().bold();

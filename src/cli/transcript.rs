@@ -30,7 +30,7 @@ struct Turn {
 /// What the model gave back, also when it was stopped half-way.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Reply {
-    /// The answer.
+    /// The reply.
     pub text: String,
     /// What was thought before it.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -1,4 +1,4 @@
-//! One answer, from the request to its last piece: events of the engine and signals in, decoded and parted text out.
+//! One reply, from the request to its last piece: events of the engine and signals in, decoded and parted text out.
 //! Owns the thread that waits for the engine. Knows not where the text goes.
 
 use std::sync::mpsc;
@@ -16,9 +16,9 @@ use program::signals::Signals;
 /// What came of a request.
 #[derive(Debug)]
 pub struct Done {
-    /// The whole answer, as `--json` prints it.
+    /// The whole reply, as `--json` prints it.
     pub answer: Answer,
-    /// The engine's figures; our own where the answer was stopped.
+    /// The engine's timings; our own where the reply was stopped.
     pub timings: Timings,
     /// The signal that stopped it.
     pub stopped: Option<Exit>,
@@ -32,7 +32,7 @@ enum Happening {
     Signal(Exit),
 }
 
-/// Asks for an answer to `prompt` and brings it to `sink` as it comes; SIGINT and SIGTERM stop it.
+/// Asks for a reply to `prompt` and brings it to `sink` as it comes; SIGINT and SIGTERM stop it.
 ///
 /// # Errors
 /// With [`Exit::Prompt`] or [`Exit::Usage`] when the request cannot be served, [`Exit::Runtime`] when the engine fails;

@@ -43,7 +43,7 @@ pub struct RequestOptions {
     pub logprobs: Option<usize>,
     /// Token offsets in the prompt where a later request is likely to part from this one (ends of messages), ascending.
     /// A state checkpoint is kept at the last ones.
-    pub borders: Vec<usize>,
+    pub checkpoint_boundaries: Vec<usize>,
     /// Use and keep cached state of earlier requests with the same beginning.
     pub cache: bool,
     /// Whose state that is.
@@ -72,7 +72,7 @@ impl Default for RequestOptions {
             stops: Vec::new(),
             ignore_eos: false,
             logprobs: None,
-            borders: Vec::new(),
+            checkpoint_boundaries: Vec::new(),
             cache: true,
             scope: Scope::default(),
             grammar: None,
@@ -122,9 +122,9 @@ impl GenerateRequest {
         }
         // Cached tokens have no hidden states any more.
         options.cache &= options.embed.is_none();
-        let ascending = options.borders.windows(2).all(|w| w[0] < w[1]);
-        if !ascending || options.borders.last().is_some_and(|&b| b > prompt.len()) {
-            return Err(RequestError::Borders { n_prompt: prompt.len() });
+        let ascending = options.checkpoint_boundaries.windows(2).all(|w| w[0] < w[1]);
+        if !ascending || options.checkpoint_boundaries.last().is_some_and(|&b| b > prompt.len()) {
+            return Err(RequestError::Boundaries { n_prompt: prompt.len() });
         }
         let room = limits.n_ctx - prompt.len();
         let max_tokens = options.max_tokens.unwrap_or(room).min(room);
@@ -194,8 +194,8 @@ pub enum RequestError {
         n: usize,
     },
     /// Boundaries that do not ascend or lie outside the prompt.
-    #[error("message borders must ascend and lie within the prompt's {n_prompt} tokens")]
-    Borders {
+    #[error("checkpoint boundaries must ascend and lie within the prompt's {n_prompt} tokens")]
+    Boundaries {
         /// Tokens in the prompt.
         n_prompt: usize,
     },

@@ -267,7 +267,7 @@ impl Sequence {
 
 /// Where to take checkpoints in a prompt: at its first boundary and at its last ones, as far as they are still to come.
 fn due_checkpoints(request: &GenerateRequest, n_cached: usize) -> VecDeque<usize> {
-    let boundaries = &request.options().borders;
+    let boundaries = &request.options().checkpoint_boundaries;
     let n_last = boundaries.len().saturating_sub(LAST_BOUNDARIES);
     let kept = boundaries.iter().enumerate().filter(|&(i, _)| i == 0 || i >= n_last).map(|(_, &b)| b);
     let to_come = kept.filter(|&b| b > n_cached);

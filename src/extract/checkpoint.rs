@@ -45,8 +45,11 @@ pub fn run(args: &Args) -> Outcome {
     let checkpoint = Checkpoint::open(&args.folder, options)?;
     if checkpoint.n_head_layers == 0 && !args.no_head {
         let promised = checkpoint.config.n_head_layers.is_some_and(|n| n > 0);
-        let why =
-            if promised { "config.json promises a NextN head, but its tensors are not there" } else { "no NextN head" };
+        let why = if promised {
+            "config.json promises a NextN layer, but its tensors are not there"
+        } else {
+            "no NextN layer"
+        };
         eprintln!("note: {why}; the file has none. `extract-nextn graft` adds one");
     }
     args.how.write(checkpoint.model, args.file_type, &args.output, false)

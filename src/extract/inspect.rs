@@ -74,7 +74,7 @@ fn lines(found: &Inspection) -> Vec<String> {
             .collect::<Vec<_>>()
             .join(", "),
     );
-    row("NextN head", head(found));
+    row("NextN layer", head(found));
     lines.push(String::new());
     let whole: u64 = found.roles.iter().map(|role| role.n_bytes).sum();
     lines.extend(found.roles.iter().map(|role| role_line(role, whole)));
@@ -110,7 +110,7 @@ fn role_line(role: &Share, whole: u64) -> String {
 fn speculation(s: &Speculation) -> Vec<String> {
     let share = s.draft_bytes as f64 * 100.0 / s.pass_bytes.max(1) as f64;
     let mut lines = vec![format!(
-        "A token reads {}, a guess {} ({share:.0} % of it, with {} rows of the head matrix).",
+        "A token reads {}, a draft {} ({share:.0} % of it, with {} rows of the output matrix).",
         bytes(s.pass_bytes),
         bytes(s.draft_bytes),
         s.draft_vocab
@@ -119,13 +119,13 @@ fn speculation(s: &Speculation) -> Vec<String> {
     for acceptance in [0.6, 0.8] {
         let row = s.gains.iter().filter(|g| g.acceptance == acceptance);
         let cells: Vec<String> = row.map(|g| format!("{} {:.2}", depth(g.depth), g.factor)).collect();
-        lines.push(format!("  {:.0} % of guesses right:  {}", acceptance * 100.0, cells.join("   ")));
+        lines.push(format!("  {:.0} % of drafts accepted:  {}", acceptance * 100.0, cells.join("   ")));
     }
     lines
 }
 
 fn depth(n: u32) -> String {
-    if n == 1 { "1 guess".into() } else { format!("{n} guesses") }
+    if n == 1 { "1 draft".into() } else { format!("{n} drafts") }
 }
 
 fn short(found: &Inspection) -> String {

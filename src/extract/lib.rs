@@ -24,7 +24,7 @@ use program::shell;
 #[command(name = "extract-nextn", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Layouts, keys and recipes: docs/FILES.md. Exit codes: 0 done, 1 refused or failed, 2 wrong \
-                        options; of verify also 3 sound without a head, 4 damaged; 130 stopped by Ctrl-C.")]
+                        options; of verify also 3 sound without a NextN layer, 4 damaged; 130 stopped by Ctrl-C.")]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,

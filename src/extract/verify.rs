@@ -56,8 +56,8 @@ fn text(report: &Report, header_only: bool) -> String {
     lines.extend(report.damage.iter().map(|what| format!("damage    {what}")));
     lines.extend(report.notes.iter().map(|what| format!("note      {what}")));
     let verdict = match report.verdict {
-        Verdict::Complete => "sound, with a complete NextN head",
-        Verdict::NoHead => "sound, without a NextN head",
+        Verdict::Complete => "sound, with a complete NextN layer",
+        Verdict::NoHead => "sound, without a NextN layer",
         Verdict::Damaged => "damaged",
     };
     lines.push(format!("verdict   {verdict}"));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// What the shell sees. The numbers are part of the interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Exit {
-    /// The answer is out.
+    /// The reply is out.
     Success = 0,
     /// Something broke while running: a device, memory, a full disk.
     Runtime = 1,

@@ -1,4 +1,4 @@
-//! Takes terminal escapes out of text that we did not write: answers, model names, error messages about files.
+//! Takes terminal escapes out of text that we did not write: replies, model names, error messages about files.
 //! Works on a stream, one character at a time. Knows nothing of styles: it runs before any of ours are added.
 
 /// Removes escape sequences and control characters; `\n` and `\t` stay. The result is the same for every way of
@@ -35,7 +35,7 @@ impl Sanitizer {
             (State::String(_), '\x07' | '\u{9c}') => State::Text,
             // ESC and a backslash end a string; ESC and something else break it off and start anew.
             (State::String(_), '\x1b') => State::Escape,
-            // A string that is never closed must not swallow the rest of the answer.
+            // A string that is never closed must not swallow the rest of the reply.
             (State::String(n), c) if c != '\n' && n < STRING_MAX => State::String(n + 1),
             (State::Csi(n), ' '..='?') if n < CSI_MAX => State::Csi(n + 1),
             (State::Csi(_), '@'..='~') => State::Text,

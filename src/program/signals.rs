@@ -52,7 +52,7 @@ impl Signals {
         Listening { signals: self }
     }
 
-    /// From now on it takes two Ctrl-C in a row to end the process while nobody listens: one that was meant for an answer
+    /// From now on it takes two Ctrl-C in a row to end the process while nobody listens: one that was meant for a reply
     /// may come a moment after its end.
     pub fn ask_twice(&self) {
         self.lock().twice = true;
@@ -117,7 +117,7 @@ impl Terminal {
         Self { mode: rustix::termios::tcgetattr(std::io::stdin()).ok() }
     }
 
-    /// The line editor may have been reading keys, an answer may have left colours on.
+    /// The line editor may have been reading keys, a reply may have left colours on.
     fn restore(&self) {
         use rustix::termios::{OptionalActions, tcsetattr};
         use std::io::IsTerminal;

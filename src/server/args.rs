@@ -208,7 +208,7 @@ pub struct AccessFlags {
     pub rate_limit: Option<u32>,
 }
 
-/// What is served beside answers.
+/// What is served beside replies.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Serving")]
 pub struct ServingFlags {

@@ -53,7 +53,7 @@ pub struct DraftDefaults {
     pub max: usize,
     /// Shorter drafts are not used.
     pub min: usize,
-    /// A draft ends before a token that the head finds less probable than this.
+    /// A draft ends before a token that the MTP layer finds less probable than this.
     pub p_min: f32,
 }
 

@@ -135,7 +135,7 @@ impl LoadedModel {
         let rendered = self.rendered_of(&conversation, messages, wanted)?;
         let grammar = self.grammar_of(&conversation, &rendered)?;
         go_on(wanted)?;
-        let mut options = RequestOptions { borders: rendered.boundaries, grammar, ..options };
+        let mut options = RequestOptions { checkpoint_boundaries: rendered.boundaries, grammar, ..options };
         let tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         // The parser closes the call that is open.
         let after_call = self.dialect.after_call().filter(|_| conversation.one_call && tools);

@@ -106,7 +106,7 @@ pub struct Prompt {
     /// All tokens.
     pub tokens: Vec<TokenId>,
     /// Where messages end, in tokens.
-    pub borders: Vec<usize>,
+    pub boundaries: Vec<usize>,
 }
 
 /// Renders messages (`role` and `content`, JSON objects) with the model's own template.
@@ -114,9 +114,9 @@ pub fn chat(model: &Model, messages: Vec<Value>, thinking: bool) -> Prompt {
     let template = ChatTemplate::new(model.chat_template().expect("these models have one")).expect("it compiles");
     let chat = Chat { messages, add_generation_prompt: true, enable_thinking: Some(thinking), ..Chat::default() };
     let prompt = template.render(&chat).expect("it renders");
-    let (tokens, borders) = model.vocab().encode_with_cuts(&prompt.text, &prompt.boundaries[..prompt.n_lasting]);
-    assert!(!borders.is_empty(), "boundaries lie between tokens");
-    Prompt { tokens, borders }
+    let (tokens, boundaries) = model.vocab().encode_with_cuts(&prompt.text, &prompt.boundaries[..prompt.n_lasting]);
+    assert!(!boundaries.is_empty(), "boundaries lie between tokens");
+    Prompt { tokens, boundaries }
 }
 
 /// A message of the user.

@@ -111,7 +111,7 @@ fn counts(
                 max_tokens: Some(N_TOKENS + 1),
                 sampling,
                 ignore_eos: true,
-                borders: vec![prompt().len() - 1],
+                checkpoint_boundaries: vec![prompt().len() - 1],
                 ..RequestOptions::default()
             };
             (prompt(), options)

@@ -39,9 +39,9 @@ pub(crate) async fn messages(
         let prepared = work.prepare(chat, wanted.options)?;
         Ok((work.submit(std::slice::from_ref(&prepared), 1)?, prepared.request.prompt().len(), wanted.stream))
     };
-    let (answers, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
+    let (replies, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
     drop(input);
-    respond(&state, answers, Reply::new(served.id.clone(), n_prompt), stream).await
+    respond(&state, replies, Reply::new(served.id.clone(), n_prompt), stream).await
 }
 
 /// `POST /v1/messages/count_tokens`.

@@ -18,7 +18,7 @@ pub(crate) struct MessagesRequest {
     /// What the model is told before: a text, or blocks of text.
     #[schema(value_type = Option<Value>)]
     pub(crate) system: Option<Content>,
-    /// Texts that end the answer.
+    /// Texts that end the reply.
     pub(crate) stop_sequences: Option<Vec<String>>,
     /// Tools that may be called.
     pub(crate) tools: Option<Vec<InputTool>>,
@@ -26,7 +26,7 @@ pub(crate) struct MessagesRequest {
     pub(crate) tool_choice: Option<InputToolChoice>,
     /// Whether to think; left out is no.
     pub(crate) thinking: Option<Thinking>,
-    /// The form of the answer.
+    /// The form of the reply.
     pub(crate) output_config: Option<OutputConfig>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Thinking {
     pub(crate) budget_tokens: Option<i64>,
 }
 
-/// The form of the answer, and how hard to think.
+/// The form of the reply, and how hard to think.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "an object")]
 pub(crate) struct OutputConfig {
@@ -99,7 +99,7 @@ pub(crate) struct OutputConfig {
     pub(crate) format: Option<Value>,
 }
 
-/// A whole answer.
+/// A whole reply.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct MessageBody {
     pub(crate) id: String,
@@ -116,7 +116,7 @@ pub(crate) struct MessageBody {
     pub(crate) timings: Option<TimingsBody>,
 }
 
-/// A part of an answer.
+/// A part of a reply.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ContentBlock {
@@ -166,14 +166,14 @@ impl MessageUsage {
         Self { input_tokens: n_prompt - n_cached, cache_read_input_tokens: n_cached, ..Self::default() }
     }
 
-    /// Of a whole answer.
+    /// Of a whole reply.
     pub(crate) fn of(timings: &Timings) -> Self {
         let prompt = Self::of_prompt(timings.prompt_tokens, timings.cached_tokens);
         Self { output_tokens: timings.generated_tokens, ..prompt }
     }
 }
 
-/// The answer of `/v1/messages/count_tokens`.
+/// The response of `/v1/messages/count_tokens`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenCount {
     /// Tokens of the prompt that the request would make.

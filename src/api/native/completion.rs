@@ -10,7 +10,6 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::props::generation_settings;
-use crate::answer::Answer;
 use crate::error::ApiError;
 use crate::form;
 use crate::json::Input;
@@ -18,6 +17,7 @@ use crate::params::{Params, Wanted};
 use crate::prompt::Prompts;
 use crate::registry::Served;
 use crate::respond::{Wire, respond};
+use crate::running_reply::RunningReply;
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Logprob, Progress, TimingsBody, text_in};
@@ -34,7 +34,7 @@ pub(crate) struct NativeRequest {
     pub(crate) prompt: Prompts,
 }
 
-/// A whole answer, or the last part of a stream.
+/// A whole reply, or the last part of a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct NativeResponse {
     index: usize,
@@ -89,7 +89,7 @@ pub(crate) async fn completion(
     let params = Params::read(&input).await?;
     let form = form::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let n = params.n_answers()? * body.prompt.count("prompt")?;
+    let n = params.n_replies()? * body.prompt.count("prompt")?;
     let work = move |work: &mut Work| {
         let served = Arc::clone(work.served());
         let mut wanted = params.wanted(&served)?;
@@ -98,26 +98,26 @@ pub(crate) async fn completion(
         let shown = prepared.iter().map(|one| served.text_of_tokens(one.request.prompt())).collect();
         Ok((work.submit(&prepared, wanted.n)?, wanted, shown))
     };
-    let (answers, wanted, shown) = state.work(&served, caller, n, work).await?;
+    let (replies, wanted, shown) = state.work(&served, caller, n, work).await?;
     drop(input);
-    respond_to(&state, &served, answers, wanted, shown).await
+    respond_to(&state, &served, replies, wanted, shown).await
 }
 
-/// Gives answers, `n` to each prompt: as a list if there are several. `shown`: the prompts as they are repeated.
+/// Gives replies, `n` to each prompt: as a list if there are several. `shown`: the prompts as they are repeated.
 pub(crate) async fn respond_to(
     state: &AppState,
     served: &Arc<Served>,
-    answers: Vec<Answer>,
+    replies: Vec<RunningReply>,
     wanted: Wanted,
     shown: Vec<String>,
 ) -> Result<Response, ApiError> {
     let stream = wanted.stream;
     let part = |index| Part::new(served, &wanted, index, &shown[index / wanted.n]);
-    let parts = (0..answers.len()).map(part).collect();
-    respond(state, answers, Reply { parts, wanted, done: Vec::new() }, stream).await
+    let parts = (0..replies.len()).map(part).collect();
+    respond(state, replies, Reply { parts, wanted, done: Vec::new() }, stream).await
 }
 
-/// One answer as it grows.
+/// One reply as it grows.
 struct Part {
     served: Arc<Served>,
     index: usize,
@@ -189,7 +189,7 @@ impl Part {
     }
 }
 
-/// All answers.
+/// All replies.
 struct Reply {
     parts: Vec<Part>,
     wanted: Wanted,
@@ -248,7 +248,7 @@ impl Wire for Reply {
     }
 }
 
-/// The answer, or several.
+/// The reply, or several.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum OneOrList {

@@ -38,16 +38,16 @@ pub(crate) struct ExtraFile {
 pub(crate) async fn infill(State(state): State<AppState>, caller: Caller, input: Input) -> Result<Response, ApiError> {
     let body: InfillRequest = input.read().await?;
     let params = Params::read(&input).await?;
-    let n = params.n_answers()?;
+    let n = params.n_replies()?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let work = move |work: &mut Work| {
         let wanted = params.wanted(work.served())?;
         let prepared = work.served().prepare_text(work.served().infill(&body.gap())?, wanted.options.clone())?;
         Ok((work.submit(&[prepared], wanted.n)?, wanted))
     };
-    let (answers, wanted) = state.work(&served, caller, n, work).await?;
+    let (replies, wanted) = state.work(&served, caller, n, work).await?;
     drop(input);
-    completion::respond_to(&state, &served, answers, wanted, vec![String::new()]).await
+    completion::respond_to(&state, &served, replies, wanted, vec![String::new()]).await
 }
 
 impl InfillRequest {

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: from the request's fields to an answer, whole or in a stream.
+//! `/v1/chat/completions`: from the request's fields to a reply, whole or in a stream.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -34,18 +34,18 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
     let logprobs = logprobs(&body)?;
     let return_drafts = body.return_drafts.unwrap_or(false);
     let chat = chat_input(form, body, &state.settings().reasoning)?;
-    let n = params.n_answers()?;
+    let n = params.n_replies()?;
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
         let prepared = work.prepare(chat, wanted.options.clone())?;
         Ok((work.submit(&[prepared], n)?, wanted))
     };
-    let (answers, wanted) = state.work(&served, caller, n, work).await?;
+    let (replies, wanted) = state.work(&served, caller, n, work).await?;
     drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk");
-    respond(&state, answers, Reply::new(frame, return_drafts), stream).await
+    respond(&state, replies, Reply::new(frame, return_drafts), stream).await
 }
 
 fn logprobs(body: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -106,7 +106,7 @@ pub(crate) fn chat_input(
     })
 }
 
-/// The answers as they grow.
+/// The replies as they grow.
 struct Reply {
     frame: Frame,
     return_drafts: bool,

@@ -45,10 +45,10 @@ pub(crate) struct ChatRequest {
     pub(crate) chat_template: Option<Value>,
 }
 
-/// A whole answer.
+/// A whole reply.
 pub(crate) type ChatResponse = Part<'static, Choice>;
 
-/// One of the answers.
+/// One of the replies.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Choice {
     pub(crate) index: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Choice {
     pub(crate) finish_reason: &'static str,
 }
 
-/// Log probabilities of an answer's tokens, thinking included.
+/// Log probabilities of a reply's tokens, thinking included.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Logprobs {
     pub(crate) content: Vec<Logprob>,
@@ -102,12 +102,12 @@ pub(crate) struct Function {
     pub(crate) arguments: String,
 }
 
-/// A part of a streamed answer, and what drafting had to do with it.
+/// A part of a streamed reply, and what drafting had to do with it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Chunk<'a> {
     #[serde(flatten)]
     pub(crate) part: Part<'a, ChunkChoice>,
-    /// With `return_drafts`: on every chunk of a cycle.
+    /// With `return_drafts`: on every chunk of an engine step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drafts: Option<Drafts>,
 }
@@ -115,11 +115,11 @@ pub(crate) struct Chunk<'a> {
 /// What drafting had to do with a chunk.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Drafts {
-    /// Number of the cycle in this answer; a cycle may have several chunks, 0 is the prompt's last pass.
+    /// Number of the engine step in this reply; a step may have several chunks, 0 is the prompt's last forward pass.
     cycle: usize,
-    /// Tokens that were drafted in the cycle.
+    /// Tokens that were drafted in the step.
     n_drafted: usize,
-    /// Those of them that were kept.
+    /// Those of them that were accepted.
     n_accepted: usize,
     /// The chunk's text by its tokens.
     pub(crate) parts: Vec<DraftPart>,
@@ -150,7 +150,7 @@ impl From<Span> for DraftPart {
     }
 }
 
-/// A part of one of the answers.
+/// A part of one of the replies.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct ChunkChoice {
     pub(crate) index: usize,

@@ -30,9 +30,9 @@ pub(crate) struct CompletionRequest {
     /// A text, a list of tokens, a list of both, or a list of such prompts.
     #[schema(value_type = Value)]
     pub(crate) prompt: Prompts,
-    /// Begin the answer with the prompt.
+    /// Begin the reply with the prompt.
     pub(crate) echo: Option<bool>,
-    /// What follows the gap that the answer fills.
+    /// What follows the gap that the reply fills.
     pub(crate) suffix: Option<String>,
     /// Log probabilities of so many of the likeliest tokens, 0 to 20.
     pub(crate) logprobs: Option<Value>,
@@ -40,10 +40,10 @@ pub(crate) struct CompletionRequest {
     pub(crate) best_of: Option<i64>,
 }
 
-/// A whole answer, or a part of one.
+/// A whole reply, or a part of one.
 pub(crate) type CompletionResponse = Part<'static, CompletionChoice>;
 
-/// One of the answers; those to the first prompt come first.
+/// One of the replies; those to the first prompt come first.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct CompletionChoice {
     text: String,
@@ -90,7 +90,7 @@ pub(crate) async fn completions(
     let form = form::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n_logprobs = logprobs(body.logprobs.as_ref())?;
-    let n = params.n_answers()?;
+    let n = params.n_replies()?;
     if body.best_of.is_some_and(|best_of| best_of != n as i64) {
         return Err(ApiError::field("best_of", "best_of: only the same number as `n` is served"));
     }
@@ -116,12 +116,12 @@ pub(crate) async fn completions(
         let echoes: Vec<String> = shown.map(|one| served.text_of_tokens(one.request.prompt())).collect();
         Ok((work.submit(&prepared, n)?, wanted, echoes))
     };
-    let (answers, wanted, echoes) = state.work(&served, caller, n * n_prompts, work).await?;
+    let (replies, wanted, echoes) = state.work(&served, caller, n * n_prompts, work).await?;
     drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT);
-    let reply = Reply::new(frame, answers.len(), echoes);
-    respond(&state, answers, reply, stream).await
+    let reply = Reply::new(frame, replies.len(), echoes);
+    respond(&state, replies, reply, stream).await
 }
 
 /// A number, as OpenAI has it; `true` is one, as chat has it.
@@ -136,7 +136,7 @@ fn logprobs(value: Option<&Value>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// The answers as they grow.
+/// The replies as they grow.
 struct Reply {
     frame: Frame,
     /// In a stream their texts hold what went out before.
@@ -145,14 +145,14 @@ struct Reply {
 
 impl Reply {
     /// `echoes`: the prompts' texts, where they are wanted.
-    fn new(frame: Frame, n_answers: usize, echoes: Vec<String>) -> Self {
+    fn new(frame: Frame, n_replies: usize, echoes: Vec<String>) -> Self {
         let n = frame.wanted.n;
         let choice = |index| CompletionChoice {
             index,
             text: echoes.get(index / n).cloned().unwrap_or_default(),
             ..CompletionChoice::default()
         };
-        Self { frame, choices: (0..n_answers).map(choice).collect() }
+        Self { frame, choices: (0..n_replies).map(choice).collect() }
     }
 }
 

@@ -1,14 +1,14 @@
-//! `/v1/embeddings`: one row for each text, pooled from the model's hidden rows and of length 1.
+//! `/v1/embeddings`: one vector for each text, pooled from the model's hidden states and of length 1.
 
 use axum::extract::State;
 use engine::{Pooling, RequestOptions};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::answer::Answers;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
 use crate::prompt::Prompts;
+use crate::running_reply::RunningReplies;
 use crate::state::AppState;
 use crate::work::{Caller, Work};
 use base64::Engine as _;
@@ -31,7 +31,7 @@ pub(crate) struct EmbeddingRequest {
     pooling: Option<String>,
 }
 
-/// All rows.
+/// All vectors.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EmbeddingResponse {
     object: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct EmbeddingResponse {
     usage: EmbeddingUsage,
 }
 
-/// One row.
+/// One vector.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Embedding {
     object: &'static str,
@@ -97,12 +97,12 @@ pub(crate) async fn embeddings(
         // The engine calls it a prompt.
         work.submit(&rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?, 1)
     };
-    let answers = state.work(&served, caller, n, work).await?;
+    let replies = state.work(&served, caller, n, work).await?;
     drop(input);
     let mut data = Vec::new();
     let mut usage = EmbeddingUsage::default();
-    let mut answers = Answers::new(answers);
-    while let Some((index, delta, _)) = answers.next().await {
+    let mut replies = RunningReplies::new(replies);
+    while let Some((index, delta, _)) = replies.next().await {
         match delta? {
             Delta::Progress(_) | Delta::Step(_) => {}
             Delta::End(end) => {

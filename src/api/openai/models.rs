@@ -26,7 +26,7 @@ pub(crate) struct ModelBody {
     owned_by: &'static str,
     /// Other names for it.
     aliases: Vec<String>,
-    /// `unloaded`, `loading`, `loaded`, `unloading` (its last answers run) or `failed`.
+    /// `unloaded`, `loading`, `loaded`, `unloading` (its last replies run) or `failed`.
     status: &'static str,
     /// What the file says, once it is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(crate) struct Meta {
     size: u64,
     architecture: String,
     quantization: String,
-    /// There is a NextN head.
+    /// There is an MTP layer.
     nextn: bool,
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn load(State(state): State<AppState>, input: Input) -> Result<
     Ok(Output(Done { success: state.registry().load(&model)? }))
 }
 
-/// `POST /models/unload`: answers that run on it end first.
+/// `POST /models/unload`: replies that run on it end first.
 pub(crate) async fn unload(State(state): State<AppState>, input: Input) -> Result<Output<Done>, ApiError> {
     let ModelName { model } = known(&state, input).await?;
     Ok(Output(Done { success: state.registry().unload(&model)? }))

@@ -1,4 +1,4 @@
-//! What chat and completions have in common: the object around their choices, its figures, and how both end.
+//! What chat and completions have in common: the object around their choices, its timings, and how both end.
 //! Owns the fields that every part of a response repeats. Knows nothing of what a choice is.
 
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ use crate::stream::Events;
 use crate::wire::{Progress, TimingsBody, Usage};
 use session::End;
 
-/// A whole answer, or a part of one in a stream.
+/// A whole reply, or a part of one in a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Part<'a, C> {
     id: Cow<'a, str>,
@@ -35,7 +35,7 @@ pub(crate) struct Part<'a, C> {
     prompt_progress: Option<Progress>,
 }
 
-/// What all parts of one response repeat, and the figures of its end.
+/// What all parts of one response repeat, and the timings of its end.
 #[derive(Debug)]
 pub(crate) struct Frame {
     id: String,
@@ -85,20 +85,20 @@ impl Frame {
         }
     }
 
-    /// A part of a stream with more of one answer, whose figures are `so_far`.
+    /// A part of a stream with more of one reply, whose timings are `so_far`.
     pub(crate) fn more<C>(&self, choice: C, so_far: &Timings) -> Part<'_, C> {
         let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
         Part { timings, ..self.part(vec![choice]) }
     }
 
-    /// Tells how far a prompt is, where that is wanted; `choice` is an empty one of its answer.
+    /// Tells how far a prompt is, where that is wanted; `choice` is an empty one of its reply.
     pub(crate) fn progress<C: Serialize>(&self, choice: C, progress: PromptProgress, events: &mut Events) {
         if self.wanted.return_progress {
             events.data(&Part { prompt_progress: Some(progress.into()), ..self.part(vec![choice]) });
         }
     }
 
-    /// Counts answer `index`, and writes its last part.
+    /// Counts reply `index`, and writes its last part.
     pub(crate) fn end<C: Serialize>(&mut self, index: usize, end: &End, last: C, events: &mut Events) {
         self.usage.add(&end.timings, end.reasoning_tokens, !index.is_multiple_of(self.wanted.n));
         let timings = TimingsBody::from(&end.timings);

@@ -51,7 +51,7 @@ pub enum Phase {
     Loading,
     /// Answers.
     Ready,
-    /// Taken out; its last answers run, or its memory is being freed.
+    /// Taken out; its last replies run, or its memory is being freed.
     Unloading,
     /// Did not load.
     Failed,

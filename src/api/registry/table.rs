@@ -25,7 +25,7 @@ pub(super) enum State {
     /// Has its place in memory.
     Loading(watch::Receiver<Outcome>),
     Ready(Arc<Served>),
-    /// Ready, but another model waits for its place: it finishes its answers and takes no more. What is left of `changed`
+    /// Ready, but another model waits for its place: it finishes its replies and takes no more. What is left of `changed`
     /// wakes those who came meanwhile.
     Closing {
         served: Arc<Served>,
@@ -37,7 +37,7 @@ pub(super) enum State {
     Ended,
 }
 
-/// A model that was in memory and may be there still: its answers end first.
+/// A model that was in memory and may be there still: its replies end first.
 struct Past {
     served: Weak<Served>,
     life: EngineLife,
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Makes as many models leave as others wait for: those that are idle first, the one unused for longest before others. One
-    /// that is in use takes no more requests, and leaves when its answers have ended; when nobody waits any more, it stays.
+    /// that is in use takes no more requests, and leaves when its replies have ended; when nobody waits any more, it stays.
     fn balance(&mut self) {
         let Some(max) = self.max else { return };
         let n_waiting = self.count(|state| matches!(state, State::Waiting { .. }));
@@ -235,5 +235,5 @@ impl Table {
     }
 }
 
-/// Seconds: an answer may be long.
+/// Seconds: a reply may be long.
 const RETRY_WHEN_FULL: u64 = 10;

@@ -208,7 +208,7 @@ async function hello() {
     const models = await (await call("/v1/models")).json();
     const meta = models.data[0]?.meta;
     const about = [models.data.map((model) => model.id).join(", ")];
-    if (meta) about.push(meta.quantization, meta.nextn ? "NextN head" : "no NextN head");
+    if (meta) about.push(meta.quantization, meta.nextn ? "NextN layer" : "no NextN layer");
     $("model").textContent = about.filter(Boolean).join(" · ");
     $("model").title = $("model").textContent;
   } catch (error) {

@@ -110,7 +110,7 @@ fn mode(
     let dialect = Dialect::detect(model.chat_template(), model.vocab());
     let mut mode = Mode { draft, right: Vec::new(), answers: Vec::new(), drafted: 0, accepted: 0 };
     for (task, prompt) in tasks.iter().zip(prompts) {
-        let answer = bench.answer(prompt, greedy(args.n_gen as usize, false))?;
+        let answer = bench.generate(prompt, greedy(args.n_gen as usize, false))?;
         mode.right.push(task.expected.is(&reply(&dialect, &answer.text, task)));
         mode.drafted += answer.timings.drafted;
         mode.accepted += answer.timings.accepted;
@@ -168,7 +168,7 @@ fn kinds(tasks: &[Task]) -> Vec<(&str, Vec<usize>)> {
 fn show(tasks: &[Task], modes: &[Mode], others: &[usize]) -> anyhow::Result<()> {
     let kinds = kinds(tasks);
     let names: String = kinds.iter().map(|(kind, _)| format!(" {kind} |")).collect();
-    say(format_args!("| drafts |{names} all right | 95 % | answers unlike plain | drafts kept |"))?;
+    say(format_args!("| drafts |{names} all right | 95 % | answers unlike plain | drafts accepted |"))?;
     say(format_args!("|---|{}---|---|---|---|", "---|".repeat(kinds.len())))?;
     for (mode, others) in modes.iter().zip(others) {
         let of = |indices: &[usize]| indices.iter().filter(|&&i| mode.right[i]).count();

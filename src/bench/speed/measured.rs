@@ -80,11 +80,11 @@ pub(in super::super) struct Measured {
     pub(in super::super) cache: String,
     /// Tokens of all sequences a second, round by round.
     pub(in super::super) tokens_per_second: Vec<f64>,
-    /// Milliseconds of one pass.
+    /// Milliseconds of one forward pass.
     pub(in super::super) pass_ms: Vec<f64>,
     /// Share of each round that is not spent in ggml's graphs, where that is known.
     pub(in super::super) outside: Vec<f64>,
-    /// Bytes that one pass reads and writes, where that is simple.
+    /// Bytes that one forward pass reads and writes, where that is simple.
     pub(in super::super) pass_bytes: Option<f64>,
     pub(in super::super) drafted: Option<Drafted>,
 }
@@ -99,11 +99,11 @@ pub(in super::super) struct Drafted {
     pub(in super::super) acceptance_by_depth: Vec<f64>,
     pub(in super::super) tokens_per_cycle: f64,
     pub(in super::super) same_tokens: bool,
-    /// Milliseconds of a cycle: pass, draft, the rest.
+    /// Milliseconds of an engine step: forward pass, draft, the rest.
     pub(in super::super) cycle_ms: [f64; 3],
-    /// Graphs launched in a cycle, drafts included.
+    /// Graphs launched in an engine step, drafts included.
     pub(in super::super) launches: f64,
-    /// Bytes that go to the device and back in a cycle.
+    /// Bytes that go to the device and back in an engine step.
     pub(in super::super) bytes_copied: f64,
     pub(in super::super) degenerate: Option<String>,
 }
@@ -154,7 +154,7 @@ pub(in super::super) fn tokens(n: usize, n_vocab: usize) -> Vec<text::TokenId> {
 }
 
 impl Weight {
-    /// Bytes that a pass of one sequence reads and writes: weights, cells before it, recurrent state both ways.
+    /// Bytes that a forward pass of one sequence reads and writes: weights, cells before it, recurrent state both ways.
     pub(super) fn pass_bytes(&self, n_rows: usize, n_ctx: usize, (k, v): (CacheType, CacheType)) -> f64 {
         self.pass(n_rows as u64) + n_ctx as f64 * self.position(k, v) + 2.0 * self.state as f64
     }

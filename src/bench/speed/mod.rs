@@ -1,4 +1,4 @@
-//! `nextn-bench speed`: prompts, generation, passes over a few rows, drafts and several sequences, in one run.
+//! `nextn-bench speed`: prompts, generation, forward passes over a few tokens, drafts and several sequences, in one run.
 //! Owns the options and the order of the tests; how each is done and shown is in the files beside.
 
 mod measured;

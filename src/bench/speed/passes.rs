@@ -1,4 +1,4 @@
-//! Prompts, generation and passes over a few rows, straight on the runner: nothing but the model is measured.
+//! Prompts, generation and forward passes over a few tokens, straight on the runner: nothing but the model is measured.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::super::setup::{Setup, argmax};
 use super::super::weigh::Weight;
 use super::measured::{Args, Measured, name_of, tokens};
 
-/// Prompts are computed in passes of this many rows, as the engine does.
+/// Prompts are computed in chunks of this many tokens, as the engine does.
 const N_BATCH: usize = 512;
 
-/// Passes over a few rows in a round.
+/// Forward passes over a few tokens in a round.
 const N_PASSES: usize = 8;
 
 /// One kind of test.
@@ -82,7 +82,7 @@ impl Kind {
         }
     }
 
-    /// Passes of a round; a prompt counts as one.
+    /// Forward passes of a round; a prompt counts as one.
     fn n_passes(self) -> usize {
         match self {
             Kind::Prompt(_) => 1,
@@ -160,7 +160,7 @@ impl Rig {
             Kind::Rows(n) => {
                 let all = tokens(n + N_PASSES, self.n_vocab);
                 for i in 0..N_PASSES {
-                    // As when all drafts are wrong: one row stays.
+                    // As when all drafts are wrong: one token stays.
                     self.pass(&all[i..i + n], Rows::All, n, 1)?;
                 }
             }

@@ -1,4 +1,4 @@
-//! What drafting gains by depth and acceptance, and where the time of a cycle goes.
+//! What drafting gains by depth and acceptance, and where the time of an engine step goes.
 
 use super::super::plot::{self, Bars, Canvas, Curves, Format, Series};
 use super::super::stats::median;
@@ -44,7 +44,7 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
     let mut canvas = Canvas::new(1080.0, 360.0);
     Curves {
         title: found.line.clone(),
-        x_name: "tokens drafted in a cycle".into(),
+        x_name: "tokens drafted in a step".into(),
         y_name: "speed, plain decoding = 1".into(),
         series,
         level: Some(1.0),
@@ -52,8 +52,8 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
     .draw(&mut canvas, 0.0, 560.0);
     Bars {
         title: String::new(),
-        y_name: "milliseconds of a cycle, by tokens drafted".into(),
-        parts: ["pass", "draft", "rest"].map(str::to_owned).to_vec(),
+        y_name: "milliseconds of a step, by tokens drafted".into(),
+        parts: ["forward pass", "draft", "rest"].map(str::to_owned).to_vec(),
         bars,
     }
     .draw(&mut canvas, 560.0, 500.0);

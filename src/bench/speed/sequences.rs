@@ -6,7 +6,7 @@ use anyhow::ensure;
 use model::Model;
 use text::TokenId;
 
-use super::super::draft::{Answer, Bench, Draft, degenerate};
+use super::super::draft::{Bench, Draft, Generated, degenerate};
 use super::super::setup::Setup;
 use super::measured::{Args, Drafted, Measured, tokens};
 
@@ -17,7 +17,7 @@ struct Way {
     tokens_per_second: Vec<f64>,
     pass_ms: Vec<f64>,
     /// Of the last round.
-    answers: Vec<Answer>,
+    replies: Vec<Generated>,
     same_tokens: bool,
 }
 
@@ -43,9 +43,9 @@ pub(super) fn run(args: &Args, setup: &Setup, model: &Arc<Model>, n_ctx: usize) 
         }
         // The first way of each count does not draft.
         for same_count in ways.chunk_by_mut(|a, b| a.n_sequences == b.n_sequences) {
-            let plain: Vec<Vec<TokenId>> = same_count[0].answers.iter().map(|a| a.tokens.clone()).collect();
+            let plain: Vec<Vec<TokenId>> = same_count[0].replies.iter().map(|a| a.tokens.clone()).collect();
             for way in same_count {
-                way.same_tokens &= way.answers.iter().zip(&plain).all(|(a, b)| a.tokens == *b);
+                way.same_tokens &= way.replies.iter().zip(&plain).all(|(a, b)| a.tokens == *b);
             }
         }
     }
@@ -63,7 +63,7 @@ impl Way {
             draft,
             tokens_per_second: Vec::new(),
             pass_ms: Vec::new(),
-            answers: Vec::new(),
+            replies: Vec::new(),
             same_tokens: true,
         }
     }
@@ -85,27 +85,27 @@ impl Way {
         config.n_sequences = self.n_sequences;
         // Made anew for each round: threads of an idle engine would still spin now and then.
         let bench = Bench::new(model, config, self.draft, args.draft_vocab)?;
-        let (answers, _) = bench.together(&prompts, args.n_gen)?;
-        // Answers overlap but for their prompts: the slowest says how long all of them took.
-        let slowest = answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
-        let n_tokens: usize = answers.iter().map(|a| a.timings.generated_tokens - 1).sum();
-        let n_cycles = answers.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1);
+        let (replies, _) = bench.together(&prompts, args.n_gen)?;
+        // Replies overlap but for their prompts: the slowest says how long all of them took.
+        let slowest = replies.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
+        let n_tokens: usize = replies.iter().map(|a| a.timings.generated_tokens - 1).sum();
+        let n_cycles = replies.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1);
         if counts {
             self.tokens_per_second.push(1e3 * n_tokens as f64 / slowest.max(1e-6));
             self.pass_ms.push(slowest / n_cycles as f64);
         }
-        self.answers = answers;
+        self.replies = replies;
         Ok(())
     }
 
     fn measured(&self, args: &Args, setup: &Setup, n_ctx: usize, plain: &[f64]) -> Measured {
-        let sum = |of: fn(&Answer) -> usize| self.answers.iter().map(of).sum::<usize>() as f64;
+        let sum = |of: fn(&Generated) -> usize| self.replies.iter().map(of).sum::<usize>() as f64;
         let (drafted, accepted) = (sum(|a| a.timings.drafted), sum(|a| a.timings.accepted));
         let cycles = sum(|a| a.timings.steps).max(1.0);
-        let slowest = self.answers.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
-        let n_cycles = self.answers.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1) as f64;
+        let slowest = self.replies.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
+        let n_cycles = self.replies.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1) as f64;
         // What several sequences share counts for each of them.
-        let most = |of: fn(&Answer) -> f64| self.answers.iter().map(of).fold(0.0, f64::max) / n_cycles;
+        let most = |of: fn(&Generated) -> f64| self.replies.iter().map(of).fold(0.0, f64::max) / n_cycles;
         let (pass, draft) = (most(|a| a.timings.verify_ms), most(|a| a.timings.draft_ms));
         let caches = setup.caches();
         let many = if self.n_sequences > 1 { format!("x{} ", self.n_sequences) } else { String::new() };
@@ -122,13 +122,13 @@ impl Way {
                 depth: self.draft,
                 ratios: self.tokens_per_second.iter().zip(plain).map(|(a, b)| a / b).collect(),
                 acceptance: accepted / drafted.max(1.0),
-                acceptance_by_depth: self.answers[0].timings.acceptance_by_depth(),
+                acceptance_by_depth: self.replies[0].timings.acceptance_by_depth(),
                 tokens_per_cycle: sum(|a| a.timings.generated_tokens - 1) / cycles,
                 same_tokens: self.same_tokens,
                 cycle_ms: [pass, draft, (slowest / n_cycles - pass - draft).max(0.0)],
                 launches: most(|a| a.timings.launches as f64),
                 bytes_copied: most(|a| a.timings.bytes_copied as f64),
-                degenerate: self.answers.iter().find_map(|a| degenerate(&a.tokens)),
+                degenerate: self.replies.iter().find_map(|a| degenerate(&a.tokens)),
             }),
             ..Measured::default()
         }

@@ -35,7 +35,7 @@ pub(super) fn table(found: &Findings) -> String {
     }
     let (plain, drafted): (Vec<&Measured>, Vec<&Measured>) = found.tests.iter().partition(|t| t.drafted.is_none());
     if !plain.is_empty() {
-        out.push_str("\n| test | context | cache | tokens/s | lowest | highest | ms a pass | GB a pass | GB/s | of memory | outside ggml |\n");
+        out.push_str("\n| test | context | cache | tokens/s | lowest | highest | ms a forward pass | GB a forward pass | GB/s | of memory | outside ggml |\n");
         out.push_str("|---|---|---|---|---|---|---|---|---|---|---|\n");
     }
     for t in plain {
@@ -59,7 +59,7 @@ pub(super) fn table(found: &Findings) -> String {
         );
     }
     if !drafted.is_empty() {
-        out.push_str("\n| draft | sequences | context | cache | tokens/s | lowest | highest | to plain | acceptance | tokens a cycle | ms a cycle: pass, draft, rest | launches | kB copied | same tokens |\n");
+        out.push_str("\n| draft | sequences | context | cache | tokens/s | lowest | highest | to plain | acceptance | tokens a step | ms a step: forward pass, draft, rest | launches | kB copied | same tokens |\n");
         out.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     }
     for t in &drafted {

@@ -1,4 +1,4 @@
-//! `nextn-bench synth`: model files of real dimensions with made-up weights, whose draft head is right as often as asked.
+//! `nextn-bench synth`: model files of real dimensions with made-up weights, whose drafts are accepted as often as asked.
 //! Owns the command; the files are for measuring, and say nothing that means anything.
 
 mod encode;

@@ -9,7 +9,7 @@ use model::Schema;
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) n_embd: usize,
-    /// Layers of the target model; the head is one more block.
+    /// Layers of the target model; the MTP layer is one more block.
     pub(crate) n_layer: usize,
     pub(crate) n_head: usize,
     pub(crate) n_head_kv: usize,

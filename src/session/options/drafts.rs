@@ -76,7 +76,7 @@ fn mode(words: &str) -> Result<Mode, String> {
     }
 }
 
-/// llama.cpp's ways of look-up; here they are one.
+/// llama.cpp's kinds of prompt lookup; here they are one.
 const NGRAM: [&str; 5] = ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"];
 
 impl DraftOptions {
@@ -98,8 +98,8 @@ impl DraftOptions {
         let all = || [&of_head[..], &of_all].concat();
         let (options, why) = match (self.spec, self.draft_max) {
             (Mode::Off, _) | (_, Depth::Fixed(0)) => (all(), "nothing is drafted"),
-            (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without a head"),
-            (Mode::Auto, _) if !has_head => (all(), "the model has no NextN head, and nothing is drafted"),
+            (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without the NextN layer"),
+            (Mode::Auto, _) if !has_head => (all(), "the model has no NextN layer, and nothing is drafted"),
             (_, Depth::Fixed(max)) if max < self.draft_min.into() => {
                 (of_all.to_vec(), "no draft is as long, because --draft-max is smaller: nothing is drafted")
             }

@@ -107,13 +107,13 @@ pub fn markdown_table() -> String {
         let default = match parameter.get(&defaults) {
             Setting::Number(x) => x.to_string(),
             Setting::Integer(n) => n.to_string(),
-            Setting::Texts(texts) => {
-                texts.iter().map(|text| format!("`{}`", text.escape_debug())).collect::<Vec<_>>().join(" ")
-            }
-            Setting::Seed(_) | Setting::Biases(_) => String::new(),
+            Setting::Texts(texts) => code(&mut texts.iter().map(|text| text.replace('\n', r"\n"))),
+            Setting::Seed(_) => "a new one".to_owned(),
+            Setting::Biases(_) => String::new(),
         };
         let values = if parameter.range == Range::Any { "" } else { parameter.range.words() };
-        let help = parameter.help.lines().next().unwrap_or_default();
+        let help =
+            parameter.help.split([' ', '\n']).take_while(|word| *word != "[default:").collect::<Vec<_>>().join(" ");
         table += &format!("| {flags} | {fields} | {key} | {values} | {default} | {help} |\n");
     }
     table
@@ -309,6 +309,18 @@ mod tests {
         for wrong in ["", "15", "=1", "a=1", "1=b", "-1=2", "1=nan", "1=inf", "4294967296=1"] {
             assert!(of("logit_bias", wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn the_servers_page_has_the_table_of_the_parameters() {
+        let page = include_str!("../../../docs/SERVER.md");
+        let table =
+            page.split("--example sampling_table` -->\n").nth(1).and_then(|rest| rest.split("<!-- end -->").next());
+        assert_eq!(
+            table,
+            Some(markdown_table().as_str()),
+            "docs/SERVER.md: put the example's output between its marks"
+        );
     }
 
     #[test]

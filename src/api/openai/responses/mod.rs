@@ -36,10 +36,10 @@ pub(crate) async fn responses(
         let prepared = work.prepare(chat, wanted.options.clone())?;
         Ok((work.submit(&[prepared], 1)?, wanted))
     };
-    let (answers, wanted) = state.work(&served, caller, 1, work).await?;
+    let (replies, wanted) = state.work(&served, caller, 1, work).await?;
     drop(input);
     let stream = wanted.stream;
-    respond(&state, answers, wire::Reply::new(&served, body, &wanted), stream).await
+    respond(&state, replies, wire::Reply::new(&served, body, &wanted), stream).await
 }
 
 /// Log probabilities are asked for by a word in `include`, their number apart from it.

@@ -34,7 +34,7 @@ async fn what_one_key_asked_is_cached_for_no_other() {
     let talk = json!({ "messages": [{ "role": "user", "content": "What is 20 + 15?" }], "max_tokens": 4,
         "chat_template_kwargs": { "enable_thinking": false } });
     for (path, body) in [("/completion", &story), ("/v1/completions", &story), ("/v1/chat/completions", &talk)] {
-        // Beginnings of equal requests are taken up at a border or at the end of what was answered.
+        // Beginnings of equal requests are taken up at a boundary or at the end of what was answered.
         let longer = |answer: &Value| match answer["content"].as_str().or(answer["choices"][0]["text"].as_str()) {
             Some(said) => json!({ "prompt": format!("Once upon a time there was a clever{said}"), "n_predict": 4 }),
             None => body.clone(),

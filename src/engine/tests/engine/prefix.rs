@@ -10,8 +10,8 @@ use text::TokenId;
 
 use crate::{n_computed, uncached};
 
-fn bordered(prompt: &Prompt, options: RequestOptions) -> RequestOptions {
-    RequestOptions { borders: prompt.borders.clone(), ..options }
+fn with_boundaries(prompt: &Prompt, options: RequestOptions) -> RequestOptions {
+    RequestOptions { checkpoint_boundaries: prompt.boundaries.clone(), ..options }
 }
 
 fn common(a: &[TokenId], b: &[TokenId]) -> usize {
@@ -34,7 +34,7 @@ impl<'m> Talk<'m> {
     fn turn(&mut self, engine: &EngineHandle, question: &str) -> (Completion, usize) {
         self.messages.push(user(question));
         let prompt = chat(self.model, self.messages.clone(), true);
-        let answer = generate(engine, &prompt.tokens, bordered(&prompt, greedy(250)));
+        let answer = generate(engine, &prompt.tokens, with_boundaries(&prompt, greedy(250)));
         let text = answer.text();
         let (thought, said) = text.split_once("</think>").expect("thinking ends");
         let message = json!({ "role": "assistant", "reasoning_content": thought, "content": said.trim() });
@@ -42,7 +42,7 @@ impl<'m> Talk<'m> {
         let saved = self.last.as_ref().map_or(0, |last| {
             let same = common(&last.tokens, &prompt.tokens);
             assert!(same < last.tokens.len(), "the thinking was stripped: the prompts part before the last one's end");
-            last.borders.iter().copied().filter(|&b| b <= same).max().expect("a border of the last prompt")
+            last.boundaries.iter().copied().filter(|&b| b <= same).max().expect("a boundary of the last prompt")
         });
         self.last = Some(prompt);
         (answer, saved)
@@ -125,7 +125,7 @@ fn attention_state_is_cut_anywhere() {
 }
 
 #[test]
-fn recurrent_state_goes_on_at_its_end_or_at_a_border() {
+fn recurrent_state_goes_on_at_its_end_or_at_a_boundary() {
     let model = pocket_moe();
     let (engine, _alone) = engine(&model, config(1024, 1));
     let prompt = question(&model, "What is 412 - 187?");
@@ -139,12 +139,12 @@ fn recurrent_state_goes_on_at_its_end_or_at_a_border() {
     assert_eq!(generate(&engine, &more, greedy(1)).n_cached(), n + first.tokens.len() - 1);
     // An equal prompt needs a state before its last token; there is none.
     assert_eq!(generate(&engine, &prompt, greedy(60)).n_cached(), 0);
-    let border = RequestOptions { borders: vec![5, n - 1], ..greedy(60) };
-    assert_eq!(generate(&engine, &prompt, border).n_cached(), 0);
+    let boundary = RequestOptions { checkpoint_boundaries: vec![5, n - 1], ..greedy(60) };
+    assert_eq!(generate(&engine, &prompt, boundary).n_cached(), 0);
     let again = generate(&engine, &prompt, greedy(60));
     assert_eq!((again.n_cached(), again.text()), (n - 1, first.text()));
     // The boundary at the very end serves a prompt that goes on otherwise than the generation did.
-    let at_end = RequestOptions { borders: vec![n], ..greedy(60) };
+    let at_end = RequestOptions { checkpoint_boundaries: vec![n], ..greedy(60) };
     assert_eq!(generate(&engine, &prompt, at_end).n_cached(), n - 1);
     let mut otherwise = prompt.clone();
     otherwise.extend([TokenId(100), TokenId(101)]);

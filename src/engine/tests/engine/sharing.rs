@@ -119,7 +119,7 @@ fn those_that_wait_go_on_when_the_one_before_them_goes_away() {
 }
 
 #[test]
-fn an_edited_prompt_without_borders_goes_on_at_its_last_checkpoint() {
+fn an_edited_prompt_without_boundaries_goes_on_at_its_last_checkpoint() {
     for model in [pocket(), pocket_moe()] {
         let config = every(64, config(1024, 1));
         let (engine, _alone) = engine(&model, config.clone());
@@ -135,7 +135,7 @@ fn an_edited_prompt_without_borders_goes_on_at_its_last_checkpoint() {
 }
 
 #[test]
-fn without_an_interval_checkpoints_are_at_borders_only() {
+fn without_an_interval_checkpoints_are_at_boundaries_only() {
     let model = pocket();
     let (engine, _alone) = engine(&model, every(0, config(1024, 1)));
     let prompt = long(&model);

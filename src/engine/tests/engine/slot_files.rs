@@ -112,8 +112,8 @@ fn a_file_that_does_not_fit_the_model_is_refused_with_the_reason() {
 #[test]
 fn checkpoints_come_back_and_those_that_do_not_fit_are_refused() {
     let (engine, _alone) = engine(&pocket(), small());
-    let borders = RequestOptions { borders: vec![10, 20], ..greedy_exactly(8) };
-    let n = 40 + generate(&engine, &prompt(), borders).tokens.len() - 1;
+    let options = RequestOptions { checkpoint_boundaries: vec![10, 20], ..greedy_exactly(8) };
+    let n = 40 + generate(&engine, &prompt(), options).tokens.len() - 1;
     let saved = slot_bytes(&engine);
     let edited = [&prompt()[..25], &[TokenId(7)]].concat();
     // After the hidden state's length: the number of checkpoints; each has the length of a hidden state, position, and bytes.

@@ -53,7 +53,7 @@ fn two_hundred_random_requests_are_all_answered() {
             stops,
             ignore_eos: random.below(2) == 0,
             logprobs: (random.below(6) == 0).then_some(3),
-            borders: if n_prompt > 20 { vec![10, 20] } else { Vec::new() },
+            checkpoint_boundaries: if n_prompt > 20 { vec![10, 20] } else { Vec::new() },
             cache: random.below(6) > 0,
             ..RequestOptions::default()
         };

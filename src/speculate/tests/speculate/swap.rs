@@ -95,11 +95,11 @@ fn a_sequence_from_a_file_drafts_as_if_it_had_stayed() {
 fn a_chat_whose_thinking_is_stripped_goes_on_at_its_checkpoint_from_store_and_file() {
     let model = pocket();
     let first = some_tokens(120);
-    let borders = RequestOptions { borders: vec![30, 100, 118], ..greedy_exactly(30) };
+    let options = RequestOptions { checkpoint_boundaries: vec![30, 100, 118], ..greedy_exactly(30) };
     let mut stripped = first[..118].to_vec();
     stripped.extend((0..20).map(|i| TokenId(40 + i)));
     let run = |engine: &EngineHandle, between: &dyn Fn()| {
-        generate(engine, &first, borders.clone());
+        generate(engine, &first, options.clone());
         between();
         generate(engine, &stripped, greedy_exactly(N))
     };
@@ -118,7 +118,7 @@ fn a_chat_whose_thinking_is_stripped_goes_on_at_its_checkpoint_from_store_and_fi
     // A new engine knows nothing but the file.
     let (old, new) = (drafting(&model, config(512, 1)), drafting(&model, config(512, 1)));
     let elsewhere = {
-        generate(&old, &first, borders.clone());
+        generate(&old, &first, options.clone());
         new.load_slot(0, new.read_slot(&slot_bytes(&old)).expect("sound"), Scope::default()).expect("free");
         generate(&new, &stripped, greedy_exactly(N))
     };

@@ -21,7 +21,7 @@ pub type Part = Result<Delta, ApiError>;
 
 /// A reply that is being generated.
 #[derive(Debug)]
-pub struct Answer {
+pub struct RunningReply {
     generation: Generation,
     served: Arc<Served>,
     reply: Reply,
@@ -32,7 +32,7 @@ pub struct Answer {
     ended: bool,
 }
 
-impl Answer {
+impl RunningReply {
     pub(crate) fn new(state: &AppState, served: Arc<Served>, generation: Generation, plan: Option<ReplyPlan>) -> Self {
         Self {
             generation,
@@ -108,42 +108,45 @@ async fn overdue(deadline: Option<(tokio::time::Instant, Duration)>) -> ApiError
     }
 }
 
-/// Several answers that run at the same time, each with its number.
-pub struct Answers {
-    waiting: FuturesUnordered<futures_util::future::BoxFuture<'static, (usize, Option<Part>, Answer)>>,
+/// Several replies that run at the same time, each with its number.
+pub struct RunningReplies {
+    waiting: FuturesUnordered<futures_util::future::BoxFuture<'static, (usize, Option<Part>, RunningReply)>>,
 }
 
-impl Answers {
+impl RunningReplies {
     /// Numbers them from 0.
-    pub fn new(answers: Vec<Answer>) -> Self {
+    pub fn new(replies: Vec<RunningReply>) -> Self {
         let waiting = FuturesUnordered::new();
-        for (i, answer) in answers.into_iter().enumerate() {
-            waiting.push(next_of(i, answer));
+        for (i, reply) in replies.into_iter().enumerate() {
+            waiting.push(next_of(i, reply));
         }
         Self { waiting }
     }
 
-    /// The next part of any of them with its number and the figures of its answer so far; `None` when all are complete.
+    /// The next part of any of them with its number and the timings of its reply so far; `None` when all are complete.
     pub async fn next(&mut self) -> Option<(usize, Part, Timings)> {
-        while let Some((i, delta, answer)) = self.waiting.next().await {
+        while let Some((i, delta, reply)) = self.waiting.next().await {
             let Some(delta) = delta else { continue };
-            let timings = answer.timings().clone();
-            self.waiting.push(next_of(i, answer));
+            let timings = reply.timings().clone();
+            self.waiting.push(next_of(i, reply));
             return Some((i, delta, timings));
         }
         None
     }
 }
 
-impl std::fmt::Debug for Answers {
+impl std::fmt::Debug for RunningReplies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answers").field("n_left", &self.waiting.len()).finish()
+        f.debug_struct("RunningReplies").field("n_left", &self.waiting.len()).finish()
     }
 }
 
-fn next_of(i: usize, mut answer: Answer) -> futures_util::future::BoxFuture<'static, (usize, Option<Part>, Answer)> {
+fn next_of(
+    i: usize,
+    mut reply: RunningReply,
+) -> futures_util::future::BoxFuture<'static, (usize, Option<Part>, RunningReply)> {
     Box::pin(async move {
-        let delta = answer.next().await;
-        (i, delta, answer)
+        let delta = reply.next().await;
+        (i, delta, reply)
     })
 }

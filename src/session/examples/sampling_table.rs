@@ -1,0 +1,5 @@
+//! Prints the table of sampling parameters that docs/SERVER.md holds.
+
+fn main() {
+    print!("{}", session::options::markdown_table());
+}
