@@ -375,7 +375,8 @@ impl Runner {
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
-            arch.draft(g, &DraftStep { vocab, verbose, rows, probs, ..step });
+            let words = vocab.map(|vocab| vocab.words_in(g));
+            arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.tokens.clear();

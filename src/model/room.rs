@@ -8,7 +8,6 @@ use std::sync::Arc;
 use memory::{LayerState, MemoryConfig, StateLayout};
 
 use crate::architecture::Hparams;
-use crate::draft_vocab::DraftVocab;
 
 /// What is known of a model before its weights have a place.
 #[derive(Clone, Debug, Default)]
@@ -73,9 +72,7 @@ impl Kept {
         let mut blocks =
             facts.layout.layers.iter().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
         if let (Some(head), Some(layer)) = (&self.head, &facts.head) {
-            let words = self
-                .draft_words
-                .map_or(0, |(n_first, n_side)| DraftVocab::n_bytes_of(facts.head_row_bytes, n_first, n_side));
+            let words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
             blocks.push(head.layer_bytes(layer)?.saturating_add(words));
         }
         Ok(Room { blocks, passes: self.n_runners.max(1).saturating_mul(self.pass_bytes(facts)) })
@@ -106,6 +103,13 @@ impl Kept {
             .saturating_add(logits)
             .saturating_add(SMALL)
     }
+}
+
+/// Bytes that [`crate::DraftVocab::new`] allocates for so many first rows and copies of others, of `row_bytes` each.
+fn draft_vocab_bytes(row_bytes: usize, (n_first, n_side): (usize, usize)) -> usize {
+    // An id and a place in the mask for each.
+    let tables = n_first.saturating_add(n_side).saturating_mul(4 + 4);
+    row_bytes.saturating_mul(n_side).saturating_add(tables)
 }
 
 /// Cells are rounded up by less than this.
