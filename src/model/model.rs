@@ -12,8 +12,8 @@ use crate::architecture::{Architecture, Hparams, NextNHead};
 use crate::describe::Description;
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest};
+use crate::memory_plan::Facts;
 use crate::placement::Plan;
-use crate::room::Facts;
 
 /// A model, read-only and shared.
 pub struct Model {
