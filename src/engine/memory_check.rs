@@ -7,7 +7,7 @@ use model::{Facts, MemoryBytes, MemoryPlan, Model, RunError};
 
 use crate::config::{EngineConfig, EngineError};
 
-/// Refuses settings whose state alone is more than a device has free, before anything is allocated. `kept`: what an engine
+/// Refuses settings whose state alone is more than a device has free, before anything is allocated. `plan`: what an engine
 /// of such settings keeps.
 ///
 /// # Errors

@@ -81,7 +81,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         Self { noise, ..self }
     }
 
-    /// Guesses of the chain, the first included; 0 when nothing is drafted.
+    /// Draft tokens of the chain, the first included; 0 when nothing is drafted.
     pub(crate) fn depth(&self) -> usize {
         if self.last.is_some() { self.chain.len() + 1 } else { 0 }
     }

@@ -1,6 +1,6 @@
 //! The words that a draft is made of: the first rows of the head, which are the frequent tokens of a byte-pair vocabulary,
 //! and copies of single rows further down for tokens that were seen. Verification always uses the whole head, so this
-//! changes what is drafted, never what is answered.
+//! changes what is drafted, never what is generated.
 
 use std::collections::HashMap;
 

@@ -422,7 +422,7 @@ pub struct Draft<'a> {
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,
-    /// Added to the logits before the largest is taken, for sampled answers: for each draft token of the chain
+    /// Added to the logits before the largest is taken, for sampled replies: for each draft token of the chain
     /// `[n_words, n_seqs]`, `n_words` being [`DraftVocab::n_words`] or the whole vocabulary. `None` takes the likeliest.
     pub noise: Option<&'a [f32]>,
     /// Also give the logits of every draft token.

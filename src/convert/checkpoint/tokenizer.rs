@@ -101,7 +101,7 @@ impl Tokenizer {
         let tokens = tokens(json.model.vocab, &added, n_vocab)?;
         let merges = json.model.merges.into_iter().map(|merge| match merge {
             Merge::One(both) => both,
-            // A space within a half would be read as the border: byte-level vocabularies write it as another letter.
+            // A space within a half would be read as the gap between the two: byte-level vocabularies write it as another letter.
             Merge::Two(a, b) => format!("{} {}", a.replace(' ', "\u{120}"), b.replace(' ', "\u{120}")),
         });
         let merges = merges.collect();

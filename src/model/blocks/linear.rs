@@ -71,12 +71,12 @@ impl Linear {
     }
 }
 
-/// Float weights up to this size are multiplied so that a row has the same bits alone and in company.
+/// Float weights up to this size are multiplied so that a token has the same bits alone and in a batch.
 const SMALL_BYTES: usize = 1 << 20;
 
 /// `w` times `x`. Where ggml computes with floats on a CPU, it takes another kernel for one row than for several. The few small
 /// float matrices of a quantised model (router, decay, beta) get their one row twice there, which costs next to nothing, so
-/// that drafting cannot change an answer. Large float matrices do not (docs/NUMERICS.md).
+/// that drafting cannot change a reply. Large float matrices do not (docs/NUMERICS.md).
 fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
     let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_BYTES;
     let one_row = x.ne()[1..] == [1, 1, 1];
