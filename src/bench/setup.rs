@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use engine::{EngineConfig, Exact};
 use memory::{CacheType, Memory, MemoryConfig};
-use model::{Beside, LoadOptions, Model, Runner};
+use model::{LoadOptions, MemoryPlanner, Model, Runner};
 use speculate::SpecConfig;
 use text::TokenId;
 
@@ -58,15 +58,15 @@ impl Setup {
         warn(self.compute.device.without_effect());
         // Commands decide later what they keep: a sequence with drafts, as far as that goes.
         let planned = self.engine(N_CELLS);
-        let beside = Beside::new(move |facts| speculate::kept(&planned, &SpecConfig::default(), facts));
+        let planner = MemoryPlanner::new(move |facts| speculate::memory_plan(&planned, &SpecConfig::default(), facts));
         let device = &self.compute.device;
-        let options = LoadOptions { placement: device.placement(beside)?, head: None, lock: device.mlock };
+        let options = LoadOptions { placement: device.placement(planner)?, head: None, lock: device.mlock };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 
     /// The GPUs that take layers, or none.
     pub(super) fn gpus(&self) -> anyhow::Result<Vec<ggml::Device>> {
-        Ok(self.compute.device.placement(Beside::default())?.gpus)
+        Ok(self.compute.device.placement(MemoryPlanner::default())?.gpus)
     }
 
     /// Settings of an engine with `n_ctx` positions.

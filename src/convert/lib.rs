@@ -39,6 +39,7 @@ mod gguf_model;
 pub mod heads;
 pub mod inspect;
 pub mod io;
+mod json;
 mod kind;
 pub mod quantize;
 pub mod safetensors;

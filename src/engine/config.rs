@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::str::FromStr;
 
 use memory::{CacheType, MemoryConfig};
-use model::{Facts, Kept, Model};
+use model::{Facts, MemoryPlan, Model};
 
 use crate::batch::BatchPolicy;
 use crate::cache::CacheLimits;
@@ -259,12 +259,12 @@ impl EngineConfig {
 
     /// What the engine keeps beside the weights of a model, with drafts of up to `depth` tokens: it allocates by this, and
     /// layers are placed by it. What a source of drafts keeps is its own to add.
-    pub fn kept(&self, facts: &Facts, depth: usize) -> Kept {
+    pub fn memory_plan(&self, facts: &Facts, depth: usize) -> MemoryPlan {
         let (plain, policy) = (self.plain_state(facts), self.batch_policy(facts));
         let depth = depth.min(policy.max_draft());
         let n_snapshots = policy.n_past().max(depth + 1);
         let n_ctx = plain.n_ctx.saturating_add(policy.n_past());
-        Kept {
+        MemoryPlan {
             state: MemoryConfig { n_snapshots, n_ctx, ..plain },
             head: None,
             draft_words: None,

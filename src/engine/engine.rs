@@ -125,7 +125,7 @@ impl Engine {
         let drafter = Drafter(proposer);
         let depth = drafter.info().max_depth.min(policy.max_draft());
         config.check_depth(depth)?;
-        let planned = |config: &EngineConfig| config.kept(model.facts(), depth);
+        let planned = |config: &EngineConfig| config.memory_plan(model.facts(), depth);
         check_memory(&model, &config, &planned)?;
         let mut memory =
             model.memory(planned(&config).state).map_err(|e| explain(e.into(), &model, &config, &planned))?;

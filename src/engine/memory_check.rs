@@ -3,11 +3,11 @@
 
 use ggml::Device;
 use memory::{CacheType, LayerState};
-use model::{Facts, Kept, Model, Room, RunError};
+use model::{Facts, MemoryBytes, MemoryPlan, Model, RunError};
 
 use crate::config::{EngineConfig, EngineError};
 
-/// Refuses settings whose state alone is more than a device has free, before anything is allocated. `kept`: what an engine
+/// Refuses settings whose state alone is more than a device has free, before anything is allocated. `plan`: what an engine
 /// of such settings keeps.
 ///
 /// # Errors
@@ -15,31 +15,31 @@ use crate::config::{EngineConfig, EngineError};
 pub fn check_memory(
     model: &Model,
     config: &EngineConfig,
-    kept: &dyn Fn(&EngineConfig) -> Kept,
+    plan: &dyn Fn(&EngineConfig) -> MemoryPlan,
 ) -> Result<(), EngineError> {
-    let room = kept(config).room(model.facts())?;
-    let full = model.state_on_devices(&room.blocks).into_iter().find(|(device, bytes)| *bytes > free(*device));
-    full.map_or(Ok(()), |(device, _)| Err(EngineError::Room(describe(model, config, kept, device, &room))))
+    let needs = plan(config).bytes(model.facts())?;
+    let full = model.state_on_devices(&needs.blocks).into_iter().find(|(device, bytes)| *bytes > free(*device));
+    full.map_or(Ok(()), |(device, _)| Err(EngineError::Room(describe(model, config, plan, device, &needs))))
 }
 
-/// An error for want of room, with the numbers and with settings that fit; others as they are.
+/// An error for want of memory, with the numbers and with settings that fit; others as they are.
 pub(crate) fn explain(
     error: EngineError,
     model: &Model,
     config: &EngineConfig,
-    kept: &dyn Fn(&EngineConfig) -> Kept,
+    plan: &dyn Fn(&EngineConfig) -> MemoryPlan,
 ) -> EngineError {
     let alloc = match &error {
         EngineError::Memory(memory::Error::Device(ggml::Error::Alloc { device, .. }))
         | EngineError::Run(RunError::Device(ggml::Error::Alloc { device, .. })) => device,
         _ => return error,
     };
-    let (device, room) =
-        match (Device::all().into_iter().find(|d| d.name() == *alloc), kept(config).room(model.facts())) {
-            (Some(device), Ok(room)) => (device, room),
+    let (device, needs) =
+        match (Device::all().into_iter().find(|d| d.name() == *alloc), plan(config).bytes(model.facts())) {
+            (Some(device), Ok(needs)) => (device, needs),
             _ => return error,
         };
-    EngineError::Room(describe(model, config, kept, device, &room))
+    EngineError::Room(describe(model, config, plan, device, &needs))
 }
 
 /// Bytes that a device has free; all there could be where it does not say.
@@ -53,9 +53,9 @@ fn free(device: Device) -> usize {
 fn describe(
     model: &Model,
     config: &EngineConfig,
-    kept: &dyn Fn(&EngineConfig) -> Kept,
+    plan: &dyn Fn(&EngineConfig) -> MemoryPlan,
     device: Device,
-    room: &Room,
+    needs: &MemoryBytes,
 ) -> String {
     let facts = model.facts();
     let on_device = |blocks: &[usize]| {
@@ -65,14 +65,14 @@ fn describe(
     let of = |wanted: fn(&LayerState) -> bool| {
         let states = facts.layout.layers.iter().map(Some).chain(std::iter::repeat(None));
         let only = |(bytes, state): (&usize, Option<&LayerState>)| if state.is_some_and(wanted) { *bytes } else { 0 };
-        mib(on_device(&room.blocks.iter().zip(states).map(only).collect::<Vec<_>>()))
+        mib(on_device(&needs.blocks.iter().zip(states).map(only).collect::<Vec<_>>()))
     };
     let cells = of(|state| matches!(state, LayerState::Kv(_)));
     let recurrent = of(|state| matches!(state, LayerState::Recurrent(_)));
-    let state = mib(on_device(&room.blocks));
-    let (head, passes, free_mib) = (state - (cells + recurrent).min(state), mib(room.passes), mib(free(device)));
+    let state = mib(on_device(&needs.blocks));
+    let (head, passes, free_mib) = (state - (cells + recurrent).min(state), mib(needs.passes), mib(free(device)));
     let (n, n_ctx) = (config.n_sequences, config.n_ctx(facts));
-    let fitting = fitting(config, facts, &|config| fits(model, &kept(config)));
+    let fitting = fitting(config, facts, &|config| fits(model, &plan(config)));
     let name = device.name();
     format!(
         "{name}: {n} sequences of {n_ctx} positions need {state} MiB there ({cells} MiB of keys and values, {recurrent} MiB \
@@ -81,10 +81,10 @@ fn describe(
 }
 
 /// True when all of it has room on every device that holds a part.
-fn fits(model: &Model, kept: &Kept) -> bool {
-    let Ok(room) = kept.room(model.facts()) else { return false };
-    let all = model.state_on_devices(&room.blocks);
-    all.into_iter().all(|(device, state)| state.saturating_add(room.passes) <= free(device))
+fn fits(model: &Model, plan: &MemoryPlan) -> bool {
+    let Ok(needs) = plan.bytes(model.facts()) else { return false };
+    let all = model.state_on_devices(&needs.blocks);
+    all.into_iter().all(|(device, state)| state.saturating_add(needs.passes) <= free(device))
 }
 
 /// Settings close to these that fit, in the words of the command line.

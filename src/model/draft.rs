@@ -8,8 +8,19 @@ use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 
 use crate::blocks::Linear;
-use crate::draft_vocab::DraftVocab;
 use crate::step::AttentionInputs;
+
+/// Part of a head's vocabulary as tensors of a graph: its first rows, then copies of others.
+pub(crate) struct DraftWords<'g> {
+    /// Rows of the head that are taken where they lie.
+    pub(crate) n_first: usize,
+    /// The copies: `[n_embd, n_side]`.
+    pub(crate) rows: Tensor<'g>,
+    /// The token of each row, first rows and copies: i32 `[1, n_first + n_side]`.
+    pub(crate) ids: Tensor<'g>,
+    /// What is added to the logits before a softmax over them: F32 `[n_first + n_side]`, without the copies not in use.
+    pub(crate) mask: Tensor<'g>,
+}
 
 /// What a draft graph reads: the KV cache of the head, the entries to catch up with, and the rows of the chain.
 pub(crate) struct DraftStep<'s, 'g> {
@@ -23,8 +34,8 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) last: Option<Tensor<'g>>,
     /// Where the rows of each further draft token stand, one row for each sequence.
     pub(crate) chain: Vec<AttentionInputs<'s, 'g>>,
-    /// Rows of the head that draft tokens are made of; the whole vocabulary if `None`.
-    pub(crate) vocab: Option<&'s DraftVocab>,
+    /// The words that draft tokens are picked from; the whole vocabulary if `None`.
+    pub(crate) words: Option<DraftWords<'g>>,
     /// What is added to the logits of each draft token before the largest is taken: F32 `[n_words, n_seqs]`; none for
     /// the likeliest words.
     pub(crate) noise: Vec<Tensor<'g>>,
@@ -54,7 +65,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
             chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
             inputs,
-            vocab: None,
+            words: None,
             noise: Vec::new(),
             verbose: false,
             rows: false,
@@ -70,7 +81,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         Self { noise, ..self }
     }
 
-    /// Guesses of the chain, the first included; 0 when nothing is drafted.
+    /// Draft tokens of the chain, the first included; 0 when nothing is drafted.
     pub(crate) fn depth(&self) -> usize {
         if self.last.is_some() { self.chain.len() + 1 } else { 0 }
     }
@@ -78,20 +89,20 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it
     /// out as the `i`-th draft token.
     pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
-        let logits = match self.vocab {
+        let logits = match &self.words {
             None => head.forward(g, h), // [n_vocab, n_seqs]
-            Some(vocab) => {
-                let first = head.forward_first(g, h, vocab.n_first());
-                let others = g.mul_mat(vocab.rows(g), h);
+            Some(words) => {
+                let first = head.forward_first(g, h, words.n_first);
+                let others = g.mul_mat(words.rows, h);
                 g.concat(first, others, 0) // [n_first + n_side, n_seqs]
             }
         };
         let best = g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise))); // [n_seqs]
         // Rows of NaN have none: the draft token is a wrong one then, and must still be a token.
         let best = g.within(best, logits.ne()[0]);
-        let ids = match self.vocab {
+        let ids = match &self.words {
             None => best,
-            Some(vocab) => g.reshape(g.get_rows(vocab.ids(g), best), [h.ne()[1]]), // was [1, n_seqs]
+            Some(words) => g.reshape(g.get_rows(words.ids, best), [h.ne()[1]]), // was [1, n_seqs]
         };
         g.output(Name("draft", i as u32), ids);
         if self.probs {
@@ -110,7 +121,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     fn probs_of(&self, g: &Graph<'g>, logits: Tensor<'g>, best: Tensor<'g>) -> Tensor<'g> {
         let [n_words, n_seqs, ..] = logits.ne();
         let rows = g.reshape(logits, [n_words, 1, n_seqs]); // one mask serves all sequences
-        let probs = g.soft_max(rows, self.vocab.map(|vocab| vocab.mask(g)), 1.0);
+        let probs = g.soft_max(rows, self.words.as_ref().map(|words| words.mask), 1.0);
         let picked = g.get_rows(g.reshape(probs, [1, n_words, n_seqs]), g.reshape(best, [1, n_seqs])); // [1, 1, n_seqs]
         g.reshape(picked, [n_seqs])
     }

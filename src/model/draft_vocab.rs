@@ -1,12 +1,13 @@
 //! The words that a draft is made of: the first rows of the head, which are the frequent tokens of a byte-pair vocabulary,
 //! and copies of single rows further down for tokens that were seen. Verification always uses the whole head, so this
-//! changes what is drafted, never what is answered.
+//! changes what is drafted, never what is generated.
 
 use std::collections::HashMap;
 
-use ggml::{Graph, StateBuffer, StateId, StateSpec, Tensor};
+use ggml::{Graph, StateBuffer, StateId, StateSpec};
 use text::TokenId;
 
+use crate::draft::DraftWords;
 use crate::error::RunError;
 use crate::model::Model;
 
@@ -68,13 +69,6 @@ impl DraftVocab {
         let (rows, ids, mask) = (ids[0], ids[1], ids[2]);
         let (places, tokens) = (HashMap::new(), Vec::with_capacity(n_side));
         Ok(Self { n_first, n_side, row_bytes, state, rows, ids, mask, head, places, tokens, clock: 0 })
-    }
-
-    /// Bytes of what [`DraftVocab::new`] allocates, for rows of `row_bytes`.
-    pub(crate) fn n_bytes_of(row_bytes: usize, n_first: usize, n_side: usize) -> usize {
-        // An id and a place in the mask for each.
-        let tables = (n_first.saturating_add(n_side)).saturating_mul(4 + 4);
-        row_bytes.saturating_mul(n_side).saturating_add(tables)
     }
 
     /// Bytes on the device.
@@ -142,18 +136,9 @@ impl DraftVocab {
         self.n_first
     }
 
-    /// The copies: `[n_embd, n_side]`.
-    pub(crate) fn rows<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
-        g.state(&self.state, self.rows)
-    }
-
-    /// The token of each row, first rows and copies: i32 `[1, n_first + n_side]`.
-    pub(crate) fn ids<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
-        g.state(&self.state, self.ids)
-    }
-
-    /// What is added to the logits before a softmax over them: F32 `[n_first + n_side]`, without the copies not in use.
-    pub(crate) fn mask<'g>(&self, g: &Graph<'g>) -> Tensor<'g> {
-        g.state(&self.state, self.mask)
+    /// The words as tensors of a graph.
+    pub(crate) fn words_in<'g>(&self, g: &Graph<'g>) -> DraftWords<'g> {
+        let state = |id| g.state(&self.state, id);
+        DraftWords { n_first: self.n_first, rows: state(self.rows), ids: state(self.ids), mask: state(self.mask) }
     }
 }

@@ -13,9 +13,9 @@ use crate::describe::Description;
 use crate::error::LoadError;
 use crate::head_file::{head_keys, refused};
 use crate::keys::Keys;
+use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
-use crate::room::Facts;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a model is opened.

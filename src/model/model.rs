@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use ggml::{Mapping, Weights};
+use ggml::Weights;
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
 use crate::architecture::{Architecture, Hparams, NextNHead};
 use crate::describe::Description;
-use crate::fingerprint::Fingerprint;
+use crate::error::LoadError;
+use crate::fingerprint::{Fingerprint, digest};
+use crate::memory_plan::Facts;
 use crate::placement::Plan;
-use crate::room::Facts;
 
 /// A model, read-only and shared.
 pub struct Model {
@@ -33,11 +34,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// The maps of the model's files, and those of the file that its head comes from if that is another.
-    pub(crate) fn files(&self) -> (&[Arc<Mapping>], &[Arc<Mapping>]) {
-        self.weights.mappings().split_at(self.n_files.min(self.weights.mappings().len()))
-    }
-
     /// Sizes.
     pub fn hparams(&self) -> &Hparams {
         &self.hparams
@@ -129,6 +125,34 @@ impl Model {
         let Some(layer) = self.arch.mtp_state() else { return Ok(None) };
         let layout = StateLayout { layers: vec![layer] };
         Memory::new(self.plan.block(self.hparams.n_layer), layout, config).map(Some)
+    }
+
+    /// SHA-256 over the model's file: its metadata, names, types and shapes of its tensors, and a few bytes of each. It is
+    /// computed when it is first asked for: a large vocabulary takes some tens of milliseconds.
+    ///
+    /// # Errors
+    /// [`LoadError`]: the file has changed since it was opened.
+    pub fn fingerprint(&self) -> Result<Fingerprint, LoadError> {
+        self.fingerprints().map(|(of_model, _)| of_model)
+    }
+
+    /// As [`Model::fingerprint`], over the file that the NextN head comes from.
+    ///
+    /// # Errors
+    /// As [`Model::fingerprint`].
+    pub fn head_fingerprint(&self) -> Result<Fingerprint, LoadError> {
+        self.fingerprints().map(|(_, of_head)| of_head)
+    }
+
+    fn fingerprints(&self) -> Result<(Fingerprint, Fingerprint), LoadError> {
+        if let Some(known) = self.fingerprints.get() {
+            return Ok(*known);
+        }
+        let n_files = self.n_files.min(self.weights.mappings().len());
+        let (of_model, of_head) = self.weights.mappings().split_at(n_files);
+        let model = digest(of_model)?;
+        let head = if of_head.is_empty() { model } else { digest(of_head)? };
+        Ok(*self.fingerprints.get_or_init(|| (model, head)))
     }
 
     pub(crate) fn draft_head(&self) -> Option<ggml::WeightId> {

@@ -375,7 +375,8 @@ impl Runner {
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
-            arch.draft(g, &DraftStep { vocab, verbose, rows, probs, ..step });
+            let words = vocab.map(|vocab| vocab.words_in(g));
+            arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.tokens.clear();
@@ -421,7 +422,7 @@ pub struct Draft<'a> {
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,
-    /// Added to the logits before the largest is taken, for sampled answers: for each draft token of the chain
+    /// Added to the logits before the largest is taken, for sampled replies: for each draft token of the chain
     /// `[n_words, n_seqs]`, `n_words` being [`DraftVocab::n_words`] or the whole vocabulary. `None` takes the likeliest.
     pub noise: Option<&'a [f32]>,
     /// Also give the logits of every draft token.

@@ -4,7 +4,7 @@
 use ggml::{Device, DeviceKind};
 
 use crate::error::LoadError;
-use crate::room::{Beside, Facts};
+use crate::memory_plan::{Facts, MemoryPlanner};
 use crate::tensors::block_of;
 
 /// How many layers go to the GPUs.
@@ -39,7 +39,7 @@ pub struct Placement {
     /// Layers, from the first, whose experts stay in the host's memory.
     pub n_cpu_moe: usize,
     /// What will be kept beside the weights.
-    pub beside: Beside,
+    pub planner: MemoryPlanner,
 }
 
 /// A choice that was made.
@@ -92,11 +92,11 @@ impl Plan {
                 None => output += bytes,
             }
         }
-        let room = wanted.beside.room(facts)?;
-        for (need, bytes) in blocks.iter_mut().zip(&room.blocks) {
-            need.state = *bytes;
+        let bytes = wanted.planner.bytes(facts)?;
+        for (need, state) in blocks.iter_mut().zip(&bytes.blocks) {
+            need.state = *state;
         }
-        let reserve = RESERVE.saturating_add(room.passes);
+        let reserve = RESERVE.saturating_add(bytes.passes);
         let sizes = Sizes { blocks: blocks.iter().map(|b| b.weights + b.state).collect(), input, output };
 
         let mut gpus = wanted.gpus.clone();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use constrain::{Compiler, Limits};
 use engine::sample::SamplingParams;
 use engine::{Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
-use model::{Beside, LoadOptions, Model};
+use model::{LoadOptions, MemoryPlanner, Model};
 use speculate::SpecError;
 use text::template::{ChatTemplate, TemplateError};
 use text::{TokenId, Vocab};
@@ -117,10 +117,11 @@ pub fn open(source: impl Into<ModelSource>, options: &ModelOptions) -> Result<Lo
 fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, OpenError> {
     let planned = options.clone();
     let drafts = options.drafts.config();
-    let beside =
-        Beside::new(move |facts| speculate::kept(&planned.engine_config(facts.hparams.n_ctx_train), &drafts, facts));
+    let planner = MemoryPlanner::new(move |facts| {
+        speculate::memory_plan(&planned.engine_config(facts.hparams.n_ctx_train), &drafts, facts)
+    });
     let device = &options.run.compute.device;
-    let placement = device.placement(beside)?;
+    let placement = device.placement(planner)?;
     let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), lock: device.mlock };
     open_weights(source, &options)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use engine::{EngineConfig, EngineError, Proposer};
-use model::{Facts, Kept, Model, NextNHead, RunError};
+use model::{Facts, MemoryPlan, Model, NextNHead, RunError};
 
 use crate::async_proposer::AsyncProposer;
 use crate::combined::CombinedProposer;
@@ -120,15 +120,15 @@ pub enum SpecError {
 
 /// What an engine made with `engine` and its source of drafts made with `config` keep beside the weights of a model: both
 /// allocate by this, and layers are placed by it.
-pub fn kept(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) -> Kept {
+pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) -> MemoryPlan {
     let drafts = config.mode != Mode::Off && config.depth != Depth::Fixed(0);
     let by_head = drafts && config.mode != Mode::Ngram && facts.head.is_some();
     let depth = if by_head || (drafts && config.mode == Mode::Ngram) { config.depth.max() } else { 0 };
-    let of_engine = engine.kept(facts, depth);
+    let of_engine = engine.memory_plan(facts, depth);
     if !by_head {
         return of_engine;
     }
-    Kept {
+    MemoryPlan {
         head: Some(NextN::state(engine, facts, config.depth)),
         draft_words: config.vocab.n_words(facts),
         n_runners: if config.draft_mode == DraftMode::Async { 2 } else { 1 },
@@ -149,7 +149,7 @@ pub fn proposer(
         return Ok(None);
     }
     // Before the MTP layer takes its part: the engine's comes after.
-    engine::check_memory(model, engine, &|engine| kept(engine, &config, model.facts()))?;
+    engine::check_memory(model, engine, &|engine| memory_plan(engine, &config, model.facts()))?;
     let ngram = || Ngram::new(model, engine, config.depth);
     if config.mode == Mode::Ngram {
         return Ok(Some(Box::new(ngram())));

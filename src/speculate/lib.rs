@@ -18,7 +18,7 @@ mod step_costs;
 
 pub use async_proposer::{AsyncProposer, DraftAhead};
 pub use combined::CombinedProposer;
-pub use config::{DraftMode, Mode, SpecConfig, SpecError, kept, proposer};
+pub use config::{DraftMode, Mode, SpecConfig, SpecError, memory_plan, proposer};
 pub use depth::Depth;
 pub use draft_vocab::DraftVocabSize;
 pub use nextn::{NextN, NextNConfig};

@@ -2,14 +2,13 @@
 //! Owns the gate, the rules on numbers and the verdict; changes nothing.
 
 mod norms;
+mod report;
 mod rules;
 mod safetensors;
 mod tensors;
 mod values;
 
-use std::path::{Path, PathBuf};
-
-use serde::Serialize;
+use std::path::Path;
 
 use crate::error::Error;
 use crate::heads::{Content, ModelInfo};
@@ -17,6 +16,7 @@ use crate::kind::Kind;
 use crate::source::Source;
 use crate::stream::Control;
 
+pub use report::{Report, Verdict};
 pub use tensors::Gate;
 pub use values::{Stats, scan};
 
@@ -27,37 +27,6 @@ pub struct Options {
     pub values: bool,
     /// Threads that read.
     pub n_threads: usize,
-}
-
-/// What was found.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// The file; of several shards the first.
-    pub path: PathBuf,
-    /// In one word, for programs.
-    pub verdict: Verdict,
-    /// Architecture, if the header could be read.
-    pub architecture: Option<String>,
-    /// Tensors against those that the metadata promise; absent for architectures that are not known.
-    pub gate: Option<Gate>,
-    /// What is wrong, worst first.
-    pub damage: Vec<String>,
-    /// What is odd and may be right.
-    pub notes: Vec<String>,
-    /// Bytes of tensor data whose numbers were looked at.
-    pub bytes_read: u64,
-}
-
-/// The outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// A sound file with a complete NextN head.
-    Complete,
-    /// A sound file without one.
-    NoHead,
-    /// Something is missing or wrong.
-    Damaged,
 }
 
 /// Checks a GGUF file, with all shards when it is the first of several; a checkpoint folder, as the GGUF file that it

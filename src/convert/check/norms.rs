@@ -19,7 +19,7 @@
 
 use model::block_of;
 
-use super::Report;
+use super::report::Report;
 use super::values::Stats;
 use crate::heads::ModelInfo;
 use crate::source::Source;

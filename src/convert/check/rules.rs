@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use model::block_of;
 
+use super::norms;
+use super::report::Report;
 use super::values::Stats;
-use super::{Report, norms};
 use crate::gguf_model::Key;
 use crate::heads::{Content, ModelInfo, cut_vocab};
 use crate::source::{Source, SourceTensor};

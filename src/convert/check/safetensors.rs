@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Report;
+use super::report::Report;
 use super::tensors::Gate;
 use crate::checkpoint::{Checkpoint, Head, Options};
 use crate::error::Error;

@@ -18,8 +18,8 @@ pub use head::{Head, HeadTensor};
 
 use crate::error::Error;
 use crate::gguf_model::Model;
-use crate::io::Input;
-use crate::safetensors::{INDEX, Shards, json_error};
+use crate::json::{MAX_JSON_BYTES, find_json};
+use crate::safetensors::{INDEX, Shards};
 
 /// A checkpoint folder that was read and found complete.
 ///
@@ -70,14 +70,7 @@ impl Checkpoint {
     /// # Errors
     /// A file is missing or damaged, or the architecture or the way of quantisation is another one.
     pub fn survey(folder: &Path, options: Options<'_>) -> Result<(Checkpoint, Faults), Error> {
-        let json = |name: &str| -> Result<Option<serde_json::Value>, Error> {
-            let path = folder.join(name);
-            if !path.exists() {
-                return Ok(None);
-            }
-            let bytes = Input::read_small(&path, MAX_JSON_BYTES)?;
-            serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::input(&path, json_error(&e)))
-        };
+        let json = |name: &str| find_json(&folder.join(name), MAX_JSON_BYTES);
         let Some(raw) = json("config.json")? else {
             return Err(Error::input(folder, "no config.json: the folder of a whole Hugging Face checkpoint expected"));
         };
@@ -114,5 +107,3 @@ const DESCRIPTIONS: [&str; 7] = [
     "chat_template.json",
     INDEX,
 ];
-/// Tokenizers of a quarter million entries have 20 MB.
-const MAX_JSON_BYTES: u64 = 256 << 20;

@@ -12,7 +12,8 @@ use super::config::Config;
 use crate::error::Error;
 use crate::gguf_model::Key;
 use crate::io::Input;
-use crate::safetensors::{json_error, quoted};
+use crate::json::{MAX_JSON_BYTES, find_json, read_json};
+use crate::safetensors::quoted;
 
 /// Everything that goes into keys.
 #[derive(Debug)]
@@ -80,16 +81,9 @@ impl Tokenizer {
     /// the embedding; a template that is no text.
     pub(crate) fn open(folder: &Path, c: &Config, root: &Value) -> Result<Tokenizer, Error> {
         let path = folder.join("tokenizer.json");
-        let bytes = Input::read_small(&path, super::MAX_JSON_BYTES)?;
-        let json: Json = serde_json::from_slice(&bytes).map_err(|e| Error::input(&path, json_error(&e)))?;
-        drop(bytes);
+        let json: Json = read_json(&path, MAX_JSON_BYTES)?;
         let config_path = folder.join("tokenizer_config.json");
-        let config: Value = if config_path.exists() {
-            let bytes = Input::read_small(&config_path, super::MAX_JSON_BYTES)?;
-            serde_json::from_slice(&bytes).map_err(|e| Error::input(&config_path, json_error(&e)))?
-        } else {
-            Value::Null
-        };
+        let config = find_json(&config_path, MAX_JSON_BYTES)?.unwrap_or(Value::Null);
         let made = Tokenizer::of(json, &config, root, c.n_vocab).map_err(|what| Error::input(&path, what))?;
         let templates = templates(folder, &config).map_err(|e| match e {
             Problem::Words(what) => Error::input(&config_path, what),
@@ -107,7 +101,7 @@ impl Tokenizer {
         let tokens = tokens(json.model.vocab, &added, n_vocab)?;
         let merges = json.model.merges.into_iter().map(|merge| match merge {
             Merge::One(both) => both,
-            // A space within a half would be read as the border: byte-level vocabularies write it as another letter.
+            // A space within a half would be read as the gap between the two: byte-level vocabularies write it as another letter.
             Merge::Two(a, b) => format!("{} {}", a.replace(' ', "\u{120}"), b.replace(' ', "\u{120}")),
         });
         let merges = merges.collect();
@@ -291,15 +285,9 @@ fn templates(folder: &Path, config: &Value) -> Result<Vec<(String, String)>, Pro
         let text = String::from_utf8(bytes).map_err(|e| Problem::Error(Error::input(&path, e.to_string())))?;
         return Ok(vec![("default".into(), text)]);
     }
-    let path = folder.join("chat_template.json");
-    if path.exists() {
-        let bytes = Input::read_small(&path, MAX_TEMPLATE_BYTES).map_err(Problem::Error)?;
-        let json: Value =
-            serde_json::from_slice(&bytes).map_err(|e| Problem::Error(Error::input(&path, json_error(&e))))?;
-        let text = json.get("chat_template").and_then(Value::as_str);
-        return Ok(text.map(|text| ("default".into(), text.to_owned())).into_iter().collect());
-    }
-    Ok(Vec::new())
+    let json = find_json(&folder.join("chat_template.json"), MAX_TEMPLATE_BYTES).map_err(Problem::Error)?;
+    let text = json.as_ref().and_then(|json| json.get("chat_template")?.as_str());
+    Ok(text.map(|text| ("default".into(), text.to_owned())).into_iter().collect())
 }
 
 const MAX_TEMPLATE_BYTES: u64 = 16 << 20;

@@ -14,9 +14,9 @@ use crate::source::Source;
 pub struct Speculation {
     /// Read by the main model for one token.
     pub pass_bytes: u64,
-    /// Read by the head for one guess, its share of the head matrix included.
+    /// Read by the head for one draft token, its share of the head matrix included.
     pub draft_bytes: u64,
-    /// Rows of the head matrix that a guess reads.
+    /// Rows of the head matrix that a draft token reads.
     pub draft_vocab: u64,
     /// For some depths and acceptances.
     pub gains: Vec<Gain>,
@@ -27,7 +27,7 @@ pub struct Speculation {
 pub struct Gain {
     /// Tokens of a draft.
     pub depth: u32,
-    /// The share of right guesses, at each place of the draft.
+    /// The share of accepted draft tokens, at each place of the draft.
     pub acceptance: f64,
     /// Times faster.
     pub factor: f64,

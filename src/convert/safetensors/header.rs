@@ -7,6 +7,7 @@ use std::fmt;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::dtype::Dtype;
+use crate::json::json_error;
 
 /// Bytes of JSON that a header may have, as in the format's own library.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -137,18 +138,6 @@ impl Raw {
         Ok(Tensor { name, dtype, shape, start: data_start + begin, n_bytes })
     }
 }
-
-/// Why JSON is refused, in few words: serde repeats what it found, which may be a string as long as the file.
-pub(crate) fn json_error(e: &serde_json::Error) -> String {
-    let whole = e.to_string();
-    match whole.char_indices().nth(MAX_WORDS) {
-        Some((end, _)) => format!("{}.. at line {} column {}", &whole[..end], e.line(), e.column()),
-        None => whole,
-    }
-}
-
-/// Characters of a message of serde's.
-const MAX_WORDS: usize = 200;
 
 /// Names from a file as they may stand in a message.
 pub(crate) fn quoted(name: &str) -> String {

@@ -13,7 +13,7 @@ mod shards;
 
 pub use dtype::Dtype;
 pub use file::File;
+pub(crate) use header::quoted;
 pub use header::{Header, MAX_HEADER_BYTES, MAX_TENSORS, Tensor};
-pub(crate) use header::{json_error, quoted};
 pub(crate) use shards::{EXTENSION, INDEX};
 pub use shards::{Place, Shards};

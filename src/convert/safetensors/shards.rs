@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 
 use super::file::File;
-use super::header::{MAX_HEADER_BYTES, Tensor, json_error, quoted};
+use super::header::{MAX_HEADER_BYTES, Tensor, quoted};
 use crate::error::Error;
 use crate::io::Input;
+use crate::json::read_json;
 
 /// Open files and where each tensor lies.
 #[derive(Debug)]
@@ -139,9 +140,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, Error> {
     struct Index {
         weight_map: Pairs,
     }
-    let bytes = Input::read_small(path, MAX_HEADER_BYTES)?;
-    let index: Index = serde_json::from_slice(&bytes).map_err(|e| Error::input(path, json_error(&e)))?;
-    let map = index.weight_map.0;
+    let map = read_json::<Index>(path, MAX_HEADER_BYTES)?.weight_map.0;
     for (tensor, file) in &map {
         let mut parts = Path::new(file).components();
         let plain = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(name)), None) if name == file.as_str());

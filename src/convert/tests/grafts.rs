@@ -17,16 +17,16 @@ struct Rig {
     oracle: Oracle,
     dir: tempfile::TempDir,
     /// The model without its head.
-    trunk: PathBuf,
+    main_model: PathBuf,
 }
 
 impl Rig {
     fn new(name: &str) -> Rig {
         let (oracle, dir) = (Oracle::open(name), tempfile::tempdir().unwrap());
-        let (whole, trunk) = (dir.path().join("whole.gguf"), dir.path().join("trunk.gguf"));
+        let (whole, main_model) = (dir.path().join("whole.gguf"), dir.path().join("main.gguf"));
         std::fs::write(&whole, &oracle.gguf).unwrap();
-        strip(Source::open(&whole).unwrap()).unwrap().write(&trunk, 1, &Default::default()).unwrap();
-        Rig { oracle, dir, trunk }
+        strip(Source::open(&whole).unwrap()).unwrap().write(&main_model, 1, &Default::default()).unwrap();
+        Rig { oracle, dir, main_model }
     }
 
     /// The head's tensors with their names changed.
@@ -47,13 +47,13 @@ impl Rig {
         let words = |e: convert::Error| e.to_string();
         let head = HeadSource::open(head).map_err(words)?;
         let how = Graft { dtype, ..Graft::default() };
-        let new = graft(Source::open(&self.trunk).map_err(words)?, head, how).map_err(words)?;
+        let new = graft(Source::open(&self.main_model).map_err(words)?, head, how).map_err(words)?;
         let (out, back) = (self.dir.path().join("out.gguf"), self.dir.path().join("back.gguf"));
         new.write(&out, 2, &Default::default()).map_err(words)?;
         let report = verify(&out, Options { values: true, n_threads: 2 }, &Default::default()).map_err(words)?;
         assert_eq!(report.verdict, Verdict::Complete, "{:?}", report.damage);
         strip(Source::open(&out).unwrap()).unwrap().write(&back, 1, &Default::default()).unwrap();
-        assert!(std::fs::read(&back).unwrap() == std::fs::read(&self.trunk).unwrap(), "the trunk comes back");
+        assert!(std::fs::read(&back).unwrap() == std::fs::read(&self.main_model).unwrap(), "the main model comes back");
         let bytes = std::fs::read(&out).unwrap();
         let header = Header::parse(&bytes).unwrap();
         let of = |t: &gguf::TensorInfo<'_>| (t.dims().to_vec(), t.dtype, bytes[t.range()].to_vec());
@@ -82,9 +82,9 @@ fn every_source_of_a_head_makes_the_combined_file() {
         // Shards of a checkpoint, of which only that with the head is there.
         let shards = rig.dir.path().join("shards");
         std::fs::create_dir(&shards).unwrap();
-        let trunk = rig.oracle.tensors.iter().filter(|(n, _)| !n.starts_with("mtp."));
-        let trunk: Tensors = trunk.map(|(n, t)| (n.clone(), t.clone())).collect();
-        write_folder(&shards, &rig.oracle.config, &[trunk, own.clone()]);
+        let main_model = rig.oracle.tensors.iter().filter(|(n, _)| !n.starts_with("mtp."));
+        let main_model: Tensors = main_model.map(|(n, t)| (n.clone(), t.clone())).collect();
+        write_folder(&shards, &rig.oracle.config, &[main_model, own.clone()]);
         std::fs::remove_file(shards.join("model-00001-of-00002.safetensors")).unwrap();
         let folder = rig.dir.path().join("checkpoint");
         std::fs::create_dir(&folder).unwrap();
@@ -182,8 +182,8 @@ fn heads_that_are_not_whole_or_of_another_model_are_refused() {
     let q = narrow.get_mut("mtp.layers.0.self_attn.q_proj.weight").unwrap();
     (q.shape[0], q.bytes) = (q.shape[0] / 2, q.bytes[..q.bytes.len() / 2].to_vec());
     says(&dense, &narrow, "blk.8.attn_q.weight");
-    let trunk = dense.oracle.tensors.iter().filter(|(n, _)| !n.starts_with("mtp."));
-    says(&dense, &trunk.map(|(n, t)| (n.clone(), t.clone())).collect(), "no tensor of a NextN head");
+    let main_model = dense.oracle.tensors.iter().filter(|(n, _)| !n.starts_with("mtp."));
+    says(&dense, &main_model.map(|(n, t)| (n.clone(), t.clone())).collect(), "no tensor of a NextN head");
     let second = changed(&own(&dense), |n, t| vec![(n.to_owned(), t.clone()), (n.replace(".0.", ".1."), t.clone())]);
     says(&dense, &second, "layer 1");
 }

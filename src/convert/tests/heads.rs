@@ -60,13 +60,13 @@ fn every_source_of_a_head_gives_the_tensors_of_the_file() {
         // Of the shards of a checkpoint only that of the head is there.
         let folder = dir.path().join("shards");
         std::fs::create_dir(&folder).unwrap();
-        let trunk: Tensors = oracle
+        let main_model: Tensors = oracle
             .tensors
             .iter()
             .filter(|(n, _)| !n.starts_with("mtp."))
             .map(|(n, t)| (n.clone(), t.clone()))
             .collect();
-        write_folder(&folder, &oracle.config, &[trunk, only.clone()]);
+        write_folder(&folder, &oracle.config, &[main_model, only.clone()]);
         std::fs::remove_file(folder.join("model-00001-of-00002.safetensors")).unwrap();
         assert_eq!(all(&Head::open(&folder).unwrap()), expected, "{name}");
         let e = convert::checkpoint::Checkpoint::open(&folder, Default::default()).unwrap_err().to_string();
@@ -110,9 +110,9 @@ fn a_head_can_be_written_in_other_types() {
 fn a_file_without_a_head_is_said_to_have_none() {
     let oracle = Oracle::open("dense-a");
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("trunk.safetensors");
-    let trunk: Tensors = oracle.tensors.into_iter().filter(|(n, _)| !n.starts_with("mtp.")).collect();
-    std::fs::write(&path, safetensors(&trunk)).unwrap();
+    let path = dir.path().join("main.safetensors");
+    let main_model: Tensors = oracle.tensors.into_iter().filter(|(n, _)| !n.starts_with("mtp.")).collect();
+    std::fs::write(&path, safetensors(&main_model)).unwrap();
     let e = Head::open(&path).unwrap_err().to_string();
     assert!(e.contains("no tensor of a NextN head"), "{e}");
 }

@@ -49,8 +49,8 @@ fn sound_checkpoints_are_sound_however_they_are_stored() {
             assert!(found.bytes_read > 1 << 20);
         }
         // The same checkpoint without its head: sound, and a promise that is not kept.
-        let trunk: Tensors = oracle.tensors.clone().into_iter().filter(|(n, _)| !n.starts_with("mtp.")).collect();
-        let found = of_folder(&oracle.config, &[trunk]);
+        let main_model: Tensors = oracle.tensors.clone().into_iter().filter(|(n, _)| !n.starts_with("mtp.")).collect();
+        let found = of_folder(&oracle.config, &[main_model]);
         assert_eq!(found.verdict, Verdict::NoHead, "{name}: {}", words(&found));
         assert!(words(&found).contains("config.json promises a NextN head"), "{}", words(&found));
     }
@@ -177,8 +177,8 @@ fn what_is_no_model_is_an_error_that_says_what_it_is() {
     }
     let other = tempfile::tempdir().unwrap();
     assert!(report(other.path()).unwrap_err().contains("without a checkpoint"));
-    let trunk: Tensors = oracle.tensors.into_iter().filter(|(n, _)| !n.starts_with("mtp.")).collect();
-    std::fs::write(other.path().join("trunk.safetensors"), safetensors(&trunk)).unwrap();
+    let main_model: Tensors = oracle.tensors.into_iter().filter(|(n, _)| !n.starts_with("mtp.")).collect();
+    std::fs::write(other.path().join("main.safetensors"), safetensors(&main_model)).unwrap();
     assert!(report(other.path()).unwrap_err().contains("no tensor of a NextN head"));
 }
 

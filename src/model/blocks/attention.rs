@@ -4,7 +4,7 @@
 use ggml::{Graph, Tensor};
 use memory::Segment;
 
-use super::join;
+use super::linear::join;
 use crate::step::AttentionInputs;
 
 /// `x: [d * n_head, n_tokens]` as `[d, n_head, n_tokens]`.

@@ -4,7 +4,8 @@
 use ggml::{DeltaRule, Graph, Tensor, WeightId};
 use memory::{Recurrent, Segment};
 
-use super::{Linear, RmsNorm, join, vector};
+use super::linear::{Linear, join, vector};
+use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
 use crate::step::Step;

@@ -3,7 +3,8 @@
 
 use ggml::{Graph, Tensor, WeightId};
 
-use super::{GatedFfn, Linear, vector};
+use super::gated_ffn::GatedFfn;
+use super::linear::{Linear, vector};
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::tensors::Scope;

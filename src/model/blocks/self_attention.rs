@@ -3,7 +3,9 @@
 use ggml::{Graph, Rope, Tensor, WeightId};
 use memory::{Kv, LayerState};
 
-use super::{Linear, RmsNorm, attend, split_heads, vector};
+use super::attention::{attend, split_heads};
+use super::linear::{Linear, vector};
+use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
 use crate::step::AttentionInputs;

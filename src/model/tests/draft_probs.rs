@@ -1,4 +1,4 @@
-//! How probable the head finds its guesses: the softmax of the logits that it guesses from, against a plain one.
+//! How probable the head finds its draft tokens: the softmax of the logits that it picks them from, against a plain one.
 
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../tests/support/rig.rs"]
@@ -44,7 +44,7 @@ fn draft(model: &Arc<Model>, vocab: Option<&DraftVocab>, noise: Option<&[f32]>, 
 }
 
 #[test]
-fn a_guess_is_as_probable_as_the_softmax_of_the_heads_logits_says() {
+fn a_draft_token_is_as_probable_as_the_softmax_of_the_heads_logits_says() {
     println!("seed {SEED}");
     for arch in ["qwen35", "qwen35moe"] {
         let dir = tempfile::TempDir::new().expect("a folder");
@@ -77,7 +77,7 @@ fn a_guess_is_as_probable_as_the_softmax_of_the_heads_logits_says() {
                         let p = f64::from(found.probs[sequence][i]);
                         assert!(
                             (p - expected).abs() <= CLOSE,
-                            "{arch}, guess {i} of {sequence}: {p}, {expected} expected"
+                            "{arch}, draft token {i} of {sequence}: {p}, {expected} expected"
                         );
                         least = p.min(least);
                     }

@@ -107,7 +107,7 @@ fn a_batch_of_sequences_equals_its_parts_whatever_their_lengths_and_planes() {
                 .map(|slot| {
                     let n = 2 + rng.below(290);
                     let ids = random_ids(&mut rng, n);
-                    // The last row comes with up to three others that are dropped: each sequence is on its own plane.
+                    // The last row comes with up to three others that are dropped: each sequence has its own state slot.
                     rig.step(&[(slot, &ids[..n - 1])]);
                     let n_dropped = rng.below(4);
                     let mut tail = vec![ids[n - 1]];
@@ -148,7 +148,7 @@ fn graphs_do_not_depend_on_how_many_rows_each_sequence_kept() {
             let kept: Vec<usize> = slots.iter().map(|_| 1 + rng.below(4)).collect();
             rig.step_keeping(&parts, 4, &kept);
         }
-        // One where all stand on the first plane, one for all mixtures.
+        // One where all stand on the first state slot, one for all mixtures.
         assert!(rig.n_builds() <= 2, "{arch}: {} graphs", rig.n_builds());
     }
 }
@@ -169,7 +169,7 @@ impl Head {
         Self { memory, slots, runner, output: DraftOutput::default() }
     }
 
-    /// Drafts after these entries of each sequence, in so many rows at least; gives guesses and their logits.
+    /// Drafts after these entries of each sequence, in so many rows at least; gives draft tokens and their logits.
     fn draft(&mut self, entries: &[(&[TokenId], &[f32])], width: usize, depth: usize) -> Vec<(Vec<TokenId>, Vec<f32>)> {
         let n_entries: Vec<usize> = entries.iter().map(|(tokens, _)| tokens.len()).collect();
         let rows = |n: &usize| n.max(&width) + depth - 1;
@@ -395,7 +395,7 @@ fn a_restored_checkpoint_goes_on_as_if_never_advanced() {
             assert_eq!((checkpoint.position(), checkpoint.n_bytes() > 0), (20, is_recurrent(&model)));
             let next = random_ids(&mut rng, 7);
             let expected = rig.step(&[(&slot, &next)]);
-            // Far ahead, and onto another plane.
+            // Far ahead, and onto another state slot.
             rig.step(&[(&slot, &random_ids(&mut rng, 60))]);
             rig.step_keeping(&[(&slot, &random_ids(&mut rng, 2))], 2, &[1]);
             rig.memory.restore(&slot, &checkpoint).expect("a checkpoint of this sequence");

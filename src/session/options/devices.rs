@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind, Numa};
-use model::{Beside, GpuLayers, Placement, Split};
+use model::{GpuLayers, MemoryPlanner, Placement, Split};
 
 /// Where the model computes.
 #[derive(Clone, Debug, Default, Args)]
@@ -182,7 +182,7 @@ impl DeviceOptions {
     ///
     /// # Errors
     /// As [`DeviceOptions::load_backends`]; a device that is not here.
-    pub fn placement(&self, beside: Beside) -> Result<Placement, DeviceError> {
+    pub fn placement(&self, planner: MemoryPlanner) -> Result<Placement, DeviceError> {
         self.load_backends()?;
         let mut gpus = self.chosen()?;
         if self.split_mode == SplitMode::None && !gpus.is_empty() {
@@ -206,7 +206,7 @@ impl DeviceOptions {
             SplitMode::Auto | SplitMode::None => Split::Auto,
         };
         let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
-        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, beside })
+        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, planner })
     }
 }
 

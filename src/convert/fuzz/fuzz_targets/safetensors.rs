@@ -14,6 +14,6 @@ mod headers;
 use header::Header;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    // An error is an answer; the message is looked at too.
+    // An error is a result, too; the message is looked at too.
     let _ = headers::walk(bytes);
 });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::tiny::{Rng, Spec};
 use engine::{Engine, EngineConfig, EngineError, Exact, FlashAttention, Proposer};
 use memory::CacheType;
-use model::{Beside, Facts, GpuLayers, LoadOptions, Model, Placement};
-use speculate::{Depth, DraftVocabSize, Mode, NextN, NextNConfig, SpecConfig, kept};
+use model::{Facts, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement};
+use speculate::{Depth, DraftVocabSize, Mode, NextN, NextNConfig, SpecConfig, memory_plan};
 
 fn file(dir: &Path, spec: &Spec) -> std::path::PathBuf {
     spec.document().write(&dir.join(format!("{}.gguf", spec.arch)))
@@ -61,25 +61,29 @@ fn what_is_planned_is_what_is_allocated() {
         let model = &models[seed as usize % models.len()];
         let (config, drafts) = (some_engine(&mut rng), some_drafts(&mut rng));
         let what = format!("seed {seed}: {model:?}, {config:?}, {drafts:?}");
-        let planned = kept(&config, &drafts, model.facts());
-        let room = planned.room(model.facts()).expect(&what);
+        let planned = memory_plan(&config, &drafts, model.facts());
+        let needs = planned.bytes(model.facts()).expect(&what);
         let n_layer = model.hparams().n_layer;
 
         let wanted = drafts.mode == Mode::Auto && drafts.depth != Depth::Fixed(0);
         let as_head = NextNConfig { depth: drafts.depth, vocab: drafts.vocab };
         let head = wanted.then(|| NextN::new(model, &config, as_head).expect(&what)).flatten();
         let of_head = head.as_ref().map_or(0, NextN::state_bytes);
-        assert_eq!(room.blocks[n_layer..].iter().sum::<usize>(), of_head, "{what}");
+        assert_eq!(needs.blocks[n_layer..].iter().sum::<usize>(), of_head, "{what}");
         let head = head.map(|head| Box::new(head) as Box<dyn Proposer>);
         let engine = Engine::spawn_with(Arc::clone(model), config.clone(), head).expect(&what);
         let stats = engine.stats().expect("it runs");
-        assert_eq!(room.blocks[..n_layer].iter().sum::<usize>(), stats.state_bytes, "{what}");
-        assert!(stats.compute_bytes <= room.passes, "{} of {} bytes, {what}", stats.compute_bytes, room.passes);
+        assert_eq!(needs.blocks[..n_layer].iter().sum::<usize>(), stats.state_bytes, "{what}");
+        assert!(stats.compute_bytes <= needs.passes, "{} of {} bytes, {what}", stats.compute_bytes, needs.passes);
 
         // Layers are placed when it is open where the weights will lie: but for what hangs on that, by the same numbers.
         if config.exact != Exact::On && drafts.vocab != DraftVocabSize::Auto {
             let before = Facts { on_cpu: false, rows_alike: None, ..model.facts().clone() };
-            assert_eq!(kept(&config, &drafts, &before).room(&before).expect(&what).blocks, room.blocks, "{what}");
+            assert_eq!(
+                memory_plan(&config, &drafts, &before).bytes(&before).expect(&what).blocks,
+                needs.blocks,
+                "{what}"
+            );
         }
     }
 }
@@ -89,7 +93,7 @@ fn what_is_planned_is_what_is_allocated() {
 fn four_sequences_with_drafts_of_six_have_28_recurrent_states() {
     let model = model(&Spec { nextn: true, ..Spec::of("qwen35") });
     let config = EngineConfig { n_sequences: 4, ..EngineConfig::default() };
-    let planned = kept(&config, &SpecConfig::default(), model.facts());
+    let planned = memory_plan(&config, &SpecConfig::default(), model.facts());
     assert_eq!(planned.state.n_slots * planned.state.n_snapshots, 28);
 }
 
@@ -111,9 +115,9 @@ fn a_context_that_does_not_fit_is_refused_with_the_numbers_and_settings_that_fit
     let n_ctx: usize = n_ctx.trim().parse().unwrap_or_else(|_| panic!("{error}"));
     let (free, _) = model.weights().device().memory();
     let needed = |n_ctx| {
-        let room =
-            kept(&EngineConfig { n_ctx: Some(n_ctx), ..config.clone() }, &drafts, model.facts()).room(model.facts());
-        room.map(|room| room.state() + room.passes).expect("small")
+        let needs = memory_plan(&EngineConfig { n_ctx: Some(n_ctx), ..config.clone() }, &drafts, model.facts())
+            .bytes(model.facts());
+        needs.map(|needs| needs.state() + needs.passes).expect("small")
     };
     assert!(needed(n_ctx) <= free && needed(n_ctx + 256) > free, "{n_ctx}: {} of {free}", needed(n_ctx));
 }
@@ -127,8 +131,8 @@ fn layers_that_do_not_fit_with_their_state_are_refused_with_the_numbers() {
     let gpus = model(&spec).weights().devices().to_vec();
     let open = |n_ctx: usize, layers| {
         let config = EngineConfig { n_ctx: Some(n_ctx), n_sequences: 4, ..EngineConfig::default() };
-        let beside = Beside::new(move |facts| kept(&config, &SpecConfig::default(), facts));
-        let placement = Placement { gpus: gpus.clone(), layers, beside, ..Placement::default() };
+        let planner = MemoryPlanner::new(move |facts| memory_plan(&config, &SpecConfig::default(), facts));
+        let placement = Placement { gpus: gpus.clone(), layers, planner, ..Placement::default() };
         Model::open(&path, &LoadOptions { placement, ..LoadOptions::default() })
     };
     open(1024, GpuLayers::Count(99)).expect("kilobytes");

@@ -1,6 +1,6 @@
 //! What lies beside a model's weights, in bytes: sequence state and what passes need.
 //! Owns the arithmetic. Layers are placed by it before there is a model, and the engine makes its state of the same
-//! numbers; what an engine keeps is the engine's to say ([`Beside`]).
+//! numbers; what an engine keeps is the engine's to say ([`MemoryPlanner`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use std::sync::Arc;
 use memory::{LayerState, MemoryConfig, StateLayout};
 
 use crate::architecture::Hparams;
-use crate::draft_vocab::DraftVocab;
 
 /// What is known of a model before its weights have a place.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +30,7 @@ pub struct Facts {
 
 /// What an engine keeps beside the weights of a model.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct MemoryPlan {
     /// State of the target model.
     pub state: MemoryConfig,
     /// State of the NextN head, where drafts come from it.
@@ -50,35 +49,33 @@ pub struct Kept {
 
 /// Bytes beside the weights of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct MemoryBytes {
     /// State of each layer of the target model, then of the NextN head's, with the rows that drafts are made of.
     pub blocks: Vec<usize>,
     /// Compute buffers, on each device that has layers.
     pub passes: usize,
 }
 
-impl Room {
+impl MemoryBytes {
     /// State of all layers.
     pub fn state(&self) -> usize {
         self.blocks.iter().fold(0, |all: usize, &n| all.saturating_add(n))
     }
 }
 
-impl Kept {
+impl MemoryPlan {
     /// The bytes of it. Those of state are exact; those of passes are more than they will need.
     ///
     /// # Errors
     /// As [`MemoryConfig::layer_bytes`].
-    pub fn room(&self, facts: &Facts) -> Result<Room, memory::Error> {
+    pub fn bytes(&self, facts: &Facts) -> Result<MemoryBytes, memory::Error> {
         let mut blocks =
             facts.layout.layers.iter().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
         if let (Some(head), Some(layer)) = (&self.head, &facts.head) {
-            let words = self
-                .draft_words
-                .map_or(0, |(n_first, n_side)| DraftVocab::n_bytes_of(facts.head_row_bytes, n_first, n_side));
+            let words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
             blocks.push(head.layer_bytes(layer)?.saturating_add(words));
         }
-        Ok(Room { blocks, passes: self.n_runners.max(1).saturating_mul(self.pass_bytes(facts)) })
+        Ok(MemoryBytes { blocks, passes: self.n_runners.max(1).saturating_mul(self.pass_bytes(facts)) })
     }
 
     /// What a pass needs on one device: ggml reuses the memory of one layer for the next.
@@ -108,6 +105,13 @@ impl Kept {
     }
 }
 
+/// Bytes that [`crate::DraftVocab::new`] allocates for so many first rows and copies of others, of `row_bytes` each.
+fn draft_vocab_bytes(row_bytes: usize, (n_first, n_side): (usize, usize)) -> usize {
+    // An id and a place in the mask for each.
+    let tables = n_first.saturating_add(n_side).saturating_mul(4 + 4);
+    row_bytes.saturating_mul(n_side).saturating_add(tables)
+}
+
 /// Cells are rounded up by less than this.
 const CELLS_ROUNDED: usize = 256;
 
@@ -118,26 +122,26 @@ const ROWS_BETWEEN: usize = 12;
 const SMALL: usize = 1 << 20;
 
 /// Says what an engine will keep beside a model.
-type Keeps = dyn Fn(&Facts) -> Kept + Send + Sync;
+type Plans = dyn Fn(&Facts) -> MemoryPlan + Send + Sync;
 
-/// The one who knows what will be kept, asked when a model's sizes are known. Nothing by default.
+/// Plans the memory beside a model when the model's sizes are known; plans nothing by default.
 #[derive(Clone, Default)]
-pub struct Beside(Option<Arc<Keeps>>);
+pub struct MemoryPlanner(Option<Arc<Plans>>);
 
-impl Beside {
-    /// What `kept` says of a model.
-    pub fn new(kept: impl Fn(&Facts) -> Kept + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(kept)))
+impl MemoryPlanner {
+    /// What `plan` says of a model.
+    pub fn new(plan: impl Fn(&Facts) -> MemoryPlan + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(plan)))
     }
 
     /// The bytes of it.
-    pub(crate) fn room(&self, facts: &Facts) -> Result<Room, memory::Error> {
-        self.0.as_ref().map_or_else(|| Ok(Room::default()), |kept| kept(facts).room(facts))
+    pub(crate) fn bytes(&self, facts: &Facts) -> Result<MemoryBytes, memory::Error> {
+        self.0.as_ref().map_or_else(|| Ok(MemoryBytes::default()), |plan| plan(facts).bytes(facts))
     }
 }
 
-impl fmt::Debug for Beside {
+impl fmt::Debug for MemoryPlanner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Beside(..)" } else { "Beside(nothing)" })
+        f.write_str(if self.0.is_some() { "MemoryPlanner(..)" } else { "MemoryPlanner(nothing)" })
     }
 }

@@ -1,0 +1,46 @@
+//! Dense feed-forward with a gate: `down(silu(gate(x)) * up(x))` (Shazeer 2020, SwiGLU).
+
+use ggml::{Graph, Tensor};
+
+use super::linear::Linear;
+use crate::error::LoadError;
+use crate::tensors::Scope;
+
+/// The matrices of a dense feed-forward.
+pub(crate) struct GatedFfn {
+    /// `None` where `up` has the rows of the gate before its own.
+    gate: Option<Linear>,
+    up: Linear,
+    down: Linear,
+}
+
+impl GatedFfn {
+    /// Asks for `ffn_gate{suffix}` and its fellows. `fused`: gate and up are one matrix by the name of the latter.
+    pub(crate) fn open(
+        t: &mut Scope<'_, '_>,
+        suffix: &str,
+        n_embd: usize,
+        n_ff: usize,
+        fused: bool,
+    ) -> Result<Self, LoadError> {
+        let mut part = |what: &str, n_in, n_out| Linear::open(t, &format!("ffn_{what}{suffix}"), n_in, n_out);
+        Ok(Self {
+            gate: if fused { None } else { Some(part("gate", n_embd, n_ff)?) },
+            up: part("up", n_embd, if fused { 2 * n_ff } else { n_ff })?,
+            down: part("down", n_ff, n_embd)?,
+        })
+    }
+
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let (gate, up) = match &self.gate {
+            Some(gate) => (gate.forward(g, x), self.up.forward(g, x)),
+            None => {
+                let both = self.up.forward(g, x); // [2 * n_ff, n_tokens]
+                let ([n, n_tokens, ..], nb) = (both.ne(), both.nb());
+                let half = |offset| g.view(both, [n / 2, n_tokens, 1, 1], [nb[1], nb[2], nb[3]], offset);
+                (half(0), half(n as usize / 2 * nb[0]))
+            }
+        };
+        self.down.forward(g, g.swiglu(gate, up)) // of [n_ff, n_tokens]
+    }
+}

@@ -1,0 +1,150 @@
+//! Matrices over activations, and the few operations on tensors that all blocks share.
+
+use ggml::{Dtype, Graph, Tensor, WeightId};
+
+use crate::error::LoadError;
+use crate::tensors::Scope;
+
+/// A matrix `[n_in, n_out]`, with the scale that NVFP4 files put beside it, and a bias.
+pub(crate) struct Linear {
+    weight: WeightId,
+    scale: Option<WeightId>,
+    bias: Option<WeightId>,
+}
+
+impl Linear {
+    /// Asks for `{name}.weight` and, if there, `{name}.scale`.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, name: &str, n_in: usize, n_out: usize) -> Result<Self, LoadError> {
+        Self::biased(t, name, n_in, n_out, false)
+    }
+
+    /// As [`Linear::open`]; with `bias` also for `{name}.bias`, which may be absent.
+    pub(crate) fn biased(
+        t: &mut Scope<'_, '_>,
+        name: &str,
+        n_in: usize,
+        n_out: usize,
+        bias: bool,
+    ) -> Result<Self, LoadError> {
+        let weight = t.need(&format!("{name}.weight"), &[n_in, n_out])?;
+        let bias = if bias { t.find(&format!("{name}.bias"), &[n_out])? } else { None };
+        Ok(Self { weight, scale: t.companion(&format!("{name}.scale"), &[1])?, bias })
+    }
+
+    /// As [`Linear::biased`], or `None` when there is no such matrix.
+    pub(crate) fn find(
+        t: &mut Scope<'_, '_>,
+        name: &str,
+        n_in: usize,
+        n_out: usize,
+        bias: bool,
+    ) -> Result<Option<Self>, LoadError> {
+        match t.find(&format!("{name}.weight"), &[n_in, n_out])? {
+            Some(_) => Self::biased(t, name, n_in, n_out, bias).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The matrix as a head over the embedding's rows.
+    pub(crate) fn tied(embedding: WeightId) -> Self {
+        Self { weight: embedding, scale: None, bias: None }
+    }
+
+    /// The matrix itself.
+    pub(crate) fn weight(&self) -> WeightId {
+        self.weight
+    }
+
+    /// The first `n` rows of the result only: `x: [n_in, ..]` gives `[n, ..]`, from a window on the matrix.
+    pub(crate) fn forward_first<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, n: usize) -> Tensor<'g> {
+        let w = g.weight(self.weight);
+        let ([n_in, ..], nb) = (w.ne(), w.nb());
+        let y = g.mul_mat(g.view(w, [n_in, n as i64, 1, 1], [nb[1], nb[2], nb[3]], 0), x);
+        self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)))
+    }
+
+    /// `x: [n_in, ..]` gives `[n_out, ..]`.
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let y = invariant_mul_mat(g, g.weight(self.weight), x);
+        let y = self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)));
+        self.bias.map_or(y, |bias| g.add(y, vector(g, bias)))
+    }
+}
+
+/// Float weights up to this size are multiplied so that a token has the same bits alone and in a batch.
+const SMALL_BYTES: usize = 1 << 20;
+
+/// `w` times `x`. Where ggml computes with floats on a CPU, it takes another kernel for one row than for several. The few small
+/// float matrices of a quantised model (router, decay, beta) get their one row twice there, which costs next to nothing, so
+/// that drafting cannot change a reply. Large float matrices do not (docs/NUMERICS.md).
+fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+    let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_BYTES;
+    let one_row = x.ne()[1..] == [1, 1, 1];
+    if w.dtype() == Dtype::F32 && !w.lies_on_host() && IN_THREES.contains(&x.ne()[1]) && x.ne()[2..] == [1, 1] {
+        return in_threes(g, w, x);
+    }
+    if g.row_may_stand_alone(w) || !small || !one_row {
+        return g.mul_mat(w, x);
+    }
+    let y = g.mul_mat(w, g.concat(x, x, 1)); // [n_out, 2]
+    let ([n_out, ..], nb) = (y.ne(), y.nb());
+    g.view(y, [n_out, 1, 1, 1], [nb[1], nb[1], nb[1]], 0)
+}
+
+/// Rows that are multiplied with F32 weights on a GPU in threes. Up to three, CUDA's backend has a kernel for vectors; for four
+/// rows of a router it took another one, and 13 us instead of 4.
+const IN_THREES: std::ops::RangeInclusive<i64> = 4..=6;
+
+/// `w` times three rows of `x: [n_in, n_rows]` at a time.
+fn in_threes<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+    let ([n_in, n_rows, ..], nb) = (x.ne(), x.nb());
+    let rows = |first: i64| [n_in, 3.min(n_rows - first), 1, 1];
+    let part = |first: i64| g.mul_mat(w, g.view(x, rows(first), [nb[1], nb[2], nb[3]], first as usize * nb[1]));
+    join(g, (0..n_rows).step_by(3).map(part)).unwrap_or(x)
+}
+
+/// A weight as F32, for ops that take nothing else; vectors are F32 in nearly all files.
+pub(crate) fn vector<'g>(g: &Graph<'g>, id: WeightId) -> Tensor<'g> {
+    let w = g.weight(id);
+    if w.dtype() == Dtype::F32 { w } else { g.cast(w, Dtype::F32) }
+}
+
+/// `parts` one after the other along the tokens, dimension 1.
+pub(crate) fn join<'g>(g: &Graph<'g>, parts: impl IntoIterator<Item = Tensor<'g>>) -> Option<Tensor<'g>> {
+    parts.into_iter().reduce(|all, part| g.concat(all, part, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ggml::{Data, Device, Executor, Mapping, Name, WeightsBuilder};
+
+    use super::*;
+
+    #[test]
+    fn rows_in_threes_are_the_rows() {
+        let (n_in, n_out) = (8, 5);
+        let bytes: Vec<u8> = (0..n_in * n_out).flat_map(|i| ((i * 37 % 11) as f32 - 5.0).to_le_bytes()).collect();
+        let n_bytes = bytes.len();
+        let mut builder = WeightsBuilder::new(vec![Arc::new(Mapping::Static(Vec::leak(bytes)))]);
+        let w = builder.add("w", Dtype::F32, [n_in as i64, n_out as i64, 1, 1], 0, 0..n_bytes).unwrap();
+        let weights = builder.build(Device::cpu().unwrap()).unwrap();
+        let mut executor: Executor<(bool, usize)> = Executor::new(weights, 1).unwrap();
+        for n_rows in 1..=7 {
+            let x: Vec<f32> = (0..n_rows * n_in).map(|i| (i * 13 % 7) as f32 - 3.0).collect();
+            let mut product = |threes: bool| {
+                let build = |g: &Graph<'_>| {
+                    let x = g.input("x", Dtype::F32, [n_in as i64, n_rows as i64, 1, 1]);
+                    g.output("y", if threes { in_threes(g, g.weight(w), x) } else { g.mul_mat(g.weight(w), x) });
+                };
+                let mut y = Vec::new();
+                let inputs = [(Name("x", 0), Data::F32(&x))];
+                executor.run(&(threes, n_rows), 32, build, &inputs).unwrap().f32("y", &mut y).unwrap();
+                y
+            };
+            // Small whole numbers: exact in any order.
+            assert_eq!(product(true), product(false), "{n_rows} rows");
+        }
+    }
+}
