@@ -4,6 +4,10 @@
 //! Recurrent state cannot be cut, so a slot can be taken up where its tokens end, or at a checkpoint taken on the way: at
 //! the boundaries of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
 
+mod checkpoints;
+mod reuse;
+mod wish;
+
 use std::sync::Arc;
 
 use memory::{Memory, Slot};
@@ -14,6 +18,11 @@ use crate::request::Scope;
 use crate::sequence_store::SequenceStore;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::{SlotError, SlotInfo};
+
+pub(crate) use wish::Wish;
+
+/// Tokens that a copy from another slot must save: it moves all cells before them, and the recurrent state.
+pub(crate) const MIN_COPY: usize = 64;
 
 /// What may be kept.
 #[derive(Clone, Copy, Debug)]
@@ -226,8 +235,3 @@ fn rewind_state(memory: &mut Memory, s: &CachedSlot, n: usize, recurrent: bool) 
     }
     Ok(())
 }
-
-mod checkpoints;
-mod reuse;
-
-pub(crate) use reuse::{MIN_COPY, Wish};

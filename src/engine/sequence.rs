@@ -16,9 +16,10 @@ use crate::stop::StopMatcher;
 use crate::submission::Submission;
 use crate::thinking::Budget;
 
+mod scores;
 mod verify;
 
-pub(crate) use verify::Scores;
+pub(crate) use scores::Scores;
 
 /// Checkpoints that one prompt asks for at most, beside the one at its first boundary: at its last ones.
 const LAST_BOUNDARIES: usize = 3;

@@ -1,81 +1,15 @@
-//! Arrays of metadata: walked once for bounds when the header is read, decoded only when iterated.
-//! Owns their encoding, for reading and for writing; knows nothing of keys, but for naming one in a message.
+//! The elements of arrays: decoded only when iterated, and collected into arrays to write.
+//! Knows nothing of keys, but for naming one in a message.
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Place};
-use crate::header::Limits;
-use crate::value::{GgufStr, Value, ValueType};
-
-/// An array as bytes of the file, already checked: every element decodes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Array<'a> {
-    elem: ValueType,
-    len: usize,
-    bytes: &'a [u8],
-}
+use crate::limits::Limits;
+use crate::value::{Array, GgufStr, Value, ValueType};
 
 impl<'a> Array<'a> {
-    /// The type all elements have.
-    pub fn elem_type(&self) -> ValueType {
-        self.elem
-    }
-
-    /// The number of elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The elements as the file has them, without the type and length in front.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-
     /// Decodes one element per step.
     pub fn iter(&self) -> ArrayIter<'a> {
         ArrayIter { elem: self.elem, left: self.len, c: Cursor::new(self.bytes) }
-    }
-
-    /// Checks every element against the bytes left and against `limits`, allocating nothing.
-    pub(crate) fn read(c: &mut Cursor<'a>, depth: u32, limits: &Limits) -> Result<Array<'a>, Error> {
-        c.place.limit("array depth", depth.into(), limits.max_depth.into())?;
-        let elem = ValueType::read(c)?;
-        let n = c.u64("array length")?;
-        c.place.limit("array length", n, limits.max_array_len)?;
-        c.room_for(n, elem.min_bytes(), "array")?;
-        let start = c.pos();
-        match elem {
-            ValueType::Str => {
-                for _ in 0..n {
-                    c.string("string length", "string in an array", limits.max_string_bytes)?;
-                }
-            }
-            ValueType::Array => {
-                for _ in 0..n {
-                    Array::read(c, depth + 1, limits)?;
-                }
-            }
-            ValueType::Bool => {
-                if let Some(other) = c.take(n, "array")?.iter().find(|b| **b > 1) {
-                    return Err(c.place.rule(format!("bool {other} in an array"), "0 or 1"));
-                }
-            }
-            _ => {
-                c.take(n * elem.min_bytes(), "array")?;
-            }
-        }
-        // Every element took at least a byte of a slice, so the count fits a usize.
-        Ok(Array { elem, len: n as usize, bytes: c.since(start) })
-    }
-
-    pub(crate) fn encode(self, out: &mut Vec<u8>) {
-        out.extend(self.elem.id().to_le_bytes());
-        out.extend((self.len as u64).to_le_bytes());
-        out.extend(self.bytes);
     }
 }
 
@@ -193,6 +127,12 @@ impl ArrayBuf {
     /// The same array, borrowed, as a reader would give it.
     pub fn as_array(&self) -> Array<'_> {
         Array { elem: self.elem, len: self.len, bytes: &self.bytes }
+    }
+}
+
+impl<'a> From<&'a ArrayBuf> for Value<'a> {
+    fn from(array: &'a ArrayBuf) -> Value<'a> {
+        Value::Array(array.as_array())
     }
 }
 

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::array::{Array, StrArray};
+use crate::array::StrArray;
 use crate::cursor::Cursor;
 use crate::error::{Error, Place};
-use crate::header::{Limits, check_name};
-use crate::value::{Value, ValueType};
+use crate::limits::{Limits, check_name};
+use crate::value::{Array, Value, ValueType};
 
 /// All metadata of one file.
 ///

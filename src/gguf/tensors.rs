@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Place};
-use crate::header::{Limits, check_name};
+use crate::limits::{Limits, check_name};
 use crate::types::{TensorType, n_elements};
 
 /// One tensor of the directory. Shape and type were checked against each other and the data against the file.

@@ -1,10 +1,9 @@
-//! Metadata values with their exact types.
+//! Metadata values with their exact types, and arrays of them, which are walked once for bounds when the header is read.
 //! Owns the value types' ids and the encoding of one value; knows nothing of keys.
 
-use crate::array::Array;
 use crate::cursor::Cursor;
 use crate::error::{Error, quoted};
-use crate::header::Limits;
+use crate::limits::Limits;
 
 /// Makes the types of values, and what follows from each, of one list: number in the file, name as ggml spells it (but for
 /// `arr`), the value, and bytes of one element; of strings and arrays the least they can take: a length, or a type and a
@@ -152,6 +151,74 @@ impl<'a> Value<'a> {
     }
 }
 
+/// An array as bytes of the file, already checked: every element decodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Array<'a> {
+    pub(crate) elem: ValueType,
+    pub(crate) len: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    /// The type all elements have.
+    pub fn elem_type(&self) -> ValueType {
+        self.elem
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements as the file has them, without the type and length in front.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Checks every element against the bytes left and against `limits`, allocating nothing.
+    pub(crate) fn read(c: &mut Cursor<'a>, depth: u32, limits: &Limits) -> Result<Array<'a>, Error> {
+        c.place.limit("array depth", depth.into(), limits.max_depth.into())?;
+        let elem = ValueType::read(c)?;
+        let n = c.u64("array length")?;
+        c.place.limit("array length", n, limits.max_array_len)?;
+        c.room_for(n, elem.min_bytes(), "array")?;
+        let start = c.pos();
+        match elem {
+            ValueType::Str => {
+                for _ in 0..n {
+                    c.string("string length", "string in an array", limits.max_string_bytes)?;
+                }
+            }
+            ValueType::Array => {
+                for _ in 0..n {
+                    Array::read(c, depth + 1, limits)?;
+                }
+            }
+            ValueType::Bool => {
+                if let Some(other) = c.take(n, "array")?.iter().find(|b| **b > 1) {
+                    return Err(c.place.rule(format!("bool {other} in an array"), "0 or 1"));
+                }
+            }
+            _ => {
+                c.take(n * elem.min_bytes(), "array")?;
+            }
+        }
+        // Every element took at least a byte of a slice, so the count fits a usize.
+        Ok(Array { elem, len: n as usize, bytes: c.since(start) })
+    }
+
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        out.extend(self.elem.id().to_le_bytes());
+        out.extend((self.len as u64).to_le_bytes());
+        out.extend(self.bytes);
+    }
+}
+
 /// Type and value in a few words: `u32 7`, `string "qwen35"`, `array of 3 f32`.
 impl std::fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -228,5 +295,4 @@ from! {
     &'a str => |v| Value::Str(GgufStr(v.as_bytes()));
     &'a [u8] => |v| Value::Str(GgufStr(v));
     Array<'a> => |v| Value::Array(v);
-    &'a crate::ArrayBuf => |v| Value::Array(v.as_array());
 }

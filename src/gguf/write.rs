@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::error::{Error, Place};
-use crate::header::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Header, Limits, MAGIC, check_alignment, check_version};
+use crate::header::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Header, MAGIC, check_alignment, check_version};
+use crate::limits::Limits;
 use crate::metadata::Metadata;
 use crate::output::{FileOutput, Output};
 use crate::tensors::{MAX_DIMS, checked_bytes, padded};

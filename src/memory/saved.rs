@@ -2,7 +2,6 @@
 
 use crate::bytes::{ByteReader, put_number};
 use crate::error::Error;
-use crate::shape::check_floats;
 
 /// The recurrent state at a position. With the attention cells before it still in place, a sequence can go back there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,5 +92,13 @@ impl SavedSequence {
             return Err(Error::Saved(format!("{} bytes of cells, {n_cells} expected", cells.len())));
         }
         Ok(Self { len, recurrent, cells: cells.to_vec(), shape })
+    }
+}
+
+/// Checks that recurrent state is finite.
+pub(crate) fn check_floats(bytes: &[u8]) -> Result<(), Error> {
+    match bytes.as_chunks::<4>().0.iter().all(|&v| f32::from_le_bytes(v).is_finite()) {
+        true => Ok(()),
+        false => Err(Error::Saved("a value of its recurrent state is not finite".into())),
     }
 }

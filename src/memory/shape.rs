@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::layout::{CacheType, LayerState, StateLayout};
-use crate::saved::{Checkpoint, SavedSequence};
+use crate::saved::{Checkpoint, SavedSequence, check_floats};
 use crate::slots::Memory;
 
 /// The shape of one sequence's state.
@@ -138,14 +138,6 @@ impl StateShape {
             words.extend(numbers.map(|n| n as u64));
         }
         words
-    }
-}
-
-/// Checks that recurrent state is finite.
-pub(crate) fn check_floats(bytes: &[u8]) -> Result<(), Error> {
-    match bytes.as_chunks::<4>().0.iter().all(|&v| f32::from_le_bytes(v).is_finite()) {
-        true => Ok(()),
-        false => Err(Error::Saved("a value of its recurrent state is not finite".into())),
     }
 }
 

@@ -4,36 +4,17 @@
 mod encode;
 mod source;
 mod special;
+mod token;
 mod tokens;
 
 pub use source::{SpecialIds, VocabSource};
+pub use token::{Fim, TokenId, TokenKind};
 pub(crate) use tokens::Tokens;
 
 use crate::bpe::Merges;
 use crate::error::Error;
 use crate::pretokenize::Pre;
 use special::{Roles, SpecialFinder};
-
-/// A row of the model's embedding table and of its head.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
-pub struct TokenId(pub u32);
-
-/// What a token is, by `tokenizer.ggml.token_type`.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-pub enum TokenKind {
-    /// A piece of text (1).
-    Normal,
-    /// Stands for what has no token (2); byte-level vocabularies need none.
-    Unknown,
-    /// Carries a meaning, not text: `<|im_end|>` (3).
-    Control,
-    /// Text that is always one token: `<think>` (4).
-    UserDefined,
-    /// A row that only rounds up the size of the matrices (5).
-    Unused,
-    /// One byte, spelled `<0x0A>` (6).
-    Byte,
-}
 
 /// Whether [`Vocab::encode`] looks for special tokens in the text.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
@@ -43,17 +24,6 @@ pub enum Special {
     /// No control token comes out, whatever the text says. User-defined tokens still do: they are text that the
     /// model always saw as one token, and the reference tokenizers treat them so.
     Plain,
-}
-
-/// The tokens around the parts of a fill-in-the-middle prompt.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-pub struct Fim {
-    /// Before the text that precedes the gap.
-    pub prefix: TokenId,
-    /// Where the model starts to write.
-    pub middle: TokenId,
-    /// Before the text that follows the gap.
-    pub suffix: TokenId,
 }
 
 /// The vocabulary of a model and its byte-level BPE.

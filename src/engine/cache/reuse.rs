@@ -7,36 +7,14 @@ use std::sync::Arc;
 
 use text::TokenId;
 
-use super::{CachedSlot, SlotCache, rewind};
+use super::{CachedSlot, MIN_COPY, SlotCache, Wish, rewind};
 use crate::live_state::LiveState;
-use crate::request::{GenerateRequest, Scope};
+use crate::request::Scope;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::SlotError;
 
 /// Tokens whose loss is worth a copy of the state on the host.
 const MIN_LOSS: usize = 16;
-
-/// Tokens that a copy from another slot must save: it moves all cells before them, and the recurrent state.
-pub(crate) const MIN_COPY: usize = 64;
-
-/// What a request says of the state that it begins with.
-#[derive(Clone, Copy)]
-pub(crate) struct Wish<'a> {
-    pub(crate) prompt: &'a [TokenId],
-    /// Take up state that is there, and leave its own to others.
-    pub(crate) reuse: bool,
-    /// The slot to take if it is free.
-    pub(crate) slot: Option<usize>,
-    /// Whose request it is: state of others saves nothing.
-    pub(crate) scope: Scope,
-}
-
-impl<'a> Wish<'a> {
-    pub(crate) fn of(request: &'a GenerateRequest) -> Self {
-        let options = request.options();
-        Self { prompt: request.prompt(), reuse: options.cache, slot: options.slot, scope: options.scope }
-    }
-}
 
 /// A beginning of a prompt that is there.
 enum Source {

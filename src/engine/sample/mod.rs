@@ -355,9 +355,9 @@ fn takes_the_best(p: &SamplingParams, stages: &[Stage]) -> bool {
         match stage {
             Stage::Temperature if is_cold && p.dynatemp_range <= 0.0 => return true,
             Stage::TopK if p.top_k == 1 => return true,
-            // These may demote or drop the best token.
-            Stage::Penalties | Stage::Dry | Stage::Typical | Stage::Xtc => return false,
-            Stage::TopNSigma | Stage::TopK | Stage::TopP | Stage::MinP | Stage::Temperature => {}
+            // These may demote or drop the best token; dividing may make another one's logit equal to its.
+            Stage::Penalties | Stage::Dry | Stage::Typical | Stage::Xtc | Stage::Temperature => return false,
+            Stage::TopNSigma | Stage::TopK | Stage::TopP | Stage::MinP => {}
         }
     }
     false

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use text::{TokenId, Vocab};
 
-use super::{NOT_FINITE, Sequence, millis};
+use super::{NOT_FINITE, Scores, Sequence, millis};
 use crate::event::{DraftPosition, Event, FinishReason, Piece};
 use crate::sample::{TokenLogprob, logprobs};
 use crate::stop::StopOutcome;
@@ -197,24 +197,5 @@ impl Sequence {
             None
         };
         (Piece { token, bytes, logprob, draft: DraftPosition::default(), at: now }, end)
-    }
-}
-
-/// What a token is sampled from.
-pub(crate) enum Scores<'l> {
-    /// Those of all tokens.
-    Logits(&'l [f32]),
-    /// The token with the highest; only for sequences that take the best.
-    Best(TokenId),
-    /// The model gave no numbers to sample from.
-    NotFinite,
-}
-
-impl<'l> Scores<'l> {
-    fn logits(&self) -> &'l [f32] {
-        match self {
-            Scores::Logits(logits) => logits,
-            Scores::Best(_) | Scores::NotFinite => &[],
-        }
     }
 }

@@ -2,15 +2,16 @@
 //! call that was meant.
 
 mod marked;
+mod names;
 mod tagged;
 mod values;
 
 use constrain::{Document, Error, Limits, Rules};
-use serde_json::Value;
 
-use super::family::{Arguments, Form, ID};
+use super::family::{Arguments, Form};
 use super::texts::Texts;
 use super::tools::{Tool, ToolChoice, Tools, unusable};
+use names::{check_name, name_in};
 
 /// The calls as a Lark grammar. With a free choice it begins after the opening of the first call, else with it.
 ///
@@ -46,38 +47,6 @@ fn function(form: &Form, texts: &Texts, tool: &Tool, i: usize, rules: &mut Rules
             Ok(rules.json(schema))
         }
     }
-}
-
-/// A name as it stands in a call.
-fn name_in(form: &Form, name: &str) -> String {
-    match form.arguments {
-        Arguments::Object => {
-            let quoted = Value::from(name).to_string();
-            quoted[1..quoted.len() - 1].to_owned()
-        }
-        _ => name.to_owned(),
-    }
-}
-
-/// A name that can be read back from between the texts around it.
-fn check_name(what: &str, name: &str, form: &Form) -> Result<(), Error> {
-    let cuts = form.after.trim().split(ID).next().filter(|cut| !cut.is_empty());
-    let is_cut = !matches!(form.arguments, Arguments::Object) && cuts.is_some_and(|cut| name.contains(cut));
-    // A name that begins its call must not look like text.
-    let is_text = form.before.is_empty() && name.contains(char::is_whitespace);
-    if is_readable(name) && !is_cut && !is_text {
-        return Ok(());
-    }
-    Err(unreadable(what, name))
-}
-
-fn is_readable(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 128 && name.trim() == name && !name.contains(['<', '>', '\n', ID])
-}
-
-fn unreadable(what: &str, name: &str) -> Error {
-    let shown: String = name.chars().take(60).collect();
-    unusable(&format!("the name of a {what} must have 1 to 128 bytes, no <, > or line break: {shown:?} found"))
 }
 
 /// Calls of one reply at most.

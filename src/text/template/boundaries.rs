@@ -4,7 +4,8 @@
 use minijinja::value::Value;
 use serde_json::json;
 
-use super::messages::{Context, context, value_of};
+use super::compiled::Context;
+use super::messages::value_of;
 use super::{Chat, ChatTemplate, Prompt, TemplateError};
 
 /// A conversation with its prompt.
@@ -25,7 +26,7 @@ impl<'a> Rendered<'a> {
         messages: Vec<Value>,
         wanted: &'a (dyn Fn() -> bool + Sync),
     ) -> Result<Self, TemplateError> {
-        let context = context(template, chat);
+        let context = template.context(chat);
         let mut this = Self { template, chat, context, messages, wanted, text: String::new() };
         this.still_wanted()?;
         this.text = template.render_values(&this.context, &this.messages, chat.add_generation_prompt)?;

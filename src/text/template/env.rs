@@ -1,19 +1,19 @@
 //! The environment in which templates run: what Python's Jinja and `transformers` offer, under limits.
-//! Owns the limits. Everything that can make much out of little is here in a form that is counted; the rest of the engine's filters
+//! Everything that can make much out of little is here in a form that is counted; the rest of the engine's filters
 //! give at most a small multiple of what they take, and are counted afterwards.
 //!
 //! Bounded: steps, bytes of text and items of lists made (so memory, to a small multiple of `MAX_TEXT`), levels of lists in lists.
 //! Not bounded: the time to compare, sort or hash lists that hold each other many times.
 
-use std::fmt::Write;
 use std::time::SystemTime;
 
 use minijinja::filters;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja::{Environment, Error, Output, State};
 use minijinja_contrib::pycompat;
 
-use super::json::{Layout, dumps, python_float};
+use super::budget::{MAX_VALUE, charge, left, refuse, text_of, too_much_text};
+use super::json::{Layout, dumps};
 use super::{guard, ops};
 
 /// What `raise_exception` was called with.
@@ -21,53 +21,8 @@ use super::{guard, ops};
 #[error("{0}")]
 pub(super) struct Raised(pub String);
 
-/// The template made more than `MAX_TEXT` bytes.
-#[derive(Debug, thiserror::Error)]
-#[error("more than {MAX_TEXT} bytes were made")]
-pub(super) struct TooMuchText;
-
 /// Instructions of the template engine per rendering.
 pub(super) const MAX_STEPS: u64 = 5_000_000;
-/// Bytes of text that one rendering may make, intermediate texts included.
-pub(super) const MAX_TEXT: usize = 128 << 20;
-
-/// What is left of `MAX_TEXT` in this rendering.
-struct Left(usize);
-
-/// Takes `n` bytes from what the rendering may make.
-pub(super) fn charge(state: &mut State<'_, '_>, n: usize) -> Result<(), Error> {
-    let left = state.get_or_insert_extension_with(|| Left(MAX_TEXT));
-    match left.0.checked_sub(n) {
-        Some(rest) => {
-            left.0 = rest;
-            Ok(())
-        }
-        None => Err(too_much_text()),
-    }
-}
-
-pub(super) fn refuse(detail: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, detail.into())
-}
-
-/// The text that the engine would print for `value`, counted.
-pub(super) fn text_of(state: &mut State<'_, '_>, value: &Value) -> Result<String, Error> {
-    if let Some(text) = value.as_str() {
-        charge(state, text.len())?;
-        return Ok(text.to_owned());
-    }
-    let mut text = Counted { text: String::new(), max: left(state).min(MAX_VALUE) };
-    let written = match value.kind() {
-        ValueKind::Number if !value.is_integer() => {
-            let x = f64::try_from(value.clone()).unwrap_or(f64::NAN);
-            text.write_str(&python_float(x))
-        }
-        _ => write!(text, "{value}"),
-    };
-    written.map_err(|_| too_much_text())?;
-    charge(state, text.text.len())?;
-    Ok(text.text)
-}
 
 /// An environment without templates.
 pub(super) fn environment() -> Environment<'static> {
@@ -371,29 +326,4 @@ fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> &'t 
     if end { text.trim_end_matches(out) } else { text }
 }
 
-fn left(state: &State<'_, '_>) -> usize {
-    state.get_extension::<Left>().map_or(MAX_TEXT, |left| left.0)
-}
-
-fn too_much_text() -> Error {
-    refuse("too much text").with_source(TooMuchText)
-}
-
-struct Counted {
-    text: String,
-    max: usize,
-}
-
-impl Write for Counted {
-    fn write_str(&mut self, s: &str) -> std::fmt::Result {
-        if self.text.len() + s.len() > self.max {
-            return Err(std::fmt::Error);
-        }
-        self.text.push_str(s);
-        Ok(())
-    }
-}
-
-/// Bytes of one list, object or number when it is printed: they may hold each other many times, and printing them is slow.
-const MAX_VALUE: usize = 16 << 20;
 const MAX_INDENT: usize = 64;

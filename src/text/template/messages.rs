@@ -1,34 +1,10 @@
 //! Messages as clients send them, turned into messages as templates read them.
 //! Owns the differences between the two; knows no template.
 
-use std::collections::BTreeMap;
-
 use minijinja::value::Value;
 use serde_json::Value as Json;
 
-use super::{Chat, ChatTemplate, TemplateError};
-
-/// The variables of a template, by name.
-pub(super) type Context<'c> = BTreeMap<&'c str, Value>;
-
-/// What all renderings of a conversation have in common, whichever messages they show.
-pub(super) fn context<'c>(template: &ChatTemplate, chat: &'c Chat) -> Context<'c> {
-    let mut context: Context<'c> = chat.kwargs.iter().map(|(key, value)| (key.as_str(), value_of(value))).collect();
-    for (key, token) in [("bos_token", &template.bos_token), ("eos_token", &template.eos_token)] {
-        if let Some(token) = token {
-            context.insert(key, Value::from(token.as_str()));
-        }
-    }
-    let tools = match chat.tools.is_empty() {
-        true => Value::from(()),
-        false => chat.tools.iter().map(value_of).collect(),
-    };
-    context.insert("tools", tools);
-    if let Some(on) = chat.enable_thinking {
-        context.insert("enable_thinking", Value::from(on));
-    }
-    context
-}
+use super::TemplateError;
 
 /// One value per message: tool call arguments are objects, `reasoning` is also there as `reasoning_content`.
 pub(super) fn prepared(messages: &[Json]) -> Result<Vec<Value>, TemplateError> {

@@ -4,7 +4,7 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, State};
 
-use super::env::{charge, refuse, text_of};
+use super::budget::{charge, refuse, text_of};
 
 /// Names that the rewriter calls. A template that defines them itself only changes its own operators: within the definition they are
 /// rewritten too, so no uncounted operator can be reached.

@@ -191,11 +191,24 @@ fn greedy_is_told_only_where_nothing_can_change_the_argmax() {
     assert!(!is_greedy(|p| p.xtc_probability = 0.1));
     assert!(!is_greedy(|p| p.dynatemp_range = 0.1));
     assert!(!is_greedy(|p| p.stages = vec![Stage::TopP]));
+    // Dividing can make two logits equal.
+    assert!(!is_greedy(|p| (p.temperature, p.top_k, p.stages) = (0.7, 1, vec![Stage::Temperature, Stage::TopK])));
     // Behind the cut to one token a penalty changes nothing.
     assert!(is_greedy(|p| {
         p.repeat_penalty = 1.1;
         p.stages = vec![Stage::Temperature, Stage::Penalties];
     }));
+}
+
+#[test]
+fn of_logits_that_a_temperature_makes_equal_the_lower_id_is_taken() {
+    let stages = vec![Stage::Temperature, Stage::Temperature, Stage::TopK];
+    let hot = SamplingParams { temperature: 0.0, dynatemp_range: 6.47e35, dynatemp_exponent: 0.0, ..no_cuts() };
+    let hot = SamplingParams { top_k: 1, stages, ..hot };
+    let warm = SamplingParams { top_k: 1, stages: vec![Stage::Temperature, Stage::TopK], ..no_cuts() };
+    for (params, logits) in [(hot, [0.0, 18.892_166]), (warm, [1.5_f32.next_up(), 1.5_f32.next_up().next_up()])] {
+        assert_eq!(sampler(&params, 2).sample(&logits), TokenId(0), "{logits:?}");
+    }
 }
 
 fn any_logit() -> impl Strategy<Value = f32> {

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::super::family::Tagged;
 use super::super::texts::Texts;
 use super::super::tools::{Tool, unusable};
+use super::names::{is_readable, unreadable};
 use super::values::{json, text_bounds};
-use super::{is_readable, unreadable};
 
 /// The parameters of tool `i`.
 pub(super) fn arguments(

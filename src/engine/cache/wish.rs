@@ -1,0 +1,24 @@
+//! What a request asks of the cache.
+
+use text::TokenId;
+
+use crate::request::{GenerateRequest, Scope};
+
+/// What a request says of the state that it begins with.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub(crate) prompt: &'a [TokenId],
+    /// Take up state that is there, and leave its own to others.
+    pub(crate) reuse: bool,
+    /// The slot to take if it is free.
+    pub(crate) slot: Option<usize>,
+    /// Whose request it is: state of others saves nothing.
+    pub(crate) scope: Scope,
+}
+
+impl<'a> Wish<'a> {
+    pub(crate) fn of(request: &'a GenerateRequest) -> Self {
+        let options = request.options();
+        Self { prompt: request.prompt(), reuse: options.cache, slot: options.slot, scope: options.scope }
+    }
+}

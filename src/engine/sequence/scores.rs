@@ -1,0 +1,23 @@
+//! What the model says of the next token.
+
+use text::TokenId;
+
+/// What a token is sampled from.
+pub(crate) enum Scores<'l> {
+    /// Those of all tokens.
+    Logits(&'l [f32]),
+    /// The token with the highest; only for sequences that take the best.
+    Best(TokenId),
+    /// The model gave no numbers to sample from.
+    NotFinite,
+}
+
+impl<'l> Scores<'l> {
+    /// Those of all tokens; none where only the best is known.
+    pub(super) fn logits(&self) -> &'l [f32] {
+        match self {
+            Scores::Logits(logits) => logits,
+            Scores::Best(_) | Scores::NotFinite => &[],
+        }
+    }
+}
