@@ -65,7 +65,7 @@ pub enum Thinking {
 
 impl Dialect {
     /// The dialect of a model with this template, or with none, and this vocabulary. A template that shows nothing of a family is
-    /// plain, unless the vocabulary has the tokens of calls; a line at debug level says so.
+    /// plain, unless the vocabulary has the tokens of calls; a log line says so.
     pub fn detect(template: Option<&str>, vocab: &Vocab) -> Self {
         let shown = |family: &&Family| {
             let shows = |sign: &&[&str]| sign.iter().all(|text| template.is_some_and(|source| source.contains(text)));
@@ -76,7 +76,7 @@ impl Dialect {
         let found = FAMILIES.iter().find(shown).or_else(|| FAMILIES.iter().find(has_tokens));
         let family = found.unwrap_or(&FAMILIES[FAMILIES.len() - 1]);
         if found.is_none() {
-            tracing::debug!("the chat template is of no known family: tool calls are not read");
+            tracing::info!("the chat template is of no known family: tool calls are not read");
         }
         let has = |tags: &Reasoning| {
             template.is_some_and(|source| source.contains(tags.close))
