@@ -12,7 +12,7 @@ use engine::{EngineConfig, RequestOptions, Timings};
 use model::Model;
 use session::dialect::ReplyEvent;
 use session::options::DraftOptions;
-use session::{Delta, LoadedModel, ModelOptions};
+use session::{Delta, LoadedModel, ModelOptions, TemplateSource};
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 use text::TokenId;
 
@@ -121,7 +121,8 @@ impl Bench {
         vocab: DraftVocabSize,
     ) -> anyhow::Result<Self> {
         let proposer = speculate::proposer(model, &config, draft.config(vocab))?;
-        let options = ModelOptions::default();
+        // Texts only: a template that does not compile is not at fault.
+        let options = ModelOptions { chat_template: TemplateSource::None, ..ModelOptions::default() };
         Ok(Self { model: session::start_engine_with(Arc::clone(model), config, &options, proposer)? })
     }
 

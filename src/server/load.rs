@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use api::{Loader, Served};
 use indicatif::{ProgressBar, ProgressStyle};
-use session::ModelOptions;
 use session::options::SamplingOptions;
+use session::{ModelOptions, TemplateSource};
 
 use super::args::ModelFlags;
 use super::hub::Hub;
@@ -33,7 +33,7 @@ impl Loader for FromFlags {
             drafts: flags.drafts.clone(),
             capacity: flags.capacity.clone(),
             sampling: sampling.clone(),
-            chat_template: template.transpose()?,
+            chat_template: template.transpose()?.map_or(TemplateSource::File, TemplateSource::Given),
             embeddings: self.embeddings,
         };
         let path = match &flags.hf_repo {

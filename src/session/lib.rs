@@ -21,7 +21,7 @@ pub use infill::Gap;
 pub use open::{
     DraftDefaults, Fault, LoadedModel, ModelSource, OpenError, open, open_weights, start_engine, start_engine_with,
 };
-pub use options::ModelOptions;
+pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use stream::{ReplyError, ReplyStream, SessionError};

@@ -14,7 +14,7 @@ use text::template::{ChatTemplate, TemplateError};
 use text::{TokenId, Vocab};
 
 use crate::dialect::Dialect;
-use crate::options::{DeviceError, ModelOptions, defaults_of_file};
+use crate::options::{DeviceError, ModelOptions, TemplateSource, defaults_of_file};
 
 /// Where a model comes from.
 #[derive(Clone, Debug)]
@@ -111,7 +111,8 @@ pub fn open(source: impl Into<ModelSource>, options: &ModelOptions) -> Result<Lo
         ModelSource::File(path) => Some(path),
         ModelSource::Embedded(_) => None,
     };
-    Ok(LoadedModel { path, load_time: start.elapsed(), ..start_engine(model, options)? })
+    let loaded = start_engine(model, options)?;
+    Ok(LoadedModel { path, load_time: start.elapsed(), ..loaded })
 }
 
 fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, OpenError> {
@@ -164,7 +165,11 @@ pub fn start_engine_with(
     proposer: Option<Box<dyn Proposer>>,
 ) -> Result<LoadedModel, OpenError> {
     let start = Instant::now();
-    let template_source = options.chat_template.clone().or_else(|| model.chat_template().map(str::to_owned));
+    let template_source = match &options.chat_template {
+        TemplateSource::File => model.chat_template().map(str::to_owned),
+        TemplateSource::Given(source) => Some(source.clone()),
+        TemplateSource::None => None,
+    };
     let template = template_source.as_deref().map(|source| compile(source, model.vocab())).transpose()?;
     let mut sampling = defaults_of_file(model.sampling_defaults());
     options.sampling.apply(&mut sampling).map_err(|error| EngineError::Config(error.to_string()))?;

@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod completion;
+mod grammars;
 mod models;
 mod proposers;
 mod random;
 
 pub use completion::{Completion, generate, generate_all, generate_tokens, submit};
+pub use grammars::{allowed_ids, may_end, takes_tokens, write};
 pub use models::{
     Prompt, argmax, chat, config, drafting, engine, greedy, greedy_exactly, head, open_pocket, own_pocket, plain_loop,
     pocket, pocket_moe, question, slot_bytes, some_tokens, spawn, tiny, user,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use constrain::{Compiler, Error, Kind, Limits, Spec};
 use serde_json::{Value, json};
 use support::*;
+use test_support::{Random, allowed_ids};
 
 /// Builds it and, if that is possible, walks some tokens. Whatever comes of it comes soon, and others are served after it.
 fn outlives(name: &str, kind: Kind) -> Result<(), Error> {
@@ -16,10 +17,10 @@ fn outlives(name: &str, kind: Kind) -> Result<(), Error> {
     let result = match &built {
         Ok(grammar) => {
             let mut walk = grammar.start();
-            let mut random = Random(7);
+            let mut random = Random::new(7);
             for _ in 0..40 {
                 let Ok(allowed) = walk.allowed() else { break };
-                let ids = allowed_ids(&allowed, vocab().len());
+                let ids = allowed_ids(&allowed, &vocab());
                 if ids.is_empty() || walk.accept(ids[random.below(ids.len())]).is_err() {
                     break;
                 }

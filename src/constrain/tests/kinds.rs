@@ -5,6 +5,7 @@ mod support;
 use constrain::{Error, Kind};
 use serde_json::json;
 use support::*;
+use test_support::{allowed_ids, may_end, takes_tokens};
 use text::Special;
 
 fn check(kind: Kind, good: &[&str], bad: &[&str]) {
@@ -89,7 +90,7 @@ fn a_choice_is_one_of_the_texts_as_they_stand() {
     for (text, complete) in [("yes", true), ("no", false), ("no, never", true)] {
         let mut walk = grammar.start();
         vocab().encode(text, Special::Plain).into_iter().for_each(|token| walk.accept(token).expect("a choice"));
-        assert_eq!((walk.is_complete(), may_end(&mut *walk)), (complete, true), "{text}");
+        assert_eq!((walk.is_complete(), may_end(&mut *walk, &vocab())), (complete, true), "{text}");
     }
     assert_eq!(compile(Kind::Choice(vec![])).map(|_| ()), Err(Error::Nothing { what: "list of choices" }));
 }
@@ -121,14 +122,14 @@ fn thinking_is_free_and_the_answer_is_not() {
         let pieces: Vec<_> = text.chars().flat_map(|c| vocab().encode(&c.to_string(), Special::Plain)).collect();
         assert!(tokens.len() < pieces.len());
         for tokens in [&tokens, &pieces] {
-            assert_eq!(takes_tokens(&grammar, tokens), good, "{text:?} as {tokens:?}");
+            assert_eq!(takes_tokens(&grammar, &vocab(), tokens), good, "{text:?} as {tokens:?}");
         }
     }
     // An answer must come after it.
     let mut walk = grammar.start();
     let allowed = walk.allowed().expect("free text");
     assert!(vocab().eog().iter().all(|&id| !allowed.has(id)));
-    assert_eq!(allowed_ids(&allowed, vocab().len()).len(), vocab().len() - vocab().eog().len());
+    assert_eq!(allowed_ids(&allowed, &vocab()).len(), vocab().len() - vocab().eog().len());
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn thinking_may_be_left_out_where_it_is_only_possible() {
     let spec = after(Thinking::Possible, Kind::Choice(vec!["yes".into(), "no".into()]));
     let grammar = compiler().compile(&spec).expect("choices");
     for (text, good) in [("yes", true), ("<think>\nwell\n</think>\n\nno", true), ("well", false), ("\nyes", false)] {
-        assert_eq!(takes_tokens(&grammar, &vocab().encode(text, Special::Parse)), good, "{text:?}");
+        assert_eq!(takes_tokens(&grammar, &vocab(), &vocab().encode(text, Special::Parse)), good, "{text:?}");
     }
 }
 
@@ -148,7 +149,7 @@ fn a_token_that_ends_thinking_and_begins_a_wrong_answer_is_not_allowed() {
     for c in "a</think".chars() {
         vocab().encode(&c.to_string(), Special::Plain).into_iter().for_each(|id| walk.accept(id).expect("free text"));
     }
-    let allowed: Vec<_> = allowed_ids(&walk.allowed().expect("a mask"), vocab().len());
+    let allowed: Vec<_> = allowed_ids(&walk.allowed().expect("a mask"), &vocab());
     let text = |id: &text::TokenId| String::from_utf8_lossy(vocab().bytes(*id).unwrap_or_default()).into_owned();
     let ends: Vec<String> = allowed.iter().map(text).filter(|text| text.starts_with('>')).collect();
     assert!(ends.iter().any(|text| text == ">"), "{ends:?}");

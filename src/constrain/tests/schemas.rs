@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 use support::*;
+use test_support::{Random, write};
 
 /// A schema of the kinds that people write.
 fn schema() -> impl Strategy<Value = Value> {
@@ -54,10 +55,10 @@ fn texts_by_a_schema_are_valid() {
     let result = runner.run(&(schema(), 1..u64::MAX), |(schema, seed)| {
         let validator = jsonschema::validator_for(&schema).expect("a schema");
         let grammar = grammar(Kind::JsonSchema(schema.clone()));
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         for _ in 0..3 {
             // One that does not end in so many tokens proves nothing.
-            let Some(text) = write(&grammar, &mut random, 300) else { continue };
+            let Some(text) = write(&grammar, &vocab(), &mut random, 300) else { continue };
             let value: Value = match serde_json::from_str(&text) {
                 Ok(value) => value,
                 // JSON knows no largest number, this reader does.
@@ -76,10 +77,10 @@ fn texts_by_a_schema_are_valid() {
 #[test]
 fn any_object_reads_as_json() {
     let grammar = grammar(Kind::JsonObject);
-    let mut random = Random(20_240_501);
+    let mut random = Random::new(20_240_501);
     let mut n_texts = 0;
     for _ in 0..40 {
-        let Some(text) = write(&grammar, &mut random, 400) else { continue };
+        let Some(text) = write(&grammar, &vocab(), &mut random, 400) else { continue };
         match serde_json::from_str::<Value>(&text) {
             Ok(value) => assert!(value.is_object(), "{text}"),
             Err(error) => assert!(error.to_string().contains("number out of range"), "{error}: {text}"),

@@ -116,6 +116,18 @@ impl CapacityOptions {
     }
 }
 
+/// Where a chat template comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TemplateSource {
+    /// The model file; it may have none.
+    #[default]
+    File,
+    /// Here.
+    Given(String),
+    /// Nowhere: the model continues texts only, and a template that does not compile is no fault.
+    None,
+}
+
 /// All that shapes an open model.
 #[derive(Clone, Debug)]
 pub struct ModelOptions {
@@ -127,8 +139,8 @@ pub struct ModelOptions {
     pub capacity: CapacityOptions,
     /// Sampling where a request does not say, over the values of the model file.
     pub sampling: SamplingOptions,
-    /// A chat template to use in place of the file's.
-    pub chat_template: Option<String>,
+    /// Where the chat template comes from.
+    pub chat_template: TemplateSource,
     /// Make room for embeddings.
     pub embeddings: bool,
 }
@@ -141,7 +153,7 @@ impl Default for ModelOptions {
             drafts: DraftOptions::default(),
             capacity: CapacityOptions::of_one_chat(),
             sampling: SamplingOptions::default(),
-            chat_template: None,
+            chat_template: TemplateSource::File,
             embeddings: false,
         }
     }

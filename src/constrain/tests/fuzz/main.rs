@@ -2,22 +2,10 @@
 //! file that a target writes because of one is put into `found/TARGET`.
 
 mod forms;
+#[path = "../../../test-support/replay.rs"]
+mod replay;
 
-use std::path::Path;
-
-fn replay(target: &str, check: fn(&[u8])) {
-    let mut n = 0;
-    for folder in ["fuzz/seeds", "tests/fuzz/found"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target);
-        for file in std::fs::read_dir(folder).into_iter().flatten() {
-            let path = file.expect("a folder that can be read").path();
-            println!("{}", path.display());
-            check(&std::fs::read(&path).expect("a file that can be read"));
-            n += 1;
-        }
-    }
-    assert!(n > 0, "{target}: no inputs are found");
-}
+use replay::replay;
 
 #[test]
 fn schemas_are_refused_or_can_be_walked() {

@@ -7,6 +7,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Map, Value, json};
 use session::dialect::{Thinking, Tool, ToolChoice};
 
+use test_support::Random;
+
 use super::support::*;
 
 fn qwen() -> &'static World {
@@ -217,7 +219,7 @@ fn what_is_written_under_a_grammar_reads_back_as_the_same_valid_call() {
             let definitions = schemas
                 .map(|(name, schema)| json!({"type": "function", "function": {"name": name, "parameters": schema}}));
             let grammar = world.required(&definitions, true);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for _ in 0..2 {
                 let Some(text) = world.write(&grammar, &mut random, 600) else { continue };
                 let (calls, said) = world.read(&definitions, &text);

@@ -7,12 +7,14 @@ use constrain::Error;
 use serde_json::{Value, json};
 use session::dialect::{Thinking, ToolChoice};
 
+use test_support::Random;
+
 use super::support::*;
 
 /// Builds the grammar of its calls and, if that is possible, walks some tokens.
 fn outlives(world: &World, definition: &Value) -> Result<(), Error> {
     let grammar = world.grammar(std::slice::from_ref(definition), ToolChoice::Required, true, Thinking::Done)?;
-    world.write(&grammar.expect("a form of calls"), &mut Random(7), 40);
+    world.write(&grammar.expect("a form of calls"), &mut Random::new(7), 40);
     Ok(())
 }
 

@@ -1,15 +1,14 @@
 //! What the tests share: families with small templates of ours and vocabularies, and readers and writers of replies.
 
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use constrain::{Compiler, Error, Limits, Spec};
-use engine::{Constraint, Grammar};
-use model::{LoadOptions, Model};
+use engine::Grammar;
 use serde_json::{Map, Value, json};
 use session::dialect::{Dialect, ReplyEvent, ReplyOptions, Thinking, Tool, ToolChoice, ToolSchema, Tools};
+use test_support::Random;
 use text::template::{Chat, ChatTemplate};
-use text::{Decoder, Special, TokenId, Vocab};
+use text::{Special, Vocab};
 
 use super::vocab::vocab_of;
 
@@ -129,7 +128,7 @@ impl World {
         let template =
             format!("{{%- for m in messages -%}}@{{{{ m.role }}}}@{{{{- m.content -}}}}{calls}{{%- endfor -%}}");
         // Qwen's tags are in the vocabulary of a model of the repository.
-        let vocab = if tokens.is_empty() { pocket() } else { vocab_of(tokens) };
+        let vocab = if tokens.is_empty() { test_support::pocket().shared_vocab() } else { vocab_of(tokens) };
         let dialect = Dialect::detect(Some(&template), &vocab);
         Self { name, template, vocab, dialect, compiler: OnceLock::new() }
     }
@@ -164,56 +163,12 @@ impl World {
 
     /// Whether the grammar takes this text and may end after it.
     pub fn takes(&self, grammar: &Arc<dyn Grammar>, text: &str) -> bool {
-        let tokens = self.vocab.encode(text, Special::Parse);
-        let mut walk = grammar.start();
-        // Both ways to try a token say the same.
-        let n = walk.n_fitting(&tokens);
-        for (i, &token) in tokens.iter().enumerate() {
-            let fits = walk.accept(token).is_ok();
-            assert_eq!(fits, i < n, "{}: token {i} of {text:?}", self.name);
-            if !fits {
-                return false;
-            }
-        }
-        self.may_end(&mut *walk)
+        test_support::takes_tokens(grammar, &self.vocab, &self.vocab.encode(text, Special::Parse))
     }
 
-    fn may_end(&self, walk: &mut dyn Constraint) -> bool {
-        let eog = self.vocab.eog()[0];
-        walk.is_complete() || walk.allowed().is_ok_and(|allowed| allowed.has(eog))
-    }
-
-    /// Writes a text by drawing among the allowed tokens; `None` when it has not ended after `most` tokens. Ends as soon as it
-    /// may, in one of three cases, and always once half of the tokens are spent.
+    /// Writes a text by drawing among the allowed tokens.
     pub fn write(&self, grammar: &Arc<dyn Grammar>, random: &mut Random, most: usize) -> Option<String> {
-        let vocab = &self.vocab;
-        let mut walk = grammar.start();
-        let (mut decoder, mut text) = (Decoder::new(), String::new());
-        for i in 0..most {
-            if walk.is_complete() {
-                return Some(text + &decoder.finish());
-            }
-            let allowed = walk.allowed().unwrap_or_else(|error| panic!("{error} after {text:?}"));
-            let may_end = allowed.has(vocab.eog()[0]);
-            if may_end && (i > most / 2 || random.below(3) == 0) {
-                return Some(text + &decoder.finish());
-            }
-            let ids: Vec<TokenId> =
-                (0..vocab.len() as u32).map(TokenId).filter(|&id| allowed.has(id) && !vocab.is_eog(id)).collect();
-            // Closing signs come more often than by chance, or texts would hardly ever end.
-            let closes = |id: &&TokenId| {
-                let bytes = vocab.bytes(**id).unwrap_or_default();
-                bytes.first().is_some_and(|b| b"\"}]\n</e[".contains(b))
-            };
-            let closing: Vec<&TokenId> = ids.iter().filter(closes).collect();
-            let token = match closing.is_empty() || random.below(4) > 0 {
-                true => ids[random.below(ids.len())],
-                false => *closing[random.below(closing.len())],
-            };
-            text += &decoder.push(vocab.bytes(token).unwrap_or_default());
-            walk.accept(token).unwrap_or_else(|error| panic!("{error}: {token:?} after {text:?}"));
-        }
-        None
+        test_support::write(grammar, &self.vocab, random, most)
     }
 
     /// The calls and the text of a reply.
@@ -289,26 +244,4 @@ pub fn events(dialect: &Dialect, options: &ReplyOptions, pieces: &[&str]) -> Vec
         }
     }
     joined
-}
-
-/// That of pocket: 8192 tokens, with Qwen's tags as user-defined and control tokens.
-fn pocket() -> Arc<Vocab> {
-    static VOCAB: OnceLock<Arc<Vocab>> = OnceLock::new();
-    let open = || {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
-        Model::open(&path, &LoadOptions::default()).expect("a model of the repository").shared_vocab()
-    };
-    Arc::clone(VOCAB.get_or_init(open))
-}
-
-/// A random number generator with a seed that a test prints.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n
-    }
 }
