@@ -30,6 +30,11 @@ pub(crate) const NOT_FINITE: &str = "the model computed numbers that are not fin
 
 /// Tokens that are computed sooner than a prompt is cut once more for them.
 const NEAR: usize = 16;
+/// Tokens from the end of a prompt at which checkpoints are wanted: a prompt comes again as it was or with other last tokens,
+/// or with another question at the end of the same text.
+const BEFORE_END: [usize; 2] = [4 + 512, 4];
+/// Tokens that such a checkpoint must save, since the prompt is cut once more for it.
+const MIN_SAVED: usize = 64;
 
 /// A request that has a slot.
 pub(crate) struct Sequence {
@@ -133,6 +138,18 @@ impl Sequence {
         let before = at_index.checked_sub(1).map(|i| self.checkpoints[i]);
         if at > self.n_prompt_done && before.is_none_or(|before| before + NEAR < at) {
             self.checkpoints.insert(at_index, at);
+        }
+    }
+
+    /// Checkpoints are wanted every so many tokens of the prompt, and shortly before its end.
+    pub(crate) fn want_checkpoints(&mut self, every: usize) {
+        self.checkpoint_every = Some(every);
+        let n_prompt = self.request.prompt().len();
+        let embeds = self.embeds();
+        for back in BEFORE_END {
+            if !embeds && back <= every && n_prompt.saturating_sub(back) >= self.n_prompt_done + MIN_SAVED {
+                self.want_checkpoint(n_prompt - back);
+            }
         }
     }
 

@@ -20,7 +20,9 @@ impl Engine {
                     let every = self.cache.checkpoint_every(n_left).filter(|_| request.options().cache);
                     self.begin(slot);
                     let mut sequence = Sequence::new(submission, slot, n_cached, self.stats.n_steps);
-                    sequence.checkpoint_every = every;
+                    if let Some(every) = every {
+                        sequence.want_checkpoints(every);
+                    }
                     self.sequences.push(sequence);
                 }
                 Ok(None) => {

@@ -47,7 +47,13 @@ impl<'a> Rendered<'a> {
                 n if n == self.messages.len() => end,
                 n => self.end_of(n)?,
             };
-            let Some(at) = (if found.is_none() && n == 1 { self.end_of_opening()? } else { found }) else { continue };
+            let found = match found {
+                // Templates drop the thinking of a reply once a question follows it.
+                None if self.role(n) == Some("user") => self.before_question(n)?,
+                None if n == 1 => self.before_question(0)?,
+                found => found,
+            };
+            let Some(at) = found else { continue };
             if at <= lasting {
                 n_lasting += 1;
             } else {
@@ -96,7 +102,7 @@ impl<'a> Rendered<'a> {
         };
         match self.end_of(n)? {
             Some(end) => Ok(Some(end)),
-            None => self.end_of_opening(),
+            None => self.before_question(n),
         }
     }
 
@@ -106,13 +112,13 @@ impl<'a> Rendered<'a> {
         Ok(part.filter(|part| self.text.starts_with(part)).map(|part| part.len()))
     }
 
-    /// Where the text stops being the same for every first user message: some templates refuse a conversation without one.
-    fn end_of_opening(&self) -> Result<Option<usize>, TemplateError> {
-        let system = usize::from(self.role(0) == Some("system"));
+    /// Where the text stops being the same for every user message in place of message `n`: some templates refuse a conversation
+    /// without one, and some render a reply in another way before one.
+    fn before_question(&self, n: usize) -> Result<Option<usize>, TemplateError> {
         let mut end = None;
         // Two that differ in their first character: at most one of them can begin as the real message does.
         for content in ["0", "a"] {
-            let mut messages = self.messages[..system].to_vec();
+            let mut messages = self.messages[..n].to_vec();
             messages.push(message(json!({"role": "user", "content": content})));
             let Some(part) = self.render(&messages)? else { return Ok(None) };
             let common = common_prefix(&self.text, &part);
