@@ -43,6 +43,11 @@ pub(crate) fn effort(reasoning: &mut Reasoning, field: &str, effort: &str) -> Re
     })
 }
 
+/// What stands in a conversation for a part that this server does not read, of this type.
+pub(crate) fn left_out(kind: &str) -> String {
+    format!("[{} left out]", crate::error::shortened(kind))
+}
+
 /// The form that a request asks for.
 ///
 /// # Errors

@@ -13,6 +13,7 @@ mod open;
 pub mod options;
 mod prepare;
 mod reply;
+mod roles;
 mod stream;
 
 pub use constrain::{Error as FormError, Kind, Limits};

@@ -14,6 +14,7 @@ use text::{Special, TokenId};
 use crate::conversation::{Conversation, Form, ToolChoice, text_of};
 use crate::dialect::{ReplyOptions, Thinking, Tool, ToolChoice as Choice, ToolSchema, Tools};
 use crate::open::LoadedModel;
+use crate::roles::placed;
 
 /// Whether a request is still wanted.
 pub type Wanted<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -170,7 +171,8 @@ impl LoadedModel {
         given: Vec<Value>,
         wanted: Wanted<'_>,
     ) -> Result<Rendered, PrepareError> {
-        let messages = messages(given)?;
+        check(&given)?;
+        let messages = placed(given, self.template.as_ref());
         if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
             let message = format!(
                 "tools[{i}]: {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} expected, with a name"
@@ -325,15 +327,13 @@ fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
     if wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
 }
 
-/// The messages as templates expect them: contents of text only, and one system message for several at the beginning.
-fn messages(mut messages: Vec<Value>) -> Result<Vec<Value>, PrepareError> {
+/// # Errors
+/// There is no message, or one whose content is no text.
+fn check(messages: &[Value]) -> Result<(), PrepareError> {
     if messages.is_empty() {
         return Err(PrepareError::given("messages", "messages: at least one message is expected"));
     }
-    for (i, message) in messages.iter_mut().enumerate() {
-        if message.get("role").and_then(Value::as_str) == Some("developer") {
-            message["role"] = json!("system");
-        }
+    for (i, message) in messages.iter().enumerate() {
         if message.get("content").is_some_and(|c| !(c.is_null() || c.is_string() || c.is_array())) {
             let message = format!("messages[{i}].content: a text, null or a list of parts expected");
             return Err(PrepareError::given("messages", message));
@@ -349,13 +349,7 @@ fn messages(mut messages: Vec<Value>) -> Result<Vec<Value>, PrepareError> {
             }
         }
     }
-    let is_system = |message: &&Value| message.get("role").and_then(Value::as_str) == Some("system");
-    let n_system = messages.iter().take_while(is_system).count();
-    if n_system > 1 {
-        let texts: Vec<String> = messages.drain(..n_system).map(|message| text_of(message.get("content"))).collect();
-        messages.insert(0, json!({ "role": "system", "content": texts.join("\n\n") }));
-    }
-    Ok(messages)
+    Ok(())
 }
 
 /// The last message is the beginning of the reply.

@@ -2,24 +2,32 @@
 
 use serde_json::{Value, json};
 
-use super::types::{Content, InputMessage, InputTool, InputToolChoice, MessagesRequest};
+use super::notes::{text_of, without_header};
+use super::tools::tools;
+use super::types::{Content, InputMessage, InputToolChoice, MessagesRequest};
 use crate::error::{ApiError, shortened};
 use crate::form;
 use crate::params::range;
 use session::{Conversation, Reasoning, ToolChoice};
 
-/// The conversation and all that shapes its prompt.
+/// The conversation and all that shapes its prompt, and what of the request was left out.
 ///
 /// # Errors
 /// 400 with the field that cannot be taken.
-pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<Conversation, ApiError> {
+pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<(Conversation, Vec<String>), ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = &body.system {
         let text = match system {
-            Content::Text(text) => text.clone(),
-            Content::Blocks(blocks) => texts(blocks, "system")?.join("\n\n"),
+            Content::Text(text) => without_header(text).to_owned(),
+            Content::Blocks(blocks) => {
+                let texts = texts(blocks, "system")?;
+                let texts: Vec<&str> = texts.iter().map(|text| without_header(text)).collect();
+                texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+            }
         };
-        messages.push(json!({ "role": "system", "content": text }));
+        if !text.is_empty() {
+            messages.push(json!({ "role": "system", "content": text }));
+        }
     }
     if body.messages.is_empty() {
         return Err(ApiError::field("messages", "messages: at least one message is expected"));
@@ -48,9 +56,10 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<
             return Err(ApiError::field("thinking", message));
         }
     }
-    Ok(Conversation {
+    let (tools, left_out) = tools(body.tools.as_deref().unwrap_or_default())?;
+    let conversation = Conversation {
         messages,
-        tools: body.tools.unwrap_or_default().iter().map(tool).collect::<Result<_, _>>()?,
+        tools,
         tool_choice,
         one_call,
         form: form::format_of("output_config.format", config.format.as_ref())?,
@@ -58,7 +67,8 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<
         reads_calls: false,
         continue_last: true,
         ..Conversation::default()
-    })
+    };
+    Ok((conversation, left_out))
 }
 
 /// One turn as one message or several: results of tools are messages of their own.
@@ -102,20 +112,22 @@ fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), Api
                 let result = match block.get("content") {
                     None | Some(Value::Null) => String::new(),
                     Some(Value::String(text)) => text.clone(),
-                    Some(Value::Array(parts)) => texts(parts, &format!("{at}.content"))?.join("\n"),
+                    Some(Value::Array(parts)) => {
+                        let texts: Option<Vec<String>> = parts.iter().map(text_of).collect();
+                        texts.ok_or_else(|| typeless(&format!("{at}.content")))?.join("\n")
+                    }
                     Some(_) => {
                         return Err(ApiError::field("messages", format!("{at}.content: a text or blocks expected")));
                     }
                 };
                 to.push(json!({ "role": "tool", "tool_call_id": field("tool_use_id")?, "content": result }));
             }
-            (kind, _) => {
-                let known = if role == "assistant" { "text, thinking or tool_use" } else { "text or tool_result" };
-                let kind = shortened(kind);
-                let message =
-                    format!("{at}: a block of type {known} expected, `{kind}` found: this server takes text only");
+            ("tool_use" | "thinking" | "tool_result", _) => {
+                let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+                let message = format!("{at}: a message of the role {role} has no blocks of type {kind}");
                 return Err(ApiError::field("messages", message));
             }
+            _ => text += &text_of(block).ok_or_else(|| typeless(&at))?,
         }
     }
     let is_only_results = to.len() > n_before && text.is_empty();
@@ -146,19 +158,8 @@ fn texts(blocks: &[Value], name: &str) -> Result<Vec<String>, ApiError> {
     })
 }
 
-fn tool(tool: &InputTool) -> Result<Value, ApiError> {
-    if let Some(kind) = tool.kind.as_deref().filter(|&kind| kind != "custom") {
-        let kind = shortened(kind);
-        let message = format!("tools: `{kind}` is a tool that a server brings, and this one brings none");
-        return Err(ApiError::field("tools", message));
-    }
-    let parameters = tool.input_schema.clone().unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
-    let mut function = json!({ "name": tool.name });
-    if let Some(description) = &tool.description {
-        function["description"] = json!(description);
-    }
-    function["parameters"] = parameters;
-    Ok(json!({ "type": "function", "function": function }))
+fn typeless(at: &str) -> ApiError {
+    ApiError::field("messages", format!("{at}: a block with a type is expected"))
 }
 
 /// The choice, and whether one call is the most.

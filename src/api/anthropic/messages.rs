@@ -32,7 +32,7 @@ pub(crate) async fn messages(
     let served = state.registry().get(body.model.as_deref()).await?;
     one_answer(&params)?;
     let stops = body.stop_sequences.take().unwrap_or_default();
-    let chat = chat_input(body, &state.settings().reasoning)?;
+    let (chat, left_out) = chat_input(body, &state.settings().reasoning)?;
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.stops.extend(stops);
@@ -41,7 +41,7 @@ pub(crate) async fn messages(
     };
     let (replies, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
     drop(input);
-    respond(&state, replies, Reply::new(served.id.clone(), n_prompt), stream).await
+    respond(&state, replies, Reply::new(served.id.clone(), n_prompt, left_out), stream).await
 }
 
 /// `POST /v1/messages/count_tokens`.
@@ -52,7 +52,7 @@ pub(crate) async fn count_tokens(
 ) -> Result<Output<TokenCount>, ApiError> {
     let body: MessagesRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let chat = chat_input(body, &state.settings().reasoning)?;
+    let (chat, _) = chat_input(body, &state.settings().reasoning)?;
     let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: work.render(chat)?.tokens.len() }));
     state.work(&served, caller, 0, count).await
 }
@@ -65,7 +65,7 @@ struct Reply {
 }
 
 impl Reply {
-    fn new(model: String, n_prompt: usize) -> Self {
+    fn new(model: String, n_prompt: usize, left_out: Vec<String>) -> Self {
         let message = MessageBody {
             id: ids::new("msg_"),
             kind: "message",
@@ -75,6 +75,7 @@ impl Reply {
             stop_reason: None,
             stop_sequence: None,
             usage: MessageUsage::of_prompt(n_prompt, 0),
+            warnings: left_out,
             timings: None,
         };
         let prefix = |kind: &Kind| if matches!(kind, Kind::Call(_)) { "toolu_" } else { "block_" };

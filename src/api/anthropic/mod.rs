@@ -3,6 +3,8 @@
 mod error;
 mod input;
 pub(crate) mod messages;
+mod notes;
+mod tools;
 pub(crate) mod types;
 
 pub(crate) use error::{AnthropicError, in_its_shape};

@@ -36,7 +36,8 @@ pub(crate) struct MessagesRequest {
 pub(crate) struct InputMessage {
     /// `user` or `assistant`.
     pub(crate) role: String,
-    /// A text, or blocks of type `text`, `thinking`, `tool_use` and `tool_result`.
+    /// A text, or blocks: `text`, `thinking`, `tool_use`, `tool_result`, `document` and `search_result` with their texts, others as a
+    /// note.
     #[schema(value_type = Value)]
     pub(crate) content: Content,
 }
@@ -55,9 +56,10 @@ pub(crate) enum Content {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(expecting = "an object")]
 pub(crate) struct InputTool {
-    /// `custom`, or left out: tools of a server's own are not here.
+    /// `custom`, or left out; `bash_*`, `text_editor_*` and `memory_*`, which the client runs. Others are left out with a warning.
     #[serde(rename = "type")]
     pub(crate) kind: Option<String>,
+    #[serde(default)]
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     /// The JSON schema of its arguments.
@@ -112,6 +114,9 @@ pub(crate) struct MessageBody {
     pub(crate) stop_reason: Option<&'static str>,
     pub(crate) stop_sequence: Option<String>,
     pub(crate) usage: MessageUsage,
+    /// What of the request was left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timings: Option<TimingsBody>,
 }

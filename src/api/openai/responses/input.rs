@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::tools::{ToolMap, called, custom_arguments};
 use super::types::ResponsesRequest;
 use crate::error::{ApiError, shortened};
 use crate::form;
@@ -11,7 +12,11 @@ use session::{Conversation, Reasoning};
 ///
 /// # Errors
 /// 400 with the field that cannot be taken.
-pub(super) fn chat_input(body: &ResponsesRequest, defaults: &Reasoning) -> Result<Conversation, ApiError> {
+pub(super) fn chat_input(
+    body: &ResponsesRequest,
+    tools: &ToolMap,
+    defaults: &Reasoning,
+) -> Result<Conversation, ApiError> {
     for (field, value) in [
         ("previous_response_id", &body.previous_response_id),
         ("conversation", &body.conversation),
@@ -47,7 +52,7 @@ pub(super) fn chat_input(body: &ResponsesRequest, defaults: &Reasoning) -> Resul
     }
     Ok(Conversation {
         messages: turns.messages,
-        tools: body.tools.iter().flatten().map(tool).collect::<Result<_, _>>()?,
+        tools: tools.functions.clone(),
         tool_choice: form::tool_choice(body.tool_choice.as_ref())?,
         one_call: body.parallel_tool_calls == Some(false),
         form: form::format_of("text.format", body.text.as_ref().and_then(|text| text.format.as_ref()))?,
@@ -109,21 +114,45 @@ impl Turns {
                 self.reasoning += &texts.unwrap_or_default();
             }
             "function_call" => {
-                let function = json!({ "name": field("name")?, "arguments": field("arguments")? });
-                self.calls.push(json!({ "id": field("call_id")?, "type": "function", "function": function }));
+                let namespace = item.get("namespace").and_then(Value::as_str);
+                self.call(field("call_id")?, &called(namespace, field("name")?), field("arguments")?);
             }
-            "function_call_output" => {
+            "custom_tool_call" => {
+                self.call(field("call_id")?, field("name")?, &custom_arguments(field("input")?));
+            }
+            // The client ran it; its tool is not offered again, but what it did is part of the conversation.
+            "local_shell_call" => {
+                let action = item.get("action").unwrap_or(&Value::Null).to_string();
+                self.call(field("call_id").or_else(|_| field("id"))?, "local_shell", &action);
+            }
+            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
                 self.flush();
-                let id = field("call_id")?;
-                self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": content("output")? }));
+                let id = field("call_id").or_else(|_| field("id"))?;
+                let output = text_with_notes(item.get("output").unwrap_or(&Value::Null));
+                let output =
+                    output.ok_or_else(|| wrong(".output: a text, or a list of parts with types expected".into()))?;
+                self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
             }
+            // What a server did for itself leaves nothing that a model has to see.
+            "web_search_call"
+            | "file_search_call"
+            | "code_interpreter_call"
+            | "image_generation_call"
+            | "mcp_list_tools"
+            | "tool_search_call"
+            | "tool_search_output" => {}
             kind => {
-                let known = "message, reasoning, function_call or function_call_output";
+                let known = "message, reasoning, or a tool's call or output";
                 let found = shortened(kind);
                 return Err(wrong(format!(".type: {known} expected, `{found}` found")));
             }
         }
         Ok(())
+    }
+
+    fn call(&mut self, id: &str, name: &str, arguments: &str) {
+        let function = json!({ "name": name, "arguments": arguments });
+        self.calls.push(json!({ "id": id, "type": "function", "function": function }));
     }
 
     /// Ends the message of the assistant that is open.
@@ -159,18 +188,12 @@ fn text_of(content: &Value) -> Option<String> {
     }
 }
 
-/// A function in the shape of chat completions: its fields lie beside the type here.
-fn tool(tool: &Value) -> Result<Value, ApiError> {
-    let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
-    if kind != "function" {
-        let kind = shortened(kind);
-        let message =
-            format!("tools: type `function` expected, `{kind}` found: this server brings no tools of its own");
-        return Err(ApiError::field("tools", message));
-    }
-    let mut function = tool.clone();
-    if let Some(fields) = function.as_object_mut() {
-        fields.retain(|name, value| name != "type" && !value.is_null());
-    }
-    Ok(json!({ "type": "function", "function": function }))
+/// As [`text_of`], with a note in place of what is no text: a result may be long past, and a conversation must go on with it.
+fn text_with_notes(content: &Value) -> Option<String> {
+    let Value::Array(parts) = content else { return text_of(content) };
+    let one = |part: &Value| {
+        let kind = part.get("type").and_then(Value::as_str)?;
+        Some(text_of(&json!([part])).unwrap_or_else(|| form::left_out(kind)))
+    };
+    parts.iter().map(one).collect()
 }

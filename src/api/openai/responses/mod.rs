@@ -1,6 +1,7 @@
 //! `/v1/responses`, without memory: what it answers to comes with the request, and nothing is kept.
 
 mod input;
+mod tools;
 pub(crate) mod types;
 mod wire;
 
@@ -13,6 +14,7 @@ use crate::params::{Params, one_answer, range};
 use crate::respond::respond;
 use crate::state::AppState;
 use crate::work::{Caller, Work};
+use tools::ToolMap;
 use types::ResponsesRequest;
 
 /// `POST /v1/responses`.
@@ -29,7 +31,8 @@ pub(crate) async fn responses(
     let served = state.registry().get(body.model.as_deref()).await?;
     one_answer(&params)?;
     let logprobs = logprobs(&body)?;
-    let chat = input::chat_input(&body, &state.settings().reasoning)?;
+    let tools = ToolMap::of(body.tools.as_deref().unwrap_or_default())?;
+    let chat = input::chat_input(&body, &tools, &state.settings().reasoning)?;
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
@@ -39,7 +42,7 @@ pub(crate) async fn responses(
     let (replies, wanted) = state.work(&served, caller, 1, work).await?;
     drop(input);
     let stream = wanted.stream;
-    respond(&state, replies, wire::Reply::new(&served, body, &wanted), stream).await
+    respond(&state, replies, wire::Reply::new(&served, body, tools, &wanted), stream).await
 }
 
 /// Log probabilities are asked for by a word in `include`, their number apart from it.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::tools::{Origin, ToolMap, custom_input};
 use crate::blocks::{Block, Kind};
 use crate::wire::{Logprob, TimingsBody};
 
@@ -12,13 +13,14 @@ use crate::wire::{Logprob, TimingsBody};
 pub(crate) struct ResponsesRequest {
     /// The model's name; a server of one model answers to any.
     pub(crate) model: Option<String>,
-    /// A text, or items of the types `message`, `reasoning`, `function_call` and `function_call_output`.
+    /// A text, or items: messages, reasoning, and the calls and outputs of functions, custom tools and the client's shell. Items of
+    /// tools that a server brings are passed over.
     pub(crate) input: Value,
     /// What the model is told before all of `input`.
     pub(crate) instructions: Option<String>,
     /// Most tokens to generate, thinking included.
     pub(crate) max_output_tokens: Option<i64>,
-    /// Functions that may be called.
+    /// Functions that may be called, alone or in namespaces, and custom tools. Others are left out with a warning.
     pub(crate) tools: Option<Vec<Value>>,
     /// `none`, `auto`, `required`, or a function.
     pub(crate) tool_choice: Option<Value>,
@@ -96,6 +98,9 @@ pub(crate) struct ResponseBody {
     pub(crate) user: Option<String>,
     #[schema(value_type = Object)]
     pub(crate) metadata: Map<String, Value>,
+    /// What of the request was left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timings: Option<TimingsBody>,
 }
@@ -147,7 +152,17 @@ pub(crate) enum OutputItem {
     /// What it says.
     Message { id: String, status: &'static str, role: &'static str, content: Vec<Part> },
     /// What it calls.
-    FunctionCall { id: String, status: &'static str, call_id: String, name: String, arguments: String },
+    FunctionCall {
+        id: String,
+        status: &'static str,
+        call_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        name: String,
+        arguments: String,
+    },
+    /// A call of a tool whose input is a text.
+    CustomToolCall { id: String, status: &'static str, call_id: String, name: String, input: String },
 }
 
 /// The content of an item.
@@ -174,23 +189,32 @@ impl Part {
 
 impl OutputItem {
     /// An item that has begun.
-    pub(crate) fn begun(block: &Block) -> Self {
-        Self::new(block, "in_progress", Vec::new(), String::new())
+    pub(super) fn begun(block: &Block, tools: &ToolMap) -> Self {
+        Self::new(block, tools, "in_progress", Vec::new(), None)
     }
 
     /// An item as it stands in the end.
-    pub(crate) fn ended(block: &Block, status: &'static str, logprobs: Vec<Logprob>) -> Self {
-        Self::new(block, status, Part::of(block, logprobs).into_iter().collect(), block.text.clone())
+    pub(super) fn ended(block: &Block, tools: &ToolMap, status: &'static str, logprobs: Vec<Logprob>) -> Self {
+        Self::new(block, tools, status, Part::of(block, logprobs).into_iter().collect(), Some(&block.text))
     }
 
-    fn new(block: &Block, status: &'static str, content: Vec<Part>, arguments: String) -> Self {
+    fn new(block: &Block, tools: &ToolMap, status: &'static str, content: Vec<Part>, arguments: Option<&str>) -> Self {
         let id = block.id.clone();
         match &block.kind {
             Kind::Reasoning => Self::Reasoning { id, summary: Vec::new(), content, status },
             Kind::Text => Self::Message { id, status, role: "assistant", content },
             Kind::Call(name) => {
                 let call_id = id.replacen(CALL_ITEM, "call_", 1);
-                Self::FunctionCall { id, status, call_id, name: name.clone(), arguments }
+                match tools.origin(name) {
+                    Origin::Custom => {
+                        let input = arguments.map(custom_input).unwrap_or_default();
+                        Self::CustomToolCall { id, status, call_id, name: name.clone(), input }
+                    }
+                    Origin::Function { namespace, name } => {
+                        let arguments = arguments.unwrap_or_default().to_owned();
+                        Self::FunctionCall { id, status, call_id, namespace, name, arguments }
+                    }
+                }
             }
         }
     }

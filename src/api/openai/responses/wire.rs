@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::{FinishReason, Timings};
 use serde_json::{Value, json};
 
+use super::tools::{Origin, ToolMap, custom_input};
 use super::types::{
     CALL_ITEM, Incomplete, InputDetails, OutputDetails, OutputItem, Part, ResponseBody, ResponseError, ResponseUsage,
     ResponsesRequest,
@@ -24,6 +25,7 @@ use session::{End, Step};
 pub(super) struct Reply {
     served: Arc<Served>,
     response: ResponseBody,
+    tools: ToolMap,
     blocks: Blocks,
     /// Of the text that is open.
     logprobs: Vec<Logprob>,
@@ -33,7 +35,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    pub(super) fn new(served: &Arc<Served>, body: ResponsesRequest, wanted: &Wanted) -> Self {
+    pub(super) fn new(served: &Arc<Served>, body: ResponsesRequest, tools: ToolMap, wanted: &Wanted) -> Self {
         let effort = body.reasoning.as_ref().and_then(|r| r.effort.clone());
         let response = ResponseBody {
             id: ids::new("resp_"),
@@ -61,6 +63,7 @@ impl Reply {
             instructions: body.instructions,
             user: body.user,
             metadata: body.metadata.unwrap_or_default(),
+            warnings: tools.left_out.clone(),
             timings: None,
         };
         let prefix = |kind: &Kind| match kind {
@@ -71,6 +74,7 @@ impl Reply {
         Self {
             served: Arc::clone(served),
             response,
+            tools,
             blocks: Blocks::new(prefix),
             logprobs: Vec::new(),
             new_logprobs: Vec::new(),
@@ -108,7 +112,7 @@ impl Reply {
             return;
         }
         let block = self.blocks.all[i].clone();
-        let added = json!({ "output_index": i, "item": OutputItem::begun(&block) });
+        let added = json!({ "output_index": i, "item": OutputItem::begun(&block, &self.tools) });
         self.event("response.output_item.added", added, events);
         if let Some(part) = Part::of(&block, Vec::new()) {
             let data = json!({ "item_id": block.id, "output_index": i, "content_index": 0, "part": part });
@@ -131,6 +135,8 @@ impl Reply {
                     data["content_index"] = 0.into();
                     "response.reasoning_text.delta"
                 }
+                // Its text lies in the JSON of the arguments, and comes whole.
+                Kind::Call(ref name) if self.tools.origin(name) == Origin::Custom => return,
                 Kind::Call(_) => "response.function_call_arguments.delta",
             };
             self.event(name, data, events);
@@ -141,7 +147,7 @@ impl Reply {
     fn close(&mut self, i: usize, status: &'static str, events: &mut Events) {
         let block = self.blocks.all[i].clone();
         let logprobs = std::mem::take(&mut self.logprobs);
-        let item = OutputItem::ended(&block, status, logprobs.clone());
+        let item = OutputItem::ended(&block, &self.tools, status, logprobs.clone());
         if events.are_read() {
             let Block { id, kind, text } = &block;
             match kind {
@@ -153,10 +159,19 @@ impl Reply {
                     let data = json!({ "item_id": id, "output_index": i, "content_index": 0, "text": text });
                     self.event("response.reasoning_text.done", data, events);
                 }
-                Kind::Call(name) => {
-                    let data = json!({ "item_id": id, "output_index": i, "name": name, "arguments": text });
-                    self.event("response.function_call_arguments.done", data, events);
-                }
+                Kind::Call(called) => match self.tools.origin(called) {
+                    Origin::Custom => {
+                        let input = custom_input(text);
+                        let data = json!({ "item_id": id, "output_index": i, "delta": input });
+                        self.event("response.custom_tool_call_input.delta", data, events);
+                        let data = json!({ "item_id": id, "output_index": i, "input": input });
+                        self.event("response.custom_tool_call_input.done", data, events);
+                    }
+                    Origin::Function { name, .. } => {
+                        let data = json!({ "item_id": id, "output_index": i, "name": name, "arguments": text });
+                        self.event("response.function_call_arguments.done", data, events);
+                    }
+                },
             }
             if let Some(part) = Part::of(&block, logprobs) {
                 let data = json!({ "item_id": id, "output_index": i, "content_index": 0, "part": part });

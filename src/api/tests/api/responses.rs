@@ -46,15 +46,17 @@ fn checked(events: &[(String, Value)]) -> Value {
         assert_eq!((first.0.as_str(), end.0.as_str()), ("response.output_item.added", "response.output_item.done"));
         assert_eq!((&end.1["item"], &first.1["item"]["id"]), (item, &item["id"]));
         let deltas: String = of_item.iter().filter_map(|(_, data)| data["delta"].as_str()).collect();
-        let whole = item["content"][0]["text"].as_str().or(item["arguments"].as_str()).unwrap();
+        let whole =
+            item["content"][0]["text"].as_str().or(item["arguments"].as_str()).or(item["input"].as_str()).unwrap();
         assert_eq!(deltas, whole);
         let kind = match item["type"].as_str().unwrap() {
             "message" => "response.output_text.done",
             "reasoning" => "response.reasoning_text.done",
+            "custom_tool_call" => "response.custom_tool_call_input.done",
             _ => "response.function_call_arguments.done",
         };
         let done = of_item.iter().find(|(name, _)| name == kind).unwrap_or_else(|| panic!("{kind}"));
-        assert!(done.1["text"] == whole || done.1["arguments"] == whole, "{}", done.1);
+        assert!(["text", "arguments", "input"].iter().any(|name| done.1[name] == whole), "{}", done.1);
         assert!(of_item.iter().all(|(_, data)| data["item_id"].is_null() || data["item_id"] == item["id"]));
     }
     last.clone()
@@ -136,6 +138,49 @@ async fn functions_are_called_freely_and_by_force() {
 }
 
 #[tokio::test]
+async fn functions_in_namespaces_and_custom_tools_are_called_as_they_were_offered() {
+    let app = App::new();
+    let mut body = asked("What is the weather in Paris?");
+    body["tools"] = json!([
+        { "type": "namespace", "name": "mcp__sky__", "tools": weather() },
+        { "type": "web_search", "external_web_access": true },
+    ]);
+    body["tool_choice"] = json!("required");
+    let response = checked(&app.named("/v1/responses", &body).await);
+    let call = response["output"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&call["type"], &call["namespace"], &call["name"]),
+        (&json!("function_call"), &json!("mcp__sky__"), &json!("get_weather"))
+    );
+    assert!(response["warnings"][0].as_str().unwrap().contains("web_search"), "{response}");
+
+    // A later turn names it in the same way, beside what other tools left in the history.
+    let items = json!([
+        { "role": "user", "content": "What is the weather in Paris?" },
+        { "type": "web_search_call", "id": "ws_1", "status": "completed" },
+        call,
+        { "type": "function_call_output", "call_id": call["call_id"], "output": [{ "type": "input_text", "text": "sunny" }, { "type": "input_image" }] },
+        { "type": "local_shell_call", "call_id": "c2", "action": { "type": "exec", "command": ["ls"] } },
+        { "type": "local_shell_call_output", "id": "c2", "output": "a.txt" },
+        { "type": "custom_tool_call", "call_id": "c3", "name": "note", "input": "x\ny" },
+        { "type": "custom_tool_call_output", "call_id": "c3", "output": "done" },
+    ]);
+    (body["input"], body["tool_choice"]) = (items, json!("none"));
+    app.ok("/v1/responses", &body).await;
+
+    let mut body = asked("Say hello.");
+    body["tools"] =
+        json!([{ "type": "custom", "name": "note", "description": "Keeps a note.", "format": { "type": "text" } }]);
+    body["tool_choice"] = json!({ "type": "custom", "name": "note" });
+    body["max_output_tokens"] = json!(400);
+    let response = checked(&app.named("/v1/responses", &body).await);
+    let call = response["output"].as_array().unwrap().last().unwrap();
+    assert_eq!((&call["type"], &call["name"]), (&json!("custom_tool_call"), &json!("note")), "{response}");
+    assert!(call["input"].is_string() && call.get("arguments").is_none(), "{call}");
+    assert!(response.get("warnings").is_none());
+}
+
+#[tokio::test]
 async fn forms_limits_and_log_probabilities_hold() {
     let app = App::new();
     let mut body = asked("My name is Clara and I am 31 years old.");
@@ -189,8 +234,9 @@ async fn what_is_not_kept_or_not_known_is_refused_in_clear_words() {
         (with("input", json!([{ "type": "item_reference", "id": "x" }])), "input", "item_reference"),
         (with("input", json!([{ "role": "user", "content": [{ "type": "input_image" }] }])), "input", "text only"),
         (with("input", json!([{ "role": "wizard", "content": "x" }])), "input", "wizard"),
-        (with("input", json!([{ "type": "function_call", "name": "x" }])), "input", "arguments"),
-        (with("tools", json!([{ "type": "web_search" }])), "tools", "web_search"),
+        (with("input", json!([{ "type": "function_call", "call_id": "c", "name": "x" }])), "input", "arguments"),
+        (with("tools", json!([{ "type": "function" }])), "tools", "tools[0].name"),
+        (with("tools", json!([{ "name": "x" }])), "tools", "tools[0].type"),
         (with("tool_choice", json!({ "type": "mcp" })), "tool_choice", "expected"),
         (with("text", json!({ "format": { "type": "xml" } })), "text.format", "json_schema"),
         (with("reasoning", json!({ "effort": "much" })), "reasoning.effort", "much"),
