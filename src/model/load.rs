@@ -158,20 +158,20 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     }
 }
 
-/// `general.sampling.*`: what the model's makers recommend, by the key's last words.
-fn sampling_defaults(meta: &gguf::Metadata<'_>) -> Result<HashMap<String, f32>, LoadError> {
+/// `general.sampling.*`: what the model's makers recommend, by the key's last words. Converters write numbers of any type,
+/// and the order of the stages as text.
+fn sampling_defaults(meta: &gguf::Metadata<'_>) -> Result<HashMap<String, String>, LoadError> {
     let mut found = HashMap::new();
     for (key, value) in meta.iter() {
         let Some(name) = key.strip_prefix("general.sampling.") else { continue };
-        let number = match value.as_int() {
-            Some(n) => Some(n as f32),
-            None => match value {
-                gguf::Value::F32(_) | gguf::Value::F64(_) => meta.f32(key)?,
-                _ => None,
-            },
+        let text = match value {
+            gguf::Value::F32(x) => Some(x.to_string()),
+            gguf::Value::F64(x) => Some(x.to_string()),
+            gguf::Value::Str(_) => meta.str(key)?.map(str::to_owned),
+            _ => value.as_int().map(|n| n.to_string()),
         };
-        if let Some(number) = number {
-            found.insert(name.to_owned(), number);
+        if let Some(text) = text {
+            found.insert(name.to_owned(), text);
         }
     }
     Ok(found)

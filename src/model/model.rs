@@ -25,7 +25,7 @@ pub struct Model {
     pub(crate) vocab: Arc<Vocab>,
     pub(crate) template: Option<String>,
     pub(crate) description: Description,
-    pub(crate) sampling: HashMap<String, f32>,
+    pub(crate) sampling: HashMap<String, String>,
     /// Of the maps under the weights, those of the model; others are of the head's file.
     pub(crate) n_files: usize,
     /// Of the model and of its head, once somebody asked.
@@ -78,8 +78,8 @@ impl Model {
         &self.description
     }
 
-    /// Sampling parameters that the file recommends (`general.sampling.*`), by name.
-    pub fn sampling_defaults(&self) -> &HashMap<String, f32> {
+    /// Sampling parameters that the file recommends (`general.sampling.*`), by name, their values written out.
+    pub fn sampling_defaults(&self) -> &HashMap<String, String> {
         &self.sampling
     }
 
