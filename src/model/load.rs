@@ -16,6 +16,7 @@ use crate::keys::Keys;
 use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
+use crate::pooling::EmbeddingInfo;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a model is opened.
@@ -103,6 +104,7 @@ impl Model {
         let keys = Keys::new(meta, name);
         let n_ctx_train = keys.need("context_length", 1..=1 << 28)?;
         let n_vocab = vocab.len();
+        let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
         let file = &mut ModelFile { keys, head_keys: head, tensors: &mut tensors, n_vocab };
         let mut opened = (entry.open)(file)?;
         opened.hparams.n_ctx_train = n_ctx_train;
@@ -123,6 +125,7 @@ impl Model {
             description: Description::of(&headers, name, nextn.is_bound()),
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
+            embedding,
             facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
             n_files: n_model,
             fingerprints: OnceLock::new(),
