@@ -61,7 +61,7 @@ impl Blocks {
     /// Takes the end. A reply that was not cut short says something, if only an empty text.
     pub(crate) fn finish(&mut self, reason: &FinishReason) -> Vec<Change> {
         let mut changes = Vec::new();
-        let cut = matches!(reason, FinishReason::Length | FinishReason::Context);
+        let cut = matches!(reason, FinishReason::Length | FinishReason::Context | FinishReason::Cancelled);
         let silent = self.all.iter().all(|block| block.kind == Kind::Reasoning);
         if self.all.is_empty() || silent && !cut {
             self.open(Kind::Text, &mut changes);

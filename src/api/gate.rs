@@ -115,7 +115,8 @@ fn caller(state: &AppState, client: Client) -> Caller {
         (Client::Key(i), CacheScope::Key) => Scope(i as u32 + 1),
         _ => Scope::default(),
     };
-    Caller { scope }
+    let key = if let Client::Key(i) = client { Some(i) } else { None };
+    Caller { scope, key }
 }
 
 /// The number of the key that was sent. Every key is compared, in a time that does not depend on where they differ.

@@ -18,6 +18,8 @@
 //! | `work` | what all preparation may take: places, time, threads |
 //! | `form`, `prompt` | what a request demands of its reply's form; prompts as texts or token ids |
 //! | `blocks` | a reply as blocks that open and close |
+//! | `in_flight`, `control` | responses under way by their ids; ending them, or their thinking |
+//! | `vectors` | inputs that are embedded or ranked, many at a time |
 //! | `running_reply` | engine events to reasoning, text and tool calls; deadlines |
 //! | `pace` | when events are waited for together |
 //! | `respond` | the one reader of replies; each wire format is a writer |
@@ -35,12 +37,14 @@ mod anthropic;
 mod blocking;
 mod blocks;
 mod bodies;
+mod control;
 mod error;
 mod form;
 mod gate;
 mod health;
 mod hosts;
 mod ids;
+mod in_flight;
 mod json;
 mod metrics;
 mod native;
@@ -59,6 +63,7 @@ mod settings;
 mod socket;
 mod state;
 mod stream;
+mod vectors;
 mod web;
 mod wire;
 mod work;
@@ -99,8 +104,17 @@ pub fn router(state: AppState) -> Router {
         .route("/responses", post(openai::responses::responses))
         .route("/v1/messages", post(anthropic::messages::messages))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
+        .route("/v1/chat/completions/control", post(control::control))
+        .route("/v1/responses/{id}/cancel", post(control::cancel))
+        .route("/responses/{id}/cancel", post(control::cancel))
         .route("/v1/embeddings", post(openai::embeddings::embeddings))
         .route("/embeddings", post(openai::embeddings::embeddings))
+        .route("/embedding", post(openai::embeddings::embedding))
+        .route("/v1/rerank", post(native::rerank::rerank))
+        .route("/v1/reranking", post(native::rerank::rerank))
+        .route("/v2/rerank", post(native::rerank::rerank))
+        .route("/rerank", post(native::rerank::rerank))
+        .route("/reranking", post(native::rerank::rerank))
         .route("/completion", post(native::completion::completion))
         .route("/completions", post(native::completion::completion))
         .route("/infill", post(native::infill::infill))

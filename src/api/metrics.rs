@@ -317,6 +317,7 @@ impl Running {
             FinishReason::Complete => "grammar",
             FinishReason::Length => "length",
             FinishReason::Context => "context",
+            FinishReason::Cancelled => "cancelled",
         };
         self.timings = Some(summary.timings.clone());
     }

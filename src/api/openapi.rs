@@ -12,17 +12,19 @@ use utoipa::openapi::{RefOr, Schema};
 
 use crate::anthropic::AnthropicError;
 use crate::anthropic::types::{MessageBody, MessagesRequest, TokenCount};
+use crate::control::{ControlRequest, ControlResponse};
 use crate::error::ErrorBody;
 use crate::health::Health;
 use crate::native::completion::{NativeRequest, NativeResponse};
 use crate::native::infill::InfillRequest;
 use crate::native::props::Props;
+use crate::native::rerank::{RerankRequest, RerankResponse};
 use crate::native::tokens::{
     DetokenizeRequest, DetokenizeResponse, TemplateResponse, TokenizeRequest, TokenizeResponse,
 };
 use crate::openai::chat_types::{ChatRequest, ChatResponse, Choice};
 use crate::openai::completions::{CompletionChoice, CompletionRequest, CompletionResponse};
-use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse};
+use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse, NativeEmbedding};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
 use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
 use crate::params::Params;
@@ -69,8 +71,17 @@ pub fn document() -> Value {
         both(&native, &params),
         streamed(one_or_many.clone()),
     );
+    let (request, response) = (doc.of::<ControlRequest>(), doc.of::<ControlResponse>());
+    doc.post("/v1/chat/completions/control", "End a response under way, or its thinking", request, whole(response));
+    let (nothing, response) = (json!({ "type": "object" }), doc.of::<ResponseBody>());
+    doc.post("/v1/responses/{id}/cancel", "End a response under way", nothing, whole(response));
+    doc.parameters("/v1/responses/{id}/cancel", "post", &[("id", "path")]);
     let (request, response) = (doc.of::<EmbeddingRequest>(), doc.of::<EmbeddingResponse>());
-    doc.post("/v1/embeddings", "Embed texts", request, whole(response));
+    doc.post("/v1/embeddings", "Embed texts", request.clone(), whole(response));
+    let response = json!({ "type": "array", "items": doc.of::<NativeEmbedding>() });
+    doc.post("/embedding", "Embed texts, in llama.cpp's form", request, whole(response));
+    let (request, response) = (doc.of::<RerankRequest>(), doc.of::<RerankResponse>());
+    doc.post("/v1/rerank", "Order documents by how they answer a query", request, whole(response));
     let infill = doc.of::<InfillRequest>();
     doc.post("/infill", "Fill a gap in a text", both(&infill, &params), streamed(one_or_many));
     let (request, response) = (doc.of::<TokenizeRequest>(), doc.of::<TokenizeResponse>());

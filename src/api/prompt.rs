@@ -45,6 +45,14 @@ impl Prompts {
         }
     }
 
+    /// Each of them.
+    pub(crate) fn into_list(self) -> Vec<Prompt> {
+        match self {
+            Self::One(prompt) => vec![prompt],
+            Self::Many(prompts) => prompts,
+        }
+    }
+
     /// The engine's requests for them. Each is tokenised when those before it are known to fit.
     ///
     /// # Errors
@@ -56,15 +64,11 @@ impl Prompts {
         options: &RequestOptions,
     ) -> Result<Vec<Prepared>, ApiError> {
         self.count(field)?;
-        let prompts = match self {
-            Self::One(prompt) => vec![prompt],
-            Self::Many(prompts) => prompts,
-        };
         let one = |prompt: Prompt| {
             work.go_on()?;
             Ok(work.served().prepare_text(prompt.tokens(work.served().vocab()), options.clone())?)
         };
-        prompts.into_iter().map(one).collect()
+        self.into_list().into_iter().map(one).collect()
     }
 
     /// The only prompt.
@@ -83,6 +87,11 @@ impl Prompts {
 }
 
 impl Prompt {
+    /// It is a text and nothing else.
+    pub(crate) fn is_text(&self) -> bool {
+        matches!(self.0[..], [Part::Text(_)])
+    }
+
     /// Its tokens. Blocks.
     pub(crate) fn tokens(self, vocab: &Vocab) -> Vec<TokenId> {
         let mut tokens = Vec::new();

@@ -22,6 +22,11 @@ pub(crate) trait Wire: Send + Sized + 'static {
     /// Keeps a silent stream alive.
     const ALIVE: &'static [u8] = b": keep-alive\n\n";
 
+    /// The response's id, where clients are told one.
+    fn id(&self) -> Option<&str> {
+        None
+    }
+
     /// Before anything else.
     fn begin(&mut self, _events: &mut Events) {}
 
@@ -54,6 +59,7 @@ pub(crate) async fn respond<W: Wire>(
     mut wire: W,
     stream: bool,
 ) -> Result<Response, ApiError> {
+    let listed = wire.id().and_then(|id| state.in_flight().list(id, &replies));
     let mut replies = RunningReplies::new(replies);
     if stream {
         return Ok(stream::response(state, W::ALIVE, |sse| async move {
@@ -69,6 +75,9 @@ pub(crate) async fn respond<W: Wire>(
                 }
                 sse.send(&mut events).await?;
                 if !matches!(told, Ok(true)) {
+                    if let Some(listed) = listed {
+                        listed.ended(&wire.body());
+                    }
                     return Ok(());
                 }
             }
@@ -77,7 +86,11 @@ pub(crate) async fn respond<W: Wire>(
     let mut events = Events::unread();
     while next(&mut wire, &mut replies, &mut events).await? {}
     wire.finish(&mut events);
-    Ok(Output(wire.body()).into_response())
+    let body = wire.body();
+    if let Some(listed) = listed {
+        listed.ended(&body);
+    }
+    Ok(Output(body).into_response())
 }
 
 /// Waits for a part, and tells `wire` of it and of those that are there already; false after the last.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Event, Generation, Timings};
+use engine::{Event, Generation, GenerationId, Timings};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use session::{Delta, Reply, ReplyPlan};
@@ -15,6 +15,7 @@ use crate::metrics::Running;
 use crate::pace::Pace;
 use crate::registry::Served;
 use crate::state::{AppState, Course, reached};
+use crate::work::Caller;
 
 /// A part of a reply, or why there is no more of it.
 pub type Part = Result<Delta, ApiError>;
@@ -24,6 +25,7 @@ pub type Part = Result<Delta, ApiError>;
 pub struct RunningReply {
     generation: Generation,
     served: Arc<Served>,
+    caller: Caller,
     reply: Reply,
     course: watch::Receiver<Course>,
     deadline: Option<(tokio::time::Instant, Duration)>,
@@ -33,7 +35,13 @@ pub struct RunningReply {
 }
 
 impl RunningReply {
-    pub(crate) fn new(state: &AppState, served: Arc<Served>, generation: Generation, plan: Option<ReplyPlan>) -> Self {
+    pub(crate) fn new(
+        state: &AppState,
+        served: Arc<Served>,
+        caller: Caller,
+        generation: Generation,
+        plan: Option<ReplyPlan>,
+    ) -> Self {
         Self {
             generation,
             reply: Reply::new(&served, plan),
@@ -43,12 +51,23 @@ impl RunningReply {
             pace: Pace::default(),
             ended: false,
             served,
+            caller,
         }
     }
 
     /// Who generates it.
     pub fn served(&self) -> &Arc<Served> {
         &self.served
+    }
+
+    /// Who asked for it.
+    pub(crate) fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    /// What the engine knows it by.
+    pub(crate) fn id(&self) -> GenerationId {
+        self.generation.id()
     }
 
     /// The timings so far.

@@ -20,7 +20,7 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Requests a minute for one key (or address); `None` is without limit.
     pub requests_per_minute: Option<u32>,
-    /// Serve `/v1/embeddings`.
+    /// Serve `/v1/embeddings` and `/v1/rerank`.
     pub embeddings: bool,
     /// Serve the web pages.
     pub webui: bool,

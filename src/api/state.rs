@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::bodies::Bodies;
 use crate::hosts::Hosts;
+use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
 use crate::rate::RateLimit;
 use crate::registry::Registry;
@@ -30,6 +31,7 @@ struct Inner {
     hosts: Hosts,
     bodies: Bodies,
     workplaces: Workplaces,
+    in_flight: InFlight,
     course: watch::Sender<Course>,
 }
 
@@ -63,6 +65,7 @@ impl AppState {
             hosts: Hosts::new(&settings),
             bodies: Bodies::new(settings.limits.max_body),
             workplaces: Workplaces::new(settings.limits.preparations),
+            in_flight: InFlight::default(),
             course: watch::Sender::new(Course::Open),
             settings,
         };
@@ -103,6 +106,11 @@ impl AppState {
 
     pub(crate) fn workplaces(&self) -> &Workplaces {
         &self.inner.workplaces
+    }
+
+    /// Responses that are under way, by their ids.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.inner.in_flight
     }
 
     /// How far the server is on its way out.

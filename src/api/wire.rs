@@ -187,12 +187,17 @@ impl TopLogprob {
 pub(crate) fn finish_reason(reason: &FinishReason, called_tools: bool) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::Context => "length",
+        FinishReason::Cancelled => CANCELLED,
         FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete if called_tools => {
             "tool_calls"
         }
         FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete => "stop",
     }
 }
+
+/// The ending of a reply that was cancelled, which OpenAI's, Anthropic's and llama.cpp's lists of endings have no word for; it is
+/// that of other open servers.
+pub(crate) const CANCELLED: &str = "abort";
 
 /// The text of a reply that is nothing else.
 pub(crate) fn text_in(events: Vec<ReplyEvent>) -> String {

@@ -25,6 +25,8 @@ use crate::state::{AppState, Course};
 pub struct Caller {
     /// Whose cached state it may take up.
     pub scope: Scope,
+    /// The number of the key that it came with.
+    pub key: Option<usize>,
 }
 
 impl FromRequestParts<AppState> for Caller {
@@ -102,7 +104,7 @@ impl Work {
         };
         let generation = place.submit(request.request)?;
         self.preparing.one_less();
-        Ok(RunningReply::new(&self.state, Arc::clone(&self.served), generation, request.reply))
+        Ok(RunningReply::new(&self.state, Arc::clone(&self.served), self.caller, generation, request.reply))
     }
 }
 

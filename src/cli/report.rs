@@ -66,6 +66,7 @@ impl From<&FinishReason> for Finish {
             FinishReason::EndOfGeneration(_) | FinishReason::Stop(_) | FinishReason::Complete => Self::Stop,
             FinishReason::Length => Self::Length,
             FinishReason::Context => Self::Context,
+            FinishReason::Cancelled => Self::Cancelled,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use clap::Parser;
 use engine::RequestOptions;
+use engine::sample::{PARAMETERS, SamplingParams, Setting};
 
 use super::args::TurnFlags;
 use program::choices::OnOff;
@@ -69,7 +70,8 @@ impl TurnSettings {
         options
     }
 
-    /// The settings that differ from neutral, one per line, for `/show` and `/set`.
+    /// The settings that hold for the next turn, for `/show` and `/set`: the usual ones, then those that differ from the
+    /// built-in values, because of a flag, `/set` or the model file.
     pub fn text(&self) -> String {
         let options = self.options(0);
         let s = &options.sampling;
@@ -83,12 +85,26 @@ impl TurnSettings {
             s.min_p,
             options.max_tokens.map_or("until the context is full".to_owned(), |n| n.to_string()),
         );
+        let built_in = SamplingParams::default();
+        for parameter in PARAMETERS.iter().filter(|p| !SHOWN.contains(&p.name) && p.get(s) != p.get(&built_in)) {
+            let value = match parameter.get(s) {
+                Setting::Number(x) => x.to_string(),
+                Setting::Integer(n) => n.to_string(),
+                Setting::Texts(texts) => format!("{texts:?}"),
+                Setting::Biases(biases) => format!("for {} tokens", biases.len()),
+                Setting::Seed(_) => continue,
+            };
+            text += &format!("\n{} {value}", parameter.flag);
+        }
         for (name, value) in &self.changed {
             text += &format!("\nset here: {name} {value}");
         }
         text
     }
 }
+
+/// Parameters that [`TurnSettings::text`] shows in any case.
+const SHOWN: [&str; 6] = ["temperature", "top_k", "top_p", "min_p", "seed", "stages"];
 
 /// The names that `/set` knows, ascending.
 pub fn names() -> Vec<String> {
@@ -122,8 +138,6 @@ fn apply(flags: &TurnFlags, changed: &BTreeMap<String, String>) -> Result<TurnFl
 
 #[cfg(test)]
 mod tests {
-    use engine::sample::SamplingParams;
-
     use super::*;
 
     fn settings(args: &[&str], sampling: SamplingParams) -> TurnSettings {
@@ -138,6 +152,15 @@ mod tests {
         let params = settings(&["--temp", "0.3"], of_model.clone()).options(0).sampling;
         assert_eq!(params, SamplingParams { temperature: 0.3, ..of_model.clone() });
         assert_eq!(settings(&[], of_model.clone()).options(0).sampling, of_model);
+    }
+
+    #[test]
+    fn what_a_model_file_sets_is_shown() {
+        let of_model =
+            SamplingParams { top_k: 20, repeat_penalty: 1.25, penalty_last_n: -1, ..SamplingParams::default() };
+        let text = settings(&["--top-p", "0.5"], of_model).text();
+        assert!(text.contains("top-k 20  top-p 0.5"), "{text}");
+        assert!(text.ends_with("\nrepeat-penalty 1.25\nrepeat-last-n -1"), "{text}");
     }
 
     #[test]

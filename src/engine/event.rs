@@ -66,9 +66,10 @@ pub struct Summary {
     pub rest: Vec<u8>,
     /// Where the time went.
     pub timings: Timings,
-    /// The slot whose state holds it.
+    /// The slot whose state holds it; 0 where it was cancelled before it had one.
     pub slot: usize,
-    /// Of a request that asked for it: `[n_embd]`.
+    /// Of a request that asked for it: `[n_embd]`, of one that is not pooled for each token, and of one that is ranked a number
+    /// for each class.
     pub embedding: Option<Vec<f32>>,
 }
 
@@ -85,6 +86,8 @@ pub enum FinishReason {
     Length,
     /// The context is full.
     Context,
+    /// [`crate::EngineHandle::cancel`] ended it.
+    Cancelled,
 }
 
 /// Metrics of one request. Milliseconds are wall time.

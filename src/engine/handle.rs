@@ -17,7 +17,7 @@ use crate::sample::{SampleError, Sampler};
 use crate::slot_file::{SavedSlot, SlotFormat};
 use crate::slot_info::{SlotError, SlotInfo};
 use crate::stats::EngineStats;
-use crate::submission::{Command, QueuePermit, Submission};
+use crate::submission::{Command, GenerationId, QueuePermit, Submission};
 
 /// Events that may wait for their reader before its sequence is passed over.
 pub(crate) const EVENT_QUEUE: usize = 256;
@@ -82,6 +82,11 @@ impl EngineHandle {
         self.limits
     }
 
+    /// Requests that may wait for a sequence.
+    pub fn max_queue(&self) -> usize {
+        self.max_queue
+    }
+
     /// Requests that wait for a sequence now, those included for which a permit was reserved.
     pub fn n_waiting(&self) -> usize {
         self.n_waiting.load(Ordering::Relaxed)
@@ -137,10 +142,24 @@ impl EngineHandle {
         sampler.prime(request.prompt());
         let (events, receiver) = tokio::sync::mpsc::channel(EVENT_QUEUE);
         let constraint = request.options().grammar.as_ref().map(|grammar| grammar.start());
+        let id = GenerationId::new();
         let submission =
-            Submission { request, sampler, constraint, events, submitted: Instant::now(), _permit: permit };
+            Submission { request, id, sampler, constraint, events, submitted: Instant::now(), _permit: permit };
         self.commands.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
-        Ok(Generation { events: receiver, ended: false })
+        Ok(Generation { events: receiver, id, ended: false })
+    }
+
+    /// Ends a generation where it stands, as [`crate::FinishReason::Cancelled`]: its reader gets what there is, its slot is free
+    /// after the engine step that runs, and its state stays for requests that begin alike. One that has ended stays as it is.
+    pub fn cancel(&self, id: GenerationId) {
+        // An engine that is gone has ended it.
+        let _ = self.commands.send(Command::Cancel(id));
+    }
+
+    /// Ends the thinking of a generation, if it is thinking: the tokens that end it come next. Gives whether it was. Waits for
+    /// the engine step that runs.
+    pub fn end_thinking(&self, id: GenerationId) -> bool {
+        self.ask(|to| Command::EndThinking(id, to)).unwrap_or(false)
     }
 
     /// What the engine has done so far.
@@ -236,11 +255,17 @@ impl std::fmt::Debug for Reserved {
 #[derive(Debug)]
 pub struct Generation {
     events: tokio::sync::mpsc::Receiver<Event>,
+    id: GenerationId,
     /// The last event was given out.
     ended: bool,
 }
 
 impl Generation {
+    /// What [`EngineHandle::cancel`] and [`EngineHandle::end_thinking`] know it by.
+    pub fn id(&self) -> GenerationId {
+        self.id
+    }
+
     /// Waits for the next event; `None` after the last. Not for use inside an async runtime.
     #[expect(clippy::should_implement_trait, reason = "it blocks, which an iterator would hide")]
     pub fn next(&mut self) -> Option<Event> {

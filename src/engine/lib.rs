@@ -47,4 +47,5 @@ pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOp
 pub use slot_file::SavedSlot;
 pub use slot_info::{SlotError, SlotInfo, SlotWork};
 pub use stats::EngineStats;
+pub use submission::GenerationId;
 pub use thinking::Thinking;

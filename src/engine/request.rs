@@ -60,7 +60,8 @@ pub struct RequestOptions {
     pub slot: Option<usize>,
     /// A limit on thinking.
     pub thinking: Option<Thinking>,
-    /// Give the prompt's hidden states, pooled, and no tokens. Nothing is cached then.
+    /// Give the prompt's hidden states, pooled, and no tokens. They need all of the prompt: nothing is cached then, unless the
+    /// prompt is ranked by its last one.
     pub embed: Option<Pooling>,
 }
 
@@ -110,7 +111,8 @@ impl GenerateRequest {
         if let Some(&id) = prompt.iter().chain(forced).find(|id| id.0 as usize >= limits.n_vocab) {
             return Err(RequestError::Token { id: id.0, n_vocab: limits.n_vocab });
         }
-        if prompt.len() >= limits.n_ctx {
+        let n_generated = usize::from(options.embed.is_none());
+        if prompt.len() + n_generated > limits.n_ctx {
             return Err(RequestError::PromptTooLong { n_prompt: prompt.len(), n_ctx: limits.n_ctx });
         }
         options.sampling.validate(limits.n_vocab)?;
@@ -121,7 +123,7 @@ impl GenerateRequest {
             return Err(RequestError::NoTokens);
         }
         // Cached tokens have no hidden states any more.
-        options.cache &= options.embed.is_none();
+        options.cache &= matches!(options.embed, None | Some(Pooling::Rank));
         let ascending = options.checkpoint_boundaries.windows(2).all(|w| w[0] < w[1]);
         if !ascending || options.checkpoint_boundaries.last().is_some_and(|&b| b > prompt.len()) {
             return Err(RequestError::Boundaries { n_prompt: prompt.len() });

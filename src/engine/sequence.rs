@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use model::RunError;
 use text::TokenId;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, PromptProgress, Summary, Timings};
-use crate::pooling::Pooled;
+use crate::pooling::{Pooled, Pooling};
 use crate::request::GenerateRequest;
 use crate::sample::{GumbelPlan, Sampler};
 use crate::slot_info::SlotWork;
 use crate::stop::StopMatcher;
-use crate::submission::Submission;
+use crate::submission::{GenerationId, Submission};
 use crate::thinking::Budget;
 
 mod scores;
@@ -39,6 +40,7 @@ const MIN_SAVED: usize = 64;
 /// A request that has a slot.
 pub(crate) struct Sequence {
     pub(crate) request: GenerateRequest,
+    pub(crate) id: GenerationId,
     /// Its slot in the cache.
     pub(crate) slot: usize,
     /// Tokens of prompt and generation that the state does not hold yet: the rest of the prompt, then the last token.
@@ -60,13 +62,18 @@ pub(crate) struct Sequence {
     constraint: Option<Constrained>,
     stops: StopMatcher,
     thinking: Budget,
+    /// Until the prompt is complete.
     pooled: Option<Pooled>,
+    /// Once it is.
+    embedding: Option<Vec<f32>>,
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
     pub(crate) timings: Timings,
     started: Instant,
     first_token: Option<Instant>,
     pub(crate) finished: bool,
+    /// It was ended from outside.
+    is_cancelled: bool,
     /// It ended badly: nothing of its state may be used again.
     pub(crate) is_spoiled: bool,
 }
@@ -74,11 +81,12 @@ pub(crate) struct Sequence {
 impl Sequence {
     /// A sequence on `slot`, whose state already holds the first `n_cached` tokens of the prompt.
     pub(crate) fn new(submission: Submission, slot: usize, n_cached: usize, last_step: u64) -> Self {
-        let Submission { request, sampler, constraint, events, submitted, _permit } = submission;
+        let Submission { request, id, sampler, constraint, events, submitted, _permit } = submission;
         tracing::debug!(slot, n_cached, n_prompt = request.prompt().len(), waited = ?submitted.elapsed(), "request starts");
         let may_think = constraint.as_ref().is_none_or(|constraint| constraint.may_think());
         let timings = Timings { prompt_tokens: request.prompt().len(), cached_tokens: n_cached, ..Timings::default() };
         Self {
+            id,
             slot,
             pending: request.prompt()[n_cached..].iter().copied().collect(),
             draft: Vec::new(),
@@ -93,12 +101,14 @@ impl Sequence {
             stops: request.stop_matcher(),
             thinking: Budget::new(request.options().thinking.clone(), may_think),
             pooled: request.options().embed.map(Pooled::new),
+            embedding: None,
             events,
             outbox: VecDeque::new(),
             timings,
             started: Instant::now(),
             first_token: None,
             finished: false,
+            is_cancelled: false,
             is_spoiled: false,
             request,
         }
@@ -171,7 +181,20 @@ impl Sequence {
 
     /// True when it was cancelled before anything was sampled: nobody has looked at what its tokens gave.
     pub(crate) fn is_unseen(&self) -> bool {
-        !self.finished && self.timings.generated_tokens == 0
+        (!self.finished || self.is_cancelled) && self.timings.generated_tokens == 0
+    }
+
+    /// Ends it where it stands.
+    pub(crate) fn cancel(&mut self) {
+        if !self.finished {
+            self.is_cancelled = true;
+            self.finish(FinishReason::Cancelled);
+        }
+    }
+
+    /// Ends its thinking, if it is thinking.
+    pub(crate) fn end_thinking(&mut self) -> bool {
+        !self.finished && self.thinking.end()
     }
 
     /// True when the reader lags behind: nothing is computed for it until it has caught up.
@@ -188,17 +211,42 @@ impl Sequence {
 
     /// True when hidden states are wanted, and no tokens.
     pub(crate) fn embeds(&self) -> bool {
-        self.pooled.is_some()
+        self.request.options().embed.is_some()
     }
 
-    /// Takes the hidden states that a step computed, `[n_embd]` each; the last ones end the request.
-    pub(crate) fn pool(&mut self, hidden: &[f32], n_embd: usize) {
+    /// Whether the hidden states of the prompt's next `n_tokens` are wanted.
+    pub(crate) fn wants_hidden(&self, n_tokens: usize) -> bool {
+        let (done, all) = (self.n_prompt_done, self.request.prompt().len());
+        self.pooled.as_ref().is_some_and(|pooled| pooled.wants(done..done + n_tokens, all))
+    }
+
+    /// Takes the hidden states that a step computed, `[n_embd]` each. After the last ones `rank` may turn the vector into the
+    /// numbers of classes, and the request ends.
+    pub(crate) fn pool(
+        &mut self,
+        hidden: &[f32],
+        n_embd: usize,
+        rank: impl FnOnce(&[f32]) -> Result<Vec<f32>, RunError>,
+    ) {
         let Some(pooled) = &mut self.pooled else { return };
-        pooled.take(hidden, n_embd);
-        let finite = pooled.embedding().iter().all(|x| x.is_finite());
-        if !self.is_prefill() {
-            self.timings.prompt_ms = millis(self.started.elapsed());
-            if finite { self.finish(FinishReason::Complete) } else { self.spoil(NOT_FINITE.into()) }
+        let finite = pooled.take(hidden, n_embd);
+        if !finite {
+            return self.spoil(NOT_FINITE.into());
+        }
+        if self.is_prefill() {
+            return;
+        }
+        let Some(pooled) = self.pooled.take() else { return };
+        let ranks = pooled.pooling == Pooling::Rank;
+        let vector = pooled.into_vector();
+        match if ranks { rank(&vector) } else { Ok(vector) } {
+            Ok(numbers) if numbers.iter().all(|x| x.is_finite()) => {
+                self.timings.prompt_ms = millis(self.started.elapsed());
+                self.embedding = Some(numbers);
+                self.finish(FinishReason::Complete);
+            }
+            Ok(_) => self.spoil(NOT_FINITE.into()),
+            Err(error) => self.fail(error.to_string()),
         }
     }
 
@@ -239,7 +287,7 @@ impl Sequence {
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
-        let embedding = self.pooled.as_ref().map(Pooled::embedding);
+        let embedding = self.embedding.take();
         tracing::debug!(
             n_prompt = self.timings.prompt_tokens,
             n_cached = self.timings.cached_tokens,

@@ -45,6 +45,14 @@ impl Budget {
         self.forced.pop_front()
     }
 
+    /// Ends the thinking now. Gives whether there is any.
+    pub(crate) fn end(&mut self) -> bool {
+        if self.thinks {
+            self.n_left = 0;
+        }
+        self.thinks
+    }
+
     /// A token that ends thinking has to come next.
     pub(crate) fn is_forcing(&self) -> bool {
         !self.forced.is_empty() || self.thinks && self.n_left == 0
@@ -109,6 +117,18 @@ mod tests {
         (0..5).for_each(|_| budget.picked(TokenId(5), true));
         assert!(budget.is_forcing());
         assert_eq!(run(budget, &[5, 5, 5, 6]), [9, 2, 8, 6]);
+    }
+
+    #[test]
+    fn thinking_is_ended_from_outside_once_and_only_while_it_lasts() {
+        let mut thinking = budget(usize::MAX, true);
+        thinking.picked(TokenId(5), true);
+        assert!(thinking.end() && thinking.is_forcing());
+        // What it opens again is ended at once.
+        assert_eq!(run(thinking, &[5, 5, 5, 6, 1, 5, 5]), [9, 2, 8, 6, 1, 9, 2]);
+        let mut silent = budget(usize::MAX, false);
+        assert!(!silent.end() && !silent.is_forcing());
+        assert!(!Budget::new(None, true).end());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use memory::{LayerState, Segment, StateLayout};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::keys::Keys;
+use crate::rank_head::RankHead;
 use crate::step::Step;
 use crate::tensors::Tensors;
 
@@ -52,6 +53,10 @@ pub(crate) trait Architecture: Send + Sync {
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>);
     /// Nodes that a forward pass over these segments needs at most.
     fn max_nodes(&self, segments: &[Segment]) -> usize;
+    /// What stands in place of the output matrix in models that rank; `None` in others.
+    fn rank_head(&self) -> Option<&RankHead> {
+        None
+    }
     /// State of the MTP layer; `None` without a NextN head.
     fn mtp_state(&self) -> Option<LayerState> {
         None

@@ -10,6 +10,7 @@ use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
 use crate::keys::{Keys, WIDTH};
+use crate::rank_head::RankHead;
 use crate::step::{AttentionInputs, Step};
 use crate::tensors::Tensors;
 
@@ -62,6 +63,9 @@ impl BlockConfig {
 impl DecoderConfig {
     /// With what all families read alike.
     pub(crate) fn read(keys: &Keys<'_, '_>, blocks: Vec<BlockConfig>, n_nextn: usize) -> Result<Self, LoadError> {
+        if keys.flag("attention.causal")? == Some(false) {
+            return Err(keys.error("attention.causal", "attention to later tokens (an encoder) is not supported"));
+        }
         Ok(Self { n_embd: keys.need("embedding_length", WIDTH)?, eps: keys.rms_eps()?, blocks, n_nextn })
     }
 
@@ -94,6 +98,7 @@ struct Decoder {
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
+    rank: Option<RankHead>,
     mtp: Option<MtpLayer>,
 }
 
@@ -136,6 +141,7 @@ pub(crate) fn open(
     let embed = t.globals().need("token_embd.weight", &[n_embd, n_vocab])?;
     let head = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?.unwrap_or(Linear::tied(embed));
     let norm = RmsNorm::open(&mut t.globals(), "output_norm", n_embd, c.eps)?;
+    let rank = RankHead::find(&file.keys, t, n_embd)?;
     let (mtp, nextn) = match &file.head_keys {
         Some(keys) => {
             fits_after(keys, n_layer)?;
@@ -146,7 +152,7 @@ pub(crate) fn open(
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    Ok(Opened { arch: Box::new(Decoder { n_expert_used, embed, layers, norm, head, mtp }), hparams, nextn })
+    Ok(Opened { arch: Box::new(Decoder { n_expert_used, embed, layers, norm, head, rank, mtp }), hparams, nextn })
 }
 
 /// The NextN head of the model's own file.
@@ -325,6 +331,10 @@ impl Architecture for Decoder {
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {
         max_nodes(self.layers.len(), self.n_expert_used, segments)
+    }
+
+    fn rank_head(&self) -> Option<&RankHead> {
+        self.rank.as_ref()
     }
 
     fn mtp_state(&self) -> Option<LayerState> {

@@ -23,6 +23,11 @@ impl<'m, 'a> Keys<'m, 'a> {
         Self { meta, prefix }
     }
 
+    /// The architecture's name.
+    pub(crate) fn prefix(&self) -> &'a str {
+        self.prefix
+    }
+
     pub(crate) fn full(&self, key: &str) -> String {
         format!("{}.{key}", self.prefix)
     }
@@ -97,6 +102,12 @@ impl<'m, 'a> Keys<'m, 'a> {
 
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, LoadError> {
         Ok(self.meta.str(&self.full(key))?)
+    }
+
+    /// A list of texts; `None` when the key is absent.
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<String>>, LoadError> {
+        let Some(texts) = self.meta.str_array(&self.full(key))? else { return Ok(None) };
+        Ok(Some(texts.iter_str().map(|text| text.map(str::to_owned)).collect::<Result<_, _>>()?))
     }
 
     /// A finite number within `range`, or `None` when the key is absent.

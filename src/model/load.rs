@@ -16,6 +16,7 @@ use crate::keys::Keys;
 use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
+use crate::pooling::EmbeddingInfo;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a model is opened.
@@ -103,6 +104,7 @@ impl Model {
         let keys = Keys::new(meta, name);
         let n_ctx_train = keys.need("context_length", 1..=1 << 28)?;
         let n_vocab = vocab.len();
+        let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
         let file = &mut ModelFile { keys, head_keys: head, tensors: &mut tensors, n_vocab };
         let mut opened = (entry.open)(file)?;
         opened.hparams.n_ctx_train = n_ctx_train;
@@ -123,6 +125,7 @@ impl Model {
             description: Description::of(&headers, name, nextn.is_bound()),
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
+            embedding,
             facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
             n_files: n_model,
             fingerprints: OnceLock::new(),
@@ -158,20 +161,20 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     }
 }
 
-/// `general.sampling.*`: what the model's makers recommend, by the key's last words.
-fn sampling_defaults(meta: &gguf::Metadata<'_>) -> Result<HashMap<String, f32>, LoadError> {
+/// `general.sampling.*`: what the model's makers recommend, by the key's last words. Converters write numbers of any type,
+/// and the order of the stages as text.
+fn sampling_defaults(meta: &gguf::Metadata<'_>) -> Result<HashMap<String, String>, LoadError> {
     let mut found = HashMap::new();
     for (key, value) in meta.iter() {
         let Some(name) = key.strip_prefix("general.sampling.") else { continue };
-        let number = match value.as_int() {
-            Some(n) => Some(n as f32),
-            None => match value {
-                gguf::Value::F32(_) | gguf::Value::F64(_) => meta.f32(key)?,
-                _ => None,
-            },
+        let text = match value {
+            gguf::Value::F32(x) => Some(x.to_string()),
+            gguf::Value::F64(x) => Some(x.to_string()),
+            gguf::Value::Str(_) => meta.str(key)?.map(str::to_owned),
+            _ => value.as_int().map(|n| n.to_string()),
         };
-        if let Some(number) = number {
-            found.insert(name.to_owned(), number);
+        if let Some(text) = text {
+            found.insert(name.to_owned(), text);
         }
     }
     Ok(found)

@@ -14,6 +14,8 @@ use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest};
 use crate::memory_plan::Facts;
 use crate::placement::Plan;
+use crate::pooling::EmbeddingInfo;
+use crate::rank_head::RankHead;
 
 /// A model, read-only and shared.
 pub struct Model {
@@ -25,7 +27,8 @@ pub struct Model {
     pub(crate) vocab: Arc<Vocab>,
     pub(crate) template: Option<String>,
     pub(crate) description: Description,
-    pub(crate) sampling: HashMap<String, f32>,
+    pub(crate) sampling: HashMap<String, String>,
+    pub(crate) embedding: EmbeddingInfo,
     /// Of the maps under the weights, those of the model; others are of the head's file.
     pub(crate) n_files: usize,
     /// Of the model and of its head, once somebody asked.
@@ -78,9 +81,19 @@ impl Model {
         &self.description
     }
 
-    /// Sampling parameters that the file recommends (`general.sampling.*`), by name.
-    pub fn sampling_defaults(&self) -> &HashMap<String, f32> {
+    /// Sampling parameters that the file recommends (`general.sampling.*`), by name, their values written out.
+    pub fn sampling_defaults(&self) -> &HashMap<String, String> {
         &self.sampling
+    }
+
+    /// What the file says of embeddings and rankings.
+    pub fn embedding(&self) -> &EmbeddingInfo {
+        &self.embedding
+    }
+
+    /// Classes of the model's rank head; `None` without one.
+    pub fn n_classes(&self) -> Option<usize> {
+        self.arch.rank_head().map(RankHead::n_classes)
     }
 
     /// What the file holds of a NextN head.

@@ -4,10 +4,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml::{Data, Executor, Name, Stats};
+use ggml::{Data, Dtype, Executor, Name, Stats, WeightId};
 use memory::{Segment, StepView};
 use text::TokenId;
 
+use crate::blocks::Linear;
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
@@ -82,6 +83,8 @@ impl PassOutput {
 enum Key {
     /// The target model over these segments. `best`: ids come out, not logits.
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool },
+    /// The product of a matrix with so many columns.
+    Product { weight: WeightId, n_columns: usize },
     /// The head: catch-up segments, those of each further draft token, sequences that draft, first rows of the head,
     /// with Gumbel noise, verbose, with hidden states, with probabilities.
     Draft {
@@ -301,6 +304,34 @@ impl Runner {
         Ok(())
     }
 
+    /// What the model's rank head says of pooled hidden states, `[n_embd]` each: `[n_classes]` for each of them.
+    ///
+    /// # Errors
+    /// [`RunError::Pass`]: a model without a rank head, or numbers that are no hidden states. [`RunError::Device`].
+    pub fn rank(&mut self, pooled: &[f32]) -> Result<Vec<f32>, RunError> {
+        let model = Arc::clone(&self.model);
+        let n_embd = model.hparams().n_embd;
+        let head = model.arch().rank_head().ok_or_else(|| RunError::Pass("the model has no rank head".into()))?;
+        if !pooled.len().is_multiple_of(n_embd) {
+            return Err(RunError::Pass(format!("{} numbers are no hidden states of {n_embd}", pooled.len())));
+        }
+        head.scores(pooled, n_embd, |matrix, n_in, x| self.product(matrix, n_in, x))
+    }
+
+    /// A matrix of the model times `x: [n_in, n_columns]`, outside of a forward pass.
+    fn product(&mut self, matrix: &Linear, n_in: usize, x: &[f32]) -> Result<Vec<f32>, RunError> {
+        let n_columns = x.len() / n_in;
+        let build = |g: &ggml::Graph<'_>| {
+            let x = g.input("x", Dtype::F32, [n_in as i64, n_columns as i64, 1, 1]);
+            g.output("y", matrix.forward(g, x));
+        };
+        let key = Key::Product { weight: matrix.weight(), n_columns };
+        let inputs = [(Name("x", 0), Data::F32(x))];
+        let mut y = Vec::new();
+        self.executor.run(&key, MAX_PRODUCT_NODES, build, &inputs)?.f32("y", &mut y)?;
+        Ok(y)
+    }
+
     /// Brings the KV cache of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
     /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and the rows of the
     /// chain. Keep the entries on commit, not the chain. A sequence may have more rows than these: the pass is filled
@@ -447,6 +478,9 @@ pub struct DraftOutput {
     /// For each draft token of the chain, the hidden states `[n_embd]` of all sequences, when they were asked for.
     pub hidden: Vec<Vec<f32>>,
 }
+
+/// Nodes of a product with scale and bias, with room to spare.
+const MAX_PRODUCT_NODES: usize = 64;
 
 fn out_rows(n_out: usize, n_tokens: usize) -> OutRows {
     if n_out == n_tokens { OutRows::All } else { out_rows_of(n_out) }

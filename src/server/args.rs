@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
-use session::options::{CapacityOptions, DraftOptions, RunOptions, SamplingOptions};
+use session::options::{CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
 
 use program::choices::{OnOff, Think};
 
@@ -113,6 +113,10 @@ pub struct ModelFlags {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub drafts: DraftOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub embedding: EmbeddingOptions,
 }
 
 impl ModelFlags {
@@ -228,8 +232,8 @@ pub struct ServingFlags {
     #[arg(long, value_name = "DIR")]
     pub slot_save_path: Option<PathBuf>,
 
-    /// Serve /v1/embeddings
-    #[arg(long, visible_alias = "embedding")]
+    /// Serve /v1/embeddings and /v1/rerank
+    #[arg(long, visible_aliases = ["embedding", "rerank", "reranking"])]
     pub embeddings: bool,
 
     /// Default for thinking [auto: as the chat template decides]

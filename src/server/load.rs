@@ -35,6 +35,7 @@ impl Loader for FromFlags {
             sampling: sampling.clone(),
             chat_template: template.transpose()?.map_or(TemplateSource::File, TemplateSource::Given),
             embeddings: self.embeddings,
+            embedding: flags.embedding.clone(),
         };
         let path = match &flags.hf_repo {
             Some(name) => Some(fetch(name, flags.offline)?),

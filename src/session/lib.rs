@@ -8,6 +8,7 @@
 
 mod conversation;
 pub mod dialect;
+mod embedding;
 mod infill;
 mod open;
 pub mod options;

@@ -14,7 +14,7 @@ use text::template::{ChatTemplate, TemplateError};
 use text::{TokenId, Vocab};
 
 use crate::dialect::Dialect;
-use crate::options::{DeviceError, ModelOptions, TemplateSource, defaults_of_file};
+use crate::options::{DeviceError, EmbeddingOptions, ModelOptions, TemplateSource, defaults_of_file};
 
 /// Where a model comes from.
 #[derive(Clone, Debug)]
@@ -41,6 +41,7 @@ pub struct LoadedModel {
     pub(crate) dialect: Dialect,
     sampling: SamplingParams,
     drafts: DraftDefaults,
+    pub(crate) embedding: EmbeddingOptions,
     n_sequences: usize,
     path: Option<PathBuf>,
     load_time: Duration,
@@ -187,6 +188,7 @@ pub fn start_engine_with(
         template_source: template_source.unwrap_or_default(),
         sampling,
         drafts,
+        embedding: options.embedding.clone(),
         n_sequences,
         path: None,
         load_time: start.elapsed(),

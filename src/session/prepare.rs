@@ -142,8 +142,9 @@ impl LoadedModel {
         let after_call = self.dialect.after_call().filter(|_| conversation.one_call && tools);
         options.stops.extend(after_call.map(str::to_owned));
         if conversation.reasoning.enable != Some(false) {
-            let budget = conversation.reasoning.budget;
-            options.thinking = budget.and_then(|n| self.dialect.thinking_limit(n, rendered.starts_in_reasoning));
+            // Without a limit it can still be ended from outside.
+            let budget = conversation.reasoning.budget.unwrap_or(usize::MAX);
+            options.thinking = self.dialect.thinking_limit(budget, rendered.starts_in_reasoning);
         }
         let request = GenerateRequest::new(rendered.tokens, options, self.engine.limits())?;
         let of_reply = ReplyOptions {

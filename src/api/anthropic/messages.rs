@@ -18,7 +18,7 @@ use session::{End, Step};
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::TimingsBody;
+use crate::wire::{CANCELLED, TimingsBody};
 use crate::work::{Caller, Work};
 
 /// `POST /v1/messages`.
@@ -128,6 +128,10 @@ fn delta_event(index: usize, delta: Value, events: &mut Events) {
 impl Wire for Reply {
     type Body = MessageBody;
 
+    fn id(&self) -> Option<&str> {
+        Some(&self.message.id)
+    }
+
     const ALIVE: &'static [u8] = b"event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
     fn progress(&mut self, _i: usize, progress: PromptProgress, events: &mut Events) {
@@ -161,6 +165,7 @@ impl Wire for Reply {
                 message.stop_sequence = Some(word);
                 "stop_sequence"
             }
+            FinishReason::Cancelled => CANCELLED,
             _ if self.blocks.has_calls() => "tool_use",
             _ => "end_turn",
         });

@@ -20,7 +20,7 @@ use crate::respond::{Wire, respond};
 use crate::running_reply::RunningReply;
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{Logprob, Progress, TimingsBody, text_in};
+use crate::wire::{CANCELLED, Logprob, Progress, TimingsBody, text_in};
 use crate::work::{Caller, Work};
 use session::{End, Step};
 
@@ -51,7 +51,7 @@ pub(crate) struct NativeResponse {
     prompt: String,
     has_new_line: bool,
     truncated: bool,
-    /// `eos`, `word`, `limit` or `none`.
+    /// `eos`, `word`, `limit` or `abort`.
     stop_type: &'static str,
     stopping_word: String,
     tokens_cached: usize,
@@ -166,6 +166,7 @@ impl Part {
             FinishReason::EndOfGeneration(_) | FinishReason::Complete => ("eos", String::new()),
             FinishReason::Stop(word) => ("word", word.clone()),
             FinishReason::Length | FinishReason::Context => ("limit", String::new()),
+            FinishReason::Cancelled => (CANCELLED, String::new()),
         };
         NativeResponse {
             index: self.index,

@@ -4,5 +4,6 @@ pub(crate) mod completion;
 pub(crate) mod infill;
 pub(crate) mod metrics;
 pub(crate) mod props;
+pub(crate) mod rerank;
 pub(crate) mod slots;
 pub(crate) mod tokens;

@@ -124,6 +124,10 @@ impl Reply {
 impl Wire for Reply {
     type Body = ChatResponse;
 
+    fn id(&self) -> Option<&str> {
+        Some(self.frame.id())
+    }
+
     fn begin(&mut self, events: &mut Events) {
         for index in 0..self.choices.len() {
             let delta = ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };

@@ -159,6 +159,10 @@ impl Reply {
 impl Wire for Reply {
     type Body = CompletionResponse;
 
+    fn id(&self) -> Option<&str> {
+        Some(self.frame.id())
+    }
+
     fn begin(&mut self, events: &mut Events) {
         for choice in self.choices.iter().filter(|choice| !choice.text.is_empty()) {
             events.data(&self.frame.part(vec![choice]));

@@ -1,19 +1,24 @@
-//! `/v1/embeddings`: one vector for each text, pooled from the model's hidden states and of length 1.
+//! `/v1/embeddings` in OpenAI's form, and `/embedding` in llama.cpp's: vectors of inputs, pooled from the model's hidden states.
+
+use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use engine::{Pooling, RequestOptions};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
+use crate::params::range;
 use crate::prompt::Prompts;
-use crate::running_reply::RunningReplies;
+use crate::registry::Served;
 use crate::state::AppState;
+use crate::vectors::{Vector, check_count, check_numbers, prepared, vectors};
 use crate::work::{Caller, Work};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use session::Delta;
 
 /// The fields of a request.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -22,13 +27,18 @@ pub(crate) struct EmbeddingRequest {
     model: Option<String>,
     /// A text, a list of texts, a list of tokens, or a list of such lists.
     #[schema(value_type = Value)]
-    input: Prompts,
+    input: Option<Prompts>,
+    /// llama.cpp's name for `input`; the response has its form then.
+    #[schema(value_type = Option<Value>)]
+    content: Option<Prompts>,
     /// `float` or `base64`.
     encoding_format: Option<String>,
-    /// Only the model's own number is served.
-    dimensions: Option<usize>,
-    /// `mean` or `last`.
+    /// Give the first so many numbers, normalised again.
+    dimensions: Option<i64>,
+    /// `mean`, `cls`, `last`, or `none` for a vector of each token; the server's default without it.
     pooling: Option<String>,
+    /// -1 for none, 0 for a largest number of 32760, 1 for taxicab, 2 for Euclidean, above that for the p-norm.
+    embd_normalize: Option<i64>,
 }
 
 /// All vectors.
@@ -65,62 +75,185 @@ pub(crate) struct EmbeddingUsage {
     total_tokens: usize,
 }
 
-/// `POST /v1/embeddings`.
+impl EmbeddingUsage {
+    /// That of all of them.
+    pub(crate) fn of(vectors: &[Vector]) -> Self {
+        let prompt_tokens = vectors.iter().map(|vector| vector.n_tokens).sum();
+        Self { prompt_tokens, total_tokens: prompt_tokens }
+    }
+}
+
+/// An input's vectors in llama.cpp's form.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NativeEmbedding {
+    index: usize,
+    /// One; without pooling one for each token.
+    embedding: Vec<Vec<f32>>,
+}
+
+/// Which form a response has.
+#[derive(Clone, Copy, PartialEq)]
+enum Shape {
+    OpenAi,
+    Native,
+}
+
+/// `POST /v1/embeddings`, in llama.cpp's form where the request is in it.
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
     caller: Caller,
     input: Input,
-) -> Result<Output<EmbeddingResponse>, ApiError> {
-    if !state.settings().embeddings {
-        return Err(ApiError::not_supported("this server does not embed: start it with --embeddings"));
-    }
-    let body: EmbeddingRequest = input.read().await?;
-    let served = state.registry().get(body.model.as_deref()).await?;
-    let pooling = match body.pooling.as_deref() {
-        None | Some("mean") => Pooling::Mean,
-        Some("last") => Pooling::Last,
-        Some(_) => return Err(ApiError::field("pooling", "pooling: mean or last expected")),
-    };
-    let base64 = match body.encoding_format.as_deref() {
-        None | Some("float") => false,
-        Some("base64") => true,
-        Some(_) => return Err(ApiError::field("encoding_format", "encoding_format: float or base64 expected")),
-    };
-    let n_embd = served.model().hparams().n_embd;
-    if let Some(n) = body.dimensions.filter(|&n| n != n_embd) {
-        return Err(ApiError::field("dimensions", format!("dimensions: {n_embd} expected, {n} found")));
-    }
-    let n = body.input.count("input")?;
-    let work = move |work: &mut Work| {
-        let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
-        let rows = body.input.prepared(work, "input", &options);
-        // The engine calls it a prompt.
-        work.submit(&rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?, 1)
-    };
-    let replies = state.work(&served, caller, n, work).await?;
-    drop(input);
-    let mut data = Vec::new();
-    let mut usage = EmbeddingUsage::default();
-    let mut replies = RunningReplies::new(replies);
-    while let Some((index, delta, _)) = replies.next().await {
-        match delta? {
-            Delta::Progress(_) | Delta::Step(_) => {}
-            Delta::End(end) => {
-                usage.prompt_tokens += end.timings.prompt_tokens;
-                let row = normed(end.embedding.unwrap_or_default());
-                let embedding = if base64 { Row::Base64(base64_of(&row)) } else { Row::Floats(row) };
-                data.push(Embedding { object: "embedding", index, embedding });
-            }
-        }
-    }
-    data.sort_by_key(|one| one.index);
-    usage.total_tokens = usage.prompt_tokens;
-    Ok(Output(EmbeddingResponse { object: "list", data, model: served.id.clone(), usage }))
+) -> Result<Response, ApiError> {
+    respond(&state, caller, input, Shape::OpenAi).await
 }
 
-fn normed(row: Vec<f32>) -> Vec<f32> {
-    let length = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    if length == 0.0 { row } else { row.into_iter().map(|x| (f64::from(x) / length) as f32).collect() }
+/// `POST /embedding`.
+pub(crate) async fn embedding(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Response, ApiError> {
+    respond(&state, caller, input, Shape::Native).await
+}
+
+async fn respond(state: &AppState, caller: Caller, input: Input, shape: Shape) -> Result<Response, ApiError> {
+    check_on(state)?;
+    let mut body: EmbeddingRequest = input.read().await?;
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let (field, inputs, shape) = match (body.input.take(), body.content.take()) {
+        (Some(inputs), _) => ("input", inputs, shape),
+        (None, Some(inputs)) => ("content", inputs, Shape::Native),
+        (None, None) => return Err(ApiError::field("input", "input: this field is expected")),
+    };
+    let plan = Plan::of(&body, &served, shape)?;
+    let inputs = inputs.into_list();
+    let n = inputs.len();
+    check_count(n, field)?;
+    drop((body, input));
+    let prepare = move |work: &Work| {
+        let options = RequestOptions { embed: Some(plan.pooling), ..RequestOptions::default() };
+        let end = work.served().embedding_end();
+        let one = |(i, prompt): (usize, crate::prompt::Prompt)| {
+            let end = end.filter(|_| prompt.is_text());
+            let mut tokens = prompt.tokens(work.served().vocab());
+            tokens.extend(end);
+            let place = if n == 1 { field.to_owned() } else { format!("{field}[{i}]") };
+            prepared(work, tokens, &options, field, &place)
+        };
+        let inputs = inputs.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+        check_numbers(&inputs, plan.pooling, work.served().model().hparams().n_embd, field)?;
+        Ok(inputs)
+    };
+    let vectors = vectors(state, &served, caller, n, prepare).await?;
+    // Writing out millions of numbers takes its time.
+    blocking(move || Ok(plan.response(vectors, &served))).await
+}
+
+/// Embeddings and rankings are off unless they were asked for.
+///
+/// # Errors
+/// 501.
+pub(crate) fn check_on(state: &AppState) -> Result<(), ApiError> {
+    match state.settings().embeddings {
+        true => Ok(()),
+        false => Err(ApiError::not_supported("this server neither embeds nor ranks: start it with --embeddings")),
+    }
+}
+
+/// What is made of hidden states.
+#[derive(Clone, Copy)]
+struct Plan {
+    shape: Shape,
+    pooling: Pooling,
+    base64: bool,
+    /// Numbers of a vector.
+    n_numbers: usize,
+    norm: i64,
+}
+
+impl Plan {
+    fn of(body: &EmbeddingRequest, served: &Served, shape: Shape) -> Result<Self, ApiError> {
+        let given = body.pooling.as_deref().map(str::parse).transpose();
+        let given = given.map_err(|error| ApiError::field("pooling", format!("pooling: {error}")))?;
+        let pooling = given.unwrap_or(served.pooling());
+        match pooling {
+            Pooling::Rank => {
+                let message = "pooling: rank gives no vectors: send a query and documents to /v1/rerank, or ask for another pooling";
+                return Err(ApiError::field("pooling", message));
+            }
+            Pooling::None if shape == Shape::OpenAi => {
+                let message =
+                    "pooling: none gives a vector for each token, for which this form has no place: use /embedding";
+                return Err(ApiError::field("pooling", message));
+            }
+            _ => {}
+        }
+        let base64 = match body.encoding_format.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => shape == Shape::OpenAi,
+            Some(_) => return Err(ApiError::field("encoding_format", "encoding_format: float or base64 expected")),
+        };
+        let n_embd = served.model().hparams().n_embd;
+        let n_numbers = match body.dimensions {
+            Some(n) => range("dimensions", n, 1, n_embd as i64)? as usize,
+            None => n_embd,
+        };
+        let norm = match (pooling, body.embd_normalize) {
+            // The vectors of tokens are as the model made them.
+            (Pooling::None, _) => -1,
+            (_, Some(n)) => range("embd_normalize", n, -1, i32::MAX.into())?,
+            (_, None) => served.embd_normalize().into(),
+        };
+        Ok(Self { shape, pooling, base64, n_numbers, norm })
+    }
+
+    /// Of one vector.
+    fn numbers(&self, vector: &[f32]) -> Vec<f32> {
+        normed(&vector[..self.n_numbers.min(vector.len())], self.norm)
+    }
+
+    fn response(&self, vectors: Vec<Vector>, served: &Arc<Served>) -> Response {
+        let n_embd = served.model().hparams().n_embd;
+        if self.shape == Shape::Native {
+            let one = |(index, vector): (usize, Vector)| {
+                let embedding = vector.numbers.chunks(n_embd).map(|numbers| self.numbers(numbers)).collect();
+                NativeEmbedding { index, embedding }
+            };
+            let all: Vec<NativeEmbedding> = vectors.into_iter().enumerate().map(one).collect();
+            return Output(all).into_response();
+        }
+        let usage = EmbeddingUsage::of(&vectors);
+        let one = |(index, vector): (usize, Vector)| {
+            let numbers = self.numbers(&vector.numbers);
+            let embedding = if self.base64 { Row::Base64(base64_of(&numbers)) } else { Row::Floats(numbers) };
+            Embedding { object: "embedding", index, embedding }
+        };
+        let data = vectors.into_iter().enumerate().map(one).collect();
+        Output(EmbeddingResponse { object: "list", data, model: served.id.clone(), usage }).into_response()
+    }
+}
+
+/// A vector of the given norm 1, by llama.cpp's numbers: -1 leaves it as it is, 0 makes its largest number 32760, any other is the
+/// p-norm. One of zeros stays so.
+fn normed(vector: &[f32], norm: i64) -> Vec<f32> {
+    let largest = vector.iter().fold(0.0, |most: f64, &x| most.max(f64::from(x).abs()));
+    let length = match norm {
+        -1 => return vector.to_vec(),
+        0 => largest / 32760.0,
+        // Divided by the largest first: no power overflows.
+        p => {
+            largest
+                * vector
+                    .iter()
+                    .map(|&x| (f64::from(x).abs() / largest).powf(p as f64))
+                    .sum::<f64>()
+                    .powf(1.0 / p as f64)
+        }
+    };
+    match largest > 0.0 {
+        true => vector.iter().map(|&x| (f64::from(x) / length) as f32).collect(),
+        false => vector.to_vec(),
+    }
 }
 
 fn base64_of(row: &[f32]) -> String {
@@ -139,8 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_length_one() {
-        assert_eq!(normed(vec![3.0, 4.0]), [0.6, 0.8]);
-        assert_eq!(normed(vec![0.0, 0.0]), [0.0, 0.0]);
+    fn vectors_have_the_norm_that_was_asked_for() {
+        let x = [3.0, -4.0];
+        for (norm, expected) in [
+            (-1, [3.0, -4.0]),
+            (0, [24570.0, -32760.0]),
+            (1, [3.0 / 7.0, -4.0 / 7.0]),
+            (2, [0.6, -0.8]),
+            (3, [3.0 / 91f32.cbrt(), -4.0 / 91f32.cbrt()]),
+            // Of so high a power only the largest is left.
+            (i64::from(i32::MAX), [0.75, -1.0]),
+        ] {
+            let close = normed(&x, norm).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6 * b.abs());
+            assert!(close, "{norm}: {:?}", normed(&x, norm));
+            assert_eq!(normed(&[0.0, 0.0], norm), [0.0, 0.0]);
+        }
     }
 }

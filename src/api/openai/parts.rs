@@ -70,6 +70,11 @@ impl Frame {
         }
     }
 
+    /// The response's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// A part of a stream with these choices.
     pub(crate) fn part<C>(&self, choices: Vec<C>) -> Part<'_, C> {
         Part {

@@ -99,12 +99,20 @@ impl Keys {
             let n = generation.get(name).and_then(Value::as_i64);
             n.and_then(|n| i32::try_from(n).ok()).map(Key::I32)
         };
+        let text = |name: &str| generation.get(name).and_then(Value::as_str).map(Key::from);
         for (key, value) in [
+            ("sequence", text("sequence")),
             ("top_k", int("top_k")),
             ("top_p", float("top_p")),
             ("min_p", float("min_p")),
+            ("xtc_probability", float("xtc_probability")),
+            ("xtc_threshold", float("xtc_threshold")),
             ("temp", float("temperature")),
-            ("penalty_repeat", float("repetition_penalty")),
+            ("penalty_last_n", int("penalty_last_n")),
+            ("penalty_repeat", float("penalty_repeat").or_else(|| float("repetition_penalty"))),
+            ("mirostat", int("mirostat")),
+            ("mirostat_tau", float("mirostat_tau")),
+            ("mirostat_eta", float("mirostat_eta")),
         ] {
             if let Some(value) = value {
                 self.put(&format!("general.sampling.{key}"), value);

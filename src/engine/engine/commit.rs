@@ -38,10 +38,11 @@ impl Engine {
     fn advance(&mut self, batch: &Batch, kept: &[usize]) {
         let n_embd = self.model.hparams().n_embd;
         for (p, span) in batch.spans(kept) {
-            let s = &mut self.sequences[p.index];
+            let Self { sequences, output, runner, .. } = self;
+            let s = &mut sequences[p.index];
             if !s.is_spoiled {
                 s.pending.drain(..p.n_tokens - p.n_draft);
-                s.pool(hidden_of(&self.output.hidden, &span, n_embd), n_embd);
+                s.pool(hidden_of(&output.hidden, &span, n_embd), n_embd, |pooled| runner.rank(pooled));
             }
         }
     }

@@ -41,7 +41,7 @@ impl Batch {
             tokens.extend_from_slice(&s.draft);
             tokens.extend(std::iter::repeat_n(TokenId(0), p.n_pad));
         }
-        let hidden = wants_hidden || scheduled.iter().any(|p| sequences[p.index].embeds());
+        let hidden = wants_hidden || scheduled.iter().any(|p| sequences[p.index].wants_hidden(p.n_tokens));
         let best = greedy && scheduled.iter().all(|p| !p.samples || sequences[p.index].takes_the_best());
         Self { scheduled, tokens, outputs, hidden, best, forward_ms: 0.0 }
     }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use model::Stats;
 
 use super::Engine;
+use crate::sequence::Sequence;
 use crate::slot_info::SlotInfo;
 use crate::stats::EngineStats;
-use crate::submission::Command;
+use crate::submission::{Command, GenerationId};
 
 /// How long to wait for lagging readers after many times in vain.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
@@ -56,6 +57,11 @@ impl Engine {
         // Whoever asked may be gone: there is nobody to tell then.
         match command {
             Command::Submit(submission) => self.waiting.push_back(*submission),
+            Command::Cancel(id) => self.cancel(id),
+            Command::EndThinking(id, to) => {
+                let found = self.sequences.iter_mut().find(|s| s.id == id);
+                let _ = to.send(found.is_some_and(Sequence::end_thinking));
+            }
             Command::Stats(to) => drop(to.send(self.stats())),
             Command::Slots(to) => drop(to.send(self.slots())),
             Command::Save(index, scope, to) => drop(to.send(self.cache.save(&mut self.state, index, scope))),
@@ -63,6 +69,17 @@ impl Engine {
                 drop(to.send(self.cache.load(&mut self.state, index, *saved, scope)));
             }
             Command::Clear(index, to) => drop(to.send(self.cache.clear(&mut self.state.memory, index))),
+        }
+    }
+
+    /// Ends a generation where it stands, be it running or waiting.
+    fn cancel(&mut self, id: GenerationId) {
+        if let Some(running) = self.sequences.iter_mut().find(|s| s.id == id) {
+            running.cancel();
+        } else if let Some(i) = self.waiting.iter().position(|s| s.id == id)
+            && let Some(submission) = self.waiting.remove(i)
+        {
+            submission.cancel();
         }
     }
 

@@ -143,13 +143,23 @@ impl Parameter {
         (self.set)(params, setting)
     }
 
-    /// A number of a model file as a setting; `None` where the parameter is none that files have.
-    pub fn setting_of_file(&self, number: f32) -> Option<Setting> {
+    /// A value of a model file, written out, as a setting; `None` where the parameter is none that files have, or where the
+    /// text is no value of its kind. A list of stages keeps those that are known.
+    pub fn setting_of_file(&self, text: &str) -> Option<Setting> {
         self.file_key?;
         match self.kind {
-            Kind::Number => Some(Setting::Number(number)),
-            Kind::Integer => Some(Setting::Integer(number as i64)),
-            _ => None,
+            Kind::Number => text.trim().parse().ok().map(Setting::Number),
+            // Converters write whole numbers as floats, too.
+            Kind::Integer => {
+                let n = text.trim().parse().ok().filter(|n: &f64| n.is_finite())?;
+                Some(Setting::Integer(n as i64))
+            }
+            Kind::Stages => {
+                let known = text.split([';', ',']).filter_map(|name| name.trim().parse::<Stage>().ok());
+                let names: Vec<String> = known.map(|stage| stage.name().to_owned()).collect();
+                (!names.is_empty()).then_some(Setting::Texts(names))
+            }
+            Kind::Seed | Kind::Texts | Kind::Biases => None,
         }
     }
 
@@ -390,7 +400,7 @@ parameters! {
     stages: Vec<Stage> = Stage::DEFAULT_ORDER.to_vec(), Any {
         help: "Samplers in the order of use, with `;` or `,` between them\n\
                [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]",
-        flag: "samplers", value_name: "ORDER", fields: &["samplers"],
+        flag: "samplers", value_name: "ORDER", fields: &["samplers"], file_key: Some("sequence"),
     }
     /// Added to the logits of single tokens before anything else; minus infinity bans one. Doubles add up.
     logit_bias: Vec<(TokenId, f32)> = Vec::new(), Any {

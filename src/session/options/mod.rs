@@ -3,6 +3,7 @@
 
 mod devices;
 mod drafts;
+mod embedding;
 mod sampling;
 
 use clap::Args;
@@ -12,6 +13,7 @@ use memory::CacheType;
 
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
 pub use drafts::DraftOptions;
+pub use embedding::EmbeddingOptions;
 pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fields, request_schema};
 
 /// What the model computes with.
@@ -143,6 +145,8 @@ pub struct ModelOptions {
     pub chat_template: TemplateSource,
     /// Make room for embeddings.
     pub embeddings: bool,
+    /// How they are made.
+    pub embedding: EmbeddingOptions,
 }
 
 impl Default for ModelOptions {
@@ -155,6 +159,7 @@ impl Default for ModelOptions {
             sampling: SamplingOptions::default(),
             chat_template: TemplateSource::File,
             embeddings: false,
+            embedding: EmbeddingOptions::default(),
         }
     }
 }

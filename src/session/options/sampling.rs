@@ -38,13 +38,15 @@ impl SamplingOptions {
 
 /// The defaults of a model: the built-in ones, and over them the `general.sampling.*` values of its file. A value that is
 /// out of range is left out, and the log says so.
-pub fn defaults_of_file<'a>(values: impl IntoIterator<Item = (&'a String, &'a f32)>) -> SamplingParams {
+pub fn defaults_of_file<'a>(values: impl IntoIterator<Item = (&'a String, &'a String)>) -> SamplingParams {
     let mut params = SamplingParams::default();
-    for (key, &value) in values {
-        let parameter = PARAMETERS.iter().find(|parameter| parameter.file_key == Some(key.as_str()));
-        let setting = parameter.and_then(|parameter| Some((parameter, parameter.setting_of_file(value)?)));
-        let Some((parameter, setting)) = setting else {
-            tracing::debug!(%key, value, "the model file's sampling key is not used");
+    for (key, value) in values {
+        let Some(parameter) = PARAMETERS.iter().find(|parameter| parameter.file_key == Some(key.as_str())) else {
+            tracing::debug!(%key, %value, "the model file's sampling key is not used");
+            continue;
+        };
+        let Some(setting) = parameter.setting_of_file(value) else {
+            tracing::warn!(%key, %value, "the model file's sampling value cannot be read: ignored");
             continue;
         };
         let mut tried = params.clone();
@@ -52,7 +54,7 @@ pub fn defaults_of_file<'a>(values: impl IntoIterator<Item = (&'a String, &'a f3
         match set {
             Ok(()) => params = tried,
             Err(error) => {
-                tracing::warn!(%key, value, %error, "the model file's sampling value is out of range: ignored")
+                tracing::warn!(%key, %value, %error, "the model file's sampling value is out of range: ignored")
             }
         }
     }
@@ -325,9 +327,51 @@ mod tests {
 
     #[test]
     fn values_out_of_range_in_a_file_are_left_out_one_by_one() {
-        let file = [("temp", f32::NAN), ("top_p", 7.0), ("min_p", 0.1), ("unknown", 1.0), ("mirostat", 9.0)];
-        let file: HashMap<String, f32> = file.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        assert_eq!(defaults_of_file(&file), SamplingParams { min_p: 0.1, ..SamplingParams::default() });
+        let of = |file: &[(&str, &str)]| {
+            let file: HashMap<String, String> = file.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+            defaults_of_file(&file)
+        };
+        let damaged = [("temp", "NaN"), ("top_p", "7"), ("min_p", "0.1"), ("unknown", "1"), ("mirostat", "9")];
+        assert_eq!(of(&damaged), SamplingParams { min_p: 0.1, ..SamplingParams::default() });
+        let no_values = [("temp", "hot"), ("top_k", "NaN"), ("sequence", "what;ever"), ("penalty_last_n", "")];
+        assert_eq!(of(&no_values), SamplingParams::default());
+    }
+
+    #[test]
+    fn every_key_of_a_file_is_read_whatever_type_the_converter_gave_it() {
+        use engine::sample::{Mirostat, Stage};
+        let file = [
+            ("sequence", "top-k;Temp; adaptive_p;minp"),
+            ("top_k", "20.0"),
+            ("top_p", "0.8"),
+            ("min_p", "0"),
+            ("xtc_probability", "0.5"),
+            ("xtc_threshold", "0.2"),
+            ("temp", "0.6"),
+            ("penalty_last_n", "-1"),
+            ("penalty_repeat", "1.05"),
+            ("mirostat", "2"),
+            ("mirostat_tau", "4"),
+            ("mirostat_eta", "0.25"),
+        ];
+        let file: HashMap<String, String> = file.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+        let expected = SamplingParams {
+            stages: vec![Stage::TopK, Stage::Temperature, Stage::MinP],
+            top_k: 20,
+            top_p: 0.8,
+            min_p: 0.0,
+            xtc_probability: 0.5,
+            xtc_threshold: 0.2,
+            temperature: 0.6,
+            penalty_last_n: -1,
+            repeat_penalty: 1.05,
+            mirostat: Mirostat::V2,
+            mirostat_tau: 4.0,
+            mirostat_eta: 0.25,
+            ..SamplingParams::default()
+        };
+        assert_eq!(defaults_of_file(&file), expected);
+        assert_eq!(PARAMETERS.iter().filter(|p| p.file_key.is_some()).count(), file.len(), "all keys are tried here");
     }
 
     #[test]

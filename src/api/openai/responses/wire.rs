@@ -186,6 +186,10 @@ impl Reply {
 impl Wire for Reply {
     type Body = ResponseBody;
 
+    fn id(&self) -> Option<&str> {
+        Some(&self.response.id)
+    }
+
     fn begin(&mut self, events: &mut Events) {
         self.show("response.created", events);
         self.show("response.in_progress", events);
@@ -205,7 +209,9 @@ impl Wire for Reply {
 
     fn end(&mut self, _i: usize, end: End, events: &mut Events) {
         let cut = matches!(end.reason, FinishReason::Length | FinishReason::Context);
-        let status = if cut { "incomplete" } else { "completed" };
+        let cancelled = end.reason == FinishReason::Cancelled;
+        // Items know no other word for what is cut off.
+        let status = if cut || cancelled { "incomplete" } else { "completed" };
         for event in end.events {
             let changes = self.blocks.take(event);
             self.tell(changes, status, events);
@@ -214,7 +220,7 @@ impl Wire for Reply {
         self.tell(changes, status, events);
         let t = &end.timings;
         let response = &mut self.response;
-        response.status = status;
+        response.status = if cancelled { "cancelled" } else { status };
         response.incomplete_details = cut.then_some(Incomplete { reason: "max_output_tokens" });
         response.usage = Some(ResponseUsage {
             input_tokens: t.prompt_tokens,
@@ -235,7 +241,8 @@ impl Wire for Reply {
 
     fn finish(&mut self, events: &mut Events) {
         let name = match self.response.status {
-            "incomplete" => "response.incomplete",
+            // The stream's events have no word of their own for the second.
+            "incomplete" | "cancelled" => "response.incomplete",
             _ => "response.completed",
         };
         self.show(name, events);

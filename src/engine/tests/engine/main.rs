@@ -2,6 +2,8 @@
 
 mod bad_numbers;
 mod constraint;
+mod control;
+mod embeddings;
 mod endings;
 mod greedy;
 mod prefix;
