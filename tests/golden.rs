@@ -5,9 +5,16 @@
 
 mod support;
 
+use std::collections::HashMap;
+use std::path::Path;
+
 use memory::{CacheType, MemoryConfig};
-use support::golden::{Distance, Golden, OpenModel, oracle_model, plain_model};
+use model::{LoadOptions, Model, RopeOptions, RopeScaling};
+use serde::Deserialize;
+use support::golden::{Distance, Golden, OpenModel, folder, largest_difference, oracle_model, plain_model};
 use support::rig::{Rig, exact};
+use support::tiny::{Meta, Rng, Spec};
+use tempfile::TempDir;
 
 /// Positions that the longest sequence and its greedy text need.
 const N_CTX: usize = 512;
@@ -113,5 +120,113 @@ fn plain_architectures_give_the_reference_logits_and_text() {
         assert_strict(name, &distance(model, &golden, exact(1, N_CTX), N_CTX));
         assert_strict(&format!("{name}, token by token"), &distance(model, &golden, exact(1, N_CTX), 1));
         assert_greedy(model, &golden);
+    }
+}
+
+/// What llama.cpp computes for a tiny model: the best token of each position, and the logits of the last.
+#[derive(Deserialize)]
+struct Peer {
+    best: Vec<usize>,
+    last: Vec<f32>,
+}
+
+/// Tiny models whose keys real files have, and how positions are rotated where flags say it.
+fn tiny() -> Vec<(&'static str, Spec, RopeOptions)> {
+    // llama.cpp wants whole heads rotated, and for qwen2 heads that fill the width.
+    let of = |arch| Spec { n_embd: 64, d_head: 16, n_rot: 16, more: vec![], ..Spec::of(arch) };
+    let float = |key, value| (key, Meta::F32(value));
+    let yarn = |factor| {
+        vec![
+            ("rope.scaling.type", Meta::Str("yarn".into())),
+            float("rope.scaling.factor", factor),
+            ("rope.scaling.original_context_length", Meta::U32(12)),
+        ]
+    };
+    let with = |spec: Spec, more: &[Vec<(&'static str, Meta)>]| Spec { more: more.concat(), ..spec };
+    let mistral3 = vec![
+        float("attention.temperature_scale", 0.4),
+        float("rope.scaling.yarn_log_multiplier", 0.7),
+        float("rope.scaling.yarn_beta_fast", 4.0),
+        float("rope.scaling.yarn_beta_slow", 0.5),
+    ];
+    let sections = vec![("rope.dimension_sections", Meta::I32s(vec![3, 3, 2, 0]))];
+    let file = RopeOptions::default();
+    let flags = RopeOptions { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.125), ..file };
+    let flags = RopeOptions { yarn_orig_ctx: Some(10), yarn_beta_fast: Some(3.0), yarn_beta_slow: Some(0.5), ..flags };
+    let unmixed = RopeOptions { yarn_ext_factor: Some(0.0), yarn_attn_factor: Some(1.3), ..flags };
+    let linear = RopeOptions { scaling: Some(RopeScaling::Linear), freq_scale: Some(0.3), ..file };
+    let linear = RopeOptions { freq_base: Some(300.0), ..linear };
+    vec![
+        ("qwen2", of("qwen2"), file),
+        ("llama with biases", of("llama"), file),
+        ("mixtral", Spec { n_expert: 5, n_used: 2, ..of("llama") }, file),
+        ("mistral3", with(of("mistral3"), &[yarn(4.0), mistral3]), file),
+        ("yarn", with(of("qwen3"), &[yarn(4.0), vec![float("rope.scaling.attn_factor", 0.9)]]), file),
+        ("a factor without a type", with(of("qwen3"), &[vec![float("rope.scaling.factor", 3.0)]]), file),
+        ("the old name of a factor", with(of("qwen3moe"), &[vec![float("rope.scale_linear", 2.0)]]), file),
+        ("yarn beside delta nets", with(of("qwen35"), &[yarn(4.0), sections]), file),
+        ("yarn by flags", of("qwen3"), flags),
+        ("yarn by flags, unmixed", of("llama"), unmixed),
+        ("linear by flags", with(of("qwen3"), &[yarn(2.0)]), linear),
+        (
+            "no scaling by a flag",
+            with(of("qwen3"), &[yarn(4.0)]),
+            RopeOptions { scaling: Some(RopeScaling::None), ..file },
+        ),
+    ]
+}
+
+fn tiny_ids() -> Vec<u32> {
+    let mut rng = Rng::new(17);
+    (0..40).map(|_| rng.below(256) as u32).collect()
+}
+
+/// The keys of real files: biases, experts, YaRN and what else changes rotations, in files and by flags.
+/// `NEXTN_WRITE_TINY=FOLDER cargo test --test golden tiny` writes the files instead, and
+/// `scripts/published/files/tiny.py` makes the golden of them.
+#[test]
+fn tiny_models_give_llama_cpps_logits() {
+    let ids = tiny_ids();
+    if let Some(out) = std::env::var_os("NEXTN_WRITE_TINY") {
+        let out = Path::new(&out);
+        let file = |name: &str| format!("{}.gguf", name.replace([' ', ','], "-"));
+        let line = |(name, spec, rope): (&str, Spec, RopeOptions)| {
+            spec.document().write(&out.join(file(name)));
+            let fields = serde_json::json!({
+                "rope_scaling_type": rope.scaling.map(|kind| kind as i32),
+                "rope_freq_base": rope.freq_base,
+                "rope_freq_scale": rope.freq_scale,
+                "yarn_orig_ctx": rope.yarn_orig_ctx,
+                "yarn_ext_factor": rope.yarn_ext_factor,
+                "yarn_attn_factor": rope.yarn_attn_factor,
+                "yarn_beta_fast": rope.yarn_beta_fast,
+                "yarn_beta_slow": rope.yarn_beta_slow,
+            });
+            serde_json::json!({ "name": name, "file": file(name), "ids": ids, "rope": fields })
+        };
+        let list: Vec<_> = tiny().into_iter().map(line).collect();
+        std::fs::write(out.join("list.json"), serde_json::to_vec(&list).unwrap()).expect("the folder is writable");
+        return;
+    }
+    let golden = std::fs::read(folder().join("tiny/llamacpp.json")).expect("the golden is there");
+    let golden: HashMap<String, Peer> = serde_json::from_slice(&golden).expect("a golden of this form");
+    let mut seen: Vec<Vec<f32>> = Vec::new();
+    for (name, spec, rope) in tiny() {
+        let dir = TempDir::new().expect("a folder");
+        let path = spec.document().write(&dir.path().join("tiny.gguf"));
+        let model = Model::open(&path, &LoadOptions { rope, ..LoadOptions::default() }).expect("a sound model");
+        let mut rig = Rig::new(&model, exact(1, 256));
+        let slot = rig.slot();
+        let logits = rig.in_pieces(&slot, &ids, &[33, 1, 1, 5]);
+        let rows: Vec<&[f32]> = logits.chunks_exact(spec.n_vocab).collect();
+        let best = |row: &&[f32]| (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+        let (peer, last) = (&golden[name], rows[rows.len() - 1]);
+        let difference = largest_difference(last, &peer.last);
+        println!("{name}: {difference}");
+        // The order of sums alone; the golden has five digits.
+        assert!(difference <= 5e-4, "{name}: a logit differs by {difference}");
+        assert_eq!(rows.iter().map(best).collect::<Vec<_>>(), peer.best, "{name}: the best tokens");
+        assert!(!seen.contains(&last.to_vec()), "{name}: what it is about changes nothing");
+        seen.push(last.to_vec());
     }
 }

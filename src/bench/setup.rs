@@ -56,11 +56,13 @@ pub(super) struct Input {
 impl Setup {
     pub(super) fn open(&self) -> anyhow::Result<Arc<Model>> {
         warn(self.compute.device.without_effect());
+        warn(self.compute.rope.without_effect());
         // Commands decide later what they keep: a sequence with drafts, as far as that goes.
         let planned = self.engine(N_CELLS);
         let planner = MemoryPlanner::new(move |facts| speculate::memory_plan(&planned, &SpecConfig::default(), facts));
         let device = &self.compute.device;
-        let options = LoadOptions { placement: device.placement(planner)?, head: None, lock: device.mlock };
+        let placement = device.placement(planner)?;
+        let options = LoadOptions { placement, head: None, rope: self.compute.rope.options(), lock: device.mlock };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 

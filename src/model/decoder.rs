@@ -139,6 +139,7 @@ pub(crate) fn open(
     let t = &mut *file.tensors;
     let layers = (0..n_layer).map(|il| Layer::open(t, il, &c)).collect::<Result<Vec<_>, _>>()?;
     let embed = t.globals().need("token_embd.weight", &[n_embd, n_vocab])?;
+    t.globals().refuse("output.bias", "biases are not supported")?;
     let head = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?.unwrap_or(Linear::tied(embed));
     let norm = RmsNorm::open(&mut t.globals(), "output_norm", n_embd, c.eps)?;
     let rank = RankHead::find(&file.keys, t, n_embd)?;

@@ -1,5 +1,6 @@
 //! What tells models apart whose saved state must not be mixed up.
-//! Owns what counts: everything in the headers of the files, and a sample of every tensor.
+//! Owns what counts: everything in the headers of the files, a sample of every tensor, and what the user says of the
+//! rotation of positions.
 
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use gguf::Header;
 use sha2::{Digest, Sha256};
 
 use crate::error::LoadError;
+use crate::rope_options::RopeOptions;
 
 /// A digest over a model file.
 pub type Fingerprint = [u8; 32];
@@ -15,8 +17,8 @@ pub type Fingerprint = [u8; 32];
 /// Bytes of each tensor that count: other training under the same header changes them, and few pages are read for them.
 const SAMPLE: usize = 64;
 
-/// The fingerprint of a model that lies in these files.
-pub(crate) fn digest(files: &[Arc<Mapping>]) -> Result<Fingerprint, LoadError> {
+/// The fingerprint of a model that lies in these files and rotates positions so: keys in a cache are rotated ones.
+pub(crate) fn digest(files: &[Arc<Mapping>], rope: &RopeOptions) -> Result<Fingerprint, LoadError> {
     let mut digest = Sha256::new();
     for file in files {
         let bytes = file.bytes();
@@ -28,5 +30,6 @@ pub(crate) fn digest(files: &[Arc<Mapping>]) -> Result<Fingerprint, LoadError> {
             digest.update(&middle[..middle.len().min(SAMPLE)]);
         }
     }
+    digest.update(rope.identity());
     Ok(digest.finalize().into())
 }

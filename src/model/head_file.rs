@@ -5,6 +5,7 @@ use gguf::Metadata;
 
 use crate::error::LoadError;
 use crate::keys::Keys;
+use crate::rope_options::RopeOptions;
 
 /// Ending of the architecture's name in draft files of an old layout.
 const LEGACY: &str = "_mtp";
@@ -24,6 +25,7 @@ pub(crate) fn head_keys<'m, 'a>(
     meta: &'m Metadata<'a>,
     model: &Metadata<'_>,
     arch: &str,
+    rope: RopeOptions,
 ) -> Result<Keys<'m, 'a>, LoadError> {
     let own = meta.require_str("general.architecture")?;
     if architecture_of(own) != arch {
@@ -32,7 +34,7 @@ pub(crate) fn head_keys<'m, 'a>(
     if !same_tokens(meta, model)? {
         same_target(meta, model)?;
     }
-    Ok(Keys::new(meta, own))
+    Ok(Keys::new(meta, own, rope))
 }
 
 /// Drafts are token ids: those of another vocabulary would be other words. False if the head has no vocabulary.

@@ -2,9 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use ggml::Rope;
-
 use crate::error::LoadError;
+use crate::rope_options::RopeOptions;
 
 /// Widths that no model comes near; keeps every product of two of them far from overflow.
 pub(crate) const WIDTH: RangeInclusive<u32> = 1..=1 << 22;
@@ -16,11 +15,17 @@ pub(crate) const MAX_BLOCKS: u32 = 1024;
 pub(crate) struct Keys<'m, 'a> {
     meta: &'m gguf::Metadata<'a>,
     prefix: &'a str,
+    rope: RopeOptions,
 }
 
 impl<'m, 'a> Keys<'m, 'a> {
-    pub(crate) fn new(meta: &'m gguf::Metadata<'a>, prefix: &'a str) -> Self {
-        Self { meta, prefix }
+    pub(crate) fn new(meta: &'m gguf::Metadata<'a>, prefix: &'a str, rope: RopeOptions) -> Self {
+        Self { meta, prefix, rope }
+    }
+
+    /// What the user says over the keys of the rotation.
+    pub(crate) fn rope_options(&self) -> &RopeOptions {
+        &self.rope
     }
 
     /// The architecture's name.
@@ -64,6 +69,11 @@ impl<'m, 'a> Keys<'m, 'a> {
             return Err(self.error(key, what));
         }
         Ok(n_nextn)
+    }
+
+    /// Positions that the model was trained for.
+    pub(crate) fn n_ctx_train(&self) -> Result<usize, LoadError> {
+        self.need("context_length", 1..=1 << 28)
     }
 
     /// A number for each of `n` layers: one for all, or an array. `None` when the key is absent.
@@ -129,36 +139,5 @@ impl<'m, 'a> Keys<'m, 'a> {
     pub(crate) fn attention_scale(&self, d_k: usize) -> Result<f32, LoadError> {
         let scale = self.float("attention.scale", 0.0..=1e4)?.filter(|&s| s > 0.0);
         Ok(scale.unwrap_or(1.0 / (d_k as f32).sqrt()))
-    }
-
-    /// Rotation of positions for heads of `d_head` elements: base, rotated share, linear or YaRN scaling.
-    pub(crate) fn rope(&self, d_head: usize, neox: bool) -> Result<Rope, LoadError> {
-        let base = self.float("rope.freq_base", 1.0..=1e12)?.unwrap_or(10_000.0);
-        let n_dims = self.find("rope.dimension_count", WIDTH)?.unwrap_or(d_head);
-        if n_dims > d_head || n_dims % 2 != 0 {
-            let what = format!("{n_dims} found, an even number up to the head size of {d_head} expected");
-            return Err(self.error("rope.dimension_count", what));
-        }
-        let mut rope = Rope { neox, ..Rope::neox(n_dims as i32, base) };
-        let factor = self.float("rope.scaling.factor", 1e-3..=1e6)?.unwrap_or(1.0);
-        match self.text("rope.scaling.type")?.unwrap_or("none") {
-            "none" => {}
-            "linear" => rope.scale = 1.0 / factor,
-            "yarn" => {
-                rope.scale = 1.0 / factor;
-                rope.ext_factor = 1.0;
-                let original = self.find("rope.scaling.original_context_length", WIDTH)?;
-                let trained = self.find("context_length", 1..=i32::MAX as u32)?;
-                rope.n_ctx_orig = original.or(trained).unwrap_or(0).min(i32::MAX as usize) as i32;
-                rope.attn_factor = self.float("rope.scaling.attn_factor", 0.0..=1e3)?.unwrap_or(1.0);
-                rope.beta_fast = self.float("rope.scaling.yarn_beta_fast", 0.0..=1e6)?.unwrap_or(32.0);
-                rope.beta_slow = self.float("rope.scaling.yarn_beta_slow", 0.0..=1e6)?.unwrap_or(1.0);
-            }
-            other => {
-                let what = format!("`{other}` found, none, linear or yarn expected");
-                return Err(self.error("rope.scaling.type", what));
-            }
-        }
-        Ok(rope)
     }
 }

@@ -17,6 +17,8 @@ use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
+use crate::rope::n_ctx_usable;
+use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a model is opened.
@@ -26,6 +28,8 @@ pub struct LoadOptions {
     pub placement: Placement,
     /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
     pub head: Option<PathBuf>,
+    /// The rotation of positions, where it shall differ from the file's; of the head as well.
+    pub rope: RopeOptions,
     /// Keep the pages of the files in memory. Where that is refused, a warning says so and the model is used all the same.
     pub lock: bool,
 }
@@ -92,7 +96,7 @@ impl Model {
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
-            Some(header) if entry.nextn => Some(head_keys(header.metadata(), meta, name)?),
+            Some(header) if entry.nextn => Some(head_keys(header.metadata(), meta, name, options.rope)?),
             Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
             None => None,
         };
@@ -101,8 +105,8 @@ impl Model {
             other: FileTensors::of(&head_headers, n_model),
             weights: WeightsBuilder::new(all),
         };
-        let keys = Keys::new(meta, name);
-        let n_ctx_train = keys.need("context_length", 1..=1 << 28)?;
+        let keys = Keys::new(meta, name, options.rope);
+        let n_ctx_train = n_ctx_usable(&keys)?;
         let n_vocab = vocab.len();
         let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
         let file = &mut ModelFile { keys, head_keys: head, tensors: &mut tensors, n_vocab };
@@ -128,6 +132,7 @@ impl Model {
             embedding,
             facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
             n_files: n_model,
+            rope: options.rope,
             fingerprints: OnceLock::new(),
             arch,
             hparams,

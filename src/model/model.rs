@@ -16,6 +16,7 @@ use crate::memory_plan::Facts;
 use crate::placement::Plan;
 use crate::pooling::EmbeddingInfo;
 use crate::rank_head::RankHead;
+use crate::rope_options::RopeOptions;
 
 /// A model, read-only and shared.
 pub struct Model {
@@ -31,6 +32,8 @@ pub struct Model {
     pub(crate) embedding: EmbeddingInfo,
     /// Of the maps under the weights, those of the model; others are of the head's file.
     pub(crate) n_files: usize,
+    /// What the user said of the rotation of positions.
+    pub(crate) rope: RopeOptions,
     /// Of the model and of its head, once somebody asked.
     pub(crate) fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
     pub(crate) facts: Facts,
@@ -140,8 +143,9 @@ impl Model {
         Memory::new(self.plan.block(self.hparams.n_layer), layout, config).map(Some)
     }
 
-    /// SHA-256 over the model's file: its metadata, names, types and shapes of its tensors, and a few bytes of each. It is
-    /// computed when it is first asked for: a large vocabulary takes some tens of milliseconds.
+    /// SHA-256 over the model's file: its metadata, names, types and shapes of its tensors, and a few bytes of each; and over
+    /// what the user said of the rotation of positions. It is computed when it is first asked for: a large vocabulary takes
+    /// some tens of milliseconds.
     ///
     /// # Errors
     /// [`LoadError`]: the file has changed since it was opened.
@@ -163,8 +167,8 @@ impl Model {
         }
         let n_files = self.n_files.min(self.weights.mappings().len());
         let (of_model, of_head) = self.weights.mappings().split_at(n_files);
-        let model = digest(of_model)?;
-        let head = if of_head.is_empty() { model } else { digest(of_head)? };
+        let model = digest(of_model, &self.rope)?;
+        let head = if of_head.is_empty() { model } else { digest(of_head, &self.rope)? };
         Ok(*self.fingerprints.get_or_init(|| (model, head)))
     }
 

@@ -12,6 +12,7 @@ use crate::architecture::{Hparams, ModelFile};
 use crate::error::LoadError;
 use crate::head_file::architecture_of;
 use crate::keys::Keys;
+use crate::rope_options::RopeOptions;
 use crate::tensors::{TensorSchema, Tensors};
 
 /// What a model of some metadata consists of.
@@ -47,7 +48,7 @@ impl Schema {
         let prefix = meta.require_str("general.architecture")?;
         let entry = arch::find(architecture_of(prefix))?;
         let mut tensors = Tensors::List { has, list: Vec::new(), names: HashSet::new() };
-        let keys = Keys::new(meta, prefix);
+        let keys = Keys::new(meta, prefix, RopeOptions::default());
         let opened = (entry.open)(&mut ModelFile { keys, head_keys: None, tensors: &mut tensors, n_vocab })?;
         let (state, mtp_state, hparams) = (opened.arch.state(), opened.arch.mtp_state(), opened.hparams);
         let Tensors::List { list, .. } = tensors else { unreachable!("it was made a list above") };

@@ -124,7 +124,8 @@ fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, Open
     });
     let device = &options.run.compute.device;
     let placement = device.placement(planner)?;
-    let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), lock: device.mlock };
+    let rope = options.run.compute.rope.options();
+    let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), rope, lock: device.mlock };
     open_weights(source, &options)
 }
 

@@ -167,6 +167,8 @@ pub struct Spec {
     pub n_ff_shared: usize,
     pub nextn: bool,
     pub seed: u64,
+    /// Keys beside those that follow from the sizes, without the architecture's name.
+    pub more: Vec<(&'static str, Meta)>,
 }
 
 impl Spec {
@@ -194,6 +196,13 @@ impl Spec {
             n_ff_shared: 40,
             nextn: false,
             seed: 1,
+            more: match arch {
+                "mistral3" => vec![
+                    ("attention.temperature_scale", Meta::F32(0.4)),
+                    ("rope.scaling.original_context_length", Meta::U32(8)),
+                ],
+                _ => Vec::new(),
+            },
         }
     }
 
@@ -237,7 +246,12 @@ impl Spec {
         u("attention.key_length", self.d_head);
         u("attention.value_length", self.d_head);
         u("rope.dimension_count", self.n_rot);
-        if self.n_expert > 0 {
+        if self.n_expert > 0 && self.arch == "llama" {
+            // Mixtral's files tell the width of experts so.
+            u("expert_count", self.n_expert);
+            u("expert_used_count", self.n_used);
+            u("feed_forward_length", self.n_ff);
+        } else if self.n_expert > 0 {
             u("expert_count", self.n_expert);
             u("expert_used_count", self.n_used);
             u("expert_feed_forward_length", self.n_ff);
@@ -258,6 +272,9 @@ impl Spec {
         }
         d.set(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), Meta::F32(1e-6));
         d.set(&format!("{}.rope.freq_base", self.arch), Meta::F32(1e5));
+        for (key, value) in &self.more {
+            d.set(&format!("{}.{key}", self.arch), value.clone());
+        }
         let (tokens, types, merges) = words::vocabulary(self.n_vocab);
         d.set("tokenizer.ggml.model", Meta::Str("gpt2".into()));
         d.set("tokenizer.ggml.pre", Meta::Str(if self.arch == "llama" { "llama-bpe" } else { "qwen35" }.into()));

@@ -39,6 +39,30 @@ impl<'g> Graph<'g> {
         op!(self, "scale", ggml_scale, a, factor)
     }
 
+    /// `a * factor + term`, F32.
+    pub fn scale_and_add(&self, a: Tensor<'g>, factor: f32, term: f32) -> Tensor<'g> {
+        if !(self.check_f32("scale_and_add", "a", a) && self.check_elements("scale_and_add", "a", a)) {
+            return a;
+        }
+        op!(self, "scale_and_add", ggml_scale_bias, a, factor, term)
+    }
+
+    /// The largest whole number that is not above `a`.
+    pub fn floor(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("floor", "a", a) {
+            return a;
+        }
+        op!(self, "floor", ggml_floor, a)
+    }
+
+    /// The natural logarithm of `a`.
+    pub fn log(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("log", "a", a) {
+            return a;
+        }
+        op!(self, "log", ggml_log, a)
+    }
+
     /// `1 / (1 + exp(-a))`.
     pub fn sigmoid(&self, a: Tensor<'g>) -> Tensor<'g> {
         if !self.rows_of_floats("sigmoid", "a", a) {

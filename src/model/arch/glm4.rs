@@ -13,7 +13,7 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let kind = AttentionKind { bias: true, ..AttentionKind::default() };
     let norms = NormNames { ffn: "ffn_norm", after: Some(["post_attention_norm", "post_ffw_norm"]) };
     // `ffn_up` has the rows of the gate, then those of up.
-    let ffn = FfnConfig::Dense { n_ff: keys.need("feed_forward_length", WIDTH)?, fused: true };
+    let ffn = FfnConfig::Dense { n_ff: keys.need("feed_forward_length", WIDTH)?, fused: true, bias: false };
     let block = |attention| BlockConfig::attention(attention, norms, ffn);
     let blocks = AttentionConfig::read(keys, keys.n_block()?, kind)?.into_iter().map(block).collect();
     DecoderConfig::read(keys, blocks, 0)

@@ -2,13 +2,14 @@
 
 mod glm4;
 mod llama;
+mod qwen2;
 mod qwen3;
 mod qwen35;
 
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
-const TABLE: &[Entry] = &[qwen35::ENTRY, qwen3::ENTRY, llama::ENTRY, glm4::ENTRY];
+const TABLE: &[Entry] = &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {

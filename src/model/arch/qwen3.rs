@@ -13,9 +13,9 @@ pub(super) const ENTRY: Entry =
 fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let n_block = keys.n_block()?;
     let kind = AttentionKind { neox: true, qk_norm: true, freq_factors: true, ..AttentionKind::default() };
-    let ffn = match MoeConfig::read(keys, n_block, SharedExpert::None)? {
+    let ffn = match MoeConfig::read(keys, n_block, SharedExpert::None, false)? {
         Some(moe) => FfnConfig::Moe(moe),
-        None => FfnConfig::Dense { n_ff: keys.need("feed_forward_length", WIDTH)?, fused: false },
+        None => FfnConfig::Dense { n_ff: keys.need("feed_forward_length", WIDTH)?, fused: false, bias: false },
     };
     let block = |attention| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
     let blocks = AttentionConfig::read(keys, n_block, kind)?.into_iter().map(block).collect();

@@ -20,7 +20,7 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let kind = AttentionKind { neox: true, qk_norm: true, gate: true, ..AttentionKind::default() };
     let attention = AttentionConfig::read(keys, n_block, kind)?;
     let delta = DeltaNetConfig::read(keys)?;
-    let moe = MoeConfig::read(keys, n_block, SharedExpert::Gated)?;
+    let moe = MoeConfig::read(keys, n_block, SharedExpert::Gated, false)?;
     let n_ff = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?;
     if moe.is_none() && n_ff.is_none() {
         return Err(keys.error("feed_forward_length", "is missing"));
@@ -31,7 +31,7 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
         norms: NormNames { ffn: "post_attention_norm", after: None },
         ffn: match moe {
             Some(moe) => FfnConfig::Moe(moe),
-            None => FfnConfig::Dense { n_ff: n_ff.as_ref().map_or(0, |n_ff| n_ff[il]), fused: false },
+            None => FfnConfig::Dense { n_ff: n_ff.as_ref().map_or(0, |n_ff| n_ff[il]), fused: false, bias: false },
         },
     });
     DecoderConfig::read(keys, blocks.collect(), n_nextn)

@@ -14,6 +14,8 @@ pub(crate) enum FfnConfig {
         n_ff: usize,
         /// Gate and up are one matrix.
         fused: bool,
+        /// There may be biases.
+        bias: bool,
     },
     Moe(MoeConfig),
 }
@@ -29,7 +31,7 @@ impl Ffn {
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Self, LoadError> {
         Ok(match config {
             FfnConfig::Moe(moe) => Self::Moe(Box::new(MoeFfn::open(t, n_embd, moe)?)),
-            FfnConfig::Dense { n_ff, fused } => Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, fused)?),
+            FfnConfig::Dense { n_ff, fused, bias } => Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, fused, bias)?),
         })
     }
 

@@ -15,15 +15,22 @@ pub(crate) struct GatedFfn {
 }
 
 impl GatedFfn {
-    /// Asks for `ffn_gate{suffix}` and its fellows. `fused`: gate and up are one matrix by the name of the latter.
+    /// Asks for `ffn_gate{suffix}` and its fellows. `fused`: gate and up are one matrix by the name of the latter. `bias`:
+    /// there may be biases.
     pub(crate) fn open(
         t: &mut Scope<'_, '_>,
         suffix: &str,
         n_embd: usize,
         n_ff: usize,
         fused: bool,
+        bias: bool,
     ) -> Result<Self, LoadError> {
-        let mut part = |what: &str, n_in, n_out| Linear::open(t, &format!("ffn_{what}{suffix}"), n_in, n_out);
+        let mut part = |what: &str, n_in, n_out| {
+            if !bias {
+                t.refuse(&format!("ffn_{what}{suffix}.bias"), "biases are not supported")?;
+            }
+            Linear::biased(t, &format!("ffn_{what}{suffix}"), n_in, n_out, bias)
+        };
         Ok(Self {
             gate: if fused { None } else { Some(part("gate", n_embd, n_ff)?) },
             up: part("up", n_embd, if fused { 2 * n_ff } else { n_ff })?,

@@ -35,8 +35,14 @@ pub(crate) struct MoeConfig {
 }
 
 impl MoeConfig {
-    /// `None` for a dense model.
-    pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, shared: SharedExpert) -> Result<Option<Self>, LoadError> {
+    /// `None` for a dense model. An expert's width that the file does not tell is that of the dense feed-forward, shared out
+    /// among those that a token uses, or for each of them where `wide`.
+    pub(crate) fn read(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        shared: SharedExpert,
+        wide: bool,
+    ) -> Result<Option<Self>, LoadError> {
         let n_expert = keys.find("expert_count", 0..=1 << 16)?.unwrap_or(0);
         if n_expert == 0 {
             return Ok(None);
@@ -57,7 +63,7 @@ impl MoeConfig {
             return Err(keys.error("expert_used_count", format!("{n_used} of {n_expert} experts")));
         }
         let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
-        let n_ff = found("expert_feed_forward_length", dense.map(|n| n / n_used))?;
+        let n_ff = found("expert_feed_forward_length", dense.map(|n| if wide { n } else { n / n_used }))?;
         let n_ff_shared = match shared {
             SharedExpert::None => 0,
             SharedExpert::Gated => found("expert_shared_feed_forward_length", dense)?,
@@ -103,7 +109,7 @@ impl MoeFfn {
         let down = t.need("ffn_down_exps.weight", &[n_ff, n_embd, n_expert])?;
         let shared = if n_ff_shared > 0 {
             let gate = t.need("ffn_gate_inp_shexp.weight", &[n_embd])?;
-            Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false)?, gate))
+            Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false, false)?, gate))
         } else {
             None
         };

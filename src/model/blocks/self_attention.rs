@@ -1,6 +1,6 @@
 //! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
 
-use ggml::{Graph, Rope, Tensor, WeightId};
+use ggml::{Dtype, Graph, Rope, Tensor, WeightId};
 use memory::{Kv, LayerState};
 
 use super::attention::{attend, split_heads};
@@ -8,6 +8,7 @@ use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
+use crate::rope::{n_ctx_orig, rope};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -22,6 +23,10 @@ pub(crate) struct AttentionKind {
     pub(crate) gate: bool,
     /// Queries, keys and values may have biases.
     pub(crate) bias: bool,
+    /// The output may have one.
+    pub(crate) out_bias: bool,
+    /// Scores may grow with the position.
+    pub(crate) temperature: bool,
     /// The file may bring factors that divide the rotation's frequencies.
     pub(crate) freq_factors: bool,
 }
@@ -37,7 +42,32 @@ pub(crate) struct AttentionConfig {
     d_v: usize,
     eps: f32,
     scale: f32,
+    temperature: Option<Temperature>,
     rope: Rope,
+}
+
+/// Queries of later stretches of a long context are longer: `1 + rate * ln(1 + floor(position / stretch))` times.
+/// Source: the Ministral 3 reference model, after Llama 4.
+#[derive(Clone, Copy, Debug)]
+struct Temperature {
+    rate: f32,
+    stretch: usize,
+}
+
+impl Temperature {
+    fn read(keys: &Keys<'_, '_>) -> Result<Option<Self>, LoadError> {
+        let rate = keys.float("attention.temperature_scale", 0.0..=1e3)?.filter(|&rate| rate > 0.0);
+        rate.map(|rate| Ok(Self { rate, stretch: n_ctx_orig(keys)? })).transpose()
+    }
+
+    /// `q: [d_k, n_head, n_tokens]`, `positions: [n_tokens]` (i32); gives the shape of `q`.
+    fn scaled<'g>(&self, g: &Graph<'g>, q: Tensor<'g>, positions: Tensor<'g>) -> Tensor<'g> {
+        // The half keeps whole stretches clear of rounding.
+        let one = 1.0 / self.stretch as f32;
+        let stretches = g.floor(g.scale_and_add(g.cast(positions, Dtype::F32), one, 0.5 * one));
+        let length = g.scale_and_add(g.log(g.scale_and_add(stretches, 1.0, 1.0)), self.rate, 1.0);
+        g.mul(q, g.reshape(length, [1, 1, q.ne()[2]])) // was [n_tokens]
+    }
 }
 
 impl AttentionConfig {
@@ -58,8 +88,10 @@ impl AttentionConfig {
         if kind.gate && d_k != d_v {
             return Err(keys.error("attention.value_length", format!("heads of {d_v} elements beside keys of {d_k}")));
         }
-        let (eps, scale, rope) = (keys.rms_eps()?, keys.attention_scale(d_k)?, keys.rope(d_k, kind.neox)?);
-        let config = |(n_head, n_head_kv)| Self { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, scale, rope };
+        let (eps, scale, rope) = (keys.rms_eps()?, keys.attention_scale(d_k)?, rope(keys, d_k, kind.neox)?);
+        let temperature = if kind.temperature { Temperature::read(keys)? } else { None };
+        let config =
+            |(n_head, n_head_kv)| Self { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, scale, temperature, rope };
         Ok(n_head.into_iter().zip(n_head_kv).map(config).collect())
     }
 
@@ -67,7 +99,7 @@ impl AttentionConfig {
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
         match self.kind.freq_factors {
             true => globals.find("rope_freqs.weight", &[self.rope.n_dims as usize / 2]),
-            false => Ok(None),
+            false => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
         }
     }
 
@@ -113,11 +145,18 @@ impl Attention {
                 t.refuse(name, "biases are not supported")?;
             }
         }
-        t.refuse("attn_output.bias", "biases are not supported")?;
+        if !kind.out_bias {
+            t.refuse("attn_output.bias", "biases are not supported")?;
+        }
         let n_q = if kind.gate { 2 * d_k * n_head } else { d_k * n_head };
         let (n_k, n_v) = (d_k * n_head_kv, d_v * n_head_kv);
         let qkv = match Linear::find(t, "attn_qkv", n_embd, n_q + n_k + n_v, kind.bias)? {
-            Some(all) => Qkv::Fused(all),
+            Some(all) => {
+                for name in ["attn_q.bias", "attn_k.bias", "attn_v.bias"] {
+                    t.refuse(name, "biases of a joint matrix are in attn_qkv.bias")?;
+                }
+                Qkv::Fused(all)
+            }
             None => {
                 let mut part = |name: &str, n: usize| Linear::biased(t, name, n_embd, n, kind.bias);
                 Qkv::Split([part("attn_q", n_q)?, part("attn_k", n_k)?, part("attn_v", n_v)?])
@@ -127,7 +166,7 @@ impl Attention {
             true => Some((RmsNorm::open(t, "attn_q_norm", d_k, eps)?, RmsNorm::open(t, "attn_k_norm", d_k, eps)?)),
             false => None,
         };
-        let out = Linear::open(t, "attn_output", d_v * n_head, n_embd)?;
+        let out = Linear::biased(t, "attn_output", d_v * n_head, n_embd, kind.out_bias)?;
         Ok(Self { config, qkv, out, norms, freq_factors })
     }
 
@@ -140,7 +179,7 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, temperature, .. } = self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -155,7 +194,9 @@ impl Attention {
         };
         let factors = self.freq_factors.map(|f| vector(g, f));
         let rope = |x| g.rope(x, inputs.positions, factors, &self.config.rope);
-        let o = attend(g, inputs, il, (rope(q), rope(k), v), scale);
+        let q = rope(q);
+        let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
+        let o = attend(g, inputs, il, (q, rope(k), v), scale);
         gate.map_or(o, |gate| g.mul(o, g.sigmoid(gate)))
     }
 

@@ -4,6 +4,7 @@
 mod devices;
 mod drafts;
 mod embedding;
+mod rope;
 mod sampling;
 
 use clap::Args;
@@ -14,6 +15,7 @@ use memory::CacheType;
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
 pub use drafts::DraftOptions;
 pub use embedding::EmbeddingOptions;
+pub use rope::RopeArgs;
 pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fields, request_schema};
 
 /// What the model computes with.
@@ -39,6 +41,10 @@ pub struct ComputeOptions {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub device: DeviceOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub rope: RopeArgs,
 }
 
 fn cache_type() -> impl TypedValueParser<Value = CacheType> {
@@ -198,6 +204,7 @@ impl ModelOptions {
 
     /// What was given and changes nothing beside the rest, a sentence each.
     pub fn without_effect(&self, has_head: bool) -> Vec<String> {
-        [self.run.compute.device.without_effect(), self.drafts.without_effect(has_head)].concat()
+        let compute = &self.run.compute;
+        [compute.device.without_effect(), compute.rope.without_effect(), self.drafts.without_effect(has_head)].concat()
     }
 }

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Small checkpoints with random weights, as transformers saves them: what scripts/published/files.py converts.
+
+  checkpoints.py OUT_DIR [NAME ...]        needs torch, transformers and tokenizers
+
+OUT_DIR/NAME is a checkpoint folder with a tokenizer of 512 tokens, trained on this repository's documents, and `reference.npz`: the ids of
+a prompt and what transformers computes for it (`logits`, F32). `pre.txt` is the name of the tokenizer's pre-tokenizer in GGUF files.
+Widths are multiples of 256, so that every quantised type fits, and differ from each other where they may.
+"""
+import json, math, sys
+from pathlib import Path
+
+N_VOCAB, N_PROMPT = 512, 200
+QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+PRE = {"qwen2": QWEN2, "qwen35": QWEN35, "llama-bpe": LLAMA, "glm4": LLAMA}
+
+SIZES = dict(vocab_size=N_VOCAB, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=512,
+             max_position_embeddings=4096, rms_norm_eps=1e-5)
+DELTA = dict(head_dim=128, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128,
+             rms_norm_eps=1e-6)
+PLAIN = dict(rope_type="default", rope_theta=1e6)
+# The original context is short, so that the prompt goes beyond it.
+YARN = dict(rope_type="yarn", rope_theta=1e6, factor=8.0, original_max_position_embeddings=64)
+SECTIONS = dict(mrope_interleaved=True, mrope_section=[6, 5, 5], partial_rotary_factor=0.25)
+MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, norm_topk_prob=True)
+# One line a checkpoint: transformers' class, pre-tokenizer, what its configuration says beside SIZES.
+MODELS = {
+    "qwen3": ("Qwen3", "qwen2", dict(head_dim=128, tie_word_embeddings=True, rope_parameters=PLAIN)),
+    "qwen3_moe": ("Qwen3Moe", "qwen2", dict(head_dim=128, rope_parameters=PLAIN, decoder_sparse_step=1, mlp_only_layers=[], **MOE)),
+    "qwen3_5": ("Qwen3_5", "qwen35", dict(tie_word_embeddings=True, rope_parameters=PLAIN | SECTIONS, **DELTA)),
+    "qwen3_5_moe": ("Qwen3_5Moe", "qwen35", dict(rope_parameters=PLAIN | SECTIONS, shared_expert_intermediate_size=512, **DELTA, **MOE)),
+    "qwen2": ("Qwen2", "qwen2", dict(rope_parameters=PLAIN)),
+    "llama": ("Llama", "llama-bpe", dict(rope_parameters=PLAIN)),
+    "mistral": ("Mistral", "llama-bpe", dict(head_dim=128, sliding_window=None, rope_parameters=PLAIN)),
+    "mixtral": ("Mixtral", "llama-bpe", dict(num_local_experts=4, num_experts_per_tok=2, rope_parameters=PLAIN)),
+    "ministral3": ("Ministral3", "llama-bpe", dict(head_dim=128, rope_parameters=YARN | dict(
+        mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1, beta_fast=32.0, beta_slow=1.0))),
+    "glm4": ("Glm4", "glm4", dict(head_dim=128, attention_bias=True, rope_parameters=PLAIN | dict(partial_rotary_factor=0.5))),
+    # Keys that few files have.
+    "qwen2-tied": ("Qwen2", "qwen2", dict(tie_word_embeddings=True, rope_parameters=PLAIN)),
+    "llama-biased": ("Llama", "llama-bpe", dict(head_dim=128, attention_bias=True, mlp_bias=True, rope_parameters=PLAIN)),
+    "llama-mha": ("Llama", "llama-bpe", dict(num_key_value_heads=4, tie_word_embeddings=True, rope_parameters=PLAIN)),
+    "llama-rope3": ("Llama", "llama-bpe", dict(tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64))),
+    "llama-linear": ("Llama", "llama-bpe", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0))),
+    "qwen3-yarn": ("Qwen3", "qwen2", dict(head_dim=128, rope_parameters=YARN)),
+    "qwen3-yarn-betas": ("Qwen3", "qwen2", dict(head_dim=128, rope_parameters=YARN | dict(beta_fast=8.0, beta_slow=2.0))),
+    "qwen2-yarn-factor": ("Qwen2", "qwen2", dict(rope_parameters=YARN | dict(attention_factor=1.0))),
+    "qwen3_5-yarn": ("Qwen3_5", "qwen35", dict(rope_parameters=YARN | SECTIONS, **DELTA)),
+}
+VISION = dict(depth=2, hidden_size=128, intermediate_size=256, num_heads=2, out_hidden_size=256, num_position_embeddings=64, patch_size=16)
+
+
+def documents():
+    """This repository's documents: text to train tokenizers on, and prompts."""
+    root = Path(__file__).resolve().parents[3]
+    return "\n".join(path.read_text() for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))])
+
+
+def tokenizer(pre, text):
+    """A byte-level BPE tokenizer of N_VOCAB tokens with the pattern of a published family."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+    t = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(PRE[pre]), behavior="isolated")
+    t.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    t.train_from_iterator([text], trainers.BpeTrainer(vocab_size=N_VOCAB - len(specials), initial_alphabet=alphabet, show_progress=False))
+    t.add_special_tokens(specials)
+    assert t.get_vocab_size() == N_VOCAB
+    return PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|endoftext|>", bos_token="<|endoftext|>")
+
+
+def model(family, config):
+    """A transformers model with weights that let every part move the logits."""
+    import torch, transformers
+    delta = family.startswith("Qwen3_5")
+    text = getattr(transformers, f"{family}TextConfig" if delta else f"{family}Config")
+    config = SIZES | config
+    if family == "Mixtral":
+        config["intermediate_size"] = 256
+    tied = config.pop("tie_word_embeddings", False)
+    ids = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    if delta:
+        whole = getattr(transformers, f"{family}Config")
+        config = whole(text_config=text(**config, tie_word_embeddings=tied, **ids).to_dict(), vision_config=VISION, tie_word_embeddings=tied)
+        m = getattr(transformers, f"{family}ForConditionalGeneration")
+    else:
+        config = text(**config, tie_word_embeddings=tied, **ids)
+        m = getattr(transformers, f"{family}ForCausalLM")
+    config._attn_implementation = "eager"
+    m = m._from_config(config).float().eval()
+    randomize(m.named_parameters(), 1, tied)
+    return m
+
+
+def randomize(parameters, seed, tied=False):
+    """Rows that see unit input give unit output; norms, biases and decays keep their mean and vary about it. An embedding that is
+    the output matrix, too, is small beside the branches: such models would repeat the last token."""
+    import torch
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in sorted(parameters):
+            noise = torch.randn(p.shape, generator=g)
+            if "visual" in name:
+                p.copy_(noise * 0.02)
+            elif p.ndim == 1 or "conv1d" in name:
+                sharp = 0.3 if name.endswith(("q_norm.weight", "k_norm.weight")) else 0.0
+                p.add_(noise * (0.3 if name.endswith(".bias") else 0.15) + sharp)
+            elif "embed_tokens" in name and not tied:
+                p.copy_(noise * 0.5)
+            else:
+                p.copy_(noise / math.sqrt(p.shape[-1]))
+            p.copy_(p.bfloat16().float())       # survives a file of bf16
+
+
+def nextn_layer(m):
+    """The tensors of a NextN (MTP) layer for a model of Qwen3.5's family: those of its last layer of attention, with other weights."""
+    import torch
+    layers = m.model.language_model.layers
+    il = max(i for i, layer in enumerate(layers) if hasattr(layer, "self_attn"))
+    d = m.config.text_config.hidden_size
+    like = {f"mtp.layers.0.{name}": torch.nn.Parameter(p.detach().clone()) for name, p in layers[il].named_parameters()}
+    like["mtp.fc.weight"] = torch.nn.Parameter(torch.zeros(d, 2 * d))
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        like[f"mtp.{name}.weight"] = torch.nn.Parameter(torch.zeros(d))
+    randomize(like.items(), 2)
+    return {name: p.detach() for name, p in like.items()}
+
+
+def write(out, name):
+    import numpy, torch
+    from safetensors.torch import load_file, save_file
+    family, pre, config = MODELS[name]
+    folder = out / name
+    text = documents()
+    tok, m = tokenizer(pre, text), model(family, dict(config))
+    m.save_pretrained(folder)
+    tok.save_pretrained(folder)
+    if family.startswith("Qwen3_5"):
+        file = folder / "model.safetensors"
+        save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})
+        written = json.loads((folder / "config.json").read_text())
+        written["text_config"]["mtp_num_hidden_layers"] = 1
+        (folder / "config.json").write_text(json.dumps(written, indent=1))
+    (folder / "pre.txt").write_text(pre)
+    ids = tok(text[1000:3000])["input_ids"][:N_PROMPT]
+    with torch.no_grad():
+        logits = m(input_ids=torch.tensor([ids])).logits[0].numpy()
+    numpy.savez(folder / "reference.npz", ids=numpy.array(ids, dtype=numpy.int32), logits=logits, text=tok.decode(ids))
+    print(name, f"{sum(p.numel() for p in m.parameters()):,} parameters, logits of spread {logits.std():.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for name in sys.argv[2:] or MODELS:
+        write(Path(sys.argv[1]), name)

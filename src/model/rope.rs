@@ -1,0 +1,133 @@
+//! The rotation of positions, out of a file's metadata and what the user says over them.
+//! Sources: Su et al. 2021; Chen et al. 2023 (linear scaling); Peng et al. 2023 (YaRN).
+
+use ggml::Rope;
+
+use crate::error::LoadError;
+use crate::keys::{Keys, WIDTH};
+use crate::rope_options::RopeScaling;
+
+/// How far positions are scaled.
+struct Scaling {
+    kind: RopeScaling,
+    /// Factor on positions.
+    scale: f32,
+    /// That of the file.
+    scale_of_file: f32,
+    /// Context of the original training.
+    n_ctx_orig: usize,
+}
+
+impl Scaling {
+    fn read(keys: &Keys<'_, '_>) -> Result<Self, LoadError> {
+        let options = keys.rope_options();
+        let kind = match (options.scaling, keys.text("rope.scaling.type")?) {
+            (Some(kind), _) => kind,
+            // A factor without a type is of files older than the types.
+            (None, None) => RopeScaling::Linear,
+            (None, Some(name)) => name.parse().map_err(|what: String| keys.error("rope.scaling.type", what))?,
+        };
+        let scale_of_file = 1.0 / factor_of_file(keys)?.unwrap_or(1.0);
+        let scale = match kind {
+            RopeScaling::None => 1.0,
+            _ => options.freq_scale.unwrap_or(scale_of_file),
+        };
+        let n_ctx_orig = match options.yarn_orig_ctx {
+            Some(n) => n as usize,
+            None => n_ctx_orig(keys)?,
+        };
+        Ok(Self { kind, scale, scale_of_file, n_ctx_orig })
+    }
+}
+
+/// The factor by which the file's context is stretched, under its name or the older one; 0 is none.
+fn factor_of_file(keys: &Keys<'_, '_>) -> Result<Option<f32>, LoadError> {
+    for key in ["rope.scaling.factor", "rope.scale_linear"] {
+        match keys.float(key, 0.0..=1e6)? {
+            None => {}
+            Some(0.0) => return Ok(None),
+            Some(factor) if factor < 1e-3 => {
+                return Err(keys.error(key, format!("{factor} found, 0 or 0.001 to 1000000 expected")));
+            }
+            factor => return Ok(factor),
+        }
+    }
+    Ok(None)
+}
+
+/// Context of the original training, as the file has it.
+pub(crate) fn n_ctx_orig(keys: &Keys<'_, '_>) -> Result<usize, LoadError> {
+    match keys.find("rope.scaling.original_context_length", WIDTH)? {
+        Some(n) => Ok(n),
+        None => keys.n_ctx_train(),
+    }
+}
+
+/// Positions that the model can be used for: what it was trained for, unless the user stretches that by YaRN.
+pub(crate) fn n_ctx_usable(keys: &Keys<'_, '_>) -> Result<usize, LoadError> {
+    let scaling = Scaling::read(keys)?;
+    if scaling.kind != RopeScaling::Yarn || scaling.scale == scaling.scale_of_file {
+        return keys.n_ctx_train();
+    }
+    Ok(((scaling.n_ctx_orig as f32 / scaling.scale) as usize).clamp(1, MAX_CTX))
+}
+
+/// The longest context that is believed.
+const MAX_CTX: usize = 1 << 28;
+
+/// The rotation for heads of `d_head` elements: base, rotated share, linear or YaRN scaling.
+pub(crate) fn rope(keys: &Keys<'_, '_>, d_head: usize, neox: bool) -> Result<Rope, LoadError> {
+    let options = keys.rope_options();
+    let base = match options.freq_base {
+        Some(base) => base,
+        None => keys.float("rope.freq_base", 1.0..=1e12)?.unwrap_or(10_000.0),
+    };
+    let n_dims = keys.find("rope.dimension_count", WIDTH)?.unwrap_or(d_head);
+    if n_dims > d_head || n_dims % 2 != 0 {
+        let what = format!("{n_dims} found, an even number up to the head size of {d_head} expected");
+        return Err(keys.error("rope.dimension_count", what));
+    }
+    let scaling = Scaling::read(keys)?;
+    let is_yarn = scaling.kind == RopeScaling::Yarn;
+    let of_file = |key: &str| keys.float(&format!("rope.scaling.{key}"), 0.0..=1e6);
+    let ext_factor = match options.yarn_ext_factor {
+        Some(share) => share,
+        None if is_yarn => of_file("yarn_ext_factor")?.unwrap_or(1.0),
+        None => 0.0,
+    };
+    // ggml multiplies the rotated values with `1 + 0.1 ln(factor)` where it extrapolates. The magnitude that the model was
+    // trained with may be another.
+    let attn_factor = if ext_factor == 0.0 {
+        match options.yarn_attn_factor {
+            Some(factor) => factor,
+            None => of_file("yarn_attn_factor")?.unwrap_or(1.0),
+        }
+    } else {
+        let factor = 1.0 / scaling.scale;
+        let magnitude = match of_file("yarn_log_multiplier")?.filter(|&m| m != 0.0) {
+            Some(m) => magnitude(factor, 1.0) / magnitude(factor, m),
+            None => of_file("yarn_attn_factor")?.unwrap_or_else(|| magnitude(factor, 1.0)),
+        };
+        magnitude / (1.0 + 0.1 * factor.ln())
+    };
+    let border = |key: &str, given: Option<f32>, default: f32| match given {
+        Some(border) => Ok::<f32, LoadError>(border),
+        None => Ok(of_file(key)?.unwrap_or(default)),
+    };
+    Ok(Rope {
+        n_dims: n_dims as i32,
+        neox,
+        base,
+        scale: scaling.scale,
+        n_ctx_orig: scaling.n_ctx_orig as i32,
+        ext_factor,
+        attn_factor: attn_factor * of_file("attn_factor")?.unwrap_or(1.0),
+        beta_fast: border("yarn_beta_fast", options.yarn_beta_fast, 32.0)?,
+        beta_slow: border("yarn_beta_slow", options.yarn_beta_slow, 1.0)?,
+    })
+}
+
+/// YaRN's factor on rotated values for a context stretched by `factor`.
+fn magnitude(factor: f32, multiplier: f32) -> f32 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * multiplier * factor.ln() + 1.0 }
+}
