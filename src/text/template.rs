@@ -8,17 +8,22 @@ mod clock;
 mod compiled;
 mod env;
 mod error;
+mod filters;
+mod format;
 mod guard;
 mod json;
+mod markup;
 mod messages;
+mod methods;
 mod ops;
+mod repr;
+mod texts;
 
 pub use chat::{Chat, Prompt};
 pub use compiled::ChatTemplate;
 pub use error::TemplateError;
 
 use boundaries::Rendered;
-use messages::prepared;
 
 impl ChatTemplate {
     /// Renders `chat` and finds its message boundaries by rendering parts of it again: five renderings for most conversations, a dozen
@@ -38,11 +43,10 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`], and `GivenUp`.
     pub fn render_while(&self, chat: &Chat, wanted: &(dyn Fn() -> bool + Sync)) -> Result<Prompt, TemplateError> {
-        let messages = prepared(&chat.messages)?;
         // A thread of its own: a hostile template can make values so deep that dropping them needs this stack.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("chat template".to_owned());
-            let render = || Rendered::new(self, chat, messages, wanted)?.prompt();
+            let render = || Rendered::new(self, chat, wanted)?.prompt();
             let stopped = |detail: String| TemplateError::Render { line: 0, detail };
             thread
                 .stack_size(STACK)

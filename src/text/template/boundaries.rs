@@ -5,7 +5,7 @@ use minijinja::value::Value;
 use serde_json::json;
 
 use super::compiled::Context;
-use super::messages::value_of;
+use super::messages::{Arguments, Contents, Forms, has_calls, has_parts, prepared, value_of};
 use super::{Chat, ChatTemplate, Prompt, TemplateError};
 
 /// A conversation with its prompt.
@@ -23,14 +23,40 @@ impl<'a> Rendered<'a> {
     pub(super) fn new(
         template: &'a ChatTemplate,
         chat: &'a Chat,
-        messages: Vec<Value>,
         wanted: &'a (dyn Fn() -> bool + Sync),
     ) -> Result<Self, TemplateError> {
         let context = template.context(chat);
+        let given = &chat.messages;
+        let mut forms = Forms::default();
+        if given.iter().any(has_calls) {
+            forms.arguments = template.arguments(&context);
+        }
+        if given.iter().any(has_parts) {
+            (forms.contents, forms.results) = (template.contents(&context), template.results(&context));
+        }
+        let messages = prepared(given, forms)?;
         let mut this = Self { template, chat, context, messages, wanted, text: String::new() };
-        this.still_wanted()?;
-        this.text = template.render_values(&this.context, &this.messages, chat.add_generation_prompt)?;
+        this.text = match this.whole() {
+            Ok(text) => text,
+            // Some templates want a text in every message, or in those of some roles.
+            Err(error @ (TemplateError::Render { .. } | TemplateError::Raised { .. }))
+                if given.iter().any(|message| !message.get("content").is_some_and(serde_json::Value::is_string)) =>
+            {
+                this.messages =
+                    prepared(given, Forms { contents: Contents::Texts, results: Contents::Texts, ..forms })?;
+                match this.whole() {
+                    Err(TemplateError::Render { .. } | TemplateError::Raised { .. }) => return Err(error),
+                    other => other?,
+                }
+            }
+            Err(error) => return Err(error),
+        };
         Ok(this)
+    }
+
+    fn whole(&self) -> Result<String, TemplateError> {
+        self.still_wanted()?;
+        self.template.render_values(&self.context, &self.messages, self.chat.add_generation_prompt)
     }
 
     pub(super) fn prompt(self) -> Result<Prompt, TemplateError> {
@@ -144,8 +170,12 @@ impl<'a> Rendered<'a> {
 
     /// A tool call, and its result.
     fn tool_turn(&self) -> Vec<Value> {
-        let result = message(json!({"role": "tool", "content": "0", "tool_call_id": "0"}));
-        let call = json!({"id": "0", "type": "function", "function": {"name": "f", "arguments": {}}});
+        let result = message(json!({"role": "tool", "content": "0", "tool_call_id": "call00000"}));
+        let arguments = match self.template.arguments(&self.context) {
+            Arguments::Objects => json!({}),
+            Arguments::Text => json!("{}"),
+        };
+        let call = json!({"id": "call00000", "type": "function", "function": {"name": "f", "arguments": arguments}});
         match self.ends_with_assistant() {
             true => vec![result],
             false => vec![

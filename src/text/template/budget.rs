@@ -1,11 +1,9 @@
 //! The bytes of text that one rendering may make: every operation that makes some takes them from here.
 
-use std::fmt::Write;
-
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::Value;
 use minijinja::{Error, ErrorKind, State};
 
-use super::json::python_float;
+use super::repr::python_str;
 
 /// Bytes of text that one rendering may make, intermediate texts included.
 pub(super) const MAX_TEXT: usize = 128 << 20;
@@ -37,23 +35,12 @@ pub(super) fn refuse(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail.into())
 }
 
-/// The text that the engine would print for `value`, counted.
+/// The text that Python would print for `value`, counted.
 pub(super) fn text_of(state: &mut State<'_, '_>, value: &Value) -> Result<String, Error> {
-    if let Some(text) = value.as_str() {
-        charge(state, text.len())?;
-        return Ok(text.to_owned());
-    }
-    let mut text = Counted { text: String::new(), max: left(state).min(MAX_VALUE) };
-    let written = match value.kind() {
-        ValueKind::Number if !value.is_integer() => {
-            let x = f64::try_from(value.clone()).unwrap_or(f64::NAN);
-            text.write_str(&python_float(x))
-        }
-        _ => write!(text, "{value}"),
-    };
-    written.map_err(|_| too_much_text())?;
-    charge(state, text.text.len())?;
-    Ok(text.text)
+    let max = if value.as_str().is_some() { left(state) } else { left(state).min(MAX_VALUE) };
+    let text = python_str(value, max)?.ok_or_else(too_much_text)?;
+    charge(state, text.len())?;
+    Ok(text)
 }
 
 /// Bytes that the rendering may still make.
@@ -63,19 +50,4 @@ pub(super) fn left(state: &State<'_, '_>) -> usize {
 
 pub(super) fn too_much_text() -> Error {
     refuse("too much text").with_source(TooMuchText)
-}
-
-struct Counted {
-    text: String,
-    max: usize,
-}
-
-impl Write for Counted {
-    fn write_str(&mut self, s: &str) -> std::fmt::Result {
-        if self.text.len() + s.len() > self.max {
-            return Err(std::fmt::Error);
-        }
-        self.text.push_str(s);
-        Ok(())
-    }
 }

@@ -1,7 +1,8 @@
 //! Rewrites a template before it is compiled, so that every operation that can make much text is a counted one.
-//! `a + b`, `a ~ b`, `a * b` and `x[i:j]` become calls; text between the tags becomes an expression. Owns the syntax of templates;
+//! `a + b`, `a ~ b`, `a * b`, `a % b` and `x[i:j]` become calls; text between the tags becomes an expression. Owns the syntax of templates;
 //! knows no limit. The engine's own tokens are used, so both read a template alike, and lines stay where they were.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use minijinja::machinery::{Span, Token, tokenize};
@@ -25,6 +26,7 @@ pub(super) fn rewritten_syntax() -> SyntaxConfig {
 /// # Errors
 /// Where the tags or brackets of `source` do not pair up, or lie too deep in each other.
 pub(super) fn guarded(source: &str) -> Result<String, Error> {
+    let source = &without_generation(source)?;
     let tokens = tokenize(source, false, syntax()).collect::<Result<Vec<_>, _>>()?;
     let mut rewriter =
         Rewriter { source, tokens, at: 0, depth: 0, deepest: 0, out: String::with_capacity(source.len() * 2), line: 1 };
@@ -32,6 +34,24 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
     // One template, one parse: what the original does not mean, the rewritten one must not either.
     minijinja::machinery::parse(source, "chat", syntax())?;
     Ok(rewriter.out)
+}
+
+/// `transformers` marks with `{% generation %}` what the assistant writes. To render it is to render what it holds, in a scope of its
+/// own, as `{% with %}` does; every other byte stays where it was.
+fn without_generation(source: &str) -> Result<Cow<'_, str>, Error> {
+    let mut plain = Cow::Borrowed(source);
+    let tokens = tokenize(source, false, syntax()).collect::<Result<Vec<_>, _>>()?;
+    for pair in tokens.windows(2) {
+        let [(Token::BlockStart, _), (Token::Ident(word), span)] = pair else { continue };
+        let scope = match *word {
+            "generation" => "with",
+            "endgeneration" => "endwith",
+            _ => continue,
+        };
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        plain.to_mut().replace_range(start..end, &format!("{scope:0$}", end - start));
+    }
+    Ok(plain)
 }
 
 struct Rewriter<'s> {
@@ -179,7 +199,11 @@ impl Rewriter<'_> {
                     self.at += 1;
                     left = call(ops::MUL, &left, &self.power()?);
                 }
-                Some(Token::Div | Token::FloorDiv | Token::Mod) => {
+                Some(Token::Mod) => {
+                    self.at += 1;
+                    left = call(ops::REM, &left, &self.power()?);
+                }
+                Some(Token::Div | Token::FloorDiv) => {
                     left += &self.token();
                     left += &self.power()?;
                 }

@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps(.., ensure_ascii=False)` writes it, for the filter `tojson`: models were trained on its spacing.
+//! JSON as Python's `json.dumps` writes it, for the filter `tojson`: models were trained on its spacing.
 //! Knows the value model of the template engine; charges nothing itself, but stops at the limit it is given.
 
 use std::fmt::Write;
@@ -6,7 +6,9 @@ use std::fmt::Write;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// `value` as JSON of at most `max` bytes; `indent` as in Python: None for one line.
+use super::repr::python_float;
+
+/// `value` as JSON of at most `max` bytes.
 ///
 /// # Errors
 /// `None` inside `Ok` when it is longer than `max`; an error when a part is not JSON or lies too deep.
@@ -20,34 +22,23 @@ pub(super) fn dumps(value: &Value, layout: Layout, max: usize) -> Result<Option<
 }
 
 /// Python's layout options.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Layout {
-    /// Spaces per level; None writes one line.
-    pub indent: Option<usize>,
+    /// What indents a level, on a line for each item; None writes one line.
+    pub indent: Option<String>,
+    /// Between two items.
+    pub between: String,
+    /// After a key.
+    pub after_key: String,
     /// Orders the keys of objects.
     pub sort_keys: bool,
+    /// Escapes what is not ASCII.
+    pub ascii: bool,
 }
 
-/// A float as Python's `repr` writes it.
-pub(super) fn python_float(x: f64) -> String {
-    if x.is_nan() {
-        return "nan".to_owned();
-    }
-    if x.is_infinite() {
-        return if x > 0.0 { "inf" } else { "-inf" }.to_owned();
-    }
-    // Both write the shortest digits that read back as the same number; only the form differs.
-    let scientific = format!("{x:e}");
-    let (digits, exponent) = scientific.split_once('e').expect("LowerExp always writes an `e`");
-    let exponent: i32 = exponent.parse().expect("LowerExp writes a number after it");
-    if x != 0.0 && !(-4..16).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{digits}e{sign}{:02}", exponent.abs());
-    }
-    let plain = format!("{x}");
-    match plain.contains('.') {
-        true => plain,
-        false => plain + ".0",
+impl Default for Layout {
+    fn default() -> Self {
+        Self { indent: None, between: ", ".into(), after_key: ": ".into(), sort_keys: false, ascii: false }
     }
 }
 
@@ -108,6 +99,11 @@ impl Json {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
+                c if self.layout.ascii && !(' '..='~').contains(&c) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        write!(self.out, "\\u{unit:04x}").expect("a String takes everything");
+                    }
+                }
                 c if c < ' ' => write!(self.out, "\\u{:04x}", c as u32).expect("a String takes everything"),
                 c => self.out.push(c),
             }
@@ -142,7 +138,7 @@ impl Json {
             self.next_item(empty, depth + 1);
             empty = false;
             self.key(&key)?;
-            self.out.push_str(": ");
+            self.out.push_str(&self.layout.after_key);
             self.value(&value.get_item(&key).map_err(Stop::Error)?, depth + 1)?;
         }
         self.close('}', empty, depth);
@@ -163,16 +159,10 @@ impl Json {
     }
 
     fn next_item(&mut self, first: bool, depth: usize) {
-        match self.layout.indent {
-            Some(_) => {
-                if !first {
-                    self.out.push(',');
-                }
-                self.new_line(depth);
-            }
-            None if !first => self.out.push_str(", "),
-            None => {}
+        if !first {
+            self.out.push_str(&self.layout.between);
         }
+        self.new_line(depth);
     }
 
     fn close(&mut self, bracket: char, empty: bool, depth: usize) {
@@ -183,10 +173,9 @@ impl Json {
     }
 
     fn new_line(&mut self, depth: usize) {
-        if let Some(indent) = self.layout.indent {
+        if let Some(indent) = &self.layout.indent {
             self.out.push('\n');
-            let n_spaces = depth * indent;
-            self.out.extend(std::iter::repeat_n(' ', n_spaces));
+            self.out.extend(std::iter::repeat_n(indent.as_str(), depth));
         }
     }
 }
@@ -200,26 +189,6 @@ const MAX_DEPTH: usize = 128;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn floats_are_written_as_python_does() {
-        for (x, text) in [
-            (0.0, "0.0"),
-            (-0.0, "-0.0"),
-            (1.0, "1.0"),
-            (0.1, "0.1"),
-            (1e15, "1000000000000000.0"),
-            (1e16, "1e+16"),
-            (1.5e300, "1.5e+300"),
-            (0.0001, "0.0001"),
-            (0.00001, "1e-05"),
-            (-2.5e-7, "-2.5e-07"),
-            (123456.789, "123456.789"),
-            (f64::INFINITY, "inf"),
-        ] {
-            assert_eq!(python_float(x), text);
-        }
-    }
 
     #[test]
     fn a_list_that_holds_itself_many_times_stops_at_the_limit() {

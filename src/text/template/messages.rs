@@ -5,17 +5,67 @@ use minijinja::value::Value;
 use serde_json::Value as Json;
 
 use super::TemplateError;
+use super::budget::MAX_VALUE;
+use super::json::{Layout, dumps};
 
-/// One value per message: tool call arguments are objects, `reasoning` is also there as `reasoning_content`.
-pub(super) fn prepared(messages: &[Json]) -> Result<Vec<Value>, TemplateError> {
+/// The form in which a template reads what messages hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Forms {
+    /// How it reads the arguments of tool calls.
+    pub arguments: Arguments,
+    /// How it reads contents that are lists of parts.
+    pub contents: Contents,
+    /// How it reads those of tool results.
+    pub results: Contents,
+}
+
+impl Default for Forms {
+    fn default() -> Self {
+        Self { arguments: Arguments::Objects, contents: Contents::AsGiven, results: Contents::AsGiven }
+    }
+}
+
+/// How a template reads the arguments of tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// As objects.
+    Objects,
+    /// As JSON text: it puts them between other texts.
+    Text,
+}
+
+/// How a template reads the contents of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// As they come: absent, a text or a list of parts.
+    AsGiven,
+    /// As texts: parts of text are joined.
+    Joined,
+    /// As texts, and an absent one is empty.
+    Texts,
+}
+
+/// One value per message, as `transformers` hands them over: without what is null, and with the reasoning under each of its names.
+/// Contents and arguments of tool calls are as the template reads them, whichever way they were sent.
+pub(super) fn prepared(messages: &[Json], forms: Forms) -> Result<Vec<Value>, TemplateError> {
     messages
         .iter()
         .enumerate()
         .map(|(index, message)| {
             let detail = |detail| TemplateError::Message { index, detail };
-            Ok(value_of(&one(message).map_err(detail)?))
+            Ok(value_of(&one(message, forms).map_err(detail)?))
         })
         .collect()
+}
+
+/// Whether a message has tool calls.
+pub(super) fn has_calls(message: &Json) -> bool {
+    message.get("tool_calls").and_then(Json::as_array).is_some_and(|calls| !calls.is_empty())
+}
+
+/// Whether a message's content is a list of parts.
+pub(super) fn has_parts(message: &Json) -> bool {
+    message.get("content").is_some_and(Json::is_array)
 }
 
 /// JSON as a value of the template engine, keys in their order.
@@ -34,7 +84,7 @@ pub(super) fn value_of(json: &Json) -> Value {
     }
 }
 
-fn one(message: &Json) -> Result<Json, String> {
+fn one(message: &Json, forms: Forms) -> Result<Json, String> {
     let Json::Object(message) = message else {
         return Err(format!("an object with `role` and `content` expected, {} found", kind(message)));
     };
@@ -42,22 +92,36 @@ fn one(message: &Json) -> Result<Json, String> {
         return Err("`role` has to be a string".to_owned());
     }
     let mut message = message.clone();
-    if let (Some(Json::String(reasoning)), None | Some(Json::Null)) =
-        (message.get("reasoning"), message.get("reasoning_content"))
+    message.retain(|_, value| !value.is_null());
+    let is_result = message.get("role").and_then(Json::as_str) == Some("tool");
+    let contents = if is_result { forms.results } else { forms.contents };
+    if contents == Contents::Texts && !message.contains_key("content") {
+        message.insert("content".to_owned(), Json::String(String::new()));
+    }
+    if contents != Contents::AsGiven
+        && let Some(text) = message.get("content").and_then(joined)
     {
-        let reasoning = Json::String(reasoning.clone());
+        message.insert("content".to_owned(), Json::String(text));
+    }
+    if let Some(reasoning) = REASONING.iter().find_map(|name| message.get(*name)).cloned() {
+        message.entry("thinking").or_insert_with(|| reasoning.clone());
         message.insert("reasoning_content".to_owned(), reasoning);
     }
     if let Some(Json::Array(calls)) = message.get_mut("tool_calls") {
         for (i, call) in calls.iter_mut().enumerate() {
-            parse_arguments(call).map_err(|e| format!("tool_calls[{i}].function.arguments: {e}"))?;
+            set_arguments(call, forms.arguments).map_err(|e| format!("tool_calls[{i}].function.arguments: {e}"))?;
         }
     }
     Ok(Json::Object(message))
 }
 
-/// Clients send the arguments as a string of JSON; templates loop over an object.
-fn parse_arguments(call: &mut Json) -> Result<(), String> {
+/// The text of a list of parts; `None` where it is none, or a part has no text.
+fn joined(content: &Json) -> Option<String> {
+    content.as_array()?.iter().map(|part| part.get("text")?.as_str()).collect()
+}
+
+/// Clients send the arguments as a string of JSON; most templates loop over an object.
+fn set_arguments(call: &mut Json, form: Arguments) -> Result<(), String> {
     let in_function = call.get("function").is_some();
     let owner = if in_function { call.get_mut("function") } else { Some(call) };
     let Some(arguments) = owner.and_then(|f| f.get_mut("arguments")) else {
@@ -67,14 +131,26 @@ fn parse_arguments(call: &mut Json) -> Result<(), String> {
         Json::String(text) if text.trim().is_empty() => Json::Object(serde_json::Map::new()),
         Json::String(text) => serde_json::from_str(text)
             .map_err(|e| format!("the string is not JSON ({e}); send an object as JSON text"))?,
-        _ => return Ok(()),
+        other => other.clone(),
     };
-    if !parsed.is_object() {
+    if arguments.is_string() && !parsed.is_object() {
         return Err(format!("a JSON object expected, {} found in the string", kind(&parsed)));
     }
-    *arguments = parsed;
+    match form {
+        Arguments::Objects => *arguments = parsed,
+        Arguments::Text if arguments.as_str().is_some_and(|text| !text.trim().is_empty()) => {}
+        Arguments::Text => *arguments = Json::String(dumps_line(&value_of(&parsed))?),
+    }
     Ok(())
 }
+
+fn dumps_line(value: &Value) -> Result<String, String> {
+    let json = dumps(value, Layout::default(), MAX_VALUE).map_err(|error| error.to_string())?;
+    json.ok_or_else(|| format!("longer than {MAX_VALUE} bytes"))
+}
+
+/// The names under which reasoning is sent; the first is the one that most templates read.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 fn kind(value: &Json) -> &'static str {
     match value {

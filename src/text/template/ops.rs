@@ -1,16 +1,20 @@
-//! The operators `+`, `~` and `*` and slices, as functions that count what they make: the rewritten template calls them.
+//! The operators `+`, `~`, `*` and `%` and slices, as functions that count what they make: the rewritten template calls them.
 //! Knows Python's rules for them; knows nothing of syntax.
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::formatting::FormatStyle;
+use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, State};
 
 use super::budget::{charge, refuse, text_of};
+use super::format::formatted;
+use super::markup::{escaped, like};
 
 /// Names that the rewriter calls. A template that defines them itself only changes its own operators: within the definition they are
 /// rewritten too, so no uncounted operator can be reached.
 pub(super) const ADD: &str = "__add";
 pub(super) const CONCAT: &str = "__concat";
 pub(super) const MUL: &str = "__mul";
+pub(super) const REM: &str = "__rem";
 pub(super) const SLICE: &str = "__slice";
 /// Counts a value that is assigned, and how many brackets in each other made it.
 pub(super) const NEST: &str = "__nest";
@@ -19,6 +23,7 @@ pub(super) fn add_to(env: &mut Environment<'static>) {
     env.add_function(ADD, add);
     env.add_function(CONCAT, concat);
     env.add_function(MUL, mul);
+    env.add_function(REM, rem);
     env.add_function(SLICE, slice);
     env.add_function(NEST, nest);
 }
@@ -44,21 +49,35 @@ pub(super) fn small_numbers(args: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-fn add(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
+/// The sum of two numbers, texts or lists.
+pub(super) fn add(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
     if let (Some(x), Some(y)) = (a.as_str(), b.as_str()) {
+        if a.is_safe() || b.is_safe() {
+            let text = escaped(state, &a)? + &escaped(state, &b)?;
+            charge(state, text.len())?;
+            return Ok(Value::from_safe_string(text));
+        }
         charge(state, x.len() + y.len())?;
         return Ok(Value::from([x, y].concat()));
     }
     let list = |v: &Value| matches!(v.kind(), ValueKind::Seq | ValueKind::Iterable);
     if list(&a) && list(&b) {
+        if a.is_tuple() != b.is_tuple() {
+            return Err(refuse("`+` between a list and a tuple"));
+        }
         charge(state, size(&a) + size(&b))?;
         let mut items = Vec::new();
         for item in a.try_iter()?.checked().chain(b.try_iter()?.checked()) {
             items.push(item?);
         }
-        return Ok(Value::from(items));
+        return Ok(listed(&a, items));
     }
     number(&a, &b, "+", i128::checked_add, |x, y| x + y)
+}
+
+/// A list, or a tuple if `of` is one.
+fn listed(of: &Value, items: Vec<Value>) -> Value {
+    if of.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) }
 }
 
 fn concat(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
@@ -69,22 +88,46 @@ fn concat(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error>
 
 fn mul(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
     let (repeated, n) = match (a.kind(), b.kind()) {
-        (ValueKind::String | ValueKind::Seq, ValueKind::Number) => (&a, &b),
-        (ValueKind::Number, ValueKind::String | ValueKind::Seq) => (&b, &a),
+        (ValueKind::String | ValueKind::Seq, ValueKind::Number | ValueKind::Bool) => (&a, &b),
+        (ValueKind::Number | ValueKind::Bool, ValueKind::String | ValueKind::Seq) => (&b, &a),
         _ => return number(&a, &b, "*", i128::checked_mul, |x, y| x * y),
     };
     // As in Python: less than once is nothing.
-    let n = i64::try_from(n.clone())?.max(0);
+    let n = match n.kind() {
+        ValueKind::Bool => i64::from(n.is_true()),
+        _ if !n.is_integer() => return Err(refuse("a text or list is repeated a whole number of times")),
+        _ => i64::try_from(n.clone())?.max(0),
+    };
     let n = usize::try_from(n).expect("it is not negative");
     charge(state, size(repeated).saturating_mul(n))?;
     match repeated.as_str() {
-        Some(text) => Ok(Value::from(text.repeat(n))),
+        Some(text) => Ok(like(repeated, text.repeat(n))),
         None => {
             let items: Vec<Value> = repeated.try_iter()?.collect();
-            let repeated = std::iter::repeat_n(items, n).flatten();
-            Ok(repeated.collect())
+            Ok(listed(repeated, std::iter::repeat_n(items, n).flatten().collect()))
         }
     }
+}
+
+/// What is left of a division, or a text with values in its places.
+fn rem(state: &mut State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
+    if a.as_str().is_some() {
+        let args: Vec<Value> = if b.is_tuple() { b.try_iter()?.collect() } else { vec![b] };
+        return formatted(state, FormatStyle::Printf, &a, &args);
+    }
+    if matches!(b.kind(), ValueKind::Number | ValueKind::Bool) && f64::try_from(b.clone()).is_ok_and(|b| b == 0.0) {
+        return Err(refuse("`%` by zero"));
+    }
+    // The sign is that of the divisor.
+    let integers = |x: i128, y: i128| {
+        let rest = x.checked_rem(y)?;
+        if rest != 0 && (rest < 0) != (y < 0) { rest.checked_add(y) } else { Some(rest) }
+    };
+    let floats = |x: f64, y: f64| {
+        let rest = x % y;
+        if rest != 0.0 && (rest < 0.0) != (y < 0.0) { rest + y } else { rest }
+    };
+    number(&a, &b, "%", integers, floats)
 }
 
 /// Levels of lists in lists that assignments of this rendering may still make.
@@ -125,15 +168,18 @@ fn slice(
             let picked = picks(chars.len(), start, stop, step).map(|i| chars[i]);
             let picked: String = picked.collect();
             charge(state, picked.len())?;
-            Ok(Value::from(picked))
+            Ok(like(&value, picked))
         }
         (None, ValueKind::Seq | ValueKind::Iterable) => {
             let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-            let picked: Value = picks(items.len(), start, stop, step).map(|i| items[i].clone()).collect();
+            let picked = picks(items.len(), start, stop, step).map(|i| items[i].clone()).collect();
+            let picked = listed(&value, picked);
             charge(state, size(&picked))?;
             Ok(picked)
         }
-        (None, kind) => Err(refuse(format!("{kind} has no slices"))),
+        (None, ValueKind::Undefined) => Err(refuse("an undefined value has no slices")),
+        // As every other item that a value has not.
+        (None, _) => Ok(Value::UNDEFINED),
     }
 }
 

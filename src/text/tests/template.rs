@@ -132,7 +132,7 @@ fn arguments_as_text_and_reasoning_under_its_other_name_render_alike() {
 fn special_tokens_and_extra_variables_reach_the_template() {
     let template =
         ChatTemplate::new("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}|{{ effort }}|{{ x is defined }}");
-    let template = template.unwrap().with_special_tokens(Some("<s>".into()), None);
+    let template = template.unwrap().with_special_tokens([("bos_token".into(), "<s>".into())]);
     let mut chat = chat(json!([{"role": "user", "content": "hi"}]));
     chat.kwargs.insert("effort".into(), json!("low"));
     chat.kwargs.insert("messages".into(), json!("not these"));
