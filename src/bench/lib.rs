@@ -52,6 +52,9 @@ enum Command {
         /// Also print D draft tokens of the MTP layer, after the greedy next token
         #[arg(long, default_value_t = 0, value_name = "D")]
         draft: u8,
+        /// Most tokens of one forward pass
+        #[arg(short, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        batch_size: u32,
         /// Write the logits of all positions to this NumPy file instead of printing them
         #[arg(long, value_name = "FILE.npy")]
         full: Option<PathBuf>,
@@ -138,8 +141,8 @@ enum Command {
 pub fn run(args: Args) -> anyhow::Result<()> {
     logging::start("warn", logging::Lines::Person { colours: false, detailed: false }).map_err(anyhow::Error::msg)?;
     match args.command {
-        Command::Logits { setup, input, draft, full, hidden } => {
-            logits::run(&setup, &input, draft.into(), full, hidden)
+        Command::Logits { setup, input, draft, batch_size, full, hidden } => {
+            logits::run(&setup, &input, draft.into(), batch_size as usize, full, hidden)
         }
         Command::Generate { setup, input, n_tokens, draft } => {
             generate::run(&setup, &input, n_tokens as usize, draft.into())

@@ -10,13 +10,11 @@ use text::TokenId;
 use super::npy;
 use super::setup::{Input, Setup, argmax, say};
 
-/// Tokens of one forward pass.
-const N_BATCH: usize = 512;
-
 pub(super) fn run(
     setup: &Setup,
     input: &Input,
     depth: usize,
+    n_batch: usize,
     full: Option<PathBuf>,
     hidden: Option<PathBuf>,
 ) -> anyhow::Result<()> {
@@ -26,7 +24,7 @@ pub(super) fn run(
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = PassOutput::default();
     let (mut all_logits, mut all_hidden) = (Vec::new(), Vec::new());
-    for tokens in ids.chunks(N_BATCH) {
+    for tokens in ids.chunks(n_batch) {
         let step = memory.begin(&[(&slot, tokens.len())], 1)?;
         runner.run(step.view(), &Pass { tokens, rows: Rows::All, hidden: true }, &mut output)?;
         step.commit(&[tokens.len()])?;
@@ -38,7 +36,7 @@ pub(super) fn run(
     if depth > 0 {
         let next = argmax(&all_logits[all_logits.len() - sizes.n_vocab..]);
         let entries: Vec<TokenId> = ids[1..].iter().copied().chain([next]).collect();
-        printed.insert("drafts".into(), drafts(setup, &mut runner, &entries, &all_hidden, depth)?);
+        printed.insert("drafts".into(), drafts(setup, &mut runner, &entries, &all_hidden, (depth, n_batch))?);
     }
     let parts = [("logits", all_logits, sizes.n_vocab, full), ("hidden", all_hidden, sizes.n_embd, hidden)];
     for (name, values, n, file) in parts {
@@ -61,15 +59,15 @@ fn drafts(
     runner: &mut Runner,
     entries: &[TokenId],
     hidden: &[f32],
-    depth: usize,
+    (depth, n_batch): (usize, usize),
 ) -> anyhow::Result<Value> {
     let n_embd = runner.model().hparams().n_embd;
     let config = setup.engine(entries.len() + depth).memory(runner.model());
     let mut memory = runner.model().head_memory(config)?.context("the model has no NextN layer")?;
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = DraftOutput::default();
-    let n_chunks = entries.len().div_ceil(N_BATCH);
-    for (i, (tokens, hidden)) in entries.chunks(N_BATCH).zip(hidden.chunks(N_BATCH * n_embd)).enumerate() {
+    let n_chunks = entries.len().div_ceil(n_batch);
+    for (i, (tokens, hidden)) in entries.chunks(n_batch).zip(hidden.chunks(n_batch * n_embd)).enumerate() {
         let depth = if i + 1 == n_chunks { depth } else { 0 };
         let step = memory.begin(&[(&slot, tokens.len() + depth.saturating_sub(1))], 1)?;
         let n_entries = [tokens.len()];

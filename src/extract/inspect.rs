@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use convert::inspect::{Inspection, Share, Speculation, Status, inspect};
+use convert::inspect::{Inspection, Promise, Share, Speculation, Status, TypeShare, inspect};
 
 use super::Outcome;
 use super::show::{bar, bytes, count};
@@ -75,6 +75,13 @@ fn lines(found: &Inspection) -> Vec<String> {
             .join(", "),
     );
     row("NextN layer", head(found));
+    if let Some(promise) = found.batch_invariant {
+        lines.push(format!("{:<13}{}", "exact", together(promise)));
+    }
+    lines.push(String::new());
+    lines
+        .push(format!("{:<9}{:>8} {:>11}  the same bits in a batch as alone, on this CPU", "type", "tensors", "bytes"));
+    lines.extend(found.types.iter().map(type_line));
     lines.push(String::new());
     let whole: u64 = found.roles.iter().map(|role| role.n_bytes).sum();
     lines.extend(found.roles.iter().map(|role| role_line(role, whole)));
@@ -83,6 +90,31 @@ fn lines(found: &Inspection) -> Vec<String> {
         lines.extend(speculation(s));
     }
     lines
+}
+
+/// What all types promise together.
+fn together(promise: Promise) -> String {
+    match promise {
+        Promise::Any | Promise::UpTo(_) => format!(
+            "drafts do not change greedy output on this CPU; --exact: {}",
+            match promise {
+                Promise::UpTo(n) => format!("several sequences in batches of up to {n} tokens"),
+                _ => "batches of any width".into(),
+            }
+        ),
+        Promise::No => "drafts may change greedy output at near ties on this CPU; --exact keeps it, more slowly".into(),
+        Promise::Unusable => "some tensors have a type that cannot be multiplied".into(),
+    }
+}
+
+fn type_line(t: &TypeShare) -> String {
+    let promise = match t.batch_invariant {
+        Promise::Any => "in any".to_owned(),
+        Promise::UpTo(n) => format!("up to {n} tokens"),
+        Promise::No => "no".to_owned(),
+        Promise::Unusable => "has no products".to_owned(),
+    };
+    format!("{:<9}{:>8} {:>11}  {promise}", t.name, t.n_tensors, bytes(t.n_bytes))
 }
 
 fn head(found: &Inspection) -> String {

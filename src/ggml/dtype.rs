@@ -96,6 +96,11 @@ impl Dtype {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 
+    /// True when a weight may have this type: ggml multiplies it on a CPU, and reads its rows.
+    pub fn is_for_weights(self) -> bool {
+        self.multiplies() && self.unpacks()
+    }
+
     /// True when rows of this type can be multiplied with F32 rows. ggml calls a null pointer otherwise.
     pub(crate) fn multiplies(self) -> bool {
         // SAFETY: `self.0` is below GGML_TYPE_COUNT; the table is static.

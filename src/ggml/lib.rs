@@ -35,6 +35,7 @@
 //! executor.reserve(16, &1, |g| kept = Some(g.input("a", Dtype::F32, [2, 1, 1, 1]))).unwrap();
 //! ```
 
+mod batch_invariance;
 mod device;
 mod dtype;
 mod error;
@@ -55,6 +56,7 @@ mod staging;
 mod state;
 mod weights;
 
+pub use batch_invariance::BatchInvariance;
 pub use device::{Device, DeviceKind};
 pub use dtype::Dtype;
 pub use error::{Error, version};

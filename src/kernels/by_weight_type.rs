@@ -4,8 +4,9 @@
 macro_rules! by_weight_type {
     ($isa:expr, $ty:expr, $group:expr, $y:expr) => {
         match $ty {
-            WeightType::Q8_0 => q8_0_q4_0::dots::<false>($group, $y),
-            WeightType::Q4_0 => q8_0_q4_0::dots::<true>($group, $y),
+            WeightType::Q8_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::BYTES }>($group, $y),
+            WeightType::Q4_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::NIBBLES }>($group, $y),
+            WeightType::IQ4NL => q8_0_q4_0::dots::<{ $crate::weight_type::quants::CHOICES }>($group, $y),
             WeightType::Q4K => q4k_q5k::dots::<false>($group, $y),
             WeightType::Q5K => q4k_q5k::dots::<true>($group, $y),
             WeightType::Q6K => q6k::dots($group, $y),

@@ -9,13 +9,13 @@ use crate::floats;
 use crate::isa::Isa;
 use crate::lanes::sum_array;
 use crate::tile::{Dots, RowGroup};
-use crate::weight_type::{WeightType, float, q4k_q5k, q6k};
+use crate::weight_type::{WeightType, float, iq4nl, q4k_q5k, q6k};
 
 /// # Safety
 /// The tile contract.
 pub(crate) unsafe fn dots(ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
     let one: unsafe fn(WeightType, *const u8, *const u8, &ColumnTile) -> f32 = match ty {
-        WeightType::Q8_0 | WeightType::Q4_0 => q_0,
+        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL => q_0,
         WeightType::Q4K | WeightType::Q5K => q4_or_q5,
         WeightType::Q6K => q6,
         // SAFETY: the tile contract, handed on.
@@ -63,6 +63,7 @@ unsafe fn q_0(ty: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -
         let d = half(w, 0) * dy;
         let weight = |i: usize| match ty {
             WeightType::Q8_0 => i32::from(w[2 + i] as i8),
+            WeightType::IQ4NL => i32::from(iq4nl::VALUES[usize::from(w[2 + i % 16] >> (i / 16 * 4) & 15)]),
             _ => i32::from(w[2 + i % 16] >> (i / 16 * 4) & 15) - 8,
         };
         for (t, lane) in lanes.iter_mut().enumerate() {

@@ -10,6 +10,8 @@ pub enum WeightType {
     Q8_0,
     /// 32 values less 8: F16 scale, 16 bytes of nibbles, the low ones first.
     Q4_0,
+    /// 32 values out of [`iq4nl::VALUES`]: F16 scale, 16 bytes of nibbles, the low ones first.
+    IQ4NL,
     /// 256 values: F16 scale, F16 scale of minima, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles.
     Q4K,
     /// As `Q4K`, with a fifth bit for each value in 32 bytes before the nibbles.
@@ -47,6 +49,7 @@ impl WeightType {
         Some(match raw {
             sys::GGML_TYPE_Q8_0 => Self::Q8_0,
             sys::GGML_TYPE_Q4_0 => Self::Q4_0,
+            sys::GGML_TYPE_IQ4_NL => Self::IQ4NL,
             sys::GGML_TYPE_Q4_K => Self::Q4K,
             sys::GGML_TYPE_Q5_K => Self::Q5K,
             sys::GGML_TYPE_Q6_K => Self::Q6K,
@@ -62,6 +65,7 @@ impl WeightType {
         match self {
             Self::Q8_0 => sys::GGML_TYPE_Q8_0,
             Self::Q4_0 => sys::GGML_TYPE_Q4_0,
+            Self::IQ4NL => sys::GGML_TYPE_IQ4_NL,
             Self::Q4K => sys::GGML_TYPE_Q4_K,
             Self::Q5K => sys::GGML_TYPE_Q5_K,
             Self::Q6K => sys::GGML_TYPE_Q6_K,
@@ -74,7 +78,7 @@ impl WeightType {
     /// What its products make of activations.
     pub fn format(self) -> ActivationFormat {
         match self {
-            Self::Q8_0 | Self::Q4_0 => ActivationFormat::Q8_0,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL => ActivationFormat::Q8_0,
             Self::Q4K | Self::Q5K | Self::Q6K => ActivationFormat::Q8K,
             Self::F32 | Self::F16 | Self::BF16 => ActivationFormat::F32,
         }
@@ -87,7 +91,7 @@ impl WeightType {
     /// is generated may stand beside the prompt of another sequence.
     pub fn max_columns(self, n_weights: i64) -> i64 {
         match self {
-            Self::Q8_0 | Self::Q4_0 => i64::MAX,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL => i64::MAX,
             Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
             Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
         }
@@ -97,7 +101,7 @@ impl WeightType {
     pub(crate) const fn block_bytes(self) -> usize {
         match self {
             Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::IQ4NL => 18,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
@@ -130,6 +134,27 @@ impl ActivationFormat {
             Self::F32 => sys::GGML_TYPE_F32,
         }
     }
+}
+
+/// How 32 weights lie behind their scale, as parameters of kernels.
+pub(crate) mod quants {
+    /// Signed bytes (`Q8_0`).
+    pub(crate) const BYTES: usize = 0;
+    /// Nibbles less 8 (`Q4_0`).
+    pub(crate) const NIBBLES: usize = 1;
+    /// Nibbles that choose among [`super::iq4nl::VALUES`] (`IQ4NL`).
+    pub(crate) const CHOICES: usize = 2;
+
+    /// Bytes of a block, its scale included.
+    pub(crate) const fn block_bytes(quants: usize) -> usize {
+        if quants == BYTES { 34 } else { 18 }
+    }
+}
+
+/// What the nibbles of an `IQ4NL` block stand for.
+pub(crate) mod iq4nl {
+    /// By nibble, in steps of the block's scale.
+    pub(crate) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 }
 
 /// Types of floats as parameters of kernels.

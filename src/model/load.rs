@@ -118,6 +118,14 @@ impl Model {
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         let weights = weights.build_on(plan.output(), |name| plan.device(name, tied))?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
+        let rows_alike = weights.rows_alike();
+        if on_cpu && rows_alike.is_none() {
+            let types = weights.dtypes_of_no_promise().join(", ");
+            tracing::warn!(
+                types,
+                "products with weights of these types depend on the batch: drafts may change greedy output at near ties; --exact keeps it"
+            );
+        }
         if let NextNHead::Missing(names) = &opened.nextn {
             tracing::warn!(
                 missing = names.join(", "),
@@ -130,7 +138,7 @@ impl Model {
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
             embedding,
-            facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
+            facts: Facts { on_cpu, rows_alike, ..facts },
             n_files: n_model,
             rope: options.rope,
             fingerprints: OnceLock::new(),

@@ -207,10 +207,8 @@ fn bind(
         return Ok(Some(id));
     }
     let dtype = Dtype::from_id(location.dtype.id())?;
-    let for_compute = !matches!(location.dtype, TensorType::Q8_1 | TensorType::Q8_K)
-        && (dtype.is_quantized() || matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16));
-    if !for_compute {
-        return Err(refused(format!("type {dtype} found, a float or quantised weight type expected")));
+    if !dtype.is_for_weights() {
+        return Err(refused(format!("type {dtype} found, which has no products; a float or quantised type expected")));
     }
     if dims.len() == 1 && dtype.is_quantized() {
         return Err(refused(format!("type {dtype} found, vectors are f32, f16 or bf16")));

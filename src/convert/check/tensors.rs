@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use ggml::Dtype;
 use gguf::TensorType;
 use model::TensorSchema;
 use serde::Serialize;
@@ -121,10 +122,10 @@ impl Gate {
 }
 
 fn wrong_type(dtype: TensorType, n_dims: usize) -> Option<&'static str> {
-    use TensorType::{BF16, F8_E4M3, F16, F32, F64, I8, I16, I32, I64, Q8_1, Q8_K};
+    let for_weights = Dtype::from_id(dtype.id()).is_ok_and(Dtype::is_for_weights);
     match dtype {
-        F32 | F16 | BF16 => None,
-        I8 | I16 | I32 | I64 | F64 | F8_E4M3 | Q8_1 | Q8_K => Some("a weight type"),
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => None,
+        _ if !for_weights => Some("a weight type"),
         _ if n_dims == 1 => Some("f32, f16 or bf16"),
         _ => None,
     }

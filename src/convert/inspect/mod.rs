@@ -3,6 +3,7 @@
 
 mod cost;
 mod roles;
+mod types;
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use crate::source::{Source, SourceTensor};
 
 pub use cost::{Gain, Speculation};
 pub use roles::Role;
+pub use types::{Promise, TypeShare};
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
@@ -42,7 +44,9 @@ pub struct Inspection {
     /// Tokens of context that it was trained for.
     pub context_length: Option<u64>,
     /// How numbers are stored, largest share first.
-    pub types: Vec<Share>,
+    pub types: Vec<TypeShare>,
+    /// What the products with all of its weights promise on this processor's cores; none without tensors.
+    pub batch_invariant: Option<Promise>,
     /// Where the bytes are, largest share first.
     pub roles: Vec<Share>,
     /// The vocabulary.
@@ -176,6 +180,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         Some(Key::Str(bytes)) => Some(bytes.len() as u64),
         _ => None,
     };
+    let types = types::of(&source.tensors);
     Ok(Inspection {
         path: path.to_owned(),
         format,
@@ -187,7 +192,8 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         n_parameters: source.tensors.iter().map(SourceTensor::n_elements).fold(0, u64::saturating_add),
         sizes,
         context_length,
-        types: shares(&source.tensors, |t| t.dtype.name().to_owned()),
+        batch_invariant: types::together(&types),
+        types,
         roles: shares(&source.tensors, |t| {
             let role = if source.keys.is_empty() { Role::NextN } else { Role::of(&t.name, info.as_ref()) };
             role.name().to_owned()

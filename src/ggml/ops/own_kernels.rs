@@ -1,43 +1,9 @@
-//! Products by the kernels of the crate `kernels`, where they serve the operands, and the promise that goes with them: how
-//! many tokens a step may have without a token's bits depending on the others.
+//! Products by the kernels of the crate `kernels`, where they serve the operands. What they promise: `batch_invariance.rs`.
 
-use ggml_sys as sys;
-use kernels::{ActivationFormat, FEW_COLUMNS, Isa, NodeFn, Shape, WeightType};
+use kernels::{ActivationFormat, Isa, NodeFn, Shape, WeightType};
 
-use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
-use crate::weights::Weights;
-
-/// Tokens up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone, where they do.
-const FEW_OF_GGML: usize = 7;
-
-/// True when ggml's own product with weights of this type is of one class for up to [`FEW_OF_GGML`] tokens. On 64-bit ARM it
-/// takes columns in pairs, or in tiles, where the processor has instructions for it.
-fn few_of_ggml_are_alike(dtype: Dtype) -> bool {
-    // SAFETY: the table is static and has every type.
-    let traits = unsafe { sys::ggml_get_type_traits_cpu(dtype.raw()) };
-    // SAFETY: an entry of ggml's static table.
-    let one_by_one = unsafe { &*traits }.nrows <= 1;
-    cfg!(target_arch = "x86_64") || (one_by_one && WeightType::of(dtype.raw()).is_none())
-}
-
-impl Weights {
-    /// Tokens of a forward pass up to which each has the bits that it has alone; `None` where a token's bits depend on how
-    /// many there are: where some weights lie on another device than a CPU, and on processors other than x86-64 where the
-    /// kernels do not serve all. Large matrices of floats are not counted on x86-64 that the kernels do not serve: with
-    /// these a token may differ from the token alone.
-    pub fn rows_alike(&self) -> Option<usize> {
-        if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
-            return None;
-        }
-        let served = |t: Dtype| Isa::chosen().is_some() && WeightType::of(t.raw()).is_some();
-        if self.dtypes().all(served) {
-            return Some(FEW_COLUMNS as usize);
-        }
-        self.dtypes().all(|t| served(t) || few_of_ggml_are_alike(t)).then_some(FEW_OF_GGML)
-    }
-}
 
 impl<'g> Graph<'g> {
     /// `mul_mat(a, b)` by a kernel, if there is one for these operands; they fit each other (checked by the caller).

@@ -1,4 +1,4 @@
-//! Q8_0 and Q4_0, whose nibbles are spread to bytes first.
+//! Q8_0, and Q4_0 and IQ4_NL, whose nibbles are spread to bytes first.
 //!
 //! With y = u - 128 (u unsigned, as VNNI wants it) x * y is x * u - 128 * x. The second term is the same for all columns: it
 //! starts every sum. Floats go through the same operations as in ggml's `vec_dot`: product of the scales, one fused
@@ -11,22 +11,22 @@ use crate::activations::{BIAS, ColumnTile};
 use crate::dispatch::by_columns;
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, GROUP, RowGroup};
-use crate::weight_type::WeightType;
+use crate::weight_type::{iq4nl, quants};
 
 /// # Safety
 /// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots<const NIBBLES: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+pub(crate) unsafe fn dots<const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
     // SAFETY: the tile contract, handed on; `N` is `y.n`.
-    unsafe { by_columns!(kernel, (group, y), y, NIBBLES) }
+    unsafe { by_columns!(kernel, (group, y), y, QUANTS) }
 }
 
-/// 16 bytes of nibbles of each of four weight rows, less 8, as 32 bytes; two rows in a register.
+/// 16 bytes of nibbles of each of four weight rows, less 8 or what they choose, as 32 bytes; two rows in a register.
 ///
 /// # Safety
 /// 16 bytes can be read at each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn spread(rows: [*const u8; 4]) -> [__m512i; 2] {
+unsafe fn spread<const QUANTS: usize>(rows: [*const u8; 4]) -> [__m512i; 2] {
     // SAFETY: 16 bytes can be read at each (the caller).
     let [a, b, c, d] = rows.map(|p| unsafe { _mm_loadu_si128(p.cast()) });
     let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
@@ -37,13 +37,21 @@ unsafe fn spread(rows: [*const u8; 4]) -> [__m512i; 2] {
     let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), nibble);
     let first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
     let second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-    [first, second].map(|i| _mm512_sub_epi8(_mm512_permutex2var_epi64(low, i, high), _mm512_set1_epi8(8)))
+    // SAFETY: an array of 16 bytes.
+    let values = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(iq4nl::VALUES.as_ptr().cast()) });
+    [first, second].map(|i| {
+        let nibbles = _mm512_permutex2var_epi64(low, i, high);
+        match QUANTS {
+            quants::CHOICES => _mm512_shuffle_epi8(values, nibbles),
+            _ => _mm512_sub_epi8(nibbles, _mm512_set1_epi8(8)),
+        }
+    })
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn kernel<const N: usize, const NIBBLES: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
-    let bytes = const { if NIBBLES { WeightType::Q4_0.block_bytes() } else { WeightType::Q8_0.block_bytes() } };
+unsafe fn kernel<const N: usize, const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
+    let bytes = const { quants::block_bytes(QUANTS) };
     let zero = _mm512_setzero_si512();
     let bias = _mm512_set1_epi8(BIAS as i8);
     let mut sums = [[_mm512_setzero_ps(); 2]; N];
@@ -57,7 +65,8 @@ unsafe fn kernel<const N: usize, const NIBBLES: bool>(group: &RowGroup, y: &Colu
             (blocks.map(|block| block.add(2)), blocks.map(|block| half(block)))
         };
         // SAFETY: 32 quants each.
-        let w = unsafe { if NIBBLES { spread([a, b, c, d]) } else { [pair(a, b), pair(c, d)] } };
+        let w =
+            unsafe { if QUANTS == quants::BYTES { [pair(a, b), pair(c, d)] } else { spread::<QUANTS>([a, b, c, d]) } };
         let start = w.map(|w| _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, bias, w)));
         let dx = scales(halves);
         for (sum, &column) in sums.iter_mut().zip(&columns) {

@@ -16,9 +16,10 @@ const WEIGHTS: usize = 64 << 20;
 /// Time for one figure, after which no new round begins.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-const TYPES: [WeightType; 8] = [
+const TYPES: [WeightType; 9] = [
     WeightType::Q8_0,
     WeightType::Q4_0,
+    WeightType::IQ4NL,
     WeightType::Q4K,
     WeightType::Q5K,
     WeightType::Q6K,

@@ -1,47 +1,55 @@
-//! Q8_0 and Q4_0: two weight rows times up to four columns at a time.
+//! Q8_0, Q4_0 and IQ4_NL: two weight rows times up to four columns at a time.
 
 use std::arch::aarch64::*;
 
-use super::registers::{dot, half, quants};
+use super::registers::{dot, half, quants as load};
 use crate::activations::{BIAS, ColumnTile, float};
 use crate::dispatch::by_four_columns;
 use crate::lanes::sum_lanes;
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, RowGroup};
-use crate::weight_type::WeightType;
+use crate::weight_type::{iq4nl, quants};
 
 const _: () = assert!(BIAS == 0);
 
 /// # Safety
 /// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots<const NIBBLES: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
+pub(crate) unsafe fn dots<const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
     // SAFETY: the tile contract, handed on; `j + N` is at most `y.n`, and `r` below `GROUP`.
-    unsafe { by_four_columns!(2, kernel, group, y, NIBBLES) }
+    unsafe { by_four_columns!(2, kernel, group, y, QUANTS) }
 }
 
-/// 16 bytes of nibbles, less 8, as 32 bytes.
+/// 16 bytes of nibbles as 32 bytes: less 8, or what they choose.
 ///
 /// # Safety
 /// 16 bytes can be read at `p`.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn spread(p: *const u8) -> [int8x16_t; 2] {
+unsafe fn spread<const QUANTS: usize>(p: *const u8) -> [int8x16_t; 2] {
     // SAFETY: 16 bytes can be read at `p` (the caller).
     let packed = unsafe { vld1q_u8(p) };
-    [vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed)].map(|w| vsubq_s8(vreinterpretq_s8_u8(w), vdupq_n_s8(8)))
+    let (low, high) = (vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed));
+    if QUANTS == quants::CHOICES {
+        // SAFETY: an array of 16 bytes.
+        let values = unsafe { vld1q_s8(iq4nl::VALUES.as_ptr()) };
+        [vqtbl1q_s8(values, low), vqtbl1q_s8(values, high)]
+    } else {
+        let eight = vdupq_n_s8(8);
+        [vsubq_s8(vreinterpretq_s8_u8(low), eight), vsubq_s8(vreinterpretq_s8_u8(high), eight)]
+    }
 }
 
 /// Weight rows `r` and `r + 1` times columns `j` to `j + N`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn kernel<const N: usize, const NIBBLES: bool>(
+unsafe fn kernel<const N: usize, const QUANTS: usize>(
     group: &RowGroup,
     y: &ColumnTile,
     r: usize,
     j: usize,
     dots: &mut Dots,
 ) {
-    let bytes = const { if NIBBLES { WeightType::Q4_0.block_bytes() } else { WeightType::Q8_0.block_bytes() } };
+    let bytes = const { quants::block_bytes(QUANTS) };
     let mut sums = [[[vdupq_n_f32(0.0); 2]; 2]; N];
     let weights = [group.rows[r], group.rows[r + 1]];
     let columns: [*const u8; N] = std::array::from_fn(|i| y.columns[j + i]);
@@ -56,12 +64,12 @@ unsafe fn kernel<const N: usize, const NIBBLES: bool>(
             unsafe {
                 let block = weights[h].add(l * bytes);
                 dx[h] = half(block);
-                w[h] = if NIBBLES { spread(block.add(2)) } else { quants(block.add(2)) };
+                w[h] = if QUANTS == quants::BYTES { load(block.add(2)) } else { spread::<QUANTS>(block.add(2)) };
             }
         }
         for (sum, &column) in sums.iter_mut().zip(&columns) {
             // SAFETY: block `l` has 32 quants and a scale.
-            let (q, dy) = unsafe { (quants(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
+            let (q, dy) = unsafe { (load(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
             for h in 0..2 {
                 for p in 0..2 {
                     let dot = vcvtq_f32_s32(dot(w[h][p], q[p]));

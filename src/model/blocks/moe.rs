@@ -78,35 +78,71 @@ pub(crate) struct MoeFfn {
     config: MoeConfig,
     router: Linear,
     gate_up: GateUp,
-    down: WeightId,
+    down: Experts,
     shared: Option<(GatedFfn, WeightId)>,
 }
 
 enum GateUp {
     Split {
-        gate: WeightId,
-        up: WeightId,
+        gate: Experts,
+        up: Experts,
     },
     /// Gate rows first, then up.
-    Fused(WeightId),
+    Fused(Experts),
+}
+
+/// One matrix `[n_in, n_out]` for each expert, with the scales that NVFP4 files put beside them, one for each expert.
+struct Experts {
+    weight: WeightId,
+    scales: Option<WeightId>,
+}
+
+impl Experts {
+    /// Asks for `{name}.weight` and, if there, `{name}.scale`.
+    fn find(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Option<Self>, LoadError> {
+        let Some(weight) = t.find(&format!("{name}.weight"), &dims)? else { return Ok(None) };
+        Ok(Some(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? }))
+    }
+
+    /// As [`Experts::find`]; the matrices must be there.
+    fn open(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Self, LoadError> {
+        let weight = t.need(&format!("{name}.weight"), &dims)?;
+        Ok(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? })
+    }
+
+    /// `x: [n_in, n_used or 1, n_tokens]` gives `[n_out, n_used, n_tokens]`.
+    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
+        let y = g.mul_mat_id(g.weight(self.weight), x, route.ids);
+        let Some(scales) = self.scales else { return y };
+        let n_expert = route.by_token.ne()[1];
+        let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
+        g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
+    }
+}
+
+/// Which experts the tokens go to.
+struct Route<'g> {
+    /// i32 `[n_used, n_tokens]`.
+    ids: Tensor<'g>,
+    /// `[1, n_used, n_tokens]`.
+    weights: Tensor<'g>,
+    /// A number for each expert and token, `[1, n_expert, n_tokens]`: the shape to which scales of experts are repeated.
+    by_token: Tensor<'g>,
 }
 
 impl MoeFfn {
     /// Asks for the tensors of a block.
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: MoeConfig) -> Result<Self, LoadError> {
         let MoeConfig { n_expert, n_ff, n_ff_shared, .. } = config;
-        for what in ["gate_exps", "up_exps", "gate_up_exps", "down_exps"] {
-            t.refuse(&format!("ffn_{what}.scale"), "scales of experts are not supported yet")?;
-        }
         let router = Linear::open(t, "ffn_gate_inp", n_embd, n_expert)?;
-        let gate_up = match t.find("ffn_gate_up_exps.weight", &[n_embd, 2 * n_ff, n_expert])? {
+        let gate_up = match Experts::find(t, "ffn_gate_up_exps", [n_embd, 2 * n_ff, n_expert])? {
             Some(both) => GateUp::Fused(both),
             None => GateUp::Split {
-                gate: t.need("ffn_gate_exps.weight", &[n_embd, n_ff, n_expert])?,
-                up: t.need("ffn_up_exps.weight", &[n_embd, n_ff, n_expert])?,
+                gate: Experts::open(t, "ffn_gate_exps", [n_embd, n_ff, n_expert])?,
+                up: Experts::open(t, "ffn_up_exps", [n_embd, n_ff, n_expert])?,
             },
         };
-        let down = t.need("ffn_down_exps.weight", &[n_ff, n_embd, n_expert])?;
+        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_embd, n_expert])?;
         let shared = if n_ff_shared > 0 {
             let gate = t.need("ffn_gate_inp_shexp.weight", &[n_embd])?;
             Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false, false)?, gate))
@@ -116,41 +152,40 @@ impl MoeFfn {
         Ok(Self { config, router, gate_up, down, shared })
     }
 
-    /// Picks experts: their ids i32 `[n_used, n_tokens]` and weights `[1, n_used, n_tokens]`. These ops stand in the graph one
-    /// after the other and in this order, which CUDA's backend computes in one launch (docs/GPU.md).
-    fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
+    /// Picks experts. These ops stand in the graph one after the other and in this order, which CUDA's backend computes in one
+    /// launch (docs/GPU.md).
+    fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Route<'g> {
         let (n_expert, n_used) = (self.config.n_expert as i64, self.config.n_used as i64);
         let n_tokens = x.ne()[1];
         let probs = g.soft_max(self.router.forward(g, x), None, 1.0); // [n_expert, n_tokens]
         let ids = g.top_k(probs, n_used);
-        let chosen = g.reshape(g.get_rows(g.reshape(probs, [1, n_expert, n_tokens]), ids), [n_used, n_tokens]);
+        let by_token = g.reshape(probs, [1, n_expert, n_tokens]); // was [n_expert, n_tokens]
+        let chosen = g.reshape(g.get_rows(by_token, ids), [n_used, n_tokens]); // was [1, n_used, n_tokens]
         let sum = g.clamp(g.sum_rows(chosen), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
         let mut weights = g.reshape(g.div(chosen, sum), [1, n_used, n_tokens]); // was [n_used, n_tokens]
         if self.config.scale != 1.0 {
             weights = g.scale(weights, self.config.scale);
         }
         g.order(weights);
-        (ids, weights)
+        Route { ids, weights, by_token }
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         let (n_used, n_ff) = (self.config.n_used as i64, self.config.n_ff as i64);
         let [n_embd, n_tokens, ..] = x.ne();
-        let (ids, weights) = self.route(g, x); // [n_used, n_tokens], [1, n_used, n_tokens]
+        let route = self.route(g, x);
         let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
-        let (gate, up) = match self.gate_up {
-            GateUp::Split { gate, up } => {
-                (g.mul_mat_id(g.weight(gate), rows, ids), g.mul_mat_id(g.weight(up), rows, ids))
-            }
+        let (gate, up) = match &self.gate_up {
+            GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
             GateUp::Fused(both) => {
-                let both = g.mul_mat_id(g.weight(both), rows, ids); // [2 * n_ff, n_used, n_tokens]
+                let both = both.forward(g, rows, &route); // [2 * n_ff, n_used, n_tokens]
                 let (nb, ne) = (both.nb(), [n_ff, n_used, n_tokens, 1]);
                 let half = |offset| g.view(both, ne, [nb[1], nb[2], nb[3]], offset);
                 (half(0), half(n_ff as usize * nb[0]))
             }
         }; // [n_ff, n_used, n_tokens]
-        let out = g.mul_mat_id(g.weight(self.down), g.swiglu(gate, up), ids); // [n_embd, n_used, n_tokens]
-        let out = g.mul(out, weights);
+        let out = self.down.forward(g, g.swiglu(gate, up), &route); // [n_embd, n_used, n_tokens]
+        let out = g.mul(out, route.weights);
         let nb = out.nb();
         let expert = |i: usize| g.view(out, [n_embd, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
         let mut sum = expert(0); // [n_embd, n_tokens]

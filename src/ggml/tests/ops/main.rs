@@ -6,6 +6,7 @@ mod batch_invariance;
 mod delta_net;
 mod elements;
 mod errors;
+mod every_type;
 mod executor;
 mod matmul;
 mod own_kernels;

@@ -164,10 +164,15 @@ pub fn matrix(rng: &mut Rng, dtype: Dtype, n_in: usize, n_out: usize) -> (Vec<u8
     let mut bytes = vec![0u8; dtype.row_bytes(n_in as i64).unwrap() * n_out];
     let (from, into) = (exact.as_ptr(), bytes.as_mut_ptr().cast());
     let (rows, n) = (n_out as i64, n_in as i64);
-    // SAFETY: `from` has `n_out` rows of `n_in`, `bytes` was sized for as many in `dtype`; no importance is given.
-    let written = unsafe {
-        ggml_sys::ggml_quantize_chunk(dtype.id() as ggml_sys::ggml_type, from, into, 0, rows, n, std::ptr::null())
-    };
+    // The smallest types are made only with the importance of each column: here all count alike.
+    let importance = vec![1f32; n_in];
+    // SAFETY: no preconditions beyond a known type.
+    let needs = unsafe { ggml_sys::ggml_quantize_requires_imatrix(dtype.id() as ggml_sys::ggml_type) };
+    let importance = if needs { importance.as_ptr() } else { std::ptr::null() };
+    // SAFETY: `from` has `n_out` rows of `n_in`, `bytes` was sized for as many in `dtype`, `importance` is null or has
+    // `n_in` floats, which outlive the call.
+    let written =
+        unsafe { ggml_sys::ggml_quantize_chunk(dtype.id() as ggml_sys::ggml_type, from, into, 0, rows, n, importance) };
     assert_eq!(written, bytes.len());
     let mut values = exact;
     if let (true, Some(to_float)) = (dtype != Dtype::F32, to_float) {

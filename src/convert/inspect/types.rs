@@ -1,0 +1,92 @@
+//! The types of a file's tensors, and what products with each promise on this processor.
+
+use ggml::{BatchInvariance, Dtype};
+use gguf::TensorType;
+use serde::{Serialize, Serializer};
+
+use crate::source::SourceTensor;
+
+/// The tensors of one type.
+#[derive(Clone, Debug, Serialize)]
+pub struct TypeShare {
+    /// ggml's name of the type, such as `q4_K`.
+    pub name: String,
+    /// Tensors.
+    pub n_tensors: usize,
+    /// Their bytes.
+    pub n_bytes: u64,
+    /// What products with them promise on this processor's cores.
+    pub batch_invariant: Promise,
+}
+
+/// Whether a token has the same bits alone and in a batch. In JSON: `any`, a number of tokens, `no`, or `unusable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// In a batch of any width.
+    Any,
+    /// In batches of up to so many tokens.
+    UpTo(usize),
+    /// No: drafts may change greedy output at near ties.
+    No,
+    /// There are no products with this type: a model with such weights is not opened.
+    Unusable,
+}
+
+impl Promise {
+    /// Of weights of this type.
+    pub fn of(dtype: TensorType) -> Self {
+        match Dtype::from_id(dtype.id()).ok().filter(|t| t.is_for_weights()).map(BatchInvariance::of) {
+            Some(BatchInvariance::Any) => Self::Any,
+            Some(BatchInvariance::UpTo(n)) => Self::UpTo(n),
+            Some(BatchInvariance::No) => Self::No,
+            None => Self::Unusable,
+        }
+    }
+
+    /// Tokens of a batch at most; 0 where nothing is promised.
+    pub fn width(self) -> usize {
+        match self {
+            Self::Any => usize::MAX,
+            Self::UpTo(n) => n,
+            Self::No | Self::Unusable => 0,
+        }
+    }
+}
+
+impl Serialize for Promise {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Any => s.serialize_str("any"),
+            Self::UpTo(n) => s.serialize_u64(*n as u64),
+            Self::No => s.serialize_str("no"),
+            Self::Unusable => s.serialize_str("unusable"),
+        }
+    }
+}
+
+/// The types, largest share first.
+pub(super) fn of(tensors: &[SourceTensor]) -> Vec<TypeShare> {
+    let mut all: Vec<TypeShare> = Vec::new();
+    for t in tensors {
+        let name = t.dtype.name();
+        match all.iter_mut().find(|share| share.name == name) {
+            Some(share) => {
+                share.n_tensors += 1;
+                share.n_bytes += t.n_bytes;
+            }
+            None => all.push(TypeShare {
+                name: name.to_owned(),
+                n_tensors: 1,
+                n_bytes: t.n_bytes,
+                batch_invariant: Promise::of(t.dtype),
+            }),
+        }
+    }
+    all.sort_by_key(|share| std::cmp::Reverse(share.n_bytes));
+    all
+}
+
+/// What all of them promise together.
+pub(super) fn together(types: &[TypeShare]) -> Option<Promise> {
+    types.iter().map(|t| t.batch_invariant).min_by_key(|promise| promise.width())
+}
