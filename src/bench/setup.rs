@@ -60,7 +60,8 @@ impl Setup {
         let planned = self.engine(N_CELLS);
         let planner = MemoryPlanner::new(move |facts| speculate::memory_plan(&planned, &SpecConfig::default(), facts));
         let device = &self.compute.device;
-        let options = LoadOptions { placement: device.placement(planner)?, head: None, lock: device.mlock };
+        let options =
+            LoadOptions { placement: device.placement(planner)?, lock: device.mlock, ..LoadOptions::default() };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 

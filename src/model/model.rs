@@ -8,6 +8,7 @@ use ggml::Weights;
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
+use crate::adapter::Adapter;
 use crate::architecture::{Architecture, Hparams, NextNHead};
 use crate::describe::Description;
 use crate::error::LoadError;
@@ -26,8 +27,10 @@ pub struct Model {
     pub(crate) template: Option<String>,
     pub(crate) description: Description,
     pub(crate) sampling: HashMap<String, f32>,
-    /// Of the maps under the weights, those of the model; others are of the head's file.
-    pub(crate) n_files: usize,
+    /// LoRA adapters.
+    pub(crate) adapters: Vec<Adapter>,
+    /// Of the maps under the weights, those of the model come first, then those of the head's file.
+    pub(crate) n_files: [usize; 2],
     /// Of the model and of its head, once somebody asked.
     pub(crate) fingerprints: OnceLock<(Fingerprint, Fingerprint)>,
     pub(crate) facts: Facts,
@@ -86,6 +89,11 @@ impl Model {
     /// What the file holds of a NextN head.
     pub fn nextn(&self) -> &NextNHead {
         &self.nextn
+    }
+
+    /// The LoRA adapters that passes may use.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
     }
 
     /// The weights.
@@ -148,8 +156,9 @@ impl Model {
         if let Some(known) = self.fingerprints.get() {
             return Ok(*known);
         }
-        let n_files = self.n_files.min(self.weights.mappings().len());
-        let (of_model, of_head) = self.weights.mappings().split_at(n_files);
+        let [n_model, n_head] = self.n_files;
+        let (of_model, others) = self.weights.mappings().split_at(n_model.min(self.weights.mappings().len()));
+        let of_head = &others[..n_head.min(others.len())];
         let model = digest(of_model)?;
         let head = if of_head.is_empty() { model } else { digest(of_head)? };
         Ok(*self.fingerprints.get_or_init(|| (model, head)))

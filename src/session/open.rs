@@ -123,7 +123,12 @@ fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, Open
     });
     let device = &options.run.compute.device;
     let placement = device.placement(planner)?;
-    let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), lock: device.mlock };
+    let options = LoadOptions {
+        placement,
+        head: options.drafts.draft_model.clone(),
+        lock: device.mlock,
+        ..LoadOptions::default()
+    };
     open_weights(source, &options)
 }
 

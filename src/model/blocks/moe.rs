@@ -4,7 +4,7 @@
 use ggml::{Graph, Tensor, WeightId};
 
 use super::gated_ffn::GatedFfn;
-use super::linear::{Linear, vector};
+use super::linear::{Linear, experts, updated, vector};
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::tensors::Scope;
@@ -93,16 +93,22 @@ impl MoeFfn {
             t.refuse(&format!("ffn_{what}.scale"), "scales of experts are not supported yet")?;
         }
         let router = Linear::open(t, "ffn_gate_inp", n_embd, n_expert)?;
-        let gate_up = match t.find("ffn_gate_up_exps.weight", &[n_embd, 2 * n_ff, n_expert])? {
-            Some(both) => GateUp::Fused(both),
+        let both = ("ffn_gate_up_exps.weight", [n_embd, 2 * n_ff, n_expert]);
+        let gate_up = match t.find(both.0, &both.1)? {
+            Some(id) => {
+                t.updatable(both.0, id, &both.1);
+                GateUp::Fused(id)
+            }
             None => GateUp::Split {
-                gate: t.need("ffn_gate_exps.weight", &[n_embd, n_ff, n_expert])?,
-                up: t.need("ffn_up_exps.weight", &[n_embd, n_ff, n_expert])?,
+                gate: matrices(t, "ffn_gate_exps.weight", [n_embd, n_ff, n_expert])?,
+                up: matrices(t, "ffn_up_exps.weight", [n_embd, n_ff, n_expert])?,
             },
         };
-        let down = t.need("ffn_down_exps.weight", &[n_ff, n_embd, n_expert])?;
+        let down = matrices(t, "ffn_down_exps.weight", [n_ff, n_embd, n_expert])?;
         let shared = if n_ff_shared > 0 {
-            let gate = t.need("ffn_gate_inp_shexp.weight", &[n_embd])?;
+            let name = "ffn_gate_inp_shexp.weight";
+            let gate = t.need(name, &[n_embd])?;
+            t.updatable(name, gate, &[n_embd]);
             Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false)?, gate))
         } else {
             None
@@ -133,17 +139,15 @@ impl MoeFfn {
         let (ids, weights) = self.route(g, x); // [n_used, n_tokens], [1, n_used, n_tokens]
         let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
         let (gate, up) = match self.gate_up {
-            GateUp::Split { gate, up } => {
-                (g.mul_mat_id(g.weight(gate), rows, ids), g.mul_mat_id(g.weight(up), rows, ids))
-            }
+            GateUp::Split { gate, up } => (experts(g, gate, rows, ids), experts(g, up, rows, ids)),
             GateUp::Fused(both) => {
-                let both = g.mul_mat_id(g.weight(both), rows, ids); // [2 * n_ff, n_used, n_tokens]
+                let both = experts(g, both, rows, ids); // [2 * n_ff, n_used, n_tokens]
                 let (nb, ne) = (both.nb(), [n_ff, n_used, n_tokens, 1]);
                 let half = |offset| g.view(both, ne, [nb[1], nb[2], nb[3]], offset);
                 (half(0), half(n_ff as usize * nb[0]))
             }
         }; // [n_ff, n_used, n_tokens]
-        let out = g.mul_mat_id(g.weight(self.down), g.swiglu(gate, up), ids); // [n_embd, n_used, n_tokens]
+        let out = experts(g, self.down, g.swiglu(gate, up), ids); // [n_embd, n_used, n_tokens]
         let out = g.mul(out, weights);
         let nb = out.nb();
         let expert = |i: usize| g.view(out, [n_embd, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
@@ -155,8 +159,15 @@ impl MoeFfn {
             sum = g.cont(sum);
         }
         let Some((ffn, gate)) = &self.shared else { return sum };
-        let gate = g.reshape(vector(g, *gate), [n_embd, 1]); // was [n_embd]
-        let gate = g.sigmoid(g.mul_mat(gate, x)); // [1, n_tokens]
+        let matrix = g.reshape(vector(g, *gate), [n_embd, 1]); // was [n_embd]
+        let gate = g.sigmoid(updated(g, *gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
         g.add(sum, g.mul(ffn.forward(g, x), gate))
     }
+}
+
+/// One matrix for each expert.
+fn matrices(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<WeightId, LoadError> {
+    let id = t.need(name, &dims)?;
+    t.updatable(name, id, &dims);
+    Ok(id)
 }
