@@ -6,24 +6,37 @@ use super::tiny::{Document, Meta, Rng, Spec, Tensor};
 
 /// A random adapter of F32 tensors for those of a model's matrices that `wanted` names.
 pub fn adapter(spec: &Spec, model: &Document, rank: u64, seed: u64, wanted: impl Fn(&str) -> bool) -> Document {
+    let tensors = model.tensors.iter().map(|t| (t.name.as_str(), &t.ne[..]));
+    adapter_for(spec.arch, tensors, rank, seed, wanted)
+}
+
+/// The same for a model of which names and shapes of the tensors are known.
+pub fn adapter_for<'t>(
+    arch: &str,
+    tensors: impl Iterator<Item = (&'t str, &'t [u64])>,
+    rank: u64,
+    seed: u64,
+    wanted: impl Fn(&str) -> bool,
+) -> Document {
     let mut d = Document::default();
-    d.set("general.architecture", Meta::Str(spec.arch.into()));
+    d.set("general.architecture", Meta::Str(arch.into()));
     d.set("general.type", Meta::Str("adapter".into()));
     d.set("adapter.type", Meta::Str("lora".into()));
     d.set("adapter.lora.alpha", Meta::F32(2.0 * rank as f32));
     let mut rng = Rng::new(seed);
-    for t in model.tensors.iter().filter(|t| is_matrix(t) && wanted(&t.name)) {
-        let (n_in, n_out, n) = sizes(t);
-        let (a, b) = match is_embedding(t) {
+    for (name, ne) in tensors.filter(|(name, ne)| is_matrix(name, ne) && wanted(name)) {
+        let (n_in, n_out, n) = sizes(ne);
+        let (a, b) = match is_embedding(name) {
             true => (vec![rank, n_out], vec![rank, n_in]),
-            false if t.ne.len() == 3 => (vec![n_in, rank, n], vec![rank, n_out, n]),
+            false if ne.len() == 3 => (vec![n_in, rank, n], vec![rank, n_out, n]),
             false => (vec![n_in, rank], vec![rank, n_out]),
         };
-        let size = 0.15 / (rank as f32 * if is_embedding(t) { 0.05 } else { n_in as f32 }).sqrt();
+        // About a third of what random weights of this shape are.
+        let size = 0.15 / (rank as f32 * if is_embedding(name) { 0.05 } else { n_in as f32 }).sqrt();
         for (ending, ne, size) in [("lora_a", a, 1.0), ("lora_b", b, size)] {
             let n: u64 = ne.iter().product();
             let data = (0..n).flat_map(|_| (rng.normal() * size).to_le_bytes()).collect();
-            d.tensors.push(Tensor { name: format!("{}.{ending}", t.name), ne, dtype: TensorType::F32, data });
+            d.tensors.push(Tensor { name: format!("{name}.{ending}"), ne, dtype: TensorType::F32, data });
         }
     }
     assert!(!d.tensors.is_empty(), "no matrix has a wanted name");
@@ -43,9 +56,9 @@ pub fn merged(model: &Document, adapter: &Document, scale: f32) -> Document {
         let b = tensor(format!("{}.lora_b", t.name)).expect("both or none");
         let rank = b.ne[0] as usize;
         let scale = f64::from(scale * alpha.map_or(1.0, |alpha| alpha / rank as f32));
-        let (n_in, n_out, n) = sizes(t);
+        let (n_in, n_out, n) = sizes(&t.ne);
         let (n_in, n_out) = (n_in as usize, n_out as usize);
-        let (mut w, of_rows) = (floats(t), is_embedding(t));
+        let (mut w, of_rows) = (floats(t), is_embedding(&t.name));
         let (a, b) = (floats(a), floats(b));
         for matrix in 0..n as usize {
             let (a, b) = (&a[matrix * (a.len() / n as usize)..], &b[matrix * (b.len() / n as usize)..]);
@@ -70,17 +83,17 @@ pub fn floats(t: &Tensor) -> Vec<f32> {
     t.data.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().expect("four bytes"))).collect()
 }
 
-fn is_embedding(t: &Tensor) -> bool {
-    t.name == "token_embd.weight"
+fn is_embedding(name: &str) -> bool {
+    name == "token_embd.weight"
 }
 
-fn is_matrix(t: &Tensor) -> bool {
-    let of_one_row = t.name.ends_with("ffn_gate_inp_shexp.weight");
-    t.name.ends_with(".weight") && (t.ne.len() > 1 || of_one_row) && !t.name.contains("conv1d")
+fn is_matrix(name: &str, ne: &[u64]) -> bool {
+    let of_one_row = name.ends_with("ffn_gate_inp_shexp.weight");
+    name.ends_with(".weight") && (ne.len() > 1 || of_one_row) && !name.contains("conv1d")
 }
 
 /// Inputs, outputs and number of matrices; of the embedding its width and its rows.
-fn sizes(t: &Tensor) -> (u64, u64, u64) {
-    let ne = |i: usize| t.ne.get(i).copied().unwrap_or(1);
+fn sizes(ne: &[u64]) -> (u64, u64, u64) {
+    let ne = |i: usize| ne.get(i).copied().unwrap_or(1);
     (ne(0), ne(1), ne(2))
 }
