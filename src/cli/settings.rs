@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use clap::Parser;
 use engine::RequestOptions;
+use model::AdapterSet;
 
 use super::args::TurnFlags;
 use program::choices::OnOff;
@@ -67,6 +68,16 @@ impl TurnSettings {
         flags.sampling.apply(&mut options.sampling).expect("flags are in their ranges");
         options.sampling.seed = options.sampling.seed.map(|seed| seed.wrapping_add(attempt));
         options
+    }
+
+    /// The LoRA adapters.
+    pub fn adapters(&self) -> &AdapterSet {
+        &self.defaults.adapters
+    }
+
+    /// Sets the LoRA adapters.
+    pub fn set_adapters(&mut self, adapters: AdapterSet) {
+        self.defaults.adapters = adapters;
     }
 
     /// The settings that differ from neutral, one per line, for `/show` and `/set`.

@@ -92,7 +92,7 @@ pub(crate) async fn embeddings(
     }
     let n = body.input.count("input")?;
     let work = move |work: &mut Work| {
-        let options = RequestOptions { embed: Some(pooling), ..RequestOptions::default() };
+        let options = RequestOptions { embed: Some(pooling), ..work.served().request_options() };
         let rows = body.input.prepared(work, "input", &options);
         // The engine calls it a prompt.
         work.submit(&rows.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?, 1)
