@@ -200,6 +200,7 @@ impl From<RequestError> for ApiError {
             RequestError::NoTokens => "max_tokens",
             RequestError::Logprobs { .. } => "top_logprobs",
             RequestError::Stop(_) => "stop",
+            RequestError::Adapters(_) => "lora",
             RequestError::Sampling(error) => return Self::from(error.clone()),
         };
         Self::field(param, message)

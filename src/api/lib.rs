@@ -124,6 +124,7 @@ pub fn router(state: AppState) -> Router {
         .route("/props", get(native::props::props))
         .route("/slots", get(native::slots::slots))
         .route("/slots/{id}", post(native::slots::act))
+        .route("/lora-adapters", get(native::lora::list).post(native::lora::set))
         .route("/v1/models", get(openai::models::list))
         .route("/models", get(openai::models::list))
         .route("/models/load", post(openai::models::load))

@@ -17,6 +17,7 @@ use crate::error::ErrorBody;
 use crate::health::Health;
 use crate::native::completion::{NativeRequest, NativeResponse};
 use crate::native::infill::InfillRequest;
+use crate::native::lora::{LoraAdapter, LoraSet};
 use crate::native::props::Props;
 use crate::native::rerank::{RerankRequest, RerankResponse};
 use crate::native::tokens::{
@@ -27,7 +28,7 @@ use crate::openai::completions::{CompletionChoice, CompletionRequest, Completion
 use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse, NativeEmbedding};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
 use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
-use crate::params::Params;
+use crate::params::{LoraScale, Params};
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi() -> Response {
@@ -102,6 +103,12 @@ pub fn document() -> Value {
     doc.get("/health", "Whether requests are taken", whole(response), &[]);
     let response = doc.of::<Props>();
     doc.get("/props", "What the server runs", whole(response), &[("model", "query")]);
+    let (adapter, set) = (doc.of::<LoraAdapter>(), doc.of::<LoraSet>());
+    let list = json!({ "type": "array", "items": adapter });
+    doc.get("/lora-adapters", "The LoRA adapters of a model", whole(list), &[("model", "query")]);
+    let scales = json!({ "type": "array", "items": doc.of::<LoraScale>() });
+    doc.post("/lora-adapters", "Set the factors of LoRA adapters", scales, whole(set));
+    doc.parameters("/lora-adapters", "post", &[("model", "query")]);
     let slots = json!({ "type": "array", "items": { "type": "object" } });
     doc.get(
         "/slots",
@@ -145,9 +152,7 @@ impl Document {
 
     fn post(&mut self, path: &str, summary: &str, body: Value, content: Value) {
         let request = json!({ "required": true, "content": { "application/json": { "schema": body } } });
-        self.paths.insert(
-            path.into(),
-            json!({ "post": operation(summary, content, &[
+        let errors = [
             ("400", "The request cannot be served as it stands"),
             ("404", "No such model or slot"),
             ("408", "The body took too long"),
@@ -156,9 +161,10 @@ impl Document {
             ("415", "The body is not declared as JSON"),
             ("501", "This server was not started for that"),
             ("504", "The reply took too long"),
-        ]) }),
-        );
-        self.paths[path]["post"]["requestBody"] = request;
+        ];
+        let mut post = operation(summary, content, &errors);
+        post["requestBody"] = request;
+        self.path(path)["post"] = post;
     }
 
     fn get(&mut self, path: &str, summary: &str, content: Value, parameters: &[(&str, &str)]) {
@@ -167,8 +173,13 @@ impl Document {
             ("404", "No such model"),
             ("501", "This server was not started for that"),
         ];
-        self.paths.insert(path.into(), json!({ "get": operation(summary, content, &errors) }));
+        self.path(path)["get"] = operation(summary, content, &errors);
         self.parameters(path, "get", parameters);
+    }
+
+    /// The operations of a path, by their methods.
+    fn path(&mut self, path: &str) -> &mut Value {
+        self.paths.entry(path).or_insert_with(|| json!({}))
     }
 
     fn parameters(&mut self, path: &str, method: &str, parameters: &[(&str, &str)]) {

@@ -2,6 +2,7 @@
 //! Owns their names (OpenAI's, and llama.cpp's where OpenAI has none) and their ranges. Knows no prompt.
 
 use engine::RequestOptions;
+use model::AdapterSet;
 use serde::Deserialize;
 use serde_json::Value;
 use session::options::SamplingOptions;
@@ -48,6 +49,8 @@ pub struct Params {
     /// A draft ends before the first token that the MTP layer finds less probable than this, 0 to 1; 0 ends none.
     #[serde(rename = "speculative.p_min")]
     pub speculative_p_min: Option<f32>,
+    /// LoRA adapters of this request, `[{"id": 0, "scale": 0.5}]`: those that are not named get 0, and an empty list is as none.
+    pub lora: Option<Vec<LoraScale>>,
     /// llama.cpp's context shift, which is not done here: checked and left alone.
     pub n_discard: Option<i64>,
     /// As `n_discard`.
@@ -72,6 +75,27 @@ pub struct Params {
 pub struct StreamOptions {
     /// Send the usage at the end.
     pub include_usage: Option<bool>,
+}
+
+/// A LoRA adapter and its factor.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object with `id` and `scale` expected")]
+pub struct LoraScale {
+    /// Its number.
+    pub id: usize,
+    /// Its factor; 0 leaves it out.
+    pub scale: f32,
+}
+
+impl LoraScale {
+    /// The adapters of a list.
+    ///
+    /// # Errors
+    /// 400 with `field` for an adapter that is not there, one that is named twice, and a factor that is not finite.
+    pub(crate) fn set(scales: &[Self], served: &Served, field: &str) -> Result<AdapterSet, ApiError> {
+        let set = AdapterSet::new(scales.iter().map(|one| (one.id, one.scale)), served.model().adapters().len());
+        set.map_err(|error| ApiError::field(field, format!("{field}: {error}")))
+    }
 }
 
 /// One text or several.
@@ -149,6 +173,9 @@ impl Params {
             slot: usize::try_from(slot).ok(),
             ..served.request_options()
         };
+        if let Some(scales) = self.lora.as_deref().filter(|scales| !scales.is_empty()) {
+            options.adapters = LoraScale::set(scales, served, "lora")?;
+        }
         self.sampling.apply(&mut options.sampling)?;
         if let Some(bias) = &self.logit_bias {
             options.sampling.logit_bias.extend(logit_bias(bias, served.vocab())?);

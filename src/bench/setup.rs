@@ -62,7 +62,8 @@ impl Setup {
         let planner = MemoryPlanner::new(move |facts| speculate::memory_plan(&planned, &SpecConfig::default(), facts));
         let device = &self.compute.device;
         let placement = device.placement(planner)?;
-        let options = LoadOptions { placement, head: None, rope: self.compute.rope.options(), lock: device.mlock };
+        let rope = self.compute.rope.options();
+        let options = LoadOptions { placement, rope, lock: device.mlock, ..LoadOptions::default() };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser};
 
-use session::options::{DraftOptions, RunOptions, SamplingOptions};
+use session::options::{AdapterOptions, DraftOptions, RunOptions, SamplingOptions};
 
 use program::choices::{OnOff, Think};
 
@@ -22,6 +22,10 @@ pub struct Args {
     /// Load this GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true, help_heading = "Model")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub adapters: AdapterOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]

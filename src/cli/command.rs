@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use program::choices::Think;
 
 /// A typed line, understood.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Typed {
     /// Nothing to do.
     Nothing,
@@ -18,7 +18,7 @@ pub enum Typed {
 }
 
 /// What a chat can be told.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Command {
     Help,
@@ -38,6 +38,8 @@ pub enum Command {
     Think(Option<Think>),
     /// Shows how tokens are drafted, or sets the longest draft: `None` is as started.
     Spec(Option<Option<usize>>),
+    /// Shows the LoRA adapters, or sets the factor of one.
+    Lora(Option<(usize, f32)>),
     Copy,
 }
 
@@ -85,6 +87,7 @@ pub const COMMANDS: &[Entry] = &[
     entry("/read", Takes::File, "FILE", "prepend a file's text to the next message"),
     entry("/think", Takes::Word(&["on", "off", "auto"]), "[on|off|auto]", "show or set thinking"),
     entry("/spec", Takes::Word(&["auto", "off"]), "[auto|off|N]", "show or set drafts: auto, off, or at most N tokens"),
+    entry("/lora", Takes::Text, "[ID SCALE]", "show LoRA adapters, or set the factor of one; 0 leaves it out"),
     entry("/copy", Takes::Nothing, "", "copy the last reply to the clipboard"),
 ];
 
@@ -137,6 +140,15 @@ fn command(name: &str, rest: &str) -> Result<Command, String> {
             None => Some((rest.to_owned(), None)),
             Some((name, value)) => Some((name.to_owned(), Some(value.trim().to_owned()))),
         })),
+        "lora" => match rest {
+            "" => Ok(Command::Lora(None)),
+            words => {
+                let numbers = words.split_once(char::is_whitespace);
+                let numbers = numbers.and_then(|(id, scale)| Some((id.parse().ok()?, scale.trim().parse().ok()?)));
+                let wrong = || "/lora takes the number of an adapter and a factor: /lora 0 0.5".to_owned();
+                numbers.map(|numbers| Command::Lora(Some(numbers))).ok_or_else(wrong)
+            }
+        },
         "think" => match rest {
             "" => Ok(Command::Think(None)),
             "on" => Ok(Command::Think(Some(Think::On))),

@@ -42,7 +42,8 @@ impl Loaded {
     /// # Errors
     /// With the code of the options, of the model file or of the machine.
     pub fn open(args: &Args, form: Option<Form>) -> Outcome<Self> {
-        let options = ModelOptions { run: args.run.clone(), drafts: args.spec.clone(), ..ModelOptions::default() };
+        let (run, adapters, drafts) = (args.run.clone(), args.adapters.clone(), args.spec.clone());
+        let options = ModelOptions { run, adapters, drafts, ..ModelOptions::default() };
         let model = session::open(program::source(args.model.as_deref()), &options).map_err(|error| match error {
             OpenError::Template(_) => Failure::message(Exit::ModelFile, format!("{error} (--raw needs no template)")),
             error => Failure::new(exit_of(error.fault()), error),
@@ -124,7 +125,11 @@ fn not_prepared(error: PrepareError) -> Failure {
         }
         PrepareError::Request(RequestError::EmptyPrompt) => Exit::Prompt,
         PrepareError::Request(
-            RequestError::NoTokens | RequestError::Logprobs { .. } | RequestError::Sampling(_) | RequestError::Stop(_),
+            RequestError::NoTokens
+            | RequestError::Adapters(_)
+            | RequestError::Logprobs { .. }
+            | RequestError::Sampling(_)
+            | RequestError::Stop(_),
         ) => Exit::Usage,
         // Tokens and boundaries come from us, and nobody gives up.
         PrepareError::Request(_) | PrepareError::NoInfill | PrepareError::Abandoned => Exit::Runtime,

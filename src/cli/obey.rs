@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use model::{Adapter, AdapterSet};
+
 use super::chat::{Chat, Next};
 use super::clipboard;
 use super::command::{COMMANDS, Command};
@@ -72,6 +74,7 @@ impl Chat<'_> {
                 }
                 self.tell(&self.drafting());
             }
+            Command::Lora(change) => self.lora(change),
             Command::Copy => self.copy()?,
         }
         Ok(Next::Line)
@@ -97,6 +100,24 @@ impl Chat<'_> {
             (true, Some(0)) => "spec off".to_owned(),
             (true, Some(n)) => format!("spec {}, at most {n} tokens", self.loaded.spec),
         }
+    }
+
+    /// Shows the LoRA adapters, after the change of one.
+    fn lora(&mut self, change: Option<(usize, f32)>) {
+        let model = self.loaded.model.model();
+        let set = self.settings.adapters();
+        if let Some((id, scale)) = change {
+            let others = set.scales().filter(|&(other, _)| other != id);
+            match AdapterSet::new(others.chain([(id, scale)]), model.adapters().len()) {
+                Ok(set) => self.settings.set_adapters(set),
+                Err(error) => return self.tell(&error.to_string()),
+            }
+        }
+        let set = self.settings.adapters();
+        let line = |(id, adapter): (usize, &Adapter)| format!("{id}  {}  {}", set.scale(id), adapter.path().display());
+        let lines: Vec<String> = model.adapters().iter().enumerate().map(line).collect();
+        let none = "no LoRA adapter is loaded: start with --lora FILE";
+        self.tell(&if lines.is_empty() { none.to_owned() } else { clean(&lines.join("\n")) });
     }
 
     fn show(&self) {

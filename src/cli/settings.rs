@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use clap::Parser;
 use engine::RequestOptions;
 use engine::sample::{PARAMETERS, SamplingParams, Setting};
+use model::AdapterSet;
 
 use super::args::TurnFlags;
 use program::choices::OnOff;
@@ -68,6 +69,16 @@ impl TurnSettings {
         flags.sampling.apply(&mut options.sampling).expect("flags are in their ranges");
         options.sampling.seed = options.sampling.seed.map(|seed| seed.wrapping_add(attempt));
         options
+    }
+
+    /// The LoRA adapters.
+    pub fn adapters(&self) -> &AdapterSet {
+        &self.defaults.adapters
+    }
+
+    /// Sets the LoRA adapters.
+    pub fn set_adapters(&mut self, adapters: AdapterSet) {
+        self.defaults.adapters = adapters;
     }
 
     /// The settings that hold for the next turn, for `/show` and `/set`: the usual ones, then those that differ from the

@@ -101,6 +101,22 @@ impl BatchPolicy {
     }
 }
 
+/// Parts the sequences of a step into those that are alike, each in their order.
+pub(crate) fn alike<K: PartialEq>(
+    scheduled: Vec<ScheduledSequence>,
+    kind: impl Fn(&ScheduledSequence) -> K,
+) -> Vec<Vec<ScheduledSequence>> {
+    let mut groups: Vec<(K, Vec<ScheduledSequence>)> = Vec::new();
+    for s in scheduled {
+        let kind = kind(&s);
+        match groups.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, group)) => group.push(s),
+            None => groups.push((kind, vec![s])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,5 +185,13 @@ mod tests {
         assert_eq!(batches(BatchPolicy::UpTo(7), &tokens), [vec![(3, 0)], vec![(40, 0)], vec![(4, 0)], vec![(5, 0)]]);
         assert_eq!(batches(BatchPolicy::UpTo(9), &tokens[2..]), [[(4, 0), (5, 0)]]);
         assert_eq!(batches(BatchPolicy::Width(8), &tokens), [[(3, 5)], [(40, 0)], [(4, 4)], [(5, 3)]]);
+    }
+
+    #[test]
+    fn sequences_are_parted_by_kind_and_keep_their_order() {
+        let all = (0..5).map(|index| scheduled(index, 1)).collect();
+        let groups = alike(all, |s| s.index % 2);
+        let indices: Vec<Vec<usize>> = groups.iter().map(|group| group.iter().map(|s| s.index).collect()).collect();
+        assert_eq!(indices, [vec![0, 2, 4], vec![1, 3]]);
     }
 }

@@ -11,6 +11,7 @@ mod wish;
 use std::sync::Arc;
 
 use memory::{Memory, Slot};
+use model::AdapterSet;
 use text::TokenId;
 
 use crate::live_state::LiveState;
@@ -44,6 +45,8 @@ pub(crate) struct CachedSlot {
     pub(crate) tokens: Vec<TokenId>,
     /// Whose they are: requests of other scopes take up none of this.
     scope: Scope,
+    /// What they were computed with: requests with others take up none of this.
+    adapters: AdapterSet,
     /// Ascending.
     checkpoints: Vec<Arc<SlotCheckpoint>>,
     /// The hidden state of the last token; empty where it is not known.
@@ -59,6 +62,7 @@ impl CachedSlot {
     fn copy(&self, state: &mut LiveState) -> Result<SlotState, memory::Error> {
         Ok(SlotState {
             tokens: self.tokens.clone(),
+            adapters: self.adapters.clone(),
             checkpoints: self.checkpoints.clone(),
             hidden: self.hidden.clone(),
             state: state.memory.save(&self.slot)?,
@@ -85,7 +89,8 @@ impl SlotCache {
         while let Some(slot) = memory.acquire()? {
             let (tokens, checkpoints, hidden) = (Vec::new(), Vec::new(), Vec::new());
             let (scope, busy, private) = (Scope::default(), false, false);
-            slots.push(CachedSlot { slot, tokens, scope, checkpoints, hidden, busy, private, last_used: 0 });
+            let adapters = AdapterSet::default();
+            slots.push(CachedSlot { slot, tokens, scope, adapters, checkpoints, hidden, busy, private, last_used: 0 });
         }
         let recurrent_bytes = memory.shape().recurrent_bytes();
         Ok(Self { slots, recurrent_bytes, store: SequenceStore::new(limits.store_bytes), limits, clock: 0 })
@@ -119,14 +124,14 @@ impl SlotCache {
         s.hidden.extend_from_slice(hidden);
     }
 
-    /// The tokens of a slot that was just taken, and whether the hidden state of the last one is known. One that came with
+    /// The tokens of a slot that was just taken, the adapters that it goes on with, and whether the hidden state of the last one is known. One that came with
     /// a loaded slot may hold anything, and is not known then.
-    pub(crate) fn begin(&mut self, index: usize) -> (&[TokenId], bool) {
+    pub(crate) fn begin(&mut self, index: usize) -> (&[TokenId], &AdapterSet, bool) {
         let s = &mut self.slots[index];
         if !s.hidden.iter().all(|x| x.is_finite()) {
             s.hidden.clear();
         }
-        (&s.tokens, !s.hidden.is_empty())
+        (&s.tokens, &s.adapters, !s.hidden.is_empty())
     }
 
     /// What all slots hold.
@@ -171,7 +176,7 @@ impl SlotCache {
     /// The state of `index` is another now.
     fn replace(&mut self, index: usize, by: SlotState) {
         let s = &mut self.slots[index];
-        (s.tokens, s.checkpoints, s.hidden) = (by.tokens, by.checkpoints, by.hidden);
+        (s.tokens, s.adapters, s.checkpoints, s.hidden) = (by.tokens, by.adapters, by.checkpoints, by.hidden);
         // They may be more than this engine keeps.
         self.make_room(index, 0, 0);
     }

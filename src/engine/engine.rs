@@ -137,7 +137,11 @@ impl Engine {
         }
         let cache = SlotCache::new(&mut memory, config.cache(&model))?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
-        let limits = Limits { n_ctx: config.n_ctx(model.facts()), n_vocab: model.hparams().n_vocab };
+        let limits = Limits {
+            n_ctx: config.n_ctx(model.facts()),
+            n_vocab: model.hparams().n_vocab,
+            n_adapters: model.adapters().len(),
+        };
         let (sender, commands) = mpsc::channel();
         let life = EngineLife::default();
         let handle = EngineHandle {

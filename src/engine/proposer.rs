@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use model::{RunError, Runner, Stats};
+use model::{AdapterSet, RunError, Runner, Stats};
 use text::TokenId;
 
 use crate::sample::GumbelPlan;
@@ -32,6 +32,8 @@ pub enum SequenceChange<'a> {
     Begin {
         /// All tokens of the sequence.
         tokens: &'a [TokenId],
+        /// What the sequence is computed with from here on.
+        adapters: &'a AdapterSet,
         /// The hidden state of the last one is known.
         hidden_known: bool,
     },

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use model::{AdapterSet, AdapterSetError};
 use text::TokenId;
 
 use crate::constraint::Grammar;
@@ -18,6 +19,8 @@ pub struct Limits {
     pub n_ctx: usize,
     /// Tokens of the vocabulary.
     pub n_vocab: usize,
+    /// LoRA adapters that are loaded with the model.
+    pub n_adapters: usize,
 }
 
 /// The largest number of alternatives that a request may ask for with each token.
@@ -48,6 +51,8 @@ pub struct RequestOptions {
     pub cache: bool,
     /// Whose state that is.
     pub scope: Scope,
+    /// LoRA adapters that prompt and generation are computed with. State that other adapters made is not reused.
+    pub adapters: AdapterSet,
     /// What the generation must be made of.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Most tokens of a draft; `None` is as many as the proposer makes, 0 is without speculation. Answers are the same.
@@ -76,6 +81,7 @@ impl Default for RequestOptions {
             checkpoint_boundaries: Vec::new(),
             cache: true,
             scope: Scope::default(),
+            adapters: AdapterSet::default(),
             grammar: None,
             max_draft: None,
             min_draft: 0,
@@ -102,7 +108,8 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// An empty prompt, a token id outside the vocabulary, a prompt that leaves no room for a generation, sampling
-    /// parameters out of range, too many or empty stop strings, too many log probabilities, boundaries out of order.
+    /// parameters out of range, adapters that are not there, too many or empty stop strings, too many log probabilities,
+    /// boundaries out of order.
     pub fn new(prompt: Vec<TokenId>, mut options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
         if prompt.is_empty() {
             return Err(RequestError::EmptyPrompt);
@@ -116,6 +123,7 @@ impl GenerateRequest {
             return Err(RequestError::PromptTooLong { n_prompt: prompt.len(), n_ctx: limits.n_ctx });
         }
         options.sampling.validate(limits.n_vocab)?;
+        AdapterSet::new(options.adapters.scales(), limits.n_adapters)?;
         if let Some(n) = options.logprobs.filter(|&n| n > MAX_LOGPROBS) {
             return Err(RequestError::Logprobs { n });
         }
@@ -204,6 +212,9 @@ pub enum RequestError {
     /// A sampling parameter out of range.
     #[error(transparent)]
     Sampling(#[from] SampleError),
+    /// Adapters that are not there.
+    #[error(transparent)]
+    Adapters(#[from] AdapterSetError),
     /// Stop strings out of range.
     #[error(transparent)]
     Stop(#[from] StopError),

@@ -48,8 +48,8 @@ impl SequenceStore {
         state
     }
 
-    /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One of the same scope that begins
-    /// as it does and is no longer is dropped.
+    /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One of the same scope and
+    /// adapters that begins as it does and is no longer is dropped.
     pub(crate) fn put(&mut self, scope: Scope, mut state: SlotState) {
         // A sequence without its early checkpoints is worth more than none.
         while state.n_bytes() > self.budget && !state.checkpoints.is_empty() {
@@ -59,7 +59,8 @@ impl SequenceStore {
         if n_bytes > self.budget {
             return;
         }
-        let beginning = |s: &Stored| s.scope == scope && state.tokens.starts_with(&s.state.tokens);
+        let alike = |s: &Stored| s.scope == scope && s.state.adapters == state.adapters;
+        let beginning = |s: &Stored| alike(s) && state.tokens.starts_with(&s.state.tokens);
         while let Some(i) = self.stored.iter().position(beginning) {
             self.take(i);
         }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use memory::{ByteReader, Checkpoint, SavedSequence, StateShape, put_number};
-use model::{Fingerprint, Model};
+use model::{AdapterSet, Fingerprint, Model};
 use text::TokenId;
 
 use crate::request::Limits;
@@ -32,6 +32,8 @@ impl SlotCheckpoint {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SlotState {
     pub(crate) tokens: Vec<TokenId>,
+    /// What they were computed with.
+    pub(crate) adapters: AdapterSet,
     /// Ascending.
     pub(crate) checkpoints: Vec<Arc<SlotCheckpoint>>,
     /// The hidden state of the last token; empty where it is not known.
@@ -79,11 +81,13 @@ impl SavedSlot {
     /// # Errors
     /// [`SlotError::Format`]: the model's file has changed since it was opened.
     pub fn to_bytes(&self) -> Result<Vec<u8>, SlotError> {
-        let SlotState { tokens, checkpoints, hidden, state, drafts } = &self.state;
+        let SlotState { tokens, adapters, checkpoints, hidden, state, drafts } = &self.state;
         let n_numbers = CHECKPOINT_BYTES * checkpoints.len() + self.format.shape.saved_bytes(0);
-        let mut out = Vec::with_capacity(HEAD_BYTES + self.state.n_bytes() + n_numbers);
-        out.extend_from_slice(MAGIC);
+        let head = HEAD_BYTES + self.format.adapter_bytes();
+        let mut out = Vec::with_capacity(head + self.state.n_bytes() + n_numbers);
+        out.extend_from_slice(if adapters.is_empty() { MAGIC } else { MAGIC_WITH_ADAPTERS });
         out.extend_from_slice(&self.format.fingerprint()?);
+        self.format.put_adapters(&mut out, adapters)?;
         put_number(&mut out, tokens.len());
         tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
         put_floats(&mut out, hidden);
@@ -110,7 +114,48 @@ impl SlotFormat {
         let n_embd = self.model.hparams().n_embd;
         let checkpoints = MAX_CHECKPOINTS * (CHECKPOINT_BYTES + 4 * n_embd) + self.checkpoint_bytes;
         let n_ctx = self.limits.n_ctx;
-        HEAD_BYTES + 4 * (n_ctx + n_embd) + checkpoints + self.draft_bytes + self.shape.saved_bytes(n_ctx)
+        let head = HEAD_BYTES + self.adapter_bytes();
+        head + 4 * (n_ctx + n_embd) + checkpoints + self.draft_bytes + self.shape.saved_bytes(n_ctx)
+    }
+
+    /// Bytes that name adapters at most.
+    fn adapter_bytes(&self) -> usize {
+        8 + ADAPTER_BYTES * self.limits.n_adapters
+    }
+
+    /// Writes adapters as fingerprints with their factors, and nothing where there are none.
+    fn put_adapters(&self, out: &mut Vec<u8>, adapters: &AdapterSet) -> Result<(), SlotError> {
+        if adapters.is_empty() {
+            return Ok(());
+        }
+        put_number(out, adapters.scales().count());
+        for (id, scale) in adapters.scales() {
+            let adapter = self.model.adapters().get(id);
+            let fingerprint = adapter.map(model::Adapter::fingerprint).transpose();
+            let fingerprint = fingerprint.map_err(|error| SlotError::Format(error.to_string()))?;
+            out.extend_from_slice(&fingerprint.unwrap_or_default());
+            out.extend_from_slice(&scale.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Reads what [`SlotFormat::put_adapters`] wrote: adapters are found by what is in their files, whatever their numbers are.
+    fn read_adapters(&self, bytes: &mut ByteReader<'_>) -> Result<AdapterSet, SlotError> {
+        let refused = |what: String| SlotError::Format(what);
+        let (n, n_adapters) = (bytes.number()?, self.limits.n_adapters);
+        if n == 0 || n > n_adapters {
+            return Err(refused(format!("it was made with {n} adapters, {n_adapters} are loaded here")));
+        }
+        let loaded = self.model.adapters().iter().map(model::Adapter::fingerprint).collect::<Result<Vec<_>, _>>();
+        let loaded = loaded.map_err(|error| refused(error.to_string()))?;
+        let mut scales = Vec::with_capacity(n);
+        for _ in 0..n {
+            let fingerprint = bytes.take(size_of::<Fingerprint>())?;
+            let id = loaded.iter().position(|of| of == fingerprint);
+            let id = id.ok_or_else(|| refused("it was made with an adapter that is not loaded here".into()))?;
+            scales.push((id, f32::from_bits(bytes.words(1)?.first().map_or(0, |&word| u32::from_le_bytes(word)))));
+        }
+        AdapterSet::new(scales, n_adapters).map_err(|error| refused(error.to_string()))
     }
 
     fn fingerprint(&self) -> Result<Fingerprint, SlotError> {
@@ -122,7 +167,7 @@ impl SlotFormat {
     pub(crate) fn read(self: &Arc<Self>, bytes: &[u8]) -> Result<SavedSlot, SlotError> {
         let refuse = |what: &str| Err(SlotError::Format(what.into()));
         let Some((magic, rest)) = bytes.split_first_chunk::<8>() else { return refuse("it is cut off") };
-        if magic != MAGIC {
+        if magic != MAGIC && magic != MAGIC_WITH_ADAPTERS {
             return refuse(match magic.strip_prefix(ANY_VERSION) {
                 Some(_) => "it was saved by another version of this program: save the slot anew with this one",
                 None => "it does not begin as one",
@@ -132,6 +177,7 @@ impl SlotFormat {
         if bytes.take(size_of::<Fingerprint>())? != self.fingerprint()? {
             return refuse("it was made with another model file: load that one, or save the slot anew");
         }
+        let adapters = if magic == MAGIC { AdapterSet::default() } else { self.read_adapters(&mut bytes)? };
         let n_tokens = bytes.number()?;
         let tokens = bytes.words(n_tokens)?.iter().map(|&word| TokenId(u32::from_le_bytes(word))).collect();
         let hidden = read_floats(&mut bytes, "the last token's hidden state")?;
@@ -139,7 +185,7 @@ impl SlotFormat {
         let n_drafts = bytes.number()?;
         let drafts = bytes.take(n_drafts)?.to_vec();
         let state = SavedSequence::from_bytes(bytes.rest())?;
-        let state = SlotState { tokens, checkpoints, hidden, state, drafts };
+        let state = SlotState { tokens, adapters, checkpoints, hidden, state, drafts };
         self.check(&state)?;
         self.shape.check_values(&state.state)?;
         Ok(SavedSlot { state, format: Arc::clone(self) })
@@ -154,7 +200,7 @@ impl SlotFormat {
     fn check(&self, saved: &SlotState) -> Result<(), SlotError> {
         let refuse = |what: String| Err(SlotError::Format(what));
         let SlotState { tokens, checkpoints, hidden, state, .. } = saved;
-        let (n_tokens, Limits { n_ctx, n_vocab }) = (tokens.len(), self.limits);
+        let (n_tokens, Limits { n_ctx, n_vocab, .. }) = (tokens.len(), self.limits);
         if n_tokens > n_ctx {
             return refuse(format!("it has {n_tokens} tokens, the context {n_ctx}: raise the context size"));
         }
@@ -207,6 +253,12 @@ fn read_floats(bytes: &mut ByteReader<'_>, what: &str) -> Result<Vec<f32>, SlotE
 /// How slot files of all versions begin, and those of this one.
 const ANY_VERSION: &[u8] = b"NXTSLOT";
 const MAGIC: &[u8; 8] = b"NXTSLOT2";
+
+/// How those begin whose state was made with adapters: they are named after the model.
+const MAGIC_WITH_ADAPTERS: &[u8; 8] = b"NXTSLOT3";
+
+/// An adapter's fingerprint and factor.
+const ADAPTER_BYTES: usize = size_of::<Fingerprint>() + size_of::<f32>();
 
 /// Magic, fingerprint and the lengths of tokens, hidden state, checkpoints and drafts.
 const HEAD_BYTES: usize = 8 + size_of::<Fingerprint>() + 4 * 8;

@@ -18,6 +18,7 @@ use ggml_sys as sys;
 use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::low_rank::{LowRank, LowRanks};
 use crate::state::{Inner, StateBuffer, StateId};
 use crate::weights::{WeightId, Weights};
 
@@ -182,6 +183,7 @@ pub struct Graph<'g> {
     cgraph: NonNull<sys::ggml_cgraph>,
     poison: Tensor<'g>,
     weights: Arc<Weights>,
+    low_ranks: RefCell<Arc<LowRanks>>,
     max_tensors: usize,
     n_tensors: Cell<usize>,
     /// What was made once for all readers of some rows.
@@ -209,6 +211,7 @@ impl<'g> Graph<'g> {
             cgraph,
             poison: Tensor { ptr: poison, brand: PhantomData },
             weights,
+            low_ranks: RefCell::default(),
             max_tensors,
             n_tensors: Cell::new(1),
             shared: RefCell::default(),
@@ -252,6 +255,16 @@ impl<'g> Graph<'g> {
             Some(ptr) => Tensor { ptr, brand: PhantomData },
             None => self.fail("weight", format!("{id:?} is not one of this model's {}", self.weights.len())),
         }
+    }
+
+    /// From here on these updates of weights hold.
+    pub fn set_low_ranks(&self, low_ranks: Arc<LowRanks>) {
+        self.low_ranks.replace(low_ranks);
+    }
+
+    /// The updates of a weight that hold in this graph, in the order in which they are added.
+    pub fn low_ranks(&self, id: WeightId) -> Vec<LowRank> {
+        self.low_ranks.borrow().get(&id).cloned().unwrap_or_default()
     }
 
     /// A tensor of state. The graph keeps it alive.

@@ -1,4 +1,4 @@
-//! The bytes of a model file, mapped once: the only `mmap` of the house.
+//! The bytes under a model's tensors: a file, mapped once (the only `mmap` of the house), or memory.
 //! Owns the map. The file must not shrink while it is mapped: reading past its new end ends the process (SIGBUS).
 
 use std::fs::File;
@@ -8,7 +8,7 @@ use memmap2::Mmap;
 
 use crate::error::Error;
 
-/// Bytes that stay where they are: a mapped file, or data that is part of the program.
+/// Bytes that stay where they are: a mapped file, data that is part of the program, or data that it has made.
 #[derive(Debug)]
 pub enum Mapping {
     /// A mapped file.
@@ -20,6 +20,8 @@ pub enum Mapping {
     },
     /// Data inside the program; at an address that is a multiple of 32 it is used without a copy.
     Static(&'static [u8]),
+    /// Data that was made at run time, likewise.
+    Made(Vec<u8>),
 }
 
 impl Mapping {
@@ -58,6 +60,7 @@ impl Mapping {
         match self {
             Mapping::File { map, .. } => map,
             Mapping::Static(bytes) => bytes,
+            Mapping::Made(bytes) => bytes,
         }
     }
 
@@ -66,6 +69,7 @@ impl Mapping {
         match self {
             Mapping::File { path, .. } => path.display().to_string(),
             Mapping::Static(_) => "(embedded model)".into(),
+            Mapping::Made(_) => "(made at run time)".into(),
         }
     }
 }

@@ -44,6 +44,12 @@ impl WeightsBuilder {
         Self { mappings, planned: Vec::new() }
     }
 
+    /// Adds a map; gives its number.
+    pub fn add_mapping(&mut self, mapping: Arc<Mapping>) -> usize {
+        self.mappings.push(mapping);
+        self.mappings.len() - 1
+    }
+
     /// Adds a tensor of shape `ne` (ggml order, unused dimensions 1) whose data is `range` of map `mapping`.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Recurrent, Segment, StateLayout};
 
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, max_nodes};
-use crate::blocks::{Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, Linear, RmsNorm};
+use crate::blocks::{Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
@@ -140,7 +140,12 @@ pub(crate) fn open(
     let layers = (0..n_layer).map(|il| Layer::open(t, il, &c)).collect::<Result<Vec<_>, _>>()?;
     let embed = t.globals().need("token_embd.weight", &[n_embd, n_vocab])?;
     t.globals().refuse("output.bias", "biases are not supported")?;
-    let head = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?.unwrap_or(Linear::tied(embed));
+    t.globals().updatable_rows("token_embd.weight", embed, &[n_embd, n_vocab]);
+    let head = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?;
+    let head = head.unwrap_or_else(|| {
+        t.globals().updatable("output.weight", embed, &[n_embd, n_vocab]);
+        Linear::tied(embed)
+    });
     let norm = RmsNorm::open(&mut t.globals(), "output_norm", n_embd, c.eps)?;
     let rank = RankHead::find(&file.keys, t, n_embd)?;
     let (mtp, nextn) = match &file.head_keys {
@@ -300,7 +305,7 @@ impl MtpLayer {
         tokens: Tensor<'g>,
         hidden: Tensor<'g>,
     ) -> (Tensor<'g>, Tensor<'g>) {
-        let e = self.embed_norm.forward(g, g.get_rows(g.weight(self.embed), tokens)); // [n_embd, n_entries]
+        let e = self.embed_norm.forward(g, embedded(g, self.embed, tokens)); // [n_embd, n_entries]
         let h = self.hidden_norm.forward(g, hidden);
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
         let y = self.layer.norm.forward(g, x);
@@ -315,7 +320,7 @@ impl Architecture for Decoder {
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>) {
-        let mut x = g.get_rows(g.weight(self.embed), step.tokens); // [n_embd, n_tokens]
+        let mut x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             let y = layer.norm.forward(g, x);

@@ -93,7 +93,9 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             None => head.forward(g, h), // [n_vocab, n_seqs]
             Some(words) => {
                 let first = head.forward_first(g, h, words.n_first);
-                let others = g.mul_mat(words.rows, h);
+                let n_side = words.rows.ne()[1];
+                let ids = || g.view(words.ids, [n_side, 1, 1, 1], [4 * n_side as usize; 3], 4 * words.n_first);
+                let others = head.forward_copies(g, h, words.rows, ids);
                 g.concat(first, others, 0) // [n_first + n_side, n_seqs]
             }
         };

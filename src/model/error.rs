@@ -47,6 +47,9 @@ pub enum LoadError {
     /// A NextN head in a file of its own that does not belong to the model.
     #[error("the file with the NextN head does not fit the model: {0}")]
     Head(String),
+    /// An adapter that does not belong to the model, or cannot be used; the words name its file.
+    #[error("adapter {0}")]
+    Adapter(String),
     /// More layers were asked onto the GPUs than fit.
     #[error(
         "{n} layers need {needs} MiB, of which {state} MiB are sequence state (-c, --parallel and --cache-type-k/-v size it); \
@@ -95,7 +98,7 @@ impl LoadError {
     /// The message with the file's name in front, unless it names one itself.
     pub fn in_file(&self, path: &Path) -> String {
         match self {
-            LoadError::Device(ggml::Error::Map { .. }) => self.to_string(),
+            LoadError::Device(ggml::Error::Map { .. }) | LoadError::Adapter(_) => self.to_string(),
             _ => format!("{}: {self}", path.display()),
         }
     }

@@ -6,6 +6,8 @@
 //! the state of a [`memory::Memory`] made by [`Model::memory`].
 #![forbid(unsafe_code)]
 
+mod adapter;
+mod adapter_set;
 mod arch;
 mod architecture;
 mod blocks;
@@ -29,7 +31,10 @@ mod rope_options;
 mod schema;
 mod step;
 mod tensors;
+mod zero_fill;
 
+pub use adapter::Adapter;
+pub use adapter_set::{AdapterSet, AdapterSetError};
 pub use arch::{architectures, nextn_architectures};
 pub use architecture::{Hparams, NextNHead};
 pub use describe::Description;

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use ggml::{DeviceKind, Mapping, WeightsBuilder};
 use gguf::{Header, SplitInfo};
 
+use crate::adapter;
 use crate::arch;
 use crate::architecture::{ModelFile, NextNHead, Opened};
 use crate::describe::Description;
@@ -30,6 +31,8 @@ pub struct LoadOptions {
     pub head: Option<PathBuf>,
     /// The rotation of positions, where it shall differ from the file's; of the head as well.
     pub rope: RopeOptions,
+    /// Files of LoRA adapters, which passes may use; their numbers are their places here.
+    pub adapters: Vec<PathBuf>,
     /// Keep the pages of the files in memory. Where that is refused, a warning says so and the model is used all the same.
     pub lock: bool,
 }
@@ -88,8 +91,8 @@ impl Model {
         let n_model = mappings.len();
         let mut all = mappings.clone();
         all.extend(of_head.iter().cloned());
-        for error in all.iter().filter(|_| options.lock).filter_map(|m| m.lock().err()) {
-            tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
+        if options.lock {
+            lock(all.iter().map(Arc::as_ref));
         }
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
@@ -104,6 +107,7 @@ impl Model {
             file: FileTensors::of(&headers, 0),
             other: FileTensors::of(&head_headers, n_model),
             weights: WeightsBuilder::new(all),
+            updatable: HashMap::new(),
         };
         let keys = Keys::new(meta, name, options.rope);
         let n_ctx_train = n_ctx_usable(&keys)?;
@@ -112,7 +116,12 @@ impl Model {
         let file = &mut ModelFile { keys, head_keys: head, tensors: &mut tensors, n_vocab };
         let mut opened = (entry.open)(file)?;
         opened.hparams.n_ctx_train = n_ctx_train;
-        let Tensors::Bind { weights, .. } = tensors else { unreachable!("it was made so above") };
+        let Tensors::Bind { mut weights, updatable, .. } = tensors else { unreachable!("it was made so above") };
+        let open = |(id, path): (usize, &PathBuf)| adapter::open(path, id, name, &updatable, &mut weights);
+        let adapters = options.adapters.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+        if options.lock {
+            lock(adapters.iter().map(adapter::Adapter::mapping));
+        }
         let facts = facts(&opened, &weights);
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
@@ -139,16 +148,24 @@ impl Model {
             sampling: sampling_defaults(meta)?,
             embedding,
             facts: Facts { on_cpu, rows_alike, ..facts },
-            n_files: n_model,
+            n_files: [n_model, of_head.len()],
             rope: options.rope,
             fingerprints: OnceLock::new(),
             arch,
             hparams,
             nextn,
+            adapters,
             weights,
             plan,
             vocab,
         }))
+    }
+}
+
+/// Keeps the pages of files in memory, as far as that is allowed.
+fn lock<'m>(mappings: impl Iterator<Item = &'m Mapping>) {
+    for error in mappings.filter_map(|m| m.lock().err()) {
+        tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
     }
 }
 

@@ -8,6 +8,7 @@ use ggml::Weights;
 use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
+use crate::adapter::Adapter;
 use crate::architecture::{Architecture, Hparams, NextNHead};
 use crate::describe::Description;
 use crate::error::LoadError;
@@ -30,8 +31,10 @@ pub struct Model {
     pub(crate) description: Description,
     pub(crate) sampling: HashMap<String, String>,
     pub(crate) embedding: EmbeddingInfo,
-    /// Of the maps under the weights, those of the model; others are of the head's file.
-    pub(crate) n_files: usize,
+    /// LoRA adapters.
+    pub(crate) adapters: Vec<Adapter>,
+    /// Of the maps under the weights, those of the model come first, then those of the head's file.
+    pub(crate) n_files: [usize; 2],
     /// What the user said of the rotation of positions.
     pub(crate) rope: RopeOptions,
     /// Of the model and of its head, once somebody asked.
@@ -104,6 +107,11 @@ impl Model {
         &self.nextn
     }
 
+    /// The LoRA adapters that passes may use.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
+    }
+
     /// The weights.
     pub fn weights(&self) -> &Arc<Weights> {
         &self.weights
@@ -165,8 +173,9 @@ impl Model {
         if let Some(known) = self.fingerprints.get() {
             return Ok(*known);
         }
-        let n_files = self.n_files.min(self.weights.mappings().len());
-        let (of_model, of_head) = self.weights.mappings().split_at(n_files);
+        let [n_model, n_head] = self.n_files;
+        let (of_model, others) = self.weights.mappings().split_at(n_model.min(self.weights.mappings().len()));
+        let of_head = &others[..n_head.min(others.len())];
         let model = digest(of_model, &self.rope)?;
         let head = if of_head.is_empty() { model } else { digest(of_head, &self.rope)? };
         Ok(*self.fingerprints.get_or_init(|| (model, head)))

@@ -8,6 +8,8 @@ use ggml::{Data, Dtype, Executor, Name, Stats, WeightId};
 use memory::{Segment, StepView};
 use text::TokenId;
 
+use crate::adapter::InUse;
+use crate::adapter_set::AdapterSet;
 use crate::blocks::Linear;
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
@@ -82,7 +84,7 @@ impl PassOutput {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     /// The target model over these segments. `best`: ids come out, not logits.
-    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool },
+    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool, adapters: AdapterSet },
     /// The product of a matrix with so many columns.
     Product { weight: WeightId, n_columns: usize },
     /// The head: catch-up segments, those of each further draft token, sequences that draft, first rows of the head,
@@ -96,6 +98,7 @@ enum Key {
         verbose: bool,
         rows: bool,
         probs: bool,
+        adapters: AdapterSet,
     },
 }
 
@@ -104,6 +107,7 @@ pub struct Runner {
     model: Arc<Model>,
     executor: Executor<Key>,
     scratch: Scratch,
+    adapters: InUse,
 }
 
 /// Contents of the inputs; kept from pass to pass.
@@ -206,7 +210,21 @@ impl Runner {
     /// [`RunError::Device`]: the device cannot be opened.
     pub fn new(model: Arc<Model>, n_threads: usize) -> Result<Self, RunError> {
         let executor = Executor::new(Arc::clone(model.weights()), n_threads)?;
-        Ok(Self { model, executor, scratch: Scratch::default() })
+        Ok(Self { model, executor, scratch: Scratch::default(), adapters: InUse::default() })
+    }
+
+    /// Computes all passes and drafts from here on with these adapters; a runner begins with none.
+    ///
+    /// # Errors
+    /// [`RunError::Pass`]: the model has not all of them; nothing has changed.
+    pub fn use_adapters(&mut self, adapters: &AdapterSet) -> Result<(), RunError> {
+        if self.adapters.set != *adapters {
+            let of_model = self.model.adapters();
+            self.adapters = InUse::of(of_model, adapters).ok_or_else(|| {
+                RunError::Pass(format!("adapters {adapters:?} were asked for of a model with {}", of_model.len()))
+            })?;
+        }
+        Ok(())
     }
 
     /// The model.
@@ -231,11 +249,18 @@ impl Runner {
     pub fn reserve(&mut self, view: StepView<'_>, n_out: usize, hidden: bool) -> Result<(), RunError> {
         let n_tokens = view.n_tokens();
         let out = out_rows(n_out.min(n_tokens), n_tokens);
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, best: false };
+        // With all adapters it is largest.
+        let n = self.model.adapters().len();
+        let all = AdapterSet::new((0..n).map(|id| (id, 1.0)), n).unwrap_or_default();
+        let in_use = InUse::of(self.model.adapters(), &all).unwrap_or_default();
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, best: false, adapters: all };
         let arch = self.model.arch();
-        let max_nodes = arch.max_nodes(view.segments());
-        self.executor.reserve(max_nodes, &key, |g| arch.forward(g, &Step::declare(g, view, out, hidden, false)))?;
-        Ok(())
+        let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
+        let build = |g: &ggml::Graph<'_>| {
+            in_use.begin(g);
+            arch.forward(g, &Step::declare(g, view, out, hidden, false));
+        };
+        Ok(self.executor.reserve(max_nodes, &key, build)?)
     }
 
     /// Computes one pass over the rows of `view`. The state is written; commit the step to keep it.
@@ -276,10 +301,16 @@ impl Runner {
         if matches!(out, OutRows::Some(_)) {
             inputs.push((Name("out", 0), Data::I32(&s.out)));
         }
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, best };
+        let in_use = &self.adapters;
+        let adapters = in_use.set.clone();
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, best, adapters };
         let arch = self.model.arch();
-        let max_nodes = arch.max_nodes(view.segments());
-        let build = |g: &ggml::Graph<'_>| arch.forward(g, &Step::declare(g, view, out, pass.hidden, best));
+        // What follows the last mixer may be there twice: `Step::end`.
+        let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
+        let build = |g: &ggml::Graph<'_>| {
+            in_use.begin(g);
+            arch.forward(g, &Step::declare(g, view, out, pass.hidden, best));
+        };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
         output.logits.clear();
@@ -391,6 +422,7 @@ impl Runner {
             let noise = draft.noise.unwrap_or_default().chunks_exact(n_seqs * n_words).enumerate();
             inputs.extend(noise.map(|(i, noise)| (Name("noise", i as u32), Data::F32(noise))));
         }
+        let in_use = &self.adapters;
         let key = Key::Draft {
             segments: caught_up.view().segments().to_vec(),
             chain: views.iter().map(|v| v.segments().to_vec()).collect(),
@@ -400,9 +432,13 @@ impl Runner {
             verbose: draft.verbose,
             rows: draft.rows,
             probs: draft.probs,
+            adapters: in_use.set.clone(),
         };
-        let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len()) + 4 * sizes.n_expert_used * (1 + n_chain);
+        let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len())
+            + 4 * sizes.n_expert_used * (1 + n_chain)
+            + in_use.max_nodes(1 + n_chain);
         let build = |g: &ggml::Graph<'_>| {
+            in_use.begin(g);
             let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;

@@ -63,6 +63,16 @@ impl<'a> FileTensors<'a> {
     }
 }
 
+/// A weight that adapters may update.
+#[derive(Clone, Copy)]
+pub(crate) struct Updatable {
+    pub(crate) id: WeightId,
+    /// `[n_in, n_out, n_matrices]`; where rows are looked up, `[n_embd, n_rows, 1]`.
+    pub(crate) ne: [usize; 3],
+    /// Its rows are looked up by ids.
+    pub(crate) of_rows: bool,
+}
+
 /// What answers an architecture that asks for its tensors.
 pub(crate) enum Tensors<'a> {
     /// Binds those of a file.
@@ -73,6 +83,8 @@ pub(crate) enum Tensors<'a> {
         other: FileTensors<'a>,
         /// What is bound.
         weights: WeightsBuilder,
+        /// Which of them adapters may update, by the names that adapters have for them.
+        updatable: HashMap<String, Updatable>,
     },
     /// Writes down which are asked for. Alternatives are chosen by `has`; the weights given back are none.
     List {
@@ -162,6 +174,25 @@ impl Scope<'_, '_> {
         }
     }
 
+    /// Declares that the graphs multiply with the matrix (or matrices) `id`, and that adapters may update it by `name`.
+    pub(crate) fn updatable(&mut self, name: &str, id: WeightId, dims: &[usize]) {
+        self.declare(name, id, dims, false);
+    }
+
+    /// Declares that the graphs look up rows of `id`, and that adapters may update it by `name`.
+    pub(crate) fn updatable_rows(&mut self, name: &str, id: WeightId, dims: &[usize]) {
+        self.declare(name, id, dims, true);
+    }
+
+    fn declare(&mut self, name: &str, id: WeightId, dims: &[usize], of_rows: bool) {
+        let name = self.full(name);
+        if let Tensors::Bind { updatable, .. } = self.tensors {
+            let mut ne = [1; 3];
+            ne.iter_mut().zip(dims).for_each(|(n, &d)| *n = d);
+            updatable.insert(name, Updatable { id, ne, of_rows });
+        }
+    }
+
     /// True when the file has a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.has(&self.full(name))
@@ -206,10 +237,7 @@ fn bind(
     if let Some(&id) = file.bound.get(name) {
         return Ok(Some(id));
     }
-    let dtype = Dtype::from_id(location.dtype.id())?;
-    if !dtype.is_for_weights() {
-        return Err(refused(format!("type {dtype} found, which has no products; a float or quantised type expected")));
-    }
+    let dtype = weight_type(location.dtype).map_err(refused)?;
     if dims.len() == 1 && dtype.is_quantized() {
         return Err(refused(format!("type {dtype} found, vectors are f32, f16 or bf16")));
     }
@@ -219,7 +247,16 @@ fn bind(
     Ok(Some(id))
 }
 
-fn trimmed(ne: &[u64; 4]) -> &[u64] {
+/// The type of a tensor that graphs multiply with; the error says what was found.
+pub(crate) fn weight_type(of_file: TensorType) -> Result<Dtype, String> {
+    let dtype = Dtype::from_id(of_file.id()).map_err(|error| error.to_string())?;
+    match dtype.is_for_weights() {
+        true => Ok(dtype),
+        false => Err(format!("type {dtype} found, which has no products; a float or quantised type expected")),
+    }
+}
+
+pub(crate) fn trimmed(ne: &[u64; 4]) -> &[u64] {
     let n = ne.iter().rposition(|&n| n != 1).map_or(1, |i| i + 1);
     &ne[..n]
 }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
-use session::options::{CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
+use session::options::{AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
 
 use program::choices::{OnOff, Think};
 
@@ -101,6 +101,10 @@ pub struct ModelFlags {
     /// Use this chat template instead of the model's
     #[arg(long, value_name = "FILE")]
     pub chat_template_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub adapters: AdapterOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]

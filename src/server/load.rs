@@ -30,6 +30,7 @@ impl Loader for FromFlags {
             .map(|path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())));
         let options = ModelOptions {
             run: flags.run.clone(),
+            adapters: flags.adapters.clone(),
             drafts: flags.drafts.clone(),
             capacity: flags.capacity.clone(),
             sampling: sampling.clone(),

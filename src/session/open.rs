@@ -2,13 +2,13 @@
 //! Errors say whose fault it was: the options', the file's, or the machine's.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use constrain::{Compiler, Limits};
 use engine::sample::SamplingParams;
 use engine::{Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
-use model::{LoadOptions, MemoryPlanner, Model};
+use model::{AdapterSet, LoadOptions, MemoryPlanner, Model};
 use speculate::SpecError;
 use text::template::{ChatTemplate, TemplateError};
 use text::{TokenId, Vocab};
@@ -42,6 +42,8 @@ pub struct LoadedModel {
     sampling: SamplingParams,
     drafts: DraftDefaults,
     pub(crate) embedding: EmbeddingOptions,
+    /// Where a request does not say; a server's clients may change it.
+    adapters: RwLock<AdapterSet>,
     n_sequences: usize,
     path: Option<PathBuf>,
     load_time: Duration,
@@ -125,7 +127,8 @@ fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, Open
     let device = &options.run.compute.device;
     let placement = device.placement(planner)?;
     let rope = options.run.compute.rope.options();
-    let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), rope, lock: device.mlock };
+    let (adapters, head) = (options.adapters.files(), options.drafts.draft_model.clone());
+    let options = LoadOptions { placement, head, rope, adapters, lock: device.mlock };
     open_weights(source, &options)
 }
 
@@ -181,6 +184,7 @@ pub fn start_engine_with(
         p_min: options.drafts.draft_p_min,
     };
     let n_sequences = config.n_sequences;
+    let adapters = options.adapters.set().map_err(|error| EngineError::Config(error.to_string()))?;
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
@@ -190,6 +194,7 @@ pub fn start_engine_with(
         sampling,
         drafts,
         embedding: options.embedding.clone(),
+        adapters: RwLock::new(adapters),
         n_sequences,
         path: None,
         load_time: start.elapsed(),
@@ -261,12 +266,23 @@ impl LoadedModel {
         &self.sampling
     }
 
+    /// The LoRA adapters where a request does not say.
+    pub fn adapters(&self) -> AdapterSet {
+        self.adapters.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the LoRA adapters of requests from here on that do not say.
+    pub fn set_adapters(&self, adapters: AdapterSet) {
+        *self.adapters.write().unwrap_or_else(PoisonError::into_inner) = adapters;
+    }
+
     /// The options of a request that says nothing.
     pub fn request_options(&self) -> RequestOptions {
         RequestOptions {
             sampling: self.sampling.clone(),
             min_draft: self.drafts.min,
             draft_p_min: self.drafts.p_min,
+            adapters: self.adapters(),
             ..RequestOptions::default()
         }
     }

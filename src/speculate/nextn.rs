@@ -11,7 +11,7 @@ use std::sync::Arc;
 use engine::sample::GumbelPlan;
 use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
 use memory::{Memory, MemoryConfig};
-use model::{Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
+use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
 use text::TokenId;
 
 use crate::acceptance_warning::AcceptanceWarning;
@@ -49,6 +49,8 @@ pub struct NextN {
     n_embd: usize,
     memory: Memory,
     slots: Vec<MtpInputs>,
+    /// What each slot's sequence is computed with.
+    adapters: Vec<AdapterSet>,
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
     /// `None` with a fixed depth.
@@ -111,6 +113,7 @@ impl NextN {
             info,
             n_embd,
             memory,
+            adapters: vec![AdapterSet::default(); slots.len()],
             slots,
             vocab,
             control,
@@ -189,8 +192,23 @@ impl NextN {
         }
     }
 
-    /// One graph over inputs of each sequence, and the draft tokens after them.
+    /// Passes over sequences whatever their adapters are: those with the same ones go together.
     fn pass(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
+        let mut left: Vec<usize> = (0..which.len()).collect();
+        while let Some(&first) = left.first() {
+            let adapters = self.adapters[which[first]].clone();
+            runner.use_adapters(&adapters)?;
+            let (alike, others): (Vec<_>, _) = left.into_iter().partition(|&i| self.adapters[which[i]] == adapters);
+            left = others;
+            let gumbel: Vec<_> = alike.iter().filter_map(|&i| wanted.gumbel.get(i).copied()).collect();
+            let alike: Vec<usize> = alike.into_iter().map(|i| which[i]).collect();
+            self.pass_alike(runner, &alike, Wanted { gumbel: &gumbel, ..wanted })?;
+        }
+        Ok(())
+    }
+
+    /// One graph over inputs of each sequence, and the draft tokens after them.
+    fn pass_alike(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
         let Wanted { depth, ahead, .. } = wanted;
         let n_chain = depth.saturating_sub(1);
         let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_inputs)).collect();
@@ -256,7 +274,10 @@ impl Proposer for NextN {
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
         match change {
-            SequenceChange::Begin { tokens, hidden_known } => self.begin(slot, tokens.len(), hidden_known)?,
+            SequenceChange::Begin { tokens, adapters, hidden_known } => {
+                self.adapters[slot].clone_from(adapters);
+                self.begin(slot, tokens.len(), hidden_known)?;
+            }
             SequenceChange::Load { tokens, saved } => {
                 match SavedMtp::read(&self.model, saved, tokens, &self.memory.shape())? {
                     Some(saved) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memory::{CacheType, Memory, MemoryConfig, Slot};
-use model::{Model, Pass, PassOutput, Rows, Runner};
+use model::{AdapterSet, Model, Pass, PassOutput, Rows, Runner};
 use text::TokenId;
 
 /// State for `n_slots` sequences: F32 cells, values transposed, one snapshot.
@@ -32,6 +32,11 @@ impl Rig {
         // One thread: those of several runners would spin against each other.
         let runner = Runner::new(Arc::clone(model), 1).expect("the CPU is there");
         Rig { memory, runner, output: PassOutput::default() }
+    }
+
+    /// Passes from here on are computed with these adapters.
+    pub fn use_adapters(&mut self, adapters: &AdapterSet) {
+        self.runner.use_adapters(adapters).expect("adapters that are there");
     }
 
     pub fn slot(&mut self) -> Slot {

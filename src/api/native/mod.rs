@@ -2,6 +2,7 @@
 
 pub(crate) mod completion;
 pub(crate) mod infill;
+pub(crate) mod lora;
 pub(crate) mod metrics;
 pub(crate) mod props;
 pub(crate) mod rerank;

@@ -13,7 +13,7 @@ use crate::state::AppState;
 /// Which model is asked about.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Which {
-    model: Option<String>,
+    pub(super) model: Option<String>,
 }
 
 /// What is known of the server and its model.
@@ -81,6 +81,7 @@ pub(crate) fn generation_settings(options: &RequestOptions) -> Value {
         ("speculative.n_max", json!(options.max_draft)),
         ("speculative.n_min", json!(options.min_draft)),
         ("speculative.p_min", json!(options.draft_p_min)),
+        ("lora", options.adapters.scales().map(|(id, scale)| json!({ "id": id, "scale": scale })).collect()),
     ];
     settings.extend(others.map(|(name, value)| (name.to_owned(), value)));
     Value::Object(settings)

@@ -131,7 +131,7 @@ async fn respond(state: &AppState, caller: Caller, input: Input, shape: Shape) -
     check_count(n, field)?;
     drop((body, input));
     let prepare = move |work: &Work| {
-        let options = RequestOptions { embed: Some(plan.pooling), ..RequestOptions::default() };
+        let options = RequestOptions { embed: Some(plan.pooling), ..work.served().request_options() };
         let end = work.served().embedding_end();
         let one = |(i, prompt): (usize, crate::prompt::Prompt)| {
             let end = end.filter(|_| prompt.is_text());

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use model::AdapterSet;
 use text::TokenId;
 
 use super::{CachedSlot, MIN_COPY, SlotCache, Wish, rewind};
@@ -34,7 +35,7 @@ impl SlotCache {
     pub(crate) fn take(&mut self, state: &mut LiveState, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
-            let n = self.usable(wish, s.scope, &s.tokens, &s.checkpoints);
+            let n = self.usable(wish, (s.scope, &s.adapters), &s.tokens, &s.checkpoints);
             let lost = s.worth().saturating_sub(n);
             (wish.slot == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
@@ -54,6 +55,7 @@ impl SlotCache {
         s.last_used = self.clock;
         rewind(&mut state.memory, s, n, recurrent)?;
         (s.busy, s.private, s.scope) = (true, !wish.reuse, wish.scope);
+        s.adapters.clone_from(wish.adapters);
         Ok(Some((index, n)))
     }
 
@@ -83,7 +85,7 @@ impl SlotCache {
         let n = other.map_or(own, |(_, n)| n);
         let stored = self
             .store
-            .best(|scope, s| self.usable(wish, scope, &s.tokens, &s.checkpoints))
+            .best(|scope, s| self.usable(wish, (scope, &s.adapters), &s.tokens, &s.checkpoints))
             .filter(|&(_, there)| there > n);
         match (stored, other) {
             (Some((i, n)), _) => (Source::Stored(i), n),
@@ -95,14 +97,21 @@ impl SlotCache {
     /// The slot beside `index` that has most of the prompt's beginning, if copying that saves enough beyond `own` tokens.
     fn other(&self, wish: &Wish<'_>, index: usize, own: usize) -> Option<(usize, usize)> {
         let others = self.slots.iter().enumerate().filter(|&(i, s)| i != index && !s.private && self.limits.share);
-        let weighed = others.map(|(i, s)| (self.usable(wish, s.scope, &s.tokens, &s.checkpoints), Reverse(i)));
+        let weighed =
+            others.map(|(i, s)| (self.usable(wish, (s.scope, &s.adapters), &s.tokens, &s.checkpoints), Reverse(i)));
         weighed.max().filter(|(n, _)| *n >= own + MIN_COPY).map(|(n, Reverse(i))| (i, n))
     }
 
-    /// Tokens at the beginning of the prompt that a state of `scope` with these tokens can be brought to; 0 where the
-    /// request may not use the state.
-    fn usable(&self, wish: &Wish<'_>, scope: Scope, tokens: &[TokenId], checkpoints: &[Arc<SlotCheckpoint>]) -> usize {
-        if !wish.reuse || scope != wish.scope {
+    /// Tokens at the beginning of the prompt that a state of this scope, made with these adapters, can be brought to; 0 where
+    /// the request may not use the state.
+    fn usable(
+        &self,
+        wish: &Wish<'_>,
+        made: (Scope, &AdapterSet),
+        tokens: &[TokenId],
+        checkpoints: &[Arc<SlotCheckpoint>],
+    ) -> usize {
+        if !wish.reuse || made != (wish.scope, wish.adapters) {
             return 0;
         }
         let common = tokens.iter().zip(wish.prompt).take_while(|(a, b)| a == b).count();

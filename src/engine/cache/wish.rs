@@ -1,5 +1,6 @@
 //! What a request asks of the cache.
 
+use model::AdapterSet;
 use text::TokenId;
 
 use crate::request::{GenerateRequest, Scope};
@@ -14,11 +15,19 @@ pub(crate) struct Wish<'a> {
     pub(crate) slot: Option<usize>,
     /// Whose request it is: state of others saves nothing.
     pub(crate) scope: Scope,
+    /// What it is computed with: state of others is of no use.
+    pub(crate) adapters: &'a AdapterSet,
 }
 
 impl<'a> Wish<'a> {
     pub(crate) fn of(request: &'a GenerateRequest) -> Self {
         let options = request.options();
-        Self { prompt: request.prompt(), reuse: options.cache, slot: options.slot, scope: options.scope }
+        Self {
+            prompt: request.prompt(),
+            reuse: options.cache,
+            slot: options.slot,
+            scope: options.scope,
+            adapters: &options.adapters,
+        }
     }
 }

@@ -8,14 +8,14 @@ use model::{Pass, PassOutput, Rows, RunError, Runner};
 use text::{TokenId, Vocab};
 
 use super::Engine;
-use crate::batch::ScheduledSequence;
+use crate::batch::{ScheduledSequence, alike};
 use crate::cache::SlotCache;
 use crate::schedule::schedule;
 use crate::sequence::{NOT_FINITE, Scores, Sequence, millis};
 
 /// What one forward pass computes.
 pub(super) struct Batch {
-    /// In ascending order of their slots.
+    /// In ascending order of their slots, all with the same adapters.
     pub(super) scheduled: Vec<ScheduledSequence>,
     /// The tokens of all of them, in order.
     pub(super) tokens: Vec<TokenId>,
@@ -79,7 +79,10 @@ impl Engine {
         let wants_hidden = self.state.drafter.info().wants_hidden;
         // From a GPU the logits of a large vocabulary take longer to come than ids do.
         let greedy = self.model.weights().device().kind() != ggml::DeviceKind::Cpu;
-        let batches = self.policy.split(scheduled, |p| self.sequences[p.index].is_prefill());
+        // A forward pass has one set of adapters.
+        let groups = alike(scheduled, |p| &self.sequences[p.index].request.options().adapters);
+        let is_prefill = |p: &ScheduledSequence| self.sequences[p.index].is_prefill();
+        let batches: Vec<_> = groups.into_iter().flat_map(|group| self.policy.split(group, is_prefill)).collect();
         self.clock.drafting = self.clock.start.elapsed() / batches.len() as u32;
         batches.into_iter().map(|batch| Batch::new(batch, &self.sequences, wants_hidden, greedy)).collect()
     }
@@ -99,6 +102,9 @@ pub(super) fn forward<'m>(
     let n_snapshots = batch.scheduled.iter().map(ScheduledSequence::n_snapshots).max().unwrap_or(1);
     let txn = memory.begin(&slots, n_snapshots)?;
     let start = Instant::now();
+    if let Some(p) = batch.scheduled.first() {
+        runner.use_adapters(&sequences[p.index].request.options().adapters)?;
+    }
     let rows = if batch.best { Rows::Best(&batch.outputs) } else { Rows::Some(&batch.outputs) };
     runner.run(txn.view(), &Pass { tokens: &batch.tokens, rows, hidden: batch.hidden }, output)?;
     batch.forward_ms = millis(start.elapsed());

@@ -46,11 +46,11 @@ impl Engine {
 
 /// The sequence among those `before` it that will have most of `s`'s prompt, and how much of it.
 fn leader(before: &[Sequence], s: &Sequence) -> Option<(usize, usize)> {
-    let (prompt, scope) = (s.request.prompt(), s.request.options().scope);
+    let (prompt, of_s) = (s.request.prompt(), s.request.options());
     let shared = |l: &Sequence| {
-        let own = l.request.options().scope == scope;
-        let leads =
-            own && l.is_prefill() && l.request.options().cache && !l.finished && !l.is_cancelled() && !l.is_blocked();
+        let of_l = l.request.options();
+        let own = of_l.scope == of_s.scope && of_l.adapters == of_s.adapters;
+        let leads = own && l.is_prefill() && of_l.cache && !l.finished && !l.is_cancelled() && !l.is_blocked();
         let common = l.request.prompt().iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
         (leads && common > l.n_prompt_done && common >= s.n_prompt_done + MIN_COPY).then_some(common)
     };

@@ -96,7 +96,7 @@ impl Proposer for Told {
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), crate::SavedDraftError> {
         let _ = self.0.send(match change {
-            SequenceChange::Begin { tokens, hidden_known } => {
+            SequenceChange::Begin { tokens, hidden_known, .. } => {
                 let known = if hidden_known { "known" } else { "unknown" };
                 format!("slot {slot} begins with {} tokens, hidden state {known}", tokens.len())
             }

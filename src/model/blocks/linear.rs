@@ -26,7 +26,9 @@ impl Linear {
         n_out: usize,
         bias: bool,
     ) -> Result<Self, LoadError> {
-        let weight = t.need(&format!("{name}.weight"), &[n_in, n_out])?;
+        let name_of_weight = format!("{name}.weight");
+        let weight = t.need(&name_of_weight, &[n_in, n_out])?;
+        t.updatable(&name_of_weight, weight, &[n_in, n_out]);
         let bias = if bias { t.find(&format!("{name}.bias"), &[n_out])? } else { None };
         Ok(Self { weight, scale: t.companion(&format!("{name}.scale"), &[1])?, bias })
     }
@@ -60,15 +62,79 @@ impl Linear {
         let w = g.weight(self.weight);
         let ([n_in, ..], nb) = (w.ne(), w.nb());
         let y = g.mul_mat(g.view(w, [n_in, n as i64, 1, 1], [nb[1], nb[2], nb[3]], 0), x);
-        self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)))
+        let y = self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)));
+        self.updated_rows(g, x, y, |b| {
+            let ([rank, ..], nb) = (b.ne(), b.nb());
+            g.view(b, [rank, n as i64, 1, 1], [nb[1], nb[2], nb[3]], 0)
+        })
+    }
+
+    /// Some rows of the result: `rows: [n_in, n]` are copies of those rows of the matrix that `ids` gives (i32 `[n]`).
+    pub(crate) fn forward_copies<'g>(
+        &self,
+        g: &Graph<'g>,
+        x: Tensor<'g>,
+        rows: Tensor<'g>,
+        ids: impl Fn() -> Tensor<'g>,
+    ) -> Tensor<'g> {
+        self.updated_rows(g, x, g.mul_mat(rows, x), |b| g.get_rows(b, ids()))
+    }
+
+    /// As [`updated`] for some rows of the matrix only; `rows` takes them out of `b`.
+    fn updated_rows<'g>(
+        &self,
+        g: &Graph<'g>,
+        x: Tensor<'g>,
+        y: Tensor<'g>,
+        rows: impl Fn(Tensor<'g>) -> Tensor<'g>,
+    ) -> Tensor<'g> {
+        let updates = g.low_ranks(self.weight).into_iter().filter(|u| !u.of_rows);
+        updates.fold(y, |y, u| {
+            let up = g.mul_mat(rows(g.weight(u.b)), g.mul_mat(g.weight(u.a), x));
+            g.add(y, g.scale(up, u.scale))
+        })
     }
 
     /// `x: [n_in, ..]` gives `[n_out, ..]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         let y = invariant_mul_mat(g, g.weight(self.weight), x);
         let y = self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)));
+        let y = updated(g, self.weight, x, y);
         self.bias.map_or(y, |bias| g.add(y, vector(g, bias)))
     }
+}
+
+/// `y`, which is the matrix `id` times `x: [n_in, ..]`, with what the graph's low-rank updates of the matrix make of `x`.
+pub(crate) fn updated<'g>(g: &Graph<'g>, id: WeightId, x: Tensor<'g>, y: Tensor<'g>) -> Tensor<'g> {
+    g.low_ranks(id).into_iter().filter(|u| !u.of_rows).fold(y, |y, u| {
+        let down = invariant_mul_mat(g, g.weight(u.a), x); // [rank, ..]
+        let up = invariant_mul_mat(g, g.weight(u.b), down); // [n_out, ..]
+        g.add(y, g.scale(up, u.scale))
+    })
+}
+
+/// `y`, which is one matrix of `id` for each of `ids: [n_used, n_tokens]` times `x: [n_in, n_used or 1, n_tokens]`, with what the
+/// graph's low-rank updates of the matrices make of `x`; `[n_out, n_used, n_tokens]`.
+pub(crate) fn updated_experts<'g>(
+    g: &Graph<'g>,
+    id: WeightId,
+    x: Tensor<'g>,
+    ids: Tensor<'g>,
+    y: Tensor<'g>,
+) -> Tensor<'g> {
+    g.low_ranks(id).into_iter().fold(y, |y, u| {
+        let down = g.mul_mat_id(g.weight(u.a), x, ids); // [rank, n_used, n_tokens]
+        g.add(y, g.scale(g.mul_mat_id(g.weight(u.b), down, ids), u.scale))
+    })
+}
+
+/// Rows of the embedding `id` for `tokens: [n_tokens]`, with the graph's updates; gives `[n_embd, n_tokens]`.
+pub(crate) fn embedded<'g>(g: &Graph<'g>, id: WeightId, tokens: Tensor<'g>) -> Tensor<'g> {
+    let y = g.get_rows(g.weight(id), tokens);
+    g.low_ranks(id).into_iter().filter(|u| u.of_rows).fold(y, |y, u| {
+        let down = g.get_rows(g.weight(u.a), tokens); // [rank, n_tokens]
+        g.add(y, g.scale(invariant_mul_mat(g, g.weight(u.b), down), u.scale))
+    })
 }
 
 /// Float weights up to this size are multiplied so that a token has the same bits alone and in a batch.

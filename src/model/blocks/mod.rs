@@ -12,7 +12,7 @@ mod self_attention;
 
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
 pub(crate) use ffn::{Ffn, FfnConfig};
-pub(crate) use linear::Linear;
+pub(crate) use linear::{Linear, embedded};
 pub(crate) use moe::{MoeConfig, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};

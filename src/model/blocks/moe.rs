@@ -4,7 +4,7 @@
 use ggml::{Graph, Tensor, WeightId};
 
 use super::gated_ffn::GatedFfn;
-use super::linear::{Linear, vector};
+use super::linear::{Linear, updated, updated_experts, vector};
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::tensors::Scope;
@@ -100,23 +100,32 @@ struct Experts {
 impl Experts {
     /// Asks for `{name}.weight` and, if there, `{name}.scale`.
     fn find(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Option<Self>, LoadError> {
-        let Some(weight) = t.find(&format!("{name}.weight"), &dims)? else { return Ok(None) };
+        let name_of_weight = format!("{name}.weight");
+        let Some(weight) = t.find(&name_of_weight, &dims)? else { return Ok(None) };
+        t.updatable(&name_of_weight, weight, &dims);
         Ok(Some(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? }))
     }
 
     /// As [`Experts::find`]; the matrices must be there.
     fn open(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Self, LoadError> {
-        let weight = t.need(&format!("{name}.weight"), &dims)?;
+        let name_of_weight = format!("{name}.weight");
+        let weight = t.need(&name_of_weight, &dims)?;
+        t.updatable(&name_of_weight, weight, &dims);
         Ok(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? })
     }
 
     /// `x: [n_in, n_used or 1, n_tokens]` gives `[n_out, n_used, n_tokens]`.
     fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
         let y = g.mul_mat_id(g.weight(self.weight), x, route.ids);
-        let Some(scales) = self.scales else { return y };
-        let n_expert = route.by_token.ne()[1];
-        let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
-        g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
+        let y = match self.scales {
+            Some(scales) => {
+                let n_expert = route.by_token.ne()[1];
+                let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
+                g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
+            }
+            None => y,
+        };
+        updated_experts(g, self.weight, x, route.ids, y)
     }
 }
 
@@ -144,7 +153,9 @@ impl MoeFfn {
         };
         let down = Experts::open(t, "ffn_down_exps", [n_ff, n_embd, n_expert])?;
         let shared = if n_ff_shared > 0 {
-            let gate = t.need("ffn_gate_inp_shexp.weight", &[n_embd])?;
+            let name = "ffn_gate_inp_shexp.weight";
+            let gate = t.need(name, &[n_embd])?;
+            t.updatable(name, gate, &[n_embd]);
             Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false, false)?, gate))
         } else {
             None
@@ -196,8 +207,8 @@ impl MoeFfn {
             sum = g.cont(sum);
         }
         let Some((ffn, gate)) = &self.shared else { return sum };
-        let gate = g.reshape(vector(g, *gate), [n_embd, 1]); // was [n_embd]
-        let gate = g.sigmoid(g.mul_mat(gate, x)); // [1, n_tokens]
+        let matrix = g.reshape(vector(g, *gate), [n_embd, 1]); // was [n_embd]
+        let gate = g.sigmoid(updated(g, *gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
         g.add(sum, g.mul(ffn.forward(g, x), gate))
     }
 }

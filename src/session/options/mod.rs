@@ -1,6 +1,7 @@
 //! What a user may say about a model: once for all programs, with the flags' names, ranges and help texts.
 //! Owns what options mean for the engine. The options that a program has for itself are its own.
 
+mod adapters;
 mod devices;
 mod drafts;
 mod embedding;
@@ -12,6 +13,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::{EngineConfig, FlashAttention};
 use memory::CacheType;
 
+pub use adapters::AdapterOptions;
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
 pub use drafts::DraftOptions;
 pub use embedding::EmbeddingOptions;
@@ -141,6 +143,8 @@ pub enum TemplateSource {
 pub struct ModelOptions {
     /// Context and devices.
     pub run: RunOptions,
+    /// LoRA adapters.
+    pub adapters: AdapterOptions,
     /// Speculative decoding.
     pub drafts: DraftOptions,
     /// Sequences and caches.
@@ -160,6 +164,7 @@ impl Default for ModelOptions {
     fn default() -> Self {
         Self {
             run: RunOptions::default(),
+            adapters: AdapterOptions::default(),
             drafts: DraftOptions::default(),
             capacity: CapacityOptions::of_one_chat(),
             sampling: SamplingOptions::default(),

@@ -1,5 +1,6 @@
 //! The engine over small models of the repository and random ones: each module holds one promise.
 
+mod adapters;
 mod bad_numbers;
 mod constraint;
 mod control;
@@ -29,6 +30,9 @@ fn n_computed(engine: &EngineHandle) -> u64 {
     engine.stats().expect("it runs").n_tokens
 }
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/adapters.rs"]
+mod lora;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../../tests/support/tiny.rs"]
 mod tiny;
