@@ -122,6 +122,7 @@ impl Model {
         Ok(Arc::new(Model {
             description: Description::of(&headers, name, nextn.is_bound()),
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
+            tool_use_template: meta.str("tokenizer.chat_template.tool_use")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
             facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
             n_files: n_model,

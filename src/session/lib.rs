@@ -14,6 +14,7 @@ pub mod options;
 mod prepare;
 mod reply;
 mod stream;
+mod template;
 
 pub use constrain::{Error as FormError, Kind, Limits};
 pub use conversation::{Conversation, Form, Reasoning, ToolChoice, text_of};
@@ -25,3 +26,4 @@ pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use stream::{ReplyError, ReplyStream, SessionError};
+pub use template::template_of;

@@ -8,12 +8,13 @@ use constrain::{Error, Kind};
 use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
 use model::Model;
 use serde_json::{Value, json};
-use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
+use text::template::{Chat, Prompt, TemplateError};
 use text::{Special, TokenId};
 
 use crate::conversation::{Conversation, Form, ToolChoice, text_of};
 use crate::dialect::{ReplyOptions, Thinking, Tool, ToolChoice as Choice, ToolSchema, Tools};
 use crate::open::LoadedModel;
+use crate::template::template_of;
 
 /// Whether a request is still wanted.
 pub type Wanted<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -170,7 +171,7 @@ impl LoadedModel {
         given: Vec<Value>,
         wanted: Wanted<'_>,
     ) -> Result<Rendered, PrepareError> {
-        let messages = messages(given)?;
+        let messages = messages(given, self.knows_developers())?;
         if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
             let message = format!(
                 "tools[{i}]: {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} expected, with a name"
@@ -311,27 +312,28 @@ impl LoadedModel {
 /// # Errors
 /// What the template has against it.
 pub fn prompt_of(model: &Model, message: &str) -> Result<Vec<TokenId>, TemplateError> {
-    let Some(source) = model.chat_template() else { return Ok(model.vocab().encode(message, Special::Parse)) };
+    let Some(template) = template_of(model)? else { return Ok(model.vocab().encode(message, Special::Parse)) };
     let chat = Chat {
         messages: vec![json!({ "role": "user", "content": message })],
         add_generation_prompt: true,
         enable_thinking: Some(false),
         ..Chat::default()
     };
-    Ok(model.vocab().encode(&ChatTemplate::new(source)?.render(&chat)?.text, Special::Parse))
+    Ok(model.vocab().encode(&template.render(&chat)?.text, Special::Parse))
 }
 
 fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
     if wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
 }
 
-/// The messages as templates expect them: contents of text only, and one system message for several at the beginning.
-fn messages(mut messages: Vec<Value>) -> Result<Vec<Value>, PrepareError> {
+/// The messages as templates expect them: contents of text only, and one system message for several at the beginning. What developers
+/// say is said by the system, where the template does not know of developers.
+fn messages(mut messages: Vec<Value>, knows_developers: bool) -> Result<Vec<Value>, PrepareError> {
     if messages.is_empty() {
         return Err(PrepareError::given("messages", "messages: at least one message is expected"));
     }
     for (i, message) in messages.iter_mut().enumerate() {
-        if message.get("role").and_then(Value::as_str) == Some("developer") {
+        if !knows_developers && message.get("role").and_then(Value::as_str) == Some("developer") {
             message["role"] = json!("system");
         }
         if message.get("content").is_some_and(|c| !(c.is_null() || c.is_string() || c.is_array())) {
