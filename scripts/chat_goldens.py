@@ -5,11 +5,17 @@
     scripts/chat_goldens.py src/text/tests/data/template_pocket.jinja src/text/tests/data/template_pocket.chats.json
 
 Each chat of the output has the input of a rendering and either `text` or `error` (the template's own message).
+
+    scripts/chat_goldens.py src/text/tests/data/template_traits.jinja src/text/tests/data/template_traits.json --lines
+
+takes every line of the first file for a template of its own, and renders one conversation with each.
 """
+import datetime
 import json
 import sys
 
 import jinja2
+import jinja2.nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -95,12 +101,16 @@ def conversations():
 
 
 class Generation(Extension):
-    """transformers' `{% generation %}` marks the assistant's part; it renders its body."""
+    """transformers' `{% generation %}` marks the assistant's part; it renders its body, in a scope of its own."""
     tags = {"generation"}
 
     def parse(self, parser):
-        next(parser.stream)
-        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller):
+        return caller()
 
 
 def environment():
@@ -113,10 +123,28 @@ def environment():
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda form: datetime.datetime.now(datetime.timezone.utc).strftime(form)
     return env
 
 
+def lines(source, target):
+    """Every line is a template."""
+    messages = [user("Hi\nyou"), assistant("4.")]
+    variables = dict(messages=messages, tools=None, documents=None, add_generation_prompt=True, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    rows = []
+    for line in open(source, encoding="utf-8").read().rstrip("\n").split("\n"):
+        try:
+            rows.append({"text": environment().from_string(line).render(**variables)})
+        except Exception as error:  # Whatever Python has against it.
+            rows.append({"error": f"{type(error).__name__}: {error}"})
+    with open(target, "w", encoding="utf-8") as file:
+        file.write("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n")
+    print(f"{len(rows)} lines, {sum('error' in row for row in rows)} of them refused")
+
+
 def main():
+    if sys.argv[3:] == ["--lines"]:
+        return lines(*sys.argv[1:3])
     source, target = sys.argv[1:]
     template = environment().from_string(open(source, encoding="utf-8").read())
     chats = []

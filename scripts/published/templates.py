@@ -26,6 +26,7 @@ import transformers
 from template_cases import SPECIAL_TOKENS, conversations
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from transformers.utils.chat_template_utils import render_jinja_template
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -60,6 +61,11 @@ def joined(message):
             message["content"] = "".join(texts)
 
 
+def nulls(message):
+    message.setdefault("content", None)
+    joined(message)
+
+
 def texts(message):
     if message.get("content") is None:
         message["content"] = ""
@@ -78,13 +84,17 @@ def reference(tokenizer, source, case):
 
     def rendered(arguments, contents):
         try:
+            if contents is nulls:  # Which apply_chat_template leaves out.
+                chats = [adapted(messages, arguments, contents)]
+                variables = {"tools": None, "documents": None, **tokenizer.special_tokens_map, **options}
+                return render_jinja_template(chats, chat_template=source, **variables)[0][0], None
             return tokenizer.apply_chat_template(adapted(messages, arguments, contents), chat_template=source, tokenize=False, **options), None
         except Exception as error:  # Whatever Python has against it.
             return None, f"{type(error).__name__}: {error}"
 
     text, error = rendered(as_object, as_given)
     if text is None or any(object in text for object in printed):
-        for form in itertools.product((as_object, as_text), (as_given, joined, texts)):
+        for form in itertools.product((as_object, as_text), (as_given, joined, nulls, texts)):
             other, _ = rendered(*form)
             if other is not None and not any(object in other for object in printed):
                 return other, None, True

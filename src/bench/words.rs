@@ -7,7 +7,7 @@ use model::LoadOptions;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use text::Special;
-use text::template::{Chat, ChatTemplate};
+use text::template::Chat;
 
 use super::setup::say;
 use program::source;
@@ -42,8 +42,8 @@ pub(super) fn render(model: Option<&Path>, file: &Path) -> anyhow::Result<()> {
     let model = session::open_weights(&source(model), &LoadOptions::default())?;
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let chat: ChatFile = serde_json::from_slice(&bytes).with_context(|| file.display().to_string())?;
-    let Some(source) = model.chat_template() else { bail!("the model has no chat template") };
-    let prompt = ChatTemplate::new(source)?.render(&Chat {
+    let Some(template) = session::template_of(&model)? else { bail!("the model has no chat template") };
+    let prompt = template.render(&Chat {
         messages: chat.messages,
         tools: chat.tools.unwrap_or_default(),
         add_generation_prompt: chat.add_generation_prompt,

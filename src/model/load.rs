@@ -145,6 +145,7 @@ impl Model {
         Ok(Arc::new(Model {
             description: Description::of(&headers, name, nextn.is_bound()),
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
+            tool_use_template: meta.str("tokenizer.chat_template.tool_use")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
             embedding,
             facts: Facts { on_cpu, rows_alike, ..facts },

@@ -28,6 +28,7 @@ pub struct Model {
     pub(crate) plan: Plan,
     pub(crate) vocab: Arc<Vocab>,
     pub(crate) template: Option<String>,
+    pub(crate) tool_use_template: Option<String>,
     pub(crate) description: Description,
     pub(crate) sampling: HashMap<String, String>,
     pub(crate) embedding: EmbeddingInfo,
@@ -80,6 +81,11 @@ impl Model {
     /// The chat template's source, when the file has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.template.as_deref()
+    }
+
+    /// The source of the chat template for conversations with tools, when the file has another one for them.
+    pub fn tool_use_template(&self) -> Option<&str> {
+        self.tool_use_template.as_deref()
     }
 
     /// What the file says of itself.

@@ -16,6 +16,7 @@ mod prepare;
 mod reply;
 mod roles;
 mod stream;
+mod template;
 
 pub use constrain::{Error as FormError, Kind, Limits};
 pub use conversation::{Conversation, Form, Reasoning, ToolChoice, text_of};
@@ -27,3 +28,4 @@ pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use stream::{ReplyError, ReplyStream, SessionError};
+pub use template::template_of;

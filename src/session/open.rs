@@ -10,11 +10,12 @@ use engine::sample::SamplingParams;
 use engine::{Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
 use model::{AdapterSet, LoadOptions, MemoryPlanner, Model};
 use speculate::SpecError;
+use text::Vocab;
 use text::template::{ChatTemplate, TemplateError};
-use text::{TokenId, Vocab};
 
 use crate::dialect::Dialect;
-use crate::options::{DeviceError, EmbeddingOptions, ModelOptions, TemplateSource, defaults_of_file};
+use crate::options::{DeviceError, EmbeddingOptions, ModelOptions, defaults_of_file};
+use crate::template::{Sources, text_of};
 
 /// Where a model comes from.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ pub struct LoadedModel {
     pub(crate) engine: EngineHandle,
     pub(crate) grammars: Compiler,
     pub(crate) template: Option<ChatTemplate>,
-    template_source: String,
+    sources: Sources,
     pub(crate) dialect: Dialect,
     sampling: SamplingParams,
     drafts: DraftDefaults,
@@ -170,12 +171,8 @@ pub fn start_engine_with(
     proposer: Option<Box<dyn Proposer>>,
 ) -> Result<LoadedModel, OpenError> {
     let start = Instant::now();
-    let template_source = match &options.chat_template {
-        TemplateSource::File => model.chat_template().map(str::to_owned),
-        TemplateSource::Given(source) => Some(source.clone()),
-        TemplateSource::None => None,
-    };
-    let template = template_source.as_deref().map(|source| compile(source, model.vocab())).transpose()?;
+    let sources = Sources::new(&options.chat_template, &model);
+    let template = sources.compile(model.vocab())?;
     let mut sampling = defaults_of_file(model.sampling_defaults());
     options.sampling.apply(&mut sampling).map_err(|error| EngineError::Config(error.to_string()))?;
     let drafts = DraftDefaults {
@@ -188,9 +185,9 @@ pub fn start_engine_with(
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
-        dialect: Dialect::detect(template_source.as_deref(), model.vocab()),
+        dialect: Dialect::detect(sources.shown().as_deref(), model.vocab()),
         template,
-        template_source: template_source.unwrap_or_default(),
+        sources,
         sampling,
         drafts,
         embedding: options.embedding.clone(),
@@ -201,16 +198,6 @@ pub fn start_engine_with(
         engine,
         model,
     })
-}
-
-fn compile(source: &str, vocab: &Vocab) -> Result<ChatTemplate, TemplateError> {
-    let (bos, eos) = (vocab.bos(), vocab.eos());
-    Ok(ChatTemplate::new(source)?.with_special_tokens(text_of(vocab, bos), text_of(vocab, eos)))
-}
-
-fn text_of(vocab: &Vocab, id: Option<TokenId>) -> Option<String> {
-    let bytes = id.and_then(|id| vocab.bytes(id))?;
-    Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
 impl LoadedModel {
@@ -237,7 +224,18 @@ impl LoadedModel {
 
     /// The template's source; empty where the model has none.
     pub fn template_source(&self) -> &str {
-        &self.template_source
+        self.sources.default.as_deref().unwrap_or_default()
+    }
+
+    /// The source of the template for conversations with tools, where that is another one.
+    pub fn tool_use_source(&self) -> Option<&str> {
+        self.sources.tool_use.as_deref()
+    }
+
+    /// Whether the template names the role `developer`.
+    pub(crate) fn knows_developers(&self) -> bool {
+        let sources = [&self.sources.default, &self.sources.tool_use].into_iter().flatten();
+        sources.into_iter().any(|source| source.contains("'developer'") || source.contains("\"developer\""))
     }
 
     /// What its text looks like.

@@ -8,13 +8,14 @@ use constrain::{Error, Kind};
 use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
 use model::Model;
 use serde_json::{Value, json};
-use text::template::{Chat, ChatTemplate, Prompt, TemplateError};
+use text::template::{Chat, Prompt, TemplateError};
 use text::{Special, TokenId};
 
 use crate::conversation::{Conversation, Form, ToolChoice, text_of};
 use crate::dialect::{ReplyOptions, Thinking, Tool, ToolChoice as Choice, ToolSchema, Tools};
 use crate::open::LoadedModel;
 use crate::roles::placed;
+use crate::template::template_of;
 
 /// Whether a request is still wanted.
 pub type Wanted<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -173,7 +174,7 @@ impl LoadedModel {
         wanted: Wanted<'_>,
     ) -> Result<Rendered, PrepareError> {
         check(&given)?;
-        let messages = placed(given, self.template.as_ref());
+        let messages = placed(given, self.template.as_ref(), self.knows_developers());
         if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
             let message = format!(
                 "tools[{i}]: {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} expected, with a name"
@@ -314,14 +315,14 @@ impl LoadedModel {
 /// # Errors
 /// What the template has against it.
 pub fn prompt_of(model: &Model, message: &str) -> Result<Vec<TokenId>, TemplateError> {
-    let Some(source) = model.chat_template() else { return Ok(model.vocab().encode(message, Special::Parse)) };
+    let Some(template) = template_of(model)? else { return Ok(model.vocab().encode(message, Special::Parse)) };
     let chat = Chat {
         messages: vec![json!({ "role": "user", "content": message })],
         add_generation_prompt: true,
         enable_thinking: Some(false),
         ..Chat::default()
     };
-    Ok(model.vocab().encode(&ChatTemplate::new(source)?.render(&chat)?.text, Special::Parse))
+    Ok(model.vocab().encode(&template.render(&chat)?.text, Special::Parse))
 }
 
 fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {

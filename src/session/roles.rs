@@ -7,12 +7,12 @@ use text::template::{Chat, ChatTemplate};
 
 use crate::conversation::text_of;
 
-/// The messages with every role in a place that the template takes: developer messages are system messages, several of those at
-/// the beginning are one, and later ones that the template would refuse or leave out are the user's, marked, or the end of the
+/// The messages with every role in a place that the template takes: developer messages are system messages where it does not know
+/// developers, several system messages at the beginning are one, and later ones that the template would refuse or leave out are the user's, marked, or the end of the
 /// tool's result before them.
-pub(crate) fn placed(mut messages: Vec<Value>, template: Option<&ChatTemplate>) -> Vec<Value> {
+pub(crate) fn placed(mut messages: Vec<Value>, template: Option<&ChatTemplate>, knows_developers: bool) -> Vec<Value> {
     for message in &mut messages {
-        if role(message) == "developer" {
+        if !knows_developers && role(message) == "developer" {
             message["role"] = json!("system");
         }
     }
@@ -85,7 +85,7 @@ mod tests {
         let messages = messages.iter().map(|(role, text)| json!({ "role": role, "content": text })).collect();
         let template = ChatTemplate::new(template).unwrap();
         let both = |m: &Value| (role(m).to_owned(), text_of(m.get("content")));
-        placed(messages, Some(&template)).iter().map(both).collect()
+        placed(messages, Some(&template), false).iter().map(both).collect()
     }
 
     fn shown(placed: &[(String, String)]) -> Vec<(&str, &str)> {

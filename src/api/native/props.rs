@@ -25,6 +25,9 @@ pub(crate) struct Props {
     model_alias: String,
     model_path: String,
     chat_template: String,
+    /// The template for conversations with tools, where the file has another one for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template_tool_use: Option<String>,
     #[schema(value_type = Object)]
     modalities: Value,
     bos_token: String,
@@ -55,6 +58,7 @@ pub(crate) async fn props(
         model_alias: served.id.clone(),
         model_path: served.file(),
         chat_template: served.template_source().to_owned(),
+        chat_template_tool_use: served.tool_use_source().map(str::to_owned),
         modalities: json!({ "vision": false, "audio": false }),
         bos_token,
         eos_token,

@@ -11,7 +11,7 @@ use model::Model;
 use serde_json::json;
 use session::dialect::{Dialect, ReplyEvent, ReplyOptions};
 use speculate::DraftVocabSize;
-use text::template::{Chat, ChatTemplate};
+use text::template::Chat;
 use text::{Special, TokenId};
 
 use super::draft::{self, Bench, Draft, greedy};
@@ -120,7 +120,7 @@ fn mode(
 }
 
 fn prompt(model: &Model, task: &Task) -> anyhow::Result<Vec<TokenId>> {
-    let Some(source) = model.chat_template() else {
+    let Some(template) = session::template_of(model)? else {
         return Ok(model.vocab().encode(&task.question, Special::Parse));
     };
     let chat = Chat {
@@ -130,7 +130,7 @@ fn prompt(model: &Model, task: &Task) -> anyhow::Result<Vec<TokenId>> {
         enable_thinking: Some(false),
         kwargs: serde_json::Map::new(),
     };
-    Ok(model.vocab().encode(&ChatTemplate::new(source)?.render(&chat)?.text, Special::Parse))
+    Ok(model.vocab().encode(&template.render(&chat)?.text, Special::Parse))
 }
 
 /// Takes an answer apart into text and calls.

@@ -36,22 +36,25 @@ impl<'a> Rendered<'a> {
         }
         let messages = prepared(given, forms)?;
         let mut this = Self { template, chat, context, messages, wanted, text: String::new() };
-        this.text = match this.whole() {
-            Ok(text) => text,
-            // Some templates want a text in every message, or in those of some roles.
-            Err(error @ (TemplateError::Render { .. } | TemplateError::Raised { .. }))
-                if given.iter().any(|message| !message.get("content").is_some_and(serde_json::Value::is_string)) =>
-            {
-                this.messages =
-                    prepared(given, Forms { contents: Contents::Texts, results: Contents::Texts, ..forms })?;
-                match this.whole() {
-                    Err(TemplateError::Render { .. } | TemplateError::Raised { .. }) => return Err(error),
-                    other => other?,
+        // Some templates want a content in every message, or a text.
+        let missing = given.iter().any(|message| !message.get("content").is_some_and(serde_json::Value::is_string));
+        let mut others = [Contents::Nulls, Contents::Texts].into_iter().filter(|_| missing);
+        let mut first = None;
+        loop {
+            let error = match this.whole() {
+                Ok(text) => {
+                    this.text = text;
+                    return Ok(this);
                 }
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(this)
+                Err(error @ (TemplateError::Render { .. } | TemplateError::Raised { .. })) => error,
+                Err(error) => return Err(error),
+            };
+            first.get_or_insert(error);
+            let Some(contents) = others.next() else { break };
+            let forms = Forms { contents, results: contents, ..forms };
+            this.messages = prepared(given, forms)?;
+        }
+        Err(first.expect("the loop left one"))
     }
 
     fn whole(&self) -> Result<String, TemplateError> {

@@ -41,6 +41,8 @@ pub(super) enum Contents {
     AsGiven,
     /// As texts: parts of text are joined.
     Joined,
+    /// As texts, and an absent one is null: some templates look for it in messages with calls.
+    Nulls,
     /// As texts, and an absent one is empty.
     Texts,
 }
@@ -95,8 +97,13 @@ fn one(message: &Json, forms: Forms) -> Result<Json, String> {
     message.retain(|_, value| !value.is_null());
     let is_result = message.get("role").and_then(Json::as_str) == Some("tool");
     let contents = if is_result { forms.results } else { forms.contents };
-    if contents == Contents::Texts && !message.contains_key("content") {
-        message.insert("content".to_owned(), Json::String(String::new()));
+    let absent = match contents {
+        Contents::AsGiven | Contents::Joined => None,
+        Contents::Nulls => Some(Json::Null),
+        Contents::Texts => Some(Json::String(String::new())),
+    };
+    if let Some(content) = absent.filter(|_| !message.contains_key("content")) {
+        message.insert("content".to_owned(), content);
     }
     if contents != Contents::AsGiven
         && let Some(text) = message.get("content").and_then(joined)

@@ -66,6 +66,22 @@ fn hostile_templates_end_in_an_error() {
         "{{ x[ }}{{ : ] }}",
         "{{ '",
         "{{ [][::0] }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '%*d' % (999999999, 1) }}",
+        "{% set x = 'x' * 100000 %}{% set y = ('%s' * 10000) % ((x,) * 10000) %}",
+        "{{ 'x'.center(999999999) }}",
+        "{{ 'x'.zfill(999999999999) }}",
+        "{% set x = ('\n' * 1000000).splitlines() %}{% for i in range(99) %}{% set x = x + x %}{% endfor %}{{ 1 + 'x' }}",
+        "{{ [[1]] | tojson(indent='x' * 100000) }}",
+        "{{ [1, 2] | tojson(separators=('x' * 100000, '')) }}",
+        "{{ ('\n' * 100000) | indent('x' * 100000) }}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
+        "{% set x = ('<' * 1000000) | e %}{% set ns = namespace(x=x) %}{% for i in range(99) %}{% set ns.x = ns.x + '<' + ns.x %}{% endfor %}",
+        "{% set x = ('<' * 30000000) | e %}{{ 'a' | safe + x + x }}{{ 'a' | safe + '<' * 30000000 }}",
+        "{{ [['x' * 1000000] * 100000] | sum(start=[]) | sum(start=[]) | tojson }}",
+        "{% generation %}{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}{% endgeneration %}",
+        "{% generation %}x",
+        "{% endgeneration %}",
     ] {
         let error = match ChatTemplate::new(source) {
             Ok(template) => template.render(&chat(json!([]))).map(|p| p.text.len()),
@@ -139,6 +155,92 @@ fn special_tokens_and_extra_variables_reach_the_template() {
     assert_eq!(template.render(&chat).unwrap().text, "<s>hi|low|False");
     let year = ChatTemplate::new("{{ strftime_now('%Y') }}").unwrap().render(&chat).unwrap().text;
     assert!((2024..2500).contains(&year.parse::<u32>().unwrap()), "{year}");
+}
+
+#[test]
+fn messages_are_handed_over_as_transformers_does() {
+    let show = "{% for m in messages %}{{ m.keys() | list | tojson }}{{ m.thinking }}{{ m.reasoning_content }};{% endfor %}\
+        {{ documents is none }} {{ tools is none }}";
+    let messages = json!([
+        {"role": "user", "content": null, "name": null},
+        {"role": "assistant", "content": "x", "thinking": "hm", "tool_calls": null},
+        {"role": "assistant", "content": "x", "reasoning": "a", "reasoning_content": "b"}
+    ]);
+    assert_eq!(
+        render(show, messages).unwrap().text,
+        "[\"role\"];[\"role\", \"content\", \"thinking\", \"reasoning_content\"]hmhm;\
+         [\"role\", \"content\", \"reasoning\", \"reasoning_content\", \"thinking\"]bb;True True"
+    );
+}
+
+#[test]
+fn arguments_have_the_form_that_the_template_reads() {
+    let call = |arguments: Value| {
+        let call = json!({"type": "function", "function": {"name": "f", "arguments": arguments}});
+        json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}])
+    };
+    let with = |part: &str| {
+        format!("{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{part}{{% endfor %}}{{% endfor %}}")
+    };
+    let (object, text) = (json!({"a": [1, "\u{e9}"]}), json!("{\"a\":[1,\"\u{e9}\"]}"));
+    for (part, of_object, of_text) in [
+        ("{{ c.function.arguments | tojson }}", r#"{"a": [1, "é"]}"#, r#"{"a": [1, "é"]}"#),
+        // It adds texts: an object is refused.
+        ("{{ '<' + c.function.arguments + '>' }}", r#"<{"a": [1, "é"]}>"#, r#"<{"a":[1,"é"]}>"#),
+        // Python would print an object as no model reads it.
+        ("<{{ c.function.arguments }}>", r#"<{"a": [1, "é"]}>"#, r#"<{"a":[1,"é"]}>"#),
+        ("{{ c.function.arguments if c.function.arguments is string else 'object' }}", "object", "object"),
+    ] {
+        assert_eq!(render(&with(part), call(object.clone())).unwrap().text, of_object, "{part}");
+        assert_eq!(render(&with(part), call(text.clone())).unwrap().text, of_text, "{part}");
+    }
+    let looping = render(&with("{{ '<' + c.function.arguments + '>' }}"), call(json!(" "))).unwrap();
+    assert_eq!(looping.text, "<{}>");
+}
+
+#[test]
+fn contents_have_the_form_that_the_template_reads() {
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let messages = json!([{"role": "user", "content": [part("a"), part("b")]}]);
+    for (source, expected) in [
+        ("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}", "<ab>"),
+        ("{% for m in messages %}<{{ m.content }}>{% endfor %}", "<ab>"),
+        ("{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}", "<a><b>"),
+        (
+            "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | map(attribute='text') | join('+') }}\
+             {% endif %}{% endfor %}",
+            "a+b",
+        ),
+    ] {
+        assert_eq!(render(source, messages.clone()).unwrap().text, expected, "{source}");
+    }
+    // Clients leave out the content of a message with calls; some templates look for null, others add to it.
+    let call = json!({"type": "function", "function": {"name": "f", "arguments": {}}});
+    let messages =
+        json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [call]}]);
+    for (source, expected) in [
+        (
+            "{% for m in messages %}{{ m.content if m.content is not none else '<call>' }}{{ 1 + 'x' if m.content is undefined }}{% endfor %}",
+            "x<call>",
+        ),
+        ("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}", "<x><>"),
+        ("{% for m in messages %}<{{ m.content }}>{% endfor %}", "<x><>"),
+    ] {
+        assert_eq!(render(source, messages.clone()).unwrap().text, expected, "{source}");
+    }
+    let error = render("{% for m in messages %}{{ '<' + m.content + m.nothing }}{% endfor %}", messages).unwrap_err();
+    assert!(error.to_string().contains("`+` between string and undefined"), "{error}");
+}
+
+#[test]
+fn the_template_for_tools_takes_its_place_when_there_are_tools() {
+    let template = ChatTemplate::new("plain").unwrap().with_tool_use("{{ tools | length }} tools").unwrap();
+    let mut chat = chat(json!([{"role": "user", "content": "x"}]));
+    assert_eq!(template.render(&chat).unwrap().text, "plain");
+    chat.tools.push(json!({"type": "function", "function": {"name": "f"}}));
+    assert_eq!(template.render(&chat).unwrap().text, "1 tools");
+    let error = ChatTemplate::new("plain").unwrap().with_tool_use("{% if %}").unwrap_err();
+    assert!(matches!(error, TemplateError::Syntax { line: 1, .. }), "{error:?}");
 }
 
 fn render(source: &str, messages: Value) -> Result<Prompt, TemplateError> {

@@ -1,8 +1,8 @@
 //! Templates give the same bytes as Python's Jinja set up as in transformers.
-//! The files named `chats` and `more` come from `scripts/chat_goldens.py TEMPLATE FILE`; `template_small.chats.json` is
+//! The files named `chats` and `more` come from `scripts/chat_goldens.py TEMPLATE FILE`, `template_traits.json` from the same with `--lines`; `template_small.chats.json` is
 //! transformers 5.23.0's own `apply_chat_template`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use text::template::{Chat, ChatTemplate, TemplateError};
 
 #[test]
@@ -29,6 +29,26 @@ fn the_pocket_template_equals_python() {
 fn what_templates_use_of_jinja_equals_python() {
     let chats = parse(include_str!("data/template_features.chats.json"));
     compare(include_str!("data/template_features.jinja"), chats.as_array().unwrap());
+}
+
+/// Every line of the templates is one of its own: what Python says of values, operators, filters, tests, methods and statements.
+#[test]
+fn every_trait_of_jinja_is_as_in_python() {
+    let expected = parse(include_str!("data/template_traits.json"));
+    let lines = include_str!("data/template_traits.jinja").lines();
+    let tokens = [("bos_token", "<s>"), ("eos_token", "</s>"), ("pad_token", "<pad>")];
+    let messages = json!([{"role": "user", "content": "Hi\nyou"}, {"role": "assistant", "content": "4."}]);
+    let chat = Chat { messages: messages.as_array().unwrap().clone(), add_generation_prompt: true, ..Chat::default() };
+    assert_eq!(lines.clone().count(), expected.as_array().unwrap().len());
+    for (line, expected) in lines.zip(expected.as_array().unwrap()) {
+        let rendered = ChatTemplate::new(line).and_then(|template| {
+            template.with_special_tokens(tokens.map(|(name, text)| (name.into(), text.into()))).render(&chat)
+        });
+        match rendered {
+            Ok(prompt) => assert_eq!(Some(&*prompt.text), expected["text"].as_str(), "{line}"),
+            Err(error) => assert!(expected["error"].is_string(), "{line}: {error}, {expected} expected"),
+        }
+    }
 }
 
 fn compare(source: &str, chats: &[Value]) {
