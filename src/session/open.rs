@@ -123,8 +123,18 @@ fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, Open
     });
     let device = &options.run.compute.device;
     let placement = device.placement(planner)?;
-    let options = LoadOptions { placement, head: options.drafts.draft_model.clone(), lock: device.mlock };
-    open_weights(source, &options)
+    let given = options.drafts.draft_model.clone();
+    let beside = options.head_beside.clone().filter(|_| given.is_none() && options.drafts.uses_head());
+    let load = LoadOptions { placement, head: given.or_else(|| beside.clone()), lock: device.mlock };
+    match (open_weights(source, &load), beside) {
+        // The fault may be the model's: then this is its error.
+        (Err(error), Some(beside)) => {
+            let model = open_weights(source, &LoadOptions { head: None, ..load })?;
+            tracing::warn!(file = %beside.display(), %error, "the MTP layer beside the model does not fit: going on without it");
+            Ok(model)
+        }
+        (opened, _) => opened,
+    }
 }
 
 /// Opens the weights alone, without an engine.
