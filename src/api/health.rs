@@ -28,7 +28,8 @@ pub(crate) async fn health(State(state): State<AppState>) -> Response {
             Phase::Loading if entry.at_start => {
                 return ApiError::unavailable("the model is still loading: try again", Some(1)).into_response();
             }
-            Phase::Failed => {
+            // What a client asked for and did not get is no illness of the server.
+            Phase::Failed if !entry.from_hub => {
                 return ApiError::server(format!("the model {} did not load", entry.id)).into_response();
             }
             Phase::Ended => {
@@ -36,7 +37,8 @@ pub(crate) async fn health(State(state): State<AppState>) -> Response {
                     format!("the engine of the model {} has ended: the next request loads it again", entry.id);
                 return ApiError::unavailable(message, Some(1)).into_response();
             }
-            Phase::Loading | Phase::Ready | Phase::Unloading | Phase::Unloaded => {}
+            Phase::Failed | Phase::Loading | Phase::Ready | Phase::Unloading | Phase::Unloaded | Phase::Downloading => {
+            }
         }
     }
     Output(Health { status: "ok" }).into_response()

@@ -74,7 +74,9 @@ fn is_local(name: &str) -> bool {
 /// # Errors
 /// 403 with the origin and the option that lets it in.
 pub(crate) fn check_site(settings: &Settings, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
-    if method != Method::POST || headers.get(SITE).map(HeaderValue::as_bytes) != Some(&b"cross-site"[..]) {
+    if !matches!(*method, Method::POST | Method::DELETE)
+        || headers.get(SITE).map(HeaderValue::as_bytes) != Some(&b"cross-site"[..])
+    {
         return Ok(());
     }
     let origin = headers.get(ORIGIN).and_then(|value| value.to_str().ok()).unwrap_or("null");
@@ -147,6 +149,7 @@ mod tests {
         };
         assert!(!check(Method::POST, "cross-site", "https://evil.example"));
         assert!(!check(Method::POST, "cross-site", "null"));
+        assert!(!check(Method::DELETE, "cross-site", "https://evil.example"));
         assert!(check(Method::POST, "cross-site", "https://friend.example"));
         assert!(check(Method::POST, "cross-site", "chrome-extension://abc"));
         assert!(check(Method::POST, "same-origin", "https://behind-a-proxy.example"));

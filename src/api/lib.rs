@@ -24,7 +24,7 @@
 //! | `pace` | when events are waited for together |
 //! | `respond` | the one reader of replies; each wire format is a writer |
 //! | `stream` | server-sent events |
-//! | `registry` | models: loading, unloading, finding |
+//! | `registry` | models: loading, unloading, finding, downloading |
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
@@ -82,7 +82,7 @@ pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
 pub use openapi::document;
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
-pub use registry::{Loader, ModelEntry, Phase, Registry, Served};
+pub use registry::{Detail, Loader, ModelEntry, ModelEvent, ModelStore, Phase, Registry, Served};
 pub use running_reply::{Part, RunningReplies, RunningReply};
 pub use serve::{Peer, ServeError, Server, Tls};
 pub use session::Reasoning;
@@ -126,10 +126,12 @@ pub fn router(state: AppState) -> Router {
         .route("/slots/{id}", post(native::slots::act))
         .route("/lora-adapters", get(native::lora::list).post(native::lora::set))
         .route("/v1/models", get(openai::models::list))
-        .route("/models", get(openai::models::list))
+        .route("/models", get(openai::models::list).post(openai::downloads::create).delete(openai::downloads::remove))
+        .route("/models/sse", get(openai::downloads::events))
         .route("/models/load", post(openai::models::load))
         .route("/models/unload", post(openai::models::unload))
-        .route("/v1/models/{*id}", get(openai::models::one))
+        .route("/models/{*id}", get(openai::models::one).delete(openai::downloads::remove_one))
+        .route("/v1/models/{*id}", get(openai::models::one).delete(openai::downloads::remove_one))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method);
     let routes = if state.settings().webui { web::routes(routes) } else { routes };
@@ -169,7 +171,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     Some(
         CorsLayer::new()
             .allow_origin(allowed)
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
             .allow_headers(headers.map(HeaderName::from_static)),
     )
 }

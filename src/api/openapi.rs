@@ -25,6 +25,7 @@ use crate::native::tokens::{
 };
 use crate::openai::chat_types::{ChatRequest, ChatResponse, Choice};
 use crate::openai::completions::{CompletionChoice, CompletionRequest, CompletionResponse};
+use crate::openai::downloads::{RemovedBody, Started};
 use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse, NativeEmbedding};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
 use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
@@ -99,6 +100,11 @@ pub fn document() -> Value {
         let (request, response) = (doc.of::<ModelName>(), doc.of::<Done>());
         doc.post(path, summary, request, whole(response));
     }
+    // `/models/sse` is left out: its events have no end, and tools that try every path would wait for it.
+    let (request, response) = (doc.of::<ModelName>(), doc.of::<Started>());
+    doc.post("/models", "Download a model", request, whole(response));
+    let response = doc.of::<RemovedBody>();
+    doc.delete("/models", "Stop a download, or remove a downloaded model", whole(response), &[("model", "query")]);
     let response = doc.of::<Health>();
     doc.get("/health", "Whether requests are taken", whole(response), &[]);
     let response = doc.of::<Props>();
@@ -156,7 +162,7 @@ impl Document {
             ("400", "The request cannot be served as it stands"),
             ("404", "No such model or slot"),
             ("408", "The body took too long"),
-            ("409", "The slot is busy"),
+            ("409", "The slot is busy, or the model is there"),
             ("413", "The body is too large, or has too many values"),
             ("415", "The body is not declared as JSON"),
             ("501", "This server was not started for that"),
@@ -180,6 +186,18 @@ impl Document {
     /// The operations of a path, by their methods.
     fn path(&mut self, path: &str) -> &mut Value {
         self.paths.entry(path).or_insert_with(|| json!({}))
+    }
+
+    /// Beside what is documented at the path.
+    fn delete(&mut self, path: &str, summary: &str, content: Value, parameters: &[(&str, &str)]) {
+        let errors = [
+            ("400", "The query cannot be read, or the model is part of the configuration"),
+            ("404", "No such model"),
+            ("409", "The model is loading, or its files are in use"),
+            ("501", "This server was not started for that"),
+        ];
+        self.path(path)["delete"] = operation(summary, content, &errors);
+        self.parameters(path, "delete", parameters);
     }
 
     fn parameters(&mut self, path: &str, method: &str, parameters: &[(&str, &str)]) {

@@ -1,19 +1,23 @@
 //! The models of a server: which there are, which are loaded, and getting one.
-//! Owns loading on demand and unloading after idle time; which of them have room is `table.rs`. Knows not how a model is
-//! loaded: the program brings a [`Loader`].
+//! Owns loading on demand and unloading after idle time; which of them have room is `table.rs`, models that come and go are
+//! `downloads.rs`. Knows not how a model is loaded: the program brings a [`Loader`].
 
+mod downloads;
 mod entry;
+mod events;
+mod store;
 mod table;
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use crate::error::ApiError;
 pub use entry::{ModelEntry, Phase, Served};
+pub use events::ModelEvent;
+pub use store::{Detail, ModelStore};
 use table::{Outcome, Slot, State, Table};
 
 /// Makes a model ready. Called on a thread that may block.
@@ -33,8 +37,9 @@ pub struct Registry {
 
 struct Inner {
     loader: Box<dyn Loader>,
-    /// Names to places in the table.
-    names: HashMap<String, usize>,
+    /// Where models come from that clients ask for; unset: nowhere.
+    store: OnceLock<Box<dyn ModelStore>>,
+    events: broadcast::Sender<ModelEvent>,
     table: Mutex<Table>,
     /// How long a model waits for room.
     patience: Duration,
@@ -64,15 +69,10 @@ impl Registry {
         patience: Duration,
     ) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let mut names = HashMap::new();
-        for (i, entry) in entries.iter().enumerate() {
-            for name in std::iter::once(&entry.id).chain(&entry.aliases) {
-                names.entry(name.clone()).or_insert(i);
-            }
-        }
         let slots = entries.into_iter().map(|entry| Slot::new(entry, created)).collect();
         let table = Mutex::new(Table::new(slots, max_loaded));
-        Self { inner: Arc::new(Inner { loader, names, table, patience }) }
+        let (events, _) = broadcast::channel(EVENTS);
+        Self { inner: Arc::new(Inner { loader, store: OnceLock::new(), events, table, patience }) }
     }
 
     /// A registry of one model that is loaded already.
@@ -93,8 +93,13 @@ impl Registry {
     pub fn list(&self) -> Vec<(ModelEntry, u64, Phase)> {
         self.with(|table| {
             (0..table.slots.len()).for_each(|i| table.settle(i));
-            table.slots.iter().map(|slot| (slot.entry.clone(), slot.created, slot.phase())).collect()
+            table.listed().map(|slot| (slot.entry.clone(), slot.created, slot.phase())).collect()
         })
+    }
+
+    /// What happens to the models from now on.
+    pub fn events(&self) -> broadcast::Receiver<ModelEvent> {
+        self.inner.events.subscribe()
     }
 
     /// The models that are loaded now.
@@ -156,6 +161,11 @@ impl Registry {
                         slot.last_used = Instant::now();
                         Next::Done(Ok(Arc::clone(served)))
                     }
+                    State::Downloading(_) => {
+                        let message = format!("the model {} is being downloaded: try again later", slot.entry.id);
+                        Next::Done(Err(ApiError::unavailable(message, Some(10))))
+                    }
+                    State::Removed => Next::Done(Err(ApiError::no_model(&slot.entry.id, &[]))),
                     State::Failed(why) => Next::Done(Err(ApiError::server(why.clone()))),
                     State::Waiting { .. } | State::Loading(_) if slot.entry.at_start => {
                         let message = "the model is still loading: try again";
@@ -211,33 +221,34 @@ impl Registry {
         }))
     }
 
-    /// Takes a model out; requests that run on it end first. True if it was loaded.
+    /// Takes a model out; requests that run on it end first. A download is stopped. True if there was something to do.
     ///
     /// # Errors
     /// 404 for a name that is not known.
     pub fn unload(&self, name: &str) -> Result<bool, ApiError> {
         let i = self.find(Some(name))?;
-        Ok(self.with(|table| table.unload(i)))
+        Ok(self.with(|table| match &table.slots[i].state {
+            State::Downloading(download) => download.stop(),
+            _ => table.unload(i),
+        }))
     }
 
     fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
-        let known = name.and_then(|name| self.inner.names.get(name).copied());
-        match (known, name) {
-            (Some(i), _) => Ok(i),
-            (None, Some(name)) if !name.is_empty() => self.with(|table| match &table.slots[..] {
-                [_] => Ok(0),
-                slots => {
-                    let ids: Vec<String> = slots.iter().map(|slot| slot.entry.id.clone()).collect();
-                    Err(ApiError::no_model(name, &ids))
-                }
-            }),
-            (None, _) => Ok(0),
-        }
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(0) };
+        self.with(|table| match table.place(name) {
+            Some(i) => Ok(i),
+            // The first is configured, and never removed.
+            None if table.listed().count() == 1 => Ok(0),
+            None => {
+                let ids: Vec<String> = table.listed().map(|slot| slot.entry.id.clone()).collect();
+                Err(ApiError::no_model(name, &ids))
+            }
+        })
     }
 
     /// True when this name is one of ours.
     pub fn knows(&self, name: &str) -> bool {
-        self.inner.names.contains_key(name)
+        self.with(|table| table.place(name).is_some())
     }
 
     /// Starts a thread that waits for room and loads the model.
@@ -286,11 +297,22 @@ impl Registry {
         })
     }
 
-    /// Works on the table. What was taken out of it is dropped without the lock.
+    /// Tells those who follow.
+    fn tell(&self, event: ModelEvent) {
+        // Without a reader there is nobody to tell.
+        let _ = self.inner.events.send(event);
+    }
+
+    /// Works on the table, and tells what has become of the models. What was taken out of it is dropped without the lock.
     fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
         // A panic under this lock leaves a table that is whole.
         let mut table = self.inner.table.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut table);
+        for slot in &mut table.slots {
+            if let Some(phase) = slot.news() {
+                self.tell(ModelEvent::status(&slot.entry.id, phase));
+            }
+        }
         let dropped = std::mem::take(&mut table.dropped);
         drop(table);
         drop(dropped);
@@ -303,6 +325,9 @@ impl std::fmt::Debug for Registry {
         f.debug_struct("Registry").field("n_models", &self.with(|table| table.slots.len())).finish_non_exhaustive()
     }
 }
+
+/// Events that wait for a reader; one that is further behind is told to read the list anew.
+const EVENTS: usize = 256;
 
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 

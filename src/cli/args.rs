@@ -3,8 +3,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser};
+use clap::{Args as ClapArgs, Parser, Subcommand};
 
+use hub::HubOptions;
 use session::options::{AdapterOptions, DraftOptions, RunOptions, SamplingOptions};
 
 use program::choices::{OnOff, Think};
@@ -17,11 +18,15 @@ use super::form::FormFlags;
 /// Without -p or -f, nextn-cli opens a chat on a terminal and reads the prompt from a pipe. Replies go to standard output,
 /// everything else to standard error.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "nextn-cli", version, disable_version_flag = true, max_term_width = 100, after_long_help = AFTER_HELP)]
+#[command(name = "nextn-cli", version, disable_version_flag = true, disable_help_subcommand = true, max_term_width = 100, after_long_help = AFTER_HELP)]
 pub struct Args {
-    /// Load this GGUF file [default: the embedded model]
+    /// Load this GGUF file, or a model in the hub's cache [default: the embedded model]
     #[arg(short, long, value_name = "FILE", env = "NEXTN_MODEL", hide_env_values = true, help_heading = "Model")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hub: HubOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -62,6 +67,54 @@ pub struct Args {
     /// Print the manual page (roff)
     #[arg(long, help_heading = "Help")]
     pub man: bool,
+
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub command: Option<Command>,
+}
+
+/// What there is beside a chat.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Download, list and remove models of a hub
+    #[command(subcommand)]
+    Models(ModelsCommand),
+}
+
+/// What can be done with the models of a hub.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// Download a model into the hub's cache, with its MTP layer and projector
+    Pull {
+        /// USER/REPO[:QUANT] or USER/REPO:FILE.gguf
+        name: String,
+
+        /// Token for closed repositories [default: HF_TOKEN, else the one that the hub's own program saved]
+        #[arg(long, value_name = "TOKEN")]
+        hf_token: Option<String>,
+
+        /// Do not download the projector
+        #[arg(long)]
+        no_mmproj: bool,
+    },
+    /// List the models in the hub's cache
+    #[command(visible_alias = "ls")]
+    List {
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove models from the hub's cache; without QUANT the whole repository
+    #[command(visible_alias = "remove")]
+    Rm {
+        /// USER/REPO[:QUANT] or USER/REPO:FILE.gguf
+        #[arg(required = true)]
+        names: Vec<String>,
+
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
 }
 
 /// What the model is asked.
@@ -167,10 +220,12 @@ Exit codes:
   0    the reply is complete, or the reader of the pipe has gone
   1    something failed while running
   2    unknown options, or values out of range
-  3    the model file: missing, damaged, unknown architecture
+  3    the model file: missing, damaged, not to be fetched, unknown architecture
   4    the prompt: missing, empty, unreadable, longer than the context
   130  ended by Ctrl-C
   143  ended by SIGTERM
+
+llama.cpp's short names are accepted: -hf, -hff, -hft, -ngl, -fa, -ctk, -ctv, -md and others.
 
 Sampling: flags override the model file's values, and these the built-in ones.
 `/help` in a chat lists its commands.";

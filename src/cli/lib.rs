@@ -6,12 +6,14 @@ pub mod chat;
 pub mod choices;
 pub mod clipboard;
 pub mod command;
+pub mod download;
 pub mod editor;
 pub mod form;
 mod inline;
 pub mod input;
 pub mod loaded;
 pub mod markdown;
+mod models;
 mod obey;
 pub mod once;
 pub mod progress;
@@ -24,14 +26,17 @@ pub mod style;
 pub mod transcript;
 pub mod turn;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use engine::RequestOptions;
 use engine::stop::StopMatcher;
 
-use args::Args;
+use args::{Args, Command};
 use chat::Chat;
 use editor::{LineEditor, history_path};
 use input::{Announced, Sources, Stdin};
@@ -49,7 +54,7 @@ use program::{logging, shell};
 
 /// Runs `nextn-cli` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let args = match Args::try_parse_from(program::short_names::spelled_out(std::env::args_os())) {
+    let args = match parse(program::short_names::spelled_out(std::env::args_os())) {
         Ok(args) => args,
         Err(error) => {
             // `--help` and `--version` come here too, with code 0. A closed output has nobody to tell.
@@ -68,6 +73,29 @@ pub fn main() -> Exit {
     }
     // The engine may be deep in a long prompt: it is not waited for.
     program::signals::leave(exit)
+}
+
+/// The arguments, with a model from one place only.
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Args, clap::Error> {
+    let matches = Args::command().try_get_matches_from(words)?;
+    let mut args = Args::from_arg_matches(&matches)?;
+    let wrong = |words: &str| Args::command().error(ErrorKind::ArgumentConflict, words);
+    if args.command.is_some()
+        && let Some(option) = typed_options(&matches).find(|option| option != "verbose")
+    {
+        return Err(wrong(&format!("--{option} is for a chat, and does not go with `models`")));
+    }
+    hub::one_source(&matches, &mut args.model, &mut args.hub).map_err(wrong)?;
+    Ok(args)
+}
+
+/// The long names of what stands before a command.
+fn typed_options(matches: &ArgMatches) -> impl Iterator<Item = String> {
+    let command = Args::command();
+    let typed = |arg: &&clap::Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let names: Vec<String> =
+        command.get_arguments().filter(typed).filter_map(|arg| Some(arg.get_long()?.to_owned())).collect();
+    names.into_iter()
 }
 
 fn run(args: &Args) -> Outcome<()> {
@@ -92,6 +120,9 @@ fn run(args: &Args) -> Outcome<()> {
     logging::start(level, logging::Lines::Person { colours: colours.err, detailed })
         .map_err(|words| Failure::message(Exit::Usage, words))?;
     let signals = Signals::install().or_exit(Exit::Runtime)?;
+    if let Some(Command::Models(command)) = &args.command {
+        return models::run(command, &signals, terminals);
+    }
 
     // All that needs no model is checked before it is loaded.
     check_turn(args)?;
@@ -113,12 +144,16 @@ fn run(args: &Args) -> Outcome<()> {
     };
     let plan = Plan::new(wishes, terminals, colours);
 
-    let words = match &args.model {
+    let files = download::model_files(args.model.clone(), args.hub.clone(), &signals, terminals.stderr)?;
+    for note in files.notes() {
+        tracing::info!("{note}");
+    }
+    let words = match &files.model {
         Some(path) => format!("loading {}", program::sanitize::clean_line(&path.display().to_string())),
         None => "loading the embedded model".to_owned(),
     };
     let spinner = Spinner::start(words, terminals.stderr);
-    let loaded = Loaded::open(args, form)?;
+    let loaded = Loaded::open(args, &files, form)?;
     drop(spinner);
     if terminals.stderr && !args.machine() {
         // A terminal that is gone is noticed when the reply is written.

@@ -1,6 +1,7 @@
 //! A model that is ready for this program's prompts. Errors carry the exit code of what was at fault.
 
 use engine::{RequestError, RequestOptions, SubmitError};
+use hub::ModelFiles;
 use model::NextNHead;
 use serde_json::Value;
 use session::{
@@ -37,14 +38,19 @@ pub enum Prompt {
 }
 
 impl Loaded {
-    /// Opens the model of the command line; a mistake in `form` is told now, before the first question.
+    /// Opens the files of the command line's model; a mistake in `form` is told now, before the first question.
     ///
     /// # Errors
     /// With the code of the options, of the model file or of the machine.
-    pub fn open(args: &Args, form: Option<Form>) -> Outcome<Self> {
-        let (run, adapters, drafts) = (args.run.clone(), args.adapters.clone(), args.spec.clone());
-        let options = ModelOptions { run, adapters, drafts, ..ModelOptions::default() };
-        let model = session::open(program::source(args.model.as_deref()), &options).map_err(|error| match error {
+    pub fn open(args: &Args, files: &ModelFiles, form: Option<Form>) -> Outcome<Self> {
+        let options = ModelOptions {
+            run: args.run.clone(),
+            adapters: args.adapters.clone(),
+            drafts: args.spec.clone(),
+            head_beside: files.head.clone(),
+            ..ModelOptions::default()
+        };
+        let model = session::open(program::source(files.model.as_deref()), &options).map_err(|error| match error {
             OpenError::Template(_) => Failure::message(Exit::ModelFile, format!("{error} (--raw needs no template)")),
             error => Failure::new(exit_of(error.fault()), error),
         })?;

@@ -1,8 +1,9 @@
-//! What the programs share beside the model: exit codes, signals, short names of options, completions, the version, the model
-//! that is part of them. Knows no conversation.
+//! What the programs share beside the model: exit codes, signals, short names of options, completions, the version, how far a
+//! download is, the model that is part of them. Knows no conversation.
 #![forbid(unsafe_code)]
 
 pub mod choices;
+pub mod download;
 pub mod embedded;
 pub mod exit;
 pub mod logging;

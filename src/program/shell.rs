@@ -15,10 +15,11 @@ pub fn completions(mut program: Command, shell: clap_complete::Shell, out: &mut 
 /// Writes the manual page of a program and those of its commands, one after the other.
 pub fn man(mut program: Command, out: &mut impl Write) -> io::Result<()> {
     program.build();
+    pages(&program, out)
+}
+
+/// Built, a command is called by all names before its own.
+fn pages(program: &Command, out: &mut impl Write) -> io::Result<()> {
     clap_mangen::Man::new(program.clone()).section("1").render(out)?;
-    for command in program.get_subcommands().filter(|c| c.get_name() != "help") {
-        // Built, it is called by both names.
-        clap_mangen::Man::new(command.clone()).section("1").render(out)?;
-    }
-    Ok(())
+    program.get_subcommands().filter(|c| c.get_name() != "help").try_for_each(|command| pages(command, out))
 }

@@ -11,7 +11,7 @@ pub fn spelled_out(words: impl Iterator<Item = OsString>) -> impl Iterator<Item 
     })
 }
 
-const NAMES: [(&str, &str); 19] = [
+const NAMES: [(&str, &str); 21] = [
     ("-cmoe", "--cpu-moe"),
     ("-cpent", "--checkpoint-every"),
     ("-cram", "--cache-ram"),
@@ -21,7 +21,9 @@ const NAMES: [(&str, &str); 19] = [
     ("-dev", "--device"),
     ("-fa", "--flash-attn"),
     ("-hf", "--hf-repo"),
+    ("-hff", "--hf-file"),
     ("-hfr", "--hf-repo"),
+    ("-hft", "--hf-token"),
     ("-md", "--draft-model"),
     ("-mg", "--main-gpu"),
     ("-ncmoe", "--n-cpu-moe"),

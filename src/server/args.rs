@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 
+use hub::HubOptions;
 use session::options::{AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
 
 use program::choices::{OnOff, Think};
@@ -80,19 +81,13 @@ pub struct Args {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
-    /// Serve this GGUF file [default: the embedded model]
+    /// Serve this GGUF file, or a model in the hub's cache [default: the embedded model]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
 
-    /// Download a model from a hub: USER/REPO[:QUANT]
-    ///
-    /// Uses HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_TOKEN
-    #[arg(long, value_name = "NAME")]
-    pub hf_repo: Option<String>,
-
-    /// Use cached hub models only
-    #[arg(long)]
-    pub offline: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hub: HubOptions,
 
     /// Model names for clients, separated by commas [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
@@ -124,6 +119,13 @@ pub struct ModelFlags {
 }
 
 impl ModelFlags {
+    /// The same for a model in the hub's cache: what says which file it is belongs to another model.
+    pub(crate) fn cached(&self, name: &str) -> Self {
+        let hub = HubOptions { hf_repo: Some(name.to_owned()), hf_file: None, offline: true, ..self.hub.clone() };
+        let drafts = DraftOptions { draft_model: None, ..self.drafts.clone() };
+        Self { model: None, alias: None, chat_template_file: None, hub, drafts, ..self.clone() }
+    }
+
     /// The names of `--alias`.
     pub fn names(&self) -> impl Iterator<Item = String> {
         let names = self.alias.iter().flat_map(|names| names.split(','));
@@ -202,6 +204,12 @@ pub struct AccessFlags {
     /// Addresses, localhost, --host and the machine's own name are always accepted
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     pub allowed_host: Vec<String>,
+
+    /// Let clients download models from a hub and remove them; lists the models in its cache
+    ///
+    /// Whoever may call the server may then fill its disk: use it with API keys
+    #[arg(long)]
+    pub allow_downloads: bool,
 
     /// Share cached prefixes within an API key, or among all
     #[arg(long, value_name = "WHOSE", default_value = "key")]
@@ -305,7 +313,7 @@ fn variable(arg: &Arg) -> Option<String> {
 const WORKER_ADDRESS: &str = "127.0.0.1:50052";
 
 const AFTER_HELP: &str = "\
-llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -md, -cmoe,
+llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -hff, -hft, -md, -cmoe,
 -ncmoe, -sm, -mg, -ts, -to.
 
 Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,

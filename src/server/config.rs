@@ -105,27 +105,20 @@ pub(super) fn resolve(words: Vec<OsString>) -> Result<Resolved, Wrong> {
 }
 
 /// Options that say which model it is.
-const NAMING: [&str; 3] = ["model", "hf-repo", "alias"];
+const NAMING: [&str; 4] = ["model", "hf-repo", "hf-file", "alias"];
 
 /// The arguments, with a model from one place only: what was typed goes before the environment.
 fn one_source(matches: &ArgMatches) -> Result<Args, clap::Error> {
     let mut args = Args::from_arg_matches(matches)?;
-    match (source(matches, "model"), source(matches, "hf-repo")) {
-        (Some(ValueSource::CommandLine), Some(ValueSource::EnvVariable)) => args.model.hf_repo = None,
-        (Some(ValueSource::EnvVariable), Some(ValueSource::CommandLine)) => args.model.model = None,
-        (Some(_), Some(_)) => {
-            let words = "a file (--model) and a hub's model (--hf-repo) are both asked for: one of them is served";
-            return Err(command().error(ErrorKind::ArgumentConflict, words));
-        }
-        _ => {}
-    }
+    hub::one_source(matches, &mut args.model.model, &mut args.model.hub)
+        .map_err(|words| command().error(ErrorKind::ArgumentConflict, words))?;
     Ok(args)
 }
 
 /// Leaves of a table of the file what was not given on the command line or in the environment. In a table of one model
 /// (`own`) it stays that model, whatever the environment says of another.
 fn keep_unset(table: &mut Table, matches: &ArgMatches, own: bool) {
-    let is_model = |key: &str| matches!(key, "model" | "hf-repo");
+    let is_model = |key: &str| matches!(key, "model" | "hf-repo" | "hf-file");
     let set = |key: &str| match source(matches, key) {
         Some(ValueSource::EnvVariable) => !(own && is_model(key)),
         found => found.is_some(),
@@ -257,7 +250,7 @@ mod tests {
         let args = resolved(file, &["--api-key", "c"]).unwrap().args;
         assert_eq!(args.access.api_key, ["c"]);
         let args = resolved("hf-repo = \"a/b\"\n", &["-m", "x.gguf"]).unwrap().args;
-        assert_eq!((args.model.model.as_deref(), args.model.hf_repo), (Some(Path::new("x.gguf")), None));
+        assert_eq!((args.model.model.as_deref(), args.model.hub.hf_repo), (Some(Path::new("x.gguf")), None));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 pub mod args;
 mod config;
-pub mod hub;
 mod load;
 mod run;
+mod store;
 mod worker;
 
 use std::io;

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::{self, AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
 use super::load::FromFlags;
+use super::store::HubStore;
 use program::choices::OnOff;
 use program::exit::{Exit, Failure, OrExit, Outcome};
 use program::version;
@@ -43,7 +44,7 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
     let keys = api_keys(&args.access)?;
     let tls = tls(&args.http)?;
     let settings = settings(&args, keys);
-    let registry = registry(&args, models);
+    let registry = registry(&args, models)?;
     room_for(settings.limits.max_connections);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_exit(Exit::Runtime)?;
     let served = runtime.block_on(serve(registry, settings, &args.http, tls));
@@ -137,33 +138,46 @@ fn room_for(n_connections: usize) {
 /// Files that are open beside connections: the model's, those of threads, connections that are being refused.
 const OTHER_FILES: u64 = 512;
 
-/// The models of the configuration file, or the one of the command line.
-fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Registry {
+/// The models of the configuration file, or the one of the command line; with `--allow-downloads` those in the hub's cache too.
+fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Registry> {
     let mut entries = Vec::new();
     let mut loaders = HashMap::new();
     for (id, model) in models {
         let idle = model.idle.map(Duration::from_secs);
-        entries.push(ModelEntry { id: id.clone(), aliases: model.aliases, idle, at_start: model.at_start });
+        let at_start = model.at_start;
+        entries.push(ModelEntry { id: id.clone(), aliases: model.aliases, idle, at_start, ..ModelEntry::default() });
         loaders.insert(id, (model.args.model, model.args.sampling));
     }
     if entries.is_empty() {
         let id = model_name(&args.model);
         let aliases = args.model.names().skip(1).collect();
-        entries.push(ModelEntry { id: id.clone(), aliases, at_start: true, idle: None });
+        entries.push(ModelEntry { id: id.clone(), aliases, at_start: true, ..ModelEntry::default() });
         loaders.insert(id, (args.model.clone(), args.sampling.clone()));
     }
-    Registry::new(
-        entries,
-        Box::new(FromFlags { models: loaders, embeddings: args.serving.embeddings }),
-        args.models_max.map(usize::from),
-    )
+    let mut store = None;
+    if args.access.allow_downloads {
+        let configured = loaders.values().map(|(flags, _): &(ModelFlags, _)| &flags.hub);
+        let found = HubStore::new(&args.model.hub, configured).or_exit(Exit::Usage)?;
+        entries.extend(found.entries(&entries));
+        if args.access.api_key.is_empty() && args.access.api_key_file.is_none() {
+            tracing::warn!("--allow-downloads without API keys: whoever can call this server can fill its disk");
+        }
+        store = Some(found);
+    }
+    let others = store.is_some().then(|| (args.model.clone(), args.sampling.clone()));
+    let loader = FromFlags { models: loaders, others, embeddings: args.serving.embeddings };
+    let registry = Registry::new(entries, Box::new(loader), args.models_max.map(usize::from));
+    if let Some(store) = store {
+        registry.allow_downloads(Box::new(store));
+    }
+    Ok(registry)
 }
 
 /// The alias, or the file's name without its ending.
 fn model_name(flags: &ModelFlags) -> String {
     let of_file = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let file = || flags.model.as_deref().and_then(of_file);
-    let of_hub = || flags.hf_repo.as_deref().and_then(|name| Some(name.split(':').next()?.to_owned()));
+    let of_hub = || flags.hub.hf_repo.as_deref().and_then(|name| Some(name.split(':').next()?.to_owned()));
     flags.names().next().or_else(of_hub).or_else(file).unwrap_or_else(|| "pocket".to_owned())
 }
 

@@ -128,9 +128,19 @@ fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, Open
     let device = &options.run.compute.device;
     let placement = device.placement(planner)?;
     let rope = options.run.compute.rope.options();
-    let (adapters, head) = (options.adapters.files(), options.drafts.draft_model.clone());
-    let options = LoadOptions { placement, head, rope, adapters, lock: device.mlock };
-    open_weights(source, &options)
+    let (adapters, given) = (options.adapters.files(), options.drafts.draft_model.clone());
+    let beside = options.head_beside.clone().filter(|_| given.is_none() && options.drafts.uses_head());
+    let head = given.or_else(|| beside.clone());
+    let load = LoadOptions { placement, head, rope, adapters, lock: device.mlock };
+    match (open_weights(source, &load), beside) {
+        // The fault may be the model's: then this is its error.
+        (Err(error), Some(beside)) => {
+            let model = open_weights(source, &LoadOptions { head: None, ..load })?;
+            tracing::warn!(file = %beside.display(), %error, "the MTP layer beside the model does not fit: going on without it");
+            Ok(model)
+        }
+        (opened, _) => opened,
+    }
 }
 
 /// Opens the weights alone, without an engine.

@@ -35,6 +35,8 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
     // For tests only.
     ("nextn-test-support", &["nextn-engine", "nextn-model", "nextn-speculate", "nextn-text"]),
+    // No more than HTTP and files; its tests share the fake hub of nextn-test-support.
+    ("nextn-hub", &[]),
     ("nextn-convert", &["nextn-ggml", "nextn-gguf", "nextn-model", "nextn-text"]),
     (
         "nextn-session",
@@ -51,11 +53,12 @@ const FLOORS: &[(&str, &[&str])] = &[
     ),
     ("nextn-api", &["nextn-model", "nextn-engine", "nextn-session", "nextn-text"]),
     ("nextn", ALL_OF_THE_LIBRARY),
-    ("nextn-program", &["nextn-ggml", "nextn-session"]),
+    ("nextn-program", &["nextn-ggml", "nextn-hub", "nextn-session"]),
     (
         "nextn-cli",
         &[
             "nextn-engine",
+            "nextn-hub",
             "nextn-memory",
             "nextn-model",
             "nextn-program",
@@ -64,7 +67,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-text",
         ],
     ),
-    ("nextn-server", &["nextn-api", "nextn-engine", "nextn-ggml", "nextn-program", "nextn-session"]),
+    ("nextn-server", &["nextn-api", "nextn-engine", "nextn-ggml", "nextn-hub", "nextn-program", "nextn-session"]),
     (
         "nextn-bench",
         &[

@@ -26,8 +26,14 @@ pub(crate) struct ModelBody {
     owned_by: &'static str,
     /// Other names for it.
     aliases: Vec<String>,
-    /// `unloaded`, `loading`, `loaded`, `unloading` (its last replies run) or `failed`.
+    /// `downloading`, `unloaded`, `loading`, `loaded`, `unloading` (its last replies run) or `failed`.
     status: &'static str,
+    /// Of a download, for each file: bytes that are there, and all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<serde_json::Value>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     /// What the file says, once it is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
@@ -69,20 +75,24 @@ impl Meta {
 fn body(state: &AppState, (entry, created, phase): (ModelEntry, u64, Phase)) -> ModelBody {
     let loaded = state.registry().loaded();
     let meta = loaded.iter().find(|served| served.id == entry.id).map(|served| Meta::of(served));
-    let status = match phase {
-        Phase::Unloaded => "unloaded",
-        Phase::Loading => "loading",
-        Phase::Ready => "loaded",
-        Phase::Unloading => "unloading",
-        Phase::Failed | Phase::Ended => "failed",
-    };
-    ModelBody { id: entry.id, object: "model", created, owned_by: "nextn", aliases: entry.aliases, status, meta }
+    let detail = state.registry().detail(&entry.id);
+    ModelBody {
+        id: entry.id,
+        object: "model",
+        created,
+        owned_by: "nextn",
+        aliases: entry.aliases,
+        status: phase.word(),
+        progress: detail.progress,
+        error: detail.error,
+        meta,
+    }
 }
 
-/// Which model is to be loaded or unloaded.
+/// Which model is to be loaded, unloaded or downloaded.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ModelName {
-    model: String,
+    pub(super) model: String,
 }
 
 /// Whether something was done.

@@ -40,11 +40,15 @@ pub struct ModelEntry {
     pub idle: Option<Duration>,
     /// Load when the server starts.
     pub at_start: bool,
+    /// It came from a hub and is in its cache: a client may remove it where downloads are allowed.
+    pub from_hub: bool,
 }
 
 /// Where a model is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Phase {
+    /// On its way from a hub.
+    Downloading,
     /// On disk only.
     Unloaded,
     /// On its way, or waiting for room.
@@ -53,8 +57,22 @@ pub enum Phase {
     Ready,
     /// Taken out; its last replies run, or its memory is being freed.
     Unloading,
-    /// Did not load.
+    /// Did not load, or did not come.
     Failed,
     /// Its engine has ended by itself; the next request loads it again.
     Ended,
+}
+
+impl Phase {
+    /// As clients read it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Downloading => "downloading",
+            Self::Unloaded => "unloaded",
+            Self::Loading => "loading",
+            Self::Ready => "loaded",
+            Self::Unloading => "unloading",
+            Self::Failed | Self::Ended => "failed",
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! Owns the rules of memory: a model has its place until its engine has ended and its memory is freed, so no model is there
 //! twice, and no more of them than are allowed. Computes only: knows no threads, no waiting and no loading.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use engine::EngineLife;
 use tokio::sync::watch;
 
 use super::entry::{ModelEntry, Phase, Served};
+use super::store::Download;
 use crate::error::ApiError;
 
 /// How a load ended, for all who wait for it. It holds the model until each of them has it, so none is too late.
@@ -16,6 +18,10 @@ pub(super) type Outcome = Option<Result<Arc<Served>, ApiError>>;
 
 /// Where a model is.
 pub(super) enum State {
+    /// On its way from a hub.
+    Downloading(Download),
+    /// Not listed any more; its place in the table stays, so that places are names.
+    Removed,
     Unloaded,
     /// Asked for; there is no room for it yet.
     Waiting {
@@ -31,7 +37,7 @@ pub(super) enum State {
         served: Arc<Served>,
         changed: watch::Sender<()>,
     },
-    /// It did not load, in words.
+    /// It did not load, or did not come, in words.
     Failed(String),
     /// Its engine has ended by itself: the next request loads it again.
     Ended,
@@ -49,12 +55,14 @@ pub(super) struct Slot {
     pub(super) state: State,
     pub(super) last_used: Instant,
     pub(super) created: u64,
+    /// The phase that was told last to those who follow.
+    told: Option<Phase>,
     past: Option<Past>,
 }
 
 impl Slot {
     pub(super) fn new(entry: ModelEntry, created: u64) -> Self {
-        Self { entry, state: State::Unloaded, last_used: Instant::now(), created, past: None }
+        Self { entry, state: State::Unloaded, last_used: Instant::now(), created, told: None, past: None }
     }
 
     /// The model, if it answers.
@@ -68,13 +76,26 @@ impl Slot {
     /// Where it is, as others are told.
     pub(super) fn phase(&self) -> Phase {
         match self.state {
+            State::Downloading(_) => Phase::Downloading,
             State::Unloaded if self.lingers() => Phase::Unloading,
-            State::Unloaded => Phase::Unloaded,
+            State::Unloaded | State::Removed => Phase::Unloaded,
             State::Waiting { .. } | State::Loading(_) => Phase::Loading,
             State::Ready(_) | State::Closing { .. } => Phase::Ready,
             State::Failed(_) => Phase::Failed,
             State::Ended => Phase::Ended,
         }
+    }
+
+    /// It is one of those that clients know of.
+    pub(super) fn is_listed(&self) -> bool {
+        !matches!(self.state, State::Removed)
+    }
+
+    /// Its phase, if that is another than the last time.
+    pub(super) fn news(&mut self) -> Option<Phase> {
+        let phase = self.phase();
+        let told = self.told.replace(phase);
+        (self.is_listed() && told != Some(phase)).then_some(phase)
     }
 
     /// No request runs on it, and none is about to: nobody else holds it.
@@ -96,6 +117,8 @@ impl Slot {
 /// All models.
 pub(super) struct Table {
     pub(super) slots: Vec<Slot>,
+    /// Names to places.
+    names: HashMap<String, usize>,
     /// Places in memory; `None` is one for each.
     max: Option<usize>,
     /// Models taken out, to be dropped where no lock is held: freeing one may take long.
@@ -104,7 +127,58 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(slots: Vec<Slot>, max: Option<usize>) -> Self {
-        Self { slots, max, dropped: Vec::new() }
+        let mut table = Self { slots: Vec::new(), names: HashMap::new(), max, dropped: Vec::new() };
+        for mut slot in slots {
+            slot.told = Some(Phase::Unloaded);
+            table.add(slot);
+        }
+        table
+    }
+
+    /// Takes in a model; a name that another one has stays with that.
+    pub(super) fn add(&mut self, slot: Slot) -> usize {
+        let i = self.slots.len();
+        for name in std::iter::once(&slot.entry.id).chain(&slot.entry.aliases) {
+            self.names.entry(name.clone()).or_insert(i);
+        }
+        self.slots.push(slot);
+        i
+    }
+
+    /// The place of a name.
+    pub(super) fn place(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    /// Another name for a model, unless it is taken.
+    pub(super) fn also_called(&mut self, i: usize, name: &str) {
+        if *self.names.entry(name.to_owned()).or_insert(i) == i && self.slots[i].entry.id != name {
+            let aliases = &mut self.slots[i].entry.aliases;
+            if !aliases.iter().any(|alias| alias == name) {
+                aliases.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Takes a model off the list.
+    pub(super) fn strike(&mut self, i: usize) {
+        self.slots[i].state = State::Removed;
+        self.names.retain(|_, place| *place != i);
+    }
+
+    /// Puts back what [`Table::strike`] took off.
+    pub(super) fn list_again(&mut self, i: usize) {
+        self.slots[i].state = State::Unloaded;
+        let names: Vec<String> =
+            std::iter::once(&self.slots[i].entry.id).chain(&self.slots[i].entry.aliases).cloned().collect();
+        for name in names {
+            self.names.entry(name).or_insert(i);
+        }
+    }
+
+    /// The models that clients know of.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.is_listed())
     }
 
     /// Finds out whether the engine of a model has ended by itself.

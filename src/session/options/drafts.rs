@@ -85,6 +85,11 @@ impl DraftOptions {
         SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab, draft_mode: self.draft_mode }
     }
 
+    /// Drafts are made with an MTP layer, if there is one.
+    pub fn uses_head(&self) -> bool {
+        !matches!(self.spec, Mode::Off | Mode::Ngram) && self.draft_max != Depth::Fixed(0)
+    }
+
     /// What was given and changes nothing beside the rest, a sentence each. `has_head`: the model has one to draft with.
     pub fn without_effect(&self, has_head: bool) -> Vec<String> {
         let of_head = [

@@ -8,6 +8,8 @@ mod embedding;
 mod rope;
 mod sampling;
 
+use std::path::PathBuf;
+
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::{EngineConfig, FlashAttention};
@@ -149,6 +151,9 @@ pub struct ModelOptions {
     pub drafts: DraftOptions,
     /// Sequences and caches.
     pub capacity: CapacityOptions,
+    /// A file with the model's MTP layer that was found beside the model. It is used where no other is asked for and drafts are
+    /// made with a layer; one that does not fit is told in the log.
+    pub head_beside: Option<PathBuf>,
     /// Sampling where a request does not say, over the values of the model file.
     pub sampling: SamplingOptions,
     /// Where the chat template comes from.
@@ -167,6 +172,7 @@ impl Default for ModelOptions {
             adapters: AdapterOptions::default(),
             drafts: DraftOptions::default(),
             capacity: CapacityOptions::of_one_chat(),
+            head_beside: None,
             sampling: SamplingOptions::default(),
             chat_template: TemplateSource::File,
             embeddings: false,
