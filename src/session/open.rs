@@ -166,6 +166,11 @@ pub fn start_engine(model: Arc<Model>, options: &ModelOptions) -> Result<LoadedM
     for words in options.without_effect(model.nextn().is_bound()) {
         tracing::warn!("{words}");
     }
+    let n_ctx_train = model.hparams().n_ctx_train;
+    if let Some(n_ctx) = config.n_ctx.filter(|&n_ctx| n_ctx > n_ctx_train) {
+        let how = "--rope-scaling yarn and --rope-scale stretch the context of most models";
+        tracing::warn!(n_ctx, n_ctx_train, "--ctx-size is more than the model was trained for: {how}");
+    }
     start_engine_with(model, config, options, proposer)
 }
 

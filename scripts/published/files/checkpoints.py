@@ -147,6 +147,8 @@ def write(out, name):
         written = json.loads((folder / "config.json").read_text())
         written["text_config"]["mtp_num_hidden_layers"] = 1
         (folder / "config.json").write_text(json.dumps(written, indent=1))
+        images = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": 16384, "shortest_edge": 1024}}
+        (folder / "preprocessor_config.json").write_text(json.dumps(images))
     (folder / "pre.txt").write_text(pre)
     ids = tok(text[1000:3000])["input_ids"][:N_PROMPT]
     with torch.no_grad():

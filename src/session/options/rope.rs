@@ -1,4 +1,5 @@
-//! The options that say how positions are rotated, for all programs: llama.cpp's names and meanings.
+//! The options that say how positions are rotated, for all programs: llama.cpp's names and meanings, also of its numbers for
+//! the model's own value: 0 for frequencies and the original context, -1 for YaRN's.
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -9,7 +10,7 @@ use model::{RopeOptions, RopeScaling};
 #[command(next_help_heading = "Long context")]
 pub struct RopeArgs {
     /// RoPE scaling: none, linear or yarn [default: the model's]
-    #[arg(long, value_name = "KIND", value_parser = scaling(), env = "NEXTN_ROPE_SCALING", hide_env_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = scaling())]
     pub rope_scaling: Option<RopeScaling>,
 
     /// Stretch the context by a factor of N [default: the model's]
@@ -21,11 +22,11 @@ pub struct RopeArgs {
     pub rope_freq_base: Option<f32>,
 
     /// RoPE frequency factor: the context is stretched by 1/N [default: the model's]
-    #[arg(long, value_name = "N", value_parser = factor, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = freq_scale, allow_negative_numbers = true)]
     pub rope_freq_scale: Option<f32>,
 
     /// YaRN: context of the original training in tokens [default: the model's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 22))]
     pub yarn_orig_ctx: Option<u32>,
 
     /// YaRN: share of extrapolation, 0 to 1 [default: 1 with yarn, else 0]
@@ -60,43 +61,54 @@ fn factor(text: &str) -> Result<f32, String> {
     number(text, 1e-3, 1e3)
 }
 
+/// A number, or that which stands for the model's own.
+fn or(own: f32, text: &str, least: f32, most: f32) -> Result<f32, String> {
+    if text.parse() == Ok(own) { Ok(own) } else { number(text, least, most) }
+}
+
+fn freq_scale(text: &str) -> Result<f32, String> {
+    or(0.0, text, 1e-3, 1e3)
+}
+
 fn base(text: &str) -> Result<f32, String> {
-    number(text, 1.0, 1e12)
+    or(0.0, text, 1.0, 1e12)
 }
 
 fn share(text: &str) -> Result<f32, String> {
-    number(text, 0.0, 1.0)
+    or(-1.0, text, 0.0, 1.0)
 }
 
 fn positive(text: &str) -> Result<f32, String> {
-    number(text, 0.0, 1e6)
+    or(-1.0, text, 0.0, 1e6)
 }
 
 impl RopeArgs {
     /// As the model wants them.
     pub fn options(&self) -> RopeOptions {
+        let positive = |number: Option<f32>| number.filter(|&x| x > 0.0);
+        let of_yarn = |number: Option<f32>| number.filter(|&x| x >= 0.0);
         RopeOptions {
             scaling: self.rope_scaling,
-            freq_base: self.rope_freq_base,
-            freq_scale: self.rope_freq_scale.or(self.rope_scale.map(|factor| 1.0 / factor)),
-            yarn_orig_ctx: self.yarn_orig_ctx,
-            yarn_ext_factor: self.yarn_ext_factor,
-            yarn_attn_factor: self.yarn_attn_factor,
-            yarn_beta_fast: self.yarn_beta_fast,
-            yarn_beta_slow: self.yarn_beta_slow,
+            freq_base: positive(self.rope_freq_base),
+            freq_scale: positive(self.rope_freq_scale).or(self.rope_scale.map(|factor| 1.0 / factor)),
+            yarn_orig_ctx: self.yarn_orig_ctx.filter(|&n| n > 0),
+            yarn_ext_factor: of_yarn(self.yarn_ext_factor),
+            yarn_attn_factor: of_yarn(self.yarn_attn_factor),
+            yarn_beta_fast: of_yarn(self.yarn_beta_fast),
+            yarn_beta_slow: of_yarn(self.yarn_beta_slow),
         }
     }
 
     /// What was given and changes nothing beside the rest, a sentence each.
     pub fn without_effect(&self) -> Vec<String> {
-        let mut words = Vec::new();
+        let (mut words, options) = (Vec::new(), self.options());
         let factor = self.rope_scale.map(|_| "--rope-scale").or(self.rope_freq_scale.map(|_| "--rope-freq-scale"));
         if let (Some(RopeScaling::None), Some(option)) = (self.rope_scaling, factor) {
             words.push(format!("{option} has no effect: --rope-scaling none scales nothing"));
         }
         let is_yarn = self.rope_scaling == Some(RopeScaling::Yarn);
-        let extrapolates = self.yarn_ext_factor.map_or(is_yarn, |share| share > 0.0);
-        if self.yarn_attn_factor.is_some() && extrapolates {
+        let extrapolates = options.yarn_ext_factor.map_or(is_yarn, |share| share > 0.0);
+        if options.yarn_attn_factor.is_some() && extrapolates {
             let why = "extrapolation implies a factor; --yarn-ext-factor 0 switches it off";
             words.push(format!("--yarn-attn-factor has no effect: {why}"));
         }
@@ -123,6 +135,9 @@ mod tests {
         let (by_factor, by_scale) = (options("--rope-scale 4").unwrap(), options("--rope-freq-scale 0.25").unwrap());
         assert_eq!((by_factor.freq_scale, by_factor), (Some(0.25), by_scale));
         assert!(options("--rope-scale 4 --rope-freq-scale 0.25").is_err(), "which of the two?");
+        let own =
+            "--rope-freq-base 0 --rope-freq-scale 0 --yarn-orig-ctx 0 --yarn-ext-factor -1 --yarn-attn-factor -1.0";
+        assert_eq!(options(own).ok(), Some(RopeOptions::default()), "llama.cpp's words for the model's own");
         assert_eq!(options("--rope-scaling yarn --yarn-orig-ctx 4096").unwrap().scaling, Some(RopeScaling::Yarn));
     }
 
@@ -134,9 +149,9 @@ mod tests {
             "--rope-scale -1",
             "--rope-freq-scale nan",
             "--rope-freq-base inf",
-            "--rope-freq-base 0",
-            "--yarn-orig-ctx 0",
-            "--yarn-ext-factor -1",
+            "--rope-freq-base 0.5",
+            "--yarn-orig-ctx -1",
+            "--yarn-ext-factor -2",
             "--yarn-beta-fast x",
         ] {
             assert!(parsed(line).is_err(), "{line}");
