@@ -95,13 +95,13 @@ fn lines(found: &Inspection) -> Vec<String> {
 /// What all types promise together.
 fn together(promise: Promise) -> String {
     match promise {
-        Promise::Any | Promise::UpTo(_) => format!(
-            "drafts do not change greedy output on this CPU; --exact: {}",
-            match promise {
-                Promise::UpTo(n) => format!("several sequences in batches of up to {n} tokens"),
-                _ => "batches of any width".into(),
-            }
-        ),
+        Promise::Any => "drafts keep greedy output on this CPU; --exact: in batches of any width".into(),
+        Promise::UpTo(n) => {
+            let draft = n.saturating_sub(1);
+            format!(
+                "drafts of up to {draft} tokens keep greedy output on this CPU; --exact: in batches of up to {n} tokens"
+            )
+        }
         Promise::No => "drafts may change greedy output at near ties on this CPU; --exact keeps it, more slowly".into(),
         Promise::Unusable => "some tensors have a type that cannot be multiplied".into(),
     }

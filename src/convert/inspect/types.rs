@@ -90,3 +90,39 @@ pub(super) fn of(tensors: &[SourceTensor]) -> Vec<TypeShare> {
 pub(super) fn together(types: &[TypeShare]) -> Option<Promise> {
     types.iter().map(|t| t.batch_invariant).min_by_key(|promise| promise.width())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(dtype: TensorType) -> TypeShare {
+        let batch_invariant = Promise::of(dtype);
+        TypeShare { name: dtype.name().to_owned(), n_tensors: 1, n_bytes: 1, batch_invariant }
+    }
+
+    #[test]
+    fn a_file_promises_what_its_weakest_type_does() {
+        let whole = |types: &[TensorType]| together(&types.iter().copied().map(share).collect::<Vec<_>>());
+        assert_eq!(whole(&[]), None);
+        assert_eq!(whole(&[TensorType::Q8_0, TensorType::Q8_1]), Some(Promise::Unusable));
+        assert_eq!(whole(&[TensorType::Q3_K]), Some(Promise::of(TensorType::Q3_K)));
+        let some = [TensorType::Q8_0, TensorType::IQ2_S, TensorType::Q6_K, TensorType::NVFP4];
+        let least = some.map(|t| Promise::of(t).width()).into_iter().min();
+        assert_eq!(whole(&some).map(Promise::width), least);
+    }
+
+    #[test]
+    fn only_types_of_activations_and_of_whole_numbers_have_no_products() {
+        use TensorType::{F8_E4M3, F64, I8, I16, I32, I64, Q8_1, Q8_K};
+        let without: Vec<_> = TensorType::ALL.iter().filter(|t| Promise::of(**t) == Promise::Unusable).collect();
+        assert_eq!(without, [&Q8_1, &Q8_K, &I8, &I16, &I32, &I64, &F64, &F8_E4M3]);
+    }
+
+    #[test]
+    fn json_has_a_word_or_a_number_of_tokens() {
+        let of = |promise: Promise| serde_json::to_value(promise).unwrap();
+        assert_eq!(of(Promise::Any), "any");
+        assert_eq!(of(Promise::UpTo(7)), 7);
+        assert_eq!((of(Promise::No), of(Promise::Unusable)), ("no".into(), "unusable".into()));
+    }
+}
