@@ -46,6 +46,18 @@ TWO = assistant("I look.", tool_calls=[call("get_weather", {"city": "Paris"}), c
 DEEP = {"s": "a \"b\" <c> & 'd'\n\te\\f", "i": -3, "f": 0.5, "g": 1e-7, "b": True, "n": None, "l": [1, "x", [False]], "o": {"k": {"z": 1, "a": []}}}
 
 
+def growing():
+    """A conversation with calls whose beginnings are the prompts of its turns: (messages, the next turn brings a result)."""
+    turns = [user("What is 2+2?"), assistant("It is 4.", reasoning_content="Two and two."), user("And Paris?")]
+    for id in ("call00001", "call00002"):
+        ask = call("get_weather", {"city": "Paris"}, id)
+        turns += [assistant("", reasoning_content="I must ask.", tool_calls=[ask]), result("21", id)]
+    turns += [assistant("21 degrees.", reasoning_content="Good."), user("Thanks."), assistant("Bye."), user("Wait.")]
+    prompts = [n for n in range(1, len(turns) + 1) if turns[n - 1]["role"] in ("user", "tool")]
+    for n, following in zip(prompts, prompts[1:] + [None]):
+        yield turns[:n], following is not None and turns[following - 1]["role"] == "tool"
+
+
 def conversations():
     def case(name, messages, **more):
         more.setdefault("add_generation_prompt", True)

@@ -5,7 +5,7 @@ use super::hermes;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen",
-    signs: &[&["<function="], &["<tool_call>", "<think>"], &["<tool_call>", "Qwen"]],
+    signs: &[&["<tool_call>", "<function="], &["<tool_call>", "<think>"], &["<tool_call>", "Qwen"]],
     tokens: &["<tool_call>"],
     reasoning: THINK,
     calls: Some(Calls {

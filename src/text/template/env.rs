@@ -1,6 +1,5 @@
 //! The environment in which templates run: what Python's Jinja and `transformers` offer, under limits.
-//! Everything that can make much out of little is here in a form that is counted; the rest of the engine's filters
-//! give at most a small multiple of what they take, and are counted afterwards.
+//! Everything that can make much out of little is replaced by a form that is counted, in `filters.rs`, `methods.rs` and `ops.rs`.
 //!
 //! Bounded: steps, bytes of text and items of lists made (so memory, to a small multiple of `MAX_TEXT`), levels of lists in lists.
 //! Not bounded: the time to compare, sort or hash lists that hold each other many times.

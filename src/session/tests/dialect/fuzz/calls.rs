@@ -9,7 +9,7 @@ use crate::vocab::vocab_of;
 
 /// Texts of templates, each of one form of calls.
 const SIGNS: [&str; 6] = [
-    "<function=",
+    "<tool_call><function=",
     "<tool_call><think>",
     "<arg_key>",
     "[TOOL_CALLS][ARGS]",

@@ -9,7 +9,7 @@ use crate::vocab::vocab_of;
 
 /// Texts of templates, each of one family.
 const SIGNS: [&str; 8] = [
-    "<function=<think></think>",
+    "<tool_call><function=<think></think>",
     "<arg_key></think>",
     "[TOOL_CALLS][/THINK]",
     "<|tool_call><channel|>",
