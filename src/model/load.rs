@@ -112,14 +112,7 @@ impl Model {
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         let weights = weights.build_on(plan.output(), |name| plan.device(name, tied))?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
-        let rows_alike = weights.rows_alike();
-        if on_cpu && rows_alike.is_none() {
-            let types = weights.dtypes_of_no_promise().join(", ");
-            tracing::warn!(
-                types,
-                "products with weights of these types depend on the batch: drafts may change greedy output at near ties; --exact keeps it"
-            );
-        }
+        tell_of_batches(&weights, on_cpu);
         if let NextNHead::Missing(names) = &opened.nextn {
             tracing::warn!(
                 missing = names.join(", "),
@@ -131,7 +124,7 @@ impl Model {
             description: Description::of(&headers, name, nextn.is_bound()),
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
-            facts: Facts { on_cpu, rows_alike, ..facts },
+            facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
             n_files: n_model,
             fingerprints: OnceLock::new(),
             arch,
@@ -142,6 +135,24 @@ impl Model {
             vocab,
         }))
     }
+}
+
+/// Says so where drafts may change a greedy reply (docs/NUMERICS.md).
+fn tell_of_batches(weights: &ggml::Weights, on_cpu: bool) {
+    if weights.rows_alike().is_some() {
+        return;
+    }
+    if !on_cpu {
+        tracing::info!(
+            "a GPU's products depend on the batch: drafts may change greedy output at near ties; --exact keeps it"
+        );
+        return;
+    }
+    let types = weights.dtypes_of_no_promise().join(", ");
+    tracing::warn!(
+        types,
+        "products with weights of these types depend on the batch: drafts may change greedy output at near ties; --exact keeps it"
+    );
 }
 
 /// What is known of a model whose tensors are bound.
