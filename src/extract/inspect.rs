@@ -64,24 +64,13 @@ fn lines(found: &Inspection) -> Vec<String> {
         row("tokenizer", format!("{} tokens, {}", t.n_tokens, cut(pre, 30)));
     }
     row("template", found.template_bytes.map_or("none".to_owned(), |n| format!("{n} bytes")));
-    row(
-        "types",
-        found
-            .types
-            .iter()
-            .take(6)
-            .map(|t| format!("{} {} ({})", t.n_tensors, t.name, bytes(t.n_bytes)))
-            .collect::<Vec<_>>()
-            .join(", "),
-    );
-    row("NextN layer", head(found));
-    if let Some(promise) = found.batch_invariant {
-        lines.push(format!("{:<13}{}", "exact", together(promise)));
+    for (i, line) in types(&found.types).into_iter().enumerate() {
+        row(if i == 0 { "types" } else { "" }, line);
     }
-    lines.push(String::new());
-    lines
-        .push(format!("{:<9}{:>8} {:>11}  the same bits in a batch as alone, on this CPU", "type", "tensors", "bytes"));
-    lines.extend(found.types.iter().map(type_line));
+    if let Some(promise) = found.batch_invariant {
+        row("exact", together(promise));
+    }
+    row("NextN layer", head(found));
     lines.push(String::new());
     let whole: u64 = found.roles.iter().map(|role| role.n_bytes).sum();
     lines.extend(found.roles.iter().map(|role| role_line(role, whole)));
@@ -103,18 +92,37 @@ fn together(promise: Promise) -> String {
             )
         }
         Promise::No => "drafts may change greedy output at near ties on this CPU; --exact keeps it, more slowly".into(),
-        Promise::Unusable => "some tensors have a type that cannot be multiplied".into(),
+        Promise::Unusable => "not to be opened: some tensors have a type without products".into(),
     }
 }
 
-fn type_line(t: &TypeShare) -> String {
-    let promise = match t.batch_invariant {
-        Promise::Any => "in any".to_owned(),
-        Promise::UpTo(n) => format!("up to {n} tokens"),
-        Promise::No => "no".to_owned(),
-        Promise::Unusable => "has no products".to_owned(),
-    };
-    format!("{:<9}{:>8} {:>11}  {promise}", t.name, t.n_tensors, bytes(t.n_bytes))
+/// Tensors and bytes of each type, by what products with them promise on this CPU; in lines that fit a terminal.
+fn types(types: &[TypeShare]) -> Vec<String> {
+    let mut promises: Vec<Promise> = Vec::new();
+    for t in types.iter().filter(|t| t.n_tensors > 0) {
+        if !promises.contains(&t.batch_invariant) {
+            promises.push(t.batch_invariant);
+        }
+    }
+    promises.sort_by_key(|promise| std::cmp::Reverse(promise.width()));
+    let mut lines = Vec::new();
+    for promise in promises {
+        let mut line = match promise {
+            Promise::Any => "batch-invariant at any width:".to_owned(),
+            Promise::UpTo(n) => format!("batch-invariant up to {n} tokens:"),
+            Promise::No => "not batch-invariant:".to_owned(),
+            Promise::Unusable => "without products:".to_owned(),
+        };
+        for t in types.iter().filter(|t| t.batch_invariant == promise) {
+            let word = format!(" {} {} ({}),", t.n_tensors, t.name, bytes(t.n_bytes));
+            if line.len() + word.len() > WIDTH {
+                lines.push(std::mem::replace(&mut line, " ".to_owned()));
+            }
+            line += &word;
+        }
+        lines.push(line.trim_end_matches(',').to_owned());
+    }
+    lines
 }
 
 fn head(found: &Inspection) -> String {
@@ -167,6 +175,9 @@ fn short(found: &Inspection) -> String {
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).chain("...".chars()).collect() }
 }
+
+/// Characters of a line of types, beside its heading.
+const WIDTH: usize = 105;
 
 /// Characters of the longest bar.
 const BAR: usize = 40;

@@ -12,6 +12,9 @@ use crate::weights::Weights;
 /// from the next on it takes tiles of the larger super-blocks, which it sums in another order.
 const FEW_OF_GGML: usize = 7;
 
+/// Bytes up to which models multiply matrices of floats with a token twice where ggml has another product for one token.
+pub const SMALL_FLOATS: usize = 1 << 20;
+
 /// Up to which batch width a token has the bits that it has alone, in products with weights of one type on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchInvariance {
@@ -32,6 +35,17 @@ impl BatchInvariance {
                 n => Self::UpTo(n as usize),
             },
             _ => Self::of_ggml(dtype),
+        }
+    }
+
+    /// As [`BatchInvariance::of`], of a tensor of so many bytes: small floats that ggml multiplies are given a token twice, and
+    /// keep its bits where ggml's products of two and of seven tokens are alike.
+    pub fn of_tensor(dtype: Dtype, n_bytes: usize) -> Self {
+        match Self::of(dtype) {
+            Self::No if dtype.is_float() && n_bytes <= SMALL_FLOATS && cfg!(target_arch = "x86_64") => {
+                Self::UpTo(FEW_OF_GGML)
+            }
+            promise => promise,
         }
     }
 

@@ -57,7 +57,7 @@ mod staging;
 mod state;
 mod weights;
 
-pub use batch_invariance::BatchInvariance;
+pub use batch_invariance::{BatchInvariance, SMALL_FLOATS};
 pub use device::{Device, DeviceKind};
 pub use dtype::Dtype;
 pub use error::{Error, version};

@@ -33,9 +33,11 @@ pub enum Promise {
 }
 
 impl Promise {
-    /// Of weights of this type.
-    pub fn of(dtype: TensorType) -> Self {
-        match Dtype::from_id(dtype.id()).ok().filter(|t| t.is_for_weights()).map(BatchInvariance::of) {
+    /// Of a tensor of this type and so many bytes.
+    pub fn of(dtype: TensorType, n_bytes: u64) -> Self {
+        let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+        let dtype = Dtype::from_id(dtype.id()).ok().filter(|t| t.is_for_weights());
+        match dtype.map(|t| BatchInvariance::of_tensor(t, n_bytes)) {
             Some(BatchInvariance::Any) => Self::Any,
             Some(BatchInvariance::UpTo(n)) => Self::UpTo(n),
             Some(BatchInvariance::No) => Self::No,
@@ -73,12 +75,13 @@ pub(super) fn of(tensors: &[SourceTensor]) -> Vec<TypeShare> {
             Some(share) => {
                 share.n_tensors += 1;
                 share.n_bytes += t.n_bytes;
+                share.batch_invariant = least(share.batch_invariant, Promise::of(t.dtype, t.n_bytes));
             }
             None => all.push(TypeShare {
                 name: name.to_owned(),
                 n_tensors: 1,
                 n_bytes: t.n_bytes,
-                batch_invariant: Promise::of(t.dtype),
+                batch_invariant: Promise::of(t.dtype, t.n_bytes),
             }),
         }
     }
@@ -88,7 +91,16 @@ pub(super) fn of(tensors: &[SourceTensor]) -> Vec<TypeShare> {
 
 /// What all of them promise together.
 pub(super) fn together(types: &[TypeShare]) -> Option<Promise> {
-    types.iter().map(|t| t.batch_invariant).min_by_key(|promise| promise.width())
+    types.iter().map(|t| t.batch_invariant).reduce(least)
+}
+
+/// What both promise.
+fn least(a: Promise, b: Promise) -> Promise {
+    match (a, b) {
+        (Promise::Unusable, _) | (_, Promise::Unusable) => Promise::Unusable,
+        _ if a.width() <= b.width() => a,
+        _ => b,
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +108,7 @@ mod tests {
     use super::*;
 
     fn share(dtype: TensorType) -> TypeShare {
-        let batch_invariant = Promise::of(dtype);
+        let batch_invariant = Promise::of(dtype, 1 << 24);
         TypeShare { name: dtype.name().to_owned(), n_tensors: 1, n_bytes: 1, batch_invariant }
     }
 
@@ -105,16 +117,16 @@ mod tests {
         let whole = |types: &[TensorType]| together(&types.iter().copied().map(share).collect::<Vec<_>>());
         assert_eq!(whole(&[]), None);
         assert_eq!(whole(&[TensorType::Q8_0, TensorType::Q8_1]), Some(Promise::Unusable));
-        assert_eq!(whole(&[TensorType::Q3_K]), Some(Promise::of(TensorType::Q3_K)));
+        assert_eq!(whole(&[TensorType::Q3_K]), Some(Promise::of(TensorType::Q3_K, 1)));
         let some = [TensorType::Q8_0, TensorType::IQ2_S, TensorType::Q6_K, TensorType::NVFP4];
-        let least = some.map(|t| Promise::of(t).width()).into_iter().min();
+        let least = some.map(|t| Promise::of(t, 1).width()).into_iter().min();
         assert_eq!(whole(&some).map(Promise::width), least);
     }
 
     #[test]
     fn only_types_of_activations_and_of_whole_numbers_have_no_products() {
         use TensorType::{F8_E4M3, F64, I8, I16, I32, I64, Q8_1, Q8_K};
-        let without: Vec<_> = TensorType::ALL.iter().filter(|t| Promise::of(**t) == Promise::Unusable).collect();
+        let without: Vec<_> = TensorType::ALL.iter().filter(|t| Promise::of(**t, 1) == Promise::Unusable).collect();
         assert_eq!(without, [&Q8_1, &Q8_K, &I8, &I16, &I32, &I64, &F64, &F8_E4M3]);
     }
 

@@ -1,6 +1,6 @@
 //! Matrices over activations, and the few operations on tensors that all blocks share.
 
-use ggml::{Dtype, Graph, Tensor, WeightId};
+use ggml::{Dtype, Graph, SMALL_FLOATS, Tensor, WeightId};
 
 use crate::error::LoadError;
 use crate::tensors::Scope;
@@ -137,14 +137,11 @@ pub(crate) fn embedded<'g>(g: &Graph<'g>, id: WeightId, tokens: Tensor<'g>) -> T
     })
 }
 
-/// Float weights up to this size are multiplied so that a token has the same bits alone and in a batch.
-const SMALL_BYTES: usize = 1 << 20;
-
 /// `w` times `x`. Where ggml computes with floats on a CPU, it takes another kernel for one row than for several. The few small
 /// float matrices of a quantised model (router, decay, beta) get their one row twice there, which costs next to nothing, so
 /// that drafting cannot change a reply. Large float matrices do not (docs/NUMERICS.md).
 fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
-    let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_BYTES;
+    let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_FLOATS;
     let one_row = x.ne()[1..] == [1, 1, 1];
     if w.dtype() == Dtype::F32 && !w.lies_on_host() && IN_THREES.contains(&x.ne()[1]) && x.ne()[2..] == [1, 1] {
         return in_threes(g, w, x);
