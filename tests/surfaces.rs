@@ -124,10 +124,15 @@ fn every_shell_completes_options_and_commands() {
     }
 }
 
+/// Commands, and commands of commands.
+fn n_commands(program: &clap::Command) -> usize {
+    program.get_subcommands().map(|command| 1 + n_commands(command)).sum()
+}
+
 #[test]
 fn there_is_a_page_for_each_program_and_command() {
     for (program, words) in programs() {
-        let n_commands = program.get_subcommands().count();
+        let n_commands = n_commands(&program);
         let mut pages = Vec::new();
         program::shell::man(program, &mut pages).expect("pages");
         let pages = String::from_utf8(pages).expect("text");

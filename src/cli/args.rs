@@ -77,7 +77,7 @@ pub struct Args {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Download, list and remove models of a hub
-    #[command(subcommand)]
+    #[command(subcommand, disable_help_subcommand = true)]
     Models(ModelsCommand),
 }
 

@@ -102,6 +102,16 @@ pub enum HubError {
         /// Where it was looked for.
         cache: String,
     },
+    /// What was given as a file may be meant as a model's name, and is neither.
+    #[error(
+        "{name}: there is no such file, and no such model in the cache {cache}; --hf-repo {name} fetches one from the hub"
+    )]
+    NoFileNorModel {
+        /// As given.
+        name: String,
+        /// Where it was looked for.
+        cache: String,
+    },
     /// Other files of the repository were fetched before.
     #[error("{error} (in the cache; without --offline the hub is asked)")]
     OtherCached {

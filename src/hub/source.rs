@@ -48,14 +48,17 @@ impl ModelFiles {
             return options.hub(env)?.fetch(&name, watch);
         }
         let Some(path) = model else { return Ok(Self::default()) };
-        // The error of a file that is not there is better told by who opens it.
+        let as_it_stands = Self { model: Some(path.to_owned()), ..Self::default() };
         let name = path.to_str().filter(|_| !path.exists()).and_then(|text| text.parse::<ModelName>().ok());
-        if let Some(name) = name
-            && let Ok(found) = options.hub(env)?.cached(&name)
-        {
-            return Ok(found);
+        let Some(name) = name else { return Ok(as_it_stands) };
+        let hub = options.hub(env)?;
+        match hub.cached(&name) {
+            Ok(found) => Ok(found),
+            // The error of a file that is not there is better told by who opens it.
+            Err(_) if path.extension().is_some_and(|end| end == "gguf") => Ok(as_it_stands),
+            Err(HubError::NotCached { name, cache }) => Err(HubError::NoFileNorModel { name, cache }),
+            Err(error) => Err(error),
         }
-        Ok(Self { model: Some(path.to_owned()), ..Self::default() })
     }
 
     /// What is told of the parts that a model brings, a sentence each.

@@ -4,6 +4,7 @@ mod access;
 mod bodies;
 mod chat;
 mod conversations;
+mod downloads;
 mod drafts;
 mod engines;
 mod form;
