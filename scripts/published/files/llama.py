@@ -69,7 +69,7 @@ class Library:
             context = api.llama_context_default_params()
             context.n_ctx = len(ids) + request["n"] + 8
             context.n_batch = context.n_ubatch = 512
-            context.n_threads = context.n_threads_batch = 2
+            context.n_threads = context.n_threads_batch = 1
             context.type_k = context.type_v = 0     # F32
             context.flash_attn_type = 0             # off
             for field, value in request.get("rope", {}).items():
