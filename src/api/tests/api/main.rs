@@ -7,6 +7,7 @@ mod conversations;
 mod drafts;
 mod engines;
 mod form;
+mod lora;
 mod messages;
 mod models;
 mod native;
@@ -18,3 +19,12 @@ mod scoreboard;
 mod socket;
 mod support;
 mod work;
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/adapters.rs"]
+mod adapters;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../../tests/support/words.rs"]
+mod words;
