@@ -16,8 +16,8 @@ use crate::bodies::{self, Held};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The body of a request: a JSON object. Endpoints read their own fields and the common ones from the same bytes, without
-/// a tree of values in between; what they do not know is passed over.
+/// The body of a request: a JSON object, or a list where an endpoint takes one. Endpoints read their own fields and the common
+/// ones from the same bytes, without a tree of values in between; what they do not know is passed over.
 ///
 /// It has a share of the memory for bodies until it is dropped: drop it when the response begins.
 #[derive(Clone, Debug)]
@@ -32,8 +32,29 @@ impl Input {
     /// # Errors
     /// 400 with the words of what was expected and found.
     pub async fn read<T: DeserializeOwned + Send + 'static>(&self) -> Result<T, ApiError> {
+        self.read_as(b'{', "object").await
+    }
+
+    /// The values of a body that is a list.
+    ///
+    /// # Errors
+    /// As [`Input::read`].
+    pub async fn read_list<T: DeserializeOwned + Send + 'static>(&self) -> Result<Vec<T>, ApiError> {
+        self.read_as(b'[', "array").await
+    }
+
+    /// A body that begins with `first`: a list would do for the fields of an object otherwise, in their order.
+    async fn read_as<T: DeserializeOwned + Send + 'static>(
+        &self,
+        first: u8,
+        kind: &'static str,
+    ) -> Result<T, ApiError> {
         let bytes = self.bytes.clone();
-        where_it_may(bytes.len(), move || parse(&bytes)).await
+        let read = move || match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(&found) if found == first => parse(&bytes),
+            _ => Err(not_json(&bytes, kind)),
+        };
+        where_it_may(self.bytes.len(), read).await
     }
 
     /// `None`: there is no body.
@@ -57,7 +78,7 @@ impl FromRequest<AppState> for Input {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let input = Self::receive(request, state).await?;
-        input.ok_or_else(|| ApiError::invalid("the request has no body: a JSON object is expected"))
+        input.ok_or_else(|| ApiError::invalid("the request has no body: JSON is expected"))
     }
 }
 
@@ -125,11 +146,16 @@ fn check(bytes: &[u8]) -> Result<usize, ApiError> {
         let message = format!("the request's body has more than {MAX_VALUES} values, which is this server's limit");
         return Err(ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message));
     }
-    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        parse::<IgnoredAny>(bytes)?;
-        return Err(ApiError::invalid("the request's body has to be a JSON object"));
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{' | b'[') => Ok(n_values),
+        _ => Err(not_json(bytes, "object")),
     }
-    Ok(n_values)
+}
+
+/// Why a body is not what is expected: no JSON at all, or JSON of another kind.
+fn not_json(bytes: &[u8], kind: &str) -> ApiError {
+    let other = ApiError::invalid(format!("the request's body has to be a JSON {kind}"));
+    parse::<IgnoredAny>(bytes).err().unwrap_or(other)
 }
 
 /// A web page of another origin can send any content type but JSON without asking first: JSON only.

@@ -120,7 +120,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         for p in &prompts {
             let ids = session::prompt_of(&model, &p.prompt)?;
             let config = args.setup.engine(ids.len() + args.n_gen as usize);
-            let bench = Bench::new(&model, config, Draft::On(Source::Head, Depth::Fixed(args.draft.into())), vocab)?;
+            let bench = Bench::new(
+                &model,
+                config,
+                Draft::On(Source::Head, Depth::Fixed(args.draft.into())),
+                vocab,
+                args.setup.adapters(),
+            )?;
             let reply = bench.generate(&ids, greedy(args.n_gen as usize, false))?;
             let seen = Seen {
                 n_prompts: 1,

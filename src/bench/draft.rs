@@ -11,7 +11,7 @@ use engine::sample::SamplingParams;
 use engine::{EngineConfig, RequestOptions, Timings};
 use model::Model;
 use session::dialect::ReplyEvent;
-use session::options::DraftOptions;
+use session::options::{AdapterOptions, DraftOptions};
 use session::{Delta, LoadedModel, ModelOptions, TemplateSource};
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 use text::TokenId;
@@ -119,10 +119,12 @@ impl Bench {
         config: EngineConfig,
         draft: Draft,
         vocab: DraftVocabSize,
+        adapters: &AdapterOptions,
     ) -> anyhow::Result<Self> {
         let proposer = speculate::proposer(model, &config, draft.config(vocab))?;
         // Texts only: a template that does not compile is not at fault.
-        let options = ModelOptions { chat_template: TemplateSource::None, ..ModelOptions::default() };
+        let (chat_template, adapters) = (TemplateSource::None, adapters.clone());
+        let options = ModelOptions { chat_template, adapters, ..ModelOptions::default() };
         Ok(Self { model: session::start_engine_with(Arc::clone(model), config, &options, proposer)? })
     }
 
@@ -132,6 +134,7 @@ impl Bench {
     }
 
     pub(super) fn generate(&self, prompt: &[TokenId], options: RequestOptions) -> anyhow::Result<Generated> {
+        let options = RequestOptions { adapters: self.model.adapters(), ..options };
         let mut reply = Generated::default();
         let mut take = |events: Vec<ReplyEvent>| {
             let texts = events

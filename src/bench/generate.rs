@@ -11,7 +11,7 @@ pub(super) fn run(setup: &Setup, input: &Input, n_tokens: usize, depth: usize) -
     let model = setup.open()?;
     let config = setup.engine(ids.len() + n_tokens);
     let draft = if depth > 0 { Draft::On(Source::Head, Depth::Fixed(depth)) } else { Draft::Off };
-    let reply = Bench::new(&model, config, draft, DraftVocabSize::Full)?.exactly(&ids, n_tokens)?;
+    let reply = Bench::new(&model, config, draft, DraftVocabSize::Full, setup.adapters())?.exactly(&ids, n_tokens)?;
     let tokens: Vec<u32> = reply.tokens.iter().map(|t| t.0).collect();
     say(json!({ "tokens": tokens, "drafted": reply.timings.drafted, "accepted": reply.timings.accepted }))
 }

@@ -14,7 +14,7 @@ use speculate::SpecConfig;
 use text::TokenId;
 
 use super::weigh::Weight;
-use session::options::ComputeOptions;
+use session::options::{AdapterOptions, ComputeOptions};
 
 use program::source;
 
@@ -24,6 +24,8 @@ pub(super) struct Setup {
     /// GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    adapters: AdapterOptions,
     #[command(flatten)]
     compute: ComputeOptions,
     /// Batch-invariant output: on, off, or a fixed batch width N
@@ -61,9 +63,9 @@ impl Setup {
         let planned = self.engine(N_CELLS);
         let planner = MemoryPlanner::new(move |facts| speculate::memory_plan(&planned, &SpecConfig::default(), facts));
         let device = &self.compute.device;
-        let placement = device.placement(planner)?;
+        let (placement, adapters) = (device.placement(planner)?, self.adapters.files());
         let rope = self.compute.rope.options();
-        let options = LoadOptions { placement, rope, lock: device.mlock, ..LoadOptions::default() };
+        let options = LoadOptions { placement, head: None, rope, adapters, lock: device.mlock };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 
@@ -81,7 +83,7 @@ impl Setup {
     pub(super) fn runner(&self, model: &Arc<Model>, n_ctx: usize) -> anyhow::Result<(Runner, Memory)> {
         let config = self.engine(n_ctx);
         let memory: MemoryConfig = config.memory(model);
-        Ok((Runner::new(Arc::clone(model), config.n_threads())?, model.memory(memory)?))
+        Ok((self.adapted(model, config.n_threads())?, model.memory(memory)?))
     }
 
     /// As [`Setup::runner`], for steps that keep several snapshots.
@@ -93,7 +95,19 @@ impl Setup {
     ) -> anyhow::Result<(Runner, Memory)> {
         let config = self.engine(n_ctx);
         let memory = MemoryConfig { n_snapshots, ..config.memory(model) };
-        Ok((Runner::new(Arc::clone(model), config.n_threads())?, model.memory(memory)?))
+        Ok((self.adapted(model, config.n_threads())?, model.memory(memory)?))
+    }
+
+    /// A runner that computes with the adapters.
+    fn adapted(&self, model: &Arc<Model>, n_threads: usize) -> anyhow::Result<Runner> {
+        let mut runner = Runner::new(Arc::clone(model), n_threads)?;
+        runner.use_adapters(&self.adapters.set()?)?;
+        Ok(runner)
+    }
+
+    /// The LoRA adapters.
+    pub(super) fn adapters(&self) -> &AdapterOptions {
+        &self.adapters
     }
 
     /// Types of keys and values.

@@ -27,7 +27,7 @@ const LAST_BOUNDARIES: usize = 3;
 
 /// Why a sequence ends whose numbers cannot be gone on from.
 pub(crate) const NOT_FINITE: &str = "the model computed numbers that are not finite (NaN or infinity) for this request: the model file may \
-    be damaged (`extract-nextn verify` checks it), or a slot that was loaded";
+    be damaged (`extract-nextn verify` checks it), or a slot that was loaded, or the scale of a LoRA adapter is too large";
 
 /// Tokens that are computed sooner than a prompt is cut once more for them.
 const NEAR: usize = 16;

@@ -52,7 +52,7 @@ pub(crate) async fn set(
     Query(which): Query<Which>,
     input: Input,
 ) -> Result<Output<LoraSet>, ApiError> {
-    let scales: Vec<LoraScale> = input.read().await?;
+    let scales: Vec<LoraScale> = input.read_list().await?;
     let served = state.registry().get(which.model.as_deref()).await?;
     served.set_adapters(LoraScale::set(&scales, &served, "lora-adapters")?);
     Ok(Output(LoraSet { success: true }))

@@ -8,6 +8,7 @@ mod downloads;
 mod drafts;
 mod engines;
 mod form;
+mod lora;
 mod messages;
 mod models;
 mod native;
@@ -19,3 +20,12 @@ mod scoreboard;
 mod socket;
 mod support;
 mod work;
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/adapters.rs"]
+mod adapters;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../../tests/support/words.rs"]
+mod words;

@@ -1,5 +1,6 @@
 //! Proposers of drafts over small models of the repository and random ones: each module holds one promise.
 
+mod adapters;
 mod bad_numbers;
 mod memory_plan;
 mod p_min;
@@ -7,6 +8,9 @@ mod sharing;
 mod slot_files;
 mod swap;
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/adapters.rs"]
+mod lora;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../../tests/support/tiny.rs"]
 mod tiny;
