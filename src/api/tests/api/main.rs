@@ -3,13 +3,17 @@
 mod access;
 mod bodies;
 mod chat;
+mod control;
 mod conversations;
+mod defaults;
 mod drafts;
+mod embeddings;
 mod engines;
 mod form;
 mod messages;
 mod models;
 mod native;
+mod rerank;
 mod responses;
 mod rig;
 mod room;
@@ -18,3 +22,9 @@ mod scoreboard;
 mod socket;
 mod support;
 mod work;
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../../tests/support/words.rs"]
+mod words;
