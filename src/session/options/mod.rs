@@ -198,6 +198,7 @@ impl ModelOptions {
 
     /// What was given and changes nothing beside the rest, a sentence each.
     pub fn without_effect(&self, has_head: bool) -> Vec<String> {
-        [self.run.compute.device.without_effect(), self.drafts.without_effect(has_head)].concat()
+        let embedding = if self.embeddings { Vec::new() } else { self.embedding.without_effect() };
+        [self.run.compute.device.without_effect(), self.drafts.without_effect(has_head), embedding].concat()
     }
 }
