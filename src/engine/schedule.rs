@@ -5,7 +5,7 @@ use crate::batch::{BatchPolicy, MAX_FORCED, ScheduledSequence};
 use crate::sequence::Sequence;
 
 /// Running generations take one token, or some forced ones (which have no drafts), and their drafts; what is left of the
-/// batch goes to one prompt, the one that has waited longest.
+/// batch goes to one prompt, the one that has waited longest, or to as many as have room if they are embedded.
 /// While generations run, a prompt gets `n_shared` tokens at most, so that it does not hold them up for long. A prompt's
 /// chunk ends where a checkpoint is due.
 pub(crate) fn schedule(
@@ -34,12 +34,19 @@ pub(crate) fn schedule(
         BatchPolicy::UpTo(_) | BatchPolicy::Width(_) => n_shared,
     };
     let prompts = sequences.iter().enumerate().filter(|(_, s)| ready(s) && s.is_prefill() && !s.waits);
-    if let Some((index, s)) = prompts.min_by_key(|(_, s)| s.last_step)
-        && room > 0
-    {
+    let mut prompts: Vec<_> = prompts.collect();
+    prompts.sort_by_key(|(_, s)| s.last_step);
+    let mut room = room;
+    for (i, &(index, s)) in prompts.iter().enumerate() {
+        // Prompts to embed are short and many: they fill the batch together. Others are computed one after the other.
+        let joins = i == 0 || policy == BatchPolicy::Any && s.embeds() && prompts[0].1.embeds();
+        if !joins || room == 0 {
+            continue;
+        }
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
         let n_tokens = s.pending.len().min(room).min(to_checkpoint);
         let samples = n_tokens == s.pending.len() && !s.embeds();
+        room -= n_tokens;
         scheduled.push(ScheduledSequence { index, n_tokens, n_draft: 0, n_pad: 0, samples });
     }
     scheduled

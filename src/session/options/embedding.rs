@@ -23,6 +23,15 @@ impl Default for EmbeddingOptions {
     }
 }
 
+impl EmbeddingOptions {
+    /// What was given and changes nothing where nothing is embedded, a sentence each.
+    pub(super) fn without_effect(&self) -> Vec<String> {
+        let given = [("--pooling", self.pooling.is_some()), ("--embd-normalize", self.embd_normalize != EUCLIDEAN)];
+        let idle = given.into_iter().filter(|(_, given)| *given);
+        idle.map(|(flag, _)| format!("{flag} has no effect: nothing is embedded without --embeddings")).collect()
+    }
+}
+
 const EUCLIDEAN: i32 = 2;
 
 fn pooling() -> impl TypedValueParser<Value = Pooling> {

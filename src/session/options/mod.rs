@@ -216,6 +216,8 @@ impl ModelOptions {
     /// What was given and changes nothing beside the rest, a sentence each.
     pub fn without_effect(&self, has_head: bool) -> Vec<String> {
         let compute = &self.run.compute;
-        [compute.device.without_effect(), compute.rope.without_effect(), self.drafts.without_effect(has_head)].concat()
+        let embedding = if self.embeddings { Vec::new() } else { self.embedding.without_effect() };
+        let drafts = self.drafts.without_effect(has_head);
+        [compute.device.without_effect(), compute.rope.without_effect(), drafts, embedding].concat()
     }
 }

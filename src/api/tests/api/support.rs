@@ -15,6 +15,8 @@ use session::ModelOptions;
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use tower::ServiceExt;
 
+use crate::tiny::Document;
+
 fn model() -> Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     let open = || {
@@ -46,6 +48,15 @@ pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) ->
         serde_json::from_value(json!({"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0})).expect("fields");
     let model = session::start_engine_with(model(), small(config), &options, proposer).expect("it is small");
     Served { id: "pocket".into(), model }
+}
+
+/// A tiny model of random weights, by what a test makes of its file, and options that were given.
+pub fn served_tiny(document: &Document, config: EngineConfig, options: &ModelOptions) -> Served {
+    let dir = tempfile::tempdir().unwrap();
+    let path = document.write(&dir.path().join("tiny.gguf"));
+    let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
+    let model = session::start_engine_with(model, small(config), options, None).expect("it is small");
+    Served { id: "tiny".into(), model }
 }
 
 /// A server without a socket.
@@ -131,6 +142,7 @@ impl App {
 
 /// A stream that is read as far as a test wants.
 pub struct Open {
+    pub status: StatusCode,
     body: Body,
     text: String,
 }
@@ -142,11 +154,16 @@ impl App {
         body["stream"] = json!(true);
         let request = Request::post(path).header("content-type", "application/json");
         let request = request.body(Body::from(body.to_string())).unwrap();
-        let response = self.router.clone().oneshot(request).await.expect("a router does not fail");
-        assert_eq!(response.status(), StatusCode::OK);
-        let mut open = Open { body: response.into_body(), text: String::new() };
+        let mut open = self.stream_of(request).await;
+        assert_eq!(open.status, StatusCode::OK);
         assert!(open.more().await, "a stream begins with an event");
         open
+    }
+
+    /// A response of which nothing is read yet.
+    pub async fn stream_of(&self, request: Request<Body>) -> Open {
+        let response = self.router.clone().oneshot(request).await.expect("a router does not fail");
+        Open { status: response.status(), body: response.into_body(), text: String::new() }
     }
 }
 
@@ -157,6 +174,22 @@ impl Open {
         let bytes = frame.expect("a part").into_data().expect("data");
         self.text.push_str(std::str::from_utf8(&bytes).expect("events are UTF-8"));
         true
+    }
+
+    /// What was read.
+    pub fn said(&self) -> &str {
+        &self.text
+    }
+
+    /// The events that were read.
+    pub fn so_far(&self) -> Vec<Value> {
+        events(&self.text)
+    }
+
+    /// All text, from the first.
+    pub async fn whole(mut self) -> String {
+        while self.more().await {}
+        self.text
     }
 
     /// All events, from the first.

@@ -94,6 +94,24 @@ fn inputs_side_by_side_with_generations_have_their_own_vectors() {
 }
 
 #[test]
+fn short_inputs_share_a_batch_and_have_the_vectors_that_they_have_alone() {
+    let model = tiny();
+    let (engine, _alone) = engine(&model, EngineConfig { embeddings: true, n_batch: 64, ..config(256, 8) });
+    let alone: Vec<_> = (0..8).map(|i| vector(&engine, &prompt(3 + i, i), embed(ALL[i as usize % 4]))).collect();
+    let before = engine.stats().expect("it runs").n_steps;
+    // A long one goes first, so that all others are there when it is done.
+    let mut long = submit(&engine, &prompt(250, 1), embed(Pooling::Last));
+    let mut all: Vec<_> = (0..8).map(|i| submit(&engine, &prompt(3 + i, i), embed(ALL[i as usize % 4]))).collect();
+    for (i, (generation, alone)) in all.iter_mut().zip(&alone).enumerate() {
+        let done = Completion::read(generation);
+        assert_close(done.summary().embedding.as_ref().expect("a vector"), alone, &format!("input {i}"));
+    }
+    assert_eq!(Completion::read(&mut long).timings().prompt_tokens, 250);
+    let n_steps = engine.stats().expect("it runs").n_steps - before;
+    assert!(n_steps < 9, "{n_steps} steps for 302 tokens in batches of 64");
+}
+
+#[test]
 fn an_input_may_fill_the_context_and_no_more() {
     let model = tiny();
     let (engine, _alone) = engine(&model, EngineConfig { embeddings: true, n_batch: 48, ..config(96, 1) });
