@@ -91,6 +91,8 @@ pub struct Rendered {
     pub boundaries: Vec<usize>,
     /// The reply begins as reasoning.
     pub starts_in_reasoning: bool,
+    /// The prompt ends within what the assistant says or thinks.
+    pub continues: bool,
 }
 
 impl Prepared {
@@ -150,6 +152,7 @@ impl LoadedModel {
         let request = GenerateRequest::new(rendered.tokens, options, self.engine.limits())?;
         let of_reply = ReplyOptions {
             starts_in_reasoning: rendered.starts_in_reasoning,
+            continues: rendered.continues,
             reasoning: !conversation.reasoning.in_content,
             tools: tools || conversation.reads_calls,
             tool_schemas: conversation.tools.iter().filter_map(ToolSchema::from_tool).collect(),
@@ -202,7 +205,9 @@ impl LoadedModel {
             }
         };
         go_on(wanted)?;
-        Ok(self.encode(prompt, starts_in_reasoning))
+        let key = if starts_in_reasoning { "reasoning_content" } else { "content" };
+        let continues = last.is_some_and(|last| !text_of(last.get(key)).is_empty());
+        Ok(Rendered { continues, ..self.encode(prompt, starts_in_reasoning) })
     }
 
     fn rendered(&self, chat: &Chat, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
@@ -301,7 +306,7 @@ impl LoadedModel {
         if boundaries.is_empty() && !places.is_empty() {
             tracing::debug!("the prompt's parts and the whole differ in tokens: no checkpoint boundaries");
         }
-        Rendered { text: prompt.text, tokens, boundaries, starts_in_reasoning }
+        Rendered { text: prompt.text, tokens, boundaries, starts_in_reasoning, continues: false }
     }
 
     fn compiled(&self, kind: Kind, thinking: Thinking, field: &'static str) -> Result<Arc<dyn Grammar>, PrepareError> {

@@ -1,12 +1,11 @@
 //! DeepSeek: calls between tokens of their own. V3.1 writes the name and the JSON, V3 and R1 a type before and a fence around it.
 
-use super::family::{Arguments, Calls, Family, Form, THINK};
+use super::family::{Arguments, BASE, Calls, Family, Form};
 
 pub(super) const FAMILY: Family = Family {
     name: "deepseek",
     signs: &[&["<｜tool▁calls▁begin｜>"], &["<｜Assistant｜>"]],
     tokens: &["<｜tool▁calls▁begin｜>"],
-    reasoning: THINK,
     calls: Some(Calls {
         forms: &[
             Form {
@@ -20,9 +19,12 @@ pub(super) const FAMILY: Family = Family {
             BARE,
         ],
         openings: &[],
+        unopened: false,
+        end_reasoning: false,
         skips: &["```", "<｜tool▁call▁end｜>"],
         ends: &["<｜tool▁calls▁end｜>"],
     }),
+    ..BASE
 };
 
 const BARE: Form = Form {

@@ -12,9 +12,17 @@ pub struct Family {
     pub tokens: &'static [&'static str],
     /// The tags of its reasoning.
     pub reasoning: Reasoning,
+    /// Texts around what is said that say nothing: they are left out.
+    pub marks: &'static [&'static str],
+    /// Its replies are messages with headers.
+    pub messages: Option<Messages>,
     /// Its tool calls; `None`: it has none.
     pub calls: Option<Calls>,
 }
+
+/// A family whose texts have none of what is left out here.
+pub const BASE: Family =
+    Family { name: "plain", signs: &[], tokens: &[], reasoning: THINK, marks: &[], messages: None, calls: None };
 
 /// The tags around reasoning.
 #[derive(Debug)]
@@ -25,12 +33,36 @@ pub struct Reasoning {
     pub token: &'static str,
     /// Closes it.
     pub close: &'static str,
+    /// A template shows these tags if it has this text, beside one that has `close`.
+    pub shown_by: &'static str,
     /// The white space before and after `close` as templates write it.
     pub around: [&'static str; 2],
 }
 
 /// `<think>`, which most families share.
-pub const THINK: Reasoning = Reasoning { open: "<think>", token: "<think>", close: "</think>", around: ["\n", "\n\n"] };
+pub const THINK: Reasoning =
+    Reasoning { open: "<think>", token: "<think>", close: "</think>", shown_by: "</think>", around: ["\n", "\n\n"] };
+
+/// Replies as messages, each `[start] HEADER body TEXT end`. A header may name a channel and who the message is for.
+#[derive(Debug)]
+pub struct Messages {
+    /// Begins a message after the first.
+    pub start: &'static str,
+    /// Before the name of a channel; empty: headers name none.
+    pub channel: &'static str,
+    /// Before the name of a recipient.
+    pub recipient: &'static str,
+    /// Between the header and its text.
+    pub body: &'static str,
+    /// End a message.
+    pub ends: &'static [&'static str],
+    /// The channel, or else the recipient, of reasoning.
+    pub reasoning: &'static str,
+    /// The recipient of what is said, where one is named.
+    pub user: &'static str,
+    /// Before the name of a function that is called, whose arguments or call follow.
+    pub functions: &'static str,
+}
 
 /// The tool calls of a family: the forms that its models write, all of which are read, and what may stand around them.
 #[derive(Debug)]
@@ -39,6 +71,10 @@ pub struct Calls {
     pub forms: &'static [Form],
     /// What may open calls beside the forms' own openings.
     pub openings: &'static [&'static str],
+    /// A call may also begin with what stands before the function's name, which must be one that the request has.
+    pub unopened: bool,
+    /// A call within reasoning that was not closed ends it.
+    pub end_reasoning: bool,
     /// What may stand after a call without meaning anything.
     pub skips: &'static [&'static str],
     /// What ends a call, or all of them: text follows.
@@ -57,7 +93,7 @@ pub struct Form {
     pub first: &'static str,
     /// Before a function's name.
     pub before: &'static str,
-    /// Between a function's name and its arguments. [`ID`] stands for a call's id.
+    /// Between a function's name and its arguments. [`ID`] stands for a call's id, [`NUMBER`] for its number.
     pub after: &'static str,
     /// The arguments.
     pub arguments: Arguments,
@@ -72,6 +108,12 @@ pub struct Form {
 /// Stands for the id of a call in a text of a [`Form`]: nine letters and digits.
 pub const ID: char = '\0';
 
+/// Stands for the number of a call in a text of a [`Form`].
+pub const NUMBER: char = '\u{1}';
+
+/// Stands for the word of a value's type in [`Tagged::named`].
+pub const TYPE: char = '\u{2}';
+
 /// How the arguments of a call are written.
 #[derive(Debug)]
 pub enum Arguments {
@@ -83,6 +125,8 @@ pub enum Arguments {
     Tagged(Tagged),
     /// As in JSON, with keys that stand bare and this mark around texts, which are not escaped.
     Marked(&'static str),
+    /// As Python's keyword arguments, with Python's or JSON's values.
+    Keywords,
 }
 
 /// Parameters between tags: `open NAME named gap value VALUE close gap`.
@@ -90,8 +134,10 @@ pub enum Arguments {
 pub struct Tagged {
     /// Before a parameter's name.
     pub open: &'static str,
-    /// After it.
+    /// After it. [`TYPE`] stands for a word of `types`.
     pub named: &'static str,
+    /// The word for a text, and those for other values.
+    pub types: (&'static str, &'static [&'static str]),
     /// Before its value, where that has a tag of its own.
     pub value: &'static str,
     /// After its value.

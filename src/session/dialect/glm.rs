@@ -1,12 +1,12 @@
 //! GLM 4.5 to 4.7: the name after a tag, then keys and values between tags; GLM 4.7 writes no line breaks between them.
 
-use super::family::{Arguments, Calls, Family, Form, THINK, Tagged};
+use super::family::{Arguments, BASE, Calls, Family, Form, Tagged};
 
 pub(super) const FAMILY: Family = Family {
     name: "glm",
     signs: &[&["<arg_key>"]],
     tokens: &["<arg_key>"],
-    reasoning: THINK,
+    marks: &["<|role_end|>"],
     calls: Some(Calls {
         forms: &[
             Form {
@@ -19,9 +19,12 @@ pub(super) const FAMILY: Family = Family {
             LINES,
         ],
         openings: &[],
+        unopened: false,
+        end_reasoning: true,
         skips: &[],
         ends: &["</tool_call>"],
     }),
+    ..BASE
 };
 
 const LINES: Form = Form {
@@ -40,6 +43,7 @@ const fn tagged(gap: &'static str) -> Arguments {
     Arguments::Tagged(Tagged {
         open: "<arg_key>",
         named: "</arg_key>",
+        types: ("", &[]),
         value: "<arg_value>",
         close: "</arg_value>",
         end: None,

@@ -1,6 +1,7 @@
 //! The grammar of tool calls, from the form that a template shows. What it accepts, the reply parser of the family reads back as the
 //! call that was meant.
 
+mod keywords;
 mod marked;
 mod names;
 mod tagged;
@@ -41,6 +42,7 @@ fn function(form: &Form, texts: &Texts, tool: &Tool, i: usize, rules: &mut Rules
     let of_tool = |why| unusable(&format!("the arguments of {:?}: {why}", tool.name));
     match &form.arguments {
         Arguments::Tagged(tags) => tagged::arguments(tags, texts, tool, i, rules),
+        Arguments::Keywords => keywords::arguments(tool, i, rules).map_err(of_tool),
         Arguments::Marked(mark) => marked::arguments(mark, texts, tool, i, rules).map_err(of_tool),
         Arguments::Object | Arguments::Json => {
             let schema = Document::new(&tool.parameters).object(rules.max_bytes()).map_err(of_tool)?;

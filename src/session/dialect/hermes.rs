@@ -1,13 +1,20 @@
 //! Hermes, and the many that write calls as it does: JSON with `name` and `arguments` between tags.
 
-use super::family::{Arguments, Calls, Family, Form, THINK};
+use super::family::{Arguments, BASE, Calls, Family, Form};
 
 pub(super) const FAMILY: Family = Family {
     name: "hermes",
     signs: &[&["<tool_call>"]],
     tokens: &[],
-    reasoning: THINK,
-    calls: Some(Calls { forms: &[JSON], openings: &[], skips: &[], ends: &["</tool_call>"] }),
+    calls: Some(Calls {
+        forms: &[JSON],
+        openings: &[],
+        unopened: false,
+        end_reasoning: false,
+        skips: &[],
+        ends: &["</tool_call>"],
+    }),
+    ..BASE
 };
 
 /// JSON between tags.

@@ -1,12 +1,18 @@
 //! Mistral: a list of JSON objects after a tag; from Mistral Small 3.2 on each call has the tag, its name, its id and its arguments.
 
-use super::family::{Arguments, Calls, Family, Form, Reasoning};
+use super::family::{Arguments, BASE, Calls, Family, Form, Reasoning};
 
 pub(super) const FAMILY: Family = Family {
     name: "mistral",
     signs: &[&["[TOOL_CALLS]"], &["[INST]", "[THINK]"]],
     tokens: &["[TOOL_CALLS]"],
-    reasoning: Reasoning { open: "[THINK]", token: "[THINK]", close: "[/THINK]", around: ["", ""] },
+    reasoning: Reasoning {
+        open: "[THINK]",
+        token: "[THINK]",
+        close: "[/THINK]",
+        shown_by: "[/THINK]",
+        around: ["", ""],
+    },
     calls: Some(Calls {
         forms: &[
             Form { shown_by: &["[CALL_ID]", "[ARGS]"], after: "[CALL_ID]\0[ARGS]", ..NAMED },
@@ -24,9 +30,12 @@ pub(super) const FAMILY: Family = Family {
             },
         ],
         openings: &[],
+        unopened: false,
+        end_reasoning: false,
         skips: &[","],
         ends: &["]"],
     }),
+    ..BASE
 };
 
 const NAMED: Form = Form {

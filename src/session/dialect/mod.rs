@@ -3,16 +3,27 @@
 //! open. A dialect is found from the template's text and the vocabulary, never from the name of an architecture.
 
 mod deepseek;
+mod dsml;
 mod family;
+mod functionary;
 mod gemma;
 mod glm;
 mod grammar;
+mod harmony;
 mod hermes;
+mod kimi;
+mod kimi_k3;
+mod lfm2;
+mod lists;
 mod llama3;
+mod minicpm;
+mod minimax;
 mod mistral;
+mod muse;
 mod plain;
 mod qwen;
 mod reply;
+mod seed;
 mod texts;
 mod tools;
 
@@ -26,11 +37,31 @@ use texts::Texts;
 pub use tools::{Tool, ToolChoice, Tools};
 
 /// The families, in the order in which a template is compared with them.
-static FAMILIES: [Family; 8] = [
+static FAMILIES: [Family; 28] = [
+    dsml::FAMILY,
     deepseek::FAMILY,
+    kimi::FAMILY,
+    kimi_k3::FAMILY,
+    minimax::FAMILY,
+    minimax::M3,
+    muse::FAMILY,
+    harmony::FAMILY,
     mistral::FAMILY,
     gemma::FAMILY,
     glm::FAMILY,
+    seed::FAMILY,
+    functionary::FAMILY,
+    minicpm::FAMILY,
+    lfm2::FAMILY,
+    lists::COMMAND,
+    lists::COMMAND_PLUS,
+    lists::NEMOTRON,
+    lists::APRIEL,
+    lists::APERTUS,
+    lists::GIGACHAT,
+    lists::GRANITE,
+    lists::MINIMAX_M1,
+    lists::FIREFUNCTION,
     qwen::FAMILY,
     hermes::FAMILY,
     llama3::FAMILY,
@@ -79,7 +110,7 @@ impl Dialect {
             tracing::info!("the chat template is of no known family: tool calls are not read");
         }
         let has = |tags: &Reasoning| {
-            template.is_some_and(|source| source.contains(tags.close))
+            template.is_some_and(|source| source.contains(tags.close) || source.contains(tags.shown_by))
                 || vocab.id(tags.token).zip(vocab.id(tags.close)).is_some()
         };
         let reasoning = [&family.reasoning, &THINK_TAGS].into_iter().find(|tags| has(tags));
@@ -173,7 +204,7 @@ impl Dialect {
     pub fn tool_spec(&self, tools: Tools, thinking: Thinking, limits: &Limits) -> Result<Option<Spec>, Error> {
         let Some(form) = self.form else { return Ok(None) };
         let free = tools.choice == ToolChoice::Auto;
-        if free && form.opening.is_empty() {
+        if free && (form.opening.is_empty() || !self.texts.is_one(form.opening)) {
             return Ok(None);
         }
         tools.check(limits)?;

@@ -1,13 +1,12 @@
 //! Qwen. Qwen3-Coder, Qwen3.5 and later write each parameter between tags; Qwen2.5, QwQ and Qwen3 write JSON, as [`super::hermes`] does.
 
-use super::family::{Arguments, Calls, Family, Form, THINK, Tagged};
+use super::family::{Arguments, BASE, Calls, Family, Form, Tagged};
 use super::hermes;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen",
     signs: &[&["<tool_call>", "<function="], &["<tool_call>", "<think>"], &["<tool_call>", "Qwen"]],
     tokens: &["<tool_call>"],
-    reasoning: THINK,
     calls: Some(Calls {
         forms: &[
             Form {
@@ -19,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
                 arguments: Arguments::Tagged(Tagged {
                     open: "<parameter=",
                     named: ">",
+                    types: ("", &[]),
                     value: "",
                     close: "</parameter>",
                     end: Some("</function>"),
@@ -32,7 +32,10 @@ pub(super) const FAMILY: Family = Family {
             hermes::JSON,
         ],
         openings: &[],
+        unopened: true,
+        end_reasoning: true,
         skips: &[],
         ends: &["</tool_call>"],
     }),
+    ..BASE
 };

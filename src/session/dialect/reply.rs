@@ -3,24 +3,30 @@
 //! kind are joined, and no character is looked at more than a bounded number of times.
 //!
 //! What is not right:
-//! - What opens a call and is none, or a call whose name or JSON is cut off or not usable, is text.
+//! - What opens a call and is none, or a call that is cut off or not usable before the first value of its arguments has begun, is text.
+//! - Arguments that are cut off later, or go on as nothing that is JSON, are closed where they stand, and what is left is text: the
+//!   start of a call is told when its first value begins, and whatever was told of arguments is an object in the end.
 //! - A function that no schema names is a call like any other, with its values typed by their looks.
 //! - Parameters between tags that are cut off by the end, or by a tag that closes something around them, are closed there; the
 //!   arguments are an object.
 //! - Other text between the tags of a call comes as text. A parameter named twice is there twice; JSON readers take the last.
 //! - A value may hold its own closing tag, if neither a next parameter nor the end of the function follows it.
-//! - Tags of tool calls within reasoning are reasoning.
+//! - Tags of tool calls within reasoning are reasoning, but for families whose calls end it: a whole opening does, up to the name of
+//!   a function that there is.
 
 mod body;
-mod marked;
+mod copy;
+mod output;
 mod syntax;
 mod tags;
 mod value;
 
 use super::family::{Family, Reasoning};
 use body::Body;
+use copy::Step;
+use output::{Fresh, Output};
 use syntax::Syntax;
-use tags::{Found, Judged};
+use tags::{Found, Judged, Message};
 pub use value::ToolSchema;
 use value::Writer;
 
@@ -32,12 +38,11 @@ pub struct ReplyParser {
     state: State,
     /// Text that may be the beginning of a tag.
     hold: String,
-    /// Spaces that are dropped if a tag follows them.
-    spaces: String,
-    /// Nothing was printed since the reply's start or the last tag.
-    fresh: Fresh,
-    n_calls: usize,
-    events: Vec<ReplyEvent>,
+    /// The end of the message is text.
+    keeps_end: bool,
+    /// A call ended the reasoning, whose tag may come late.
+    unclosed: bool,
+    out: Output,
 }
 
 /// What a reply may hold.
@@ -45,6 +50,8 @@ pub struct ReplyParser {
 pub struct ReplyOptions {
     /// The prompt opened the reasoning; counts only with `reasoning`.
     pub starts_in_reasoning: bool,
+    /// The prompt ends within what is said or thought, so spaces that come first belong to it.
+    pub continues: bool,
     /// Recognise the tags of reasoning, the opening one at the reply's start only; otherwise they are text.
     pub reasoning: bool,
     /// Recognise tool calls; otherwise they are text.
@@ -102,15 +109,8 @@ enum State {
     Value(Writer),
     /// After a call.
     Closing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fresh {
-    /// The very start: spaces belong to the text.
-    Start,
-    /// After a tag: blank lines do not belong to the text.
-    AfterTag,
-    No,
+    /// In a message that is for something that is not here.
+    Dropped,
 }
 
 impl ReplyParser {
@@ -118,19 +118,20 @@ impl ReplyParser {
     pub(super) fn new(family: &'static Family, reasoning: Option<&'static Reasoning>, o: ReplyOptions) -> Self {
         let reasoning = reasoning.filter(|_| o.reasoning);
         let (state, fresh) = match (reasoning, o.starts_in_reasoning) {
+            (Some(_), true) if o.continues => (State::Reasoning, Fresh::No),
             (Some(_), true) => (State::Reasoning, Fresh::AfterTag),
-            (Some(_), false) => (State::Start, Fresh::Start),
-            (None, _) => (State::Text, Fresh::Start),
+            (_, _) if o.continues => (State::Text, Fresh::No),
+            (None, _) if family.messages.is_none() => (State::Text, Fresh::Start),
+            (_, _) => (State::Start, Fresh::Start),
         };
         Self {
             syntax: Syntax::new(family, o.tools, reasoning),
             schemas: o.tool_schemas,
             state,
             hold: String::new(),
-            spaces: String::new(),
-            fresh,
-            n_calls: 0,
-            events: Vec::new(),
+            keeps_end: false,
+            unclosed: false,
+            out: Output::new(fresh),
         }
     }
 
@@ -151,37 +152,42 @@ impl ReplyParser {
             rest = &rest[n..];
             self.settle(false);
         }
-        std::mem::take(&mut self.events)
+        self.out.take()
     }
 
     /// The reply is over: gives what was held back and closes an open call.
     pub fn finish(&mut self) -> Vec<ReplyEvent> {
         self.settle(true);
-        let is_text = matches!(self.state, State::Start | State::Text | State::Opened { .. } | State::Json(_));
+        let is_text = match &self.state {
+            State::Start | State::Text | State::Opened { .. } => true,
+            State::Json(body) => !body.started(),
+            _ => false,
+        };
         match std::mem::replace(&mut self.state, State::Text) {
             State::Opened { opening, .. } => self.not_a_call(&opening),
+            State::Json(body) if body.started() => self.end_body(body),
             State::Json(body) => self.not_a_call(&body.into_text()),
-            State::Function(writer) => self.end_call(writer),
+            State::Function(writer) => self.end_function(&writer),
             State::Value(mut writer) => {
                 let closing = writer.end_value();
-                self.arguments(&closing);
-                self.end_call(writer);
+                self.out.arguments(&closing);
+                self.end_function(&writer);
             }
-            State::Start | State::Text | State::Reasoning | State::Closing => {}
+            State::Start | State::Text | State::Reasoning | State::Closing | State::Dropped => {}
         }
-        if is_text && self.fresh != Fresh::AfterTag {
-            let spaces = std::mem::take(&mut self.spaces);
-            self.emit_text(&spaces);
+        if is_text && self.out.fresh != Fresh::AfterTag {
+            let spaces = std::mem::take(&mut self.out.spaces);
+            self.out.emit_text(&spaces);
         }
-        self.spaces.clear();
-        std::mem::take(&mut self.events)
+        self.out.spaces.clear();
+        self.out.take()
     }
 
     /// How much of the beginning cannot be part of a tag here.
     fn plain_prefix(&self, text: &str) -> usize {
         let end = match &self.state {
-            State::Text if self.syntax.has_no_calls() => None,
-            State::Text | State::Reasoning if self.fresh == Fresh::No => text.find(&*self.syntax.starts),
+            State::Text if self.syntax.is_plain() => None,
+            State::Text | State::Reasoning if self.out.fresh == Fresh::No => text.find(&*self.syntax.starts),
             State::Value(writer) if writer.began() => text.find(['<', '\n']),
             _ => return 0,
         };
@@ -215,27 +221,34 @@ impl ReplyParser {
 
     fn judge(&self, end: bool) -> Judged {
         let (hold, syntax) = (self.hold.as_str(), &self.syntax);
-        match (&self.state, syntax.reasoning, syntax.tagged) {
-            (State::Start, ..) => tags::at_start(hold, syntax, end),
-            (State::Reasoning, Some(reasoning), _) => {
-                let open = (self.fresh != Fresh::No).then_some((reasoning.open, Found::Think));
-                tags::any(hold, open.into_iter().chain([(reasoning.close, Found::ThinkEnd)]), end)
+        let known = |name: &str| known(&self.schemas, name);
+        let late =
+            matches!(self.state, State::Text | State::Closing) && self.unclosed && self.out.fresh == Fresh::AfterTag;
+        if let Some(tags) = syntax.reasoning.filter(|_| late) {
+            let judged = tags::any(hold, [(tags.close, Found::ThinkEnd)].into_iter(), end);
+            if !matches!(judged, Judged::Plain(_)) {
+                return judged;
             }
-            (State::Text, ..) => match tags::in_text(hold, syntax, end) {
+        }
+        match (&self.state, syntax.tagged) {
+            (State::Start, _) => tags::at_start(hold, syntax, &known, end),
+            (State::Reasoning, _) => tags::in_reasoning(hold, syntax, self.out.fresh != Fresh::No, &known, end),
+            (State::Text, _) => match tags::in_text(hold, syntax, &known, end) {
                 Judged::Plain(n) if self.may_be_bare() => tags::bare(hold, end).unwrap_or(Judged::Plain(n)),
                 judged => judged,
             },
-            (State::Opened { name, .. }, ..) => tags::opened(hold, syntax, name.is_some(), end),
-            (State::Function(_), _, Some(tagged)) => tags::in_function(hold, syntax, tagged, end),
-            (State::Value(_), _, Some(tagged)) => tags::in_value(hold, syntax, tagged, end),
-            (State::Closing, ..) => tags::closing(hold, syntax, end),
-            (State::Json(_) | State::Reasoning | State::Function(_) | State::Value(_), ..) => Judged::Plain(hold.len()),
+            (State::Opened { name, .. }, _) => tags::opened(hold, syntax, name.is_some(), end),
+            (State::Function(_), Some(tagged)) => tags::in_function(hold, syntax, tagged, end),
+            (State::Value(_), Some(tagged)) => tags::in_value(hold, syntax, tagged, end),
+            (State::Closing, _) => tags::closing(hold, syntax, end),
+            (State::Dropped, _) => tags::dropped(hold, syntax, end),
+            (State::Json(_) | State::Function(_) | State::Value(_), _) => Judged::Plain(hold.len()),
         }
     }
 
     /// Nothing was said yet, so JSON may be a call without any tag.
     fn may_be_bare(&self) -> bool {
-        self.syntax.bare && self.fresh != Fresh::No
+        self.syntax.bare && self.out.fresh != Fresh::No
     }
 
     /// Text that is no tag, in the present state.
@@ -258,11 +271,12 @@ impl ReplyParser {
             State::Function(_) => self.visible(text),
             State::Value(writer) => {
                 let delta = writer.value_text(text);
-                self.arguments(&delta);
+                self.out.arguments(&delta);
             }
+            State::Dropped => {}
             State::Closing => {
                 if text.chars().all(char::is_whitespace) {
-                    self.spaces.push_str(text);
+                    self.out.spaces.push_str(text);
                 } else {
                     self.state = State::Text;
                     self.again(text);
@@ -277,14 +291,16 @@ impl ReplyParser {
     }
 
     fn tag(&mut self, found: Found, tag: &str) {
+        self.unclosed |= matches!((&self.state, &found), (State::Reasoning, Found::Call | Found::Function(_)));
         match found {
             Found::Think => {
                 self.state = State::Reasoning;
-                self.after_tag();
+                self.out.after_tag();
             }
             Found::ThinkEnd => {
-                self.state = State::Text;
-                self.after_tag();
+                self.unclosed = false;
+                self.state = self.outside();
+                self.out.after_tag();
             }
             Found::Call => {
                 self.close_function();
@@ -292,10 +308,10 @@ impl ReplyParser {
             }
             Found::Function(name) => match self.syntax.tagged {
                 Some(tagged) => {
-                    self.after_tag();
+                    self.out.after_tag();
                     let schema = self.schemas.iter().find(|schema| schema.name() == name);
                     let writer = Writer::new(schema.cloned(), tagged.own_lines);
-                    self.start_call(name);
+                    self.out.start_call(name);
                     self.state = State::Function(writer);
                 }
                 None => {
@@ -306,47 +322,87 @@ impl ReplyParser {
             Found::Json => {
                 let is_bare = matches!(self.state, State::Start | State::Text);
                 let (opening, name) = self.take_opening();
-                self.state = State::Json(Body::new(opening, name, self.syntax.mark, is_bare));
+                self.state = State::Json(Body::new(opening, name, self.syntax.notation, is_bare));
                 self.json(tag);
             }
-            Found::Parameter(name) => {
+            Found::Parameter(name, is_text) => {
                 if let State::Function(mut writer) = std::mem::replace(&mut self.state, State::Text) {
-                    self.after_tag();
-                    let delta = writer.begin_value(&name);
-                    self.arguments(&delta);
+                    self.out.after_tag();
+                    let delta = writer.begin_value(&name, is_text);
+                    self.out.arguments(&delta);
                     self.state = State::Value(writer);
                 }
             }
             Found::ParameterEnd => {
                 if let State::Value(mut writer) = std::mem::replace(&mut self.state, State::Text) {
                     let delta = writer.end_value();
-                    self.arguments(&delta);
+                    self.out.arguments(&delta);
                     self.state = State::Function(writer);
                 }
             }
             Found::FunctionEnd => {
                 self.close_function();
-                self.after_tag();
+                self.out.after_tag();
                 self.state = State::Closing;
             }
             Found::CallEnd => {
                 self.close_function();
-                self.state = State::Text;
-                self.after_tag();
+                self.state = self.outside();
+                self.out.after_tag();
             }
-            Found::Skip => self.after_tag(),
+            Found::Skip => self.out.after_tag(),
+            Found::Message(message) => self.message(message, tag),
+            Found::MessageEnd if self.keeps_end => {
+                self.visible(tag);
+                self.keeps_end = false;
+                self.state = State::Start;
+            }
+            Found::MessageEnd => {
+                self.out.after_tag();
+                self.state = State::Start;
+            }
         }
     }
 
-    fn after_tag(&mut self) {
-        self.spaces.clear();
-        self.fresh = Fresh::AfterTag;
+    /// What comes where nothing is open.
+    fn outside(&self) -> State {
+        if self.syntax.messages.is_some() { State::Start } else { State::Text }
+    }
+
+    /// After the header of a message.
+    fn message(&mut self, message: Message, header: &str) {
+        let is_read = match &message {
+            Message::Reasoning => self.syntax.reasoning.is_some(),
+            Message::Call(_) => !self.syntax.headers.is_empty(),
+            Message::Text | Message::Other => true,
+        };
+        if !is_read {
+            self.state = State::Text;
+            self.keeps_end = true;
+            return self.visible(header);
+        }
+        self.state = match message {
+            // The call itself says its name again.
+            Message::Call(_) if self.syntax.tagged.is_some() => State::Closing,
+            Message::Call(name) => State::Opened { opening: header.to_owned(), name: Some(name) },
+            Message::Reasoning => State::Reasoning,
+            Message::Text => State::Text,
+            Message::Other => State::Dropped,
+        };
+        if !matches!(self.state, State::Opened { .. }) {
+            self.out.after_tag();
+        }
     }
 
     fn close_function(&mut self) {
         if let State::Function(writer) = std::mem::replace(&mut self.state, State::Text) {
-            self.end_call(writer);
+            self.end_function(&writer);
         }
+    }
+
+    fn end_function(&mut self, writer: &Writer) {
+        self.out.arguments(writer.end());
+        self.out.end_call();
     }
 
     /// What opened the call that is to come.
@@ -357,43 +413,56 @@ impl ReplyParser {
         }
     }
 
-    /// JSON of a call, up to its last brace.
+    /// Arguments of a call, or the object that holds them, up to its end.
     fn json(&mut self, text: &str) {
-        let State::Json(body) = &mut self.state else { return };
-        let Some(end) = body.push(text) else { return };
-        let known = |name: &str| self.schemas.is_empty() || self.schemas.iter().any(|schema| schema.name() == name);
-        match body.call().filter(|(name, _)| !body.is_bare || known(name)) {
-            Some((name, arguments)) => {
-                self.after_tag();
-                let index = self.start_call(name);
-                self.emit_arguments(index, &arguments);
-                self.events.push(ReplyEvent::ToolCallEnd { index });
-                self.state = State::Closing;
+        let State::Json(mut body) = std::mem::replace(&mut self.state, State::Text) else { return };
+        for (at, c) in text.char_indices() {
+            let step = body.push(c, |name| known(&self.schemas, name));
+            if let Some(name) = body.start() {
+                self.out.after_tag();
+                self.out.start_call(name);
             }
-            None => {
-                if let State::Json(body) = std::mem::replace(&mut self.state, State::Text) {
-                    self.not_a_call(&body.into_text());
+            if body.started() {
+                self.out.arguments(&body.take());
+            }
+            let rest = &text[at + c.len_utf8()..];
+            match step {
+                Step::More => continue,
+                Step::Broken(unread) if body.started() => {
+                    self.end_body(body);
+                    self.again(&(unread + rest));
+                }
+                Step::Ended if body.started() => {
+                    self.end_body(body);
+                    self.again(rest);
+                }
+                Step::Ended | Step::Broken(_) => {
+                    self.object(body);
+                    self.again(rest);
                 }
             }
+            return;
         }
-        self.again(&text[end..]);
+        self.state = State::Json(body);
     }
 
-    fn start_call(&mut self, name: String) -> usize {
-        let index = self.n_calls;
-        self.n_calls += 1;
-        self.events.push(ReplyEvent::ToolCallStart { index, name });
-        index
+    /// The end of a call whose start was told.
+    fn end_body(&mut self, mut body: Body) {
+        self.out.arguments(&body.close());
+        self.out.end_call();
+        self.state = State::Closing;
     }
 
-    fn arguments(&mut self, delta: &str) {
-        self.emit_arguments(self.n_calls - 1, delta);
-    }
-
-    fn end_call(&mut self, writer: Writer) {
-        let index = self.n_calls - 1;
-        self.emit_arguments(index, writer.end());
-        self.events.push(ReplyEvent::ToolCallEnd { index });
+    /// An object that was read whole: a call, or text.
+    fn object(&mut self, body: Body) {
+        let Some((name, arguments)) = body.call(|name| known(&self.schemas, name)) else {
+            return self.not_a_call(&body.into_text());
+        };
+        self.out.after_tag();
+        self.out.start_call(name);
+        self.out.arguments(&arguments);
+        self.out.end_call();
+        self.state = State::Closing;
     }
 
     /// What looked like a call is text, with the spaces before it.
@@ -402,67 +471,17 @@ impl ReplyParser {
         self.visible(text);
     }
 
-    /// Reasoning or text, with the spaces before it; spaces at its end wait for what follows.
+    /// Reasoning or text.
     fn visible(&mut self, text: &str) {
         let in_reasoning = matches!(self.state, State::Reasoning);
-        if !in_reasoning && self.syntax.has_no_calls() && self.fresh == Fresh::No {
-            // No call can follow, so spaces need not wait.
-            let spaces = std::mem::take(&mut self.spaces);
-            self.emit_text(&spaces);
-            return self.emit_text(text);
+        let said = self.out.say(text, in_reasoning, self.syntax.is_plain());
+        if said && matches!(self.state, State::Start) {
+            self.state = State::Text;
         }
-        let body = text.trim_end();
-        if !body.is_empty() {
-            let before = &text[..text.len() - text.trim_start().len()];
-            self.spaces.push_str(before);
-            let spaces = std::mem::take(&mut self.spaces);
-            let kept = match self.fresh {
-                Fresh::No => spaces.as_str(),
-                Fresh::Start if !in_reasoning => spaces.as_str(),
-                // The first line may be indented.
-                _ if !in_reasoning => &spaces[spaces.rfind('\n').map_or(0, |at| at + 1)..],
-                _ => "",
-            };
-            self.fresh = Fresh::No;
-            if matches!(self.state, State::Start) {
-                self.state = State::Text;
-            }
-            let whole = [kept, body.trim_start()].concat();
-            if in_reasoning {
-                self.emit_reasoning(&whole);
-            } else {
-                self.emit_text(&whole);
-            }
-        }
-        self.spaces.push_str(&text[body.len()..]);
     }
+}
 
-    fn emit_reasoning(&mut self, text: &str) {
-        match self.events.last_mut() {
-            Some(ReplyEvent::Reasoning(last)) => last.push_str(text),
-            _ => self.events.push(ReplyEvent::Reasoning(text.to_owned())),
-        }
-    }
-
-    fn emit_text(&mut self, text: &str) {
-        if text.is_empty() {
-            return;
-        }
-        match self.events.last_mut() {
-            Some(ReplyEvent::Text(last)) => last.push_str(text),
-            _ => self.events.push(ReplyEvent::Text(text.to_owned())),
-        }
-    }
-
-    fn emit_arguments(&mut self, index: usize, text: &str) {
-        if text.is_empty() {
-            return;
-        }
-        match self.events.last_mut() {
-            Some(ReplyEvent::ToolCallArguments { index: last, delta }) if *last == index => {
-                delta.push_str(text);
-            }
-            _ => self.events.push(ReplyEvent::ToolCallArguments { index, delta: text.to_owned() }),
-        }
-    }
+/// Whether the request has this function; one that has no schemas may have any.
+fn known(schemas: &[ToolSchema], name: &str) -> bool {
+    schemas.is_empty() || schemas.iter().any(|schema| schema.name() == name)
 }

@@ -3,7 +3,7 @@
 use constrain::lark;
 use text::{TokenId, TokenKind, Vocab};
 
-use super::family::{Arguments, Family, Form, ID};
+use super::family::{Arguments, Family, Form, ID, NUMBER};
 
 /// The control tokens among a family's texts.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +39,12 @@ impl Texts {
         text.split_at(self.next(text).map_or(text.len(), |(at, ..)| at))
     }
 
+    /// Whether this is one control token, or no part of it is.
+    pub(super) fn is_one(&self, text: &str) -> bool {
+        self.control.iter().any(|(token, _)| token == text)
+            || !self.control.iter().any(|(token, _)| text.contains(token.as_str()))
+    }
+
     /// The first control token or id in a text: where it is, its length, and what it is in Lark.
     fn next(&self, text: &str) -> Option<(usize, usize, String)> {
         let tokens = self
@@ -46,7 +52,8 @@ impl Texts {
             .iter()
             .filter_map(|(token, id)| Some((text.find(token.as_str())?, token.len(), format!("<[{}]>", id.0))));
         let id = text.find(ID).map(|at| (at, ID.len_utf8(), lark::regex("[A-Za-z0-9]{9}")));
-        tokens.chain(id).min_by_key(|(at, n, _)| (*at, usize::MAX - n))
+        let number = text.find(NUMBER).map(|at| (at, NUMBER.len_utf8(), lark::regex("[0-9]{1,3}")));
+        tokens.chain(id).chain(number).min_by_key(|(at, n, _)| (*at, usize::MAX - n))
     }
 }
 
@@ -54,7 +61,7 @@ fn of_form(form: &Form) -> Vec<&'static str> {
     let mut texts = vec![form.opening, form.first, form.before, form.after, form.end, form.closing];
     texts.extend(form.between);
     match &form.arguments {
-        Arguments::Object | Arguments::Json => {}
+        Arguments::Object | Arguments::Json | Arguments::Keywords => {}
         Arguments::Tagged(t) => texts.extend([t.open, t.named, t.value, t.close]),
         Arguments::Marked(mark) => texts.push(mark),
     }

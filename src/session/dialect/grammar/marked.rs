@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::texts::Texts;
 use super::super::tools::Tool;
-use super::values::{NUMBER, json, text_bounds};
+use super::values::{NUMBER, json, sequence, text_bounds};
 
 /// The arguments of tool `i`, without the braces around them.
 pub(super) fn arguments(mark: &str, texts: &Texts, tool: &Tool, i: usize, rules: &mut Rules) -> Result<String, String> {
@@ -47,20 +47,12 @@ impl<'v> Writer<'_, 'v> {
             }
         }
         properties.sort_by_key(|(name, _)| name.to_lowercase());
-        // From the last to the first: what may follow a field, and what may follow where none has come yet.
-        let (mut after_one, mut after_none) = (r#""""#.to_owned(), r#""""#.to_owned());
-        for (name, of) in properties.into_iter().rev() {
+        let mut fields = Vec::new();
+        for (name, of) in properties {
             let (key, value) = (self.key(name), self.value(of, depth + 1)?);
-            let field = self.rule(&format!("{key} {value}"));
-            let is_required = required.contains(&name);
-            let first = format!("{field} {after_one}");
-            after_none = if is_required { first } else { format!("({first} | {after_none})") };
-            after_none = self.rule(&after_none);
-            let next = format!("\",\" {field}");
-            after_one = if is_required { format!("{next} {after_one}") } else { format!("({next})? {after_one}") };
-            after_one = self.rule(&after_one);
+            fields.push((self.rule(&format!("{key} {value}")), required.contains(&name)));
         }
-        Ok(after_none)
+        Ok(sequence(&fields, "\",\"", |body| self.rule(body)))
     }
 
     fn key(&self, name: &str) -> String {

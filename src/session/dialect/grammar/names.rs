@@ -3,7 +3,7 @@
 use constrain::Error;
 use serde_json::Value;
 
-use super::super::family::{Arguments, Form, ID};
+use super::super::family::{Arguments, Form, ID, NUMBER, TYPE};
 use super::super::tools::unusable;
 
 /// A name as it stands in a call.
@@ -19,7 +19,7 @@ pub(super) fn name_in(form: &Form, name: &str) -> String {
 
 /// A name that can be read back from between the texts around it.
 pub(super) fn check_name(what: &str, name: &str, form: &Form) -> Result<(), Error> {
-    let cuts = form.after.trim().split(ID).next().filter(|cut| !cut.is_empty());
+    let cuts = form.after.trim().split([ID, NUMBER]).next().filter(|cut| !cut.is_empty());
     let is_cut = !matches!(form.arguments, Arguments::Object) && cuts.is_some_and(|cut| name.contains(cut));
     // A name that begins its call must not look like text.
     let is_text = form.before.is_empty() && name.contains(char::is_whitespace);
@@ -30,7 +30,7 @@ pub(super) fn check_name(what: &str, name: &str, form: &Form) -> Result<(), Erro
 }
 
 pub(super) fn is_readable(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 128 && name.trim() == name && !name.contains(['<', '>', '\n', ID])
+    !name.is_empty() && name.len() <= 128 && name.trim() == name && !name.contains(['<', '>', '\n', ID, NUMBER, TYPE])
 }
 
 pub(super) fn unreadable(what: &str, name: &str) -> Error {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use constrain::{Document, Error, Rules, constants, lark};
 use serde_json::{Map, Value};
 
-use super::super::family::Tagged;
+use super::super::family::{TYPE, Tagged};
 use super::super::texts::Texts;
 use super::super::tools::{Tool, unusable};
 use super::names::{is_readable, unreadable};
@@ -42,8 +42,8 @@ pub(super) fn arguments(
         let value = writer
             .value(of, &mut document, &format!("TOOL{i}_{j}"), rules)
             .map_err(|why| unusable(&format!("parameter {name:?} of {:?}: {why}", tool.name)))?;
-        let opening = texts.lark(&[tags.open, name, &writer.named].concat());
-        rules.push(format!("tool{i}_{j}: {opening} {value}"));
+        let openings = |named: &str| texts.lark(&[tags.open, name, named].concat());
+        rules.push(format!("tool{i}_{j}: {}", writer.alternatives(&value, openings)));
         body += &format!(" tool{i}_{j}{}", if required.contains(name) { "" } else { "?" });
         names.push(lark::text(name));
         rules.check()?;
@@ -54,16 +54,24 @@ pub(super) fn arguments(
             .map_err(|why| unusable(&format!("additional parameters of {:?}: {why}", tool.name)))?;
         let others = if names.is_empty() { String::new() } else { format!(" & ~({})", names.join(" | ")) };
         rules.push(format!("TOOL{i}_NAME: /[A-Za-z_][A-Za-z0-9_]{{0,63}}/{others}"));
-        let (open, named) = (texts.lark(tags.open), texts.lark(&writer.named));
-        rules.push(format!("tool{i}_more: {open} TOOL{i}_NAME {named} {value}"));
+        let opening = |named: &str| format!("{} TOOL{i}_NAME {}", texts.lark(tags.open), texts.lark(named));
+        rules.push(format!("tool{i}_more: {}", writer.alternatives(&value, opening)));
         body += &format!(" tool{i}_more*");
     }
     Ok(body)
 }
 
+/// Values with the tags after them: of a text, of anything else.
+#[derive(Default)]
+struct Values {
+    text: Option<String>,
+    other: Option<String>,
+}
+
 /// Writes values with the tags after them.
 struct Writer<'t> {
     texts: &'t Texts,
+    types: (&'t str, &'t [&'t str]),
     /// From the end of a parameter's name to its value.
     named: String,
     /// From the value to the next tag.
@@ -84,11 +92,22 @@ impl<'t> Writer<'t> {
         ends.extend(tags.own_lines.then(|| format!("\n{}", tags.open)));
         Self {
             texts,
+            types: tags.types,
             named: [tags.named, gap, tags.value, line].concat(),
             closing: [line, tags.close, tags.gap].concat(),
             ends,
             opening: tags.own_lines.then_some(tags.open),
         }
+    }
+
+    /// Values after what opens them: `opening` of what stands between a parameter's name and its value.
+    fn alternatives(&self, values: &Values, opening: impl Fn(&str) -> String) -> String {
+        let (text, others) = self.types;
+        let one = |word: &str, value: &str| format!("{} {value}", opening(&self.named.replace(TYPE, word)));
+        let others = if self.named.contains(TYPE) { others } else { &[""] };
+        let texts = values.text.iter().map(|value| one(text, value));
+        let all = texts.chain(values.other.iter().flat_map(|value| others.iter().map(move |word| one(word, value))));
+        all.collect::<Vec<_>>().join(" | ")
     }
 
     /// The grammar of a value by `schema`, a part of `document`, with the closing tag. A terminal that it needs is called `name`
@@ -99,11 +118,11 @@ impl<'t> Writer<'t> {
         document: &mut Document<'v>,
         name: &str,
         rules: &mut Rules,
-    ) -> Result<String, String> {
+    ) -> Result<Values, String> {
         let resolved = document.resolve(schema);
         if let Some(constants) = constants(resolved) {
-            let literals: Vec<String> = constants.iter().map(|value| self.literal(value)).collect::<Result<_, _>>()?;
-            return Ok(format!("({})", literals.join(" | ")));
+            let (texts, others): (Vec<&Value>, Vec<&Value>) = constants.iter().partition(|value| value.is_string());
+            return Ok(Values { text: self.literals(&texts)?, other: self.literals(&others)? });
         }
         let closing = self.texts.lark(&self.closing);
         if document.may_be_text(schema) {
@@ -111,9 +130,16 @@ impl<'t> Writer<'t> {
             let text = self.text(resolved)?;
             let ending = if in_terminal.is_empty() { String::new() } else { lark::text(in_terminal) };
             rules.push(format!("{name}: ({text}) {ending}"));
-            return Ok(format!("{name} {}", self.texts.lark(rest)));
+            let text = Some(format!("{name} {}", self.texts.lark(rest)));
+            return Ok(Values { text, other: None });
         }
-        Ok(format!("{} {closing}", json(resolved, document, rules)?))
+        Ok(Values { text: None, other: Some(format!("{} {closing}", json(resolved, document, rules)?)) })
+    }
+
+    /// Any of these values.
+    fn literals(&self, values: &[&Value]) -> Result<Option<String>, String> {
+        let all: Vec<String> = values.iter().map(|value| self.literal(value)).collect::<Result<_, _>>()?;
+        Ok((!all.is_empty()).then(|| format!("({})", all.join(" | "))))
     }
 
     /// One value, written out, with the closing tag.
@@ -133,8 +159,13 @@ impl<'t> Writer<'t> {
 
     /// Any text that does not look like the end of a value, as far as pattern and length allow: expressions that must all match.
     fn text(&self, schema: &Value) -> Result<String, String> {
-        let ends = format!(r"(?s:.*)({})(?s:.*)", self.ends.join("|").replace('\n', r"\n"));
-        let mut parts = vec![lark::regex("(?s:.*)"), format!("~{}", lark::regex(&ends))];
+        let mut parts = vec![lark::regex("(?s:.*)")];
+        // A control token never comes as text.
+        let ends = self.ends.iter().filter(|end| !self.texts.split(end).0.is_empty());
+        let ends: Vec<String> = ends.map(|end| end.replace('|', r"\|").replace('\n', r"\n")).collect();
+        if !ends.is_empty() {
+            parts.push(format!("~{}", lark::regex(&format!(r"(?s:.*)({})(?s:.*)", ends.join("|")))));
+        }
         parts.extend(self.opening.map(|tag| format!("~{}", lark::regex(&format!("{tag}(?s:.*)")))));
         parts.extend(text_bounds(schema)?);
         Ok(parts.join(" & "))

@@ -13,6 +13,20 @@ pub(super) fn json<'v>(schema: &'v Value, document: &Document<'v>, rules: &mut R
     })
 }
 
+/// Fields in their order, each a rule and whether it is required: those that are not with or without, a comma between any two. `rule`
+/// adds a rule and gives its name.
+pub(super) fn sequence(fields: &[(String, bool)], comma: &str, mut rule: impl FnMut(&str) -> String) -> String {
+    // From the last to the first: what may follow a field, and what may follow where none has come yet.
+    let (mut after_one, mut after_none) = (r#""""#.to_owned(), r#""""#.to_owned());
+    for (field, is_required) in fields.iter().rev() {
+        let first = format!("{field} {after_one}");
+        after_none = rule(&if *is_required { first } else { format!("({first} | {after_none})") });
+        let next = format!("{comma} {field}");
+        after_one = rule(&if *is_required { format!("{next} {after_one}") } else { format!("({next})? {after_one}") });
+    }
+    after_none
+}
+
 /// What pattern and length say of a text: expressions that must all match.
 pub(super) fn text_bounds(schema: &Value) -> Result<Vec<String>, String> {
     let mut parts = Vec::new();

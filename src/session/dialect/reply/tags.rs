@@ -2,7 +2,10 @@
 //! with a name and a few spaces, so looking at the whole piece again for each character stays linear.
 
 use super::syntax::{Header, Syntax};
-use crate::dialect::family::Tagged;
+use crate::dialect::family::{Messages, TYPE, Tagged};
+
+/// Whether a function is one that the request has.
+pub(super) type Known<'k> = &'k dyn Fn(&str) -> bool;
 
 /// What is known about the text that is held.
 #[derive(Debug)]
@@ -22,45 +25,163 @@ pub(super) enum Found {
     ThinkEnd,
     Call,
     Function(String),
-    /// The brace that opens a call's JSON.
+    /// The bracket that opens a call's arguments, or the object that holds them.
     Json,
-    Parameter(String),
+    /// A parameter's name, and whether its value is a text if the call says so.
+    Parameter(String, Option<bool>),
     ParameterEnd,
     FunctionEnd,
     CallEnd,
-    /// Something between calls that says nothing.
+    /// Something that says nothing.
     Skip,
+    /// The header of a message.
+    Message(Message),
+    /// The end of a message, or the beginning of the next.
+    MessageEnd,
+}
+
+/// What a message holds.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Reasoning,
+    Text,
+    /// Arguments of this function.
+    Call(String),
+    /// It is for something that is not here.
+    Other,
 }
 
 /// Spaces between tags that belong together.
 pub(super) const MAX_SPACES: usize = 64;
 const MAX_NAME: usize = 128;
+/// Bytes of a message's header.
+const MAX_HEADER: usize = 256;
 /// The first keys of a reply that is a call and nothing else.
 const FIRST_KEYS: [&str; 2] = ["\"name\"", "\"type\""];
 
-/// One of these tags, or text.
+/// One of these tags, the longest, or text.
 pub(super) fn any<'t>(hold: &str, tags: impl Iterator<Item = (&'t str, Found)>, end: bool) -> Judged {
-    let mut may_be = false;
+    let (mut may_be, mut longest) = (false, None);
     for (tag, found) in tags {
         if hold.starts_with(tag) {
-            return Judged::Tag(tag.len(), found);
+            longest = longest.filter(|(n, _)| *n >= tag.len()).or(Some((tag.len(), found)));
+        } else {
+            may_be |= tag.starts_with(hold);
         }
-        may_be |= tag.starts_with(hold);
     }
-    if may_be && !end { Judged::Wait } else { plain(hold) }
+    match longest {
+        _ if may_be && !end => Judged::Wait,
+        Some((n, found)) => Judged::Tag(n, found),
+        None => plain(hold),
+    }
 }
 
-/// Within text: the opening of a call.
-pub(super) fn in_text(hold: &str, syntax: &Syntax, end: bool) -> Judged {
-    any(hold, syntax.openings.iter().map(|tag| (*tag, Found::Call)), end)
+/// Within text: the opening of a call, or what says nothing.
+pub(super) fn in_text(hold: &str, syntax: &Syntax, known: Known<'_>, end: bool) -> Judged {
+    let ends =
+        syntax.messages.iter().flat_map(|m| m.ends.iter().chain([&m.start])).map(|tag| (*tag, Found::MessageEnd));
+    let tag = any(hold, outside(syntax).chain(ends), end);
+    either(tag, unopened(hold, syntax, known, end))
 }
 
 /// Before any text: reasoning, the opening of a call, or a call that is all of the reply.
-pub(super) fn at_start(hold: &str, syntax: &Syntax, end: bool) -> Judged {
+pub(super) fn at_start(hold: &str, syntax: &Syntax, known: Known<'_>, end: bool) -> Judged {
     let think = syntax.reasoning.map(|tags| (tags.open, Found::Think));
-    let calls = syntax.openings.iter().map(|tag| (*tag, Found::Call));
-    let tag = any(hold, think.into_iter().chain(calls), end);
-    either(tag, if syntax.bare { bare(hold, end) } else { None })
+    let tag = any(hold, think.into_iter().chain(outside(syntax)), end);
+    let call = if syntax.bare { bare(hold, end) } else { unopened(hold, syntax, known, end) };
+    either(either(tag, call), syntax.messages.and_then(|messages| header_of_message(hold, messages, end)))
+}
+
+fn outside(syntax: &Syntax) -> impl Iterator<Item = (&'static str, Found)> {
+    // Where replies are messages, calls come in messages of their own.
+    let openings = if syntax.messages.is_some() { &[][..] } else { &syntax.openings };
+    let calls = openings.iter().map(|tag| (*tag, Found::Call));
+    calls.chain(syntax.marks.iter().map(|tag| (*tag, Found::Skip)))
+}
+
+/// In reasoning: its end, or a call that ends it. Only a whole opening does, up to the name of a function that there is.
+pub(super) fn in_reasoning(hold: &str, syntax: &Syntax, fresh: bool, known: Known<'_>, end: bool) -> Judged {
+    let Some(tags) = syntax.reasoning else { return plain(hold) };
+    let open = fresh.then_some((tags.open, Found::Think));
+    let tag = any(hold, open.into_iter().chain([(tags.close, Found::ThinkEnd)]), end);
+    let call = syntax.end_reasoning.then(|| whole_opening(hold, syntax, known, end)).flatten();
+    either(tag, call)
+}
+
+fn whole_opening(hold: &str, syntax: &Syntax, known: Known<'_>, end: bool) -> Option<Judged> {
+    let mut wait = false;
+    for opening in &syntax.openings {
+        let Some(rest) = hold.strip_prefix(opening) else {
+            wait |= opening.starts_with(hold);
+            continue;
+        };
+        let header = rest.trim_start();
+        if rest.len() - header.len() > MAX_SPACES {
+            continue;
+        }
+        match known_header(header, syntax, known, end) {
+            _ if header.is_empty() => wait = true,
+            Some(Judged::Tag(..)) => return Some(Judged::Tag(opening.len(), Found::Call)),
+            Some(_) => wait = true,
+            None => {}
+        }
+    }
+    let call = unopened(hold, syntax, known, end);
+    call.or((wait && !end).then_some(Judged::Wait))
+}
+
+/// A call without what opens calls.
+fn unopened(hold: &str, syntax: &Syntax, known: Known<'_>, end: bool) -> Option<Judged> {
+    if syntax.unopened { known_header(hold, syntax, known, end) } else { None }
+}
+
+/// A function's name with what stands around it, if there is such a function, and the bracket of its arguments, if they have one.
+fn known_header(hold: &str, syntax: &Syntax, known: Known<'_>, end: bool) -> Option<Judged> {
+    let judged = function(hold, syntax, end)?;
+    let Judged::Tag(n, Found::Function(name)) = &judged else { return Some(judged) };
+    if !known(name) {
+        return None;
+    }
+    let after = hold[*n..].trim_start();
+    match syntax.tagged {
+        None if after.is_empty() && !end && hold.len() - n <= MAX_SPACES => Some(Judged::Wait),
+        None if !after.starts_with(['{', '(']) => None,
+        _ => Some(judged),
+    }
+}
+
+/// The header of a message.
+fn header_of_message(hold: &str, messages: &Messages, end: bool) -> Option<Judged> {
+    let rest = hold.strip_prefix(messages.start).unwrap_or(hold);
+    let mut begins = [messages.channel, messages.recipient].into_iter().filter(|tag| !tag.is_empty());
+    let header = rest.trim_start();
+    let may_begin = rest.len() - header.len() <= MAX_SPACES && begins.clone().any(|tag| tag.trim().starts_with(header))
+        || messages.start.starts_with(hold);
+    if !begins.any(|tag| header.starts_with(tag.trim())) {
+        return (may_begin && !end).then_some(Judged::Wait);
+    }
+    let Some(at) = header.find(messages.body) else {
+        return (header.len() <= MAX_HEADER && !header.contains('\n') && !end).then_some(Judged::Wait);
+    };
+    let n = hold.len() - header.len() + at + messages.body.len();
+    Some(Judged::Tag(n, Found::Message(message(&header[..at], messages))))
+}
+
+/// What a header says of its message.
+fn message(header: &str, messages: &Messages) -> Message {
+    let word = |after: &str| {
+        let rest = header.rsplit_once(after.trim()).filter(|_| !after.is_empty()).map_or("", |(_, rest)| rest);
+        rest.split(['<', ' ', '\n']).next().unwrap_or_default().to_owned()
+    };
+    let (channel, recipient) = (word(messages.channel), word(messages.recipient));
+    let is_ours = ["", "assistant", messages.user].contains(&recipient.as_str());
+    let whose = if messages.channel.is_empty() { &recipient } else { &channel };
+    match recipient.strip_prefix(messages.functions) {
+        _ if whose == messages.reasoning && (is_ours || messages.channel.is_empty()) => Message::Reasoning,
+        _ if is_ours => Message::Text,
+        Some(name) if !name.is_empty() => Message::Call(name.to_owned()),
+        _ => Message::Other,
+    }
 }
 
 /// Where a reply may be nothing but a call, text may still begin with a brace.
@@ -77,6 +198,7 @@ pub(super) fn bare(hold: &str, end: bool) -> Option<Judged> {
 pub(super) fn opened(hold: &str, syntax: &Syntax, named: bool, end: bool) -> Judged {
     match hold.chars().next() {
         Some('{') if named || syntax.objects => return Judged::Tag(1, Found::Json),
+        Some('(') if named => return Judged::Tag(1, Found::Json),
         Some('[') if syntax.lists => return plain(hold),
         Some(c) if named || c.is_whitespace() => return plain(hold),
         _ => {}
@@ -92,11 +214,20 @@ pub(super) fn in_function(hold: &str, syntax: &Syntax, tagged: &Tagged, end: boo
 
 /// After a function.
 pub(super) fn closing(hold: &str, syntax: &Syntax, end: bool) -> Judged {
-    if hold.starts_with('{') && (syntax.lists || syntax.bare) {
+    if hold.starts_with('{') && syntax.rows {
         return Judged::Tag(1, Found::Json);
     }
-    let tags = after_call(syntax).chain(syntax.skips.iter().map(|tag| (*tag, Found::Skip)));
+    let skips = syntax.skips.iter().chain(&syntax.marks).map(|tag| (*tag, Found::Skip));
+    let next = syntax.messages.map(|messages| (messages.start, Found::MessageEnd));
+    let tags = after_call(syntax).chain(skips).chain(next);
     either(any(hold, tags, end), function(hold, syntax, end))
+}
+
+/// In a message that nobody reads: its end.
+pub(super) fn dropped(hold: &str, syntax: &Syntax, end: bool) -> Judged {
+    let ends =
+        syntax.messages.iter().flat_map(|m| m.ends.iter().chain([&m.start])).map(|tag| (*tag, Found::MessageEnd));
+    any(hold, ends, end)
 }
 
 fn after_call(syntax: &Syntax) -> impl Iterator<Item = (&'static str, Found)> {
@@ -185,8 +316,8 @@ fn header_of(hold: &str, header: &Header, end: bool) -> Option<Judged> {
         Named::Name(n, name) => (n, name),
     };
     let name = header.id.and_then(|id| name.split(id).next()).unwrap_or(name);
-    // The brace is the first of the arguments.
-    let n = if header.close == "{" { n - 1 } else { n };
+    // The bracket is the first of the arguments.
+    let n = if matches!(header.close, "{" | "(") { n - 1 } else { n };
     (!is_text(name)).then(|| Judged::Tag(n, Found::Function(name.to_owned())))
 }
 
@@ -206,11 +337,23 @@ fn before_tag(hold: &str, syntax: &Syntax, end: bool) -> Option<Judged> {
 
 /// A parameter's name with the tags before its value; None when it cannot be one.
 fn parameter(hold: &str, tagged: &Tagged, end: bool) -> Option<Judged> {
-    let (n, name) = match named(hold, tagged.open, tagged.named, end)? {
+    let (before, after) = tagged.named.split_once(TYPE).unwrap_or((tagged.named, ""));
+    let (mut n, name) = match named(hold, tagged.open, before, end)? {
         Named::Wait => return Some(Judged::Wait),
         Named::Name(n, name) => (n, name),
     };
-    let found = |n| Judged::Tag(n, Found::Parameter(name.to_owned()));
+    let mut is_text = None;
+    if !after.is_empty() {
+        let words = || [tagged.types.0].into_iter().chain(tagged.types.1.iter().copied());
+        let word = &hold[n..];
+        let Some(found) = words().find(|w| word.strip_prefix(w).is_some_and(|rest| rest.starts_with(after))) else {
+            let may_be = words().any(|w| [w, after].concat().starts_with(word));
+            return (may_be && !end).then_some(Judged::Wait);
+        };
+        is_text = Some(found == tagged.types.0);
+        n += found.len() + after.len();
+    }
+    let found = |n| Judged::Tag(n, Found::Parameter(name.to_owned(), is_text));
     if tagged.value.is_empty() {
         return Some(found(n));
     }

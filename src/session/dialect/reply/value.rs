@@ -3,6 +3,9 @@
 //! the rest is a text, which is what the schema's owner can best complain about. Without a type, whatever reads as JSON other than a
 //! text is that: templates write a text as it is, so only its looks are left.
 
+use std::collections::HashMap;
+
+use constrain::{Document, constants};
 use serde_json::Value;
 
 /// The types of one tool's parameters.
@@ -14,15 +17,16 @@ pub struct ToolSchema {
 
 impl ToolSchema {
     /// From a tool in OpenAI's shape: `{"type": "function", "function": {"name": .., "parameters": SCHEMA}}`, or its inner object.
-    /// None when it has no name. References in the schema are not followed: such a parameter has no known type.
+    /// None when it has no name. References are followed within the schema.
     pub fn from_tool(tool: &Value) -> Option<Self> {
         let function = tool.get("function").unwrap_or(tool);
         let name = function.get("name")?.as_str()?.to_owned();
         let parameters = function.get("parameters").or(function.get("input_schema"));
-        let properties = parameters.and_then(|p| p.get("properties")).and_then(Value::as_object);
-        let parameters =
-            properties.into_iter().flatten().map(|(name, schema)| (name.clone(), Types::of(schema, 0))).collect();
-        Some(Self { name, parameters })
+        let Some(root) = parameters else { return Some(Self { name, parameters: Vec::new() }) };
+        let mut kinds = Kinds { document: Document::new(root), known: HashMap::new() };
+        let properties = kinds.document.resolve(root).get("properties").and_then(Value::as_object);
+        let of = |(name, schema): (&String, _)| (name.clone(), kinds.of(schema, 0));
+        Some(Self { name, parameters: properties.into_iter().flatten().map(of).collect() })
     }
 
     /// The function's name.
@@ -63,9 +67,13 @@ impl Writer {
         self.began
     }
 
-    pub(super) fn begin_value(&mut self, name: &str) -> String {
+    /// `is_text`: what the call itself says of the value's type.
+    pub(super) fn begin_value(&mut self, name: &str, is_text: Option<bool>) -> String {
         let types = self.schema.parameters.iter().find(|(n, _)| n == name);
-        self.types = types.map_or(Types::ANY, |(_, types)| *types);
+        self.types = match is_text {
+            Some(true) => Types::STRING,
+            _ => types.map_or(Types::ANY, |(_, types)| *types),
+        };
         self.streams = self.types == Types::STRING;
         self.began = false;
         self.text.clear();
@@ -103,7 +111,7 @@ impl Writer {
 /// Name and arguments of a call in JSON; None when it is none. With `whole` both must be there.
 pub(super) fn json_call(json: &str, whole: bool) -> Option<(String, String)> {
     let call: Value = serde_json::from_str(json).ok()?;
-    let name = call.get("name")?.as_str().filter(|name| !name.is_empty())?;
+    let name = call.get("name").or(call.get("tool_name"))?.as_str().filter(|name| !name.is_empty())?;
     let arguments = match call.get("arguments").or(call.get("parameters")) {
         None if whole => return None,
         None | Some(Value::Null) => "{}".to_owned(),
@@ -115,12 +123,6 @@ pub(super) fn json_call(json: &str, whole: bool) -> Option<(String, String)> {
         Some(_) => return None,
     };
     Some((name.to_owned(), arguments))
-}
-
-/// `json` if it is an object.
-pub(super) fn object(json: &str) -> Option<String> {
-    let map: serde_json::Map<String, Value> = serde_json::from_str(json).ok()?;
-    serde_json::to_string(&map).ok()
 }
 
 /// `text` as JSON of one of the types, except as a text.
@@ -181,32 +183,20 @@ impl Types {
         self.0 & other.0 != 0
     }
 
-    fn of(schema: &Value, depth: usize) -> Self {
-        if depth > MAX_DEPTH {
-            return Self::ANY;
-        }
-        let union = |types: &mut dyn Iterator<Item = Self>| match types.fold(0, |all, t| all | t.0) {
+    /// Any of these; nothing is known where there are none.
+    fn union(types: impl Iterator<Item = Self>) -> Self {
+        match types.fold(0, |all, t| all | t.0) {
             0 => Self::ANY,
             all => Self(all),
-        };
-        match schema.get("type") {
-            Some(Value::String(name)) => return Self::named(name),
-            Some(Value::Array(names)) => {
-                return union(&mut names.iter().filter_map(Value::as_str).map(Self::named));
-            }
-            _ => {}
         }
-        for key in ["anyOf", "oneOf"] {
-            if let Some(Value::Array(schemas)) = schema.get(key) {
-                return union(&mut schemas.iter().map(|s| Self::of(s, depth + 1)));
-            }
-        }
-        let constants = match (schema.get("enum"), schema.get("const")) {
-            (Some(Value::Array(values)), _) => values.as_slice(),
-            (_, Some(value)) => std::slice::from_ref(value),
-            _ => return Self::ANY,
-        };
-        union(&mut constants.iter().map(|value| match value {
+    }
+
+    fn both(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn of_value(value: &Value) -> Self {
+        match value {
             Value::Null => Self::NULL,
             Value::Bool(_) => Self::BOOLEAN,
             Value::Number(n) if n.is_f64() => Self::NUMBER,
@@ -214,7 +204,7 @@ impl Types {
             Value::String(_) => Self::STRING,
             Value::Array(_) => Self::ARRAY,
             Value::Object(_) => Self::OBJECT,
-        }))
+        }
     }
 
     fn named(name: &str) -> Self {
@@ -231,4 +221,55 @@ impl Types {
     }
 }
 
-const MAX_DEPTH: usize = 8;
+/// The types of the parts of a schema, each found once.
+struct Kinds<'v> {
+    document: Document<'v>,
+    known: HashMap<*const Value, Types>,
+}
+
+impl<'v> Kinds<'v> {
+    /// What all that the schema says leaves possible. A part that depends on itself, or lies too deep, may be anything.
+    fn of(&mut self, schema: &'v Value, depth: usize) -> Types {
+        let schema = self.document.resolve(schema);
+        let place = std::ptr::from_ref(schema);
+        if let Some(&known) = self.known.get(&place) {
+            return known;
+        }
+        if depth > MAX_DEPTH {
+            return Types::ANY;
+        }
+        self.known.insert(place, Types::ANY);
+        let types = match self.all_of(schema, depth) {
+            Types(0) => Types::ANY,
+            types => types,
+        };
+        self.known.insert(place, types);
+        types
+    }
+
+    fn all_of(&mut self, schema: &'v Value, depth: usize) -> Types {
+        let mut types = match schema.get("type") {
+            Some(Value::String(name)) => Types::named(name),
+            Some(Value::Array(names)) => Types::union(names.iter().filter_map(Value::as_str).map(Types::named)),
+            _ => Types::ANY,
+        };
+        if schema.get("nullable") == Some(&Value::Bool(true)) && types != Types::ANY {
+            types = Types(types.0 | Types::NULL.0);
+        }
+        if let Some(values) = constants(schema) {
+            types = types.both(Types::union(values.iter().map(Types::of_value)));
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(schemas)) = schema.get(key) {
+                types = types.both(Types::union(schemas.iter().map(|schema| self.of(schema, depth + 1))));
+            }
+        }
+        for schema in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            types = types.both(self.of(schema, depth + 1));
+        }
+        types
+    }
+}
+
+/// Parts of a schema within each other that are looked at.
+const MAX_DEPTH: usize = 32;

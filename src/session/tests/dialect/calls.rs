@@ -241,7 +241,8 @@ fn what_is_written_under_a_grammar_reads_back_as_the_same_valid_call() {
                 }
                 // Said again in the template's words, the calls are the same.
                 let again = world.rendered("Well.", &calls);
-                if world.name != "llama3" {
+                // Where calls come in no text.
+                if !matches!(world.name, "llama3" | "harmony") {
                     let (read, said) = world.read(&definitions, &again);
                     prop_assert_eq!(said, "Well.", "{}: {}", world.name, again);
                     prop_assert_eq!(numbers(read), numbers(calls), "{}: {}", world.name, again);
@@ -264,7 +265,7 @@ fn a_call_that_the_template_writes_is_one_that_the_grammar_takes() {
             ("get_weather".to_owned(), arguments(json!({"city": "S\u{e3}o \"P\"\n{", "days": -3, "unit": "F"})));
         let now = ("now".to_owned(), Map::new());
         for calls in [vec![paris.clone()], vec![now.clone()], vec![now.clone(), paris.clone(), now.clone()]] {
-            if world.name == "llama3" && calls.len() > 1 {
+            if world.one_call() && calls.len() > 1 {
                 continue;
             }
             let text = world.rendered("", &calls);
@@ -272,7 +273,8 @@ fn a_call_that_the_template_writes_is_one_that_the_grammar_takes() {
             assert_eq!(world.read(&definitions, &text), (calls, String::new()), "{}: {text}", world.name);
         }
         for bad in [json!({"days": 1}), json!({"city": 1}), json!({"city": "x", "unit": "K"})] {
-            let is_text = matches!(world.name, "qwen" | "glm" | "glm lines") && bad["city"] == 1;
+            let is_text =
+                matches!(world.name, "qwen" | "glm" | "glm lines" | "minimax" | "seed" | "minicpm") && bad["city"] == 1;
             let text = world.rendered("", &[("get_weather".to_owned(), arguments(bad))]);
             assert_eq!(world.takes(&several, text.trim_start()), is_text, "{}: {text}", world.name);
         }
@@ -285,7 +287,9 @@ fn with_a_free_choice_the_opening_decides_in_every_family() {
     for world in worlds() {
         let auto = |thinking| world.grammar(&definitions, ToolChoice::Auto, true, thinking).expect("tools");
         let Some(free) = auto(Thinking::Done) else {
-            assert_eq!(world.name, "llama3", "its calls have no opening");
+            // Their calls have no opening, or one of several tokens.
+            let unopened = ["llama3", "functionary", "minicpm", "harmony", "kimi3"];
+            assert!(unopened.contains(&world.name), "the calls of {} have an opening", world.name);
             continue;
         };
         let arguments = json!({"city": "Paris"}).as_object().cloned().expect("an object");

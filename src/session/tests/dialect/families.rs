@@ -143,7 +143,9 @@ const REPLIES: &[Row] = &[
         "Well.",
         &[("f", r#"{"any":{"k":[true,null,0.5,"x"]},"text":"}"}"#)],
     ),
-    ("gemma", "<|tool_call>call:f{text:<|\"|>a", "<|tool_call>call:f{text:<|\"|>a", &[]),
+    ("gemma", "<|tool_call>call:f{text:<|\"|>a <|\"", "", &[("f", r#"{"text":"a <|\""}"#)]),
+    ("gemma", "<|tool_call>call:f{text:", "<|tool_call>call:f{text:", &[]),
+    ("gemma", "a<channel|> b<|channel>thought\n<channel|>", "a b", &[]),
     ("gemma", "<|tool_call>f{}", "<|tool_call>f{}", &[]),
     ("gemma", "a <|tool b", "a <|tool b", &[]),
     (
@@ -171,7 +173,137 @@ const REPLIES: &[Row] = &[
         &[],
     ),
     ("deepseek", "<｜tool▁calls▁begin｜>none", "<｜tool▁calls▁begin｜>none", &[]),
+    (
+        "dsml",
+        "Well.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"text\" string=\"true\">7 <b></｜DSML｜parameter>\n<｜DSML｜parameter name=\"any\" string=\"true\">7</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "Well.",
+        &[("f", r#"{"text": "7 <b>", "any": "7", "n": 7}"#), ("g", "{}")],
+    ),
+    (
+        "dsml",
+        "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" string=\"perhaps\">",
+        "<｜DSML｜parameter name=\"n\" string=\"perhaps\">",
+        &[("f", "{}")],
+    ),
+    (
+        "kimi",
+        "Well.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"n\": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        "Well.",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "kimi",
+        "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"n\": 1}<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}",
+        "",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "kimi",
+        "<|tool_call_begin|>functions.other:0<|tool_call_argument_begin|>{}",
+        "<|tool_call_begin|>functions.other:0<|tool_call_argument_begin|>{}",
+        &[],
+    ),
+    (
+        "kimi3",
+        "<|open|>response<|sep|>Well.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"any\" type=\"string\"<|sep|>1<|close|>argument<|sep|><|open|>argument key=\"n\" type=\"number\"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+        "Well.",
+        &[("f", r#"{"any": "1", "n": 1}"#)],
+    ),
+    (
+        "minimax",
+        "Well.\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"text\">a\nb</parameter>\n<parameter name=\"n\">1</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+        "Well.",
+        &[("f", r#"{"text": "a\nb", "n": 1}"#), ("g", "{}")],
+    ),
+    (
+        "seed",
+        "<seed:tool_call>\n<function=f>\n<parameter=text>a\n</parameter>\n</function>\n</seed:tool_call>",
+        "",
+        &[("f", r#"{"text": "a\n"}"#)],
+    ),
+    (
+        "lfm2",
+        "Well.<|tool_call_start|>[f(text='it\\'s \"(', n=1, any={'a': [True, None, 0.5,], \"b\": \"x\"}), g()]<|tool_call_end|>",
+        "Well.",
+        &[("f", r#"{"text": "it's \"(", "n": 1, "any": {"a": [true, null, 0.5], "b": "x"}}"#), ("g", "{}")],
+    ),
+    ("lfm2", "see [f](n=1)", "see [f](n=1)", &[]),
+    ("lfm2", "<|tool_call_start|>[f(n=1, text=\"a", "", &[("f", r#"{"n": 1, "text": "a"}"#)]),
+    (
+        "command",
+        "<|START_RESPONSE|>Well.<|END_RESPONSE|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"n\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>",
+        "Well.",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "command+",
+        "Action:\n```json\n[\n    {\n        \"tool_name\": \"f\",\n        \"parameters\": {\"n\": 1}\n    }\n]\n```",
+        "",
+        &[("f", r#"{"n":1}"#)],
+    ),
+    ("command+", "Action: none", "Action: none", &[]),
+    (
+        "nemotron",
+        "Well.\n<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]</TOOLCALL>",
+        "Well.",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    ("apriel", "<tool_calls>[{\"name\": \"g\", \"arguments\": {}}]</tool_calls>", "", &[("g", "{}")]),
+    (
+        "apertus",
+        "Well.<|tools_prefix|>[{\"f\": {\"n\": 1}}, {\"g\": {}}]<|tools_suffix|>",
+        "Well.",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    ("gigachat", "Well.<|function_call|>{\"name\": \"g\", \"arguments\": {}}", "Well.", &[("g", "{}")]),
+    (
+        "gigachat",
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"g\", \"arguments\": {}}",
+        "",
+        &[("g", "{}")],
+    ),
+    (
+        "firefunction",
+        " functools[{\"name\": \"f\", \"arguments\": {\"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+        "",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "functionary",
+        "<function=f>{\"n\": 1}</function><function=g>{}</function>",
+        "",
+        &[("f", r#"{"n":1}"#), ("g", "{}")],
+    ),
+    (
+        "minicpm",
+        "<function name=\"f\"><param name=\"text\">a</param></function>\n<function name=\"g\"></function>",
+        "",
+        &[("f", r#"{"text": "a"}"#), ("g", "{}")],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": 1}<|call|>",
+        "",
+        &[("f", r#"{"n":1}"#)],
+    ),
+    (
+        "harmony",
+        " to=functions.f<|channel|>analysis<|message|>{\"n\": 1}<|end|><|start|>assistant<|channel|>final<|message|>Well.",
+        "Well.",
+        &[("f", r#"{"n":1}"#)],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=browser<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>y",
+        "y",
+        &[],
+    ),
+    ("harmony", "<|channel|>final<|message|>a <|b <|end", "a <|b <|end", &[]),
+    ("harmony", "{\"n\": 1}", "{\"n\": 1}", &[]),
 ];
+
+/// Of these the tags around what is said are left out, whoever asks.
+const MARKED: [&str; 5] = ["kimi3", "lfm2", "command", "command+", "harmony"];
 
 #[test]
 fn replies_are_taken_apart_as_their_family_writes_them_however_they_are_cut() {
@@ -183,25 +315,33 @@ fn replies_are_taken_apart_as_their_family_writes_them_however_they_are_cut() {
         assert_eq!((got, said.as_str()), (expected, *text), "{name}: {reply}");
         every_cut(world, reply);
         // What nobody asked for is text.
-        let plain = ReplyOptions::default();
-        assert_eq!(events(&world.dialect, &plain, &[reply]), [super::families::said(reply)], "{name}");
+        if !MARKED.contains(name) {
+            assert_eq!(
+                events(&world.dialect, &ReplyOptions::default(), &[reply]),
+                [ReplyEvent::Text((*reply).to_owned())],
+                "{name}"
+            );
+        }
     }
 }
 
 /// The same events for every cut into three, and letter by letter.
-fn every_cut(world: &World, reply: &str) {
-    let options = options();
-    let whole = events(&world.dialect, &options, &[reply]);
+pub fn every_cut(world: &World, reply: &str) {
+    every_cut_with(world, &options(), reply);
+}
+
+pub fn every_cut_with(world: &World, options: &ReplyOptions, reply: &str) {
+    let whole = events(&world.dialect, options, &[reply]);
     let cuts: Vec<usize> = reply.char_indices().map(|(at, _)| at).collect();
     for &a in &cuts {
         for &b in cuts.iter().filter(|&&b| b >= a) {
-            let got = events(&world.dialect, &options, &[&reply[..a], &reply[a..b], &reply[b..]]);
+            let got = events(&world.dialect, options, &[&reply[..a], &reply[a..b], &reply[b..]]);
             assert_eq!(got, whole, "{}: {reply:?} cut at {a} and {b}", world.name);
         }
     }
     let letters: Vec<String> = reply.chars().map(String::from).collect();
     let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
-    assert_eq!(events(&world.dialect, &options, &letters), whole, "{}", world.name);
+    assert_eq!(events(&world.dialect, options, &letters), whole, "{}", world.name);
 }
 
 #[test]
@@ -212,6 +352,20 @@ fn reasoning_has_the_tags_of_its_family() {
         ("mistral", "[THINK]hm [x] [TOOL_CALLS]f[ARGS]{}[/THINK]Sunny.", "hm [x] [TOOL_CALLS]f[ARGS]{}", "Sunny."),
         ("gemma", "<|channel>thought\nhm\n<channel|>Sunny.", "hm", "Sunny."),
         ("deepseek", "<think>\nhm\n</think>\n\nSunny.", "hm", "Sunny."),
+        ("seed", "<seed:think>hm</seed:think>\nSunny.", "hm", "Sunny."),
+        (
+            "harmony",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Sunny.",
+            "hm",
+            "Sunny.",
+        ),
+        ("command", "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Sunny.<|END_RESPONSE|>", "hm", "Sunny."),
+        (
+            "kimi3",
+            "<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>Sunny.<|close|>response<|sep|>",
+            "hm",
+            "Sunny.",
+        ),
     ] {
         let world = world(name);
         assert_eq!(events(&world.dialect, &options(), &[reply]), [thought(reasoning), said(text)], "{name}");
@@ -277,8 +431,15 @@ fn time_grows_with_the_length_of_any_familys_reply_only() {
         "<|tool_call>call:f{a:<|\"|>",
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{",
+        "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"",
+        "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": \"",
+        "<|channel|>",
+        "<|tool_call_start|>[f(a='",
+        "<|tools_prefix|>[{\"f\": {\"a\": [",
     ];
-    for name in ["llama3", "mistral", "glm", "gemma", "deepseek"] {
+    let names =
+        ["llama3", "mistral", "glm", "gemma", "deepseek", "dsml", "kimi", "harmony", "lfm2", "apertus", "minicpm"];
+    for name in names {
         for (opening, soup) in openings.iter().flat_map(|o| soups.iter().map(move |s| (o, s))) {
             let text = (*opening).to_owned() + &soup.repeat(60_000 / soup.len());
             let begin = std::time::Instant::now();
@@ -289,24 +450,24 @@ fn time_grows_with_the_length_of_any_familys_reply_only() {
     }
 }
 
-fn tool() -> Value {
+pub fn tool() -> Value {
     json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object",
         "properties": {"text": {"type": "string"}, "n": {"type": "integer"}, "any": {}}}}})
 }
 
-fn now() -> Value {
+pub fn now() -> Value {
     json!({"name": "g"})
 }
 
-fn options() -> ReplyOptions {
+pub fn options() -> ReplyOptions {
     let tool_schemas = [tool(), now()].iter().filter_map(ToolSchema::from_tool).collect();
-    ReplyOptions { starts_in_reasoning: false, reasoning: true, tools: true, tool_schemas }
+    ReplyOptions { starts_in_reasoning: false, continues: false, reasoning: true, tools: true, tool_schemas }
 }
 
-fn thought(text: &str) -> ReplyEvent {
+pub fn thought(text: &str) -> ReplyEvent {
     ReplyEvent::Reasoning(text.to_owned())
 }
 
-fn said(text: &str) -> ReplyEvent {
+pub fn said(text: &str) -> ReplyEvent {
     ReplyEvent::Text(text.to_owned())
 }

@@ -6,6 +6,8 @@ mod families;
 mod fuzz;
 mod hostile;
 mod qwen;
+mod streams;
 mod support;
 mod templates;
+mod turns;
 mod vocab;

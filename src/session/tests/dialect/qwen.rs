@@ -130,7 +130,7 @@ fn calls_in_json_are_calls() {
     for text in [
         "<tool_call>\n{\"name\": \"f\", \"arguments\": [1]}\n</tool_call>",
         "a <tool_call>{\"arguments\": {}}</tool_call> b",
-        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ",
         "<tool_call>{not json}",
     ] {
         assert_eq!(parse(&tools(), text), [answer(text)]);
@@ -150,7 +150,8 @@ fn broken_calls_end_as_json_or_stay_text() {
         "a < b <tool_cal",
         "<tool_call></tool_call>",
         "\n </tool_call>",
-        "<function=f><parameter=a>1</parameter></function>",
+        "<function=other><parameter=a>1</parameter></function>",
+        "a <function=f",
     ] {
         assert_eq!(parse(&tools(), text), [answer(text)], "{text}");
     }

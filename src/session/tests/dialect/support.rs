@@ -50,6 +50,26 @@ const FORMS: &[Row] = &[
     ("gemma text", GEMMA, &[("<|channel>", 3), ("<channel|>", 3)]),
     ("deepseek", DEEPSEEK, DEEPSEEK_TOKENS),
     ("deepseek fence", DEEPSEEK_FENCE, DEEPSEEK_TOKENS),
+    ("dsml", DSML, &[("｜DSML｜", 4), ("<think>", 4), ("</think>", 4)]),
+    ("dsml calls", DSML_CALLS, &[]),
+    ("kimi", KIMI, KIMI_TOKENS),
+    ("kimi3", KIMI_K3, &[("<|open|>", 3), ("<|close|>", 3), ("<|sep|>", 3)]),
+    ("minimax", MINIMAX, &[("<minimax:tool_call>", 4), ("</minimax:tool_call>", 4)]),
+    ("seed", SEED, &[("<seed:think>", 4), ("</seed:think>", 4)]),
+    ("harmony", HARMONY, HARMONY_TOKENS),
+    ("lfm2", LFM2, &[("<|tool_call_start|>", 3), ("<|tool_call_end|>", 3)]),
+    ("command", COMMAND, &[("<|START_ACTION|>", 3), ("<|END_ACTION|>", 3)]),
+    ("command+", COMMAND_PLUS, &[]),
+    ("nemotron", NEMOTRON, &[("<TOOLCALL>", 3), ("</TOOLCALL>", 3)]),
+    ("apriel", APRIEL, &[]),
+    ("apertus", APERTUS, &[("<|tools_prefix|>", 3), ("<|tools_suffix|>", 3)]),
+    ("gigachat", GIGACHAT, &[("<|function_call|>", 3)]),
+    ("granite", GRANITE, &[("<|tool_call|>", 3)]),
+    ("granite closed", GRANITE_CLOSED, &[("<|tool_call|>", 3), ("<|/tool_call|>", 3)]),
+    ("minimax1", MINIMAX_M1, &[]),
+    ("firefunction", FIREFUNCTION, &[]),
+    ("functionary", FUNCTIONARY, &[]),
+    ("minicpm", MINICPM, &[]),
 ];
 
 const QWEN: &str = r"{%- for c in m.tool_calls or [] -%}
@@ -123,7 +143,126 @@ const DEEPSEEK_FENCE: &str = r"{%- if m.tool_calls -%}{{- '<｜tool▁calls▁be
     {{- c.function.arguments|tojson + '\n```<｜tool▁call▁end｜>' -}}
 {%- endfor -%}{{- '<｜tool▁calls▁end｜>' -}}{%- endif -%}";
 
+const DSML: &str = r#"{%- if m.tool_calls -%}{{- '\n\n<｜DSML｜function_calls>' -}}{%- for c in m.tool_calls -%}
+    {{- '\n<｜DSML｜invoke name="' + c.function.name + '">\n' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<｜DSML｜parameter name="' + k + '" string="' + ('true' if v is string else 'false') + '">' -}}
+        {{- (v if v is string else v|tojson) + '</｜DSML｜parameter>\n' -}}
+    {%- endfor -%}
+    {{- '</｜DSML｜invoke>' -}}
+{%- endfor -%}{{- '\n</｜DSML｜function_calls>' -}}{%- endif -%}"#;
+const DSML_CALLS: &str = r#"{%- if m.tool_calls -%}{{- '\n\n<｜DSML｜tool_calls>' -}}{%- for c in m.tool_calls -%}
+    {{- '\n<｜DSML｜invoke name="' + c.function.name + '">\n' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<｜DSML｜parameter name="' + k + '" string="' + ('true' if v is string else 'false') + '">' -}}
+        {{- (v if v is string else v|tojson) + '</｜DSML｜parameter>\n' -}}
+    {%- endfor -%}
+    {{- '</｜DSML｜invoke>' -}}
+{%- endfor -%}{{- '\n</｜DSML｜tool_calls>' -}}{%- endif -%}"#;
+const KIMI_TOKENS: &[(&str, i32)] = &[
+    ("<|tool_calls_section_begin|>", 3),
+    ("<|tool_call_begin|>", 3),
+    ("<|tool_call_argument_begin|>", 3),
+    ("<|tool_call_end|>", 3),
+    ("<|tool_calls_section_end|>", 3),
+    ("<think>", 4),
+    ("</think>", 4),
+];
+const KIMI: &str = r"{%- if m.tool_calls -%}{{- '<|tool_calls_section_begin|>' -}}{%- for c in m.tool_calls -%}
+    {{- '<|tool_call_begin|>functions.' + c.function.name + ':' ~ loop.index0 -}}
+    {{- '<|tool_call_argument_begin|>' + c.function.arguments|tojson + '<|tool_call_end|>' -}}
+{%- endfor -%}{{- '<|tool_calls_section_end|>' -}}{%- endif -%}";
+const KIMI_K3: &str = r#"{%- if m.tool_calls -%}{{- '<|open|>tools<|sep|>' -}}{%- for c in m.tool_calls -%}
+    {{- '<|open|>call tool="' + c.function.name + '" index="' ~ loop.index + '"<|sep|>' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<|open|>argument key="' + k + '" type="' -}}
+        {{- 'string' if v is string else ('null' if v is none else 'number') -}}
+        {{- '"<|sep|>' + (v if v is string else v|tojson) + '<|close|>argument<|sep|>' -}}
+    {%- endfor -%}
+    {{- '<|close|>call<|sep|>' -}}
+{%- endfor -%}{{- '<|close|>tools<|sep|>' -}}{%- endif -%}{#- 'think' -#}"#;
+const MINIMAX: &str = r#"{%- if m.tool_calls -%}{{- '\n<minimax:tool_call>' -}}{%- for c in m.tool_calls -%}
+    {{- '\n<invoke name="' + c.function.name + '">\n' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<parameter name="' + k + '">' + (v if v is string else v|tojson) + '</parameter>\n' -}}
+    {%- endfor -%}
+    {{- '</invoke>' -}}
+{%- endfor -%}{{- '\n</minimax:tool_call>' -}}{%- endif -%}{#- </think> -#}"#;
+const SEED: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '\n<seed:tool_call>\n<function=' + c.function.name + '>\n' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<parameter=' + k + '>' + (v if v is string else v|tojson) + '</parameter>\n' -}}
+    {%- endfor -%}
+    {{- '</function>\n</seed:tool_call>' -}}
+{%- endfor -%}{#- </seed:think> -#}";
+const HARMONY_TOKENS: &[(&str, i32)] =
+    &[("<|channel|>", 3), ("<|message|>", 3), ("<|start|>", 3), ("<|end|>", 3), ("<|constrain|>", 3), ("<|call|>", 3)];
+const HARMONY: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '<|channel|>commentary to=functions.' + c.function.name + ' <|constrain|>json<|message|>' -}}
+    {{- c.function.arguments|tojson -}}
+{%- endfor -%}{#- <|channel|>analysis<|message|> -#}";
+const LFM2: &str = r"{%- if m.tool_calls -%}{{- '<|tool_call_start|>[' -}}{%- for c in m.tool_calls -%}
+    {{- c.function.name + '(' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- k + '=' + v|tojson -}}{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+    {%- endfor -%}
+    {{- ')' -}}{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']<|tool_call_end|>' -}}{%- endif -%}";
+const COMMAND: &str = r#"{%- if m.tool_calls -%}{{- '<|START_ACTION|>[\n' -}}{%- for c in m.tool_calls -%}
+    {{- '    {"tool_call_id": "' ~ loop.index0 + '", "tool_name": "' + c.function.name -}}
+    {{- '", "parameters": ' + c.function.arguments|tojson + '}' -}}{%- if not loop.last -%}{{- ',\n' -}}{%- endif -%}
+{%- endfor -%}{{- '\n]<|END_ACTION|>' -}}{%- endif -%}{#- <|END_THINKING|> -#}"#;
+const COMMAND_PLUS: &str = r#"{%- if m.tool_calls -%}{{- 'Action:\n```json\n[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"tool_name": "' + c.function.name + '", "parameters": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']\n```' -}}{%- endif -%}{#- <|CHATBOT_TOKEN|> -#}"#;
+const NEMOTRON: &str = r#"{%- if m.tool_calls -%}{{- '<TOOLCALL>[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']</TOOLCALL>' -}}{%- endif -%}"#;
+const APRIEL: &str = r#"{%- if m.tool_calls -%}{{- '<tool_calls>[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']</tool_calls>' -}}{%- endif -%}"#;
+const APERTUS: &str = r#"{%- if m.tool_calls -%}{{- '<|tools_prefix|>[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"' + c.function.name + '": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']<|tools_suffix|>' -}}{%- endif -%}"#;
+const GIGACHAT: &str = r#"{%- for c in m.tool_calls or [] -%}
+    {{- '<|function_call|>{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}' -}}
+{%- endfor -%}"#;
+const GRANITE: &str = r#"{%- if m.tool_calls -%}{{- '<|tool_call|>[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']' -}}{%- endif -%}"#;
+const GRANITE_CLOSED: &str = r#"{%- if m.tool_calls -%}{{- '<|tool_call|>[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']<|/tool_call|>' -}}{%- endif -%}"#;
+const MINIMAX_M1: &str = r#"{%- if m.tool_calls -%}{{- '<tool_calls>\n' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}\n' -}}
+{%- endfor -%}{{- '</tool_calls>' -}}{%- endif -%}{#- <beginning_of_sentence> -#}"#;
+const FIREFUNCTION: &str = r#"{%- if m.tool_calls -%}{{- ' functools[' -}}{%- for c in m.tool_calls -%}
+    {{- '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments|tojson + '}' -}}
+    {%- if not loop.last -%}{{- ', ' -}}{%- endif -%}
+{%- endfor -%}{{- ']' -}}{%- endif -%}"#;
+const FUNCTIONARY: &str = r"{%- for c in m.tool_calls or [] -%}
+    {{- '<function=' + c.function.name + '>' + c.function.arguments|tojson + '</function>' -}}
+{%- endfor -%}{#- <{start_tag}={function_name}> -#}";
+const MINICPM: &str = r#"{%- for c in m.tool_calls or [] -%}
+    {{- '<function name="' + c.function.name + '">' -}}
+    {%- for k, v in c.function.arguments|items -%}
+        {{- '<param name="' + k + '">' + (v if v is string else v|tojson) + '</param>' -}}
+    {%- endfor -%}
+    {{- '</function>' -}}
+{%- endfor -%}"#;
+
 impl World {
+    /// A reply has one call at most.
+    pub fn one_call(&self) -> bool {
+        matches!(self.name, "llama3" | "harmony" | "gigachat")
+    }
+
     fn new(name: &'static str, calls: &str, tokens: &[(&str, i32)]) -> Self {
         let template =
             format!("{{%- for m in messages -%}}@{{{{ m.role }}}}@{{{{- m.content -}}}}{calls}{{%- endfor -%}}");
@@ -174,7 +313,8 @@ impl World {
     /// The calls and the text of a reply.
     pub fn read(&self, definitions: &[Value], reply: &str) -> (Vec<Call>, String) {
         let tool_schemas = definitions.iter().filter_map(ToolSchema::from_tool).collect();
-        let options = ReplyOptions { starts_in_reasoning: false, reasoning: true, tools: true, tool_schemas };
+        let options =
+            ReplyOptions { starts_in_reasoning: false, continues: false, reasoning: true, tools: true, tool_schemas };
         let Read { thought, text, calls } = read(&self.dialect, &options, reply);
         let parse = |(name, arguments): (String, String)| {
             let map =

@@ -8,13 +8,18 @@ use session::dialect::{Dialect, Thinking, Tool, ToolChoice, Tools};
 use crate::vocab::vocab_of;
 
 /// Texts of templates, each of one form of calls.
-const SIGNS: [&str; 6] = [
+const SIGNS: [&str; 11] = [
     "<tool_call><function=",
     "<tool_call><think>",
     "<arg_key>",
     "[TOOL_CALLS][ARGS]",
     "<|tool_call>call:",
     "<｜tool▁calls▁begin｜>",
+    "｜DSML｜tool_calls>",
+    "<|tool_calls_section_begin|><|tool_call_argument_begin|>",
+    "<|tool_call_start|>",
+    "<|START_ACTION|>\"tool_call_id\"",
+    "<|open|><|close|><|sep|>",
 ];
 
 /// The schema of a tool's arguments as JSON; its length picks the form.

@@ -4,7 +4,7 @@
 mod calls;
 #[path = "../../../../test-support/replay.rs"]
 mod replay;
-mod reply;
+pub mod reply;
 
 use replay::replay;
 

@@ -8,7 +8,7 @@ use session::dialect::{Dialect, ReplyEvent, ReplyOptions, ToolSchema};
 use crate::vocab::vocab_of;
 
 /// Texts of templates, each of one family.
-const SIGNS: [&str; 8] = [
+const SIGNS: [&str; 24] = [
     "<tool_call><function=<think></think>",
     "<arg_key></think>",
     "[TOOL_CALLS][/THINK]",
@@ -17,9 +17,25 @@ const SIGNS: [&str; 8] = [
     "<|start_header_id|><|python_tag|>",
     "<tool_call>",
     "",
+    "｜DSML｜</think>",
+    "<|tool_calls_section_begin|></think>",
+    "<|open|><|close|><|sep|>'think'",
+    "<minimax:tool_call></think>",
+    "<mm:think></mm:think>",
+    "<|channel|><|message|>analysis",
+    "<atem:function_calls>to=self",
+    "<seed:tool_call></seed:think>",
+    "{start_tag}={function_name}",
+    "<function name=\"<param name=\"",
+    "<|tool_call_start|></think>",
+    "<|START_ACTION|><|END_THINKING|>",
+    "<TOOLCALL></think>",
+    "<|tools_prefix|><|inner_suffix|>",
+    "<|function_call|>",
+    "functools[",
 ];
 
-/// Reads an input: a byte of options and the family and one that says where to cut, then the reply.
+/// Reads an input: a byte of options and the family and one that says where to cut and more of the family, then the reply.
 pub fn check(bytes: &[u8]) {
     let [options, cut, reply @ ..] = bytes else { return };
     let reply = String::from_utf8_lossy(reply);
@@ -28,12 +44,13 @@ pub fn check(bytes: &[u8]) {
         let vocab = vocab_of(&[]);
         SIGNS.iter().map(|sign| Dialect::detect(Some(sign), &vocab)).collect()
     });
-    let dialect = &dialects[usize::from(options >> 4) % SIGNS.len()];
+    let dialect = &dialects[usize::from(options >> 4 | (cut >> 5) << 4) % SIGNS.len()];
     let schema = json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {
         "text": {"type": "string"}, "n": {"type": "integer"}, "x": {"type": ["number", "null"]},
         "on": {"type": "boolean"}, "list": {"type": "array"}, "map": {"anyOf": [{"type": "object"}, {"const": 7}]}}}}});
     let options = ReplyOptions {
         starts_in_reasoning: options & 1 > 0,
+        continues: cut >> 4 & 1 > 0,
         reasoning: options & 2 > 0,
         tools: options & 4 > 0,
         tool_schemas: if options & 8 > 0 { ToolSchema::from_tool(&schema).into_iter().collect() } else { Vec::new() },
