@@ -111,7 +111,7 @@ impl TokenizerEnv for Env {
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         self.trie.tokenize_with_greedy_fallback(bytes, |text| {
-            self.vocab.encode(text, Special::Plain).into_iter().map(|id| id.0).collect()
+            self.vocab.encode_after_text(text, Special::Plain).into_iter().map(|id| id.0).collect()
         })
     }
 }

@@ -6,17 +6,25 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
-use crate::byte_level::spell_into;
 use crate::error::{Error, quoted};
+use crate::fallback::{Fallback, occurs};
 use crate::vocab::Tokens;
 
 /// The merges of a vocabulary, by ids.
 pub(crate) struct Merges {
-    byte_ids: [u32; 256],
+    start: Start,
     /// Rank of the merge of two neighbours.
     ranks: HashMap<(u32, u32), u32>,
     /// By rank.
     rules: Vec<Rule>,
+}
+
+/// What a word is before the first merge.
+enum Start {
+    /// The token of each byte, and what stands for the bytes that have none, if there are such.
+    Bytes { ids: Box<[u32; 256]>, unknown: Option<u32>, complete: bool },
+    /// The token of each character; here of those of ASCII.
+    Characters(Box<[u32; 128]>, Fallback),
 }
 
 #[derive(Copy, Clone)]
@@ -34,15 +42,42 @@ pub(crate) struct Scratch {
 }
 
 impl Merges {
-    /// `merges` are "left right" in the byte-level alphabet, best first. Left out are those that cannot happen or
-    /// whose result is no token, and the later ones of the same two parts.
-    pub(crate) fn new(tokens: &Tokens, merges: &[&str]) -> Result<Self, Error> {
-        let mut byte_ids = [0; 256];
+    /// For words that are bytes first. `merges` are "left right", spelled as the tokens are, best first. Left out are
+    /// those that cannot happen or whose result is no token, and the later ones of the same two parts.
+    ///
+    /// Published vocabularies lack the token of some rare byte: there `unknown` comes out, or nothing, as in the
+    /// reference tokenizers.
+    ///
+    /// # Errors
+    /// A common byte without a token; a merge that is not two parts.
+    pub(crate) fn of_bytes(tokens: &Tokens, merges: &[&str], unknown: Option<u32>) -> Result<Self, Error> {
+        let mut ids = Box::new([DEAD; 256]);
+        let mut complete = true;
         for byte in 0..=u8::MAX {
-            byte_ids[usize::from(byte)] = tokens.find_plain(&[byte]).ok_or(Error::MissingByte { byte })?;
+            match tokens.find_plain(&[byte]) {
+                Some(id) => ids[usize::from(byte)] = id,
+                None if is_common(byte) => return Err(Error::MissingByte { byte }),
+                None => complete &= !occurs(byte),
+            }
         }
-        let find = |bytes: &[u8]| match *bytes {
-            [byte] => Some(byte_ids[usize::from(byte)]),
+        Self::new(tokens, merges, Start::Bytes { ids, unknown, complete })
+    }
+
+    /// For words that are characters first, with `fallback` for those that are no token.
+    ///
+    /// # Errors
+    /// A merge that is not two parts.
+    pub(crate) fn of_characters(tokens: &Tokens, merges: &[&str], fallback: Fallback) -> Result<Self, Error> {
+        let mut ids = Box::new([DEAD; 128]);
+        for (id, byte) in ids.iter_mut().zip(0..) {
+            *id = tokens.find_plain(&[byte]).unwrap_or(DEAD);
+        }
+        Self::new(tokens, merges, Start::Characters(ids, fallback))
+    }
+
+    fn new(tokens: &Tokens, merges: &[&str], start: Start) -> Result<Self, Error> {
+        let find = |bytes: &[u8]| match (bytes, &start) {
+            ([byte], Start::Bytes { ids, .. }) => Some(ids[usize::from(*byte)]).filter(|&id| id != DEAD),
             _ => tokens.find_plain(bytes),
         };
         // Room for what is likely; a list that is longer than it can be of use takes no memory here.
@@ -53,9 +88,9 @@ impl Merges {
         for (index, merge) in merges.iter().enumerate() {
             let (left, right) = parts(merge).ok_or_else(|| Error::Merge { index, text: quoted(merge) })?;
             bytes.clear();
-            spell_into(left, &mut bytes);
+            tokens.spell_into(left, &mut bytes);
             let n_left = bytes.len();
-            spell_into(right, &mut bytes);
+            tokens.spell_into(right, &mut bytes);
             let Some(merged) = find(&bytes) else { continue };
             let (left, right) = bytes.split_at(n_left);
             let (Some(left), Some(right)) = (find(left), find(right)) else { continue };
@@ -66,27 +101,72 @@ impl Merges {
             });
         }
         rules.shrink_to_fit();
-        Ok(Self { byte_ids, ranks, rules })
+        Ok(Self { start, ranks, rules })
     }
 
     /// Appends the tokens of `word` to `out`. Time is n log n in its length, memory 12 bytes a byte at most.
-    pub(crate) fn encode(&self, tokens: &Tokens, word: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        for stretch in word.chunks(MAX_WORD) {
-            self.encode_stretch(tokens, stretch, scratch, out);
+    pub(crate) fn encode(&self, tokens: &Tokens, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        match &self.start {
+            Start::Bytes { ids, unknown, complete } => {
+                let id = |byte: &u8| ids[usize::from(*byte)];
+                for mut stretch in word.as_bytes().chunks(MAX_WORD) {
+                    while !*complete && let Some(at) = stretch.iter().position(|byte| id(byte) == DEAD) {
+                        scratch.slots.clear();
+                        scratch.slots.extend(stretch[..at].iter().map(id));
+                        self.merge(tokens, scratch, out);
+                        out.extend(unknown);
+                        stretch = &stretch[at + 1..];
+                    }
+                    scratch.slots.clear();
+                    scratch.slots.extend(stretch.iter().map(id));
+                    self.merge(tokens, scratch, out);
+                }
+            }
+            Start::Characters(ids, fallback) => {
+                scratch.slots.clear();
+                for (at, c) in word.char_indices() {
+                    let bytes = &word.as_bytes()[at..at + c.len_utf8()];
+                    let id = match bytes {
+                        [byte] => Some(ids[usize::from(*byte)]).filter(|&id| id != DEAD),
+                        _ => tokens.find_plain(bytes),
+                    };
+                    if id.is_none() || scratch.slots.len() + bytes.len() > MAX_WORD {
+                        self.merge(tokens, scratch, out);
+                        scratch.slots.clear();
+                    }
+                    match id {
+                        Some(id) => start_symbol(&mut scratch.slots, id, bytes.len()),
+                        None => fallback.push(bytes, out),
+                    }
+                }
+                self.merge(tokens, scratch, out);
+            }
         }
     }
 
-    fn encode_stretch(&self, tokens: &Tokens, word: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        // One slot a byte. The slot where a token starts holds its id; if it is longer than a byte, the slot
-        // where it ends holds END + its length. So both neighbours of a token are found without a list.
+    /// Merges what lies in the slots and appends it to `out`.
+    ///
+    /// One slot a byte. The slot where a token starts holds its id; if it is longer than a byte, the slot where it
+    /// ends holds END + its length. So both neighbours of a token are found without a list.
+    fn merge(&self, tokens: &Tokens, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let slots = &mut scratch.slots;
-        slots.clear();
-        slots.extend(word.iter().map(|&byte| self.byte_ids[usize::from(byte)]));
-
         let mut queue = std::mem::take(&mut scratch.queue);
         queue.clear();
-        let pairs = slots.windows(2).enumerate();
-        queue.extend(pairs.filter_map(|(at, pair)| Some(entry(*self.ranks.get(&(pair[0], pair[1]))?, at))));
+        match &self.start {
+            Start::Bytes { .. } => {
+                let pairs = slots.windows(2).enumerate();
+                queue.extend(pairs.filter_map(|(at, pair)| Some(entry(*self.ranks.get(&(pair[0], pair[1]))?, at))));
+            }
+            Start::Characters(..) => {
+                let mut at = 0;
+                while let Some(&left) = slots.get(at) {
+                    let next = at + tokens.n_bytes(left);
+                    let rank = slots.get(next).and_then(|&right| self.ranks.get(&(left, right)));
+                    queue.extend(rank.map(|&rank| entry(rank, at)));
+                    at = next;
+                }
+            }
+        }
         let mut queue = BinaryHeap::from(queue);
 
         while let Some(Reverse(next)) = queue.pop() {
@@ -122,6 +202,20 @@ impl Merges {
             out.push(id);
             at += tokens.n_bytes(id);
         }
+    }
+}
+
+/// Whether text of most languages has this byte; only 0xF1 to 0xF4, of planes 4 to 16, and controls are not.
+fn is_common(byte: u8) -> bool {
+    matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7E | 0x80..=0xBF | 0xC2..=0xF0)
+}
+
+/// Appends a token of `n` bytes.
+fn start_symbol(slots: &mut Vec<u32>, id: u32, n: usize) {
+    slots.push(id);
+    if n > 1 {
+        slots.resize(slots.len() + n - 2, DEAD);
+        slots.push(END | n as u32);
     }
 }
 

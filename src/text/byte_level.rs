@@ -4,6 +4,11 @@
 //! Bytes that are printable in Latin-1 stand for themselves; the other 68 are numbered from U+0100 in byte order
 //! (so a space is U+0120). Source: the GPT-2 vocabulary, which every later byte-level BPE copies.
 
+/// Whether all characters of `text` are of the alphabet.
+pub(crate) fn is_spelled(text: &str) -> bool {
+    text.chars().all(|c| byte_of(c).is_some())
+}
+
 /// Appends to `out` the bytes that `text` spells. A character outside of the alphabet spells its own UTF-8.
 pub(crate) fn spell_into(text: &str, out: &mut Vec<u8>) {
     for c in text.chars() {

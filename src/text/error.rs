@@ -15,10 +15,15 @@ pub enum Error {
         key: &'static str,
     },
     /// `tokenizer.ggml.model` names another kind of tokenizer.
-    #[error("tokenizer.ggml.model is {found:?}, only \"gpt2\" (byte-level BPE) is known here")]
+    #[error(
+        "tokenizer.ggml.model is {found:?}{what}; known are \"gpt2\" (byte-level BPE), \"llama\" (SentencePiece BPE) and \
+         \"gemma4\""
+    )]
     UnknownModel {
         /// The name in the file.
         found: String,
+        /// What that is, in parentheses, if it is known.
+        what: &'static str,
     },
     /// `tokenizer.ggml.pre` names a split rule that we do not have. Guessing one would give wrong ids silently.
     #[error("tokenizer.ggml.pre is {found:?}, known are {known}; the file needs a newer version of this program")]
@@ -54,6 +59,14 @@ pub enum Error {
         /// Entries of the token list.
         tokens: usize,
     },
+    /// `tokenizer.ggml.scores` and `tokenizer.ggml.tokens` are of different length.
+    #[error("tokenizer.ggml.scores has {scores} entries, tokenizer.ggml.tokens has {tokens}; they must agree")]
+    ScoresLength {
+        /// Entries of the list of scores.
+        scores: usize,
+        /// Entries of the token list.
+        tokens: usize,
+    },
     /// A token type that is no [`crate::TokenKind`].
     #[error("tokenizer.ggml.token_type: token {id} has type {found}, 1 to 6 are known")]
     TokenType {
@@ -71,7 +84,7 @@ pub enum Error {
         text: String,
     },
     /// No token stands for a byte, so some text could not be encoded.
-    #[error("no token stands for byte 0x{byte:02X}; a byte-level vocabulary needs all 256")]
+    #[error("no token stands for byte 0x{byte:02X}, and none for what is unknown; some text could not be encoded")]
     MissingByte {
         /// The first byte without a token.
         byte: u8,

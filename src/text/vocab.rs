@@ -2,8 +2,10 @@
 //! Owns the tables and the roles of special tokens; knows nothing of chat templates or of streams.
 
 mod encode;
+mod names;
 mod source;
 mod special;
+mod strip;
 mod token;
 mod tokens;
 
@@ -13,8 +15,12 @@ pub(crate) use tokens::Tokens;
 
 use crate::bpe::Merges;
 use crate::error::Error;
-use crate::pretokenize::Pre;
+use crate::fallback::Fallback;
+use crate::pretokenize::{Bos, Rule, Spelling, Splitter, known_names};
+use crate::spm::Spm;
+use names::Names;
 use special::{Roles, SpecialFinder};
+use strip::Strips;
 
 /// Whether [`Vocab::encode`] looks for special tokens in the text.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
@@ -26,16 +32,26 @@ pub enum Special {
     Plain,
 }
 
-/// The vocabulary of a model and its byte-level BPE.
+/// The vocabulary of a model and its way to cut text.
 ///
 /// Read-only once made; share it in an `Arc`. Nothing is normalised: decomposed characters stay decomposed.
 pub struct Vocab {
-    pre: Pre,
+    method: Method,
     tokens: Tokens,
-    merges: Merges,
     roles: Roles,
     parse: SpecialFinder,
     plain: SpecialFinder,
+    strips: Strips,
+    /// No token has a space after another character, so merges never cross the place before a space.
+    spaces_cut: bool,
+}
+
+/// How text between special tokens becomes tokens.
+enum Method {
+    /// Byte-pair encoding inside the words of a split rule.
+    Bpe { rule: &'static Rule, splitter: Splitter, merges: Merges },
+    /// SentencePiece, with or without a space before a text.
+    Spm { spm: Spm, space_first: bool },
 }
 
 impl Vocab {
@@ -44,7 +60,13 @@ impl Vocab {
     /// # Errors
     /// As [`Vocab::new`], and a key that is absent or of another type.
     pub fn from_metadata(metadata: &gguf::Metadata<'_>) -> Result<Self, Error> {
-        Self::new(&VocabSource::from_metadata(metadata)?)
+        let source = VocabSource::from_metadata(metadata)?;
+        if source.model == "gpt2" && source.pre.is_empty() {
+            tracing::warn!(
+                "tokenizer.ggml.pre is absent: words are split by rule \"default\", which may not be the model's"
+            );
+        }
+        Self::new(&source)
     }
 
     /// Builds the tables. Of two tokens with the same text, and of two merges of the same parts, the first counts.
@@ -54,23 +76,37 @@ impl Vocab {
     /// An unknown tokenizer or split rule; lists that disagree in length or are too long to number; a token type
     /// out of range; a byte that no token stands for; a merge that is not two parts; a special id past the end.
     pub fn new(source: &VocabSource<'_>) -> Result<Self, Error> {
-        if source.model != "gpt2" {
-            return Err(Error::UnknownModel { found: source.model.chars().take(60).collect() });
-        }
-        let pre = Pre::by_name(source.pre).ok_or_else(|| Error::UnknownPre {
-            found: source.pre.chars().take(60).collect(),
-            known: Pre::known_names(),
-        })?;
-        let tokens = Tokens::new(&source.tokens, source.kinds()?)?;
-        let merges = Merges::new(&tokens, source.bounded_merges()?)?;
-        let roles = Roles::new(source, &tokens, pre)?;
+        let rule = rule_of(source)?;
+        let mut kinds = source.kinds()?;
+        let names = Names::of(&source.tokens, &kinds);
+        names.settle(&mut kinds);
+        let tokens = Tokens::new(&source.tokens, kinds, rule.map_or(Spelling::Spaces, |rule| rule.spelling))?;
+        let roles = Roles::new(source, &names, rule.map_or(Bos::UnlessRefused, |rule| rule.bos))?;
+        let unknown = roles.unknown.map(|id| id.0);
+        let fallback = || Fallback::new(&tokens, unknown);
+        let method = match rule {
+            None => {
+                let spm = Spm::new(&tokens, &source.scores()?, fallback()?);
+                Method::Spm { spm, space_first: source.add_space_prefix.unwrap_or(true) }
+            }
+            Some(rule) => {
+                let merges = source.bounded_merges()?;
+                let merges = match rule.spelling {
+                    Spelling::ByteLevel => Merges::of_bytes(&tokens, merges, unknown)?,
+                    Spelling::Spaces | Spelling::Plain => Merges::of_characters(&tokens, merges, fallback()?)?,
+                };
+                Method::Bpe { rule, splitter: Splitter::new(rule), merges }
+            }
+        };
         let of_kinds = |kinds: &[TokenKind]| {
             let ids = tokens.kinds().iter().zip(0..).filter(|(kind, _)| kinds.contains(kind)).map(|(_, id)| id);
             SpecialFinder::new(&tokens, ids)
         };
-        let parse = of_kinds(&[TokenKind::Control, TokenKind::UserDefined])?;
+        let parse = of_kinds(&[TokenKind::Control, TokenKind::UserDefined, TokenKind::Unknown])?;
         let plain = of_kinds(&[TokenKind::UserDefined])?;
-        Ok(Self { pre, merges, roles, parse, plain, tokens })
+        let strips = Strips::new(source, &tokens);
+        let spaces_cut = tokens.spelling() == Spelling::Spaces && tokens.spaces_come_first();
+        Ok(Self { method, roles, parse, plain, strips, spaces_cut, tokens })
     }
 
     /// Rows of the head: all tokens, unused ones included.
@@ -137,6 +173,24 @@ impl Vocab {
         self.roles.add_bos
     }
 
+    /// Separates two texts, as the file says.
+    #[must_use]
+    pub fn sep(&self) -> Option<TokenId> {
+        self.roles.sep
+    }
+
+    /// What stands for characters that have no token, as the file says.
+    #[must_use]
+    pub fn unknown(&self) -> Option<TokenId> {
+        self.roles.unknown
+    }
+
+    /// Whether a text as a whole ends with [`Vocab::eos`], which is then there. `encode` does not add it.
+    #[must_use]
+    pub fn add_eos(&self) -> bool {
+        self.roles.add_eos
+    }
+
     /// Whether generation ends when this token is sampled.
     #[must_use]
     pub fn is_eog(&self, id: TokenId) -> bool {
@@ -167,6 +221,29 @@ impl Vocab {
 
 impl std::fmt::Debug for Vocab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vocab").field("pre", &self.pre).field("len", &self.len()).finish_non_exhaustive()
+        let kind = match &self.method {
+            Method::Bpe { rule, .. } => rule.names[0],
+            Method::Spm { .. } => "SentencePiece",
+        };
+        f.debug_struct("Vocab").field("kind", &kind).field("len", &self.len()).finish_non_exhaustive()
     }
+}
+
+/// The split rule; `None` for SentencePiece, which has none.
+fn rule_of(source: &VocabSource<'_>) -> Result<Option<&'static Rule>, Error> {
+    let what = match source.model {
+        "gpt2" | "gemma4" => {
+            let pre = if source.pre.is_empty() { "default" } else { source.pre };
+            let unknown = || Error::UnknownPre { found: pre.chars().take(60).collect(), known: known_names() };
+            return Rule::by_name(pre).ok_or_else(unknown).map(Some);
+        }
+        "llama" => return Ok(None),
+        "bert" => " (WordPiece, of embedding models)",
+        "t5" => " (SentencePiece unigram)",
+        "rwkv" => " (the trie of RWKV)",
+        "plamo2" => " (the suffix tables of PLaMo 2)",
+        "no_vocab" | "none" => " (a file without a vocabulary)",
+        _ => "",
+    };
+    Err(Error::UnknownModel { found: source.model.chars().take(60).collect(), what })
 }

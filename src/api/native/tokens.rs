@@ -19,7 +19,7 @@ use crate::work::{Caller, Work};
 pub(crate) struct TokenizeRequest {
     model: Option<String>,
     content: String,
-    /// Put the beginning-of-text token before it, where the model has one.
+    /// Put the beginning-of-text token before it and the end-of-text token after it, where the model wants them.
     add_special: Option<bool>,
     /// Find special tokens in the text; true by default.
     parse_special: Option<bool>,
@@ -64,8 +64,10 @@ pub(crate) async fn tokenize(
     let cut = move |work: &mut Work| {
         let vocab = work.served().vocab();
         let special = if body.parse_special.unwrap_or(true) { Special::Parse } else { Special::Plain };
-        let bos = vocab.bos().filter(|_| body.add_special.unwrap_or(false) && vocab.add_bos());
-        let ids = bos.into_iter().chain(vocab.encode(&body.content, special));
+        let add_special = body.add_special.unwrap_or(false);
+        let bos = vocab.bos().filter(|_| add_special && vocab.add_bos());
+        let eos = vocab.eos().filter(|_| add_special && vocab.add_eos());
+        let ids = bos.into_iter().chain(vocab.encode(&body.content, special)).chain(eos);
         let token = |id: TokenId| match body.with_pieces {
             Some(true) => {
                 let piece = match String::from_utf8(vocab.bytes(id).unwrap_or_default().to_vec()) {

@@ -118,7 +118,7 @@ impl Dialect {
         let form = template.and_then(|source| forms.iter().find(|form| form.is_shown_by(source)));
         let tokens = reasoning.and_then(|tags| vocab.id(tags.token).zip(vocab.id(tags.close)));
         let closing = reasoning.map(closing).unwrap_or_default();
-        let forced = vocab.encode(&closing, Special::Parse);
+        let forced = vocab.encode_after_text(&closing, Special::Parse);
         Self { family, reasoning, form, texts: Texts::new(family, vocab), tokens, forced }
     }
 

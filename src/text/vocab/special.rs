@@ -1,30 +1,35 @@
 //! Special tokens: which one plays which role, and finding them in text.
-//! Owns the names by which tokens are known; knows nothing of merges.
+//! Owns what follows from keys and from names together; knows nothing of merges.
 
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::{Fim, TokenId, TokenKind, Tokens, VocabSource};
+use super::names::{EOM, EOT, FIM_FILE, FIM_MIDDLE, FIM_PAD, FIM_PREFIX, FIM_REPO, FIM_SUFFIX, Names};
+use super::{Fim, TokenId, Tokens, VocabSource};
 use crate::error::Error;
-use crate::pretokenize::Pre;
+use crate::pretokenize::Bos;
 
 /// The tokens with a role, all inside of the vocabulary.
 pub(super) struct Roles {
     pub(super) bos: Option<TokenId>,
     pub(super) eos: Option<TokenId>,
     pub(super) eot: Option<TokenId>,
+    pub(super) sep: Option<TokenId>,
     pub(super) pad: Option<TokenId>,
+    pub(super) unknown: Option<TokenId>,
     pub(super) add_bos: bool,
+    pub(super) add_eos: bool,
     pub(super) fim: Option<Fim>,
     /// Sorted, without duplicates.
     pub(super) eog: Vec<TokenId>,
 }
 
 impl Roles {
-    pub(super) fn new(source: &VocabSource<'_>, tokens: &Tokens, pre: Pre) -> Result<Self, Error> {
-        let ids = &source.special;
-        let n_tokens = tokens.len();
+    /// `bos` is what the models of this kind do where the file is silent.
+    pub(super) fn new(source: &VocabSource<'_>, names: &Names, add_bos: Bos) -> Result<Self, Error> {
+        let mut ids = source.special;
+        let n_tokens = source.tokens.len();
         for (key, id) in ids.by_key() {
             if let Some(id) = id
                 && id as usize >= n_tokens
@@ -32,47 +37,49 @@ impl Roles {
                 return Err(Error::IdRange { key, id, n_tokens });
             }
         }
-        let named = |names: &[&str]| names.iter().find_map(|name| by_name(tokens, name));
-        let given = |id: Option<u32>, names: &[&str]| id.or_else(|| named(names)).map(TokenId);
+        if source.model == "llama" {
+            // The first three rows of every SentencePiece model, which early files do not repeat.
+            for (slot, id) in [(&mut ids.unknown, 0), (&mut ids.bos, 1), (&mut ids.eos, 2)] {
+                *slot = slot.or((n_tokens > 2).then_some(id));
+            }
+        }
+        let given = |id: Option<u32>, list: &[&str]| id.or_else(|| names.first(list)).map(TokenId);
 
         let (bos, eos, pad) = (ids.bos.map(TokenId), ids.eos.map(TokenId), ids.pad.map(TokenId));
-        let eot = given(ids.eot, EOT_NAMES);
-        let add_bos = match source.add_bos {
-            Some(true) if bos.is_none() => return Err(Error::NoBos),
-            Some(add) => add,
-            // Llama 3 files may leave the key out and still want it.
-            None => pre == Pre::LlamaBpe && bos.is_some(),
+        let eot = given(ids.eot, EOT);
+        let add_bos = match (source.add_bos, add_bos) {
+            (_, Bos::Always) => bos.is_some(),
+            (Some(true), _) if bos.is_none() => return Err(Error::NoBos),
+            (Some(add), _) => add,
+            (None, default) => default == Bos::UnlessRefused && bos.is_some(),
         };
-        let prefix = given(ids.fim_prefix, &["<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>"]);
-        let middle = given(ids.fim_middle, &["<|fim_middle|>", "<fim_middle>", "<fim-middle>"]);
-        let suffix = given(ids.fim_suffix, &["<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>"]);
+        let prefix = given(ids.fim_prefix, FIM_PREFIX);
+        let middle = given(ids.fim_middle, FIM_MIDDLE);
+        let suffix = given(ids.fim_suffix, FIM_SUFFIX);
         let fim = match (prefix, middle, suffix) {
             (Some(prefix), Some(middle), Some(suffix)) => Some(Fim { prefix, middle, suffix }),
             _ => None,
         };
 
-        let mut eog = vec![
-            eos,
-            eot,
-            ids.eom.map(TokenId),
-            given(ids.fim_pad, &["<|fim_pad|>", "<fim_pad>", "<fim-pad>"]),
-            given(ids.fim_repo, &["<|repo_name|>"]),
-            given(ids.fim_file, &["<|file_sep|>"]),
-        ];
-        eog.extend(EOG_NAMES.iter().map(|name| by_name(tokens, name).map(TokenId)));
-        let mut eog: Vec<_> = eog.into_iter().flatten().collect();
+        let (fim_pad, fim_repo, fim_file) =
+            (given(ids.fim_pad, FIM_PAD), given(ids.fim_repo, FIM_REPO), given(ids.fim_file, FIM_FILE));
+        let roles = [eos, eot, given(ids.eom, EOM), fim_pad, fim_repo, fim_file];
+        let mut eog: Vec<_> = roles.into_iter().flatten().chain(names.ends().map(TokenId)).collect();
         eog.sort_unstable();
         eog.dedup();
-        Ok(Self { bos, eos, eot, pad, add_bos, fim, eog })
+        Ok(Self {
+            bos,
+            eos,
+            eot,
+            sep: ids.sep.map(TokenId),
+            pad,
+            unknown: ids.unknown.map(TokenId),
+            add_bos,
+            add_eos: source.add_eos == Some(true) && eos.is_some(),
+            fim,
+            eog,
+        })
     }
-}
-
-/// A token known by its text, of any kind but unused: some files mark these as normal ones.
-/// None of the names can come out of the merges, because the split rules cut them at `|` and `_`.
-fn by_name(tokens: &Tokens, name: &str) -> Option<u32> {
-    let find_other = tokens.find_other(name.as_bytes());
-    let id = find_other.or_else(|| tokens.find_plain(name.as_bytes()))?;
-    (tokens.kind(id) != Some(TokenKind::Unused)).then_some(id)
 }
 
 /// Finds the texts of some tokens.
@@ -102,18 +109,3 @@ impl SpecialFinder {
         found.into_iter().flatten().map(|hit| (hit.range(), self.ids[hit.pattern().as_usize()]))
     }
 }
-
-/// End of a turn, by likelihood.
-const EOT_NAMES: &[&str] = &["<|eot_id|>", "<|im_end|>", "<|end|>"];
-
-/// Tokens that end generation whatever the file says. Qwen needs two of them: its files name one.
-const EOG_NAMES: &[&str] = &[
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-];

@@ -29,7 +29,7 @@ pub fn check(bytes: &[u8]) {
         types: Some(types),
         merges: merges.lines().collect(),
         special,
-        add_bos: None,
+        ..VocabSource::default()
     };
     match Vocab::new(&source) {
         Ok(vocab) => [text, &whole].into_iter().for_each(|text| comes_back(&vocab, text)),

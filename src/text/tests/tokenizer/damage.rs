@@ -14,15 +14,20 @@ fn message(lists: &Lists) -> String {
 #[test]
 fn unknown_tokenizers_and_split_rules_are_named_with_what_is_known() {
     let lists = tok_a();
-    let error = Vocab::new(&lists.source("gpt-4o")).unwrap_err();
+    let error = Vocab::new(&lists.source("gpt-9")).unwrap_err();
     assert!(matches!(error, Error::UnknownPre { .. }));
     let text = error.to_string();
-    assert!(text.contains("\"gpt-4o\"") && text.contains("\"qwen35\", \"qwen2\", \"llama-bpe\""), "{text}");
+    assert!(
+        text.contains("\"gpt-9\"") && text.contains("\"qwen35\", \"qwen2\"") && text.contains("\"llama-bpe\""),
+        "{text}"
+    );
 
     let mut source = lists.source("qwen35");
-    source.model = "llama";
-    let text = Vocab::new(&source).unwrap_err().to_string();
-    assert!(text.contains("\"llama\"") && text.contains("\"gpt2\""), "{text}");
+    for (model, what) in [("bert", "WordPiece"), ("t5", "unigram"), ("rwkv", "RWKV"), ("plamo2", "PLaMo"), ("x", "")] {
+        source.model = model;
+        let text = Vocab::new(&source).unwrap_err().to_string();
+        assert!(text.contains(&format!("{model:?}")) && text.contains(what) && text.contains("\"gpt2\""), "{text}");
+    }
 }
 
 #[test]
@@ -60,11 +65,38 @@ fn byte_tokens_are_spelled_in_hex() {
 }
 
 #[test]
-fn every_byte_needs_a_token() {
+fn every_byte_that_is_not_rare_needs_a_token() {
     let mut lists = tok_a();
     lists.tokens[198] = "gone".to_owned();
     assert!(message(&lists).contains("0x0A"));
-    assert!(message(&Lists { tokens: vec![], types: vec![], merges: vec![] }).contains("0x00"));
+    let none = Lists { tokens: vec![], types: vec![], merges: vec![] };
+    assert!(Vocab::new(&without_roles(&none)).unwrap_err().to_string().contains("0x09"));
+}
+
+#[test]
+fn rare_bytes_without_a_token_are_left_out_or_unknown() {
+    // Falcon has none for 0x03, StarCoder none for 0xF1.
+    let mut lists = tok_a();
+    let id = lists.tokens.iter().position(|token| token == "\u{103}").unwrap();
+    lists.tokens[id] = "gone".to_owned();
+    let ids = lists.vocab("qwen35").encode("a\u{3}b", Special::Plain);
+    assert_eq!(joined(&lists.vocab("qwen35"), &ids), b"ab");
+    let mut source = lists.source("qwen35");
+    source.special.unknown = Some(4001);
+    let vocab = Vocab::new(&source).unwrap();
+    assert_eq!(numbers(&vocab.encode("a\u{3}b", Special::Plain)), [64, 4001, 65]);
+}
+
+#[test]
+fn characters_that_are_tokens_as_they_are_do_not_take_the_place_of_spelled_ones() {
+    let mut lists = tok_a();
+    // Command R has flags both ways.
+    lists.tokens[4038] = "\u{1f1f8}".to_owned();
+    lists.tokens[4039] = "\u{f0}\u{141}\u{129}\u{b8}".to_owned();
+    (lists.types[4038], lists.types[4039]) = (1, 1);
+    let vocab = lists.vocab("qwen35");
+    assert_eq!(vocab.id("\u{1f1f8}"), Some(TokenId(4039)));
+    assert_eq!(vocab.bytes(TokenId(4038)), vocab.bytes(TokenId(4039)));
 }
 
 #[test]

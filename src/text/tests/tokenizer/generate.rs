@@ -1,13 +1,7 @@
-//! Generated text and the published split patterns; the unit tests of the crate include this file too.
+//! Generated text; the unit tests of the crate include this file too.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
-
-/// The split patterns as the models' `tokenizer.json` files have them.
-pub const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-pub const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-pub const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The same cases every time, unless PROPTEST_RNG_SEED says otherwise; the seed is printed with a failure.
 pub fn config(cases: u32) -> Config {

@@ -7,5 +7,6 @@ mod generate;
 mod goldens;
 mod metadata;
 mod reference;
+mod spm;
 mod support;
 mod vocabulary;

@@ -61,7 +61,7 @@ fn a_file_gives_the_same_vocabulary_as_its_lists() {
 
 #[test]
 fn keys_that_are_needed_are_named_when_absent() {
-    for key in ["tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
+    for key in ["tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
         let bytes = file("absent", |k| if k == key { Change::Drop } else { Change::Keep });
         let text = load(&bytes).unwrap_err().to_string();
         assert!(text.contains(key), "{text}");
@@ -69,10 +69,22 @@ fn keys_that_are_needed_are_named_when_absent() {
 }
 
 #[test]
-fn without_types_all_tokens_are_normal() {
+fn without_a_split_rule_words_are_split_by_the_default_one() {
+    let bytes = file("unruled", |k| if k == "tokenizer.ggml.pre" { Change::Drop } else { Change::Keep });
+    let text = "It's 12345 words!";
+    assert_eq!(
+        load(&bytes).unwrap().encode(text, Special::Parse),
+        tok_a().vocab("default").encode(text, Special::Parse)
+    );
+}
+
+#[test]
+fn without_types_all_tokens_are_normal_but_those_known_by_name() {
     let bytes = file("untyped", |k| if k == "tokenizer.ggml.token_type" { Change::Drop } else { Change::Keep });
     let vocab = load(&bytes).unwrap();
-    assert_eq!(vocab.special_tokens().count(), 0);
+    // <|endoftext|>, <|im_end|> and those of fill-in-the-middle prompts.
+    let special: Vec<_> = vocab.special_tokens().map(|(id, _)| id.0).collect();
+    assert_eq!(special, [4000, 4002, 4016, 4017, 4018, 4019, 4020, 4021]);
     assert!(vocab.is_eog(TokenId(4000)), "known by its name");
     assert_eq!(numbers(&vocab.encode("\n", Special::Parse)), [198]);
 }
@@ -115,10 +127,10 @@ fn types_may_be_narrower_integers() {
 #[test]
 fn another_tokenizer_is_reported_before_its_missing_keys() {
     let bytes = file("spm", |k| match k {
-        "tokenizer.ggml.model" => Change::Replace("llama".into()),
+        "tokenizer.ggml.model" => Change::Replace("bert".into()),
         "tokenizer.ggml.merges" => Change::Drop,
         _ => Change::Keep,
     });
     let text = load(&bytes).unwrap_err().to_string();
-    assert!(text.contains("\"llama\""), "{text}");
+    assert!(text.contains("\"bert\""), "{text}");
 }

@@ -5,12 +5,13 @@ use proptest::test_runner::TestRunner;
 use text::{Special, Vocab};
 use tokenizers::Tokenizer;
 
-use crate::generate::{LLAMA3, QWEN2, QWEN35, any_text, config};
+use crate::generate::{any_text, config};
 use crate::support::{Lists, joined, numbers, tok_a, tok_a_json};
 
 /// Both encoders over the same lists. Some merges are left out where `thin` says so: then tokens exist that merges
 /// do not reach, and a word that is one of them shows whether words are looked up first.
-fn pair(pre: &str, pattern: &str, thin: bool) -> (Vocab, Tokenizer) {
+fn pair(pre: &str, thin: bool) -> (Vocab, Tokenizer) {
+    let (_, patterns, whole_words) = text::split_rules().find(|(name, ..)| *name == pre).unwrap();
     let mut json = tok_a_json();
     let mut lists = tok_a();
     if thin {
@@ -21,8 +22,14 @@ fn pair(pre: &str, pattern: &str, thin: bool) -> (Vocab, Tokenizer) {
         lists.merges = merges.filter(|(i, _)| kept(*i)).map(|(_, merge)| merge).collect();
     }
     json["normalizer"] = serde_json::Value::Null;
-    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern.into();
-    json["model"]["ignore_merges"] = (pre == "llama-bpe").into();
+    let stages = json["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap();
+    let split = stages.remove(0);
+    for (at, pattern) in patterns.iter().enumerate() {
+        let mut split = split.clone();
+        split["pattern"]["Regex"] = (*pattern).into();
+        stages.insert(at, split);
+    }
+    json["model"]["ignore_merges"] = whole_words.into();
     let theirs = Tokenizer::from_bytes(serde_json::to_vec(&json).unwrap()).unwrap();
     (lists.vocab(pre), theirs)
 }
@@ -31,8 +38,8 @@ fn ids_of(theirs: &Tokenizer, text: &str) -> Vec<u32> {
     theirs.encode_fast(text, false).unwrap().get_ids().to_vec()
 }
 
-fn compare(pre: &str, pattern: &str, thin: bool) {
-    let (ours, theirs) = pair(pre, pattern, thin);
+fn compare(pre: &str, thin: bool, cases: u32) {
+    let (ours, theirs) = pair(pre, thin);
     let mut theirs_plain = theirs.clone();
     theirs_plain.set_encode_special_tokens(true);
     let both = |text: String| {
@@ -43,34 +50,47 @@ fn compare(pre: &str, pattern: &str, thin: bool) {
         }
         Ok(())
     };
-    TestRunner::new(config(2500)).run(&any_text(), both).unwrap();
+    TestRunner::new(config(cases)).run(&any_text(), both).unwrap();
 }
 
 #[test]
 fn qwen35_agrees_with_the_reference_on_generated_text() {
-    compare("qwen35", QWEN35, false);
+    compare("qwen35", false, 2500);
 }
 
 #[test]
 fn qwen2_agrees_with_the_reference_on_generated_text() {
-    compare("qwen2", QWEN2, false);
+    compare("qwen2", false, 2500);
 }
 
 #[test]
 fn llama_bpe_agrees_with_the_reference_on_generated_text() {
-    compare("llama-bpe", LLAMA3, false);
+    compare("llama-bpe", false, 2500);
+}
+
+#[test]
+fn each_rule_over_bytes_agrees_with_the_reference_on_generated_text() {
+    let mut seen = vec![];
+    let by_characters = ["gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"];
+    for (name, patterns, whole_words) in text::split_rules().filter(|(name, ..)| !by_characters.contains(name)) {
+        if !seen.contains(&(patterns, whole_words)) {
+            seen.push((patterns, whole_words));
+            compare(name, false, 200);
+        }
+    }
+    assert!(seen.len() > 25);
 }
 
 #[test]
 fn tokens_that_merges_do_not_reach_agree_with_the_reference() {
-    compare("qwen35", QWEN35, true);
-    compare("llama-bpe", LLAMA3, true);
+    compare("qwen35", true, 2500);
+    compare("llama-bpe", true, 2500);
 }
 
 #[test]
 fn whole_words_are_looked_up_first_in_llama_bpe_only() {
-    let (qwen, _) = pair("qwen35", QWEN35, true);
-    let (llama, _) = pair("llama-bpe", LLAMA3, true);
+    let (qwen, _) = pair("qwen35", true);
+    let (llama, _) = pair("llama-bpe", true);
     let lists = tok_a();
     let letters = |token: &&String| token.len() > 1 && token.bytes().all(|b| b.is_ascii_lowercase());
     let words = || lists.tokens[..4000].iter().filter(letters);
@@ -82,7 +102,7 @@ fn whole_words_are_looked_up_first_in_llama_bpe_only() {
 #[test]
 fn one_word_without_end_takes_no_more_than_its_length() {
     // A quadratic merge would need 4e10 steps for each of these.
-    let (ours, theirs) = pair("qwen35", QWEN35, false);
+    let (ours, theirs) = pair("qwen35", false);
     let scrambled = (0..200_000_u64).map(|i| char::from(b'a' + ((i * i * 7919) >> 5) as u8 % 26)).collect::<String>();
     for text in ["a".repeat(200_000), "the".repeat(66_667), "=".repeat(200_000), " ".repeat(200_000), scrambled] {
         let ids = ours.encode(&text, Special::Parse);

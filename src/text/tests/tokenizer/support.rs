@@ -50,6 +50,7 @@ impl Lists {
             merges: self.merges.iter().map(String::as_str).collect(),
             special: SpecialIds { eos: Some(4002), pad: Some(4000), ..SpecialIds::default() },
             add_bos: Some(false),
+            ..VocabSource::default()
         }
     }
 

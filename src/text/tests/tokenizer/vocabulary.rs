@@ -60,7 +60,7 @@ fn the_file_can_name_more_ends_and_other_fim_tokens() {
 #[test]
 fn roles_that_are_not_there_are_absent() {
     let mut lists = tok_a();
-    for name in ["<|fim_middle|>", "<|im_end|>"] {
+    for name in ["<|fim_middle|>", "<|im_end|>", "<|endoftext|>"] {
         let id = lists.tokens.iter().position(|token| token == name).unwrap();
         lists.tokens[id] = format!("[was {id}]");
     }
