@@ -1,0 +1,223 @@
+//! Opening a model: maps, headers, shards, and the order in which they are checked, placed and bound.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use ggml::{DeviceKind, Mapping, WeightsBuilder};
+use gguf::{Header, SplitInfo};
+
+use crate::adapter;
+use crate::arch;
+use crate::architecture::{ModelFile, NextNHead, Opened};
+use crate::describe::Description;
+use crate::error::LoadError;
+use crate::head_file::{head_keys, refused};
+use crate::keys::Keys;
+use crate::memory_plan::Facts;
+use crate::model::Model;
+use crate::placement::{Placement, Plan, block};
+use crate::pooling::EmbeddingInfo;
+use crate::rope::n_ctx_usable;
+use crate::rope_options::RopeOptions;
+use crate::tensors::{FileTensors, Tensors};
+
+/// How a model is opened.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Where the weights go.
+    pub placement: Placement,
+    /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
+    pub head: Option<PathBuf>,
+    /// The rotation of positions, where it shall differ from the file's; of the head as well.
+    pub rope: RopeOptions,
+    /// Files of LoRA adapters, which passes may use; their numbers are their places here.
+    pub adapters: Vec<PathBuf>,
+    /// Keep the pages of the files in memory. Where that is refused, a warning says so and the model is used all the same.
+    pub lock: bool,
+}
+
+/// Maps a file, with all shards when it is the first of several.
+///
+/// # Errors
+/// A file that is not there or no GGUF file; a shard that is not the first.
+pub fn map_shards(path: &Path) -> Result<Vec<Arc<Mapping>>, LoadError> {
+    let first = Arc::new(Mapping::open(path)?);
+    let split = SplitInfo::of(&Header::parse(first.bytes())?)?;
+    let mut mappings = vec![first];
+    if let Some(info) = split {
+        let paths = gguf::shard_paths(path, &info)?;
+        for path in &paths[1..] {
+            mappings.push(Arc::new(Mapping::open(path)?));
+        }
+    }
+    Ok(mappings)
+}
+
+/// The headers of all shards, which must belong together.
+fn parse(mappings: &[Arc<Mapping>]) -> Result<Vec<Header<'_>>, LoadError> {
+    let headers = mappings.iter().map(|m| Header::parse(m.bytes())).collect::<Result<Vec<_>, _>>()?;
+    if headers.len() > 1 {
+        gguf::check_shards(&headers)?;
+    } else if let Some(header) = headers.first()
+        && let Some(info) = SplitInfo::of(header)?.filter(|info| info.count > 1)
+    {
+        return Err(LoadError::Shard(format!("the file is one of {} shards, the others are not here", info.count)));
+    }
+    Ok(headers)
+}
+
+impl Model {
+    /// Opens a GGUF file, with all shards when it is the first of several.
+    ///
+    /// # Errors
+    /// [`LoadError`] names what does not fit; the file is mapped, and nothing of it is believed unchecked.
+    pub fn open(path: &Path, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
+        Self::from_mappings(map_shards(path)?, options)
+    }
+
+    /// A model that is part of the program.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_static(bytes: &'static [u8], options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
+        Self::from_mappings(vec![Arc::new(Mapping::Static(bytes))], options)
+    }
+
+    fn from_mappings(mappings: Vec<Arc<Mapping>>, options: &LoadOptions) -> Result<Arc<Model>, LoadError> {
+        let of_head = options.head.as_deref().map(map_shards).transpose()?.unwrap_or_default();
+        let headers = parse(&mappings)?;
+        let head_headers = parse(&of_head)?;
+        let n_model = mappings.len();
+        let mut all = mappings.clone();
+        all.extend(of_head.iter().cloned());
+        if options.lock {
+            lock(all.iter().map(Arc::as_ref));
+        }
+        let meta = headers[0].metadata();
+        let name = meta.require_str("general.architecture")?;
+        let entry = arch::find(name)?;
+        let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
+        let head = match head_headers.first() {
+            Some(header) if entry.nextn => Some(head_keys(header.metadata(), meta, name, options.rope)?),
+            Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
+            None => None,
+        };
+        let mut tensors = Tensors::Bind {
+            file: FileTensors::of(&headers, 0),
+            other: FileTensors::of(&head_headers, n_model),
+            weights: WeightsBuilder::new(all),
+            updatable: HashMap::new(),
+        };
+        let keys = Keys::new(meta, name, options.rope);
+        let n_ctx_train = n_ctx_usable(&keys)?;
+        let n_vocab = vocab.len();
+        let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
+        let file = &mut ModelFile { keys, head_keys: head, tensors: &mut tensors, n_vocab };
+        let mut opened = (entry.open)(file)?;
+        opened.hparams.n_ctx_train = n_ctx_train;
+        let Tensors::Bind { mut weights, updatable, .. } = tensors else { unreachable!("it was made so above") };
+        let open = |(id, path): (usize, &PathBuf)| adapter::open(path, id, name, &updatable, &mut weights);
+        let adapters = options.adapters.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+        if options.lock {
+            lock(adapters.iter().map(adapter::Adapter::mapping));
+        }
+        let facts = facts(&opened, &weights);
+        let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
+        let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
+        let weights = weights.build_on(plan.output(), |name| plan.device(name, tied))?;
+        let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
+        tell_of_batches(&weights, on_cpu);
+        if let NextNHead::Missing(names) = &opened.nextn {
+            tracing::warn!(
+                missing = names.join(", "),
+                "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
+            );
+        }
+        let Opened { arch, hparams, nextn } = opened;
+        Ok(Arc::new(Model {
+            description: Description::of(&headers, name, nextn.is_bound()),
+            template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
+            tool_use_template: meta.str("tokenizer.chat_template.tool_use")?.map(str::to_owned),
+            sampling: sampling_defaults(meta)?,
+            embedding,
+            facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
+            n_files: [n_model, of_head.len()],
+            rope: options.rope,
+            fingerprints: OnceLock::new(),
+            arch,
+            hparams,
+            nextn,
+            adapters,
+            weights,
+            plan,
+            vocab,
+        }))
+    }
+}
+
+/// Keeps the pages of files in memory, as far as that is allowed.
+fn lock<'m>(mappings: impl Iterator<Item = &'m Mapping>) {
+    for error in mappings.filter_map(|m| m.lock().err()) {
+        tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
+    }
+}
+
+/// Says so where drafts may change a greedy reply (docs/NUMERICS.md).
+fn tell_of_batches(weights: &ggml::Weights, on_cpu: bool) {
+    if weights.rows_alike().is_some() {
+        return;
+    }
+    if !on_cpu {
+        tracing::info!(
+            "a GPU's products depend on the batch: drafts may change greedy output at near ties; --exact keeps it"
+        );
+        return;
+    }
+    let types = weights.dtypes_of_no_promise().join(", ");
+    tracing::warn!(
+        types,
+        "products with weights of these types depend on the batch: drafts may change greedy output at near ties; --exact keeps it"
+    );
+}
+
+/// What is known of a model whose tensors are bound.
+fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
+    let (arch, hparams) = (&opened.arch, opened.hparams.clone());
+    let mut widths: HashMap<usize, usize> = HashMap::new();
+    for (name, [_, n_out, n_matrices, _]) in weights.shapes() {
+        if let Some(il) = block(name) {
+            let n_used = if n_matrices > 1 { hparams.n_expert_used.max(1) } else { 1 };
+            let n_out = usize::try_from(n_out).unwrap_or(0);
+            *widths.entry(il).or_default() += n_out * n_used;
+        }
+    }
+    Facts {
+        layout: arch.state(),
+        head: arch.mtp_state(),
+        head_row_bytes: arch.draft_head().and_then(|id| weights.row_bytes(id)).unwrap_or(0),
+        on_cpu: false,
+        rows_alike: None,
+        layer_width: widths.into_values().max().unwrap_or(0),
+        hparams,
+    }
+}
+
+/// `general.sampling.*`: what the model's makers recommend, by the key's last words. Converters write numbers of any type,
+/// and the order of the stages as text.
+fn sampling_defaults(meta: &gguf::Metadata<'_>) -> Result<HashMap<String, String>, LoadError> {
+    let mut found = HashMap::new();
+    for (key, value) in meta.iter() {
+        let Some(name) = key.strip_prefix("general.sampling.") else { continue };
+        let text = match value {
+            gguf::Value::F32(x) => Some(x.to_string()),
+            gguf::Value::F64(x) => Some(x.to_string()),
+            gguf::Value::Str(_) => meta.str(key)?.map(str::to_owned),
+            _ => value.as_int().map(|n| n.to_string()),
+        };
+        if let Some(text) = text {
+            found.insert(name.to_owned(), text);
+        }
+    }
+    Ok(found)
+}
