@@ -9,17 +9,18 @@
   --work DIR       where model files go, some 600 MB [FOLDER/quantisations]
   --only WORD,..   rows whose name has one of these words
   --out FILE       the table [docs/measurements/quantisations.md]
-  --models NAME,.. of pocket, pocket-moe, tiny-moe [all]
+  --models NAME,.. of pocket, pocket-moe, random-moe [all]
 
 Rows that were measured before are taken from DIR of --work; delete it to measure again.
 
 Three models are the base of all files: `models/pocket-q4_k_m.gguf` (dense) and `models/pocket-moe-q8_0.gguf` (16 experts),
-both trained, with a NextN head, and `nextn-bench synth --shape tiny-moe` (8 experts whose rows are whole super-blocks), all
-as F32. llama-quantize makes the files: of one type, with token embeddings and output matrix too, and mixtures. Where a type
+both trained, with a NextN head, and a mixture of 3 experts of random weights (random_moe.py) whose rows are whole
+super-blocks, all as F32. llama-quantize makes the files: of one type, with token embeddings and output matrix too, and mixtures. Where a type
 needs an importance matrix, all columns count alike. Each file is compared with llama.cpp, and with its twin, whose weights
 are those that the file's stand for (gguf-py) as F32: what is left is how activations are rounded.
 """
 import argparse
+import datetime
 import importlib
 import json
 import os
@@ -29,6 +30,8 @@ import sys
 import types
 
 import numpy as np
+
+import random_moe
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 THREADS = 1  # the results are those of any number; threads that wait for each other are slow on a busy machine
@@ -51,7 +54,7 @@ MIXTURES = ["Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_M", "Q5_K_M", "IQ1_M", "
 ROWS = {
     "pocket": TYPES + MIXTURES + ["UD", "NVFP4+scales"],
     "pocket-moe": ["Q2_K", "Q3_K_M", "Q4_K_M", "IQ2_XXS", "IQ4_XS", "MXFP4_MOE", "UD"],
-    "tiny-moe": TYPES + ["UD", "NVFP4+scales"],
+    "random-moe": TYPES + ["UD", "NVFP4+scales"],
 }
 # As the published "UD" files are: low types for experts and the middle of the model, more bits elsewhere, BF16 embeddings.
 UD = [
@@ -145,8 +148,11 @@ def with_scales(source, to):
     """A file of F32 whose matrices have factors beside them, as published NVFP4 files do: `.scale`, one for each expert, such
     that the largest number is the largest of NVFP4, and `.input_scale`, which is for rounded activations alone."""
     r, tensors = Reader(source), []
+    # llama.cpp reads no scales in the block of a NextN head that it does not use.
+    kept = {b"blk." + name.split(b".")[1] + b"." for name, *_ in r.tensors if b".nextn." in name}
     for name, dims, kind, at in r.tensors:
-        if len(dims) < 2 or not name.startswith(b"blk.") or not name.endswith(b".weight") or b"conv1d" in name or b"gate_inp" in name:
+        plain = len(dims) < 2 or b"conv1d" in name or b"gate_inp" in name or name.startswith(tuple(kept))
+        if plain or not name.startswith(b"blk.") or not name.endswith(b".weight"):
             tensors.append((name, dims, lambda t=(dims, kind, at): r.floats(*t)))
             continue
         n = dims[2] if len(dims) > 2 else 1
@@ -305,7 +311,7 @@ def measure(a, base, imatrix, name):
     one = ours(a, file, 1)
     row["step"] = Distance(one, theirs(a, file, 1))
     row["alike"] = [n for n in WIDTHS if np.array_equal(one, ours(a, file, n))]
-    row["greedy"] = greedy(a, file, 0) == greedy(a, file, 3)
+    row["greedy"] = greedy(a, file, 0) == greedy(a, file, 3) if "random" not in base.stem else None
     row["loss"] = Distance(exact, a.base_logits).kl
     return row
 
@@ -315,40 +321,56 @@ def line(row):
     p, s, t, u = row["peer"], row["step"], row["twin"], row["peer_twin"]
     alike = "none" if not row["alike"] else ", ".join(map(str, row["alike"]))
     return (f"| {name} | {row['bytes'] / 1e6:.1f} | {row['loss']:.1e} | {t.kl:.1e}, {t.argmax:.3f} | {u.kl:.1e}, {u.argmax:.3f} | {p.most:.3f} | {p.kl:.1e}, {p.argmax:.3f} "
-            f"| {s.kl:.1e}, {s.argmax:.3f} | {row['promise']} | {alike} | {'yes' if row['greedy'] else '**no**'} |")
+            f"| {s.kl:.1e}, {s.argmax:.3f} | {row['promise']} | {alike} | {'-' if row['greedy'] is None else 'yes' if row['greedy'] else '**no**'} |")
 
 
 HEAD = """| file | MB | loss | ours, twin | llama.cpp, twin | most | ours, llama.cpp | one token at a time | promised | equal | drafts |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
-EXPLANATION = """
-What the columns say, over {n} positions of {texts} texts (`tiny-moe`: ids by chance), two numbers being the mean KL divergence and the share of positions with the same first choice:
+HEADING = """# 2026-11, every published type of weight
 
-- **loss**: of the type itself: the twin from the F32 base (KL);
-- **ours, twin**: our logits from ours of the twin, prompt in one batch; **llama.cpp, twin**: the same of llama.cpp. Both round activations, each in its own way: a type is right where the two are of one size;
-- **most**, **ours, llama.cpp**: the largest difference of a logit, and the distance, on the same file; **one token at a time**: as when it generates;
-- **promised**: what `extract-nextn inspect` says: batches in which a token has the bits that it has alone;
-- **equal**: widths of batches, of 2, 7 and 32, in which all logits of the prompt had the bits of one token at a time;
-- **drafts**: greedy output of 32 tokens is the same without drafts and with drafts of 3.
+| | |
+|---|---|
+| Date | {day} |
+| Processor | {processor}; one thread |
+| Peer | llama.cpp as in llama-cpp-python 0.3.36 (ggml 0.25.3), CPU, F32 cells, no flash attention |
+| Command | `scripts/published/quantisations.py FOLDER` |
 
-The row `f32` has no rounding of weights or activations: what is left there is the order of sums.
+Three models in every type: `pocket` (dense) and `pocket-moe`, both trained and with a NextN head, over 173 positions of two texts, and `random-moe`, three experts of random weights, over 128 positions of ids by chance. llama-quantize made the files, with a flat importance matrix; names in capitals are its mixtures, with the types that they came out as, and `UD` is one of ours with BF16 embeddings and experts in low types. Files of `f32` have no rounding: what is left there is the order of sums. Two numbers in a cell are the mean KL divergence and the share of positions with the same first choice.
+
+- **loss**: of the type itself, the twin from the F32 base (KL). A file's *twin* has the numbers that its weights stand for, by gguf-py, as F32.
+- **ours, twin**: our logits from ours of the twin; **llama.cpp, twin**: the same of llama.cpp. Each rounds activations in its own way: a type is right where the two are of one size.
+- **most**: the largest difference of a logit on the same file; **ours, llama.cpp**: the distance; both with the prompt in one batch. **one token at a time**: as when it generates.
+- **promised**: what `extract-nextn inspect` says of the file: batches in which a token has the bits that it has alone.
+- **equal**: widths of batches, of 2, 7 and 32, in which all logits had the bits of one token at a time.
+- **drafts**: greedy output of 32 tokens is the same without drafts and with drafts of 3 (`random-moe` has no head).
+
+`NVFP4+scales` has `.scale` and `.input_scale` beside its matrices, one for each expert, as published files have them. Ternary types and IQ1 lose most of what such small models know; what counts here is that both programs lose the same.
+
 """
+
+
+def processor():
+    """The name that Linux has for it."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines() if pathlib.Path("/proc/cpuinfo").exists() else []
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return name + (" (AVX-512)" if "avx512_vnni" in flags else " (AVX2)" if "avx2" in flags else "")
 
 
 def prepare(a):
     """The bases as F32, by name, with the ids that they are asked with."""
-    bases = {"pocket": a.work / "pocket.f32.gguf", "pocket-moe": a.work / "pocket-moe.f32.gguf", "tiny-moe": a.work / "tiny-moe.f32.gguf"}
+    bases = {name: a.work / f"{name}.f32.gguf" for name in ROWS}
     for name, source in [("pocket", "pocket-q4_k_m"), ("pocket-moe", "pocket-moe-q8_0")]:
         if not bases[name].exists():
             as_f32(REPOSITORY / f"models/{source}.gguf", bases[name])
-    if not bases["tiny-moe"].exists():
-        run(a.bin / "nextn-bench", "synth", "--shape", "tiny-moe", "--type", "f32", "-o", bases["tiny-moe"])
+    random_moe.write(bases["random-moe"])
     text, ids = a.work / "text.txt", []
     for words in TEXTS:
         text.write_text(words)
         ids.append(json.loads(run(a.bin / "nextn-bench", "tokenize", "-m", bases["pocket"], "--text-file", text)))
-    chance = np.random.default_rng(17).integers(0, 4000, size=(2, 64)).tolist()
-    return {name: (path, ids if name != "tiny-moe" else chance) for name, path in bases.items()}
+    chance = np.random.default_rng(17).integers(0, 256, size=(2, 64)).tolist()
+    return {name: (path, ids if name != "random-moe" else chance) for name, path in bases.items()}
 
 
 def lines_of(a, name, path):
@@ -376,7 +398,7 @@ def main():
     p.add_argument("--bin", type=pathlib.Path, default=REPOSITORY / "target/release")
     p.add_argument("--work", type=pathlib.Path)
     p.add_argument("--only", default="")
-    p.add_argument("--models", default="pocket,pocket-moe,tiny-moe")
+    p.add_argument("--models", default=",".join(ROWS))
     p.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "docs/measurements/quantisations.md")
     a = p.parse_args()
     a.work = a.work or pathlib.Path(a.folder) / "quantisations"
@@ -391,8 +413,8 @@ def main():
         for row in lines_of(a, name, path):
             table.append(row)
             print(row, flush=True)
-        parts += table + [EXPLANATION.format(n=sum(map(len, ids)), texts=len(ids))]
-    a.out.write_text("# Every published type of weight\n\n" + "\n".join(parts))
+        parts += table + [""]
+    a.out.write_text(HEADING.format(processor=processor(), day=datetime.date.today().strftime("%-d %B %Y")) + "\n".join(parts))
 
 
 if __name__ == "__main__":
