@@ -346,7 +346,9 @@ def complete(lab, command, ids, n):
     with open(lab.work / "server.log", "w") as log:
         process = server([*command, "--port", port, "--host", "127.0.0.1"], port, log)
         try:
-            body = dict(prompt=ids, n_predict=n, temperature=0, top_k=1, return_tokens=True, cache_prompt=False, ignore_eos=True)
+            # With `ignore_eos` llama.cpp gives no end of text at all, nextn goes on behind it: without the special tokens both do the same.
+            body = dict(prompt=ids, n_predict=n, temperature=0, top_k=1, return_tokens=True, cache_prompt=False, ignore_eos=True,
+                        logit_bias=[[token, -1000] for token in range(508, 512)])
             request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
             reply = json.load(urllib.request.urlopen(request, timeout=120))
             return reply["tokens"], reply.get("timings", {})
@@ -367,9 +369,10 @@ def drafts(lab):
         if kind != "F32":
             whole, alone, head = (lab.quantize(f, kind) for f in (whole, alone, head))
         ids = lab.checkpoint(name)[0]
-        plain, _ = complete(lab, [*llama, "-m", whole], ids, n)
-        off, _ = complete(lab, [*nextn, "-m", whole, "--spec", "off"], ids, n)
         for what, model, head_of_theirs in (("inside", whole, None), ("`--no-mtp` and `--mtp`", alone, head)):
+            # llama-quantize counts the head's layer: the two files have not all types in common.
+            plain, _ = complete(lab, [*llama, "-m", model], ids, n)
+            off, _ = complete(lab, [*nextn, "-m", model, "--spec", "off"], ids, n)
             files = ["-m", model, *(["--model-draft", head_of_theirs] if head_of_theirs else [])]
             try:
                 theirs, t = complete(lab, [*llama, *files, "--spec-type", "draft-mtp", "--spec-draft-n-max", 3], ids, n)
@@ -381,7 +384,8 @@ def drafts(lab):
             rows.append(f"| {name} | {kind} | {what} | {same(off, plain)} | {same(ours, off)}; {t.get('draft_n_accepted', '?')} of "
                         f"{t.get('draft_n', '?')} | {their} |")
     return ["## Draft heads", "", f"Greedy text of {n} tokens: nextn without drafts beside llama.cpp's server without drafts, then each with drafts of up to "
-            "3 tokens beside its own without, and accepted of drafted tokens. The heads have random weights.", "",
+            "3 tokens beside its own without, and accepted of drafted tokens. The heads have random weights. Where quantised experts are "
+            "nearly tied, roundings choose between them, and texts part.", "",
             "| Checkpoint | Type | Head | nextn, no drafts | nextn, drafts | llama.cpp, drafts |", "|---|---|---|---|---|---|", *rows]
 
 
