@@ -252,7 +252,18 @@ mod tests {
 
     #[test]
     fn unknown_commands_are_not_sent() {
-        for line in ["/nope", "/usr/bin is what?", "/", "/hel", "/clear all", "/think maybe", "/spec on", "/save"] {
+        for line in [
+            "/nope",
+            "/usr/bin is what?",
+            "/",
+            "/hel",
+            "/clear all",
+            "/think maybe",
+            "/spec on",
+            "/save",
+            "/lora 0",
+            "/lora x 1",
+        ] {
             assert!(matches!(parse(line), Typed::Hint(_)), "{line}: {:?}", parse(line));
         }
         assert!(matches!(parse("/reg"), Typed::Hint(hint) if hint.contains("/regen")));
