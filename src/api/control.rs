@@ -40,7 +40,7 @@ pub(crate) async fn control(
     input: Input,
 ) -> Result<Output<ControlResponse>, ApiError> {
     let body: ControlRequest = input.read().await?;
-    let found = state.in_flight().find(&body.id, caller);
+    let found = state.in_flight().find(&body.id, caller.key);
     let message = match (body.action.as_str(), found) {
         ("cancel", Some(response)) => {
             response.cancel();
@@ -69,7 +69,7 @@ pub(crate) async fn cancel(
     if request.headers().contains_key(CONTENT_TYPE) || request.body().size_hint().exact() != Some(0) {
         <Input as OptionalFromRequest<AppState>>::from_request(request, &state).await?;
     }
-    let found = state.in_flight().find(&id, caller).filter(|_| id.starts_with("resp_"));
+    let found = state.in_flight().find(&id, caller.key).filter(|_| id.starts_with("resp_"));
     let mut ended = found.ok_or_else(|| unknown(&id))?.cancel();
     let body = tokio::time::timeout(PATIENCE, ended.wait_for(Option::is_some)).await;
     match body {

@@ -10,8 +10,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::registry::Served;
-use crate::running_reply::RunningReply;
-use crate::work::Caller;
 
 /// All responses under way.
 #[derive(Clone, Debug, Default)]
@@ -37,23 +35,23 @@ pub(crate) struct Listed {
 }
 
 impl InFlight {
-    /// Lists a response of these replies; `None` without any.
-    pub(crate) fn list(&self, id: &str, replies: &[RunningReply]) -> Option<Listed> {
-        let first = replies.first()?;
+    /// Lists a response of these generations that was asked for with this key, if there are keys.
+    pub(crate) fn list(
+        &self,
+        id: &str,
+        served: &Arc<Served>,
+        generations: Vec<GenerationId>,
+        key: Option<usize>,
+    ) -> Listed {
         let ended = Arc::new(watch::Sender::new(None));
-        let response = Response {
-            served: Arc::clone(first.served()),
-            generations: replies.iter().map(RunningReply::id).collect(),
-            key: first.caller().key,
-            ended: Arc::clone(&ended),
-        };
+        let response = Response { served: Arc::clone(served), generations, key, ended: Arc::clone(&ended) };
         self.with(|table| table.insert(id.to_owned(), response));
-        Some(Listed { table: self.clone(), id: id.to_owned(), ended })
+        Listed { table: self.clone(), id: id.to_owned(), ended }
     }
 
     /// The response of this id, if it is under way and was asked for with the same key.
-    pub(crate) fn find(&self, id: &str, caller: Caller) -> Option<Response> {
-        self.with(|table| table.get(id).filter(|response| response.key == caller.key).cloned())
+    pub(crate) fn find(&self, id: &str, key: Option<usize>) -> Option<Response> {
+        self.with(|table| table.get(id).filter(|response| response.key == key).cloned())
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut HashMap<String, Response>) -> T) -> T {
@@ -74,7 +72,8 @@ impl Response {
     /// Ends the thinking of its replies. Gives whether one of them was thinking. Blocks.
     pub(crate) fn end_thinking(&self) -> bool {
         // Each of them, also after the first that was.
-        self.generations.iter().fold(false, |any, &id| self.served.engine().end_thinking(id) || any)
+        let ended = self.generations.iter().filter(|&&id| self.served.engine().end_thinking(id));
+        ended.count() > 0
     }
 }
 

@@ -59,7 +59,10 @@ pub(crate) async fn respond<W: Wire>(
     mut wire: W,
     stream: bool,
 ) -> Result<Response, ApiError> {
-    let listed = wire.id().and_then(|id| state.in_flight().list(id, &replies));
+    let listed = wire.id().zip(replies.first()).map(|(id, first)| {
+        let generations = replies.iter().map(RunningReply::id).collect();
+        state.in_flight().list(id, first.served(), generations, first.key())
+    });
     let mut replies = RunningReplies::new(replies);
     if stream {
         return Ok(stream::response(state, W::ALIVE, |sse| async move {

@@ -15,7 +15,6 @@ use crate::metrics::Running;
 use crate::pace::Pace;
 use crate::registry::Served;
 use crate::state::{AppState, Course, reached};
-use crate::work::Caller;
 
 /// A part of a reply, or why there is no more of it.
 pub type Part = Result<Delta, ApiError>;
@@ -25,7 +24,8 @@ pub type Part = Result<Delta, ApiError>;
 pub struct RunningReply {
     generation: Generation,
     served: Arc<Served>,
-    caller: Caller,
+    /// The key that it was asked for with.
+    key: Option<usize>,
     reply: Reply,
     course: watch::Receiver<Course>,
     deadline: Option<(tokio::time::Instant, Duration)>,
@@ -38,7 +38,7 @@ impl RunningReply {
     pub(crate) fn new(
         state: &AppState,
         served: Arc<Served>,
-        caller: Caller,
+        key: Option<usize>,
         generation: Generation,
         plan: Option<ReplyPlan>,
     ) -> Self {
@@ -51,7 +51,7 @@ impl RunningReply {
             pace: Pace::default(),
             ended: false,
             served,
-            caller,
+            key,
         }
     }
 
@@ -60,9 +60,9 @@ impl RunningReply {
         &self.served
     }
 
-    /// Who asked for it.
-    pub(crate) fn caller(&self) -> Caller {
-        self.caller
+    /// The number of the key that it was asked for with.
+    pub(crate) fn key(&self) -> Option<usize> {
+        self.key
     }
 
     /// What the engine knows it by.

@@ -104,7 +104,7 @@ impl Work {
         };
         let generation = place.submit(request.request)?;
         self.preparing.one_less();
-        Ok(RunningReply::new(&self.state, Arc::clone(&self.served), self.caller, generation, request.reply))
+        Ok(RunningReply::new(&self.state, Arc::clone(&self.served), self.caller.key, generation, request.reply))
     }
 }
 
