@@ -10,6 +10,7 @@ reasoning without the spaces at their ends, arguments as JSON. `--show` prints e
 WORD in their name.
 """
 import argparse
+import datetime
 import json
 import pathlib
 import subprocess
@@ -33,7 +34,8 @@ def main():
         case["why"] = difference(case)
     if args.show is not None:
         return show(cases, args.show)
-    args.table.write_text(table(cases, unread))
+    package = next((path.name for path in args.folder.glob("llama_cpp_python-*") if path.is_dir()), "an unknown version")
+    args.table.write_text(table(cases, unread, f"{datetime.date.today():%d %B %Y}, llama.cpp of {package}"))
 
 
 def ours(cases, templates):
@@ -137,7 +139,7 @@ def reason(case):
     return "No reason known."
 
 
-def table(cases, unread):
+def table(cases, unread, when):
     rows, whole = {}, [case for case in cases if not case["partial"]]
     for case in cases:
         rows.setdefault(case["template"], []).append(case)
@@ -147,7 +149,7 @@ def table(cases, unread):
         f"{n_equal} of {len(whole)} whole replies ({100 * n_equal / len(whole):.1f} %) are read as `tests/test-chat.cpp` of llama.cpp expects: content, "
         "reasoning, names and arguments of calls. Each comes out alike in single characters and at once."
         if all(case["got"]["cut_alike"] for case in cases) else "CUTS DIFFER", "",
-        "```sh", "scripts/published/llamacpp.sh FOLDER", "scripts/published/replies.py FOLDER", "```", "",
+        f"{when}.", "", "```sh", "scripts/published/llamacpp.sh FOLDER", "scripts/published/replies.py FOLDER", "```", "",
         f"The source of that test has {len(cases) + len(unread)} cases, of which the script reads {len(cases)}; "
         f"{len(cases) - len(whole)} are replies that are not over and are left out. Compared as that test does: contents and reasoning "
         "without spaces at their ends, arguments as JSON. Ids of calls are not compared: here the interface makes them.", "",

@@ -155,6 +155,7 @@ impl LoadedModel {
             continues: rendered.continues,
             reasoning: !conversation.reasoning.in_content,
             tools: tools || conversation.reads_calls,
+            forced: matches!(conversation.tool_choice, ToolChoice::Required | ToolChoice::Named(_)),
             tool_schemas: conversation.tools.iter().filter_map(ToolSchema::from_tool).collect(),
         };
         Ok(Prepared { request, reply: Some(ReplyPlan { options: of_reply, after_call }) })
@@ -205,8 +206,10 @@ impl LoadedModel {
             }
         };
         go_on(wanted)?;
-        let key = if starts_in_reasoning { "reasoning_content" } else { "content" };
-        let continues = last.is_some_and(|last| !text_of(last.get(key)).is_empty());
+        let continues = last.is_some_and(|last| {
+            let reasoning = last.get("reasoning_content").or(last.get("reasoning"));
+            !text_of(if starts_in_reasoning { reasoning } else { last.get("content") }).is_empty()
+        });
         Ok(Rendered { continues, ..self.encode(prompt, starts_in_reasoning) })
     }
 

@@ -56,6 +56,8 @@ pub struct ReplyOptions {
     pub reasoning: bool,
     /// Recognise tool calls; otherwise they are text.
     pub tools: bool,
+    /// A grammar demands calls after the reasoning, so none within it is one.
+    pub forced: bool,
     /// The types of parameters, by function.
     pub tool_schemas: Vec<ToolSchema>,
 }
@@ -124,8 +126,10 @@ impl ReplyParser {
             (None, _) if family.messages.is_none() => (State::Text, Fresh::Start),
             (_, _) => (State::Start, Fresh::Start),
         };
+        let mut syntax = Syntax::new(family, o.tools, reasoning);
+        syntax.end_reasoning &= !o.forced;
         Self {
-            syntax: Syntax::new(family, o.tools, reasoning),
+            syntax,
             schemas: o.tool_schemas,
             state,
             hold: String::new(),

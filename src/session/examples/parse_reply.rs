@@ -44,6 +44,7 @@ fn answer(case: &Value, vocab: &Vocab) -> Result<Value, Box<dyn std::error::Erro
         continues: flag("continues").unwrap_or(false),
         reasoning: flag("reasoning").unwrap_or(true),
         tools: !tools.is_empty(),
+        forced: false,
         tool_schemas: tools.iter().filter_map(ToolSchema::from_tool).collect(),
     };
     let read = Read::of(&dialect, &options, [reply]);

@@ -58,7 +58,7 @@ impl Body {
         if !self.started {
             self.text.push(c);
         }
-        let step = match &mut self.phase {
+        match &mut self.phase {
             Phase::Object(object) => {
                 let name = object.see_name(c);
                 self.name = self.name.take().or(name);
@@ -90,8 +90,7 @@ impl Body {
             // A brace was forgotten.
             Phase::Rest(object) if !object.in_text && "<[{".contains(c) => Step::Broken(c.to_string()),
             Phase::Rest(object) => object.see(c),
-        };
-        step
+        }
     }
 
     /// Once, when it is a call for certain: the function's name.

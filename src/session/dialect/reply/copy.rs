@@ -242,6 +242,7 @@ impl Copy {
             match c {
                 _ if c == quote => return self.sink().push('"'),
                 '\\' => held.push(c),
+                _ if c != '"' && !c.is_control() => self.sink().push(c),
                 _ => *self.sink() += &escaped(c.encode_utf8(&mut [0; 4])),
             }
             self.token = Token::Quoted { quote, held };

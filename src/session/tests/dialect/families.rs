@@ -461,7 +461,14 @@ pub fn now() -> Value {
 
 pub fn options() -> ReplyOptions {
     let tool_schemas = [tool(), now()].iter().filter_map(ToolSchema::from_tool).collect();
-    ReplyOptions { starts_in_reasoning: false, continues: false, reasoning: true, tools: true, tool_schemas }
+    ReplyOptions {
+        starts_in_reasoning: false,
+        continues: false,
+        reasoning: true,
+        tools: true,
+        forced: false,
+        tool_schemas,
+    }
 }
 
 pub fn thought(text: &str) -> ReplyEvent {

@@ -313,8 +313,14 @@ impl World {
     /// The calls and the text of a reply.
     pub fn read(&self, definitions: &[Value], reply: &str) -> (Vec<Call>, String) {
         let tool_schemas = definitions.iter().filter_map(ToolSchema::from_tool).collect();
-        let options =
-            ReplyOptions { starts_in_reasoning: false, continues: false, reasoning: true, tools: true, tool_schemas };
+        let options = ReplyOptions {
+            starts_in_reasoning: false,
+            continues: false,
+            reasoning: true,
+            tools: true,
+            forced: false,
+            tool_schemas,
+        };
         let Read { thought, text, calls } = read(&self.dialect, &options, reply);
         let parse = |(name, arguments): (String, String)| {
             let map =

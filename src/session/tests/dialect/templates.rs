@@ -53,8 +53,14 @@ proptest! {
 
 fn message_of(reply: &str) -> Value {
     let tool_schemas = ToolSchema::from_tool(&tool()).into_iter().collect();
-    let options =
-        ReplyOptions { starts_in_reasoning: true, continues: false, reasoning: true, tools: true, tool_schemas };
+    let options = ReplyOptions {
+        starts_in_reasoning: true,
+        continues: false,
+        reasoning: true,
+        tools: true,
+        forced: false,
+        tool_schemas,
+    };
     let Read { thought, text, calls } = read(&world("qwen").dialect, &options, reply);
     let calls: Vec<Value> = calls
         .iter()

@@ -28,6 +28,12 @@ fn a_call_ends_reasoning_that_is_open_if_there_is_such_a_function() {
         let expected = [vec![thought("hm")], call(0, "f", r#"{"n": 1}"#)].concat();
         assert_eq!(events(&world.dialect, &started(), &[&whole]), expected, "{name}: {whole}");
         every_cut_with(world, &started(), &whole);
+        let forced = ReplyOptions { forced: true, ..started() };
+        assert_eq!(
+            events(&world.dialect, &forced, &[&whole]),
+            [thought(&whole)],
+            "{name}: the grammar demands another"
+        );
         // The tag that was forgotten may come, and the answer.
         let end = world.dialect.reasoning_end().expect("tags");
         let late = format!("{whole}{end}Sunny.");

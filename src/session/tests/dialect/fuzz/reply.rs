@@ -53,6 +53,7 @@ pub fn check(bytes: &[u8]) {
         continues: cut >> 4 & 1 > 0,
         reasoning: options & 2 > 0,
         tools: options & 4 > 0,
+        forced: false,
         tool_schemas: if options & 8 > 0 { ToolSchema::from_tool(&schema).into_iter().collect() } else { Vec::new() },
     };
     let whole = parsed(dialect, &options, [&*reply]);
