@@ -101,6 +101,7 @@ fn read(template: &ChatTemplate, dialect: &Dialect, message: &Value, part: &str)
         reasoning: true,
         tools: true,
         tool_schemas: ToolSchema::from_tool(&tool).into_iter().collect(),
+        ..ReplyOptions::default()
     };
     let mut parser = dialect.parser(options);
     let mut events: Vec<ReplyEvent> = parser.push(reply);
