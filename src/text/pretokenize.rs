@@ -61,7 +61,11 @@ pub(crate) fn known_names() -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The name of the rule that runs these patterns, which are those of a `tokenizer.json`, and takes whole words or not.
+/// How a `ByteLevel` pre-tokenizer of a `tokenizer.json` splits by itself.
+pub const BYTE_LEVEL_SPLIT: &str = rules::GPT2;
+
+/// The name of the rule that runs these patterns, which are those of a `tokenizer.json`, and takes words that are tokens
+/// whole or not; if only that differs, a rule with these patterns.
 #[must_use]
 pub fn split_rule(patterns: &[&str], whole_words: bool) -> Option<&'static str> {
     let is_it = |rule: &&Rule| rule.patterns == patterns && rule.spelling == Spelling::ByteLevel;

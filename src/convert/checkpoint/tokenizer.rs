@@ -63,6 +63,8 @@ struct Bpe {
     kind: String,
     vocab: HashMap<String, u64>,
     merges: Vec<Merge>,
+    #[serde(default)]
+    ignore_merges: bool,
 }
 
 /// Older files have the two halves in one string.
@@ -96,7 +98,7 @@ impl Tokenizer {
         if json.model.kind != "BPE" && !json.model.kind.is_empty() {
             return Err(format!("a model of type {} found, BPE expected", quoted(&json.model.kind)));
         }
-        let pre = pre_tokenizer(&json.pre_tokenizer)?;
+        let pre = pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?;
         let added = added_tokens(&json, config)?;
         let tokens = tokens(json.model.vocab, &added, n_vocab)?;
         let merges = json.model.merges.into_iter().map(|merge| match merge {
@@ -141,17 +143,27 @@ impl Tokenizer {
     }
 }
 
-/// The rule that cuts a text into words, by its regular expression.
-fn pre_tokenizer(v: &Value) -> Result<&'static str, String> {
+/// The rule that cuts a text into words, by the patterns that run one after another.
+fn pre_tokenizer(v: &Value, whole_words: bool) -> Result<&'static str, String> {
     let parts = v.get("pretokenizers").and_then(Value::as_array).map_or(std::slice::from_ref(v), Vec::as_slice);
-    let split = parts.iter().find(|p| p.get("type").and_then(Value::as_str) == Some("Split"));
-    let Some(regex) = split.and_then(|p| p.get("pattern")?.get("Regex")?.as_str()) else {
-        return Err("no pre-tokenizer that splits by a regular expression; a byte-level BPE of Qwen's expected".into());
-    };
-    match RULES.iter().find(|(known, _)| *known == regex) {
-        Some((_, name)) => Ok(name),
-        None => Err(format!("the pre-tokenizer splits by {}; those of Qwen2 and Qwen3.5 are known", quoted(regex))),
+    let mut patterns = Vec::new();
+    for part in parts {
+        let is = |key: &str, default: bool| part.get(key).and_then(Value::as_bool).unwrap_or(default);
+        match part.get("type").and_then(Value::as_str) {
+            Some("Split") => patterns.extend(part.get("pattern").and_then(|p| p.get("Regex")?.as_str())),
+            Some("Digits") if is("individual_digits", false) => patterns.push(r"\p{N}"),
+            Some("ByteLevel") if is("use_regex", true) => patterns.push(text::BYTE_LEVEL_SPLIT),
+            _ => {}
+        }
     }
+    if patterns.is_empty() {
+        return Err("no pre-tokenizer that splits by a regular expression; a byte-level BPE expected".into());
+    }
+    let unknown = || {
+        let shown: Vec<_> = patterns.iter().map(|pattern| quoted(pattern)).collect();
+        format!("the pre-tokenizer splits by {}, and no known split rule does", shown.join(", then "))
+    };
+    text::split_rule(&patterns, whole_words).ok_or_else(unknown)
 }
 
 /// Tokens besides the vocabulary, by id: those of `tokenizer.json`, then those that only the other file has.
@@ -303,14 +315,32 @@ const SPECIAL: [(&str, &str); 7] = [
     ("mask", "mask"),
 ];
 
-/// Regular expressions of pre-tokenizers and the names of the rules in GGUF files.
-const RULES: &[(&str, &str)] = &[
-    (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        "qwen35",
-    ),
-    (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        "qwen2",
-    ),
-];
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_is_known_by_its_patterns() {
+        let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"});
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false});
+        let sequence = |parts: Vec<Value>| json!({"type": "Sequence", "pretokenizers": parts});
+        for (name, patterns, whole_words) in text::split_rules() {
+            let parts: Vec<Value> = patterns.iter().map(|pattern| split(pattern)).chain([bytes.clone()]).collect();
+            let found = pre_tokenizer(&sequence(parts), whole_words);
+            // Rules over characters are no byte-level ones, and rules of several names have one in a conversion.
+            let same =
+                |found: &&str| text::split_rules().any(|(n, p, w)| n == *found && (p, w) == (patterns, whole_words));
+            let by_characters = ["gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"].contains(&name);
+            assert!(by_characters || found.is_ok_and(|found| same(&found)), "{name}");
+        }
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false});
+        assert_eq!(pre_tokenizer(&byte_level, false), Ok("gpt-2"));
+        assert_eq!(pre_tokenizer(&sequence(vec![digits, byte_level]), false), Ok("starcoder"));
+        let error = pre_tokenizer(&split("x+"), false).unwrap_err();
+        assert!(error.contains("x+"), "{error}");
+        assert!(pre_tokenizer(&Value::Null, false).is_err());
+    }
+}
