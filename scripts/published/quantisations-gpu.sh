@@ -4,11 +4,12 @@
 #   scripts/published/quantisations-gpu.sh BENCH FOLDER [OPTIONS..]
 #
 # BENCH is nextn-bench with a GPU's backend, FOLDER has files of one model in many types (quantisations_gpu.py makes small
-# ones), OPTIONS go to every run on the GPU, such as `--device CUDA0`. Needs nothing else. Columns: the mean and the largest KL
-# divergence of the GPU's predictions from the CPU's on the same file (2e-4 is how the CPU's were saved), the share of equal first choices, then whether 32
-# greedy tokens on the GPU are those of the CPU, and those of the GPU in batches of 8 (`--exact 8`): these may part at near ties.
+# ones), OPTIONS go to every run on the GPU, such as `--device CUDA0`. Needs nothing else. Columns: the mean and the largest
+# KL divergence of the GPU's predictions from the CPU's on the same file (2e-4 is how the CPU's were saved), the share of
+# equal first choices, then whether 32 greedy tokens on the GPU are those of the CPU, and those of the GPU in batches of 8
+# (`--exact 8`): these may part at near ties.
 set -uo pipefail
-[ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 bench=$1 folder=$2
 shift 2
 work=$(mktemp -d)
