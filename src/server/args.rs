@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Keep at most N models in memory [default: all]
+    /// Keep at most N models in memory [default: all, or with --allow-downloads as many as are configured]
     ///
     /// The least recently used idle model makes room first
     #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u16).range(1..))]

@@ -155,6 +155,7 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
         loaders.insert(id, (args.model.clone(), args.sampling.clone()));
     }
     let mut store = None;
+    let n_configured = entries.len();
     if args.access.allow_downloads {
         let configured = loaders.values().map(|(flags, _): &(ModelFlags, _)| &flags.hub);
         let found = HubStore::new(&args.model.hub, configured).or_exit(Exit::Usage)?;
@@ -166,7 +167,9 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
     }
     let others = store.is_some().then(|| (args.model.clone(), args.sampling.clone()));
     let loader = FromFlags { models: loaders, others, embeddings: args.serving.embeddings };
-    let registry = Registry::new(entries, Box::new(loader), args.models_max.map(usize::from));
+    // Whoever asks for model after model is not to fill the memory.
+    let max_loaded = args.models_max.map(usize::from).or(store.is_some().then_some(n_configured));
+    let registry = Registry::new(entries, Box::new(loader), max_loaded);
     if let Some(store) = store {
         registry.allow_downloads(Box::new(store));
     }
