@@ -287,11 +287,9 @@ def layouts(lab):
     beside = lab.files / "beside"
     beside.mkdir(exist_ok=True)
     projector = lab.convert("qwen3_5", beside / "mmproj-model.gguf", "--mmproj", "--outtype", "f16")
-    projector = next(beside.glob("mmproj-*.gguf"), projector)
     shutil.copy(whole, beside / "model.gguf")
     case("a projector (mmproj) beside", "qwen3_5", beside / "model.gguf")
-    head = lab.convert("qwen3_5", "head.gguf", "--mtp", "--outtype", "f16")
-    head = next(lab.files.glob("mtp-*.gguf"), head)
+    head = lab.convert("qwen3_5", "mtp-model.gguf", "--mtp", "--outtype", "f16")
     case("the projector as the model", "qwen3_5", projector, refused="clip")
     case("a second shard as the model", "qwen3_5", split[1], refused="shard")
     case("a draft head (mtp) as the model", "qwen3_5", head, refused="blk.0")
