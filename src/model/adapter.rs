@@ -111,9 +111,8 @@ pub(crate) fn open(
 ) -> Result<Adapter, LoadError> {
     let opened = Mapping::open(path).map_err(LoadError::from).and_then(|mapping| {
         let mapping = Arc::new(mapping);
-        let (alpha, pairs, texts) = read(&mapping, arch, updatable)?;
+        let Content { alpha, pairs, task_name, prompt_prefix } = read(&mapping, arch, updatable)?;
         let updates = bind(id, alpha, &pairs, &mapping, weights)?;
-        let [task_name, prompt_prefix] = texts;
         Ok(Adapter { path: path.to_owned(), mapping, task_name, prompt_prefix, updates })
     });
     let adapter = opened.map_err(|error| LoadError::Adapter(error.in_file(path)))?;
@@ -137,12 +136,17 @@ struct Part {
     range: Range<usize>,
 }
 
-/// Reads a file and checks it against the model: alpha, the updates in the order of their names, and what it says of itself.
-fn read(
-    mapping: &Mapping,
-    arch: &str,
-    updatable: &HashMap<String, Updatable>,
-) -> Result<(Option<f32>, Vec<Pair>, [String; 2]), LoadError> {
+/// What a file holds.
+struct Content {
+    alpha: Option<f32>,
+    /// In the order of their names.
+    pairs: Vec<Pair>,
+    task_name: String,
+    prompt_prefix: String,
+}
+
+/// Reads a file and checks it against the model.
+fn read(mapping: &Mapping, arch: &str, updatable: &HashMap<String, Updatable>) -> Result<Content, LoadError> {
     let header = Header::parse(mapping.bytes())?;
     let meta = header.metadata();
     let alpha = alpha(meta, arch)?;
@@ -166,7 +170,8 @@ fn read(
         pairs.push(Pair { name: name.to_owned(), target, rank, a: part(a)?, b: part(b)? });
     }
     let text = |key: &str| Ok::<_, LoadError>(meta.str(key)?.unwrap_or_default().to_owned());
-    Ok((alpha, pairs, [text("adapter.lora.task_name")?, text("adapter.lora.prompt_prefix")?]))
+    let (task_name, prompt_prefix) = (text("adapter.lora.task_name")?, text("adapter.lora.prompt_prefix")?);
+    Ok(Content { alpha, pairs, task_name, prompt_prefix })
 }
 
 /// Adds the tensors to the weights. The beginning of a name tells where the matrix lies, and so where its update shall lie.
