@@ -5,8 +5,9 @@ use engine::EngineConfig;
 use serde_json::json;
 use session::ModelOptions;
 
-use crate::support::{App, served_tiny};
+use crate::support::App;
 use crate::tiny::{Meta, Spec};
+use crate::tiny_served::served_tiny;
 
 #[tokio::test]
 async fn a_request_goes_before_the_programs_options_and_these_before_the_file() {
@@ -23,8 +24,8 @@ async fn a_request_goes_before_the_programs_options_and_these_before_the_file() 
     ] {
         document.set(&format!("general.sampling.{key}"), value);
     }
-    let mut options = ModelOptions::default();
-    options.sampling = serde_json::from_value(json!({ "top_k": 5, "repeat_penalty": 1.25 })).expect("fields");
+    let sampling = serde_json::from_value(json!({ "top_k": 5, "repeat_penalty": 1.25 })).expect("fields");
+    let options = ModelOptions { sampling, ..ModelOptions::default() };
     let app = App::serving(served_tiny(&document, EngineConfig::default(), &options), Settings::default());
     let (_, props) = app.get("/props").await;
     let shown = &props["default_generation_settings"]["params"];

@@ -6,8 +6,9 @@ use engine::EngineConfig;
 use serde_json::{Value, json};
 use session::ModelOptions;
 
-use crate::support::{App, served_tiny};
+use crate::support::App;
 use crate::tiny::{Meta, Spec};
+use crate::tiny_served::served_tiny;
 use crate::words::END;
 
 const WIDTH: usize = 48;

@@ -23,6 +23,7 @@ mod scopes;
 mod scoreboard;
 mod socket;
 mod support;
+mod tiny_served;
 mod work;
 
 #[allow(dead_code, reason = "shared with other tests")]

@@ -7,8 +7,9 @@ use gguf::TensorType;
 use serde_json::{Value, json};
 use session::ModelOptions;
 
-use crate::support::{App, served_tiny};
+use crate::support::App;
 use crate::tiny::{Meta, Rng, Spec, Tensor};
+use crate::tiny_served::served_tiny;
 
 const TEMPLATE: &str = "<|im_start|>q: {query}\nd: {document}<|im_end|>";
 

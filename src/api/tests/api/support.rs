@@ -15,8 +15,6 @@ use session::ModelOptions;
 use speculate::{Depth, DraftVocabSize, NextN, NextNConfig};
 use tower::ServiceExt;
 
-use crate::tiny::Document;
-
 fn model() -> Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     let open = || {
@@ -48,15 +46,6 @@ pub fn served_with(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) ->
         serde_json::from_value(json!({"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0})).expect("fields");
     let model = session::start_engine_with(model(), small(config), &options, proposer).expect("it is small");
     Served { id: "pocket".into(), model }
-}
-
-/// A tiny model of random weights, by what a test makes of its file, and options that were given.
-pub fn served_tiny(document: &Document, config: EngineConfig, options: &ModelOptions) -> Served {
-    let dir = tempfile::tempdir().unwrap();
-    let path = document.write(&dir.path().join("tiny.gguf"));
-    let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
-    let model = session::start_engine_with(model, small(config), options, None).expect("it is small");
-    Served { id: "tiny".into(), model }
 }
 
 /// A server without a socket.
