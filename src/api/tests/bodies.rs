@@ -4,11 +4,6 @@
 #[path = "api/support.rs"]
 #[allow(dead_code)]
 mod support;
-#[path = "../../../tests/support/tiny.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
 
 use bytes::Bytes;
 use support::App;
