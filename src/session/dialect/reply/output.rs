@@ -1,6 +1,6 @@
 //! The events of a reply as they are told: which spaces belong to what is said, and neighbours of one kind joined.
 
-use super::ReplyEvent;
+use super::event::ReplyEvent;
 
 /// What was found, in its order.
 #[derive(Debug)]
