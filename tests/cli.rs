@@ -310,7 +310,9 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     drop(out);
     let mut err = String::new();
     child.stderr.take().expect("piped").read_to_string(&mut err).expect("UTF-8");
-    assert_eq!((child.wait().expect("it ends").code(), err.as_str()), (Some(0), ""));
+    // The context is longer than the model was trained for, which is told.
+    let told: Vec<&str> = err.lines().filter(|line| !line.contains("--ctx-size")).collect();
+    assert_eq!((child.wait().expect("it ends").code(), told), (Some(0), Vec::new()));
 }
 
 #[test]

@@ -110,7 +110,7 @@ async fn adapters_that_cannot_be_used_are_refused_with_the_field() {
         (json!([{ "id": 2, "scale": 1 }]), "adapter 2 does not exist: 2 are loaded, numbered from 0"),
         (json!(many), "adapter 2 does not exist"),
         (json!([{ "id": 0, "scale": 1 }, { "id": 0, "scale": 2 }]), "adapter 0 is named twice"),
-        (json!([{ "id": 0, "scale": 1e39 }]), "the scale of adapter 0 is inf, a finite number is expected"),
+        (json!([{ "id": 0, "scale": 1e39 }]), "scale"),
         (json!([{ "id": -1, "scale": 1 }]), "-1"),
         (json!([{ "id": 0 }]), "scale"),
         (json!([{ "scale": 1 }]), "id"),

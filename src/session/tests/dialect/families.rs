@@ -27,7 +27,7 @@ fn a_template_is_what_it_shows_and_without_one_the_vocabulary_is() {
         ("<|start_header_id|>x<|end_header_id|>", "plain"),
         ("<tools></tools> <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}", "hermes"),
         ("You are Qwen. <tool_call>", "qwen"),
-        ("<seed:tool_call>\n<function=f>\n<parameter=p>", "plain"),
+        ("<seed:tool_call>\n<function=f>\n<parameter=p>", "seed"),
         ("<tool_call>\n<function=f>\n<parameter=p>", "qwen"),
         ("<tool_call>{name}<arg_key>", "glm"),
         ("<｜User｜><｜Assistant｜>", "deepseek"),

@@ -83,7 +83,7 @@ fn what_is_cut_off_or_broken_after_a_value_began_is_closed_and_before_it_is_text
         let (got, text) = of(written);
         assert_eq!((got.as_deref(), text.as_str()), (Some(closed), rest), "{written}");
     }
-    for written in ["{", "{\"a", "{\"a\": ", "{\"a\" 1}", "{a: 1}", "{\"a\": word}", "{\"a\": 1e999}", "{,}"] {
+    for written in ["{", "{\"a", "{\"a\": ", "{\"a\" 1}", "{a: 1}", "{\"a\": word}", "{,}"] {
         assert_eq!(of(written), (None, written.to_owned()), "{written}");
     }
     let deep = format!("[TOOL_CALLS]f[ARGS]{{\"a\": {}", "[".repeat(5000));
