@@ -35,8 +35,11 @@ impl Scaling {
         let n_ctx_orig = match options.yarn_orig_ctx {
             Some(n) => n as usize,
             None if kind == RopeScaling::Yarn => n_ctx_orig(keys)?,
-            // Of a head alone it is not known, and only YaRN asks for it.
-            None => n_ctx_orig(keys).unwrap_or(0),
+            // Of a head alone it may not be known, and only YaRN asks for it.
+            None => match keys.find("rope.scaling.original_context_length", WIDTH)? {
+                Some(n) => n,
+                None => keys.n_ctx_train().unwrap_or(0),
+            },
         };
         Ok(Self { kind, scale, scale_of_file, n_ctx_orig })
     }
