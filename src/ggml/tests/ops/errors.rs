@@ -69,13 +69,17 @@ fn element_wise_ops_refuse_types_shapes_and_strides() {
     for eps in [-1e-6, f32::NAN] {
         refused("rms_norm", |g| g.rms_norm(t(g, 0, F, [4]), eps));
     }
-    refused("swiglu", |g| g.swiglu(t(g, 0, F, [4]), t(g, 1, F, [8])));
-    refused("swiglu", |g| g.swiglu(t(g, 0, F, [4]), t(g, 1, Dtype::F16, [4])));
-    refused("swiglu", |g| g.swiglu(t(g, 0, I, [4]), t(g, 1, I, [4])));
-    refused("swiglu", |g| {
-        let a = g.view(t(g, 0, F, [4, 4, 4]), [4, 2, 4, 1], [16, 64, 256], 0);
-        g.swiglu(a, t(g, 1, F, [4, 2, 4]))
-    });
+    type Gated = for<'g> fn(&ggml::Graph<'g>, ggml::Tensor<'g>, ggml::Tensor<'g>) -> ggml::Tensor<'g>;
+    let gated: [(&str, Gated); 2] = [("swiglu", |g, a, b| g.swiglu(a, b)), ("geglu", |g, a, b| g.geglu(a, b))];
+    for (op, f) in gated {
+        refused(op, |g| f(g, t(g, 0, F, [4]), t(g, 1, F, [8])));
+        refused(op, |g| f(g, t(g, 0, F, [4]), t(g, 1, Dtype::F16, [4])));
+        refused(op, |g| f(g, t(g, 0, I, [4]), t(g, 1, I, [4])));
+        refused(op, |g| {
+            let a = g.view(t(g, 0, F, [4, 4, 4]), [4, 2, 4, 1], [16, 64, 256], 0);
+            f(g, a, t(g, 1, F, [4, 2, 4]))
+        });
+    }
 }
 
 #[test]
