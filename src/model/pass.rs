@@ -10,12 +10,13 @@ use text::TokenId;
 
 use crate::adapter::InUse;
 use crate::adapter_set::AdapterSet;
+use crate::attention_data::AttentionData;
 use crate::blocks::Linear;
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{Likeliest, MAX_SEGMENTS, OutRows, Step};
+use crate::step::{Likeliest, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -134,44 +135,13 @@ struct Scratch {
     shifts: Vec<Vec<i32>>,
 }
 
-#[derive(Default)]
-struct AttentionData {
-    positions: Vec<i32>,
-    kv_rows: Vec<i64>,
-    v_elements: Vec<i64>,
-    /// One for each segment, and more from earlier passes.
-    segments: Vec<SegmentData>,
-    n_segments: usize,
-}
-
-#[derive(Default)]
-struct SegmentData {
-    mask: Vec<u16>,
-    /// Empty where the segment reads one recurrent-state slot.
-    states: Vec<i32>,
-}
-
 impl Scratch {
     /// Fills the attention inputs of view number `part`.
     fn fill(&mut self, part: usize, view: StepView<'_>) {
         if self.attention.len() <= part {
             self.attention.resize_with(part + 1, AttentionData::default);
         }
-        let c = &mut self.attention[part];
-        view.positions(&mut c.positions);
-        view.kv_rows(&mut c.kv_rows);
-        view.v_element_rows(&mut c.v_elements);
-        c.n_segments = view.segments().len();
-        if c.segments.len() < c.n_segments {
-            c.segments.resize_with(c.n_segments, SegmentData::default);
-        }
-        for (segment, data) in view.segments().iter().zip(&mut c.segments) {
-            view.mask(segment, &mut data.mask);
-            data.states.clear();
-            if segment.read_plane.is_none() {
-                view.state_rows(segment, &mut data.states);
-            }
-        }
+        self.attention[part].fill(view);
     }
 
     /// Fills tokens, hidden states (none where those of the draft will do) and the number of each sequence's last true
@@ -217,20 +187,8 @@ impl Scratch {
     /// The inputs of the first `n_parts` views.
     fn inputs(&self, n_parts: usize) -> Vec<(Name, Data<'_>)> {
         let mut inputs = vec![(Name("tokens", 0), Data::I32(&self.tokens))];
-        for (part, c) in self.attention[..n_parts].iter().enumerate() {
-            let part = part as u32;
-            inputs.push((Name("positions", part), Data::I32(&c.positions)));
-            inputs.push((Name("kv_rows", part), Data::I64(&c.kv_rows)));
-            if !c.v_elements.is_empty() {
-                inputs.push((Name("v_elements", part), Data::I64(&c.v_elements)));
-            }
-            for (data, i) in c.segments[..c.n_segments].iter().zip(part * MAX_SEGMENTS..) {
-                inputs.push((Name("mask", i), Data::F16(&data.mask)));
-                if !data.states.is_empty() {
-                    inputs.push((Name("states", i), Data::I32(&data.states)));
-                }
-            }
-        }
+        let parts = self.attention[..n_parts].iter().enumerate();
+        parts.for_each(|(part, data)| data.inputs(part as u32, &mut inputs));
         inputs
     }
 }
