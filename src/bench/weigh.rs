@@ -79,7 +79,7 @@ impl Weight {
     /// `tensors`: names, elements and bytes.
     fn new<'t>(name: String, schema: &Schema, tensors: impl Iterator<Item = (&'t str, u64, u64)>, tied: bool) -> Self {
         let sizes = &schema.hparams;
-        let experts = |t: &TensorSchema| if t.name.contains("_exps.") { t.ne[2] } else { 0 };
+        let experts = |t: &TensorSchema| if t.name.contains("_exps.weight") { t.ne[2] } else { 0 };
         let n_expert_used = sizes.n_expert_used as u64;
         let width = |t: &TensorSchema| match (block_of(&t.name), t.ne.get(1)) {
             (Some(_), Some(n)) if experts(t) > 0 => n * n_expert_used,
@@ -105,8 +105,10 @@ impl Weight {
                 LayerState::None => {}
             }
         }
-        if let Some(LayerState::Kv(kv)) = &schema.mtp_state {
-            weight.mtp_kv = [keys(kv), values(kv)];
+        for layer in &schema.mtp_states {
+            if let LayerState::Kv(kv) = layer {
+                weight.mtp_kv = [weight.mtp_kv[0] + keys(kv), weight.mtp_kv[1] + values(kv)];
+            }
         }
         for (name, n_params, n_bytes) in tensors {
             weight.add(name, n_params, n_bytes, sizes.n_layer as u64, tied);

@@ -1,6 +1,7 @@
 //! The architectures: one file each, and the table that names them.
 
 mod glm4;
+mod glm4moe;
 mod llama;
 mod qwen2;
 mod qwen3;
@@ -9,7 +10,8 @@ mod qwen35;
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
-const TABLE: &[Entry] = &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY];
+const TABLE: &[Entry] =
+    &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY, glm4moe::ENTRY];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {
