@@ -2,9 +2,10 @@
 
 use ggml::{Graph, Tensor};
 
+use crate::error::Error;
 use crate::layout::{CacheType, Kv, LayerState, Recurrent};
 use crate::size::KV_STEP;
-use crate::slots::{LayerTensors, Memory};
+use crate::slots::{LayerTensors, Memory, Slot};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,12 +43,52 @@ pub struct OwnedView<'m> {
     memory: &'m Memory,
     segments: Vec<Segment>,
     skips: Vec<usize>,
+    at_end: bool,
 }
 
 impl OwnedView<'_> {
     /// The view.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips }
+        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips, at_end: self.at_end }
+    }
+}
+
+impl Memory {
+    /// One row behind the last token of each of these sequences, in ascending order of their slots, which sees the cells
+    /// before it and has none of its own: for graphs that read a sequence and add nothing to it.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: a slot is not in use. [`Error::Step`]: an empty sequence, or slots out of order.
+    pub fn ends(&self, slots: &[&Slot]) -> Result<OwnedView<'_>, Error> {
+        let mut segments: Vec<Segment> = Vec::new();
+        for (first_row, slot) in slots.iter().enumerate() {
+            let index = self.index(slot)?;
+            let len = self.slots[index].len;
+            if len == 0 {
+                return Err(Error::Step(format!("slot {index}: an empty sequence has no cells to read")));
+            }
+            let n_kv = len.next_multiple_of(KV_STEP).min(self.config.n_ctx);
+            match segments.last_mut() {
+                Some(last) if last.first_slot + last.n_seqs > index => {
+                    return Err(Error::Step("sequences must be in ascending order of their slots".into()));
+                }
+                Some(last) if last.first_slot + last.n_seqs == index => {
+                    last.n_seqs += 1;
+                    last.n_kv = last.n_kv.max(n_kv);
+                }
+                _ => segments.push(Segment {
+                    first_slot: index,
+                    n_seqs: 1,
+                    n_rows: 1,
+                    n_kv,
+                    read_plane: Some(0),
+                    write_plane: 0,
+                    n_snapshots: 0,
+                    first_row,
+                }),
+            }
+        }
+        Ok(OwnedView { memory: self, segments, skips: Vec::new(), at_end: true })
     }
 }
 
@@ -59,6 +100,8 @@ pub struct StepView<'m> {
     /// By slot: positions between the end of its sequence and its first row here, which rows of another part take. Empty for
     /// none anywhere.
     pub(crate) skips: &'m [usize],
+    /// Rows see the cells before theirs, and not their own.
+    pub(crate) at_end: bool,
 }
 
 impl<'m> StepView<'m> {
@@ -66,7 +109,7 @@ impl<'m> StepView<'m> {
     pub fn over_whole_context(self) -> OwnedView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
-        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec() }
+        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec(), at_end: self.at_end }
     }
 
     /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
@@ -91,7 +134,7 @@ impl<'m> StepView<'m> {
                 first_row += n_rows;
             }
         }
-        OwnedView { memory: self.memory, segments, skips }
+        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end }
     }
 
     /// The position of a slot's first row here.
@@ -114,10 +157,31 @@ impl<'m> StepView<'m> {
         self.memory.config.v_transposed
     }
 
-    /// Elements of one position's values, where they are written one by one; 0 where they are written in rows.
-    pub fn v_elements(&self) -> usize {
-        let kv = self.memory.layout.uniform_kv().filter(|_| self.memory.config.v_transposed);
-        kv.map_or(0, |kv| kv.n_head_kv * kv.d_v)
+    /// Windows that attention layers have, "all before it" being one; they are numbered. At most [`crate::MAX_KINDS`].
+    pub fn n_windows(&self) -> usize {
+        self.memory.kinds.windows.len()
+    }
+
+    /// Cells of a segment's sequences that attention reads in layers of a window (its number).
+    pub fn n_kv(&self, window: usize, s: &Segment) -> usize {
+        s.n_kv.min(self.memory.n_cells(window))
+    }
+
+    /// The number of the window of layer `il`.
+    pub fn window_of(&self, il: usize) -> usize {
+        self.memory.kinds.window_of(il)
+    }
+
+    /// Kinds of values: elements of one position's values in layers that keep them at the same places, where they are
+    /// written one by one; none where they are written in rows. They are numbered. At most [`crate::MAX_KINDS`].
+    pub fn v_elements(&self) -> impl Iterator<Item = usize> + 'm {
+        let values = if self.memory.config.v_transposed { &self.memory.kinds.values[..] } else { &[] };
+        values.iter().map(|&(_, n)| n)
+    }
+
+    /// The number of the kind of values of layer `il`.
+    pub fn v_kind_of(&self, il: usize) -> usize {
+        self.memory.kinds.values_of(il)
     }
 
     fn kv(&self, il: usize) -> Option<(Kv, ggml::StateId, ggml::StateId)> {
@@ -129,7 +193,8 @@ impl<'m> StepView<'m> {
 
     /// Writes keys and values of the step's rows into layer `il`. `k: [d_k * n_head_kv, n_tokens]`,
     /// `v: [d_v * n_head_kv, n_tokens]`; `rows: [n_tokens]` and `elements: [n_tokens * d_v * n_head_kv]` are inputs filled
-    /// from [`StepView::kv_rows`] and [`StepView::v_element_rows`]; `elements` only for transposed values.
+    /// from [`StepView::kv_rows`] and [`StepView::v_element_rows`] for the layer's window and kind of values; `elements` only
+    /// for transposed values.
     pub fn store_kv<'g>(
         &self,
         g: &Graph<'g>,
@@ -139,7 +204,7 @@ impl<'m> StepView<'m> {
         elements: Option<Tensor<'g>>,
     ) {
         let Some((kv, k_id, v_id)) = self.kv(il) else { return };
-        let n_cells = (self.memory.config.n_ctx * self.memory.config.n_slots) as i64;
+        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
         let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
         let cache = g.state(&self.memory.buffer, k_id);
         let k = finite(g, cache, self.memory.config.type_k, k);
@@ -163,27 +228,29 @@ impl<'m> StepView<'m> {
     /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
     pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, id, _) = self.kv(il)?;
-        Some(self.cells(g, id, kv.d_k, kv.n_head_kv, s))
+        Some(self.cells(g, id, [kv.d_k, self.n_kv(self.window_of(il), s), kv.n_head_kv], s))
     }
 
     /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
     /// they are transposed.
     pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, _, id) = self.kv(il)?;
+        let n_kv = self.n_kv(self.window_of(il), s);
         if !self.memory.config.v_transposed {
-            return Some(self.cells(g, id, kv.d_v, kv.n_head_kv, s));
+            return Some(self.cells(g, id, [kv.d_v, n_kv, kv.n_head_kv], s));
         }
         let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
         let nb = cache.nb();
-        let ne = [s.n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
+        let ne = [n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
         Some(g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.first_slot * nb[2]))
     }
 
-    fn cells<'g>(&self, g: &Graph<'g>, id: ggml::StateId, d: usize, n_head_kv: usize, s: &Segment) -> Tensor<'g> {
+    /// `[d, n_kv, n_head_kv, n_seqs]`.
+    fn cells<'g>(&self, g: &Graph<'g>, id: ggml::StateId, [d, n_kv, n_head_kv]: [usize; 3], s: &Segment) -> Tensor<'g> {
         let cache = g.state(&self.memory.buffer, id); // [d * n_head_kv, n_ctx, n_slots]
         let nb = cache.nb();
         let head = nb[1] / n_head_kv;
-        let ne = [d as i64, s.n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
+        let ne = [d as i64, n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
         g.view(cache, ne, [nb[1], head, nb[2]], s.first_slot * nb[2])
     }
 

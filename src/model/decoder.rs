@@ -208,7 +208,7 @@ fn mtp_of_file(
     if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
         return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
     }
-    let mtp = t.in_head_file(|t| {
+    let mtp = t.in_head_file("", |t| {
         if t.has("d2t") {
             let what = "its head is cut to a part of the vocabulary (tensor d2t): take the whole head, drafts use a part of it by themselves";
             return Err(refused(what));
@@ -329,7 +329,9 @@ impl Architecture for Decoder {
                 Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
             };
             if il + 1 == self.layers.len() {
-                return step.end(g, x, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
+                let tail =
+                    |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed)));
+                return step.end(g, x, tail, |h| self.head.forward(g, h));
             }
             x = layer.rest(g, x, mixed);
         }
@@ -362,7 +364,7 @@ impl Architecture for Decoder {
         // Only the last entry of a sequence gives draft tokens.
         let cut = |t: Tensor<'g>| if t.ne()[1] == last.ne()[0] { t } else { g.get_rows(t, last) };
         let mut h = end((cut(x), cut(mixed)));
-        for i in 0..step.depth() {
+        for i in 0..step.depth {
             let ids = step.pick(g, i, h, head);
             if let Some(inputs) = step.chain.get(i) {
                 h = end(mtp.attend(g, inputs, ids, h));

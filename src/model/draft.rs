@@ -30,8 +30,10 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) tokens: Tensor<'g>,
     /// The hidden state of each entry: F32 `[n_embd, n_entries]`.
     pub(crate) hidden: Tensor<'g>,
-    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted.
+    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted, or there is one entry of each.
     pub(crate) last: Option<Tensor<'g>>,
+    /// Draft tokens of the chain, the first included; 0 when nothing is drafted.
+    pub(crate) depth: usize,
     /// Where the rows of each further draft token stand, one row for each sequence.
     pub(crate) chain: Vec<AttentionInputs<'s, 'g>>,
     /// The words that draft tokens are picked from; the whole vocabulary if `None`.
@@ -62,6 +64,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
+            depth: if n_seqs > 0 { chain.len() + 1 } else { 0 },
             last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
             chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
             inputs,
@@ -73,17 +76,18 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         }
     }
 
-    /// The same with Gumbel noise of so many words for every draft token.
-    pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
-        let n_seqs = self.last.map_or(0, |last| last.ne()[0]);
-        let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
-        let noise = (0..self.depth()).map(input).collect();
-        Self { noise, ..self }
+    /// Declares the inputs of a head that reads the target model's cells: one entry for each sequence of `view`
+    /// ([`memory::Memory::ends`]), which stands after its last token, as do all `depth` drafts.
+    pub(crate) fn at_end(g: &Graph<'g>, view: StepView<'s>, depth: usize, n_embd: usize) -> Self {
+        Self { depth, ..Self::declare(g, view, &[], 0, n_embd) }
     }
 
-    /// Draft tokens of the chain, the first included; 0 when nothing is drafted.
-    pub(crate) fn depth(&self) -> usize {
-        if self.last.is_some() { self.chain.len() + 1 } else { 0 }
+    /// The same with Gumbel noise of so many words for every draft token.
+    pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
+        let n_seqs = self.last.unwrap_or(self.tokens).ne()[0];
+        let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
+        let noise = (0..self.depth).map(input).collect();
+        Self { noise, ..self }
     }
 
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it

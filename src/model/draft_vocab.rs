@@ -44,11 +44,13 @@ impl DraftVocab {
         }
         let weights = model.weights();
         let dtype = weights.dtype(head).ok_or_else(|| refused("the head is not among the weights".into()))?;
-        let row_bytes = dtype.row_bytes(sizes.n_embd as i64)?;
+        // An assistant's rows are shorter than the model's hidden states.
+        let n_row = weights.ne(head).map_or(0, |ne| ne[0]);
+        let row_bytes = dtype.row_bytes(n_row)?;
         let n_ids = (n_first + n_side) as i64;
         let device = weights.device_of(head).unwrap_or(weights.device());
         let specs = [
-            StateSpec { name: "draft_rows".into(), dtype, ne: [sizes.n_embd as i64, n_side as i64, 1, 1], device },
+            StateSpec { name: "draft_rows".into(), dtype, ne: [n_row, n_side as i64, 1, 1], device },
             StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne: [1, n_ids, 1, 1], device },
             StateSpec { name: "draft_mask".into(), dtype: ggml::Dtype::F32, ne: [n_ids, 1, 1, 1], device },
         ];

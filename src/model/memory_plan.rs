@@ -89,7 +89,7 @@ impl MemoryPlan {
         let layer = F32 * (facts.layer_width + ROWS_BETWEEN * sizes.n_embd);
         // A mask, and its copy on another device; scores before and after the softmax.
         let scores = if self.flash_attention { 0 } else { 2 * F32 * sizes.n_head };
-        let per_row = n_ctx.saturating_mul(2 * MASK + scores).saturating_add(layer);
+        let per_row = n_ctx.saturating_mul(2 * MASK * facts.layout.n_windows() + scores).saturating_add(layer);
         let of_snapshots = facts.layout.layers.iter().map(|layer| match layer {
             LayerState::Recurrent(r) => F32 * (r.d_state * r.d_state * r.n_heads + r.n_conv * r.n_channels),
             LayerState::Kv(_) | LayerState::None => 0,

@@ -1,6 +1,8 @@
 //! Computes passes: fills a step's inputs, runs the architecture's graph, reads logits and hidden states.
 //! Owns the executor and its scratch. Knows a step's rows; knows nothing of what the tokens are for.
 
+mod at_end;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,12 +12,13 @@ use text::TokenId;
 
 use crate::adapter::InUse;
 use crate::adapter_set::AdapterSet;
+use crate::attention_data::AttentionData;
 use crate::blocks::Linear;
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{Likeliest, MAX_SEGMENTS, OutRows, Step};
+use crate::step::{Likeliest, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +103,16 @@ enum Key {
         probs: bool,
         adapters: AdapterSet,
     },
+    /// A head that reads the target model's cells: the sequences, draft tokens of each, and what is as above.
+    DraftAtEnd {
+        segments: Vec<Segment>,
+        depth: usize,
+        n_first: Option<usize>,
+        noise: bool,
+        verbose: bool,
+        probs: bool,
+        adapters: AdapterSet,
+    },
 }
 
 /// Computes passes of one model.
@@ -122,44 +135,13 @@ struct Scratch {
     hidden: Vec<f32>,
 }
 
-#[derive(Default)]
-struct AttentionData {
-    positions: Vec<i32>,
-    kv_rows: Vec<i64>,
-    v_elements: Vec<i64>,
-    /// One for each segment, and more from earlier passes.
-    segments: Vec<SegmentData>,
-    n_segments: usize,
-}
-
-#[derive(Default)]
-struct SegmentData {
-    mask: Vec<u16>,
-    /// Empty where the segment reads one recurrent-state slot.
-    states: Vec<i32>,
-}
-
 impl Scratch {
     /// Fills the attention inputs of view number `part`.
     fn fill(&mut self, part: usize, view: StepView<'_>) {
         if self.attention.len() <= part {
             self.attention.resize_with(part + 1, AttentionData::default);
         }
-        let c = &mut self.attention[part];
-        view.positions(&mut c.positions);
-        view.kv_rows(&mut c.kv_rows);
-        view.v_element_rows(&mut c.v_elements);
-        c.n_segments = view.segments().len();
-        if c.segments.len() < c.n_segments {
-            c.segments.resize_with(c.n_segments, SegmentData::default);
-        }
-        for (segment, data) in view.segments().iter().zip(&mut c.segments) {
-            view.mask(segment, &mut data.mask);
-            data.states.clear();
-            if segment.read_plane.is_none() {
-                view.state_rows(segment, &mut data.states);
-            }
-        }
+        self.attention[part].fill(view);
     }
 
     /// Fills tokens, hidden states (none where those of the draft will do) and the number of each sequence's last true
@@ -185,20 +167,8 @@ impl Scratch {
     /// The inputs of the first `n_parts` views.
     fn inputs(&self, n_parts: usize) -> Vec<(Name, Data<'_>)> {
         let mut inputs = vec![(Name("tokens", 0), Data::I32(&self.tokens))];
-        for (part, c) in self.attention[..n_parts].iter().enumerate() {
-            let part = part as u32;
-            inputs.push((Name("positions", part), Data::I32(&c.positions)));
-            inputs.push((Name("kv_rows", part), Data::I64(&c.kv_rows)));
-            if !c.v_elements.is_empty() {
-                inputs.push((Name("v_elements", part), Data::I64(&c.v_elements)));
-            }
-            for (data, i) in c.segments[..c.n_segments].iter().zip(part * MAX_SEGMENTS..) {
-                inputs.push((Name("mask", i), Data::F16(&data.mask)));
-                if !data.states.is_empty() {
-                    inputs.push((Name("states", i), Data::I32(&data.states)));
-                }
-            }
-        }
+        let parts = self.attention[..n_parts].iter().enumerate();
+        parts.for_each(|(part, data)| data.inputs(part as u32, &mut inputs));
         inputs
     }
 }
@@ -446,33 +416,7 @@ impl Runner {
             arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
-        output.tokens.clear();
-        output.tokens.resize(n_drafting, Vec::new());
-        output.probs.clear();
-        output.probs.resize(if draft.probs { n_drafting } else { 0 }, Vec::new());
-        output.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
-        output.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
-        let (mut ids, mut probs) = (Vec::new(), Vec::new());
-        for i in 0..draft.depth {
-            results.i32(Name("draft", i as u32), &mut ids)?;
-            for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
-                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
-                // none.
-                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < sizes.n_vocab);
-                tokens.push(TokenId(id.unwrap_or(0)));
-            }
-            if draft.probs {
-                results.f32(Name("draft_probs", i as u32), &mut probs)?;
-                output.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
-            }
-            if draft.verbose {
-                results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;
-            }
-            if draft.rows {
-                results.f32(Name("draft_hidden", i as u32), &mut output.hidden[i])?;
-            }
-        }
-        Ok(())
+        output.read(&mut results, draft, n_drafting, sizes.n_vocab)
     }
 }
 
@@ -513,6 +457,45 @@ pub struct DraftOutput {
     pub logits: Vec<Vec<f32>>,
     /// For each draft token of the chain, the hidden states `[n_embd]` of all sequences, when they were asked for.
     pub hidden: Vec<Vec<f32>>,
+}
+
+impl DraftOutput {
+    /// Reads what a draft graph of so many sequences put out.
+    fn read(
+        &mut self,
+        results: &mut ggml::Outputs<'_>,
+        draft: &Draft<'_>,
+        n_seqs: usize,
+        n_vocab: usize,
+    ) -> Result<(), RunError> {
+        self.tokens.clear();
+        self.tokens.resize(n_seqs, Vec::new());
+        self.probs.clear();
+        self.probs.resize(if draft.probs { n_seqs } else { 0 }, Vec::new());
+        self.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
+        self.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
+        let (mut ids, mut probs) = (Vec::new(), Vec::new());
+        for i in 0..draft.depth {
+            results.i32(Name("draft", i as u32), &mut ids)?;
+            for (tokens, &id) in self.tokens.iter_mut().zip(&ids) {
+                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
+                // none.
+                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < n_vocab);
+                tokens.push(TokenId(id.unwrap_or(0)));
+            }
+            if draft.probs {
+                results.f32(Name("draft_probs", i as u32), &mut probs)?;
+                self.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
+            }
+            if draft.verbose {
+                results.f32(Name("draft_logits", i as u32), &mut self.logits[i])?;
+            }
+            if draft.rows {
+                results.f32(Name("draft_hidden", i as u32), &mut self.hidden[i])?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Nodes of a product with scale and bias, with room to spare.

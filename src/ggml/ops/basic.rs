@@ -65,6 +65,14 @@ impl<'g> Graph<'g> {
         op!(self, "log", ggml_log, a)
     }
 
+    /// The hyperbolic tangent of `a`.
+    pub fn tanh(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("tanh", "a", a) {
+            return a;
+        }
+        op!(self, "tanh", ggml_tanh, a)
+    }
+
     /// `1 / (1 + exp(-a))`.
     pub fn sigmoid(&self, a: Tensor<'g>) -> Tensor<'g> {
         if !self.rows_of_floats("sigmoid", "a", a) {

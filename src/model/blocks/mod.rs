@@ -10,9 +10,11 @@ mod moe;
 mod rms_norm;
 mod self_attention;
 
+pub(crate) use attention::{attend, attend_to, split_heads};
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
 pub(crate) use ffn::{Ffn, FfnConfig};
-pub(crate) use linear::{Linear, embedded};
+pub(crate) use gated_ffn::{Activation, GatedFfn};
+pub(crate) use linear::{Linear, embedded, vector};
 pub(crate) use moe::{MoeConfig, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};

@@ -55,12 +55,13 @@ fn unary_ops_follow_their_formulas() {
     let values: Vec<f32> = (0..330).map(|_| rng.f32() * 30.0).collect();
     let a = In::F32([11, 5, 3, 2], values);
     type Op = (for<'g> fn(&Graph<'g>, Tensor<'g>) -> Tensor<'g>, fn(f64) -> f64);
-    let ops: [Op; 8] = [
+    let ops: [Op; 9] = [
         (|g, a| g.scale(a, -0.375), |x| x * -0.375),
         (|g, a| g.scale_and_add(a, 2.5, -1.25), |x| x * 2.5 - 1.25),
         (|g, a| g.floor(a), f64::floor),
         (|g, a| g.log(g.scale_and_add(g.mul(a, a), 1.0, 0.5)), |x| (x * x + 0.5).ln()),
         (|g, a| g.sigmoid(a), |x| 1.0 / (1.0 + (-x).exp())),
+        (|g, a| g.tanh(a), f64::tanh),
         // ggml's vector exponential differs from libm's in the last places.
         (|g, a| g.silu(a), |x| x / (1.0 + (-x).exp())),
         (|g, a| g.softplus(a), |x| if x > 20.0 { x } else { x.exp().ln_1p() }),
