@@ -65,6 +65,9 @@ impl Assistant {
                     own.d, own.n_head_kv, own.window, theirs.d, theirs.n_head_kv, theirs.window
                 )));
             }
+            if own.window == Some(1) {
+                return Err(refused(format!("its block {il} has a window of its own position, which has no cell yet")));
+            }
             sources[usize::from(slides)] = cells;
         }
         Self::bind(t, &c, (n_vocab, n_target, embed), |il| sources[usize::from(c.layers[il].window.is_some())])
