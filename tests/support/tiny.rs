@@ -201,6 +201,14 @@ impl Spec {
                     ("attention.temperature_scale", Meta::F32(0.4)),
                     ("rope.scaling.original_context_length", Meta::U32(8)),
                 ],
+                "glm4moe" => vec![
+                    ("feed_forward_length", Meta::U32(72)),
+                    ("leading_dense_block_count", Meta::U32(1)),
+                    ("expert_group_count", Meta::U32(3)),
+                    ("expert_group_used_count", Meta::U32(2)),
+                    ("expert_weights_norm", Meta::Bool(true)),
+                    ("expert_weights_scale", Meta::F32(1.5)),
+                ],
                 _ => Vec::new(),
             },
         }

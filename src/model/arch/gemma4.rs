@@ -63,7 +63,7 @@ fn open(file: &mut ModelFile<'_, '_, '_>) -> Result<Opened, LoadError> {
         None => None,
     };
     let n_head = c.layers.iter().map(|layer| layer.n_head).max().unwrap_or(0);
-    let n_expert_used = c.moe.as_ref().map_or(0, |moe| moe.n_used);
+    let n_expert_used = c.moe.as_ref().map_or(0, |moe| moe.router.n_used);
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let nextn = if assistant.is_some() { NextNHead::Bound } else { NextNHead::Absent };
     let (cap, state) = (c.cap, c.state());

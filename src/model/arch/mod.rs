@@ -2,6 +2,7 @@
 
 mod gemma4;
 mod glm4;
+mod glm4moe;
 mod llama;
 mod qwen2;
 mod qwen3;
@@ -10,8 +11,16 @@ mod qwen35;
 use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
 
-const TABLE: &[Entry] =
-    &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY, gemma4::ENTRY];
+const TABLE: &[Entry] = &[
+    qwen35::ENTRY,
+    qwen3::ENTRY,
+    qwen2::ENTRY,
+    llama::ENTRY,
+    llama::MISTRAL3,
+    glm4::ENTRY,
+    glm4moe::ENTRY,
+    gemma4::ENTRY,
+];
 
 /// Heads that are architectures of their own.
 const HEADS: &[HeadEntry] = &[gemma4::ASSISTANT];

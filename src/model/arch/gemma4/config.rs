@@ -3,7 +3,7 @@
 use ggml::{Rope, WeightId};
 use memory::{Kv, LayerState, StateLayout};
 
-use crate::blocks::{MoeConfig, SharedExpert};
+use crate::blocks::{ExpertGlu, MoeConfig, MoeKind, RouterKind};
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
 use crate::rope::{rope, rope_swa};
@@ -50,7 +50,10 @@ impl GemmaConfig {
         // Files without experts may name those that a token uses.
         let moe = match keys.find("expert_count", 0..=1 << 16)?.unwrap_or(0) {
             0 => None,
-            _ => MoeConfig::read(keys, n_layer, SharedExpert::None, false)?,
+            _ => {
+                let router = RouterKind { input_scale: true, ..RouterKind::default() };
+                MoeConfig::read(keys, n_layer, MoeKind { router, glu: ExpertGlu::Gelu, ..MoeKind::default() })?
+            }
         };
         // llama.cpp caps where the key is missing, and files are made for it.
         let cap = keys.float("final_logit_softcapping", 0.0..=1e6)?.unwrap_or(30.0);
