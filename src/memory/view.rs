@@ -152,6 +152,11 @@ impl<'m> StepView<'m> {
         self.segments.iter().map(Segment::n_tokens).sum()
     }
 
+    /// Layers of the memory, with those that keep nothing.
+    pub fn n_layers(&self) -> usize {
+        self.memory.layout.layers.len()
+    }
+
     /// Values are kept as `[cell, element]`.
     pub fn v_transposed(&self) -> bool {
         self.memory.config.v_transposed

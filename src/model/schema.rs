@@ -24,8 +24,8 @@ pub struct Schema {
     pub hparams: Hparams,
     /// State of the target model's layers; none in a file of a head that is an architecture of its own.
     pub state: StateLayout,
-    /// State of the MTP layer, if the metadata count one.
-    pub mtp_state: Option<LayerState>,
+    /// State of each MTP layer that the metadata count.
+    pub mtp_states: Vec<LayerState>,
 }
 
 impl Schema {
@@ -50,13 +50,13 @@ impl Schema {
         let keys = Keys::new(meta, prefix, RopeOptions::default());
         if let Some(head) = arch::find_head(prefix) {
             let hparams = (head.open)(&keys, &mut tensors, n_vocab)?;
-            let (state, mtp_state) = (StateLayout::default(), Some(LayerState::None));
-            return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_state });
+            let (state, mtp_states) = (StateLayout::default(), vec![LayerState::None]);
+            return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states });
         }
         let entry = arch::find(architecture_of(prefix))?;
         let opened = (entry.open)(&mut ModelFile { keys, head_keys: None, tensors: &mut tensors, n_vocab })?;
-        let (state, mtp_state, hparams) = (opened.arch.state(), opened.arch.mtp_state(), opened.hparams);
-        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_state })
+        let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
+        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states })
     }
 }
 

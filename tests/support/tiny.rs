@@ -166,6 +166,8 @@ pub struct Spec {
     pub n_used: usize,
     pub n_ff_shared: usize,
     pub nextn: bool,
+    /// MTP layers of the NextN head.
+    pub n_mtp: usize,
     pub seed: u64,
     /// Keys beside those that follow from the sizes, without the architecture's name.
     pub more: Vec<(&'static str, Meta)>,
@@ -195,6 +197,7 @@ impl Spec {
             n_used: 3,
             n_ff_shared: 40,
             nextn: false,
+            n_mtp: 1,
             seed: 1,
             more: match arch {
                 "mistral3" => vec![
@@ -215,7 +218,7 @@ impl Spec {
     }
 
     fn n_block(&self) -> usize {
-        self.n_layer + usize::from(self.nextn)
+        self.n_layer + if self.nextn { self.n_mtp } else { 0 }
     }
 
     /// True for layers without attention.
@@ -276,7 +279,7 @@ impl Spec {
             u("full_attention_interval", self.interval);
         }
         if self.nextn {
-            u("nextn_predict_layers", 1);
+            u("nextn_predict_layers", self.n_mtp);
         }
         d.set(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), Meta::F32(1e-6));
         d.set(&format!("{}.rope.freq_base", self.arch), Meta::F32(1e5));

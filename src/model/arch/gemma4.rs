@@ -85,10 +85,9 @@ impl Architecture for Gemma4 {
             let mixed = layer.attend(g, &step.inputs, x);
             let own = inputs.as_ref().map(|inputs| inputs.of(g, il)); // [n_per_layer, n_tokens]
             if il + 1 == self.layers.len() {
-                let tail = |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| {
-                    self.norm.forward(g, layer.rest(g, cut(x), cut(mixed), own.map(cut)))
-                };
-                return step.end(g, x, tail, |h| capped(g, self.head.forward(g, h), self.cap));
+                let rest = |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| layer.rest(g, cut(x), cut(mixed), own.map(cut));
+                let logits = |h| capped(g, self.head.forward(g, h), self.cap);
+                return step.end(g, x, rest, &self.norm, (logits, false));
             }
             x = layer.rest(g, x, mixed, own);
         }
@@ -98,8 +97,8 @@ impl Architecture for Gemma4 {
         nodes(self.layers.len(), self.n_expert_used, segments)
     }
 
-    fn mtp_state(&self) -> Option<LayerState> {
-        self.assistant.as_ref().map(|_| LayerState::None)
+    fn mtp_states(&self) -> Vec<LayerState> {
+        self.assistant.iter().map(|_| LayerState::None).collect()
     }
 
     fn head_reads_target(&self) -> bool {
@@ -110,8 +109,8 @@ impl Architecture for Gemma4 {
         self.assistant.as_ref().map_or(0, |assistant| assistant.max_nodes(segments))
     }
 
-    fn draft_head(&self) -> Option<WeightId> {
-        Some(self.assistant.as_ref()?.head())
+    fn draft_heads(&self) -> Vec<WeightId> {
+        self.assistant.iter().map(Assistant::head).collect()
     }
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
