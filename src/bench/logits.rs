@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
+use memory::StepView;
 use model::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 use serde_json::{Value, json};
 use text::TokenId;
@@ -37,7 +38,13 @@ pub(super) fn run(
     if depth > 0 {
         let next = argmax(&all_logits[all_logits.len() - sizes.n_vocab..]);
         let entries: Vec<TokenId> = ids[1..].iter().copied().chain([next]).collect();
-        printed.insert("drafts".into(), drafts(setup, &mut runner, &entries, &all_mtp, (depth, n_batch))?);
+        let drafts = if model.head_reads_target() {
+            let hidden = &all_hidden[all_hidden.len() - sizes.n_embd..];
+            drafts_at_end(&mut runner, memory.ends(&[&slot])?.view(), next, hidden, depth)?
+        } else {
+            drafts(setup, &mut runner, &entries, &all_mtp, (depth, n_batch))?
+        };
+        printed.insert("drafts".into(), drafts);
     }
     let parts = [("logits", all_logits, sizes.n_vocab, full), ("hidden", all_hidden, sizes.n_embd, hidden)];
     for (name, values, n, file) in parts {
@@ -96,6 +103,35 @@ fn drafts(
         step.commit(&[n_final])?;
         first += n_final;
     }
+    Ok(listed(&output))
+}
+
+/// The drafts of a head that reads the model's cells, after the last token of the one sequence of `end`.
+fn drafts_at_end(
+    runner: &mut Runner,
+    end: StepView<'_>,
+    next: TokenId,
+    hidden: &[f32],
+    depth: usize,
+) -> anyhow::Result<Value> {
+    let mut output = DraftOutput::default();
+    let (tokens, n_entries) = ([next], [1]);
+    let draft = Draft {
+        tokens: &tokens,
+        hidden,
+        n_entries: &n_entries,
+        depth,
+        vocab: None,
+        noise: None,
+        verbose: true,
+        rows: false,
+        probs: false,
+    };
+    runner.draft_at_end(end, &draft, &mut output)?;
+    Ok(listed(&output))
+}
+
+fn listed(output: &DraftOutput) -> Value {
     let guess = |(token, logits): (&TokenId, &Vec<f32>)| json!({ "token": token.0, "logits": logits });
-    Ok(output.tokens[0].iter().zip(&output.logits).map(guess).collect())
+    output.tokens[0].iter().zip(&output.logits).map(guess).collect()
 }

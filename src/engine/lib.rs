@@ -41,7 +41,7 @@ pub use liveness::EngineLife;
 pub use memory_check::check_memory;
 pub use pooling::Pooling;
 pub use proposer::{
-    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange,
+    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
 };
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
 pub use slot_file::SavedSlot;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use memory::{Memory, OwnedView, Slot};
 use model::{AdapterSet, RunError, Runner, Stats};
 use text::TokenId;
 
@@ -101,6 +102,29 @@ pub struct DraftRequest {
     pub warm_up: bool,
 }
 
+/// The main model's state between forward passes, for proposers that read it.
+#[derive(Clone, Copy)]
+pub struct TargetState<'a> {
+    memory: &'a Memory,
+    slots: &'a dyn Fn(usize) -> &'a Slot,
+}
+
+impl<'a> TargetState<'a> {
+    /// `slots` gives the slot of the memory for a sequence's slot.
+    pub(crate) fn new(memory: &'a Memory, slots: &'a dyn Fn(usize) -> &'a Slot) -> Self {
+        Self { memory, slots }
+    }
+
+    /// What stands after the last token of each of these slots' sequences, in ascending order ([`Memory::ends`]).
+    ///
+    /// # Errors
+    /// As [`Memory::ends`].
+    pub fn ends(&self, slots: &[usize]) -> Result<OwnedView<'a>, RunError> {
+        let slots: Vec<&Slot> = slots.iter().map(|&slot| (self.slots)(slot)).collect();
+        Ok(self.memory.ends(&slots)?)
+    }
+}
+
 /// Why a proposer has not followed a change of a sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedDraftError {
@@ -141,7 +165,12 @@ pub trait Proposer: Send {
     ///
     /// # Errors
     /// As [`Proposer::observe`].
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError>;
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError>;
 
     /// What the proposer keeps of `slot` beside the model's state, for the first `n_tokens` of its sequence, as bytes;
     /// empty where it keeps nothing that tokens do not tell. The slot may be in use.

@@ -51,8 +51,9 @@ impl StepView<'_> {
             for position in len..len + s.n_rows {
                 let n_unseen = (position + 1).saturating_sub(window);
                 into.resize(into.len() + n_unseen, MASKED);
-                into.resize(into.len() + position + 1 - n_unseen, 0);
-                into.resize(into.len() + s.n_kv - position - 1, MASKED);
+                let n_seen = if self.at_end { position } else { position + 1 };
+                into.resize(into.len() + n_seen.saturating_sub(n_unseen), 0);
+                into.resize(into.len() + s.n_kv - n_seen.max(n_unseen), MASKED);
             }
         }
     }

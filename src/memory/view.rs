@@ -2,9 +2,10 @@
 
 use ggml::{Graph, Tensor};
 
+use crate::error::Error;
 use crate::layout::{CacheType, Kv, LayerState, Recurrent};
 use crate::size::KV_STEP;
-use crate::slots::{LayerTensors, Memory};
+use crate::slots::{LayerTensors, Memory, Slot};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,12 +43,52 @@ pub struct OwnedView<'m> {
     memory: &'m Memory,
     segments: Vec<Segment>,
     skips: Vec<usize>,
+    at_end: bool,
 }
 
 impl OwnedView<'_> {
     /// The view.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips }
+        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips, at_end: self.at_end }
+    }
+}
+
+impl Memory {
+    /// One row behind the last token of each of these sequences, in ascending order of their slots, which sees the cells
+    /// before it and has none of its own: for graphs that read a sequence and add nothing to it.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: a slot is not in use. [`Error::Step`]: an empty sequence, or slots out of order.
+    pub fn ends(&self, slots: &[&Slot]) -> Result<OwnedView<'_>, Error> {
+        let mut segments: Vec<Segment> = Vec::new();
+        for (first_row, slot) in slots.iter().enumerate() {
+            let index = self.index(slot)?;
+            let len = self.slots[index].len;
+            if len == 0 {
+                return Err(Error::Step(format!("slot {index}: an empty sequence has no cells to read")));
+            }
+            let n_kv = len.next_multiple_of(KV_STEP).min(self.config.n_ctx);
+            match segments.last_mut() {
+                Some(last) if last.first_slot + last.n_seqs > index => {
+                    return Err(Error::Step("sequences must be in ascending order of their slots".into()));
+                }
+                Some(last) if last.first_slot + last.n_seqs == index => {
+                    last.n_seqs += 1;
+                    last.n_kv = last.n_kv.max(n_kv);
+                }
+                _ => segments.push(Segment {
+                    first_slot: index,
+                    n_seqs: 1,
+                    n_rows: 1,
+                    n_kv,
+                    read_plane: Some(0),
+                    write_plane: 0,
+                    n_snapshots: 0,
+                    first_row,
+                }),
+            }
+        }
+        Ok(OwnedView { memory: self, segments, skips: Vec::new(), at_end: true })
     }
 }
 
@@ -59,6 +100,8 @@ pub struct StepView<'m> {
     /// By slot: positions between the end of its sequence and its first row here, which rows of another part take. Empty for
     /// none anywhere.
     pub(crate) skips: &'m [usize],
+    /// Rows see the cells before theirs, and not their own.
+    pub(crate) at_end: bool,
 }
 
 impl<'m> StepView<'m> {
@@ -66,7 +109,7 @@ impl<'m> StepView<'m> {
     pub fn over_whole_context(self) -> OwnedView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
-        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec() }
+        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec(), at_end: self.at_end }
     }
 
     /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
@@ -91,7 +134,7 @@ impl<'m> StepView<'m> {
                 first_row += n_rows;
             }
         }
-        OwnedView { memory: self.memory, segments, skips }
+        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end }
     }
 
     /// The position of a slot's first row here.

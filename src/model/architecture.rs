@@ -70,6 +70,14 @@ pub(crate) trait Architecture: Send + Sync {
     fn mtp_takes_stream(&self) -> bool {
         false
     }
+    /// The NextN head keeps no cells: it reads those of the target model ([`DraftStep::at_end`]).
+    fn head_reads_target(&self) -> bool {
+        false
+    }
+    /// Nodes of one draft token of such a head, at most.
+    fn max_draft_nodes(&self, _: &[Segment]) -> usize {
+        0
+    }
     /// The NextN head's draft. Never called without one.
     fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}
 }
@@ -112,6 +120,16 @@ pub(crate) struct Entry {
     /// Reads the metadata and asks for the tensors. Run over a file it gives the model, run over
     /// [`Tensors::List`] it gives the schema: there is no other list of an architecture's tensors.
     pub(crate) open: fn(&mut ModelFile<'_, '_, '_>) -> Result<Opened, LoadError>,
+}
+
+/// A NextN head that is an architecture of its own, in a file of its own.
+pub(crate) struct HeadEntry {
+    /// Its name in files.
+    pub(crate) name: &'static str,
+    /// The architecture that it drafts for, whose `open` binds it.
+    pub(crate) target: &'static str,
+    /// Reads its metadata and asks for its tensors over [`Tensors::List`], for its schema.
+    pub(crate) open: fn(&Keys<'_, '_>, &mut Tensors<'_>, usize) -> Result<Hparams, LoadError>,
 }
 
 /// Nodes of a forward pass, with room to spare: `n_layer` layers with so many experts used.

@@ -239,7 +239,7 @@ fn mtp_of_file(
     if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
         return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
     }
-    let mtp = t.in_head_file(|t| {
+    let mtp = t.in_head_file("", |t| {
         if t.has("d2t") {
             let what = "its head is cut to a part of the vocabulary (tensor d2t): take the whole head, drafts use a part of it by themselves";
             return Err(refused(what));
@@ -422,7 +422,8 @@ impl Architecture for Decoder {
                 Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
             };
             if il + 1 == self.layers.len() {
-                let end = (&self.head, self.mtp_takes_stream());
+                let logits = |h| self.head.forward(g, h);
+                let end = (logits, self.mtp_takes_stream());
                 return step.end(g, x, |cut| layer.rest(g, cut(x), cut(mixed)), &self.norm, end);
             }
             x = layer.rest(g, x, mixed);

@@ -32,7 +32,7 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) tokens: Tensor<'g>,
     /// The hidden state of each entry: F32 `[n_embd, n_entries]`.
     pub(crate) hidden: Tensor<'g>,
-    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted.
+    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted, or there is one entry of each.
     pub(crate) last: Option<Tensor<'g>>,
     /// Draft tokens for each sequence.
     pub(crate) depth: usize,
@@ -87,9 +87,30 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         }
     }
 
+    /// Declares the inputs of a head that reads the target model's cells: one entry for each sequence of `view`
+    /// ([`memory::Memory::ends`]), which stands after its last token, as do all `depth` drafts.
+    pub(crate) fn at_end(g: &Graph<'g>, view: StepView<'s>, depth: usize, n_embd: usize) -> Self {
+        let n_seqs = view.n_tokens() as i64;
+        Self {
+            inputs: AttentionInputs::declare(g, view, 0),
+            tokens: g.input("tokens", Dtype::I32, [n_seqs, 1, 1, 1]),
+            hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_seqs, 1, 1]),
+            last: None,
+            depth,
+            n_layers: 1,
+            chain: Vec::new(),
+            shifts: Vec::new(),
+            words: None,
+            noise: Vec::new(),
+            verbose: false,
+            rows: false,
+            probs: false,
+        }
+    }
+
     /// The same with Gumbel noise of so many words for every draft token.
     pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
-        let n_seqs = self.last.map_or(0, |last| last.ne()[0]);
+        let n_seqs = self.last.unwrap_or(self.tokens).ne()[0];
         let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
         let noise = (0..self.depth).map(input).collect();
         Self { noise, ..self }

@@ -61,13 +61,15 @@ impl DraftVocab {
         for (i, &head) in heads.iter().enumerate() {
             let dtype = weights.dtype(head).ok_or_else(|| refused("the head is not among the weights".into()))?;
             let device = weights.device_of(head).unwrap_or(weights.device());
-            let ne = [sizes.n_embd as i64, n_side as i64, 1, 1];
+            // An assistant's rows are shorter than the model's hidden states.
+            let n_row = weights.ne(head).map_or(0, |ne| ne[0]);
+            let ne = [n_row, n_side as i64, 1, 1];
             specs.push(StateSpec { name: format!("draft_rows.{i}"), dtype, ne, device });
         }
         let (mut state, ids) = StateBuffer::new(&specs)?;
         let mut copies = Vec::with_capacity(heads.len());
         for ((&of, &rows), spec) in heads.iter().zip(&ids[2..]).zip(&specs[2..]) {
-            let row_bytes = spec.dtype.row_bytes(sizes.n_embd as i64)?;
+            let row_bytes = spec.dtype.row_bytes(spec.ne[0])?;
             // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
             let mut row = vec![0; row_bytes];
             weights.read(of, 0, &mut row)?;

@@ -96,6 +96,9 @@ impl Model {
         }
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
+        if let Some(head) = arch::find_head(name) {
+            return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
+        }
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
@@ -108,6 +111,7 @@ impl Model {
             other: FileTensors::of(&head_headers, n_model),
             weights: WeightsBuilder::new(all),
             updatable: HashMap::new(),
+            label: "",
         };
         let keys = Keys::new(meta, name, options.rope);
         let n_ctx_train = n_ctx_usable(&keys)?;

@@ -173,6 +173,11 @@ impl Model {
         self.facts.head.len()
     }
 
+    /// The NextN head keeps nothing: it reads the target model's cells ([`crate::Runner::draft_at_end`]).
+    pub fn head_reads_target(&self) -> bool {
+        self.arch.head_reads_target()
+    }
+
     /// SHA-256 over the model's file: its metadata, names, types and shapes of its tensors, and a few bytes of each; and over
     /// what the user said of the rotation of positions. It is computed when it is first asked for: a large vocabulary takes
     /// some tens of milliseconds.

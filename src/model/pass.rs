@@ -1,6 +1,8 @@
 //! Computes passes: fills a step's inputs, runs the architecture's graph, reads logits and hidden states.
 //! Owns the executor and its scratch. Knows a step's rows; knows nothing of what the tokens are for.
 
+mod at_end;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -108,6 +110,16 @@ enum Key {
         noise: bool,
         verbose: bool,
         rows: bool,
+        probs: bool,
+        adapters: AdapterSet,
+    },
+    /// A head that reads the target model's cells: the sequences, draft tokens of each, and what is as above.
+    DraftAtEnd {
+        segments: Vec<Segment>,
+        depth: usize,
+        n_first: Option<usize>,
+        noise: bool,
+        verbose: bool,
         probs: bool,
         adapters: AdapterSet,
     },
@@ -455,33 +467,7 @@ impl Runner {
             arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
-        output.tokens.clear();
-        output.tokens.resize(n_drafting, Vec::new());
-        output.probs.clear();
-        output.probs.resize(if draft.probs { n_drafting } else { 0 }, Vec::new());
-        output.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
-        output.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
-        let (mut ids, mut probs) = (Vec::new(), Vec::new());
-        for i in 0..draft.depth {
-            results.i32(Name("draft", i as u32), &mut ids)?;
-            for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
-                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
-                // none.
-                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < sizes.n_vocab);
-                tokens.push(TokenId(id.unwrap_or(0)));
-            }
-            if draft.probs {
-                results.f32(Name("draft_probs", i as u32), &mut probs)?;
-                output.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
-            }
-            if draft.verbose {
-                results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;
-            }
-            if draft.rows {
-                results.f32(Name("draft_hidden", i as u32), &mut output.hidden[i])?;
-            }
-        }
-        Ok(())
+        output.read(&mut results, draft, n_drafting, sizes.n_vocab)
     }
 }
 
@@ -522,6 +508,45 @@ pub struct DraftOutput {
     pub logits: Vec<Vec<f32>>,
     /// For each draft token of the chain, the hidden states `[n_embd]` of all sequences, when they were asked for.
     pub hidden: Vec<Vec<f32>>,
+}
+
+impl DraftOutput {
+    /// Reads what a draft graph of so many sequences put out.
+    fn read(
+        &mut self,
+        results: &mut ggml::Outputs<'_>,
+        draft: &Draft<'_>,
+        n_seqs: usize,
+        n_vocab: usize,
+    ) -> Result<(), RunError> {
+        self.tokens.clear();
+        self.tokens.resize(n_seqs, Vec::new());
+        self.probs.clear();
+        self.probs.resize(if draft.probs { n_seqs } else { 0 }, Vec::new());
+        self.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
+        self.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
+        let (mut ids, mut probs) = (Vec::new(), Vec::new());
+        for i in 0..draft.depth {
+            results.i32(Name("draft", i as u32), &mut ids)?;
+            for (tokens, &id) in self.tokens.iter_mut().zip(&ids) {
+                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
+                // none.
+                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < n_vocab);
+                tokens.push(TokenId(id.unwrap_or(0)));
+            }
+            if draft.probs {
+                results.f32(Name("draft_probs", i as u32), &mut probs)?;
+                self.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
+            }
+            if draft.verbose {
+                results.f32(Name("draft_logits", i as u32), &mut self.logits[i])?;
+            }
+            if draft.rows {
+                results.f32(Name("draft_hidden", i as u32), &mut self.hidden[i])?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Nodes of a product with scale and bias, with room to spare.

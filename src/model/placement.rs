@@ -193,7 +193,7 @@ pub(crate) fn block(name: &str) -> Option<usize> {
 
 /// True for what is read before the first layer, and not after the last one too.
 fn is_input(name: &str, tied: bool) -> bool {
-    name.starts_with("token_embd") && !tied
+    name.starts_with("token_embd") && !tied || name.starts_with("per_layer_token_embd")
 }
 
 fn is_expert(name: &str) -> bool {

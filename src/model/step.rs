@@ -4,7 +4,7 @@ use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 use text::TokenId;
 
-use crate::blocks::{Linear, RmsNorm};
+use crate::blocks::RmsNorm;
 
 /// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary
 /// is one processor's work.
@@ -171,9 +171,9 @@ impl<'s, 'g> Step<'s, 'g> {
     }
 
     /// Ends the pass. `rest` computes the residual stream after the last layer: what follows its mixer, row by row, on
-    /// tensors that it puts through the given cut; `norm` is the final norm. Rows that give logits are computed among
-    /// themselves, also where the hidden states of all are wanted: a row's bits may depend on how many stand beside it.
-    /// `stream`: with hidden states the stream comes out, too.
+    /// tensors that it puts through the given cut; `norm` is the final norm, `logits` makes those of hidden states. Rows that
+    /// give logits are computed among themselves, also where the hidden states of all are wanted: a row's bits may depend on
+    /// how many stand beside it. `stream`: with hidden states the stream comes out, too.
     ///
     /// `x: [n_embd, n_tokens]` is the residual stream before the last layer. Its sums and those of the rows that give logits
     /// come out, too: a sum tells whether all of its row is finite, and what is not stays so in the stream.
@@ -183,7 +183,7 @@ impl<'s, 'g> Step<'s, 'g> {
         x: Tensor<'g>,
         rest: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
         norm: &RmsNorm,
-        (head, stream): (&Linear, bool),
+        (logits, stream): (impl Fn(Tensor<'g>) -> Tensor<'g>, bool),
     ) {
         let streams = (self.hidden || self.out_rows == OutRows::All).then(|| rest(&|x| x)); // [n_embd, n_tokens]
         let all = streams.map(|x| norm.forward(g, x));
@@ -199,7 +199,7 @@ impl<'s, 'g> Step<'s, 'g> {
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.
         g.output("sums", g.sum_rows(rows)); // [1, n_out]
-        let logits = head.forward(g, rows); // [n_vocab, n_out]
+        let logits = logits(rows); // [n_vocab, n_out]
         if !self.best {
             return g.output("logits", logits);
         }

@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use engine::sample::GumbelPlan;
-use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use engine::{
+    DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+};
 use memory::{Memory, MemoryConfig};
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
 use text::TokenId;
@@ -32,7 +34,7 @@ const N_BATCH: usize = 512;
 const MAX_FILL: usize = 8;
 
 /// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
-const FIXED_WARM_UP: usize = 4;
+pub(crate) const FIXED_WARM_UP: usize = 4;
 
 /// How the MTP layer is used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -262,6 +264,31 @@ impl NextN {
 }
 
 impl DraftAhead for NextN {
+    fn draft(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
+        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
+        let depth = match &mut self.control {
+            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
+            Some(control) => control.choose(&slots, most),
+            None => most.min(self.info.max_depth),
+        };
+        self.unusual = false;
+        if depth == 0 {
+            requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
+            return Ok(vec![Vec::new(); requests.len()]);
+        }
+        let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
+        let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
+        if !which.is_empty() {
+            self.unusual = self.prefill(runner, &which)?;
+            let probs = wants_probs(requests);
+            self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
+        }
+        let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
+        self.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
+        Ok(drafts)
+    }
+
     fn prepare(&mut self) {
         // Several layers take the main model's hidden states, which those of drafts do not stand in for.
         self.drafts_ahead = self.model.n_mtp_layers() == 1;
@@ -328,29 +355,13 @@ impl Proposer for NextN {
         Ok(())
     }
 
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
-        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
-        let depth = match &mut self.control {
-            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
-            Some(control) => control.choose(&slots, most),
-            None => most.min(self.info.max_depth),
-        };
-        self.unusual = false;
-        if depth == 0 {
-            requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
-            return Ok(vec![Vec::new(); requests.len()]);
-        }
-        let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
-        let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
-        if !which.is_empty() {
-            self.unusual = self.prefill(runner, &which)?;
-            let probs = wants_probs(requests);
-            self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
-        }
-        let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
-        self.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
-        Ok(drafts)
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
+        self.draft(runner, requests)
     }
 
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {

@@ -8,7 +8,7 @@ use text::TokenId;
 use super::*;
 use crate::event::{Event, FinishReason};
 use crate::handle::{Generation, SubmitError};
-use crate::proposer::{DraftRequest, ObservedStep, ProposerInfo, SequenceChange};
+use crate::proposer::{DraftRequest, ObservedStep, ProposerInfo, SequenceChange, TargetState};
 use crate::request::{GenerateRequest, RequestOptions};
 use crate::sample::SamplingParams;
 
@@ -111,7 +111,12 @@ impl Proposer for Told {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, model::RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, model::RunError> {
         Ok(vec![Vec::new(); requests.len()])
     }
 }

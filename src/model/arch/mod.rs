@@ -1,5 +1,6 @@
 //! The architectures: one file each, and the table that names them.
 
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod llama;
@@ -7,16 +8,32 @@ mod qwen2;
 mod qwen3;
 mod qwen35;
 
-use crate::architecture::Entry;
+use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
 
-const TABLE: &[Entry] =
-    &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY, glm4moe::ENTRY];
+const TABLE: &[Entry] = &[
+    qwen35::ENTRY,
+    qwen3::ENTRY,
+    qwen2::ENTRY,
+    llama::ENTRY,
+    llama::MISTRAL3,
+    glm4::ENTRY,
+    glm4moe::ENTRY,
+    gemma4::ENTRY,
+];
+
+/// Heads that are architectures of their own.
+const HEADS: &[HeadEntry] = &[gemma4::ASSISTANT];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {
     let entry = TABLE.iter().find(|e| e.names.contains(&name));
     entry.ok_or_else(|| LoadError::Architecture { found: name.to_owned(), known: architectures().join(", ") })
+}
+
+/// The head of this name, if it is an architecture of its own.
+pub(crate) fn find_head(name: &str) -> Option<&'static HeadEntry> {
+    HEADS.iter().find(|head| head.name == name)
 }
 
 /// Every architecture's name in files.

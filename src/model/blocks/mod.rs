@@ -12,10 +12,12 @@ mod rms_norm;
 mod router;
 mod self_attention;
 
+pub(crate) use attention::{attend, attend_to, split_heads};
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
 pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
-pub(crate) use linear::{Linear, embedded};
-pub(crate) use moe::{MoeKind, SharedExpert};
+pub(crate) use gated_ffn::{Activation, GatedFfn};
+pub(crate) use linear::{Linear, embedded, vector};
+pub(crate) use moe::{ExpertGlu, MoeConfig, MoeFfn, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use router::{Gating, RouterKind};
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};

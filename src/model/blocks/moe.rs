@@ -29,6 +29,8 @@ pub(crate) enum ExpertGlu {
     /// `silu(gate) * up`.
     #[default]
     Silu,
+    /// `gelu(gate) * up`, GELU in its form of a hyperbolic tangent.
+    Gelu,
     /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
     #[allow(dead_code, reason = "for the family of gpt-oss")]
     Clamped { slope: f32, limit: f32 },
@@ -169,10 +171,16 @@ impl MoeFfn {
         Ok(Self { config, router, gate_up, down, shared })
     }
 
+    /// `x: [n_embd, n_tokens]`; gives the same shape.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        self.forward_by(g, x, x)
+    }
+
+    /// As [`MoeFfn::forward`], where the router reads `seen` in place of `x`, of the same shape.
+    pub(crate) fn forward_by<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, seen: Tensor<'g>) -> Tensor<'g> {
         let (n_used, n_ff) = (self.config.router.n_used as i64, self.config.n_ff as i64);
         let [n_embd, n_tokens, ..] = x.ne();
-        let route = self.router.route(g, x);
+        let route = self.router.route(g, seen);
         let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
@@ -185,6 +193,7 @@ impl MoeFfn {
         }; // [n_ff, n_used, n_tokens]
         let inner = match self.config.kind.glu {
             ExpertGlu::Silu => g.swiglu(gate, up),
+            ExpertGlu::Gelu => g.geglu(gate, up),
             ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
         };
         let out = self.down.forward(g, inner, &route); // [n_embd, n_used, n_tokens]
