@@ -6,12 +6,21 @@ mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3next;
 
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
-const TABLE: &[Entry] =
-    &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY, glm4moe::ENTRY];
+const TABLE: &[Entry] = &[
+    qwen35::ENTRY,
+    qwen3next::ENTRY,
+    qwen3::ENTRY,
+    qwen2::ENTRY,
+    llama::ENTRY,
+    llama::MISTRAL3,
+    glm4::ENTRY,
+    glm4moe::ENTRY,
+];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {

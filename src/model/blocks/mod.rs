@@ -12,7 +12,7 @@ mod rms_norm;
 mod router;
 mod self_attention;
 
-pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
+pub(crate) use delta_net::{DeltaNet, DeltaNetConfig, HeadOrder};
 pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
 pub(crate) use linear::{Linear, embedded};
 pub(crate) use moe::{MoeKind, SharedExpert};
