@@ -100,7 +100,7 @@ fn fused_matrices_equal_split_ones() {
         }
         assert_same(arch, &fused, &plain);
     }
-    for arch in architectures().into_iter().filter(|arch| arch.ends_with("moe")) {
+    for arch in architectures().into_iter().filter(|arch| Spec::of(arch).n_expert > 0) {
         let spec = Spec::of(arch);
         let plain = spec.document();
         let mut fused = plain.clone();
@@ -113,6 +113,56 @@ fn fused_matrices_equal_split_ones() {
         }
         assert_same(arch, &fused, &plain);
     }
+}
+
+/// Rows of matrices or parts of vectors in another order.
+fn reorder(document: &Document, name: &str, to: &str, order: &[usize], size: usize) -> support::tiny::Tensor {
+    let tensor = document.tensors.iter().find(|t| t.name == name).expect("there");
+    let n_bytes = size * if tensor.ne.len() > 1 { 4 * tensor.ne[0] as usize } else { 4 };
+    let data = order.iter().flat_map(|&i| tensor.data[i * n_bytes..][..n_bytes].to_vec()).collect();
+    support::tiny::Tensor { name: to.to_owned(), data, ..tensor.clone() }
+}
+
+/// Older files of Qwen3-Next hold queries, keys, values and gates of a key head side by side.
+#[test]
+fn joint_inputs_of_delta_nets_equal_split_ones() {
+    let spec = Spec { n_k_heads: 2, n_v_heads: 6, ..Spec::of("qwen3next") };
+    let plain = spec.document();
+    let mut joint = plain.clone();
+    for il in (0..spec.n_layer).filter(|&il| spec.is_recurrent(il)) {
+        let name = |what: &str| format!("blk.{il}.{what}.weight");
+        joint.fuse(&[&name("attn_qkv"), &name("attn_gate")], &name("ssm_in"));
+        // Heads of qkv and gate: 2 queries, 2 keys, 6 values, 6 gates.
+        let order = [0, 2, 4, 5, 6, 10, 11, 12, 1, 3, 7, 8, 9, 13, 14, 15];
+        let tensor = reorder(&joint, &name("ssm_in"), &name("ssm_in"), &order, spec.d_state);
+        joint.take(&name("ssm_in"));
+        joint.tensors.push(tensor);
+    }
+    assert_same("ssm_in", &joint, &plain);
+}
+
+/// The two orders of heads are the same model where each key head has one value head.
+#[test]
+fn grouped_and_tiled_heads_are_one_model_where_there_are_as_many_of_both() {
+    let spec = Spec { n_k_heads: 4, n_v_heads: 4, ..Spec::of("qwen3next") };
+    let grouped = spec.document();
+    let mut tiled = grouped.clone();
+    for (key, value) in &mut tiled.keys {
+        *key = key.replace("qwen3next.", "qwen35moe.");
+        if *value == Meta::Str("qwen3next".into()) {
+            *value = Meta::Str("qwen35moe".into());
+        }
+    }
+    for il in (0..spec.n_layer).filter(|&il| spec.is_recurrent(il)) {
+        let joint = tiled.take(&format!("blk.{il}.ssm_ba.weight"));
+        for (what, first) in [("beta", 0), ("alpha", 1)] {
+            let rows: Vec<usize> = (0..4).map(|i| 2 * i + first).collect();
+            let mut part = reorder(&grouped, &joint.name, &format!("blk.{il}.ssm_{what}.weight"), &rows, 1);
+            part.ne[1] = 4;
+            tiled.tensors.push(part);
+        }
+    }
+    assert_same("grouped and tiled", &grouped, &tiled);
 }
 
 #[test]
@@ -134,7 +184,7 @@ fn shards_equal_the_single_file() {
 
 #[test]
 fn layer_kinds_come_from_the_list_or_the_interval() {
-    for arch in ["qwen35", "qwen35moe"] {
+    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
         let spec = Spec { nextn: true, ..Spec::of(arch) };
         let plain = spec.document();
         let list = format!("{arch}.attention.recurrent_layers");
@@ -157,7 +207,7 @@ fn layer_kinds_come_from_the_list_or_the_interval() {
 
 #[test]
 fn head_counts_may_be_lists_with_0_for_layers_without_attention() {
-    for arch in ["qwen35", "qwen35moe"] {
+    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
         let spec = Spec { nextn: true, ..Spec::of(arch) };
         let plain = spec.document();
         let key = format!("{arch}.attention.head_count_kv");
@@ -265,8 +315,10 @@ fn norms_of_heads_may_be_there_or_not() {
 #[test]
 fn more_value_heads_than_key_heads_and_other_widths_compute() {
     for (n_k_heads, n_v_heads, n_taps, n_head, n_head_kv) in [(1, 3, 2, 4, 4), (2, 6, 4, 4, 1), (4, 4, 5, 6, 2)] {
-        let spec = Spec { n_k_heads, n_v_heads, n_taps, n_head, n_head_kv, interval: 4, ..Spec::of("qwen35") };
-        logits(&opened(&spec.document()));
+        for arch in ["qwen35", "qwen3next"] {
+            let spec = Spec { n_k_heads, n_v_heads, n_taps, n_head, n_head_kv, interval: 4, ..Spec::of(arch) };
+            logits(&opened(&spec.document()));
+        }
     }
     let one_expert = Spec { n_used: 1, ..Spec::of("qwen35moe") };
     logits(&opened(&one_expert.document()));

@@ -176,7 +176,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe");
+        let moe = arch.ends_with("moe") || arch == "qwen3next";
         Spec {
             arch,
             n_layer: 4,
@@ -221,9 +221,13 @@ impl Spec {
         self.n_layer + if self.nextn { self.n_mtp } else { 0 }
     }
 
+    fn has_delta_nets(&self) -> bool {
+        self.arch.starts_with("qwen35") || self.arch == "qwen3next"
+    }
+
     /// True for layers without attention.
     pub fn is_recurrent(&self, il: usize) -> bool {
-        self.arch.starts_with("qwen35") && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
+        self.has_delta_nets() && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
     }
 
     /// The whole file, tensors in F32: those that a model of these sizes must have, and those that it may have and these
@@ -270,7 +274,7 @@ impl Spec {
         } else {
             u("feed_forward_length", self.n_ff);
         }
-        if self.arch.starts_with("qwen35") {
+        if self.has_delta_nets() {
             u("ssm.conv_kernel", self.n_taps);
             u("ssm.state_size", self.d_state);
             u("ssm.group_count", self.n_k_heads);

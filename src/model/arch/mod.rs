@@ -7,12 +7,14 @@ mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3next;
 
 use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
 
 const TABLE: &[Entry] = &[
     qwen35::ENTRY,
+    qwen3next::ENTRY,
     qwen3::ENTRY,
     qwen2::ENTRY,
     llama::ENTRY,

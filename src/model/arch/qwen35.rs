@@ -2,7 +2,9 @@
 //! Source: the Qwen3.5 reference model; GGUF names as llama.cpp's converter writes them: qwen35, qwen35moe.
 
 use crate::architecture::Entry;
-use crate::blocks::{AttentionConfig, AttentionKind, DeltaNetConfig, DenseKind, FfnConfig, MoeKind, SharedExpert};
+use crate::blocks::{
+    AttentionConfig, AttentionKind, DeltaNetConfig, DenseKind, FfnConfig, HeadOrder, MoeKind, SharedExpert,
+};
 use crate::decoder::{self, BlockConfig, DecoderConfig, MixerConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS};
@@ -15,11 +17,16 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
         let what = "the value heads are in Hugging Face order; convert the file again with a current converter";
         return Err(keys.error("ssm.v_head_reordered", what));
     }
-    let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
     // Positions of text are the same in every section, so the interleaved sections come to plain NeoX pairs.
+    hybrid(keys, HeadOrder::Tiled)
+}
+
+/// Delta nets with attention after each few, whose heads belong together by `order`.
+pub(super) fn hybrid(keys: &Keys<'_, '_>, order: HeadOrder) -> Result<DecoderConfig, LoadError> {
+    let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
     let kind = AttentionKind { neox: true, qk_norm: true, gate: true, ..AttentionKind::default() };
     let attention = AttentionConfig::read(keys, n_block, kind)?;
-    let delta = DeltaNetConfig::read(keys)?;
+    let delta = DeltaNetConfig::read(keys, order)?;
     let moe = MoeKind { shared: SharedExpert::Gated, ..MoeKind::default() };
     let ffn = FfnConfig::read(keys, n_block, DenseKind::default(), moe)?;
     let recurrent = recurrent_layers(keys, n_block, n_block - n_nextn)?;

@@ -13,7 +13,7 @@ mod router;
 mod self_attention;
 
 pub(crate) use attention::{attend, attend_to, split_heads};
-pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
+pub(crate) use delta_net::{DeltaNet, DeltaNetConfig, HeadOrder};
 pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
 pub(crate) use gated_ffn::{Activation, GatedFfn};
 pub(crate) use linear::{Linear, embedded, vector};

@@ -146,6 +146,13 @@ fn rows_are_added_by_ids() {
 }
 
 #[test]
+fn a_tensor_is_repeated_to_a_shape() {
+    let a = In::F32([2, 1, 2, 1], vec![1.0, 2.0, 3.0, 4.0]);
+    let out = run(&[a], |g, t| g.repeat_to(t[0], [2, 2, 2, 1]));
+    assert_eq!(out, [1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]);
+}
+
+#[test]
 fn rows_are_summed() {
     let mut rng = Rng::new(4);
     let a = rng.tensor([1000, 3, 2, 2]);

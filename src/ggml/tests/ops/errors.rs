@@ -280,6 +280,11 @@ fn views_and_copies_refuse_what_lies_outside() {
     refused("concat", |g| g.concat(t(g, 0, F, [2, 3]), t(g, 1, Dtype::F16, [2, 3]), 0));
     refused("concat", |g| g.concat(t(g, 0, F, [2, 3]), t(g, 1, F, [2, 3]), 4));
     refused("repeat", |g| g.repeat(t(g, 0, F, [2]), t(g, 1, F, [3])));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, F, [2]), [3, 1, 1, 1]));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, F, [2]), [2, 0, 1, 1]));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, F, [2]), [2, 1 << 40, 1 << 40, 1]));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, Dtype::I64, [2]), [4, 1, 1, 1]));
+    refused("repeat_to", |g| g.repeat_to(g.transpose(t(g, 0, F, [2, 3])), [6, 2, 1, 1]));
     refused("repeat", |g| g.repeat(t(g, 0, Dtype::I64, [2]), t(g, 1, F, [4])));
     refused("repeat", |g| g.repeat(g.transpose(t(g, 0, F, [2, 3])), t(g, 1, F, [6, 2])));
 
