@@ -5,7 +5,10 @@ use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Recurrent, Segment, StateLayout};
 
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, max_nodes};
-use crate::blocks::{Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, Linear, RmsNorm, embedded};
+use crate::blocks::{
+    Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, LayerNorm,
+    Linear, Mamba, MambaConfig, RmsNorm, embedded,
+};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
@@ -22,6 +25,8 @@ pub(crate) struct DecoderConfig {
     blocks: Vec<BlockConfig>,
     /// Of the blocks, those of the NextN head.
     n_nextn: usize,
+    /// Epsilon of the layer norm that ends the NextN head; `None` where an RMS norm does.
+    nextn_layer_norm: Option<f32>,
 }
 
 /// One block.
@@ -29,7 +34,8 @@ pub(crate) struct DecoderConfig {
 pub(crate) struct BlockConfig {
     pub(crate) mixer: MixerConfig,
     pub(crate) norms: NormNames,
-    pub(crate) ffn: FfnConfig,
+    /// `None` where the mixer is all there is.
+    pub(crate) ffn: Option<FfnConfig>,
 }
 
 /// What mixes tokens in a block.
@@ -37,6 +43,10 @@ pub(crate) struct BlockConfig {
 pub(crate) enum MixerConfig {
     Attention(AttentionConfig),
     DeltaNet(DeltaNetConfig),
+    Latent(LatentConfig),
+    Mamba(MambaConfig),
+    /// Nothing: the feed-forward is all there is.
+    None,
 }
 
 /// What a block's norms are called beside `attn_norm`, the one before the mixer.
@@ -56,7 +66,7 @@ impl NormNames {
 impl BlockConfig {
     /// A block of attention.
     pub(crate) fn attention(attention: AttentionConfig, norms: NormNames, ffn: FfnConfig) -> Self {
-        Self { mixer: MixerConfig::Attention(attention), norms, ffn }
+        Self { mixer: MixerConfig::Attention(attention), norms, ffn: Some(ffn) }
     }
 }
 
@@ -66,7 +76,18 @@ impl DecoderConfig {
         if keys.flag("attention.causal")? == Some(false) {
             return Err(keys.error("attention.causal", "attention to later tokens (an encoder) is not supported"));
         }
-        Ok(Self { n_embd: keys.need("embedding_length", WIDTH)?, eps: keys.rms_eps()?, blocks, n_nextn })
+        Ok(Self {
+            n_embd: keys.need("embedding_length", WIDTH)?,
+            eps: keys.rms_eps()?,
+            blocks,
+            n_nextn,
+            nextn_layer_norm: None,
+        })
+    }
+
+    /// With a NextN head that ends in a layer norm of this epsilon.
+    pub(crate) fn with_nextn_layer_norm(self, eps: f32) -> Self {
+        Self { nextn_layer_norm: Some(eps), ..self }
     }
 
     fn n_layer(&self) -> usize {
@@ -76,8 +97,8 @@ impl DecoderConfig {
     /// Experts, and how many of them a token uses; 0 in a dense model.
     fn n_expert(&self) -> (usize, usize) {
         let of = |block: &BlockConfig| match block.ffn {
-            FfnConfig::Moe(moe) => (moe.n_expert, moe.n_used),
-            FfnConfig::Dense { .. } => (0, 0),
+            Some(FfnConfig::Moe(moe)) => (moe.n_expert, moe.n_used),
+            _ => (0, 0),
         };
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
@@ -86,7 +107,8 @@ impl DecoderConfig {
     fn n_head(&self) -> usize {
         let of = |block: &BlockConfig| match block.mixer {
             MixerConfig::Attention(a) => a.n_head,
-            MixerConfig::DeltaNet(_) => 0,
+            MixerConfig::Latent(a) => a.n_head,
+            MixerConfig::DeltaNet(_) | MixerConfig::Mamba(_) | MixerConfig::None => 0,
         };
         self.blocks.iter().map(of).max().unwrap_or(0)
     }
@@ -103,10 +125,11 @@ struct Decoder {
 }
 
 struct Layer {
-    norm: RmsNorm,
+    /// Before the mixer; `None` where there is none.
+    norm: Option<RmsNorm>,
     mixer: Mixer,
-    ffn_norm: RmsNorm,
-    ffn: Ffn,
+    /// The feed-forward and the norm before it, where there is one.
+    ffn: Option<(RmsNorm, Ffn)>,
     /// Of what the mixer gives, and of what the feed-forward gives.
     after: Option<[RmsNorm; 2]>,
 }
@@ -114,6 +137,9 @@ struct Layer {
 enum Mixer {
     Attention(Box<Attention>, LayerState),
     DeltaNet(Box<DeltaNet>, Recurrent),
+    Latent(Box<LatentAttention>, LayerState),
+    Mamba(Box<Mamba>, Recurrent),
+    None,
 }
 
 /// The NextN head: one layer of attention on the embedding of a token and the hidden state before it.
@@ -124,9 +150,24 @@ struct MtpLayer {
     project: Linear,
     layer: Layer,
     /// The target model's final norm if absent.
-    norm: Option<RmsNorm>,
+    norm: Option<HeadNorm>,
     /// The target model's output matrix if absent.
     head: Option<Linear>,
+}
+
+/// The norm at the end of a NextN head.
+enum HeadNorm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+impl HeadNorm {
+    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Self::Rms(norm) => norm.forward(g, x),
+            Self::Layer(norm) => norm.forward(g, x),
+        }
+    }
 }
 
 /// Opens a file of a family whose metadata `config` reads.
@@ -228,39 +269,73 @@ impl Layer {
                 Mixer::Attention(Box::new(attention), a.state())
             }
             MixerConfig::DeltaNet(d) => Mixer::DeltaNet(Box::new(DeltaNet::open(&mut t.block(il), d)?), d.state()),
+            MixerConfig::Latent(a) => Mixer::Latent(Box::new(LatentAttention::open(&mut t.block(il), a)?), a.state()),
+            MixerConfig::Mamba(m) => Mixer::Mamba(Box::new(Mamba::open(&mut t.block(il), m)?), m.state()),
+            MixerConfig::None => Mixer::None,
         };
         let t = &mut t.block(il);
         let after = match block.norms.after {
             Some([mixer, ffn]) => Some([RmsNorm::open(t, mixer, n_embd, eps)?, RmsNorm::open(t, ffn, n_embd, eps)?]),
             None => None,
         };
-        Ok(Self {
-            ffn: Ffn::open(t, n_embd, block.ffn)?,
-            norm: RmsNorm::open(t, "attn_norm", n_embd, eps)?,
-            mixer,
-            ffn_norm: RmsNorm::open(t, block.norms.ffn, n_embd, eps)?,
-            after,
-        })
+        let ffn = match block.ffn {
+            Some(ffn) => Some(Ffn::open(t, n_embd, ffn)?),
+            None => None,
+        };
+        let norm = match mixer {
+            Mixer::None => None,
+            _ => Some(RmsNorm::open(t, "attn_norm", n_embd, eps)?),
+        };
+        let ffn = match ffn {
+            Some(ffn) => Some((RmsNorm::open(t, block.norms.ffn, n_embd, eps)?, ffn)),
+            None => None,
+        };
+        Ok(Self { norm, mixer, ffn, after })
     }
 
     fn state(&self) -> LayerState {
         match &self.mixer {
-            Mixer::Attention(_, state) => *state,
-            Mixer::DeltaNet(_, state) => LayerState::Recurrent(*state),
+            Mixer::Attention(_, state) | Mixer::Latent(_, state) => *state,
+            Mixer::DeltaNet(_, state) | Mixer::Mamba(_, state) => LayerState::Recurrent(*state),
+            Mixer::None => LayerState::None,
         }
+    }
+
+    /// What the mixer gives of the residual stream `x: [n_embd, n_tokens]`, for [`Layer::rest`].
+    fn mix<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        match &self.mixer {
+            Mixer::DeltaNet(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::Mamba(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::Attention(..) | Mixer::Latent(..) | Mixer::None => self.attend(g, &step.inputs, il, x),
+        }
+    }
+
+    /// As [`Layer::mix`] of a layer without recurrent state.
+    fn attend<'g>(&self, g: &Graph<'g>, inputs: &AttentionInputs<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        match &self.mixer {
+            Mixer::Attention(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
+            Mixer::Latent(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::None => x,
+        }
+    }
+
+    fn normed<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        self.norm.as_ref().map_or(x, |norm| norm.forward(g, x))
     }
 
     /// What follows the mixer, token by token. `x: [n_embd, n_tokens]`, the residual stream, `mixed`: what the mixer gave for
     /// these tokens; gives the stream after the layer.
     fn rest<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, mixed: Tensor<'g>) -> Tensor<'g> {
-        let mixed = match &self.mixer {
-            Mixer::Attention(a, _) => a.out.forward(g, mixed),
-            Mixer::DeltaNet(..) => mixed,
-        };
         let after = |i: usize, y: Tensor<'g>| self.after.as_ref().map_or(y, |norms| norms[i].forward(g, y));
-        let x = g.add(x, after(0, mixed));
+        let mixed = match &self.mixer {
+            Mixer::Attention(a, _) => Some(a.out.forward(g, mixed)),
+            Mixer::Latent(a, _) => Some(a.out.forward(g, mixed)),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) => Some(mixed),
+            Mixer::None => None,
+        };
+        let x = mixed.map_or(x, |mixed| g.add(x, after(0, mixed)));
         // The stream comes second: a sum that ends the block and this one are one launch on CUDA.
-        g.add(after(1, self.ffn.forward(g, self.ffn_norm.forward(g, x))), x)
+        self.ffn.as_ref().map_or(x, |(norm, ffn)| g.add(after(1, ffn.forward(g, norm.forward(g, x))), x))
     }
 }
 
@@ -284,12 +359,20 @@ impl MtpLayer {
             Err(error) => return Err(error),
         };
         let (d, eps, t) = (c.n_embd, c.eps, &mut t.block(il));
+        let norm = match c.nextn_layer_norm {
+            None => RmsNorm::find(t, "nextn.shared_head_norm", d, eps)?.map(HeadNorm::Rms),
+            Some(eps) => match LayerNorm::open(t, "nextn.shared_head_norm", d, eps) {
+                Ok(norm) => Some(HeadNorm::Layer(norm)),
+                Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
+                Err(error) => return Err(error),
+            },
+        };
         Ok(Ok(Self {
             project: Linear::open(t, "nextn.eh_proj", 2 * d, d)?,
             embed_norm: RmsNorm::open(t, "nextn.enorm", d, eps)?,
             hidden_norm: RmsNorm::open(t, "nextn.hnorm", d, eps)?,
             layer,
-            norm: RmsNorm::find(t, "nextn.shared_head_norm", d, eps)?,
+            norm,
             embed: t.find("nextn.embed_tokens.weight", &[d, n_vocab])?.unwrap_or(embed),
             head: Linear::find(t, "nextn.shared_head_head", d, n_vocab, false)?,
         }))
@@ -308,9 +391,7 @@ impl MtpLayer {
         let e = self.embed_norm.forward(g, embedded(g, self.embed, tokens)); // [n_embd, n_entries]
         let h = self.hidden_norm.forward(g, hidden);
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
-        let y = self.layer.norm.forward(g, x);
-        let Mixer::Attention(a, _) = &self.layer.mixer else { return (x, y) };
-        (x, a.forward(g, inputs, 0, y))
+        (x, self.layer.attend(g, inputs, 0, x))
     }
 }
 
@@ -323,11 +404,7 @@ impl Architecture for Decoder {
         let mut x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
-            let y = layer.norm.forward(g, x);
-            let mixed = match &layer.mixer {
-                Mixer::Attention(a, _) => a.forward(g, &step.inputs, il, y),
-                Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
-            };
+            let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
                 return step.end(g, x, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
             }
@@ -353,12 +430,12 @@ impl Architecture for Decoder {
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
         let Some(mtp) = &self.mtp else { return };
-        let norm = mtp.norm.as_ref().unwrap_or(&self.norm);
+        let norm = |x| mtp.norm.as_ref().map_or_else(|| self.norm.forward(g, x), |norm| norm.forward(g, x));
         let head = mtp.head.as_ref().unwrap_or(&self.head);
         // Into the head's KV cache; where nothing is drafted, nothing else is needed.
         let (x, mixed) = mtp.attend(g, &step.inputs, step.tokens, step.hidden);
         let Some(last) = step.last else { return };
-        let end = |(x, mixed)| norm.forward(g, mtp.layer.rest(g, x, mixed)); // [n_embd, n_seqs]
+        let end = |(x, mixed)| norm(mtp.layer.rest(g, x, mixed)); // [n_embd, n_seqs]
         // Only the last entry of a sequence gives draft tokens.
         let cut = |t: Tensor<'g>| if t.ne()[1] == last.ne()[0] { t } else { g.get_rows(t, last) };
         let mut h = end((cut(x), cut(mixed)));

@@ -79,6 +79,27 @@ const MAX_CTX: usize = 1 << 28;
 
 /// The rotation for heads of `d_head` elements: base, rotated share, linear or YaRN scaling.
 pub(crate) fn rope(keys: &Keys<'_, '_>, d_head: usize, neox: bool) -> Result<Rope, LoadError> {
+    read(keys, d_head, neox, |factor, m| magnitude(factor, 1.0) / magnitude(factor, m))
+}
+
+/// The rotation as DeepSeek's models have it, and a factor on scores. Where the file says how the magnitude grows with the
+/// context, scores grow by its square and rotated values not at all; else both do, as in llama.cpp, which the files are
+/// made for.
+pub(crate) fn rope_and_scores(keys: &Keys<'_, '_>, d_head: usize) -> Result<(Rope, f32), LoadError> {
+    let rope = read(keys, d_head, false, |_, _| 1.0)?;
+    if rope.ext_factor == 0.0 {
+        return Ok((rope, 1.0));
+    }
+    let factor = 1.0 / rope.scale;
+    // Converters write a tenth of the published number.
+    let multiplier = keys.float("rope.scaling.yarn_log_multiplier", 0.0..=1e6)?.unwrap_or(0.0) / 0.1;
+    let of_values = rope.attn_factor * (1.0 + 0.1 * factor.ln());
+    Ok((rope, (of_values * magnitude(factor, multiplier)).powi(2)))
+}
+
+/// `of_log`: the magnitude of rotated values for a context stretched by a factor, where the file has a multiplier of its
+/// logarithm.
+fn read(keys: &Keys<'_, '_>, d_head: usize, neox: bool, of_log: fn(f32, f32) -> f32) -> Result<Rope, LoadError> {
     let options = keys.rope_options();
     let base = match options.freq_base {
         Some(base) => base,
@@ -107,7 +128,7 @@ pub(crate) fn rope(keys: &Keys<'_, '_>, d_head: usize, neox: bool) -> Result<Rop
     } else {
         let factor = 1.0 / scaling.scale;
         let magnitude = match of_file("yarn_log_multiplier")?.filter(|&m| m != 0.0) {
-            Some(m) => magnitude(factor, 1.0) / magnitude(factor, m),
+            Some(m) => of_log(factor, m),
             None => of_file("yarn_attn_factor")?.unwrap_or_else(|| magnitude(factor, 1.0)),
         };
         magnitude / (1.0 + 0.1 * factor.ln())

@@ -12,5 +12,5 @@ mod recurrent;
 mod rope;
 mod shape;
 
-pub use recurrent::DeltaRule;
+pub use recurrent::{DeltaRule, SsmScan};
 pub use rope::Rope;

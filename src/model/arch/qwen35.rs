@@ -29,10 +29,10 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let blocks = attention.into_iter().zip(recurrent).enumerate().map(|(il, (attention, recurrent))| BlockConfig {
         mixer: if recurrent { MixerConfig::DeltaNet(delta) } else { MixerConfig::Attention(attention) },
         norms: NormNames { ffn: "post_attention_norm", after: None },
-        ffn: match moe {
+        ffn: Some(match moe {
             Some(moe) => FfnConfig::Moe(moe),
             None => FfnConfig::Dense { n_ff: n_ff.as_ref().map_or(0, |n_ff| n_ff[il]), fused: false, bias: false },
-        },
+        }),
     });
     DecoderConfig::read(keys, blocks.collect(), n_nextn)
 }

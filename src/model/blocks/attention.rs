@@ -1,7 +1,7 @@
 //! Attention over the KV cells of each sequence.
 //! Source: Vaswani et al. 2017, with grouped heads (Ainslie et al. 2023): query head `j` reads key head `j / group`.
 
-use ggml::{Graph, Tensor};
+use ggml::{Dtype, Graph, Tensor};
 use memory::Segment;
 
 use super::linear::join;
@@ -25,7 +25,35 @@ pub(crate) fn attend<'g>(
     let n_tokens = k.ne()[2];
     let flat = |x: Tensor<'g>| g.reshape(x, [x.ne()[0] * x.ne()[1], n_tokens]); // was [d, n_head_kv, n_tokens]
     inputs.view.store_kv(g, il, (flat(k), flat(v)), inputs.kv_rows, inputs.v_elements);
+    over_cells(g, inputs, il, q, scale, |v| v)
+}
 
+/// As [`attend`] where the values are the first elements of the keys, for all heads the same: stores `rows: [d_k, n_tokens]`
+/// in layer `il`; gives `[d_v * n_head, n_tokens]`.
+pub(crate) fn attend_latent<'g>(
+    g: &Graph<'g>,
+    inputs: &AttentionInputs<'_, 'g>,
+    il: usize,
+    (q, rows): (Tensor<'g>, Tensor<'g>),
+    scale: f32,
+) -> Tensor<'g> {
+    inputs.view.store_latent(g, il, rows, inputs.kv_rows);
+    over_cells(g, inputs, il, q, scale, |v| {
+        let v = if v.dtype().is_quantized() { g.cast(v, Dtype::F32) } else { v };
+        g.cont(g.transpose(v)) // [n_kv, d_v, 1, n_seqs]
+    })
+}
+
+/// Attention of `q: [d_k, n_head, n_tokens]` over the cells of layer `il`. `transposed` gives the values as the folded form
+/// reads them.
+fn over_cells<'g>(
+    g: &Graph<'g>,
+    inputs: &AttentionInputs<'_, 'g>,
+    il: usize,
+    q: Tensor<'g>,
+    scale: f32,
+    transposed: impl Fn(Tensor<'g>) -> Tensor<'g>,
+) -> Tensor<'g> {
     let segments = inputs.view.segments().iter().zip(&inputs.masks);
     let parts = segments.map(|(s, &mask)| {
         let [d_k, n_head, ..] = q.ne();
@@ -35,7 +63,7 @@ pub(crate) fn attend<'g>(
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
         if inputs.view.v_transposed() {
-            gqa_folded(g, s, (q, k, v), mask, scale)
+            gqa_folded(g, s, (q, k, transposed(v)), mask, scale)
         } else {
             fused(g, s, (q, k, v), mask, scale)
         }

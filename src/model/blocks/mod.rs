@@ -2,17 +2,25 @@
 //! Activations are `[n_embd, n_tokens]` unless a line says otherwise.
 
 mod attention;
+mod causal_conv;
 mod delta_net;
 mod ffn;
 mod gated_ffn;
+mod latent_attention;
+mod layer_norm;
 mod linear;
+mod mamba;
 mod moe;
 mod rms_norm;
 mod self_attention;
+mod temperature;
 
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
 pub(crate) use ffn::{Ffn, FfnConfig};
+pub(crate) use latent_attention::{LatentAttention, LatentConfig};
+pub(crate) use layer_norm::LayerNorm;
 pub(crate) use linear::{Linear, embedded};
+pub(crate) use mamba::{Mamba, MambaConfig};
 pub(crate) use moe::{MoeConfig, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};
