@@ -106,6 +106,9 @@ fn fused_matrices_equal_split_ones() {
         let mut fused = plain.clone();
         for il in 0..spec.n_layer {
             let parts = ["gate", "up"].map(|what| format!("blk.{il}.ffn_{what}_exps.weight"));
+            if !plain.tensors.iter().any(|t| t.name == parts[0]) {
+                continue;
+            }
             fused.fuse(&parts.each_ref().map(String::as_str), &format!("blk.{il}.ffn_gate_up_exps.weight"));
         }
         assert_same(arch, &fused, &plain);
@@ -186,6 +189,79 @@ fn constants_of_the_file_are_read() {
     }
 }
 
+/// Each key of the router is read, on a file that has groups, a correction and a factor.
+#[test]
+fn what_a_file_says_of_its_router_is_read() {
+    let plain = Spec::of("glm4moe").document();
+    for (key, value) in [
+        ("expert_gating_func", Meta::U32(1)),
+        ("expert_gating_func", Meta::U32(3)),
+        ("expert_group_count", Meta::U32(1)),
+        ("expert_weights_norm", Meta::Bool(false)),
+        ("expert_weights_scale", Meta::F32(2.5)),
+    ] {
+        let mut changed = plain.clone();
+        changed.set(&format!("glm4moe.{key}"), value);
+        assert_other(key, &changed, &plain);
+    }
+    // What the family means where the file is silent.
+    for (key, value) in [("expert_gating_func", Meta::U32(2)), ("expert_shared_count", Meta::U32(7))] {
+        let mut changed = plain.clone();
+        changed.set(&format!("glm4moe.{key}"), value);
+        assert_same(key, &changed, &plain);
+    }
+    let mut uncorrected = plain.clone();
+    for t in uncorrected.tensors.iter_mut().filter(|t| t.name.ends_with("exp_probs_b.bias")) {
+        t.data.fill(0);
+    }
+    assert_other("exp_probs_b", &uncorrected, &plain);
+    uncorrected.take("blk.1.exp_probs_b.bias");
+    assert!(refused(&uncorrected).to_string().contains("blk.1.exp_probs_b.bias"));
+}
+
+#[test]
+fn routers_that_could_not_choose_are_refused_by_key() {
+    for (key, value, says) in [
+        ("expert_gating_func", 4, "4 found; 1 (softmax), 2 (sigmoid) and 3 (softmax of the chosen) are supported"),
+        ("expert_group_count", 4, "6 experts in 4 groups; equal groups of 2 or more expected"),
+        ("expert_group_count", 6, "6 experts in 6 groups; equal groups of 2 or more expected"),
+        ("expert_group_used_count", 1, "1 groups of 2 experts, of which a token uses 3"),
+        ("expert_group_used_count", 0, "0 found, 1 to 3 expected"),
+        ("expert_group_used_count", 4, "4 found, 1 to 3 expected"),
+        ("expert_used_count", 7, "7 of 6 experts"),
+    ] {
+        let mut changed = Spec::of("glm4moe").document();
+        changed.set(&format!("glm4moe.{key}"), Meta::U32(value));
+        assert_eq!(refused(&changed).to_string(), format!("glm4moe.{key}: {says}"));
+    }
+    // A shared expert that nothing tells of.
+    let mut silent = Spec::of("glm4moe").document();
+    silent.unset("glm4moe.expert_shared_feed_forward_length");
+    let error = refused(&silent).to_string();
+    assert!(error.contains("_shexp.weight: a shared expert is not expected here"), "{error}");
+}
+
+/// Head norms are used where they are: GLM-4.5 has them, GLM-4.5-Air has not.
+#[test]
+fn norms_of_heads_may_be_there_or_not() {
+    let plain = Spec::of("glm4moe").document();
+    let mut normed = plain.clone();
+    let like = plain.tensors.iter().find(|t| t.name == "output_norm.weight").expect("there");
+    for il in 0..4 {
+        for what in ["q", "k"] {
+            let mut norm = like.clone();
+            norm.name = format!("blk.{il}.attn_{what}_norm.weight");
+            (norm.ne, norm.data) = (vec![32], norm.data[..4 * 32].to_vec());
+            normed.tensors.push(norm);
+        }
+    }
+    assert_other("glm4moe, norms of heads", &normed, &plain);
+    normed.take("blk.2.attn_k_norm.weight");
+    assert!(refused(&normed).to_string().contains("blk.2.attn_k_norm.weight"));
+    normed.take("blk.2.attn_q_norm.weight");
+    logits(&opened(&normed));
+}
+
 #[test]
 fn more_value_heads_than_key_heads_and_other_widths_compute() {
     for (n_k_heads, n_v_heads, n_taps, n_head, n_head_kv) in [(1, 3, 2, 4, 4), (2, 6, 4, 4, 1), (4, 4, 5, 6, 2)] {
@@ -200,7 +276,7 @@ fn more_value_heads_than_key_heads_and_other_widths_compute() {
 
 #[test]
 fn a_head_that_is_promised_and_missing_is_named_and_the_trunk_runs() {
-    for arch in ["qwen35", "qwen35moe"] {
+    for arch in nextn_architectures() {
         let spec = Spec { nextn: true, ..Spec::of(arch) };
         let whole = spec.document();
         let trunk = logits(&opened(&whole));

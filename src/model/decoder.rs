@@ -34,8 +34,7 @@ pub(crate) struct DecoderConfig {
 pub(crate) struct BlockConfig {
     pub(crate) mixer: MixerConfig,
     pub(crate) norms: NormNames,
-    /// `None` where the mixer is all there is.
-    pub(crate) ffn: Option<FfnConfig>,
+    pub(crate) ffn: FfnConfig,
 }
 
 /// What mixes tokens in a block.
@@ -66,7 +65,7 @@ impl NormNames {
 impl BlockConfig {
     /// A block of attention.
     pub(crate) fn attention(attention: AttentionConfig, norms: NormNames, ffn: FfnConfig) -> Self {
-        Self { mixer: MixerConfig::Attention(attention), norms, ffn: Some(ffn) }
+        Self { mixer: MixerConfig::Attention(attention), norms, ffn }
     }
 }
 
@@ -97,7 +96,7 @@ impl DecoderConfig {
     /// Experts, and how many of them a token uses; 0 in a dense model.
     fn n_expert(&self) -> (usize, usize) {
         let of = |block: &BlockConfig| match block.ffn {
-            Some(FfnConfig::Moe(moe)) => (moe.n_expert, moe.n_used),
+            FfnConfig::Moe(moe) => (moe.router.n_expert, moe.router.n_used),
             _ => (0, 0),
         };
         self.blocks.iter().map(of).max().unwrap_or_default()
@@ -278,10 +277,7 @@ impl Layer {
             Some([mixer, ffn]) => Some([RmsNorm::open(t, mixer, n_embd, eps)?, RmsNorm::open(t, ffn, n_embd, eps)?]),
             None => None,
         };
-        let ffn = match block.ffn {
-            Some(ffn) => Some(Ffn::open(t, n_embd, ffn)?),
-            None => None,
-        };
+        let ffn = Ffn::open(t, n_embd, block.ffn)?;
         let norm = match mixer {
             Mixer::None => None,
             _ => Some(RmsNorm::open(t, "attn_norm", n_embd, eps)?),

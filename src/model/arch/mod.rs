@@ -1,7 +1,10 @@
 //! The architectures: one file each, and the table that names them.
 
+mod deepseek2;
 mod glm4;
+mod glm4moe;
 mod llama;
+mod nemotron_h;
 mod qwen2;
 mod qwen3;
 mod qwen35;
@@ -9,7 +12,17 @@ mod qwen35;
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
-const TABLE: &[Entry] = &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY];
+const TABLE: &[Entry] = &[
+    qwen35::ENTRY,
+    qwen3::ENTRY,
+    qwen2::ENTRY,
+    llama::ENTRY,
+    llama::MISTRAL3,
+    glm4::ENTRY,
+    glm4moe::ENTRY,
+    deepseek2::ENTRY,
+    nemotron_h::ENTRY,
+];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {

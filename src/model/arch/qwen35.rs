@@ -2,7 +2,7 @@
 //! Source: the Qwen3.5 reference model; GGUF names as llama.cpp's converter writes them: qwen35, qwen35moe.
 
 use crate::architecture::Entry;
-use crate::blocks::{AttentionConfig, AttentionKind, DeltaNetConfig, FfnConfig, MoeConfig, SharedExpert};
+use crate::blocks::{AttentionConfig, AttentionKind, DeltaNetConfig, DenseKind, FfnConfig, MoeKind, SharedExpert};
 use crate::decoder::{self, BlockConfig, DecoderConfig, MixerConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS};
@@ -20,19 +20,13 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let kind = AttentionKind { neox: true, qk_norm: true, gate: true, ..AttentionKind::default() };
     let attention = AttentionConfig::read(keys, n_block, kind)?;
     let delta = DeltaNetConfig::read(keys)?;
-    let moe = MoeConfig::read(keys, n_block, SharedExpert::Gated, false)?;
-    let n_ff = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?;
-    if moe.is_none() && n_ff.is_none() {
-        return Err(keys.error("feed_forward_length", "is missing"));
-    }
+    let moe = MoeKind { shared: SharedExpert::Gated, ..MoeKind::default() };
+    let ffn = FfnConfig::read(keys, n_block, DenseKind::default(), moe)?;
     let recurrent = recurrent_layers(keys, n_block, n_block - n_nextn)?;
-    let blocks = attention.into_iter().zip(recurrent).enumerate().map(|(il, (attention, recurrent))| BlockConfig {
+    let blocks = attention.into_iter().zip(recurrent).zip(ffn).map(|((attention, recurrent), ffn)| BlockConfig {
         mixer: if recurrent { MixerConfig::DeltaNet(delta) } else { MixerConfig::Attention(attention) },
         norms: NormNames { ffn: "post_attention_norm", after: None },
-        ffn: Some(match moe {
-            Some(moe) => FfnConfig::Moe(moe),
-            None => FfnConfig::Dense { n_ff: n_ff.as_ref().map_or(0, |n_ff| n_ff[il]), fused: false, bias: false },
-        }),
+        ffn,
     });
     DecoderConfig::read(keys, blocks.collect(), n_nextn)
 }

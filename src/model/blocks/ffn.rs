@@ -3,8 +3,10 @@
 use ggml::{Graph, Tensor};
 
 use super::gated_ffn::GatedFfn;
-use super::moe::{MoeConfig, MoeFfn};
+use super::moe::{MoeConfig, MoeFfn, MoeKind};
+use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
+use crate::keys::{Keys, MAX_BLOCKS};
 use crate::tensors::Scope;
 
 /// What stands after the mixer of a layer, and its sizes.
@@ -17,27 +19,79 @@ pub(crate) enum FfnConfig {
         /// There may be biases.
         bias: bool,
     },
+    /// Without a gate.
+    SquaredRelu {
+        n_ff: usize,
+    },
     Moe(MoeConfig),
+    /// Nothing: the mixer is all there is.
+    None,
+}
+
+/// What a family says of its dense feed-forwards.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DenseKind {
+    /// Gate and up are one matrix.
+    pub(crate) fused: bool,
+    /// There may be biases.
+    pub(crate) bias: bool,
+}
+
+impl FfnConfig {
+    /// That of each block: experts, where the file has some, after `leading_dense_block_count` dense blocks.
+    pub(crate) fn read(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        dense: DenseKind,
+        moe: MoeKind,
+    ) -> Result<Vec<Self>, LoadError> {
+        let moe = MoeConfig::read(keys, n_block, moe)?;
+        let n_dense = match moe {
+            Some(_) => keys.find("leading_dense_block_count", 0..=MAX_BLOCKS)?.unwrap_or(0).min(n_block),
+            None => n_block,
+        };
+        let mut blocks = Self::dense(keys, n_block, n_dense, dense)?;
+        blocks.extend(moe.map(|moe| vec![Self::Moe(moe); n_block - n_dense]).into_iter().flatten());
+        Ok(blocks)
+    }
+
+    /// The first `n` of `n_block` blocks, dense.
+    fn dense(keys: &Keys<'_, '_>, n_block: usize, n: usize, kind: DenseKind) -> Result<Vec<Self>, LoadError> {
+        let key = "feed_forward_length";
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        let n_ff = keys.per_layer(key, n_block, 0..=1 << 22)?.ok_or_else(|| keys.error(key, "is missing"))?;
+        if let Some(il) = n_ff[..n].iter().position(|&n_ff| n_ff == 0) {
+            return Err(keys.error(key, format!("0 found for block {il}, a width expected")));
+        }
+        let DenseKind { fused, bias } = kind;
+        Ok(n_ff[..n].iter().map(|&n_ff| Self::Dense { n_ff, fused, bias }).collect())
+    }
 }
 
 /// The weights of a layer's feed-forward.
 pub(crate) enum Ffn {
     Dense(GatedFfn),
+    SquaredRelu(SquaredReluFfn),
     Moe(Box<MoeFfn>),
 }
 
 impl Ffn {
-    /// Asks for the tensors of a block.
-    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Self, LoadError> {
-        Ok(match config {
+    /// Asks for the tensors of a block; `None` where it has no feed-forward.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Option<Self>, LoadError> {
+        Ok(Some(match config {
             FfnConfig::Moe(moe) => Self::Moe(Box::new(MoeFfn::open(t, n_embd, moe)?)),
             FfnConfig::Dense { n_ff, fused, bias } => Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, fused, bias)?),
-        })
+            FfnConfig::SquaredRelu { n_ff } => Self::SquaredRelu(SquaredReluFfn::open(t, "", n_embd, n_ff)?),
+            FfnConfig::None => return Ok(None),
+        }))
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         match self {
             Self::Dense(ffn) => ffn.forward(g, x),
+            Self::SquaredRelu(ffn) => ffn.forward(g, x),
             Self::Moe(ffn) => ffn.forward(g, x),
         }
     }

@@ -4,6 +4,7 @@
 mod attention;
 mod causal_conv;
 mod delta_net;
+mod experts;
 mod ffn;
 mod gated_ffn;
 mod latent_attention;
@@ -12,15 +13,18 @@ mod linear;
 mod mamba;
 mod moe;
 mod rms_norm;
+mod router;
 mod self_attention;
+mod squared_relu;
 mod temperature;
 
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig};
-pub(crate) use ffn::{Ffn, FfnConfig};
+pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
 pub(crate) use latent_attention::{LatentAttention, LatentConfig};
 pub(crate) use layer_norm::LayerNorm;
 pub(crate) use linear::{Linear, embedded};
 pub(crate) use mamba::{Mamba, MambaConfig};
-pub(crate) use moe::{MoeConfig, SharedExpert};
+pub(crate) use moe::{ExpertGlu, MoeConfig, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
+pub(crate) use router::{Gating, RouterKind};
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};

@@ -3,83 +3,137 @@
 
 use ggml::{Graph, Tensor, WeightId};
 
+use super::experts::Experts;
 use super::gated_ffn::GatedFfn;
-use super::linear::{Linear, updated, updated_experts, vector};
+use super::linear::{Linear, updated, vector};
+use super::router::{Router, RouterConfig, RouterKind};
+use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::tensors::Scope;
 
-/// The smallest sum that weights are divided by: the smallest normal F16, as the reference models have it.
-const MIN_WEIGHT_SUM: f32 = 1.0 / 16384.0;
-
 /// The expert that every token uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum SharedExpert {
     /// There is none.
+    #[default]
     None,
     /// It is multiplied with a sigmoid of the input.
     Gated,
+    /// It is added as it is, where the file counts one or tells its width.
+    Plain,
 }
 
-/// Sizes and constants of an MoE layer, the same in all blocks. The router is a softmax.
+/// What an expert makes of its gate and up rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum ExpertGlu {
+    /// `silu(gate) * up`.
+    #[default]
+    Silu,
+    /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
+    #[allow(dead_code, reason = "for the family of gpt-oss")]
+    Clamped { slope: f32, limit: f32 },
+    /// `relu(up)^2`: there is no gate. The shared expert is made like this, too.
+    SquaredRelu,
+}
+
+/// What a family says of its experts, where files do not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MoeKind {
+    pub(crate) router: RouterKind,
+    pub(crate) shared: SharedExpert,
+    /// An expert's width that the file does not tell is that of the dense feed-forward; of others it is that width, shared
+    /// out among the experts that a token uses.
+    pub(crate) wide: bool,
+    /// Experts may have biases.
+    pub(crate) bias: bool,
+    pub(crate) glu: ExpertGlu,
+    /// Experts may work on a narrower image of the input, which the file's `moe_latent_size` tells. Source: Nemotron 3.
+    pub(crate) latent: bool,
+}
+
+/// Sizes and constants of an MoE layer, the same in all blocks that have experts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoeConfig {
-    pub(crate) n_expert: usize,
-    pub(crate) n_used: usize,
+    pub(crate) router: RouterConfig,
+    kind: MoeKind,
     /// Width of one expert.
     n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
     n_ff_shared: usize,
-    /// Factor on the routed sum.
-    scale: f32,
+    /// Width of what experts read and give; `None` for the stream's.
+    n_latent: Option<usize>,
 }
 
 impl MoeConfig {
-    /// `None` for a dense model. An expert's width that the file does not tell is that of the dense feed-forward, shared out
-    /// among those that a token uses, or for each of them where `wide`.
-    pub(crate) fn read(
+    /// `None` for a dense model.
+    pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, kind: MoeKind) -> Result<Option<Self>, LoadError> {
+        let uniform = |key: &str| match keys.per_layer(key, n_block, 0..=1 << 22)? {
+            Some(values) if values.iter().any(|v| *v != values[0]) => {
+                Err(keys.error(key, "differs between blocks, which is not supported"))
+            }
+            values => Ok(values.map(|values| values[0])),
+        };
+        let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
+        Self::read_by(keys, kind, dense, &uniform)
+    }
+
+    /// As [`MoeConfig::read`], of block `il` of a family whose blocks may differ.
+    pub(crate) fn of_block(
         keys: &Keys<'_, '_>,
         n_block: usize,
-        shared: SharedExpert,
-        wide: bool,
+        il: usize,
+        kind: MoeKind,
+    ) -> Result<Option<Self>, LoadError> {
+        let of_block = |key: &str| {
+            let values = keys.per_layer(key, n_block, 0..=1 << 22)?;
+            Ok(values.and_then(|values| values.get(il).copied()).filter(|&n| n > 0))
+        };
+        Self::read_by(keys, kind, of_block("feed_forward_length")?, &of_block)
+    }
+
+    /// `number` gives what a key says of a block, `dense` is its dense feed-forward.
+    fn read_by(
+        keys: &Keys<'_, '_>,
+        kind: MoeKind,
+        dense: Option<usize>,
+        number: &dyn Fn(&str) -> Result<Option<usize>, LoadError>,
     ) -> Result<Option<Self>, LoadError> {
         let n_expert = keys.find("expert_count", 0..=1 << 16)?.unwrap_or(0);
         if n_expert == 0 {
             return Ok(None);
         }
-        let uniform = |key: &str| -> Result<Option<usize>, LoadError> {
-            match keys.per_layer(key, n_block, 0..=1 << 22)? {
-                Some(values) if values.iter().any(|v| *v != values[0]) => {
-                    Err(keys.error(key, "differs between blocks, which is not supported"))
-                }
-                values => Ok(values.map(|values| values[0])),
-            }
-        };
-        let found = |key: &str, fallback: Option<usize>| {
-            uniform(key)?.or(fallback).ok_or_else(|| keys.error(key, "is missing"))
-        };
-        let n_used = found("expert_used_count", None)?;
-        if n_used == 0 || n_used > n_expert {
-            return Err(keys.error("expert_used_count", format!("{n_used} of {n_expert} experts")));
+        let found =
+            |key: &str, fallback: Option<usize>| number(key)?.or(fallback).ok_or_else(|| keys.error(key, "is missing"));
+        let router = RouterConfig::read(keys, kind.router, n_expert, found("expert_used_count", None)?)?;
+        let n_ff = found("expert_feed_forward_length", dense.map(|n| if kind.wide { n } else { n / router.n_used }))?;
+        if n_ff == 0 {
+            return Err(keys.error("expert_feed_forward_length", "0 found, a width expected"));
         }
-        let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
-        let n_ff = found("expert_feed_forward_length", dense.map(|n| if wide { n } else { n / n_used }))?;
-        let n_ff_shared = match shared {
+        let shared = "expert_shared_feed_forward_length";
+        let counted = || Ok::<_, LoadError>(keys.find("expert_shared_count", 0..=1 << 8)?.map(|n| n * n_ff));
+        let n_ff_shared = match kind.shared {
             SharedExpert::None => 0,
-            SharedExpert::Gated => found("expert_shared_feed_forward_length", dense)?,
+            SharedExpert::Gated => found(shared, dense)?,
+            SharedExpert::Plain => match number(shared)?.filter(|&n| n > 0) {
+                Some(n) => n,
+                None => counted()?.unwrap_or(0),
+            },
         };
-        let scale = keys.float("expert_weights_scale", 0.0..=1e4)?.filter(|&s| s > 0.0).unwrap_or(1.0);
-        Ok(Some(Self { n_expert, n_used, n_ff, n_ff_shared, scale }))
+        let n_latent = if kind.latent { keys.find("moe_latent_size", 0..=1 << 22)?.filter(|&n| n > 0) } else { None };
+        Ok(Some(Self { router, kind, n_ff, n_ff_shared, n_latent }))
     }
 }
 
 /// The weights of an MoE layer.
 pub(crate) struct MoeFfn {
     config: MoeConfig,
-    router: Linear,
+    router: Router,
     gate_up: GateUp,
     down: Experts,
-    shared: Option<(GatedFfn, WeightId)>,
+    shared: Option<Shared>,
+    /// Into the width of experts, and out of it.
+    latent: Option<(Linear, Linear)>,
 }
 
 enum GateUp {
@@ -89,105 +143,112 @@ enum GateUp {
     },
     /// Gate rows first, then up.
     Fused(Experts),
+    /// There is no gate.
+    Up(Experts),
 }
 
-/// One matrix `[n_in, n_out]` for each expert, with the scales that NVFP4 files put beside them, one for each expert.
-struct Experts {
-    weight: WeightId,
-    scales: Option<WeightId>,
+/// What the expert that every token uses is made of.
+enum Ffn {
+    Gated(GatedFfn),
+    Plain(SquaredReluFfn),
 }
 
-impl Experts {
-    /// Asks for `{name}.weight` and, if there, `{name}.scale`.
-    fn find(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Option<Self>, LoadError> {
-        let name_of_weight = format!("{name}.weight");
-        let Some(weight) = t.find(&name_of_weight, &dims)? else { return Ok(None) };
-        t.updatable(&name_of_weight, weight, &dims);
-        Ok(Some(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? }))
-    }
+/// The expert that every token uses, and its gate.
+struct Shared {
+    ffn: Ffn,
+    gate: Option<WeightId>,
+}
 
-    /// As [`Experts::find`]; the matrices must be there.
-    fn open(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Self, LoadError> {
-        let name_of_weight = format!("{name}.weight");
-        let weight = t.need(&name_of_weight, &dims)?;
-        t.updatable(&name_of_weight, weight, &dims);
-        Ok(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? })
-    }
-
-    /// `x: [n_in, n_used or 1, n_tokens]` gives `[n_out, n_used, n_tokens]`.
-    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
-        let y = g.mul_mat_id(g.weight(self.weight), x, route.ids);
-        let y = match self.scales {
-            Some(scales) => {
-                let n_expert = route.by_token.ne()[1];
-                let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
-                g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
+impl Shared {
+    fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: &MoeConfig) -> Result<Option<Self>, LoadError> {
+        let name = "ffn_gate_inp_shexp.weight";
+        if config.n_ff_shared == 0 {
+            for name in [name, "ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight"] {
+                t.refuse(name, "a shared expert is not expected here")?;
             }
-            None => y,
+            return Ok(None);
+        }
+        let gate = match config.kind.shared {
+            SharedExpert::Gated => {
+                let gate = t.need(name, &[n_embd])?;
+                t.updatable(name, gate, &[n_embd]);
+                Some(gate)
+            }
+            SharedExpert::None | SharedExpert::Plain => {
+                t.refuse(name, "a gate of the shared expert is not expected here")?;
+                None
+            }
         };
-        updated_experts(g, self.weight, x, route.ids, y)
+        let ffn = match config.kind.glu {
+            ExpertGlu::SquaredRelu => Ffn::Plain(SquaredReluFfn::open(t, "_shexp", n_embd, config.n_ff_shared)?),
+            _ => Ffn::Gated(GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?),
+        };
+        Ok(Some(Self { ffn, gate }))
+    }
+
+    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let out = match &self.ffn {
+            Ffn::Gated(ffn) => ffn.forward(g, x),
+            Ffn::Plain(ffn) => ffn.forward(g, x),
+        };
+        let Some(gate) = self.gate else { return out };
+        let matrix = g.reshape(vector(g, gate), [x.ne()[0], 1]); // was [n_embd]
+        let gate = g.sigmoid(updated(g, gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
+        g.mul(out, gate)
     }
 }
 
-/// Which experts the tokens go to.
-struct Route<'g> {
-    /// i32 `[n_used, n_tokens]`.
-    ids: Tensor<'g>,
-    /// `[1, n_used, n_tokens]`.
-    weights: Tensor<'g>,
-    /// A number for each expert and token, `[1, n_expert, n_tokens]`: the shape to which scales of experts are repeated.
-    by_token: Tensor<'g>,
+impl GateUp {
+    fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
+        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
+        let one = [n_in, n_ff, router.n_expert];
+        if let ExpertGlu::SquaredRelu = glu {
+            t.refuse("ffn_gate_exps.weight", "a gate is not expected here")?;
+            return Ok(Self::Up(Experts::open(t, "ffn_up_exps", one, bias)?));
+        }
+        Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, router.n_expert], bias)? {
+            Some(both) => Self::Fused(both),
+            None => Self::Split {
+                gate: Experts::open(t, "ffn_gate_exps", one, bias)?,
+                up: Experts::open(t, "ffn_up_exps", one, bias)?,
+            },
+        })
+    }
 }
 
 impl MoeFfn {
     /// Asks for the tensors of a block.
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: MoeConfig) -> Result<Self, LoadError> {
-        let MoeConfig { n_expert, n_ff, n_ff_shared, .. } = config;
-        let router = Linear::open(t, "ffn_gate_inp", n_embd, n_expert)?;
-        let gate_up = match Experts::find(t, "ffn_gate_up_exps", [n_embd, 2 * n_ff, n_expert])? {
-            Some(both) => GateUp::Fused(both),
-            None => GateUp::Split {
-                gate: Experts::open(t, "ffn_gate_exps", [n_embd, n_ff, n_expert])?,
-                up: Experts::open(t, "ffn_up_exps", [n_embd, n_ff, n_expert])?,
-            },
+        let MoeConfig { router, kind: MoeKind { bias, .. }, n_ff, .. } = config;
+        let n_expert = router.n_expert;
+        let router = Router::open(t, n_embd, router)?;
+        let latent = match config.n_latent {
+            Some(n) => {
+                Some((Linear::open(t, "ffn_latent_down", n_embd, n)?, Linear::open(t, "ffn_latent_up", n, n_embd)?))
+            }
+            None => {
+                t.refuse("ffn_latent_down.weight", "experts of another width are not expected here").map(|()| None)?
+            }
         };
-        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_embd, n_expert])?;
-        let shared = if n_ff_shared > 0 {
-            let name = "ffn_gate_inp_shexp.weight";
-            let gate = t.need(name, &[n_embd])?;
-            t.updatable(name, gate, &[n_embd]);
-            Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false, false)?, gate))
-        } else {
-            None
-        };
-        Ok(Self { config, router, gate_up, down, shared })
-    }
-
-    /// Picks experts. These ops stand in the graph one after the other and in this order, which CUDA's backend computes in one
-    /// launch (docs/GPU.md).
-    fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Route<'g> {
-        let (n_expert, n_used) = (self.config.n_expert as i64, self.config.n_used as i64);
-        let n_tokens = x.ne()[1];
-        let probs = g.soft_max(self.router.forward(g, x), None, 1.0); // [n_expert, n_tokens]
-        let ids = g.top_k(probs, n_used);
-        let by_token = g.reshape(probs, [1, n_expert, n_tokens]); // was [n_expert, n_tokens]
-        let chosen = g.reshape(g.get_rows(by_token, ids), [n_used, n_tokens]); // was [1, n_used, n_tokens]
-        let sum = g.clamp(g.sum_rows(chosen), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
-        let mut weights = g.reshape(g.div(chosen, sum), [1, n_used, n_tokens]); // was [n_used, n_tokens]
-        if self.config.scale != 1.0 {
-            weights = g.scale(weights, self.config.scale);
-        }
-        g.order(weights);
-        Route { ids, weights, by_token }
+        let n_in = config.n_latent.unwrap_or(n_embd);
+        let gate_up = GateUp::open(t, &config, n_in)?;
+        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_in, n_expert], bias)?;
+        let shared = Shared::open(t, n_embd, &config)?;
+        Ok(Self { config, router, gate_up, down, shared, latent })
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let (n_used, n_ff) = (self.config.n_used as i64, self.config.n_ff as i64);
-        let [n_embd, n_tokens, ..] = x.ne();
-        let route = self.route(g, x);
-        let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
+        let (n_used, n_ff) = (self.config.router.n_used as i64, self.config.n_ff as i64);
+        let route = self.router.route(g, x);
+        let seen = self.latent.as_ref().map_or(x, |(down, _)| down.forward(g, x)); // [n_in, n_tokens]
+        let [n_in, n_tokens, ..] = seen.ne();
+        let rows = g.reshape(seen, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
+            GateUp::Up(up) => {
+                let up = up.forward(g, rows, &route);
+                (up, up)
+            }
             GateUp::Fused(both) => {
                 let both = both.forward(g, rows, &route); // [2 * n_ff, n_used, n_tokens]
                 let (nb, ne) = (both.nb(), [n_ff, n_used, n_tokens, 1]);
@@ -195,20 +256,23 @@ impl MoeFfn {
                 (half(0), half(n_ff as usize * nb[0]))
             }
         }; // [n_ff, n_used, n_tokens]
-        let out = self.down.forward(g, g.swiglu(gate, up), &route); // [n_embd, n_used, n_tokens]
+        let inner = match self.config.kind.glu {
+            ExpertGlu::Silu => g.swiglu(gate, up),
+            ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
+            ExpertGlu::SquaredRelu => g.sqr(g.relu(up)),
+        };
+        let out = self.down.forward(g, inner, &route); // [n_in, n_used, n_tokens]
         let out = g.mul(out, route.weights);
         let nb = out.nb();
-        let expert = |i: usize| g.view(out, [n_embd, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
-        let mut sum = expert(0); // [n_embd, n_tokens]
-        for i in 1..self.config.n_used {
+        let expert = |i: usize| g.view(out, [n_in, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
+        let mut sum = expert(0); // [n_in, n_tokens]
+        for i in 1..self.config.router.n_used {
             sum = g.add(sum, expert(i));
         }
-        if self.config.n_used == 1 {
+        if self.config.router.n_used == 1 {
             sum = g.cont(sum);
         }
-        let Some((ffn, gate)) = &self.shared else { return sum };
-        let matrix = g.reshape(vector(g, *gate), [n_embd, 1]); // was [n_embd]
-        let gate = g.sigmoid(updated(g, *gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
-        g.add(sum, g.mul(ffn.forward(g, x), gate))
+        let sum = self.latent.as_ref().map_or(sum, |(_, up)| up.forward(g, sum)); // [n_embd, n_tokens]
+        self.shared.as_ref().map_or(sum, |shared| g.add(sum, shared.forward(g, x)))
     }
 }
