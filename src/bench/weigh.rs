@@ -105,8 +105,10 @@ impl Weight {
                 LayerState::None => {}
             }
         }
-        if let Some(LayerState::Kv(kv)) = &schema.mtp_state {
-            weight.mtp_kv = [keys(kv), values(kv)];
+        for layer in &schema.mtp_states {
+            if let LayerState::Kv(kv) = layer {
+                weight.mtp_kv = [weight.mtp_kv[0] + keys(kv), weight.mtp_kv[1] + values(kv)];
+            }
         }
         for (name, n_params, n_bytes) in tensors {
             weight.add(name, n_params, n_bytes, sizes.n_layer as u64, tied);

@@ -238,10 +238,7 @@ impl EngineConfig {
     /// As [`EngineConfig::memory`], of what is known of a model.
     pub fn plain_state(&self, facts: &Facts) -> MemoryConfig {
         // The unfused form and its transposed values serve the CPU's kernels.
-        let plain_values = facts.on_cpu && self.cache_type_v.is_plain() && {
-            let layout = &facts.layout;
-            layout.uniform_kv().is_some() || !layout.layers.iter().any(|l| matches!(l, memory::LayerState::Kv(_)))
-        };
+        let plain_values = facts.on_cpu && self.cache_type_v.is_plain();
         MemoryConfig {
             n_slots: self.n_sequences,
             n_ctx: self.n_ctx(facts),

@@ -16,6 +16,8 @@ pub struct ProposerInfo {
     pub max_depth: usize,
     /// True when the hidden states of [`ObservedSequence`] are to be filled.
     pub wants_hidden: bool,
+    /// Of these, how many of a sequence's last tokens it needs to go on from it; 0 counts as 1.
+    pub n_hidden: usize,
     /// Bytes that [`Proposer::save`] gives at most.
     pub max_saved_bytes: usize,
     /// Engine steps after which a warm-up knows what drafts cost, whatever the batch size; 0 where it has nothing to learn.
@@ -27,15 +29,15 @@ pub struct ProposerInfo {
 /// What happens to a sequence other than by an engine step.
 #[derive(Clone, Copy, Debug)]
 pub enum SequenceChange<'a> {
-    /// The sequence stands after `tokens`, whose state has been kept, the proposer's own included. `hidden_known`: the next
-    /// observation will have the hidden state of the last of them.
+    /// The sequence stands after `tokens`, whose state has been kept, the proposer's own included.
     Begin {
         /// All tokens of the sequence.
         tokens: &'a [TokenId],
         /// What the sequence is computed with from here on.
         adapters: &'a AdapterSet,
-        /// The hidden state of the last one is known.
-        hidden_known: bool,
+        /// The hidden states of the last ones, `[n_embd]` each, up to [`ProposerInfo::n_hidden`]; empty where that of the
+        /// last one is not known. The next observation will have them, too.
+        hidden: &'a [f32],
     },
     /// The slot was given the state of a sequence that was computed elsewhere: the proposer takes up what
     /// [`Proposer::save`] gave for it, and nothing of bytes that another kind of proposer gave, or of none.
@@ -57,9 +59,10 @@ pub struct ObservedSequence<'a> {
     pub slot: usize,
     /// Tokens that the step added to the state.
     pub tokens: &'a [TokenId],
-    /// Their hidden states, `[n_embd]` each; empty unless [`ProposerInfo::wants_hidden`].
+    /// Their hidden states as MTP layers take them, `[n_embd]` each; empty unless [`ProposerInfo::wants_hidden`].
     pub hidden: &'a [f32],
-    /// The hidden state of the token before these; empty where it is not known.
+    /// The hidden states of the tokens before these, the last one's at the end, up to [`ProposerInfo::n_hidden`]; empty where
+    /// that is not known.
     pub hidden_before: &'a [f32],
     /// The token sampled after the last of them; `None` inside a prompt and at the end of a generation.
     pub next: Option<TokenId>,

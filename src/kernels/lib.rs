@@ -33,6 +33,7 @@ mod dispatch;
 mod experts;
 mod f32x16;
 mod floats;
+mod geglu;
 mod isa;
 mod lanes;
 #[cfg(target_arch = "aarch64")]
@@ -52,6 +53,7 @@ mod weight_type;
 pub use activations::Shape;
 pub use delta_rule::{HEAD_SIZES, delta_rule};
 pub use experts::{expert_products, head_products};
+pub use geglu::gated_gelu;
 pub use isa::Isa;
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, TAPS, short_conv};

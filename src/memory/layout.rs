@@ -14,6 +14,8 @@ pub struct Kv {
     pub d_k: usize,
     /// Elements of a value head.
     pub d_v: usize,
+    /// Positions that a token sees, its own and those just before it; `None` for all before it.
+    pub window: Option<usize>,
     /// The values are the first `d_v` elements of the keys, of which there is one head, and nothing else is kept: the latent
     /// rows of multi-head latent attention. Their type is that of the keys.
     pub latent: bool,
@@ -56,7 +58,7 @@ impl Recurrent {
 pub enum LayerState {
     /// None at all.
     None,
-    /// Keys and values of every position.
+    /// Keys and values of every position, or of those within a window.
     Kv(Kv),
     /// One matrix for each head, and the last inputs of the convolution in front of them.
     Recurrent(Recurrent),
@@ -83,12 +85,58 @@ impl StateLayout {
             .filter(|kv| kv.latent)
     }
 
-    /// The attention layers' common shape; `None` when there is none or when they differ.
-    pub fn uniform_kv(&self) -> Option<Kv> {
-        let mut kvs = self.layers.iter().filter_map(|l| if let LayerState::Kv(kv) = l { Some(*kv) } else { None });
-        let first = kvs.next()?;
-        kvs.all(|kv| kv == first).then_some(first)
+    /// Windows that its attention layers have, "all before it" being one; 1 at least.
+    pub fn n_windows(&self) -> usize {
+        CellKinds::of(self).windows.len().max(1)
     }
+}
+
+/// What the attention layers have in common: layers of one window see the same cells, and those whose values are as wide
+/// besides keep them at the same places.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CellKinds {
+    /// The windows that there are.
+    pub(crate) windows: Vec<Option<usize>>,
+    /// A window's number, and elements of one position's values.
+    pub(crate) values: Vec<(usize, usize)>,
+    /// For each layer its numbers in these lists; `None` for one without cells.
+    of_layer: Vec<Option<(usize, usize)>>,
+}
+
+impl CellKinds {
+    pub(crate) fn of(layout: &StateLayout) -> Self {
+        let mut kinds = Self::default();
+        for layer in &layout.layers {
+            let of_layer = match layer {
+                LayerState::Kv(kv) => {
+                    let window = number(&mut kinds.windows, kv.window);
+                    let values = (window, kv.n_head_kv * kv.d_v);
+                    Some((window, if kv.latent { 0 } else { number(&mut kinds.values, values) }))
+                }
+                LayerState::None | LayerState::Recurrent(_) => None,
+            };
+            kinds.of_layer.push(of_layer);
+        }
+        kinds
+    }
+
+    /// The number of a layer's window; 0 for a layer without cells.
+    pub(crate) fn window_of(&self, il: usize) -> usize {
+        self.of_layer.get(il).copied().flatten().map_or(0, |(window, _)| window)
+    }
+
+    /// The number of a layer's kind of values, likewise.
+    pub(crate) fn values_of(&self, il: usize) -> usize {
+        self.of_layer.get(il).copied().flatten().map_or(0, |(_, values)| values)
+    }
+}
+
+/// The number of `item` in `list`, where it is put if it is not there.
+fn number<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+    list.iter().position(|known| *known == item).unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    })
 }
 
 /// Types that keys and values are kept in.

@@ -22,31 +22,36 @@ impl StepView<'_> {
         self.each_row(|_, position| into.push(position as i32));
     }
 
-    /// The cell of each row, among the cells of all slots.
-    pub fn kv_rows(&self, into: &mut Vec<i64>) {
+    /// The cell of each row, among the cells of all slots, in layers of a window (its number).
+    pub fn kv_rows(&self, window: usize, into: &mut Vec<i64>) {
         into.clear();
-        let n_ctx = self.memory.config.n_ctx;
-        self.each_row(|slot, position| into.push((slot * n_ctx + position) as i64));
+        let n_cells = self.memory.n_cells(window);
+        self.each_row(|slot, position| into.push((slot * n_cells + position) as i64));
     }
 
-    /// The place of each element of each row's values, among all of them; for transposed values.
-    pub fn v_element_rows(&self, into: &mut Vec<i64>) {
+    /// The place of each element of each row's values, among all of them; for transposed values of a kind (its number).
+    pub fn v_element_rows(&self, values: usize, into: &mut Vec<i64>) {
         into.clear();
-        let (n_ctx, n) = (self.memory.config.n_ctx, self.v_elements());
+        let Some(&(window, n)) = self.memory.kinds.values.get(values) else { return };
+        let n_ctx = self.memory.n_cells(window);
         self.each_row(|slot, position| {
             let first = slot * n * n_ctx + position;
             into.extend((0..n).map(|element| (first + element * n_ctx) as i64));
         });
     }
 
-    /// The additive mask of a segment as F16 bits, `[n_kv, n_rows, 1, n_seqs]`: a row sees cells up to its own.
-    pub fn mask(&self, s: &Segment, into: &mut Vec<u16>) {
+    /// The additive mask of a segment as F16 bits, `[n_kv, n_rows, 1, n_seqs]`, in layers of a window (its number): a row
+    /// sees cells up to its own, as far back as the window reaches.
+    pub fn mask(&self, window: usize, s: &Segment, into: &mut Vec<u16>) {
         into.clear();
         into.reserve(s.n_kv * s.n_tokens());
+        let window = self.memory.kinds.windows.get(window).copied().flatten().unwrap_or(usize::MAX);
         for slot in s.first_slot..s.first_slot + s.n_seqs {
             let len = self.first_position(slot);
             for position in len..len + s.n_rows {
-                into.resize(into.len() + position + 1, 0);
+                let n_unseen = (position + 1).saturating_sub(window);
+                into.resize(into.len() + n_unseen, MASKED);
+                into.resize(into.len() + position + 1 - n_unseen, 0);
                 into.resize(into.len() + s.n_kv - position - 1, MASKED);
             }
         }

@@ -2,7 +2,7 @@
 //! Plain data without device tensors, so that state is checked wherever it comes in, while the memory computes elsewhere.
 
 use crate::error::Error;
-use crate::layout::{CacheType, LayerState, StateLayout};
+use crate::layout::{CacheType, Kv, LayerState, StateLayout};
 use crate::saved::{Checkpoint, SavedSequence, check_floats};
 use crate::slots::Memory;
 
@@ -140,10 +140,10 @@ impl StateShape {
                 LayerState::Recurrent(r) => [2 + r.n_conv, r.n_channels, r.n_heads, r.d_state],
             };
             words.extend(numbers.map(|n| n as u64));
-            if let LayerState::Recurrent(r) = layer
-                && r.d_head != r.d_state
-            {
-                words.push(r.d_head as u64);
+            match layer {
+                LayerState::Kv(Kv { window: Some(window), .. }) => words.push(*window as u64),
+                LayerState::Recurrent(r) if r.d_head != r.d_state => words.push(r.d_head as u64),
+                _ => {}
             }
         }
         words

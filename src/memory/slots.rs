@@ -3,7 +3,10 @@
 use ggml::{Device, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
-use crate::layout::{CacheType, LayerState, StateLayout};
+use crate::layout::{CacheType, CellKinds, LayerState, StateLayout};
+
+/// Windows and kinds of values that the layers of a memory may have, at most.
+pub const MAX_KINDS: usize = 64;
 
 /// How much state to keep.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +76,7 @@ pub(crate) enum LayerTensors {
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) layout: StateLayout,
+    pub(crate) kinds: CellKinds,
     pub(crate) config: MemoryConfig,
     pub(crate) buffer: StateBuffer,
     pub(crate) layers: Vec<LayerTensors>,
@@ -91,8 +95,9 @@ impl Memory {
     /// Allocates state for `config.n_slots` sequences, zeroed, each layer's on the device that `place` names for it.
     ///
     /// # Errors
-    /// [`Error::Layout`]: no slots, no positions, no snapshots, a quantised type whose block does not divide a head, or
-    /// transposed values of a quantised type or of differing layers. [`Error::Device`]: no room.
+    /// [`Error::Layout`]: no slots, no positions, no snapshots, a quantised type whose block does not divide a head,
+    /// transposed values of a quantised type, an empty window, or more than [`MAX_KINDS`] of windows. [`Error::Device`]: no
+    /// room.
     pub fn placed(
         place: impl Fn(usize) -> Device,
         layout: StateLayout,
@@ -105,9 +110,15 @@ impl Memory {
         if config.v_transposed && !config.type_v.is_plain() {
             return refuse(format!("values of type {} need flash attention: switch it on, or use f16", config.type_v));
         }
-        let has_kv = layout.layers.iter().any(|l| matches!(l, LayerState::Kv(_)));
-        if config.v_transposed && has_kv && layout.uniform_kv().is_none() {
-            return refuse("attention layers of differing shapes need flash attention: switch it on".into());
+        let kinds = CellKinds::of(&layout);
+        if kinds.windows.len().max(kinds.values.len()) > MAX_KINDS {
+            let n = kinds.windows.len().max(kinds.values.len());
+            return refuse(format!(
+                "attention layers of {n} windows or widths of values, at most {MAX_KINDS} expected"
+            ));
+        }
+        if kinds.windows.contains(&Some(0)) {
+            return refuse("a window of attention has no position, at least 1 expected".into());
         }
         if let Some(kv) = layout.latent().find(|kv| kv.n_head_kv != 1 || kv.d_v > kv.d_k) {
             let (n, d_k, d_v) = (kv.n_head_kv, kv.d_k, kv.d_v);
@@ -135,7 +146,7 @@ impl Memory {
         });
         let layers = layers.collect();
         let slots = vec![SlotStatus::default(); config.n_slots];
-        Ok(Self { layout, config, buffer, layers, slots })
+        Ok(Self { layout, kinds, config, buffer, layers, slots })
     }
 
     /// What was asked for, the context rounded up.
@@ -146,6 +157,11 @@ impl Memory {
     /// Bytes on the device.
     pub fn n_bytes(&self) -> usize {
         self.buffer.n_bytes()
+    }
+
+    /// Cells of each slot in layers of a window (its number).
+    pub(crate) fn n_cells(&self, _window: usize) -> usize {
+        self.config.n_ctx
     }
 
     /// Takes a free slot with an empty sequence; `None` when all are in use.

@@ -109,15 +109,41 @@ impl<'m> StepView<'m> {
         self.segments.iter().map(Segment::n_tokens).sum()
     }
 
+    /// Layers of the memory, with those that keep nothing.
+    pub fn n_layers(&self) -> usize {
+        self.memory.layout.layers.len()
+    }
+
     /// Values are kept as `[cell, element]`.
     pub fn v_transposed(&self) -> bool {
         self.memory.config.v_transposed
     }
 
-    /// Elements of one position's values, where they are written one by one; 0 where they are written in rows.
-    pub fn v_elements(&self) -> usize {
-        let kv = self.memory.layout.uniform_kv().filter(|kv| self.memory.config.v_transposed && !kv.latent);
-        kv.map_or(0, |kv| kv.n_head_kv * kv.d_v)
+    /// Windows that attention layers have, "all before it" being one; they are numbered. At most [`crate::MAX_KINDS`].
+    pub fn n_windows(&self) -> usize {
+        self.memory.kinds.windows.len()
+    }
+
+    /// Cells of a segment's sequences that attention reads in layers of a window (its number).
+    pub fn n_kv(&self, window: usize, s: &Segment) -> usize {
+        s.n_kv.min(self.memory.n_cells(window))
+    }
+
+    /// The number of the window of layer `il`.
+    pub fn window_of(&self, il: usize) -> usize {
+        self.memory.kinds.window_of(il)
+    }
+
+    /// Kinds of values: elements of one position's values in layers that keep them at the same places, where they are
+    /// written one by one; none where they are written in rows. They are numbered. At most [`crate::MAX_KINDS`].
+    pub fn v_elements(&self) -> impl Iterator<Item = usize> + 'm {
+        let values = if self.memory.config.v_transposed { &self.memory.kinds.values[..] } else { &[] };
+        values.iter().map(|&(_, n)| n)
+    }
+
+    /// The number of the kind of values of layer `il`.
+    pub fn v_kind_of(&self, il: usize) -> usize {
+        self.memory.kinds.values_of(il)
     }
 
     fn kv(&self, il: usize) -> Option<(Kv, ggml::StateId, ggml::StateId)> {
@@ -129,7 +155,8 @@ impl<'m> StepView<'m> {
 
     /// Writes keys and values of the step's rows into layer `il`. `k: [d_k * n_head_kv, n_tokens]`,
     /// `v: [d_v * n_head_kv, n_tokens]`; `rows: [n_tokens]` and `elements: [n_tokens * d_v * n_head_kv]` are inputs filled
-    /// from [`StepView::kv_rows`] and [`StepView::v_element_rows`]; `elements` only for transposed values.
+    /// from [`StepView::kv_rows`] and [`StepView::v_element_rows`] for the layer's window and kind of values; `elements` only
+    /// for transposed values.
     pub fn store_kv<'g>(
         &self,
         g: &Graph<'g>,
@@ -139,7 +166,7 @@ impl<'m> StepView<'m> {
         elements: Option<Tensor<'g>>,
     ) {
         let Some((kv, k_id, v_id)) = self.kv(il) else { return };
-        let n_cells = (self.memory.config.n_ctx * self.memory.config.n_slots) as i64;
+        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
         let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
         let cache = g.state(&self.memory.buffer, k_id);
         let k = finite(g, cache, self.memory.config.type_k, k);
@@ -163,7 +190,7 @@ impl<'m> StepView<'m> {
     /// Writes the latent rows `x: [d_k, n_tokens]` of the step into layer `il`; `rows` as for [`StepView::store_kv`].
     pub fn store_latent<'g>(&self, g: &Graph<'g>, il: usize, x: Tensor<'g>, rows: Tensor<'g>) {
         let Some((kv, id, _)) = self.kv(il) else { return };
-        let n_cells = (self.memory.config.n_ctx * self.memory.config.n_slots) as i64;
+        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
         let cache = g.state(&self.memory.buffer, id);
         let x = finite(g, cache, self.memory.config.type_k, x);
         let cache = g.reshape(cache, [kv.d_k as i64, n_cells]); // was [d_k, n_ctx, n_slots]
@@ -173,27 +200,29 @@ impl<'m> StepView<'m> {
     /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
     pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, id, _) = self.kv(il)?;
-        Some(self.cells(g, id, kv.d_k, kv.n_head_kv, s))
+        Some(self.cells(g, id, [kv.d_k, self.n_kv(self.window_of(il), s), kv.n_head_kv], s))
     }
 
     /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
     /// they are transposed. Those of a latent layer never are.
     pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, _, id) = self.kv(il)?;
+        let n_kv = self.n_kv(self.window_of(il), s);
         if kv.latent || !self.memory.config.v_transposed {
-            return Some(self.cells(g, id, kv.d_v, kv.n_head_kv, s));
+            return Some(self.cells(g, id, [kv.d_v, n_kv, kv.n_head_kv], s));
         }
         let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
         let nb = cache.nb();
-        let ne = [s.n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
+        let ne = [n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
         Some(g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.first_slot * nb[2]))
     }
 
-    fn cells<'g>(&self, g: &Graph<'g>, id: ggml::StateId, d: usize, n_head_kv: usize, s: &Segment) -> Tensor<'g> {
+    /// `[d, n_kv, n_head_kv, n_seqs]`.
+    fn cells<'g>(&self, g: &Graph<'g>, id: ggml::StateId, [d, n_kv, n_head_kv]: [usize; 3], s: &Segment) -> Tensor<'g> {
         let cache = g.state(&self.memory.buffer, id); // [d * n_head_kv, n_ctx, n_slots]
         let nb = cache.nb();
         let head = nb[1] / n_head_kv;
-        let ne = [d as i64, s.n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
+        let ne = [d as i64, n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
         g.view(cache, ne, [nb[1], head, nb[2]], s.first_slot * nb[2])
     }
 

@@ -57,13 +57,18 @@ pub(crate) trait Architecture: Send + Sync {
     fn rank_head(&self) -> Option<&RankHead> {
         None
     }
-    /// State of the MTP layer; `None` without a NextN head.
-    fn mtp_state(&self) -> Option<LayerState> {
-        None
+    /// State of each MTP layer; none without a NextN head.
+    fn mtp_states(&self) -> Vec<LayerState> {
+        Vec::new()
     }
-    /// The output matrix that draft tokens come from; `None` without a NextN head.
-    fn draft_head(&self) -> Option<WeightId> {
-        None
+    /// The output matrix that each MTP layer's draft tokens come from; none without a NextN head.
+    fn draft_heads(&self) -> Vec<WeightId> {
+        Vec::new()
+    }
+    /// The MTP layers take hidden states before the final norm: a pass that gives hidden states puts out `stream`, too
+    /// ([`Step::end`]).
+    fn mtp_takes_stream(&self) -> bool {
+        false
     }
     /// The NextN head's draft. Never called without one.
     fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}
@@ -84,6 +89,18 @@ pub(crate) struct Opened {
     pub(crate) arch: Box<dyn Architecture>,
     pub(crate) hparams: Hparams,
     pub(crate) nextn: NextNHead,
+}
+
+impl Opened {
+    /// The output matrices that draft tokens come from, each once.
+    pub(crate) fn draft_heads(&self) -> Vec<WeightId> {
+        each_once(self.arch.draft_heads())
+    }
+}
+
+/// `ids` without those that came before.
+pub(crate) fn each_once(ids: Vec<WeightId>) -> Vec<WeightId> {
+    ids.iter().enumerate().filter(|(i, id)| !ids[..*i].contains(id)).map(|(_, id)| *id).collect()
 }
 
 /// One row of the table of architectures.

@@ -25,8 +25,25 @@ pub(crate) struct DecoderConfig {
     blocks: Vec<BlockConfig>,
     /// Of the blocks, those of the NextN head.
     n_nextn: usize,
-    /// Epsilon of the layer norm that ends the NextN head; `None` where an RMS norm does.
-    nextn_layer_norm: Option<f32>,
+    pub(crate) mtp: MtpKind,
+}
+
+/// What the layers of a NextN head take as hidden states.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MtpKind {
+    /// Those before the final norm, which a layer hands on before its own, too.
+    pub(crate) pre_norm: bool,
+    /// Of several layers, each takes those of the one before it; else all take the target model's.
+    pub(crate) chained: bool,
+    /// Epsilon of the layer norm that a layer ends in; `None` where an RMS norm does.
+    pub(crate) layer_norm: Option<f32>,
+}
+
+impl Default for MtpKind {
+    /// As in DeepSeek V3 and Qwen3.5. Source: DeepSeek-AI 2024, 2.2.
+    fn default() -> Self {
+        Self { pre_norm: false, chained: true, layer_norm: None }
+    }
 }
 
 /// One block.
@@ -75,18 +92,12 @@ impl DecoderConfig {
         if keys.flag("attention.causal")? == Some(false) {
             return Err(keys.error("attention.causal", "attention to later tokens (an encoder) is not supported"));
         }
-        Ok(Self {
-            n_embd: keys.need("embedding_length", WIDTH)?,
-            eps: keys.rms_eps()?,
-            blocks,
-            n_nextn,
-            nextn_layer_norm: None,
-        })
-    }
-
-    /// With a NextN head that ends in a layer norm of this epsilon.
-    pub(crate) fn with_nextn_layer_norm(self, eps: f32) -> Self {
-        Self { nextn_layer_norm: Some(eps), ..self }
+        if n_nextn > MAX_MTP_LAYERS {
+            let what = format!("{n_nextn} found, at most {MAX_MTP_LAYERS} expected");
+            return Err(keys.error("nextn_predict_layers", what));
+        }
+        let (n_embd, eps, mtp) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?, MtpKind::default());
+        Ok(Self { n_embd, eps, blocks, n_nextn, mtp })
     }
 
     fn n_layer(&self) -> usize {
@@ -120,7 +131,9 @@ struct Decoder {
     norm: RmsNorm,
     head: Linear,
     rank: Option<RankHead>,
-    mtp: Option<MtpLayer>,
+    /// Those of the NextN head, in the order of the draft tokens.
+    mtp: Vec<MtpLayer>,
+    mtp_kind: MtpKind,
 }
 
 struct Layer {
@@ -141,7 +154,7 @@ enum Mixer {
     None,
 }
 
-/// The NextN head: one layer of attention on the embedding of a token and the hidden state before it.
+/// One layer of the NextN head: attention on the embedding of a token and the hidden state before it.
 struct MtpLayer {
     embed: WeightId,
     embed_norm: RmsNorm,
@@ -191,43 +204,50 @@ pub(crate) fn open(
     let (mtp, nextn) = match &file.head_keys {
         Some(keys) => {
             fits_after(keys, n_layer)?;
-            (Some(mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?), NextNHead::Bound)
+            (mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?, NextNHead::Bound)
         }
-        None => mtp_of_model(&file.keys, t, &c, n_vocab, embed)?,
+        None => mtp_of_model(t, &c, n_vocab, embed)?,
     };
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    Ok(Opened { arch: Box::new(Decoder { n_expert_used, embed, layers, norm, head, rank, mtp }), hparams, nextn })
+    let decoder = Decoder { n_expert_used, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp };
+    Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
 /// The NextN head of the model's own file.
 fn mtp_of_model(
-    keys: &Keys<'_, '_>,
     t: &mut Tensors<'_>,
     c: &DecoderConfig,
     n_vocab: usize,
     embed: WeightId,
-) -> Result<(Option<MtpLayer>, NextNHead), LoadError> {
-    if c.n_nextn > 1 && matches!(t, Tensors::Bind { .. }) {
-        return Err(keys.error("nextn_predict_layers", format!("{} found, 0 or 1 expected", c.n_nextn)));
+) -> Result<(Vec<MtpLayer>, NextNHead), LoadError> {
+    if c.n_nextn == 0 {
+        return Ok((Vec::new(), NextNHead::Absent));
     }
-    let mut found = (None, NextNHead::Absent);
-    for il in c.n_layer()..c.blocks.len() {
-        found = match MtpLayer::open(t, il, c, n_vocab, embed)? {
-            Ok(mtp) => (Some(mtp), NextNHead::Bound),
-            Err(missing) => (None, NextNHead::Missing(missing)),
-        };
-    }
-    Ok(found)
+    Ok(match mtp_layers(t, c, n_vocab, embed)? {
+        Ok(mtp) => (mtp, NextNHead::Bound),
+        Err(missing) => (Vec::new(), NextNHead::Missing(missing)),
+    })
 }
 
-/// Whether a file has one NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
+/// All layers of the NextN head, or which tensors are missing: those of the first layer that is not whole.
+fn mtp_layers(
+    t: &mut Tensors<'_>,
+    c: &DecoderConfig,
+    n_vocab: usize,
+    embed: WeightId,
+) -> Result<Result<Vec<MtpLayer>, Vec<String>>, LoadError> {
+    let layers = (c.n_layer()..c.blocks.len()).map(|il| MtpLayer::open(t, il, c, n_vocab, embed));
+    Ok(layers.collect::<Result<Vec<_>, _>>()?.into_iter().collect())
+}
+
+/// Whether a file has a NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
 fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), LoadError> {
     let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
-    if n_nextn != 1 {
+    if n_nextn == 0 {
         let name = keys.full("nextn_predict_layers");
-        return Err(refused(format!("its {name} is {n_nextn}, 1 expected: it holds no NextN head, or several")));
+        return Err(refused(format!("its {name} is 0, 1 or more expected: it holds no NextN head")));
     }
     if n_block - n_nextn != n_layer {
         return Err(refused(format!("layers before the head: {} there, {n_layer} in the model", n_block - n_nextn)));
@@ -243,7 +263,7 @@ fn mtp_of_file(
     own: &DecoderConfig,
     n_vocab: usize,
     embed: WeightId,
-) -> Result<MtpLayer, LoadError> {
+) -> Result<Vec<MtpLayer>, LoadError> {
     let pairs = [("embedding_length", own.n_embd, model.n_embd), ("experts", own.n_expert().0, model.n_expert().0)];
     if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
         return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
@@ -253,7 +273,7 @@ fn mtp_of_file(
             let what = "its head is cut to a part of the vocabulary (tensor d2t): take the whole head, drafts use a part of it by themselves";
             return Err(refused(what));
         }
-        MtpLayer::open(t, own.n_layer(), own, n_vocab, embed)
+        mtp_layers(t, own, n_vocab, embed)
     })?;
     mtp.map_err(|missing| refused(format!("it lacks {}", missing.join(", "))))
 }
@@ -336,7 +356,7 @@ impl Layer {
 }
 
 impl MtpLayer {
-    /// The head's block, or which of its tensors are missing.
+    /// A block of the head, or which of its tensors are missing.
     fn open(
         t: &mut Tensors<'_>,
         il: usize,
@@ -355,8 +375,11 @@ impl MtpLayer {
             Err(error) => return Err(error),
         };
         let (d, eps, t) = (c.n_embd, c.eps, &mut t.block(il));
-        let norm = match c.nextn_layer_norm {
-            None => RmsNorm::find(t, "nextn.shared_head_norm", d, eps)?.map(HeadNorm::Rms),
+        let norm = match c.mtp.layer_norm {
+            None => match RmsNorm::find(t, "nextn.shared_head_norm", d, eps)? {
+                Some(norm) => Some(HeadNorm::Rms(norm)),
+                None => RmsNorm::find(t, "layer_output_norm", d, eps)?.map(HeadNorm::Rms),
+            },
             Some(eps) => match LayerNorm::open(t, "nextn.shared_head_norm", d, eps) {
                 Ok(norm) => Some(HeadNorm::Layer(norm)),
                 Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
@@ -374,22 +397,84 @@ impl MtpLayer {
         }))
     }
 
-    /// One entry a column: `tokens: [n_entries]`, `hidden: [n_embd, n_entries]`, after the target model's final norm or the
-    /// head's own; gives the head's stream and what its attention adds, for [`Layer::rest`]. Its KV cache is layer 0 of the
-    /// head's memory.
+    /// One entry a column: embeddings of tokens and hidden states, `[n_embd, n_entries]` each; gives the layer's stream and
+    /// what its attention adds, for [`Layer::rest`]. Its KV cache is layer `k` of the head's memory.
     fn attend<'g>(
         &self,
         g: &Graph<'g>,
         inputs: &AttentionInputs<'_, 'g>,
-        tokens: Tensor<'g>,
-        hidden: Tensor<'g>,
+        k: usize,
+        (tokens, hidden): (Tensor<'g>, Tensor<'g>),
     ) -> (Tensor<'g>, Tensor<'g>) {
-        let e = self.embed_norm.forward(g, embedded(g, self.embed, tokens)); // [n_embd, n_entries]
+        let e = self.embed_norm.forward(g, tokens); // [n_embd, n_entries]
         let h = self.hidden_norm.forward(g, hidden);
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
-        (x, self.layer.attend(g, inputs, 0, x))
+        (x, self.layer.attend(g, inputs, k, x))
     }
 }
+
+impl Decoder {
+    /// The stream of an MTP layer after its norm.
+    fn normed<'g>(&self, g: &Graph<'g>, mtp: &MtpLayer, x: Tensor<'g>) -> Tensor<'g> {
+        mtp.norm.as_ref().map_or_else(|| self.norm.forward(g, x), |norm| norm.forward(g, x))
+    }
+
+    /// The output matrix that an MTP layer's draft tokens come from.
+    fn head_of<'m>(&'m self, mtp: &'m MtpLayer) -> &'m Linear {
+        mtp.head.as_ref().unwrap_or(&self.head)
+    }
+
+    /// What the next entry takes as its hidden state: of a stream, and of the same after the norm.
+    fn handed<'g>(&self, stream: Tensor<'g>, normed: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
+        if self.mtp_kind.pre_norm { stream } else { normed() }
+    }
+
+    /// A chain of draft tokens by one layer.
+    fn draft_chain<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>, mtp: &MtpLayer) {
+        // Into the head's KV cache; where nothing is drafted, nothing else is needed.
+        let tokens = step.embedded(g, 0, mtp.embed, &[]);
+        let (x, mixed) = mtp.attend(g, &step.inputs, 0, (tokens, step.hidden));
+        if step.depth == 0 {
+            return;
+        }
+        // Only the last entry of a sequence gives draft tokens.
+        let mut x = mtp.layer.rest(g, step.cut(g, x), step.cut(g, mixed)); // [n_embd, n_seqs]
+        for i in 0..step.depth {
+            let h = self.normed(g, mtp, x);
+            let ids = step.pick(g, i, h, self.head_of(mtp));
+            let hidden = self.handed(x, || h);
+            step.hand_on(g, i, hidden);
+            if let Some(inputs) = step.chain.get(i) {
+                let (stream, mixed) = mtp.attend(g, inputs, 0, (embedded(g, mtp.embed, ids), hidden));
+                x = mtp.layer.rest(g, stream, mixed);
+            }
+        }
+    }
+
+    /// A draft token by each layer, on the tokens that those before it drafted. Layers beyond the draft only fill their KV
+    /// caches.
+    fn draft_by_layers<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
+        let mut hidden = step.hidden; // [n_embd, n_entries]
+        let mut drafted = Vec::new();
+        for (k, mtp) in self.mtp.iter().take(step.n_layers).enumerate() {
+            let tokens = step.embedded(g, k, mtp.embed, &drafted);
+            let (x, mixed) = mtp.attend(g, &step.inputs, k, (tokens, hidden));
+            let feeds = self.mtp_kind.chained && k + 1 < step.n_layers;
+            let stream = feeds.then(|| mtp.layer.rest(g, x, mixed));
+            if k < step.depth {
+                let alone = || mtp.layer.rest(g, step.cut(g, x), step.cut(g, mixed));
+                let last = stream.map_or_else(alone, |stream| step.cut(g, stream)); // [n_embd, n_seqs]
+                drafted.push(step.pick(g, k, self.normed(g, mtp, last), self.head_of(mtp)));
+            }
+            if let Some(stream) = stream {
+                hidden = self.handed(stream, || self.normed(g, mtp, stream));
+            }
+        }
+    }
+}
+
+/// Layers of a NextN head at most: no draft is longer.
+const MAX_MTP_LAYERS: usize = 16;
 
 impl Architecture for Decoder {
     fn state(&self) -> StateLayout {
@@ -402,7 +487,8 @@ impl Architecture for Decoder {
             g.layer(il);
             let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
-                return step.end(g, x, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
+                let end = (&self.head, self.mtp_takes_stream());
+                return step.end(g, x, |cut| layer.rest(g, cut(x), cut(mixed)), &self.norm, end);
             }
             x = layer.rest(g, x, mixed);
         }
@@ -416,30 +502,23 @@ impl Architecture for Decoder {
         self.rank.as_ref()
     }
 
-    fn mtp_state(&self) -> Option<LayerState> {
-        Some(self.mtp.as_ref()?.layer.state())
+    fn mtp_states(&self) -> Vec<LayerState> {
+        self.mtp.iter().map(|mtp| mtp.layer.state()).collect()
     }
 
-    fn draft_head(&self) -> Option<WeightId> {
-        Some(self.mtp.as_ref()?.head.as_ref().unwrap_or(&self.head).weight())
+    fn draft_heads(&self) -> Vec<WeightId> {
+        self.mtp.iter().map(|mtp| self.head_of(mtp).weight()).collect()
+    }
+
+    fn mtp_takes_stream(&self) -> bool {
+        self.mtp_kind.pre_norm && !self.mtp.is_empty()
     }
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
-        let Some(mtp) = &self.mtp else { return };
-        let norm = |x| mtp.norm.as_ref().map_or_else(|| self.norm.forward(g, x), |norm| norm.forward(g, x));
-        let head = mtp.head.as_ref().unwrap_or(&self.head);
-        // Into the head's KV cache; where nothing is drafted, nothing else is needed.
-        let (x, mixed) = mtp.attend(g, &step.inputs, step.tokens, step.hidden);
-        let Some(last) = step.last else { return };
-        let end = |(x, mixed)| norm(mtp.layer.rest(g, x, mixed)); // [n_embd, n_seqs]
-        // Only the last entry of a sequence gives draft tokens.
-        let cut = |t: Tensor<'g>| if t.ne()[1] == last.ne()[0] { t } else { g.get_rows(t, last) };
-        let mut h = end((cut(x), cut(mixed)));
-        for i in 0..step.depth() {
-            let ids = step.pick(g, i, h, head);
-            if let Some(inputs) = step.chain.get(i) {
-                h = end(mtp.attend(g, inputs, ids, h));
-            }
+        match &self.mtp[..] {
+            [] => {}
+            [mtp] => self.draft_chain(g, step, mtp),
+            _ => self.draft_by_layers(g, step),
         }
     }
 }

@@ -106,6 +106,16 @@ impl<'m, 'a> Keys<'m, 'a> {
         Ok(Some(flags))
     }
 
+    /// As [`Keys::flags`], where the flags may be numbers: 0 for no, 1 for yes.
+    pub(crate) fn pattern(&self, key: &str, n: usize) -> Result<Option<Vec<bool>>, LoadError> {
+        match self.meta.get(&self.full(key)) {
+            Some(gguf::Value::Array(array)) if array.elem_type() != gguf::ValueType::Bool => {
+                Ok(self.per_layer(key, n, 0..=1)?.map(|numbers| numbers.into_iter().map(|n| n == 1).collect()))
+            }
+            _ => self.flags(key, n),
+        }
+    }
+
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
         Ok(self.meta.bool(&self.full(key))?)
     }

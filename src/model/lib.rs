@@ -10,6 +10,7 @@ mod adapter;
 mod adapter_set;
 mod arch;
 mod architecture;
+mod attention_data;
 mod blocks;
 mod decoder;
 mod describe;

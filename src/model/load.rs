@@ -194,8 +194,8 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     }
     Facts {
         layout: arch.state(),
-        head: arch.mtp_state(),
-        head_row_bytes: arch.draft_head().and_then(|id| weights.row_bytes(id)).unwrap_or(0),
+        head: arch.mtp_states(),
+        head_row_bytes: opened.draft_heads().into_iter().filter_map(|id| weights.row_bytes(id)).sum(),
         on_cpu: false,
         rows_alike: None,
         layer_width: widths.into_values().max().unwrap_or(0),

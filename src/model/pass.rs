@@ -10,12 +10,13 @@ use text::TokenId;
 
 use crate::adapter::InUse;
 use crate::adapter_set::AdapterSet;
+use crate::attention_data::AttentionData;
 use crate::blocks::Linear;
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{Likeliest, MAX_SEGMENTS, OutRows, Step};
+use crate::step::{Likeliest, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +38,7 @@ pub struct Pass<'a> {
     pub tokens: &'a [TokenId],
     /// Rows that give logits.
     pub rows: Rows<'a>,
-    /// Also give the hidden states (after the final norm) of all tokens.
+    /// Also give the hidden states (after the final norm) of all tokens, and what MTP layers take of them.
     pub hidden: bool,
 }
 
@@ -48,6 +49,8 @@ pub struct PassOutput {
     pub logits: Vec<f32>,
     /// `[n_embd]` for each token, when hidden states were asked for.
     pub hidden: Vec<f32>,
+    /// The residual stream after the last layer, likewise, where MTP layers take that.
+    stream: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<Likeliest>,
     /// The sum of each hidden state that gave logits.
@@ -58,6 +61,12 @@ pub struct PassOutput {
 }
 
 impl PassOutput {
+    /// What the NextN head takes of each token, `[n_embd]`, when hidden states were asked for: those after the final norm or
+    /// before it.
+    pub fn mtp_hidden(&self) -> &[f32] {
+        if self.stream.is_empty() { &self.hidden } else { &self.stream }
+    }
+
     /// Whether these rows of the step hold neither NaN nor infinity in their residual stream. Logits alone do not tell:
     /// products with quantised weights need not pass NaN on.
     pub fn rows_are_finite(&self, rows: Range<usize>) -> bool {
@@ -87,11 +96,13 @@ enum Key {
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool, adapters: AdapterSet },
     /// The product of a matrix with so many columns.
     Product { weight: WeightId, n_columns: usize },
-    /// The head: catch-up segments, those of each further draft token, sequences that draft, first rows of the head,
-    /// with Gumbel noise, verbose, with hidden states, with probabilities.
+    /// The head: catch-up segments, those of each further draft token, layers, draft tokens, sequences that draft, first rows
+    /// of the head, with Gumbel noise, verbose, with hidden states, with probabilities.
     Draft {
         segments: Vec<Segment>,
         chain: Vec<Vec<Segment>>,
+        n_layers: usize,
+        depth: usize,
         n_seqs: usize,
         n_first: Option<usize>,
         noise: bool,
@@ -120,23 +131,8 @@ struct Scratch {
     best_logits: Vec<f32>,
     /// Hidden states of a draft whose entries are padded.
     hidden: Vec<f32>,
-}
-
-#[derive(Default)]
-struct AttentionData {
-    positions: Vec<i32>,
-    kv_rows: Vec<i64>,
-    v_elements: Vec<i64>,
-    /// One for each segment, and more from earlier passes.
-    segments: Vec<SegmentData>,
-    n_segments: usize,
-}
-
-#[derive(Default)]
-struct SegmentData {
-    mask: Vec<u16>,
-    /// Empty where the segment reads one recurrent-state slot.
-    states: Vec<i32>,
+    /// See [`DraftStep`]; one for each MTP layer after the first.
+    shifts: Vec<Vec<i32>>,
 }
 
 impl Scratch {
@@ -145,21 +141,7 @@ impl Scratch {
         if self.attention.len() <= part {
             self.attention.resize_with(part + 1, AttentionData::default);
         }
-        let c = &mut self.attention[part];
-        view.positions(&mut c.positions);
-        view.kv_rows(&mut c.kv_rows);
-        view.v_element_rows(&mut c.v_elements);
-        c.n_segments = view.segments().len();
-        if c.segments.len() < c.n_segments {
-            c.segments.resize_with(c.n_segments, SegmentData::default);
-        }
-        for (segment, data) in view.segments().iter().zip(&mut c.segments) {
-            view.mask(segment, &mut data.mask);
-            data.states.clear();
-            if segment.read_plane.is_none() {
-                view.state_rows(segment, &mut data.states);
-            }
-        }
+        self.attention[part].fill(view);
     }
 
     /// Fills tokens, hidden states (none where those of the draft will do) and the number of each sequence's last true
@@ -182,23 +164,31 @@ impl Scratch {
         }
     }
 
+    /// Says which token each entry has in each MTP layer after the first, with `widths` rows of each sequence: those of layer
+    /// `k` are `k` further on, and then come what the layers before it drafted. Beyond that it is any: such cells are not
+    /// kept.
+    fn fill_shifts(&mut self, draft: &Draft<'_>, widths: &[usize], n_layers: usize) {
+        let (n_seqs, n_rows) = (widths.len(), widths.iter().sum::<usize>());
+        self.shifts.resize_with(n_layers.saturating_sub(1), Vec::new);
+        for (shift, k) in self.shifts.iter_mut().zip(1..) {
+            shift.clear();
+            let mut first = 0;
+            for (i, (&n, &width)) in draft.n_entries.iter().zip(widths).enumerate() {
+                shift.extend((k..k + width).map(|at| match at.checked_sub(n) {
+                    None => (first + at) as i32,
+                    Some(drafted) if drafted < k.min(draft.depth) => (n_rows + drafted * n_seqs + i) as i32,
+                    Some(_) => 0,
+                }));
+                first += width;
+            }
+        }
+    }
+
     /// The inputs of the first `n_parts` views.
     fn inputs(&self, n_parts: usize) -> Vec<(Name, Data<'_>)> {
         let mut inputs = vec![(Name("tokens", 0), Data::I32(&self.tokens))];
-        for (part, c) in self.attention[..n_parts].iter().enumerate() {
-            let part = part as u32;
-            inputs.push((Name("positions", part), Data::I32(&c.positions)));
-            inputs.push((Name("kv_rows", part), Data::I64(&c.kv_rows)));
-            if !c.v_elements.is_empty() {
-                inputs.push((Name("v_elements", part), Data::I64(&c.v_elements)));
-            }
-            for (data, i) in c.segments[..c.n_segments].iter().zip(part * MAX_SEGMENTS..) {
-                inputs.push((Name("mask", i), Data::F16(&data.mask)));
-                if !data.states.is_empty() {
-                    inputs.push((Name("states", i), Data::I32(&data.states)));
-                }
-            }
-        }
+        let parts = self.attention[..n_parts].iter().enumerate();
+        parts.for_each(|(part, data)| data.inputs(part as u32, &mut inputs));
         inputs
     }
 }
@@ -315,6 +305,7 @@ impl Runner {
         output.n_vocab = n_vocab;
         output.logits.clear();
         output.hidden.clear();
+        output.stream.clear();
         output.best.clear();
         output.sums.clear();
         if out != OutRows::None && best {
@@ -331,6 +322,9 @@ impl Runner {
         results.f32("stream_sums", &mut output.stream_sums)?;
         if pass.hidden {
             results.f32("hidden", &mut output.hidden)?;
+            if arch.mtp_takes_stream() {
+                results.f32("stream", &mut output.stream)?;
+            }
         }
         Ok(())
     }
@@ -363,22 +357,30 @@ impl Runner {
         Ok(y)
     }
 
-    /// Brings the KV cache of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
-    /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and the rows of the
-    /// chain. Keep the entries on commit, not the chain. A sequence may have more rows than these: the pass is filled
-    /// up after its entries, so that one graph serves whatever numbers of entries sequences have.
+    /// Brings the KV caches of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
+    /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and, where the head has
+    /// one layer, the rows of the chain after the first token. Keep the entries on commit, not the chain; of a head of `n`
+    /// layers not the last `n - 1` entries either, whose tokens in later layers were drafted, and compute these again. A
+    /// sequence may have more rows: the pass is filled up after its entries, so that one graph serves whatever numbers of
+    /// entries sequences have.
     ///
     /// # Errors
-    /// [`RunError::Pass`]: entries that are not those of the step, or a model without a head. [`RunError::Device`].
+    /// [`RunError::Pass`]: entries that are not those of the step, a depth beyond the layers of a head of several, or a model
+    /// without a head. [`RunError::Device`].
     pub fn draft(&mut self, view: StepView<'_>, draft: &Draft<'_>, output: &mut DraftOutput) -> Result<(), RunError> {
         let arch = self.model.arch();
-        if arch.mtp_state().is_none() {
+        let (of_model, n_layers) = (self.model.n_mtp_layers(), view.n_layers());
+        if of_model == 0 {
             return Err(RunError::Pass("the model has no NextN head".into()));
+        }
+        if n_layers > of_model || (of_model > 1 && draft.depth > n_layers) {
+            let depth = draft.depth;
+            return Err(RunError::Pass(format!("{depth} draft tokens by {n_layers} of {of_model} MTP layers")));
         }
         let sizes = self.model.hparams();
         let n_seqs = draft.n_entries.len();
         let n_entries: usize = draft.n_entries.iter().sum();
-        let n_chain = draft.depth.saturating_sub(1);
+        let n_chain = if of_model > 1 { 0 } else { draft.depth.saturating_sub(1) };
         // Rows that each sequence's entries take, with those that only fill up.
         let widths =
             view.segments().iter().flat_map(|s| std::iter::repeat_n(s.n_rows.saturating_sub(n_chain), s.n_seqs));
@@ -414,7 +416,9 @@ impl Runner {
             s.fill(i + 1, *view);
         }
         s.fill_entries(draft, &widths, sizes.n_embd);
+        s.fill_shifts(draft, &widths, n_layers);
         let mut inputs = s.inputs(1 + n_chain);
+        inputs.extend(s.shifts.iter().zip(1..).map(|(shift, k)| (Name("shift", k), Data::I32(shift))));
         inputs.push((Name("hidden_in", 0), Data::F32(if s.hidden.is_empty() { draft.hidden } else { &s.hidden })));
         let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
         if n_drafting > 0 {
@@ -426,6 +430,8 @@ impl Runner {
         let key = Key::Draft {
             segments: caught_up.view().segments().to_vec(),
             chain: views.iter().map(|v| v.segments().to_vec()).collect(),
+            n_layers,
+            depth: draft.depth,
             n_seqs: n_drafting,
             n_first: draft.vocab.map(DraftVocab::n_first),
             noise: draft.noise.is_some(),
@@ -434,12 +440,15 @@ impl Runner {
             probs: draft.probs,
             adapters: in_use.set.clone(),
         };
-        let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len())
-            + 4 * sizes.n_expert_used * (1 + n_chain)
-            + in_use.max_nodes(1 + n_chain);
+        // A layer's entries, and what it drafts.
+        let n_blocks = (1 + n_chain).max(2 * n_layers + n_layers * n_layers);
+        let max_nodes = 256 * n_blocks * (1 + view.segments().len())
+            + 4 * sizes.n_expert_used * n_blocks
+            + in_use.max_nodes(n_blocks);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
+            let size = (draft.depth, n_drafting);
+            let step = DraftStep::declare(g, caught_up.view(), &views, size, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));
@@ -485,7 +494,7 @@ pub struct Draft<'a> {
     pub hidden: &'a [f32],
     /// Entries of each sequence, at least one.
     pub n_entries: &'a [usize],
-    /// Tokens to draft for each sequence; 0 only brings the KV cache up to date.
+    /// Tokens to draft for each sequence; 0 only brings the KV caches up to date.
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,

@@ -79,37 +79,75 @@ const MAX_CTX: usize = 1 << 28;
 
 /// The rotation for heads of `d_head` elements: base, rotated share, linear or YaRN scaling.
 pub(crate) fn rope(keys: &Keys<'_, '_>, d_head: usize, neox: bool) -> Result<Rope, LoadError> {
-    read(keys, d_head, neox, |factor, m| magnitude(factor, 1.0) / magnitude(factor, m))
+    let options = keys.rope_options();
+    let base = match options.freq_base {
+        Some(base) => base,
+        None => keys.float("rope.freq_base", BASE)?.unwrap_or(10_000.0),
+    };
+    scaled(keys, base, n_dims(keys, &["rope.dimension_count"], d_head)?, neox)
 }
 
 /// The rotation as DeepSeek's models have it, and a factor on scores. Where the file says how the magnitude grows with the
 /// context, scores grow by its square and rotated values not at all; else both do, as in llama.cpp, which the files are
 /// made for.
 pub(crate) fn rope_and_scores(keys: &Keys<'_, '_>, d_head: usize) -> Result<(Rope, f32), LoadError> {
-    let rope = read(keys, d_head, false, |_, _| 1.0)?;
+    let rope = rope(keys, d_head, false)?;
     if rope.ext_factor == 0.0 {
         return Ok((rope, 1.0));
     }
     let factor = 1.0 / rope.scale;
+    let of_file = keys.float("rope.scaling.yarn_log_multiplier", 0.0..=1e6)?.filter(|&m| m != 0.0);
+    // As if rotated values had no magnitude of their own.
+    let values = of_file.map_or(1.0, |m| magnitude(factor, m) / magnitude(factor, 1.0));
+    let rope = Rope { attn_factor: rope.attn_factor * values, ..rope };
     // Converters write a tenth of the published number.
-    let multiplier = keys.float("rope.scaling.yarn_log_multiplier", 0.0..=1e6)?.unwrap_or(0.0) / 0.1;
-    let of_values = rope.attn_factor * (1.0 + 0.1 * factor.ln());
-    Ok((rope, (of_values * magnitude(factor, multiplier)).powi(2)))
+    let scores = magnitude(factor, of_file.unwrap_or(0.0) / 0.1);
+    Ok((rope, (rope.attn_factor * (1.0 + 0.1 * factor.ln()) * scores).powi(2)))
 }
 
-/// `of_log`: the magnitude of rotated values for a context stretched by a factor, where the file has a multiplier of its
-/// logarithm.
-fn read(keys: &Keys<'_, '_>, d_head: usize, neox: bool, of_log: fn(f32, f32) -> f32) -> Result<Rope, LoadError> {
-    let options = keys.rope_options();
-    let base = match options.freq_base {
-        Some(base) => base,
-        None => keys.float("rope.freq_base", 1.0..=1e12)?.unwrap_or(10_000.0),
+/// That of layers with a window, which may have a base and a rotated share of their own (`rope.freq_base_swa`,
+/// `rope.dimension_count_swa`). The base is else `base`, or that of the other layers; the share is as theirs.
+/// `scales`: positions are scaled in these layers, too. What the user says of the base is about the other layers.
+pub(crate) fn rope_swa(
+    keys: &Keys<'_, '_>,
+    d_head: usize,
+    neox: bool,
+    base: Option<f32>,
+    scales: bool,
+) -> Result<Rope, LoadError> {
+    let of_file = match keys.float("rope.freq_base_swa", BASE)?.or(base) {
+        None => keys.float("rope.freq_base", BASE)?,
+        own => own,
     };
-    let n_dims = keys.find("rope.dimension_count", WIDTH)?.unwrap_or(d_head);
-    if n_dims > d_head || n_dims % 2 != 0 {
-        let what = format!("{n_dims} found, an even number up to the head size of {d_head} expected");
-        return Err(keys.error("rope.dimension_count", what));
+    let base = of_file.unwrap_or(10_000.0);
+    let n_dims = n_dims(keys, &["rope.dimension_count_swa", "rope.dimension_count"], d_head)?;
+    if scales { scaled(keys, base, n_dims, neox) } else { Ok(Rope { neox, ..Rope::neox(n_dims, base) }) }
+}
+
+/// Bases of frequencies that are believed.
+const BASE: std::ops::RangeInclusive<f32> = 1.0..=1e12;
+
+/// Elements of a head that are rotated: by the first of these keys that the file has, else all.
+fn n_dims(keys: &Keys<'_, '_>, names: &[&str], d_head: usize) -> Result<i32, LoadError> {
+    for key in names {
+        match keys.find(key, WIDTH)? {
+            None => {}
+            Some(n) if n <= d_head && n % 2 == 0 => return Ok(n as i32),
+            Some(n) => {
+                let what = format!("{n} found, an even number up to the head size of {d_head} expected");
+                return Err(keys.error(key, what));
+            }
+        }
     }
+    if d_head % 2 != 0 {
+        return Err(keys.error(names[0], format!("is missing, and heads of {d_head} elements have no pairs")));
+    }
+    Ok(d_head as i32)
+}
+
+/// A rotation whose positions are scaled as the file or the user says.
+fn scaled(keys: &Keys<'_, '_>, base: f32, n_dims: i32, neox: bool) -> Result<Rope, LoadError> {
+    let options = keys.rope_options();
     let scaling = Scaling::read(keys)?;
     let is_yarn = scaling.kind == RopeScaling::Yarn;
     let of_file = |key: &str| keys.float(&format!("rope.scaling.{key}"), 0.0..=1e6);
@@ -128,7 +166,7 @@ fn read(keys: &Keys<'_, '_>, d_head: usize, neox: bool, of_log: fn(f32, f32) -> 
     } else {
         let factor = 1.0 / scaling.scale;
         let magnitude = match of_file("yarn_log_multiplier")?.filter(|&m| m != 0.0) {
-            Some(m) => of_log(factor, m),
+            Some(m) => magnitude(factor, 1.0) / magnitude(factor, m),
             None => of_file("yarn_attn_factor")?.unwrap_or_else(|| magnitude(factor, 1.0)),
         };
         magnitude / (1.0 + 0.1 * factor.ln())
@@ -138,7 +176,7 @@ fn read(keys: &Keys<'_, '_>, d_head: usize, neox: bool, of_log: fn(f32, f32) -> 
         None => Ok(of_file(key)?.unwrap_or(default)),
     };
     Ok(Rope {
-        n_dims: n_dims as i32,
+        n_dims,
         neox,
         base,
         scale: scaling.scale,

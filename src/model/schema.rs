@@ -24,8 +24,8 @@ pub struct Schema {
     pub hparams: Hparams,
     /// State of the target model's layers.
     pub state: StateLayout,
-    /// State of the MTP layer, if the metadata count one.
-    pub mtp_state: Option<LayerState>,
+    /// State of each MTP layer that the metadata count.
+    pub mtp_states: Vec<LayerState>,
 }
 
 impl Schema {
@@ -50,8 +50,8 @@ impl Schema {
         let mut tensors = Tensors::List { has, list: Vec::new(), names: HashSet::new() };
         let keys = Keys::new(meta, prefix, RopeOptions::default());
         let opened = (entry.open)(&mut ModelFile { keys, head_keys: None, tensors: &mut tensors, n_vocab })?;
-        let (state, mtp_state, hparams) = (opened.arch.state(), opened.arch.mtp_state(), opened.hparams);
+        let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
         let Tensors::List { list, .. } = tensors else { unreachable!("it was made a list above") };
-        Ok(Schema { tensors: list, hparams, state, mtp_state })
+        Ok(Schema { tensors: list, hparams, state, mtp_states })
     }
 }

@@ -4,7 +4,7 @@ use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 use text::TokenId;
 
-use crate::blocks::Linear;
+use crate::blocks::{Linear, RmsNorm};
 
 /// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary
 /// is one processor's work.
@@ -66,41 +66,74 @@ pub(crate) struct AttentionInputs<'s, 'g> {
     pub(crate) view: StepView<'s>,
     /// Position of each row: i32 `[n_tokens]`.
     pub(crate) positions: Tensor<'g>,
-    /// Cell of each row: i64 `[n_tokens]`.
-    pub(crate) kv_rows: Tensor<'g>,
-    /// Place of each value element, when values are kept transposed: i64 `[n_tokens * elements]`.
-    pub(crate) v_elements: Option<Tensor<'g>>,
-    /// Additive masks: F16 `[n_kv, n_rows, 1, n_seqs]` for each segment.
-    pub(crate) masks: Vec<Tensor<'g>>,
+    /// For each window that attention layers have.
+    windows: Vec<WindowInputs<'g>>,
+    /// For each kind of values, the place of each element when they are kept transposed: i64 `[n_tokens * elements]`.
+    v_elements: Vec<Tensor<'g>>,
     /// Rows of recurrent state that a segment reads: i32 `[n_seqs]`; `None` where it reads one recurrent-state slot.
     pub(crate) states: Vec<Option<Tensor<'g>>>,
 }
 
-/// Segments of one part of a graph at most: their names count on from `part * MAX_SEGMENTS`.
-pub(crate) const MAX_SEGMENTS: u32 = 1 << 12;
+/// What layers of one window read.
+pub(crate) struct WindowInputs<'g> {
+    /// Cell of each row: i64 `[n_tokens]`.
+    pub(crate) kv_rows: Tensor<'g>,
+    /// Additive masks: F16 `[n_kv, n_rows, 1, n_seqs]` for each segment.
+    pub(crate) masks: Vec<Tensor<'g>>,
+}
+
+/// Segments of one part of a graph at most.
+const MAX_SEGMENTS: u32 = 1 << 12;
+
+/// The number in its name of an input of a part of a graph, for a window or kind of values.
+pub(crate) fn kind_number(part: u32, kind: usize) -> u32 {
+    part * memory::MAX_KINDS as u32 + kind as u32
+}
+
+/// The number in its name of an input of a segment: `of` is that of a part, or of its window.
+pub(crate) fn segment_number(of: u32, segment: usize) -> u32 {
+    of * MAX_SEGMENTS + segment as u32
+}
 
 impl<'s, 'g> AttentionInputs<'s, 'g> {
     /// Declares the inputs; `part` tells those of several views in one graph apart.
     pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, part: u32) -> Self {
         let n_tokens = view.n_tokens() as i64;
-        let v_elements = view.v_elements() as i64;
-        let mask = |(i, s): (usize, &memory::Segment)| {
-            let ne = [s.n_kv as i64, s.n_rows as i64, 1, s.n_seqs as i64];
-            g.input(Name("mask", part * MAX_SEGMENTS + i as u32), Dtype::F16, ne)
+        let window = |window: usize| {
+            let number = kind_number(part, window);
+            let mask = |(i, s): (usize, &memory::Segment)| {
+                let ne = [view.n_kv(window, s) as i64, s.n_rows as i64, 1, s.n_seqs as i64];
+                g.input(Name("mask", segment_number(number, i)), Dtype::F16, ne)
+            };
+            WindowInputs {
+                kv_rows: g.input(Name("kv_rows", number), Dtype::I64, [n_tokens, 1, 1, 1]),
+                masks: view.segments().iter().enumerate().map(mask).collect(),
+            }
+        };
+        let elements = |(kind, n): (usize, usize)| {
+            g.input(Name("v_elements", kind_number(part, kind)), Dtype::I64, [n_tokens * n as i64, 1, 1, 1])
         };
         let state = |(i, s): (usize, &memory::Segment)| {
             let ne = [s.n_seqs as i64, 1, 1, 1];
-            s.read_plane.is_none().then(|| g.input(Name("states", part * MAX_SEGMENTS + i as u32), Dtype::I32, ne))
+            s.read_plane.is_none().then(|| g.input(Name("states", segment_number(part, i)), Dtype::I32, ne))
         };
         Self {
             positions: g.input(Name("positions", part), Dtype::I32, [n_tokens, 1, 1, 1]),
-            kv_rows: g.input(Name("kv_rows", part), Dtype::I64, [n_tokens, 1, 1, 1]),
-            v_elements: (v_elements > 0)
-                .then(|| g.input(Name("v_elements", part), Dtype::I64, [n_tokens * v_elements, 1, 1, 1])),
-            masks: view.segments().iter().enumerate().map(mask).collect(),
+            windows: (0..view.n_windows()).map(window).collect(),
+            v_elements: view.v_elements().enumerate().map(elements).collect(),
             states: view.segments().iter().enumerate().map(state).collect(),
             view,
         }
+    }
+
+    /// What layer `il` of the view reads; `None` for a layer without cells.
+    pub(crate) fn window(&self, il: usize) -> Option<&WindowInputs<'g>> {
+        self.windows.get(self.view.window_of(il))
+    }
+
+    /// The places of value elements of layer `il`, when values are kept transposed.
+    pub(crate) fn v_elements(&self, il: usize) -> Option<Tensor<'g>> {
+        self.v_elements.get(self.view.v_kind_of(il)).copied()
     }
 }
 
@@ -137,9 +170,10 @@ impl<'s, 'g> Step<'s, 'g> {
         }
     }
 
-    /// Ends the pass. `tail` computes the hidden states after the final norm: what follows the last layer's mixer, row
-    /// by row, on tensors that it puts through the given cut. Rows that give logits are computed among themselves, also
-    /// where the hidden states of all are wanted: a row's bits may depend on how many stand beside it.
+    /// Ends the pass. `rest` computes the residual stream after the last layer: what follows its mixer, row by row, on
+    /// tensors that it puts through the given cut; `norm` is the final norm. Rows that give logits are computed among
+    /// themselves, also where the hidden states of all are wanted: a row's bits may depend on how many stand beside it.
+    /// `stream`: with hidden states the stream comes out, too.
     ///
     /// `x: [n_embd, n_tokens]` is the residual stream before the last layer. Its sums and those of the rows that give logits
     /// come out, too: a sum tells whether all of its row is finite, and what is not stays so in the stream.
@@ -147,15 +181,20 @@ impl<'s, 'g> Step<'s, 'g> {
         &self,
         g: &Graph<'g>,
         x: Tensor<'g>,
-        tail: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
-        head: &Linear,
+        rest: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
+        norm: &RmsNorm,
+        (head, stream): (&Linear, bool),
     ) {
-        let all = (self.hidden || self.out_rows == OutRows::All).then(|| tail(&|x| x));
-        let cropped = self.out.map(|out| tail(&|x| g.get_rows(x, out)));
+        let streams = (self.hidden || self.out_rows == OutRows::All).then(|| rest(&|x| x)); // [n_embd, n_tokens]
+        let all = streams.map(|x| norm.forward(g, x));
+        let cropped = self.out.map(|out| norm.forward(g, rest(&|x| g.get_rows(x, out))));
         g.no_layer();
         g.output("stream_sums", g.sum_rows(x)); // [1, n_tokens]
         if let Some(h) = all.filter(|_| self.hidden) {
             g.output("hidden", h);
+        }
+        if let Some(x) = streams.filter(|_| self.hidden && stream) {
+            g.output("stream", x);
         }
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.

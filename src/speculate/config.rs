@@ -122,14 +122,21 @@ pub enum SpecError {
 /// allocate by this, and layers are placed by it.
 pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) -> MemoryPlan {
     let drafts = config.mode != Mode::Off && config.depth != Depth::Fixed(0);
-    let by_head = drafts && config.mode != Mode::Ngram && facts.head.is_some();
-    let depth = if by_head || (drafts && config.mode == Mode::Ngram) { config.depth.max() } else { 0 };
+    let by_head = drafts && config.mode != Mode::Ngram && !facts.head.is_empty();
+    let by_lookup =
+        drafts && matches!(config.mode, Mode::Ngram | Mode::NextNgram) && (by_head || config.mode == Mode::Ngram);
+    let of_head = config.depth.of_head(facts.head.len());
+    let depth = match (by_lookup, by_head) {
+        (true, _) => config.depth.max(),
+        (false, true) => of_head,
+        (false, false) => 0,
+    };
     let of_engine = engine.memory_plan(facts, depth);
     if !by_head {
         return of_engine;
     }
     MemoryPlan {
-        head: Some(NextN::state(engine, facts, config.depth)),
+        head: Some((NextN::state(engine, facts, config.depth), of_head)),
         draft_words: config.vocab.n_words(facts),
         n_runners: if config.draft_mode == DraftMode::Async { 2 } else { 1 },
         ..of_engine

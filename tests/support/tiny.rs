@@ -166,6 +166,8 @@ pub struct Spec {
     pub n_used: usize,
     pub n_ff_shared: usize,
     pub nextn: bool,
+    /// MTP layers of the NextN head.
+    pub n_mtp: usize,
     pub seed: u64,
     /// Keys beside those that follow from the sizes, without the architecture's name.
     pub more: Vec<(&'static str, Meta)>,
@@ -195,6 +197,7 @@ impl Spec {
             n_used: 3,
             n_ff_shared: 40,
             nextn: false,
+            n_mtp: 1,
             seed: 1,
             more: match arch {
                 "mistral3" => vec![
@@ -242,7 +245,7 @@ impl Spec {
     }
 
     fn n_block(&self) -> usize {
-        self.n_layer + usize::from(self.nextn)
+        self.n_layer + if self.nextn { self.n_mtp } else { 0 }
     }
 
     /// True for layers without attention.
@@ -315,7 +318,7 @@ impl Spec {
             u("ssm.inner_size", self.n_v_heads * 24);
         }
         if self.nextn {
-            u("nextn_predict_layers", 1);
+            u("nextn_predict_layers", self.n_mtp);
         }
         if self.arch.starts_with("nemotron_h") {
             let each = |of_kind: usize, n: usize| {

@@ -96,8 +96,8 @@ impl Proposer for Told {
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), crate::SavedDraftError> {
         let _ = self.0.send(match change {
-            SequenceChange::Begin { tokens, hidden_known, .. } => {
-                let known = if hidden_known { "known" } else { "unknown" };
+            SequenceChange::Begin { tokens, hidden, .. } => {
+                let known = if hidden.is_empty() { "unknown" } else { "known" };
                 format!("slot {slot} begins with {} tokens, hidden state {known}", tokens.len())
             }
             SequenceChange::Forget => format!("slot {slot} is forgotten"),

@@ -1,5 +1,7 @@
 //! Element-wise ops.
 
+use kernels::Isa;
+
 use super::checks::{ask, can_repeat, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
@@ -63,6 +65,14 @@ impl<'g> Graph<'g> {
         op!(self, "log", ggml_log, a)
     }
 
+    /// The hyperbolic tangent of `a`.
+    pub fn tanh(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("tanh", "a", a) {
+            return a;
+        }
+        op!(self, "tanh", ggml_tanh, a)
+    }
+
     /// `1 / (1 + exp(-a))`.
     pub fn sigmoid(&self, a: Tensor<'g>) -> Tensor<'g> {
         if !self.rows_of_floats("sigmoid", "a", a) {
@@ -116,20 +126,35 @@ impl<'g> Graph<'g> {
 
     /// `silu(gate) * up` by element; both of one shape and type.
     pub fn swiglu(&self, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
-        let sound = gate.ne() == up.ne() && gate.dtype() == up.dtype();
-        let sound = self.check("swiglu", sound, || format!("`gate` {gate:?} is not like `up` {up:?}"))
-            && self.rows_of_floats("swiglu", "gate", gate)
-            && self.rows_of_floats("swiglu", "up", up);
-        if !sound {
-            return gate;
-        }
-        let rows = ask!(ggml_is_contiguous_1, gate) && ask!(ggml_is_contiguous_1, up);
-        if !self
-            .check("swiglu", rows, || format!("the rows of `gate` {gate:?} or `up` {up:?} do not follow each other"))
-        {
+        if !self.gated("swiglu", gate, up) {
             return gate;
         }
         op!(self, "swiglu", ggml_swiglu_split, gate, up.raw())
+    }
+
+    /// `gelu(gate) * up` by element, GELU in its form of a hyperbolic tangent; both of one shape and type. On a CPU a kernel of
+    /// our own serves F32, because ggml looks GELU up in a table of F16 numbers there.
+    ///
+    /// Source: Hendrycks and Gimpel 2016; Shazeer 2020.
+    pub fn geglu(&self, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
+        if !self.gated("geglu", gate, up) {
+            return gate;
+        }
+        if gate.dtype() == Dtype::F32 && self.is_on_cpu() && Isa::chosen().is_some() {
+            return self.custom("geglu", Dtype::F32, gate.ne(), &[gate, up], kernels::gated_gelu);
+        }
+        op!(self, "geglu", ggml_geglu_split, gate, up.raw())
+    }
+
+    /// True when `gate` and `up` are rows of floats of one shape.
+    fn gated(&self, what: &'static str, gate: Tensor<'g>, up: Tensor<'g>) -> bool {
+        let alike = gate.ne() == up.ne() && gate.dtype() == up.dtype();
+        self.check(what, alike, || format!("`gate` {gate:?} is not like `up` {up:?}"))
+            && self.rows_of_floats(what, "gate", gate)
+            && self.rows_of_floats(what, "up", up)
+            && self.check(what, ask!(ggml_is_contiguous_1, gate) && ask!(ggml_is_contiguous_1, up), || {
+                format!("the rows of `gate` {gate:?} or `up` {up:?} do not follow each other")
+            })
     }
 
     /// `x * sigmoid(slope * x) * (y + 1)` by element, with `x = min(gate, limit)` and `y` = `up` within `-limit` to `limit`;

@@ -12,5 +12,6 @@ mod recurrent;
 mod rope;
 mod shape;
 
+pub use attention::Scores;
 pub use recurrent::{DeltaRule, SsmScan};
 pub use rope::Rope;

@@ -4,11 +4,13 @@ use ggml::Device;
 use memory::{CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, SavedSequence, Slot, StateLayout};
 use proptest::prelude::*;
 
-const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32, latent: false });
+const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32, window: None, latent: false });
+/// Of another shape, behind a window.
+const WINDOWED: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 64, d_v: 16, window: Some(5), latent: false });
 const RECURRENT: LayerState =
     LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 4 });
 /// Rows of 48 elements, of which the first 32 are the values.
-const LATENT: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, latent: true });
+const LATENT: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: true });
 /// A state that is no square.
 const MAMBA: LayerState =
     LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 8 });
@@ -40,11 +42,13 @@ fn advance(memory: &mut Memory, slot: &Slot, n_rows: usize) {
 
 #[test]
 fn a_memory_that_cannot_be_is_refused() {
-    let kv = |d| LayerState::Kv(Kv { n_head_kv: 1, d_k: d, d_v: d, latent: false });
+    let shape = |n_head_kv, d_k, d_v, latent| LayerState::Kv(Kv { n_head_kv, d_k, d_v, window: None, latent });
+    let kv = |d| shape(1, d, d, false);
+    let latent = |n_head_kv, d_k, d_v| shape(n_head_kv, d_k, d_v, true);
     let q8 = MemoryConfig { type_v: CacheType::Q8_0, ..config(1, 64) };
     let q8_k = MemoryConfig { type_k: CacheType::Q8_0, ..config(1, 64) };
-    let latent = |n_head_kv, d_k, d_v| LayerState::Kv(Kv { n_head_kv, d_k, d_v, latent: true });
-    let transposed = MemoryConfig { v_transposed: true, ..config(1, 64) };
+    let windowless = LayerState::Kv(Kv { n_head_kv: 1, d_k: 32, d_v: 32, window: Some(0), latent: false });
+    let many: Vec<_> = (1..=65).map(|n_head_kv| shape(n_head_kv, 4, 4, false)).collect();
     for (layers, config, says) in [
         (&[KV][..], config(0, 64), "at least one slot"),
         (&[KV], config(1, 0), "at least one slot"),
@@ -55,7 +59,8 @@ fn a_memory_that_cannot_be_is_refused() {
         (&[latent(1, 64, 48)], q8_k, "a value head of 48 elements cannot be kept as q8_0"),
         (&[latent(2, 64, 32)], config(1, 64), "latent rows of 2 heads"),
         (&[latent(1, 32, 64)], config(1, 64), "of 32 elements with values of 64"),
-        (&[kv(16), kv(32)], transposed, "attention layers of differing shapes need flash attention"),
+        (&[KV, windowless], config(1, 64), "a window of attention has no position"),
+        (&many, config(1, 64), "attention layers of 65 windows or widths of values, at most 64 expected"),
     ] {
         let error = memory(layers, config).expect_err(says);
         assert!(matches!(error, Error::Layout(_)) && error.to_string().contains(says), "{error}");
@@ -174,6 +179,7 @@ fn saved_state_of_another_shape_is_refused() {
         (&[KV, RECURRENT][..], f16, "another cache type"),
         (&[KV, RECURRENT], transposed, "another cache type"),
         (&[KV, KV], config(1, 512), "another model"),
+        (&[WINDOWED, RECURRENT], config(1, 512), "another model"),
         (&[KV, RECURRENT], config(1, 256), "it has 300 positions, the context 256"),
     ] {
         let mut to = memory(layers, config).expect("a sound layout");
@@ -207,7 +213,7 @@ fn a_latent_layer_keeps_its_rows_and_nothing_else() {
 
 #[test]
 fn state_of_a_latent_layer_and_of_its_keys_and_values_apart_are_told_apart() {
-    let apart = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, latent: false });
+    let apart = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: false });
     let square = LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 4 });
     for (of, other) in [(LATENT, apart), (apart, LATENT), (MAMBA, square), (square, MAMBA)] {
         let mut from = memory(&[of], config(1, 256)).expect("a sound layout");
@@ -267,7 +273,7 @@ proptest! {
         prop_assume!(rows.iter().any(|&n| n > 0));
         let n_ctx = 512;
         let config = MemoryConfig { v_transposed: transposed, ..config(4, n_ctx) };
-        let mut memory = memory(&[RECURRENT, KV], config).expect("a sound layout");
+        let mut memory = memory(&[RECURRENT, KV, WINDOWED, KV], config).expect("a sound layout");
         let slots = slots(&mut memory, 4);
         for (slot, &n) in slots.iter().zip(&lengths).filter(|(_, n)| **n > 0) {
             advance(&mut memory, slot, n);
@@ -283,35 +289,42 @@ proptest! {
 
         let (mut positions, mut cells, mut elements) = (Vec::new(), Vec::new(), Vec::new());
         view.positions(&mut positions);
-        view.kv_rows(&mut cells);
-        view.v_element_rows(&mut elements);
         let expected: Vec<i32> = counted.iter().map(|c| c.1 as i32).collect();
         prop_assert_eq!(&positions, &expected);
-        let expected: Vec<i64> = counted.iter().map(|&(slot, p)| (slot * n_ctx + p) as i64).collect();
-        prop_assert_eq!(&cells, &expected);
-        let width = if transposed { 64 } else { 0 };
-        let expected: Vec<i64> = counted
-            .iter()
-            .flat_map(|&(slot, p)| (0..width).map(move |e| ((slot * 64 + e) * n_ctx + p) as i64))
-            .collect();
-        prop_assert_eq!(&elements, &expected);
-
-        let mut first_row = 0;
-        for s in view.segments() {
-            prop_assert_eq!(s.first_row, first_row);
-            let mut mask = Vec::new();
-            view.mask(s, &mut mask);
-            prop_assert_eq!(mask.len(), s.n_kv * s.n_tokens());
-            prop_assert!(s.n_kv.is_multiple_of(256) && s.n_kv <= n_ctx);
-            for (row, seen) in mask.chunks(s.n_kv).enumerate() {
-                let (slot, position) = counted[first_row + row];
-                prop_assert_eq!(slot, s.first_slot + row / s.n_rows);
-                // 0 is seen; 0xFC00 is minus infinity.
-                let expected: Vec<u16> = (0..s.n_kv).map(|cell| if cell <= position { 0 } else { 0xFC00 }).collect();
-                prop_assert_eq!(seen, &expected[..]);
+        prop_assert_eq!(view.v_elements().collect::<Vec<_>>(), if transposed { vec![64, 16] } else { vec![] });
+        prop_assert_eq!(view.n_windows(), 2);
+        for (il, width, window) in [(1, 64, usize::MAX), (2, 16, 5), (3, 64, usize::MAX)] {
+            let number = view.window_of(il);
+            view.kv_rows(number, &mut cells);
+            let expected: Vec<i64> = counted.iter().map(|&(slot, p)| (slot * n_ctx + p) as i64).collect();
+            prop_assert_eq!(&cells, &expected);
+            if transposed {
+                view.v_element_rows(view.v_kind_of(il), &mut elements);
+                let expected: Vec<i64> = counted
+                    .iter()
+                    .flat_map(|&(slot, p)| (0..width).map(move |e| ((slot * width + e) * n_ctx + p) as i64))
+                    .collect();
+                prop_assert_eq!(&elements, &expected);
             }
-            first_row += s.n_tokens();
+            let mut first_row = 0;
+            for s in view.segments() {
+                prop_assert_eq!(s.first_row, first_row);
+                let mut mask = Vec::new();
+                view.mask(number, s, &mut mask);
+                let n_kv = view.n_kv(number, s);
+                prop_assert_eq!(mask.len(), n_kv * s.n_tokens());
+                prop_assert!(n_kv.is_multiple_of(256) && n_kv <= n_ctx);
+                for (row, seen) in mask.chunks(n_kv).enumerate() {
+                    let (slot, position) = counted[first_row + row];
+                    prop_assert_eq!(slot, s.first_slot + row / s.n_rows);
+                    // 0 is seen; 0xFC00 is minus infinity.
+                    let is_seen = |cell: usize| cell <= position && position - cell < window;
+                    let expected: Vec<u16> = (0..n_kv).map(|cell| if is_seen(cell) { 0 } else { 0xFC00 }).collect();
+                    prop_assert_eq!(seen, &expected[..]);
+                }
+                first_row += s.n_tokens();
+            }
+            prop_assert_eq!(first_row, counted.len());
         }
-        prop_assert_eq!(first_row, counted.len());
     }
 }

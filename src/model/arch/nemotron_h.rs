@@ -53,6 +53,8 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
         Ok(BlockConfig { mixer, norms: NormNames { ffn: norm, after: None }, ffn })
     };
     let blocks = (0..n_block).map(block).collect::<Result<_, LoadError>>()?;
-    let eps = keys.float("attention.layer_norm_epsilon", 1e-12..=0.1)?;
-    Ok(DecoderConfig::read(keys, blocks, n_nextn)?.with_nextn_layer_norm(eps.map_or_else(|| keys.rms_eps(), Ok)?))
+    let layer_norm = keys.float("attention.layer_norm_epsilon", 1e-12..=0.1)?.map_or_else(|| keys.rms_eps(), Ok)?;
+    let mut config = DecoderConfig::read(keys, blocks, n_nextn)?;
+    config.mtp.layer_norm = Some(layer_norm);
+    Ok(config)
 }

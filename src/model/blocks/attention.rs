@@ -1,7 +1,7 @@
 //! Attention over the KV cells of each sequence.
 //! Source: Vaswani et al. 2017, with grouped heads (Ainslie et al. 2023): query head `j` reads key head `j / group`.
 
-use ggml::{Dtype, Graph, Tensor};
+use ggml::{Dtype, Graph, Scores, Tensor};
 use memory::Segment;
 
 use super::linear::join;
@@ -13,19 +13,26 @@ pub(crate) fn split_heads<'g>(g: &Graph<'g>, x: Tensor<'g>, d: usize) -> Tensor<
     g.reshape(x, [d as i64, n / d as i64, n_tokens]) // was [d * n_head, n_tokens]
 }
 
-/// Stores `k` and `v` in layer `il`'s KV cache and attends causally. `q: [d_k, n_head, n_tokens]`,
-/// `k: [d_k, n_head_kv, n_tokens]`, `v: [d_v, n_head_kv, n_tokens]`, contiguous; gives `[d_v * n_head, n_tokens]`.
+/// Stores `k` and `v` in layer `il`'s KV cache and attends causally, within the layer's window. `q: [d_k, n_head,
+/// n_tokens]`, `k: [d_k, n_head_kv, n_tokens]`, `v: [d_v, n_head_kv, n_tokens]`, contiguous; gives
+/// `[d_v * n_head, n_tokens]`.
 pub(crate) fn attend<'g>(
     g: &Graph<'g>,
     inputs: &AttentionInputs<'_, 'g>,
     il: usize,
     (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
-    scale: f32,
+    scores: &Scores<'g>,
 ) -> Tensor<'g> {
+    store(g, inputs, il, (k, v));
+    attend_to(g, inputs, il, q, scores)
+}
+
+/// Stores keys and values of the step's rows as [`attend`] does.
+pub(crate) fn store<'g>(g: &Graph<'g>, inputs: &AttentionInputs<'_, 'g>, il: usize, (k, v): (Tensor<'g>, Tensor<'g>)) {
     let n_tokens = k.ne()[2];
     let flat = |x: Tensor<'g>| g.reshape(x, [x.ne()[0] * x.ne()[1], n_tokens]); // was [d, n_head_kv, n_tokens]
-    inputs.view.store_kv(g, il, (flat(k), flat(v)), inputs.kv_rows, inputs.v_elements);
-    over_cells(g, inputs, il, q, scale, |v| v)
+    let Some(window) = inputs.window(il) else { return };
+    inputs.view.store_kv(g, il, (flat(k), flat(v)), window.kv_rows, inputs.v_elements(il));
 }
 
 /// As [`attend`] where the values are the first elements of the keys, for all heads the same: stores `rows: [d_k, n_tokens]`
@@ -35,13 +42,25 @@ pub(crate) fn attend_latent<'g>(
     inputs: &AttentionInputs<'_, 'g>,
     il: usize,
     (q, rows): (Tensor<'g>, Tensor<'g>),
-    scale: f32,
+    scores: &Scores<'g>,
 ) -> Tensor<'g> {
-    inputs.view.store_latent(g, il, rows, inputs.kv_rows);
-    over_cells(g, inputs, il, q, scale, |v| {
+    let Some(window) = inputs.window(il) else { return q };
+    inputs.view.store_latent(g, il, rows, window.kv_rows);
+    over_cells(g, inputs, il, q, scores, |v| {
         let v = if v.dtype().is_quantized() { g.cast(v, Dtype::F32) } else { v };
         g.cont(g.transpose(v)) // [n_kv, d_v, 1, n_seqs]
     })
+}
+
+/// As [`attend`], with what is in layer `il`'s KV cache already, which may be another layer's than the queries'.
+pub(crate) fn attend_to<'g>(
+    g: &Graph<'g>,
+    inputs: &AttentionInputs<'_, 'g>,
+    il: usize,
+    q: Tensor<'g>,
+    scores: &Scores<'g>,
+) -> Tensor<'g> {
+    over_cells(g, inputs, il, q, scores, |v| v)
 }
 
 /// Attention of `q: [d_k, n_head, n_tokens]` over the cells of layer `il`. `transposed` gives the values as the folded form
@@ -51,10 +70,11 @@ fn over_cells<'g>(
     inputs: &AttentionInputs<'_, 'g>,
     il: usize,
     q: Tensor<'g>,
-    scale: f32,
+    scores: &Scores<'g>,
     transposed: impl Fn(Tensor<'g>) -> Tensor<'g>,
 ) -> Tensor<'g> {
-    let segments = inputs.view.segments().iter().zip(&inputs.masks);
+    let Some(window) = inputs.window(il) else { return q };
+    let segments = inputs.view.segments().iter().zip(&window.masks);
     let parts = segments.map(|(s, &mask)| {
         let [d_k, n_head, ..] = q.ne();
         let nb = q.nb();
@@ -63,9 +83,9 @@ fn over_cells<'g>(
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
         if inputs.view.v_transposed() {
-            gqa_folded(g, s, (q, k, transposed(v)), mask, scale)
+            gqa_folded(g, s, (q, k, transposed(v)), mask, scores)
         } else {
-            fused(g, s, (q, k, v), mask, scale)
+            fused(g, s, (q, k, v), mask, scores)
         }
     });
     join(g, parts).unwrap_or(q)
@@ -77,9 +97,9 @@ fn fused<'g>(
     s: &Segment,
     (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     mask: Tensor<'g>,
-    scale: f32,
+    scores: &Scores<'g>,
 ) -> Tensor<'g> {
-    let o = g.flash_attn(q, k, v, mask, scale); // [d_v, n_head, n_rows, n_seqs]
+    let o = g.flash_attn_of((q, k, v), mask, scores); // [d_v, n_head, n_rows, n_seqs]
     let [d_v, n_head, ..] = o.ne();
     g.reshape(o, [d_v * n_head, s.n_tokens() as i64])
 }
@@ -92,7 +112,7 @@ fn gqa_folded<'g>(
     s: &Segment,
     (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     mask: Tensor<'g>,
-    scale: f32,
+    scores: &Scores<'g>,
 ) -> Tensor<'g> {
     let [_, n_kv, n_head_kv, _] = k.ne();
     let d_v = v.ne()[1];
@@ -102,9 +122,9 @@ fn gqa_folded<'g>(
     let [d_k, n_rows, n_head, n_seqs] = q.ne();
     let n_folded = n_rows * n_head / n_head_kv;
     let q = g.reshape(q, [d_k, n_folded, n_head_kv, n_seqs]); // was [d_k, n_rows, n_head, n_seqs]
-    let scores = g.mul_mat(k, q); // [n_kv, n_folded, n_head_kv, n_seqs]
-    let scores = g.reshape(scores, [n_kv, n_rows, n_head, n_seqs]);
-    let weights = g.soft_max(scores, Some(mask), scale);
+    let products = g.mul_mat(k, q); // [n_kv, n_folded, n_head_kv, n_seqs]
+    let products = g.reshape(products, [n_kv, n_rows, n_head, n_seqs]);
+    let weights = g.soft_max_of(products, Some(mask), scores);
     let weights = g.reshape(weights, [n_kv, n_folded, n_head_kv, n_seqs]);
     let o = g.mul_mat(v, weights); // [d_v, n_folded, n_head_kv, n_seqs]
     let o = g.reshape(o, [d_v, n_rows, n_head, n_seqs]);
@@ -112,4 +132,176 @@ fn gqa_folded<'g>(
     let o = g.view(o, [d_v, s.n_rows as i64, n_head, n_seqs], [nb[1], nb[2], nb[3]], 0);
     let o = g.cont(g.permute(o, [0, 2, 1, 3])); // now [d_v, n_head, n_rows, n_seqs]
     g.reshape(o, [d_v * n_head, s.n_tokens() as i64])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ggml::{Data, Device, Dtype, Executor, Mapping, Name, WeightsBuilder};
+    use memory::{CacheType, Kv, LayerState, Memory, MemoryConfig, Slot, StateLayout};
+
+    use super::*;
+    use crate::attention_data::AttentionData;
+
+    /// A layer, and what it makes of scores.
+    #[derive(Clone, Copy)]
+    struct Layer {
+        kv: Kv,
+        n_head: usize,
+        scale: f32,
+        softcap: Option<f32>,
+        sinks: bool,
+    }
+
+    /// Every two differ in something that must not be mixed up: window, heads, sizes, caps, sinks.
+    fn layers() -> Vec<Layer> {
+        let kv = |n_head_kv, d_k, d_v, window| Kv { n_head_kv, d_k, d_v, window, latent: false };
+        let layer = |kv, n_head, scale| Layer { kv, n_head, scale, softcap: None, sinks: false };
+        vec![
+            layer(kv(2, 8, 8, None), 4, 0.4),
+            Layer { sinks: true, ..layer(kv(1, 16, 4, Some(5)), 3, 0.25) },
+            Layer { softcap: Some(1.5), ..layer(kv(2, 8, 8, Some(5)), 2, 1.0) },
+            Layer { softcap: Some(0.7), sinks: true, ..layer(kv(4, 12, 8, Some(70)), 4, 0.3) },
+            layer(kv(1, 4, 2, Some(1)), 2, 1.0),
+            Layer { sinks: true, ..layer(kv(2, 8, 8, None), 4, 0.4) },
+        ]
+    }
+
+    /// Numbers of about standard size that depend on all of `of` and nothing else.
+    fn numbers(of: [usize; 4], n: usize) -> Vec<f32> {
+        let mut x =
+            of.iter().fold(0x9e37_79b9_7f4a_7c15u64, |x, &n| (x ^ n as u64).wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let mut next = || {
+            x ^= x >> 12;
+            x ^= x << 25;
+            x ^= x >> 27;
+            (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as f32 / (1 << 22) as f32 - 2.0
+        };
+        (0..n).map(|_| next()).collect()
+    }
+
+    /// Queries, keys or values (`what`) of one position of a sequence in a layer.
+    fn row(what: usize, slot: usize, il: usize, position: usize, n: usize) -> Vec<f32> {
+        numbers([what, slot, il, position], n)
+    }
+
+    fn sinks_of(il: usize, l: Layer) -> Vec<f32> {
+        numbers([9, 9, il, 9], l.n_head)
+    }
+
+    /// What a position's attention must be, counted out in F64.
+    fn plain(l: Layer, slot: usize, il: usize, position: usize) -> Vec<f64> {
+        let Kv { n_head_kv, d_k, d_v, window, .. } = l.kv;
+        let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect::<Vec<_>>();
+        let q = wide(row(0, slot, il, position, d_k * l.n_head));
+        let first = (position + 1).saturating_sub(window.unwrap_or(usize::MAX));
+        let seen: Vec<_> = (first..=position)
+            .map(|p| (wide(row(1, slot, il, p, d_k * n_head_kv)), wide(row(2, slot, il, p, d_v * n_head_kv))))
+            .collect();
+        let sinks = sinks_of(il, l);
+        (0..l.n_head)
+            .flat_map(|h| {
+                let of = h / (l.n_head / n_head_kv);
+                let score = |k: &[f64]| {
+                    let s: f64 = (0..d_k).map(|i| q[h * d_k + i] * k[of * d_k + i]).sum::<f64>() * f64::from(l.scale);
+                    l.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh()).exp()
+                };
+                let weights: Vec<f64> = seen.iter().map(|(k, _)| score(k)).collect();
+                let sink = if l.sinks { f64::from(sinks[h]).exp() } else { 0.0 };
+                let sum = weights.iter().sum::<f64>() + sink;
+                let seen = &seen;
+                let value =
+                    move |i: usize| weights.iter().zip(seen).map(|(w, (_, v))| w * v[of * d_v + i]).sum::<f64>() / sum;
+                (0..d_v).map(value).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// Attends to so many more rows of some sequences in all layers; gives each layer's result.
+    fn step(
+        executor: &mut Executor<(usize, usize)>,
+        memory: &mut Memory,
+        parts: &[(&Slot, usize)],
+        key: (usize, usize),
+    ) -> Vec<Vec<f32>> {
+        let starts: Vec<usize> = parts.iter().map(|(slot, _)| memory.len(slot).expect("in use")).collect();
+        let txn = memory.begin(parts, 1).expect("a step that can be made");
+        let view = txn.view();
+        let mut data = AttentionData::default();
+        data.fill(view);
+        let rows = |what, il, n| {
+            let of = |((slot, n_rows), start): (&(&Slot, usize), &usize)| {
+                let slot = slot.index();
+                (*start..start + n_rows).flat_map(move |p| row(what, slot, il, p, n)).collect::<Vec<_>>()
+            };
+            parts.iter().zip(&starts).flat_map(of).collect::<Vec<f32>>()
+        };
+        let sizes = |l: Layer| [l.kv.d_k * l.n_head, l.kv.d_k * l.kv.n_head_kv, l.kv.d_v * l.kv.n_head_kv];
+        let operands: Vec<_> =
+            layers().into_iter().enumerate().map(|(il, l)| [0, 1, 2].map(|i| rows(i, il, sizes(l)[i]))).collect();
+        let all_sinks: Vec<_> = layers().into_iter().enumerate().map(|(il, l)| sinks_of(il, l)).collect();
+        let mut inputs = Vec::new();
+        data.inputs(0, &mut inputs);
+        for (il, (of, l)) in operands.iter().zip(layers()).enumerate() {
+            inputs.extend(["q", "k", "v"].into_iter().zip(of).map(|(name, x)| (Name(name, il as u32), Data::F32(x))));
+            inputs.extend(l.sinks.then(|| (Name("sinks", il as u32), Data::F32(&all_sinks[il]))));
+        }
+        let build = |g: &Graph<'_>| {
+            let at = AttentionInputs::declare(g, view, 0);
+            for (il, l) in layers().into_iter().enumerate() {
+                let heads = |name, d: usize, n: usize| {
+                    g.input(Name(name, il as u32), Dtype::F32, [d as i64, n as i64, view.n_tokens() as i64, 1])
+                };
+                let Kv { n_head_kv, d_k, d_v, .. } = l.kv;
+                let qkv = (heads("q", d_k, l.n_head), heads("k", d_k, n_head_kv), heads("v", d_v, n_head_kv));
+                let sinks = || g.input(Name("sinks", il as u32), Dtype::F32, [l.n_head as i64, 1, 1, 1]);
+                let scores = Scores { scale: l.scale, softcap: l.softcap, sinks: l.sinks.then(sinks) };
+                g.output(Name("o", il as u32), attend(g, &at, il, qkv, &scores));
+            }
+        };
+        let mut results = executor.run(&key, 2048, build, &inputs).expect("a graph that can be computed");
+        let outputs = (0..layers().len()).map(|il| {
+            let mut o = Vec::new();
+            results.f32(Name("o", il as u32), &mut o).expect("an output");
+            o
+        });
+        let outputs = outputs.collect();
+        txn.commit(&parts.iter().map(|(_, n)| *n).collect::<Vec<_>>()).expect("all rows");
+        outputs
+    }
+
+    #[test]
+    fn layers_of_any_shapes_and_windows_attend_as_counted_out() {
+        for v_transposed in [true, false] {
+            let nothing = vec![Arc::new(Mapping::Static(&[]))];
+            let weights = WeightsBuilder::new(nothing).build(Device::cpu().unwrap()).expect("no weights");
+            let mut executor: Executor<(usize, usize)> = Executor::new(weights, 1).expect("the CPU");
+            let (type_k, type_v) = (CacheType::F32, CacheType::F32);
+            let (n_slots, n_ctx, n_snapshots) = (2, 512, 1);
+            let config =
+                MemoryConfig { n_slots, n_ctx, type_k, type_v, v_transposed, n_snapshots, transactional: false };
+            let layout = StateLayout { layers: layers().iter().map(|l| LayerState::Kv(l.kv)).collect() };
+            let mut memory = Memory::new(Device::cpu().unwrap(), layout, config).expect("a sound layout");
+            let slots: Vec<Slot> = (0..2).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();
+            let mut lens = [0, 0];
+            for (i, rows) in
+                [[7, 7], [1, 1], [1, 0], [90, 3], [0, 200], [200, 1], [1, 1], [3, 80]].into_iter().enumerate()
+            {
+                let parts: Vec<_> = slots.iter().zip(rows).filter(|(_, n)| *n > 0).collect();
+                let outputs = step(&mut executor, &mut memory, &parts, (i, usize::from(v_transposed)));
+                for (il, (l, found)) in layers().into_iter().zip(outputs).enumerate() {
+                    let of_slot =
+                        |slot: usize| (lens[slot]..lens[slot] + rows[slot]).flat_map(move |p| plain(l, slot, il, p));
+                    let expected: Vec<f64> = (0..2).flat_map(of_slot).collect();
+                    assert_eq!(found.len(), expected.len());
+                    let difference =
+                        found.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+                    // Sums of up to 300 numbers in F32.
+                    assert!(difference < 1e-5, "layer {il}, step {i}, transposed {v_transposed}: {difference}");
+                }
+                lens = [lens[0] + rows[0], lens[1] + rows[1]];
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! that attention runs over the rows as they are kept. Files of before that split lack the one on the side of the queries:
 //! with these, keys and values are made and kept for every head.
 
-use ggml::{Graph, Rope, Tensor, WeightId};
+use ggml::{Graph, Rope, Scores, Tensor, WeightId};
 use memory::{Kv, LayerState};
 
 use super::attention::{attend, attend_latent, split_heads};
@@ -88,8 +88,11 @@ impl LatentConfig {
     pub(crate) fn state(&self) -> LayerState {
         let d_k = self.d_nope + self.d_rope;
         LayerState::Kv(match self.split {
-            true => Kv { n_head_kv: 1, d_k: self.n_kv_lora + self.d_rope, d_v: self.n_kv_lora, latent: true },
-            false => Kv { n_head_kv: self.n_head, d_k, d_v: self.d_v, latent: false },
+            true => {
+                let (d_k, d_v) = (self.n_kv_lora + self.d_rope, self.n_kv_lora);
+                Kv { n_head_kv: 1, d_k, d_v, window: None, latent: true }
+            }
+            false => Kv { n_head_kv: self.n_head, d_k, d_v: self.d_v, window: None, latent: false },
         })
     }
 }
@@ -163,6 +166,7 @@ impl LatentAttention {
         x: Tensor<'g>,
     ) -> Tensor<'g> {
         let LatentConfig { n_head, n_kv_lora, d_nope, d_rope, d_v, scale, .. } = self.config;
+        let scores = Scores::scaled(scale);
         let n_tokens = x.ne()[1];
         let rope = |x| g.rope(x, inputs.positions, None, &self.config.rope);
         let lengthened = |q| self.config.temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
@@ -180,7 +184,7 @@ impl LatentAttention {
             Heads::Absorbed { k, v } => {
                 let q = g.concat(g.mul_mat_by_head(g.weight(*k), q_nope), q_rope, 0); // [n_kv_lora + d_rope, n_head, n_tokens]
                 let rows = g.reshape(g.concat(c, k_rope, 0), [(n_kv_lora + d_rope) as i64, n_tokens]);
-                let o = attend_latent(g, inputs, il, (lengthened(q), rows), scale); // [n_kv_lora * n_head, n_tokens]
+                let o = attend_latent(g, inputs, il, (lengthened(q), rows), &scores); // [n_kv_lora * n_head, n_tokens]
                 let o = g.mul_mat_by_head(g.weight(*v), split_heads(g, o, n_kv_lora)); // [d_v, n_head, n_tokens]
                 g.reshape(o, [(d_v * n_head) as i64, n_tokens])
             }
@@ -191,7 +195,7 @@ impl LatentAttention {
                 let k = g.concat(elements(g, kv, 0, d_nope), k_rope, 0); // [d_nope + d_rope, n_head, n_tokens]
                 let v = g.cont(elements(g, kv, d_nope, d_v)); // [d_v, n_head, n_tokens]
                 let q = g.concat(q_nope, q_rope, 0);
-                attend(g, inputs, il, (lengthened(q), k, v), scale)
+                attend(g, inputs, il, (lengthened(q), k, v), &scores)
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
 
-use ggml::{Graph, Rope, Tensor, WeightId};
+use ggml::{Graph, Rope, Scores, Tensor, WeightId};
 use memory::{Kv, LayerState};
 
 use super::attention::{attend, split_heads};
@@ -9,7 +9,7 @@ use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::rope::rope;
+use crate::rope::{rope, rope_swa};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -34,27 +34,80 @@ pub(crate) struct AttentionKind {
     pub(crate) freq_factors: bool,
     /// Nothing turns: positions do not count.
     pub(crate) no_rope: bool,
+    /// If it does, they are not for this block.
+    pub(crate) own_frequencies: bool,
+    /// One more score for each head, without a value (`attn_sinks`).
+    pub(crate) sinks: bool,
 }
 
-/// Sizes and constants of one block's attention.
+/// Sizes and constants of one block's attention. Blocks may differ in all but `n_embd` and `eps`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionConfig {
-    kind: AttentionKind,
+    pub(crate) kind: AttentionKind,
     n_embd: usize,
     pub(crate) n_head: usize,
-    n_head_kv: usize,
-    d_k: usize,
-    d_v: usize,
+    pub(crate) n_head_kv: usize,
+    pub(crate) d_k: usize,
+    pub(crate) d_v: usize,
     eps: f32,
-    scale: f32,
+    /// Factor on scores.
+    pub(crate) scale: f32,
+    /// Scores are kept below it by a hyperbolic tangent.
+    pub(crate) softcap: Option<f32>,
+    /// Positions that a token sees, its own counted; `None` for all before it.
+    pub(crate) window: Option<usize>,
     temperature: Option<Temperature>,
     /// `None` where nothing turns.
-    rope: Option<Rope>,
+    pub(crate) rope: Option<Rope>,
+}
+
+/// How layers with a window differ from the others in what the file says of both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlidingKind {
+    pub(crate) kind: AttentionKind,
+    /// Base of their rotation where the file tells none; `None` for that of the other layers.
+    pub(crate) base: Option<f32>,
+    /// Positions are scaled in them, too.
+    pub(crate) scales: bool,
 }
 
 impl AttentionConfig {
-    /// Those of each block. Blocks without attention may have no heads.
+    /// Those of each block, all without a window. Blocks without attention may have no heads.
     pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, kind: AttentionKind) -> Result<Vec<Self>, LoadError> {
+        Self::read_with(keys, n_block, kind, None)
+    }
+
+    /// Those of each block of a family in which some have a window: `attention.sliding_window` positions, in the layers that
+    /// `attention.sliding_window_pattern` marks (flags, or numbers 0 and 1), else in those that `slides` names. A file
+    /// without a window has none anywhere. What the file says of layers with a window alone (keys ending in `_swa`) goes
+    /// before what it says of all.
+    #[allow(dead_code, reason = "for families with windows")]
+    pub(crate) fn read_sliding(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        full: AttentionKind,
+        sliding: SlidingKind,
+        slides: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Self>, LoadError> {
+        let mut blocks = Self::read_with(keys, n_block, full, None)?;
+        let Some(window) = keys.find("attention.sliding_window", 0..=1 << 28)?.filter(|&n| n > 0) else {
+            return Ok(blocks);
+        };
+        let pattern = keys.pattern("attention.sliding_window_pattern", n_block)?;
+        let slides = |il: usize| pattern.as_ref().map_or_else(|| slides(il), |pattern| pattern[il]);
+        let windowed = Self::read_with(keys, n_block, sliding.kind, Some(sliding))?;
+        for (_, (block, windowed)) in blocks.iter_mut().zip(windowed).enumerate().filter(|(il, _)| slides(*il)) {
+            *block = Self { window: Some(window), ..windowed };
+        }
+        Ok(blocks)
+    }
+
+    fn read_with(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        kind: AttentionKind,
+        sliding: Option<SlidingKind>,
+    ) -> Result<Vec<Self>, LoadError> {
         let n_embd = keys.need("embedding_length", WIDTH)?;
         let n_head = keys.per_layer("attention.head_count", n_block, 0..=1 << 16)?;
         let n_head = n_head.ok_or_else(|| keys.error("attention.head_count", "is missing"))?;
@@ -62,8 +115,11 @@ impl AttentionConfig {
         let n_head_kv = n_head_kv.unwrap_or_else(|| n_head.clone());
         let most = n_head.iter().copied().max().unwrap_or(1);
         let default_d = n_embd / most.max(1);
-        let d_k = keys.find("attention.key_length", WIDTH)?.unwrap_or(default_d);
-        let d_v = keys.find("attention.value_length", WIDTH)?.unwrap_or(default_d);
+        let d = |key: &str| -> Result<usize, LoadError> {
+            let own = sliding.map(|_| keys.find(&format!("{key}_swa"), WIDTH)).transpose()?.flatten();
+            Ok(own.or(keys.find(key, WIDTH)?).unwrap_or(default_d))
+        };
+        let (d_k, d_v) = (d("attention.key_length")?, d("attention.value_length")?);
         if d_k == 0 || d_v == 0 {
             return Err(keys.error("attention.head_count", format!("{most} heads of a width of {n_embd}")));
         }
@@ -71,16 +127,34 @@ impl AttentionConfig {
             return Err(keys.error("attention.value_length", format!("heads of {d_v} elements beside keys of {d_k}")));
         }
         let (eps, scale) = (keys.rms_eps()?, keys.attention_scale(d_k)?);
-        let rope = if kind.no_rope { None } else { Some(rope(keys, d_k, kind.neox)?) };
+        let rope = match sliding {
+            _ if kind.no_rope => None,
+            None => Some(rope(keys, d_k, kind.neox)?),
+            Some(s) => Some(rope_swa(keys, d_k, kind.neox, s.base, s.scales)?),
+        };
         let temperature = if kind.temperature { Temperature::read(keys)? } else { None };
-        let config =
-            |(n_head, n_head_kv)| Self { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, scale, temperature, rope };
+        let (softcap, window) = (None, None);
+        let config = |(n_head, n_head_kv)| Self {
+            kind,
+            n_embd,
+            n_head,
+            n_head_kv,
+            d_k,
+            d_v,
+            eps,
+            scale,
+            softcap,
+            window,
+            temperature,
+            rope,
+        };
         Ok(n_head.into_iter().zip(n_head_kv).map(config).collect())
     }
 
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
         match self.rope.filter(|_| self.kind.freq_factors) {
+            _ if self.kind.own_frequencies => Ok(None),
             Some(rope) => globals.find("rope_freqs.weight", &[rope.n_dims as usize / 2]),
             None => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
         }
@@ -88,7 +162,8 @@ impl AttentionConfig {
 
     /// The state that such a layer keeps.
     pub(crate) fn state(&self) -> LayerState {
-        LayerState::Kv(Kv { n_head_kv: self.n_head_kv, d_k: self.d_k, d_v: self.d_v, latent: false })
+        let Self { n_head_kv, d_k, d_v, window, .. } = *self;
+        LayerState::Kv(Kv { n_head_kv, d_k, d_v, window, latent: false })
     }
 }
 
@@ -101,6 +176,8 @@ pub(crate) struct Attention {
     norms: Option<(RmsNorm, RmsNorm)>,
     /// Divides the rotation's frequencies: `[n_dims / 2]`.
     freq_factors: Option<WeightId>,
+    /// `[n_head]`.
+    sinks: Option<WeightId>,
 }
 
 enum Qkv {
@@ -154,7 +231,11 @@ impl Attention {
             None
         };
         let out = Linear::biased(t, "attn_output", d_v * n_head, n_embd, kind.out_bias)?;
-        Ok(Self { config, qkv, out, norms, freq_factors })
+        let sinks = match kind.sinks {
+            true => Some(t.need("attn_sinks.weight", &[n_head])?),
+            false => t.refuse("attn_sinks.weight", "attention sinks are not supported").map(|()| None)?,
+        };
+        Ok(Self { config, qkv, out, norms, freq_factors, sinks })
     }
 
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
@@ -166,7 +247,7 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, temperature, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, softcap, temperature, .. } = self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -183,7 +264,8 @@ impl Attention {
         let rope = |x| self.config.rope.map_or(x, |rope| g.rope(x, inputs.positions, factors, &rope));
         let q = rope(q);
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
-        let o = attend(g, inputs, il, (q, rope(k), v), scale);
+        let scores = Scores { scale, softcap, sinks: self.sinks.map(|sinks| vector(g, sinks)) };
+        let o = attend(g, inputs, il, (q, rope(k), v), &scores);
         gate.map_or(o, |gate| g.mul(o, g.sigmoid(gate)))
     }
 

@@ -2,7 +2,7 @@
 //! which of them give a token the same bits whatever tokens are around it.
 
 use crate::support::{In, Rng, assert_close, assert_same_bits, no_weights, run, run_over, same_bits, to_f16};
-use ggml::{Graph, Tensor};
+use ggml::{Graph, Scores, Tensor};
 
 /// Sizes of one attention.
 #[derive(Clone, Copy)]
@@ -30,7 +30,12 @@ fn operands(rng: &mut Rng, z: Sizes) -> [In; 4] {
 }
 
 /// Plain attention: `[d, n_head, n_tokens, n_seqs]`.
-fn plain(z: Sizes, [q, k, v, mask]: &[In; 4], scale: f64) -> Vec<f64> {
+fn plain(z: Sizes, operands: &[In; 4], scale: f64) -> Vec<f64> {
+    plain_of(z, operands, scale, None, None)
+}
+
+/// The same with scores capped and a sink for each head.
+fn plain_of(z: Sizes, [q, k, v, mask]: &[In; 4], scale: f64, softcap: Option<f64>, sinks: Option<&[f32]>) -> Vec<f64> {
     let wide = |x: &In| x.f32().into_iter().map(f64::from).collect::<Vec<f64>>();
     let (q, k, v, mask) = (wide(q), wide(k), wide(v), wide(mask));
     let mut out = vec![];
@@ -42,12 +47,14 @@ fn plain(z: Sizes, [q, k, v, mask]: &[In; 4], scale: f64) -> Vec<f64> {
                 let mask = &mask[(seq * z.n_tokens + token) * z.n_kv..][..z.n_kv];
                 let score = |c: usize| {
                     let k = &k[(kv + c) * z.d..][..z.d];
-                    q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * scale + mask[c]
+                    let score = q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * scale;
+                    softcap.map_or(score, |cap| cap * (score / cap).tanh()) + mask[c]
                 };
                 let scores: Vec<f64> = (0..z.n_kv).map(score).collect();
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let sum =
+                    weights.iter().sum::<f64>() + sinks.map_or(0.0, |sinks| (f64::from(sinks[head]) - most).exp());
                 out.extend(
                     (0..z.d).map(|i| (0..z.n_kv).map(|c| weights[c] * v[(kv + c) * z.d + i]).sum::<f64>() / sum),
                 );
@@ -59,14 +66,18 @@ fn plain(z: Sizes, [q, k, v, mask]: &[In; 4], scale: f64) -> Vec<f64> {
 
 /// The unfused form of the model crate: the query heads of one key head become rows; values are transposed.
 fn folded<'g>(g: &Graph<'g>, t: &[Tensor<'g>], scale: f32) -> Tensor<'g> {
+    folded_of(g, t, &Scores::scaled(scale))
+}
+
+fn folded_of<'g>(g: &Graph<'g>, t: &[Tensor<'g>], scores: &Scores<'g>) -> Tensor<'g> {
     let (q, k, mask) = (t[0], t[1], t[3]);
     let v = g.cont(g.transpose(t[2])); // [n_kv, d, n_head_kv, n_seqs]
     let [d, n_tokens, n_head, n_seqs] = q.ne();
     let [_, n_kv, n_head_kv, _] = k.ne();
     let n_folded = n_tokens * n_head / n_head_kv;
-    let scores = g.mul_mat(k, g.reshape(g.cont(q), [d, n_folded, n_head_kv, n_seqs]));
-    let scores = g.reshape(scores, [n_kv, n_tokens, n_head, n_seqs]);
-    let weights = g.reshape(g.soft_max(scores, Some(mask), scale), [n_kv, n_folded, n_head_kv, n_seqs]);
+    let products = g.mul_mat(k, g.reshape(g.cont(q), [d, n_folded, n_head_kv, n_seqs]));
+    let products = g.reshape(products, [n_kv, n_tokens, n_head, n_seqs]);
+    let weights = g.reshape(g.soft_max_of(products, Some(mask), scores), [n_kv, n_folded, n_head_kv, n_seqs]);
     let o = g.reshape(g.mul_mat(v, weights), [d, n_tokens, n_head, n_seqs]);
     g.cont(g.permute(o, [0, 2, 1, 3])) // [d, n_head, n_tokens, n_seqs]
 }
@@ -97,6 +108,40 @@ fn both_forms_are_plain_attention() {
             let got = run_over(&no_weights(), threads, &inputs, |g, t| folded(g, t, SCALE));
             assert_close(&got, &want, 2e-3);
             assert_close(&run_over(&no_weights(), threads, &inputs, flash), &want, 1e-2);
+        }
+    }
+}
+
+/// What a sink of each head adds to the sum, and a cap makes of scores: both forms, and a token alone and among others.
+#[test]
+fn capped_scores_with_sinks_are_plain_attention_and_a_token_has_the_same_bits_beside_any_others() {
+    fn scores<'g>(t: &[Tensor<'g>]) -> Scores<'g> {
+        Scores { scale: SCALE, softcap: Some(0.8), sinks: t.get(4).copied() }
+    }
+    type Form = for<'g> fn(&Graph<'g>, &[Tensor<'g>]) -> Tensor<'g>;
+    let forms: [(Form, f64); 2] = [
+        (|g, t| folded_of(g, t, &scores(t)), 2e-3),
+        (|g, t| g.flash_attn_of((t[0], t[1], t[2]), t[3], &scores(t)), 1e-2),
+    ];
+    let mut rng = Rng::new(47);
+    for (n_head, n_head_kv, n_kv) in [(4, 2, 256), (4, 1, 1024), (6, 3, 1024)] {
+        let z = Sizes { d: 64, n_tokens: 5, n_head, n_head_kv, n_kv, n_seqs: 1 };
+        let of_heads = operands(&mut rng, z);
+        for sinks in [None, Some(rng.tensor([n_head, 1, 1, 1]))] {
+            let values = sinks.as_ref().map(In::f32);
+            let want = plain_of(z, &of_heads, f64::from(SCALE), Some(0.8), values.as_deref());
+            let with = |of: &[In; 4]| of.iter().cloned().chain(sinks.clone()).collect::<Vec<In>>();
+            for (form, tolerance) in forms {
+                for threads in [1, 2] {
+                    let all = run_over(&no_weights(), threads, &with(&of_heads), form);
+                    assert_close(&all, &want, tolerance);
+                    let width = z.d * z.n_head;
+                    for i in 0..z.n_tokens {
+                        let alone = run_over(&no_weights(), threads, &with(&token_of(z, &of_heads, i)), form);
+                        assert_same_bits(&alone, &all[i * width..][..width], &format!("token {i}, heads {n_head}"));
+                    }
+                }
+            }
         }
     }
 }

@@ -2,7 +2,9 @@
 //! Each case below ends the process when it reaches ggml.
 
 use crate::support::{executor, weights};
-use ggml::{Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, SsmScan, StateBuffer, StateSpec, Tensor};
+use ggml::{
+    Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, Scores, SsmScan, StateBuffer, StateSpec, Tensor,
+};
 
 const F: Dtype = Dtype::F32;
 const I: Dtype = Dtype::I32;
@@ -49,7 +51,8 @@ fn element_wise_ops_refuse_types_shapes_and_strides() {
         refused(op, |g| f(g, column(g, 0, F, 4), t(g, 1, F, [1, 4])));
     }
     type Unary = for<'g> fn(&Graph<'g>, Tensor<'g>) -> Tensor<'g>;
-    let unary: [(&str, Unary); 8] = [
+    let unary: [(&str, Unary); 9] = [
+        ("tanh", |g, a| g.tanh(a)),
         ("sigmoid", |g, a| g.sigmoid(a)),
         ("silu", |g, a| g.silu(a)),
         ("softplus", |g, a| g.softplus(a)),
@@ -68,13 +71,17 @@ fn element_wise_ops_refuse_types_shapes_and_strides() {
     for eps in [-1e-6, f32::NAN] {
         refused("rms_norm", |g| g.rms_norm(t(g, 0, F, [4]), eps));
     }
-    refused("swiglu", |g| g.swiglu(t(g, 0, F, [4]), t(g, 1, F, [8])));
-    refused("swiglu", |g| g.swiglu(t(g, 0, F, [4]), t(g, 1, Dtype::F16, [4])));
-    refused("swiglu", |g| g.swiglu(t(g, 0, I, [4]), t(g, 1, I, [4])));
-    refused("swiglu", |g| {
-        let a = g.view(t(g, 0, F, [4, 4, 4]), [4, 2, 4, 1], [16, 64, 256], 0);
-        g.swiglu(a, t(g, 1, F, [4, 2, 4]))
-    });
+    type Gated = for<'g> fn(&ggml::Graph<'g>, ggml::Tensor<'g>, ggml::Tensor<'g>) -> ggml::Tensor<'g>;
+    let gated: [(&str, Gated); 2] = [("swiglu", |g, a, b| g.swiglu(a, b)), ("geglu", |g, a, b| g.geglu(a, b))];
+    for (op, f) in gated {
+        refused(op, |g| f(g, t(g, 0, F, [4]), t(g, 1, F, [8])));
+        refused(op, |g| f(g, t(g, 0, F, [4]), t(g, 1, Dtype::F16, [4])));
+        refused(op, |g| f(g, t(g, 0, I, [4]), t(g, 1, I, [4])));
+        refused(op, |g| {
+            let a = g.view(t(g, 0, F, [4, 4, 4]), [4, 2, 4, 1], [16, 64, 256], 0);
+            f(g, a, t(g, 1, F, [4, 2, 4]))
+        });
+    }
     refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, F, [4]), t(g, 1, F, [8]), 1.0, 7.0));
     refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, H, [4]), t(g, 1, H, [4]), 1.0, 7.0));
     refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, F, [4]), t(g, 1, H, [4]), 1.0, 7.0));
@@ -185,6 +192,17 @@ fn rope_and_attention_refuse_types_shapes_and_strides() {
         let k = g.permute(t(g, 1, H, [16, 32, 2]), [1, 0, 2, 3]);
         g.flash_attn(t(g, 0, F, [32, 3, 4]), k, t(g, 2, H, [32, 16, 2]), t(g, 3, H, [16, 3]), 1.0)
     });
+    for (softcap, dtype, n_sinks) in [(Some(0.0), F, 4), (Some(f32::NAN), F, 4), (None, F, 3), (None, H, 4)] {
+        refused("soft_max", |g| {
+            let scores = Scores { scale: 1.0, softcap, sinks: Some(t(g, 4, dtype, [n_sinks])) };
+            g.soft_max_of(t(g, 0, F, [8, 2, 4]), None, &scores)
+        });
+        refused("flash_attn", |g| {
+            let (q, k, v) = (t(g, 0, F, [32, 3, 4]), t(g, 1, H, [32, 16, 2]), t(g, 2, H, [32, 16, 2]));
+            let scores = Scores { scale: 1.0, softcap, sinks: Some(t(g, 4, dtype, [n_sinks])) };
+            g.flash_attn_of((q, k, v), t(g, 3, H, [16, 3]), &scores)
+        });
+    }
 }
 
 #[test]

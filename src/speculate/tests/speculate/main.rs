@@ -3,6 +3,7 @@
 mod adapters;
 mod bad_numbers;
 mod memory_plan;
+mod mtp_layers;
 mod p_min;
 mod sharing;
 mod slot_files;

@@ -1,0 +1,63 @@
+//! Contents of a step's attention inputs, which [`crate::step::AttentionInputs`] declares; kept from pass to pass.
+
+use ggml::{Data, Name};
+use memory::StepView;
+
+use crate::step::{kind_number, segment_number};
+
+/// Where the rows of one view stand, and what they see.
+#[derive(Default)]
+pub(crate) struct AttentionData {
+    positions: Vec<i32>,
+    /// One for each window of the view.
+    windows: Vec<WindowData>,
+    /// One for each kind of values that are kept transposed.
+    v_elements: Vec<Vec<i64>>,
+    /// One for each segment; empty where it reads one recurrent-state slot.
+    states: Vec<Vec<i32>>,
+}
+
+#[derive(Default)]
+struct WindowData {
+    kv_rows: Vec<i64>,
+    /// One for each segment.
+    masks: Vec<Vec<u16>>,
+}
+
+impl AttentionData {
+    /// Takes those of `view`.
+    pub(crate) fn fill(&mut self, view: StepView<'_>) {
+        let n_segments = view.segments().len();
+        view.positions(&mut self.positions);
+        self.windows.resize_with(view.n_windows(), WindowData::default);
+        for (window, data) in self.windows.iter_mut().enumerate() {
+            view.kv_rows(window, &mut data.kv_rows);
+            data.masks.resize_with(n_segments, Vec::new);
+            view.segments().iter().zip(&mut data.masks).for_each(|(segment, mask)| view.mask(window, segment, mask));
+        }
+        self.v_elements.resize_with(view.v_elements().count(), Vec::new);
+        self.v_elements.iter_mut().enumerate().for_each(|(kind, elements)| view.v_element_rows(kind, elements));
+        self.states.resize_with(n_segments, Vec::new);
+        for (segment, states) in view.segments().iter().zip(&mut self.states) {
+            states.clear();
+            if segment.read_plane.is_none() {
+                view.state_rows(segment, states);
+            }
+        }
+    }
+
+    /// Adds them as the inputs of a part of a graph.
+    pub(crate) fn inputs<'a>(&'a self, part: u32, into: &mut Vec<(Name, Data<'a>)>) {
+        into.push((Name("positions", part), Data::I32(&self.positions)));
+        for (window, data) in self.windows.iter().enumerate() {
+            let number = kind_number(part, window);
+            into.push((Name("kv_rows", number), Data::I64(&data.kv_rows)));
+            let mask = |(i, mask)| (Name("mask", segment_number(number, i)), Data::F16(mask));
+            into.extend(data.masks.iter().map(Vec::as_slice).enumerate().map(mask));
+        }
+        let elements = |(kind, elements)| (Name("v_elements", kind_number(part, kind)), Data::I64(elements));
+        into.extend(self.v_elements.iter().map(Vec::as_slice).enumerate().map(elements));
+        let states = self.states.iter().map(Vec::as_slice).enumerate().filter(|(_, states)| !states.is_empty());
+        into.extend(states.map(|(i, states)| (Name("states", segment_number(part, i)), Data::I32(states))));
+    }
+}
