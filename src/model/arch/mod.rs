@@ -3,15 +3,26 @@
 mod glm4;
 mod glm4moe;
 mod llama;
+mod mimo2;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod step35;
 
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
-const TABLE: &[Entry] =
-    &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY, glm4moe::ENTRY];
+const TABLE: &[Entry] = &[
+    qwen35::ENTRY,
+    qwen3::ENTRY,
+    qwen2::ENTRY,
+    llama::ENTRY,
+    llama::MISTRAL3,
+    glm4::ENTRY,
+    glm4moe::ENTRY,
+    mimo2::ENTRY,
+    step35::ENTRY,
+];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {

@@ -18,4 +18,4 @@ pub(crate) use linear::{Linear, embedded};
 pub(crate) use moe::{MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use router::{Gating, RouterKind};
-pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};
+pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind, SlidingKind};

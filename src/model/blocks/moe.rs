@@ -4,7 +4,7 @@
 use ggml::{Graph, Tensor, WeightId};
 
 use super::experts::Experts;
-use super::gated_ffn::GatedFfn;
+use super::gated_ffn::{GatedFfn, limited_swiglu};
 use super::linear::{updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
 use crate::error::LoadError;
@@ -32,6 +32,8 @@ pub(crate) enum ExpertGlu {
     /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
     #[allow(dead_code, reason = "for the family of gpt-oss")]
     Clamped { slope: f32, limit: f32 },
+    /// `min(silu(gate), limit) * clamp(up, -limit, limit)`.
+    Limited { limit: f32 },
 }
 
 /// What a family says of its experts, where files do not.
@@ -56,6 +58,8 @@ pub(crate) struct MoeConfig {
     n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
     n_ff_shared: usize,
+    /// On both factors of the shared expert's inner rows.
+    shared_limit: Option<f32>,
 }
 
 impl MoeConfig {
@@ -92,7 +96,13 @@ impl MoeConfig {
                 None => counted()?.unwrap_or(0),
             },
         };
-        Ok(Some(Self { router, kind, n_ff, n_ff_shared }))
+        Ok(Some(Self { router, kind, n_ff, n_ff_shared, shared_limit: None }))
+    }
+
+    /// The same with limits on the experts and on the shared one.
+    pub(crate) fn limited(self, limit: Option<f32>, shared_limit: Option<f32>) -> Self {
+        let glu = limit.map_or(self.kind.glu, |limit| ExpertGlu::Limited { limit });
+        Self { kind: MoeKind { glu, ..self.kind }, shared_limit, ..self }
     }
 }
 
@@ -140,7 +150,8 @@ impl Shared {
                 None
             }
         };
-        Ok(Some(Self { ffn: GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?, gate }))
+        let ffn = GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?;
+        Ok(Some(Self { ffn: ffn.limited(config.shared_limit), gate }))
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
@@ -186,6 +197,7 @@ impl MoeFfn {
         let inner = match self.config.kind.glu {
             ExpertGlu::Silu => g.swiglu(gate, up),
             ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
+            ExpertGlu::Limited { limit } => limited_swiglu(g, gate, up, limit),
         };
         let out = self.down.forward(g, inner, &route); // [n_embd, n_used, n_tokens]
         let out = g.mul(out, route.weights);

@@ -1,5 +1,6 @@
 //! A NextN head of several layers drafts from what it keeps of a sequence as it would from the whole text: however many
 //! draft tokens were accepted, beside other sequences, after a sequence went back to a checkpoint, and from a saved slot.
+//! In all three kinds: layers that take each other's hidden states after their norm, or before it, or the target model's.
 
 use std::sync::{Arc, Mutex};
 
@@ -137,7 +138,7 @@ fn compared(n: &Mutex<usize>) -> usize {
 
 #[test]
 fn what_is_kept_drafts_as_the_whole_text_whatever_was_accepted() {
-    for (arch, depth) in [("qwen35", 3), ("qwen35moe", 3), ("qwen35", 2), ("qwen35", 1), ("qwen35", 5)] {
+    for (arch, depth) in [("qwen35", 3), ("qwen35moe", 2), ("mimo2", 3), ("step35", 3), ("step35", 1), ("qwen35", 5)] {
         let model = &model(arch);
         let prompts = [some_tokens(1), some_tokens(3), some_tokens(70)];
         let plain = generate_all(&spawn(model, pieces(1), None), prompts.map(|p| (p, greedy_exactly(40))).into());
@@ -167,7 +168,12 @@ fn what_is_kept_drafts_as_the_whole_text_whatever_was_accepted() {
 
 #[test]
 fn a_saved_slot_drafts_on_as_one_that_was_kept() {
-    let model = &model("qwen35");
+    for arch in ["qwen35", "mimo2", "step35"] {
+        a_saved_slot_drafts_on(&model(arch), arch);
+    }
+}
+
+fn a_saved_slot_drafts_on(model: &Arc<Model>, arch: &str) {
     let prompt = some_tokens(70);
     let drafting = |depth| {
         let config = pieces(1);
@@ -186,7 +192,7 @@ fn a_saved_slot_drafts_on_as_one_that_was_kept() {
         let found = generate(&other, &more, greedy_exactly(20));
         assert_eq!((&found.tokens, found.timings().cached_tokens), (&kept.tokens, more.len() - 3));
         if depth == 3 {
-            assert_eq!(found.drafts, kept.drafts);
+            assert_eq!(found.drafts, kept.drafts, "{arch}");
         }
     }
 }
