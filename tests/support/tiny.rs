@@ -244,7 +244,7 @@ impl Spec {
             let pattern = (0..self.n_block()).map(|il| i32::from(slides(il))).collect();
             set("attention.sliding_window_pattern", Meta::I32s(pattern));
             set("attention.head_count_kv", Meta::U32s(of(2, 1)));
-            set("attention.value_length", Meta::U32(self.d_head as u32 / 2));
+            set("attention.value_length", Meta::U32(2 * self.d_head as u32));
             set("attention.value_scale", Meta::F32(0.7));
         } else {
             set("attention.sliding_window_pattern", Meta::Bools((0..self.n_block()).map(slides).collect()));
