@@ -106,10 +106,7 @@ impl DecoderConfig {
 
     /// Experts, and how many of them a token uses; 0 in a dense model.
     fn n_expert(&self) -> (usize, usize) {
-        let of = |block: &BlockConfig| match block.ffn {
-            FfnConfig::Moe(moe) => (moe.router.n_expert, moe.router.n_used),
-            _ => (0, 0),
-        };
+        let of = |block: &BlockConfig| block.ffn.moe().map_or((0, 0), |moe| (moe.router.n_expert, moe.router.n_used));
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
 

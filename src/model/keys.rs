@@ -139,6 +139,21 @@ impl<'m, 'a> Keys<'m, 'a> {
         }
     }
 
+    /// A limit for each of `n` layers: one for all, or an array; 0 is none, as is a file without the key.
+    pub(crate) fn limits(&self, key: &str, n: usize) -> Result<Vec<Option<f32>>, LoadError> {
+        let values = match self.meta.get(&self.full(key)) {
+            Some(gguf::Value::Array(_)) => self.meta.f32_array(&self.full(key))?.unwrap_or_default(),
+            _ => vec![self.float(key, 0.0..=1e6)?.unwrap_or(0.0); n],
+        };
+        if values.len() != n {
+            return Err(self.error(key, format!("{} values found, {n} expected (one for each block)", values.len())));
+        }
+        match values.iter().find(|v| !(0.0..=1e6).contains(*v)) {
+            Some(v) => Err(self.error(key, format!("{v} found, 0 to 1000000 expected"))),
+            None => Ok(values.into_iter().map(|v| (v > 0.0).then_some(v)).collect()),
+        }
+    }
+
     /// The epsilon of all RMS norms, under its name or that of layer norms.
     pub(crate) fn rms_eps(&self) -> Result<f32, LoadError> {
         let key = "attention.layer_norm_rms_epsilon";

@@ -19,6 +19,7 @@ pub enum Meta {
     U32s(Vec<u32>),
     I32s(Vec<i32>),
     Bools(Vec<bool>),
+    F32s(Vec<f32>),
     Strs(Vec<String>),
 }
 
@@ -134,6 +135,10 @@ fn add_keys<W: gguf::Output>(writer: &mut Writer<W>, keys: &[(String, Meta)]) {
                 array = v.iter().copied().collect();
                 (&array).into()
             }
+            Meta::F32s(v) => {
+                array = v.iter().copied().collect();
+                (&array).into()
+            }
             Meta::Strs(v) => {
                 array = v.iter().map(String::as_str).collect();
                 (&array).into()
@@ -176,7 +181,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe") || ["qwen3next", "deepseek2"].contains(&arch);
+        let moe = arch.ends_with("moe") || has_windows(arch) || ["qwen3next", "deepseek2"].contains(&arch);
         Spec {
             arch,
             n_layer: 4,
@@ -262,6 +267,33 @@ impl Spec {
         }
     }
 
+    /// The keys of MiMo and Step: each second layer and those of the head have a window, and other heads than the rest.
+    fn windows(&self, d: &mut Document) {
+        let slides = |il: usize| il % 2 == 1 || il >= self.n_layer;
+        let of =
+            |sliding: u32, full: u32| (0..self.n_block()).map(|il| if slides(il) { sliding } else { full }).collect();
+        let mut set = |key: &str, value: Meta| d.set(&format!("{}.{key}", self.arch), value);
+        set("feed_forward_length", Meta::U32(72));
+        set("attention.sliding_window", Meta::U32(7));
+        set("rope.freq_base_swa", Meta::F32(1e4));
+        if self.arch == "mimo2" {
+            let pattern = (0..self.n_block()).map(|il| i32::from(slides(il))).collect();
+            set("attention.sliding_window_pattern", Meta::I32s(pattern));
+            set("attention.head_count_kv", Meta::U32s(of(2, 1)));
+            set("attention.value_length", Meta::U32(2 * self.d_head as u32));
+            set("attention.value_scale", Meta::F32(0.7));
+        } else {
+            set("attention.sliding_window_pattern", Meta::Bools((0..self.n_block()).map(slides).collect()));
+            set("attention.head_count", Meta::U32s(of(6, 4)));
+            set("leading_dense_block_count", Meta::U32(1));
+            set("expert_weights_scale", Meta::F32(1.5));
+            // The others have none.
+            let limits = (0..self.n_block()).map(|il| if il < 3 { 0.4 } else { 0.0 }).collect();
+            set("swiglu_clamp_shexp", Meta::F32s(limits));
+            set("swiglu_clamp_exp", Meta::F32(0.5));
+        }
+    }
+
     /// The whole file, tensors in F32: those that a model of these sizes must have, and those that it may have and these
     /// sizes ask for. Where the sizes are none of a model's there are no tensors.
     pub fn document(&self) -> Document {
@@ -274,6 +306,10 @@ impl Spec {
             name == "output.weight" && !self.tied
                 || name.ends_with("shared_head_norm.weight")
                 || name.ends_with(".bias")
+                || has_windows(self.arch)
+                    && ["attn_sinks", "attn_gate", "attn_q_norm", "attn_k_norm", "shared_head_head"]
+                        .iter()
+                        .any(|part| name.ends_with(&format!("{part}.weight")))
         };
         let schema = Schema::of(header.metadata(), self.n_vocab, &has);
         let mut rng = Rng::new(self.seed);
@@ -334,6 +370,9 @@ impl Spec {
         }
         d.set(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), Meta::F32(1e-6));
         d.set(&format!("{}.rope.freq_base", self.arch), Meta::F32(1e5));
+        if has_windows(self.arch) {
+            self.windows(&mut d);
+        }
         for (key, value) in &self.more {
             d.set(&format!("{}.{key}", self.arch), value.clone());
         }
@@ -347,6 +386,11 @@ impl Spec {
         d.set("tokenizer.ggml.add_bos_token", Meta::Bool(false));
         d.keys
     }
+}
+
+/// Whether some layers of the architecture have windows, and its files lists of them.
+fn has_windows(arch: &str) -> bool {
+    ["mimo2", "step35"].contains(&arch)
 }
 
 /// A tensor whose numbers are scaled so that a pass neither dies nor explodes.

@@ -5,11 +5,13 @@ mod gemma4;
 mod glm4;
 mod glm4moe;
 mod llama;
+mod mimo2;
 mod nemotron_h;
 mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3next;
+mod step35;
 
 use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
@@ -26,6 +28,8 @@ const TABLE: &[Entry] = &[
     gemma4::ENTRY,
     deepseek2::ENTRY,
     nemotron_h::ENTRY,
+    mimo2::ENTRY,
+    step35::ENTRY,
 ];
 
 /// Heads that are architectures of their own.

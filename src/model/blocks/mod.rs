@@ -29,4 +29,4 @@ pub(crate) use mamba::{Mamba, MambaConfig};
 pub(crate) use moe::{ExpertGlu, MoeConfig, MoeFfn, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use router::{Gating, RouterKind};
-pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};
+pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind, SlidingKind};

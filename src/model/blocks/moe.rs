@@ -4,7 +4,7 @@
 use ggml::{Graph, Tensor, WeightId};
 
 use super::experts::Experts;
-use super::gated_ffn::GatedFfn;
+use super::gated_ffn::{GatedFfn, limited_swiglu};
 use super::linear::{Linear, updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
 use super::squared_relu::SquaredReluFfn;
@@ -37,6 +37,8 @@ pub(crate) enum ExpertGlu {
     Clamped { slope: f32, limit: f32 },
     /// `relu(up)^2`: there is no gate. The shared expert is made like this, too.
     SquaredRelu,
+    /// `min(silu(gate), limit) * clamp(up, -limit, limit)`.
+    Limited { limit: f32 },
 }
 
 /// What a family says of its experts, where files do not.
@@ -65,6 +67,8 @@ pub(crate) struct MoeConfig {
     n_ff_shared: usize,
     /// Width of what experts read and give; `None` for the stream's.
     n_latent: Option<usize>,
+    /// On both factors of the shared expert's inner rows.
+    shared_limit: Option<f32>,
 }
 
 impl MoeConfig {
@@ -123,7 +127,13 @@ impl MoeConfig {
             },
         };
         let n_latent = if kind.latent { keys.find("moe_latent_size", 0..=1 << 22)?.filter(|&n| n > 0) } else { None };
-        Ok(Some(Self { router, kind, n_ff, n_ff_shared, n_latent }))
+        Ok(Some(Self { router, kind, n_ff, n_ff_shared, n_latent, shared_limit: None }))
+    }
+
+    /// The same with limits on the experts and on the shared one.
+    pub(crate) fn limited(self, limit: Option<f32>, shared_limit: Option<f32>) -> Self {
+        let glu = limit.map_or(self.kind.glu, |limit| ExpertGlu::Limited { limit });
+        Self { kind: MoeKind { glu, ..self.kind }, shared_limit, ..self }
     }
 }
 
@@ -183,7 +193,10 @@ impl Shared {
         };
         let ffn = match config.kind.glu {
             ExpertGlu::SquaredRelu => Ffn::Plain(SquaredReluFfn::open(t, "_shexp", n_embd, config.n_ff_shared)?),
-            _ => Ffn::Gated(GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?),
+            _ => {
+                let ffn = GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?;
+                Ffn::Gated(ffn.limited(config.shared_limit))
+            }
         };
         Ok(Some(Self { ffn, gate }))
     }
@@ -269,6 +282,7 @@ impl MoeFfn {
             ExpertGlu::Gelu => g.geglu(gate, up),
             ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
             ExpertGlu::SquaredRelu => g.sqr(g.relu(up)),
+            ExpertGlu::Limited { limit } => limited_swiglu(g, gate, up, limit),
         };
         let out = self.down.forward(g, inner, &route); // [n_in, n_used, n_tokens]
         let out = g.mul(out, route.weights);

@@ -38,6 +38,12 @@ pub(crate) struct AttentionKind {
     pub(crate) own_frequencies: bool,
     /// One more score for each head, without a value (`attn_sinks`).
     pub(crate) sinks: bool,
+    /// That score where the file brings it.
+    pub(crate) sinks_if_there: bool,
+    /// Each head's output may be gated by a sigmoid of the input (`attn_gate`).
+    pub(crate) head_gate: bool,
+    /// The file's factors on frequencies are as many as half of a head's elements, however many are rotated.
+    pub(crate) wide_factors: bool,
 }
 
 /// Sizes and constants of one block's attention. Blocks may differ in all but `n_embd` and `eps`.
@@ -52,6 +58,8 @@ pub(crate) struct AttentionConfig {
     eps: f32,
     /// Factor on scores.
     pub(crate) scale: f32,
+    /// Factor on values.
+    pub(crate) value_scale: Option<f32>,
     /// Scores are kept below it by a hyperbolic tangent.
     pub(crate) softcap: Option<f32>,
     /// Positions that a token sees, its own counted; `None` for all before it.
@@ -81,7 +89,6 @@ impl AttentionConfig {
     /// `attention.sliding_window_pattern` marks (flags, or numbers 0 and 1), else in those that `slides` names. A file
     /// without a window has none anywhere. What the file says of layers with a window alone (keys ending in `_swa`) goes
     /// before what it says of all.
-    #[allow(dead_code, reason = "for families with windows")]
     pub(crate) fn read_sliding(
         keys: &Keys<'_, '_>,
         n_block: usize,
@@ -133,7 +140,7 @@ impl AttentionConfig {
             Some(s) => Some(rope_swa(keys, d_k, kind.neox, s.base, s.scales)?),
         };
         let temperature = if kind.temperature { Temperature::read(keys)? } else { None };
-        let (softcap, window) = (None, None);
+        let (softcap, window, value_scale) = (None, None, None);
         let config = |(n_head, n_head_kv)| Self {
             kind,
             n_embd,
@@ -143,6 +150,7 @@ impl AttentionConfig {
             d_v,
             eps,
             scale,
+            value_scale,
             softcap,
             window,
             temperature,
@@ -155,6 +163,7 @@ impl AttentionConfig {
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
         match self.rope.filter(|_| self.kind.freq_factors) {
             _ if self.kind.own_frequencies => Ok(None),
+            Some(_) if self.kind.wide_factors => globals.find("rope_freqs.weight", &[self.d_k / 2]),
             Some(rope) => globals.find("rope_freqs.weight", &[rope.n_dims as usize / 2]),
             None => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
         }
@@ -178,6 +187,8 @@ pub(crate) struct Attention {
     freq_factors: Option<WeightId>,
     /// `[n_head]`.
     sinks: Option<WeightId>,
+    /// `[n_embd, n_head]`.
+    head_gate: Option<Linear>,
 }
 
 enum Qkv {
@@ -233,9 +244,14 @@ impl Attention {
         let out = Linear::biased(t, "attn_output", d_v * n_head, n_embd, kind.out_bias)?;
         let sinks = match kind.sinks {
             true => Some(t.need("attn_sinks.weight", &[n_head])?),
+            false if kind.sinks_if_there => t.find("attn_sinks.weight", &[n_head])?,
             false => t.refuse("attn_sinks.weight", "attention sinks are not supported").map(|()| None)?,
         };
-        Ok(Self { config, qkv, out, norms, freq_factors, sinks })
+        let head_gate = match kind.head_gate {
+            true => Linear::find(t, "attn_gate", n_embd, n_head, false)?,
+            false => t.refuse("attn_gate.weight", "a gate of heads is not expected here").map(|()| None)?,
+        };
+        Ok(Self { config, qkv, out, norms, freq_factors, sinks, head_gate })
     }
 
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
@@ -247,7 +263,7 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, softcap, temperature, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, temperature, .. } = self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -266,6 +282,14 @@ impl Attention {
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
         let scores = Scores { scale, softcap, sinks: self.sinks.map(|sinks| vector(g, sinks)) };
         let o = attend(g, inputs, il, (q, rope(k), v), &scores);
+        // The same as a factor on the values, which are sums here.
+        let o = value_scale.map_or(o, |scale| g.scale(o, scale));
+        let o = self.head_gate.as_ref().map_or(o, |gate| {
+            let gate = g.sigmoid(gate.forward(g, x)); // [n_head, n_tokens]
+            let ([n, n_tokens, ..], n_head, d_v) = (o.ne(), n_head as i64, d_v as i64);
+            let by_head = g.reshape(o, [d_v, n_head, n_tokens]); // was [d_v * n_head, n_tokens]
+            g.reshape(g.mul(by_head, g.reshape(gate, [1, n_head, n_tokens])), [n, n_tokens])
+        });
         gate.map_or(o, |gate| g.mul(o, g.sigmoid(gate)))
     }
 

@@ -1,10 +1,12 @@
 //! A NextN head of several layers drafts from what it keeps of a sequence as it would from the whole text: however many
 //! draft tokens were accepted, beside other sequences, after a sequence went back to a checkpoint, and from a saved slot.
+//! In all three kinds: layers that take each other's hidden states after their norm, or before it, or the target model's.
 
 use std::sync::{Arc, Mutex};
 
 use engine::{
-    DraftRequest, TargetState, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, Scope, SequenceChange,
+    DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, RequestOptions, SavedDraftError, Scope,
+    SequenceChange, TargetState,
 };
 use memory::MemoryConfig;
 use model::{Draft, DraftOutput, LoadOptions, Model, RunError, Runner};
@@ -136,31 +138,40 @@ fn pieces(n_sequences: usize) -> EngineConfig {
     EngineConfig { checkpoint_every: Some(32), n_batch: 32, n_batch_shared: 32, ..config(512, n_sequences) }
 }
 
+/// They begin with different tokens.
+fn prompts() -> [Vec<TokenId>; 3] {
+    [some_tokens(60)[59..].to_vec(), some_tokens(40)[37..].to_vec(), some_tokens(70)]
+}
+
 fn compared(n: &Mutex<usize>) -> usize {
     std::mem::take(&mut *n.lock().expect("nobody panics with it"))
 }
 
 #[test]
 fn what_is_kept_drafts_as_the_whole_text_whatever_was_accepted() {
-    for (arch, depth) in [("qwen35", 3), ("qwen35moe", 3), ("qwen35", 2), ("qwen35", 1), ("qwen35", 5)] {
+    for (arch, depth) in [("qwen35", 3), ("qwen35moe", 2), ("mimo2", 3), ("step35", 3), ("step35", 1), ("qwen35", 5)] {
         let model = &model(arch);
-        let prompts = [some_tokens(1), some_tokens(3), some_tokens(70)];
-        let plain = generate_all(&spawn(model, pieces(1), None), prompts.map(|p| (p, greedy_exactly(40))).into());
-        let prompts = [some_tokens(1), some_tokens(3), some_tokens(70)];
+        let prompts = prompts();
+        let plain =
+            generate_all(&spawn(model, pieces(1), None), prompts.clone().map(|p| (p, greedy_exactly(40))).into());
         let known: Vec<_> = prompts.iter().zip(&plain).map(|(prompt, c)| [&prompt[..], &c.tokens].concat()).collect();
         for n_sequences in [1, 3] {
             let config = pieces(n_sequences);
             let (checked, n_compared) = Checked::boxed(model, &config, depth, known.clone());
             assert_eq!(checked.info().max_depth, depth.min(N_LAYERS), "a layer drafts one token");
             let engine = spawn(model, config, Some(checked));
-            let requests: Vec<_> = prompts.iter().map(|p| (p.clone(), greedy_exactly(40))).collect();
+            let options = |p: &[TokenId]| RequestOptions {
+                checkpoint_boundaries: if p.len() > 64 { vec![64] } else { Vec::new() },
+                ..greedy_exactly(40)
+            };
+            let requests: Vec<_> = prompts.iter().map(|p| (p.clone(), options(p))).collect();
             for (found, plain) in generate_all(&engine, requests).iter().zip(&plain) {
                 assert_eq!(found.tokens, plain.tokens, "{arch}, depth {depth}");
                 assert!(found.timings().accepted > 5, "{:?}", found.timings());
             }
             assert!(compared(&n_compared) > 30);
             // Back at a checkpoint, the text goes on otherwise.
-            let other = [&prompts[2][..65], &some_tokens(5)].concat();
+            let other = [&prompts[2][..64], &some_tokens(5)].concat();
             let found = generate(&engine, &other, greedy_exactly(20));
             assert_eq!(found.tokens, generate(&spawn(model, pieces(1), None), &other, greedy_exactly(20)).tokens);
             let n_cached = found.timings().cached_tokens;
@@ -172,7 +183,12 @@ fn what_is_kept_drafts_as_the_whole_text_whatever_was_accepted() {
 
 #[test]
 fn a_saved_slot_drafts_on_as_one_that_was_kept() {
-    let model = &model("qwen35");
+    for arch in ["qwen35", "mimo2", "step35"] {
+        a_saved_slot_drafts_on(&model(arch), arch);
+    }
+}
+
+fn a_saved_slot_drafts_on(model: &Arc<Model>, arch: &str) {
     let prompt = some_tokens(70);
     let drafting = |depth| {
         let config = pieces(1);
@@ -191,7 +207,7 @@ fn a_saved_slot_drafts_on_as_one_that_was_kept() {
         let found = generate(&other, &more, greedy_exactly(20));
         assert_eq!((&found.tokens, found.timings().cached_tokens), (&kept.tokens, more.len() - 3));
         if depth == 3 {
-            assert_eq!(found.drafts, kept.drafts);
+            assert_eq!(found.drafts, kept.drafts, "{arch}");
         }
     }
 }
