@@ -46,6 +46,12 @@ pub fn architectures() -> Vec<&'static str> {
     TABLE.iter().flat_map(|e| e.names).copied().collect()
 }
 
+/// Draft heads that are architectures of their own, in files of their own: the name of each, and the architecture that it
+/// drafts for.
+pub fn head_architectures() -> Vec<(&'static str, &'static str)> {
+    HEADS.iter().map(|head| (head.name, head.target)).collect()
+}
+
 /// Those of [`architectures`] whose files may have a NextN head.
 pub fn nextn_architectures() -> Vec<&'static str> {
     TABLE.iter().filter(|e| e.nextn).flat_map(|e| e.names).copied().collect()

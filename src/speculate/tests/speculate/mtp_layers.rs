@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::{
     DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, Scope, SequenceChange,
+    TargetState,
 };
 use memory::MemoryConfig;
 use model::{Draft, DraftOutput, LoadOptions, Model, RunError, Runner};
@@ -105,8 +106,13 @@ impl Proposer for Checked {
         self.head.observe(runner, step)
     }
 
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let mut drafts = self.head.propose(runner, requests)?;
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let mut drafts = self.head.propose(runner, target, requests)?;
         for (request, draft) in requests.iter().zip(&mut drafts) {
             let text = self.texts[request.slot].clone();
             let whole = self.from_the_whole(runner.model(), &text)?;
