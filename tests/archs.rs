@@ -93,7 +93,8 @@ fn fused_matrices_equal_split_ones() {
         for il in (0..spec.n_layer).filter(|&il| !spec.is_recurrent(il)) {
             for end in ["weight", "bias"] {
                 let parts = ["q", "k", "v"].map(|what| format!("blk.{il}.attn_{what}.{end}"));
-                if plain.tensors.iter().any(|t| t.name == parts[0]) {
+                // Layers that read others' cells have queries alone, and keys may be the values.
+                if parts.iter().all(|part| plain.tensors.iter().any(|t| t.name == *part)) {
                     fused.fuse(&parts.each_ref().map(String::as_str), &format!("blk.{il}.attn_qkv.{end}"));
                 }
             }

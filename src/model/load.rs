@@ -102,7 +102,9 @@ impl Model {
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
-            Some(header) if entry.nextn => Some(head_keys(header.metadata(), meta, name, options.rope)?),
+            Some(header) if arch::takes_head(entry, name) => {
+                Some(head_keys(header.metadata(), meta, name, options.rope)?)
+            }
             Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
             None => None,
         };

@@ -244,8 +244,48 @@ impl Spec {
                     ("expert_weights_scale", Meta::F32(1.5)),
                     ("moe_latent_size", Meta::U32(32)),
                 ],
+                // Two layers with a window and a full one of another shape, whose cells a fourth reads; experts beside a dense
+                // part; inputs of each token for each layer.
+                "gemma4" => vec![
+                    ("feed_forward_length", Meta::U32s(vec![72, 40, 56, 64])),
+                    ("expert_count", Meta::U32(6)),
+                    ("expert_used_count", Meta::U32(3)),
+                    ("expert_feed_forward_length", Meta::U32(24)),
+                    ("attention.key_length_swa", Meta::U32(16)),
+                    ("attention.value_length_swa", Meta::U32(16)),
+                    ("attention.sliding_window", Meta::U32(9)),
+                    ("attention.sliding_window_pattern", Meta::Bools(vec![true, false, true, false])),
+                    ("attention.shared_kv_layers", Meta::U32(1)),
+                    ("rope.freq_base_swa", Meta::F32(1e3)),
+                    ("rope.dimension_count_swa", Meta::U32(16)),
+                    ("embedding_length_per_layer_input", Meta::U32(8)),
+                    ("final_logit_softcapping", Meta::F32(6.0)),
+                ],
                 _ => Vec::new(),
             },
+        }
+    }
+
+    /// The assistant of [`Spec::of`] a model of `gemma4`: a layer of each kind.
+    pub fn assistant() -> Spec {
+        Spec {
+            n_layer: 2,
+            n_embd: 40,
+            n_ff: 44,
+            tied: true,
+            seed: 2,
+            more: vec![
+                ("embedding_length_out", Meta::U32(48)),
+                ("nextn_predict_layers", Meta::U32(2)),
+                ("attention.key_length_swa", Meta::U32(16)),
+                ("attention.value_length_swa", Meta::U32(16)),
+                ("attention.sliding_window", Meta::U32(9)),
+                ("attention.sliding_window_pattern", Meta::Bools(vec![true, false])),
+                ("attention.shared_kv_layers", Meta::U32(2)),
+                ("rope.freq_base_swa", Meta::F32(1e3)),
+                ("rope.dimension_count_swa", Meta::U32(16)),
+            ],
+            ..Spec::of("gemma4-assistant")
         }
     }
 
@@ -310,6 +350,9 @@ impl Spec {
                     && ["attn_sinks", "attn_gate", "attn_q_norm", "attn_k_norm", "shared_head_head"]
                         .iter()
                         .any(|part| name.ends_with(&format!("{part}.weight")))
+                || name.ends_with("layer_output_scale.weight")
+                // Values of full layers of Gemma 4 are made of keys.
+                || self.arch == "gemma4" && ["blk.0.attn_v.weight", "blk.2.attn_v.weight"].contains(&name)
         };
         let schema = Schema::of(header.metadata(), self.n_vocab, &has);
         let mut rng = Rng::new(self.seed);
@@ -399,7 +442,8 @@ fn random(rng: &mut Rng, t: TensorSchema) -> Tensor {
     let (name, n_in) = (t.name.as_str(), t.ne[0] as f32);
     let value = |rng: &mut Rng| match name {
         "token_embd.weight" => rng.normal(),
-        _ if name.ends_with("norm.weight") => 1.0 + 0.2 * rng.normal(),
+        _ if name.ends_with("norm.weight") || name.ends_with("output_scale.weight") => 1.0 + 0.2 * rng.normal(),
+        "rope_freqs.weight" => 1.0 + rng.normal().abs(),
         _ if name.ends_with("ssm_conv1d.weight") => 0.6 * rng.normal(),
         _ if name.ends_with("ssm_a") => -(0.05 + rng.normal().abs()),
         _ if name.ends_with(".bias") => rng.normal(),

@@ -328,3 +328,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_stands_behind_a_sequence_sees_its_cells_and_has_none() {
+    let mut memory = memory(&[KV, WINDOWED], config(4, 256)).expect("a sound layout");
+    let slots = slots(&mut memory, 4);
+    let refused = memory.ends(&[&slots[0]]).expect_err("an empty sequence").to_string();
+    assert!(refused.contains("slot 0: an empty sequence has no cells to read"), "{refused}");
+    advance(&mut memory, &slots[0], 3);
+    advance(&mut memory, &slots[1], 256);
+    advance(&mut memory, &slots[3], 9);
+    assert!(memory.ends(&[&slots[1], &slots[0]]).is_err(), "out of order");
+    let ends = memory.ends(&[&slots[0], &slots[1], &slots[3]]).expect("three sequences");
+    let view = ends.view();
+    assert_eq!((view.n_tokens(), view.segments().len()), (3, 2), "neighbours share a segment");
+    let mut positions = Vec::new();
+    view.positions(&mut positions);
+    assert_eq!(positions, [3, 256, 9], "a full context has an end, too");
+    let seen = |window: usize, segment: usize| {
+        let mut mask = Vec::new();
+        let segment = &view.segments()[segment];
+        view.mask(window, segment, &mut mask);
+        let rows = mask.chunks(view.n_kv(window, segment));
+        rows.map(|row| (0..row.len()).filter(|&i| row[i] == 0).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(0, 0), [(0..3).collect::<Vec<_>>(), (0..256).collect()]);
+    // Of five positions the row's own is one, and has no cell.
+    assert_eq!(seen(1, 0), [vec![0, 1, 2], vec![252, 253, 254, 255]]);
+    assert_eq!(seen(1, 1), [vec![5, 6, 7, 8]]);
+}

@@ -22,10 +22,10 @@ use config::GemmaConfig;
 use layer::Layer;
 use per_layer::PerLayerInputs;
 
-pub(super) const ENTRY: Entry = Entry { names: &["gemma4"], nextn: true, open };
+pub(super) const ENTRY: Entry = Entry { names: &["gemma4"], nextn: false, open };
 
 /// Its head, which comes in a file of its own.
-pub(super) const ASSISTANT: HeadEntry = HeadEntry { name: "gemma4-assistant", target: "gemma4", open: assistant::open };
+pub(super) const ASSISTANT: HeadEntry = HeadEntry { name: assistant::NAME, target: "gemma4", open: assistant::open };
 
 struct Gemma4 {
     n_embd: usize,

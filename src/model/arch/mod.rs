@@ -46,12 +46,23 @@ pub(crate) fn find_head(name: &str) -> Option<&'static HeadEntry> {
     HEADS.iter().find(|head| head.name == name)
 }
 
+/// Whether `entry`, of a model named `name`, takes the head of another file.
+pub(crate) fn takes_head(entry: &Entry, name: &str) -> bool {
+    entry.nextn || HEADS.iter().any(|head| head.target == name)
+}
+
 /// Every architecture's name in files.
 pub fn architectures() -> Vec<&'static str> {
     TABLE.iter().flat_map(|e| e.names).copied().collect()
 }
 
-/// Those of [`architectures`] that take a NextN head.
+/// Draft heads that are architectures of their own, in files of their own: the name of each, and the architecture that it
+/// drafts for.
+pub fn head_architectures() -> Vec<(&'static str, &'static str)> {
+    HEADS.iter().map(|head| (head.name, head.target)).collect()
+}
+
+/// Those of [`architectures`] whose files may have a NextN head.
 pub fn nextn_architectures() -> Vec<&'static str> {
     TABLE.iter().filter(|e| e.nextn).flat_map(|e| e.names).copied().collect()
 }

@@ -15,6 +15,9 @@ use crate::head_file::refused;
 use crate::keys::{Keys, WIDTH};
 use crate::tensors::Tensors;
 
+/// Its name in files.
+pub(super) const NAME: &str = "gemma4-assistant";
+
 /// The assistant's weights, and what it takes of the target.
 pub(super) struct Assistant {
     /// The target's.
@@ -46,6 +49,9 @@ impl Assistant {
         target: &GemmaConfig,
         embed: WeightId,
     ) -> Result<Self, LoadError> {
+        if keys.prefix() != NAME {
+            return Err(refused(format!("it is a model of `{}`, a file of `{NAME}` expected", keys.prefix())));
+        }
         let c = GemmaConfig::read(keys)?;
         let n_target = keys.need("embedding_length_out", WIDTH)?;
         if n_target != target.n_embd {

@@ -1,6 +1,7 @@
 //! Proposers of drafts over small models of the repository and random ones: each module holds one promise.
 
 mod adapters;
+mod assistant;
 mod bad_numbers;
 mod memory_plan;
 mod mtp_layers;
