@@ -34,7 +34,7 @@ impl StateShape {
     /// Bytes of the recurrent state, which are also those of a checkpoint; 0 without recurrent layers.
     pub fn recurrent_bytes(&self) -> usize {
         let of_layer = |layer: &LayerState| match layer {
-            LayerState::Recurrent(r) => 4 * (r.n_conv * r.n_channels + r.d_state * r.d_state * r.n_heads),
+            LayerState::Recurrent(r) => r.n_bytes(),
             LayerState::None | LayerState::Kv(_) => 0,
         };
         self.layout.layers.iter().map(of_layer).sum()
@@ -117,7 +117,10 @@ impl StateShape {
     /// Type and bytes of each tensor's part of one cell, in the order in which cells are saved.
     fn rows(&self) -> impl Iterator<Item = (CacheType, usize)> {
         let of_layer = |layer: &LayerState| match *layer {
-            LayerState::Kv(kv) => [(self.type_k, kv.d_k * kv.n_head_kv), (self.type_v, kv.d_v * kv.n_head_kv)],
+            LayerState::Kv(kv) => {
+                let n_v = if kv.latent { 0 } else { kv.d_v * kv.n_head_kv };
+                [(self.type_k, kv.d_k * kv.n_head_kv), (self.type_v, n_v)]
+            }
             LayerState::None | LayerState::Recurrent(_) => [(self.type_k, 0); 2],
         };
         // A memory with rows that no block divides is not made.
@@ -132,12 +135,15 @@ impl StateShape {
         for layer in &self.layout.layers {
             let numbers = match layer {
                 LayerState::None => [0; 4],
-                LayerState::Kv(kv) => [1, kv.n_head_kv, kv.d_k, kv.d_v],
+                // Heads of none tell a latent layer: its one head holds keys and values.
+                LayerState::Kv(kv) => [1, if kv.latent { 0 } else { kv.n_head_kv }, kv.d_k, kv.d_v],
                 LayerState::Recurrent(r) => [2 + r.n_conv, r.n_channels, r.n_heads, r.d_state],
             };
             words.extend(numbers.map(|n| n as u64));
-            if let LayerState::Kv(Kv { window: Some(window), .. }) = layer {
-                words.push(*window as u64);
+            match layer {
+                LayerState::Kv(Kv { window: Some(window), .. }) => words.push(*window as u64),
+                LayerState::Recurrent(r) if r.d_head != r.d_state => words.push(r.d_head as u64),
+                _ => {}
             }
         }
         words

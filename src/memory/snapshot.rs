@@ -164,6 +164,9 @@ impl Memory {
             let (LayerState::Kv(kv), LayerTensors::Kv { k, v }) = (layer, tensors) else { continue };
             let k_row = type_k.dtype().row_bytes((kv.d_k * kv.n_head_kv) as i64)?;
             ranges.push((*k, (index * n_ctx + first) * k_row, len * k_row));
+            if kv.latent {
+                continue;
+            }
             if v_transposed {
                 let (size, n) = (type_v.dtype().block_bytes(), kv.d_v * kv.n_head_kv);
                 let row = |element| ((index * n + element) * n_ctx + first) * size;

@@ -230,6 +230,16 @@ impl<'m> StepView<'m> {
         }
     }
 
+    /// Writes the latent rows `x: [d_k, n_tokens]` of the step into layer `il`; `rows` as for [`StepView::store_kv`].
+    pub fn store_latent<'g>(&self, g: &Graph<'g>, il: usize, x: Tensor<'g>, rows: Tensor<'g>) {
+        let Some((kv, id, _)) = self.kv(il) else { return };
+        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
+        let cache = g.state(&self.memory.buffer, id);
+        let x = finite(g, cache, self.memory.config.type_k, x);
+        let cache = g.reshape(cache, [kv.d_k as i64, n_cells]); // was [d_k, n_ctx, n_slots]
+        g.keep(g.set_rows(cache, x, rows));
+    }
+
     /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
     pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, id, _) = self.kv(il)?;
@@ -237,11 +247,11 @@ impl<'m> StepView<'m> {
     }
 
     /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
-    /// they are transposed.
+    /// they are transposed. Those of a latent layer never are.
     pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, _, id) = self.kv(il)?;
         let n_kv = self.n_kv(self.window_of(il), s);
-        if !self.memory.config.v_transposed {
+        if kv.latent || !self.memory.config.v_transposed {
             return Some(self.cells(g, id, [kv.d_v, n_kv, kv.n_head_kv], s));
         }
         let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
@@ -261,7 +271,7 @@ impl<'m> StepView<'m> {
 
     fn recurrent(&self, il: usize) -> Option<(Recurrent, ggml::StateId, ggml::StateId)> {
         match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
-            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, delta }) => Some((*r, *conv, *delta)),
+            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, heads }) => Some((*r, *conv, *heads)),
             _ => None,
         }
     }
@@ -274,12 +284,12 @@ impl<'m> StepView<'m> {
         Some(g.reshape(state, [r.n_conv as i64, r.n_channels as i64, s.n_seqs as i64])) // was [row, n_seqs]
     }
 
-    /// The matrices of a segment's sequences: `[d_state, d_state, n_heads, n_seqs]`. `rows`: see [`StepView::state_rows`].
-    pub fn delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
+    /// The matrices of a segment's sequences: `[d_state, d_head, n_heads, n_seqs]`. `rows`: see [`StepView::state_rows`].
+    pub fn heads<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
         let (r, _, id) = self.recurrent(il)?;
         let state = self.read_rows(g, id, s, rows)?;
-        let d = r.d_state as i64;
-        Some(g.reshape(state, [d, d, r.n_heads as i64, s.n_seqs as i64])) // was [row, n_seqs]
+        let ne = [r.d_state, r.d_head, r.n_heads, s.n_seqs].map(|n| n as i64);
+        Some(g.reshape(state, ne)) // was [row, n_seqs]
     }
 
     /// The rows of the recurrent tensors that a segment without one plane reads, one for each sequence: contents of the
@@ -312,9 +322,9 @@ impl<'m> StepView<'m> {
         Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
     }
 
-    /// Where all snapshots of the matrices are to be written, newest first: `[d_state * d_state * n_heads, n_seqs,
+    /// Where all snapshots of the matrices are to be written, newest first: `[d_state * d_head * n_heads, n_seqs,
     /// n_snapshots]`. `None` for a layer without recurrent state.
-    pub fn delta_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    pub fn head_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (_, _, id) = self.recurrent(il)?;
         Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
     }

@@ -5,7 +5,10 @@ use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Recurrent, Segment, StateLayout};
 
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, max_nodes};
-use crate::blocks::{Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, Linear, RmsNorm, embedded};
+use crate::blocks::{
+    Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, LayerNorm,
+    Linear, Mamba, MambaConfig, RmsNorm, embedded,
+};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
@@ -32,12 +35,14 @@ pub(crate) struct MtpKind {
     pub(crate) pre_norm: bool,
     /// Of several layers, each takes those of the one before it; else all take the target model's.
     pub(crate) chained: bool,
+    /// Epsilon of the layer norm that a layer ends in; `None` where an RMS norm does.
+    pub(crate) layer_norm: Option<f32>,
 }
 
 impl Default for MtpKind {
     /// As in DeepSeek V3 and Qwen3.5. Source: DeepSeek-AI 2024, 2.2.
     fn default() -> Self {
-        Self { pre_norm: false, chained: true }
+        Self { pre_norm: false, chained: true, layer_norm: None }
     }
 }
 
@@ -54,6 +59,10 @@ pub(crate) struct BlockConfig {
 pub(crate) enum MixerConfig {
     Attention(AttentionConfig),
     DeltaNet(DeltaNetConfig),
+    Latent(LatentConfig),
+    Mamba(MambaConfig),
+    /// Nothing: the feed-forward is all there is.
+    None,
 }
 
 /// What a block's norms are called beside `attn_norm`, the one before the mixer.
@@ -99,7 +108,7 @@ impl DecoderConfig {
     fn n_expert(&self) -> (usize, usize) {
         let of = |block: &BlockConfig| match block.ffn {
             FfnConfig::Moe(moe) => (moe.router.n_expert, moe.router.n_used),
-            FfnConfig::Dense { .. } => (0, 0),
+            _ => (0, 0),
         };
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
@@ -108,7 +117,8 @@ impl DecoderConfig {
     fn n_head(&self) -> usize {
         let of = |block: &BlockConfig| match block.mixer {
             MixerConfig::Attention(a) => a.n_head,
-            MixerConfig::DeltaNet(_) => 0,
+            MixerConfig::Latent(a) => a.n_head,
+            MixerConfig::DeltaNet(_) | MixerConfig::Mamba(_) | MixerConfig::None => 0,
         };
         self.blocks.iter().map(of).max().unwrap_or(0)
     }
@@ -127,10 +137,11 @@ struct Decoder {
 }
 
 struct Layer {
-    norm: RmsNorm,
+    /// Before the mixer; `None` where there is none.
+    norm: Option<RmsNorm>,
     mixer: Mixer,
-    ffn_norm: RmsNorm,
-    ffn: Ffn,
+    /// The feed-forward and the norm before it, where there is one.
+    ffn: Option<(RmsNorm, Ffn)>,
     /// Of what the mixer gives, and of what the feed-forward gives.
     after: Option<[RmsNorm; 2]>,
 }
@@ -138,6 +149,9 @@ struct Layer {
 enum Mixer {
     Attention(Box<Attention>, LayerState),
     DeltaNet(Box<DeltaNet>, Recurrent),
+    Latent(Box<LatentAttention>, LayerState),
+    Mamba(Box<Mamba>, Recurrent),
+    None,
 }
 
 /// One layer of the NextN head: attention on the embedding of a token and the hidden state before it.
@@ -148,9 +162,24 @@ struct MtpLayer {
     project: Linear,
     layer: Layer,
     /// The target model's final norm if absent.
-    norm: Option<RmsNorm>,
+    norm: Option<HeadNorm>,
     /// The target model's output matrix if absent.
     head: Option<Linear>,
+}
+
+/// The norm at the end of a NextN head.
+enum HeadNorm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+impl HeadNorm {
+    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Self::Rms(norm) => norm.forward(g, x),
+            Self::Layer(norm) => norm.forward(g, x),
+        }
+    }
 }
 
 /// Opens a file of a family whose metadata `config` reads.
@@ -259,39 +288,70 @@ impl Layer {
                 Mixer::Attention(Box::new(attention), a.state())
             }
             MixerConfig::DeltaNet(d) => Mixer::DeltaNet(Box::new(DeltaNet::open(&mut t.block(il), d)?), d.state()),
+            MixerConfig::Latent(a) => Mixer::Latent(Box::new(LatentAttention::open(&mut t.block(il), a)?), a.state()),
+            MixerConfig::Mamba(m) => Mixer::Mamba(Box::new(Mamba::open(&mut t.block(il), m)?), m.state()),
+            MixerConfig::None => Mixer::None,
         };
         let t = &mut t.block(il);
         let after = match block.norms.after {
             Some([mixer, ffn]) => Some([RmsNorm::open(t, mixer, n_embd, eps)?, RmsNorm::open(t, ffn, n_embd, eps)?]),
             None => None,
         };
-        Ok(Self {
-            ffn: Ffn::open(t, n_embd, block.ffn)?,
-            norm: RmsNorm::open(t, "attn_norm", n_embd, eps)?,
-            mixer,
-            ffn_norm: RmsNorm::open(t, block.norms.ffn, n_embd, eps)?,
-            after,
-        })
+        let ffn = Ffn::open(t, n_embd, block.ffn)?;
+        let norm = match mixer {
+            Mixer::None => None,
+            _ => Some(RmsNorm::open(t, "attn_norm", n_embd, eps)?),
+        };
+        let ffn = match ffn {
+            Some(ffn) => Some((RmsNorm::open(t, block.norms.ffn, n_embd, eps)?, ffn)),
+            None => None,
+        };
+        Ok(Self { norm, mixer, ffn, after })
     }
 
     fn state(&self) -> LayerState {
         match &self.mixer {
-            Mixer::Attention(_, state) => *state,
-            Mixer::DeltaNet(_, state) => LayerState::Recurrent(*state),
+            Mixer::Attention(_, state) | Mixer::Latent(_, state) => *state,
+            Mixer::DeltaNet(_, state) | Mixer::Mamba(_, state) => LayerState::Recurrent(*state),
+            Mixer::None => LayerState::None,
         }
+    }
+
+    /// What the mixer gives of the residual stream `x: [n_embd, n_tokens]`, for [`Layer::rest`].
+    fn mix<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        match &self.mixer {
+            Mixer::DeltaNet(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::Mamba(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::Attention(..) | Mixer::Latent(..) | Mixer::None => self.attend(g, &step.inputs, il, x),
+        }
+    }
+
+    /// As [`Layer::mix`] of a layer without recurrent state.
+    fn attend<'g>(&self, g: &Graph<'g>, inputs: &AttentionInputs<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        match &self.mixer {
+            Mixer::Attention(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
+            Mixer::Latent(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::None => x,
+        }
+    }
+
+    fn normed<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        self.norm.as_ref().map_or(x, |norm| norm.forward(g, x))
     }
 
     /// What follows the mixer, token by token. `x: [n_embd, n_tokens]`, the residual stream, `mixed`: what the mixer gave for
     /// these tokens; gives the stream after the layer.
     fn rest<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, mixed: Tensor<'g>) -> Tensor<'g> {
-        let mixed = match &self.mixer {
-            Mixer::Attention(a, _) => a.out.forward(g, mixed),
-            Mixer::DeltaNet(..) => mixed,
-        };
         let after = |i: usize, y: Tensor<'g>| self.after.as_ref().map_or(y, |norms| norms[i].forward(g, y));
-        let x = g.add(x, after(0, mixed));
+        let mixed = match &self.mixer {
+            Mixer::Attention(a, _) => Some(a.out.forward(g, mixed)),
+            Mixer::Latent(a, _) => Some(a.out.forward(g, mixed)),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) => Some(mixed),
+            Mixer::None => None,
+        };
+        let x = mixed.map_or(x, |mixed| g.add(x, after(0, mixed)));
         // The stream comes second: a sum that ends the block and this one are one launch on CUDA.
-        g.add(after(1, self.ffn.forward(g, self.ffn_norm.forward(g, x))), x)
+        self.ffn.as_ref().map_or(x, |(norm, ffn)| g.add(after(1, ffn.forward(g, norm.forward(g, x))), x))
     }
 }
 
@@ -315,15 +375,23 @@ impl MtpLayer {
             Err(error) => return Err(error),
         };
         let (d, eps, t) = (c.n_embd, c.eps, &mut t.block(il));
+        let norm = match c.mtp.layer_norm {
+            None => match RmsNorm::find(t, "nextn.shared_head_norm", d, eps)? {
+                Some(norm) => Some(HeadNorm::Rms(norm)),
+                None => RmsNorm::find(t, "layer_output_norm", d, eps)?.map(HeadNorm::Rms),
+            },
+            Some(eps) => match LayerNorm::open(t, "nextn.shared_head_norm", d, eps) {
+                Ok(norm) => Some(HeadNorm::Layer(norm)),
+                Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
+                Err(error) => return Err(error),
+            },
+        };
         Ok(Ok(Self {
             project: Linear::open(t, "nextn.eh_proj", 2 * d, d)?,
             embed_norm: RmsNorm::open(t, "nextn.enorm", d, eps)?,
             hidden_norm: RmsNorm::open(t, "nextn.hnorm", d, eps)?,
             layer,
-            norm: match RmsNorm::find(t, "nextn.shared_head_norm", d, eps)? {
-                Some(norm) => Some(norm),
-                None => RmsNorm::find(t, "layer_output_norm", d, eps)?,
-            },
+            norm,
             embed: t.find("nextn.embed_tokens.weight", &[d, n_vocab])?.unwrap_or(embed),
             head: Linear::find(t, "nextn.shared_head_head", d, n_vocab, false)?,
         }))
@@ -341,16 +409,19 @@ impl MtpLayer {
         let e = self.embed_norm.forward(g, tokens); // [n_embd, n_entries]
         let h = self.hidden_norm.forward(g, hidden);
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
-        let y = self.layer.norm.forward(g, x);
-        let Mixer::Attention(a, _) = &self.layer.mixer else { return (x, y) };
-        (x, a.forward(g, inputs, k, y))
+        (x, self.layer.attend(g, inputs, k, x))
     }
 }
 
 impl Decoder {
-    /// The norm and the output matrix that an MTP layer's draft tokens come from.
-    fn end_of<'m>(&'m self, mtp: &'m MtpLayer) -> (&'m RmsNorm, &'m Linear) {
-        (mtp.norm.as_ref().unwrap_or(&self.norm), mtp.head.as_ref().unwrap_or(&self.head))
+    /// The stream of an MTP layer after its norm.
+    fn normed<'g>(&self, g: &Graph<'g>, mtp: &MtpLayer, x: Tensor<'g>) -> Tensor<'g> {
+        mtp.norm.as_ref().map_or_else(|| self.norm.forward(g, x), |norm| norm.forward(g, x))
+    }
+
+    /// The output matrix that an MTP layer's draft tokens come from.
+    fn head_of<'m>(&'m self, mtp: &'m MtpLayer) -> &'m Linear {
+        mtp.head.as_ref().unwrap_or(&self.head)
     }
 
     /// What the next entry takes as its hidden state: of a stream, and of the same after the norm.
@@ -360,7 +431,6 @@ impl Decoder {
 
     /// A chain of draft tokens by one layer.
     fn draft_chain<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>, mtp: &MtpLayer) {
-        let (norm, head) = self.end_of(mtp);
         // Into the head's KV cache; where nothing is drafted, nothing else is needed.
         let tokens = step.embedded(g, 0, mtp.embed, &[]);
         let (x, mixed) = mtp.attend(g, &step.inputs, 0, (tokens, step.hidden));
@@ -370,8 +440,8 @@ impl Decoder {
         // Only the last entry of a sequence gives draft tokens.
         let mut x = mtp.layer.rest(g, step.cut(g, x), step.cut(g, mixed)); // [n_embd, n_seqs]
         for i in 0..step.depth {
-            let h = norm.forward(g, x);
-            let ids = step.pick(g, i, h, head);
+            let h = self.normed(g, mtp, x);
+            let ids = step.pick(g, i, h, self.head_of(mtp));
             let hidden = self.handed(x, || h);
             step.hand_on(g, i, hidden);
             if let Some(inputs) = step.chain.get(i) {
@@ -387,7 +457,6 @@ impl Decoder {
         let mut hidden = step.hidden; // [n_embd, n_entries]
         let mut drafted = Vec::new();
         for (k, mtp) in self.mtp.iter().take(step.n_layers).enumerate() {
-            let (norm, head) = self.end_of(mtp);
             let tokens = step.embedded(g, k, mtp.embed, &drafted);
             let (x, mixed) = mtp.attend(g, &step.inputs, k, (tokens, hidden));
             let feeds = self.mtp_kind.chained && k + 1 < step.n_layers;
@@ -395,10 +464,10 @@ impl Decoder {
             if k < step.depth {
                 let alone = || mtp.layer.rest(g, step.cut(g, x), step.cut(g, mixed));
                 let last = stream.map_or_else(alone, |stream| step.cut(g, stream)); // [n_embd, n_seqs]
-                drafted.push(step.pick(g, k, norm.forward(g, last), head));
+                drafted.push(step.pick(g, k, self.normed(g, mtp, last), self.head_of(mtp)));
             }
             if let Some(stream) = stream {
-                hidden = self.handed(stream, || norm.forward(g, stream));
+                hidden = self.handed(stream, || self.normed(g, mtp, stream));
             }
         }
     }
@@ -416,11 +485,7 @@ impl Architecture for Decoder {
         let mut x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
-            let y = layer.norm.forward(g, x);
-            let mixed = match &layer.mixer {
-                Mixer::Attention(a, _) => a.forward(g, &step.inputs, il, y),
-                Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
-            };
+            let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
                 let logits = |h| self.head.forward(g, h);
                 let end = (logits, self.mtp_takes_stream());
@@ -443,7 +508,7 @@ impl Architecture for Decoder {
     }
 
     fn draft_heads(&self) -> Vec<WeightId> {
-        self.mtp.iter().map(|mtp| self.end_of(mtp).1.weight()).collect()
+        self.mtp.iter().map(|mtp| self.head_of(mtp).weight()).collect()
     }
 
     fn mtp_takes_stream(&self) -> bool {

@@ -139,10 +139,22 @@ impl<'m, 'a> Keys<'m, 'a> {
         }
     }
 
-    /// The epsilon of all RMS norms.
+    /// The epsilon of all RMS norms, under its name or that of layer norms.
     pub(crate) fn rms_eps(&self) -> Result<f32, LoadError> {
         let key = "attention.layer_norm_rms_epsilon";
-        self.float(key, 1e-12..=0.1)?.ok_or_else(|| self.error(key, "is missing"))
+        let found = match self.float(key, 1e-12..=0.1)? {
+            None => self.float("attention.layer_norm_epsilon", 1e-12..=0.1)?,
+            found => found,
+        };
+        found.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    /// Tokens of the vocabulary: `vocab_size`, or as many as are listed; `None` where the file has neither.
+    pub(crate) fn n_vocab(&self) -> Result<Option<usize>, LoadError> {
+        match self.find("vocab_size", 0..=u32::MAX)? {
+            None => Ok(self.meta.array("tokenizer.ggml.tokens")?.map(|tokens| tokens.len())),
+            n_vocab => Ok(n_vocab),
+        }
     }
 
     /// Factor on attention scores: `attention.scale`, or `1 / sqrt(d_k)` when absent or 0.

@@ -93,7 +93,7 @@ impl MemoryPlan {
         let scores = if self.flash_attention { 0 } else { 2 * F32 * sizes.n_head };
         let per_row = n_ctx.saturating_mul(2 * MASK * facts.layout.n_windows() + scores).saturating_add(layer);
         let of_snapshots = facts.layout.layers.iter().map(|layer| match layer {
-            LayerState::Recurrent(r) => F32 * (r.d_state * r.d_state * r.n_heads + r.n_conv * r.n_channels),
+            LayerState::Recurrent(r) => r.n_bytes(),
             LayerState::Kv(_) | LayerState::None => 0,
         });
         let snapshots = of_snapshots.max().unwrap_or(0);

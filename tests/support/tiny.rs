@@ -176,7 +176,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe") || arch == "qwen3next";
+        let moe = arch.ends_with("moe") || matches!(arch, "qwen3next" | "deepseek2");
         Spec {
             arch,
             n_layer: 4,
@@ -184,7 +184,7 @@ impl Spec {
             n_head: 4,
             n_head_kv: 2,
             d_head: 32,
-            n_rot: 16,
+            n_rot: if arch == "deepseek2" { 32 } else { 16 },
             n_ff: if moe { 24 } else { 72 },
             n_vocab: 272,
             tied: false,
@@ -212,6 +212,33 @@ impl Spec {
                     ("expert_weights_norm", Meta::Bool(true)),
                     ("expert_weights_scale", Meta::F32(1.5)),
                 ],
+                "deepseek2" => vec![
+                    ("attention.head_count_kv", Meta::U32(1)),
+                    ("attention.q_lora_rank", Meta::U32(40)),
+                    ("attention.kv_lora_rank", Meta::U32(64)),
+                    ("attention.key_length", Meta::U32(64 + 32)),
+                    ("attention.value_length", Meta::U32(64)),
+                    ("attention.key_length_mla", Meta::U32(24 + 32)),
+                    ("attention.value_length_mla", Meta::U32(20)),
+                    ("feed_forward_length", Meta::U32(72)),
+                    ("leading_dense_block_count", Meta::U32(1)),
+                    ("expert_gating_func", Meta::U32(2)),
+                    ("expert_group_count", Meta::U32(3)),
+                    ("expert_group_used_count", Meta::U32(2)),
+                    ("expert_weights_norm", Meta::Bool(true)),
+                    ("expert_weights_scale", Meta::F32(1.5)),
+                    ("rope.scaling.type", Meta::Str("yarn".into())),
+                    ("rope.scaling.factor", Meta::F32(4.0)),
+                    ("rope.scaling.original_context_length", Meta::U32(64)),
+                    ("rope.scaling.yarn_log_multiplier", Meta::F32(0.08)),
+                ],
+                "nemotron_h" => vec![("attention.layer_norm_epsilon", Meta::F32(1e-5))],
+                "nemotron_h_moe" => vec![
+                    ("attention.layer_norm_epsilon", Meta::F32(1e-5)),
+                    ("expert_weights_norm", Meta::Bool(true)),
+                    ("expert_weights_scale", Meta::F32(1.5)),
+                    ("moe_latent_size", Meta::U32(32)),
+                ],
                 _ => Vec::new(),
             },
         }
@@ -227,7 +254,12 @@ impl Spec {
 
     /// True for layers without attention.
     pub fn is_recurrent(&self, il: usize) -> bool {
-        self.has_delta_nets() && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
+        match self.arch {
+            _ if self.has_delta_nets() => il < self.n_layer && !(il + 1).is_multiple_of(self.interval),
+            // A mixer, a feed-forward, attention, and again.
+            "nemotron_h" | "nemotron_h_moe" => il < self.n_layer && il.is_multiple_of(3),
+            _ => false,
+        }
     }
 
     /// The whole file, tensors in F32: those that a model of these sizes must have, and those that it may have and these
@@ -282,8 +314,23 @@ impl Spec {
             u("ssm.inner_size", self.n_v_heads * self.d_state);
             u("full_attention_interval", self.interval);
         }
+        if self.arch.starts_with("nemotron_h") {
+            u("ssm.conv_kernel", self.n_taps);
+            u("ssm.state_size", self.d_state);
+            u("ssm.group_count", self.n_k_heads);
+            u("ssm.time_step_rank", self.n_v_heads);
+            u("ssm.inner_size", self.n_v_heads * 24);
+        }
         if self.nextn {
             u("nextn_predict_layers", self.n_mtp);
+        }
+        if self.arch.starts_with("nemotron_h") {
+            let each = |of_kind: usize, n: usize| {
+                let of_block = |il| if il >= self.n_layer || il % 3 == of_kind { n as u32 } else { 0 };
+                Meta::U32s((0..self.n_block()).map(of_block).collect())
+            };
+            d.set(&format!("{}.feed_forward_length", self.arch), each(1, self.n_ff));
+            d.set(&format!("{}.attention.head_count_kv", self.arch), each(2, self.n_head_kv));
         }
         d.set(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), Meta::F32(1e-6));
         d.set(&format!("{}.rope.freq_base", self.arch), Meta::F32(1e5));

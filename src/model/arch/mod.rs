@@ -1,9 +1,11 @@
 //! The architectures: one file each, and the table that names them.
 
+mod deepseek2;
 mod gemma4;
 mod glm4;
 mod glm4moe;
 mod llama;
+mod nemotron_h;
 mod qwen2;
 mod qwen3;
 mod qwen35;
@@ -22,6 +24,8 @@ const TABLE: &[Entry] = &[
     glm4::ENTRY,
     glm4moe::ENTRY,
     gemma4::ENTRY,
+    deepseek2::ENTRY,
+    nemotron_h::ENTRY,
 ];
 
 /// Heads that are architectures of their own.

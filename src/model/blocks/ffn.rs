@@ -4,6 +4,7 @@ use ggml::{Graph, Tensor};
 
 use super::gated_ffn::GatedFfn;
 use super::moe::{MoeConfig, MoeFfn, MoeKind};
+use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS};
 use crate::tensors::Scope;
@@ -18,7 +19,13 @@ pub(crate) enum FfnConfig {
         /// There may be biases.
         bias: bool,
     },
+    /// Without a gate.
+    SquaredRelu {
+        n_ff: usize,
+    },
     Moe(MoeConfig),
+    /// Nothing: the mixer is all there is.
+    None,
 }
 
 /// What a family says of its dense feed-forwards.
@@ -66,21 +73,25 @@ impl FfnConfig {
 /// The weights of a layer's feed-forward.
 pub(crate) enum Ffn {
     Dense(GatedFfn),
+    SquaredRelu(SquaredReluFfn),
     Moe(Box<MoeFfn>),
 }
 
 impl Ffn {
-    /// Asks for the tensors of a block.
-    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Self, LoadError> {
-        Ok(match config {
+    /// Asks for the tensors of a block; `None` where it has no feed-forward.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Option<Self>, LoadError> {
+        Ok(Some(match config {
             FfnConfig::Moe(moe) => Self::Moe(Box::new(MoeFfn::open(t, n_embd, moe)?)),
             FfnConfig::Dense { n_ff, fused, bias } => Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, fused, bias)?),
-        })
+            FfnConfig::SquaredRelu { n_ff } => Self::SquaredRelu(SquaredReluFfn::open(t, "", n_embd, n_ff)?),
+            FfnConfig::None => return Ok(None),
+        }))
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         match self {
             Self::Dense(ffn) => ffn.forward(g, x),
+            Self::SquaredRelu(ffn) => ffn.forward(g, x),
             Self::Moe(ffn) => ffn.forward(g, x),
         }
     }

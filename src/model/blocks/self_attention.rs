@@ -1,14 +1,15 @@
 //! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
 
-use ggml::{Dtype, Graph, Rope, Scores, Tensor, WeightId};
+use ggml::{Graph, Rope, Scores, Tensor, WeightId};
 use memory::{Kv, LayerState};
 
 use super::attention::{attend, split_heads};
 use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
+use super::temperature::Temperature;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::rope::{n_ctx_orig, rope, rope_swa};
+use crate::rope::{rope, rope_swa};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -31,6 +32,8 @@ pub(crate) struct AttentionKind {
     pub(crate) temperature: bool,
     /// The file may bring factors that divide the rotation's frequencies.
     pub(crate) freq_factors: bool,
+    /// Nothing turns: positions do not count.
+    pub(crate) no_rope: bool,
     /// If it does, they are not for this block.
     pub(crate) own_frequencies: bool,
     /// One more score for each head, without a value (`attn_sinks`).
@@ -54,7 +57,8 @@ pub(crate) struct AttentionConfig {
     /// Positions that a token sees, its own counted; `None` for all before it.
     pub(crate) window: Option<usize>,
     temperature: Option<Temperature>,
-    pub(crate) rope: Rope,
+    /// `None` where nothing turns.
+    pub(crate) rope: Option<Rope>,
 }
 
 /// How layers with a window differ from the others in what the file says of both.
@@ -65,30 +69,6 @@ pub(crate) struct SlidingKind {
     pub(crate) base: Option<f32>,
     /// Positions are scaled in them, too.
     pub(crate) scales: bool,
-}
-
-/// Queries of later stretches of a long context are longer: `1 + rate * ln(1 + floor(position / stretch))` times.
-/// Source: the Ministral 3 reference model, after Llama 4.
-#[derive(Clone, Copy, Debug)]
-struct Temperature {
-    rate: f32,
-    stretch: usize,
-}
-
-impl Temperature {
-    fn read(keys: &Keys<'_, '_>) -> Result<Option<Self>, LoadError> {
-        let rate = keys.float("attention.temperature_scale", 0.0..=1e3)?.filter(|&rate| rate > 0.0);
-        rate.map(|rate| Ok(Self { rate, stretch: n_ctx_orig(keys)? })).transpose()
-    }
-
-    /// `q: [d_k, n_head, n_tokens]`, `positions: [n_tokens]` (i32); gives the shape of `q`.
-    fn scaled<'g>(&self, g: &Graph<'g>, q: Tensor<'g>, positions: Tensor<'g>) -> Tensor<'g> {
-        // The half keeps whole stretches clear of rounding.
-        let one = 1.0 / self.stretch as f32;
-        let stretches = g.floor(g.scale_and_add(g.cast(positions, Dtype::F32), one, 0.5 * one));
-        let length = g.scale_and_add(g.log(g.scale_and_add(stretches, 1.0, 1.0)), self.rate, 1.0);
-        g.mul(q, g.reshape(length, [1, 1, q.ne()[2]])) // was [n_tokens]
-    }
 }
 
 impl AttentionConfig {
@@ -148,8 +128,9 @@ impl AttentionConfig {
         }
         let (eps, scale) = (keys.rms_eps()?, keys.attention_scale(d_k)?);
         let rope = match sliding {
-            None => rope(keys, d_k, kind.neox)?,
-            Some(s) => rope_swa(keys, d_k, kind.neox, s.base, s.scales)?,
+            _ if kind.no_rope => None,
+            None => Some(rope(keys, d_k, kind.neox)?),
+            Some(s) => Some(rope_swa(keys, d_k, kind.neox, s.base, s.scales)?),
         };
         let temperature = if kind.temperature { Temperature::read(keys)? } else { None };
         let (softcap, window) = (None, None);
@@ -172,16 +153,17 @@ impl AttentionConfig {
 
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
-        match self.kind.freq_factors {
+        match self.rope.filter(|_| self.kind.freq_factors) {
             _ if self.kind.own_frequencies => Ok(None),
-            true => globals.find("rope_freqs.weight", &[self.rope.n_dims as usize / 2]),
-            false => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
+            Some(rope) => globals.find("rope_freqs.weight", &[rope.n_dims as usize / 2]),
+            None => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
         }
     }
 
     /// The state that such a layer keeps.
     pub(crate) fn state(&self) -> LayerState {
-        LayerState::Kv(Kv { n_head_kv: self.n_head_kv, d_k: self.d_k, d_v: self.d_v, window: self.window })
+        let Self { n_head_kv, d_k, d_v, window, .. } = *self;
+        LayerState::Kv(Kv { n_head_kv, d_k, d_v, window, latent: false })
     }
 }
 
@@ -279,7 +261,7 @@ impl Attention {
             None => (q, k),
         };
         let factors = self.freq_factors.map(|f| vector(g, f));
-        let rope = |x| g.rope(x, inputs.positions, factors, &self.config.rope);
+        let rope = |x| self.config.rope.map_or(x, |rope| g.rope(x, inputs.positions, factors, &rope));
         let q = rope(q);
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
         let scores = Scores { scale, softcap, sinks: self.sinks.map(|sinks| vector(g, sinks)) };
