@@ -21,14 +21,14 @@ pub struct Kv {
     pub latent: bool,
 }
 
-/// State of one recurrent layer: a Gated DeltaNet, or a Mamba-2 mixer.
+/// State of one recurrent layer: a Gated DeltaNet, a Mamba-2 mixer, or a convolution alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurrent {
     /// Earlier inputs that the convolution needs: its width less one.
     pub n_conv: usize,
     /// Channels of the convolution.
     pub n_channels: usize,
-    /// Heads: value heads of a delta net.
+    /// Heads: value heads of a delta net; 0 where the convolution is all there is.
     pub n_heads: usize,
     /// Elements of a row of each head's state.
     pub d_state: usize,

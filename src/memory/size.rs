@@ -70,7 +70,9 @@ impl MemoryConfig {
             LayerState::Recurrent(r) => {
                 let n_rows = as_dim(config.n_slots.saturating_mul(config.n_planes()));
                 let rows = |what, n| (what, Dtype::F32, [as_dim(n), n_rows, 1, 1]);
-                Ok(vec![rows("conv", r.n_conv_state()), rows("heads", r.n_head_state())])
+                let tensors = [rows("conv", r.n_conv_state()), rows("heads", r.n_head_state())];
+                // A layer may keep the inputs of a convolution and nothing else.
+                Ok(tensors.into_iter().filter(|(_, _, ne)| ne[0] > 0).collect())
             }
         }
     }

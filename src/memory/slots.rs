@@ -66,6 +66,7 @@ pub(crate) enum LayerTensors {
         k: StateId,
         v: StateId,
     },
+    /// The same tensor twice in a layer without heads.
     Recurrent {
         conv: StateId,
         heads: StateId,
@@ -120,6 +121,10 @@ impl Memory {
         if kinds.windows.contains(&Some(0)) {
             return refuse("a window of attention has no position, at least 1 expected".into());
         }
+        let no_past = |l: &LayerState| matches!(l, LayerState::Recurrent(r) if r.n_conv_state() == 0);
+        if layout.layers.iter().any(no_past) {
+            return refuse("a recurrent layer without a convolution".into());
+        }
         if let Some(kv) = layout.latent().find(|kv| kv.n_head_kv != 1 || kv.d_v > kv.d_k) {
             let (n, d_k, d_v) = (kv.n_head_kv, kv.d_k, kv.d_v);
             return refuse(format!(
@@ -142,7 +147,10 @@ impl Memory {
                 let k = next();
                 LayerTensors::Kv { k, v: if kv.latent { k } else { next() } }
             }
-            LayerState::Recurrent(_) => LayerTensors::Recurrent { conv: next(), heads: next() },
+            LayerState::Recurrent(r) => {
+                let conv = next();
+                LayerTensors::Recurrent { conv, heads: if r.n_head_state() > 0 { next() } else { conv } }
+            }
         });
         let layers = layers.collect();
         let slots = vec![SlotStatus::default(); config.n_slots];
@@ -286,6 +294,7 @@ impl Memory {
         };
         let row = plane as usize * self.config.n_slots + index;
         let (n_conv, n_heads) = (4 * r.n_conv_state(), 4 * r.n_head_state());
-        vec![(conv, row * n_conv, n_conv), (heads, row * n_heads, n_heads)]
+        let rows = [(conv, row * n_conv, n_conv), (heads, row * n_heads, n_heads)];
+        rows.into_iter().filter(|(.., n_bytes)| *n_bytes > 0).collect()
     }
 }

@@ -7,7 +7,7 @@ use memory::{LayerState, Recurrent, Segment, StateLayout};
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, max_nodes};
 use crate::blocks::{
     Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, LayerNorm,
-    Linear, Mamba, MambaConfig, RmsNorm, embedded,
+    Linear, Mamba, MambaConfig, RmsNorm, ShortConv, ShortConvConfig, embedded,
 };
 use crate::draft::DraftStep;
 use crate::error::LoadError;
@@ -26,6 +26,31 @@ pub(crate) struct DecoderConfig {
     /// Of the blocks, those of the NextN head.
     n_nextn: usize,
     pub(crate) mtp: MtpKind,
+    pub(crate) factors: Factors,
+    /// What the final norm is called.
+    pub(crate) final_norm: &'static str,
+}
+
+/// Factors of a family whose layers have other sizes than their sums.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Factors {
+    /// On embeddings of tokens.
+    pub(crate) embedding: f32,
+    /// On what a mixer and a feed-forward add to the stream.
+    pub(crate) residual: f32,
+    /// On logits.
+    pub(crate) logits: f32,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
+    }
+}
+
+/// `x` times `factor`, without an operation where that is one.
+fn times<'g>(g: &Graph<'g>, x: Tensor<'g>, factor: f32) -> Tensor<'g> {
+    if factor == 1.0 { x } else { g.scale(x, factor) }
 }
 
 /// What the layers of a NextN head take as hidden states.
@@ -61,6 +86,7 @@ pub(crate) enum MixerConfig {
     DeltaNet(DeltaNetConfig),
     Latent(LatentConfig),
     Mamba(MambaConfig),
+    ShortConv(ShortConvConfig),
     /// Nothing: the feed-forward is all there is.
     None,
 }
@@ -97,7 +123,8 @@ impl DecoderConfig {
             return Err(keys.error("nextn_predict_layers", what));
         }
         let (n_embd, eps, mtp) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?, MtpKind::default());
-        Ok(Self { n_embd, eps, blocks, n_nextn, mtp })
+        let factors = Factors::default();
+        Ok(Self { n_embd, eps, blocks, n_nextn, mtp, factors, final_norm: "output_norm" })
     }
 
     fn n_layer(&self) -> usize {
@@ -115,7 +142,7 @@ impl DecoderConfig {
         let of = |block: &BlockConfig| match block.mixer {
             MixerConfig::Attention(a) => a.n_head,
             MixerConfig::Latent(a) => a.n_head,
-            MixerConfig::DeltaNet(_) | MixerConfig::Mamba(_) | MixerConfig::None => 0,
+            MixerConfig::DeltaNet(_) | MixerConfig::Mamba(_) | MixerConfig::ShortConv(_) | MixerConfig::None => 0,
         };
         self.blocks.iter().map(of).max().unwrap_or(0)
     }
@@ -131,6 +158,7 @@ struct Decoder {
     /// Those of the NextN head, in the order of the draft tokens.
     mtp: Vec<MtpLayer>,
     mtp_kind: MtpKind,
+    factors: Factors,
 }
 
 struct Layer {
@@ -141,6 +169,8 @@ struct Layer {
     ffn: Option<(RmsNorm, Ffn)>,
     /// Of what the mixer gives, and of what the feed-forward gives.
     after: Option<[RmsNorm; 2]>,
+    /// Factor on what both add.
+    factor: f32,
 }
 
 enum Mixer {
@@ -148,6 +178,7 @@ enum Mixer {
     DeltaNet(Box<DeltaNet>, Recurrent),
     Latent(Box<LatentAttention>, LayerState),
     Mamba(Box<Mamba>, Recurrent),
+    ShortConv(Box<ShortConv>, Recurrent),
     None,
 }
 
@@ -196,7 +227,7 @@ pub(crate) fn open(
         t.globals().updatable("output.weight", embed, &[n_embd, n_vocab]);
         Linear::tied(embed)
     });
-    let norm = RmsNorm::open(&mut t.globals(), "output_norm", n_embd, c.eps)?;
+    let norm = RmsNorm::open(&mut t.globals(), c.final_norm, n_embd, c.eps)?;
     let rank = RankHead::find(&file.keys, t, n_embd)?;
     let (mtp, nextn) = match &file.head_keys {
         Some(keys) => {
@@ -208,7 +239,7 @@ pub(crate) fn open(
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    let decoder = Decoder { n_expert_used, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp };
+    let decoder = Decoder { n_expert_used, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
@@ -287,6 +318,7 @@ impl Layer {
             MixerConfig::DeltaNet(d) => Mixer::DeltaNet(Box::new(DeltaNet::open(&mut t.block(il), d)?), d.state()),
             MixerConfig::Latent(a) => Mixer::Latent(Box::new(LatentAttention::open(&mut t.block(il), a)?), a.state()),
             MixerConfig::Mamba(m) => Mixer::Mamba(Box::new(Mamba::open(&mut t.block(il), m)?), m.state()),
+            MixerConfig::ShortConv(s) => Mixer::ShortConv(Box::new(ShortConv::open(&mut t.block(il), s)?), s.state()),
             MixerConfig::None => Mixer::None,
         };
         let t = &mut t.block(il);
@@ -303,13 +335,15 @@ impl Layer {
             Some(ffn) => Some((RmsNorm::open(t, block.norms.ffn, n_embd, eps)?, ffn)),
             None => None,
         };
-        Ok(Self { norm, mixer, ffn, after })
+        Ok(Self { norm, mixer, ffn, after, factor: c.factors.residual })
     }
 
     fn state(&self) -> LayerState {
         match &self.mixer {
             Mixer::Attention(_, state) | Mixer::Latent(_, state) => *state,
-            Mixer::DeltaNet(_, state) | Mixer::Mamba(_, state) => LayerState::Recurrent(*state),
+            Mixer::DeltaNet(_, state) | Mixer::Mamba(_, state) | Mixer::ShortConv(_, state) => {
+                LayerState::Recurrent(*state)
+            }
             Mixer::None => LayerState::None,
         }
     }
@@ -319,6 +353,7 @@ impl Layer {
         match &self.mixer {
             Mixer::DeltaNet(net, _) => net.forward(g, step, il, self.normed(g, x)),
             Mixer::Mamba(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::ShortConv(net, _) => net.forward(g, step, il, self.normed(g, x)),
             Mixer::Attention(..) | Mixer::Latent(..) | Mixer::None => self.attend(g, &step.inputs, il, x),
         }
     }
@@ -328,7 +363,7 @@ impl Layer {
         match &self.mixer {
             Mixer::Attention(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
             Mixer::Latent(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
-            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::None => x,
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::ShortConv(..) | Mixer::None => x,
         }
     }
 
@@ -339,11 +374,14 @@ impl Layer {
     /// What follows the mixer, token by token. `x: [n_embd, n_tokens]`, the residual stream, `mixed`: what the mixer gave for
     /// these tokens; gives the stream after the layer.
     fn rest<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, mixed: Tensor<'g>) -> Tensor<'g> {
-        let after = |i: usize, y: Tensor<'g>| self.after.as_ref().map_or(y, |norms| norms[i].forward(g, y));
+        let after = |i: usize, y: Tensor<'g>| {
+            let y = self.after.as_ref().map_or(y, |norms| norms[i].forward(g, y));
+            times(g, y, self.factor)
+        };
         let mixed = match &self.mixer {
             Mixer::Attention(a, _) => Some(a.out.forward(g, mixed)),
             Mixer::Latent(a, _) => Some(a.out.forward(g, mixed)),
-            Mixer::DeltaNet(..) | Mixer::Mamba(..) => Some(mixed),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::ShortConv(..) => Some(mixed),
             Mixer::None => None,
         };
         let x = mixed.map_or(x, |mixed| g.add(x, after(0, mixed)));
@@ -479,12 +517,12 @@ impl Architecture for Decoder {
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>) {
-        let mut x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
+        let mut x = times(g, embedded(g, self.embed, step.tokens), self.factors.embedding); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
-                let logits = |h| self.head.forward(g, h);
+                let logits = |h| times(g, self.head.forward(g, h), self.factors.logits);
                 let end = (logits, self.mtp_takes_stream());
                 return step.end(g, x, |cut| layer.rest(g, cut(x), cut(mixed)), &self.norm, end);
             }

@@ -217,6 +217,15 @@ impl Spec {
                     ("expert_weights_norm", Meta::Bool(true)),
                     ("expert_weights_scale", Meta::F32(1.5)),
                 ],
+                "granite" => vec![
+                    ("embedding_scale", Meta::F32(3.0)),
+                    ("residual_scale", Meta::F32(0.6)),
+                    ("logit_scale", Meta::F32(0.5)),
+                ],
+                "lfm2" => vec![
+                    ("shortconv.l_cache", Meta::U32(3)),
+                    ("attention.head_count_kv", Meta::U32s(vec![0, 2, 0, 2])),
+                ],
                 "deepseek2" => vec![
                     ("attention.head_count_kv", Meta::U32(1)),
                     ("attention.q_lora_rank", Meta::U32(40)),
@@ -301,6 +310,7 @@ impl Spec {
     pub fn is_recurrent(&self, il: usize) -> bool {
         match self.arch {
             _ if self.has_delta_nets() => il < self.n_layer && !(il + 1).is_multiple_of(self.interval),
+            "lfm2" => il.is_multiple_of(2),
             // A mixer, a feed-forward, attention, and again.
             "nemotron_h" | "nemotron_h_moe" => il < self.n_layer && il.is_multiple_of(3),
             _ => false,

@@ -4,6 +4,8 @@ mod deepseek2;
 mod gemma4;
 mod glm4;
 mod glm4moe;
+mod granite;
+mod lfm2;
 mod llama;
 mod mimo2;
 mod nemotron_h;
@@ -25,6 +27,8 @@ const TABLE: &[Entry] = &[
     llama::MISTRAL3,
     glm4::ENTRY,
     glm4moe::ENTRY,
+    granite::ENTRY,
+    lfm2::ENTRY,
     gemma4::ENTRY,
     deepseek2::ENTRY,
     nemotron_h::ENTRY,

@@ -15,6 +15,7 @@ mod moe;
 mod rms_norm;
 mod router;
 mod self_attention;
+mod short_conv;
 mod squared_relu;
 mod temperature;
 
@@ -30,3 +31,4 @@ pub(crate) use moe::{ExpertGlu, MoeConfig, MoeFfn, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use router::{Gating, RouterKind};
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind, SlidingKind};
+pub(crate) use short_conv::{ShortConv, ShortConvConfig};

@@ -261,9 +261,9 @@ impl MoeFfn {
     pub(crate) fn forward_by<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, seen: Tensor<'g>) -> Tensor<'g> {
         let (n_used, n_ff) = (self.config.router.n_used as i64, self.config.n_ff as i64);
         let route = self.router.route(g, seen);
-        let x_in = self.latent.as_ref().map_or(x, |(down, _)| down.forward(g, x)); // [n_in, n_tokens]
-        let [n_in, n_tokens, ..] = x_in.ne();
-        let rows = g.reshape(x_in, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
+        let inputs = self.latent.as_ref().map_or(x, |(down, _)| down.forward(g, x)); // [n_in, n_tokens]
+        let [n_in, n_tokens, ..] = inputs.ne();
+        let rows = g.reshape(inputs, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
             GateUp::Up(up) => {

@@ -80,7 +80,7 @@ impl GemmaConfig {
                 return LayerState::None;
             }
             let LayerConfig { n_head_kv, d, window, .. } = *layer;
-            LayerState::Kv(Kv { n_head_kv, d_k: d, d_v: d, latent: false, window })
+            LayerState::Kv(Kv { n_head_kv, d_k: d, d_v: d, window, latent: false })
         };
         StateLayout { layers: self.layers.iter().enumerate().map(of).collect() }
     }
