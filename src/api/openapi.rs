@@ -28,8 +28,10 @@ use crate::openai::completions::{CompletionChoice, CompletionRequest, Completion
 use crate::openai::downloads::{RemovedBody, Started};
 use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse, NativeEmbedding};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
+use crate::openai::responses::fetch::{DeletedResponse, ItemList};
 use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
 use crate::params::{LoraScale, Params};
+use crate::wire::InputTokens;
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi() -> Response {
@@ -54,6 +56,20 @@ pub fn document() -> Value {
     doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(response));
     let (request, response) = (doc.of::<ResponsesRequest>(), doc.of::<ResponseBody>());
     doc.post("/v1/responses", "Answer a conversation, in items", both(&request, &params), streamed(response));
+    let (count, response) = (doc.of::<InputTokens>(), doc.of::<ResponseBody>());
+    doc.post(
+        "/v1/responses/input_tokens",
+        "Count the tokens of a conversation, in items",
+        request,
+        whole(count.clone()),
+    );
+    doc.post("/v1/chat/completions/input_tokens", "Count the tokens of a conversation", chat.clone(), whole(count));
+    doc.get("/v1/responses/{id}", "A response that is kept", whole(response), &[("id", "path")]);
+    let response = doc.of::<DeletedResponse>();
+    doc.delete("/v1/responses/{id}", "Keep a response no longer", whole(response), &[("id", "path")]);
+    let response = doc.of::<ItemList>();
+    let of_items = [("id", "path"), ("after", "query"), ("limit", "query"), ("order", "query")];
+    doc.get("/v1/responses/{id}/input_items", "The conversation that led to a response", whole(response), &of_items);
     let (messages, response) = (doc.of::<MessagesRequest>(), doc.of::<MessageBody>());
     doc.of::<AnthropicError>();
     doc.post(

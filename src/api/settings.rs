@@ -16,7 +16,7 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Who shares cached state, where there are keys.
     pub cache_scope: CacheScope,
-    /// Origins of web pages that may call this server; empty: none, `*`: all.
+    /// Origins of web pages that may call this server; empty: none, `*`: all, `localhost`: this machine's at any port.
     pub cors_origins: Vec<String>,
     /// Requests a minute for one key (or address); `None` is without limit.
     pub requests_per_minute: Option<u32>,
@@ -28,6 +28,8 @@ pub struct Settings {
     pub metrics: bool,
     /// Serve `/slots`.
     pub slots: bool,
+    /// Responses that are kept for `previous_response_id`.
+    pub kept_responses: KeptResponses,
     /// Where sequence state may be saved; `None` is nowhere.
     pub slot_save_path: Option<PathBuf>,
     /// What the program says of itself in `/props`.
@@ -44,6 +46,21 @@ pub enum CacheScope {
     Key,
     /// All.
     All,
+}
+
+/// How many responses are kept, in memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KeptResponses {
+    /// Responses at most; 0 keeps none.
+    pub max_count: usize,
+    /// Bytes at most, of responses and the conversations that led to them; 0 keeps none.
+    pub max_bytes: usize,
+}
+
+impl Default for KeptResponses {
+    fn default() -> Self {
+        Self { max_count: 1000, max_bytes: 64 << 20 }
+    }
 }
 
 /// What one client may take of the server.

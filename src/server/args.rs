@@ -215,7 +215,7 @@ pub struct AccessFlags {
     #[arg(long, value_name = "WHOSE", default_value = "key")]
     pub cache_scope: CacheScope,
 
-    /// Allow web pages of this origin; repeatable, `*` is all [default: none]
+    /// Allow web pages of this origin; repeatable, `*` is all, `localhost` this machine's at any port [default: none]
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
 
@@ -231,6 +231,14 @@ pub struct ServingFlags {
     /// Do not serve the web pages
     #[arg(long, env = "NEXTN_NO_WEBUI", hide_env_values = true)]
     pub no_webui: bool,
+
+    /// Responses kept in memory for previous_response_id; 0 keeps none
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub responses_max: u32,
+
+    /// Memory for them and their conversations, in MiB; 0 keeps none
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    pub responses_ram: u32,
 
     /// Serve /metrics
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_value = "on", default_missing_value = "on")]
@@ -269,11 +277,11 @@ pub struct ServingFlags {
 fn origin(typed: &str) -> Result<String, String> {
     let host = typed.split_once("://").map_or("", |(_, host)| host);
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '?' | '#' | '@') && !c.is_ascii_uppercase();
-    let sound = matches!(typed, "*" | "null") || (!host.is_empty() && host.chars().all(plain));
+    let sound = matches!(typed, "*" | "null" | "localhost") || (!host.is_empty() && host.chars().all(plain));
     if sound {
         Ok(typed.to_owned())
     } else {
-        Err("an origin is like https://example.org, without a path, or `*`".into())
+        Err("an origin is like https://example.org, without a path, or `localhost`, or `*`".into())
     }
 }
 
@@ -344,7 +352,7 @@ mod tests {
 
     #[test]
     fn origins_that_no_browser_sends_are_refused() {
-        for right in ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "null"] {
+        for right in ["*", "localhost", "https://example.org", "http://localhost:3000", "http://[::1]:80", "null"] {
             assert_eq!(origin(right), Ok(right.to_owned()));
         }
         for wrong in ["", "example.org", "https://", "https://example.org/", "https://Example.org", "two words"] {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use api::{AppState, HttpLimits, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
+use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{self, AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
@@ -107,12 +107,17 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         webui: !args.serving.no_webui,
         metrics: args.serving.metrics == OnOff::On,
         slots: args.serving.slots == OnOff::On,
+        kept_responses: KeptResponses {
+            max_count: args.serving.responses_max as usize,
+            max_bytes: (args.serving.responses_ram as usize) << 20,
+        },
         slot_save_path: args.serving.slot_save_path.clone(),
         build: format!("nextn {}", env!("CARGO_PKG_VERSION")),
         reasoning: Reasoning {
             in_content: args.serving.reasoning_format == "none",
             budget: usize::try_from(budget).ok().filter(|&n| n > 0),
             enable: if budget == 0 { Some(false) } else { args.serving.reasoning.enabled() },
+            ..Reasoning::default()
         },
     }
 }

@@ -247,10 +247,14 @@ impl LoadedModel {
         self.sources.tool_use.as_deref()
     }
 
+    /// Whether a template has this text.
+    pub(crate) fn shows(&self, text: &str) -> bool {
+        [&self.sources.default, &self.sources.tool_use].into_iter().flatten().any(|source| source.contains(text))
+    }
+
     /// Whether the template names the role `developer`.
     pub(crate) fn knows_developers(&self) -> bool {
-        let sources = [&self.sources.default, &self.sources.tool_use].into_iter().flatten();
-        sources.into_iter().any(|source| source.contains("'developer'") || source.contains("\"developer\""))
+        self.shows("'developer'") || self.shows("\"developer\"")
     }
 
     /// What its text looks like.
