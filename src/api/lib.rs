@@ -65,6 +65,7 @@ mod state;
 mod stream;
 mod vectors;
 mod web;
+mod whole;
 mod wire;
 mod work;
 mod workplaces;
