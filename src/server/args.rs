@@ -116,7 +116,7 @@ pub struct ModelFlags {
     pub chat_template: Option<String>,
 
     /// Most tokens of a reply, also where a request asks for more; -1 is until the context is full
-    #[arg(short, long, aliases = ["n-predict", "predict"], value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    #[arg(short, long, alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub n_predict: i64,
 
     #[command(flatten)]
