@@ -66,6 +66,7 @@ mod state;
 mod stream;
 mod vectors;
 mod web;
+mod whole;
 mod wire;
 mod work;
 mod workplaces;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use session::Reasoning;
 
 /// Everything that does not depend on the model.
@@ -36,6 +37,8 @@ pub struct Settings {
     pub build: String,
     /// How thinking is given out when a request does not say.
     pub reasoning: Reasoning,
+    /// Variables of chat templates that a request does not set.
+    pub template_kwargs: Map<String, Value>,
 }
 
 /// Whose earlier requests a request may take up cached state of.

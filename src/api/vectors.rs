@@ -73,10 +73,10 @@ pub(crate) fn prepared(
         }
         PrepareError::Request(RequestError::PromptTooLong { n_prompt, n_ctx }) => {
             let message = format!(
-                "{place} exceeds the available context size: it has {n_prompt} tokens, and inputs may have {n_ctx}; shorten it, \
+                "{place} is too large and exceeds the available context size: it has {n_prompt} tokens, and inputs may have {n_ctx}; shorten it, \
                  or start the server with a larger --ctx-size"
             );
-            ApiError { code: Some("context_length_exceeded"), ..ApiError::field(field, message) }
+            ApiError::context_exceeded(field, message, n_prompt, n_ctx)
         }
         error => {
             let error = ApiError::from(error);

@@ -176,6 +176,12 @@ impl Logprob {
         Some(Self { id, token, bytes, logprob, top_logprobs })
     }
 
+    /// The token itself, and the likeliest at its place.
+    pub(crate) fn into_parts(self) -> (TopLogprob, Vec<TopLogprob>) {
+        let Self { id, token, bytes, logprob, top_logprobs } = self;
+        (TopLogprob { id, token, bytes, logprob }, top_logprobs)
+    }
+
     pub(crate) fn token(&self) -> &str {
         &self.token
     }

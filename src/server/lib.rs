@@ -3,6 +3,8 @@
 
 pub mod args;
 mod config;
+mod folder;
+mod foreign;
 mod load;
 mod run;
 mod store;
@@ -15,7 +17,9 @@ use program::exit::{Exit, Failure};
 
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let resolved = match config::resolve(program::short_names::spelled_out(std::env::args_os()).collect()) {
+    let foreign::Translated { words, notes } =
+        foreign::translated(program::short_names::spelled_out(std::env::args_os()));
+    let resolved = match config::resolve(words) {
         Ok(resolved) => resolved,
         Err(Wrong::Usage(error)) => {
             // `--help` comes here too, with code 0. A closed output has nobody to tell.
@@ -24,7 +28,7 @@ pub fn main() -> Exit {
         }
         Err(Wrong::File(words)) => return Failure::message(Exit::Usage, words).report(&mut io::stderr()),
     };
-    match run::run(resolved) {
+    match run::run(resolved, &notes) {
         Ok(()) => Exit::Success,
         Err(failure) => failure.report(&mut io::stderr()),
     }

@@ -29,5 +29,5 @@ pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use stream::{ReplyError, ReplyStream, SessionError};
-pub use template::template_of;
+pub use template::{CHATML, template_of};
 pub use variables::PRESERVE_THINKING;

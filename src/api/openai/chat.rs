@@ -79,6 +79,14 @@ pub(crate) fn chat_input(
         return Err(ApiError::field("chat_template", "chat_template: templates are not taken from requests"));
     }
     let mut kwargs = body.chat_template_kwargs.unwrap_or_default();
+    match (body.add_generation_prompt, body.continue_final_message) {
+        (Some(true), Some(true)) => {
+            let message = "add_generation_prompt and continue_final_message exclude each other: set one of them";
+            return Err(ApiError::field("add_generation_prompt", message));
+        }
+        (Some(opens), _) => drop(kwargs.insert("add_generation_prompt".to_owned(), Value::Bool(opens))),
+        (None, _) => {}
+    }
     let mut reasoning = defaults.clone();
     if let Some(effort) = &body.reasoning_effort {
         form::effort(&mut reasoning, "reasoning_effort", effort)?;

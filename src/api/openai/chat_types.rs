@@ -43,6 +43,8 @@ pub(crate) struct ChatRequest {
     pub(crate) thinking_token_budget: Option<i64>,
     /// A last message of the assistant is continued; true by default.
     pub(crate) continue_final_message: Option<bool>,
+    /// `false`: the prompt ends with the last message, without the opening of a reply.
+    pub(crate) add_generation_prompt: Option<bool>,
     /// Tell in a stream which tokens were drafted.
     pub(crate) return_drafts: Option<bool>,
     /// Not taken from requests: a template is a program.
