@@ -1,13 +1,15 @@
-//! `nextn-server`: options, loading, signals. Wires engines and the `api` crate together.
+//! `nextn-server`: options, loading, signals, and the settings of programs that use it. Wires engines and the `api` crate together.
 //! Knows no endpoint and no tensors. Doc-hidden in the library: only the binary uses it.
 
 pub mod args;
 mod config;
+mod connect;
 mod load;
 mod run;
 mod store;
 mod worker;
 
+use std::ffi::OsString;
 use std::io;
 
 use config::Wrong;
@@ -15,7 +17,11 @@ use program::exit::{Exit, Failure};
 
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let resolved = match config::resolve(program::short_names::spelled_out(std::env::args_os()).collect()) {
+    let words: Vec<OsString> = program::short_names::spelled_out(std::env::args_os()).collect();
+    if words.get(1).is_some_and(|word| word == connect::WORD) {
+        return connect::main(words);
+    }
+    let resolved = match config::resolve(words) {
         Ok(resolved) => resolved,
         Err(Wrong::Usage(error)) => {
             // `--help` comes here too, with code 0. A closed output has nobody to tell.
