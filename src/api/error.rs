@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use engine::sample::{Parameter, SampleError};
 use engine::{RequestError, SubmitError};
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use serde::Serialize;
 use session::{FormError, PrepareError};
 use utoipa::ToSchema;
@@ -177,6 +177,16 @@ impl ApiError {
                 n_ctx: self.context.map(|(_, n_ctx)| n_ctx),
             },
         }
+    }
+
+    /// `response`, which tells this error, with a body of another family's shape.
+    pub(crate) fn response_as(&self, body: &impl Serialize, response: &Response) -> Response {
+        let mut shaped = self.response_with(body);
+        // What other layers have added stays.
+        for (name, value) in response.headers().iter().filter(|(name, _)| **name != CONTENT_LENGTH) {
+            shaped.headers_mut().entry(name).or_insert_with(|| value.clone());
+        }
+        shaped
     }
 
     /// A response with this error's status and headers and a body of another family's shape.

@@ -100,7 +100,11 @@ async fn where_it_may<T: Send + 'static>(
     if n_bytes <= bodies::SMALL { work() } else { blocking(work).await }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// What `T` knows of a JSON text.
+///
+/// # Errors
+/// As [`Input::read`].
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut track = serde_path_to_error::Track::new();
     let read = T::deserialize(serde_path_to_error::Deserializer::new(Whole(&mut json), &mut track));

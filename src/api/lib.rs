@@ -12,6 +12,7 @@
 //! | `json`, `bodies`, `error` | bodies in and out, and their memory; errors as clients see them |
 //! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
 //! | `anthropic/` | `/v1/messages` |
+//! | `ollama/` | `/api/chat`, `/api/generate`, `/api/tags`, ... |
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
 //! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
@@ -23,7 +24,7 @@
 //! | `running_reply` | engine events to reasoning, text and tool calls; deadlines |
 //! | `pace` | when events are waited for together |
 //! | `respond` | the one reader of replies; each wire format is a writer |
-//! | `stream` | server-sent events |
+//! | `stream` | streams: server-sent events, lines of JSON |
 //! | `registry` | models: loading, unloading, finding, downloading |
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
@@ -49,6 +50,7 @@ mod in_flight;
 mod json;
 mod metrics;
 mod native;
+mod ollama;
 mod openai;
 mod openapi;
 mod pace;
@@ -74,7 +76,7 @@ mod workplaces;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -140,9 +142,25 @@ pub fn router(state: AppState) -> Router {
         .route("/models/unload", post(openai::models::unload))
         .route("/models/{*id}", get(openai::models::one).delete(openai::downloads::remove_one))
         .route("/v1/models/{*id}", get(openai::models::one).delete(openai::downloads::remove_one))
+        .route("/api/chat", post(ollama::chat::chat))
+        .route("/api/generate", post(ollama::generate::generate))
+        .route("/api/embed", post(ollama::embed::embed))
+        .route("/api/embeddings", post(ollama::embed::embeddings))
+        .route("/api/tags", get(ollama::models::tags))
+        .route("/api/show", post(ollama::models::show))
+        .route("/api/ps", get(ollama::models::ps))
+        .route("/api/version", get(ollama::models::version))
+        .route("/api/pull", post(ollama::pull::pull))
+        .route("/api/delete", delete(ollama::pull::delete))
+        .route("/api/copy", post(ollama::pull::not_served))
+        .route("/api/create", post(ollama::pull::not_served))
+        .route("/api/push", post(ollama::pull::not_served))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method);
-    let routes = if state.settings().webui { web::routes(routes) } else { routes };
+    let routes = match state.settings().webui {
+        true => web::routes(routes),
+        false => routes.route("/", get(ollama::probe)),
+    };
     // The last layer is the outermost.
     let routes = routes.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(state.clone(), gate::gate));
     cors::layered(routes, &state.settings().cors_origins).with_state(state)

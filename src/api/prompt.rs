@@ -34,6 +34,12 @@ enum Part {
     Ids(Vec<TokenId>),
 }
 
+impl From<String> for Prompts {
+    fn from(text: String) -> Self {
+        Self::One(Prompt(vec![Part::Text(text)]))
+    }
+}
+
 impl Prompts {
     /// How many there are; `field` is named in errors.
     ///

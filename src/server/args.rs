@@ -15,7 +15,7 @@ use program::choices::{OnOff, Think};
 
 /// Serve a GGUF model over HTTP.
 ///
-/// Serves clients of OpenAI's, Anthropic's and llama.cpp's HTTP interfaces. Without -m it serves the embedded model.
+/// Serves clients of OpenAI's, Anthropic's, Ollama's and llama.cpp's HTTP interfaces. Without -m it serves the embedded model.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Args {
@@ -423,6 +423,9 @@ const WORKER_ADDRESS: &str = "127.0.0.1:50052";
 const AFTER_HELP: &str = "\
 llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -hff, -hft, -md, -cmoe,
 -ncmoe, -sm, -mg, -ts, -to.
+
+nextn-server connect claude|codex|opencode|continue prints the settings by which that program uses this server, and
+writes them with --write; connect --help says more.
 
 Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
 or stand in the file of --config, without its dashes. Flags override variables, and variables the file.

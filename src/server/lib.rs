@@ -1,8 +1,9 @@
-//! `nextn-server`: options, loading, signals. Wires engines and the `api` crate together.
+//! `nextn-server`: options, loading, signals, and the settings of programs that use it. Wires engines and the `api` crate together.
 //! Knows no endpoint and no tensors. Doc-hidden in the library: only the binary uses it.
 
 pub mod args;
 mod config;
+mod connect;
 mod folder;
 mod foreign;
 mod load;
@@ -10,6 +11,7 @@ mod run;
 mod store;
 mod worker;
 
+use std::ffi::OsString;
 use std::io;
 
 use config::Wrong;
@@ -17,8 +19,11 @@ use program::exit::{Exit, Failure};
 
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
-    let foreign::Translated { words, notes } =
-        foreign::translated(program::short_names::spelled_out(std::env::args_os()));
+    let words: Vec<OsString> = program::short_names::spelled_out(std::env::args_os()).collect();
+    if words.get(1).is_some_and(|word| word == connect::WORD) {
+        return connect::main(words);
+    }
+    let foreign::Translated { words, notes } = foreign::translated(words.into_iter());
     let resolved = match config::resolve(words) {
         Ok(resolved) => resolved,
         Err(Wrong::Usage(error)) => {

@@ -227,7 +227,11 @@ fn model_name(flags: &ModelFlags) -> String {
     flags.names().next().or_else(of_hub).or_else(file).unwrap_or_else(|| "pocket".to_owned())
 }
 
-fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {
+/// The keys of the flags and of the file that they name.
+///
+/// # Errors
+/// A file that cannot be read or holds no key, and an empty key.
+pub(super) fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {
     let mut keys = flags.api_key.clone();
     if let Some(path) = &flags.api_key_file {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string()).or_exit(Exit::Usage)?;

@@ -96,6 +96,21 @@ pub struct Rendered {
 }
 
 impl Prepared {
+    /// The same request behind the tokens of an earlier one and its reply. A beginning-of-text token stands once.
+    ///
+    /// # Errors
+    /// As [`GenerateRequest::new`].
+    pub fn behind(self, mut before: Vec<TokenId>, bos: Option<TokenId>) -> Result<Self, RequestError> {
+        let prompt = self.request.prompt();
+        let n_cut = usize::from(!before.is_empty() && bos.is_some() && prompt.first().copied() == bos);
+        let mut options = self.request.options().clone();
+        options.checkpoint_boundaries.retain(|&boundary| boundary > n_cut);
+        let n_before = before.len();
+        options.checkpoint_boundaries.iter_mut().for_each(|boundary| *boundary = *boundary - n_cut + n_before);
+        before.extend_from_slice(&prompt[n_cut..]);
+        Ok(Self { request: GenerateRequest::new(before, options, self.request.limits())?, reply: self.reply })
+    }
+
     /// The same request for the `i`th of several replies, whose seeds follow each other, within `scope`.
     ///
     /// # Errors
