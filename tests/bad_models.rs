@@ -297,6 +297,10 @@ fn encoded(document: &Document) -> Vec<u8> {
                 array(&mut out, 5, v.len());
                 v.iter().for_each(|v| out.extend(v.to_le_bytes()));
             }
+            Meta::F32s(v) => {
+                array(&mut out, 6, v.len());
+                v.iter().for_each(|v| out.extend(v.to_le_bytes()));
+            }
             Meta::Bools(v) => {
                 array(&mut out, 7, v.len());
                 out.extend(v.iter().map(|&v| u8::from(v)));

@@ -94,7 +94,7 @@ impl FfnConfig {
             Self::Either { n_ff, moe, likely, .. } => {
                 Self::Either { n_ff, moe: moe.limited(limit, shared), limit: shared, likely }
             }
-            dense @ Self::Dense { .. } => dense,
+            dense @ (Self::Dense { .. } | Self::SquaredRelu { .. } | Self::None) => dense,
         }
     }
 
@@ -102,7 +102,7 @@ impl FfnConfig {
     pub(crate) fn moe(&self) -> Option<MoeConfig> {
         match self {
             Self::Moe(moe) | Self::Either { moe, .. } => Some(*moe),
-            Self::Dense { .. } => None,
+            Self::Dense { .. } | Self::SquaredRelu { .. } | Self::None => None,
         }
     }
 
