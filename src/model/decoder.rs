@@ -22,6 +22,10 @@ pub(crate) struct DecoderConfig {
     blocks: Vec<BlockConfig>,
     /// Of the blocks, those of the NextN head.
     n_nextn: usize,
+    /// Factor on the embeddings of tokens.
+    embed_scale: Option<f32>,
+    /// Logits are kept below it by a hyperbolic tangent.
+    softcap: Option<f32>,
 }
 
 /// One block.
@@ -66,7 +70,18 @@ impl DecoderConfig {
         if keys.flag("attention.causal")? == Some(false) {
             return Err(keys.error("attention.causal", "attention to later tokens (an encoder) is not supported"));
         }
-        Ok(Self { n_embd: keys.need("embedding_length", WIDTH)?, eps: keys.rms_eps()?, blocks, n_nextn })
+        let (n_embd, eps) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?);
+        Ok(Self { n_embd, eps, blocks, n_nextn, embed_scale: None, softcap: None })
+    }
+
+    /// The same with a factor on the embeddings of tokens.
+    pub(crate) fn with_scaled_embeddings(self, scale: f32) -> Self {
+        Self { embed_scale: Some(scale), ..self }
+    }
+
+    /// The same with logits that a hyperbolic tangent keeps below `cap`, where there is one.
+    pub(crate) fn with_capped_logits(self, cap: Option<f32>) -> Self {
+        Self { softcap: cap, ..self }
     }
 
     fn n_layer(&self) -> usize {
@@ -77,7 +92,7 @@ impl DecoderConfig {
     fn n_expert(&self) -> (usize, usize) {
         let of = |block: &BlockConfig| match block.ffn {
             FfnConfig::Moe(moe) => (moe.n_expert, moe.n_used),
-            FfnConfig::Dense { .. } => (0, 0),
+            FfnConfig::Dense { .. } | FfnConfig::Geglu { .. } => (0, 0),
         };
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
@@ -95,6 +110,8 @@ impl DecoderConfig {
 struct Decoder {
     n_expert_used: usize,
     embed: WeightId,
+    embed_scale: Option<f32>,
+    softcap: Option<f32>,
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
@@ -158,7 +175,9 @@ pub(crate) fn open(
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    Ok(Opened { arch: Box::new(Decoder { n_expert_used, embed, layers, norm, head, rank, mtp }), hparams, nextn })
+    let (embed_scale, softcap) = (c.embed_scale, c.softcap);
+    let decoder = Decoder { n_expert_used, embed, embed_scale, softcap, layers, norm, head, rank, mtp };
+    Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
 /// The NextN head of the model's own file.
@@ -314,13 +333,22 @@ impl MtpLayer {
     }
 }
 
+impl Decoder {
+    /// `h: [n_embd, n_out]` gives `[n_vocab, n_out]`.
+    fn logits<'g>(&self, g: &Graph<'g>, h: Tensor<'g>) -> Tensor<'g> {
+        let logits = self.head.forward(g, h);
+        self.softcap.map_or(logits, |cap| g.scale(g.tanh(g.scale(logits, 1.0 / cap)), cap))
+    }
+}
+
 impl Architecture for Decoder {
     fn state(&self) -> StateLayout {
         StateLayout { layers: self.layers.iter().map(Layer::state).collect() }
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>) {
-        let mut x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
+        let x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
+        let mut x = self.embed_scale.map_or(x, |scale| g.scale(x, scale));
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             let y = layer.norm.forward(g, x);
@@ -329,7 +357,9 @@ impl Architecture for Decoder {
                 Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
             };
             if il + 1 == self.layers.len() {
-                return step.end(g, x, |cut| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed))), &self.head);
+                let tail =
+                    |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed)));
+                return step.end(g, x, tail, |h| self.logits(g, h));
             }
             x = layer.rest(g, x, mixed);
         }

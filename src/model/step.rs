@@ -4,8 +4,6 @@ use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 use text::TokenId;
 
-use crate::blocks::Linear;
-
 /// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary
 /// is one processor's work.
 pub(crate) fn best_parts(n_vocab: usize) -> Option<usize> {
@@ -171,8 +169,9 @@ impl<'s, 'g> Step<'s, 'g> {
     }
 
     /// Ends the pass. `tail` computes the hidden states after the final norm: what follows the last layer's mixer, row
-    /// by row, on tensors that it puts through the given cut. Rows that give logits are computed among themselves, also
-    /// where the hidden states of all are wanted: a row's bits may depend on how many stand beside it.
+    /// by row, on tensors that it puts through the given cut; `logits` those of hidden states. Rows that give logits are
+    /// computed among themselves, also where the hidden states of all are wanted: a row's bits may depend on how many stand
+    /// beside it.
     ///
     /// `x: [n_embd, n_tokens]` is the residual stream before the last layer. Its sums and those of the rows that give logits
     /// come out, too: a sum tells whether all of its row is finite, and what is not stays so in the stream.
@@ -181,7 +180,7 @@ impl<'s, 'g> Step<'s, 'g> {
         g: &Graph<'g>,
         x: Tensor<'g>,
         tail: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
-        head: &Linear,
+        logits: impl Fn(Tensor<'g>) -> Tensor<'g>,
     ) {
         let all = (self.hidden || self.out_rows == OutRows::All).then(|| tail(&|x| x));
         let cropped = self.out.map(|out| tail(&|x| g.get_rows(x, out)));
@@ -193,7 +192,7 @@ impl<'s, 'g> Step<'s, 'g> {
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.
         g.output("sums", g.sum_rows(rows)); // [1, n_out]
-        let logits = head.forward(g, rows); // [n_vocab, n_out]
+        let logits = logits(rows); // [n_vocab, n_out]
         if !self.best {
             return g.output("logits", logits);
         }

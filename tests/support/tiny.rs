@@ -201,6 +201,12 @@ impl Spec {
                     ("attention.temperature_scale", Meta::F32(0.4)),
                     ("rope.scaling.original_context_length", Meta::U32(8)),
                 ],
+                // A window that prompts outgrow, in two layers of four.
+                "gemma2" | "gemma3" => vec![
+                    ("attention.sliding_window", Meta::U32(9)),
+                    ("attention.sliding_window_pattern", Meta::U32(2)),
+                    ("final_logit_softcapping", Meta::F32(6.0)),
+                ],
                 _ => Vec::new(),
             },
         }

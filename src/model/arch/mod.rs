@@ -1,5 +1,6 @@
 //! The architectures: one file each, and the table that names them.
 
+mod gemma3;
 mod glm4;
 mod llama;
 mod qwen2;
@@ -9,7 +10,16 @@ mod qwen35;
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
-const TABLE: &[Entry] = &[qwen35::ENTRY, qwen3::ENTRY, qwen2::ENTRY, llama::ENTRY, llama::MISTRAL3, glm4::ENTRY];
+const TABLE: &[Entry] = &[
+    qwen35::ENTRY,
+    qwen3::ENTRY,
+    qwen2::ENTRY,
+    llama::ENTRY,
+    llama::MISTRAL3,
+    glm4::ENTRY,
+    gemma3::ENTRY,
+    gemma3::GEMMA2,
+];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {

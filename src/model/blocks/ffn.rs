@@ -2,7 +2,7 @@
 
 use ggml::{Graph, Tensor};
 
-use super::gated_ffn::GatedFfn;
+use super::gated_ffn::{Activation, GatedFfn};
 use super::moe::{MoeConfig, MoeFfn};
 use crate::error::LoadError;
 use crate::tensors::Scope;
@@ -16,6 +16,10 @@ pub(crate) enum FfnConfig {
         fused: bool,
         /// There may be biases.
         bias: bool,
+    },
+    /// Dense, with GELU in place of SiLU.
+    Geglu {
+        n_ff: usize,
     },
     Moe(MoeConfig),
 }
@@ -31,6 +35,9 @@ impl Ffn {
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Self, LoadError> {
         Ok(match config {
             FfnConfig::Moe(moe) => Self::Moe(Box::new(MoeFfn::open(t, n_embd, moe)?)),
+            FfnConfig::Geglu { n_ff } => {
+                Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, false, false)?.with(Activation::Gelu))
+            }
             FfnConfig::Dense { n_ff, fused, bias } => Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, fused, bias)?),
         })
     }

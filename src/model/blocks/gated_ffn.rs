@@ -1,4 +1,4 @@
-//! Dense feed-forward with a gate: `down(silu(gate(x)) * up(x))` (Shazeer 2020, SwiGLU).
+//! Dense feed-forward with a gate: `down(silu(gate(x)) * up(x))`, or with GELU (Shazeer 2020, SwiGLU and GEGLU).
 
 use ggml::{Graph, Tensor};
 
@@ -6,8 +6,28 @@ use super::linear::Linear;
 use crate::error::LoadError;
 use crate::tensors::Scope;
 
+/// What a gate goes through before the other half is multiplied with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Activation {
+    #[default]
+    Silu,
+    /// In its form of a hyperbolic tangent.
+    Gelu,
+}
+
+impl Activation {
+    /// Both of one shape, which is the result's.
+    pub(crate) fn gated<'g>(self, g: &Graph<'g>, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Self::Silu => g.swiglu(gate, up),
+            Self::Gelu => g.geglu(gate, up),
+        }
+    }
+}
+
 /// The matrices of a dense feed-forward.
 pub(crate) struct GatedFfn {
+    activation: Activation,
     /// `None` where `up` has the rows of the gate before its own.
     gate: Option<Linear>,
     up: Linear,
@@ -32,10 +52,16 @@ impl GatedFfn {
             Linear::biased(t, &format!("ffn_{what}{suffix}"), n_in, n_out, bias)
         };
         Ok(Self {
+            activation: Activation::Silu,
             gate: if fused { None } else { Some(part("gate", n_embd, n_ff)?) },
             up: part("up", n_embd, if fused { 2 * n_ff } else { n_ff })?,
             down: part("down", n_ff, n_embd)?,
         })
+    }
+
+    /// The same with another activation.
+    pub(crate) fn with(self, activation: Activation) -> Self {
+        Self { activation, ..self }
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
@@ -48,6 +74,6 @@ impl GatedFfn {
                 (half(0), half(n as usize / 2 * nb[0]))
             }
         };
-        self.down.forward(g, g.swiglu(gate, up)) // of [n_ff, n_tokens]
+        self.down.forward(g, self.activation.gated(g, gate, up)) // of [n_ff, n_tokens]
     }
 }

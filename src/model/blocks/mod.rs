@@ -15,4 +15,4 @@ pub(crate) use ffn::{Ffn, FfnConfig};
 pub(crate) use linear::{Linear, embedded};
 pub(crate) use moe::{MoeConfig, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
-pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind};
+pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind, SlidingKind};

@@ -96,10 +96,9 @@ impl AttentionConfig {
     }
 
     /// Those of each block of a family in which some have a window: `attention.sliding_window` positions, in the layers that
-    /// `attention.sliding_window_pattern` marks (flags, or numbers 0 and 1), else in those that `slides` names. A file
-    /// without a window has none anywhere. What the file says of layers with a window alone (keys ending in `_swa`) goes
+    /// `attention.sliding_window_pattern` marks (flags, or numbers 0 and 1, or one number: each so-many-th has none), else in
+    /// those that `slides` names. A file without a window has none anywhere. What the file says of layers with a window alone (keys ending in `_swa`) goes
     /// before what it says of all.
-    #[allow(dead_code, reason = "for families with windows")]
     pub(crate) fn read_sliding(
         keys: &Keys<'_, '_>,
         n_block: usize,
