@@ -100,16 +100,69 @@ fn fused_matrices_equal_split_ones() {
         }
         assert_same(arch, &fused, &plain);
     }
-    for arch in architectures().into_iter().filter(|arch| arch.ends_with("moe")) {
+    for arch in architectures().into_iter().filter(|arch| Spec::of(arch).n_expert > 0) {
         let spec = Spec::of(arch);
         let plain = spec.document();
         let mut fused = plain.clone();
         for il in 0..spec.n_layer {
             let parts = ["gate", "up"].map(|what| format!("blk.{il}.ffn_{what}_exps.weight"));
+            if !plain.tensors.iter().any(|t| t.name == parts[0]) {
+                continue;
+            }
             fused.fuse(&parts.each_ref().map(String::as_str), &format!("blk.{il}.ffn_gate_up_exps.weight"));
         }
         assert_same(arch, &fused, &plain);
     }
+}
+
+/// Rows of matrices or parts of vectors in another order.
+fn reorder(document: &Document, name: &str, to: &str, order: &[usize], size: usize) -> support::tiny::Tensor {
+    let tensor = document.tensors.iter().find(|t| t.name == name).expect("there");
+    let n_bytes = size * if tensor.ne.len() > 1 { 4 * tensor.ne[0] as usize } else { 4 };
+    let data = order.iter().flat_map(|&i| tensor.data[i * n_bytes..][..n_bytes].to_vec()).collect();
+    support::tiny::Tensor { name: to.to_owned(), data, ..tensor.clone() }
+}
+
+/// Older files of Qwen3-Next hold queries, keys, values and gates of a key head side by side.
+#[test]
+fn joint_inputs_of_delta_nets_equal_split_ones() {
+    let spec = Spec { n_k_heads: 2, n_v_heads: 6, ..Spec::of("qwen3next") };
+    let plain = spec.document();
+    let mut joint = plain.clone();
+    for il in (0..spec.n_layer).filter(|&il| spec.is_recurrent(il)) {
+        let name = |what: &str| format!("blk.{il}.{what}.weight");
+        joint.fuse(&[&name("attn_qkv"), &name("attn_gate")], &name("ssm_in"));
+        // Heads of qkv and gate: 2 queries, 2 keys, 6 values, 6 gates.
+        let order = [0, 2, 4, 5, 6, 10, 11, 12, 1, 3, 7, 8, 9, 13, 14, 15];
+        let tensor = reorder(&joint, &name("ssm_in"), &name("ssm_in"), &order, spec.d_state);
+        joint.take(&name("ssm_in"));
+        joint.tensors.push(tensor);
+    }
+    assert_same("ssm_in", &joint, &plain);
+}
+
+/// The two orders of heads are the same model where each key head has one value head.
+#[test]
+fn grouped_and_tiled_heads_are_one_model_where_there_are_as_many_of_both() {
+    let spec = Spec { n_k_heads: 4, n_v_heads: 4, ..Spec::of("qwen3next") };
+    let grouped = spec.document();
+    let mut tiled = grouped.clone();
+    for (key, value) in &mut tiled.keys {
+        *key = key.replace("qwen3next.", "qwen35moe.");
+        if *value == Meta::Str("qwen3next".into()) {
+            *value = Meta::Str("qwen35moe".into());
+        }
+    }
+    for il in (0..spec.n_layer).filter(|&il| spec.is_recurrent(il)) {
+        let joint = tiled.take(&format!("blk.{il}.ssm_ba.weight"));
+        for (what, first) in [("beta", 0), ("alpha", 1)] {
+            let rows: Vec<usize> = (0..4).map(|i| 2 * i + first).collect();
+            let mut part = reorder(&grouped, &joint.name, &format!("blk.{il}.ssm_{what}.weight"), &rows, 1);
+            part.ne[1] = 4;
+            tiled.tensors.push(part);
+        }
+    }
+    assert_same("grouped and tiled", &grouped, &tiled);
 }
 
 #[test]
@@ -131,7 +184,7 @@ fn shards_equal_the_single_file() {
 
 #[test]
 fn layer_kinds_come_from_the_list_or_the_interval() {
-    for arch in ["qwen35", "qwen35moe"] {
+    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
         let spec = Spec { nextn: true, ..Spec::of(arch) };
         let plain = spec.document();
         let list = format!("{arch}.attention.recurrent_layers");
@@ -154,7 +207,7 @@ fn layer_kinds_come_from_the_list_or_the_interval() {
 
 #[test]
 fn head_counts_may_be_lists_with_0_for_layers_without_attention() {
-    for arch in ["qwen35", "qwen35moe"] {
+    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
         let spec = Spec { nextn: true, ..Spec::of(arch) };
         let plain = spec.document();
         let key = format!("{arch}.attention.head_count_kv");
@@ -186,11 +239,86 @@ fn constants_of_the_file_are_read() {
     }
 }
 
+/// Each key of the router is read, on a file that has groups, a correction and a factor.
+#[test]
+fn what_a_file_says_of_its_router_is_read() {
+    let plain = Spec::of("glm4moe").document();
+    for (key, value) in [
+        ("expert_gating_func", Meta::U32(1)),
+        ("expert_gating_func", Meta::U32(3)),
+        ("expert_group_count", Meta::U32(1)),
+        ("expert_weights_norm", Meta::Bool(false)),
+        ("expert_weights_scale", Meta::F32(2.5)),
+    ] {
+        let mut changed = plain.clone();
+        changed.set(&format!("glm4moe.{key}"), value);
+        assert_other(key, &changed, &plain);
+    }
+    // What the family means where the file is silent.
+    for (key, value) in [("expert_gating_func", Meta::U32(2)), ("expert_shared_count", Meta::U32(7))] {
+        let mut changed = plain.clone();
+        changed.set(&format!("glm4moe.{key}"), value);
+        assert_same(key, &changed, &plain);
+    }
+    let mut uncorrected = plain.clone();
+    for t in uncorrected.tensors.iter_mut().filter(|t| t.name.ends_with("exp_probs_b.bias")) {
+        t.data.fill(0);
+    }
+    assert_other("exp_probs_b", &uncorrected, &plain);
+    uncorrected.take("blk.1.exp_probs_b.bias");
+    assert!(refused(&uncorrected).to_string().contains("blk.1.exp_probs_b.bias"));
+}
+
+#[test]
+fn routers_that_could_not_choose_are_refused_by_key() {
+    for (key, value, says) in [
+        ("expert_gating_func", 4, "4 found; 1 (softmax), 2 (sigmoid) and 3 (softmax of the chosen) are supported"),
+        ("expert_group_count", 4, "6 experts in 4 groups; equal groups of 2 or more expected"),
+        ("expert_group_count", 6, "6 experts in 6 groups; equal groups of 2 or more expected"),
+        ("expert_group_used_count", 1, "1 groups of 2 experts, of which a token uses 3"),
+        ("expert_group_used_count", 0, "0 found, 1 to 3 expected"),
+        ("expert_group_used_count", 4, "4 found, 1 to 3 expected"),
+        ("expert_used_count", 7, "7 of 6 experts"),
+    ] {
+        let mut changed = Spec::of("glm4moe").document();
+        changed.set(&format!("glm4moe.{key}"), Meta::U32(value));
+        assert_eq!(refused(&changed).to_string(), format!("glm4moe.{key}: {says}"));
+    }
+    // A shared expert that nothing tells of.
+    let mut silent = Spec::of("glm4moe").document();
+    silent.unset("glm4moe.expert_shared_feed_forward_length");
+    let error = refused(&silent).to_string();
+    assert!(error.contains("_shexp.weight: a shared expert is not expected here"), "{error}");
+}
+
+/// Head norms are used where they are: GLM-4.5 has them, GLM-4.5-Air has not.
+#[test]
+fn norms_of_heads_may_be_there_or_not() {
+    let plain = Spec::of("glm4moe").document();
+    let mut normed = plain.clone();
+    let like = plain.tensors.iter().find(|t| t.name == "output_norm.weight").expect("there");
+    for il in 0..4 {
+        for what in ["q", "k"] {
+            let mut norm = like.clone();
+            norm.name = format!("blk.{il}.attn_{what}_norm.weight");
+            (norm.ne, norm.data) = (vec![32], norm.data[..4 * 32].to_vec());
+            normed.tensors.push(norm);
+        }
+    }
+    assert_other("glm4moe, norms of heads", &normed, &plain);
+    normed.take("blk.2.attn_k_norm.weight");
+    assert!(refused(&normed).to_string().contains("blk.2.attn_k_norm.weight"));
+    normed.take("blk.2.attn_q_norm.weight");
+    logits(&opened(&normed));
+}
+
 #[test]
 fn more_value_heads_than_key_heads_and_other_widths_compute() {
     for (n_k_heads, n_v_heads, n_taps, n_head, n_head_kv) in [(1, 3, 2, 4, 4), (2, 6, 4, 4, 1), (4, 4, 5, 6, 2)] {
-        let spec = Spec { n_k_heads, n_v_heads, n_taps, n_head, n_head_kv, interval: 4, ..Spec::of("qwen35") };
-        logits(&opened(&spec.document()));
+        for arch in ["qwen35", "qwen3next"] {
+            let spec = Spec { n_k_heads, n_v_heads, n_taps, n_head, n_head_kv, interval: 4, ..Spec::of(arch) };
+            logits(&opened(&spec.document()));
+        }
     }
     let one_expert = Spec { n_used: 1, ..Spec::of("qwen35moe") };
     logits(&opened(&one_expert.document()));
@@ -200,7 +328,7 @@ fn more_value_heads_than_key_heads_and_other_widths_compute() {
 
 #[test]
 fn a_head_that_is_promised_and_missing_is_named_and_the_trunk_runs() {
-    for arch in ["qwen35", "qwen35moe"] {
+    for arch in nextn_architectures() {
         let spec = Spec { nextn: true, ..Spec::of(arch) };
         let whole = spec.document();
         let trunk = logits(&opened(&whole));

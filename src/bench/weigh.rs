@@ -79,7 +79,7 @@ impl Weight {
     /// `tensors`: names, elements and bytes.
     fn new<'t>(name: String, schema: &Schema, tensors: impl Iterator<Item = (&'t str, u64, u64)>, tied: bool) -> Self {
         let sizes = &schema.hparams;
-        let experts = |t: &TensorSchema| if t.name.contains("_exps.") { t.ne[2] } else { 0 };
+        let experts = |t: &TensorSchema| if t.name.contains("_exps.weight") { t.ne[2] } else { 0 };
         let n_expert_used = sizes.n_expert_used as u64;
         let width = |t: &TensorSchema| match (block_of(&t.name), t.ne.get(1)) {
             (Some(_), Some(n)) if experts(t) > 0 => n * n_expert_used,

@@ -99,7 +99,7 @@ pub(crate) struct Entry {
 
 /// Nodes of a forward pass, with room to spare: `n_layer` layers with so many experts used.
 pub(crate) fn max_nodes(n_layer: usize, n_expert_used: usize, segments: &[Segment]) -> usize {
-    let per_layer: usize = 64 + n_expert_used * 2 + segments.iter().map(|s| 48 + 4 * s.n_snapshots).sum::<usize>();
+    let per_layer: usize = 96 + n_expert_used * 2 + segments.iter().map(|s| 48 + 4 * s.n_snapshots).sum::<usize>();
     // The rest of the last layer may be there twice: `Step::end`.
     128 + (n_layer + 1) * per_layer
 }

@@ -91,7 +91,7 @@ impl DecoderConfig {
     /// Experts, and how many of them a token uses; 0 in a dense model.
     fn n_expert(&self) -> (usize, usize) {
         let of = |block: &BlockConfig| match block.ffn {
-            FfnConfig::Moe(moe) => (moe.n_expert, moe.n_used),
+            FfnConfig::Moe(moe) => (moe.router.n_expert, moe.router.n_used),
             FfnConfig::Dense { .. } | FfnConfig::Geglu { .. } => (0, 0),
         };
         self.blocks.iter().map(of).max().unwrap_or_default()

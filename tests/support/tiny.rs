@@ -174,7 +174,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe");
+        let moe = arch.ends_with("moe") || arch == "qwen3next";
         Spec {
             arch,
             n_layer: 4,
@@ -207,6 +207,14 @@ impl Spec {
                     ("attention.sliding_window_pattern", Meta::U32(2)),
                     ("final_logit_softcapping", Meta::F32(6.0)),
                 ],
+                "glm4moe" => vec![
+                    ("feed_forward_length", Meta::U32(72)),
+                    ("leading_dense_block_count", Meta::U32(1)),
+                    ("expert_group_count", Meta::U32(3)),
+                    ("expert_group_used_count", Meta::U32(2)),
+                    ("expert_weights_norm", Meta::Bool(true)),
+                    ("expert_weights_scale", Meta::F32(1.5)),
+                ],
                 _ => Vec::new(),
             },
         }
@@ -216,9 +224,13 @@ impl Spec {
         self.n_layer + usize::from(self.nextn)
     }
 
+    fn has_delta_nets(&self) -> bool {
+        self.arch.starts_with("qwen35") || self.arch == "qwen3next"
+    }
+
     /// True for layers without attention.
     pub fn is_recurrent(&self, il: usize) -> bool {
-        self.arch.starts_with("qwen35") && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
+        self.has_delta_nets() && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
     }
 
     /// The whole file, tensors in F32: those that a model of these sizes must have, and those that it may have and these
@@ -265,7 +277,7 @@ impl Spec {
         } else {
             u("feed_forward_length", self.n_ff);
         }
-        if self.arch.starts_with("qwen35") {
+        if self.has_delta_nets() {
             u("ssm.conv_kernel", self.n_taps);
             u("ssm.state_size", self.d_state);
             u("ssm.group_count", self.n_k_heads);

@@ -141,6 +141,36 @@ impl<'g> Graph<'g> {
             })
     }
 
+    /// `x * sigmoid(slope * x) * (y + 1)` by element, with `x = min(gate, limit)` and `y` = `up` within `-limit` to `limit`;
+    /// both F32 and of one shape.
+    pub fn swiglu_clamped(&self, gate: Tensor<'g>, up: Tensor<'g>, slope: f32, limit: f32) -> Tensor<'g> {
+        let rows = || ask!(ggml_is_contiguous_1, gate) && ask!(ggml_is_contiguous_1, up);
+        let sound = self
+            .check("swiglu_clamped", gate.ne() == up.ne(), || format!("`gate` {gate:?} is not like `up` {up:?}"))
+            && self.check_f32("swiglu_clamped", "gate", gate)
+            && self.check_f32("swiglu_clamped", "up", up)
+            && self.check_elements("swiglu_clamped", "gate", gate)
+            && self.check_elements("swiglu_clamped", "up", up)
+            && self.check("swiglu_clamped", limit >= 0.0, || format!("a limit of {limit}"))
+            && self.check("swiglu_clamped", rows(), || {
+                format!("the rows of `gate` {gate:?} or `up` {up:?} do not follow each other")
+            });
+        if !sound {
+            return gate;
+        }
+        op!(self, "swiglu_clamped", ggml_swiglu_oai, gate, up.raw(), slope, limit)
+    }
+
+    /// `value` everywhere, in a new tensor of the shape of `a`: F32, contiguous.
+    pub fn fill(&self, a: Tensor<'g>, value: f32) -> Tensor<'g> {
+        let sound = self.check_f32("fill", "a", a)
+            && self.check("fill", ask!(ggml_is_contiguous, a), || format!("`a` {a:?} has gaps"));
+        if !sound {
+            return a;
+        }
+        op!(self, "fill", ggml_fill, a, value)
+    }
+
     /// The sum over dim 0: `[n, ..]` to `[1, ..]`.
     pub fn sum_rows(&self, a: Tensor<'g>) -> Tensor<'g> {
         if !(self.check_f32("sum_rows", "a", a) && self.check_elements("sum_rows", "a", a)) {

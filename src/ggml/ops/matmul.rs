@@ -47,6 +47,27 @@ impl<'g> Graph<'g> {
         by_kernel.unwrap_or_else(|| op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw()))
     }
 
+    /// `a: [n, n_used, n_tokens]` plus one row of `rows: [n, n_rows]` for each id, both F32; `ids: [n_used, n_tokens]` (i32, below
+    /// `n_rows`). Ids outside are kept away as by [`Graph::get_rows`].
+    pub fn add_id(&self, a: Tensor<'g>, rows: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {
+        let (na, nr, ni) = (a.ne(), rows.ne(), ids.ne());
+        let fits = na[0] == nr[0]
+            && nr[2..] == [1, 1]
+            && na[1..] == [ni[0], ni[1], 1]
+            && ni[2..] == [1, 1]
+            && ids.dtype() == Dtype::I32;
+        let sound = self.check("add_id", fits, || format!("`a` {na:?}, `rows` {nr:?}, `ids` {ids:?} do not fit"))
+            && self.check_f32("add_id", "a", a)
+            && self.check_f32("add_id", "rows", rows)
+            && self.check_elements("add_id", "a", a)
+            && self.check_elements("add_id", "rows", rows);
+        if !sound {
+            return a;
+        }
+        let ids = self.bounded("add_id", ids, nr[1]);
+        op!(self, "add_id", ggml_add_id, a, rows.raw(), ids.raw())
+    }
+
     fn is_matrix(&self, op: &'static str, name: &str, a: Tensor<'g>) -> bool {
         self.check(op, a.dtype().multiplies(), || format!("`{name}` is {}, which has no products", a.dtype()))
             && self.check_elements(op, name, a)

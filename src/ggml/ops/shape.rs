@@ -101,6 +101,20 @@ impl<'g> Graph<'g> {
         op!(self, "repeat", ggml_repeat, b, like.raw())
     }
 
+    /// `a` repeated to the shape `ne`, each dimension a multiple of `a`'s.
+    pub fn repeat_to(&self, a: Tensor<'g>, ne: [i64; 4]) -> Tensor<'g> {
+        let fits = ne.iter().zip(a.ne()).all(|(&to, from)| to > 0 && from > 0 && to % from == 0);
+        let typed = a.dtype().is_float() || a.dtype() == Dtype::I32;
+        let sound = self.check("repeat_to", fits, || format!("`a` {a:?} does not repeat to {ne:?}"))
+            && self.check("repeat_to", typed, || format!("`a` is {}, a float or i32 is needed", a.dtype()))
+            && self.check_elements("repeat_to", "a", a)
+            && self.check_size("repeat_to", a.dtype(), ne);
+        if !sound {
+            return a;
+        }
+        op!(self, "repeat_to", ggml_repeat_4d, a, ne[0], ne[1], ne[2], ne[3])
+    }
+
     /// Rows of `a: [n, n_rows]` by `ids: [n_ids]` (i32, below `n_rows`) as F32 `[n, n_ids]` (i32 rows stay i32).
     /// Ids that are an input are checked on every run; ids that the graph computes are put into range ([`Graph::within`])
     /// unless the op that gives them keeps them there.

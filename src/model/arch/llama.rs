@@ -3,10 +3,10 @@
 //! Source: Touvron et al. 2023, Grattafiori et al. 2024, Jiang et al. 2023 and 2024; GGUF names: llama, mistral3.
 
 use crate::architecture::Entry;
-use crate::blocks::{AttentionConfig, AttentionKind, FfnConfig, MoeConfig, SharedExpert};
+use crate::blocks::{AttentionConfig, AttentionKind, DenseKind, FfnConfig, MoeKind};
 use crate::decoder::{self, BlockConfig, DecoderConfig, NormNames};
 use crate::error::LoadError;
-use crate::keys::{Keys, WIDTH};
+use crate::keys::Keys;
 
 pub(super) const ENTRY: Entry = Entry { names: &["llama"], nextn: false, open: |file| decoder::open(file, llama) };
 pub(super) const MISTRAL3: Entry =
@@ -24,11 +24,9 @@ fn config(keys: &Keys<'_, '_>, temperature: bool) -> Result<DecoderConfig, LoadE
     let n_block = keys.n_block()?;
     let kind =
         AttentionKind { freq_factors: true, bias: true, out_bias: true, temperature, ..AttentionKind::default() };
-    let ffn = match MoeConfig::read(keys, n_block, SharedExpert::None, true)? {
-        Some(moe) => FfnConfig::Moe(moe),
-        None => FfnConfig::Dense { n_ff: keys.need("feed_forward_length", WIDTH)?, fused: false, bias: true },
-    };
-    let block = |attention| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
-    let blocks = AttentionConfig::read(keys, n_block, kind)?.into_iter().map(block).collect();
-    DecoderConfig::read(keys, blocks, 0)
+    let dense = DenseKind { bias: true, ..DenseKind::default() };
+    let ffn = FfnConfig::read(keys, n_block, dense, MoeKind { wide: true, ..MoeKind::default() })?;
+    let blocks = AttentionConfig::read(keys, n_block, kind)?.into_iter().zip(ffn);
+    let block = |(attention, ffn)| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
+    DecoderConfig::read(keys, blocks.map(block).collect(), 0)
 }

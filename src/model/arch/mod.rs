@@ -2,16 +2,19 @@
 
 mod gemma3;
 mod glm4;
+mod glm4moe;
 mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3next;
 
 use crate::architecture::Entry;
 use crate::error::LoadError;
 
 const TABLE: &[Entry] = &[
     qwen35::ENTRY,
+    qwen3next::ENTRY,
     qwen3::ENTRY,
     qwen2::ENTRY,
     llama::ENTRY,
@@ -19,6 +22,7 @@ const TABLE: &[Entry] = &[
     glm4::ENTRY,
     gemma3::ENTRY,
     gemma3::GEMMA2,
+    glm4moe::ENTRY,
 ];
 
 /// The entry for `general.architecture`.

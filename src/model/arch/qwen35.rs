@@ -2,7 +2,9 @@
 //! Source: the Qwen3.5 reference model; GGUF names as llama.cpp's converter writes them: qwen35, qwen35moe.
 
 use crate::architecture::Entry;
-use crate::blocks::{AttentionConfig, AttentionKind, DeltaNetConfig, FfnConfig, MoeConfig, SharedExpert};
+use crate::blocks::{
+    AttentionConfig, AttentionKind, DeltaNetConfig, DenseKind, FfnConfig, HeadOrder, MoeKind, SharedExpert,
+};
 use crate::decoder::{self, BlockConfig, DecoderConfig, MixerConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS};
@@ -15,24 +17,23 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
         let what = "the value heads are in Hugging Face order; convert the file again with a current converter";
         return Err(keys.error("ssm.v_head_reordered", what));
     }
-    let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
     // Positions of text are the same in every section, so the interleaved sections come to plain NeoX pairs.
+    hybrid(keys, HeadOrder::Tiled)
+}
+
+/// Delta nets with attention after each few, whose heads belong together by `order`.
+pub(super) fn hybrid(keys: &Keys<'_, '_>, order: HeadOrder) -> Result<DecoderConfig, LoadError> {
+    let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
     let kind = AttentionKind { neox: true, qk_norm: true, gate: true, ..AttentionKind::default() };
     let attention = AttentionConfig::read(keys, n_block, kind)?;
-    let delta = DeltaNetConfig::read(keys)?;
-    let moe = MoeConfig::read(keys, n_block, SharedExpert::Gated, false)?;
-    let n_ff = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?;
-    if moe.is_none() && n_ff.is_none() {
-        return Err(keys.error("feed_forward_length", "is missing"));
-    }
+    let delta = DeltaNetConfig::read(keys, order)?;
+    let moe = MoeKind { shared: SharedExpert::Gated, ..MoeKind::default() };
+    let ffn = FfnConfig::read(keys, n_block, DenseKind::default(), moe)?;
     let recurrent = recurrent_layers(keys, n_block, n_block - n_nextn)?;
-    let blocks = attention.into_iter().zip(recurrent).enumerate().map(|(il, (attention, recurrent))| BlockConfig {
+    let blocks = attention.into_iter().zip(recurrent).zip(ffn).map(|((attention, recurrent), ffn)| BlockConfig {
         mixer: if recurrent { MixerConfig::DeltaNet(delta) } else { MixerConfig::Attention(attention) },
         norms: NormNames { ffn: "post_attention_norm", after: None },
-        ffn: match moe {
-            Some(moe) => FfnConfig::Moe(moe),
-            None => FfnConfig::Dense { n_ff: n_ff.as_ref().map_or(0, |n_ff| n_ff[il]), fused: false, bias: false },
-        },
+        ffn,
     });
     DecoderConfig::read(keys, blocks.collect(), n_nextn)
 }

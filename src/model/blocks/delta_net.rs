@@ -1,5 +1,5 @@
 //! Gated DeltaNet: a causal convolution, then one matrix of state for each head, decayed and corrected token by token.
-//! Source: Yang et al. 2024; the order of heads (value head `h` reads key head `h mod n_k_heads`) is that of GGUF files.
+//! Source: Yang et al. 2024; the order of heads is that of GGUF files.
 
 use ggml::{DeltaRule, Graph, Tensor, WeightId};
 use memory::{Recurrent, Segment};
@@ -14,9 +14,20 @@ use crate::tensors::Scope;
 /// Epsilon under the root of the norms of queries and keys; fixed by the architecture.
 const QK_EPS: f32 = 1e-6;
 
+/// How heads belong together, and with that what a file's matrices of inputs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadOrder {
+    /// Value head `h` reads key head `h mod n_k_heads`; decay and beta come from a matrix each.
+    Tiled,
+    /// Value heads of a key head follow each other; one matrix gives beta and decay, key head by key head. Older files have
+    /// one matrix for all else, too.
+    Grouped,
+}
+
 /// Sizes and constants of a DeltaNet layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaNetConfig {
+    order: HeadOrder,
     n_embd: usize,
     /// Epsilon under the root of the output's norm.
     eps: f32,
@@ -30,8 +41,9 @@ pub(crate) struct DeltaNetConfig {
 
 impl DeltaNetConfig {
     /// The same in all blocks.
-    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Self, LoadError> {
+    pub(crate) fn read(keys: &Keys<'_, '_>, order: HeadOrder) -> Result<Self, LoadError> {
         let config = Self {
+            order,
             n_embd: keys.need("embedding_length", WIDTH)?,
             eps: keys.rms_eps()?,
             n_taps: keys.need("ssm.conv_kernel", 2..=64)?,
@@ -78,30 +90,62 @@ impl DeltaNetConfig {
 /// The weights of a DeltaNet layer.
 pub(crate) struct DeltaNet {
     config: DeltaNetConfig,
-    qkv: Linear,
-    z: Linear,
+    inputs: Inputs,
+    decay: DecayInputs,
     conv: WeightId,
     /// `-exp(A_log)`.
     a: WeightId,
     dt_bias: WeightId,
-    alpha: Linear,
-    beta: Linear,
     norm: RmsNorm,
     out: Linear,
+}
+
+/// What gives queries, keys, values and the gate of the output.
+enum Inputs {
+    Split {
+        /// Rows of all queries, all keys, all values.
+        qkv: Linear,
+        /// The gate.
+        z: Linear,
+    },
+    /// For each key head its query, its key, its values and their gates.
+    Joint(Linear),
+}
+
+/// What gives beta and what decays come from.
+enum DecayInputs {
+    Split {
+        alpha: Linear,
+        beta: Linear,
+    },
+    /// For each key head beta of its value heads, then alpha of them.
+    Joint(Linear),
 }
 
 impl DeltaNet {
     /// Asks for the tensors of a block.
     pub(crate) fn open(t: &mut Scope<'_, '_>, config: DeltaNetConfig) -> Result<Self, LoadError> {
         let (n_embd, n_heads) = (config.n_embd, config.n_v_heads);
+        let (grouped, n_in) = (config.order == HeadOrder::Grouped, config.n_channels() + config.d_value());
+        let joint = if grouped { Linear::find(t, "ssm_in", n_embd, n_in, false)? } else { None };
         Ok(Self {
-            qkv: Linear::open(t, "attn_qkv", n_embd, config.n_channels())?,
-            z: Linear::open(t, "attn_gate", n_embd, config.d_value())?,
+            inputs: match joint {
+                Some(joint) => Inputs::Joint(joint),
+                None => Inputs::Split {
+                    qkv: Linear::open(t, "attn_qkv", n_embd, config.n_channels())?,
+                    z: Linear::open(t, "attn_gate", n_embd, config.d_value())?,
+                },
+            },
+            decay: match grouped {
+                true => DecayInputs::Joint(Linear::open(t, "ssm_ba", n_embd, 2 * n_heads)?),
+                false => DecayInputs::Split {
+                    alpha: Linear::open(t, "ssm_alpha", n_embd, n_heads)?,
+                    beta: Linear::open(t, "ssm_beta", n_embd, n_heads)?,
+                },
+            },
             conv: t.need("ssm_conv1d.weight", &[config.n_taps, config.n_channels()])?,
             a: t.need("ssm_a", &[n_heads])?,
             dt_bias: t.need("ssm_dt.bias", &[n_heads])?,
-            alpha: Linear::open(t, "ssm_alpha", n_embd, n_heads)?,
-            beta: Linear::open(t, "ssm_beta", n_embd, n_heads)?,
             norm: RmsNorm::open(t, "ssm_norm", config.d_state, config.eps)?,
             out: Linear::open(t, "ssm_out", config.d_value(), n_embd)?,
             config,
@@ -112,10 +156,10 @@ impl DeltaNet {
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
         let (s, n_heads) = (self.config.d_state as i64, self.config.n_v_heads as i64);
         let n_tokens = x.ne()[1];
-        let qkv = self.qkv.forward(g, x); // [n_channels, n_tokens]
-        let z = self.z.forward(g, x); // [d_value, n_tokens]
-        let beta = g.sigmoid(self.beta.forward(g, x)); // [n_v_heads, n_tokens]
-        let alpha = g.add(self.alpha.forward(g, x), vector(g, self.dt_bias));
+        let (qkv, z) = self.qkv_and_gate(g, x); // [n_channels, n_tokens] and [d_value, n_tokens]
+        let (alpha, beta) = self.alpha_and_beta(g, x); // [n_v_heads, n_tokens] both
+        let beta = g.sigmoid(beta);
+        let alpha = g.add(alpha, vector(g, self.dt_bias));
         let decay = g.mul(g.softplus(alpha), vector(g, self.a)); // [n_v_heads, n_tokens], at most 0
 
         let segments = step.inputs.view.segments().iter().zip(&step.inputs.states);
@@ -125,6 +169,43 @@ impl DeltaNet {
         let z = g.reshape(z, [s, n_heads, n_tokens]);
         let o = g.mul(self.norm.forward(g, o), g.silu(z));
         self.out.forward(g, g.reshape(o, [s * n_heads, n_tokens]))
+    }
+
+    /// Queries, keys and values, all heads of each after the other, and the gate.
+    fn qkv_and_gate<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
+        let joint = match &self.inputs {
+            Inputs::Split { qkv, z } => return (qkv.forward(g, x), z.forward(g, x)),
+            Inputs::Joint(joint) => joint.forward(g, x), // [(2 * s + 2 * r * s) * n_k_heads, n_tokens]
+        };
+        let DeltaNetConfig { d_state: s, n_k_heads, n_v_heads, .. } = self.config;
+        let n_of_group = n_v_heads / n_k_heads * s;
+        let part = |first: usize, n: usize| columns_of(g, joint, n_k_heads, first, n);
+        let (q, k, v) = (part(0, s), part(s, s), part(2 * s, n_of_group));
+        (g.concat(g.concat(q, k, 0), v, 0), part(2 * s + n_of_group, n_of_group))
+    }
+
+    /// What decays and beta come from.
+    fn alpha_and_beta<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
+        let joint = match &self.decay {
+            DecayInputs::Split { alpha, beta } => return (alpha.forward(g, x), beta.forward(g, x)),
+            DecayInputs::Joint(joint) => joint.forward(g, x), // [2 * n_v_heads, n_tokens]
+        };
+        let n = self.config.n_v_heads / self.config.n_k_heads;
+        let part = |first: usize| columns_of(g, joint, self.config.n_k_heads, first, n);
+        (part(n), part(0))
+    }
+
+    /// Queries and keys for each value head: `both: [s, 2 * n_k_heads, n_rows, n_seqs]` with each head as often as value heads
+    /// read it; as it is where these are tiled, which the op does by itself.
+    fn for_value_heads<'g>(&self, g: &Graph<'g>, both: Tensor<'g>) -> Tensor<'g> {
+        let n_of_head = (self.config.n_v_heads / self.config.n_k_heads) as i64;
+        if self.config.order == HeadOrder::Tiled || n_of_head == 1 {
+            return both;
+        }
+        let [s, n_heads, n_rows, n_seqs] = both.ne();
+        let apart = g.reshape(both, [s, 1, n_heads, n_rows * n_seqs]);
+        let repeated = g.repeat_to(apart, [s, n_of_head, n_heads, n_rows * n_seqs]);
+        g.reshape(repeated, [s, n_of_head * n_heads, n_rows, n_seqs])
     }
 
     /// The recurrence of one segment's sequences, which read those rows of the state; gives `[d_value, n_rows * n_seqs]`.
@@ -168,10 +249,10 @@ impl DeltaNet {
             g.view(c, [s as i64, n_heads, n_rows, n_seqs], strides, first_channel * nb[0])
         };
         let d_key = self.config.d_key();
-        let both = g.l2_norm(heads(2 * n_k, 0), QK_EPS); // [s, 2 * n_k_heads, n_rows, n_seqs]
-        let nb = both.nb();
-        let part = |offset| g.view(both, [s as i64, n_k, n_rows, n_seqs], [nb[1], nb[2], nb[3]], offset);
-        let (q, k) = (part(0), part(nb[1] * self.config.n_k_heads)); // [s, n_k_heads, n_rows, n_seqs]
+        let both = self.for_value_heads(g, g.l2_norm(heads(2 * n_k, 0), QK_EPS)); // [s, 2 * n, n_rows, n_seqs]
+        let (nb, n) = (both.nb(), both.ne()[1] / 2);
+        let part = |offset| g.view(both, [s as i64, n, n_rows, n_seqs], [nb[1], nb[2], nb[3]], offset);
+        let (q, k) = (part(0), part(nb[1] * n as usize)); // [s, n, n_rows, n_seqs], n: key heads or value heads
         let v = heads(n_v, 2 * d_key); // [s, n_v_heads, n_rows, n_seqs]
         let gate = |t: Tensor<'g>| {
             let nb = t.nb()[1];
@@ -197,4 +278,13 @@ impl DeltaNet {
         g.keep(g.cpy(states, planes));
         g.view(out, [d_value as i64, n_tokens as i64, 1, 1], [row, row * n_tokens, row * n_tokens], 0)
     }
+}
+
+/// Of `joint: [n_groups * m, n_tokens]` columns `first` to `first + n` of each group of `m`: `[n_groups * n, n_tokens]`.
+fn columns_of<'g>(g: &Graph<'g>, joint: Tensor<'g>, n_groups: usize, first: usize, n: usize) -> Tensor<'g> {
+    let ([n_all, n_tokens, ..], nb) = (joint.ne(), joint.nb());
+    let group = n_all as usize / n_groups * nb[0];
+    let ne = [n as i64, n_groups as i64, n_tokens, 1];
+    let part = g.view(joint, ne, [group, nb[1], nb[1] * n_tokens as usize], first * nb[0]);
+    g.reshape(g.cont(part), [(n * n_groups) as i64, n_tokens]) // was [n, n_groups, n_tokens]
 }

@@ -3,8 +3,9 @@
 use ggml::{Graph, Tensor};
 
 use super::gated_ffn::{Activation, GatedFfn};
-use super::moe::{MoeConfig, MoeFfn};
+use super::moe::{MoeConfig, MoeFfn, MoeKind};
 use crate::error::LoadError;
+use crate::keys::{Keys, MAX_BLOCKS};
 use crate::tensors::Scope;
 
 /// What stands after the mixer of a layer, and its sizes.
@@ -22,6 +23,48 @@ pub(crate) enum FfnConfig {
         n_ff: usize,
     },
     Moe(MoeConfig),
+}
+
+/// What a family says of its dense feed-forwards.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DenseKind {
+    /// Gate and up are one matrix.
+    pub(crate) fused: bool,
+    /// There may be biases.
+    pub(crate) bias: bool,
+}
+
+impl FfnConfig {
+    /// That of each block: experts, where the file has some, after `leading_dense_block_count` dense blocks.
+    pub(crate) fn read(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        dense: DenseKind,
+        moe: MoeKind,
+    ) -> Result<Vec<Self>, LoadError> {
+        let moe = MoeConfig::read(keys, n_block, moe)?;
+        let n_dense = match moe {
+            Some(_) => keys.find("leading_dense_block_count", 0..=MAX_BLOCKS)?.unwrap_or(0).min(n_block),
+            None => n_block,
+        };
+        let mut blocks = Self::dense(keys, n_block, n_dense, dense)?;
+        blocks.extend(moe.map(|moe| vec![Self::Moe(moe); n_block - n_dense]).into_iter().flatten());
+        Ok(blocks)
+    }
+
+    /// The first `n` of `n_block` blocks, dense.
+    fn dense(keys: &Keys<'_, '_>, n_block: usize, n: usize, kind: DenseKind) -> Result<Vec<Self>, LoadError> {
+        let key = "feed_forward_length";
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        let n_ff = keys.per_layer(key, n_block, 0..=1 << 22)?.ok_or_else(|| keys.error(key, "is missing"))?;
+        if let Some(il) = n_ff[..n].iter().position(|&n_ff| n_ff == 0) {
+            return Err(keys.error(key, format!("0 found for block {il}, a width expected")));
+        }
+        let DenseKind { fused, bias } = kind;
+        Ok(n_ff[..n].iter().map(|&n_ff| Self::Dense { n_ff, fused, bias }).collect())
+    }
 }
 
 /// The weights of a layer's feed-forward.

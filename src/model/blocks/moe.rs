@@ -3,46 +3,64 @@
 
 use ggml::{Graph, Tensor, WeightId};
 
+use super::experts::Experts;
 use super::gated_ffn::GatedFfn;
-use super::linear::{Linear, updated, updated_experts, vector};
+use super::linear::{updated, vector};
+use super::router::{Router, RouterConfig, RouterKind};
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::tensors::Scope;
 
-/// The smallest sum that weights are divided by: the smallest normal F16, as the reference models have it.
-const MIN_WEIGHT_SUM: f32 = 1.0 / 16384.0;
-
 /// The expert that every token uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum SharedExpert {
     /// There is none.
+    #[default]
     None,
     /// It is multiplied with a sigmoid of the input.
     Gated,
+    /// It is added as it is, where the file counts one or tells its width.
+    Plain,
 }
 
-/// Sizes and constants of an MoE layer, the same in all blocks. The router is a softmax.
+/// What an expert makes of its gate and up rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum ExpertGlu {
+    /// `silu(gate) * up`.
+    #[default]
+    Silu,
+    /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
+    #[allow(dead_code, reason = "for the family of gpt-oss")]
+    Clamped { slope: f32, limit: f32 },
+}
+
+/// What a family says of its experts, where files do not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MoeKind {
+    pub(crate) router: RouterKind,
+    pub(crate) shared: SharedExpert,
+    /// An expert's width that the file does not tell is that of the dense feed-forward; of others it is that width, shared
+    /// out among the experts that a token uses.
+    pub(crate) wide: bool,
+    /// Experts may have biases.
+    pub(crate) bias: bool,
+    pub(crate) glu: ExpertGlu,
+}
+
+/// Sizes and constants of an MoE layer, the same in all blocks that have experts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoeConfig {
-    pub(crate) n_expert: usize,
-    pub(crate) n_used: usize,
+    pub(crate) router: RouterConfig,
+    kind: MoeKind,
     /// Width of one expert.
     n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
     n_ff_shared: usize,
-    /// Factor on the routed sum.
-    scale: f32,
 }
 
 impl MoeConfig {
-    /// `None` for a dense model. An expert's width that the file does not tell is that of the dense feed-forward, shared out
-    /// among those that a token uses, or for each of them where `wide`.
-    pub(crate) fn read(
-        keys: &Keys<'_, '_>,
-        n_block: usize,
-        shared: SharedExpert,
-        wide: bool,
-    ) -> Result<Option<Self>, LoadError> {
+    /// `None` for a dense model.
+    pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, kind: MoeKind) -> Result<Option<Self>, LoadError> {
         let n_expert = keys.find("expert_count", 0..=1 << 16)?.unwrap_or(0);
         if n_expert == 0 {
             return Ok(None);
@@ -58,28 +76,33 @@ impl MoeConfig {
         let found = |key: &str, fallback: Option<usize>| {
             uniform(key)?.or(fallback).ok_or_else(|| keys.error(key, "is missing"))
         };
-        let n_used = found("expert_used_count", None)?;
-        if n_used == 0 || n_used > n_expert {
-            return Err(keys.error("expert_used_count", format!("{n_used} of {n_expert} experts")));
-        }
+        let router = RouterConfig::read(keys, kind.router, n_expert, found("expert_used_count", None)?)?;
         let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
-        let n_ff = found("expert_feed_forward_length", dense.map(|n| if wide { n } else { n / n_used }))?;
-        let n_ff_shared = match shared {
+        let n_ff = found("expert_feed_forward_length", dense.map(|n| if kind.wide { n } else { n / router.n_used }))?;
+        if n_ff == 0 {
+            return Err(keys.error("expert_feed_forward_length", "0 found, a width expected"));
+        }
+        let shared = "expert_shared_feed_forward_length";
+        let counted = || Ok::<_, LoadError>(keys.find("expert_shared_count", 0..=1 << 8)?.map(|n| n * n_ff));
+        let n_ff_shared = match kind.shared {
             SharedExpert::None => 0,
-            SharedExpert::Gated => found("expert_shared_feed_forward_length", dense)?,
+            SharedExpert::Gated => found(shared, dense)?,
+            SharedExpert::Plain => match uniform(shared)?.filter(|&n| n > 0) {
+                Some(n) => n,
+                None => counted()?.unwrap_or(0),
+            },
         };
-        let scale = keys.float("expert_weights_scale", 0.0..=1e4)?.filter(|&s| s > 0.0).unwrap_or(1.0);
-        Ok(Some(Self { n_expert, n_used, n_ff, n_ff_shared, scale }))
+        Ok(Some(Self { router, kind, n_ff, n_ff_shared }))
     }
 }
 
 /// The weights of an MoE layer.
 pub(crate) struct MoeFfn {
     config: MoeConfig,
-    router: Linear,
+    router: Router,
     gate_up: GateUp,
     down: Experts,
-    shared: Option<(GatedFfn, WeightId)>,
+    shared: Option<Shared>,
 }
 
 enum GateUp {
@@ -91,100 +114,65 @@ enum GateUp {
     Fused(Experts),
 }
 
-/// One matrix `[n_in, n_out]` for each expert, with the scales that NVFP4 files put beside them, one for each expert.
-struct Experts {
-    weight: WeightId,
-    scales: Option<WeightId>,
+/// The expert that every token uses, and its gate.
+struct Shared {
+    ffn: GatedFfn,
+    gate: Option<WeightId>,
 }
 
-impl Experts {
-    /// Asks for `{name}.weight` and, if there, `{name}.scale`.
-    fn find(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Option<Self>, LoadError> {
-        let name_of_weight = format!("{name}.weight");
-        let Some(weight) = t.find(&name_of_weight, &dims)? else { return Ok(None) };
-        t.updatable(&name_of_weight, weight, &dims);
-        Ok(Some(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? }))
-    }
-
-    /// As [`Experts::find`]; the matrices must be there.
-    fn open(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3]) -> Result<Self, LoadError> {
-        let name_of_weight = format!("{name}.weight");
-        let weight = t.need(&name_of_weight, &dims)?;
-        t.updatable(&name_of_weight, weight, &dims);
-        Ok(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])? })
-    }
-
-    /// `x: [n_in, n_used or 1, n_tokens]` gives `[n_out, n_used, n_tokens]`.
-    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
-        let y = g.mul_mat_id(g.weight(self.weight), x, route.ids);
-        let y = match self.scales {
-            Some(scales) => {
-                let n_expert = route.by_token.ne()[1];
-                let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
-                g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
+impl Shared {
+    fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: &MoeConfig) -> Result<Option<Self>, LoadError> {
+        let name = "ffn_gate_inp_shexp.weight";
+        if config.n_ff_shared == 0 {
+            for name in [name, "ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight"] {
+                t.refuse(name, "a shared expert is not expected here")?;
             }
-            None => y,
+            return Ok(None);
+        }
+        let gate = match config.kind.shared {
+            SharedExpert::Gated => {
+                let gate = t.need(name, &[n_embd])?;
+                t.updatable(name, gate, &[n_embd]);
+                Some(gate)
+            }
+            SharedExpert::None | SharedExpert::Plain => {
+                t.refuse(name, "a gate of the shared expert is not expected here")?;
+                None
+            }
         };
-        updated_experts(g, self.weight, x, route.ids, y)
+        Ok(Some(Self { ffn: GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?, gate }))
     }
-}
 
-/// Which experts the tokens go to.
-struct Route<'g> {
-    /// i32 `[n_used, n_tokens]`.
-    ids: Tensor<'g>,
-    /// `[1, n_used, n_tokens]`.
-    weights: Tensor<'g>,
-    /// A number for each expert and token, `[1, n_expert, n_tokens]`: the shape to which scales of experts are repeated.
-    by_token: Tensor<'g>,
+    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let Some(gate) = self.gate else { return self.ffn.forward(g, x) };
+        let matrix = g.reshape(vector(g, gate), [x.ne()[0], 1]); // was [n_embd]
+        let gate = g.sigmoid(updated(g, gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
+        g.mul(self.ffn.forward(g, x), gate)
+    }
 }
 
 impl MoeFfn {
     /// Asks for the tensors of a block.
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: MoeConfig) -> Result<Self, LoadError> {
-        let MoeConfig { n_expert, n_ff, n_ff_shared, .. } = config;
-        let router = Linear::open(t, "ffn_gate_inp", n_embd, n_expert)?;
-        let gate_up = match Experts::find(t, "ffn_gate_up_exps", [n_embd, 2 * n_ff, n_expert])? {
+        let MoeConfig { router, kind: MoeKind { bias, .. }, n_ff, .. } = config;
+        let n_expert = router.n_expert;
+        let router = Router::open(t, n_embd, router)?;
+        let gate_up = match Experts::find(t, "ffn_gate_up_exps", [n_embd, 2 * n_ff, n_expert], bias)? {
             Some(both) => GateUp::Fused(both),
             None => GateUp::Split {
-                gate: Experts::open(t, "ffn_gate_exps", [n_embd, n_ff, n_expert])?,
-                up: Experts::open(t, "ffn_up_exps", [n_embd, n_ff, n_expert])?,
+                gate: Experts::open(t, "ffn_gate_exps", [n_embd, n_ff, n_expert], bias)?,
+                up: Experts::open(t, "ffn_up_exps", [n_embd, n_ff, n_expert], bias)?,
             },
         };
-        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_embd, n_expert])?;
-        let shared = if n_ff_shared > 0 {
-            let name = "ffn_gate_inp_shexp.weight";
-            let gate = t.need(name, &[n_embd])?;
-            t.updatable(name, gate, &[n_embd]);
-            Some((GatedFfn::open(t, "_shexp", n_embd, n_ff_shared, false, false)?, gate))
-        } else {
-            None
-        };
+        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_embd, n_expert], bias)?;
+        let shared = Shared::open(t, n_embd, &config)?;
         Ok(Self { config, router, gate_up, down, shared })
     }
 
-    /// Picks experts. These ops stand in the graph one after the other and in this order, which CUDA's backend computes in one
-    /// launch (docs/GPU.md).
-    fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Route<'g> {
-        let (n_expert, n_used) = (self.config.n_expert as i64, self.config.n_used as i64);
-        let n_tokens = x.ne()[1];
-        let probs = g.soft_max(self.router.forward(g, x), None, 1.0); // [n_expert, n_tokens]
-        let ids = g.top_k(probs, n_used);
-        let by_token = g.reshape(probs, [1, n_expert, n_tokens]); // was [n_expert, n_tokens]
-        let chosen = g.reshape(g.get_rows(by_token, ids), [n_used, n_tokens]); // was [1, n_used, n_tokens]
-        let sum = g.clamp(g.sum_rows(chosen), MIN_WEIGHT_SUM, f32::INFINITY); // [1, n_tokens]
-        let mut weights = g.reshape(g.div(chosen, sum), [1, n_used, n_tokens]); // was [n_used, n_tokens]
-        if self.config.scale != 1.0 {
-            weights = g.scale(weights, self.config.scale);
-        }
-        g.order(weights);
-        Route { ids, weights, by_token }
-    }
-
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let (n_used, n_ff) = (self.config.n_used as i64, self.config.n_ff as i64);
+        let (n_used, n_ff) = (self.config.router.n_used as i64, self.config.n_ff as i64);
         let [n_embd, n_tokens, ..] = x.ne();
-        let route = self.route(g, x);
+        let route = self.router.route(g, x);
         let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
@@ -195,20 +183,21 @@ impl MoeFfn {
                 (half(0), half(n_ff as usize * nb[0]))
             }
         }; // [n_ff, n_used, n_tokens]
-        let out = self.down.forward(g, g.swiglu(gate, up), &route); // [n_embd, n_used, n_tokens]
+        let inner = match self.config.kind.glu {
+            ExpertGlu::Silu => g.swiglu(gate, up),
+            ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
+        };
+        let out = self.down.forward(g, inner, &route); // [n_embd, n_used, n_tokens]
         let out = g.mul(out, route.weights);
         let nb = out.nb();
         let expert = |i: usize| g.view(out, [n_embd, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
         let mut sum = expert(0); // [n_embd, n_tokens]
-        for i in 1..self.config.n_used {
+        for i in 1..self.config.router.n_used {
             sum = g.add(sum, expert(i));
         }
-        if self.config.n_used == 1 {
+        if self.config.router.n_used == 1 {
             sum = g.cont(sum);
         }
-        let Some((ffn, gate)) = &self.shared else { return sum };
-        let matrix = g.reshape(vector(g, *gate), [n_embd, 1]); // was [n_embd]
-        let gate = g.sigmoid(updated(g, *gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
-        g.add(sum, g.mul(ffn.forward(g, x), gate))
+        self.shared.as_ref().map_or(sum, |shared| g.add(sum, shared.forward(g, x)))
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct AttentionKind {
     pub(crate) neox: bool,
     /// Queries and keys are normed head by head.
     pub(crate) qk_norm: bool,
+    /// They are where the file brings the norms, and are not where it brings none.
+    pub(crate) qk_norm_if_there: bool,
     /// The output is gated by a sigmoid of the input; the gate comes with the query, head by head.
     pub(crate) gate: bool,
     /// Queries, keys and values may have biases.
@@ -237,9 +239,13 @@ impl Attention {
                 Qkv::Split([part("attn_q", n_q)?, part("attn_k", n_k)?, part("attn_v", n_v)?])
             }
         };
-        let norms = match kind.qk_norm {
-            true => Some((RmsNorm::open(t, "attn_q_norm", d_k, eps)?, RmsNorm::open(t, "attn_k_norm", d_k, eps)?)),
-            false => None,
+        let norms = if kind.qk_norm || kind.qk_norm_if_there && RmsNorm::find(t, "attn_q_norm", d_k, eps)?.is_some() {
+            Some((RmsNorm::open(t, "attn_q_norm", d_k, eps)?, RmsNorm::open(t, "attn_k_norm", d_k, eps)?))
+        } else {
+            for name in ["attn_q_norm.weight", "attn_k_norm.weight"] {
+                t.refuse(name, "norms of heads are not expected here")?;
+            }
+            None
         };
         let out = Linear::biased(t, "attn_output", d_v * n_head, n_embd, kind.out_bias)?;
         let sinks = match kind.sinks {

@@ -55,8 +55,9 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 const CLOSE: f32 = 5e-5;
 
 fn specs() -> Vec<Spec> {
-    let archs = ["llama", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "glm4"];
-    archs.into_iter().map(|arch| Spec { nextn: arch.starts_with("qwen35"), ..Spec::of(arch) }).collect()
+    let archs = ["llama", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "glm4", "glm4moe", "qwen3next"];
+    let nextn = |arch| model::nextn_architectures().contains(&arch);
+    archs.into_iter().map(|arch| Spec { nextn: nextn(arch), ..Spec::of(arch) }).collect()
 }
 
 #[test]

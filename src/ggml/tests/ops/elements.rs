@@ -112,6 +112,47 @@ fn geglu_is_gelu_of_the_gate_times_up() {
 }
 
 #[test]
+fn a_clamped_swiglu_follows_its_formula() {
+    let mut rng = Rng::new(13);
+    let mut wider = || In::F32([96, 3, 2, 1], (0..576).map(|_| 9.0 * rng.f32()).collect());
+    let (gate, up) = (wider(), wider());
+    let formula = |(g, u): (&f64, f64)| {
+        let x = g.min(7.0);
+        x / (1.0 + (-1.702 * x).exp()) * (u.clamp(-7.0, 7.0) + 1.0)
+    };
+    let want: Vec<_> = wide(&gate).iter().zip(wide(&up)).map(formula).collect();
+    assert_close(&run(&[gate, up], |g, t| g.swiglu_clamped(t[0], t[1], 1.702, 7.0)), &want, 1e-6);
+}
+
+#[test]
+fn a_filled_tensor_leaves_its_operand_alone() {
+    let a = In::F32([2, 2, 1, 1], vec![1.0, 2.0, 3.0, 4.0]);
+    let out = run(&[a], |g, t| {
+        let copy = g.scale(t[0], 1.0);
+        g.add(g.fill(copy, 10.0), copy)
+    });
+    assert_eq!(out, [11.0, 12.0, 13.0, 14.0]);
+}
+
+#[test]
+fn rows_are_added_by_ids() {
+    let mut rng = Rng::new(14);
+    let (a, rows) = (rng.tensor([5, 2, 3, 1]), rng.tensor([5, 4, 1, 1]));
+    let ids = [3, 0, 1, 1, 2, 3];
+    let (x, y) = (wide(&a), wide(&rows));
+    let want: Vec<_> = (0..x.len()).map(|i| x[i] + y[ids[i / 5] as usize * 5 + i % 5]).collect();
+    let ids = In::I32([2, 3, 1, 1], ids.to_vec());
+    assert_close(&run(&[a, rows, ids], |g, t| g.add_id(t[0], t[1], t[2])), &want, 1e-6);
+}
+
+#[test]
+fn a_tensor_is_repeated_to_a_shape() {
+    let a = In::F32([2, 1, 2, 1], vec![1.0, 2.0, 3.0, 4.0]);
+    let out = run(&[a], |g, t| g.repeat_to(t[0], [2, 2, 2, 1]));
+    assert_eq!(out, [1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]);
+}
+
+#[test]
 fn rows_are_summed() {
     let mut rng = Rng::new(4);
     let a = rng.tensor([1000, 3, 2, 2]);

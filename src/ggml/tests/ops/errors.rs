@@ -80,6 +80,30 @@ fn element_wise_ops_refuse_types_shapes_and_strides() {
             f(g, a, t(g, 1, F, [4, 2, 4]))
         });
     }
+    refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, F, [4]), t(g, 1, F, [8]), 1.0, 7.0));
+    refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, H, [4]), t(g, 1, H, [4]), 1.0, 7.0));
+    refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, F, [4]), t(g, 1, H, [4]), 1.0, 7.0));
+    for limit in [-1.0, f32::NAN] {
+        refused("swiglu_clamped", |g| g.swiglu_clamped(t(g, 0, F, [4]), t(g, 1, F, [4]), 1.0, limit));
+    }
+    refused("swiglu_clamped", |g| {
+        let a = g.view(t(g, 0, F, [4, 4, 4]), [4, 2, 4, 1], [16, 64, 256], 0);
+        g.swiglu_clamped(a, t(g, 1, F, [4, 2, 4]), 1.0, 7.0)
+    });
+    refused("fill", |g| g.fill(t(g, 0, I, [4]), 1.0));
+    refused("fill", |g| g.fill(g.transpose(t(g, 0, F, [4, 2])), 1.0));
+}
+
+#[test]
+fn rows_by_ids_are_added_where_they_fit_only() {
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [3, 5]), t(g, 2, I, [2, 3])));
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [4, 5, 2]), t(g, 2, I, [2, 3])));
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [4, 5]), t(g, 2, I, [3, 2])));
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [4, 5]), t(g, 2, F, [2, 3])));
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3, 2]), t(g, 1, F, [4, 5]), t(g, 2, I, [2, 3, 2])));
+    refused("add_id", |g| g.add_id(t(g, 0, H, [4, 2, 3]), t(g, 1, F, [4, 5]), t(g, 2, I, [2, 3])));
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3]), t(g, 1, H, [4, 5]), t(g, 2, I, [2, 3])));
+    refused("add_id", |g| g.add_id(t(g, 0, F, [4, 2, 3]), g.transpose(t(g, 1, F, [5, 4])), t(g, 2, I, [2, 3])));
 }
 
 #[test]
@@ -256,6 +280,11 @@ fn views_and_copies_refuse_what_lies_outside() {
     refused("concat", |g| g.concat(t(g, 0, F, [2, 3]), t(g, 1, Dtype::F16, [2, 3]), 0));
     refused("concat", |g| g.concat(t(g, 0, F, [2, 3]), t(g, 1, F, [2, 3]), 4));
     refused("repeat", |g| g.repeat(t(g, 0, F, [2]), t(g, 1, F, [3])));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, F, [2]), [3, 1, 1, 1]));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, F, [2]), [2, 0, 1, 1]));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, F, [2]), [2, 1 << 40, 1 << 40, 1]));
+    refused("repeat_to", |g| g.repeat_to(t(g, 0, Dtype::I64, [2]), [4, 1, 1, 1]));
+    refused("repeat_to", |g| g.repeat_to(g.transpose(t(g, 0, F, [2, 3])), [6, 2, 1, 1]));
     refused("repeat", |g| g.repeat(t(g, 0, Dtype::I64, [2]), t(g, 1, F, [4])));
     refused("repeat", |g| g.repeat(g.transpose(t(g, 0, F, [2, 3])), t(g, 1, F, [6, 2])));
 

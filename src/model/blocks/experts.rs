@@ -1,0 +1,59 @@
+//! Matrices of experts: each token is multiplied with those of the experts that it goes to.
+
+use ggml::{Graph, Tensor, WeightId};
+
+use super::linear::{updated_experts, vector};
+use super::router::Route;
+use crate::error::LoadError;
+use crate::tensors::Scope;
+
+/// One matrix `[n_in, n_out]` for each expert, with the scales that NVFP4 files put beside them, one for each expert, and a
+/// bias `[n_out]` for each.
+pub(crate) struct Experts {
+    weight: WeightId,
+    scales: Option<WeightId>,
+    bias: Option<WeightId>,
+}
+
+impl Experts {
+    /// Asks for `{name}.weight`: `[n_in, n_out, n_expert]`; with `bias` also for `{name}.bias`, which may be absent.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, name: &str, dims: [usize; 3], bias: bool) -> Result<Self, LoadError> {
+        let name_of_weight = format!("{name}.weight");
+        let weight = t.need(&name_of_weight, &dims)?;
+        t.updatable(&name_of_weight, weight, &dims);
+        let name_of_bias = format!("{name}.bias");
+        let bias = match bias {
+            true => t.find(&name_of_bias, &dims[1..])?,
+            false => t.refuse(&name_of_bias, "biases are not supported").map(|()| None)?,
+        };
+        Ok(Self { weight, scales: t.companion(&format!("{name}.scale"), &dims[2..])?, bias })
+    }
+
+    /// As [`Experts::open`], or `None` when there are no such matrices.
+    pub(crate) fn find(
+        t: &mut Scope<'_, '_>,
+        name: &str,
+        dims: [usize; 3],
+        bias: bool,
+    ) -> Result<Option<Self>, LoadError> {
+        match t.find(&format!("{name}.weight"), &dims)? {
+            Some(_) => Self::open(t, name, dims, bias).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// `x: [n_in, n_used or 1, n_tokens]` gives `[n_out, n_used, n_tokens]`.
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
+        let y = g.mul_mat_id(g.weight(self.weight), x, route.ids);
+        let y = match self.scales {
+            Some(scales) => {
+                let n_expert = route.by_token.ne()[1];
+                let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
+                g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
+            }
+            None => y,
+        };
+        let y = updated_experts(g, self.weight, x, route.ids, y);
+        self.bias.map_or(y, |bias| g.add_id(y, vector(g, bias), route.ids))
+    }
+}
