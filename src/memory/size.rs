@@ -48,7 +48,7 @@ impl MemoryConfig {
     /// The tensors of a layer's state.
     pub(crate) fn tensors(&self, layer: &LayerState) -> Result<Vec<StateTensor>, Error> {
         let config = self.rounded();
-        let (n_ctx, n_slots) = (as_dim(config.n_ctx), as_dim(config.n_slots));
+        let n_slots = as_dim(config.n_slots);
         match layer {
             LayerState::None => Ok(Vec::new()),
             LayerState::Kv(kv) => {
@@ -59,9 +59,10 @@ impl MemoryConfig {
                     }
                 }
                 let (d_k, d_v) = (as_dim(kv.d_k * kv.n_head_kv), as_dim(kv.d_v * kv.n_head_kv));
-                let v = if config.v_transposed { [n_ctx, d_v, n_slots, 1] } else { [d_v, n_ctx, n_slots, 1] };
+                let n_cells = as_dim(config.n_cells(kv.window));
+                let v = if config.v_transposed { [n_cells, d_v, n_slots, 1] } else { [d_v, n_cells, n_slots, 1] };
                 Ok(vec![
-                    ("cache_k", config.type_k.dtype(), [d_k, n_ctx, n_slots, 1]),
+                    ("cache_k", config.type_k.dtype(), [d_k, n_cells, n_slots, 1]),
                     ("cache_v", config.type_v.dtype(), v),
                 ])
             }
