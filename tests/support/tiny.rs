@@ -174,7 +174,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe") || arch == "qwen3next";
+        let moe = arch.ends_with("moe") || arch == "gpt-oss" || arch == "qwen3next";
         Spec {
             arch,
             n_layer: 4,
@@ -206,6 +206,12 @@ impl Spec {
                     ("attention.sliding_window", Meta::U32(9)),
                     ("attention.sliding_window_pattern", Meta::U32(2)),
                     ("final_logit_softcapping", Meta::F32(6.0)),
+                ],
+                "gpt-oss" => vec![
+                    ("attention.sliding_window", Meta::U32(9)),
+                    ("rope.scaling.type", Meta::Str("yarn".into())),
+                    ("rope.scaling.factor", Meta::F32(4.0)),
+                    ("rope.scaling.original_context_length", Meta::U32(64)),
                 ],
                 "glm4moe" => vec![
                     ("feed_forward_length", Meta::U32(72)),

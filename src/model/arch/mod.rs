@@ -3,6 +3,7 @@
 mod gemma3;
 mod glm4;
 mod glm4moe;
+mod gpt_oss;
 mod llama;
 mod qwen2;
 mod qwen3;
@@ -22,6 +23,7 @@ const TABLE: &[Entry] = &[
     glm4::ENTRY,
     gemma3::ENTRY,
     gemma3::GEMMA2,
+    gpt_oss::ENTRY,
     glm4moe::ENTRY,
 ];
 

@@ -15,7 +15,7 @@ mod self_attention;
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig, HeadOrder};
 pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
 pub(crate) use linear::{Linear, embedded};
-pub(crate) use moe::{MoeKind, SharedExpert};
+pub(crate) use moe::{ExpertGlu, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use router::{Gating, RouterKind};
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind, SlidingKind};

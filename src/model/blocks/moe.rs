@@ -30,7 +30,6 @@ pub(crate) enum ExpertGlu {
     #[default]
     Silu,
     /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
-    #[allow(dead_code, reason = "for the family of gpt-oss")]
     Clamped { slope: f32, limit: f32 },
 }
 

@@ -8,7 +8,7 @@ use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::rope::{n_ctx_orig, rope, rope_swa};
+use crate::rope::{n_ctx_orig, rope, rope_swa, without_yarn, yarn_factors};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -35,6 +35,8 @@ pub(crate) struct AttentionKind {
     pub(crate) own_frequencies: bool,
     /// One more score for each head, without a value (`attn_sinks`).
     pub(crate) sinks: bool,
+    /// YaRN's borders lie between the pairs of a head, where the formula puts them; they are else rounded to pairs.
+    pub(crate) exact_yarn: bool,
 }
 
 /// Sizes and constants of one block's attention. Blocks may differ in all but `n_embd` and `eps`.
@@ -172,6 +174,9 @@ impl AttentionConfig {
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
         match self.kind.freq_factors {
+            _ if self.kind.exact_yarn && self.rope.ext_factor != 0.0 => {
+                globals.made(YARN_FACTORS, &yarn_factors(&self.rope)).map(Some)
+            }
             _ if self.kind.own_frequencies => Ok(None),
             true => globals.find("rope_freqs.weight", &[self.rope.n_dims as usize / 2]),
             false => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
@@ -183,6 +188,9 @@ impl AttentionConfig {
         LayerState::Kv(Kv { n_head_kv: self.n_head_kv, d_k: self.d_k, d_v: self.d_v, window: self.window })
     }
 }
+
+/// The factors that stand for YaRN, under a name that no file has.
+const YARN_FACTORS: &str = "rope_yarn_factors";
 
 /// The weights of one block's attention.
 pub(crate) struct Attention {
@@ -213,6 +221,8 @@ impl Attention {
         freq_factors: Option<WeightId>,
     ) -> Result<Self, LoadError> {
         let AttentionConfig { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, .. } = config;
+        let rope = if kind.exact_yarn { without_yarn(&config.rope) } else { config.rope };
+        let config = AttentionConfig { rope, ..config };
         if n_head == 0 || n_head_kv == 0 || n_head % n_head_kv != 0 {
             let what = format!("{n_head} query heads on {n_head_kv} key heads");
             return Err(LoadError::Key { key: format!("attention.head_count of block {il}"), what });
