@@ -29,6 +29,7 @@ pub use error::Error;
 pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
 pub use saved::{Checkpoint, SavedSequence};
 pub use shape::StateShape;
+pub use size::KV_STEP;
 pub use slots::{MAX_KINDS, Memory, MemoryConfig, Slot};
 pub use txn::Txn;
 pub use view::{OwnedView, Segment, StepView};

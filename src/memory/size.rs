@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::layout::{LayerState, StateLayout};
 use crate::slots::MemoryConfig;
 
-/// Cells that attention reads are rounded up to this, so that graphs are reused from step to step.
-pub(crate) const KV_STEP: usize = 256;
+/// Contexts, and the cells that attention reads, are rounded up to this, so that graphs are reused from step to step.
+pub const KV_STEP: usize = 256;
 
 /// One tensor of a layer's state: what it is for, type, shape.
 pub(crate) type StateTensor = (&'static str, Dtype, [i64; 4]);

@@ -109,6 +109,11 @@ impl<'m> StepView<'m> {
         self.segments.iter().map(Segment::n_tokens).sum()
     }
 
+    /// Positions that a sequence may have.
+    pub fn n_ctx(&self) -> usize {
+        self.memory.config.n_ctx
+    }
+
     /// Values are kept as `[cell, element]`.
     pub fn v_transposed(&self) -> bool {
         self.memory.config.v_transposed

@@ -175,6 +175,11 @@ impl Scope<'_, '_> {
         }
     }
 
+    /// As [`Scope::find`], outside of blocks.
+    pub(crate) fn find_global(&mut self, name: &str, dims: &[usize]) -> Result<Option<WeightId>, LoadError> {
+        self.tensors.find(name, dims, false)
+    }
+
     /// A vector that no file has: these numbers, which are the same for all that ask by this name.
     pub(crate) fn made(&mut self, name: &str, values: &[f32]) -> Result<WeightId, LoadError> {
         let name = self.full(name);

@@ -207,6 +207,11 @@ impl Spec {
                     ("attention.sliding_window_pattern", Meta::U32(2)),
                     ("final_logit_softcapping", Meta::F32(6.0)),
                 ],
+                "phi3" => vec![
+                    ("attention.sliding_window", Meta::U32(11)),
+                    ("rope.scaling.original_context_length", Meta::U32(4096)),
+                    ("rope.scaling.attn_factor", Meta::F32(1.2)),
+                ],
                 "gpt-oss" => vec![
                     ("attention.sliding_window", Meta::U32(9)),
                     ("rope.scaling.type", Meta::Str("yarn".into())),
@@ -250,6 +255,7 @@ impl Spec {
         let has = |name: &str| {
             name == "output.weight" && !self.tied
                 || name.ends_with("shared_head_norm.weight")
+                || name.starts_with("rope_factors_")
                 || name.ends_with(".bias")
         };
         let schema = Schema::of(header.metadata(), self.n_vocab, &has);
@@ -321,6 +327,7 @@ fn random(rng: &mut Rng, t: TensorSchema) -> Tensor {
         _ if name.ends_with("ssm_conv1d.weight") => 0.6 * rng.normal(),
         _ if name.ends_with("ssm_a") => -(0.05 + rng.normal().abs()),
         _ if name.ends_with(".bias") => rng.normal(),
+        _ if name.starts_with("rope_factors_") => 1.0 + rng.normal().abs(),
         _ if t.ne.len() == 1 => 0.2 * rng.normal(),
         _ => rng.normal() / n_in.sqrt(),
     };

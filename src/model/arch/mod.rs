@@ -5,6 +5,7 @@ mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod llama;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
@@ -24,6 +25,7 @@ const TABLE: &[Entry] = &[
     gemma3::ENTRY,
     gemma3::GEMMA2,
     gpt_oss::ENTRY,
+    phi3::ENTRY,
     glm4moe::ENTRY,
 ];
 

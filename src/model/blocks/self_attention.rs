@@ -1,7 +1,7 @@
 //! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
 
 use ggml::{Dtype, Graph, Rope, Scores, Tensor, WeightId};
-use memory::{Kv, LayerState};
+use memory::{KV_STEP, Kv, LayerState};
 
 use super::attention::{attend, split_heads};
 use super::linear::{Linear, vector};
@@ -55,6 +55,8 @@ pub(crate) struct AttentionConfig {
     pub(crate) softcap: Option<f32>,
     /// Positions that a token sees, its own counted; `None` for all before it.
     pub(crate) window: Option<usize>,
+    /// The file may bring two lists of factors on frequencies, of which the second is for contexts of more positions.
+    pub(crate) long_above: Option<usize>,
     temperature: Option<Temperature>,
     pub(crate) rope: Rope,
 }
@@ -165,6 +167,7 @@ impl AttentionConfig {
             scale,
             softcap,
             window,
+            long_above: None,
             temperature,
             rope,
         };
@@ -201,6 +204,8 @@ pub(crate) struct Attention {
     norms: Option<(RmsNorm, RmsNorm)>,
     /// Divides the rotation's frequencies: `[n_dims / 2]`.
     freq_factors: Option<WeightId>,
+    /// Factors in short contexts and in long ones, which take the place of `freq_factors`.
+    by_context: Option<[WeightId; 2]>,
     /// `[n_head]`.
     sinks: Option<WeightId>,
 }
@@ -262,7 +267,9 @@ impl Attention {
             true => Some(t.need("attn_sinks.weight", &[n_head])?),
             false => t.refuse("attn_sinks.weight", "attention sinks are not supported").map(|()| None)?,
         };
-        Ok(Self { config, qkv, out, norms, freq_factors, sinks })
+        let by_context =
+            if config.long_above.is_some() { factors_by_context(t, rope.n_dims as usize / 2)? } else { None };
+        Ok(Self { config, qkv, out, norms, freq_factors, by_context, sinks })
     }
 
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
@@ -274,7 +281,7 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, softcap, temperature, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, softcap, long_above, temperature, .. } = self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -287,7 +294,11 @@ impl Attention {
             Some((q_norm, k_norm)) => (q_norm.forward(g, q), k_norm.forward(g, k)),
             None => (q, k),
         };
-        let factors = self.freq_factors.map(|f| vector(g, f));
+        // A context is rounded up.
+        let is_long = |above: usize| inputs.view.n_ctx() > above.saturating_add(KV_STEP - 1) / KV_STEP * KV_STEP;
+        let by_context =
+            self.by_context.map(|[short, long]| if long_above.is_some_and(is_long) { long } else { short });
+        let factors = by_context.or(self.freq_factors).map(|f| vector(g, f));
         let rope = |x| g.rope(x, inputs.positions, factors, &self.config.rope);
         let q = rope(q);
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
@@ -310,6 +321,18 @@ impl Attention {
             g.cont(g.view(all, ne, [nb[1], nb[1] * n_tokens as usize, 0], first * nb[0]))
         };
         (rows(n_q, 0), rows(n_k, n_q), rows(n_v, n_q + n_k))
+    }
+}
+
+/// The factors on `n` frequencies in short and in long contexts, if the file has some.
+fn factors_by_context(t: &mut Scope<'_, '_>, n: usize) -> Result<Option<[WeightId; 2]>, LoadError> {
+    let names = ["rope_factors_short.weight", "rope_factors_long.weight"];
+    let [short, long] = [t.find_global(names[0], &[n])?, t.find_global(names[1], &[n])?];
+    match (short, long) {
+        (Some(short), Some(long)) => Ok(Some([short, long])),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(LoadError::Missing(names[1].into())),
+        (None, Some(_)) => Err(LoadError::Missing(names[0].into())),
     }
 }
 
