@@ -93,7 +93,8 @@ fn fused_matrices_equal_split_ones() {
         for il in (0..spec.n_layer).filter(|&il| !spec.is_recurrent(il)) {
             for end in ["weight", "bias"] {
                 let parts = ["q", "k", "v"].map(|what| format!("blk.{il}.attn_{what}.{end}"));
-                if plain.tensors.iter().any(|t| t.name == parts[0]) {
+                // Layers that read others' cells have queries alone, and keys may be the values.
+                if parts.iter().all(|part| plain.tensors.iter().any(|t| t.name == *part)) {
                     fused.fuse(&parts.each_ref().map(String::as_str), &format!("blk.{il}.attn_qkv.{end}"));
                 }
             }
@@ -289,6 +290,42 @@ fn routers_that_could_not_choose_are_refused_by_key() {
     silent.unset("glm4moe.expert_shared_feed_forward_length");
     let error = refused(&silent).to_string();
     assert!(error.contains("_shexp.weight: a shared expert is not expected here"), "{error}");
+}
+
+#[test]
+fn each_factor_of_granite_is_read_and_0_is_none() {
+    let plain = Spec::of("granite").document();
+    for key in ["granite.embedding_scale", "granite.residual_scale", "granite.logit_scale"] {
+        let mut changed = plain.clone();
+        changed.unset(key);
+        assert_other(key, &changed, &plain);
+        let mut none = plain.clone();
+        none.set(key, Meta::F32(0.0));
+        assert_same(key, &none, &changed);
+        changed.set(key, Meta::F32(-1.0));
+        assert!(refused(&changed).to_string().contains(key));
+    }
+}
+
+#[test]
+fn short_convolutions_have_taps_within_reason_and_any_of_them_is_read() {
+    for n_taps in [2, 3, 4, 5] {
+        let mut spec = Spec::of("lfm2");
+        spec.more[0].1 = Meta::U32(n_taps);
+        let plain = spec.document();
+        let mut changed = plain.clone();
+        let conv = changed.tensors.iter_mut().find(|t| t.name == "blk.0.shortconv.conv.weight").expect("there");
+        // The first tap is on the oldest row.
+        for row in conv.data.chunks_exact_mut(4 * n_taps as usize) {
+            row[..4].fill(0);
+        }
+        assert_other(&format!("{n_taps} taps"), &changed, &plain);
+    }
+    for n_taps in [0, 1, 65] {
+        let mut changed = Spec::of("lfm2").document();
+        changed.set("lfm2.shortconv.l_cache", Meta::U32(n_taps));
+        assert_eq!(refused(&changed).to_string(), format!("lfm2.shortconv.l_cache: {n_taps} found, 2 to 64 expected"));
+    }
 }
 
 /// Head norms are used where they are: GLM-4.5 has them, GLM-4.5-Air has not.

@@ -54,7 +54,14 @@ fn synthetic_models_say_the_same_whatever_their_shape_and_type() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), expected.len(), "a token came twice");
-    for (shape, dtype) in [("tiny", "q4_0"), ("tiny-tied", "q4_k_m"), ("tiny-tied", "f16"), ("tiny-moe", "q5_k_m")] {
+    for (shape, dtype) in [
+        ("tiny", "q4_0"),
+        ("tiny-tied", "q4_k_m"),
+        ("tiny-tied", "f16"),
+        ("tiny-moe", "q5_k_m"),
+        ("tiny-qwen3next", "q4_k_m"),
+        ("tiny-glm4moe", "q8_0"),
+    ] {
         let (tokens, drafted, accepted) = generate(&synth(&dir, shape, dtype, "0.7"), "200", "1");
         assert_eq!(tokens, expected, "{shape} {dtype}");
         // About 118 cycles: 0.13 is three standard deviations.

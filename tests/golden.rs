@@ -1,7 +1,8 @@
 //! Golden results: what a pass must give for the oracle's models and for tiny models of the plain architectures.
 //! The references are transformers in F32, and for quantised files exact arithmetic on the same weights.
-//! `tests/golden/oracle/README.md` and `scripts/reference_logits.py` say how they were made; that of glm4 is of transformers
-//! 5.23, on a file of llama.cpp's converter, cut to one layer (`tests/golden/glm4/cut.py`).
+//! `tests/golden/oracle/README.md` and `scripts/reference_logits.py` say how they were made; those of glm4, glm4moe, qwen3next,
+//! granite and lfm2 are of transformers 5.23, on files of llama.cpp's converter, those of glm4 and qwen3next cut to one layer
+//! (`tests/golden/glm4/cut.py`), of the others some sequences (`tests/golden/pick.py`).
 
 mod support;
 
@@ -111,9 +112,17 @@ fn bf16_and_quantised_files_are_as_close_to_exact_arithmetic_as_llama_cpp() {
 
 #[test]
 fn plain_architectures_give_the_reference_logits_and_text() {
-    for (arch, name) in
-        [("qwen3", "qwen3"), ("qwen3moe", "qwen3moe"), ("llama", "llama"), ("llama", "llama3-rope"), ("glm4", "glm4")]
-    {
+    for (arch, name) in [
+        ("qwen3", "qwen3"),
+        ("qwen3moe", "qwen3moe"),
+        ("llama", "llama"),
+        ("llama", "llama3-rope"),
+        ("glm4", "glm4"),
+        ("glm4moe", "glm4moe"),
+        ("qwen3next", "qwen3next"),
+        ("granite", "granite"),
+        ("lfm2", "lfm2"),
+    ] {
         let opened = plain_model(arch, name);
         let model = &opened.model;
         let golden = Golden::plain(arch, name);

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use engine::sample::{Parameter, SampleError};
 use engine::{RequestError, SubmitError};
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use serde::Serialize;
 use session::{FormError, PrepareError};
 use utoipa::ToSchema;
@@ -26,6 +26,8 @@ pub struct ApiError {
     pub message: String,
     /// Seconds after which trying again makes sense.
     pub retry_after: Option<u64>,
+    /// Of a prompt that is too long: its tokens, and those of the context.
+    pub context: Option<(usize, usize)>,
 }
 
 /// The body of an error.
@@ -47,11 +49,17 @@ pub struct ErrorDetail {
     pub param: Option<String>,
     /// For machines.
     pub code: Option<String>,
+    /// Of a prompt that is too long: its tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_prompt_tokens: Option<usize>,
+    /// Of a prompt that is too long: tokens that the context has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_ctx: Option<usize>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, code: None, param: None, message: message.into(), retry_after: None }
+        Self { status, kind, code: None, param: None, message: message.into(), retry_after: None, context: None }
     }
 
     /// 400: the request cannot be served as it stands.
@@ -109,6 +117,14 @@ impl ApiError {
         Self { code: Some("too_many_connections"), ..error }
     }
 
+    /// 400: a prompt of `n_prompt` tokens is too long for the context of `n_ctx`. Type and numbers are those of llama.cpp's server,
+    /// the code is OpenAI's: clients look at either.
+    pub fn context_exceeded(param: &str, message: String, n_prompt: usize, n_ctx: usize) -> Self {
+        let error = Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
+        let (code, param) = (Some("context_length_exceeded"), Some(param.to_owned()));
+        Self { code, param, context: Some((n_prompt, n_ctx)), ..error }
+    }
+
     /// 413: a body over the limit.
     pub fn too_large(max: usize) -> Self {
         let message = format!("the request's body is larger than {max} bytes, which is this server's limit");
@@ -157,8 +173,20 @@ impl ApiError {
                 kind: self.kind.to_owned(),
                 param: self.param.clone(),
                 code: self.code.map(str::to_owned),
+                n_prompt_tokens: self.context.map(|(n_prompt, _)| n_prompt),
+                n_ctx: self.context.map(|(_, n_ctx)| n_ctx),
             },
         }
+    }
+
+    /// `response`, which tells this error, with a body of another family's shape.
+    pub(crate) fn response_as(&self, body: &impl Serialize, response: &Response) -> Response {
+        let mut shaped = self.response_with(body);
+        // What other layers have added stays.
+        for (name, value) in response.headers().iter().filter(|(name, _)| **name != CONTENT_LENGTH) {
+            shaped.headers_mut().entry(name).or_insert_with(|| value.clone());
+        }
+        shaped
     }
 
     /// A response with this error's status and headers and a body of another family's shape.
@@ -195,9 +223,8 @@ impl From<RequestError> for ApiError {
                     "the request exceeds the available context size: its prompt has {n_prompt} tokens, and prompt and \
                      answer together may have {n_ctx}; shorten it, or start the server with a larger --ctx-size"
                 );
-                return Self { code: Some("context_length_exceeded"), ..Self::field("prompt", message) };
+                return Self::context_exceeded("prompt", message, *n_prompt, *n_ctx);
             }
-            RequestError::NoTokens => "max_tokens",
             RequestError::Logprobs { .. } => "top_logprobs",
             RequestError::Stop(_) => "stop",
             RequestError::Adapters(_) => "lora",

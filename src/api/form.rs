@@ -8,27 +8,59 @@ use session::{Form, Kind, Reasoning, ToolChoice};
 use crate::error::ApiError;
 use crate::json::Input;
 
-/// Reads `tool_choice` in OpenAI's form.
+/// Which tools may be called, and which must.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Calls {
+    pub(crate) choice: ToolChoice,
+    /// Only these may; `None`: all.
+    pub(crate) allowed: Option<Vec<String>>,
+}
+
+/// Reads `tool_choice` in OpenAI's forms. `called` gives the name by which a model calls the tool of a namespace, if it is in one,
+/// and of this name.
 ///
 /// # Errors
 /// 400 for another form.
-pub(crate) fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
+pub(crate) fn tool_choice(
+    value: Option<&Value>,
+    called: impl Fn(Option<&str>, &str) -> String,
+) -> Result<Calls, ApiError> {
     let wrong = || {
-        let expected = "`none`, `auto`, `required` or {\"type\": \"function\", \"function\": {\"name\": ...}}";
+        let expected = "`none`, `auto`, `required`, {\"type\": \"function\", \"function\": {\"name\": ...}} or \
+                        {\"type\": \"allowed_tools\", ...}";
         ApiError::field("tool_choice", format!("tool_choice: {expected} expected"))
     };
-    match value {
-        None | Some(Value::Null) => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "none" => Ok(ToolChoice::None),
-            "auto" => Ok(ToolChoice::Auto),
-            "required" | "any" => Ok(ToolChoice::Required),
-            _ => Err(wrong()),
-        },
-        Some(object) => {
-            let name = object.get("function").unwrap_or(object).get("name").and_then(Value::as_str);
-            Ok(ToolChoice::Named(name.ok_or_else(wrong)?.to_owned()))
+    let mode = |word: &str| match word {
+        "none" => Ok(ToolChoice::None),
+        "auto" => Ok(ToolChoice::Auto),
+        "required" | "any" => Ok(ToolChoice::Required),
+        _ => Err(wrong()),
+    };
+    let name_in = |tool: &Value| {
+        let inner = tool.get("function").or(tool.get("custom")).unwrap_or(tool);
+        let namespace = tool.get("namespace").and_then(Value::as_str);
+        Some(called(namespace, inner.get("name")?.as_str()?))
+    };
+    let object = match value {
+        None | Some(Value::Null) => return Ok(Calls::default()),
+        Some(Value::String(word)) => return Ok(Calls { choice: mode(word)?, allowed: None }),
+        Some(object) => object,
+    };
+    if object.get("type").and_then(Value::as_str) != Some("allowed_tools") {
+        return Ok(Calls { choice: ToolChoice::Named(name_in(object).ok_or_else(wrong)?), allowed: None });
+    }
+    // Chat completions have the list in an object of its own.
+    let list = object.get("allowed_tools").unwrap_or(object);
+    let choice = mode(list.get("mode").and_then(Value::as_str).unwrap_or("auto"))?;
+    let tools = list.get("tools").and_then(Value::as_array).ok_or_else(wrong)?;
+    // Those that a server brings have no names, and are left out wherever they are offered.
+    let allowed: Vec<String> = tools.iter().filter_map(name_in).collect();
+    match (allowed.is_empty(), &choice) {
+        (true, ToolChoice::Auto) => Ok(Calls { choice: ToolChoice::None, allowed: None }),
+        (true, ToolChoice::Required) => {
+            Err(ApiError::field("tool_choice", "tool_choice: none of the allowed tools can be called here"))
         }
+        _ => Ok(Calls { choice, allowed: Some(allowed) }),
     }
 }
 
@@ -236,6 +268,30 @@ mod tests {
         ] {
             assert_eq!(form(&body).expect("it can be read"), None, "{body}");
         }
+    }
+
+    #[test]
+    fn tools_are_allowed_in_both_forms_of_the_list() {
+        let named = |space: Option<&str>, name: &str| format!("{}{name}", space.unwrap_or_default());
+        let read = |value: Value| tool_choice(Some(&value), named);
+        let tools = json!([
+            {"type": "function", "name": "a"}, {"type": "function", "namespace": "s_", "name": "b"}, {"type": "web_search"}
+        ]);
+        let nested =
+            json!([{"type": "function", "function": {"name": "a"}}, {"type": "custom", "custom": {"name": "s_b"}}]);
+        let expected = Calls { choice: ToolChoice::Required, allowed: Some(vec!["a".into(), "s_b".into()]) };
+        assert_eq!(read(json!({"type": "allowed_tools", "mode": "required", "tools": tools})).unwrap(), expected);
+        let of_chat = json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": nested}});
+        assert_eq!(read(of_chat).unwrap(), expected);
+        let nothing = |mode: &str| json!({"type": "allowed_tools", "mode": mode, "tools": [{"type": "mcp"}]});
+        assert_eq!(read(nothing("auto")).unwrap().choice, ToolChoice::None);
+        for wrong in
+            [nothing("required"), nothing("x"), json!({"type": "allowed_tools"}), json!({"type": "mcp"}), json!(1)]
+        {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+        let named = read(json!({"type": "function", "namespace": "s_", "name": "b"})).unwrap();
+        assert_eq!(named, Calls { choice: ToolChoice::Named("s_b".into()), allowed: None });
     }
 
     #[test]

@@ -29,8 +29,8 @@ fn is_health(path: &str) -> bool {
 }
 
 /// Paths that need no key: pages hold nothing but themselves.
-fn is_open(path: &str) -> bool {
-    is_health(path) || web::PATHS.contains(&path)
+fn is_open(state: &AppState, path: &str) -> bool {
+    is_health(path) || state.settings().webui && web::PATHS.contains(&path)
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -61,7 +61,7 @@ pub(crate) async fn gate(State(state): State<AppState>, mut request: Request, ne
         let status = response.status().as_u16();
         let ms = start.elapsed().as_secs_f64() * 1e3;
         // What can come as often as anybody likes is not to fill the log.
-        match is_open(&path) || status == 429 {
+        match is_open(&state, &path) || status == 429 {
             true => tracing::debug!(%method, %path, status, ms, "answered"),
             false => tracing::info!(%method, %path, status, ms, "answered"),
         }
@@ -69,6 +69,7 @@ pub(crate) async fn gate(State(state): State<AppState>, mut request: Request, ne
     }
     .instrument(span)
     .await;
+    let response = crate::ollama::in_its_shape(&path, response);
     let mut response = crate::anthropic::in_its_shape(&path, response, &id);
     state.metrics().http.get_or_create(&HttpLabels { path, status: response.status().as_u16() }).inc();
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -89,7 +90,7 @@ fn admit(state: &AppState, request: &Request, path: &str, peer: Option<IpAddr>) 
     }
     state.hosts().check(request.uri(), request.headers())?;
     check_site(state.settings(), request.method(), request.headers())?;
-    if is_open(path) {
+    if is_open(state, path) {
         return Ok(Client::Unknown);
     }
     let keys = &state.settings().api_keys;

@@ -9,6 +9,7 @@ use axum::http::{Method, Uri};
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
+use crate::cors;
 use crate::error::{ApiError, shortened};
 use crate::settings::Settings;
 
@@ -82,7 +83,7 @@ pub(crate) fn check_site(settings: &Settings, method: &Method, headers: &HeaderM
     let origin = headers.get(ORIGIN).and_then(|value| value.to_str().ok()).unwrap_or("null");
     // Extensions of a browser and programs built around one have schemes of their own, and rights that the user gave.
     let is_page = origin == "null" || origin.starts_with("http://") || origin.starts_with("https://");
-    if !is_page || settings.cors_origins.iter().any(|allowed| allowed == "*" || allowed == origin) {
+    if !is_page || cors::allows(&settings.cors_origins, origin) {
         return Ok(());
     }
     let origin = shortened(origin);

@@ -15,6 +15,7 @@ use crate::blocking::blocking;
 use crate::bodies::{self, Held};
 use crate::error::ApiError;
 use crate::state::AppState;
+use crate::whole::Whole;
 
 /// The body of a request: a JSON object, or a list where an endpoint takes one. Endpoints read their own fields and the common
 /// ones from the same bytes, without a tree of values in between; what they do not know is passed over.
@@ -99,10 +100,14 @@ async fn where_it_may<T: Send + 'static>(
     if n_bytes <= bodies::SMALL { work() } else { blocking(work).await }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// What `T` knows of a JSON text.
+///
+/// # Errors
+/// As [`Input::read`].
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut track = serde_path_to_error::Track::new();
-    let read = T::deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
+    let read = T::deserialize(serde_path_to_error::Deserializer::new(Whole(&mut json), &mut track));
     let error = match read.and_then(|value| json.end().map(|()| value)) {
         Ok(value) => return Ok(value),
         Err(error) => error,

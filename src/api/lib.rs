@@ -8,10 +8,11 @@
 //! | `serve` | the accept loop: connections, time limits, TLS, draining |
 //! | `places`, `socket` | how many connections, for whom; sockets that nobody reads |
 //! | `gate` | before every handler: request ids, names, keys, rate limits, log lines |
-//! | `hosts`, `rate` | names that the server goes by, pages that may ask; how often who may ask |
+//! | `hosts`, `cors`, `rate` | names that the server goes by; pages that may ask; how often who may ask |
 //! | `json`, `bodies`, `error` | bodies in and out, and their memory; errors as clients see them |
 //! | `openai/` | `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/models`, ... |
 //! | `anthropic/` | `/v1/messages` |
+//! | `ollama/` | `/api/chat`, `/api/generate`, `/api/tags`, ... |
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
 //! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
@@ -23,7 +24,7 @@
 //! | `running_reply` | engine events to reasoning, text and tool calls; deadlines |
 //! | `pace` | when events are waited for together |
 //! | `respond` | the one reader of replies; each wire format is a writer |
-//! | `stream` | server-sent events |
+//! | `stream` | streams: server-sent events, lines of JSON |
 //! | `registry` | models: loading, unloading, finding, downloading |
 //! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
@@ -38,6 +39,7 @@ mod blocking;
 mod blocks;
 mod bodies;
 mod control;
+mod cors;
 mod error;
 mod form;
 mod gate;
@@ -48,6 +50,7 @@ mod in_flight;
 mod json;
 mod metrics;
 mod native;
+mod ollama;
 mod openai;
 mod openapi;
 mod pace;
@@ -65,18 +68,17 @@ mod state;
 mod stream;
 mod vectors;
 mod web;
+mod whole;
 mod wire;
 mod work;
 mod workplaces;
 
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, CorsLayer};
 
 pub use error::{ApiError, ErrorBody, ErrorDetail};
 pub use json::{Input, Output};
@@ -86,7 +88,7 @@ pub use registry::{Detail, Loader, ModelEntry, ModelEvent, ModelStore, Phase, Re
 pub use running_reply::{Part, RunningReplies, RunningReply};
 pub use serve::{Peer, ServeError, Server, Tls};
 pub use session::Reasoning;
-pub use settings::{CacheScope, HttpLimits, Settings};
+pub use settings::{CacheScope, HttpLimits, KeptResponses, Settings};
 pub use state::{AppState, Course};
 pub use work::{Caller, Work};
 
@@ -99,9 +101,17 @@ pub fn router(state: AppState) -> Router {
         .route("/metrics", get(native::metrics::metrics))
         .route("/v1/chat/completions", post(openai::chat::chat))
         .route("/chat/completions", post(openai::chat::chat))
+        .route("/v1/chat/completions/input_tokens", post(openai::chat::input_tokens))
+        .route("/chat/completions/input_tokens", post(openai::chat::input_tokens))
         .route("/v1/completions", post(openai::completions::completions))
         .route("/v1/responses", post(openai::responses::responses))
         .route("/responses", post(openai::responses::responses))
+        .route("/v1/responses/input_tokens", post(openai::responses::input_tokens))
+        .route("/responses/input_tokens", post(openai::responses::input_tokens))
+        .route("/v1/responses/{id}", get(openai::responses::fetch::get).delete(openai::responses::fetch::delete))
+        .route("/responses/{id}", get(openai::responses::fetch::get).delete(openai::responses::fetch::delete))
+        .route("/v1/responses/{id}/input_items", get(openai::responses::fetch::input_items))
+        .route("/responses/{id}/input_items", get(openai::responses::fetch::input_items))
         .route("/v1/messages", post(anthropic::messages::messages))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .route("/v1/chat/completions/control", post(control::control))
@@ -132,17 +142,28 @@ pub fn router(state: AppState) -> Router {
         .route("/models/unload", post(openai::models::unload))
         .route("/models/{*id}", get(openai::models::one).delete(openai::downloads::remove_one))
         .route("/v1/models/{*id}", get(openai::models::one).delete(openai::downloads::remove_one))
+        .route("/api/chat", post(ollama::chat::chat))
+        .route("/api/generate", post(ollama::generate::generate))
+        .route("/api/embed", post(ollama::embed::embed))
+        .route("/api/embeddings", post(ollama::embed::embeddings))
+        .route("/api/tags", get(ollama::models::tags))
+        .route("/api/show", post(ollama::models::show))
+        .route("/api/ps", get(ollama::models::ps))
+        .route("/api/version", get(ollama::models::version))
+        .route("/api/pull", post(ollama::pull::pull))
+        .route("/api/delete", delete(ollama::pull::delete))
+        .route("/api/copy", post(ollama::pull::not_served))
+        .route("/api/create", post(ollama::pull::not_served))
+        .route("/api/push", post(ollama::pull::not_served))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method);
-    let routes = if state.settings().webui { web::routes(routes) } else { routes };
-    let cors = cors(&state.settings().cors_origins);
+    let routes = match state.settings().webui {
+        true => web::routes(routes),
+        false => routes.route("/", get(ollama::probe)),
+    };
     // The last layer is the outermost.
     let routes = routes.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(state.clone(), gate::gate));
-    match cors {
-        Some(cors) => routes.layer(cors),
-        None => routes,
-    }
-    .with_state(state)
+    cors::layered(routes, &state.settings().cors_origins).with_state(state)
 }
 
 async fn nothing_here() -> ApiError {
@@ -157,21 +178,4 @@ async fn wrong_method() -> ApiError {
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     tracing::error!("a handler panicked");
     ApiError::server("the server made a mistake: see its log").into_response()
-}
-
-fn cors(origins: &[String]) -> Option<CorsLayer> {
-    let all = origins.iter().any(|origin| origin == "*");
-    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
-    let allowed = match (all, origins.is_empty()) {
-        (true, _) => AllowOrigin::any(),
-        (false, true) => return None,
-        (false, false) => AllowOrigin::list(origins),
-    };
-    let headers = ["authorization", "content-type", "x-api-key", "anthropic-version", "x-request-id"];
-    Some(
-        CorsLayer::new()
-            .allow_origin(allowed)
-            .allow_methods([Method::GET, Method::POST, Method::DELETE])
-            .allow_headers(headers.map(HeaderName::from_static)),
-    )
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{EngineStats, FinishReason, Summary, Timings};
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -25,6 +25,8 @@ type Rate = Gauge<f64, AtomicU64>;
 #[derive(Debug)]
 pub struct Metrics {
     prometheus: Prometheus,
+    /// Seconds since 1970.
+    started: u64,
     counts: Arc<Counts>,
     /// Requests refused by a full queue
     pub refused: Counter,
@@ -101,6 +103,7 @@ impl Metrics {
         });
         let mut metrics = Self {
             prometheus: Prometheus::default(),
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             counts,
             refused: Counter::default(),
             connections_refused: Counter::default(),
@@ -222,6 +225,11 @@ impl Metrics {
         self.rows.inc_by(now.n_tokens.saturating_sub(old.n_tokens));
         self.busy.inc_by(now.n_busy.saturating_sub(old.n_busy));
         *last = now;
+    }
+
+    /// When the server started, in seconds since 1970.
+    pub(crate) fn started_unix(&self) -> u64 {
+        self.started
     }
 
     /// All metrics as OpenMetrics text. Asks the engines.

@@ -23,13 +23,20 @@ use crate::native::rerank::{RerankRequest, RerankResponse};
 use crate::native::tokens::{
     DetokenizeRequest, DetokenizeResponse, TemplateResponse, TokenizeRequest, TokenizeResponse,
 };
+use crate::ollama::OllamaError;
+use crate::ollama::embed::{OllamaEmbedReply, OllamaEmbedRequest, OllamaEmbeddingsReply, OllamaEmbeddingsRequest};
+use crate::ollama::models::{OllamaModels, OllamaName, OllamaShow, OllamaVersion};
+use crate::ollama::pull::{OllamaProgress, OllamaPullRequest};
+use crate::ollama::types::{Counts, OllamaChatRequest, OllamaFields, OllamaGenerateRequest, OllamaReply};
 use crate::openai::chat_types::{ChatRequest, ChatResponse, Choice};
 use crate::openai::completions::{CompletionChoice, CompletionRequest, CompletionResponse};
 use crate::openai::downloads::{RemovedBody, Started};
 use crate::openai::embeddings::{EmbeddingRequest, EmbeddingResponse, NativeEmbedding};
 use crate::openai::models::{Done, ModelBody, ModelList, ModelName};
+use crate::openai::responses::fetch::{DeletedResponse, ItemList};
 use crate::openai::responses::types::{ResponseBody, ResponsesRequest};
 use crate::params::{LoraScale, Params};
+use crate::wire::InputTokens;
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi() -> Response {
@@ -54,6 +61,20 @@ pub fn document() -> Value {
     doc.post("/v1/completions", "Continue texts", both(&text, &params), streamed(response));
     let (request, response) = (doc.of::<ResponsesRequest>(), doc.of::<ResponseBody>());
     doc.post("/v1/responses", "Answer a conversation, in items", both(&request, &params), streamed(response));
+    let (count, response) = (doc.of::<InputTokens>(), doc.of::<ResponseBody>());
+    doc.post(
+        "/v1/responses/input_tokens",
+        "Count the tokens of a conversation, in items",
+        request,
+        whole(count.clone()),
+    );
+    doc.post("/v1/chat/completions/input_tokens", "Count the tokens of a conversation", chat.clone(), whole(count));
+    doc.get("/v1/responses/{id}", "A response that is kept", whole(response), &[("id", "path")]);
+    let response = doc.of::<DeletedResponse>();
+    doc.delete("/v1/responses/{id}", "Keep a response no longer", whole(response), &[("id", "path")]);
+    let response = doc.of::<ItemList>();
+    let of_items = [("id", "path"), ("after", "query"), ("limit", "query"), ("order", "query")];
+    doc.get("/v1/responses/{id}/input_items", "The conversation that led to a response", whole(response), &of_items);
     let (messages, response) = (doc.of::<MessagesRequest>(), doc.of::<MessageBody>());
     doc.of::<AnthropicError>();
     doc.post(
@@ -125,9 +146,37 @@ pub fn document() -> Value {
     let file = json!({ "type": "object", "properties": { "filename": { "type": "string" } } });
     doc.post("/slots/{id}", "Save, restore or erase a slot's state", file, whole(json!({ "type": "object" })));
     doc.parameters("/slots/{id}", "post", &[("id", "path"), ("action", "query"), ("model", "query")]);
+    ollama(&mut doc);
     let text = json!({ "application/openmetrics-text": { "schema": { "type": "string" } } });
     doc.get("/metrics", "Metrics for Prometheus", text, &[]);
     doc.finish()
+}
+
+/// Ollama's interface.
+fn ollama(doc: &mut Document) {
+    let (fields, reply) = (doc.of::<OllamaFields>(), doc.of::<OllamaReply>());
+    doc.of::<Counts>();
+    let (chat, generate) = (doc.of::<OllamaChatRequest>(), doc.of::<OllamaGenerateRequest>());
+    doc.post("/api/chat", "Answer a conversation, in Ollama's form", both(&chat, &fields), in_lines(reply.clone()));
+    doc.post("/api/generate", "Answer a prompt, in Ollama's form", both(&generate, &fields), in_lines(reply));
+    let (request, response) = (doc.of::<OllamaEmbedRequest>(), doc.of::<OllamaEmbedReply>());
+    doc.post("/api/embed", "Embed texts, in Ollama's form", request, whole(response));
+    let (request, response) = (doc.of::<OllamaEmbeddingsRequest>(), doc.of::<OllamaEmbeddingsReply>());
+    doc.post("/api/embeddings", "Embed a text, in Ollama's older form", request, whole(response));
+    let response = doc.of::<OllamaModels>();
+    doc.get("/api/tags", "All models, in Ollama's form", whole(response.clone()), &[]);
+    doc.get("/api/ps", "The models in memory, in Ollama's form", whole(response), &[]);
+    let response = doc.of::<OllamaVersion>();
+    doc.get("/api/version", "The version of Ollama whose interface this is", whole(response), &[]);
+    let (name, response) = (doc.of::<OllamaName>(), doc.of::<OllamaShow>());
+    doc.post("/api/show", "What is known of a model, in Ollama's form", name.clone(), whole(response));
+    let (request, response) = (doc.of::<OllamaPullRequest>(), doc.of::<OllamaProgress>());
+    doc.post("/api/pull", "Download a model, in Ollama's form", request, in_lines(response));
+    doc.delete("/api/delete", "Remove a downloaded model, in Ollama's form", json!({}), &[]);
+    doc.paths["/api/delete"]["delete"]["requestBody"] = json!({ "required": true, "content": whole(name) });
+    doc.of::<OllamaError>();
+    let paths = ["chat", "generate", "embed", "embeddings", "tags", "ps", "version", "show", "pull", "delete"];
+    doc.errors("OllamaError", &paths.map(|name| format!("/api/{name}")));
 }
 
 #[derive(Default)]
@@ -193,7 +242,10 @@ impl Document {
         let errors = [
             ("400", "The query cannot be read, or the model is part of the configuration"),
             ("404", "No such model"),
+            ("408", "The body took too long"),
             ("409", "The model is loading, or its files are in use"),
+            ("413", "The body is too large, or has too many values"),
+            ("415", "The body is not declared as JSON"),
             ("501", "This server was not started for that"),
         ];
         self.path(path)["delete"] = operation(summary, content, &errors);
@@ -206,11 +258,13 @@ impl Document {
     }
 
     /// Errors at these paths have another shape.
-    fn errors(&mut self, name: &str, paths: &[&str]) {
+    fn errors(&mut self, name: &str, paths: &[impl AsRef<str>]) {
         for path in paths {
-            let responses = self.paths[*path]["post"]["responses"].as_object_mut();
-            for (_, response) in responses.into_iter().flatten().filter(|(status, _)| *status != "200") {
-                response["content"] = whole(json!({ "$ref": format!("#/components/schemas/{name}") }));
+            let operations = self.paths[path.as_ref()].as_object_mut().into_iter().flatten();
+            for responses in operations.filter_map(|(_, operation)| operation["responses"].as_object_mut()) {
+                for (_, response) in responses.iter_mut().filter(|(status, _)| *status != "200") {
+                    response["content"] = whole(json!({ "$ref": format!("#/components/schemas/{name}") }));
+                }
             }
         }
     }
@@ -221,7 +275,7 @@ impl Document {
             "openapi": "3.1.0",
             "info": {
                 "title": "nextn-server",
-                "description": "OpenAI's, Anthropic's and llama.cpp's interfaces to a GGUF model",
+                "description": "OpenAI's, Anthropic's, Ollama's and llama.cpp's interfaces to a GGUF model",
                 "version": env!("CARGO_PKG_VERSION"),
                 "license": { "name": "MIT", "identifier": "MIT" },
             },
@@ -261,6 +315,11 @@ fn both(own: &Value, params: &Value) -> Value {
 
 fn whole(schema: Value) -> Value {
     json!({ "application/json": { "schema": schema } })
+}
+
+/// One response, or lines of a stream.
+fn in_lines(schema: Value) -> Value {
+    json!({ "application/json": { "schema": schema }, "application/x-ndjson": { "schema": { "type": "string" } } })
 }
 
 /// One response, or events in a stream.

@@ -1,7 +1,9 @@
 //! Fields that every generating endpoint knows: sampling, limits, log probabilities, speculation.
 //! Owns their names (OpenAI's, and llama.cpp's where OpenAI has none) and their ranges. Knows no prompt.
 
-use engine::RequestOptions;
+use std::time::Duration;
+
+use engine::{LineLimits, RequestOptions};
 use model::AdapterSet;
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,10 +26,12 @@ pub struct Params {
     pub max_tokens: Option<i64>,
     /// OpenAI's newer name for `max_tokens`.
     pub max_completion_tokens: Option<i64>,
-    /// llama.cpp's name for `max_tokens`.
+    /// llama.cpp's name for `max_tokens`; 0 computes the prompt and generates nothing.
     pub n_predict: Option<i64>,
     /// Replies to each prompt.
     pub n: Option<i64>,
+    /// llama.cpp's name for `n`.
+    pub n_cmpl: Option<i64>,
     /// A text or up to 64 of them that end the reply.
     #[schema(value_type = Option<Value>)]
     pub stop: Option<OneOrMany>,
@@ -36,8 +40,12 @@ pub struct Params {
     /// Biases by token: `{"15": -1.5}`, or `[[15, -1.5], ["text", false]]`.
     #[schema(value_type = Option<Value>)]
     pub logit_bias: Option<Value>,
-    /// llama.cpp's name for the number of log probabilities.
+    /// llama.cpp's name for the number of log probabilities; a larger one than this server gives is cut.
     pub n_probs: Option<i64>,
+    /// Milliseconds from the first token on, after which the reply ends with its line; 0 and -1 are without limit.
+    pub t_max_predict_ms: Option<i64>,
+    /// Blanks that every line after the first begins with; the reply ends before a line that has fewer.
+    pub n_indent: Option<i64>,
     /// Take up and keep state of earlier requests with the same beginning.
     pub cache_prompt: Option<bool>,
     /// Most tokens of a draft for this request; 0 is without speculation.
@@ -67,6 +75,8 @@ pub struct Params {
     pub return_progress: Option<bool>,
     /// Give token ids with the text.
     pub return_tokens: Option<bool>,
+    /// Give the probabilities that the sampler draws by, in place of the model's log probabilities.
+    pub post_sampling_probs: Option<bool>,
 }
 
 /// OpenAI's options of a stream.
@@ -125,6 +135,8 @@ pub struct Wanted {
     pub return_progress: bool,
     /// Give token ids.
     pub return_tokens: bool,
+    /// Log probabilities are the sampler's.
+    pub post_sampling_probs: bool,
 }
 
 impl Params {
@@ -142,7 +154,8 @@ impl Params {
     /// # Errors
     /// 400 with the field and its range.
     pub fn wanted(self, served: &Served) -> Result<Wanted, ApiError> {
-        let max_tokens = self.max_tokens()?;
+        let most = served.request_options().max_tokens;
+        let max_tokens = self.max_tokens()?.into_iter().chain(most).min();
         let n = self.n_replies()?;
         range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
         range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
@@ -155,17 +168,23 @@ impl Params {
             return Err(ApiError::field("speculative.p_min", message));
         }
         let slot = range("id_slot", self.id_slot.unwrap_or(-1), -1, served.n_sequences() as i64 - 1)?;
-        let n_probs = self.n_probs.map(|n| range("n_probs", n, 0, engine::MAX_LOGPROBS as i64)).transpose()?;
-        let stops = match self.stop.clone() {
+        let n_probs = range("n_probs", self.n_probs.unwrap_or(0), 0, i64::MAX)?.min(engine::MAX_LOGPROBS as i64);
+        let mut stops = match self.stop.clone() {
             None => Vec::new(),
             Some(OneOrMany::One(text)) => vec![text],
             Some(OneOrMany::Many(texts)) => texts,
         };
+        // Forms of clients send their empty fields.
+        stops.retain(|stop| !stop.is_empty());
+        let lines = self.lines()?;
+        let post_sampling_probs = self.post_sampling_probs.unwrap_or(false);
         let mut options = RequestOptions {
             max_tokens,
             stops,
             ignore_eos: self.ignore_eos.unwrap_or(false),
-            logprobs: n_probs.filter(|&n| n > 0).map(|n| n as usize),
+            logprobs: (n_probs > 0).then_some(n_probs as usize),
+            lines,
+            sampler_logprobs: post_sampling_probs,
             cache: self.cache_prompt.unwrap_or(true),
             max_draft: n_max.map(|n| n as usize),
             min_draft: n_min as usize,
@@ -189,6 +208,7 @@ impl Params {
             timings_per_token: self.timings_per_token.unwrap_or(false),
             return_progress: self.return_progress.unwrap_or(false),
             return_tokens: self.return_tokens.unwrap_or(false),
+            post_sampling_probs,
         })
     }
 
@@ -197,7 +217,8 @@ impl Params {
     /// # Errors
     /// 400 with the range.
     pub fn n_replies(&self) -> Result<usize, ApiError> {
-        Ok(range("n", self.n.unwrap_or(1), 1, MAX_N)? as usize)
+        let (name, n) = if let Some(n) = self.n_cmpl { ("n_cmpl", n) } else { ("n", self.n.unwrap_or(1)) };
+        Ok(range(name, n, 1, MAX_N)? as usize)
     }
 
     fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
@@ -209,8 +230,16 @@ impl Params {
         let Some((name, n)) = given.into_iter().find_map(|(name, n)| Some((name, n?))) else { return Ok(None) };
         match n {
             -1 => Ok(None),
-            n => Ok(Some(range(name, n, 1, i64::MAX)? as usize)),
+            n => Ok(Some(range(name, n, 0, i64::MAX)? as usize)),
         }
+    }
+
+    fn lines(&self) -> Result<LineLimits, ApiError> {
+        let ms = range("t_max_predict_ms", self.t_max_predict_ms.unwrap_or(0), -1, i64::MAX)?;
+        Ok(LineLimits {
+            max_time: u64::try_from(ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis),
+            min_indent: range("n_indent", self.n_indent.unwrap_or(0), 0, i64::MAX)? as usize,
+        })
     }
 }
 

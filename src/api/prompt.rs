@@ -4,7 +4,9 @@
 use std::fmt;
 
 use engine::RequestOptions;
-use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde_json::Value;
 use session::Prepared;
 use text::{Special, TokenId, Vocab};
 
@@ -30,6 +32,12 @@ enum Part {
     Text(String),
     /// As many as stand beside each other.
     Ids(Vec<TokenId>),
+}
+
+impl From<String> for Prompts {
+    fn from(text: String) -> Self {
+        Self::One(Prompt(vec![Part::Text(text)]))
+    }
 }
 
 impl Prompts {
@@ -117,11 +125,44 @@ impl Prompt {
         Ok(())
     }
 
+    /// llama.cpp's form of a prompt that may have pictures beside its text, and that of an input in parts.
+    fn of_object<'de, A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        let object = PromptObject::deserialize(MapAccessDeserializer::new(map))?;
+        if object.multimodal_data.is_some_and(|data| !data.is_null() && data != Value::Array(Vec::new())) {
+            return Err(A::Error::custom("multimodal_data: this server takes texts only"));
+        }
+        let text = match (object.prompt_string, object.content) {
+            (Some(text), None) => text,
+            (None, Some(parts)) => parts.into_iter().map(|TextPart::Text { text }| text).collect(),
+            _ => {
+                return Err(A::Error::custom(
+                    "an object with `prompt_string`, or with `content` as a list of text parts, expected",
+                ));
+            }
+        };
+        Ok(Self(vec![Part::Text(text)]))
+    }
+
     /// A prompt for each text; `None` where there are ids too.
     fn each_text(self) -> Option<Vec<Self>> {
         let each = self.0.into_iter().map(|part| matches!(part, Part::Text(_)).then(|| Self(vec![part])));
         each.collect()
     }
+}
+
+/// A prompt as an object.
+#[derive(serde::Deserialize)]
+struct PromptObject {
+    prompt_string: Option<String>,
+    content: Option<Vec<TextPart>>,
+    multimodal_data: Option<Value>,
+}
+
+/// A part of an input.
+#[derive(serde::Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum TextPart {
+    Text { text: String },
 }
 
 /// What stands in a list.
@@ -154,6 +195,10 @@ impl<'de> Visitor<'de> for ReadPrompts {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
         Ok(Prompts::One(Prompt(vec![Part::Text(text.to_owned())])))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Prompts, A::Error> {
+        Ok(Prompts::One(Prompt::of_object(map)?))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
@@ -199,6 +244,10 @@ impl<'de> Visitor<'de> for ReadItem {
         Ok(Item::Id(TokenId(narrow)))
     }
 
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Item, A::Error> {
+        Prompt::of_object(map).map(Item::List)
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Item, A::Error> {
         let mut prompt = Prompt::default();
         while let Some(item) = list.next_element()? {
@@ -241,10 +290,19 @@ mod tests {
         assert_eq!(read(json!(["a", [1, "b"], "c"])), many(&[&[text("a")], &[ids(&[1]), text("b")], &[text("c")]]));
         assert_eq!(read(json!([[], ["a", "b"]])), many(&[&[], &[text("a"), text("b")]]));
         assert_eq!(read(json!([])), many(&[]));
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        assert_eq!(read(json!({"prompt_string": "a", "multimodal_data": []})), one(&[text("a")]));
+        assert_eq!(read(json!({"content": parts})), one(&[text("ab")]));
+        assert_eq!(read(json!(["a", {"prompt_string": "b"}, [1]])), many(&[&[text("a")], &[text("b")], &[ids(&[1])]]));
         for wrong in [
             json!(1),
             json!(null),
             json!({}),
+            json!({"prompt_string": "a", "multimodal_data": ["AAAA"]}),
+            json!({"prompt_string": 1}),
+            json!({"content": "a"}),
+            json!({"content": [{"type": "image_url"}]}),
+            json!([1, {"prompt_string": "a"}]),
             json!([1.5]),
             json!([-1]),
             json!([u64::from(u32::MAX) + 1]),

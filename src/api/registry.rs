@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{broadcast, watch};
 
 use crate::error::ApiError;
+pub(crate) use entry::About;
 pub use entry::{ModelEntry, Phase, Served};
 pub use events::ModelEvent;
 pub use store::{Detail, ModelStore};
@@ -203,6 +204,22 @@ impl Registry {
                 ApiError::unavailable(message, None)
             })
         })
+    }
+
+    /// What is told of the model that a question names, with the model unless it sleeps after idle time. Loads nothing.
+    ///
+    /// # Errors
+    /// As [`Registry::ready`].
+    pub(crate) fn about(&self, name: Option<&str>) -> Result<(Option<Arc<Served>>, About), ApiError> {
+        let i = self.find(name)?;
+        let asleep = self.with(|table| {
+            let slot = &table.slots[i];
+            slot.asleep.clone().filter(|_| matches!(slot.state, State::Unloaded))
+        });
+        match asleep {
+            Some(about) => Ok((None, About::clone(&about))),
+            None => self.ready(name).map(|served| (Some(Arc::clone(&served)), About::new(&served))),
+        }
     }
 
     /// Loads a model without a request; true if there was something to do.

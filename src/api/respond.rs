@@ -11,13 +11,16 @@ use crate::error::ApiError;
 use crate::json::Output;
 use crate::running_reply::{RunningReplies, RunningReply};
 use crate::state::AppState;
-use crate::stream::{self, Events};
+use crate::stream::{self, Events, Framing};
 
 /// A wire format while it writes one response: it is told of the replies' parts by their number, writes events of them,
 /// and keeps what its whole body needs.
 pub(crate) trait Wire: Send + Sized + 'static {
     /// The response that is no stream.
     type Body: Serialize + Send;
+
+    /// How a stream's events are told apart.
+    const FRAMING: Framing = Framing::Events;
 
     /// Keeps a silent stream alive.
     const ALIVE: &'static [u8] = b": keep-alive\n\n";
@@ -65,8 +68,8 @@ pub(crate) async fn respond<W: Wire>(
     });
     let mut replies = RunningReplies::new(replies);
     if stream {
-        return Ok(stream::response(state, W::ALIVE, |sse| async move {
-            let mut events = Events::new();
+        return Ok(stream::response(state, W::FRAMING, W::ALIVE, |sse| async move {
+            let mut events = Events::new(W::FRAMING);
             wire.begin(&mut events);
             sse.send(&mut events).await?;
             loop {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -89,7 +91,7 @@ impl std::fmt::Debug for Tls {
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     state: AppState,
     tls: Option<Tls>,
 }
@@ -100,11 +102,29 @@ impl Server {
     /// # Errors
     /// An address that is taken or is not of this machine.
     pub async fn bind(host: &str, port: u16, state: AppState, tls: Option<Tls>) -> Result<Self, ServeError> {
-        let wrong = |error| ServeError::Bind { address: format!("{host}:{port}"), error };
-        let listener = TcpListener::bind((host, port)).await.map_err(wrong)?;
-        // As many as the system allows may wait to be taken: one more would be tried again by its system after a second.
-        rustix::net::listen(&listener, BACKLOG).map_err(|error| wrong(error.into()))?;
-        Ok(Self { listener, state, tls })
+        Self::bind_all(&[host], port, state, tls).await
+    }
+
+    /// As [`Server::bind`], on several of them. With port 0 all have the one that the first got.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub async fn bind_all(
+        hosts: &[impl AsRef<str>],
+        mut port: u16,
+        state: AppState,
+        tls: Option<Tls>,
+    ) -> Result<Self, ServeError> {
+        let mut listeners: Vec<TcpListener> = Vec::with_capacity(hosts.len());
+        for host in hosts.iter().map(AsRef::as_ref) {
+            let wrong = |error| ServeError::Bind { address: format!("{host}:{port}"), error };
+            let listener = TcpListener::bind((host, port)).await.map_err(wrong)?;
+            // As many as the system allows may wait to be taken: one more would be tried again by its system after a second.
+            rustix::net::listen(&listener, BACKLOG).map_err(|error| wrong(error.into()))?;
+            port = listener.local_addr().map_err(wrong)?.port();
+            listeners.push(listener);
+        }
+        Ok(Self { listeners, state, tls })
     }
 
     /// Where it listens.
@@ -112,22 +132,34 @@ impl Server {
     /// # Errors
     /// The system has no answer.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.local_addrs()?.first().copied().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// All that it listens on.
+    ///
+    /// # Errors
+    /// The system has no answer.
+    pub fn local_addrs(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
     /// Serves `router` until `stop` is ready. Then takes no connections any more, lets replies finish for
     /// `shutdown_timeout`, cuts those that have not with an error, and returns.
     pub async fn run(self, router: Router, stop: impl Future<Output = ()>, shutdown_timeout: Duration) {
-        let Self { listener, state, tls } = self;
+        let Self { listeners, state, tls } = self;
         let limits = &state.settings().limits;
         let max = limits.max_connections.clamp(1, MAX_CONNECTIONS);
         let places = Places::new(max, limits.max_connections_per_address.max(1));
         let door = Arc::new(Door { places, router, state, tls, refusals: Semaphore::new(MAX_REFUSALS) });
-        tokio::select! {
-            () = accept(&listener, &door) => {}
-            () = stop => {}
+        {
+            let mut accepting: FuturesUnordered<_> = listeners.iter().map(|listener| accept(listener, &door)).collect();
+            let all = async { while accepting.next().await.is_some() {} };
+            tokio::select! {
+                () = all => {}
+                () = stop => {}
+            }
         }
-        drop(listener);
+        drop(listeners);
         let state = &door.state;
         tracing::info!(n_running = state.metrics().n_running(), "shutting down");
         state.set_course(Course::Draining);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use session::Reasoning;
 
 /// Everything that does not depend on the model.
@@ -16,7 +17,7 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Who shares cached state, where there are keys.
     pub cache_scope: CacheScope,
-    /// Origins of web pages that may call this server; empty: none, `*`: all.
+    /// Origins of web pages that may call this server; empty: none, `*`: all, `localhost`: this machine's at any port.
     pub cors_origins: Vec<String>,
     /// Requests a minute for one key (or address); `None` is without limit.
     pub requests_per_minute: Option<u32>,
@@ -28,12 +29,16 @@ pub struct Settings {
     pub metrics: bool,
     /// Serve `/slots`.
     pub slots: bool,
+    /// Responses that are kept for `previous_response_id`.
+    pub kept_responses: KeptResponses,
     /// Where sequence state may be saved; `None` is nowhere.
     pub slot_save_path: Option<PathBuf>,
     /// What the program says of itself in `/props`.
     pub build: String,
     /// How thinking is given out when a request does not say.
     pub reasoning: Reasoning,
+    /// Variables of chat templates that a request does not set.
+    pub template_kwargs: Map<String, Value>,
 }
 
 /// Whose earlier requests a request may take up cached state of.
@@ -44,6 +49,21 @@ pub enum CacheScope {
     Key,
     /// All.
     All,
+}
+
+/// How many responses are kept, in memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KeptResponses {
+    /// Responses at most; 0 keeps none.
+    pub max_count: usize,
+    /// Bytes at most, of responses and the conversations that led to them; 0 keeps none.
+    pub max_bytes: usize,
+}
+
+impl Default for KeptResponses {
+    fn default() -> Self {
+        Self { max_count: 1000, max_bytes: 64 << 20 }
+    }
 }
 
 /// What one client may take of the server.

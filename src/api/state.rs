@@ -10,6 +10,7 @@ use crate::bodies::Bodies;
 use crate::hosts::Hosts;
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
+use crate::openai::responses::Store;
 use crate::rate::RateLimit;
 use crate::registry::Registry;
 use crate::settings::Settings;
@@ -32,6 +33,7 @@ struct Inner {
     bodies: Bodies,
     workplaces: Workplaces,
     in_flight: InFlight,
+    responses: Store,
     course: watch::Sender<Course>,
 }
 
@@ -66,6 +68,7 @@ impl AppState {
             bodies: Bodies::new(settings.limits.max_body),
             workplaces: Workplaces::new(settings.limits.preparations),
             in_flight: InFlight::default(),
+            responses: Store::new(settings.kept_responses),
             course: watch::Sender::new(Course::Open),
             settings,
         };
@@ -111,6 +114,11 @@ impl AppState {
     /// Responses that are under way, by their ids.
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.inner.in_flight
+    }
+
+    /// Responses that are kept.
+    pub(crate) fn responses(&self) -> &Store {
+        &self.inner.responses
     }
 
     /// How far the server is on its way out.

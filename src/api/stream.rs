@@ -1,5 +1,5 @@
-//! Server-sent events: a task writes, a body reads, and comments keep a silent stream alive.
-//! Owns the encoding and the end of a stream whose reader is gone. Knows no endpoint.
+//! Streams of events: a task writes, a body reads, and something that means nothing keeps a silent stream alive.
+//! Owns the encoding, as server-sent events or as lines of JSON, and the end of a stream whose reader is gone. Knows no endpoint.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,6 +22,25 @@ const QUEUE: usize = 64;
 /// The reader is gone, or has read nothing for too long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone;
+
+/// How the events of a stream are told apart.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Framing {
+    /// Server-sent events.
+    #[default]
+    Events,
+    /// One JSON value a line, without names.
+    Lines,
+}
+
+impl Framing {
+    fn media(self) -> &'static str {
+        match self {
+            Self::Events => "text/event-stream; charset=utf-8",
+            Self::Lines => "application/x-ndjson",
+        }
+    }
+}
 
 /// The writing end of a stream.
 #[derive(Debug)]
@@ -52,17 +71,18 @@ impl Sse {
 pub(crate) struct Events {
     /// `None`: there is no stream, and nothing is written.
     bytes: Option<Vec<u8>>,
+    framing: Framing,
 }
 
 impl Events {
     /// Of a stream.
-    pub(crate) fn new() -> Self {
-        Self { bytes: Some(Vec::new()) }
+    pub(crate) fn new(framing: Framing) -> Self {
+        Self { bytes: Some(Vec::new()), framing }
     }
 
     /// Of a reply that is given as a whole: events are left out.
     pub(crate) fn unread() -> Self {
-        Self { bytes: None }
+        Self::default()
     }
 
     /// There is a stream.
@@ -73,14 +93,14 @@ impl Events {
     /// One event without a name.
     pub(crate) fn data(&mut self, data: &impl Serialize) {
         if let Some(bytes) = &mut self.bytes {
-            encode(None, data, bytes);
+            encode(self.framing, None, data, bytes);
         }
     }
 
-    /// One event with a name.
+    /// One event with a name, where the framing has names.
     pub(crate) fn event(&mut self, name: &str, data: &impl Serialize) {
         if let Some(bytes) = &mut self.bytes {
-            encode(Some(name), data, bytes);
+            encode(self.framing, Some(name), data, bytes);
         }
     }
 
@@ -92,8 +112,14 @@ impl Events {
     }
 }
 
-/// JSON has no line breaks outside of strings, and none within: one `data` line is enough.
-fn encode(name: Option<&str>, data: &impl Serialize, out: &mut Vec<u8>) {
+/// JSON has no line breaks outside of strings, and none within: one line is enough.
+fn encode(framing: Framing, name: Option<&str>, data: &impl Serialize, out: &mut Vec<u8>) {
+    if framing == Framing::Lines {
+        // Our own types have string keys and no failing parts.
+        let _ = serde_json::to_writer(&mut *out, data);
+        out.push(b'\n');
+        return;
+    }
     if let Some(name) = name {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(name.as_bytes());
@@ -107,7 +133,12 @@ fn encode(name: Option<&str>, data: &impl Serialize, out: &mut Vec<u8>) {
 
 /// A response whose events `write` makes; `alive` is sent where it is silent for long. When the reader goes, `write` is
 /// dropped where it waits.
-pub(crate) fn response<W>(state: &AppState, alive: &'static [u8], write: impl FnOnce(Sse) -> W) -> Response
+pub(crate) fn response<W>(
+    state: &AppState,
+    framing: Framing,
+    alive: &'static [u8],
+    write: impl FnOnce(Sse) -> W,
+) -> Response
 where
     W: Future<Output = Result<(), Gone>> + Send + 'static,
 {
@@ -135,7 +166,7 @@ where
         Some((Ok::<_, Infallible>(part?), (receiver, keep_alive)))
     });
     let headers = [
-        (CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (CONTENT_TYPE, framing.media()),
         (CACHE_CONTROL, "no-cache"),
         // Proxies that buffer would hold the events back.
         (HeaderName::from_static("x-accel-buffering"), "no"),
@@ -149,9 +180,13 @@ mod tests {
 
     #[test]
     fn line_breaks_stay_within_the_json() {
-        let mut events = Events::new();
-        events.data(&"a\nb");
-        events.event("x", &[1, 2]);
-        assert_eq!(events.bytes.as_deref(), Some(&b"data: \"a\\nb\"\n\nevent: x\ndata: [1,2]\n\n"[..]));
+        let written = |framing| {
+            let mut events = Events::new(framing);
+            events.data(&"a\nb");
+            events.event("x", &[1, 2]);
+            events.bytes.unwrap()
+        };
+        assert_eq!(written(Framing::Events), b"data: \"a\\nb\"\n\nevent: x\ndata: [1,2]\n\n");
+        assert_eq!(written(Framing::Lines), b"\"a\\nb\"\n[1,2]\n");
     }
 }

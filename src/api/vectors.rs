@@ -11,6 +11,7 @@ use text::TokenId;
 use tokio::time::Instant;
 
 use crate::error::ApiError;
+use crate::prompt::Prompt;
 use crate::registry::Served;
 use crate::running_reply::{RunningReplies, RunningReply};
 use crate::state::AppState;
@@ -73,16 +74,62 @@ pub(crate) fn prepared(
         }
         PrepareError::Request(RequestError::PromptTooLong { n_prompt, n_ctx }) => {
             let message = format!(
-                "{place} exceeds the available context size: it has {n_prompt} tokens, and inputs may have {n_ctx}; shorten it, \
+                "{place} is too large and exceeds the available context size: it has {n_prompt} tokens, and inputs may have {n_ctx}; shorten it, \
                  or start the server with a larger --ctx-size"
             );
-            ApiError { code: Some("context_length_exceeded"), ..ApiError::field(field, message) }
+            ApiError::context_exceeded(field, message, n_prompt, n_ctx)
         }
         error => {
             let error = ApiError::from(error);
             ApiError { param: Some(field.to_owned()), message: format!("{place}: {}", error.message), ..error }
         }
     })
+}
+
+/// Inputs to be embedded, and how.
+pub(crate) struct Embed {
+    /// One or many.
+    pub(crate) inputs: Vec<Prompt>,
+    /// What is made of their hidden states.
+    pub(crate) pooling: Pooling,
+    /// Inputs that are longer than the context are cut, not refused.
+    pub(crate) truncate: bool,
+    /// Where they were given, for errors.
+    pub(crate) field: &'static str,
+}
+
+/// The vectors of these inputs, in their order. Texts end as the model's file asks for it.
+///
+/// # Errors
+/// As [`check_count`], [`prepared`], [`check_numbers`] and [`vectors`].
+pub(crate) async fn embed(
+    state: &AppState,
+    served: &Arc<Served>,
+    caller: Caller,
+    embed: Embed,
+) -> Result<Vec<Vector>, ApiError> {
+    let Embed { inputs, pooling, truncate, field } = embed;
+    let n = inputs.len();
+    check_count(n, field)?;
+    let prepare = move |work: &Work| {
+        let options = RequestOptions { embed: Some(pooling), ..work.served().request_options() };
+        let end = work.served().embedding_end();
+        let n_ctx = work.served().engine().limits().n_ctx;
+        let one = |(i, prompt): (usize, Prompt)| {
+            let end = end.filter(|_| prompt.is_text());
+            let mut tokens = prompt.tokens(work.served().vocab());
+            if truncate {
+                tokens.truncate(n_ctx.saturating_sub(usize::from(end.is_some())));
+            }
+            tokens.extend(end);
+            let place = if n == 1 { field.to_owned() } else { format!("{field}[{i}]") };
+            prepared(work, tokens, &options, field, &place)
+        };
+        let inputs = inputs.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+        check_numbers(&inputs, pooling, work.served().model().hparams().n_embd, field)?;
+        Ok(inputs)
+    };
+    vectors(state, served, caller, n, prepare).await
 }
 
 /// The vectors of `n` inputs, in their order. `prepare` makes the engine's requests for them, all before the first is computed.

@@ -2,6 +2,7 @@
 
 use engine::{FinishReason, Piece, PromptProgress, Timings};
 use serde::Serialize;
+use session::Rendered;
 use session::dialect::ReplyEvent;
 use text::{TokenId, Vocab};
 use utoipa::ToSchema;
@@ -37,6 +38,20 @@ pub(crate) struct CompletionDetails {
     pub(crate) accepted_prediction_tokens: usize,
     /// Drafted and thrown away.
     pub(crate) rejected_prediction_tokens: usize,
+}
+
+/// The tokens of the prompt that a request would make.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct InputTokens {
+    object: &'static str,
+    input_tokens: usize,
+}
+
+impl InputTokens {
+    /// Of a prompt.
+    pub(crate) fn of(prompt: &Rendered) -> Self {
+        Self { object: "response.input_tokens", input_tokens: prompt.tokens.len() }
+    }
 }
 
 impl Usage {
@@ -159,6 +174,12 @@ impl Logprob {
         let TopLogprob { id, token, bytes, logprob } = TopLogprob::new(all.token, all.logprob, vocab);
         let top_logprobs = all.top.iter().map(|&(id, logprob)| TopLogprob::new(id, logprob, vocab)).collect();
         Some(Self { id, token, bytes, logprob, top_logprobs })
+    }
+
+    /// The token itself, and the likeliest at its place.
+    pub(crate) fn into_parts(self) -> (TopLogprob, Vec<TopLogprob>) {
+        let Self { id, token, bytes, logprob, top_logprobs } = self;
+        (TopLogprob { id, token, bytes, logprob }, top_logprobs)
     }
 
     pub(crate) fn token(&self) -> &str {

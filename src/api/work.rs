@@ -75,7 +75,7 @@ impl Work {
     /// # Errors
     /// 400 with the field at fault; as [`Work::go_on`].
     pub fn prepare(&self, conversation: Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
-        Ok(self.served.prepare(conversation, options, &|| self.is_wanted())?)
+        Ok(self.served.prepare(self.with_defaults(conversation), options, &|| self.is_wanted())?)
     }
 
     /// The prompt of `conversation`.
@@ -83,7 +83,17 @@ impl Work {
     /// # Errors
     /// As [`Work::prepare`].
     pub fn render(&self, conversation: Conversation) -> Result<Rendered, ApiError> {
-        Ok(self.served.render(conversation, &|| self.is_wanted())?)
+        Ok(self.served.render(self.with_defaults(conversation), &|| self.is_wanted())?)
+    }
+
+    /// With the server's variables for the template where the request has none of that name.
+    fn with_defaults(&self, mut conversation: Conversation) -> Conversation {
+        for (name, value) in &self.state.settings().template_kwargs {
+            if !conversation.kwargs.contains_key(name) {
+                conversation.kwargs.insert(name.clone(), value.clone());
+            }
+        }
+        conversation
     }
 
     /// Hands every request over `n` times, each time with a seed of its own where the seed is fixed.

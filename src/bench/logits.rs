@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use memory::StepView;
 use model::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
 use serde_json::{Value, json};
 use text::TokenId;
@@ -23,20 +24,27 @@ pub(super) fn run(
     let (mut runner, mut memory) = setup.runner(&model, ids.len())?;
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = PassOutput::default();
-    let (mut all_logits, mut all_hidden) = (Vec::new(), Vec::new());
+    let (mut all_logits, mut all_hidden, mut all_mtp) = (Vec::new(), Vec::new(), Vec::new());
     for tokens in ids.chunks(n_batch) {
         let step = memory.begin(&[(&slot, tokens.len())], 1)?;
         runner.run(step.view(), &Pass { tokens, rows: Rows::All, hidden: true }, &mut output)?;
         step.commit(&[tokens.len()])?;
         all_logits.extend_from_slice(&output.logits);
         all_hidden.extend_from_slice(&output.hidden);
+        all_mtp.extend_from_slice(output.mtp_hidden());
     }
     let sizes = model.hparams();
     let mut printed = serde_json::Map::new();
     if depth > 0 {
         let next = argmax(&all_logits[all_logits.len() - sizes.n_vocab..]);
         let entries: Vec<TokenId> = ids[1..].iter().copied().chain([next]).collect();
-        printed.insert("drafts".into(), drafts(setup, &mut runner, &entries, &all_hidden, (depth, n_batch))?);
+        let drafts = if model.head_reads_target() {
+            let hidden = &all_hidden[all_hidden.len() - sizes.n_embd..];
+            drafts_at_end(&mut runner, memory.ends(&[&slot])?.view(), next, hidden, depth)?
+        } else {
+            drafts(setup, &mut runner, &entries, &all_mtp, (depth, n_batch))?
+        };
+        printed.insert("drafts".into(), drafts);
     }
     let parts = [("logits", all_logits, sizes.n_vocab, full), ("hidden", all_hidden, sizes.n_embd, hidden)];
     for (name, values, n, file) in parts {
@@ -53,7 +61,7 @@ pub(super) fn run(
     say(Value::Object(printed))
 }
 
-/// The MTP layer's chain after the inputs of a whole prompt: token and logits of each draft.
+/// The MTP layers' drafts after the inputs of a whole prompt: token and logits of each draft.
 fn drafts(
     setup: &Setup,
     runner: &mut Runner,
@@ -66,11 +74,18 @@ fn drafts(
     let mut memory = runner.model().head_memory(config)?.context("the model has no NextN layer")?;
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = DraftOutput::default();
-    let n_chunks = entries.len().div_ceil(n_batch);
-    for (i, (tokens, hidden)) in entries.chunks(n_batch).zip(hidden.chunks(n_batch * n_embd)).enumerate() {
-        let depth = if i + 1 == n_chunks { depth } else { 0 };
-        let step = memory.begin(&[(&slot, tokens.len() + depth.saturating_sub(1))], 1)?;
-        let n_entries = [tokens.len()];
+    let n_layers = runner.model().n_mtp_layers();
+    ensure!(n_layers == 1 || depth <= n_layers, "{depth} drafts of a head of {n_layers} layers, which make one each");
+    let (mut first, n_batch) = (0, n_batch.max(n_layers));
+    while first < entries.len() {
+        let rest = &entries[first..];
+        let n = rest.len().min(n_batch);
+        let (tokens, is_last) = (&rest[..n], n == rest.len());
+        let hidden = &hidden[first * n_embd..][..n * n_embd];
+        let depth = if is_last { depth } else { 0 };
+        let n_chain = if n_layers == 1 { depth.saturating_sub(1) } else { 0 };
+        let step = memory.begin(&[(&slot, n + n_chain)], 1)?;
+        let n_entries = [n];
         let draft = Draft {
             tokens,
             hidden,
@@ -83,8 +98,40 @@ fn drafts(
             probs: false,
         };
         runner.draft(step.view(), &draft, &mut output)?;
-        step.commit(&n_entries)?;
+        // The last ones of a chunk know no later tokens yet: the next chunk begins with them.
+        let n_final = if is_last { n } else { n - (n_layers - 1) };
+        step.commit(&[n_final])?;
+        first += n_final;
     }
+    Ok(listed(&output))
+}
+
+/// The drafts of a head that reads the model's cells, after the last token of the one sequence of `end`.
+fn drafts_at_end(
+    runner: &mut Runner,
+    end: StepView<'_>,
+    next: TokenId,
+    hidden: &[f32],
+    depth: usize,
+) -> anyhow::Result<Value> {
+    let mut output = DraftOutput::default();
+    let (tokens, n_entries) = ([next], [1]);
+    let draft = Draft {
+        tokens: &tokens,
+        hidden,
+        n_entries: &n_entries,
+        depth,
+        vocab: None,
+        noise: None,
+        verbose: true,
+        rows: false,
+        probs: false,
+    };
+    runner.draft_at_end(end, &draft, &mut output)?;
+    Ok(listed(&output))
+}
+
+fn listed(output: &DraftOutput) -> Value {
     let guess = |(token, logits): (&TokenId, &Vec<f32>)| json!({ "token": token.0, "logits": logits });
-    Ok(output.tokens[0].iter().zip(&output.logits).map(guess).collect())
+    output.tokens[0].iter().zip(&output.logits).map(guess).collect()
 }

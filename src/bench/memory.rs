@@ -67,13 +67,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(head) = &mut head {
         let counted = runner.buffer_bytes();
         let slot = head.acquire()?.context("a new memory has a free slot")?;
+        let n_layers = model.n_mtp_layers();
+        let depth = if n_layers > 1 { DEPTH.min(n_layers) } else { DEPTH };
         let step = head.begin(&[(&slot, DEPTH)], 1)?;
         let (tokens, vocab, noise) = (&tokens[..1], None, None);
         let draft = Draft {
             tokens,
-            hidden: &output.hidden,
+            hidden: output.mtp_hidden(),
             n_entries: &[1],
-            depth: DEPTH,
+            depth,
             vocab,
             noise,
             verbose: false,

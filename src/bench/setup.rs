@@ -24,6 +24,9 @@ pub(super) struct Setup {
     /// GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// GGUF file whose draft head is used in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    draft_model: Option<PathBuf>,
     #[command(flatten)]
     adapters: AdapterOptions,
     #[command(flatten)]
@@ -65,7 +68,7 @@ impl Setup {
         let device = &self.compute.device;
         let (placement, adapters) = (device.placement(planner)?, self.adapters.files());
         let rope = self.compute.rope.options();
-        let options = LoadOptions { placement, head: None, rope, adapters, lock: device.mlock };
+        let options = LoadOptions { placement, head: self.draft_model.clone(), rope, adapters, lock: device.mlock };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 

@@ -100,13 +100,15 @@ impl Weight {
             match layer {
                 LayerState::Kv(kv) => weight.kv = [weight.kv[0] + keys(kv), weight.kv[1] + values(kv)],
                 LayerState::Recurrent(r) => {
-                    weight.state += 4 * (r.d_state * r.d_state * r.n_heads + r.n_conv * r.n_channels) as u64;
+                    weight.state += r.n_bytes() as u64;
                 }
                 LayerState::None => {}
             }
         }
-        if let Some(LayerState::Kv(kv)) = &schema.mtp_state {
-            weight.mtp_kv = [keys(kv), values(kv)];
+        for layer in &schema.mtp_states {
+            if let LayerState::Kv(kv) = layer {
+                weight.mtp_kv = [weight.mtp_kv[0] + keys(kv), weight.mtp_kv[1] + values(kv)];
+            }
         }
         for (name, n_params, n_bytes) in tensors {
             weight.add(name, n_params, n_bytes, sizes.n_layer as u64, tied);
@@ -173,7 +175,7 @@ fn keys(kv: &Kv) -> u64 {
 }
 
 fn values(kv: &Kv) -> u64 {
-    (kv.n_head_kv * kv.d_v) as u64
+    if kv.latent { 0 } else { (kv.n_head_kv * kv.d_v) as u64 }
 }
 
 /// Bytes of so many elements of keys and of values.

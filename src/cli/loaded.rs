@@ -131,8 +131,7 @@ fn not_prepared(error: PrepareError) -> Failure {
         }
         PrepareError::Request(RequestError::EmptyPrompt) => Exit::Prompt,
         PrepareError::Request(
-            RequestError::NoTokens
-            | RequestError::Adapters(_)
+            RequestError::Adapters(_)
             | RequestError::Logprobs { .. }
             | RequestError::Sampling(_)
             | RequestError::Stop(_),

@@ -178,6 +178,14 @@ fn check(kind: &Kind, limits: &Limits) -> Result<(), Error> {
             if choices.is_empty() { Err(Error::Nothing { what }) } else { Ok(()) }
         }
         Kind::Written(written) => limits.written(what, &written.key),
+        Kind::OneOf(kinds) => {
+            limits.items(what, "forms", kinds.len())?;
+            match kinds.iter().any(|kind| matches!(kind, Kind::OneOf(_))) {
+                true => Err(Error::Unusable { what, why: "a form of it is such a choice itself".into() }),
+                false if kinds.is_empty() => Err(Error::Nothing { what }),
+                false => kinds.iter().try_for_each(|kind| check(kind, limits)),
+            }
+        }
     }
 }
 
@@ -226,22 +234,7 @@ impl Builder {
     fn build(&self, kind: &Kind) -> Result<Matcher, Error> {
         let what = kind.what();
         let unusable = |why: String| Error::Unusable { what, why };
-        let grammar = match kind {
-            Kind::JsonObject => schema(&json!({ "type": "object" })),
-            Kind::JsonSchema(given) => schema(given),
-            Kind::Regex(expression) => {
-                let whole = expression.strip_prefix('^').unwrap_or(expression);
-                let cut = whole.ends_with('$') && !whole.ends_with(r"\$");
-                TopLevelGrammar::from_regex(if cut { &whole[..whole.len() - 1] } else { whole })
-            }
-            Kind::Choice(choices) => {
-                let texts: Vec<String> = choices.iter().map(|choice| lark::text(choice)).collect();
-                TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
-            }
-            Kind::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
-            Kind::Gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source).map_err(unusable)?),
-            Kind::Written(written) => TopLevelGrammar::from_lark((written.write)(&self.limits)?),
-        };
+        let grammar = self.grammar_of(kind)?;
         let parser = self.factory.create_parser(grammar).map_err(|error| unusable(plain(&error.to_string())))?;
         let matcher = Matcher::new(Ok(parser)).into_cancellable();
         let mut trial = matcher.deep_clone();
@@ -256,6 +249,38 @@ impl Builder {
             Err(_) if trial.is_cancelled() => Err(unusable("its first mask alone takes too long".into())),
             Err(error) => Err(unusable(plain(&error.to_string()))),
         }
+    }
+
+    /// A form in llguidance's terms.
+    fn grammar_of(&self, kind: &Kind) -> Result<TopLevelGrammar, Error> {
+        let unusable = |why: String| Error::Unusable { what: kind.what(), why };
+        Ok(match kind {
+            Kind::JsonObject => schema(&json!({ "type": "object" })),
+            Kind::JsonSchema(given) => schema(given),
+            Kind::Regex(expression) => {
+                let whole = expression.strip_prefix('^').unwrap_or(expression);
+                let cut = whole.ends_with('$') && !whole.ends_with(r"\$");
+                TopLevelGrammar::from_regex(if cut { &whole[..whole.len() - 1] } else { whole })
+            }
+            Kind::Choice(choices) => {
+                let texts: Vec<String> = choices.iter().map(|choice| lark::text(choice)).collect();
+                TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
+            }
+            Kind::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
+            Kind::Gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source).map_err(unusable)?),
+            Kind::Written(written) => TopLevelGrammar::from_lark((written.write)(&self.limits)?),
+            Kind::OneOf(kinds) => {
+                let names: Vec<String> = (0..kinds.len()).map(|i| format!("form{i}")).collect();
+                let either: Vec<String> = names.iter().map(|name| format!("@{name}")).collect();
+                let mut whole = TopLevelGrammar::from_lark(format!("start: {}", either.join(" | ")));
+                for (kind, name) in kinds.iter().zip(names) {
+                    let parts = self.grammar_of(kind)?.grammars;
+                    let named = |part| GrammarWithLexer { name: Some(name.clone()), ..part };
+                    whole.grammars.extend(parts.into_iter().map(named));
+                }
+                whole
+            }
+        })
     }
 }
 

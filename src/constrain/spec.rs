@@ -25,6 +25,8 @@ pub enum Kind {
     Gbnf(String),
     /// A grammar that is written when it is compiled.
     Written(Written),
+    /// One of these forms, whole. None of them is of this kind itself.
+    OneOf(Vec<Kind>),
 }
 
 /// A Lark grammar that is written when it is compiled, on the compiler's thread: that may take long and needs a deep stack.
@@ -63,6 +65,7 @@ impl Kind {
             Self::Lark(_) => "Lark grammar",
             Self::Gbnf(_) => "GBNF grammar",
             Self::Written(written) => written.what,
+            Self::OneOf(_) => "choice of forms",
         }
     }
 }

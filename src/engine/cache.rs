@@ -50,7 +50,7 @@ pub(crate) struct CachedSlot {
     adapters: AdapterSet,
     /// Ascending.
     checkpoints: Vec<Arc<SlotCheckpoint>>,
-    /// The hidden state of the last token; empty where it is not known.
+    /// The hidden states of the last tokens, as many as the proposer wants; empty where that of the last one is not known.
     pub(crate) hidden: Vec<f32>,
     busy: bool,
     /// In use by a request that leaves nothing to others.
@@ -118,23 +118,28 @@ impl SlotCache {
         self.store.n_bytes()
     }
 
-    /// The state of `index` now holds these tokens more; `hidden` is the hidden state of the last one, empty where it is not
-    /// known.
-    pub(crate) fn extend(&mut self, index: usize, tokens: &[TokenId], hidden: &[f32]) {
+    /// The state of `index` now holds these tokens more, with their hidden states, of which the last `n_kept` numbers are
+    /// kept; none where they are not known.
+    pub(crate) fn extend(&mut self, index: usize, tokens: &[TokenId], hidden: &[f32], n_kept: usize) {
         let s = &mut self.slots[index];
         s.tokens.extend_from_slice(tokens);
-        s.hidden.clear();
+        if hidden.is_empty() {
+            s.hidden.clear();
+        }
+        let hidden = &hidden[hidden.len().saturating_sub(n_kept)..];
+        let n_old = s.hidden.len().min(n_kept - hidden.len().min(n_kept));
+        s.hidden.drain(..s.hidden.len() - n_old);
         s.hidden.extend_from_slice(hidden);
     }
 
-    /// The tokens of a slot that was just taken, the adapters that it goes on with, and whether the hidden state of the last one is known. One that came with
-    /// a loaded slot may hold anything, and is not known then.
-    pub(crate) fn begin(&mut self, index: usize) -> (&[TokenId], &AdapterSet, bool) {
+    /// The tokens of a slot that was just taken, the adapters that it goes on with, and the hidden states of the last tokens.
+    /// Those that came with a loaded slot may hold anything, and are not known then.
+    pub(crate) fn begin(&mut self, index: usize) -> (&[TokenId], &AdapterSet, &[f32]) {
         let s = &mut self.slots[index];
         if !s.hidden.iter().all(|x| x.is_finite()) {
             s.hidden.clear();
         }
-        (&s.tokens, &s.adapters, !s.hidden.is_empty())
+        (&s.tokens, &s.adapters, &s.hidden)
     }
 
     /// What all slots hold.

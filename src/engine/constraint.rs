@@ -9,7 +9,7 @@ use std::fmt;
 
 use text::TokenId;
 
-use crate::sample::Sampler;
+use crate::sample::{Candidate, Sampler};
 
 /// A compiled grammar: what several generations may start from.
 pub trait Grammar: fmt::Debug + Send + Sync {
@@ -106,6 +106,19 @@ pub(crate) struct Constrained {
 impl Constrained {
     pub(crate) fn new(constraint: Box<dyn Constraint>) -> Self {
         Self { constraint, row: Vec::new() }
+    }
+
+    /// What [`Constrained::sample`] draws from.
+    ///
+    /// # Errors
+    /// Those of [`Constraint::allowed`].
+    pub(crate) fn distribution<'s>(
+        &mut self,
+        sampler: &'s mut Sampler,
+        logits: &[f32],
+    ) -> Result<&'s [Candidate], String> {
+        self.constraint.allowed()?.mask(logits, &mut self.row);
+        Ok(sampler.distribution(&self.row))
     }
 
     /// Samples an allowed token.

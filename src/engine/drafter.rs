@@ -3,7 +3,9 @@
 use model::{RunError, Runner};
 use text::TokenId;
 
-use crate::proposer::{DraftRequest, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use crate::proposer::{
+    DraftRequest, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+};
 
 /// The proposer of an engine, as long as it works.
 pub(crate) struct Drafter(pub(crate) Option<Box<dyn Proposer>>);
@@ -30,8 +32,13 @@ impl Drafter {
     }
 
     /// A draft for each request; none at all without a proposer.
-    pub(crate) fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Vec<Vec<TokenId>> {
-        self.or_stop(Vec::new(), |proposer| proposer.propose(runner, requests))
+    pub(crate) fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Vec<Vec<TokenId>> {
+        self.or_stop(Vec::new(), |proposer| proposer.propose(runner, target, requests))
     }
 
     /// What the proposer keeps of the first `n_tokens` of a slot.

@@ -15,6 +15,7 @@ mod drafter;
 mod engine;
 mod event;
 mod handle;
+mod lines;
 mod live_state;
 mod liveness;
 mod memory_check;
@@ -37,11 +38,12 @@ pub use constraint::{Allowed, Constraint, Grammar};
 pub use engine::Engine;
 pub use event::{DraftPosition, Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, Reserved, SubmitError};
+pub use lines::LineLimits;
 pub use liveness::EngineLife;
 pub use memory_check::check_memory;
 pub use pooling::Pooling;
 pub use proposer::{
-    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange,
+    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
 };
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
 pub use slot_file::SavedSlot;

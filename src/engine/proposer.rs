@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use memory::{Memory, OwnedView, Slot};
 use model::{AdapterSet, RunError, Runner, Stats};
 use text::TokenId;
 
@@ -16,6 +17,8 @@ pub struct ProposerInfo {
     pub max_depth: usize,
     /// True when the hidden states of [`ObservedSequence`] are to be filled.
     pub wants_hidden: bool,
+    /// Of these, how many of a sequence's last tokens it needs to go on from it; 0 counts as 1.
+    pub n_hidden: usize,
     /// Bytes that [`Proposer::save`] gives at most.
     pub max_saved_bytes: usize,
     /// Engine steps after which a warm-up knows what drafts cost, whatever the batch size; 0 where it has nothing to learn.
@@ -27,15 +30,15 @@ pub struct ProposerInfo {
 /// What happens to a sequence other than by an engine step.
 #[derive(Clone, Copy, Debug)]
 pub enum SequenceChange<'a> {
-    /// The sequence stands after `tokens`, whose state has been kept, the proposer's own included. `hidden_known`: the next
-    /// observation will have the hidden state of the last of them.
+    /// The sequence stands after `tokens`, whose state has been kept, the proposer's own included.
     Begin {
         /// All tokens of the sequence.
         tokens: &'a [TokenId],
         /// What the sequence is computed with from here on.
         adapters: &'a AdapterSet,
-        /// The hidden state of the last one is known.
-        hidden_known: bool,
+        /// The hidden states of the last ones, `[n_embd]` each, up to [`ProposerInfo::n_hidden`]; empty where that of the
+        /// last one is not known. The next observation will have them, too.
+        hidden: &'a [f32],
     },
     /// The slot was given the state of a sequence that was computed elsewhere: the proposer takes up what
     /// [`Proposer::save`] gave for it, and nothing of bytes that another kind of proposer gave, or of none.
@@ -57,9 +60,10 @@ pub struct ObservedSequence<'a> {
     pub slot: usize,
     /// Tokens that the step added to the state.
     pub tokens: &'a [TokenId],
-    /// Their hidden states, `[n_embd]` each; empty unless [`ProposerInfo::wants_hidden`].
+    /// Their hidden states as MTP layers take them, `[n_embd]` each; empty unless [`ProposerInfo::wants_hidden`].
     pub hidden: &'a [f32],
-    /// The hidden state of the token before these; empty where it is not known.
+    /// The hidden states of the tokens before these, the last one's at the end, up to [`ProposerInfo::n_hidden`]; empty where
+    /// that is not known.
     pub hidden_before: &'a [f32],
     /// The token sampled after the last of them; `None` inside a prompt and at the end of a generation.
     pub next: Option<TokenId>,
@@ -96,6 +100,29 @@ pub struct DraftRequest {
     pub p_min: f32,
     /// The sequence belongs to a warm-up: lengths are tried one after the other, the unknown ones first.
     pub warm_up: bool,
+}
+
+/// The main model's state between forward passes, for proposers that read it.
+#[derive(Clone, Copy)]
+pub struct TargetState<'a> {
+    memory: &'a Memory,
+    slots: &'a dyn Fn(usize) -> &'a Slot,
+}
+
+impl<'a> TargetState<'a> {
+    /// `slots` gives the slot of the memory for a sequence's slot.
+    pub(crate) fn new(memory: &'a Memory, slots: &'a dyn Fn(usize) -> &'a Slot) -> Self {
+        Self { memory, slots }
+    }
+
+    /// What stands after the last token of each of these slots' sequences, in ascending order ([`Memory::ends`]).
+    ///
+    /// # Errors
+    /// As [`Memory::ends`].
+    pub fn ends(&self, slots: &[usize]) -> Result<OwnedView<'a>, RunError> {
+        let slots: Vec<&Slot> = slots.iter().map(|&slot| (self.slots)(slot)).collect();
+        Ok(self.memory.ends(&slots)?)
+    }
 }
 
 /// Why a proposer has not followed a change of a sequence.
@@ -138,7 +165,12 @@ pub trait Proposer: Send {
     ///
     /// # Errors
     /// As [`Proposer::observe`].
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError>;
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError>;
 
     /// What the proposer keeps of `slot` beside the model's state, for the first `n_tokens` of its sequence, as bytes;
     /// empty where it keeps nothing that tokens do not tell. The slot may be in use.

@@ -7,6 +7,7 @@ use model::{AdapterSet, AdapterSetError};
 use text::TokenId;
 
 use crate::constraint::Grammar;
+use crate::lines::LineLimits;
 use crate::pooling::Pooling;
 use crate::sample::{SampleError, SamplingParams};
 use crate::stop::{StopError, StopMatcher};
@@ -34,7 +35,7 @@ pub struct Scope(pub u32);
 /// What the caller wants; plain data, turned into a [`GenerateRequest`] by [`GenerateRequest::new`].
 #[derive(Clone, Debug)]
 pub struct RequestOptions {
-    /// Most tokens to generate; `None` is until the context is full.
+    /// Most tokens to generate; `None` is until the context is full. 0 computes the prompt, and keeps its state where it is cached.
     pub max_tokens: Option<usize>,
     /// How a token is picked.
     pub sampling: SamplingParams,
@@ -44,6 +45,8 @@ pub struct RequestOptions {
     pub ignore_eos: bool,
     /// With `Some(n)` every token carries its log probability and those of the `n` likeliest, `n` up to [`MAX_LOGPROBS`].
     pub logprobs: Option<usize>,
+    /// Those of the sampler, after all its stages, in place of the model's: the likeliest are those that it may pick.
+    pub sampler_logprobs: bool,
     /// Token offsets in the prompt where a later request is likely to part from this one (ends of messages), ascending.
     /// A state checkpoint is kept at the last ones.
     pub checkpoint_boundaries: Vec<usize>,
@@ -65,6 +68,8 @@ pub struct RequestOptions {
     pub slot: Option<usize>,
     /// A limit on thinking.
     pub thinking: Option<Thinking>,
+    /// Limits that end the generation at a line, as one that is as long as it may be.
+    pub lines: LineLimits,
     /// Give the prompt's hidden states, pooled, and no tokens. They need all of the prompt: nothing is cached then, unless the
     /// prompt is ranked by its last one.
     pub embed: Option<Pooling>,
@@ -78,6 +83,7 @@ impl Default for RequestOptions {
             stops: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            sampler_logprobs: false,
             checkpoint_boundaries: Vec::new(),
             cache: true,
             scope: Scope::default(),
@@ -88,6 +94,7 @@ impl Default for RequestOptions {
             draft_p_min: 0.0,
             slot: None,
             thinking: None,
+            lines: LineLimits::default(),
             embed: None,
         }
     }
@@ -126,9 +133,6 @@ impl GenerateRequest {
         AdapterSet::new(options.adapters.scales(), limits.n_adapters)?;
         if let Some(n) = options.logprobs.filter(|&n| n > MAX_LOGPROBS) {
             return Err(RequestError::Logprobs { n });
-        }
-        if options.max_tokens == Some(0) {
-            return Err(RequestError::NoTokens);
         }
         // Cached tokens have no hidden states any more.
         options.cache &= matches!(options.embed, None | Some(Pooling::Rank));
@@ -194,9 +198,6 @@ pub enum RequestError {
         /// Positions of one sequence.
         n_ctx: usize,
     },
-    /// Zero tokens were asked for.
-    #[error("max_tokens is 0: ask for at least one token")]
-    NoTokens,
     /// More alternatives than the engine reports.
     #[error("{n} log probabilities per token were asked for, at most {MAX_LOGPROBS} are given")]
     Logprobs {

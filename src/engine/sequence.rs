@@ -9,6 +9,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, PromptProgress, Summary, Timings};
+use crate::lines::Lines;
 use crate::pooling::{Pooled, Pooling};
 use crate::request::GenerateRequest;
 use crate::sample::{GumbelPlan, Sampler};
@@ -62,6 +63,7 @@ pub(crate) struct Sequence {
     constraint: Option<Constrained>,
     stops: StopMatcher,
     thinking: Budget,
+    lines: Lines,
     /// Until the prompt is complete.
     pooled: Option<Pooled>,
     /// Once it is.
@@ -100,6 +102,7 @@ impl Sequence {
             constraint: constraint.map(Constrained::new),
             stops: request.stop_matcher(),
             thinking: Budget::new(request.options().thinking.clone(), may_think),
+            lines: Lines::new(request.options().lines),
             pooled: request.options().embed.map(Pooled::new),
             embedding: None,
             events,
@@ -117,6 +120,9 @@ impl Sequence {
     /// What it does, for people.
     pub(crate) fn work(&self) -> SlotWork {
         SlotWork {
+            id: self.id.number(),
+            options: Box::new(self.request.options().clone()),
+            has_new_line: self.lines.has_break,
             prompt_tokens: self.request.prompt().len(),
             prompt_done: self.n_prompt_done,
             cached_tokens: self.timings.cached_tokens,

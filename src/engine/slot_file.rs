@@ -14,7 +14,10 @@ use crate::slot_info::SlotError;
 /// Checkpoints of one slot at most.
 pub(crate) const MAX_CHECKPOINTS: usize = 32;
 
-/// A checkpoint with the hidden state of the token before it, which the MTP layer goes on from.
+/// Hidden states that are kept at one position at most: one for each MTP layer.
+const MAX_HIDDEN: usize = 16;
+
+/// A checkpoint with the hidden states of the last tokens before it, which the MTP layers go on from.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SlotCheckpoint {
     pub(crate) state: Checkpoint,
@@ -36,7 +39,7 @@ pub(crate) struct SlotState {
     pub(crate) adapters: AdapterSet,
     /// Ascending.
     pub(crate) checkpoints: Vec<Arc<SlotCheckpoint>>,
-    /// The hidden state of the last token; empty where it is not known.
+    /// The hidden states of the last tokens; empty where that of the last one is not known.
     pub(crate) hidden: Vec<f32>,
     pub(crate) state: SavedSequence,
     /// What the proposer keeps of the sequence.
@@ -111,11 +114,11 @@ fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
 impl SlotFormat {
     /// Bytes that a saved slot takes at most.
     pub(crate) fn max_bytes(&self) -> usize {
-        let n_embd = self.model.hparams().n_embd;
-        let checkpoints = MAX_CHECKPOINTS * (CHECKPOINT_BYTES + 4 * n_embd) + self.checkpoint_bytes;
+        let n_hidden = MAX_HIDDEN * self.model.hparams().n_embd;
+        let checkpoints = MAX_CHECKPOINTS * (CHECKPOINT_BYTES + 4 * n_hidden) + self.checkpoint_bytes;
         let n_ctx = self.limits.n_ctx;
         let head = HEAD_BYTES + self.adapter_bytes();
-        head + 4 * (n_ctx + n_embd) + checkpoints + self.draft_bytes + self.shape.saved_bytes(n_ctx)
+        head + 4 * (n_ctx + n_hidden) + checkpoints + self.draft_bytes + self.shape.saved_bytes(n_ctx)
     }
 
     /// Bytes that name adapters at most.
@@ -228,8 +231,11 @@ impl SlotFormat {
     fn check_hidden(&self, hidden: &[f32]) -> Result<(), SlotError> {
         let n_embd = self.model.hparams().n_embd;
         match hidden.len() {
-            n if n == 0 || n == n_embd => Ok(()),
-            n => Err(SlotError::Format(format!("a hidden state has {n} values, {n_embd} or none expected"))),
+            n if n.is_multiple_of(n_embd) && n / n_embd <= MAX_HIDDEN => Ok(()),
+            n => {
+                let what = format!("hidden states have {n} values, {n_embd} each and at most {MAX_HIDDEN} expected");
+                Err(SlotError::Format(what))
+            }
         }
     }
 }

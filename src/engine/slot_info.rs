@@ -2,9 +2,10 @@
 //! Plain data.
 
 use crate::proposer::SavedDraftError;
+use crate::request::RequestOptions;
 
 /// One slot at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct SlotInfo {
     /// Its number.
     pub index: usize,
@@ -15,8 +16,14 @@ pub struct SlotInfo {
 }
 
 /// A request that a slot serves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct SlotWork {
+    /// The number of the request; no two of a process have the same.
+    pub id: u64,
+    /// What was asked for.
+    pub options: Box<RequestOptions>,
+    /// What was generated has a line break.
+    pub has_new_line: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Of those, in the state.

@@ -18,6 +18,11 @@ use crate::stats::EngineStats;
 pub struct GenerationId(u64);
 
 impl GenerationId {
+    /// For people.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

@@ -335,6 +335,13 @@ impl Weights {
         Some(Dtype::from_raw(unsafe { t.0.as_ref() }.type_))
     }
 
+    /// The tensor's shape.
+    pub fn ne(&self, id: WeightId) -> Option<[i64; 4]> {
+        let t = self.tensors.get(id.0 as usize)?;
+        // SAFETY: as in [`Weights::dtype`].
+        Some(unsafe { t.0.as_ref() }.ne)
+    }
+
     /// The types of all tensors.
     pub(crate) fn dtypes(&self) -> impl Iterator<Item = Dtype> + '_ {
         (0..self.tensors.len()).filter_map(|i| self.dtype(WeightId(i as u32)))

@@ -1,4 +1,5 @@
-//! Products with the experts that tokens were routed to: each expert's weights are read once for all columns that want it.
+//! Products with one of several matrices for each column: the experts that tokens were routed to, or the matrices of heads.
+//! Each matrix is read once for all columns that want it.
 
 use ggml_sys as sys;
 use std::cell::RefCell;
@@ -63,6 +64,33 @@ pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int,
         let experts = Experts { ty, data: w.data.cast(), n_rows: m, bytes: row_bytes * m };
         // SAFETY: operands have these shapes (checked when the node was made); the routes lie in them.
         unsafe { on_thread(isa, &experts, &activations, order, out, ith as usize, nth as usize) }
+    });
+}
+
+/// Each of the matrices `src[0]: [k, m, n]` times the column of its number of each token: `src[1]`, the columns of `src[2]:
+/// [k, n, n_tokens]` quantised (floats: those columns), gives `dst: [m, n, n_tokens]` F32.
+///
+/// # Safety
+/// The node contract.
+pub unsafe extern "C" fn head_products(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    // SAFETY: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has three operands.
+    let [w, y, x] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
+    let (Some(ty), Some(isa)) = (WeightType::of(w.type_), Isa::chosen()) else { return };
+    let shape = Shape { n: n_columns(x), k: w.ne[0] as usize, format: ty.format() };
+    // SAFETY: `src[1]` was made for this shape, or is the columns.
+    let activations = unsafe { activations(shape, y) };
+    let [n_bytes, m, n] = [ty.row_bytes(shape.k) * w.ne[1] as usize, w.ne[1] as usize, w.ne[2] as usize];
+    ORDER.with_borrow_mut(|order| {
+        order.clear();
+        let column = |head: usize, token: usize| (token * n + head) as u32;
+        let of_head = |head| (0..x.ne[2] as usize).map(move |token| (head, column(head, token)));
+        let routes = (0..n).flat_map(of_head);
+        order.extend(routes.map(|(head, at)| Route { expert: head as u32, from: at, to: at }));
+        let heads = Experts { ty, data: w.data.cast(), n_rows: m, bytes: n_bytes };
+        // SAFETY: operands have these shapes (checked when the node was made); the routes lie in them, head by head.
+        unsafe { on_thread(isa, &heads, &activations, order, dst.data.cast(), ith as usize, nth as usize) }
     });
 }
 

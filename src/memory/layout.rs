@@ -16,19 +16,41 @@ pub struct Kv {
     pub d_v: usize,
     /// Positions that a token sees, its own and those just before it; `None` for all before it.
     pub window: Option<usize>,
+    /// The values are the first `d_v` elements of the keys, of which there is one head, and nothing else is kept: the latent
+    /// rows of multi-head latent attention. Their type is that of the keys.
+    pub latent: bool,
 }
 
-/// State of one Gated DeltaNet layer.
+/// State of one recurrent layer: a Gated DeltaNet, a Mamba-2 mixer, or a convolution alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurrent {
     /// Earlier inputs that the convolution needs: its width less one.
     pub n_conv: usize,
     /// Channels of the convolution.
     pub n_channels: usize,
-    /// Value heads.
+    /// Heads: value heads of a delta net; 0 where the convolution is all there is.
     pub n_heads: usize,
-    /// Side of each head's square state.
+    /// Elements of a row of each head's state.
     pub d_state: usize,
+    /// Rows of each head's state; as many as a row has elements in a delta net.
+    pub d_head: usize,
+}
+
+impl Recurrent {
+    /// Elements of the convolution's last inputs.
+    pub fn n_conv_state(&self) -> usize {
+        self.n_conv * self.n_channels
+    }
+
+    /// Elements of the state of all heads.
+    pub fn n_head_state(&self) -> usize {
+        self.d_state * self.d_head * self.n_heads
+    }
+
+    /// Bytes of one sequence's state.
+    pub fn n_bytes(&self) -> usize {
+        4 * (self.n_conv_state() + self.n_head_state())
+    }
 }
 
 /// State of one layer.
@@ -38,7 +60,7 @@ pub enum LayerState {
     None,
     /// Keys and values of every position, or of those within a window.
     Kv(Kv),
-    /// One matrix for each head, and the last inputs of the convolution.
+    /// One matrix for each head, and the last inputs of the convolution in front of them.
     Recurrent(Recurrent),
 }
 
@@ -53,6 +75,14 @@ impl StateLayout {
     /// True when some layer's state cannot be cut at an earlier position.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|l| matches!(l, LayerState::Recurrent(_)))
+    }
+
+    /// The latent layers.
+    pub(crate) fn latent(&self) -> impl Iterator<Item = Kv> + '_ {
+        self.layers
+            .iter()
+            .filter_map(|l| if let LayerState::Kv(kv) = l { Some(*kv) } else { None })
+            .filter(|kv| kv.latent)
     }
 
     /// Windows that its attention layers have, "all before it" being one; 1 at least.
@@ -80,7 +110,8 @@ impl CellKinds {
             let of_layer = match layer {
                 LayerState::Kv(kv) => {
                     let window = number(&mut kinds.windows, kv.window);
-                    Some((window, number(&mut kinds.values, (window, kv.n_head_kv * kv.d_v))))
+                    let values = (window, kv.n_head_kv * kv.d_v);
+                    Some((window, if kv.latent { 0 } else { number(&mut kinds.values, values) }))
                 }
                 LayerState::None | LayerState::Recurrent(_) => None,
             };

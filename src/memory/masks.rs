@@ -52,14 +52,15 @@ impl StepView<'_> {
             let len = self.first_position(slot);
             for position in len..len + s.n_rows {
                 let unseen = (position + 1).saturating_sub(reach);
+                let n_seen = if self.at_end { position } else { position + 1 };
                 if position < n_cells {
                     into.resize(into.len() + unseen, MASKED);
-                    into.resize(into.len() + position + 1 - unseen, 0);
-                    into.resize(into.len() + n_kv - position - 1, MASKED);
+                    into.resize(into.len() + n_seen.saturating_sub(unseen), 0);
+                    into.resize(into.len() + n_kv - n_seen.max(unseen), MASKED);
                 } else {
                     let row = into.len();
                     into.resize(row + n_kv, MASKED);
-                    for cells in cells_of(unseen..position + 1, n_cells) {
+                    for cells in cells_of(unseen..n_seen.max(unseen), n_cells) {
                         into[row + cells.start..row + cells.end].fill(0);
                     }
                 }

@@ -37,7 +37,7 @@ impl StateShape {
     /// Bytes of the recurrent state; 0 without recurrent layers.
     pub fn recurrent_bytes(&self) -> usize {
         let of_layer = |layer: &LayerState| match layer {
-            LayerState::Recurrent(r) => 4 * (r.n_conv * r.n_channels + r.d_state * r.d_state * r.n_heads),
+            LayerState::Recurrent(r) => r.n_bytes(),
             LayerState::None | LayerState::Kv(_) => 0,
         };
         self.layout.layers.iter().map(of_layer).sum()
@@ -150,7 +150,10 @@ impl StateShape {
     fn rows(&self, len: usize) -> impl Iterator<Item = CellRows> {
         let of_layer = move |layer: &LayerState| {
             let (window, widths) = match *layer {
-                LayerState::Kv(kv) => (kv.window, [kv.d_k * kv.n_head_kv, kv.d_v * kv.n_head_kv]),
+                LayerState::Kv(kv) => {
+                    let n_v = if kv.latent { 0 } else { kv.d_v * kv.n_head_kv };
+                    (kv.window, [kv.d_k * kv.n_head_kv, n_v])
+                }
                 LayerState::None | LayerState::Recurrent(_) => (None, [0; 2]),
             };
             let n_cells = n_kept(window, self.rings, len);
@@ -172,12 +175,15 @@ impl StateShape {
         for layer in &self.layout.layers {
             let numbers = match layer {
                 LayerState::None => [0; 4],
-                LayerState::Kv(kv) => [1, kv.n_head_kv, kv.d_k, kv.d_v],
+                // Heads of none tell a latent layer: its one head holds keys and values.
+                LayerState::Kv(kv) => [1, if kv.latent { 0 } else { kv.n_head_kv }, kv.d_k, kv.d_v],
                 LayerState::Recurrent(r) => [2 + r.n_conv, r.n_channels, r.n_heads, r.d_state],
             };
             words.extend(numbers.map(|n| n as u64));
-            if let LayerState::Kv(Kv { window: Some(window), .. }) = layer {
-                words.extend([*window as u64, self.rings.into()]);
+            match layer {
+                LayerState::Kv(Kv { window: Some(window), .. }) => words.extend([*window as u64, self.rings.into()]),
+                LayerState::Recurrent(r) if r.d_head != r.d_state => words.push(r.d_head as u64),
+                _ => {}
             }
         }
         words

@@ -52,7 +52,8 @@ impl MemoryConfig {
         match layer {
             LayerState::None => Ok(Vec::new()),
             LayerState::Kv(kv) => {
-                for (d, t, of) in [(kv.d_k, config.type_k, "key"), (kv.d_v, config.type_v, "value")] {
+                let type_v = if kv.latent { config.type_k } else { config.type_v };
+                for (d, t, of) in [(kv.d_k, config.type_k, "key"), (kv.d_v, type_v, "value")] {
                     if t.dtype().row_bytes(as_dim(d)).is_err() {
                         let what = format!("a {of} head of {d} elements cannot be kept as {t}: use f16");
                         return Err(Error::Layout(what));
@@ -60,17 +61,19 @@ impl MemoryConfig {
                 }
                 let (d_k, d_v) = (as_dim(kv.d_k * kv.n_head_kv), as_dim(kv.d_v * kv.n_head_kv));
                 let n_cells = as_dim(config.n_cells(kv.window));
+                let k = ("cache_k", config.type_k.dtype(), [d_k, n_cells, n_slots, 1]);
+                if kv.latent {
+                    return Ok(vec![k]);
+                }
                 let v = if config.v_transposed { [n_cells, d_v, n_slots, 1] } else { [d_v, n_cells, n_slots, 1] };
-                Ok(vec![
-                    ("cache_k", config.type_k.dtype(), [d_k, n_cells, n_slots, 1]),
-                    ("cache_v", config.type_v.dtype(), v),
-                ])
+                Ok(vec![k, ("cache_v", config.type_v.dtype(), v)])
             }
             LayerState::Recurrent(r) => {
                 let n_rows = as_dim(config.n_slots.saturating_mul(config.n_planes()));
-                let (n_conv, n_delta) = (r.n_conv * r.n_channels, r.d_state * r.d_state * r.n_heads);
                 let rows = |what, n| (what, Dtype::F32, [as_dim(n), n_rows, 1, 1]);
-                Ok(vec![rows("conv", n_conv), rows("delta", n_delta)])
+                let tensors = [rows("conv", r.n_conv_state()), rows("heads", r.n_head_state())];
+                // A layer may keep the inputs of a convolution and nothing else.
+                Ok(tensors.into_iter().filter(|(_, _, ne)| ne[0] > 0).collect())
             }
         }
     }

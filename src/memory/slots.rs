@@ -69,8 +69,16 @@ pub(crate) struct SlotStatus {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LayerTensors {
     None,
-    Kv { k: StateId, v: StateId },
-    Recurrent { conv: StateId, delta: StateId },
+    /// The same tensor twice in a latent layer.
+    Kv {
+        k: StateId,
+        v: StateId,
+    },
+    /// The same tensor twice in a layer without heads.
+    Recurrent {
+        conv: StateId,
+        heads: StateId,
+    },
 }
 
 /// State of all sequences.
@@ -121,6 +129,16 @@ impl Memory {
         if kinds.windows.contains(&Some(0)) {
             return refuse("a window of attention has no position, at least 1 expected".into());
         }
+        let no_past = |l: &LayerState| matches!(l, LayerState::Recurrent(r) if r.n_conv_state() == 0);
+        if layout.layers.iter().any(no_past) {
+            return refuse("a recurrent layer without a convolution".into());
+        }
+        if let Some(kv) = layout.latent().find(|kv| kv.n_head_kv != 1 || kv.d_v > kv.d_k) {
+            let (n, d_k, d_v) = (kv.n_head_kv, kv.d_k, kv.d_v);
+            return refuse(format!(
+                "latent rows of {n} heads of {d_k} elements with values of {d_v}: one head expected"
+            ));
+        }
         config = config.rounded();
         let mut specs = Vec::new();
         for (il, layer) in layout.layers.iter().enumerate() {
@@ -130,16 +148,16 @@ impl Memory {
         }
         let (buffer, ids) = StateBuffer::new(&specs)?;
         let mut ids = ids.into_iter();
-        let mut pair = || ids.next().zip(ids.next()).expect("two specs were pushed for each such layer");
+        let mut next = || ids.next().expect("a spec was pushed for each tensor of a layer");
         let layers = layout.layers.iter().map(|layer| match layer {
             LayerState::None => LayerTensors::None,
-            LayerState::Kv(_) => {
-                let (k, v) = pair();
-                LayerTensors::Kv { k, v }
+            LayerState::Kv(kv) => {
+                let k = next();
+                LayerTensors::Kv { k, v: if kv.latent { k } else { next() } }
             }
-            LayerState::Recurrent(_) => {
-                let (conv, delta) = pair();
-                LayerTensors::Recurrent { conv, delta }
+            LayerState::Recurrent(r) => {
+                let conv = next();
+                LayerTensors::Recurrent { conv, heads: if r.n_head_state() > 0 { next() } else { conv } }
             }
         });
         let layers = layers.collect();
@@ -288,13 +306,14 @@ impl Memory {
 
     /// The recurrent tensors of layer `il` with offset and length of the row of a slot on a plane; empty for others.
     pub(crate) fn recurrent_rows(&self, il: usize, index: usize, plane: u32) -> Vec<(StateId, usize, usize)> {
-        let (LayerTensors::Recurrent { conv, delta }, LayerState::Recurrent(r)) =
+        let (LayerTensors::Recurrent { conv, heads }, LayerState::Recurrent(r)) =
             (self.layers[il], self.layout.layers[il])
         else {
             return Vec::new();
         };
         let row = plane as usize * self.config.n_slots + index;
-        let (n_conv, n_delta) = (4 * r.n_conv * r.n_channels, 4 * r.d_state * r.d_state * r.n_heads);
-        vec![(conv, row * n_conv, n_conv), (delta, row * n_delta, n_delta)]
+        let (n_conv, n_heads) = (4 * r.n_conv_state(), 4 * r.n_head_state());
+        let rows = [(conv, row * n_conv, n_conv), (heads, row * n_heads, n_heads)];
+        rows.into_iter().filter(|(.., n_bytes)| *n_bytes > 0).collect()
     }
 }

@@ -229,6 +229,9 @@ impl Memory {
         let k_row = type_k.dtype().row_bytes((kv.d_k * kv.n_head_kv) as i64)?;
         let rows = |id, row| cells.clone().map(move |c| (id, (index * n_cells + c.start) * row, c.len() * row));
         let mut ranges: Vec<Bytes> = rows(k, k_row).collect();
+        if kv.latent {
+            return Ok(ranges);
+        }
         if v_transposed {
             let (size, n) = (type_v.dtype().block_bytes(), kv.d_v * kv.n_head_kv);
             for element in 0..n {

@@ -102,7 +102,7 @@ impl Memory {
 impl Txn<'_> {
     /// What the forward pass may read and write.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &[] }
+        StepView { memory: self.memory, segments: &self.segments, skips: &[], at_end: false }
     }
 
     /// Keeps the first `kept[i]` tokens of sequence `i`; the forward pass must have been computed.

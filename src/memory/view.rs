@@ -2,9 +2,10 @@
 
 use ggml::{Graph, Tensor};
 
+use crate::error::Error;
 use crate::layout::{CacheType, Kv, LayerState, Recurrent};
 use crate::size::KV_STEP;
-use crate::slots::{LayerTensors, Memory};
+use crate::slots::{LayerTensors, Memory, Slot};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,12 +43,52 @@ pub struct OwnedView<'m> {
     memory: &'m Memory,
     segments: Vec<Segment>,
     skips: Vec<usize>,
+    at_end: bool,
 }
 
 impl OwnedView<'_> {
     /// The view.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips }
+        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips, at_end: self.at_end }
+    }
+}
+
+impl Memory {
+    /// One row behind the last token of each of these sequences, in ascending order of their slots, which sees the cells
+    /// before it and has none of its own: for graphs that read a sequence and add nothing to it.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: a slot is not in use. [`Error::Step`]: an empty sequence, or slots out of order.
+    pub fn ends(&self, slots: &[&Slot]) -> Result<OwnedView<'_>, Error> {
+        let mut segments: Vec<Segment> = Vec::new();
+        for (first_row, slot) in slots.iter().enumerate() {
+            let index = self.index(slot)?;
+            let len = self.slots[index].len;
+            if len == 0 {
+                return Err(Error::Step(format!("slot {index}: an empty sequence has no cells to read")));
+            }
+            let n_kv = len.next_multiple_of(KV_STEP).min(self.config.n_ctx);
+            match segments.last_mut() {
+                Some(last) if last.first_slot + last.n_seqs > index => {
+                    return Err(Error::Step("sequences must be in ascending order of their slots".into()));
+                }
+                Some(last) if last.first_slot + last.n_seqs == index => {
+                    last.n_seqs += 1;
+                    last.n_kv = last.n_kv.max(n_kv);
+                }
+                _ => segments.push(Segment {
+                    first_slot: index,
+                    n_seqs: 1,
+                    n_rows: 1,
+                    n_kv,
+                    read_plane: Some(0),
+                    write_plane: 0,
+                    n_snapshots: 0,
+                    first_row,
+                }),
+            }
+        }
+        Ok(OwnedView { memory: self, segments, skips: Vec::new(), at_end: true })
     }
 }
 
@@ -59,6 +100,8 @@ pub struct StepView<'m> {
     /// By slot: positions between the end of its sequence and its first row here, which rows of another part take. Empty for
     /// none anywhere.
     pub(crate) skips: &'m [usize],
+    /// Rows see the cells before theirs, and not their own.
+    pub(crate) at_end: bool,
 }
 
 impl<'m> StepView<'m> {
@@ -66,7 +109,7 @@ impl<'m> StepView<'m> {
     pub fn over_whole_context(self) -> OwnedView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
-        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec() }
+        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec(), at_end: self.at_end }
     }
 
     /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
@@ -91,7 +134,7 @@ impl<'m> StepView<'m> {
                 first_row += n_rows;
             }
         }
-        OwnedView { memory: self.memory, segments, skips }
+        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end }
     }
 
     /// The position of a slot's first row here.
@@ -112,6 +155,11 @@ impl<'m> StepView<'m> {
     /// Positions that a sequence may have.
     pub fn n_ctx(&self) -> usize {
         self.memory.config.n_ctx
+    }
+
+    /// Layers of the memory, with those that keep nothing.
+    pub fn n_layers(&self) -> usize {
+        self.memory.layout.layers.len()
     }
 
     /// Values are kept as `[cell, element]`.
@@ -187,6 +235,16 @@ impl<'m> StepView<'m> {
         }
     }
 
+    /// Writes the latent rows `x: [d_k, n_tokens]` of the step into layer `il`; `rows` as for [`StepView::store_kv`].
+    pub fn store_latent<'g>(&self, g: &Graph<'g>, il: usize, x: Tensor<'g>, rows: Tensor<'g>) {
+        let Some((kv, id, _)) = self.kv(il) else { return };
+        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
+        let cache = g.state(&self.memory.buffer, id);
+        let x = finite(g, cache, self.memory.config.type_k, x);
+        let cache = g.reshape(cache, [kv.d_k as i64, n_cells]); // was [d_k, n_ctx, n_slots]
+        g.keep(g.set_rows(cache, x, rows));
+    }
+
     /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
     pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, id, _) = self.kv(il)?;
@@ -194,11 +252,11 @@ impl<'m> StepView<'m> {
     }
 
     /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
-    /// they are transposed.
+    /// they are transposed. Those of a latent layer never are.
     pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (kv, _, id) = self.kv(il)?;
         let n_kv = self.n_kv(self.window_of(il), s);
-        if !self.memory.config.v_transposed {
+        if kv.latent || !self.memory.config.v_transposed {
             return Some(self.cells(g, id, [kv.d_v, n_kv, kv.n_head_kv], s));
         }
         let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
@@ -218,7 +276,7 @@ impl<'m> StepView<'m> {
 
     fn recurrent(&self, il: usize) -> Option<(Recurrent, ggml::StateId, ggml::StateId)> {
         match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
-            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, delta }) => Some((*r, *conv, *delta)),
+            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, heads }) => Some((*r, *conv, *heads)),
             _ => None,
         }
     }
@@ -231,12 +289,12 @@ impl<'m> StepView<'m> {
         Some(g.reshape(state, [r.n_conv as i64, r.n_channels as i64, s.n_seqs as i64])) // was [row, n_seqs]
     }
 
-    /// The matrices of a segment's sequences: `[d_state, d_state, n_heads, n_seqs]`. `rows`: see [`StepView::state_rows`].
-    pub fn delta<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
+    /// The matrices of a segment's sequences: `[d_state, d_head, n_heads, n_seqs]`. `rows`: see [`StepView::state_rows`].
+    pub fn heads<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
         let (r, _, id) = self.recurrent(il)?;
         let state = self.read_rows(g, id, s, rows)?;
-        let d = r.d_state as i64;
-        Some(g.reshape(state, [d, d, r.n_heads as i64, s.n_seqs as i64])) // was [row, n_seqs]
+        let ne = [r.d_state, r.d_head, r.n_heads, s.n_seqs].map(|n| n as i64);
+        Some(g.reshape(state, ne)) // was [row, n_seqs]
     }
 
     /// The rows of the recurrent tensors that a segment without one plane reads, one for each sequence: contents of the
@@ -269,9 +327,9 @@ impl<'m> StepView<'m> {
         Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
     }
 
-    /// Where all snapshots of the matrices are to be written, newest first: `[d_state * d_state * n_heads, n_seqs,
+    /// Where all snapshots of the matrices are to be written, newest first: `[d_state * d_head * n_heads, n_seqs,
     /// n_snapshots]`. `None` for a layer without recurrent state.
-    pub fn delta_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    pub fn head_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
         let (_, _, id) = self.recurrent(il)?;
         Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
     }

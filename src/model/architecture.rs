@@ -57,13 +57,26 @@ pub(crate) trait Architecture: Send + Sync {
     fn rank_head(&self) -> Option<&RankHead> {
         None
     }
-    /// State of the MTP layer; `None` without a NextN head.
-    fn mtp_state(&self) -> Option<LayerState> {
-        None
+    /// State of each MTP layer; none without a NextN head.
+    fn mtp_states(&self) -> Vec<LayerState> {
+        Vec::new()
     }
-    /// The output matrix that draft tokens come from; `None` without a NextN head.
-    fn draft_head(&self) -> Option<WeightId> {
-        None
+    /// The output matrix that each MTP layer's draft tokens come from; none without a NextN head.
+    fn draft_heads(&self) -> Vec<WeightId> {
+        Vec::new()
+    }
+    /// The MTP layers take hidden states before the final norm: a pass that gives hidden states puts out `stream`, too
+    /// ([`Step::end`]).
+    fn mtp_takes_stream(&self) -> bool {
+        false
+    }
+    /// The NextN head keeps no cells: it reads those of the target model ([`DraftStep::at_end`]).
+    fn head_reads_target(&self) -> bool {
+        false
+    }
+    /// Nodes of one draft token of such a head, at most.
+    fn max_draft_nodes(&self, _: &[Segment]) -> usize {
+        0
     }
     /// The NextN head's draft. Never called without one.
     fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}
@@ -86,6 +99,18 @@ pub(crate) struct Opened {
     pub(crate) nextn: NextNHead,
 }
 
+impl Opened {
+    /// The output matrices that draft tokens come from, each once.
+    pub(crate) fn draft_heads(&self) -> Vec<WeightId> {
+        each_once(self.arch.draft_heads())
+    }
+}
+
+/// `ids` without those that came before.
+pub(crate) fn each_once(ids: Vec<WeightId>) -> Vec<WeightId> {
+    ids.iter().enumerate().filter(|(i, id)| !ids[..*i].contains(id)).map(|(_, id)| *id).collect()
+}
+
 /// One row of the table of architectures.
 pub(crate) struct Entry {
     /// Names in files.
@@ -95,6 +120,16 @@ pub(crate) struct Entry {
     /// Reads the metadata and asks for the tensors. Run over a file it gives the model, run over
     /// [`Tensors::List`] it gives the schema: there is no other list of an architecture's tensors.
     pub(crate) open: fn(&mut ModelFile<'_, '_, '_>) -> Result<Opened, LoadError>,
+}
+
+/// A NextN head that is an architecture of its own, in a file of its own.
+pub(crate) struct HeadEntry {
+    /// Its name in files.
+    pub(crate) name: &'static str,
+    /// The architecture that it drafts for, whose `open` binds it.
+    pub(crate) target: &'static str,
+    /// Reads its metadata and asks for its tensors over [`Tensors::List`], for its schema.
+    pub(crate) open: fn(&Keys<'_, '_>, &mut Tensors<'_>, usize) -> Result<Hparams, LoadError>,
 }
 
 /// Nodes of a forward pass, with room to spare: `n_layer` layers with so many experts used.

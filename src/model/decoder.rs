@@ -5,7 +5,10 @@ use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Recurrent, Segment, StateLayout};
 
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, max_nodes};
-use crate::blocks::{Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, Linear, RmsNorm, embedded};
+use crate::blocks::{
+    Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, LayerNorm,
+    Linear, Mamba, MambaConfig, RmsNorm, ShortConv, ShortConvConfig, embedded,
+};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
@@ -22,10 +25,52 @@ pub(crate) struct DecoderConfig {
     blocks: Vec<BlockConfig>,
     /// Of the blocks, those of the NextN head.
     n_nextn: usize,
-    /// Factor on the embeddings of tokens.
-    embed_scale: Option<f32>,
     /// Logits are kept below it by a hyperbolic tangent.
-    softcap: Option<f32>,
+    pub(crate) softcap: Option<f32>,
+    pub(crate) mtp: MtpKind,
+    pub(crate) factors: Factors,
+    /// What the final norm is called.
+    pub(crate) final_norm: &'static str,
+}
+
+/// Factors of a family whose layers have other sizes than their sums.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Factors {
+    /// On embeddings of tokens.
+    pub(crate) embedding: f32,
+    /// On what a mixer and a feed-forward add to the stream.
+    pub(crate) residual: f32,
+    /// On logits.
+    pub(crate) logits: f32,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
+    }
+}
+
+/// `x` times `factor`, without an operation where that is one.
+fn times<'g>(g: &Graph<'g>, x: Tensor<'g>, factor: f32) -> Tensor<'g> {
+    if factor == 1.0 { x } else { g.scale(x, factor) }
+}
+
+/// What the layers of a NextN head take as hidden states.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MtpKind {
+    /// Those before the final norm, which a layer hands on before its own, too.
+    pub(crate) pre_norm: bool,
+    /// Of several layers, each takes those of the one before it; else all take the target model's.
+    pub(crate) chained: bool,
+    /// Epsilon of the layer norm that a layer ends in; `None` where an RMS norm does.
+    pub(crate) layer_norm: Option<f32>,
+}
+
+impl Default for MtpKind {
+    /// As in DeepSeek V3 and Qwen3.5. Source: DeepSeek-AI 2024, 2.2.
+    fn default() -> Self {
+        Self { pre_norm: false, chained: true, layer_norm: None }
+    }
 }
 
 /// One block.
@@ -41,6 +86,11 @@ pub(crate) struct BlockConfig {
 pub(crate) enum MixerConfig {
     Attention(AttentionConfig),
     DeltaNet(DeltaNetConfig),
+    Latent(LatentConfig),
+    Mamba(MambaConfig),
+    ShortConv(ShortConvConfig),
+    /// Nothing: the feed-forward is all there is.
+    None,
 }
 
 /// What a block's norms are called beside `attn_norm`, the one before the mixer.
@@ -70,18 +120,13 @@ impl DecoderConfig {
         if keys.flag("attention.causal")? == Some(false) {
             return Err(keys.error("attention.causal", "attention to later tokens (an encoder) is not supported"));
         }
-        let (n_embd, eps) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?);
-        Ok(Self { n_embd, eps, blocks, n_nextn, embed_scale: None, softcap: None })
-    }
-
-    /// The same with a factor on the embeddings of tokens.
-    pub(crate) fn with_scaled_embeddings(self, scale: f32) -> Self {
-        Self { embed_scale: Some(scale), ..self }
-    }
-
-    /// The same with logits that a hyperbolic tangent keeps below `cap`, where there is one.
-    pub(crate) fn with_capped_logits(self, cap: Option<f32>) -> Self {
-        Self { softcap: cap, ..self }
+        if n_nextn > MAX_MTP_LAYERS {
+            let what = format!("{n_nextn} found, at most {MAX_MTP_LAYERS} expected");
+            return Err(keys.error("nextn_predict_layers", what));
+        }
+        let (n_embd, eps, mtp) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?, MtpKind::default());
+        let factors = Factors::default();
+        Ok(Self { n_embd, eps, blocks, n_nextn, mtp, factors, final_norm: "output_norm", softcap: None })
     }
 
     fn n_layer(&self) -> usize {
@@ -90,10 +135,7 @@ impl DecoderConfig {
 
     /// Experts, and how many of them a token uses; 0 in a dense model.
     fn n_expert(&self) -> (usize, usize) {
-        let of = |block: &BlockConfig| match block.ffn {
-            FfnConfig::Moe(moe) => (moe.router.n_expert, moe.router.n_used),
-            FfnConfig::Dense { .. } | FfnConfig::Geglu { .. } => (0, 0),
-        };
+        let of = |block: &BlockConfig| block.ffn.moe().map_or((0, 0), |moe| (moe.router.n_expert, moe.router.n_used));
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
 
@@ -101,7 +143,8 @@ impl DecoderConfig {
     fn n_head(&self) -> usize {
         let of = |block: &BlockConfig| match block.mixer {
             MixerConfig::Attention(a) => a.n_head,
-            MixerConfig::DeltaNet(_) => 0,
+            MixerConfig::Latent(a) => a.n_head,
+            MixerConfig::DeltaNet(_) | MixerConfig::Mamba(_) | MixerConfig::ShortConv(_) | MixerConfig::None => 0,
         };
         self.blocks.iter().map(of).max().unwrap_or(0)
     }
@@ -110,30 +153,39 @@ impl DecoderConfig {
 struct Decoder {
     n_expert_used: usize,
     embed: WeightId,
-    embed_scale: Option<f32>,
     softcap: Option<f32>,
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
     rank: Option<RankHead>,
-    mtp: Option<MtpLayer>,
+    /// Those of the NextN head, in the order of the draft tokens.
+    mtp: Vec<MtpLayer>,
+    mtp_kind: MtpKind,
+    factors: Factors,
 }
 
 struct Layer {
-    norm: RmsNorm,
+    /// Before the mixer; `None` where there is none.
+    norm: Option<RmsNorm>,
     mixer: Mixer,
-    ffn_norm: RmsNorm,
-    ffn: Ffn,
+    /// The feed-forward and the norm before it, where there is one.
+    ffn: Option<(RmsNorm, Ffn)>,
     /// Of what the mixer gives, and of what the feed-forward gives.
     after: Option<[RmsNorm; 2]>,
+    /// Factor on what both add.
+    factor: f32,
 }
 
 enum Mixer {
     Attention(Box<Attention>, LayerState),
     DeltaNet(Box<DeltaNet>, Recurrent),
+    Latent(Box<LatentAttention>, LayerState),
+    Mamba(Box<Mamba>, Recurrent),
+    ShortConv(Box<ShortConv>, Recurrent),
+    None,
 }
 
-/// The NextN head: one layer of attention on the embedding of a token and the hidden state before it.
+/// One layer of the NextN head: attention on the embedding of a token and the hidden state before it.
 struct MtpLayer {
     embed: WeightId,
     embed_norm: RmsNorm,
@@ -141,9 +193,24 @@ struct MtpLayer {
     project: Linear,
     layer: Layer,
     /// The target model's final norm if absent.
-    norm: Option<RmsNorm>,
+    norm: Option<HeadNorm>,
     /// The target model's output matrix if absent.
     head: Option<Linear>,
+}
+
+/// The norm at the end of a NextN head.
+enum HeadNorm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+impl HeadNorm {
+    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Self::Rms(norm) => norm.forward(g, x),
+            Self::Layer(norm) => norm.forward(g, x),
+        }
+    }
 }
 
 /// Opens a file of a family whose metadata `config` reads.
@@ -163,50 +230,56 @@ pub(crate) fn open(
         t.globals().updatable("output.weight", embed, &[n_embd, n_vocab]);
         Linear::tied(embed)
     });
-    let norm = RmsNorm::open(&mut t.globals(), "output_norm", n_embd, c.eps)?;
+    let norm = RmsNorm::open(&mut t.globals(), c.final_norm, n_embd, c.eps)?;
     let rank = RankHead::find(&file.keys, t, n_embd)?;
     let (mtp, nextn) = match &file.head_keys {
         Some(keys) => {
             fits_after(keys, n_layer)?;
-            (Some(mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?), NextNHead::Bound)
+            (mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?, NextNHead::Bound)
         }
-        None => mtp_of_model(&file.keys, t, &c, n_vocab, embed)?,
+        None => mtp_of_model(t, &c, n_vocab, embed)?,
     };
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    let (embed_scale, softcap) = (c.embed_scale, c.softcap);
-    let decoder = Decoder { n_expert_used, embed, embed_scale, softcap, layers, norm, head, rank, mtp };
+    let softcap = c.softcap;
+    let decoder = Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
 /// The NextN head of the model's own file.
 fn mtp_of_model(
-    keys: &Keys<'_, '_>,
     t: &mut Tensors<'_>,
     c: &DecoderConfig,
     n_vocab: usize,
     embed: WeightId,
-) -> Result<(Option<MtpLayer>, NextNHead), LoadError> {
-    if c.n_nextn > 1 && matches!(t, Tensors::Bind { .. }) {
-        return Err(keys.error("nextn_predict_layers", format!("{} found, 0 or 1 expected", c.n_nextn)));
+) -> Result<(Vec<MtpLayer>, NextNHead), LoadError> {
+    if c.n_nextn == 0 {
+        return Ok((Vec::new(), NextNHead::Absent));
     }
-    let mut found = (None, NextNHead::Absent);
-    for il in c.n_layer()..c.blocks.len() {
-        found = match MtpLayer::open(t, il, c, n_vocab, embed)? {
-            Ok(mtp) => (Some(mtp), NextNHead::Bound),
-            Err(missing) => (None, NextNHead::Missing(missing)),
-        };
-    }
-    Ok(found)
+    Ok(match mtp_layers(t, c, n_vocab, embed)? {
+        Ok(mtp) => (mtp, NextNHead::Bound),
+        Err(missing) => (Vec::new(), NextNHead::Missing(missing)),
+    })
 }
 
-/// Whether a file has one NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
+/// All layers of the NextN head, or which tensors are missing: those of the first layer that is not whole.
+fn mtp_layers(
+    t: &mut Tensors<'_>,
+    c: &DecoderConfig,
+    n_vocab: usize,
+    embed: WeightId,
+) -> Result<Result<Vec<MtpLayer>, Vec<String>>, LoadError> {
+    let layers = (c.n_layer()..c.blocks.len()).map(|il| MtpLayer::open(t, il, c, n_vocab, embed));
+    Ok(layers.collect::<Result<Vec<_>, _>>()?.into_iter().collect())
+}
+
+/// Whether a file has a NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
 fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), LoadError> {
     let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
-    if n_nextn != 1 {
+    if n_nextn == 0 {
         let name = keys.full("nextn_predict_layers");
-        return Err(refused(format!("its {name} is {n_nextn}, 1 expected: it holds no NextN head, or several")));
+        return Err(refused(format!("its {name} is 0, 1 or more expected: it holds no NextN head")));
     }
     if n_block - n_nextn != n_layer {
         return Err(refused(format!("layers before the head: {} there, {n_layer} in the model", n_block - n_nextn)));
@@ -222,17 +295,17 @@ fn mtp_of_file(
     own: &DecoderConfig,
     n_vocab: usize,
     embed: WeightId,
-) -> Result<MtpLayer, LoadError> {
+) -> Result<Vec<MtpLayer>, LoadError> {
     let pairs = [("embedding_length", own.n_embd, model.n_embd), ("experts", own.n_expert().0, model.n_expert().0)];
     if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
         return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
     }
-    let mtp = t.in_head_file(|t| {
+    let mtp = t.in_head_file("", |t| {
         if t.has("d2t") {
             let what = "its head is cut to a part of the vocabulary (tensor d2t): take the whole head, drafts use a part of it by themselves";
             return Err(refused(what));
         }
-        MtpLayer::open(t, own.n_layer(), own, n_vocab, embed)
+        mtp_layers(t, own, n_vocab, embed)
     })?;
     mtp.map_err(|missing| refused(format!("it lacks {}", missing.join(", "))))
 }
@@ -247,44 +320,82 @@ impl Layer {
                 Mixer::Attention(Box::new(attention), a.state())
             }
             MixerConfig::DeltaNet(d) => Mixer::DeltaNet(Box::new(DeltaNet::open(&mut t.block(il), d)?), d.state()),
+            MixerConfig::Latent(a) => Mixer::Latent(Box::new(LatentAttention::open(&mut t.block(il), a)?), a.state()),
+            MixerConfig::Mamba(m) => Mixer::Mamba(Box::new(Mamba::open(&mut t.block(il), m)?), m.state()),
+            MixerConfig::ShortConv(s) => Mixer::ShortConv(Box::new(ShortConv::open(&mut t.block(il), s)?), s.state()),
+            MixerConfig::None => Mixer::None,
         };
         let t = &mut t.block(il);
         let after = match block.norms.after {
             Some([mixer, ffn]) => Some([RmsNorm::open(t, mixer, n_embd, eps)?, RmsNorm::open(t, ffn, n_embd, eps)?]),
             None => None,
         };
-        Ok(Self {
-            ffn: Ffn::open(t, n_embd, block.ffn)?,
-            norm: RmsNorm::open(t, "attn_norm", n_embd, eps)?,
-            mixer,
-            ffn_norm: RmsNorm::open(t, block.norms.ffn, n_embd, eps)?,
-            after,
-        })
+        let ffn = Ffn::open(t, n_embd, block.ffn)?;
+        let norm = match mixer {
+            Mixer::None => None,
+            _ => Some(RmsNorm::open(t, "attn_norm", n_embd, eps)?),
+        };
+        let ffn = match ffn {
+            Some(ffn) => Some((RmsNorm::open(t, block.norms.ffn, n_embd, eps)?, ffn)),
+            None => None,
+        };
+        Ok(Self { norm, mixer, ffn, after, factor: c.factors.residual })
     }
 
     fn state(&self) -> LayerState {
         match &self.mixer {
-            Mixer::Attention(_, state) => *state,
-            Mixer::DeltaNet(_, state) => LayerState::Recurrent(*state),
+            Mixer::Attention(_, state) | Mixer::Latent(_, state) => *state,
+            Mixer::DeltaNet(_, state) | Mixer::Mamba(_, state) | Mixer::ShortConv(_, state) => {
+                LayerState::Recurrent(*state)
+            }
+            Mixer::None => LayerState::None,
         }
+    }
+
+    /// What the mixer gives of the residual stream `x: [n_embd, n_tokens]`, for [`Layer::rest`].
+    fn mix<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        match &self.mixer {
+            Mixer::DeltaNet(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::Mamba(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::ShortConv(net, _) => net.forward(g, step, il, self.normed(g, x)),
+            Mixer::Attention(..) | Mixer::Latent(..) | Mixer::None => self.attend(g, &step.inputs, il, x),
+        }
+    }
+
+    /// As [`Layer::mix`] of a layer without recurrent state.
+    fn attend<'g>(&self, g: &Graph<'g>, inputs: &AttentionInputs<'_, 'g>, il: usize, x: Tensor<'g>) -> Tensor<'g> {
+        match &self.mixer {
+            Mixer::Attention(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
+            Mixer::Latent(a, _) => a.forward(g, inputs, il, self.normed(g, x)),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::ShortConv(..) | Mixer::None => x,
+        }
+    }
+
+    fn normed<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        self.norm.as_ref().map_or(x, |norm| norm.forward(g, x))
     }
 
     /// What follows the mixer, token by token. `x: [n_embd, n_tokens]`, the residual stream, `mixed`: what the mixer gave for
     /// these tokens; gives the stream after the layer.
     fn rest<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, mixed: Tensor<'g>) -> Tensor<'g> {
-        let mixed = match &self.mixer {
-            Mixer::Attention(a, _) => a.out.forward(g, mixed),
-            Mixer::DeltaNet(..) => mixed,
+        let after = |i: usize, y: Tensor<'g>| {
+            let y = self.after.as_ref().map_or(y, |norms| norms[i].forward(g, y));
+            times(g, y, self.factor)
         };
-        let after = |i: usize, y: Tensor<'g>| self.after.as_ref().map_or(y, |norms| norms[i].forward(g, y));
-        let x = g.add(x, after(0, mixed));
+        let mixed = match &self.mixer {
+            Mixer::Attention(a, _) => Some(a.out.forward(g, mixed)),
+            Mixer::Latent(a, _) => Some(a.out.forward(g, mixed)),
+            Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::ShortConv(..) => Some(mixed),
+            Mixer::None => None,
+        };
+        let x = mixed.map_or(x, |mixed| g.add(x, after(0, mixed)));
         // The stream comes second: a sum that ends the block and this one are one launch on CUDA.
-        g.add(after(1, self.ffn.forward(g, self.ffn_norm.forward(g, x))), x)
+        self.ffn.as_ref().map_or(x, |(norm, ffn)| g.add(after(1, ffn.forward(g, norm.forward(g, x))), x))
     }
 }
 
 impl MtpLayer {
-    /// The head's block, or which of its tensors are missing.
+    /// A block of the head, or which of its tensors are missing.
     fn open(
         t: &mut Tensors<'_>,
         il: usize,
@@ -303,43 +414,112 @@ impl MtpLayer {
             Err(error) => return Err(error),
         };
         let (d, eps, t) = (c.n_embd, c.eps, &mut t.block(il));
+        let norm = match c.mtp.layer_norm {
+            None => match RmsNorm::find(t, "nextn.shared_head_norm", d, eps)? {
+                Some(norm) => Some(HeadNorm::Rms(norm)),
+                None => RmsNorm::find(t, "layer_output_norm", d, eps)?.map(HeadNorm::Rms),
+            },
+            Some(eps) => match LayerNorm::open(t, "nextn.shared_head_norm", d, eps) {
+                Ok(norm) => Some(HeadNorm::Layer(norm)),
+                Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
+                Err(error) => return Err(error),
+            },
+        };
         Ok(Ok(Self {
             project: Linear::open(t, "nextn.eh_proj", 2 * d, d)?,
             embed_norm: RmsNorm::open(t, "nextn.enorm", d, eps)?,
             hidden_norm: RmsNorm::open(t, "nextn.hnorm", d, eps)?,
             layer,
-            norm: RmsNorm::find(t, "nextn.shared_head_norm", d, eps)?,
+            norm,
             embed: t.find("nextn.embed_tokens.weight", &[d, n_vocab])?.unwrap_or(embed),
             head: Linear::find(t, "nextn.shared_head_head", d, n_vocab, false)?,
         }))
     }
 
-    /// One entry a column: `tokens: [n_entries]`, `hidden: [n_embd, n_entries]`, after the target model's final norm or the
-    /// head's own; gives the head's stream and what its attention adds, for [`Layer::rest`]. Its KV cache is layer 0 of the
-    /// head's memory.
+    /// One entry a column: embeddings of tokens and hidden states, `[n_embd, n_entries]` each; gives the layer's stream and
+    /// what its attention adds, for [`Layer::rest`]. Its KV cache is layer `k` of the head's memory.
     fn attend<'g>(
         &self,
         g: &Graph<'g>,
         inputs: &AttentionInputs<'_, 'g>,
-        tokens: Tensor<'g>,
-        hidden: Tensor<'g>,
+        k: usize,
+        (tokens, hidden): (Tensor<'g>, Tensor<'g>),
     ) -> (Tensor<'g>, Tensor<'g>) {
-        let e = self.embed_norm.forward(g, embedded(g, self.embed, tokens)); // [n_embd, n_entries]
+        let e = self.embed_norm.forward(g, tokens); // [n_embd, n_entries]
         let h = self.hidden_norm.forward(g, hidden);
         let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
-        let y = self.layer.norm.forward(g, x);
-        let Mixer::Attention(a, _) = &self.layer.mixer else { return (x, y) };
-        (x, a.forward(g, inputs, 0, y))
+        (x, self.layer.attend(g, inputs, k, x))
     }
 }
 
 impl Decoder {
     /// `h: [n_embd, n_out]` gives `[n_vocab, n_out]`.
     fn logits<'g>(&self, g: &Graph<'g>, h: Tensor<'g>) -> Tensor<'g> {
-        let logits = self.head.forward(g, h);
+        let logits = times(g, self.head.forward(g, h), self.factors.logits);
         self.softcap.map_or(logits, |cap| g.scale(g.tanh(g.scale(logits, 1.0 / cap)), cap))
     }
+
+    /// The stream of an MTP layer after its norm.
+    fn normed<'g>(&self, g: &Graph<'g>, mtp: &MtpLayer, x: Tensor<'g>) -> Tensor<'g> {
+        mtp.norm.as_ref().map_or_else(|| self.norm.forward(g, x), |norm| norm.forward(g, x))
+    }
+
+    /// The output matrix that an MTP layer's draft tokens come from.
+    fn head_of<'m>(&'m self, mtp: &'m MtpLayer) -> &'m Linear {
+        mtp.head.as_ref().unwrap_or(&self.head)
+    }
+
+    /// What the next entry takes as its hidden state: of a stream, and of the same after the norm.
+    fn handed<'g>(&self, stream: Tensor<'g>, normed: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
+        if self.mtp_kind.pre_norm { stream } else { normed() }
+    }
+
+    /// A chain of draft tokens by one layer.
+    fn draft_chain<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>, mtp: &MtpLayer) {
+        // Into the head's KV cache; where nothing is drafted, nothing else is needed.
+        let tokens = step.embedded(g, 0, mtp.embed, &[]);
+        let (x, mixed) = mtp.attend(g, &step.inputs, 0, (tokens, step.hidden));
+        if step.depth == 0 {
+            return;
+        }
+        // Only the last entry of a sequence gives draft tokens.
+        let mut x = mtp.layer.rest(g, step.cut(g, x), step.cut(g, mixed)); // [n_embd, n_seqs]
+        for i in 0..step.depth {
+            let h = self.normed(g, mtp, x);
+            let ids = step.pick(g, i, h, self.head_of(mtp));
+            let hidden = self.handed(x, || h);
+            step.hand_on(g, i, hidden);
+            if let Some(inputs) = step.chain.get(i) {
+                let (stream, mixed) = mtp.attend(g, inputs, 0, (embedded(g, mtp.embed, ids), hidden));
+                x = mtp.layer.rest(g, stream, mixed);
+            }
+        }
+    }
+
+    /// A draft token by each layer, on the tokens that those before it drafted. Layers beyond the draft only fill their KV
+    /// caches.
+    fn draft_by_layers<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
+        let mut hidden = step.hidden; // [n_embd, n_entries]
+        let mut drafted = Vec::new();
+        for (k, mtp) in self.mtp.iter().take(step.n_layers).enumerate() {
+            let tokens = step.embedded(g, k, mtp.embed, &drafted);
+            let (x, mixed) = mtp.attend(g, &step.inputs, k, (tokens, hidden));
+            let feeds = self.mtp_kind.chained && k + 1 < step.n_layers;
+            let stream = feeds.then(|| mtp.layer.rest(g, x, mixed));
+            if k < step.depth {
+                let alone = || mtp.layer.rest(g, step.cut(g, x), step.cut(g, mixed));
+                let last = stream.map_or_else(alone, |stream| step.cut(g, stream)); // [n_embd, n_seqs]
+                drafted.push(step.pick(g, k, self.normed(g, mtp, last), self.head_of(mtp)));
+            }
+            if let Some(stream) = stream {
+                hidden = self.handed(stream, || self.normed(g, mtp, stream));
+            }
+        }
+    }
 }
+
+/// Layers of a NextN head at most: no draft is longer.
+const MAX_MTP_LAYERS: usize = 16;
 
 impl Architecture for Decoder {
     fn state(&self) -> StateLayout {
@@ -347,19 +527,13 @@ impl Architecture for Decoder {
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>) {
-        let x = embedded(g, self.embed, step.tokens); // [n_embd, n_tokens]
-        let mut x = self.embed_scale.map_or(x, |scale| g.scale(x, scale));
+        let mut x = times(g, embedded(g, self.embed, step.tokens), self.factors.embedding); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
-            let y = layer.norm.forward(g, x);
-            let mixed = match &layer.mixer {
-                Mixer::Attention(a, _) => a.forward(g, &step.inputs, il, y),
-                Mixer::DeltaNet(net, _) => net.forward(g, step, il, y),
-            };
+            let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
-                let tail =
-                    |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| self.norm.forward(g, layer.rest(g, cut(x), cut(mixed)));
-                return step.end(g, x, tail, |h| self.logits(g, h));
+                let end = (|h| self.logits(g, h), self.mtp_takes_stream());
+                return step.end(g, x, |cut| layer.rest(g, cut(x), cut(mixed)), &self.norm, end);
             }
             x = layer.rest(g, x, mixed);
         }
@@ -373,30 +547,23 @@ impl Architecture for Decoder {
         self.rank.as_ref()
     }
 
-    fn mtp_state(&self) -> Option<LayerState> {
-        Some(self.mtp.as_ref()?.layer.state())
+    fn mtp_states(&self) -> Vec<LayerState> {
+        self.mtp.iter().map(|mtp| mtp.layer.state()).collect()
     }
 
-    fn draft_head(&self) -> Option<WeightId> {
-        Some(self.mtp.as_ref()?.head.as_ref().unwrap_or(&self.head).weight())
+    fn draft_heads(&self) -> Vec<WeightId> {
+        self.mtp.iter().map(|mtp| self.head_of(mtp).weight()).collect()
+    }
+
+    fn mtp_takes_stream(&self) -> bool {
+        self.mtp_kind.pre_norm && !self.mtp.is_empty()
     }
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
-        let Some(mtp) = &self.mtp else { return };
-        let norm = mtp.norm.as_ref().unwrap_or(&self.norm);
-        let head = mtp.head.as_ref().unwrap_or(&self.head);
-        // Into the head's KV cache; where nothing is drafted, nothing else is needed.
-        let (x, mixed) = mtp.attend(g, &step.inputs, step.tokens, step.hidden);
-        let Some(last) = step.last else { return };
-        let end = |(x, mixed)| norm.forward(g, mtp.layer.rest(g, x, mixed)); // [n_embd, n_seqs]
-        // Only the last entry of a sequence gives draft tokens.
-        let cut = |t: Tensor<'g>| if t.ne()[1] == last.ne()[0] { t } else { g.get_rows(t, last) };
-        let mut h = end((cut(x), cut(mixed)));
-        for i in 0..step.depth() {
-            let ids = step.pick(g, i, h, head);
-            if let Some(inputs) = step.chain.get(i) {
-                h = end(mtp.attend(g, inputs, ids, h));
-            }
+        match &self.mtp[..] {
+            [] => {}
+            [mtp] => self.draft_chain(g, step, mtp),
+            _ => self.draft_by_layers(g, step),
         }
     }
 }

@@ -1,21 +1,23 @@
-//! The graph of a draft: catch-up of the KV cache of the head with true hidden states, then a chain of draft tokens,
-//! each fed the one before. One launch; only the ids of the draft tokens come back.
+//! The graph of a draft: catch-up of the KV cache of the head with true hidden states, then draft tokens. One launch; only
+//! the ids of the draft tokens come back.
 //!
-//! Entry `i` of the head is (token `i + 1`, hidden state `i` of the target model after its final norm): the convention
-//! of training (the head's first entry is the second token with the first hidden state).
+//! Entry `i` of the head is (token `i + 1`, hidden state `i` of the target model): the convention of training (the head's
+//! first entry is the second token with the first hidden state). A head of one layer makes a chain, each token fed the one
+//! before. Of several, layer `k` makes draft token `k + 1`: its entry `i` is (token `i + 1 + k`, hidden state `i`), so its
+//! last `k` tokens are those that the layers before it drafted. All layers have their entries at the same positions.
 
-use ggml::{Dtype, Graph, Name, Tensor};
+use ggml::{Dtype, Graph, Name, Tensor, WeightId};
 use memory::StepView;
 
-use crate::blocks::Linear;
+use crate::blocks::{Linear, embedded};
 use crate::step::AttentionInputs;
 
 /// Part of a head's vocabulary as tensors of a graph: its first rows, then copies of others.
 pub(crate) struct DraftWords<'g> {
     /// Rows of the head that are taken where they lie.
     pub(crate) n_first: usize,
-    /// The copies: `[n_embd, n_side]`.
-    pub(crate) rows: Tensor<'g>,
+    /// The copies of each output matrix: `[n_embd, n_side]`.
+    pub(crate) rows: Vec<(WeightId, Tensor<'g>)>,
     /// The token of each row, first rows and copies: i32 `[1, n_first + n_side]`.
     pub(crate) ids: Tensor<'g>,
     /// What is added to the logits before a softmax over them: F32 `[n_first + n_side]`, without the copies not in use.
@@ -30,10 +32,17 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) tokens: Tensor<'g>,
     /// The hidden state of each entry: F32 `[n_embd, n_entries]`.
     pub(crate) hidden: Tensor<'g>,
-    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted.
+    /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted, or there is one entry of each.
     pub(crate) last: Option<Tensor<'g>>,
-    /// Where the rows of each further draft token stand, one row for each sequence.
+    /// Draft tokens for each sequence.
+    pub(crate) depth: usize,
+    /// MTP layers that are computed, from the first.
+    pub(crate) n_layers: usize,
+    /// Where the rows of each further draft token of a chain stand, one row for each sequence.
     pub(crate) chain: Vec<AttentionInputs<'s, 'g>>,
+    /// For each layer after the first, which token each of its entries has: a number among the tokens of the entries and
+    /// then the draft tokens of the layers before it, i32 `[n_entries]`.
+    pub(crate) shifts: Vec<Tensor<'g>>,
     /// The words that draft tokens are picked from; the whole vocabulary if `None`.
     pub(crate) words: Option<DraftWords<'g>>,
     /// What is added to the logits of each draft token before the largest is taken: F32 `[n_words, n_seqs]`; none for
@@ -48,21 +57,26 @@ pub(crate) struct DraftStep<'s, 'g> {
 }
 
 impl<'s, 'g> DraftStep<'s, 'g> {
-    /// Declares the inputs. `chain`: the views of the second draft token and those after it; `n_seqs` is 0 when nothing
-    /// is drafted.
+    /// Declares the inputs for `depth` draft tokens of `n_seqs` sequences. `chain`: the views of the second draft token and
+    /// those after it, for a head of one layer.
     pub(crate) fn declare(
         g: &Graph<'g>,
         view: StepView<'s>,
         chain: &[StepView<'s>],
-        n_seqs: usize,
+        (depth, n_seqs): (usize, usize),
         n_embd: usize,
     ) -> Self {
         let n_entries = view.n_tokens() as i64;
+        let n_layers = view.n_layers();
         let inputs = AttentionInputs::declare(g, view, 0);
+        let shift = |k: usize| g.input(Name("shift", k as u32), Dtype::I32, [n_entries, 1, 1, 1]);
         Self {
+            depth,
+            n_layers,
+            shifts: (1..n_layers).map(shift).collect(),
             tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
-            last: (n_seqs > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
+            last: (depth > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
             chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
             inputs,
             words: None,
@@ -73,17 +87,54 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         }
     }
 
+    /// Declares the inputs of a head that reads the target model's cells: one entry for each sequence of `view`
+    /// ([`memory::Memory::ends`]), which stands after its last token, as do all `depth` drafts.
+    pub(crate) fn at_end(g: &Graph<'g>, view: StepView<'s>, depth: usize, n_embd: usize) -> Self {
+        let n_seqs = view.n_tokens() as i64;
+        Self {
+            inputs: AttentionInputs::declare(g, view, 0),
+            tokens: g.input("tokens", Dtype::I32, [n_seqs, 1, 1, 1]),
+            hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_seqs, 1, 1]),
+            last: None,
+            depth,
+            n_layers: 1,
+            chain: Vec::new(),
+            shifts: Vec::new(),
+            words: None,
+            noise: Vec::new(),
+            verbose: false,
+            rows: false,
+            probs: false,
+        }
+    }
+
     /// The same with Gumbel noise of so many words for every draft token.
     pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
-        let n_seqs = self.last.map_or(0, |last| last.ne()[0]);
+        let n_seqs = self.last.unwrap_or(self.tokens).ne()[0];
         let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
-        let noise = (0..self.depth()).map(input).collect();
+        let noise = (0..self.depth).map(input).collect();
         Self { noise, ..self }
     }
 
-    /// Draft tokens of the chain, the first included; 0 when nothing is drafted.
-    pub(crate) fn depth(&self) -> usize {
-        if self.last.is_some() { self.chain.len() + 1 } else { 0 }
+    /// Embeddings by `table` of the tokens of layer `k`'s entries: `[n_embd, n_entries]`. `drafted`: what the layers before it
+    /// drafted, i32 `[n_seqs]` each.
+    pub(crate) fn embedded(&self, g: &Graph<'g>, k: usize, table: WeightId, drafted: &[Tensor<'g>]) -> Tensor<'g> {
+        let known = embedded(g, table, self.tokens);
+        let Some(&shift) = k.checked_sub(1).and_then(|i| self.shifts.get(i)) else { return known };
+        let all = drafted.iter().fold(known, |all, &ids| g.concat(all, embedded(g, table, ids), 1));
+        g.get_rows(all, shift) // of [n_embd, n_entries + drafted * n_seqs]
+    }
+
+    /// The last entry of each sequence: `x: [n_embd, n_entries]` gives `[n_embd, n_seqs]`.
+    pub(crate) fn cut(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        self.last.filter(|last| x.ne()[1] != last.ne()[0]).map_or(x, |last| g.get_rows(x, last))
+    }
+
+    /// Puts out what an entry after the `i`-th draft token would take as its hidden state, where that is wanted.
+    pub(crate) fn hand_on(&self, g: &Graph<'g>, i: usize, hidden: Tensor<'g>) {
+        if self.rows {
+            g.output(Name("draft_hidden", i as u32), hidden);
+        }
     }
 
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it
@@ -93,9 +144,10 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             None => head.forward(g, h), // [n_vocab, n_seqs]
             Some(words) => {
                 let first = head.forward_first(g, h, words.n_first);
-                let n_side = words.rows.ne()[1];
+                let n_side = words.ids.ne()[1] - words.n_first as i64;
                 let ids = || g.view(words.ids, [n_side, 1, 1, 1], [4 * n_side as usize; 3], 4 * words.n_first);
-                let others = head.forward_copies(g, h, words.rows, ids);
+                let rows = words.rows.iter().find(|(of, _)| *of == head.weight()).map(|(_, rows)| *rows);
+                let others = head.forward_copies(g, h, rows.expect("every draft head has its copies"), ids);
                 g.concat(first, others, 0) // [n_first + n_side, n_seqs]
             }
         };
@@ -112,9 +164,6 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         }
         if self.verbose {
             g.output(Name("draft_logits", i as u32), logits);
-        }
-        if self.rows {
-            g.output(Name("draft_hidden", i as u32), h);
         }
         ids
     }

@@ -1,10 +1,10 @@
 //! The words that a draft is made of: the first rows of the head, which are the frequent tokens of a byte-pair vocabulary,
-//! and copies of single rows further down for tokens that were seen. Verification always uses the whole head, so this
+//! and copies of single rows further down for tokens that were seen; of each matrix, where MTP layers have their own. Verification always uses the whole head, so this
 //! changes what is drafted, never what is generated.
 
 use std::collections::HashMap;
 
-use ggml::{Graph, StateBuffer, StateId, StateSpec};
+use ggml::{Graph, StateBuffer, StateId, StateSpec, WeightId};
 use text::TokenId;
 
 use crate::draft::DraftWords;
@@ -16,17 +16,23 @@ use crate::model::Model;
 pub struct DraftVocab {
     n_first: usize,
     n_side: usize,
-    row_bytes: usize,
     state: StateBuffer,
-    rows: StateId,
+    copies: Vec<Copies>,
     ids: StateId,
     mask: StateId,
-    head: ggml::WeightId,
     /// Where each token's row lies among the copies.
     places: HashMap<TokenId, usize>,
     /// The token of each copy, oldest use first to go.
     tokens: Vec<(TokenId, u64)>,
     clock: u64,
+}
+
+/// Copies of rows of one matrix.
+#[derive(Debug)]
+struct Copies {
+    of: WeightId,
+    row_bytes: usize,
+    rows: StateId,
 }
 
 impl DraftVocab {
@@ -37,38 +43,51 @@ impl DraftVocab {
     pub fn new(model: &Model, n_first: usize, n_side: usize) -> Result<Self, RunError> {
         let sizes = model.hparams();
         let refused = |what: String| RunError::Pass(what);
-        let head = model.draft_head().ok_or_else(|| refused("the model has no NextN head".into()))?;
+        let heads = model.draft_heads();
+        if heads.is_empty() {
+            return Err(refused("the model has no NextN head".into()));
+        }
         if n_first == 0 || n_side == 0 || n_first > sizes.n_vocab {
             let n = sizes.n_vocab;
             return Err(refused(format!("a draft vocabulary of {n_first} rows and {n_side} others of a head of {n}")));
         }
         let weights = model.weights();
-        let dtype = weights.dtype(head).ok_or_else(|| refused("the head is not among the weights".into()))?;
-        let row_bytes = dtype.row_bytes(sizes.n_embd as i64)?;
         let n_ids = (n_first + n_side) as i64;
-        let device = weights.device_of(head).unwrap_or(weights.device());
-        let specs = [
-            StateSpec { name: "draft_rows".into(), dtype, ne: [sizes.n_embd as i64, n_side as i64, 1, 1], device },
+        let device = weights.device_of(heads[0]).unwrap_or(weights.device());
+        let mut specs = vec![
             StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne: [1, n_ids, 1, 1], device },
             StateSpec { name: "draft_mask".into(), dtype: ggml::Dtype::F32, ne: [n_ids, 1, 1, 1], device },
         ];
+        for (i, &head) in heads.iter().enumerate() {
+            let dtype = weights.dtype(head).ok_or_else(|| refused("the head is not among the weights".into()))?;
+            let device = weights.device_of(head).unwrap_or(weights.device());
+            // An assistant's rows are shorter than the model's hidden states.
+            let n_row = weights.ne(head).map_or(0, |ne| ne[0]);
+            let ne = [n_row, n_side as i64, 1, 1];
+            specs.push(StateSpec { name: format!("draft_rows.{i}"), dtype, ne, device });
+        }
         let (mut state, ids) = StateBuffer::new(&specs)?;
-        // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
-        let mut row = vec![0; row_bytes];
-        weights.read(head, 0, &mut row)?;
-        state.write(ids[0], 0, &row.repeat(n_side))?;
+        let mut copies = Vec::with_capacity(heads.len());
+        for ((&of, &rows), spec) in heads.iter().zip(&ids[2..]).zip(&specs[2..]) {
+            let row_bytes = spec.dtype.row_bytes(spec.ne[0])?;
+            // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
+            let mut row = vec![0; row_bytes];
+            weights.read(of, 0, &mut row)?;
+            state.write(rows, 0, &row.repeat(n_side))?;
+            copies.push(Copies { of, row_bytes, rows });
+        }
         let table: Vec<u8> =
             (0..n_first as i32).chain(std::iter::repeat_n(0, n_side)).flat_map(i32::to_ne_bytes).collect();
-        state.write(ids[1], 0, &table)?;
+        state.write(ids[0], 0, &table)?;
         // Equal to the original they would count twice in a sum over words.
         let mask: Vec<u8> = std::iter::repeat_n(0.0, n_first)
             .chain(std::iter::repeat_n(f32::NEG_INFINITY, n_side))
             .flat_map(f32::to_ne_bytes)
             .collect();
-        state.write(ids[2], 0, &mask)?;
-        let (rows, ids, mask) = (ids[0], ids[1], ids[2]);
+        state.write(ids[1], 0, &mask)?;
+        let (ids, mask) = (ids[0], ids[1]);
         let (places, tokens) = (HashMap::new(), Vec::with_capacity(n_side));
-        Ok(Self { n_first, n_side, row_bytes, state, rows, ids, mask, head, places, tokens, clock: 0 })
+        Ok(Self { n_first, n_side, state, copies, ids, mask, places, tokens, clock: 0 })
     }
 
     /// Bytes on the device.
@@ -112,9 +131,11 @@ impl DraftVocab {
                 oldest
             };
             self.places.insert(token, place);
-            let mut row = vec![0; self.row_bytes];
-            model.weights().read(self.head, token.0 as usize * self.row_bytes, &mut row)?;
-            self.state.write(self.rows, place * self.row_bytes, &row)?;
+            for &Copies { of, row_bytes, rows } in &self.copies {
+                let mut row = vec![0; row_bytes];
+                model.weights().read(of, token.0 as usize * row_bytes, &mut row)?;
+                self.state.write(rows, place * row_bytes, &row)?;
+            }
             self.state.write(self.ids, (self.n_first + place) * 4, &(token.0 as i32).to_ne_bytes())?;
         }
         Ok(())
@@ -139,6 +160,7 @@ impl DraftVocab {
     /// The words as tensors of a graph.
     pub(crate) fn words_in<'g>(&self, g: &Graph<'g>) -> DraftWords<'g> {
         let state = |id| g.state(&self.state, id);
-        DraftWords { n_first: self.n_first, rows: state(self.rows), ids: state(self.ids), mask: state(self.mask) }
+        let rows = self.copies.iter().map(|copies| (copies.of, state(copies.rows))).collect();
+        DraftWords { n_first: self.n_first, rows, ids: state(self.ids), mask: state(self.mask) }
     }
 }

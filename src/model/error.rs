@@ -25,6 +25,14 @@ pub enum LoadError {
         /// What there is.
         known: String,
     },
+    /// A head where a model was to be.
+    #[error("architecture `{found}` is a draft head: give this file with --draft-model beside a model of `{target}`")]
+    HeadAlone {
+        /// What the file says.
+        found: String,
+        /// What it drafts for.
+        target: &'static str,
+    },
     /// A hyper-parameter out of its range, or at odds with another.
     #[error("{key}: {what}")]
     Key {

@@ -3,6 +3,7 @@
 
 use gguf::Metadata;
 
+use crate::arch::find_head;
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::rope_options::RopeOptions;
@@ -28,7 +29,8 @@ pub(crate) fn head_keys<'m, 'a>(
     rope: RopeOptions,
 ) -> Result<Keys<'m, 'a>, LoadError> {
     let own = meta.require_str("general.architecture")?;
-    if architecture_of(own) != arch {
+    let target = find_head(own).map_or(architecture_of(own), |head| head.target);
+    if target != arch {
         return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
     }
     if !same_tokens(meta, model)? {

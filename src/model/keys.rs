@@ -145,10 +145,37 @@ impl<'m, 'a> Keys<'m, 'a> {
         }
     }
 
-    /// The epsilon of all RMS norms.
+    /// A limit for each of `n` layers: one for all, or an array; 0 is none, as is a file without the key.
+    pub(crate) fn limits(&self, key: &str, n: usize) -> Result<Vec<Option<f32>>, LoadError> {
+        let values = match self.meta.get(&self.full(key)) {
+            Some(gguf::Value::Array(_)) => self.meta.f32_array(&self.full(key))?.unwrap_or_default(),
+            _ => vec![self.float(key, 0.0..=1e6)?.unwrap_or(0.0); n],
+        };
+        if values.len() != n {
+            return Err(self.error(key, format!("{} values found, {n} expected (one for each block)", values.len())));
+        }
+        match values.iter().find(|v| !(0.0..=1e6).contains(*v)) {
+            Some(v) => Err(self.error(key, format!("{v} found, 0 to 1000000 expected"))),
+            None => Ok(values.into_iter().map(|v| (v > 0.0).then_some(v)).collect()),
+        }
+    }
+
+    /// The epsilon of all RMS norms, under its name or that of layer norms.
     pub(crate) fn rms_eps(&self) -> Result<f32, LoadError> {
         let key = "attention.layer_norm_rms_epsilon";
-        self.float(key, 1e-12..=0.1)?.ok_or_else(|| self.error(key, "is missing"))
+        let found = match self.float(key, 1e-12..=0.1)? {
+            None => self.float("attention.layer_norm_epsilon", 1e-12..=0.1)?,
+            found => found,
+        };
+        found.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    /// Tokens of the vocabulary: `vocab_size`, or as many as are listed; `None` where the file has neither.
+    pub(crate) fn n_vocab(&self) -> Result<Option<usize>, LoadError> {
+        match self.find("vocab_size", 0..=u32::MAX)? {
+            None => Ok(self.meta.array("tokenizer.ggml.tokens")?.map(|tokens| tokens.len())),
+            n_vocab => Ok(n_vocab),
+        }
     }
 
     /// Factor on attention scores: `attention.scale`, or `1 / sqrt(d_k)` when absent or 0.

@@ -36,7 +36,7 @@ mod zero_fill;
 
 pub use adapter::Adapter;
 pub use adapter_set::{AdapterSet, AdapterSetError};
-pub use arch::{architectures, nextn_architectures};
+pub use arch::{architectures, head_architectures, nextn_architectures};
 pub use architecture::{Hparams, NextNHead};
 pub use describe::Description;
 pub use draft_vocab::DraftVocab;

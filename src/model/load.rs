@@ -96,10 +96,15 @@ impl Model {
         }
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
+        if let Some(head) = arch::find_head(name) {
+            return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
+        }
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
-            Some(header) if entry.nextn => Some(head_keys(header.metadata(), meta, name, options.rope)?),
+            Some(header) if arch::takes_head(entry, name) => {
+                Some(head_keys(header.metadata(), meta, name, options.rope)?)
+            }
             Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
             None => None,
         };
@@ -108,6 +113,7 @@ impl Model {
             other: FileTensors::of(&head_headers, n_model),
             weights: WeightsBuilder::new(all),
             updatable: HashMap::new(),
+            label: "",
         };
         let keys = Keys::new(meta, name, options.rope);
         let n_ctx_train = n_ctx_usable(&keys)?;
@@ -194,8 +200,8 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     }
     Facts {
         layout: arch.state(),
-        head: arch.mtp_state(),
-        head_row_bytes: arch.draft_head().and_then(|id| weights.row_bytes(id)).unwrap_or(0),
+        head: arch.mtp_states(),
+        head_row_bytes: opened.draft_heads().into_iter().filter_map(|id| weights.row_bytes(id)).sum(),
         on_cpu: false,
         rows_alike: None,
         layer_width: widths.into_values().max().unwrap_or(0),

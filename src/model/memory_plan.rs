@@ -16,9 +16,9 @@ pub struct Facts {
     pub hparams: Hparams,
     /// State of the target model's layers.
     pub layout: StateLayout,
-    /// State of the NextN head's layer, if there is a head.
-    pub head: Option<LayerState>,
-    /// Bytes of a row of the matrix that draft tokens come from; 0 without a head.
+    /// State of each of the NextN head's layers; none without a head.
+    pub head: Vec<LayerState>,
+    /// Bytes of a row of the matrix that draft tokens come from, of all of them where there are several; 0 without a head.
     pub head_row_bytes: usize,
     /// Nothing of it lies on a GPU. False as long as that is open.
     pub on_cpu: bool,
@@ -33,8 +33,8 @@ pub struct Facts {
 pub struct MemoryPlan {
     /// State of the target model.
     pub state: MemoryConfig,
-    /// State of the NextN head, where drafts come from it.
-    pub head: Option<MemoryConfig>,
+    /// State of the NextN head, where drafts come from it, and how many of its layers are used, from the first.
+    pub head: Option<(MemoryConfig, usize)>,
     /// First rows of the head and copies of others that drafts are made of; `None` is the whole vocabulary.
     pub draft_words: Option<(usize, usize)>,
     /// Rows of a pass at most.
@@ -71,9 +71,11 @@ impl MemoryPlan {
     pub fn bytes(&self, facts: &Facts) -> Result<MemoryBytes, memory::Error> {
         let mut blocks =
             facts.layout.layers.iter().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
-        if let (Some(head), Some(layer)) = (&self.head, &facts.head) {
-            let words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
-            blocks.push(head.layer_bytes(layer)?.saturating_add(words));
+        if let Some((head, n_layers)) = &self.head {
+            let mut words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
+            for layer in facts.head.iter().take(*n_layers) {
+                blocks.push(head.layer_bytes(layer)?.saturating_add(std::mem::take(&mut words)));
+            }
         }
         Ok(MemoryBytes { blocks, passes: self.n_runners.max(1).saturating_mul(self.pass_bytes(facts)) })
     }
@@ -91,7 +93,7 @@ impl MemoryPlan {
         let scores = if self.flash_attention { 0 } else { 2 * F32 * sizes.n_head };
         let per_row = n_ctx.saturating_mul(2 * MASK * facts.layout.n_windows() + scores).saturating_add(layer);
         let of_snapshots = facts.layout.layers.iter().map(|layer| match layer {
-            LayerState::Recurrent(r) => F32 * (r.d_state * r.d_state * r.n_heads + r.n_conv * r.n_channels),
+            LayerState::Recurrent(r) => r.n_bytes(),
             LayerState::Kv(_) | LayerState::None => 0,
         });
         let snapshots = of_snapshots.max().unwrap_or(0);

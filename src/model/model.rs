@@ -9,7 +9,7 @@ use memory::{Memory, MemoryConfig, StateLayout};
 use text::Vocab;
 
 use crate::adapter::Adapter;
-use crate::architecture::{Architecture, Hparams, NextNHead};
+use crate::architecture::{Architecture, Hparams, NextNHead, each_once};
 use crate::describe::Description;
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest};
@@ -147,14 +147,35 @@ impl Model {
         Memory::placed(|il| self.plan.block(il), self.state_layout(), config)
     }
 
-    /// State of the NextN head for as many sequences: the KV cache of its one layer. `None` without a head.
+    /// State of the NextN head for as many sequences: the KV caches of its layers. `None` without a head.
     ///
     /// # Errors
     /// As [`Memory::new`].
     pub fn head_memory(&self, config: MemoryConfig) -> Result<Option<Memory>, memory::Error> {
-        let Some(layer) = self.arch.mtp_state() else { return Ok(None) };
-        let layout = StateLayout { layers: vec![layer] };
-        Memory::new(self.plan.block(self.hparams.n_layer), layout, config).map(Some)
+        self.head_memory_of(config, usize::MAX)
+    }
+
+    /// As [`Model::head_memory`], of the head's first `n_layers` layers: passes over it compute no others.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn head_memory_of(&self, config: MemoryConfig, n_layers: usize) -> Result<Option<Memory>, memory::Error> {
+        let layers: Vec<_> = self.arch.mtp_states().into_iter().take(n_layers).collect();
+        if layers.is_empty() {
+            return Ok(None);
+        }
+        let place = |k| self.plan.block(self.hparams.n_layer + k);
+        Memory::placed(place, StateLayout { layers }, config).map(Some)
+    }
+
+    /// Layers of the NextN head, 0 without one. One drafts a chain of any length; of several, each makes one draft token.
+    pub fn n_mtp_layers(&self) -> usize {
+        self.facts.head.len()
+    }
+
+    /// The NextN head keeps nothing: it reads the target model's cells ([`crate::Runner::draft_at_end`]).
+    pub fn head_reads_target(&self) -> bool {
+        self.arch.head_reads_target()
     }
 
     /// SHA-256 over the model's file: its metadata, names, types and shapes of its tensors, and a few bytes of each; and over
@@ -187,8 +208,9 @@ impl Model {
         Ok(*self.fingerprints.get_or_init(|| (model, head)))
     }
 
-    pub(crate) fn draft_head(&self) -> Option<ggml::WeightId> {
-        self.arch.draft_head()
+    /// The output matrices that draft tokens come from, each once.
+    pub(crate) fn draft_heads(&self) -> Vec<ggml::WeightId> {
+        each_once(self.arch.draft_heads())
     }
 
     pub(crate) fn arch(&self) -> &dyn Architecture {

@@ -1,6 +1,8 @@
 //! Computes passes: fills a step's inputs, runs the architecture's graph, reads logits and hidden states.
 //! Owns the executor and its scratch. Knows a step's rows; knows nothing of what the tokens are for.
 
+mod at_end;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,7 +40,7 @@ pub struct Pass<'a> {
     pub tokens: &'a [TokenId],
     /// Rows that give logits.
     pub rows: Rows<'a>,
-    /// Also give the hidden states (after the final norm) of all tokens.
+    /// Also give the hidden states (after the final norm) of all tokens, and what MTP layers take of them.
     pub hidden: bool,
 }
 
@@ -49,6 +51,8 @@ pub struct PassOutput {
     pub logits: Vec<f32>,
     /// `[n_embd]` for each token, when hidden states were asked for.
     pub hidden: Vec<f32>,
+    /// The residual stream after the last layer, likewise, where MTP layers take that.
+    stream: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<Likeliest>,
     /// The sum of each hidden state that gave logits.
@@ -59,6 +63,12 @@ pub struct PassOutput {
 }
 
 impl PassOutput {
+    /// What the NextN head takes of each token, `[n_embd]`, when hidden states were asked for: those after the final norm or
+    /// before it.
+    pub fn mtp_hidden(&self) -> &[f32] {
+        if self.stream.is_empty() { &self.hidden } else { &self.stream }
+    }
+
     /// Whether these rows of the step hold neither NaN nor infinity in their residual stream. Logits alone do not tell:
     /// products with quantised weights need not pass NaN on.
     pub fn rows_are_finite(&self, rows: Range<usize>) -> bool {
@@ -88,16 +98,28 @@ enum Key {
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool, adapters: AdapterSet },
     /// The product of a matrix with so many columns.
     Product { weight: WeightId, n_columns: usize },
-    /// The head: catch-up segments, those of each further draft token, sequences that draft, first rows of the head,
-    /// with Gumbel noise, verbose, with hidden states, with probabilities.
+    /// The head: catch-up segments, those of each further draft token, layers, draft tokens, sequences that draft, first rows
+    /// of the head, with Gumbel noise, verbose, with hidden states, with probabilities.
     Draft {
         segments: Vec<Segment>,
         chain: Vec<Vec<Segment>>,
+        n_layers: usize,
+        depth: usize,
         n_seqs: usize,
         n_first: Option<usize>,
         noise: bool,
         verbose: bool,
         rows: bool,
+        probs: bool,
+        adapters: AdapterSet,
+    },
+    /// A head that reads the target model's cells: the sequences, draft tokens of each, and what is as above.
+    DraftAtEnd {
+        segments: Vec<Segment>,
+        depth: usize,
+        n_first: Option<usize>,
+        noise: bool,
+        verbose: bool,
         probs: bool,
         adapters: AdapterSet,
     },
@@ -121,6 +143,8 @@ struct Scratch {
     best_logits: Vec<f32>,
     /// Hidden states of a draft whose entries are padded.
     hidden: Vec<f32>,
+    /// See [`DraftStep`]; one for each MTP layer after the first.
+    shifts: Vec<Vec<i32>>,
 }
 
 impl Scratch {
@@ -149,6 +173,26 @@ impl Scratch {
                 self.hidden.resize(self.hidden.len() + (width - n) * n_embd, 0.0);
             }
             first += n;
+        }
+    }
+
+    /// Says which token each entry has in each MTP layer after the first, with `widths` rows of each sequence: those of layer
+    /// `k` are `k` further on, and then come what the layers before it drafted. Beyond that it is any: such cells are not
+    /// kept.
+    fn fill_shifts(&mut self, draft: &Draft<'_>, widths: &[usize], n_layers: usize) {
+        let (n_seqs, n_rows) = (widths.len(), widths.iter().sum::<usize>());
+        self.shifts.resize_with(n_layers.saturating_sub(1), Vec::new);
+        for (shift, k) in self.shifts.iter_mut().zip(1..) {
+            shift.clear();
+            let mut first = 0;
+            for (i, (&n, &width)) in draft.n_entries.iter().zip(widths).enumerate() {
+                shift.extend((k..k + width).map(|at| match at.checked_sub(n) {
+                    None => (first + at) as i32,
+                    Some(drafted) if drafted < k.min(draft.depth) => (n_rows + drafted * n_seqs + i) as i32,
+                    Some(_) => 0,
+                }));
+                first += width;
+            }
         }
     }
 
@@ -273,6 +317,7 @@ impl Runner {
         output.n_vocab = n_vocab;
         output.logits.clear();
         output.hidden.clear();
+        output.stream.clear();
         output.best.clear();
         output.sums.clear();
         if out != OutRows::None && best {
@@ -289,6 +334,9 @@ impl Runner {
         results.f32("stream_sums", &mut output.stream_sums)?;
         if pass.hidden {
             results.f32("hidden", &mut output.hidden)?;
+            if arch.mtp_takes_stream() {
+                results.f32("stream", &mut output.stream)?;
+            }
         }
         Ok(())
     }
@@ -321,22 +369,30 @@ impl Runner {
         Ok(y)
     }
 
-    /// Brings the KV cache of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
-    /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and the rows of the
-    /// chain. Keep the entries on commit, not the chain. A sequence may have more rows than these: the pass is filled
-    /// up after its entries, so that one graph serves whatever numbers of entries sequences have.
+    /// Brings the KV caches of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
+    /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and, where the head has
+    /// one layer, the rows of the chain after the first token. Keep the entries on commit, not the chain; of a head of `n`
+    /// layers not the last `n - 1` entries either, whose tokens in later layers were drafted, and compute these again. A
+    /// sequence may have more rows: the pass is filled up after its entries, so that one graph serves whatever numbers of
+    /// entries sequences have.
     ///
     /// # Errors
-    /// [`RunError::Pass`]: entries that are not those of the step, or a model without a head. [`RunError::Device`].
+    /// [`RunError::Pass`]: entries that are not those of the step, a depth beyond the layers of a head of several, or a model
+    /// without a head. [`RunError::Device`].
     pub fn draft(&mut self, view: StepView<'_>, draft: &Draft<'_>, output: &mut DraftOutput) -> Result<(), RunError> {
         let arch = self.model.arch();
-        if arch.mtp_state().is_none() {
+        let (of_model, n_layers) = (self.model.n_mtp_layers(), view.n_layers());
+        if of_model == 0 {
             return Err(RunError::Pass("the model has no NextN head".into()));
+        }
+        if n_layers > of_model || (of_model > 1 && draft.depth > n_layers) {
+            let depth = draft.depth;
+            return Err(RunError::Pass(format!("{depth} draft tokens by {n_layers} of {of_model} MTP layers")));
         }
         let sizes = self.model.hparams();
         let n_seqs = draft.n_entries.len();
         let n_entries: usize = draft.n_entries.iter().sum();
-        let n_chain = draft.depth.saturating_sub(1);
+        let n_chain = if of_model > 1 { 0 } else { draft.depth.saturating_sub(1) };
         // Rows that each sequence's entries take, with those that only fill up.
         let widths =
             view.segments().iter().flat_map(|s| std::iter::repeat_n(s.n_rows.saturating_sub(n_chain), s.n_seqs));
@@ -372,7 +428,9 @@ impl Runner {
             s.fill(i + 1, *view);
         }
         s.fill_entries(draft, &widths, sizes.n_embd);
+        s.fill_shifts(draft, &widths, n_layers);
         let mut inputs = s.inputs(1 + n_chain);
+        inputs.extend(s.shifts.iter().zip(1..).map(|(shift, k)| (Name("shift", k), Data::I32(shift))));
         inputs.push((Name("hidden_in", 0), Data::F32(if s.hidden.is_empty() { draft.hidden } else { &s.hidden })));
         let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
         if n_drafting > 0 {
@@ -384,6 +442,8 @@ impl Runner {
         let key = Key::Draft {
             segments: caught_up.view().segments().to_vec(),
             chain: views.iter().map(|v| v.segments().to_vec()).collect(),
+            n_layers,
+            depth: draft.depth,
             n_seqs: n_drafting,
             n_first: draft.vocab.map(DraftVocab::n_first),
             noise: draft.noise.is_some(),
@@ -392,45 +452,22 @@ impl Runner {
             probs: draft.probs,
             adapters: in_use.set.clone(),
         };
-        let max_nodes = 256 * (1 + n_chain) * (1 + view.segments().len())
-            + 4 * sizes.n_expert_used * (1 + n_chain)
-            + in_use.max_nodes(1 + n_chain);
+        // A layer's entries, and what it drafts.
+        let n_blocks = (1 + n_chain).max(2 * n_layers + n_layers * n_layers);
+        let max_nodes = 256 * n_blocks * (1 + view.segments().len())
+            + 4 * sizes.n_expert_used * n_blocks
+            + in_use.max_nodes(n_blocks);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            let step = DraftStep::declare(g, caught_up.view(), &views, n_drafting, sizes.n_embd);
+            let size = (draft.depth, n_drafting);
+            let step = DraftStep::declare(g, caught_up.view(), &views, size, sizes.n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));
             arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
-        output.tokens.clear();
-        output.tokens.resize(n_drafting, Vec::new());
-        output.probs.clear();
-        output.probs.resize(if draft.probs { n_drafting } else { 0 }, Vec::new());
-        output.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
-        output.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
-        let (mut ids, mut probs) = (Vec::new(), Vec::new());
-        for i in 0..draft.depth {
-            results.i32(Name("draft", i as u32), &mut ids)?;
-            for (tokens, &id) in output.tokens.iter_mut().zip(&ids) {
-                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
-                // none.
-                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < sizes.n_vocab);
-                tokens.push(TokenId(id.unwrap_or(0)));
-            }
-            if draft.probs {
-                results.f32(Name("draft_probs", i as u32), &mut probs)?;
-                output.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
-            }
-            if draft.verbose {
-                results.f32(Name("draft_logits", i as u32), &mut output.logits[i])?;
-            }
-            if draft.rows {
-                results.f32(Name("draft_hidden", i as u32), &mut output.hidden[i])?;
-            }
-        }
-        Ok(())
+        output.read(&mut results, draft, n_drafting, sizes.n_vocab)
     }
 }
 
@@ -443,7 +480,7 @@ pub struct Draft<'a> {
     pub hidden: &'a [f32],
     /// Entries of each sequence, at least one.
     pub n_entries: &'a [usize],
-    /// Tokens to draft for each sequence; 0 only brings the KV cache up to date.
+    /// Tokens to draft for each sequence; 0 only brings the KV caches up to date.
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,
@@ -471,6 +508,45 @@ pub struct DraftOutput {
     pub logits: Vec<Vec<f32>>,
     /// For each draft token of the chain, the hidden states `[n_embd]` of all sequences, when they were asked for.
     pub hidden: Vec<Vec<f32>>,
+}
+
+impl DraftOutput {
+    /// Reads what a draft graph of so many sequences put out.
+    fn read(
+        &mut self,
+        results: &mut ggml::Outputs<'_>,
+        draft: &Draft<'_>,
+        n_seqs: usize,
+        n_vocab: usize,
+    ) -> Result<(), RunError> {
+        self.tokens.clear();
+        self.tokens.resize(n_seqs, Vec::new());
+        self.probs.clear();
+        self.probs.resize(if draft.probs { n_seqs } else { 0 }, Vec::new());
+        self.logits.resize_with(if draft.verbose { draft.depth } else { 0 }, Vec::new);
+        self.hidden.resize_with(if draft.rows { draft.depth } else { 0 }, Vec::new);
+        let (mut ids, mut probs) = (Vec::new(), Vec::new());
+        for i in 0..draft.depth {
+            results.i32(Name("draft", i as u32), &mut ids)?;
+            for (tokens, &id) in self.tokens.iter_mut().zip(&ids) {
+                // The graph keeps them in range; a device that does not is no reason to fail: a wrong draft token is
+                // none.
+                let id = u32::try_from(id).ok().filter(|&id| (id as usize) < n_vocab);
+                tokens.push(TokenId(id.unwrap_or(0)));
+            }
+            if draft.probs {
+                results.f32(Name("draft_probs", i as u32), &mut probs)?;
+                self.probs.iter_mut().zip(&probs).for_each(|(of, &p)| of.push(p));
+            }
+            if draft.verbose {
+                results.f32(Name("draft_logits", i as u32), &mut self.logits[i])?;
+            }
+            if draft.rows {
+                results.f32(Name("draft_hidden", i as u32), &mut self.hidden[i])?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Nodes of a product with scale and bias, with room to spare.

@@ -74,7 +74,7 @@ impl Plan {
         facts: &Facts,
     ) -> Result<Plan, LoadError> {
         let cpu = Device::cpu()?;
-        let n_states = facts.layout.layers.len() + usize::from(facts.head.is_some());
+        let n_states = facts.layout.layers.len() + facts.head.len();
         let n_blocks = tensors.clone().filter_map(|(name, _)| block(name)).max().map_or(0, |il| il + 1).max(n_states);
         let all_on = |device| Plan { blocks: vec![device; n_blocks], output: device, input: device, n_cpu_moe: 0, cpu };
         if wanted.gpus.is_empty() || wanted.layers == GpuLayers::Count(0) {
@@ -193,7 +193,7 @@ pub(crate) fn block(name: &str) -> Option<usize> {
 
 /// True for what is read before the first layer, and not after the last one too.
 fn is_input(name: &str, tied: bool) -> bool {
-    name.starts_with("token_embd") && !tied
+    name.starts_with("token_embd") && !tied || name.starts_with("per_layer_token_embd")
 }
 
 fn is_expert(name: &str) -> bool {

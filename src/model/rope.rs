@@ -35,8 +35,11 @@ impl Scaling {
         let n_ctx_orig = match options.yarn_orig_ctx {
             Some(n) => n as usize,
             None if kind == RopeScaling::Yarn => n_ctx_orig(keys)?,
-            // Of a head alone it is not known, and only YaRN asks for it.
-            None => n_ctx_orig(keys).unwrap_or(0),
+            // Of a head alone it may not be known, and only YaRN asks for it.
+            None => match keys.find("rope.scaling.original_context_length", WIDTH)? {
+                Some(n) => n,
+                None => keys.n_ctx_train().unwrap_or(0),
+            },
         };
         Ok(Self { kind, scale, scale_of_file, n_ctx_orig })
     }
@@ -85,6 +88,24 @@ pub(crate) fn rope(keys: &Keys<'_, '_>, d_head: usize, neox: bool) -> Result<Rop
         None => keys.float("rope.freq_base", BASE)?.unwrap_or(10_000.0),
     };
     scaled(keys, base, n_dims(keys, &["rope.dimension_count"], d_head)?, neox)
+}
+
+/// The rotation as DeepSeek's models have it, and a factor on scores. Where the file says how the magnitude grows with the
+/// context, scores grow by its square and rotated values not at all; else both do, as in llama.cpp, which the files are
+/// made for.
+pub(crate) fn rope_and_scores(keys: &Keys<'_, '_>, d_head: usize) -> Result<(Rope, f32), LoadError> {
+    let rope = rope(keys, d_head, false)?;
+    if rope.ext_factor == 0.0 {
+        return Ok((rope, 1.0));
+    }
+    let factor = 1.0 / rope.scale;
+    let of_file = keys.float("rope.scaling.yarn_log_multiplier", 0.0..=1e6)?.filter(|&m| m != 0.0);
+    // As if rotated values had no magnitude of their own.
+    let values = of_file.map_or(1.0, |m| magnitude(factor, m) / magnitude(factor, 1.0));
+    let rope = Rope { attn_factor: rope.attn_factor * values, ..rope };
+    // Converters write a tenth of the published number.
+    let scores = magnitude(factor, of_file.unwrap_or(0.0) / 0.1);
+    Ok((rope, (rope.attn_factor * (1.0 + 0.1 * factor.ln()) * scores).powi(2)))
 }
 
 /// That of layers with a window, which may have a base and a rotated share of their own (`rope.freq_base_swa`,

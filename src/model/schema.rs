@@ -22,10 +22,10 @@ pub struct Schema {
     pub tensors: Vec<TensorSchema>,
     /// Sizes; the context length is left out.
     pub hparams: Hparams,
-    /// State of the target model's layers.
+    /// State of the target model's layers; none in a file of a head that is an architecture of its own.
     pub state: StateLayout,
-    /// State of the MTP layer, if the metadata count one.
-    pub mtp_state: Option<LayerState>,
+    /// State of each MTP layer that the metadata count.
+    pub mtp_states: Vec<LayerState>,
 }
 
 impl Schema {
@@ -46,12 +46,23 @@ impl Schema {
     /// An architecture that is not known; a hyper-parameter that is missing, out of its range, or at odds with another.
     pub fn of(meta: &Metadata<'_>, n_vocab: usize, has: &dyn Fn(&str) -> bool) -> Result<Schema, LoadError> {
         let prefix = meta.require_str("general.architecture")?;
-        let entry = arch::find(architecture_of(prefix))?;
         let mut tensors = Tensors::List { has, list: Vec::new(), names: HashSet::new() };
         let keys = Keys::new(meta, prefix, RopeOptions::default());
+        if let Some(head) = arch::find_head(prefix) {
+            let hparams = (head.open)(&keys, &mut tensors, n_vocab)?;
+            let (state, mtp_states) = (StateLayout::default(), vec![LayerState::None]);
+            return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states });
+        }
+        let entry = arch::find(architecture_of(prefix))?;
         let opened = (entry.open)(&mut ModelFile { keys, head_keys: None, tensors: &mut tensors, n_vocab })?;
-        let (state, mtp_state, hparams) = (opened.arch.state(), opened.arch.mtp_state(), opened.hparams);
-        let Tensors::List { list, .. } = tensors else { unreachable!("it was made a list above") };
-        Ok(Schema { tensors: list, hparams, state, mtp_state })
+        let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
+        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states })
+    }
+}
+
+fn listed(tensors: Tensors<'_>) -> Vec<TensorSchema> {
+    match tensors {
+        Tensors::List { list, .. } => list,
+        Tensors::Bind { .. } => Vec::new(),
     }
 }

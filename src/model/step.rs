@@ -4,6 +4,8 @@ use ggml::{Dtype, Graph, Name, Tensor};
 use memory::StepView;
 use text::TokenId;
 
+use crate::blocks::RmsNorm;
+
 /// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary
 /// is one processor's work.
 pub(crate) fn best_parts(n_vocab: usize) -> Option<usize> {
@@ -168,10 +170,10 @@ impl<'s, 'g> Step<'s, 'g> {
         }
     }
 
-    /// Ends the pass. `tail` computes the hidden states after the final norm: what follows the last layer's mixer, row
-    /// by row, on tensors that it puts through the given cut; `logits` those of hidden states. Rows that give logits are
-    /// computed among themselves, also where the hidden states of all are wanted: a row's bits may depend on how many stand
-    /// beside it.
+    /// Ends the pass. `rest` computes the residual stream after the last layer: what follows its mixer, row by row, on
+    /// tensors that it puts through the given cut; `norm` is the final norm, `logits` makes those of hidden states. Rows that
+    /// give logits are computed among themselves, also where the hidden states of all are wanted: a row's bits may depend on
+    /// how many stand beside it. `stream`: with hidden states the stream comes out, too.
     ///
     /// `x: [n_embd, n_tokens]` is the residual stream before the last layer. Its sums and those of the rows that give logits
     /// come out, too: a sum tells whether all of its row is finite, and what is not stays so in the stream.
@@ -179,15 +181,20 @@ impl<'s, 'g> Step<'s, 'g> {
         &self,
         g: &Graph<'g>,
         x: Tensor<'g>,
-        tail: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
-        logits: impl Fn(Tensor<'g>) -> Tensor<'g>,
+        rest: impl Fn(&dyn Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g>,
+        norm: &RmsNorm,
+        (logits, stream): (impl Fn(Tensor<'g>) -> Tensor<'g>, bool),
     ) {
-        let all = (self.hidden || self.out_rows == OutRows::All).then(|| tail(&|x| x));
-        let cropped = self.out.map(|out| tail(&|x| g.get_rows(x, out)));
+        let streams = (self.hidden || self.out_rows == OutRows::All).then(|| rest(&|x| x)); // [n_embd, n_tokens]
+        let all = streams.map(|x| norm.forward(g, x));
+        let cropped = self.out.map(|out| norm.forward(g, rest(&|x| g.get_rows(x, out))));
         g.no_layer();
         g.output("stream_sums", g.sum_rows(x)); // [1, n_tokens]
         if let Some(h) = all.filter(|_| self.hidden) {
             g.output("hidden", h);
+        }
+        if let Some(x) = streams.filter(|_| self.hidden && stream) {
+            g.output("stream", x);
         }
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.

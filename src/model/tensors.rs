@@ -86,6 +86,8 @@ pub(crate) enum Tensors<'a> {
         weights: WeightsBuilder,
         /// Which of them adapters may update, by the names that adapters have for them.
         updatable: HashMap<String, Updatable>,
+        /// What stands before the names of tensors that are bound: those of an assistant are named as the model's are.
+        label: &'static str,
     },
     /// Writes down which are asked for. Alternatives are chosen by `has`; the weights given back are none.
     List {
@@ -109,17 +111,18 @@ impl<'a> Tensors<'a> {
         Scope { tensors: self, prefix: format!("blk.{il}.") }
     }
 
-    /// Binds from the file with the MTP layer.
-    pub(crate) fn in_head_file<R>(&mut self, bind: impl FnOnce(&mut Self) -> R) -> R {
-        self.swap_files();
+    /// Binds from the file with the MTP layer. `of_head`: what stands before the names there, if anything.
+    pub(crate) fn in_head_file<R>(&mut self, of_head: &'static str, bind: impl FnOnce(&mut Self) -> R) -> R {
+        self.swap_files(of_head);
         let bound = bind(self);
-        self.swap_files();
+        self.swap_files("");
         bound
     }
 
-    fn swap_files(&mut self) {
-        if let Tensors::Bind { file, other, .. } = self {
+    fn swap_files(&mut self, before: &'static str) {
+        if let Tensors::Bind { file, other, label, .. } = self {
             std::mem::swap(file, other);
+            *label = before;
         }
     }
 
@@ -133,7 +136,7 @@ impl<'a> Tensors<'a> {
 
     fn find(&mut self, name: &str, dims: &[usize], required: bool) -> Result<Option<WeightId>, LoadError> {
         match self {
-            Tensors::Bind { file, weights, .. } => bind(file, weights, name, dims),
+            Tensors::Bind { file, weights, label, .. } => bind(file, weights, label, name, dims),
             Tensors::List { has, list, names } => {
                 if names.insert(name.to_owned()) {
                     let ne = dims.iter().map(|&n| n as u64).collect();
@@ -195,6 +198,16 @@ impl Scope<'_, '_> {
         Ok(id)
     }
 
+    /// A tensor of exactly this shape that files may have and no graph reads.
+    pub(crate) fn unread(&mut self, name: &str, dims: &[usize]) {
+        if let Tensors::List { list, names, .. } = self.tensors {
+            let name = format!("{}{name}", self.prefix);
+            if names.insert(name.clone()) {
+                list.push(TensorSchema { name, ne: dims.iter().map(|&n| n as u64).collect(), required: false });
+            }
+        }
+    }
+
     /// Declares that the graphs multiply with the matrix (or matrices) `id`, and that adapters may update it by `name`.
     pub(crate) fn updatable(&mut self, name: &str, id: WeightId, dims: &[usize]) {
         self.declare(name, id, dims, false);
@@ -207,7 +220,8 @@ impl Scope<'_, '_> {
 
     fn declare(&mut self, name: &str, id: WeightId, dims: &[usize], of_rows: bool) {
         let name = self.full(name);
-        if let Tensors::Bind { updatable, .. } = self.tensors {
+        if let Tensors::Bind { updatable, label, .. } = self.tensors {
+            let name = format!("{label}{name}");
             let mut ne = [1; 3];
             ne.iter_mut().zip(dims).for_each(|(n, &d)| *n = d);
             updatable.insert(name, Updatable { id, ne, of_rows });
@@ -242,6 +256,7 @@ impl Scope<'_, '_> {
 fn bind(
     file: &mut FileTensors<'_>,
     weights: &mut WeightsBuilder,
+    label: &str,
     name: &str,
     dims: &[usize],
 ) -> Result<Option<WeightId>, LoadError> {
@@ -263,7 +278,7 @@ fn bind(
         return Err(refused(format!("type {dtype} found, vectors are f32, f16 or bf16")));
     }
     let ne = location.ne.map(|n| n as i64);
-    let id = weights.add(name, dtype, ne, location.mapping, location.range.clone())?;
+    let id = weights.add(&format!("{label}{name}"), dtype, ne, location.mapping, location.range.clone())?;
     file.bound.insert(name.to_owned(), id);
     Ok(Some(id))
 }

@@ -1,8 +1,12 @@
 //! Log lines on standard error. Owns which are shown: those of a program's level, or of `NEXTN_LOG` where it is set.
 
+use std::fs::OpenOptions;
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 
 /// What log lines look like.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +29,24 @@ pub enum Lines {
 /// # Errors
 /// A filter that cannot be understood, in words for the user.
 pub fn start(level: &str, lines: Lines) -> Result<(), String> {
+    start_to(level, lines, None)
+}
+
+/// As [`start`], with the lines at the end of a file as well.
+///
+/// # Errors
+/// As [`start`]; a file that cannot be written.
+pub fn start_to(level: &str, lines: Lines, file: Option<&Path>) -> Result<(), String> {
     let filter = filter(level, std::env::var("NEXTN_LOG").ok().as_deref())?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let writer = match file {
+        None => BoxMakeWriter::new(io::stderr),
+        Some(path) => {
+            let opened = OpenOptions::new().create(true).append(true).open(path);
+            let file = opened.map_err(|error| format!("--log-file {}: {error}", path.display()))?;
+            BoxMakeWriter::new(io::stderr.and(Arc::new(file)))
+        }
+    };
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     // Fails only where a subscriber is set already: then that one is to be used.
     let _ = match lines {
         Lines::Person { colours, detailed: true } => subscriber.with_ansi(colours).try_init(),

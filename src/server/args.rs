@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
+use serde_json::{Map, Value};
 
 use hub::HubOptions;
 use session::options::{AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
@@ -14,7 +15,7 @@ use program::choices::{OnOff, Think};
 
 /// Serve a GGUF model over HTTP.
 ///
-/// Serves clients of OpenAI's, Anthropic's and llama.cpp's HTTP interfaces. Without -m it serves the embedded model.
+/// Serves clients of OpenAI's, Anthropic's, Ollama's and llama.cpp's HTTP interfaces. Without -m it serves the embedded model.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nextn-server", version, disable_version_flag = true, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Args {
@@ -27,6 +28,15 @@ pub struct Args {
     /// The least recently used idle model makes room first
     #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u16).range(1..))]
     pub models_max: Option<u16>,
+
+    /// Serve every GGUF file of this folder under its name, loaded when it is asked for; at most 4 are in memory
+    /// unless --models-max says otherwise
+    #[arg(long, value_name = "DIR", help_heading = "Model")]
+    pub models_dir: Option<PathBuf>,
+
+    /// Free a model's memory after S seconds without a request, and load it again for the next one; -1 never does
+    #[arg(long, value_name = "S", default_value_t = -1, allow_negative_numbers = true, help_heading = "Model", value_parser = clap::value_parser!(i64).range(-1..))]
+    pub sleep_idle_seconds: i64,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -64,6 +74,10 @@ pub struct Args {
     #[arg(long, help_heading = "Logs")]
     pub log_json: bool,
 
+    /// Write log lines to this file as well
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    pub log_file: Option<PathBuf>,
+
     /// Print versions and backends
     #[arg(short = 'V', long, help_heading = "Help")]
     pub version: bool,
@@ -93,9 +107,17 @@ pub struct ModelFlags {
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
 
-    /// Use this chat template instead of the model's
+    /// Use the chat template in this file instead of the model's
     #[arg(long, value_name = "FILE")]
     pub chat_template_file: Option<PathBuf>,
+
+    /// Use this chat template (Jinja), or `chatml`, instead of the model's
+    #[arg(long, value_name = "TEMPLATE", conflicts_with = "chat_template_file", value_parser = chat_template)]
+    pub chat_template: Option<String>,
+
+    /// Most tokens of a reply, also where a request asks for more; -1 is until the context is full
+    #[arg(short, long, alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub n_predict: i64,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -123,7 +145,19 @@ impl ModelFlags {
     pub(crate) fn cached(&self, name: &str) -> Self {
         let hub = HubOptions { hf_repo: Some(name.to_owned()), hf_file: None, offline: true, ..self.hub.clone() };
         let drafts = DraftOptions { draft_model: None, ..self.drafts.clone() };
-        Self { model: None, alias: None, chat_template_file: None, hub, drafts, ..self.clone() }
+        Self { model: None, alias: None, chat_template_file: None, chat_template: None, hub, drafts, ..self.clone() }
+    }
+
+    /// The same for a file of a folder.
+    pub(crate) fn of_file(&self, file: PathBuf) -> Self {
+        let hub = HubOptions { hf_repo: None, hf_file: None, ..self.hub.clone() };
+        let drafts = DraftOptions { draft_model: None, ..self.drafts.clone() };
+        Self { model: Some(file), alias: None, hub, drafts, ..self.clone() }
+    }
+
+    /// It says which model it is.
+    pub(crate) fn names_a_model(&self) -> bool {
+        self.model.is_some() || self.hub.hf_repo.is_some()
     }
 
     /// The names of `--alias`.
@@ -137,7 +171,7 @@ impl ModelFlags {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpFlags {
-    /// Address to listen on
+    /// Address to listen on, or several separated by commas
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,
 
@@ -215,7 +249,7 @@ pub struct AccessFlags {
     #[arg(long, value_name = "WHOSE", default_value = "key")]
     pub cache_scope: CacheScope,
 
-    /// Allow web pages of this origin; repeatable, `*` is all [default: none]
+    /// Allow web pages of this origin; repeatable, `*` is all, `localhost` this machine's at any port [default: none]
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
 
@@ -231,6 +265,14 @@ pub struct ServingFlags {
     /// Do not serve the web pages
     #[arg(long, env = "NEXTN_NO_WEBUI", hide_env_values = true)]
     pub no_webui: bool,
+
+    /// Responses kept in memory for previous_response_id; 0 keeps none
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub responses_max: u32,
+
+    /// Memory for them and their conversations, in MiB; 0 keeps none
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    pub responses_ram: u32,
 
     /// Serve /metrics
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_value = "on", default_missing_value = "on")]
@@ -260,20 +302,42 @@ pub struct ServingFlags {
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = ["none", "auto", "deepseek"])]
     pub reasoning_format: String,
 
+    /// Variables for the chat template, a JSON object; those of a request go before them
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+
     /// Accepted for llama.cpp's command lines; always on
     #[arg(long, alias = "cont-batching", hide = true)]
     pub jinja: bool,
+}
+
+/// A template, or the name of the one that is known here.
+fn chat_template(typed: &str) -> Result<String, String> {
+    match typed {
+        "chatml" => Ok(session::CHATML.to_owned()),
+        text if !text.trim().is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) => {
+            Err("of the templates that llama.cpp knows by name only chatml is known here: give the template itself, or its file with \
+                 --chat-template-file"
+                .into())
+        }
+        text => Ok(text.to_owned()),
+    }
+}
+
+fn json_object(typed: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(typed)
+        .map_err(|error| format!("a JSON object such as {{\"enable_thinking\": false}} expected: {error}"))
 }
 
 /// As browsers send it: a scheme, a host, a port unless it is the scheme's own. What could never match is a mistake.
 fn origin(typed: &str) -> Result<String, String> {
     let host = typed.split_once("://").map_or("", |(_, host)| host);
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '?' | '#' | '@') && !c.is_ascii_uppercase();
-    let sound = matches!(typed, "*" | "null") || (!host.is_empty() && host.chars().all(plain));
+    let sound = matches!(typed, "*" | "null" | "localhost") || (!host.is_empty() && host.chars().all(plain));
     if sound {
         Ok(typed.to_owned())
     } else {
-        Err("an origin is like https://example.org, without a path, or `*`".into())
+        Err("an origin is like https://example.org, without a path, or `localhost`, or `*`".into())
     }
 }
 
@@ -290,9 +354,13 @@ fn host_name(typed: &str) -> Result<String, String> {
 /// The options as a command line takes them: each has an environment variable, and the last of several counts.
 pub fn command() -> Command {
     Args::command().args_override_self(true).mut_args(|arg| {
-        let Some(name) = variable(&arg) else { return arg };
+        let Some(ours) = variable(&arg) else { return arg };
         // An empty variable is none.
-        let set = std::env::var_os(&name).is_some_and(|value| !value.is_empty());
+        let is_set = |name: &String| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let theirs = LLAMA_VARIABLES.iter().find(|(option, _)| arg.get_long() == Some(option));
+        let theirs = theirs.map(|(_, name)| (*name).to_owned()).filter(|name| !is_set(&ours) && is_set(name));
+        let name = theirs.unwrap_or(ours);
+        let set = is_set(&name);
         let arg = if matches!(arg.get_action(), ArgAction::SetTrue) {
             arg.value_parser(FalseyValueParser::new())
         } else {
@@ -309,6 +377,46 @@ fn variable(arg: &Arg) -> Option<String> {
     Some(format!("NEXTN_{}", name.replace('-', "_").to_uppercase()))
 }
 
+/// llama.cpp's environment variables, by our names of the options; ours go before them.
+const LLAMA_VARIABLES: [(&str, &str); 36] = [
+    ("model", "LLAMA_ARG_MODEL"),
+    ("hf-repo", "LLAMA_ARG_HF_REPO"),
+    ("hf-file", "LLAMA_ARG_HF_FILE"),
+    ("alias", "LLAMA_ARG_ALIAS"),
+    ("offline", "LLAMA_ARG_OFFLINE"),
+    ("models-dir", "LLAMA_ARG_MODELS_DIR"),
+    ("models-max", "LLAMA_ARG_MODELS_MAX"),
+    ("chat-template", "LLAMA_ARG_CHAT_TEMPLATE"),
+    ("chat-template-file", "LLAMA_ARG_CHAT_TEMPLATE_FILE"),
+    ("chat-template-kwargs", "LLAMA_CHAT_TEMPLATE_KWARGS"),
+    ("ctx-size", "LLAMA_ARG_CTX_SIZE"),
+    ("n-predict", "LLAMA_ARG_N_PREDICT"),
+    ("threads", "LLAMA_ARG_THREADS"),
+    ("batch-size", "LLAMA_ARG_BATCH"),
+    ("ubatch-size", "LLAMA_ARG_UBATCH"),
+    ("parallel", "LLAMA_ARG_N_PARALLEL"),
+    ("flash-attn", "LLAMA_ARG_FLASH_ATTN"),
+    ("cache-type-k", "LLAMA_ARG_CACHE_TYPE_K"),
+    ("cache-type-v", "LLAMA_ARG_CACHE_TYPE_V"),
+    ("cache-ram", "LLAMA_ARG_CACHE_RAM"),
+    ("gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"),
+    ("device", "LLAMA_ARG_DEVICE"),
+    ("split-mode", "LLAMA_ARG_SPLIT_MODE"),
+    ("tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
+    ("main-gpu", "LLAMA_ARG_MAIN_GPU"),
+    ("n-cpu-moe", "LLAMA_ARG_N_CPU_MOE"),
+    ("host", "LLAMA_ARG_HOST"),
+    ("port", "LLAMA_ARG_PORT"),
+    ("api-key", "LLAMA_API_KEY"),
+    ("ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE"),
+    ("ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE"),
+    ("pooling", "LLAMA_ARG_POOLING"),
+    ("reasoning", "LLAMA_ARG_REASONING"),
+    ("reasoning-format", "LLAMA_ARG_THINK"),
+    ("reasoning-budget", "LLAMA_ARG_THINK_BUDGET"),
+    ("log-file", "LLAMA_ARG_LOG_FILE"),
+];
+
 /// Where a worker listens if nothing is said: on this machine only.
 const WORKER_ADDRESS: &str = "127.0.0.1:50052";
 
@@ -316,8 +424,12 @@ const AFTER_HELP: &str = "\
 llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -hff, -hft, -md, -cmoe,
 -ncmoe, -sm, -mg, -ts, -to.
 
+nextn-server connect claude|codex|opencode|continue prints the settings by which that program uses this server, and
+writes them with --write; connect --help says more.
+
 Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
 or stand in the file of --config, without its dashes. Flags override variables, and variables the file.
+Many of llama.cpp's variables are read as well, such as LLAMA_ARG_CTX_SIZE; ours go before them.
 NEXTN_LOG sets the level of log lines by part, such as engine=debug,info.
 
 Exit codes:
@@ -344,7 +456,7 @@ mod tests {
 
     #[test]
     fn origins_that_no_browser_sends_are_refused() {
-        for right in ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "null"] {
+        for right in ["*", "localhost", "https://example.org", "http://localhost:3000", "http://[::1]:80", "null"] {
             assert_eq!(origin(right), Ok(right.to_owned()));
         }
         for wrong in ["", "example.org", "https://", "https://example.org/", "https://Example.org", "two words"] {

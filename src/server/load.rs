@@ -41,11 +41,15 @@ impl Loader for FromFlags {
             capacity: flags.capacity.clone(),
             head_beside: files.head,
             sampling,
-            chat_template: template.transpose()?.map_or(TemplateSource::File, TemplateSource::Given),
+            chat_template: template
+                .transpose()?
+                .or(flags.chat_template)
+                .map_or(TemplateSource::File, TemplateSource::Given),
             embeddings: self.embeddings,
             embedding: flags.embedding.clone(),
         };
         let model = session::open(source(files.model.as_deref()), &options).map_err(|error| error.to_string())?;
+        let model = model.with_max_tokens(usize::try_from(flags.n_predict).ok());
         Ok(Served { id: id.to_owned(), model })
     }
 }

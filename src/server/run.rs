@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use api::{AppState, HttpLimits, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
+use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{self, AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
+use super::folder::{self, Found};
 use super::load::FromFlags;
 use super::store::HubStore;
 use program::choices::OnOff;
@@ -19,7 +20,7 @@ use program::version;
 use program::{logging, shell};
 
 /// Does what the options say.
-pub(super) fn run(resolved: Resolved) -> Outcome<()> {
+pub(super) fn run(resolved: Resolved, notes: &[String]) -> Outcome<()> {
     let Resolved { args, models } = resolved;
     if let Some(shell) = args.completions {
         return Ok(shell::completions(args::command(), shell, &mut io::stdout())?);
@@ -37,7 +38,8 @@ pub(super) fn run(resolved: Resolved) -> Outcome<()> {
         (false, _) => "trace",
     };
     let lines = if args.log_json { logging::Lines::Json } else { logging::Lines::Service };
-    logging::start(level, lines).map_err(|words| Failure::message(Exit::Usage, words))?;
+    logging::start_to(level, lines, args.log_file.as_deref()).map_err(|words| Failure::message(Exit::Usage, words))?;
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
     if let Some(address) = &args.rpc_worker {
         return super::worker::run(address, &args.model);
     }
@@ -58,10 +60,12 @@ async fn serve(registry: Registry, settings: Settings, http: &HttpFlags, tls: Op
     let mut interrupt = signal(SignalKind::interrupt()).or_exit(Exit::Runtime)?;
     let state = AppState::new(registry, settings);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let server = Server::bind(&http.host, http.port, state.clone(), tls).await.or_exit(Exit::Runtime)?;
-    let address = server.local_addr().or_exit(Exit::Runtime)?;
+    let hosts: Vec<String> = hosts(http).collect();
+    let server = Server::bind_all(&hosts, http.port, state.clone(), tls).await.or_exit(Exit::Runtime)?;
     // Told when requests can come, which is before the model is there: /health says when that is.
-    tracing::info!("listening on {scheme}://{address}");
+    for address in server.local_addrs().or_exit(Exit::Runtime)? {
+        tracing::info!("listening on {scheme}://{address}");
+    }
     state.registry().start();
     let registry = state.registry().clone();
     let mut lost = None;
@@ -86,6 +90,8 @@ async fn serve(registry: Registry, settings: Settings, http: &HttpFlags, tls: Op
 fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
     let seconds = |n: u64| (n > 0).then(|| Duration::from_secs(n));
     let budget = args.serving.reasoning_budget;
+    let mut template_kwargs = args.serving.chat_template_kwargs.clone().unwrap_or_default();
+    let enable = template_kwargs.remove("enable_thinking").and_then(|value| value.as_bool());
     Settings {
         limits: HttpLimits {
             max_body: args.http.max_body,
@@ -96,7 +102,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
             ..HttpLimits::default()
         },
         api_keys,
-        allowed_hosts: args.access.allowed_host.iter().chain([&args.http.host]).cloned().collect(),
+        allowed_hosts: args.access.allowed_host.iter().cloned().chain(hosts(&args.http)).collect(),
         cache_scope: match args.access.cache_scope {
             CacheScope::Key => api::CacheScope::Key,
             CacheScope::All => api::CacheScope::All,
@@ -107,14 +113,25 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
         webui: !args.serving.no_webui,
         metrics: args.serving.metrics == OnOff::On,
         slots: args.serving.slots == OnOff::On,
+        kept_responses: KeptResponses {
+            max_count: args.serving.responses_max as usize,
+            max_bytes: (args.serving.responses_ram as usize) << 20,
+        },
         slot_save_path: args.serving.slot_save_path.clone(),
         build: format!("nextn {}", env!("CARGO_PKG_VERSION")),
         reasoning: Reasoning {
             in_content: args.serving.reasoning_format == "none",
             budget: usize::try_from(budget).ok().filter(|&n| n > 0),
-            enable: if budget == 0 { Some(false) } else { args.serving.reasoning.enabled() },
+            enable: if budget == 0 { Some(false) } else { args.serving.reasoning.enabled().or(enable) },
+            ..Reasoning::default()
         },
+        template_kwargs,
     }
+}
+
+/// The addresses of `--host`.
+fn hosts(flags: &HttpFlags) -> impl Iterator<Item = String> {
+    flags.host.split(',').map(|host| host.trim().trim_matches(['[', ']']).to_owned())
 }
 
 /// Connections that one address may have: half where nothing is said, so that one alone cannot take all.
@@ -142,17 +159,28 @@ const OTHER_FILES: u64 = 512;
 fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Registry> {
     let mut entries = Vec::new();
     let mut loaders = HashMap::new();
+    let sleep = u64::try_from(args.sleep_idle_seconds).ok().map(Duration::from_secs);
     for (id, model) in models {
-        let idle = model.idle.map(Duration::from_secs);
+        let idle = model.idle.map(Duration::from_secs).or(sleep);
         let at_start = model.at_start;
         entries.push(ModelEntry { id: id.clone(), aliases: model.aliases, idle, at_start, ..ModelEntry::default() });
         loaders.insert(id, (model.args.model, model.args.sampling));
     }
-    if entries.is_empty() {
+    let in_folder = in_folder(args)?;
+    if entries.is_empty() && (in_folder.is_empty() || args.model.names_a_model()) {
         let id = model_name(&args.model);
         let aliases = args.model.names().skip(1).collect();
-        entries.push(ModelEntry { id: id.clone(), aliases, at_start: true, ..ModelEntry::default() });
+        entries.push(ModelEntry { id: id.clone(), aliases, at_start: true, idle: sleep, ..ModelEntry::default() });
         loaders.insert(id, (args.model.clone(), args.sampling.clone()));
+    }
+    let has_folder = !in_folder.is_empty();
+    for Found { name, file } in in_folder {
+        if loaders.contains_key(&name) {
+            tracing::warn!(model = %name, file = %file.display(), "left out: another model has this name");
+            continue;
+        }
+        entries.push(ModelEntry { id: name.clone(), idle: sleep, ..ModelEntry::default() });
+        loaders.insert(name, (args.model.of_file(file), args.sampling.clone()));
     }
     let mut store = None;
     let n_configured = entries.len();
@@ -168,13 +196,28 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
     let others = store.is_some().then(|| (args.model.clone(), args.sampling.clone()));
     let loader = FromFlags { models: loaders, others, embeddings: args.serving.embeddings };
     // Whoever asks for model after model is not to fill the memory.
-    let max_loaded = args.models_max.map(usize::from).or(store.is_some().then_some(n_configured));
+    let of_store = store.is_some().then_some(n_configured);
+    let max_loaded = args.models_max.map(usize::from).or(if has_folder { Some(FROM_FOLDER) } else { of_store });
     let registry = Registry::new(entries, Box::new(loader), max_loaded);
     if let Some(store) = store {
         registry.allow_downloads(Box::new(store));
     }
     Ok(registry)
 }
+
+/// The models of `--models-dir`.
+fn in_folder(args: &Args) -> Outcome<Vec<Found>> {
+    let Some(folder) = &args.models_dir else { return Ok(Vec::new()) };
+    let place = || format!("--models-dir {}", folder.display());
+    let found = folder::models(folder).with_context(place).or_exit(Exit::Usage)?;
+    match found.is_empty() {
+        true => Err(Failure::message(Exit::Usage, format!("{}: no GGUF file is in this folder", place()))),
+        false => Ok(found),
+    }
+}
+
+/// Models of a folder that are in memory at a time, as llama.cpp has it.
+const FROM_FOLDER: usize = 4;
 
 /// The alias, or the file's name without its ending.
 fn model_name(flags: &ModelFlags) -> String {
@@ -184,7 +227,11 @@ fn model_name(flags: &ModelFlags) -> String {
     flags.names().next().or_else(of_hub).or_else(file).unwrap_or_else(|| "pocket".to_owned())
 }
 
-fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {
+/// The keys of the flags and of the file that they name.
+///
+/// # Errors
+/// A file that cannot be read or holds no key, and an empty key.
+pub(super) fn api_keys(flags: &AccessFlags) -> Outcome<Vec<String>> {
     let mut keys = flags.api_key.clone();
     if let Some(path) = &flags.api_key_file {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string()).or_exit(Exit::Usage)?;

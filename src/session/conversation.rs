@@ -13,6 +13,8 @@ pub struct Conversation {
     pub tools: Vec<Value>,
     /// Which of the tools may or must be called.
     pub tool_choice: ToolChoice,
+    /// Only the tools of these names may be called; `None`: all may.
+    pub allowed_tools: Option<Vec<String>>,
     /// One tool call at most.
     pub one_call: bool,
     /// Take tool calls apart from the text even where no tools are offered.
@@ -64,27 +66,71 @@ pub struct Reasoning {
     pub enable: Option<bool>,
     /// Most tokens of it; `None` is without limit.
     pub budget: Option<usize>,
+    /// Most tokens of it by its effort, which goes first where the template does not know efforts.
+    pub effort_budget: Option<usize>,
+    /// How hard to think; `None` leaves it to the template.
+    pub effort: Option<Effort>,
     /// It is part of the text.
     pub in_content: bool,
 }
 
+/// How hard a model is to think, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effort {
+    /// `minimal`.
+    Minimal,
+    /// `low`.
+    Low,
+    /// `medium`.
+    Medium,
+    /// `high`.
+    High,
+    /// `xhigh`.
+    Xhigh,
+    /// `max`.
+    Max,
+}
+
+impl Effort {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Minimal, Self::Low, Self::Medium, Self::High, Self::Xhigh, Self::Max];
+
+    /// Its name, as clients and templates have it.
+    pub fn name(self) -> &'static str {
+        ["minimal", "low", "medium", "high", "xhigh", "max"][self as usize]
+    }
+
+    /// Tokens of thinking, for models whose template knows no efforts; `None` is without limit.
+    fn budget(self) -> Option<usize> {
+        [Some(256), Some(1024), Some(8192), None, None, None][self as usize]
+    }
+}
+
 impl Reasoning {
     /// The efforts that clients name, weakest first.
-    pub const EFFORTS: &str = "none, minimal, low, medium, high, xhigh or max";
+    pub const EFFORTS: &str = "auto, none, minimal, low, medium, high, xhigh or max";
 
-    /// Takes an effort; `None`: there is none of this name.
+    /// Takes an effort; `auto` leaves all to the model. `None`: there is none of this name.
     pub fn with_effort(&mut self, effort: &str) -> Option<()> {
-        let (enable, budget) = match effort {
-            "none" => (false, None),
-            "minimal" => (true, Some(256)),
-            "low" => (true, Some(1024)),
-            "medium" => (true, Some(8192)),
-            "high" | "xhigh" | "max" => (true, None),
-            _ => return None,
-        };
-        self.enable = Some(enable);
-        self.budget = budget.or(self.budget);
+        match effort {
+            "auto" | "default" => {}
+            "none" => (self.enable, self.effort) = (Some(false), None),
+            name => {
+                let effort = Effort::ALL.into_iter().find(|effort| effort.name() == name)?;
+                (self.enable, self.effort, self.effort_budget) = (Some(true), Some(effort), effort.budget());
+            }
+        }
         Some(())
+    }
+
+    /// Takes a number of tokens, which goes before that of an effort.
+    pub fn with_budget(&mut self, budget: Option<usize>) {
+        (self.budget, self.effort_budget) = (budget, None);
+    }
+
+    /// Most tokens of it, with a template that knows the effort or does not.
+    pub(crate) fn limit(&self, template_knows: bool) -> Option<usize> {
+        self.effort_budget.filter(|_| !template_knows).or(self.budget)
     }
 }
 

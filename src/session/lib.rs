@@ -17,9 +17,10 @@ mod reply;
 mod roles;
 mod stream;
 mod template;
+mod variables;
 
 pub use constrain::{Error as FormError, Kind, Limits};
-pub use conversation::{Conversation, Form, Reasoning, ToolChoice, text_of};
+pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, text_of};
 pub use infill::Gap;
 pub use open::{
     DraftDefaults, Fault, LoadedModel, ModelSource, OpenError, open, open_weights, start_engine, start_engine_with,
@@ -28,4 +29,5 @@ pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use stream::{ReplyError, ReplyStream, SessionError};
-pub use template::template_of;
+pub use template::{CHATML, template_of};
+pub use variables::PRESERVE_THINKING;

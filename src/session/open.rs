@@ -34,6 +34,8 @@ impl<P: Into<PathBuf>> From<P> for ModelSource {
 
 /// A model that is ready to answer.
 pub struct LoadedModel {
+    /// Of a reply, at most.
+    max_tokens: Option<usize>,
     pub(crate) model: Arc<Model>,
     pub(crate) engine: EngineHandle,
     pub(crate) grammars: Compiler,
@@ -199,6 +201,7 @@ pub fn start_engine_with(
     let adapters = options.adapters.set().map_err(|error| EngineError::Config(error.to_string()))?;
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
+        max_tokens: None,
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
         dialect: Dialect::detect(sources.shown().as_deref(), model.vocab()),
         template,
@@ -237,6 +240,12 @@ impl LoadedModel {
         Self { grammars: Compiler::new(self.model.shared_vocab(), limits), ..self }
     }
 
+    /// The same with so many tokens in a reply at most.
+    #[must_use]
+    pub fn with_max_tokens(self, max_tokens: Option<usize>) -> Self {
+        Self { max_tokens, ..self }
+    }
+
     /// The template's source; empty where the model has none.
     pub fn template_source(&self) -> &str {
         self.sources.default.as_deref().unwrap_or_default()
@@ -247,10 +256,14 @@ impl LoadedModel {
         self.sources.tool_use.as_deref()
     }
 
+    /// Whether a template has this text.
+    pub(crate) fn shows(&self, text: &str) -> bool {
+        [&self.sources.default, &self.sources.tool_use].into_iter().flatten().any(|source| source.contains(text))
+    }
+
     /// Whether the template names the role `developer`.
     pub(crate) fn knows_developers(&self) -> bool {
-        let sources = [&self.sources.default, &self.sources.tool_use].into_iter().flatten();
-        sources.into_iter().any(|source| source.contains("'developer'") || source.contains("\"developer\""))
+        self.shows("'developer'") || self.shows("\"developer\"")
     }
 
     /// What its text looks like.
@@ -292,6 +305,7 @@ impl LoadedModel {
     /// The options of a request that says nothing.
     pub fn request_options(&self) -> RequestOptions {
         RequestOptions {
+            max_tokens: self.max_tokens,
             sampling: self.sampling.clone(),
             min_draft: self.drafts.min,
             draft_p_min: self.drafts.p_min,

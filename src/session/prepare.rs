@@ -96,6 +96,21 @@ pub struct Rendered {
 }
 
 impl Prepared {
+    /// The same request behind the tokens of an earlier one and its reply. A beginning-of-text token stands once.
+    ///
+    /// # Errors
+    /// As [`GenerateRequest::new`].
+    pub fn behind(self, mut before: Vec<TokenId>, bos: Option<TokenId>) -> Result<Self, RequestError> {
+        let prompt = self.request.prompt();
+        let n_cut = usize::from(!before.is_empty() && bos.is_some() && prompt.first().copied() == bos);
+        let mut options = self.request.options().clone();
+        options.checkpoint_boundaries.retain(|&boundary| boundary > n_cut);
+        let n_before = before.len();
+        options.checkpoint_boundaries.iter_mut().for_each(|boundary| *boundary = *boundary - n_cut + n_before);
+        before.extend_from_slice(&prompt[n_cut..]);
+        Ok(Self { request: GenerateRequest::new(before, options, self.request.limits())?, reply: self.reply })
+    }
+
     /// The same request for the `i`th of several replies, whose seeds follow each other, within `scope`.
     ///
     /// # Errors
@@ -146,7 +161,7 @@ impl LoadedModel {
         options.stops.extend(after_call.map(str::to_owned));
         if conversation.reasoning.enable != Some(false) {
             // Without a limit it can still be ended from outside.
-            let budget = conversation.reasoning.budget.unwrap_or(usize::MAX);
+            let budget = conversation.reasoning.limit(self.knows_efforts()).unwrap_or(usize::MAX);
             options.thinking = self.dialect.thinking_limit(budget, rendered.starts_in_reasoning);
         }
         let request = GenerateRequest::new(rendered.tokens, options, self.engine.limits())?;
@@ -156,6 +171,7 @@ impl LoadedModel {
             reasoning: !conversation.reasoning.in_content,
             tools: tools || conversation.reads_calls,
             forced: matches!(conversation.tool_choice, ToolChoice::Required | ToolChoice::Named(_)),
+            either: conversation.form.is_some(),
             tool_schemas: conversation.tools.iter().filter_map(ToolSchema::from_tool).collect(),
         };
         Ok(Prepared { request, reply: Some(ReplyPlan { options: of_reply, after_call }) })
@@ -191,7 +207,7 @@ impl LoadedModel {
             tools: if no_tools { Vec::new() } else { conversation.tools.clone() },
             add_generation_prompt: true,
             enable_thinking: conversation.reasoning.enable,
-            kwargs: conversation.kwargs.clone(),
+            kwargs: self.variables(conversation),
         };
         let last = chat.messages.last().filter(|_| conversation.continue_last && continues(&chat.messages)).cloned();
         let (prompt, starts_in_reasoning) = match &last {
@@ -200,7 +216,8 @@ impl LoadedModel {
                 self.continued(chat, last, wanted)?
             }
             None => {
-                let prompt = self.rendered(&chat, wanted)?;
+                chat.add_generation_prompt = conversation.kwargs.get("add_generation_prompt") != Some(&Value::Bool(false));
+                let prompt = self.rendered(&mut chat, wanted)?;
                 let starts_in_reasoning = self.dialect.starts_in_reasoning(&prompt);
                 (prompt, starts_in_reasoning)
             }
@@ -213,8 +230,10 @@ impl LoadedModel {
         Ok(Rendered { continues, ..self.encode(prompt, starts_in_reasoning) })
     }
 
-    fn rendered(&self, chat: &Chat, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
+    fn rendered(&self, chat: &mut Chat, wanted: Wanted<'_>) -> Result<Prompt, PrepareError> {
         let template = self.template.as_ref().ok_or(PrepareError::NoTemplate)?;
+        // Templates that know the variable differ in what they make of its absence.
+        chat.enable_thinking.get_or_insert(true);
         let prompt = template.render_while(chat, wanted);
         prompt.map_err(|error| PrepareError::given("messages", error.to_string()))
     }
@@ -227,7 +246,7 @@ impl LoadedModel {
             // What is there was said without thinking, as far as we know.
             chat.enable_thinking = Some(false);
         }
-        let mut prompt = self.rendered(&chat, wanted)?;
+        let mut prompt = self.rendered(&mut chat, wanted)?;
         let mut in_reasoning = self.dialect.starts_in_reasoning(&prompt);
         if in_reasoning {
             prompt.text += &reasoning;
@@ -261,11 +280,11 @@ impl LoadedModel {
         match (choice, &conversation.form) {
             (None, None) => Ok(None),
             (None, Some(form)) => self.compiled(form.kind.clone(), thinking, form.field).map(Some),
-            (Some(_), Some(Form { field, .. })) => {
-                let message = format!("{field}: a form and tools exclude each other: set tool_choice to `none`");
-                Err(PrepareError::given(*field, message))
+            // Nothing that could be called can be told from text.
+            (Some(Choice::Auto), Some(form)) if !self.dialect.has_calls() => {
+                self.compiled(form.kind.clone(), thinking, form.field).map(Some)
             }
-            (Some(choice), None) => self.calls(conversation, choice, thinking),
+            (Some(choice), form) => self.calls(conversation, choice, form.as_ref(), thinking),
         }
     }
 
@@ -273,21 +292,21 @@ impl LoadedModel {
         &self,
         conversation: &Conversation,
         choice: Choice,
+        or: Option<&Form>,
         thinking: Thinking,
     ) -> Result<Option<Arc<dyn Grammar>>, PrepareError> {
-        let free = choice == Choice::Auto;
+        let or = or.filter(|_| choice == Choice::Auto);
+        // Nothing is demanded: calls come as the model writes them, and text too.
+        let free = choice == Choice::Auto && or.is_none() && conversation.allowed_tools.is_none();
         let tools = conversation.tools.iter().map(Tool::from_json).collect::<Result<_, _>>();
         let spec = tools.and_then(|tools| {
-            let tools = Tools { tools, choice, parallel: !conversation.one_call };
-            self.dialect.tool_spec(tools, thinking, self.grammars.limits())
+            let allowed = conversation.allowed_tools.clone();
+            let tools = Tools { tools, choice, parallel: !conversation.one_call, allowed };
+            self.dialect.tool_spec(tools, or.map(|form| form.kind.clone()), thinking, self.grammars.limits())
         });
         let grammar = match spec {
             Ok(None) if free => return Ok(None),
-            Ok(None) => {
-                let message =
-                    "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
-                return Err(PrepareError::given("tool_choice", message));
-            }
+            Ok(None) => return Err(unforced(or)),
             Ok(Some(spec)) => self.grammars.compile(&spec),
             Err(error) => Err(error),
         };
@@ -299,7 +318,11 @@ impl LoadedModel {
                 tracing::debug!(%error, "tool calls are not constrained");
                 Ok(None)
             }
-            Err(error) => Err(PrepareError::Form { field: "tools", error }),
+            Err(error) => {
+                // Of the two the form may be at fault.
+                or.map_or(Ok(()), |form| self.compiled(form.kind.clone(), thinking, form.field).map(|_| ()))?;
+                Err(PrepareError::Form { field: "tools", error })
+            }
         }
     }
 
@@ -314,6 +337,23 @@ impl LoadedModel {
 
     fn compiled(&self, kind: Kind, thinking: Thinking, field: &'static str) -> Result<Arc<dyn Grammar>, PrepareError> {
         self.grammars.compile(&self.dialect.spec(kind, thinking)).map_err(|error| PrepareError::Form { field, error })
+    }
+}
+
+/// Calls that no grammar of this model can have, with the form that text was to have in their place.
+fn unforced(or: Option<&Form>) -> PrepareError {
+    match or {
+        Some(Form { field, .. }) => {
+            let message = format!(
+                "{field}: this model's template has not the format of calls that can be told from a form: set tool_choice to `none`"
+            );
+            PrepareError::given(*field, message)
+        }
+        None => {
+            let message =
+                "tool_choice: this model's template has not the format of calls that can be forced: use `auto`";
+            PrepareError::given("tool_choice", message)
+        }
     }
 }
 

@@ -78,7 +78,7 @@ fn special_tokens(vocab: &Vocab) -> impl Iterator<Item = (String, String)> {
     tokens.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)))
 }
 
-/// The form of conversations for files without a template.
-const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\
+/// ChatML as a template, the form of conversations for files without one.
+pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\
      {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 const CHATML_MARKS: [&str; 2] = ["<|im_start|>", "<|im_end|>"];

@@ -10,15 +10,23 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::{DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use engine::{
+    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+};
 use model::{Model, RunError, Runner};
 use text::TokenId;
 
 /// The thread's name.
 const NAME: &str = "nextn-draft";
 
-/// A proposer that can draft on while the main model verifies its last draft.
+/// A proposer that reads nothing of the main model's state, and can draft on while that verifies its last draft.
 pub trait DraftAhead: Proposer {
+    /// As [`Proposer::propose`].
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    fn draft(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError>;
+
     /// Told once, before all drafts: [`DraftAhead::draft_ahead`] will be called.
     fn prepare(&mut self);
 
@@ -90,7 +98,7 @@ impl<P: DraftAhead> Drafting<P> {
         }
         match work.then {
             _ if work.requests.is_empty() => Ok(Vec::new()),
-            Then::Propose => self.proposer.propose(&mut self.runner, &work.requests),
+            Then::Propose => self.proposer.draft(&mut self.runner, &work.requests),
             Then::DraftAhead => self.proposer.draft_ahead(&mut self.runner, &work.requests).map(|()| Vec::new()),
         }
     }
@@ -284,7 +292,12 @@ impl<P: DraftAhead + 'static> Proposer for AsyncProposer<P> {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         self.settle()?;
         let is_ready = |request: &DraftRequest, ready: &ReadyDraft| {
             ready.draft.as_ref().is_some_and(|(of, _)| (of.gumbel, of.p_min) == (request.gumbel, request.p_min))

@@ -2,7 +2,9 @@
 //! MTP layer.
 //! Owns the choice. The MTP layer learns of every token in either case, so that its KV cells have no holes.
 
-use engine::{DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use engine::{
+    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+};
 use model::{RunError, Runner};
 use text::TokenId;
 
@@ -70,7 +72,12 @@ impl Proposer for CombinedProposer {
         self.mtp.observe(runner, &ObservedStep { sequences: &of_mtp, took, ..*step })
     }
 
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let mut drafts = vec![Vec::new(); requests.len()];
         let mut left = Vec::new();
         for (i, request) in requests.iter().enumerate() {
@@ -86,7 +93,7 @@ impl Proposer for CombinedProposer {
         }
         let of_mtp: Vec<DraftRequest> = left.iter().map(|&i| requests[i]).collect();
         if !of_mtp.is_empty() {
-            for (i, draft) in left.into_iter().zip(self.mtp.propose(runner, &of_mtp)?) {
+            for (i, draft) in left.into_iter().zip(self.mtp.propose(runner, target, &of_mtp)?) {
                 drafts[i] = draft;
             }
         }

@@ -9,6 +9,7 @@ use std::thread::available_parallelism;
 use engine::{EngineConfig, EngineError, Proposer};
 use model::{Facts, MemoryPlan, Model, NextNHead, RunError};
 
+use crate::assistant::Assistant;
 use crate::async_proposer::AsyncProposer;
 use crate::combined::CombinedProposer;
 use crate::depth::Depth;
@@ -122,14 +123,21 @@ pub enum SpecError {
 /// allocate by this, and layers are placed by it.
 pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) -> MemoryPlan {
     let drafts = config.mode != Mode::Off && config.depth != Depth::Fixed(0);
-    let by_head = drafts && config.mode != Mode::Ngram && facts.head.is_some();
-    let depth = if by_head || (drafts && config.mode == Mode::Ngram) { config.depth.max() } else { 0 };
+    let by_head = drafts && config.mode != Mode::Ngram && !facts.head.is_empty();
+    let by_lookup =
+        drafts && matches!(config.mode, Mode::Ngram | Mode::NextNgram) && (by_head || config.mode == Mode::Ngram);
+    let of_head = config.depth.of_head(facts.head.len());
+    let depth = match (by_lookup, by_head) {
+        (true, _) => config.depth.max(),
+        (false, true) => of_head,
+        (false, false) => 0,
+    };
     let of_engine = engine.memory_plan(facts, depth);
     if !by_head {
         return of_engine;
     }
     MemoryPlan {
-        head: Some(NextN::state(engine, facts, config.depth)),
+        head: Some((NextN::state(engine, facts, config.depth), of_head)),
         draft_words: config.vocab.n_words(facts),
         n_runners: if config.draft_mode == DraftMode::Async { 2 } else { 1 },
         ..of_engine
@@ -154,8 +162,16 @@ pub fn proposer(
     if config.mode == Mode::Ngram {
         return Ok(Some(Box::new(ngram())));
     }
-    let head = NextN::new(model, engine, NextNConfig { depth: config.depth, vocab: config.vocab })?;
-    let Some(head) = head else {
+    let of_head = NextNConfig { depth: config.depth, vocab: config.vocab };
+    if let Some(assistant) = Assistant::new(model, engine, of_head)? {
+        if config.draft_mode == DraftMode::Async {
+            tracing::warn!(
+                "--draft-mode async does not go with an assistant, which reads the model's cells: it drafts between passes"
+            );
+        }
+        return Ok(Some(with_lookup(Box::new(assistant), config.mode, ngram)));
+    }
+    let Some(head) = NextN::new(model, engine, of_head)? else {
         return match (config.mode, model.nextn()) {
             (Mode::Auto, _) => Ok(None),
             (_, NextNHead::Missing(names)) => Err(SpecError::Incomplete(names.join(", "))),
@@ -166,7 +182,12 @@ pub fn proposer(
         DraftMode::Auto | DraftMode::Fused => Box::new(head),
         DraftMode::Async => Box::new(beside(head, model, engine)?),
     };
-    Ok(Some(if config.mode == Mode::NextNgram { Box::new(CombinedProposer::new(head, ngram())) } else { head }))
+    Ok(Some(with_lookup(head, config.mode, ngram)))
+}
+
+/// The head, with prompt lookup beside it where that is asked for.
+fn with_lookup(head: Box<dyn Proposer>, mode: Mode, ngram: impl FnOnce() -> Ngram) -> Box<dyn Proposer> {
+    if mode == Mode::NextNgram { Box::new(CombinedProposer::new(head, ngram())) } else { head }
 }
 
 /// The MTP layer on a thread of its own, with the processors that forward passes leave over. Where they leave none it

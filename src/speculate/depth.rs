@@ -28,6 +28,11 @@ impl Depth {
             Depth::Fixed(n) => n,
         }
     }
+
+    /// The longest draft by a head of so many layers: one layer makes a chain, of several each makes one token.
+    pub(crate) fn of_head(self, n_mtp_layers: usize) -> usize {
+        if n_mtp_layers > 1 { self.max().min(n_mtp_layers) } else { self.max() }
+    }
 }
 
 impl FromStr for Depth {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptance_warning;
+mod assistant;
 mod async_proposer;
 mod combined;
 mod config;
@@ -16,6 +17,7 @@ mod ngram;
 mod saved_mtp;
 mod step_costs;
 
+pub use assistant::Assistant;
 pub use async_proposer::{AsyncProposer, DraftAhead};
 pub use combined::CombinedProposer;
 pub use config::{DraftMode, Mode, SpecConfig, SpecError, memory_plan, proposer};

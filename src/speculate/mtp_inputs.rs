@@ -1,5 +1,8 @@
-//! One sequence, as the MTP layer sees it: its KV cells, the inputs that they lack, and draft tokens that nobody has verified.
+//! One sequence, as the MTP layers see it: its KV cells, the inputs that they lack, and draft tokens that nobody has verified.
 //! Owns which token goes with which hidden state. Knows nothing of graphs.
+//!
+//! Of `n` layers, those after the first take tokens that come later than an input's own, so the last `n - 1` inputs are never
+//! in cells for good: they wait, and are computed again with the tokens that turned out to be true.
 
 use engine::ObservedSequence;
 use memory::Slot;
@@ -14,6 +17,8 @@ pub(crate) struct MtpInputs {
     /// Its cells.
     pub(crate) slot: Slot,
     n_embd: usize,
+    /// Layers.
+    n_layers: usize,
     /// Inputs that the cells lack: tokens, and the hidden state before each, `[n_embd]`.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) hidden: Vec<f32>,
@@ -33,31 +38,51 @@ pub(crate) struct MtpInputs {
 }
 
 impl MtpInputs {
-    pub(crate) fn new(slot: Slot, n_embd: usize) -> Self {
+    pub(crate) fn new(slot: Slot, n_embd: usize, n_layers: usize) -> Self {
         let (tokens, hidden) = (vec![], vec![]);
         let (drafted, draft_hidden, draft_probs) = (vec![], vec![], vec![]);
         let (ahead, whole, n_out, cut) = (false, true, 0, false);
-        Self { slot, n_embd, tokens, hidden, ahead, whole, drafted, draft_hidden, draft_probs, n_out, cut }
+        Self { slot, n_embd, n_layers, tokens, hidden, ahead, whole, drafted, draft_hidden, draft_probs, n_out, cut }
     }
 
-    /// The sequence now stands after `n_tokens`, of the last of which the hidden state is known or not; `n_cells` inputs are
-    /// in cells. Gives the number of cells to keep.
-    pub(crate) fn begin(&mut self, n_cells: usize, n_tokens: usize, hidden_known: bool) -> usize {
-        let n_inputs = n_tokens.saturating_sub(1);
+    /// The sequence now stands after `tokens`, of the last of which the hidden states are known, or of none; `n_cells` inputs
+    /// are in cells. Gives the number of cells to keep.
+    pub(crate) fn begin(&mut self, n_cells: usize, tokens: &[TokenId], hidden: &[f32]) -> usize {
+        let (n_tokens, n_inputs, n_embd) = (tokens.len(), tokens.len().saturating_sub(1), self.n_embd);
+        let (n_kept, n_waiting) = self.first(n_cells, n_inputs);
+        let (n_missing, n_known) = (n_inputs - n_kept - n_waiting, hidden.len() / n_embd);
         // Without the last hidden state, or with inputs missing, the cells would not follow each other: start afresh.
-        self.whole = n_tokens == 0 || hidden_known && self.has(n_cells, n_inputs);
-        let n_inputs = if self.whole { n_inputs } else { 0 };
-        let n_waiting = n_inputs.saturating_sub(n_cells);
+        let there = n_inputs == 0 || self.whole && n_missing < n_known;
+        self.whole = n_tokens == 0 || n_known > 0 && there;
+        let (n_kept, n_waiting, n_missing) = if self.whole { (n_kept, n_waiting, n_missing) } else { (0, 0, 0) };
         self.tokens.truncate(n_waiting);
-        self.hidden.truncate(n_waiting * self.n_embd);
+        self.hidden.truncate(n_waiting * n_embd);
+        // The last hidden state is that of the token after the last input's.
+        let before = (n_known * n_embd).saturating_sub((1 + n_missing) * n_embd);
+        self.tokens.extend_from_slice(&tokens[n_tokens - n_missing..]);
+        self.hidden.extend_from_slice(&hidden[before..][..n_missing * n_embd]);
         self.ahead = false;
         self.forget_drafts();
-        n_inputs.min(n_cells)
+        n_kept
     }
 
-    /// True when the first `n_inputs` inputs of the sequence are there, `n_cells` in cells.
-    pub(crate) fn has(&self, n_cells: usize, n_inputs: usize) -> bool {
-        n_inputs == 0 || self.whole && n_inputs <= n_cells + self.tokens.len()
+    /// Of the first `n_inputs` inputs, those in cells that hold nothing of later tokens, and those that wait behind them.
+    fn first(&self, n_cells: usize, n_inputs: usize) -> (usize, usize) {
+        let n_kept = n_cells.min(n_inputs.saturating_sub(self.n_layers - 1));
+        (n_kept, if n_kept == n_cells { self.tokens.len().min(n_inputs - n_kept) } else { 0 })
+    }
+
+    /// What is there of the first `n_inputs` inputs of the sequence, `n_cells` in cells: how many cells, and how many that
+    /// wait. `None` when it is too little to go on from.
+    pub(crate) fn saved(&self, n_cells: usize, n_inputs: usize) -> Option<(usize, usize)> {
+        let (n_kept, n_waiting) = self.first(n_cells, n_inputs);
+        let there = self.whole && n_inputs - n_kept - n_waiting < self.n_layers;
+        (n_inputs > 0 && there).then_some((n_kept, n_waiting))
+    }
+
+    /// Of `n` inputs that a pass computes, those whose cells stay.
+    pub(crate) fn n_final(&self, n: usize) -> usize {
+        n.saturating_sub(self.n_layers - 1)
     }
 
     /// Takes over the inputs behind those in cells, from where the sequence was computed.
@@ -74,7 +99,7 @@ impl MtpInputs {
                 continue;
             }
             let before = match i {
-                0 => o.hidden_before,
+                0 => &o.hidden_before[o.hidden_before.len().saturating_sub(n_embd)..],
                 i => &o.hidden[(i - 1) * n_embd..i * n_embd],
             };
             // The first token of all has no hidden state before it and no input.

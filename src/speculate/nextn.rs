@@ -1,22 +1,25 @@
-//! Drafts by the model's own MTP (NextN) layer, over the weights that the model has mapped already.
-//! Owns the layer's KV cells and when they are brought up to date.
+//! Drafts by the model's own MTP (NextN) layers, over the weights that the model has mapped already.
+//! Owns the layers' KV cells and when they are brought up to date.
 //!
 //! MTP input `i` of a sequence is (token `i + 1`, hidden state of token `i`): with `n` tokens in the model's state there are
 //! `n - 1` inputs, and the last hidden state waits for the token that follows. As soon as that is sampled, its input gives
 //! the first draft token; further ones are chained in the same graph and their cells forgotten, so that the cells always
-//! come from the main model's hidden states.
+//! come from the main model's hidden states. Where there are several layers, each makes one draft token, from the same
+//! inputs with later tokens.
 
 use std::sync::Arc;
 
 use engine::sample::GumbelPlan;
-use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use engine::{
+    DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+};
 use memory::{Memory, MemoryConfig};
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
 use text::TokenId;
 
 use crate::acceptance_warning::AcceptanceWarning;
 use crate::async_proposer::DraftAhead;
-use crate::depth::{Depth, MAX_DEPTH};
+use crate::depth::Depth;
 use crate::depth_control::DepthControl;
 use crate::draft_vocab::DraftVocabSize;
 use crate::gumbel;
@@ -31,7 +34,7 @@ const N_BATCH: usize = 512;
 const MAX_FILL: usize = 8;
 
 /// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
-const FIXED_WARM_UP: usize = 4;
+pub(crate) const FIXED_WARM_UP: usize = 4;
 
 /// How the MTP layer is used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +50,8 @@ pub struct NextN {
     model: Arc<Model>,
     info: ProposerInfo,
     n_embd: usize,
+    /// Layers that are used.
+    n_layers: usize,
     memory: Memory,
     slots: Vec<MtpInputs>,
     /// What each slot's sequence is computed with.
@@ -93,17 +98,20 @@ impl NextN {
     /// No room for the layer's KV cells.
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_head = Self::state(engine, model.facts(), config.depth);
-        let Some(mut memory) = model.head_memory(of_head)? else { return Ok(None) };
+        let max_depth = config.depth.of_head(model.n_mtp_layers());
+        let Some(mut memory) = model.head_memory_of(of_head, max_depth.max(1))? else { return Ok(None) };
         let n_embd = model.hparams().n_embd;
+        let n_layers = model.n_mtp_layers().min(max_depth.max(1));
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
-            slots.push(MtpInputs::new(slot, n_embd));
+            slots.push(MtpInputs::new(slot, n_embd, n_layers));
         }
         let vocab = config.vocab.make(model)?;
-        let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), MAX_DEPTH));
+        let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), max_depth));
         let info = ProposerInfo {
-            max_depth: config.depth.max(),
+            max_depth,
             wants_hidden: true,
+            n_hidden: n_layers,
             max_saved_bytes: SavedMtp::max_bytes(n_embd, &memory.shape()),
             warm_up_steps: control.as_ref().map_or(FIXED_WARM_UP, DepthControl::n_warm_up_steps),
             ..ProposerInfo::default()
@@ -112,6 +120,7 @@ impl NextN {
             model: Arc::clone(model),
             info,
             n_embd,
+            n_layers,
             memory,
             adapters: vec![AdapterSet::default(); slots.len()],
             slots,
@@ -139,11 +148,12 @@ impl NextN {
         self.memory.n_bytes() + self.vocab.as_ref().map_or(0, DraftVocab::n_bytes)
     }
 
-    /// The sequence of `slot` stands after `n_tokens`, whose cells have been kept as far as they are there.
-    fn begin(&mut self, slot: usize, n_tokens: usize, hidden_known: bool) -> Result<(), RunError> {
+    /// The sequence of `slot` stands after `tokens`, whose cells have been kept as far as they are there, with these hidden
+    /// states of the last ones.
+    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: &[f32]) -> Result<(), RunError> {
         let n_cells = self.memory.len(&self.slots[slot].slot)?;
         let s = &mut self.slots[slot];
-        let n_kept = s.begin(n_cells, n_tokens, hidden_known);
+        let n_kept = s.begin(n_cells, tokens, hidden);
         if n_kept < n_cells {
             self.memory.truncate(&s.slot, n_kept)?;
         }
@@ -171,14 +181,14 @@ impl NextN {
 
     /// Inputs that a step leaves behind at most.
     fn most_of_step(&self) -> usize {
-        1 + self.info.max_depth.max(1)
+        self.n_layers + self.info.max_depth.max(1)
     }
 
     /// MTP prefill: computes inputs until no more of any sequence wait than a step leaves behind, but not the last: a draft
     /// starts from it. Nothing is drafted from the others, so they need keys and values and no more. By powers of two, and
     /// all sequences that have so many at once, so that graphs and passes are few. True when there were any.
     fn prefill(&mut self, runner: &mut Runner, which: &[usize]) -> Result<bool, RunError> {
-        let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(1).ilog2();
+        let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(2 * self.n_layers).ilog2();
         let mut any = false;
         loop {
             let most = which.iter().map(|&i| self.slots[i].tokens.len()).max().unwrap_or(0);
@@ -210,7 +220,7 @@ impl NextN {
     /// One graph over inputs of each sequence, and the draft tokens after them.
     fn pass_alike(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
         let Wanted { depth, ahead, .. } = wanted;
-        let n_chain = depth.saturating_sub(1);
+        let n_chain = if self.n_layers > 1 { 0 } else { depth.saturating_sub(1) };
         let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_inputs)).collect();
         let (mut tokens, mut hidden, mut n_inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (&i, &n) in which.iter().zip(&n_true) {
@@ -235,8 +245,9 @@ impl NextN {
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
         let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
         runner.draft(step.view(), &draft, &mut self.output)?;
-        step.commit(&n_true)?;
-        for (sequence, (&i, &n)) in which.iter().zip(&n_true).enumerate() {
+        let n_final: Vec<usize> = which.iter().zip(&n_true).map(|(&i, &n)| self.slots[i].n_final(n)).collect();
+        step.commit(&n_final)?;
+        for (sequence, (&i, &n)) in which.iter().zip(&n_final).enumerate() {
             let s = &mut self.slots[i];
             s.computed(n);
             if depth > 0 && !ahead {
@@ -253,8 +264,34 @@ impl NextN {
 }
 
 impl DraftAhead for NextN {
+    fn draft(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
+        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
+        let depth = match &mut self.control {
+            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
+            Some(control) => control.choose(&slots, most),
+            None => most.min(self.info.max_depth),
+        };
+        self.unusual = false;
+        if depth == 0 {
+            requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
+            return Ok(vec![Vec::new(); requests.len()]);
+        }
+        let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
+        let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
+        if !which.is_empty() {
+            self.unusual = self.prefill(runner, &which)?;
+            let probs = wants_probs(requests);
+            self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
+        }
+        let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
+        self.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
+        Ok(drafts)
+    }
+
     fn prepare(&mut self) {
-        self.drafts_ahead = true;
+        // Several layers take the main model's hidden states, which those of drafts do not stand in for.
+        self.drafts_ahead = self.model.n_mtp_layers() == 1;
     }
 
     fn draft_ahead(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<(), RunError> {
@@ -274,23 +311,23 @@ impl Proposer for NextN {
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
         match change {
-            SequenceChange::Begin { tokens, adapters, hidden_known } => {
+            SequenceChange::Begin { tokens, adapters, hidden } => {
                 self.adapters[slot].clone_from(adapters);
-                self.begin(slot, tokens.len(), hidden_known)?;
+                self.begin(slot, tokens, hidden)?;
             }
             SequenceChange::Load { tokens, saved } => {
-                match SavedMtp::read(&self.model, saved, tokens, &self.memory.shape())? {
+                match SavedMtp::read(&self.model, self.n_layers, saved, tokens, &self.memory.shape())? {
                     Some(saved) => {
                         let s = &mut self.slots[slot];
                         self.memory.load(&s.slot, &saved.state).map_err(RunError::from)?;
                         s.replace(saved.tokens, saved.hidden);
                     }
-                    None => self.begin(slot, 0, false)?,
+                    None => self.begin(slot, &[], &[])?,
                 }
             }
             SequenceChange::Forget => {
                 let s = &mut self.slots[slot];
-                s.begin(0, 0, false);
+                s.begin(0, &[], &[]);
                 self.memory.spoil(&s.slot).and_then(|()| self.memory.reset(&s.slot)).map_err(RunError::from)?;
             }
         }
@@ -318,41 +355,21 @@ impl Proposer for NextN {
         Ok(())
     }
 
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
-        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
-        let depth = match &mut self.control {
-            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
-            Some(control) => control.choose(&slots, most),
-            None => most.min(self.info.max_depth),
-        };
-        self.unusual = false;
-        if depth == 0 {
-            requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
-            return Ok(vec![Vec::new(); requests.len()]);
-        }
-        let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
-        let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
-        if !which.is_empty() {
-            self.unusual = self.prefill(runner, &which)?;
-            let probs = wants_probs(requests);
-            self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
-        }
-        let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
-        self.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
-        Ok(drafts)
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
+        self.draft(runner, requests)
     }
 
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
         let s = &self.slots[slot];
-        let (n_cells, n_inputs) = (self.memory.len(&s.slot)?, n_tokens.saturating_sub(1));
-        if n_inputs == 0 || !s.has(n_cells, n_inputs) {
-            return Ok(Vec::new());
-        }
-        let n_cells = n_cells.min(n_inputs);
-        let n_waiting = n_inputs - n_cells;
+        let there = s.saved(self.memory.len(&s.slot)?, n_tokens.saturating_sub(1));
+        let Some((n_cells, n_waiting)) = there else { return Ok(Vec::new()) };
         let state = self.memory.save_first(&s.slot, n_cells)?;
         let (tokens, hidden) = (&s.tokens[..n_waiting], &s.hidden[..n_waiting * self.n_embd]);
-        SavedMtp::write(&self.model, tokens, hidden, &state)
+        SavedMtp::write(&self.model, self.n_layers, (tokens, hidden), &state)
     }
 }

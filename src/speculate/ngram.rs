@@ -2,7 +2,9 @@
 //! computes nothing; good where a generation repeats its prompt or itself.
 //! Owns an index of each sequence's tokens and what drafts from it were worth. Knows nothing of graphs.
 
-use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use engine::{
+    DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+};
 use model::{Model, RunError, Runner};
 use text::TokenId;
 
@@ -108,7 +110,12 @@ impl Proposer for Ngram {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let draft = |request: &DraftRequest| {
             let found = self.find(request);
             self.made(request.slot, &found);

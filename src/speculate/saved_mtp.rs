@@ -17,15 +17,15 @@ pub(crate) struct SavedMtp {
 }
 
 impl SavedMtp {
-    /// As bytes, marked with the MTP layer that computed them.
+    /// As bytes, marked with the MTP layers that computed them.
     pub(crate) fn write(
         model: &Model,
-        tokens: &[TokenId],
-        hidden: &[f32],
+        n_layers: usize,
+        (tokens, hidden): (&[TokenId], &[f32]),
         state: &SavedSequence,
     ) -> Result<Vec<u8>, RunError> {
         let mut out = Vec::with_capacity(state.n_bytes() + 4 * (tokens.len() + hidden.len()) + 1024);
-        out.extend_from_slice(KIND);
+        out.extend_from_slice(&kind(n_layers));
         out.extend_from_slice(&fingerprint(model)?);
         put_number(&mut out, tokens.len());
         tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
@@ -40,17 +40,18 @@ impl SavedMtp {
     }
 
     /// Reads and checks what [`SavedMtp::write`] made of a sequence of `tokens`; `None` when nothing was kept, or
-    /// another MTP layer or another kind of proposer kept it.
+    /// other MTP layers or another kind of proposer kept it.
     pub(crate) fn read(
         model: &Model,
+        n_layers: usize,
         bytes: &[u8],
         tokens: &[TokenId],
         shape: &StateShape,
     ) -> Result<Option<Self>, SavedDraftError> {
-        let Some(bytes) = bytes.strip_prefix(KIND) else { return Ok(None) };
+        let Some(bytes) = bytes.strip_prefix(&kind(n_layers)) else { return Ok(None) };
         match bytes.split_at_checked(32) {
             Some((made_by, rest)) if made_by == fingerprint(model)? => {
-                Self::read_inputs(rest, tokens, shape, model.hparams().n_embd).map(Some)
+                Self::read_inputs(rest, tokens, shape, (n_layers, model.hparams().n_embd)).map(Some)
             }
             Some(_) => Ok(None),
             None => Err(SavedDraftError::Refused("it is cut off".into())),
@@ -61,7 +62,7 @@ impl SavedMtp {
         bytes: &[u8],
         tokens: &[TokenId],
         shape: &StateShape,
-        n_embd: usize,
+        (n_layers, n_embd): (usize, usize),
     ) -> Result<Self, SavedDraftError> {
         let refused = |error: memory::Error| SavedDraftError::Refused(error.to_string());
         let mut bytes = ByteReader::new(bytes);
@@ -72,14 +73,16 @@ impl SavedMtp {
         let state = SavedSequence::from_bytes(bytes.rest()).map_err(refused)?;
         shape.check(&state).map_err(refused)?;
         shape.check_values(&state).map_err(refused)?;
-        // The input of each token but the first; those that wait come last.
+        // The input of each token but the first; those that wait come last. Of several layers' the last few may be missing:
+        // they are made anew of hidden states that are kept elsewhere.
         let n_inputs = tokens.len().saturating_sub(1);
-        if state.len().checked_add(n_waiting) != Some(n_inputs) {
+        let n_there = state.len().checked_add(n_waiting).filter(|&n| n <= n_inputs && n_inputs - n < n_layers);
+        let Some(n_there) = n_there else {
             let n_cells = state.len();
             let what = format!("{n_cells} cells and {n_waiting} inputs found, {n_inputs} expected together");
             return Err(SavedDraftError::Refused(what));
-        }
-        if tokens.get(state.len() + 1..).unwrap_or_default() != waiting {
+        };
+        if tokens.get(state.len() + 1..n_there + 1).unwrap_or_default() != waiting {
             return Err(SavedDraftError::Refused("its inputs are of other tokens".into()));
         }
         Ok(Self { tokens: waiting, hidden, state })
@@ -94,5 +97,11 @@ fn fingerprint(model: &Model) -> Result<[u8; 32], RunError> {
     model.head_fingerprint().map_err(|error| RunError::Pass(error.to_string()))
 }
 
-/// How these bytes begin; proposers of other kinds begin otherwise.
+/// How these bytes begin; proposers of other kinds begin otherwise, and so do those of another number of layers.
+fn kind(n_layers: usize) -> [u8; 8] {
+    let mut kind = *KIND;
+    kind[7] = b'0'.saturating_add(u8::try_from(n_layers).unwrap_or(u8::MAX));
+    kind
+}
+
 const KIND: &[u8; 8] = b"NEXTN  1";

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use engine::{DraftRequest, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
+use engine::{DraftRequest, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState};
 use model::{RunError, Runner};
 use speculate::DraftAhead;
 use text::TokenId;
@@ -26,7 +26,12 @@ impl Proposer for Liar {
         ProposerInfo { max_depth: MAX_DEPTH, ..ProposerInfo::default() }
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let Self { random, n_vocab } = self;
         let mut draft = |request: &DraftRequest| {
             let n = random.below(request.max + 1);
@@ -110,7 +115,12 @@ impl Proposer for Script {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let mut drafts = Vec::new();
         for request in requests {
             let (n, n_right) = self.plan[self.n_drafts % self.plan.len()];
@@ -168,12 +178,13 @@ impl<P: Proposer> Proposer for Watched<P> {
         self.proposer.observe(runner, step)
     }
 
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        (self.before)();
-        let n_runs = runner.stats().n_runs;
-        let drafts = self.proposer.propose(runner, requests)?;
-        (self.after)(requests, &drafts, runner.stats().n_runs - n_runs);
-        Ok(drafts)
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
+        self.watched(runner, requests, |proposer, runner| proposer.propose(runner, target, requests))
     }
 
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
@@ -181,7 +192,26 @@ impl<P: Proposer> Proposer for Watched<P> {
     }
 }
 
+impl<P> Watched<P> {
+    fn watched(
+        &mut self,
+        runner: &mut Runner,
+        requests: &[DraftRequest],
+        propose: impl FnOnce(&mut P, &mut Runner) -> Result<Vec<Vec<TokenId>>, RunError>,
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
+        (self.before)();
+        let n_runs = runner.stats().n_runs;
+        let drafts = propose(&mut self.proposer, runner)?;
+        (self.after)(requests, &drafts, runner.stats().n_runs - n_runs);
+        Ok(drafts)
+    }
+}
+
 impl<P: DraftAhead> DraftAhead for Watched<P> {
+    fn draft(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+        self.watched(runner, requests, |proposer, runner| proposer.draft(runner, requests))
+    }
+
     fn prepare(&mut self) {
         self.proposer.prepare();
     }

@@ -20,6 +20,7 @@ mod repr;
 mod texts;
 
 pub use chat::{Chat, Prompt};
+pub use clock::today;
 pub use compiled::ChatTemplate;
 pub use error::TemplateError;
 

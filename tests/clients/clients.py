@@ -11,7 +11,10 @@ from pathlib import Path
 
 from server import Server
 
-PROGRAMS = ["python_openai", "python_anthropic", "python_litellm", "python_langchain", "node_openai", "node_ai", "schema"]
+PROGRAMS = [
+    "python_openai", "python_anthropic", "python_ollama", "python_litellm", "python_langchain", "node_openai", "node_ollama",
+    "node_ai", "schema",
+]
 KEY = "key-of-the-clients"
 
 

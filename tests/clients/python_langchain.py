@@ -1,7 +1,8 @@
-"""The `langchain-openai` package."""
+"""The packages `langchain-openai` and `langchain-ollama`."""
 
 from check import ABOUT_CLARA, CITY, KEY, MODEL, PERSON, URL, check, main, raised
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_ollama import ChatOllama, OllamaEmbeddings
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai import AuthenticationError, BadRequestError
 
@@ -70,6 +71,21 @@ def structured_output():
 def embeddings():
     embedder = OpenAIEmbeddings(base_url=f"{URL}/v1", api_key=KEY, model=MODEL, check_embedding_ctx_length=False)
     assert len(embedder.embed_documents(["a dog", "a cat"])) == 2
+
+
+@check
+def ollamas_interface():
+    headers = {"headers": {"Authorization": f"Bearer {KEY}"}}
+    chat = ChatOllama(model=MODEL, base_url=URL, temperature=0, reasoning=False, num_predict=200, client_kwargs=headers)
+    answer = chat.invoke("What is 20 + 15?")
+    assert answer.content == "20 + 15 = 35." and answer.usage_metadata["output_tokens"] > 0, answer
+    call = chat.bind_tools([TOOL]).invoke("What is the weather in Oslo?")
+    assert call.tool_calls[0]["args"] == {"city": "Oslo"}, call
+    result = ToolMessage('{"condition": "snowy"}', tool_call_id=call.tool_calls[0]["id"], name="get_weather")
+    assert "snowy" in chat.bind_tools([TOOL]).invoke([HumanMessage("What is the weather in Oslo?"), call, result]).content
+    person = chat.with_structured_output({"title": "person", "description": "A person", **PERSON}, method="json_schema")
+    assert set(person.invoke(ABOUT_CLARA)) == {"name", "age"}
+    assert len(OllamaEmbeddings(model=MODEL, base_url=URL, client_kwargs=headers).embed_documents(["a dog", "a cat"])) == 2
 
 
 @check

@@ -1,4 +1,4 @@
-"""The `litellm` package, over OpenAI's interface and over Anthropic's."""
+"""The `litellm` package, over OpenAI's interface, Anthropic's and Ollama's."""
 
 import json
 import os
@@ -60,6 +60,16 @@ def anthropics_interface():
     assert "35" in answer.choices[0].message.content, answer
     text = "".join(c.choices[0].delta.content or "" for c in chat(QUESTION, provider="anthropic", max_tokens=600, stream=True))
     assert "35" in text, text
+
+
+@check
+def ollamas_interface():
+    answer = chat(QUESTION, provider="ollama_chat", think=False)
+    assert answer.choices[0].message.content == "20 + 15 = 35.", answer
+    text = "".join(c.choices[0].delta.content or "" for c in chat(QUESTION, provider="ollama_chat", think=False, stream=True))
+    assert text == "20 + 15 = 35.", text
+    call = chat(WEATHER, provider="ollama_chat", think=False, tools=[TOOL]).choices[0].message.tool_calls[0]
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Oslo"})
 
 
 @check

@@ -186,6 +186,42 @@ def responses():
 
 
 @check
+def responses_go_on_with_kept_ones():
+    brief = {"model": MODEL, "temperature": 0, "reasoning": {"effort": "none"}}
+    first = client.responses.create(input="What is 20 + 15?", **brief)
+    assert first.store and client.responses.retrieve(first.id).output_text == first.output_text
+    then = client.responses.create(input="Double it.", previous_response_id=first.id, **brief)
+    whole = [{"role": "user", "content": "What is 20 + 15?"}, {"role": "assistant", "content": first.output_text},
+             {"role": "user", "content": "Double it."}]
+    same = client.responses.create(input=whole, store=False, **brief)
+    assert (same.output_text, same.usage.input_tokens) == (then.output_text, then.usage.input_tokens)
+    assert not same.store
+    count = client.responses.input_tokens.count(model=MODEL, input=whole, reasoning={"effort": "none"})
+    assert count.input_tokens == same.usage.input_tokens
+    items = list(client.responses.input_items.list(then.id, limit=1, order="asc"))
+    assert [item.type for item in items] == ["message"] * 3, items
+    client.responses.delete(first.id)
+    raised(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+    lost = raised(openai.BadRequestError,
+                  lambda: client.responses.create(input="And now?", previous_response_id=first.id, **brief))
+    assert lost.code == "previous_response_not_found", lost.body
+    raised(openai.NotFoundError, lambda: client.responses.retrieve(same.id))
+
+
+@check
+def a_form_beside_tools():
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    answer = chat([{"role": "user", "content": ABOUT_CLARA}], tools=[TOOL], response_format=form, max_completion_tokens=300)
+    message = answer.choices[0].message
+    assert message.tool_calls or set(json.loads(message.content)) == {"name", "age"}, answer
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "get_weather"}}]}}
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    answer = chat(WEATHER, tools=[other, TOOL], tool_choice=allowed, max_completion_tokens=200)
+    assert [call.function.name for call in answer.choices[0].message.tool_calls][0] == "get_weather", answer
+
+
+@check
 def errors_have_their_types():
     wrong = raised(openai.BadRequestError, lambda: chat(QUESTION, extra_body={**OFF, "top_k": -5.5}))
     assert wrong.status_code == 400 and wrong.type == "invalid_request_error", wrong.body

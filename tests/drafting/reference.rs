@@ -11,7 +11,7 @@ use test_support::{
 };
 use text::TokenId;
 
-use crate::support::golden::{Counts, Golden, OpenModel, oracle_model};
+use crate::support::golden::{Counts, Golden, OpenModel, oracle_model, plain_model};
 
 fn exact(n_ctx: usize, n_sequences: usize) -> EngineConfig {
     EngineConfig {
@@ -43,9 +43,10 @@ fn tokens(completions: Vec<Completion>) -> Vec<Vec<TokenId>> {
 
 #[test]
 fn text_and_counts_equal_the_reference_simulation_at_depths_1_to_3() {
-    for name in ["dense-a", "moe-a"] {
-        let OpenModel { model, .. } = &oracle_model(&format!("{name}.bf16"), true);
-        let golden = Golden::oracle(name);
+    let oracle = |name: &'static str| (name, oracle_model(&format!("{name}.bf16"), true), Golden::oracle(name));
+    let plain = |name: &'static str| (name, plain_model(name, name), Golden::plain(name, name));
+    for (name, OpenModel { model, .. }, golden) in [oracle("dense-a"), oracle("moe-a"), plain("glm4moe")] {
+        let model = &model;
         for depth in 1..=3 {
             for s in &golden.sequences {
                 let config = exact(s.ids.len() + s.greedy.len(), 1);

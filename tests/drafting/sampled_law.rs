@@ -7,6 +7,7 @@ use std::sync::Arc;
 use engine::sample::{GumbelNoise, Sampler, SamplingParams};
 use engine::{
     DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, RequestOptions, SavedDraftError, SequenceChange,
+    TargetState,
 };
 use model::{LoadOptions, Model, RunError, Runner};
 use speculate::{Depth, DraftVocabSize};
@@ -179,7 +180,12 @@ impl Proposer for Favourites {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let draft = |request: &DraftRequest| {
             let plan = request.gumbel.expect("a sampled generation");
             let mut said = self.tokens[prompt().len()..].to_vec();

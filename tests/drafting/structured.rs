@@ -45,9 +45,10 @@ fn kinds(model: &Model) -> Vec<Kind> {
     let weather =
         Tool::from_json(&json!({"name": "get_weather", "parameters": {"type": "object", "required": ["city"],
         "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer"}}}}));
-    let tools = Tools { tools: vec![weather.expect("a tool")], choice: ToolChoice::Required, parallel: false };
+    let tools =
+        Tools { tools: vec![weather.expect("a tool")], choice: ToolChoice::Required, parallel: false, allowed: None };
     let dialect = Dialect::detect(model.chat_template(), model.vocab());
-    let calls = dialect.tool_spec(tools, Thinking::Done, &Limits::default());
+    let calls = dialect.tool_spec(tools, None, Thinking::Done, &Limits::default());
     vec![
         Kind::JsonSchema(person),
         Kind::Regex("It is [0-9]{1,4}\\.( And [a-z ]{4,40}\\.){0,2}".into()),

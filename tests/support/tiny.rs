@@ -19,6 +19,7 @@ pub enum Meta {
     U32s(Vec<u32>),
     I32s(Vec<i32>),
     Bools(Vec<bool>),
+    F32s(Vec<f32>),
     Strs(Vec<String>),
 }
 
@@ -134,6 +135,10 @@ fn add_keys<W: gguf::Output>(writer: &mut Writer<W>, keys: &[(String, Meta)]) {
                 array = v.iter().copied().collect();
                 (&array).into()
             }
+            Meta::F32s(v) => {
+                array = v.iter().copied().collect();
+                (&array).into()
+            }
             Meta::Strs(v) => {
                 array = v.iter().map(String::as_str).collect();
                 (&array).into()
@@ -166,6 +171,8 @@ pub struct Spec {
     pub n_used: usize,
     pub n_ff_shared: usize,
     pub nextn: bool,
+    /// MTP layers of the NextN head.
+    pub n_mtp: usize,
     pub seed: u64,
     /// Keys beside those that follow from the sizes, without the architecture's name.
     pub more: Vec<(&'static str, Meta)>,
@@ -174,7 +181,9 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe") || arch == "gpt-oss" || arch == "qwen3next";
+        let moe = arch.ends_with("moe")
+            || has_windows(arch)
+            || ["qwen3next", "deepseek2", "gpt-oss"].contains(&arch);
         Spec {
             arch,
             n_layer: 4,
@@ -182,7 +191,7 @@ impl Spec {
             n_head: 4,
             n_head_kv: 2,
             d_head: 32,
-            n_rot: 16,
+            n_rot: if arch == "deepseek2" { 32 } else { 16 },
             n_ff: if moe { 24 } else { 72 },
             n_vocab: 272,
             tied: false,
@@ -195,6 +204,7 @@ impl Spec {
             n_used: 3,
             n_ff_shared: 40,
             nextn: false,
+            n_mtp: 1,
             seed: 1,
             more: match arch {
                 "mistral3" => vec![
@@ -226,13 +236,89 @@ impl Spec {
                     ("expert_weights_norm", Meta::Bool(true)),
                     ("expert_weights_scale", Meta::F32(1.5)),
                 ],
+                "granite" => vec![
+                    ("embedding_scale", Meta::F32(3.0)),
+                    ("residual_scale", Meta::F32(0.6)),
+                    ("logit_scale", Meta::F32(0.5)),
+                ],
+                "lfm2" => vec![
+                    ("shortconv.l_cache", Meta::U32(3)),
+                    ("attention.head_count_kv", Meta::U32s(vec![0, 2, 0, 2])),
+                ],
+                "deepseek2" => vec![
+                    ("attention.head_count_kv", Meta::U32(1)),
+                    ("attention.q_lora_rank", Meta::U32(40)),
+                    ("attention.kv_lora_rank", Meta::U32(64)),
+                    ("attention.key_length", Meta::U32(64 + 32)),
+                    ("attention.value_length", Meta::U32(64)),
+                    ("attention.key_length_mla", Meta::U32(24 + 32)),
+                    ("attention.value_length_mla", Meta::U32(20)),
+                    ("feed_forward_length", Meta::U32(72)),
+                    ("leading_dense_block_count", Meta::U32(1)),
+                    ("expert_gating_func", Meta::U32(2)),
+                    ("expert_group_count", Meta::U32(3)),
+                    ("expert_group_used_count", Meta::U32(2)),
+                    ("expert_weights_norm", Meta::Bool(true)),
+                    ("expert_weights_scale", Meta::F32(1.5)),
+                    ("rope.scaling.type", Meta::Str("yarn".into())),
+                    ("rope.scaling.factor", Meta::F32(4.0)),
+                    ("rope.scaling.original_context_length", Meta::U32(64)),
+                    ("rope.scaling.yarn_log_multiplier", Meta::F32(0.08)),
+                ],
+                "nemotron_h" => vec![("attention.layer_norm_epsilon", Meta::F32(1e-5))],
+                "nemotron_h_moe" => vec![
+                    ("attention.layer_norm_epsilon", Meta::F32(1e-5)),
+                    ("expert_weights_norm", Meta::Bool(true)),
+                    ("expert_weights_scale", Meta::F32(1.5)),
+                    ("moe_latent_size", Meta::U32(32)),
+                ],
+                // Two layers with a window and a full one of another shape, whose cells a fourth reads; experts beside a dense
+                // part; inputs of each token for each layer.
+                "gemma4" => vec![
+                    ("feed_forward_length", Meta::U32s(vec![72, 40, 56, 64])),
+                    ("expert_count", Meta::U32(6)),
+                    ("expert_used_count", Meta::U32(3)),
+                    ("expert_feed_forward_length", Meta::U32(24)),
+                    ("attention.key_length_swa", Meta::U32(16)),
+                    ("attention.value_length_swa", Meta::U32(16)),
+                    ("attention.sliding_window", Meta::U32(9)),
+                    ("attention.sliding_window_pattern", Meta::Bools(vec![true, false, true, false])),
+                    ("attention.shared_kv_layers", Meta::U32(1)),
+                    ("rope.freq_base_swa", Meta::F32(1e3)),
+                    ("rope.dimension_count_swa", Meta::U32(16)),
+                    ("embedding_length_per_layer_input", Meta::U32(8)),
+                    ("final_logit_softcapping", Meta::F32(6.0)),
+                ],
                 _ => Vec::new(),
             },
         }
     }
 
+    /// The assistant of [`Spec::of`] a model of `gemma4`: a layer of each kind.
+    pub fn assistant() -> Spec {
+        Spec {
+            n_layer: 2,
+            n_embd: 40,
+            n_ff: 44,
+            tied: true,
+            seed: 2,
+            more: vec![
+                ("embedding_length_out", Meta::U32(48)),
+                ("nextn_predict_layers", Meta::U32(2)),
+                ("attention.key_length_swa", Meta::U32(16)),
+                ("attention.value_length_swa", Meta::U32(16)),
+                ("attention.sliding_window", Meta::U32(9)),
+                ("attention.sliding_window_pattern", Meta::Bools(vec![true, false])),
+                ("attention.shared_kv_layers", Meta::U32(2)),
+                ("rope.freq_base_swa", Meta::F32(1e3)),
+                ("rope.dimension_count_swa", Meta::U32(16)),
+            ],
+            ..Spec::of("gemma4-assistant")
+        }
+    }
+
     fn n_block(&self) -> usize {
-        self.n_layer + usize::from(self.nextn)
+        self.n_layer + if self.nextn { self.n_mtp } else { 0 }
     }
 
     fn has_delta_nets(&self) -> bool {
@@ -241,7 +327,40 @@ impl Spec {
 
     /// True for layers without attention.
     pub fn is_recurrent(&self, il: usize) -> bool {
-        self.has_delta_nets() && il < self.n_layer && !(il + 1).is_multiple_of(self.interval)
+        match self.arch {
+            _ if self.has_delta_nets() => il < self.n_layer && !(il + 1).is_multiple_of(self.interval),
+            "lfm2" => il.is_multiple_of(2),
+            // A mixer, a feed-forward, attention, and again.
+            "nemotron_h" | "nemotron_h_moe" => il < self.n_layer && il.is_multiple_of(3),
+            _ => false,
+        }
+    }
+
+    /// The keys of MiMo and Step: each second layer and those of the head have a window, and other heads than the rest.
+    fn windows(&self, d: &mut Document) {
+        let slides = |il: usize| il % 2 == 1 || il >= self.n_layer;
+        let of =
+            |sliding: u32, full: u32| (0..self.n_block()).map(|il| if slides(il) { sliding } else { full }).collect();
+        let mut set = |key: &str, value: Meta| d.set(&format!("{}.{key}", self.arch), value);
+        set("feed_forward_length", Meta::U32(72));
+        set("attention.sliding_window", Meta::U32(7));
+        set("rope.freq_base_swa", Meta::F32(1e4));
+        if self.arch == "mimo2" {
+            let pattern = (0..self.n_block()).map(|il| i32::from(slides(il))).collect();
+            set("attention.sliding_window_pattern", Meta::I32s(pattern));
+            set("attention.head_count_kv", Meta::U32s(of(2, 1)));
+            set("attention.value_length", Meta::U32(2 * self.d_head as u32));
+            set("attention.value_scale", Meta::F32(0.7));
+        } else {
+            set("attention.sliding_window_pattern", Meta::Bools((0..self.n_block()).map(slides).collect()));
+            set("attention.head_count", Meta::U32s(of(6, 4)));
+            set("leading_dense_block_count", Meta::U32(1));
+            set("expert_weights_scale", Meta::F32(1.5));
+            // The others have none.
+            let limits = (0..self.n_block()).map(|il| if il < 3 { 0.4 } else { 0.0 }).collect();
+            set("swiglu_clamp_shexp", Meta::F32s(limits));
+            set("swiglu_clamp_exp", Meta::F32(0.5));
+        }
     }
 
     /// The whole file, tensors in F32: those that a model of these sizes must have, and those that it may have and these
@@ -257,6 +376,13 @@ impl Spec {
                 || name.ends_with("shared_head_norm.weight")
                 || name.starts_with("rope_factors_")
                 || name.ends_with(".bias")
+                || has_windows(self.arch)
+                    && ["attn_sinks", "attn_gate", "attn_q_norm", "attn_k_norm", "shared_head_head"]
+                        .iter()
+                        .any(|part| name.ends_with(&format!("{part}.weight")))
+                || name.ends_with("layer_output_scale.weight")
+                // Values of full layers of Gemma 4 are made of keys.
+                || self.arch == "gemma4" && ["blk.0.attn_v.weight", "blk.2.attn_v.weight"].contains(&name)
         };
         let schema = Schema::of(header.metadata(), self.n_vocab, &has);
         let mut rng = Rng::new(self.seed);
@@ -297,11 +423,29 @@ impl Spec {
             u("ssm.inner_size", self.n_v_heads * self.d_state);
             u("full_attention_interval", self.interval);
         }
+        if self.arch.starts_with("nemotron_h") {
+            u("ssm.conv_kernel", self.n_taps);
+            u("ssm.state_size", self.d_state);
+            u("ssm.group_count", self.n_k_heads);
+            u("ssm.time_step_rank", self.n_v_heads);
+            u("ssm.inner_size", self.n_v_heads * 24);
+        }
         if self.nextn {
-            u("nextn_predict_layers", 1);
+            u("nextn_predict_layers", self.n_mtp);
+        }
+        if self.arch.starts_with("nemotron_h") {
+            let each = |of_kind: usize, n: usize| {
+                let of_block = |il| if il >= self.n_layer || il % 3 == of_kind { n as u32 } else { 0 };
+                Meta::U32s((0..self.n_block()).map(of_block).collect())
+            };
+            d.set(&format!("{}.feed_forward_length", self.arch), each(1, self.n_ff));
+            d.set(&format!("{}.attention.head_count_kv", self.arch), each(2, self.n_head_kv));
         }
         d.set(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), Meta::F32(1e-6));
         d.set(&format!("{}.rope.freq_base", self.arch), Meta::F32(1e5));
+        if has_windows(self.arch) {
+            self.windows(&mut d);
+        }
         for (key, value) in &self.more {
             d.set(&format!("{}.{key}", self.arch), value.clone());
         }
@@ -317,13 +461,19 @@ impl Spec {
     }
 }
 
+/// Whether some layers of the architecture have windows, and its files lists of them.
+fn has_windows(arch: &str) -> bool {
+    ["mimo2", "step35"].contains(&arch)
+}
+
 /// A tensor whose numbers are scaled so that a pass neither dies nor explodes.
 fn random(rng: &mut Rng, t: TensorSchema) -> Tensor {
     let n: u64 = t.ne.iter().product();
     let (name, n_in) = (t.name.as_str(), t.ne[0] as f32);
     let value = |rng: &mut Rng| match name {
         "token_embd.weight" => rng.normal(),
-        _ if name.ends_with("norm.weight") => 1.0 + 0.2 * rng.normal(),
+        _ if name.ends_with("norm.weight") || name.ends_with("output_scale.weight") => 1.0 + 0.2 * rng.normal(),
+        "rope_freqs.weight" => 1.0 + rng.normal().abs(),
         _ if name.ends_with("ssm_conv1d.weight") => 0.6 * rng.normal(),
         _ if name.ends_with("ssm_a") => -(0.05 + rng.normal().abs()),
         _ if name.ends_with(".bias") => rng.normal(),

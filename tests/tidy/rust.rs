@@ -48,6 +48,8 @@ fn every_architecture_file_is_in_the_table() {
     let module = code(&tree.text("src/model/arch/mod.rs"));
     let files: Vec<&str> =
         tree.ending(".rs").filter_map(|file| file.strip_prefix("src/model/arch/")?.strip_suffix(".rs")).collect();
+    // Parts of an architecture lie in a folder of its name.
+    let files: Vec<&str> = files.into_iter().filter(|name| !name.contains('/')).collect();
     assert!(files.len() > 1, "no architectures were found in src/model/arch");
     none("architectures that src/model/arch/mod.rs does not list", unlisted(&module, &files));
 }

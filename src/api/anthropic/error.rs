@@ -53,16 +53,7 @@ pub(crate) fn in_its_shape(path: &str, response: Response, request_id: &str) -> 
         return response;
     }
     let mut response = match response.extensions().get::<ApiError>() {
-        Some(error) => {
-            let body = AnthropicError::new(error, Some(request_id.to_owned()));
-            let mut shaped = error.response_with(&body);
-            // What other layers have added stays.
-            for (name, value) in response.headers() {
-                shaped.headers_mut().entry(name).or_insert_with(|| value.clone());
-            }
-            shaped.headers_mut().remove(hyper::header::CONTENT_LENGTH);
-            shaped
-        }
+        Some(error) => error.response_as(&AnthropicError::new(error, Some(request_id.to_owned())), &response),
         None => response,
     };
     if let Ok(id) = HeaderValue::from_str(request_id) {

@@ -1,6 +1,6 @@
 //! Anthropic's request as a conversation in the shape that templates know.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::notes::{text_of, without_header};
 use super::tools::tools;
@@ -48,7 +48,7 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<
                 form::effort(&mut reasoning, "output_config.effort", effort)?;
             }
             if let Some(n) = budget {
-                reasoning.budget = Some(range("thinking.budget_tokens", n, 1, i64::MAX)? as usize);
+                reasoning.with_budget(Some(range("thinking.budget_tokens", n, 1, i64::MAX)? as usize));
             }
         }
         Some((kind, _)) => {
@@ -56,6 +56,10 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<
             return Err(ApiError::field("thinking", message));
         }
     }
+    let kwargs = match keeps_thinking(body.context_management.as_ref()) {
+        true => Map::from_iter([(session::PRESERVE_THINKING.to_owned(), Value::Bool(true))]),
+        false => Map::new(),
+    };
     let (tools, left_out) = tools(body.tools.as_deref().unwrap_or_default())?;
     let conversation = Conversation {
         messages,
@@ -64,11 +68,23 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<
         one_call,
         form: form::format_of("output_config.format", config.format.as_ref())?,
         reasoning,
+        kwargs,
         reads_calls: false,
         continue_last: true,
         ..Conversation::default()
     };
     Ok((conversation, left_out))
+}
+
+/// Whether the thinking of all earlier turns is to stay.
+fn keeps_thinking(management: Option<&Value>) -> bool {
+    let edits = management.and_then(|management| management.get("edits")?.as_array());
+    edits.into_iter().flatten().any(|edit| {
+        let kind = edit.get("type").and_then(Value::as_str).unwrap_or_default();
+        let keep = edit.get("keep");
+        let is_all = keep.is_some_and(|keep| keep == "all" || keep.get("type").is_some_and(|kind| kind == "all"));
+        kind.starts_with("clear_thinking_") && is_all
+    })
 }
 
 /// One turn as one message or several: results of tools are messages of their own.

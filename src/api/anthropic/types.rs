@@ -28,6 +28,9 @@ pub(crate) struct MessagesRequest {
     pub(crate) thinking: Option<Thinking>,
     /// The form of the reply.
     pub(crate) output_config: Option<OutputConfig>,
+    /// What of earlier turns stays: of `edits` those of a type `clear_thinking_*` with `keep: "all"` leave their thinking in the
+    /// prompt, where the template knows how.
+    pub(crate) context_management: Option<Value>,
 }
 
 /// One turn of the conversation.

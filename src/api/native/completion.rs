@@ -6,7 +6,8 @@ use axum::extract::State;
 use axum::response::Response;
 use engine::{FinishReason, PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
+use text::TokenId;
 use utoipa::ToSchema;
 
 use super::props::generation_settings;
@@ -20,7 +21,7 @@ use crate::respond::{Wire, respond};
 use crate::running_reply::RunningReply;
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{CANCELLED, Logprob, Progress, TimingsBody, text_in};
+use crate::wire::{CANCELLED, Logprob, Progress, TimingsBody, TopLogprob, text_in};
 use crate::work::{Caller, Work};
 use session::{End, Step};
 
@@ -32,6 +33,8 @@ pub(crate) struct NativeRequest {
     /// A text, a list of tokens, a list of both, or a list of such prompts.
     #[schema(value_type = Value)]
     pub(crate) prompt: Prompts,
+    /// Give these fields of a whole reply and no others; `a/b` is the field `b` of `a`.
+    pub(crate) response_fields: Option<Vec<String>>,
 }
 
 /// A whole reply, or the last part of a stream.
@@ -57,7 +60,7 @@ pub(crate) struct NativeResponse {
     tokens_cached: usize,
     timings: TimingsBody,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    completion_probabilities: Vec<Logprob>,
+    completion_probabilities: Vec<Probability>,
 }
 
 /// A part of a stream.
@@ -72,7 +75,7 @@ pub(crate) struct NativeChunk {
     tokens_predicted: usize,
     tokens_evaluated: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    completion_probabilities: Vec<Logprob>,
+    completion_probabilities: Vec<Probability>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<TimingsBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,6 +93,7 @@ pub(crate) async fn completion(
     let form = form::form_of(&input).await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let n = params.n_replies()? * body.prompt.count("prompt")?;
+    let body_fields = body.response_fields;
     let work = move |work: &mut Work| {
         let served = Arc::clone(work.served());
         let mut wanted = params.wanted(&served)?;
@@ -100,7 +104,8 @@ pub(crate) async fn completion(
     };
     let (replies, wanted, shown) = state.work(&served, caller, n, work).await?;
     drop(input);
-    respond_to(&state, &served, replies, wanted, shown).await
+    let fields = body_fields.unwrap_or_default();
+    respond_to(&state, &served, replies, Asked { wanted, fields }, shown).await
 }
 
 /// Gives replies, `n` to each prompt: as a list if there are several. `shown`: the prompts as they are repeated.
@@ -108,13 +113,21 @@ pub(crate) async fn respond_to(
     state: &AppState,
     served: &Arc<Served>,
     replies: Vec<RunningReply>,
-    wanted: Wanted,
+    asked: Asked,
     shown: Vec<String>,
 ) -> Result<Response, ApiError> {
+    let Asked { wanted, fields } = asked;
     let stream = wanted.stream;
     let part = |index| Part::new(served, &wanted, index, &shown[index / wanted.n]);
     let parts = (0..replies.len()).map(part).collect();
-    respond(state, replies, Reply { parts, wanted, done: Vec::new() }, stream).await
+    respond(state, replies, Reply { parts, wanted, fields, done: Vec::new() }, stream).await
+}
+
+/// What a request wants to see.
+pub(crate) struct Asked {
+    pub(crate) wanted: Wanted,
+    /// Of a whole reply; none are all.
+    pub(crate) fields: Vec<String>,
 }
 
 /// One reply as it grows.
@@ -125,7 +138,7 @@ struct Part {
     settings: Value,
     content: String,
     tokens: Vec<u32>,
-    probabilities: Vec<Logprob>,
+    probabilities: Vec<Probability>,
     n_tokens: usize,
 }
 
@@ -135,7 +148,7 @@ impl Part {
             served: Arc::clone(served),
             index,
             prompt: prompt.to_owned(),
-            settings: generation_settings(&wanted.options),
+            settings: settings_of(wanted, served),
             content: String::new(),
             tokens: Vec::new(),
             probabilities: Vec::new(),
@@ -194,7 +207,23 @@ impl Part {
 struct Reply {
     parts: Vec<Part>,
     wanted: Wanted,
-    done: Vec<NativeResponse>,
+    fields: Vec<String>,
+    done: Vec<(usize, Whole)>,
+}
+
+impl Reply {
+    /// The fields that were asked for.
+    fn shown(&self, body: NativeResponse) -> Whole {
+        if self.fields.is_empty() {
+            return Whole::All(Box::new(body));
+        }
+        let body = serde_json::to_value(&body).unwrap_or_default();
+        let find = |path: &String| {
+            let found = path.split('/').try_fold(&body, |value, name| value.get(name))?;
+            Some((path.clone(), found.clone()))
+        };
+        Whole::Some(self.fields.iter().filter_map(find).collect())
+    }
 }
 
 impl Wire for Reply {
@@ -210,8 +239,11 @@ impl Wire for Reply {
     fn step(&mut self, i: usize, step: Step, so_far: &Timings, events: &mut Events) {
         let part = &mut self.parts[i];
         let vocab = part.served.vocab();
-        let probabilities: Vec<Logprob> = step.pieces().filter_map(|piece| Logprob::of(piece, vocab)).collect();
-        let ids = step.pieces().map(|piece| piece.token.0).filter(|_| self.wanted.return_tokens);
+        let post_sampling = self.wanted.post_sampling_probs;
+        let logprobs = step.pieces().filter_map(|piece| Logprob::of(piece, vocab));
+        let probabilities: Vec<Probability> = logprobs.map(|logprob| Probability::of(logprob, post_sampling)).collect();
+        // A stream has the tokens always, as llama.cpp's.
+        let ids = step.pieces().map(|piece| piece.token.0).filter(|_| self.wanted.return_tokens || events.are_read());
         let tokens: Vec<u32> = ids.collect();
         part.n_tokens += step.tokens.len();
         let content = text_in(step.events());
@@ -228,9 +260,10 @@ impl Wire for Reply {
 
     fn end(&mut self, i: usize, end: End, events: &mut Events) {
         let body = self.parts[i].complete(end);
+        let body = self.shown(body);
         events.data(&body);
         if !events.are_read() {
-            self.done.push(body);
+            self.done.push((i, body));
         }
     }
 
@@ -241,10 +274,11 @@ impl Wire for Reply {
     fn finish(&mut self, _events: &mut Events) {}
 
     fn body(mut self) -> OneOrList {
-        self.done.sort_by_key(|body| body.index);
-        match self.done.pop() {
-            Some(one) if self.done.is_empty() => OneOrList::One(Box::new(one)),
-            last => OneOrList::List(self.done.into_iter().chain(last).collect()),
+        self.done.sort_by_key(|(index, _)| *index);
+        let mut all: Vec<Whole> = self.done.into_iter().map(|(_, body)| body).collect();
+        match all.pop() {
+            Some(one) if all.is_empty() => OneOrList::One(one),
+            last => OneOrList::List(all.into_iter().chain(last).collect()),
         }
     }
 }
@@ -253,6 +287,79 @@ impl Wire for Reply {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum OneOrList {
-    One(Box<NativeResponse>),
-    List(Vec<NativeResponse>),
+    One(Whole),
+    List(Vec<Whole>),
+}
+
+/// A whole reply, or the fields of it that were asked for.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Whole {
+    All(Box<NativeResponse>),
+    Some(Map<String, Value>),
+}
+
+/// A token's probability: the model's, or what the sampler drew by.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Probability {
+    Model(Logprob),
+    Sampler(SamplerProbability),
+}
+
+/// The probability of a token after all stages of the sampler.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SamplerProbability {
+    id: u32,
+    token: String,
+    bytes: Vec<u8>,
+    /// 0 for a token that a grammar or the end of thinking forced.
+    prob: f32,
+    /// The likeliest tokens that the sampler might have picked.
+    top_probs: Vec<TopProbability>,
+}
+
+/// One of the likeliest.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TopProbability {
+    id: u32,
+    token: String,
+    bytes: Vec<u8>,
+    prob: f32,
+}
+
+impl Probability {
+    fn of(logprob: Logprob, post_sampling: bool) -> Self {
+        if !post_sampling {
+            return Self::Model(logprob);
+        }
+        let (TopLogprob { id, token, bytes, logprob }, top) = logprob.into_parts();
+        let one = |top: TopLogprob| TopProbability {
+            id: top.id,
+            token: top.token,
+            bytes: top.bytes,
+            prob: top.logprob.exp(),
+        };
+        Self::Sampler(SamplerProbability {
+            id,
+            token,
+            bytes,
+            prob: logprob.exp(),
+            top_probs: top.into_iter().map(one).collect(),
+        })
+    }
+}
+
+/// The settings of a request, with the tokens that it forbids.
+fn settings_of(wanted: &Wanted, served: &Served) -> Value {
+    let mut settings = generation_settings(&wanted.options);
+    settings["stream"] = json!(wanted.stream);
+    settings["timings_per_token"] = json!(wanted.timings_per_token);
+    if let (true, Some(bias)) = (wanted.options.ignore_eos, settings["logit_bias"].as_array_mut()) {
+        let vocab = served.vocab();
+        let ends = (0..vocab.len() as u32).map(TokenId).filter(|id| vocab.is_eog(*id));
+        // JSON has no infinity; llama.cpp writes null.
+        bias.extend(ends.map(|id| json!({ "token": id.0, "bias": null })));
+    }
+    settings
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use session::Gap;
 use utoipa::ToSchema;
 
-use super::completion;
+use super::completion::{self, Asked};
 use crate::error::ApiError;
 use crate::json::Input;
 use crate::params::Params;
@@ -25,6 +25,8 @@ pub(crate) struct InfillRequest {
     input_extra: Option<Vec<ExtraFile>>,
     /// What the gap begins with.
     prompt: Option<String>,
+    /// Give these fields of the reply and no others.
+    response_fields: Option<Vec<String>>,
 }
 
 /// Another file.
@@ -39,6 +41,7 @@ pub(crate) async fn infill(State(state): State<AppState>, caller: Caller, input:
     let body: InfillRequest = input.read().await?;
     let params = Params::read(&input).await?;
     let n = params.n_replies()?;
+    let fields = body.response_fields.clone();
     let served = state.registry().get(body.model.as_deref()).await?;
     let work = move |work: &mut Work| {
         let wanted = params.wanted(work.served())?;
@@ -47,7 +50,8 @@ pub(crate) async fn infill(State(state): State<AppState>, caller: Caller, input:
     };
     let (replies, wanted) = state.work(&served, caller, n, work).await?;
     drop(input);
-    completion::respond_to(&state, &served, replies, wanted, vec![String::new()]).await
+    let asked = Asked { wanted, fields: fields.unwrap_or_default() };
+    completion::respond_to(&state, &served, replies, asked, vec![String::new()]).await
 }
 
 impl InfillRequest {

@@ -1,19 +1,57 @@
-//! `/metrics`: all metrics as OpenMetrics text.
+//! `/metrics`: all metrics as OpenMetrics text, or in the older format of Prometheus for those who do not ask for it.
+
+use std::collections::HashSet;
 
 use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse, Response};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
 
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::state::AppState;
 
 /// `GET /metrics`.
-pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
+pub(crate) async fn metrics(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     if !state.settings().metrics {
         return Err(ApiError::not_supported("this server was started without metrics: start it with --metrics"));
     }
+    let started = state.metrics().started_unix();
     let text = blocking(move || Ok(state.metrics().text(state.registry()))).await?;
-    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(CONTENT_TYPE, media)], text).into_response())
+    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    // Prometheus asks for the newer format by its name.
+    let (media, text) = match !accepted.is_empty() && !accepted.contains("openmetrics") {
+        true => ("text/plain; version=0.0.4; charset=utf-8", plain(&text)),
+        false => ("application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+    };
+    let started = (HeaderName::from_static("process-start-time-unix"), started.to_string());
+    Ok(([(CONTENT_TYPE, media.to_owned()), started], text).into_response())
+}
+
+/// The older format of Prometheus, which names counters by what stands before their numbers, and has no end.
+fn plain(text: &str) -> String {
+    let counters: HashSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut out = String::with_capacity(text.len() + 16 * counters.len());
+    for line in text.lines().filter(|line| !matches!(line.get(..6), Some("# EOF" | "# UNIT"))) {
+        let about = line.strip_prefix("# TYPE ").or(line.strip_prefix("# HELP "));
+        let name = about.and_then(|rest| rest.split(' ').next()).filter(|name| counters.contains(name));
+        match name {
+            Some(name) => out.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
+            None => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_counters_by_their_lines() {
+        let text = "# HELP a Some.\n# TYPE a counter\na_total 1\n# TYPE ab gauge\n# UNIT ab bytes\nab 2\n# EOF\n";
+        assert_eq!(plain(text), "# HELP a_total Some.\n# TYPE a_total counter\na_total 1\n# TYPE ab gauge\nab 2\n");
+    }
 }

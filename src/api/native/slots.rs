@@ -16,6 +16,7 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::props::generation_settings;
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
@@ -50,15 +51,20 @@ pub(crate) async fn slots(State(state): State<AppState>, Query(asked): Query<Ask
             "is_processing": slot.work.is_some(),
             "n_tokens": slot.n_tokens,
         });
+        let next_token = |has_next: bool, has_new_line: bool, n_remain: i64, n_decoded: usize| {
+            json!([{ "has_next_token": has_next, "has_new_line": has_new_line, "n_remain": n_remain, "n_decoded": n_decoded }])
+        };
         if let Some(work) = slot.work {
+            body["id_task"] = json!(work.id);
+            body["params"] = generation_settings(&work.options);
             body["n_prompt_tokens"] = json!(work.prompt_tokens);
             body["n_prompt_tokens_processed"] = json!(work.prompt_done);
             body["n_prompt_tokens_cache"] = json!(work.cached_tokens);
-            body["next_token"] = json!([{
-                "has_next_token": true,
-                "n_remain": work.max_tokens - work.generated_tokens.min(work.max_tokens),
-                "n_decoded": work.generated_tokens,
-            }]);
+            let n_remain = work.max_tokens.saturating_sub(work.generated_tokens) as i64;
+            body["next_token"] = next_token(true, work.has_new_line, n_remain, work.generated_tokens);
+        } else if slot.n_tokens > 0 {
+            body["n_prompt_tokens"] = json!(slot.n_tokens);
+            body["next_token"] = next_token(false, false, -1, 0);
         }
         body
     });

@@ -14,7 +14,7 @@ use super::parts::Frame;
 use crate::error::ApiError;
 use crate::form;
 use crate::ids;
-use crate::json::Input;
+use crate::json::{Input, Output};
 use crate::params::{Params, range};
 use session::{Conversation, Form, Reasoning};
 use session::{End, Step};
@@ -22,8 +22,20 @@ use session::{End, Step};
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::finish_reason;
+use crate::wire::{InputTokens, finish_reason};
 use crate::work::{Caller, Work};
+
+/// `POST /v1/chat/completions/input_tokens`.
+pub(crate) async fn input_tokens(
+    State(state): State<AppState>,
+    caller: Caller,
+    input: Input,
+) -> Result<Output<InputTokens>, ApiError> {
+    let body: ChatRequest = input.read().await?;
+    let served = state.registry().get(body.model.as_deref()).await?;
+    let chat = chat_input(None, body, &state.settings().reasoning)?;
+    state.work(&served, caller, 0, move |work: &mut Work| Ok(Output(InputTokens::of(&work.render(chat)?)))).await
+}
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: Input) -> Result<Response, ApiError> {
@@ -67,9 +79,21 @@ pub(crate) fn chat_input(
         return Err(ApiError::field("chat_template", "chat_template: templates are not taken from requests"));
     }
     let mut kwargs = body.chat_template_kwargs.unwrap_or_default();
+    match (body.add_generation_prompt, body.continue_final_message) {
+        (Some(true), Some(true)) => {
+            let message = "add_generation_prompt and continue_final_message exclude each other: set one of them";
+            return Err(ApiError::field("add_generation_prompt", message));
+        }
+        (Some(opens), _) => drop(kwargs.insert("add_generation_prompt".to_owned(), Value::Bool(opens))),
+        (None, _) => {}
+    }
     let mut reasoning = defaults.clone();
     if let Some(effort) = &body.reasoning_effort {
         form::effort(&mut reasoning, "reasoning_effort", effort)?;
+    }
+    reasoning.enable = body.enable_thinking.or(reasoning.enable);
+    if let Some(keep) = body.preserve_thinking {
+        kwargs.entry(session::PRESERVE_THINKING).or_insert(Value::Bool(keep));
     }
     match kwargs.remove("enable_thinking") {
         None | Some(Value::Null) => {}
@@ -81,7 +105,7 @@ pub(crate) fn chat_input(
     }
     if let Some(n) = body.thinking_budget_tokens.or(body.thinking_token_budget) {
         let n = range("thinking_budget_tokens", n, -1, i64::MAX)?;
-        reasoning.budget = usize::try_from(n).ok();
+        reasoning.with_budget(usize::try_from(n).ok());
     }
     match body.reasoning_format.as_deref() {
         None => {}
@@ -92,11 +116,12 @@ pub(crate) fn chat_input(
         }
     }
     let tools = body.tools.unwrap_or_default();
-    let tool_choice = form::tool_choice(body.tool_choice.as_ref())?;
+    let calls = form::tool_choice(body.tool_choice.as_ref(), |_, name| name.to_owned())?;
     Ok(Conversation {
         messages: body.messages,
         tools,
-        tool_choice,
+        tool_choice: calls.choice,
+        allowed_tools: calls.allowed,
         one_call: body.parallel_tool_calls == Some(false),
         form,
         reasoning,

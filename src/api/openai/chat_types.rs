@@ -27,9 +27,13 @@ pub(crate) struct ChatRequest {
     pub(crate) logprobs: Option<bool>,
     /// Of so many of the likeliest tokens, 0 to 20.
     pub(crate) top_logprobs: Option<i64>,
+    /// Whether to think; as the template's variable of this name.
+    pub(crate) enable_thinking: Option<bool>,
+    /// Leave the thinking of earlier turns in the prompt, where the template knows how.
+    pub(crate) preserve_thinking: Option<bool>,
     /// Variables for the template; `enable_thinking` is one.
     pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
-    /// `none`, `minimal`, `low`, `medium` or `high`.
+    /// `auto`, `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: told to templates that know it, else a number of tokens.
     pub(crate) reasoning_effort: Option<String>,
     /// `none` leaves thinking in the text; `auto` and `deepseek` split it out.
     pub(crate) reasoning_format: Option<String>,
@@ -39,6 +43,8 @@ pub(crate) struct ChatRequest {
     pub(crate) thinking_token_budget: Option<i64>,
     /// A last message of the assistant is continued; true by default.
     pub(crate) continue_final_message: Option<bool>,
+    /// `false`: the prompt ends with the last message, without the opening of a reply.
+    pub(crate) add_generation_prompt: Option<bool>,
     /// Tell in a stream which tokens were drafted.
     pub(crate) return_drafts: Option<bool>,
     /// Not taken from requests: a template is a program.

@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::json::{Input, Output};
 use crate::registry::{ModelEvent, Phase};
 use crate::state::{AppState, Course, reached};
-use crate::stream::{self, Events};
+use crate::stream::{self, Events, Framing};
 
 /// A download has begun.
 #[derive(Debug, Serialize, ToSchema)]
@@ -75,9 +75,9 @@ async fn removed(state: AppState, id: String) -> Result<Output<RemovedBody>, Api
 pub(crate) async fn events(State(state): State<AppState>) -> Response {
     let (registry, mut course) = (state.registry().clone(), state.watch_course());
     let mut news = registry.events();
-    stream::response(&state, ALIVE, |sse| async move {
+    stream::response(&state, Framing::Events, ALIVE, |sse| async move {
         loop {
-            let mut events = Events::new();
+            let mut events = Events::new(Framing::Events);
             tokio::select! {
                 event = news.recv() => match event {
                     Ok(event) => events.data(&event),

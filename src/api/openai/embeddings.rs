@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use engine::{Pooling, RequestOptions};
+use engine::Pooling;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,11 +17,11 @@ use crate::params::range;
 use crate::prompt::Prompts;
 use crate::registry::Served;
 use crate::state::AppState;
-use crate::vectors::{Vector, check_count, check_numbers, prepared, vectors};
-use crate::work::{Caller, Work};
+use crate::vectors::{self, Embed, Vector};
+use crate::work::Caller;
 
 /// The fields of a request.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingRequest {
     /// The model's name.
     model: Option<String>,
@@ -126,25 +126,9 @@ async fn respond(state: &AppState, caller: Caller, input: Input, shape: Shape) -
         (None, None) => return Err(ApiError::field("input", "input: this field is expected")),
     };
     let plan = Plan::of(&body, &served, shape)?;
-    let inputs = inputs.into_list();
-    let n = inputs.len();
-    check_count(n, field)?;
+    let embed = Embed { inputs: inputs.into_list(), pooling: plan.pooling, truncate: false, field };
     drop((body, input));
-    let prepare = move |work: &Work| {
-        let options = RequestOptions { embed: Some(plan.pooling), ..work.served().request_options() };
-        let end = work.served().embedding_end();
-        let one = |(i, prompt): (usize, crate::prompt::Prompt)| {
-            let end = end.filter(|_| prompt.is_text());
-            let mut tokens = prompt.tokens(work.served().vocab());
-            tokens.extend(end);
-            let place = if n == 1 { field.to_owned() } else { format!("{field}[{i}]") };
-            prepared(work, tokens, &options, field, &place)
-        };
-        let inputs = inputs.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
-        check_numbers(&inputs, plan.pooling, work.served().model().hparams().n_embd, field)?;
-        Ok(inputs)
-    };
-    let vectors = vectors(state, &served, caller, n, prepare).await?;
+    let vectors = vectors::embed(state, &served, caller, embed).await?;
     // Writing out millions of numbers takes its time.
     blocking(move || Ok(plan.response(vectors, &served))).await
 }
@@ -162,9 +146,9 @@ pub(crate) fn check_on(state: &AppState) -> Result<(), ApiError> {
 
 /// What is made of hidden states.
 #[derive(Clone, Copy)]
-struct Plan {
+pub(crate) struct Plan {
     shape: Shape,
-    pooling: Pooling,
+    pub(crate) pooling: Pooling,
     base64: bool,
     /// Numbers of a vector.
     n_numbers: usize,
@@ -172,6 +156,15 @@ struct Plan {
 }
 
 impl Plan {
+    /// A vector of each text, by the model's own pooling, of the first `dimensions` numbers; `norm` as `embd_normalize`.
+    ///
+    /// # Errors
+    /// 400 for a model that makes no vectors of texts, and a number out of range.
+    pub(crate) fn of_texts(served: &Served, dimensions: Option<i64>, norm: Option<i64>) -> Result<Self, ApiError> {
+        let body = EmbeddingRequest { dimensions, embd_normalize: norm, ..EmbeddingRequest::default() };
+        Self::of(&body, served, Shape::OpenAi)
+    }
+
     fn of(body: &EmbeddingRequest, served: &Served, shape: Shape) -> Result<Self, ApiError> {
         let given = body.pooling.as_deref().map(str::parse).transpose();
         let given = given.map_err(|error| ApiError::field("pooling", format!("pooling: {error}")))?;
@@ -208,7 +201,7 @@ impl Plan {
     }
 
     /// Of one vector.
-    fn numbers(&self, vector: &[f32]) -> Vec<f32> {
+    pub(crate) fn numbers(&self, vector: &[f32]) -> Vec<f32> {
         normed(&vector[..self.n_numbers.min(vector.len())], self.norm)
     }
 

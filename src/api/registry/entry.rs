@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use engine::RequestOptions;
 use session::LoadedModel;
 
 /// A model that answers, under its name.
@@ -26,6 +27,42 @@ impl Served {
     /// The file, for people; empty for a model inside the program.
     pub fn file(&self) -> String {
         self.path().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+}
+
+/// What is told of a model, also while it sleeps.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) id: String,
+    pub(crate) file: String,
+    pub(crate) quantization: String,
+    pub(crate) template: String,
+    pub(crate) tool_use: Option<String>,
+    pub(crate) bos_token: String,
+    pub(crate) eos_token: String,
+    pub(crate) n_ctx: usize,
+    pub(crate) n_sequences: usize,
+    pub(crate) n_draft_max: usize,
+    /// Of a request that says nothing.
+    pub(crate) options: RequestOptions,
+}
+
+impl About {
+    pub(crate) fn new(served: &Served) -> Self {
+        let (bos_token, eos_token) = served.boundary_tokens();
+        Self {
+            id: served.id.clone(),
+            file: served.file(),
+            quantization: served.model().describe().quantization.clone(),
+            template: served.template_source().to_owned(),
+            tool_use: served.tool_use_source().map(str::to_owned),
+            bos_token,
+            eos_token,
+            n_ctx: served.engine().limits().n_ctx,
+            n_sequences: served.n_sequences(),
+            n_draft_max: served.drafts().max,
+            options: served.request_options(),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use engine::EngineLife;
 use tokio::sync::watch;
 
-use super::entry::{ModelEntry, Phase, Served};
+use super::entry::{About, ModelEntry, Phase, Served};
 use super::store::Download;
 use crate::error::ApiError;
 
@@ -58,11 +58,14 @@ pub(super) struct Slot {
     /// The phase that was told last to those who follow.
     told: Option<Phase>,
     past: Option<Past>,
+    /// What is told of it while it is out of memory because nobody asked.
+    pub(super) asleep: Option<Arc<About>>,
 }
 
 impl Slot {
     pub(super) fn new(entry: ModelEntry, created: u64) -> Self {
-        Self { entry, state: State::Unloaded, last_used: Instant::now(), created, told: None, past: None }
+        let last_used = Instant::now();
+        Self { entry, state: State::Unloaded, last_used, created, told: None, past: None, asleep: None }
     }
 
     /// The model, if it answers.
@@ -199,7 +202,9 @@ impl Table {
         let slot = &self.slots[i];
         if slot.is_idle() && slot.entry.idle.is_some_and(|idle| slot.last_used.elapsed() >= idle) {
             tracing::info!(model = %slot.entry.id, "model unloaded after idle time");
+            let about = slot.served().map(|served| Arc::new(About::new(served)));
             self.unload(i);
+            self.slots[i].asleep = about;
         }
     }
 
@@ -209,6 +214,7 @@ impl Table {
         // It was loaded when what was there before had gone: nothing is forgotten.
         slot.past = Some(Past { served: Arc::downgrade(&served), life: served.engine().life() });
         slot.state = state;
+        slot.asleep = None;
         self.dropped.push(served);
         true
     }

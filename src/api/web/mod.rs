@@ -6,11 +6,12 @@ use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-    X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 
 use crate::error::ApiError;
+use crate::ollama;
 use crate::state::AppState;
 
 /// The routes of all pages. They hold nothing of anybody's, so they need no key.
@@ -20,9 +21,17 @@ pub(crate) const PATHS: [&str; 3] = ["/", "/dashboard", "/assets/{name}"];
 pub(crate) fn routes(router: Router<AppState>) -> Router<AppState> {
     let [chat, dashboard, assets] = PATHS;
     router
-        .route(chat, get(async || page(include_str!("chat.html"))))
+        .route(chat, get(front))
         .route(dashboard, get(async || page(include_str!("dashboard.html"))))
         .route(assets, get(asset))
+}
+
+/// The chat, unless the client is a program that looks for Ollama.
+async fn front(headers: HeaderMap) -> Response {
+    match ollama::probes(&headers) {
+        true => ollama::probe().await.into_response(),
+        false => page(include_str!("chat.html")),
+    }
 }
 
 /// The files that pages load.

@@ -24,6 +24,19 @@ pub(crate) struct Shape {
     /// The head is the embedding.
     pub(crate) tied: bool,
     pub(crate) ffn: Ffn,
+    pub(crate) family: Family,
+}
+
+/// Whose layers a model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Qwen35,
+    Qwen3Next,
+    /// Attention in every layer, one dense layer first.
+    Glm4Moe {
+        /// Width of the dense layer.
+        n_ff_dense: usize,
+    },
 }
 
 /// The feed-forward part.
@@ -53,9 +66,11 @@ impl Shape {
     }
 
     pub(crate) fn architecture(&self) -> &'static str {
-        match self.ffn {
-            Ffn::Dense { .. } => "qwen35",
-            Ffn::Moe { .. } => "qwen35moe",
+        match (self.family, self.ffn) {
+            (Family::Qwen35, Ffn::Dense { .. }) => "qwen35",
+            (Family::Qwen35, Ffn::Moe { .. }) => "qwen35moe",
+            (Family::Qwen3Next, _) => "qwen3next",
+            (Family::Glm4Moe { .. }, _) => "glm4moe",
         }
     }
 
@@ -70,14 +85,24 @@ impl Shape {
             ("attention.key_length", self.d_head),
             ("attention.value_length", self.d_head),
             ("rope.dimension_count", self.n_rot),
-            ("ssm.conv_kernel", N_TAPS),
-            ("ssm.state_size", self.d_state),
-            ("ssm.group_count", self.n_k_heads),
-            ("ssm.time_step_rank", self.n_v_heads),
-            ("ssm.inner_size", self.n_v_heads * self.d_state),
-            ("full_attention_interval", INTERVAL),
             ("nextn_predict_layers", 1),
         ];
+        match self.family {
+            Family::Qwen35 | Family::Qwen3Next => sizes.extend([
+                ("ssm.conv_kernel", N_TAPS),
+                ("ssm.state_size", self.d_state),
+                ("ssm.group_count", self.n_k_heads),
+                ("ssm.time_step_rank", self.n_v_heads),
+                ("ssm.inner_size", self.n_v_heads * self.d_state),
+                ("full_attention_interval", INTERVAL),
+            ]),
+            Family::Glm4Moe { n_ff_dense } => sizes.extend([
+                ("feed_forward_length", n_ff_dense),
+                ("leading_dense_block_count", 1),
+                ("expert_gating_func", 2),
+                ("expert_shared_count", 1),
+            ]),
+        }
         match self.ffn {
             Ffn::Dense { n_ff } => sizes.push(("feed_forward_length", n_ff)),
             Ffn::Moe { n_expert, n_used, n_ff, n_ff_shared } => sizes.extend([
@@ -109,11 +134,14 @@ impl Shape {
         N_FREQUENT.min(self.n_vocab * 3 / 4)
     }
 
-    /// Parts of the rotation for text and images: 11, 11, 10 of 32.
-    pub(crate) fn rope_sections(&self) -> [i32; 4] {
+    /// Parts of the rotation for text and images: 11, 11, 10 of 32; `None` in families that have none.
+    pub(crate) fn rope_sections(&self) -> Option<[i32; 4]> {
+        if self.family != Family::Qwen35 {
+            return None;
+        }
         let half = self.n_rot / 2;
         let (time, height) = (half.div_ceil(3), half.div_ceil(3).min(half - half.div_ceil(3)));
-        [time as i32, height as i32, (half - time - height) as i32, 0]
+        Some([time as i32, height as i32, (half - time - height) as i32, 0])
     }
 }
 
@@ -135,6 +163,7 @@ pub(crate) fn all() -> Vec<Shape> {
         n_vocab: 248_320,
         tied,
         ffn,
+        family: Family::Qwen35,
     };
     let small = |name, tied, ffn| Shape {
         d_head: 64,
@@ -144,6 +173,7 @@ pub(crate) fn all() -> Vec<Shape> {
         n_vocab: 4096,
         ..shape(name, 256, 4, (4, 2), 4, tied, ffn)
     };
+    let tiny_moe = Ffn::Moe { n_expert: 8, n_used: 2, n_ff: 256, n_ff_shared: 256 };
     vec![
         shape("0.8b", 1024, 24, (8, 2), 16, true, dense(3584)),
         shape("2b", 2048, 24, (8, 2), 16, true, dense(6144)),
@@ -152,10 +182,31 @@ pub(crate) fn all() -> Vec<Shape> {
         shape("27b", 5120, 64, (24, 4), 48, false, dense(17_408)),
         shape("35b-a3b", 2048, 40, (16, 2), 32, false, moe(256, 512)),
         shape("122b-a10b", 3072, 48, (32, 2), 64, false, moe(256, 1024)),
+        Shape {
+            n_vocab: 151_936,
+            family: Family::Qwen3Next,
+            ..shape(
+                "qwen3-next-80b-a3b",
+                2048,
+                48,
+                (16, 2),
+                32,
+                false,
+                Ffn::Moe { n_expert: 512, n_used: 10, n_ff: 512, n_ff_shared: 512 },
+            )
+        },
+        Shape {
+            d_head: 128,
+            n_vocab: 151_552,
+            family: Family::Glm4Moe { n_ff_dense: 10_944 },
+            ..shape("glm-4.5-air", 4096, 46, (96, 8), 0, false, moe(128, 1408))
+        },
         shape("mini-moe", 1024, 24, (8, 2), 32, false, moe(64, 256)),
         small("tiny", false, dense(768)),
         small("tiny-tied", true, dense(768)),
-        small("tiny-moe", false, Ffn::Moe { n_expert: 8, n_used: 2, n_ff: 256, n_ff_shared: 256 }),
+        small("tiny-moe", false, tiny_moe),
+        Shape { family: Family::Qwen3Next, ..small("tiny-qwen3next", false, tiny_moe) },
+        Shape { family: Family::Glm4Moe { n_ff_dense: 768 }, ..small("tiny-glm4moe", false, tiny_moe) },
     ]
 }
 
@@ -165,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_rotation_is_split_as_in_the_published_models() {
-        assert_eq!(Shape::find("27B").expect("a known shape").rope_sections(), [11, 11, 10, 0]);
-        assert_eq!(Shape::find("tiny").expect("a known shape").rope_sections(), [3, 3, 2, 0]);
+        assert_eq!(Shape::find("27B").expect("a known shape").rope_sections(), Some([11, 11, 10, 0]));
+        assert_eq!(Shape::find("tiny").expect("a known shape").rope_sections(), Some([3, 3, 2, 0]));
     }
 }

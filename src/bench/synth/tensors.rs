@@ -164,7 +164,8 @@ fn in_block(s: &Shape, il: usize, part: &str) -> (Option<Role>, Fill) {
         "ssm_conv1d.weight" => (None, Fill::Random(0.3)),
         "ssm_dt.bias" => (None, Fill::Random(0.5)),
         "ssm_a" => (None, Fill::Decay),
-        "ssm_beta.weight" | "ssm_alpha.weight" => (Some(Role::Careful), Fill::Random(0.5 * fair)),
+        _ if part.ends_with(".bias") => (None, Fill::Random(SMALL)),
+        "ssm_beta.weight" | "ssm_alpha.weight" | "ssm_ba.weight" => (Some(Role::Careful), Fill::Random(0.5 * fair)),
         "ffn_gate_inp.weight" => (None, Fill::Random(0.05)),
         // The draft head's shared expert is on: its neuron counts.
         "ffn_gate_inp_shexp.weight" if is_mtp => (None, Fill::One(CONST, 4.0)),

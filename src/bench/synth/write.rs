@@ -177,8 +177,10 @@ impl Synthetic {
         for (key, n) in s.sizes() {
             writer.add(&format!("{arch}.{key}"), n as u32)?;
         }
-        let sections: ArrayBuf = s.rope_sections().into_iter().collect();
-        writer.add(&format!("{arch}.rope.dimension_sections"), &sections)?;
+        if let Some(sections) = s.rope_sections() {
+            let sections: ArrayBuf = sections.into_iter().collect();
+            writer.add(&format!("{arch}.rope.dimension_sections"), &sections)?;
+        }
         writer.add(&format!("{arch}.rope.freq_base"), 1e7f32)?;
         writer.add(&format!("{arch}.{EPS_KEY}"), EPS)?;
         let rates: ArrayBuf = self.rates.iter().copied().collect();

@@ -69,6 +69,26 @@ fn a_keyword_that_is_not_supported_is_an_error_and_not_passed_over() {
 }
 
 #[test]
+fn one_of_several_forms_is_followed_whole() {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false});
+    let forms = || {
+        vec![
+            Kind::Lark("start: \"<call>\" WORD \"</call>\"\nWORD: /[a-z]+/".into()),
+            Kind::JsonSchema(schema.clone()),
+            Kind::Gbnf("root ::= \"yes\" | \"no\"".into()),
+            Kind::Regex("[0-9]{3}".into()),
+        ]
+    };
+    let good = ["<call>abc</call>", "{\"n\": 7}", "yes", "no", "123"];
+    let bad =
+        ["", "<call>abc</call>yes", "{\"m\": 7}", "yesno", "12", "{\"n\": 7}<call>a</call>", "<call></call>", "abc"];
+    check(Kind::OneOf(forms()), &good, &bad);
+    for kinds in [vec![], vec![Kind::OneOf(forms())], [forms(), vec![Kind::Regex("(".into())]].concat()] {
+        assert!(compile(Kind::OneOf(kinds.clone())).is_err(), "{kinds:?}");
+    }
+}
+
+#[test]
 fn an_expression_matches_the_whole_answer() {
     check(Kind::Regex(r"\d{3}-[a-z]+".into()), &["123-abc", "000-x"], &["", "123-", "123-abcD", "x123-abc", "12-a"]);
     check(Kind::Regex(r"^(yes|no)$".into()), &["yes", "no"], &["yess", "no!", ""]);

@@ -30,9 +30,6 @@ pub(super) fn words(source: &Source, info: &ModelInfo, report: &mut Report) {
     if let Some(n) = cut_vocab(source) {
         report.notes.push(format!("its output matrix is cut to {n} tokens (d2t): nextn does not load such heads"));
     }
-    if info.n_nextn > 1 {
-        report.damage.push(format!("{} NextN blocks promised, 1 is known", info.n_nextn));
-    }
     if matches!(source.key(&info.full("ssm.v_head_reordered")), Some(Key::Bool(false))) {
         report.damage.push(format!(
             "{} is false: value heads are in the checkpoint's order, the graph wants them by turns; convert again",

@@ -101,7 +101,8 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
 }
 
 fn own_keys(source: &Source, info: &ModelInfo, layout: Layout, index: Vec<u32>) -> Vec<(String, Key)> {
-    let has = |part: &str| source.tensors.iter().any(|t| block_of(&t.name) == Some((info.n_layer, part)));
+    let in_block = |il: u64, part: &str| source.tensors.iter().any(|t| block_of(&t.name) == Some((il, part)));
+    let has = |part: &str| (info.n_layer..info.n_block).all(|il| in_block(il, part));
     let mut from_target: Vec<&str> = Vec::new();
     if layout == Layout::Slim && !has("nextn.embed_tokens.weight") {
         from_target.push("token_embd");

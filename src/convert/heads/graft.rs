@@ -95,16 +95,18 @@ pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Er
             return refused("is a head without a main model: give the model first, then the head".into());
         }
     }
-    if info.n_nextn > 1 {
-        return refused(format!("promises {} NextN blocks; one is known", info.n_nextn));
-    }
     let donor = match &head {
         HeadSource::Gguf(source) => Some(donor_facts(source, &target, &info, how.other_tokenizer)?),
         HeadSource::Checkpoint { .. } => None,
     };
     let head_path = head.path().to_owned();
-    let Parts { mut plans, inputs: mut head_inputs, index, donor_keys } = Parts::of(head, donor, &info, &target)?;
-    let new_keys = new_keys(&target, &info, donor_keys.as_ref())?;
+    let Parts { mut plans, inputs: mut head_inputs, index, n_blocks, donor_keys } =
+        Parts::of(head, donor, &info, &target)?;
+    if info.n_nextn > 0 && info.n_nextn != n_blocks {
+        let what = format!("the head has {n_blocks} NextN blocks, {} promises {}", target.path.display(), info.n_nextn);
+        return Err(Error::input(&head_path, what));
+    }
+    let new_keys = new_keys(&target, &info, n_blocks, donor_keys.as_ref())?;
     check(&plans, &new_keys, &target, &info, &head_path)?;
     let mut notes = Vec::new();
     for plan in &mut plans {
@@ -127,6 +129,8 @@ struct Parts {
     inputs: Vec<Input>,
     /// Places of the tensors in the file that the head was cut from, when that had as many tensors as the new file.
     index: Option<Vec<u64>>,
+    /// NextN blocks.
+    n_blocks: u64,
     donor_keys: Option<(Source, ModelInfo)>,
 }
 
@@ -158,24 +162,29 @@ impl Parts {
                 };
                 let index = index.filter(|index| n_source == Some(n_new) && fits(index));
                 let inputs = std::mem::take(&mut source.inputs);
-                Ok(Parts { plans, inputs, index, donor_keys: Some((*source, donor)) })
+                Ok(Parts { plans, inputs, index, n_blocks: donor.n_nextn, donor_keys: Some((*source, donor)) })
             }
             (HeadSource::Checkpoint { head, path }, _) => {
-                if let Some(other) = head.tensors().iter().find(|t| t.layer > 0) {
-                    let what = format!("the head has a layer {} ({}); one layer is known", other.layer, other.name);
+                let layers: Vec<u64> = head.tensors().iter().map(|t| t.layer).collect();
+                let n_blocks = 1 + layers.iter().max().copied().unwrap_or(0);
+                if n_blocks > MAX_NEW_BLOCKS {
+                    let what = format!("the head has a layer {}, at most {MAX_NEW_BLOCKS} expected", n_blocks - 1);
                     return Err(Error::input(&path, what));
                 }
                 let Model { tensors: mut plans, inputs, .. } = head.into_model();
-                for plan in &mut plans {
-                    plan.name = format!("blk.{}.{}", info.n_layer, plan.name);
+                for (plan, layer) in plans.iter_mut().zip(layers) {
+                    plan.name = format!("blk.{}.{}", info.n_layer + layer, plan.name);
                     plan.shift_files(file_base);
                 }
-                Ok(Parts { plans, inputs, index: None, donor_keys: None })
+                Ok(Parts { plans, inputs, index: None, n_blocks, donor_keys: None })
             }
             (HeadSource::Gguf(source), None) => Err(Error::input(&source.path, "was not looked at")),
         }
     }
 }
+
+/// Blocks of a head at most.
+const MAX_NEW_BLOCKS: u64 = 16;
 
 /// What the head's file says, compared with the target.
 fn donor_facts(source: &Source, target: &Source, info: &ModelInfo, other_tokenizer: bool) -> Result<ModelInfo, Error> {
@@ -261,18 +270,19 @@ fn is_companion(name: &str, of: &str) -> bool {
 fn new_keys(
     target: &Source,
     info: &ModelInfo,
+    n_blocks: u64,
     donor: Option<&(Source, ModelInfo)>,
 ) -> Result<Vec<(String, Key)>, Error> {
     let mut new = target.model_keys();
     let n_nextn = info.full("nextn_predict_layers");
-    keys::set_number(&mut new, &info.full("block_count"), info.n_layer + 1);
+    keys::set_number(&mut new, &info.full("block_count"), info.n_layer + n_blocks);
     if target.key(&n_nextn).is_some() {
-        keys::set_number(&mut new, &n_nextn, 1);
+        keys::set_number(&mut new, &n_nextn, n_blocks);
     } else {
         let value = donor.and_then(|(source, of)| source.key(&of.full("nextn_predict_layers")).cloned());
-        new.insert(place_of_count(&new, info, donor), (n_nextn, value.unwrap_or(Key::U32(1))));
+        new.insert(place_of_count(&new, info, donor), (n_nextn, value.unwrap_or(Key::U32(n_blocks as u32))));
     }
-    keys::lengthen(&mut new, info, donor.map(|(source, of)| (source, of)))?;
+    keys::lengthen(&mut new, info, n_blocks, donor.map(|(source, of)| (source, of)))?;
     if let Some(word) = restore_word(info, target) {
         new.push((keys::RESTORE.to_owned(), word));
     }

@@ -1,7 +1,7 @@
 //! What a file of an architecture with NextN heads is, told from its keys and names: sizes, blocks, which layout.
 //! Owns the arithmetic on `block_count`; looks at no shape and no data.
 
-use model::{block_of, nextn_architectures};
+use model::{block_of, head_architectures, nextn_architectures};
 
 use crate::error::Error;
 use crate::gguf_model::Key;
@@ -60,6 +60,12 @@ impl ModelInfo {
         let prefix = source.text("general.architecture").unwrap_or_default().to_owned();
         let legacy = prefix.strip_suffix("_mtp");
         let arch = legacy.unwrap_or(&prefix).to_owned();
+        if let Some((head, target)) = head_architectures().into_iter().find(|(head, of)| *head == arch || *of == arch) {
+            return Err(refused(format!(
+                "heads of {target} are files of their own ({head}), which --draft-model takes as they are: there is \
+                 nothing to extract or graft"
+            )));
+        }
         if !is_known(&arch) {
             return Err(refused(format!(
                 "general.architecture is {:?}; NextN heads are known of {} only",

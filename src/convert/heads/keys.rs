@@ -19,7 +19,7 @@ pub(crate) const SOURCE_TENSORS: &str = "nextn.source.n_tensors";
 pub(crate) const SOURCE_INDEX: &str = "nextn.source.tensor_index";
 /// In a combined file: what a main model had to say about a head before it got one, if that was not nothing.
 pub(crate) const RESTORE: &str = "nextn.graft.restore";
-/// Its values: `nextn_predict_layers` was 0; it was 1 and `block_count` counted the missing block.
+/// Its values: `nextn_predict_layers` was 0; it was as it is and `block_count` counted the missing blocks.
 pub(crate) const RESTORE_ZERO: &str = "zero";
 pub(crate) const RESTORE_PROMISE: &str = "promise";
 
@@ -29,7 +29,7 @@ pub(crate) fn is_ours(key: &str) -> bool {
 }
 
 /// Keys that may be arrays of one value for each block.
-const PER_BLOCK: [&str; 10] = [
+const PER_BLOCK: [&str; 12] = [
     "attention.head_count",
     "attention.head_count_kv",
     "attention.recurrent_layers",
@@ -40,6 +40,8 @@ const PER_BLOCK: [&str; 10] = [
     "expert_used_count",
     "feed_forward_length",
     "rope.dimension_count",
+    "swiglu_clamp_exp",
+    "swiglu_clamp_shexp",
 ];
 
 /// Cuts arrays of `n_block` values to `n_layer`.
@@ -53,38 +55,41 @@ pub(crate) fn shorten(keys: &mut [(String, Key)], info: &ModelInfo) {
     }
 }
 
-/// Gives per-layer arrays of the target the value of the new block: that of the head's file where it has one.
+/// Gives per-layer arrays of the target the values of `n_new` blocks: those of the head's file where it has some.
 /// A single value stays; the shapes of the head were compared with it.
 pub(crate) fn lengthen(
     keys: &mut [(String, Key)],
     info: &ModelInfo,
+    n_new: u64,
     head: Option<(&Source, &ModelInfo)>,
 ) -> Result<(), Error> {
     for name in PER_BLOCK {
         let full = info.full(name);
         let Some((_, Key::Array(array))) = keys.iter_mut().find(|(key, _)| *key == full) else { continue };
-        // One that counts the missing block already, or that is no list of blocks at all.
+        // One that counts the missing blocks already, or that is no list of blocks at all.
         if array.as_array().len() as u64 != info.n_layer {
             continue;
         }
-        let of_head = head.and_then(|(source, of)| match source.key(&of.full(name))? {
-            Key::Array(values) => values.as_array().iter().nth(of.n_layer as usize).map(Key::from),
-            single => Some(single.clone()),
-        });
-        let last = match of_head {
-            Some(value) => value,
-            // The NextN block is one of attention; for the rest the last block of the main model, also one, is the
-            // model.
-            None if name == "attention.recurrent_layers" => Key::Bool(false),
-            None => match array.as_array().iter().last() {
-                Some(value) => Key::from(value),
-                None => continue,
-            },
-        };
-        *array = with(array, &last).ok_or_else(|| Error::Tensor {
-            name: full.clone(),
-            what: format!("{} for the new block does not fit its list", last.value()),
-        })?;
+        for i in 0..n_new {
+            let of_head = head.and_then(|(source, of)| match source.key(&of.full(name))? {
+                Key::Array(values) => values.as_array().iter().nth((of.n_layer + i) as usize).map(Key::from),
+                single => Some(single.clone()),
+            });
+            let last = match of_head {
+                Some(value) => value,
+                // The NextN block is one of attention; for the rest the last block of the main model, also one, is the
+                // model.
+                None if name == "attention.recurrent_layers" => Key::Bool(false),
+                None => match array.as_array().iter().last() {
+                    Some(value) => Key::from(value),
+                    None => continue,
+                },
+            };
+            *array = with(array, &last).ok_or_else(|| Error::Tensor {
+                name: full.clone(),
+                what: format!("{} for the new block does not fit its list", last.value()),
+            })?;
+        }
     }
     Ok(())
 }

@@ -9,5 +9,12 @@ mod heads;
 mod hostile;
 mod output;
 mod recipes;
+mod several_layers;
 mod support;
 mod verify;
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../tests/support/words.rs"]
+mod words;

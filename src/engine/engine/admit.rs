@@ -38,8 +38,8 @@ impl Engine {
 
     /// Tells the proposer that a slot was taken up, and at which tokens it stands.
     pub(super) fn begin(&mut self, slot: usize) {
-        let (tokens, adapters, hidden_known) = self.cache.begin(slot);
+        let (tokens, adapters, hidden) = self.cache.begin(slot);
         // Only saved bytes are refused, and there are none.
-        let _ = self.state.drafter.change(slot, SequenceChange::Begin { tokens, adapters, hidden_known });
+        let _ = self.state.drafter.change(slot, SequenceChange::Begin { tokens, adapters, hidden });
     }
 }

@@ -62,7 +62,7 @@ impl Engine {
                 observed.push(ObservedSequence {
                     slot: s.slot,
                     tokens: &batch.tokens[span.clone()],
-                    hidden: hidden_of(&self.output.hidden, &span, n_embd),
+                    hidden: hidden_of(self.output.mtp_hidden(), &span, n_embd),
                     hidden_before: &self.cache.get(s.slot).hidden,
                     next: s.pending.front().copied().filter(|_| p.samples),
                     n_drafted: p.n_draft,
@@ -91,7 +91,7 @@ impl Engine {
     /// The slots hold the tokens that were kept; counts what that took, and takes checkpoints that are due.
     fn keep_state(&mut self, batch: &Batch, kept: &[usize]) {
         let n_embd = self.model.hparams().n_embd;
-        let wants_hidden = self.state.drafter.info().wants_hidden;
+        let info = self.state.drafter.info();
         // Less than before when drafting has just been given up.
         let computed = self.computed();
         for (p, span) in batch.spans(kept) {
@@ -103,8 +103,9 @@ impl Engine {
             if s.is_spoiled {
                 continue;
             }
-            let hidden = hidden_of(&self.output.hidden, &(span.end - 1..span.end), n_embd);
-            self.cache.extend(s.slot, &batch.tokens[span], if wants_hidden { hidden } else { &[] });
+            let hidden = if info.wants_hidden { self.output.mtp_hidden() } else { &[] };
+            let hidden = hidden_of(hidden, &span, n_embd);
+            self.cache.extend(s.slot, &batch.tokens[span], hidden, info.n_hidden.max(1) * n_embd);
             if s.takes_checkpoint()
                 && let Err(error) = self.cache.checkpoint(&self.state.memory, s.slot)
             {

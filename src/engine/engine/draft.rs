@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use crate::proposer::DraftRequest;
+use crate::proposer::{DraftRequest, TargetState};
 use crate::sequence::{Sequence, millis};
 
 impl Engine {
@@ -15,7 +15,9 @@ impl Engine {
         if requests.is_empty() {
             return;
         }
-        let drafts = self.state.drafter.propose(&mut self.runner, &requests);
+        let Self { state, cache, runner, .. } = self;
+        let slots = |slot: usize| &cache.get(slot).slot;
+        let drafts = state.drafter.propose(runner, &TargetState::new(&state.memory, &slots), &requests);
         let took = millis(start.elapsed());
         for (i, draft) in sequences.into_iter().zip(drafts) {
             self.sequences[i].take_draft(draft);

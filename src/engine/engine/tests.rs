@@ -8,7 +8,7 @@ use text::TokenId;
 use super::*;
 use crate::event::{Event, FinishReason};
 use crate::handle::{Generation, SubmitError};
-use crate::proposer::{DraftRequest, ObservedStep, ProposerInfo, SequenceChange};
+use crate::proposer::{DraftRequest, ObservedStep, ProposerInfo, SequenceChange, TargetState};
 use crate::request::{GenerateRequest, RequestOptions};
 use crate::sample::SamplingParams;
 
@@ -96,8 +96,8 @@ impl Proposer for Told {
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), crate::SavedDraftError> {
         let _ = self.0.send(match change {
-            SequenceChange::Begin { tokens, hidden_known, .. } => {
-                let known = if hidden_known { "known" } else { "unknown" };
+            SequenceChange::Begin { tokens, hidden, .. } => {
+                let known = if hidden.is_empty() { "unknown" } else { "known" };
                 format!("slot {slot} begins with {} tokens, hidden state {known}", tokens.len())
             }
             SequenceChange::Forget => format!("slot {slot} is forgotten"),
@@ -111,7 +111,12 @@ impl Proposer for Told {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, model::RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, model::RunError> {
         Ok(vec![Vec::new(); requests.len()])
     }
 }

@@ -17,6 +17,19 @@ pub struct TokenLogprob {
     pub top: Vec<(TokenId, f32)>,
 }
 
+impl TokenLogprob {
+    /// Of `chosen` and of the `n_top` likeliest of what a sampler draws from, likeliest first.
+    pub(crate) fn of_candidates(
+        candidates: impl Iterator<Item = (TokenId, f32)> + Clone,
+        chosen: TokenId,
+        n_top: usize,
+    ) -> Self {
+        let possible = candidates.filter(|&(_, p)| p > 0.0).map(|(id, p)| (id, p.ln()));
+        let logprob = possible.clone().find(|&(id, _)| id == chosen).map_or(f32::NEG_INFINITY, |(_, logprob)| logprob);
+        Self { token: chosen, logprob, top: possible.take(n_top).collect() }
+    }
+}
+
 /// Log-softmax of raw logits over the whole vocabulary: of `chosen` and of the `n_top` likeliest.
 /// NaN and minus infinity count as masked, plus infinity as the largest usable number.
 pub fn logprobs(logits: &[f32], chosen: TokenId, n_top: usize) -> TokenLogprob {

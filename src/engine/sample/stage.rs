@@ -119,6 +119,12 @@ impl Stage {
             Self::Temperature => "temperature",
         }
     }
+
+    /// The stage of a letter in llama.cpp's short form of an order.
+    pub fn of_letter(letter: char) -> Option<Self> {
+        let place = LETTERS.chars().position(|known| known == letter)?;
+        Self::DEFAULT_ORDER.get(place).copied()
+    }
 }
 
 impl fmt::Display for Stage {
@@ -152,4 +158,6 @@ pub const MAX_BREAKERS: usize = 64;
 /// Longest DRY sequence breaker.
 pub const MAX_BREAKER_BYTES: usize = 40;
 const MAX_NAME: usize = 64;
+/// Of [`Stage::DEFAULT_ORDER`], a letter each.
+const LETTERS: &str = "edskypmxt";
 const STAGE_NAMES: &str = "penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature";

@@ -6,7 +6,7 @@ use text::{TokenId, Vocab};
 
 use super::{NOT_FINITE, Scores, Sequence, millis};
 use crate::event::{DraftPosition, Event, FinishReason, Piece};
-use crate::sample::{TokenLogprob, logprobs};
+use crate::sample::{Candidate, TokenLogprob, logprobs};
 use crate::stop::StopOutcome;
 
 /// What came of a draft.
@@ -25,6 +25,10 @@ impl Sequence {
     /// agree with the draft. Gives the number of accepted draft tokens.
     pub(crate) fn verify<'l>(&mut self, scores: impl Fn(usize) -> Scores<'l>, vocab: &Vocab) -> usize {
         let draft = std::mem::take(&mut self.draft);
+        if self.request.max_tokens() == 0 {
+            self.end_of_prompt(&scores(0));
+            return 0;
+        }
         self.timings.steps += usize::from(self.timings.generated_tokens > 0);
         let mut verified = Verified { pieces: Vec::with_capacity(draft.len() + 1), ..Verified::default() };
         let end = self.sample_along(&draft, scores, vocab, &mut verified);
@@ -36,6 +40,16 @@ impl Sequence {
             Err(why) => self.fail(why),
         }
         verified.n_accepted
+    }
+
+    /// The prompt is computed, and no tokens were asked for.
+    fn end_of_prompt(&mut self, scores: &Scores<'_>) {
+        if let Scores::NotFinite = scores {
+            self.is_spoiled = true;
+            return self.fail(NOT_FINITE.into());
+        }
+        self.timings.prompt_ms = millis(self.started.elapsed());
+        self.finish(FinishReason::Length);
     }
 
     /// Samples for as long as the draft agrees; gives the end of the generation if it comes.
@@ -134,6 +148,7 @@ impl Sequence {
             self.is_spoiled = true;
             return Err(NOT_FINITE.into());
         }
+        let after = self.distribution(scores)?;
         let (mut ends, mut complete) = (false, false);
         let forced = self.thinking.next();
         let token = match &mut self.constraint {
@@ -154,8 +169,27 @@ impl Sequence {
                 token
             }
         };
-        let logprob = self.request.options().logprobs.map(|n| logprobs(scores.logits(), token, n));
+        let logprob = self.request.options().logprobs.map(|n| match &after {
+            Some(candidates) => TokenLogprob::of_candidates(candidates.iter().map(|c| (c.id, c.p)), token, n),
+            None => logprobs(scores.logits(), token, n),
+        });
         Ok(self.took(token, logprob, ends, complete, vocab))
+    }
+
+    /// What the next token is drawn from, where the request wants to know.
+    ///
+    /// # Errors
+    /// Those of the constraint.
+    fn distribution(&mut self, scores: &Scores<'_>) -> Result<Option<Vec<Candidate>>, String> {
+        let options = self.request.options();
+        if !options.sampler_logprobs || options.logprobs.is_none() {
+            return Ok(None);
+        }
+        let candidates = match &mut self.constraint {
+            None => self.sampler.distribution(scores.logits()),
+            Some(c) => c.distribution(&mut self.sampler, scores.logits())?,
+        };
+        Ok(Some(candidates.to_vec()))
     }
 
     /// Books a token; `ends` the generation, or makes it `complete`.
@@ -180,6 +214,8 @@ impl Sequence {
         let options = self.request.options();
         ends |= vocab.is_eog(token) && !options.ignore_eos;
         let text: &[u8] = if ends { &[] } else { vocab.bytes(token).unwrap_or_default() };
+        let cut = self.lines.take(text, now - first);
+        let text = cut.map_or(text, |n| &text[..n]);
         let (bytes, stop) = match self.stops.push(text) {
             StopOutcome::Text(bytes) => (bytes.to_vec(), None),
             StopOutcome::Stopped { text, which } => (text.to_vec(), Some(which)),
@@ -193,6 +229,8 @@ impl Sequence {
         } else if self.timings.generated_tokens >= self.request.max_tokens() {
             let by_context = self.request.limited_by_context();
             Some(if by_context { FinishReason::Context } else { FinishReason::Length })
+        } else if cut.is_some() {
+            Some(FinishReason::Length)
         } else {
             None
         };

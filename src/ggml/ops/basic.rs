@@ -89,6 +89,22 @@ impl<'g> Graph<'g> {
         op!(self, "silu", ggml_silu, a)
     }
 
+    /// `max(a, 0)`.
+    pub fn relu(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("relu", "a", a) {
+            return a;
+        }
+        op!(self, "relu", ggml_relu, a)
+    }
+
+    /// `a * a`.
+    pub fn sqr(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_floats("sqr", "a", a) {
+            return a;
+        }
+        op!(self, "sqr", ggml_sqr, a)
+    }
+
     /// `ln(1 + exp(a))`, linear above 20.
     pub fn softplus(&self, a: Tensor<'g>) -> Tensor<'g> {
         if !self.rows_of_floats("softplus", "a", a) {

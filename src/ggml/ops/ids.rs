@@ -24,6 +24,18 @@ impl<'g> Graph<'g> {
         bounded
     }
 
+    /// The ids 0 to below `n`: i32 `[n]`.
+    pub fn ids_up_to(&self, n: i64, like: Tensor<'g>) -> Tensor<'g> {
+        if !self.check("ids_up_to", (1..=MAX_EXACT).contains(&n), || format!("{n} ids, 1 to {MAX_EXACT} expected")) {
+            return like;
+        }
+        // SAFETY: the arena has room (`node` counts); there is no operand.
+        let numbers = self.node("ids_up_to", like, |ctx| unsafe { ggml_sys::ggml_arange(ctx, 0.0, n as f32, 1.0) });
+        let ids = self.cast(numbers, Dtype::I32);
+        self.made_below(ids, n);
+        ids
+    }
+
     /// The ids to look rows up by, so that none lies outside 0 to below `n`: `ids`, if they are an input (which every run
     /// checks) or known to be below it, or else what [`Graph::within`] makes of them.
     pub(crate) fn bounded(&self, op: &'static str, ids: Tensor<'g>, n: i64) -> Tensor<'g> {

@@ -47,6 +47,25 @@ impl<'g> Graph<'g> {
         by_kernel.unwrap_or_else(|| op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw()))
     }
 
+    /// Each matrix of `heads: [k, m, n_head]` times the column of its number of each token: `b: [k, n_head, n_tokens]` gives
+    /// `[m, n_head, n_tokens]`, contiguous.
+    pub fn mul_mat_by_head(&self, heads: Tensor<'g>, b: Tensor<'g>) -> Tensor<'g> {
+        let (nh, nb) = (heads.ne(), b.ne());
+        let fits = nh[0] == nb[0] && nh[2] == nb[1] && nh[3] == 1 && nb[3] == 1;
+        let sound = self.check("mul_mat_by_head", fits, || format!("`heads` {nh:?} do not fit `b` {nb:?}"))
+            && self.is_matrix("mul_mat_by_head", "heads", heads)
+            && self.check_f32("mul_mat_by_head", "b", b)
+            && self.check_elements("mul_mat_by_head", "b", b)
+            && self.check_size("mul_mat_by_head", Dtype::F32, [nh[1], nb[1], nb[2], 1]);
+        if !sound {
+            return b;
+        }
+        self.kernel_heads(heads, b).unwrap_or_else(|| {
+            let y = self.mul_mat(heads, self.permute(b, [0, 2, 1, 3])); // [m, n_tokens, n_head]
+            self.cont(self.permute(y, [0, 2, 1, 3]))
+        })
+    }
+
     /// `a: [n, n_used, n_tokens]` plus one row of `rows: [n, n_rows]` for each id, both F32; `ids: [n_used, n_tokens]` (i32, below
     /// `n_rows`). Ids outside are kept away as by [`Graph::get_rows`].
     pub fn add_id(&self, a: Tensor<'g>, rows: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {

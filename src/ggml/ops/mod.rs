@@ -13,5 +13,5 @@ mod rope;
 mod shape;
 
 pub use attention::Scores;
-pub use recurrent::DeltaRule;
+pub use recurrent::{DeltaRule, SsmScan};
 pub use rope::Rope;

@@ -26,6 +26,22 @@ impl<'g> Graph<'g> {
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, kernels::expert_products))
     }
 
+    /// `mul_mat_by_head(heads, b)` by a kernel, likewise.
+    pub(super) fn kernel_heads(&self, heads: Tensor<'g>, b: Tensor<'g>) -> Option<Tensor<'g>> {
+        let (nh, nb) = (heads.ne(), b.ne());
+        let ty = self.kernel_for(heads)?;
+        let few = nb[2] <= ty.max_columns(nh[0] * nh[1] * nh[2]);
+        let even = heads.nb()[2] == heads.nb()[1] * nh[1] as usize;
+        let quantised = (even && few).then(|| self.quantised(ty.format(), b))??;
+        Some(self.custom(
+            "mul_mat_by_head",
+            Dtype::F32,
+            [nh[1], nb[1], nb[2], 1],
+            &[heads, quantised, b],
+            kernels::head_products,
+        ))
+    }
+
     /// True when `mul_mat` with this weight may be given a token alone: it has the bits that it has among up to eight
     /// (quantised weights, and floats where there are kernels for them), or bits are not in our hands (on a GPU).
     pub fn row_may_stand_alone(&self, w: Tensor<'g>) -> bool {

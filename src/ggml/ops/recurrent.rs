@@ -41,7 +41,77 @@ impl<'g> DeltaRule<'g> {
     }
 }
 
+/// What the scan of Mamba-2 works on, all F32; head `h` reads group `h / (n_heads / n_groups)`.
+#[derive(Clone, Copy, Debug)]
+pub struct SsmScan<'g> {
+    /// Before the first token, `[d_state, d_head, n_heads, n_seqs]`.
+    pub state: Tensor<'g>,
+    /// Inputs, `[d_head, n_heads, n_tokens, n_seqs]`.
+    pub x: Tensor<'g>,
+    /// Time steps before their softplus, `[n_heads, n_tokens, n_seqs]`.
+    pub dt: Tensor<'g>,
+    /// What a time step is multiplied with to give the logarithm of the decay, `[1, n_heads]`, below 0.
+    pub a: Tensor<'g>,
+    /// What writes, `[d_state, n_groups, n_tokens, n_seqs]`.
+    pub b: Tensor<'g>,
+    /// What reads, likewise.
+    pub c: Tensor<'g>,
+}
+
+impl<'g> SsmScan<'g> {
+    fn named(&self) -> [(&'static str, Tensor<'g>); 6] {
+        let &Self { state, x, dt, a, b, c } = self;
+        [("state", state), ("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c)]
+    }
+
+    fn fits(&self) -> bool {
+        let ([d_head, n_heads, n_tokens, n_seqs], [d_state, n_groups, ..]) = (self.x.ne(), self.b.ne());
+        self.state.ne() == [d_state, d_head, n_heads, n_seqs]
+            && self.dt.ne() == [n_heads, n_tokens, n_seqs, 1]
+            && self.a.ne() == [1, n_heads, 1, 1]
+            && self.b.ne() == [d_state, n_groups, n_tokens, n_seqs]
+            && self.c.ne() == self.b.ne()
+            && n_heads % n_groups == 0
+    }
+}
+
 impl<'g> Graph<'g> {
+    /// The scan of Mamba-2: `S = exp(dt A) S + dt x B`, `y = S C` with `dt` through a softplus, token by token. Gives the
+    /// outputs `[d_head * n_heads, n_tokens * n_seqs]` and `n_snapshots` states `[d_state * d_head * n_heads, n_seqs,
+    /// n_snapshots]`, the newest first. There are at most as many snapshots as tokens.
+    ///
+    /// Source: Dao & Gu 2024, Transformers are SSMs.
+    pub fn ssm_scan(&self, x: &SsmScan<'g>, n_snapshots: i64) -> (Tensor<'g>, Tensor<'g>) {
+        let [d_head, n_heads, n_tokens, n_seqs] = x.x.ne();
+        let fits = x.fits() && (1..=n_tokens).contains(&n_snapshots) && n_snapshots <= i64::from(i32::MAX);
+        let n_state = x.state.ne()[..3].iter().product::<i64>();
+        let n_outputs = d_head * n_heads * n_tokens * n_seqs;
+        let packed = |t: Tensor<'g>| t.nb()[1] == 4 * t.ne()[0] as usize;
+        let sound = self.check("ssm_scan", fits, || {
+            let shapes = x.named().map(|(name, t)| format!("`{name}` {:?}, ", t.ne())).concat();
+            format!("{shapes}{n_snapshots} snapshots do not fit")
+        }) && x.named().iter().all(|&(name, t)| self.check_f32("ssm_scan", name, t))
+            && x.named().iter().all(|&(name, t)| {
+                let sound = match name {
+                    "x" | "b" | "c" => t.nb()[0] == 4 && packed(t),
+                    _ => ask!(ggml_is_contiguous, t),
+                };
+                self.check("ssm_scan", sound, || format!("`{name}` {t:?} is not contiguous"))
+            })
+            && self.check_size("ssm_scan", Dtype::F32, [n_state, n_seqs, n_snapshots, 1])
+            && self.check_size("ssm_scan", Dtype::F32, [n_outputs, 1, 1, 1]);
+        if !sound {
+            return (x.x, x.state);
+        }
+        let ids = self.ids_up_to(n_seqs, x.x);
+        let (of_x, dt, a, b, c) = (x.x.raw(), x.dt.raw(), x.a.raw(), x.b.raw(), x.c.raw());
+        let all = op!(self, "ssm_scan", ggml_ssm_scan, x.state, of_x, dt, a, b, c, ids.raw(), n_snapshots);
+        let (row, state) = (4 * (d_head * n_heads) as usize, 4 * n_state as usize);
+        let outputs = self.view(all, [d_head * n_heads, n_tokens * n_seqs, 1, 1], [row; 3], 0);
+        let planes = [state, state * n_seqs as usize, state * n_seqs as usize];
+        (outputs, self.view(all, [n_state, n_seqs, n_snapshots, 1], planes, 4 * n_outputs as usize))
+    }
+
     /// Causal depthwise convolution without bias. `x: [n_taps - 1 + n_tokens, n_channels, n_seqs]`, time fastest;
     /// `w: [n_taps, n_channels]`, the last tap on the current token; gives `[n_channels, n_tokens, n_seqs]`.
     pub fn ssm_conv(&self, x: Tensor<'g>, w: Tensor<'g>) -> Tensor<'g> {

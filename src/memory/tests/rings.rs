@@ -15,7 +15,7 @@ const MAX_ROWS: usize = 40;
 const N_SLOTS: usize = 3;
 
 fn layout() -> StateLayout {
-    let kv = |n_head_kv, d_v, window| LayerState::Kv(Kv { n_head_kv, d_k: 2, d_v, window });
+    let kv = |n_head_kv, d_v, window| LayerState::Kv(Kv { n_head_kv, d_k: 2, d_v, window, latent: false });
     let layers = vec![kv(1, 3, None), kv(2, 1, Some(5)), LayerState::None, kv(1, 1, Some(300)), kv(1, 2, Some(1))];
     StateLayout { layers }
 }

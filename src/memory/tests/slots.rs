@@ -4,10 +4,16 @@ use ggml::Device;
 use memory::{CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, SavedSequence, Slot, StateLayout};
 use proptest::prelude::*;
 
-const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32, window: None });
+const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32, window: None, latent: false });
 /// Of another shape, behind a window.
-const WINDOWED: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 64, d_v: 16, window: Some(5) });
-const RECURRENT: LayerState = LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4 });
+const WINDOWED: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 64, d_v: 16, window: Some(5), latent: false });
+const RECURRENT: LayerState =
+    LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 4 });
+/// Rows of 48 elements, of which the first 32 are the values.
+const LATENT: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: true });
+/// A state that is no square.
+const MAMBA: LayerState =
+    LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 8 });
 
 fn config(n_slots: usize, n_ctx: usize) -> MemoryConfig {
     MemoryConfig {
@@ -37,17 +43,23 @@ fn advance(memory: &mut Memory, slot: &Slot, n_rows: usize) {
 
 #[test]
 fn a_memory_that_cannot_be_is_refused() {
-    let kv = |d| LayerState::Kv(Kv { n_head_kv: 1, d_k: d, d_v: d, window: None });
+    let shape = |n_head_kv, d_k, d_v, latent| LayerState::Kv(Kv { n_head_kv, d_k, d_v, window: None, latent });
+    let kv = |d| shape(1, d, d, false);
+    let latent = |n_head_kv, d_k, d_v| shape(n_head_kv, d_k, d_v, true);
     let q8 = MemoryConfig { type_v: CacheType::Q8_0, ..config(1, 64) };
-    let windowless = LayerState::Kv(Kv { n_head_kv: 1, d_k: 32, d_v: 32, window: Some(0) });
-    let many: Vec<_> =
-        (1..=65).map(|n_head_kv| LayerState::Kv(Kv { n_head_kv, d_k: 4, d_v: 4, window: None })).collect();
+    let q8_k = MemoryConfig { type_k: CacheType::Q8_0, ..config(1, 64) };
+    let windowless = LayerState::Kv(Kv { n_head_kv: 1, d_k: 32, d_v: 32, window: Some(0), latent: false });
+    let many: Vec<_> = (1..=65).map(|n_head_kv| shape(n_head_kv, 4, 4, false)).collect();
     for (layers, config, says) in [
         (&[KV][..], config(0, 64), "at least one slot"),
         (&[KV], config(1, 0), "at least one slot"),
         (&[KV], MemoryConfig { n_snapshots: 0, ..config(1, 64) }, "one snapshot"),
         (&[KV], MemoryConfig { v_transposed: true, ..q8 }, "values of type q8_0 need flash attention"),
         (&[kv(48)], q8, "a value head of 48 elements cannot be kept as q8_0"),
+        (&[latent(1, 48, 32)], q8_k, "a key head of 48 elements cannot be kept as q8_0"),
+        (&[latent(1, 64, 48)], q8_k, "a value head of 48 elements cannot be kept as q8_0"),
+        (&[latent(2, 64, 32)], config(1, 64), "latent rows of 2 heads"),
+        (&[latent(1, 32, 64)], config(1, 64), "of 32 elements with values of 64"),
         (&[KV, windowless], config(1, 64), "a window of attention has no position"),
         (&many, config(1, 64), "attention layers of 65 windows or widths of values, at most 64 expected"),
     ] {
@@ -182,8 +194,40 @@ fn saved_state_of_another_shape_is_refused() {
 }
 
 #[test]
+fn a_latent_layer_keeps_its_rows_and_nothing_else() {
+    for v_transposed in [false, true] {
+        // What is said of values does not concern it.
+        let config = MemoryConfig { v_transposed, type_k: CacheType::F16, ..config(2, 256) };
+        assert_eq!(config.layer_bytes(&LATENT).expect("a sound layer"), 2 * 256 * 48 * 2);
+        let mut memory = memory(&[LATENT, LATENT], config).expect("a sound layout");
+        assert_eq!(memory.n_bytes(), 2 * 2 * 256 * 48 * 2);
+        let slot = slots(&mut memory, 1).remove(0);
+        advance(&mut memory, &slot, 7);
+        let saved = memory.save(&slot).expect("saved");
+        assert_eq!(saved.n_bytes(), 2 * 7 * 48 * 2);
+        let mut bytes = Vec::new();
+        saved.write_to(&mut bytes);
+        assert_eq!(bytes.len(), memory.shape().saved_bytes(7));
+        memory.shape().check(&SavedSequence::from_bytes(&bytes).expect("whole")).expect("of the same shape");
+    }
+}
+
+#[test]
+fn state_of_a_latent_layer_and_of_its_keys_and_values_apart_are_told_apart() {
+    let apart = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: false });
+    let square = LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 4 });
+    for (of, other) in [(LATENT, apart), (apart, LATENT), (MAMBA, square), (square, MAMBA)] {
+        let mut from = memory(&[of], config(1, 256)).expect("a sound layout");
+        let slot = slots(&mut from, 1).remove(0);
+        let saved = from.save(&slot).expect("nothing yet");
+        let error = memory(&[other], config(1, 256)).expect("sound").shape().check(&saved).expect_err("another layer");
+        assert!(error.to_string().contains("another model"), "{error}");
+    }
+}
+
+#[test]
 fn a_copy_holds_what_its_source_held_at_that_position() {
-    for (layers, recurrent) in [(&[KV, RECURRENT][..], true), (&[KV], false)] {
+    for (layers, recurrent) in [(&[KV, RECURRENT, MAMBA][..], true), (&[KV], false), (&[LATENT; 4], false)] {
         for transposed in [false, true] {
             let config = MemoryConfig { v_transposed: transposed, ..config(3, 512) };
             let mut memory = memory(layers, config).expect("a sound layout");
@@ -284,4 +328,33 @@ proptest! {
             prop_assert_eq!(first_row, counted.len());
         }
     }
+}
+
+#[test]
+fn what_stands_behind_a_sequence_sees_its_cells_and_has_none() {
+    let mut memory = memory(&[KV, WINDOWED], config(4, 256)).expect("a sound layout");
+    let slots = slots(&mut memory, 4);
+    let refused = memory.ends(&[&slots[0]]).expect_err("an empty sequence").to_string();
+    assert!(refused.contains("slot 0: an empty sequence has no cells to read"), "{refused}");
+    advance(&mut memory, &slots[0], 3);
+    advance(&mut memory, &slots[1], 256);
+    advance(&mut memory, &slots[3], 9);
+    assert!(memory.ends(&[&slots[1], &slots[0]]).is_err(), "out of order");
+    let ends = memory.ends(&[&slots[0], &slots[1], &slots[3]]).expect("three sequences");
+    let view = ends.view();
+    assert_eq!((view.n_tokens(), view.segments().len()), (3, 2), "neighbours share a segment");
+    let mut positions = Vec::new();
+    view.positions(&mut positions);
+    assert_eq!(positions, [3, 256, 9], "a full context has an end, too");
+    let seen = |window: usize, segment: usize| {
+        let mut mask = Vec::new();
+        let segment = &view.segments()[segment];
+        view.mask(window, segment, &mut mask);
+        let rows = mask.chunks(view.n_kv(window, segment));
+        rows.map(|row| (0..row.len()).filter(|&i| row[i] == 0).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(0, 0), [(0..3).collect::<Vec<_>>(), (0..256).collect()]);
+    // Of five positions the row's own is one, and has no cell.
+    assert_eq!(seen(1, 0), [vec![0, 1, 2], vec![252, 253, 254, 255]]);
+    assert_eq!(seen(1, 1), [vec![5, 6, 7, 8]]);
 }

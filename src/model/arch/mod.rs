@@ -1,17 +1,24 @@
 //! The architectures: one file each, and the table that names them.
 
+mod deepseek2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
+mod granite;
+mod lfm2;
 mod llama;
+mod mimo2;
+mod nemotron_h;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3next;
+mod step35;
 
-use crate::architecture::Entry;
+use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
 
 const TABLE: &[Entry] = &[
@@ -27,7 +34,17 @@ const TABLE: &[Entry] = &[
     gpt_oss::ENTRY,
     phi3::ENTRY,
     glm4moe::ENTRY,
+    granite::ENTRY,
+    lfm2::ENTRY,
+    gemma4::ENTRY,
+    deepseek2::ENTRY,
+    nemotron_h::ENTRY,
+    mimo2::ENTRY,
+    step35::ENTRY,
 ];
+
+/// Heads that are architectures of their own.
+const HEADS: &[HeadEntry] = &[gemma4::ASSISTANT];
 
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {
@@ -35,12 +52,28 @@ pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {
     entry.ok_or_else(|| LoadError::Architecture { found: name.to_owned(), known: architectures().join(", ") })
 }
 
+/// The head of this name, if it is an architecture of its own.
+pub(crate) fn find_head(name: &str) -> Option<&'static HeadEntry> {
+    HEADS.iter().find(|head| head.name == name)
+}
+
+/// Whether `entry`, of a model named `name`, takes the head of another file.
+pub(crate) fn takes_head(entry: &Entry, name: &str) -> bool {
+    entry.nextn || HEADS.iter().any(|head| head.target == name)
+}
+
 /// Every architecture's name in files.
 pub fn architectures() -> Vec<&'static str> {
     TABLE.iter().flat_map(|e| e.names).copied().collect()
 }
 
-/// Those of [`architectures`] that take a NextN head.
+/// Draft heads that are architectures of their own, in files of their own: the name of each, and the architecture that it
+/// drafts for.
+pub fn head_architectures() -> Vec<(&'static str, &'static str)> {
+    HEADS.iter().map(|head| (head.name, head.target)).collect()
+}
+
+/// Those of [`architectures`] whose files may have a NextN head.
 pub fn nextn_architectures() -> Vec<&'static str> {
     TABLE.iter().filter(|e| e.nextn).flat_map(|e| e.names).copied().collect()
 }

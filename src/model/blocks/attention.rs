@@ -1,7 +1,7 @@
 //! Attention over the KV cells of each sequence.
 //! Source: Vaswani et al. 2017, with grouped heads (Ainslie et al. 2023): query head `j` reads key head `j / group`.
 
-use ggml::{Graph, Scores, Tensor};
+use ggml::{Dtype, Graph, Scores, Tensor};
 use memory::Segment;
 
 use super::linear::join;
@@ -35,6 +35,23 @@ pub(crate) fn store<'g>(g: &Graph<'g>, inputs: &AttentionInputs<'_, 'g>, il: usi
     inputs.view.store_kv(g, il, (flat(k), flat(v)), window.kv_rows, inputs.v_elements(il));
 }
 
+/// As [`attend`] where the values are the first elements of the keys, for all heads the same: stores `rows: [d_k, n_tokens]`
+/// in layer `il`; gives `[d_v * n_head, n_tokens]`.
+pub(crate) fn attend_latent<'g>(
+    g: &Graph<'g>,
+    inputs: &AttentionInputs<'_, 'g>,
+    il: usize,
+    (q, rows): (Tensor<'g>, Tensor<'g>),
+    scores: &Scores<'g>,
+) -> Tensor<'g> {
+    let Some(window) = inputs.window(il) else { return q };
+    inputs.view.store_latent(g, il, rows, window.kv_rows);
+    over_cells(g, inputs, il, q, scores, |v| {
+        let v = if v.dtype().is_quantized() { g.cast(v, Dtype::F32) } else { v };
+        g.cont(g.transpose(v)) // [n_kv, d_v, 1, n_seqs]
+    })
+}
+
 /// As [`attend`], with what is in layer `il`'s KV cache already, which may be another layer's than the queries'.
 pub(crate) fn attend_to<'g>(
     g: &Graph<'g>,
@@ -42,6 +59,19 @@ pub(crate) fn attend_to<'g>(
     il: usize,
     q: Tensor<'g>,
     scores: &Scores<'g>,
+) -> Tensor<'g> {
+    over_cells(g, inputs, il, q, scores, |v| v)
+}
+
+/// Attention of `q: [d_k, n_head, n_tokens]` over the cells of layer `il`. `transposed` gives the values as the folded form
+/// reads them.
+fn over_cells<'g>(
+    g: &Graph<'g>,
+    inputs: &AttentionInputs<'_, 'g>,
+    il: usize,
+    q: Tensor<'g>,
+    scores: &Scores<'g>,
+    transposed: impl Fn(Tensor<'g>) -> Tensor<'g>,
 ) -> Tensor<'g> {
     let Some(window) = inputs.window(il) else { return q };
     let segments = inputs.view.segments().iter().zip(&window.masks);
@@ -53,7 +83,7 @@ pub(crate) fn attend_to<'g>(
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
         if inputs.view.v_transposed() {
-            gqa_folded(g, s, (q, k, v), mask, scores)
+            gqa_folded(g, s, (q, k, transposed(v)), mask, scores)
         } else {
             fused(g, s, (q, k, v), mask, scores)
         }
@@ -126,7 +156,7 @@ mod tests {
 
     /// Every two differ in something that must not be mixed up: window, heads, sizes, caps, sinks.
     fn layers() -> Vec<Layer> {
-        let kv = |n_head_kv, d_k, d_v, window| Kv { n_head_kv, d_k, d_v, window };
+        let kv = |n_head_kv, d_k, d_v, window| Kv { n_head_kv, d_k, d_v, window, latent: false };
         let layer = |kv, n_head, scale| Layer { kv, n_head, scale, softcap: None, sinks: false };
         vec![
             layer(kv(2, 8, 8, None), 4, 0.4),
@@ -162,7 +192,7 @@ mod tests {
 
     /// What a position's attention must be, counted out in F64.
     fn plain(l: Layer, slot: usize, il: usize, position: usize) -> Vec<f64> {
-        let Kv { n_head_kv, d_k, d_v, window } = l.kv;
+        let Kv { n_head_kv, d_k, d_v, window, .. } = l.kv;
         let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect::<Vec<_>>();
         let q = wide(row(0, slot, il, position, d_k * l.n_head));
         let first = (position + 1).saturating_sub(window.unwrap_or(usize::MAX));

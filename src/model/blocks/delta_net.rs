@@ -4,6 +4,7 @@
 use ggml::{DeltaRule, Graph, Tensor, WeightId};
 use memory::{Recurrent, Segment};
 
+use super::causal_conv::causal_conv;
 use super::linear::{Linear, join, vector};
 use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
@@ -83,6 +84,7 @@ impl DeltaNetConfig {
             n_channels: self.n_channels(),
             n_heads: self.n_v_heads,
             d_state: self.d_state,
+            d_head: self.d_state,
         }
     }
 }
@@ -217,30 +219,12 @@ impl DeltaNet {
         (seg, states): (&Segment, Option<Tensor<'g>>),
         (qkv, decay, beta): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     ) -> Tensor<'g> {
-        let (s, n_channels) = (self.config.d_state, self.config.n_channels());
+        let s = self.config.d_state;
         let (n_k, n_v) = (self.config.n_k_heads as i64, self.config.n_v_heads as i64);
         let (n_rows, n_seqs) = (seg.n_rows as i64, seg.n_seqs as i64);
-        let nb = qkv.nb()[1];
-        let ne = [n_channels as i64, n_rows, n_seqs, 1];
-        let rows = g.view(qkv, ne, [nb, nb * seg.n_rows, nb * seg.n_tokens()], nb * seg.first_row);
         let view = &step.inputs.view;
-        let (past, planes) = (view.conv(g, il, seg, states), view.conv_planes(g, il, seg));
-        let Some((past, planes)) = past.zip(planes) else { return qkv }; // past: [n_taps - 1, n_channels, n_seqs]
-        let conv = vector(g, self.conv);
-        let c = g.short_conv(rows, past, conv, planes).unwrap_or_else(|| {
-            let columns = g.transpose(rows); // [n_rows, n_channels, n_seqs]
-            // What lies apart is joined slowly on GPUs.
-            let columns = if n_rows > 1 { g.cont(columns) } else { columns };
-            let window = g.concat(past, columns, 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
-            for back in 0..seg.n_snapshots {
-                let nb = window.nb();
-                let ne = [self.config.n_taps as i64 - 1, n_channels as i64, n_seqs, 1];
-                let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
-                let (ne, nb) = ([planes.ne()[0], n_seqs, 1, 1], planes.nb());
-                g.keep(g.cpy(last, g.view(planes, ne, [nb[1], nb[2], nb[2]], back * nb[2])));
-            }
-            g.ssm_conv(window, conv)
-        });
+        let conv = causal_conv(g, view, il, (seg, states), (qkv, 0), vector(g, self.conv));
+        let Some(c) = conv else { return qkv };
         let c = g.silu(c); // [n_channels, n_rows, n_seqs]
 
         let nb = c.nb();
@@ -259,7 +243,7 @@ impl DeltaNet {
             let ne = [1, n_v, n_rows, n_seqs];
             g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
         };
-        let (state, planes) = (view.delta(g, il, seg, states), view.delta_planes(g, il, seg));
+        let (state, planes) = (view.heads(g, il, seg, states), view.head_planes(g, il, seg));
         let Some((state, planes)) = state.zip(planes) else { return qkv };
         let rule = DeltaRule { q, k, v, g: gate(decay), beta: gate(beta), state };
         if let Some(out) = g.delta_rule(&rule, planes) {

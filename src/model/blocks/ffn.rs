@@ -4,6 +4,7 @@ use ggml::{Graph, Tensor};
 
 use super::gated_ffn::{Activation, GatedFfn};
 use super::moe::{MoeConfig, MoeFfn, MoeKind};
+use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS};
 use crate::tensors::Scope;
@@ -22,7 +23,27 @@ pub(crate) enum FfnConfig {
     Geglu {
         n_ff: usize,
     },
+    /// Without a gate.
+    SquaredRelu {
+        n_ff: usize,
+    },
     Moe(MoeConfig),
+    /// Nothing: the mixer is all there is.
+    None,
+    /// Experts where the file has a router, else dense; a block of no file is what `likely` says.
+    Either {
+        n_ff: usize,
+        moe: MoeConfig,
+        limit: Option<f32>,
+        likely: Likely,
+    },
+}
+
+/// What a block is where no tensor tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Likely {
+    Dense,
+    Moe,
 }
 
 /// What a family says of its dense feed-forwards.
@@ -52,6 +73,43 @@ impl FfnConfig {
         Ok(blocks)
     }
 
+    /// That of each block, of a file whose tensors tell which blocks have experts: likely those from `first` to before `end`.
+    pub(crate) fn by_tensors(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        moe: MoeKind,
+        likely: std::ops::Range<usize>,
+    ) -> Result<Vec<Self>, LoadError> {
+        let (key, moe) = ("feed_forward_length", MoeConfig::read(keys, n_block, moe)?);
+        let moe = moe.ok_or_else(|| keys.error("expert_count", "is missing or 0"))?;
+        let n_ff = keys.per_layer(key, n_block, 0..=1 << 22)?.ok_or_else(|| keys.error(key, "is missing"))?;
+        let either = |(il, n_ff)| {
+            let likely = if likely.contains(&il) { Likely::Moe } else { Likely::Dense };
+            Self::Either { n_ff, moe, limit: None, likely }
+        };
+        Ok(n_ff.into_iter().enumerate().map(either).collect())
+    }
+
+    /// The same with limits on the factors of inner rows: those of experts, and those of the shared expert and of dense
+    /// blocks.
+    pub(crate) fn limited(self, limit: Option<f32>, shared: Option<f32>) -> Self {
+        match self {
+            Self::Moe(moe) => Self::Moe(moe.limited(limit, shared)),
+            Self::Either { n_ff, moe, likely, .. } => {
+                Self::Either { n_ff, moe: moe.limited(limit, shared), limit: shared, likely }
+            }
+            dense @ Self::Dense { .. } => dense,
+        }
+    }
+
+    /// The experts, where there may be some.
+    pub(crate) fn moe(&self) -> Option<MoeConfig> {
+        match self {
+            Self::Moe(moe) | Self::Either { moe, .. } => Some(*moe),
+            Self::Dense { .. } => None,
+        }
+    }
+
     /// The first `n` of `n_block` blocks, dense.
     fn dense(keys: &Keys<'_, '_>, n_block: usize, n: usize, kind: DenseKind) -> Result<Vec<Self>, LoadError> {
         let key = "feed_forward_length";
@@ -70,24 +128,41 @@ impl FfnConfig {
 /// The weights of a layer's feed-forward.
 pub(crate) enum Ffn {
     Dense(GatedFfn),
+    SquaredRelu(SquaredReluFfn),
     Moe(Box<MoeFfn>),
 }
 
 impl Ffn {
-    /// Asks for the tensors of a block.
-    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Self, LoadError> {
-        Ok(match config {
+    /// Asks for the tensors of a block; `None` where it has no feed-forward.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Option<Self>, LoadError> {
+        Ok(Some(match config {
             FfnConfig::Moe(moe) => Self::Moe(Box::new(MoeFfn::open(t, n_embd, moe)?)),
             FfnConfig::Geglu { n_ff } => {
                 Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, false, false)?.with(Activation::Gelu))
             }
+            FfnConfig::Either { n_ff, moe, limit, likely } => {
+                let dense = t.has("ffn_gate.weight") || t.has("ffn_up.weight") || likely == Likely::Dense;
+                if t.has("ffn_gate_inp.weight") || !dense {
+                    return Self::open(t, n_embd, FfnConfig::Moe(moe));
+                }
+                if n_ff == 0 {
+                    return Err(LoadError::Key {
+                        key: "feed_forward_length".into(),
+                        what: "0 for a dense block".into(),
+                    });
+                }
+                Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, false, false)?.limited(limit))
+            }
             FfnConfig::Dense { n_ff, fused, bias } => Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, fused, bias)?),
-        })
+            FfnConfig::SquaredRelu { n_ff } => Self::SquaredRelu(SquaredReluFfn::open(t, "", n_embd, n_ff)?),
+            FfnConfig::None => return Ok(None),
+        }))
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         match self {
             Self::Dense(ffn) => ffn.forward(g, x),
+            Self::SquaredRelu(ffn) => ffn.forward(g, x),
             Self::Moe(ffn) => ffn.forward(g, x),
         }
     }

@@ -25,6 +25,11 @@ impl Activation {
     }
 }
 
+/// `min(silu(gate), limit) * clamp(up, -limit, limit)`, both of one shape. Source: the Step 3.5 reference model.
+pub(crate) fn limited_swiglu<'g>(g: &Graph<'g>, gate: Tensor<'g>, up: Tensor<'g>, limit: f32) -> Tensor<'g> {
+    g.mul(g.clamp(g.silu(gate), f32::NEG_INFINITY, limit), g.clamp(g.cont(up), -limit, limit))
+}
+
 /// The matrices of a dense feed-forward.
 pub(crate) struct GatedFfn {
     activation: Activation,
@@ -32,6 +37,8 @@ pub(crate) struct GatedFfn {
     gate: Option<Linear>,
     up: Linear,
     down: Linear,
+    /// See [`limited_swiglu`].
+    limit: Option<f32>,
 }
 
 impl GatedFfn {
@@ -56,12 +63,18 @@ impl GatedFfn {
             gate: if fused { None } else { Some(part("gate", n_embd, n_ff)?) },
             up: part("up", n_embd, if fused { 2 * n_ff } else { n_ff })?,
             down: part("down", n_ff, n_embd)?,
+            limit: None,
         })
     }
 
     /// The same with another activation.
     pub(crate) fn with(self, activation: Activation) -> Self {
         Self { activation, ..self }
+    }
+
+    /// The same with a limit on both factors.
+    pub(crate) fn limited(self, limit: Option<f32>) -> Self {
+        Self { limit, ..self }
     }
 
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
@@ -74,6 +87,10 @@ impl GatedFfn {
                 (half(0), half(n as usize / 2 * nb[0]))
             }
         };
-        self.down.forward(g, self.activation.gated(g, gate, up)) // of [n_ff, n_tokens]
+        let inner = match self.limit {
+            None => self.activation.gated(g, gate, up),
+            Some(limit) => limited_swiglu(g, gate, up, limit),
+        }; // [n_ff, n_tokens]
+        self.down.forward(g, inner)
     }
 }

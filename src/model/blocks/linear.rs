@@ -33,6 +33,14 @@ impl Linear {
         Ok(Self { weight, scale: t.companion(&format!("{name}.scale"), &[1])?, bias })
     }
 
+    /// A matrix alone: `{name}.scale`, if there is one, is something else.
+    pub(crate) fn unscaled(t: &mut Scope<'_, '_>, name: &str, n_in: usize, n_out: usize) -> Result<Self, LoadError> {
+        let name = format!("{name}.weight");
+        let weight = t.need(&name, &[n_in, n_out])?;
+        t.updatable(&name, weight, &[n_in, n_out]);
+        Ok(Self { weight, scale: None, bias: None })
+    }
+
     /// As [`Linear::biased`], or `None` when there is no such matrix.
     pub(crate) fn find(
         t: &mut Scope<'_, '_>,

@@ -4,9 +4,10 @@
 use ggml::{Graph, Tensor, WeightId};
 
 use super::experts::Experts;
-use super::gated_ffn::GatedFfn;
-use super::linear::{updated, vector};
+use super::gated_ffn::{GatedFfn, limited_swiglu};
+use super::linear::{Linear, updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
+use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::tensors::Scope;
@@ -29,8 +30,14 @@ pub(crate) enum ExpertGlu {
     /// `silu(gate) * up`.
     #[default]
     Silu,
+    /// `gelu(gate) * up`, GELU in its form of a hyperbolic tangent.
+    Gelu,
     /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
     Clamped { slope: f32, limit: f32 },
+    /// `relu(up)^2`: there is no gate. The shared expert is made like this, too.
+    SquaredRelu,
+    /// `min(silu(gate), limit) * clamp(up, -limit, limit)`.
+    Limited { limit: f32 },
 }
 
 /// What a family says of its experts, where files do not.
@@ -44,6 +51,8 @@ pub(crate) struct MoeKind {
     /// Experts may have biases.
     pub(crate) bias: bool,
     pub(crate) glu: ExpertGlu,
+    /// Experts may work on a narrower image of the input, which the file's `moe_latent_size` tells. Source: Nemotron 3.
+    pub(crate) latent: bool,
 }
 
 /// Sizes and constants of an MoE layer, the same in all blocks that have experts.
@@ -55,28 +64,53 @@ pub(crate) struct MoeConfig {
     n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
     n_ff_shared: usize,
+    /// Width of what experts read and give; `None` for the stream's.
+    n_latent: Option<usize>,
+    /// On both factors of the shared expert's inner rows.
+    shared_limit: Option<f32>,
 }
 
 impl MoeConfig {
     /// `None` for a dense model.
     pub(crate) fn read(keys: &Keys<'_, '_>, n_block: usize, kind: MoeKind) -> Result<Option<Self>, LoadError> {
+        let uniform = |key: &str| match keys.per_layer(key, n_block, 0..=1 << 22)? {
+            Some(values) if values.iter().any(|v| *v != values[0]) => {
+                Err(keys.error(key, "differs between blocks, which is not supported"))
+            }
+            values => Ok(values.map(|values| values[0])),
+        };
+        let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
+        Self::read_by(keys, kind, dense, &uniform)
+    }
+
+    /// As [`MoeConfig::read`], of block `il` of a family whose blocks may differ.
+    pub(crate) fn of_block(
+        keys: &Keys<'_, '_>,
+        n_block: usize,
+        il: usize,
+        kind: MoeKind,
+    ) -> Result<Option<Self>, LoadError> {
+        let of_block = |key: &str| {
+            let values = keys.per_layer(key, n_block, 0..=1 << 22)?;
+            Ok(values.and_then(|values| values.get(il).copied()).filter(|&n| n > 0))
+        };
+        Self::read_by(keys, kind, of_block("feed_forward_length")?, &of_block)
+    }
+
+    /// `number` gives what a key says of a block, `dense` is its dense feed-forward.
+    fn read_by(
+        keys: &Keys<'_, '_>,
+        kind: MoeKind,
+        dense: Option<usize>,
+        number: &dyn Fn(&str) -> Result<Option<usize>, LoadError>,
+    ) -> Result<Option<Self>, LoadError> {
         let n_expert = keys.find("expert_count", 0..=1 << 16)?.unwrap_or(0);
         if n_expert == 0 {
             return Ok(None);
         }
-        let uniform = |key: &str| -> Result<Option<usize>, LoadError> {
-            match keys.per_layer(key, n_block, 0..=1 << 22)? {
-                Some(values) if values.iter().any(|v| *v != values[0]) => {
-                    Err(keys.error(key, "differs between blocks, which is not supported"))
-                }
-                values => Ok(values.map(|values| values[0])),
-            }
-        };
-        let found = |key: &str, fallback: Option<usize>| {
-            uniform(key)?.or(fallback).ok_or_else(|| keys.error(key, "is missing"))
-        };
+        let found =
+            |key: &str, fallback: Option<usize>| number(key)?.or(fallback).ok_or_else(|| keys.error(key, "is missing"));
         let router = RouterConfig::read(keys, kind.router, n_expert, found("expert_used_count", None)?)?;
-        let dense = keys.per_layer("feed_forward_length", n_block, 0..=1 << 22)?.map(|n| n[0]);
         let n_ff = found("expert_feed_forward_length", dense.map(|n| if kind.wide { n } else { n / router.n_used }))?;
         if n_ff == 0 {
             return Err(keys.error("expert_feed_forward_length", "0 found, a width expected"));
@@ -86,12 +120,19 @@ impl MoeConfig {
         let n_ff_shared = match kind.shared {
             SharedExpert::None => 0,
             SharedExpert::Gated => found(shared, dense)?,
-            SharedExpert::Plain => match uniform(shared)?.filter(|&n| n > 0) {
+            SharedExpert::Plain => match number(shared)?.filter(|&n| n > 0) {
                 Some(n) => n,
                 None => counted()?.unwrap_or(0),
             },
         };
-        Ok(Some(Self { router, kind, n_ff, n_ff_shared }))
+        let n_latent = if kind.latent { keys.find("moe_latent_size", 0..=1 << 22)?.filter(|&n| n > 0) } else { None };
+        Ok(Some(Self { router, kind, n_ff, n_ff_shared, n_latent, shared_limit: None }))
+    }
+
+    /// The same with limits on the experts and on the shared one.
+    pub(crate) fn limited(self, limit: Option<f32>, shared_limit: Option<f32>) -> Self {
+        let glu = limit.map_or(self.kind.glu, |limit| ExpertGlu::Limited { limit });
+        Self { kind: MoeKind { glu, ..self.kind }, shared_limit, ..self }
     }
 }
 
@@ -102,6 +143,8 @@ pub(crate) struct MoeFfn {
     gate_up: GateUp,
     down: Experts,
     shared: Option<Shared>,
+    /// Into the width of experts, and out of it.
+    latent: Option<(Linear, Linear)>,
 }
 
 enum GateUp {
@@ -111,11 +154,19 @@ enum GateUp {
     },
     /// Gate rows first, then up.
     Fused(Experts),
+    /// There is no gate.
+    Up(Experts),
+}
+
+/// What the expert that every token uses is made of.
+enum Ffn {
+    Gated(GatedFfn),
+    Plain(SquaredReluFfn),
 }
 
 /// The expert that every token uses, and its gate.
 struct Shared {
-    ffn: GatedFfn,
+    ffn: Ffn,
     gate: Option<WeightId>,
 }
 
@@ -139,14 +190,43 @@ impl Shared {
                 None
             }
         };
-        Ok(Some(Self { ffn: GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?, gate }))
+        let ffn = match config.kind.glu {
+            ExpertGlu::SquaredRelu => Ffn::Plain(SquaredReluFfn::open(t, "_shexp", n_embd, config.n_ff_shared)?),
+            _ => {
+                let ffn = GatedFfn::open(t, "_shexp", n_embd, config.n_ff_shared, false, false)?;
+                Ffn::Gated(ffn.limited(config.shared_limit))
+            }
+        };
+        Ok(Some(Self { ffn, gate }))
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let Some(gate) = self.gate else { return self.ffn.forward(g, x) };
+        let out = match &self.ffn {
+            Ffn::Gated(ffn) => ffn.forward(g, x),
+            Ffn::Plain(ffn) => ffn.forward(g, x),
+        };
+        let Some(gate) = self.gate else { return out };
         let matrix = g.reshape(vector(g, gate), [x.ne()[0], 1]); // was [n_embd]
         let gate = g.sigmoid(updated(g, gate, x, g.mul_mat(matrix, x))); // [1, n_tokens]
-        g.mul(self.ffn.forward(g, x), gate)
+        g.mul(out, gate)
+    }
+}
+
+impl GateUp {
+    fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
+        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
+        let one = [n_in, n_ff, router.n_expert];
+        if let ExpertGlu::SquaredRelu = glu {
+            t.refuse("ffn_gate_exps.weight", "a gate is not expected here")?;
+            return Ok(Self::Up(Experts::open(t, "ffn_up_exps", one, bias)?));
+        }
+        Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, router.n_expert], bias)? {
+            Some(both) => Self::Fused(both),
+            None => Self::Split {
+                gate: Experts::open(t, "ffn_gate_exps", one, bias)?,
+                up: Experts::open(t, "ffn_up_exps", one, bias)?,
+            },
+        })
     }
 }
 
@@ -156,25 +236,39 @@ impl MoeFfn {
         let MoeConfig { router, kind: MoeKind { bias, .. }, n_ff, .. } = config;
         let n_expert = router.n_expert;
         let router = Router::open(t, n_embd, router)?;
-        let gate_up = match Experts::find(t, "ffn_gate_up_exps", [n_embd, 2 * n_ff, n_expert], bias)? {
-            Some(both) => GateUp::Fused(both),
-            None => GateUp::Split {
-                gate: Experts::open(t, "ffn_gate_exps", [n_embd, n_ff, n_expert], bias)?,
-                up: Experts::open(t, "ffn_up_exps", [n_embd, n_ff, n_expert], bias)?,
-            },
+        let latent = match config.n_latent {
+            Some(n) => {
+                Some((Linear::open(t, "ffn_latent_down", n_embd, n)?, Linear::open(t, "ffn_latent_up", n, n_embd)?))
+            }
+            None => {
+                t.refuse("ffn_latent_down.weight", "experts of another width are not expected here").map(|()| None)?
+            }
         };
-        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_embd, n_expert], bias)?;
+        let n_in = config.n_latent.unwrap_or(n_embd);
+        let gate_up = GateUp::open(t, &config, n_in)?;
+        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_in, n_expert], bias)?;
         let shared = Shared::open(t, n_embd, &config)?;
-        Ok(Self { config, router, gate_up, down, shared })
+        Ok(Self { config, router, gate_up, down, shared, latent })
     }
 
+    /// `x: [n_embd, n_tokens]`; gives the same shape.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        self.forward_by(g, x, x)
+    }
+
+    /// As [`MoeFfn::forward`], where the router reads `seen` in place of `x`, of the same shape.
+    pub(crate) fn forward_by<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, seen: Tensor<'g>) -> Tensor<'g> {
         let (n_used, n_ff) = (self.config.router.n_used as i64, self.config.n_ff as i64);
-        let [n_embd, n_tokens, ..] = x.ne();
-        let route = self.router.route(g, x);
-        let rows = g.reshape(x, [n_embd, 1, n_tokens]); // was [n_embd, n_tokens]
+        let route = self.router.route(g, seen);
+        let inputs = self.latent.as_ref().map_or(x, |(down, _)| down.forward(g, x)); // [n_in, n_tokens]
+        let [n_in, n_tokens, ..] = inputs.ne();
+        let rows = g.reshape(inputs, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
+            GateUp::Up(up) => {
+                let up = up.forward(g, rows, &route);
+                (up, up)
+            }
             GateUp::Fused(both) => {
                 let both = both.forward(g, rows, &route); // [2 * n_ff, n_used, n_tokens]
                 let (nb, ne) = (both.nb(), [n_ff, n_used, n_tokens, 1]);
@@ -184,19 +278,23 @@ impl MoeFfn {
         }; // [n_ff, n_used, n_tokens]
         let inner = match self.config.kind.glu {
             ExpertGlu::Silu => g.swiglu(gate, up),
+            ExpertGlu::Gelu => g.geglu(gate, up),
             ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
+            ExpertGlu::SquaredRelu => g.sqr(g.relu(up)),
+            ExpertGlu::Limited { limit } => limited_swiglu(g, gate, up, limit),
         };
-        let out = self.down.forward(g, inner, &route); // [n_embd, n_used, n_tokens]
+        let out = self.down.forward(g, inner, &route); // [n_in, n_used, n_tokens]
         let out = g.mul(out, route.weights);
         let nb = out.nb();
-        let expert = |i: usize| g.view(out, [n_embd, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
-        let mut sum = expert(0); // [n_embd, n_tokens]
+        let expert = |i: usize| g.view(out, [n_in, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
+        let mut sum = expert(0); // [n_in, n_tokens]
         for i in 1..self.config.router.n_used {
             sum = g.add(sum, expert(i));
         }
         if self.config.router.n_used == 1 {
             sum = g.cont(sum);
         }
+        let sum = self.latent.as_ref().map_or(sum, |(_, up)| up.forward(g, sum)); // [n_embd, n_tokens]
         self.shared.as_ref().map_or(sum, |shared| g.add(sum, shared.forward(g, x)))
     }
 }

@@ -34,11 +34,13 @@ pub(crate) struct RouterKind {
     pub(crate) correction: bool,
     /// There may be biases.
     pub(crate) bias: bool,
+    /// The input is multiplied with `ffn_gate_inp.scale`, element by element.
+    pub(crate) input_scale: bool,
 }
 
 impl Default for RouterKind {
     fn default() -> Self {
-        Self { gating: Gating::Softmax, norm: true, correction: false, bias: false }
+        Self { gating: Gating::Softmax, norm: true, correction: false, bias: false, input_scale: false }
     }
 }
 
@@ -139,6 +141,8 @@ pub(crate) struct Router {
     matrix: Linear,
     /// Added to the scores that choose, not to those that become weights: `[n_expert]`.
     correction: Option<WeightId>,
+    /// On the input: `[n_embd]`.
+    input_scale: Option<WeightId>,
 }
 
 /// Which experts the tokens go to.
@@ -164,7 +168,15 @@ impl Router {
         if !kind.bias {
             t.refuse("ffn_gate_inp.bias", "biases are not supported")?;
         }
-        Ok(Self { config, matrix: Linear::biased(t, "ffn_gate_inp", n_embd, n_expert, kind.bias)?, correction })
+        let name = "ffn_gate_inp";
+        let (matrix, input_scale) = match kind.input_scale {
+            true => {
+                let scale = t.need(&format!("{name}.scale"), &[n_embd])?;
+                (Linear::unscaled(t, name, n_embd, n_expert)?, Some(scale))
+            }
+            false => (Linear::biased(t, name, n_embd, n_expert, kind.bias)?, None),
+        };
+        Ok(Self { config, matrix, correction, input_scale })
     }
 
     /// Picks experts for `x: [n_embd, n_tokens]`. These ops stand in the graph one after the other and in this order, which
@@ -172,6 +184,7 @@ impl Router {
     pub(crate) fn route<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Route<'g> {
         let RouterConfig { kind, n_expert, n_used, groups, scale } = self.config;
         let (n_expert, n_used, n_tokens) = (n_expert as i64, n_used as i64, x.ne()[1]);
+        let x = self.input_scale.map_or(x, |scale| g.mul(x, vector(g, scale)));
         let logits = self.matrix.forward(g, x); // [n_expert, n_tokens]
         let scores = match kind.gating {
             Gating::Softmax => g.soft_max(logits, None, 1.0),

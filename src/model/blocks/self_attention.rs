@@ -1,14 +1,15 @@
 //! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
 
-use ggml::{Dtype, Graph, Rope, Scores, Tensor, WeightId};
+use ggml::{Graph, Rope, Scores, Tensor, WeightId};
 use memory::{KV_STEP, Kv, LayerState};
 
 use super::attention::{attend, split_heads};
 use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
+use super::temperature::Temperature;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::rope::{n_ctx_orig, rope, rope_swa, without_yarn, yarn_factors};
+use crate::rope::{rope, rope_swa, without_yarn, yarn_factors};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -31,12 +32,20 @@ pub(crate) struct AttentionKind {
     pub(crate) temperature: bool,
     /// The file may bring factors that divide the rotation's frequencies.
     pub(crate) freq_factors: bool,
+    /// Nothing turns: positions do not count.
+    pub(crate) no_rope: bool,
     /// If it does, they are not for this block.
     pub(crate) own_frequencies: bool,
     /// One more score for each head, without a value (`attn_sinks`).
     pub(crate) sinks: bool,
     /// YaRN's borders lie between the pairs of a head, where the formula puts them; they are else rounded to pairs.
     pub(crate) exact_yarn: bool,
+    /// That score where the file brings it.
+    pub(crate) sinks_if_there: bool,
+    /// Each head's output may be gated by a sigmoid of the input (`attn_gate`).
+    pub(crate) head_gate: bool,
+    /// The file's factors on frequencies are as many as half of a head's elements, however many are rotated.
+    pub(crate) wide_factors: bool,
 }
 
 /// Sizes and constants of one block's attention. Blocks may differ in all but `n_embd` and `eps`.
@@ -51,6 +60,8 @@ pub(crate) struct AttentionConfig {
     eps: f32,
     /// Factor on scores.
     pub(crate) scale: f32,
+    /// Factor on values.
+    pub(crate) value_scale: Option<f32>,
     /// Scores are kept below it by a hyperbolic tangent.
     pub(crate) softcap: Option<f32>,
     /// Positions that a token sees, its own counted; `None` for all before it.
@@ -58,7 +69,8 @@ pub(crate) struct AttentionConfig {
     /// The file may bring two lists of factors on frequencies, of which the second is for contexts of more positions.
     pub(crate) long_above: Option<usize>,
     temperature: Option<Temperature>,
-    pub(crate) rope: Rope,
+    /// `None` where nothing turns.
+    pub(crate) rope: Option<Rope>,
 }
 
 /// How layers with a window differ from the others in what the file says of both.
@@ -69,30 +81,6 @@ pub(crate) struct SlidingKind {
     pub(crate) base: Option<f32>,
     /// Positions are scaled in them, too.
     pub(crate) scales: bool,
-}
-
-/// Queries of later stretches of a long context are longer: `1 + rate * ln(1 + floor(position / stretch))` times.
-/// Source: the Ministral 3 reference model, after Llama 4.
-#[derive(Clone, Copy, Debug)]
-struct Temperature {
-    rate: f32,
-    stretch: usize,
-}
-
-impl Temperature {
-    fn read(keys: &Keys<'_, '_>) -> Result<Option<Self>, LoadError> {
-        let rate = keys.float("attention.temperature_scale", 0.0..=1e3)?.filter(|&rate| rate > 0.0);
-        rate.map(|rate| Ok(Self { rate, stretch: n_ctx_orig(keys)? })).transpose()
-    }
-
-    /// `q: [d_k, n_head, n_tokens]`, `positions: [n_tokens]` (i32); gives the shape of `q`.
-    fn scaled<'g>(&self, g: &Graph<'g>, q: Tensor<'g>, positions: Tensor<'g>) -> Tensor<'g> {
-        // The half keeps whole stretches clear of rounding.
-        let one = 1.0 / self.stretch as f32;
-        let stretches = g.floor(g.scale_and_add(g.cast(positions, Dtype::F32), one, 0.5 * one));
-        let length = g.scale_and_add(g.log(g.scale_and_add(stretches, 1.0, 1.0)), self.rate, 1.0);
-        g.mul(q, g.reshape(length, [1, 1, q.ne()[2]])) // was [n_tokens]
-    }
 }
 
 impl AttentionConfig {
@@ -151,11 +139,12 @@ impl AttentionConfig {
         }
         let (eps, scale) = (keys.rms_eps()?, keys.attention_scale(d_k)?);
         let rope = match sliding {
-            None => rope(keys, d_k, kind.neox)?,
-            Some(s) => rope_swa(keys, d_k, kind.neox, s.base, s.scales)?,
+            _ if kind.no_rope => None,
+            None => Some(rope(keys, d_k, kind.neox)?),
+            Some(s) => Some(rope_swa(keys, d_k, kind.neox, s.base, s.scales)?),
         };
         let temperature = if kind.temperature { Temperature::read(keys)? } else { None };
-        let (softcap, window) = (None, None);
+        let (softcap, window, value_scale) = (None, None, None);
         let config = |(n_head, n_head_kv)| Self {
             kind,
             n_embd,
@@ -165,6 +154,7 @@ impl AttentionConfig {
             d_v,
             eps,
             scale,
+            value_scale,
             softcap,
             window,
             long_above: None,
@@ -176,19 +166,21 @@ impl AttentionConfig {
 
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
-        match self.kind.freq_factors {
-            _ if self.kind.exact_yarn && self.rope.ext_factor != 0.0 => {
-                globals.made(YARN_FACTORS, &yarn_factors(&self.rope)).map(Some)
-            }
+        if let Some(rope) = self.rope.filter(|rope| self.kind.exact_yarn && rope.ext_factor != 0.0) {
+            return globals.made(YARN_FACTORS, &yarn_factors(&rope)).map(Some);
+        }
+        match self.rope.filter(|_| self.kind.freq_factors) {
             _ if self.kind.own_frequencies => Ok(None),
-            true => globals.find("rope_freqs.weight", &[self.rope.n_dims as usize / 2]),
-            false => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
+            Some(_) if self.kind.wide_factors => globals.find("rope_freqs.weight", &[self.d_k / 2]),
+            Some(rope) => globals.find("rope_freqs.weight", &[rope.n_dims as usize / 2]),
+            None => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
         }
     }
 
     /// The state that such a layer keeps.
     pub(crate) fn state(&self) -> LayerState {
-        LayerState::Kv(Kv { n_head_kv: self.n_head_kv, d_k: self.d_k, d_v: self.d_v, window: self.window })
+        let Self { n_head_kv, d_k, d_v, window, .. } = *self;
+        LayerState::Kv(Kv { n_head_kv, d_k, d_v, window, latent: false })
     }
 }
 
@@ -208,6 +200,8 @@ pub(crate) struct Attention {
     by_context: Option<[WeightId; 2]>,
     /// `[n_head]`.
     sinks: Option<WeightId>,
+    /// `[n_embd, n_head]`.
+    head_gate: Option<Linear>,
 }
 
 enum Qkv {
@@ -226,7 +220,7 @@ impl Attention {
         freq_factors: Option<WeightId>,
     ) -> Result<Self, LoadError> {
         let AttentionConfig { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, .. } = config;
-        let rope = if kind.exact_yarn { without_yarn(&config.rope) } else { config.rope };
+        let rope = config.rope.map(|rope| if kind.exact_yarn { without_yarn(&rope) } else { rope });
         let config = AttentionConfig { rope, ..config };
         if n_head == 0 || n_head_kv == 0 || n_head % n_head_kv != 0 {
             let what = format!("{n_head} query heads on {n_head_kv} key heads");
@@ -265,11 +259,19 @@ impl Attention {
         let out = Linear::biased(t, "attn_output", d_v * n_head, n_embd, kind.out_bias)?;
         let sinks = match kind.sinks {
             true => Some(t.need("attn_sinks.weight", &[n_head])?),
+            false if kind.sinks_if_there => t.find("attn_sinks.weight", &[n_head])?,
             false => t.refuse("attn_sinks.weight", "attention sinks are not supported").map(|()| None)?,
         };
         let by_context =
-            if config.long_above.is_some() { factors_by_context(t, rope.n_dims as usize / 2)? } else { None };
-        Ok(Self { config, qkv, out, norms, freq_factors, by_context, sinks })
+            match rope.filter(|_| config.long_above.is_some()) {
+                Some(rope) => factors_by_context(t, rope.n_dims as usize / 2)?,
+                None => None,
+            };
+        let head_gate = match kind.head_gate {
+            true => Linear::find(t, "attn_gate", n_embd, n_head, false)?,
+            false => t.refuse("attn_gate.weight", "a gate of heads is not expected here").map(|()| None)?,
+        };
+        Ok(Self { config, qkv, out, norms, freq_factors, by_context, sinks, head_gate })
     }
 
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
@@ -281,7 +283,7 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, softcap, long_above, temperature, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, long_above, temperature, .. } = self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -299,11 +301,19 @@ impl Attention {
         let by_context =
             self.by_context.map(|[short, long]| if long_above.is_some_and(is_long) { long } else { short });
         let factors = by_context.or(self.freq_factors).map(|f| vector(g, f));
-        let rope = |x| g.rope(x, inputs.positions, factors, &self.config.rope);
+        let rope = |x| self.config.rope.map_or(x, |rope| g.rope(x, inputs.positions, factors, &rope));
         let q = rope(q);
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
         let scores = Scores { scale, softcap, sinks: self.sinks.map(|sinks| vector(g, sinks)) };
         let o = attend(g, inputs, il, (q, rope(k), v), &scores);
+        // The same as a factor on the values, which are sums here.
+        let o = value_scale.map_or(o, |scale| g.scale(o, scale));
+        let o = self.head_gate.as_ref().map_or(o, |gate| {
+            let gate = g.sigmoid(gate.forward(g, x)); // [n_head, n_tokens]
+            let ([n, n_tokens, ..], n_head, d_v) = (o.ne(), n_head as i64, d_v as i64);
+            let by_head = g.reshape(o, [d_v, n_head, n_tokens]); // was [d_v * n_head, n_tokens]
+            g.reshape(g.mul(by_head, g.reshape(gate, [1, n_head, n_tokens])), [n, n_tokens])
+        });
         gate.map_or(o, |gate| g.mul(o, g.sigmoid(gate)))
     }
 

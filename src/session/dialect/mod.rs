@@ -196,13 +196,24 @@ impl Dialect {
         spec
     }
 
-    /// Tool calls as this dialect writes them, with thinking before them; with a free choice, text before them too. `None`: the
-    /// template shows no form of calls that can be forced, or none that can be told from text.
+    /// Tool calls as this dialect writes them, with thinking before them; with a free choice, text before them too, or, where the
+    /// text has to have the form `or`, that in their place. `None`: the template shows no form of calls that can be forced, or none
+    /// that can be told from text.
     ///
     /// # Errors
     /// What is wrong with the tools, for whoever wrote them.
-    pub fn tool_spec(&self, tools: Tools, thinking: Thinking, limits: &Limits) -> Result<Option<Spec>, Error> {
+    pub fn tool_spec(
+        &self,
+        mut tools: Tools,
+        or: Option<Kind>,
+        thinking: Thinking,
+        limits: &Limits,
+    ) -> Result<Option<Spec>, Error> {
         let Some(form) = self.form else { return Ok(None) };
+        let or = or.filter(|_| tools.choice == ToolChoice::Auto);
+        if or.is_some() {
+            tools.choice = ToolChoice::Required;
+        }
         let free = tools.choice == ToolChoice::Auto;
         if free && (form.opening.is_empty() || !self.texts.is_one(form.opening)) {
             return Ok(None);
@@ -212,6 +223,9 @@ impl Dialect {
         let texts = self.texts.clone();
         let write = move |limits: &Limits| grammar::grammar(form, &texts, &tools, limits);
         let kind = Kind::Written(Written { what: "list of tools", key, write: std::sync::Arc::new(write) });
+        if let Some(or) = or {
+            return Ok(Some(self.spec(Kind::OneOf(vec![kind, or]), thinking)));
+        }
         if !free {
             return Ok(Some(self.spec(kind, thinking)));
         }

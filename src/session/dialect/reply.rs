@@ -37,6 +37,8 @@ use value::Writer;
 pub struct ReplyParser {
     syntax: Syntax,
     schemas: Vec<ToolSchema>,
+    /// What begins as text has no calls: then this is what is looked for.
+    of_text: Option<Syntax>,
     state: State,
     /// Text that may be the beginning of a tag.
     hold: String,
@@ -60,6 +62,8 @@ pub struct ReplyOptions {
     pub tools: bool,
     /// A grammar demands calls after the reasoning, so none within it is one.
     pub forced: bool,
+    /// A grammar demands calls or a text, not one in the other: what begins as text has no calls in it.
+    pub either: bool,
     /// The types of parameters, by function.
     pub tool_schemas: Vec<ToolSchema>,
 }
@@ -105,6 +109,7 @@ impl ReplyParser {
         Self {
             syntax,
             schemas: o.tool_schemas,
+            of_text: (o.tools && o.either).then(|| Syntax::new(family, false, reasoning)),
             state,
             hold: String::new(),
             keeps_end: false,
@@ -455,6 +460,12 @@ impl ReplyParser {
         let said = self.out.say(text, in_reasoning, self.syntax.is_plain());
         if said && matches!(self.state, State::Start) {
             self.state = State::Text;
+        }
+        if said
+            && !in_reasoning
+            && let Some(of_text) = self.of_text.take()
+        {
+            self.syntax = of_text;
         }
     }
 }

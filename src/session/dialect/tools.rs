@@ -47,12 +47,15 @@ pub struct Tools {
     pub choice: ToolChoice,
     /// Several calls may come in one reply.
     pub parallel: bool,
+    /// Only the tools of these names may be called; `None`: all may.
+    pub allowed: Option<Vec<String>>,
 }
 
 impl Tools {
     /// The tools that calls may name.
     pub(super) fn callable(&self) -> impl Iterator<Item = &Tool> {
-        self.tools.iter().filter(|tool| match &self.choice {
+        let allowed = |tool: &&Tool| self.allowed.as_ref().is_none_or(|names| names.contains(&tool.name));
+        self.tools.iter().filter(allowed).filter(|tool| match &self.choice {
             ToolChoice::Named(name) => *name == tool.name,
             ToolChoice::Auto | ToolChoice::Required => true,
         })
@@ -65,6 +68,10 @@ impl Tools {
         for tool in &self.tools {
             n_bytes += tool.name.len() + limits.schema("list of tools", &tool.parameters)?;
             limits.bytes("list of tools", n_bytes)?;
+        }
+        let named = |name: &&String| self.tools.iter().any(|tool| tool.name == **name);
+        if let Some(name) = self.allowed.iter().flatten().find(|name| !named(name)) {
+            return Err(unusable(&format!("no tool is called {name:?}")));
         }
         if self.callable().next().is_none() {
             return Err(match &self.choice {

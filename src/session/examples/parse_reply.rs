@@ -45,6 +45,7 @@ fn answer(case: &Value, vocab: &Vocab) -> Result<Value, Box<dyn std::error::Erro
         reasoning: flag("reasoning").unwrap_or(true),
         tools: !tools.is_empty(),
         forced: false,
+        either: false,
         tool_schemas: tools.iter().filter_map(ToolSchema::from_tool).collect(),
     };
     let read = Read::of(&dialect, &options, [reply]);

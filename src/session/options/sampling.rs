@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 
 use clap::builder::{TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use engine::sample::{Kind, PARAMETERS, Parameter, Range, SampleError, SamplingParams, Setting};
+use engine::sample::{Kind, PARAMETERS, Parameter, Range, SampleError, SamplingParams, Setting, Stage};
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use text::TokenId;
@@ -84,7 +84,8 @@ fn schema(parameter: &Parameter) -> Value {
     let mut schema = match parameter.kind {
         Kind::Number => json!({ "type": ["number", "null"], "format": "float" }),
         Kind::Integer | Kind::Seed => json!({ "type": ["integer", "null"] }),
-        Kind::Stages | Kind::Texts => json!({ "type": ["array", "null"], "items": { "type": "string" } }),
+        Kind::Stages => json!({ "type": ["array", "string", "null"], "items": { "type": "string" } }),
+        Kind::Texts => json!({ "type": ["array", "null"], "items": { "type": "string" } }),
         Kind::Biases => json!({}),
     };
     schema["description"] = json!(parameter.help);
@@ -259,7 +260,8 @@ impl<'de> Visitor<'de> for Fields {
                 Kind::Integer => body.next_value::<Option<i64>>()?.map(Setting::Integer),
                 // A negative seed is a new one each time.
                 Kind::Seed => body.next_value::<Option<i64>>()?.map(|seed| Setting::Seed(u64::try_from(seed).ok())),
-                Kind::Stages | Kind::Texts => body.next_value::<Option<Vec<String>>>()?.map(Setting::Texts),
+                Kind::Stages => body.next_value::<Option<StagesField>>()?.map(|field| Setting::Texts(field.known())),
+                Kind::Texts => body.next_value::<Option<Vec<String>>>()?.map(Setting::Texts),
                 Kind::Biases => return Err(A::Error::custom("a field of tokens cannot be read without a vocabulary")),
             };
             let Some(setting) = setting else { continue };
@@ -272,6 +274,33 @@ impl<'de> Visitor<'de> for Fields {
             options.given.insert(parameter.name, setting);
         }
         Ok(options)
+    }
+}
+
+/// The stages of a request, as names or in llama.cpp's short form of a letter each.
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "a list of names, or a text of their letters, expected")]
+enum StagesField {
+    Names(Vec<String>),
+    Letters(String),
+}
+
+impl StagesField {
+    /// Those that there are here. Clients send all that llama.cpp and its relatives know, and expect the others to be skipped.
+    fn known(self) -> Vec<String> {
+        let known = |found: Option<Stage>, given: &str| {
+            if found.is_none() {
+                tracing::debug!(sampler = %given.chars().take(40).collect::<String>(), "an unknown sampler is left out");
+            }
+            found.map(|stage| stage.name().to_owned())
+        };
+        match self {
+            Self::Names(names) => names.iter().filter_map(|name| known(name.parse().ok(), name)).collect(),
+            Self::Letters(letters) => letters
+                .chars()
+                .filter_map(|letter| known(Stage::of_letter(letter), letter.encode_utf8(&mut [0; 4])))
+                .collect(),
+        }
     }
 }
 
@@ -386,6 +415,16 @@ mod tests {
         assert_eq!((params.temperature, params.repeat_penalty, params.seed), (0.5, 2.0, None));
         assert_eq!(params.top_p, SamplingParams::default().top_p);
         assert_eq!(params.stages, [engine::sample::Stage::TopK]);
+        for (samplers, expected) in [
+            (json!(["top_k", "infill", "adaptive_p", "tfs_z", "temp"]), vec![Stage::TopK, Stage::Temperature]),
+            (json!("edskypmxt?ia"), Stage::DEFAULT_ORDER.to_vec()),
+            (json!("se"), vec![Stage::TopNSigma, Stage::Penalties]),
+            (json!(""), vec![]),
+        ] {
+            read(json!({ "samplers": samplers })).expect("skipped").apply(&mut params).expect("known");
+            assert_eq!(params.stages, expected, "{samplers}");
+        }
+        assert!(read(json!({"samplers": 3})).unwrap_err().contains("letters"));
         assert!(read(json!({"temperature": "hot"})).unwrap_err().contains("f32"));
         let error = read(json!({"mirostat": 3})).expect("an integer").apply(&mut params).unwrap_err();
         assert_eq!(error.to_string(), "mirostat: 0, 1 or 2 expected, 3 found");

@@ -59,6 +59,67 @@ fn developers_are_developers_where_the_template_knows_them() {
     assert!(matches!(error, Err(PrepareError::Given { .. })), "{error:?}");
 }
 
+/// What a template of this source makes of a conversation.
+fn rendered(source: &str, change: impl Fn(&mut Conversation)) -> String {
+    let model =
+        session::open(ModelSource::Embedded(with(&[(TEMPLATE, Some(source))]).leak()), &ModelOptions::default());
+    let mut conversation = Conversation::of("x");
+    change(&mut conversation);
+    model.unwrap().render(conversation, ALWAYS).unwrap().text
+}
+
+fn with_effort(effort: &'static str) -> impl Fn(&mut Conversation) {
+    move |conversation| conversation.reasoning.with_effort(effort).expect("an effort")
+}
+
+#[test]
+fn templates_that_know_efforts_are_told_them_and_refused_ones_become_the_next_that_is_taken() {
+    let prints = "{{ reasoning_effort | default('none') }} {{ enable_thinking }}";
+    for (effort, text) in
+        [("auto", "none True"), ("minimal", "minimal True"), ("xhigh", "xhigh True"), ("none", "none False")]
+    {
+        assert_eq!(rendered(prints, with_effort(effort)), text);
+    }
+    let strict = "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}\
+                  {{ raise_exception('no such effort') }}{% endif %}{{ reasoning_effort | default('none') }}";
+    for (effort, told) in
+        [("minimal", "low"), ("medium", "medium"), ("high", "xhigh"), ("max", "xhigh"), ("auto", "none")]
+    {
+        assert_eq!(rendered(strict, with_effort(effort)), told, "{effort}");
+    }
+    assert_eq!(rendered("{{ reasoning_strength }}", with_effort("low")), "low");
+    let given = rendered(prints, |conversation| {
+        conversation.reasoning.with_effort("low").expect("an effort");
+        conversation.kwargs.insert("reasoning_effort".into(), json!("own"));
+    });
+    assert_eq!(given, "own True", "what a request gives itself goes first");
+}
+
+#[test]
+fn thinking_is_on_where_nothing_is_said_and_earlier_thinking_stays_where_that_is_asked() {
+    let knows = "{{ enable_thinking }} {{ preserve_thinking | default('-') }} {{ clear_thinking | default('-') }}";
+    assert_eq!(rendered(knows, |_| ()), "True - -");
+    assert_eq!(rendered(knows, |conversation| conversation.reasoning.enable = Some(false)), "False - -");
+    for (keep, text) in [(true, "True True False"), (false, "True False True")] {
+        let told = rendered(knows, |conversation| {
+            conversation.kwargs.insert(session::PRESERVE_THINKING.into(), json!(keep));
+        });
+        assert_eq!(told, text);
+    }
+}
+
+#[test]
+fn a_day_is_today_by_the_clock_of_this_machine() {
+    let llama = "{% if date_string is not defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}";
+    let today = || text::template::today("%d %b %Y").expect("these letters");
+    let (before, told, after) = (today(), rendered(llama, |_| ()), today());
+    assert!([before, after].contains(&told), "{told}");
+    let own = rendered(llama, |conversation| {
+        conversation.kwargs.insert("date_string".into(), json!("1 Jan 2000"));
+    });
+    assert_eq!(own, "1 Jan 2000");
+}
+
 fn open(changes: &[(&str, Option<&str>)]) -> Arc<Model> {
     session::open_weights(&ModelSource::Embedded(with(changes).leak()), &LoadOptions::default()).unwrap()
 }

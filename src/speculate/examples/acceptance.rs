@@ -62,7 +62,7 @@ fn answer(
     let config = EngineConfig { n_ctx: Some(n_ctx), ..EngineConfig::default() };
     let of_model = config.memory(model);
     let mut memory = model.memory(of_model)?;
-    let mut head = model.head_memory(MemoryConfig { ..of_model })?.ok_or("the model has no NextN head")?;
+    let mut head = model.head_memory_of(MemoryConfig { ..of_model }, 1)?.ok_or("the model has no NextN head")?;
     let slot = memory.acquire()?.ok_or("no slot")?;
     let head_slot = head.acquire()?.ok_or("no slot")?;
     let mut runner = Runner::new(Arc::clone(model), config.n_threads())?;
@@ -79,7 +79,7 @@ fn answer(
     let mut token = sampler.sample(output.logits(prompt.len() - 1));
     sampler.accept(token);
     let mut entries: Vec<TokenId> = prompt[1..].iter().copied().chain([token]).collect();
-    let mut hidden = output.hidden.clone();
+    let mut hidden = output.mtp_hidden().to_vec();
     let mut n = 0;
     while n < N_TOKENS as u32 && !model.vocab().is_eog(token) {
         let step = head.begin(&[(&head_slot, entries.len())], 1)?;
@@ -119,7 +119,7 @@ fn answer(
         token = sampler.sample(output.logits(0));
         sampler.accept(token);
         entries = vec![token];
-        hidden.clone_from(&output.hidden);
+        hidden = output.mtp_hidden().to_vec();
     }
     Ok(n)
 }

@@ -4,8 +4,6 @@
 //! Bounded: steps, bytes of text and items of lists made (so memory, to a small multiple of `MAX_TEXT`), levels of lists in lists.
 //! Not bounded: the time to compare, sort or hash lists that hold each other many times.
 
-use std::time::SystemTime;
-
 use minijinja::value::Value;
 use minijinja::{Environment, Error, Output, State};
 
@@ -35,10 +33,7 @@ pub(super) fn environment() -> Environment<'static> {
         let message = message.to_string();
         Err(refuse(message.clone()).with_source(Raised(message)))
     });
-    env.add_function("strftime_now", |format: &str| {
-        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        super::clock::strftime(format, seconds).map_err(refuse)
-    });
+    env.add_function("strftime_now", |format: &str| super::clock::now(format).map_err(refuse));
     env
 }
 

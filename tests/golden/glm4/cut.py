@@ -50,7 +50,12 @@ def main(gguf, golden, out):
     used = sorted(set(ids))
     old = used + [i for i in range(golden["vocab_size"]) if i not in used][:N_VOCAB - len(used)]
 
+    n_block = keys[arch + ".block_count"][1]
     keys[arch + ".block_count"] = (4, 1)
+    keys.pop(arch + ".nextn_predict_layers", None)
+    for key, (kind, v) in keys.items():
+        if key.startswith(arch) and kind == 9 and len(v[1]) == n_block:
+            keys[key] = kind, (v[0], v[1][:1])
     for key, n in (("tokens", N_VOCAB), ("token_type", N_VOCAB), ("merges", N_VOCAB - 256)):
         kind, (inner, values) = keys["tokenizer.ggml." + key]
         keys["tokenizer.ggml." + key] = kind, (inner, values[:n])

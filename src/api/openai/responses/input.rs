@@ -8,52 +8,39 @@ use crate::error::{ApiError, shortened};
 use crate::form;
 use session::{Conversation, Reasoning};
 
-/// The conversation and all that shapes its prompt.
+/// The conversation of `items`, of which the last `n_own` came with the request, and all that shapes its prompt.
 ///
 /// # Errors
 /// 400 with the field that cannot be taken.
 pub(super) fn chat_input(
     body: &ResponsesRequest,
+    items: &[Value],
+    n_own: usize,
     tools: &ToolMap,
     defaults: &Reasoning,
 ) -> Result<Conversation, ApiError> {
-    for (field, value) in [
-        ("previous_response_id", &body.previous_response_id),
-        ("conversation", &body.conversation),
-        ("prompt", &body.prompt),
-    ] {
-        if value.as_ref().is_some_and(|value| !value.is_null()) {
-            let message = format!("{field}: this server keeps nothing: send the whole conversation as `input`");
-            return Err(ApiError::field(field, message));
-        }
-    }
-    if body.background == Some(true) {
-        return Err(ApiError::field("background", "background: this server keeps nothing to be fetched later"));
-    }
     let mut turns = Turns::default();
     if let Some(text) = &body.instructions {
         turns.messages.push(json!({ "role": "system", "content": text }));
     }
-    match &body.input {
-        Value::String(text) => turns.messages.push(json!({ "role": "user", "content": text })),
-        Value::Array(items) if !items.is_empty() => {
-            for (i, item) in items.iter().enumerate() {
-                turns.take(i, item)?;
-            }
-            turns.flush();
-        }
-        _ => return Err(ApiError::field("input", "input: a text or a list of items expected")),
+    let own = items.len() - n_own;
+    for (i, item) in items.iter().enumerate() {
+        // Those that were kept were read once already.
+        turns.take(i.saturating_sub(own), item)?;
     }
+    turns.flush();
     let mut reasoning = defaults.clone();
     // Thinking is an item of its own here.
     reasoning.in_content = false;
     if let Some(effort) = body.reasoning.as_ref().and_then(|r| r.effort.as_deref()) {
         form::effort(&mut reasoning, "reasoning.effort", effort)?;
     }
+    let calls = form::tool_choice(body.tool_choice.as_ref(), |namespace, name| tools.called(namespace, name))?;
     Ok(Conversation {
         messages: turns.messages,
         tools: tools.functions.clone(),
-        tool_choice: form::tool_choice(body.tool_choice.as_ref())?,
+        tool_choice: calls.choice,
+        allowed_tools: calls.allowed,
         one_call: body.parallel_tool_calls == Some(false),
         form: form::format_of("text.format", body.text.as_ref().and_then(|text| text.format.as_ref()))?,
         reasoning,

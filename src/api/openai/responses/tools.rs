@@ -65,6 +65,22 @@ impl ToolMap {
         self.origins.get(called).cloned().unwrap_or_else(unknown)
     }
 
+    /// The name by which a model calls the tool of this name, in this namespace or, where that is not told, in the only one that has
+    /// it. One that nobody offered keeps its name.
+    pub(super) fn called(&self, namespace: Option<&str>, name: &str) -> String {
+        if namespace.is_some() || self.origins.contains_key(name) {
+            return called(namespace, name);
+        }
+        let mut within = self.origins.iter().filter_map(|(called, origin)| match origin {
+            Origin::Function { name: inner, .. } if inner == name => Some(called),
+            _ => None,
+        });
+        match (within.next(), within.next()) {
+            (Some(only), None) => only.clone(),
+            _ => name.to_owned(),
+        }
+    }
+
     fn function(&mut self, at: &str, namespace: Option<&str>, tool: &Value) -> Result<(), ApiError> {
         let name = name_of(at, tool)?;
         let called = called(namespace, name);
@@ -167,6 +183,10 @@ mod tests {
         assert_eq!(map.origin("files__search"), within("files"));
         assert_eq!(map.origin("other"), Origin::Function { namespace: None, name: "other".into() });
         assert_eq!(map.left_out.len(), 2, "{:?}", map.left_out);
+        assert_eq!(map.called(None, "search"), "search", "one without a namespace goes first");
+        assert_eq!(map.called(Some("files"), "search"), "files__search");
+        assert_eq!(ToolMap::of(&tools[..1]).unwrap().called(None, "search"), "mcp__web__search");
+        assert_eq!(ToolMap::of(&tools[..2]).unwrap().called(None, "search"), "search", "two have it");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) model: Option<String>,
     /// A text, or items: messages, reasoning, and the calls and outputs of functions, custom tools and the client's shell. Items of
     /// tools that a server brings are passed over.
+    #[serde(default)]
     pub(crate) input: Value,
     /// What the model is told before all of `input`.
     pub(crate) instructions: Option<String>,
@@ -38,9 +39,11 @@ pub(crate) struct ResponsesRequest {
     pub(crate) metadata: Option<Map<String, Value>>,
     /// Given back with the response.
     pub(crate) user: Option<String>,
-    /// Not served: send the whole conversation as `input`.
-    pub(crate) previous_response_id: Option<Value>,
-    /// Not served, as `previous_response_id`.
+    /// Goes on with the conversation of this response, which the server has kept. `instructions` and tools are those of this request.
+    pub(crate) previous_response_id: Option<String>,
+    /// Keep the response, so that others can go on with it; true by default.
+    pub(crate) store: Option<bool>,
+    /// Not served: conversations that a server keeps under names of their own.
     pub(crate) conversation: Option<Value>,
     /// Not served: stored prompts.
     pub(crate) prompt: Option<Value>,
@@ -80,10 +83,10 @@ pub(crate) struct ResponseBody {
     pub(crate) model: String,
     pub(crate) output: Vec<OutputItem>,
     pub(crate) parallel_tool_calls: bool,
-    #[schema(value_type = Option<String>)]
-    pub(crate) previous_response_id: Option<()>,
+    pub(crate) previous_response_id: Option<String>,
     #[schema(value_type = Object)]
     pub(crate) reasoning: Value,
+    /// It is kept, for as long as there is room.
     pub(crate) store: bool,
     pub(crate) temperature: f32,
     #[schema(value_type = Object)]

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::{FinishReason, Timings};
+use engine::{FinishReason, Scope, Timings};
 use serde_json::{Value, json};
 
+use super::store::Item;
 use super::tools::{Origin, ToolMap, custom_input};
 use super::types::{
     CALL_ITEM, Incomplete, InputDetails, OutputDetails, OutputItem, Part, ResponseBody, ResponseError, ResponseUsage,
@@ -16,6 +17,7 @@ use crate::ids;
 use crate::params::Wanted;
 use crate::registry::Served;
 use crate::respond::Wire;
+use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Logprob, TimingsBody};
 use session::dialect::ReplyEvent;
@@ -32,10 +34,25 @@ pub(super) struct Reply {
     /// Those of the next part of it.
     new_logprobs: Vec<Logprob>,
     n_events: u64,
+    keeping: Option<Keeping>,
+}
+
+/// Where the response is kept in the end, and after which conversation.
+pub(super) struct Keeping {
+    pub(super) state: AppState,
+    pub(super) scope: Scope,
+    pub(super) input: Vec<Arc<Item>>,
 }
 
 impl Reply {
-    pub(super) fn new(served: &Arc<Served>, body: ResponsesRequest, tools: ToolMap, wanted: &Wanted) -> Self {
+    /// `keeping`: how it is kept, if it is.
+    pub(super) fn new(
+        served: &Arc<Served>,
+        body: ResponsesRequest,
+        tools: ToolMap,
+        wanted: &Wanted,
+        keeping: Option<Keeping>,
+    ) -> Self {
         let effort = body.reasoning.as_ref().and_then(|r| r.effort.clone());
         let response = ResponseBody {
             id: ids::new("resp_"),
@@ -49,9 +66,9 @@ impl Reply {
             model: served.id.clone(),
             output: Vec::new(),
             parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
-            previous_response_id: None,
+            previous_response_id: body.previous_response_id.clone(),
             reasoning: json!({ "effort": effort, "summary": null }),
-            store: false,
+            store: keeping.is_some(),
             temperature: wanted.options.sampling.temperature,
             text: body.text_given(),
             tool_choice: body.tool_choice.unwrap_or_else(|| json!("auto")),
@@ -79,6 +96,20 @@ impl Reply {
             logprobs: Vec::new(),
             new_logprobs: Vec::new(),
             n_events: 0,
+            keeping,
+        }
+    }
+
+    /// Keeps the response as it ended.
+    fn keep(&mut self) {
+        let Some(Keeping { state, scope, input }) = self.keeping.take() else { return };
+        let response = &self.response;
+        // Our own types have a JSON form.
+        let output: Vec<Value> = response.output.iter().filter_map(|item| serde_json::to_value(item).ok()).collect();
+        let body = serde_json::to_string(response).unwrap_or_default();
+        if !state.responses().keep(&response.id, scope, body, input, &output) {
+            tracing::info!(id = response.id, "there is no room to keep the response");
+            self.response.store = false;
         }
     }
 
@@ -240,6 +271,7 @@ impl Wire for Reply {
     }
 
     fn finish(&mut self, events: &mut Events) {
+        self.keep();
         let name = match self.response.status {
             // The stream's events have no word of their own for the second.
             "incomplete" | "cancelled" => "response.incomplete",

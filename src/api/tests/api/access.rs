@@ -46,6 +46,42 @@ async fn other_origins_are_let_in_by_name_only() {
 }
 
 #[tokio::test]
+async fn an_allowed_origin_is_granted_what_its_preflight_asks_for_and_others_nothing() {
+    let settings =
+        Settings { cors_origins: vec!["localhost".into()], api_keys: vec!["k".into()], ..Settings::default() };
+    let app = App::with(settings);
+    let asked = "authorization,content-type,x-stainless-lang,anthropic-beta,anthropic-dangerous-direct-browser-access";
+    let preflight = |origin: &'static str| {
+        let request = Request::options("/v1/messages")
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-private-network", "true")
+            .header("access-control-request-headers", asked);
+        let (router, request) = (app.router.clone(), request.body(Body::empty()).unwrap());
+        async move { router.oneshot(request).await.unwrap() }
+    };
+    for origin in ["http://localhost:5173", "https://127.0.0.1", "http://[::1]:3000"] {
+        let response = preflight(origin).await;
+        assert!(response.status().is_success(), "{origin}: {}", response.status());
+        let granted = |name: &str| response.headers()[name].to_str().unwrap();
+        assert_eq!(granted("access-control-allow-origin"), origin);
+        assert_eq!(granted("access-control-allow-headers"), asked);
+        assert_eq!(granted("access-control-allow-methods"), "POST");
+        assert_eq!(granted("access-control-allow-private-network"), "true");
+    }
+    for origin in ["http://localhost.evil.example", "https://evil.example", "null"] {
+        let response = preflight(origin).await;
+        let told: Vec<&str> = response.headers().keys().map(|name| name.as_str()).collect();
+        assert!(!told.iter().any(|name| name.starts_with("access-control-")), "{origin}: {told:?}");
+    }
+    // A page of this machine reads what it asked for, without a preflight too, but not without a key.
+    let request = Request::get("/v1/models").header("origin", "http://localhost:1").body(Body::empty()).unwrap();
+    let response = app.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(response.headers()["access-control-allow-origin"], "http://localhost:1");
+}
+
+#[tokio::test]
 async fn too_many_requests_are_told_when_to_come_back() {
     let app = App::with(Settings { requests_per_minute: Some(2), ..Settings::default() });
     assert_eq!(app.get("/v1/models").await.0, StatusCode::OK);

@@ -16,17 +16,17 @@ use crate::support::{App, served};
 
 /// A hub of one user, `u`. Downloads halt in the middle until they are let go on.
 #[derive(Clone, Default)]
-struct Hub(Arc<Shared>);
+pub struct Hub(Arc<Shared>);
 
 #[derive(Default)]
-struct Shared {
+pub struct Shared {
     files: Mutex<HashSet<String>>,
     open: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Hub {
-    fn go_on(&self) {
+    pub fn go_on(&self) {
         *self.0.open.lock().unwrap() = true;
         self.0.changed.notify_all();
     }
@@ -84,7 +84,7 @@ impl Loader for Hub {
     }
 }
 
-fn app(hub: &Hub, settings: Settings, allowed: bool) -> App {
+pub fn app(hub: &Hub, settings: Settings, allowed: bool) -> App {
     let entries = vec![ModelEntry { id: "first".into(), ..ModelEntry::default() }];
     let registry = Registry::new(entries, Box::new(hub.clone()), None);
     if allowed {

@@ -117,6 +117,56 @@ async fn calls_are_made_where_they_must_be() {
 }
 
 #[tokio::test]
+async fn beside_tools_a_form_holds_for_the_text_and_calls_may_still_be_made() {
+    let app = App::new();
+    let format = json!({"type": "json_schema", "json_schema": {"name": "person", "schema": schema()}});
+    let (mut n_texts, mut n_calls) = (0, 0);
+    for text in ["My name is Clara and I am 31 years old.", "What is the weather in Paris?", "Hello!", "Who are you?"] {
+        for thinking in [false, true] {
+            let mut body = question(text);
+            (body["tools"], body["response_format"], body["max_tokens"]) = (tools(), format.clone(), json!(400));
+            body["chat_template_kwargs"]["enable_thinking"] = json!(thinking);
+            let answer = app.ok("/v1/chat/completions", &body).await;
+            let choice = &answer["choices"][0];
+            match choice["message"]["tool_calls"].as_array() {
+                Some(calls) => {
+                    assert_eq!((&choice["finish_reason"], calls.is_empty()), (&json!("tool_calls"), false), "{answer}");
+                    assert!(choice["message"]["content"].as_str().unwrap_or_default().is_empty(), "{answer}");
+                    n_calls += 1;
+                }
+                None => {
+                    assert!(is_person(content(&answer)), "{text}: {answer}");
+                    n_texts += 1;
+                }
+            }
+        }
+    }
+    // With calls demanded or forbidden there is nothing to choose.
+    let mut body =
+        with(json!({"tools": tools(), "response_format": format, "tool_choice": "required", "max_tokens": 200}));
+    let answer = app.ok("/v1/chat/completions", &body).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+    body["tool_choice"] = json!("none");
+    assert!(is_person(content(&app.ok("/v1/chat/completions", &body).await)));
+    assert!(n_texts > 0 && n_calls > 0, "the model did both: {n_texts} {n_calls}");
+}
+
+#[tokio::test]
+async fn only_allowed_tools_are_called() {
+    let app = App::new();
+    for mode in ["required", "auto"] {
+        let allowed = json!({"mode": mode, "tools": [{"type": "function", "function": {"name": "now"}}]});
+        let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+        let mut body = question("What is the weather in Paris?");
+        (body["tools"], body["tool_choice"], body["max_tokens"]) = (tools(), choice, json!(100));
+        let answer = app.ok("/v1/chat/completions", &body).await;
+        let calls = answer["choices"][0]["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+        assert!(mode == "auto" || !calls.is_empty(), "{answer}");
+        assert!(calls.iter().all(|call| call["function"]["name"] == "now"), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_held_to_is_refused_with_its_field_and_reason() {
     let app = App::new();
     let unnamed = json!([{"type": "function", "function": {"parameters": {}}}]);
@@ -130,7 +180,16 @@ async fn what_cannot_be_held_to_is_refused_with_its_field_and_reason() {
         (json!({"grammar": "root ::= other"}), "grammar", "`other`"),
         (json!({"regex": "("}), "regex", "regular expression"),
         (json!({"grammar": "root ::= \"x\"", "guided_regex": "y"}), "grammar", "give one"),
-        (json!({"tools": tools(), "response_format": {"type": "json_object"}}), "response_format", "exclude"),
+        (
+            json!({"tools": tools(), "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "banana"}}}}),
+            "response_format",
+            "banana",
+        ),
+        (
+            json!({"tools": tools(), "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "then"}}]}}}),
+            "tools",
+            "then",
+        ),
         (json!({"tool_choice": "required"}), "tools", "empty"),
         (
             json!({"tools": tools(), "tool_choice": {"type": "function", "function": {"name": "other"}}}),

@@ -1,6 +1,7 @@
 //! The endpoints over the small model of the repository: by the router alone, and over a real socket.
 
 mod access;
+mod agents;
 mod bodies;
 mod chat;
 mod control;
@@ -11,10 +12,12 @@ mod drafts;
 mod embeddings;
 mod engines;
 mod form;
+mod kept;
 mod lora;
 mod messages;
 mod models;
 mod native;
+mod ollama;
 mod rerank;
 mod responses;
 mod rig;

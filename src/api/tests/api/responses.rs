@@ -75,7 +75,7 @@ async fn a_stream_builds_up_the_whole_response() {
         assert!(text(&whole).contains("35"), "{whole}");
         assert_eq!(
             (&whole["status"], &whole["store"], &whole["metadata"]["a"]),
-            (&json!("completed"), &json!(false), &json!("b"))
+            (&json!("completed"), &json!(true), &json!("b"))
         );
         let events = app.named("/v1/responses", &body).await;
         let streamed = checked(&events);
@@ -154,6 +154,17 @@ async fn functions_in_namespaces_and_custom_tools_are_called_as_they_were_offere
     );
     assert!(response["warnings"][0].as_str().unwrap().contains("web_search"), "{response}");
 
+    // It can be demanded with its namespace, by its name alone, and among others.
+    for choice in [
+        json!({ "type": "function", "namespace": "mcp__sky__", "name": "get_weather" }),
+        json!({ "type": "function", "name": "get_weather" }),
+        json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "function", "name": "get_weather" }, { "type": "web_search" }] }),
+    ] {
+        body["tool_choice"] = choice;
+        let response = app.ok("/v1/responses", &body).await;
+        assert_eq!(response["output"].as_array().unwrap().last().unwrap()["name"], "get_weather", "{response}");
+    }
+
     // A later turn names it in the same way, beside what other tools left in the history.
     let items = json!([
         { "role": "user", "content": "What is the weather in Paris?" },
@@ -225,13 +236,15 @@ async fn what_is_not_kept_or_not_known_is_refused_in_clear_words() {
         body
     };
     for (body, field, word) in [
-        (with("previous_response_id", json!("resp_1")), "previous_response_id", "keeps nothing"),
-        (with("conversation", json!("conv_1")), "conversation", "keeps nothing"),
-        (with("prompt", json!({ "id": "pmpt_1" })), "prompt", "keeps nothing"),
-        (with("background", json!(true)), "background", "keeps nothing"),
+        (with("previous_response_id", json!("resp_1")), "previous_response_id", "resp_1"),
+        (with("conversation", json!("conv_1")), "conversation", "responses only"),
+        (with("prompt", json!({ "id": "pmpt_1" })), "prompt", "responses only"),
+        (with("background", json!(true)), "background", "waits"),
         (with("input", json!([])), "input", "items"),
         (with("input", Value::Null), "input", "items"),
-        (with("input", json!([{ "type": "item_reference", "id": "x" }])), "input", "item_reference"),
+        (with("input", json!([{ "type": "item_reference", "id": "x" }])), "input", "no item `x`"),
+        (with("input", json!([{ "id": "y" }])), "input", "no item `y`"),
+        (with("input", json!([{ "role": "user", "content": "x" }, { "type": "vision" }])), "input", "input[1]"),
         (with("input", json!([{ "role": "user", "content": [{ "type": "input_image" }] }])), "input", "text only"),
         (with("input", json!([{ "role": "wizard", "content": "x" }])), "input", "wizard"),
         (with("input", json!([{ "type": "function_call", "call_id": "c", "name": "x" }])), "input", "arguments"),
@@ -248,5 +261,25 @@ async fn what_is_not_kept_or_not_known_is_refused_in_clear_words() {
         assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)), "{body}: {answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains(word), "{body}: {answer}");
     }
-    assert_eq!(app.ok("/v1/responses", &with("store", json!(true))).await["store"], false);
+}
+
+#[tokio::test]
+async fn beside_tools_a_text_has_the_form_that_was_asked_for() {
+    let app = App::new();
+    let schema = json!({ "type": "object", "properties": { "age": { "type": "integer", "maximum": 150 } }, "required": ["age"], "additionalProperties": false });
+    for text in ["My name is Clara and I am 31 years old.", "What is the weather in Paris?"] {
+        let mut body = asked(text);
+        body["tools"] = weather();
+        body["text"] = json!({ "format": { "type": "json_schema", "name": "person", "schema": schema } });
+        let response = checked(&app.named("/v1/responses", &body).await);
+        for item in response["output"].as_array().unwrap() {
+            match item["type"].as_str().unwrap() {
+                "message" => {
+                    let text = item["content"][0]["text"].as_str().unwrap();
+                    assert!(serde_json::from_str::<Value>(text).unwrap()["age"].is_u64(), "{text}");
+                }
+                kind => assert_eq!(kind, "function_call"),
+            }
+        }
+    }
 }

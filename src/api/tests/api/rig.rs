@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use api::{AppState, Loader, ModelEntry, Phase, Registry, Served, Settings};
-use engine::{DraftRequest, EngineConfig, Proposer, ProposerInfo};
+use engine::{DraftRequest, EngineConfig, Proposer, ProposerInfo, TargetState};
 use model::{RunError, Runner};
 use serde_json::{Value, json};
 use text::TokenId;
@@ -74,7 +74,12 @@ impl Proposer for Witness {
         ProposerInfo { max_depth: 1, ..ProposerInfo::default() }
     }
 
-    fn propose(&mut self, _runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _runner: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let held = self.log.held.lock().unwrap();
         drop(self.log.changed.wait_while(held, |held| held.as_deref() == Some(&self.model)).unwrap());
         assert!(!self.log.blown.load(Ordering::SeqCst), "this engine was told to panic");

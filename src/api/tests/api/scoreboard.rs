@@ -55,7 +55,9 @@ async fn numbers_out_of_range_are_named_with_their_range() {
         ("max_tokens", json!(-5)),
         ("n_predict", json!(-5)),
         ("n_discard", json!(-5)),
-        ("n_probs", json!(1_000_000)),
+        ("n_probs", json!(-1)),
+        ("t_max_predict_ms", json!(-5)),
+        ("n_indent", json!(-1)),
         ("temperature", json!(1e39)),
         ("top_p", json!(2)),
         ("logit_bias", json!([[999_999, 1]])),
@@ -65,8 +67,8 @@ async fn numbers_out_of_range_are_named_with_their_range() {
         ("speculative.p_min", json!(1.5)),
         ("speculative.p_min", json!(-0.5)),
         ("mirostat", json!(9)),
-        ("samplers", json!(["bottom_k"])),
-        ("stop", json!([""])),
+        ("samplers", json!(3)),
+        ("stop", json!([3])),
     ] {
         let body = json!({ "prompt": "Once", field: value });
         let answer = refused(&app, "/completion", body.to_string(), &body.to_string()).await;

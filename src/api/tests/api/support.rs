@@ -35,7 +35,7 @@ pub fn served(config: EngineConfig) -> Served {
 }
 
 fn small(config: EngineConfig) -> EngineConfig {
-    EngineConfig { n_ctx: Some(1024), threads: Some(1), ..config }
+    EngineConfig { n_ctx: config.n_ctx.or(Some(1024)), threads: Some(1), ..config }
 }
 
 /// As [`served`], with another source of drafts, or none.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::sample::SamplingParams;
 use engine::{
     Allowed, Constraint, DraftRequest, Engine, EngineConfig, EngineHandle, FinishReason, FlashAttention, Grammar,
-    Proposer, ProposerInfo, RequestOptions,
+    Proposer, ProposerInfo, RequestOptions, TargetState,
 };
 use model::{Model, RunError, Runner};
 use test_support::*;
@@ -118,7 +118,12 @@ impl Proposer for Parrot {
         ProposerInfo { max_depth: self.0.len(), ..ProposerInfo::default() }
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         Ok(requests.iter().map(|ask| self.0[..ask.max.min(self.0.len())].to_vec()).collect())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::tiny::Spec;
 use engine::{
     Allowed, Constraint, DraftRequest, EngineConfig, Exact, Grammar, ObservedStep, Proposer, ProposerInfo,
-    RequestOptions, SavedDraftError, Scope, SequenceChange,
+    RequestOptions, SavedDraftError, Scope, SequenceChange, TargetState,
 };
 use model::{LoadOptions, Model, RunError, Runner};
 use test_support::{Completion, generate, greedy_exactly, spawn};
@@ -102,7 +102,12 @@ impl Proposer for Knows {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
+    fn propose(
+        &mut self,
+        _: &mut Runner,
+        _: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
         // The state lacks the token that was picked last; the draft comes after it.
         let first = self.n_seen + 1 - N_PROMPT as usize;
         let guess = |at: usize| if at.is_multiple_of(5) { TokenId(9) } else { self.answer[at] };

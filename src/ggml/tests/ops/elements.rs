@@ -55,7 +55,7 @@ fn unary_ops_follow_their_formulas() {
     let values: Vec<f32> = (0..330).map(|_| rng.f32() * 30.0).collect();
     let a = In::F32([11, 5, 3, 2], values);
     type Op = (for<'g> fn(&Graph<'g>, Tensor<'g>) -> Tensor<'g>, fn(f64) -> f64);
-    let ops: [Op; 9] = [
+    let ops: [Op; 11] = [
         (|g, a| g.scale(a, -0.375), |x| x * -0.375),
         (|g, a| g.scale_and_add(a, 2.5, -1.25), |x| x * 2.5 - 1.25),
         (|g, a| g.floor(a), f64::floor),
@@ -64,6 +64,8 @@ fn unary_ops_follow_their_formulas() {
         (|g, a| g.tanh(a), f64::tanh),
         // ggml's vector exponential differs from libm's in the last places.
         (|g, a| g.silu(a), |x| x / (1.0 + (-x).exp())),
+        (|g, a| g.relu(a), |x| x.max(0.0)),
+        (|g, a| g.sqr(a), |x| x * x),
         (|g, a| g.softplus(a), |x| if x > 20.0 { x } else { x.exp().ln_1p() }),
         (|g, a| g.clamp(g.scale(a, 1.0), -3.0, 7.5), |x| x.clamp(-3.0, 7.5)),
     ];
@@ -175,6 +177,13 @@ fn norms_are_over_dim_0() {
             assert_close(&rms, &rows(|sum, n| (sum / n + 1e-6).sqrt()), 2e-6);
             let l2 = run(std::slice::from_ref(&a), |g, t| g.l2_norm(t[0], 1e-6));
             assert_close(&l2, &rows(|sum, _| (sum + 1e-6).sqrt()), 2e-6);
+            let centred = |row: &[f64]| {
+                let mean = row.iter().sum::<f64>() / n as f64;
+                let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+                row.iter().map(|x| (x - mean) / (variance + 1e-6).sqrt()).collect::<Vec<_>>()
+            };
+            let layer = run(std::slice::from_ref(&a), |g, t| g.layer_norm(t[0], 1e-6));
+            assert_close(&layer, &wide(&a).chunks(n).flat_map(centred).collect::<Vec<_>>(), 5e-6);
         }
     }
 }

@@ -2,7 +2,9 @@
 //! Each case below ends the process when it reaches ggml.
 
 use crate::support::{executor, weights};
-use ggml::{Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, Scores, StateBuffer, StateSpec, Tensor};
+use ggml::{
+    Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, Scores, SsmScan, StateBuffer, StateSpec, Tensor,
+};
 
 const F: Dtype = Dtype::F32;
 const I: Dtype = Dtype::I32;
@@ -121,6 +123,11 @@ fn products_refuse_types_shapes_and_strides() {
     let q8_1 = Dtype::from_id(9).unwrap();
     refused("mul_mat", |g| g.mul_mat(t(g, 0, q8_1, [32, 2]), t(g, 1, F, [32, 2])));
 
+    refused("mul_mat_by_head", |g| g.mul_mat_by_head(t(g, 0, F, [8, 5, 3]), t(g, 1, F, [8, 2, 4])));
+    refused("mul_mat_by_head", |g| g.mul_mat_by_head(t(g, 0, F, [8, 5, 3]), t(g, 1, F, [7, 3, 4])));
+    refused("mul_mat_by_head", |g| g.mul_mat_by_head(t(g, 0, F, [8, 5, 3]), t(g, 1, F, [8, 3, 4, 2])));
+    refused("mul_mat_by_head", |g| g.mul_mat_by_head(t(g, 0, I, [8, 5, 3]), t(g, 1, F, [8, 3, 4])));
+    refused("mul_mat_by_head", |g| g.mul_mat_by_head(t(g, 0, F, [8, 5, 3]), t(g, 1, H, [8, 3, 4])));
     refused("mul_mat_id", |g| g.mul_mat_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [5, 1, 2]), t(g, 2, I, [2, 2])));
     refused("mul_mat_id", |g| g.mul_mat_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [4, 1, 2]), t(g, 2, I, [2, 3])));
     refused("mul_mat_id", |g| g.mul_mat_id(t(g, 0, F, [4, 2, 3]), t(g, 1, F, [4, 2, 2]), t(g, 2, I, [3, 2])));
@@ -210,6 +217,28 @@ fn recurrent_ops_refuse_types_shapes_and_strides() {
         let w = g.view(t(g, 1, F, [8, 8]), [4, 8, 1, 1], [32, 256, 256], 0);
         g.ssm_conv(t(g, 0, F, [6, 8]), w)
     });
+
+    let scan = |k: i64, change: fn(&mut [(Dtype, [i64; 4]); 6])| {
+        let (groups, dt) = ([16, 2, 5, 1], [4, 5, 1, 1]);
+        let mut shapes = [(F, [16, 8, 4, 1]), (F, [8, 4, 5, 1]), (F, dt), (F, [1, 4, 1, 1]), (F, groups), (F, groups)];
+        change(&mut shapes);
+        refused("ssm_scan", |g| {
+            let [state, x, dt, a, b, c] =
+                std::array::from_fn(|i| g.input(Name("t", i as u32), shapes[i].0, shapes[i].1));
+            g.ssm_scan(&SsmScan { state, x, dt, a, b, c }, k).0
+        });
+    };
+    scan(0, |_| ());
+    scan(6, |_| ());
+    scan(1 << 32, |_| ());
+    scan(1, |s| s[0].1[0] = 8);
+    scan(1, |s| s[0].1[3] = 2);
+    scan(1, |s| s[1].1[0] = 4);
+    scan(1, |s| s[2].1[1] = 4);
+    scan(1, |s| s[3].1[0] = 16);
+    scan(1, |s| (s[4].1[1], s[5].1[1]) = (3, 3));
+    scan(1, |s| s[5].1[2] = 4);
+    scan(1, |s| s[5].0 = H);
 
     let net = |k: i64, change: fn(&mut [(Dtype, [i64; 4]); 6])| {
         let (qk, v, gate) = ([32, 2, 5, 1], [32, 4, 5, 1], [1, 4, 5, 1]);

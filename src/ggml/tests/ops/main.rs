@@ -8,6 +8,7 @@ mod elements;
 mod errors;
 mod every_type;
 mod executor;
+mod mamba;
 mod matmul;
 mod own_kernels;
 mod rope;

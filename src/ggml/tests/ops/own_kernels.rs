@@ -55,6 +55,50 @@ fn a_product_of_a_few_tokens_has_the_bits_of_token_by_token() {
     }
 }
 
+#[test]
+fn products_by_head_are_those_of_each_head_whatever_tokens_stand_beside_a_token() {
+    let _alone = alone();
+    let (m, n_head) = (19, 5);
+    for dtype in [Dtype::Q8_0, Dtype::F32] {
+        let k = 64;
+        let bytes = match dtype {
+            Dtype::Q8_0 => weight(k, m * n_head),
+            _ => (0..k * m * n_head).flat_map(|i| ((i * 31 % 97) as f32 / 40.0 - 1.2).to_le_bytes()).collect(),
+        };
+        let (weights, w) = weights(&[(dtype, [k as i64, m as i64, n_head as i64, 1], bytes)]);
+        for n_threads in [1, 2] {
+            let mut executor: Executor<usize> = Executor::new(Arc::clone(&weights), n_threads).unwrap();
+            for n in [1, 2, 3, 8, 19] {
+                // A column of each head is a part of a longer one.
+                let x: Vec<f32> = (0..n * n_head * (k + 8)).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect();
+                let (mut all, mut apart) = (vec![], vec![]);
+                let (k, m, n) = (k as i64, m as i64, n as i64);
+                let build = |g: &ggml::Graph<'_>| {
+                    let x = g.input("x", Dtype::F32, [k + 8, n_head as i64, n, 1]);
+                    let nb = x.nb();
+                    let columns = g.view(x, [k, n_head as i64, n, 1], [nb[1], nb[2], nb[3]], 4 * nb[0]);
+                    let w = g.weight(w[0]);
+                    g.output("all", g.mul_mat_by_head(w, columns));
+                    let head = |h: usize| {
+                        let w = g.view(w, [k, m, 1, 1], [w.nb()[1], w.nb()[2], w.nb()[2]], h * w.nb()[2]);
+                        let x = g.cont(g.view(x, [k, n, 1, 1], [nb[2], nb[3], nb[3]], 4 * nb[0] + h * nb[1]));
+                        g.reshape(g.mul_mat(w, x), [m, 1, n])
+                    };
+                    g.output("apart", (1..n_head).fold(head(0), |heads, h| g.concat(heads, head(h), 1)));
+                };
+                let inputs = [(Name("x", 0), Data::F32(&x))];
+                let mut out = executor.run(&(n as usize), 64, build, &inputs).unwrap();
+                out.f32("all", &mut all).unwrap();
+                out.f32("apart", &mut apart).unwrap();
+                let far = all.iter().zip(&apart).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                let same = all.iter().zip(&apart).all(|(a, b)| a.to_bits() == b.to_bits());
+                let what = format!("{dtype}, {n} tokens, {n_threads} threads: {far} apart");
+                assert!(if has_kernels() { same } else { far < 1e-3 }, "{what}");
+            }
+        }
+    }
+}
+
 /// True when this processor has what the kernels need, and nobody switched them off.
 fn has_kernels() -> bool {
     #[cfg(target_arch = "x86_64")]

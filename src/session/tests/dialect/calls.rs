@@ -1,11 +1,11 @@
 //! Tool calls: what the grammar lets through is read back by the parser of the family as the call that was meant, and so is what its
 //! template writes.
 
-use constrain::Error;
+use constrain::{Error, Kind, Limits};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Map, Value, json};
-use session::dialect::{Thinking, Tool, ToolChoice};
+use session::dialect::{ReplyOptions, Thinking, Tool, ToolChoice, ToolSchema, Tools};
 
 use test_support::Random;
 
@@ -301,5 +301,77 @@ fn with_a_free_choice_the_opening_decides_in_every_family() {
         let thinks = auto(Thinking::Open).expect("as before");
         assert!(world.takes(&thinks, &format!("hm {bad}{end}{good}")), "{}", world.name);
         assert!(!world.takes(&thinks, &format!("hm {end}{bad}")), "{}", world.name);
+    }
+}
+
+#[test]
+fn with_a_form_beside_tools_a_reply_is_calls_or_a_text_of_the_form_in_every_family() {
+    let definitions = [weather()];
+    let form = || {
+        let schema = json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
+            "additionalProperties": false});
+        Kind::JsonSchema(schema)
+    };
+    let arguments = json!({"city": "Paris"}).as_object().cloned().expect("an object");
+    for world in worlds() {
+        let grammar = world.calls_or(&definitions, form(), Thinking::Done);
+        let call = world.rendered("", &[("get_weather".to_owned(), arguments.clone())]).trim_start().to_owned();
+        let text = "{\"answer\": \"Sunny.\"}";
+        for good in [call.as_str(), text] {
+            assert!(world.takes(&grammar, good), "{}: {good}", world.name);
+        }
+        for bad in
+            ["", "Sunny.", "{\"reply\": 1}", &call.replace("get_weather", "get_whether"), &format!("{text}{call}")]
+        {
+            assert!(!world.takes(&grammar, bad), "{}: {bad}", world.name);
+        }
+        let Some(end) = world.dialect.reasoning_end() else { continue };
+        let thinks = world.calls_or(&definitions, form(), Thinking::Open);
+        for good in [&call, text] {
+            assert!(world.takes(&thinks, &format!("hm {text} hm{end}{good}")), "{}: {good}", world.name);
+        }
+        assert!(!world.takes(&thinks, &format!("hm{end}Sunny.")), "{}", world.name);
+    }
+}
+
+#[test]
+fn a_text_of_a_form_may_quote_a_call() {
+    let call = rendered("get_weather", json!({"city": "Paris"}).as_object().expect("an object"));
+    let text = json!({"answer": call}).to_string();
+    let options = |either| ReplyOptions {
+        reasoning: true,
+        tools: true,
+        either,
+        tool_schemas: ToolSchema::from_tool(&weather()).into_iter().collect(),
+        ..ReplyOptions::default()
+    };
+    for thought in ["", "<think>\nhm\n</think>\n\n"] {
+        let quoted = read(&qwen().dialect, &options(true), &format!("{thought}{text}"));
+        assert_eq!((quoted.text.as_str(), quoted.calls.len()), (text.as_str(), 0));
+        let called = read(&qwen().dialect, &options(true), &format!("{thought}{call}"));
+        assert_eq!((called.text.as_str(), called.calls.len()), ("", 1));
+    }
+    assert_eq!(read(&qwen().dialect, &options(false), &text).calls.len(), 1, "a free text has calls anywhere");
+}
+
+#[test]
+fn of_all_tools_only_those_that_are_allowed_are_called() {
+    let definitions = [weather(), json!({"name": "now", "parameters": {"type": "object", "properties": {}}})];
+    let (now, paris) = (
+        rendered("now", &Map::new()),
+        rendered("get_weather", json!({"city": "Paris"}).as_object().expect("an object")),
+    );
+    let spec = |choice: ToolChoice, allowed: &[&str]| {
+        let tools = definitions.iter().map(|tool| Tool::from_json(tool).expect("a tool")).collect();
+        let allowed = Some(allowed.iter().map(|name| (*name).to_owned()).collect());
+        let tools = Tools { tools, choice, parallel: true, allowed };
+        qwen().dialect.tool_spec(tools, None, Thinking::Done, &Limits::default())
+    };
+    for (choice, text) in [(ToolChoice::Required, ""), (ToolChoice::Auto, "Well. ")] {
+        let grammar = qwen().compile(&spec(choice, &["now"]).expect("tools").expect("a form")).expect("a grammar");
+        assert!(qwen().takes(&grammar, &format!("{text}{now}")) && !qwen().takes(&grammar, &format!("{text}{paris}")));
+    }
+    for allowed in [&["then"][..], &[]] {
+        assert!(spec(ToolChoice::Required, allowed).is_err(), "{allowed:?}");
     }
 }

@@ -467,6 +467,7 @@ pub fn options() -> ReplyOptions {
         reasoning: true,
         tools: true,
         forced: false,
+        either: false,
         tool_schemas,
     }
 }

@@ -285,8 +285,21 @@ impl World {
         thinking: Thinking,
     ) -> Result<Option<Arc<dyn Grammar>>, Error> {
         let tools = definitions.iter().map(Tool::from_json).collect::<Result<_, _>>()?;
-        let spec = self.dialect.tool_spec(Tools { tools, choice, parallel }, thinking, &Limits::default())?;
+        let spec = self.dialect.tool_spec(
+            Tools { tools, choice, parallel, allowed: None },
+            None,
+            thinking,
+            &Limits::default(),
+        )?;
         spec.map(|spec| self.compile(&spec)).transpose()
+    }
+
+    /// The grammar of at least one call, or of a text of this form.
+    pub fn calls_or(&self, definitions: &[Value], form: Kind, thinking: Thinking) -> Arc<dyn Grammar> {
+        let tools = definitions.iter().map(|tool| Tool::from_json(tool).expect("a tool")).collect();
+        let tools = Tools { tools, choice: ToolChoice::Auto, parallel: true, allowed: None };
+        let spec = self.dialect.tool_spec(tools, Some(form), thinking, &Limits::default()).expect("tools");
+        self.compile(&spec.expect("a form of calls")).unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 
     pub fn compile(&self, spec: &Spec) -> Result<Arc<dyn Grammar>, Error> {
@@ -319,6 +332,7 @@ impl World {
             reasoning: true,
             tools: true,
             forced: false,
+            either: false,
             tool_schemas,
         };
         let Read { thought, text, calls } = read(&self.dialect, &options, reply);

@@ -59,6 +59,7 @@ fn message_of(reply: &str) -> Value {
         reasoning: true,
         tools: true,
         forced: false,
+        either: false,
         tool_schemas,
     };
     let Read { thought, text, calls } = read(&world("qwen").dialect, &options, reply);

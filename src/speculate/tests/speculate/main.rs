@@ -1,8 +1,10 @@
 //! Proposers of drafts over small models of the repository and random ones: each module holds one promise.
 
 mod adapters;
+mod assistant;
 mod bad_numbers;
 mod memory_plan;
+mod mtp_layers;
 mod p_min;
 mod sharing;
 mod slot_files;

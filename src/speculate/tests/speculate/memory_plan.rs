@@ -21,7 +21,10 @@ fn model(spec: &Spec) -> Arc<Model> {
 
 fn models() -> Vec<Arc<Model>> {
     let with_head = |arch| Spec { nextn: true, n_vocab: 4096, ..Spec::of(arch) };
-    [with_head("qwen35"), with_head("qwen35moe"), Spec::of("llama")].iter().map(model).collect()
+    [with_head("qwen35"), with_head("qwen35moe"), Spec::of("llama"), Spec { n_mtp: 3, ..with_head("qwen35") }]
+        .iter()
+        .map(model)
+        .collect()
 }
 
 fn some_engine(rng: &mut Rng) -> EngineConfig {

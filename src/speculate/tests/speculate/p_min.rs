@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use engine::sample::SamplingParams;
 use engine::{
     DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, RequestOptions, SavedDraftError, SequenceChange,
+    TargetState,
 };
 use model::{Draft, DraftOutput, Model, RunError, Runner};
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, NextN, SpecConfig, proposer};
@@ -85,8 +86,13 @@ impl Proposer for Referenced {
         self.head.observe(runner, step)
     }
 
-    fn propose(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let drafts = self.head.propose(runner, requests)?;
+    fn propose(
+        &mut self,
+        runner: &mut Runner,
+        target: &TargetState<'_>,
+        requests: &[DraftRequest],
+    ) -> Result<Vec<Vec<TokenId>>, RunError> {
+        let drafts = self.head.propose(runner, target, requests)?;
         let (chain, probs) = self.reference(runner)?;
         let (request, draft) = (&requests[0], drafts[0].clone());
         let made = Made { p_min: request.p_min, most: request.max.min(DEPTH), draft, chain, probs };

@@ -19,7 +19,7 @@ fn a_short_hidden_state_is_refused_and_the_engine_goes_on() {
     let why = engine.read_slot(&short).map(|s| s.n_tokens()).expect_err("one value is no hidden state").to_string();
     assert_eq!(
         why,
-        format!("this saved slot cannot be loaded: a hidden state has 1 values, {n_embd} or none expected")
+        format!("this saved slot cannot be loaded: hidden states have 1 values, {n_embd} each and at most 16 expected")
     );
     let mut not_finite = saved.clone();
     not_finite[hidden + 8..hidden + 12].copy_from_slice(&f32::INFINITY.to_le_bytes());

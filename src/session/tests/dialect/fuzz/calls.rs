@@ -33,8 +33,8 @@ pub fn check(bytes: &[u8]) {
     for choice in [ToolChoice::Required, ToolChoice::Auto] {
         for dialect in [&dialects[0], &dialects[bytes.len() % SIGNS.len()]] {
             let tool = Tool { name: "f".into(), parameters: schema.clone() };
-            let tools = Tools { tools: vec![tool], choice: choice.clone(), parallel: true };
-            match dialect.tool_spec(tools, Thinking::Open, &Limits::default()) {
+            let tools = Tools { tools: vec![tool], choice: choice.clone(), parallel: true, allowed: None };
+            match dialect.tool_spec(tools, None, Thinking::Open, &Limits::default()) {
                 Ok(spec) => forms::walk(&spec.expect("a form of calls")),
                 Err(error) => assert!(error.is_of_the_form(), "{error}"),
             }

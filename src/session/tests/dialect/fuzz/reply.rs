@@ -54,6 +54,7 @@ pub fn check(bytes: &[u8]) {
         reasoning: options & 2 > 0,
         tools: options & 4 > 0,
         forced: false,
+        either: false,
         tool_schemas: if options & 8 > 0 { ToolSchema::from_tool(&schema).into_iter().collect() } else { Vec::new() },
     };
     let whole = parsed(dialect, &options, [&*reply]);

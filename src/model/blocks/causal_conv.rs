@@ -1,0 +1,40 @@
+//! The short causal convolution in front of a recurrence: over the last inputs of each channel, which are state.
+
+use ggml::{Graph, Tensor};
+use memory::{Segment, StepView};
+
+/// Convolves one segment's rows of `x: [.., n_tokens]`: `n_channels` elements from `first` on, by `w: [n_taps, n_channels]`,
+/// the last tap on the row itself. Reads and writes the last inputs in the state of layer `il`, `states` being the rows of
+/// the state that the sequences read ([`StepView::state_rows`]). Gives `[n_channels, n_rows, n_seqs]`; `None` where the layer
+/// has no such state.
+pub(crate) fn causal_conv<'g>(
+    g: &Graph<'g>,
+    view: &StepView<'_>,
+    il: usize,
+    (seg, states): (&Segment, Option<Tensor<'g>>),
+    (x, first): (Tensor<'g>, usize),
+    w: Tensor<'g>,
+) -> Option<Tensor<'g>> {
+    let ([n_taps, n_channels, ..], n_seqs) = (w.ne(), seg.n_seqs as i64);
+    let nb = x.nb();
+    let ne = [n_channels, seg.n_rows as i64, n_seqs, 1];
+    let strides = [nb[1], nb[1] * seg.n_rows, nb[1] * seg.n_tokens()];
+    let rows = g.view(x, ne, strides, nb[1] * seg.first_row + nb[0] * first);
+    let past = view.conv(g, il, seg, states)?; // [n_taps - 1, n_channels, n_seqs]
+    let planes = view.conv_planes(g, il, seg)?;
+    let by_kernel = g.short_conv(rows, past, w, planes);
+    Some(by_kernel.unwrap_or_else(|| {
+        let columns = g.transpose(rows); // [n_rows, n_channels, n_seqs]
+        // What lies apart is joined slowly on GPUs.
+        let columns = if seg.n_rows > 1 { g.cont(columns) } else { columns };
+        let window = g.concat(past, columns, 0); // [n_taps - 1 + n_rows, n_channels, n_seqs]
+        for back in 0..seg.n_snapshots {
+            let nb = window.nb();
+            let ne = [n_taps - 1, n_channels, n_seqs, 1];
+            let last = g.view(window, ne, [nb[1], nb[2], nb[3]], (seg.n_rows - back) * nb[0]);
+            let (ne, nb) = ([planes.ne()[0], n_seqs, 1, 1], planes.nb());
+            g.keep(g.cpy(last, g.view(planes, ne, [nb[1], nb[2], nb[2]], back * nb[2])));
+        }
+        g.ssm_conv(window, w)
+    }))
+}
