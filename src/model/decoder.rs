@@ -243,7 +243,8 @@ pub(crate) fn open(
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let softcap = c.softcap;
-    let decoder = Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
+    let decoder =
+        Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 

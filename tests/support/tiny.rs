@@ -181,9 +181,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe")
-            || has_windows(arch)
-            || ["qwen3next", "deepseek2", "gpt-oss"].contains(&arch);
+        let moe = arch.ends_with("moe") || has_windows(arch) || ["qwen3next", "deepseek2", "gpt-oss"].contains(&arch);
         Spec {
             arch,
             n_layer: 4,
@@ -241,10 +239,9 @@ impl Spec {
                     ("residual_scale", Meta::F32(0.6)),
                     ("logit_scale", Meta::F32(0.5)),
                 ],
-                "lfm2" => vec![
-                    ("shortconv.l_cache", Meta::U32(3)),
-                    ("attention.head_count_kv", Meta::U32s(vec![0, 2, 0, 2])),
-                ],
+                "lfm2" => {
+                    vec![("shortconv.l_cache", Meta::U32(3)), ("attention.head_count_kv", Meta::U32s(vec![0, 2, 0, 2]))]
+                }
                 "deepseek2" => vec![
                     ("attention.head_count_kv", Meta::U32(1)),
                     ("attention.q_lora_rank", Meta::U32(40)),

@@ -4,7 +4,7 @@
 
 use crate::architecture::Entry;
 use crate::blocks::{AttentionConfig, AttentionKind, FfnConfig, SlidingKind};
-use crate::decoder::{self, BlockConfig, DecoderConfig, Factors, NormNames};
+use crate::decoder::{self, BlockConfig, DecoderConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
 
@@ -57,8 +57,10 @@ fn config(
     let blocks = attention.into_iter().map(|attention| BlockConfig::attention(attention, norms, ffn)).collect();
     let scale = (keys.need("embedding_length", WIDTH)? as f32).sqrt();
     let softcap = keys.float("final_logit_softcapping", 0.0..=1e6)?.or(softcap).filter(|&cap| cap > 0.0);
-    let config = DecoderConfig::read(keys, blocks, 0)?;
-    Ok(DecoderConfig { factors: Factors { embedding: scale, ..Factors::default() }, softcap, ..config })
+    let mut config = DecoderConfig::read(keys, blocks, 0)?;
+    config.factors.embedding = scale;
+    config.softcap = softcap;
+    Ok(config)
 }
 
 /// Caps that are believed.

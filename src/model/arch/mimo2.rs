@@ -23,6 +23,6 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let ffn = FfnConfig::by_tensors(keys, n_block, MoeKind { router, ..MoeKind::default() }, 1..n_layer)?;
     let block = |(attention, ffn)| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
     let mut config = DecoderConfig::read(keys, attention.into_iter().zip(ffn).map(block).collect(), n_nextn)?;
-    config.mtp = MtpKind { pre_norm: true, chained: false };
+    config.mtp = MtpKind { pre_norm: true, chained: false, ..MtpKind::default() };
     Ok(config)
 }

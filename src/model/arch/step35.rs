@@ -27,7 +27,7 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
         BlockConfig::attention(attention, NormNames::LLAMA, ffn.limited(limit, shared))
     });
     let mut config = DecoderConfig::read(keys, blocks.collect(), n_nextn)?;
-    config.mtp = MtpKind { pre_norm: true, chained: true };
+    config.mtp = MtpKind { pre_norm: true, ..MtpKind::default() };
     Ok(config)
 }
 
@@ -43,11 +43,12 @@ fn attention(keys: &Keys<'_, '_>, n_block: usize, n_layer: usize) -> Result<Vec<
     let sliding = SlidingKind { kind: AttentionKind { own_frequencies: true, ..full }, base: None, scales: false };
     let mut blocks = AttentionConfig::read_sliding(keys, n_block, full, sliding, |il| il >= n_layer)?;
     for block in blocks.iter_mut().filter(|block| block.window.is_none()) {
-        if block.rope.n_dims % 4 != 0 {
-            let what = format!("{} rotated elements have no half of pairs", block.rope.n_dims);
+        let Some(rope) = &mut block.rope else { continue };
+        if rope.n_dims % 4 != 0 {
+            let what = format!("{} rotated elements have no half of pairs", rope.n_dims);
             return Err(keys.error("attention.key_length", what));
         }
-        block.rope.n_dims /= 2;
+        rope.n_dims /= 2;
     }
     Ok(blocks)
 }

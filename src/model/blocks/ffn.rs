@@ -98,7 +98,7 @@ impl FfnConfig {
             Self::Either { n_ff, moe, likely, .. } => {
                 Self::Either { n_ff, moe: moe.limited(limit, shared), limit: shared, likely }
             }
-            dense @ Self::Dense { .. } => dense,
+            dense @ (Self::Dense { .. } | Self::Geglu { .. } | Self::SquaredRelu { .. } | Self::None) => dense,
         }
     }
 
@@ -106,7 +106,7 @@ impl FfnConfig {
     pub(crate) fn moe(&self) -> Option<MoeConfig> {
         match self {
             Self::Moe(moe) | Self::Either { moe, .. } => Some(*moe),
-            Self::Dense { .. } => None,
+            Self::Dense { .. } | Self::Geglu { .. } | Self::SquaredRelu { .. } | Self::None => None,
         }
     }
 

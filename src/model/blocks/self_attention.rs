@@ -262,11 +262,10 @@ impl Attention {
             false if kind.sinks_if_there => t.find("attn_sinks.weight", &[n_head])?,
             false => t.refuse("attn_sinks.weight", "attention sinks are not supported").map(|()| None)?,
         };
-        let by_context =
-            match rope.filter(|_| config.long_above.is_some()) {
-                Some(rope) => factors_by_context(t, rope.n_dims as usize / 2)?,
-                None => None,
-            };
+        let by_context = match rope.filter(|_| config.long_above.is_some()) {
+            Some(rope) => factors_by_context(t, rope.n_dims as usize / 2)?,
+            None => None,
+        };
         let head_gate = match kind.head_gate {
             true => Linear::find(t, "attn_gate", n_embd, n_head, false)?,
             false => t.refuse("attn_gate.weight", "a gate of heads is not expected here").map(|()| None)?,
@@ -283,7 +282,8 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, long_above, temperature, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, long_above, temperature, .. } =
+            self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
