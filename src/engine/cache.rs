@@ -1,7 +1,8 @@
 //! Sequence state that outlives its request, so that the next one with the same beginning need not compute it again.
 //! Owns the slots of the memory. Knows tokens and checkpoints; knows nothing of requests.
 //!
-//! Recurrent state cannot be cut, so a slot can be taken up where its tokens end, or at a checkpoint taken on the way: at
+//! Recurrent state cannot be cut, and windows forget what lies before them, so such a slot can be taken up where its tokens
+//! end (behind windows also a little before), or at a checkpoint taken on the way: at
 //! the boundaries of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
 
 mod checkpoints;
@@ -10,7 +11,7 @@ mod wish;
 
 use std::sync::Arc;
 
-use memory::{Memory, Slot};
+use memory::{Memory, Slot, StateShape};
 use model::AdapterSet;
 use text::TokenId;
 
@@ -74,8 +75,10 @@ impl CachedSlot {
 /// All slots of a memory.
 pub(crate) struct SlotCache {
     slots: Vec<CachedSlot>,
-    /// Bytes of a slot's recurrent state; 0 without recurrent layers.
-    recurrent_bytes: usize,
+    /// The shape of a slot's state.
+    shape: StateShape,
+    /// A sequence cannot go back to every earlier position.
+    forgets: bool,
     /// Sequences that were here before.
     store: SequenceStore,
     limits: CacheLimits,
@@ -92,17 +95,17 @@ impl SlotCache {
             let adapters = AdapterSet::default();
             slots.push(CachedSlot { slot, tokens, scope, adapters, checkpoints, hidden, busy, private, last_used: 0 });
         }
-        let recurrent_bytes = memory.shape().recurrent_bytes();
-        Ok(Self { slots, recurrent_bytes, store: SequenceStore::new(limits.store_bytes), limits, clock: 0 })
+        let (shape, forgets) = (memory.shape(), memory.forgets());
+        Ok(Self { slots, shape, forgets, store: SequenceStore::new(limits.store_bytes), limits, clock: 0 })
     }
 
     pub(crate) fn get(&self, index: usize) -> &CachedSlot {
         &self.slots[index]
     }
 
-    /// True when a sequence's state can be taken up at its end and at checkpoints only.
-    pub(crate) fn is_recurrent(&self) -> bool {
-        self.recurrent_bytes > 0
+    /// True when a sequence's state can be taken up at its end and at checkpoints only, or a little before its end.
+    pub(crate) fn forgets(&self) -> bool {
+        self.forgets
     }
 
     /// True when a request can be given a slot.
@@ -212,8 +215,7 @@ impl SlotCache {
     pub(crate) fn forget(&mut self, memory: &mut Memory, index: usize) {
         self.release(index);
         self.slots[index].hidden.clear();
-        let recurrent = self.is_recurrent();
-        if let Err(error) = rewind(memory, &mut self.slots[index], 0, recurrent) {
+        if let Err(error) = rewind(memory, &mut self.slots[index], 0) {
             // Its tokens are forgotten even so: whoever gets it clears it first.
             tracing::error!(%error, slot = index, "the state of a slot was not cleared");
         }
@@ -221,8 +223,8 @@ impl SlotCache {
 }
 
 /// Brings a slot's state back to its first `n` tokens; `n` is what [`SlotCache::usable`] said.
-fn rewind(memory: &mut Memory, s: &mut CachedSlot, n: usize, recurrent: bool) -> Result<(), memory::Error> {
-    let rewound = rewind_state(memory, s, n, recurrent);
+fn rewind(memory: &mut Memory, s: &mut CachedSlot, n: usize) -> Result<(), memory::Error> {
+    let rewound = rewind_state(memory, s, n);
     // After an error the state is anything: the next user starts from nothing.
     let n = if rewound.is_ok() { n } else { 0 };
     if n < s.tokens.len() {
@@ -234,12 +236,12 @@ fn rewind(memory: &mut Memory, s: &mut CachedSlot, n: usize, recurrent: bool) ->
     rewound
 }
 
-fn rewind_state(memory: &mut Memory, s: &CachedSlot, n: usize, recurrent: bool) -> Result<(), memory::Error> {
+fn rewind_state(memory: &mut Memory, s: &CachedSlot, n: usize) -> Result<(), memory::Error> {
     if n == 0 {
         memory.reset(&s.slot)?;
     } else if n < s.tokens.len() {
         match s.checkpoints.iter().find(|c| c.state.position() == n) {
-            Some(kept) if recurrent => memory.restore(&s.slot, &kept.state)?,
+            Some(kept) if n < memory.rewinds_to(&s.slot)? => memory.restore(&s.slot, &kept.state)?,
             _ => memory.truncate(&s.slot, n)?,
         }
     }

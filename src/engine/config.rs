@@ -7,7 +7,7 @@ use std::str::FromStr;
 use memory::{CacheType, MemoryConfig};
 use model::{Facts, MemoryPlan, Model};
 
-use crate::batch::BatchPolicy;
+use crate::batch::{BatchPolicy, MAX_FORCED};
 use crate::cache::CacheLimits;
 
 /// Positions of a sequence when the user does not say: the model's, up to this.
@@ -251,6 +251,7 @@ impl EngineConfig {
             },
             n_snapshots: 1,
             transactional: false,
+            max_rows: None,
         }
     }
 
@@ -261,8 +262,9 @@ impl EngineConfig {
         let depth = depth.min(policy.max_draft());
         let n_snapshots = policy.n_past().max(depth + 1);
         let n_ctx = plain.n_ctx.saturating_add(policy.n_past());
+        let max_rows = Some(self.n_batch.max(n_snapshots).max(MAX_FORCED));
         MemoryPlan {
-            state: MemoryConfig { n_snapshots, n_ctx, ..plain },
+            state: MemoryConfig { n_snapshots, n_ctx, max_rows, ..plain },
             head: None,
             draft_words: None,
             n_batch: self.n_batch,

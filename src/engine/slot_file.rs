@@ -191,6 +191,7 @@ impl SlotFormat {
         let state = SlotState { tokens, adapters, checkpoints, hidden, state, drafts };
         self.check(&state)?;
         self.shape.check_values(&state.state)?;
+        state.checkpoints.iter().try_for_each(|kept| self.shape.check_checkpoint_values(&kept.state))?;
         Ok(SavedSlot { state, format: Arc::clone(self) })
     }
 

@@ -6,7 +6,7 @@
 //! nothing.
 //!
 //! Attention KV: each slot owns a stripe of cells, the cell is the position, so dropping positions is forgetting a
-//! length. Recurrent state cannot be cut: it lies in planes, row `plane * n_slots + slot`. A step reads the plane that
+//! length; in layers with a window the stripe may be a ring. Recurrent state cannot be cut: it lies in planes, row `plane * n_slots + slot`. A step reads the plane that
 //! holds a sequence's state and writes snapshots (the newest, one row back, two rows back, ...) into others, so rollback
 //! is a change of plane and never a copy.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod bytes;
 mod error;
 mod layout;
 mod masks;
+mod ring;
 mod saved;
 mod shape;
 mod size;
@@ -28,6 +29,7 @@ pub use error::Error;
 pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
 pub use saved::{Checkpoint, SavedSequence};
 pub use shape::StateShape;
+pub use size::KV_STEP;
 pub use slots::{MAX_KINDS, Memory, MemoryConfig, Slot};
 pub use txn::Txn;
 pub use view::{OwnedView, Segment, StepView};

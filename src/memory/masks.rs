@@ -1,5 +1,6 @@
 //! Index and mask data of a step: which position each row has, where its keys go, which cells it sees.
 
+use crate::ring::cells_of;
 use crate::view::{Segment, StepView};
 
 /// Minus infinity as F16 bits.
@@ -26,17 +27,17 @@ impl StepView<'_> {
     pub fn kv_rows(&self, window: usize, into: &mut Vec<i64>) {
         into.clear();
         let n_cells = self.memory.n_cells(window);
-        self.each_row(|slot, position| into.push((slot * n_cells + position) as i64));
+        self.each_row(|slot, position| into.push((slot * n_cells + position % n_cells) as i64));
     }
 
     /// The place of each element of each row's values, among all of them; for transposed values of a kind (its number).
     pub fn v_element_rows(&self, values: usize, into: &mut Vec<i64>) {
         into.clear();
         let Some(&(window, n)) = self.memory.kinds.values.get(values) else { return };
-        let n_ctx = self.memory.n_cells(window);
+        let n_cells = self.memory.n_cells(window);
         self.each_row(|slot, position| {
-            let first = slot * n * n_ctx + position;
-            into.extend((0..n).map(|element| (first + element * n_ctx) as i64));
+            let first = slot * n * n_cells + position % n_cells;
+            into.extend((0..n).map(|element| (first + element * n_cells) as i64));
         });
     }
 
@@ -44,16 +45,25 @@ impl StepView<'_> {
     /// sees cells up to its own, as far back as the window reaches.
     pub fn mask(&self, window: usize, s: &Segment, into: &mut Vec<u16>) {
         into.clear();
-        into.reserve(s.n_kv * s.n_tokens());
-        let window = self.memory.kinds.windows.get(window).copied().flatten().unwrap_or(usize::MAX);
+        let (n_kv, n_cells) = (self.n_kv(window, s), self.memory.n_cells(window));
+        into.reserve(n_kv * s.n_tokens());
+        let reach = self.memory.window(window).unwrap_or(usize::MAX);
         for slot in s.first_slot..s.first_slot + s.n_seqs {
             let len = self.first_position(slot);
             for position in len..len + s.n_rows {
-                let n_unseen = (position + 1).saturating_sub(window);
-                into.resize(into.len() + n_unseen, MASKED);
+                let unseen = (position + 1).saturating_sub(reach);
                 let n_seen = if self.at_end { position } else { position + 1 };
-                into.resize(into.len() + n_seen.saturating_sub(n_unseen), 0);
-                into.resize(into.len() + s.n_kv - n_seen.max(n_unseen), MASKED);
+                if position < n_cells {
+                    into.resize(into.len() + unseen, MASKED);
+                    into.resize(into.len() + n_seen.saturating_sub(unseen), 0);
+                    into.resize(into.len() + n_kv - n_seen.max(unseen), MASKED);
+                } else {
+                    let row = into.len();
+                    into.resize(row + n_kv, MASKED);
+                    for cells in cells_of(unseen..n_seen.max(unseen), n_cells) {
+                        into[row + cells.start..row + cells.end].fill(0);
+                    }
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::layout::{CacheType, Kv, LayerState, StateLayout};
+use crate::ring::n_kept;
 use crate::saved::{Checkpoint, SavedSequence, check_floats};
 use crate::slots::Memory;
 
@@ -14,6 +15,8 @@ pub struct StateShape {
     type_v: CacheType,
     v_transposed: bool,
     n_ctx: usize,
+    /// Layers with a window keep the cells of the window only.
+    rings: bool,
 }
 
 impl Memory {
@@ -21,7 +24,7 @@ impl Memory {
     pub fn shape(&self) -> StateShape {
         let c = &self.config;
         let (type_k, type_v, v_transposed, n_ctx) = (c.type_k, c.type_v, c.v_transposed, c.n_ctx);
-        StateShape { layout: self.layout.clone(), type_k, type_v, v_transposed, n_ctx }
+        StateShape { layout: self.layout.clone(), type_k, type_v, v_transposed, n_ctx, rings: self.has_rings() }
     }
 }
 
@@ -31,7 +34,7 @@ impl StateShape {
         self.n_ctx
     }
 
-    /// Bytes of the recurrent state, which are also those of a checkpoint; 0 without recurrent layers.
+    /// Bytes of the recurrent state; 0 without recurrent layers.
     pub fn recurrent_bytes(&self) -> usize {
         let of_layer = |layer: &LayerState| match layer {
             LayerState::Recurrent(r) => r.n_bytes(),
@@ -40,14 +43,29 @@ impl StateShape {
         self.layout.layers.iter().map(of_layer).sum()
     }
 
-    /// Bytes of one cell of all attention layers.
-    fn cell_bytes(&self) -> usize {
-        self.rows().map(|(_, n_bytes)| n_bytes).sum()
+    /// Bytes of a checkpoint at a position; 0 where any position can be gone back to.
+    pub fn checkpoint_bytes(&self, position: usize) -> usize {
+        self.recurrent_bytes() + self.cell_bytes(position, |window| window.is_some() && self.rings)
+    }
+
+    /// The earliest position, but for 0, that a saved sequence of `len` positions can be cut to once it is loaded.
+    pub fn rewinds_to(&self, len: usize) -> usize {
+        let cut = |layer: &LayerState| match layer {
+            LayerState::Kv(kv) => n_kept(kv.window, self.rings, len) == len,
+            LayerState::None => true,
+            LayerState::Recurrent(_) => false,
+        };
+        if self.layout.layers.iter().all(cut) { 0 } else { len }
+    }
+
+    /// Bytes of the cells that a sequence of `len` positions keeps, in layers of some windows.
+    fn cell_bytes(&self, len: usize, of: impl Fn(Option<usize>) -> bool) -> usize {
+        self.rows(len).filter(|row| of(row.window)).map(|row| row.n_cells * row.n_bytes).sum()
     }
 
     /// Bytes that [`SavedSequence::write_to`] appends for a sequence of `len` positions.
     pub fn saved_bytes(&self, len: usize) -> usize {
-        8 * (4 + self.words().len()) + self.recurrent_bytes() + len * self.cell_bytes()
+        8 * (4 + self.words().len()) + self.recurrent_bytes() + self.cell_bytes(len, |_| true)
     }
 
     /// Checks types, widths and lengths of a saved sequence, all but its values.
@@ -62,11 +80,15 @@ impl StateShape {
         if saved.len > self.n_ctx {
             return refuse(format!("it has {} positions, the context {}", saved.len, self.n_ctx));
         }
-        let (found, expected) = (saved.cells.len(), saved.len * self.cell_bytes());
+        let (found, expected) = (saved.cells.len(), self.cell_bytes(saved.len, |_| true));
         if found != expected {
             return refuse(format!("{expected} bytes of cells expected for {} positions, {found} found", saved.len));
         }
-        self.check_recurrent(saved.recurrent.len())
+        let (found, expected) = (saved.recurrent.len(), self.recurrent_bytes());
+        if found != expected {
+            return refuse(format!("{found} bytes of recurrent state, {expected} expected"));
+        }
+        Ok(())
     }
 
     /// Checks that all values of a sequence that passed [`StateShape::check`] are finite; of quantised cells, their scales.
@@ -75,16 +97,30 @@ impl StateShape {
     /// [`Error::Saved`] names the part.
     pub fn check_values(&self, saved: &SavedSequence) -> Result<(), Error> {
         check_floats(&saved.recurrent)?;
-        let mut rest = &saved.cells[..];
-        for (dtype, row_bytes) in self.rows() {
-            let (cells, after) = rest.split_at_checked(saved.len * row_bytes).unwrap_or((rest, &[]));
+        self.check_cells(&saved.cells, saved.len, |_| true)
+    }
+
+    /// As [`StateShape::check_values`], of a checkpoint that passed [`StateShape::check_checkpoint`].
+    ///
+    /// # Errors
+    /// As [`StateShape::check_values`].
+    pub fn check_checkpoint_values(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let n_recurrent = self.recurrent_bytes();
+        let (recurrent, cells) = checkpoint.rows.split_at_checked(n_recurrent).unwrap_or((&checkpoint.rows, &[]));
+        check_floats(recurrent)?;
+        self.check_cells(cells, checkpoint.position, |window| window.is_some() && self.rings)
+    }
+
+    fn check_cells(&self, mut rest: &[u8], len: usize, of: impl Fn(Option<usize>) -> bool) -> Result<(), Error> {
+        for row in self.rows(len).filter(|row| of(row.window)) {
+            let (cells, after) = rest.split_at_checked(row.n_cells * row.n_bytes).unwrap_or((rest, &[]));
             rest = after;
-            let sound = match dtype {
+            let sound = match row.kept_as {
                 CacheType::F32 => cells.as_chunks::<4>().0.iter().all(|&v| f32::from_le_bytes(v).is_finite()),
                 CacheType::F16 => cells.as_chunks::<2>().0.iter().all(|&v| is_finite_f16(v)),
                 // A block begins with its scale.
                 CacheType::Q8_0 | CacheType::Q4_0 => {
-                    let mut blocks = cells.chunks(dtype.dtype().block_bytes());
+                    let mut blocks = cells.chunks(row.kept_as.dtype().block_bytes());
                     blocks.all(|block| block.first_chunk::<2>().is_none_or(|&scale| is_finite_f16(scale)))
                 }
             };
@@ -103,29 +139,33 @@ impl StateShape {
         if checkpoint.position > len {
             return Err(Error::Saved(format!("it is at position {}, the sequence has {len}", checkpoint.position)));
         }
-        self.check_recurrent(checkpoint.rows.len())
-    }
-
-    fn check_recurrent(&self, found: usize) -> Result<(), Error> {
-        let expected = self.recurrent_bytes();
+        let (found, expected) = (checkpoint.rows.len(), self.checkpoint_bytes(checkpoint.position));
         if found != expected {
-            return Err(Error::Saved(format!("{found} bytes of recurrent state, {expected} expected")));
+            return Err(Error::Saved(format!("{found} bytes of state that cannot be cut, {expected} expected")));
         }
         Ok(())
     }
 
-    /// Type and bytes of each tensor's part of one cell, in the order in which cells are saved.
-    fn rows(&self) -> impl Iterator<Item = (CacheType, usize)> {
-        let of_layer = |layer: &LayerState| match *layer {
-            LayerState::Kv(kv) => {
-                let n_v = if kv.latent { 0 } else { kv.d_v * kv.n_head_kv };
-                [(self.type_k, kv.d_k * kv.n_head_kv), (self.type_v, n_v)]
-            }
-            LayerState::None | LayerState::Recurrent(_) => [(self.type_k, 0); 2],
+    /// Each tensor's part of the cells of a sequence of `len` positions, in the order in which cells are saved.
+    fn rows(&self, len: usize) -> impl Iterator<Item = CellRows> {
+        let of_layer = move |layer: &LayerState| {
+            let (window, widths) = match *layer {
+                LayerState::Kv(kv) => {
+                    let n_v = if kv.latent { 0 } else { kv.d_v * kv.n_head_kv };
+                    (kv.window, [kv.d_k * kv.n_head_kv, n_v])
+                }
+                LayerState::None | LayerState::Recurrent(_) => (None, [0; 2]),
+            };
+            let n_cells = n_kept(window, self.rings, len);
+            // A memory with rows that no block divides is not made.
+            let n_bytes = |t: CacheType, n: usize| t.dtype().row_bytes(n as i64).unwrap_or(0);
+            [self.type_k, self.type_v]
+                .into_iter()
+                .zip(widths)
+                .filter(|(_, n)| *n > 0)
+                .map(move |(kept_as, n)| CellRows { window, n_cells, kept_as, n_bytes: n_bytes(kept_as, n) })
         };
-        // A memory with rows that no block divides is not made.
-        let n_bytes = |(t, n): (CacheType, usize)| (t, t.dtype().row_bytes(n as i64).unwrap_or(0));
-        self.layout.layers.iter().flat_map(of_layer).filter(|(_, n)| *n > 0).map(n_bytes)
+        self.layout.layers.iter().flat_map(of_layer)
     }
 
     /// The shape as numbers, the context left out: what a saved sequence carries along.
@@ -141,13 +181,22 @@ impl StateShape {
             };
             words.extend(numbers.map(|n| n as u64));
             match layer {
-                LayerState::Kv(Kv { window: Some(window), .. }) => words.push(*window as u64),
+                LayerState::Kv(Kv { window: Some(window), .. }) => words.extend([*window as u64, self.rings.into()]),
                 LayerState::Recurrent(r) if r.d_head != r.d_state => words.push(r.d_head as u64),
                 _ => {}
             }
         }
         words
     }
+}
+
+/// One tensor's part of cells.
+struct CellRows {
+    window: Option<usize>,
+    n_cells: usize,
+    kept_as: CacheType,
+    /// Of one cell.
+    n_bytes: usize,
 }
 
 fn is_finite_f16(bytes: [u8; 2]) -> bool {

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::layout::{LayerState, StateLayout};
 use crate::slots::MemoryConfig;
 
-/// Cells that attention reads are rounded up to this, so that graphs are reused from step to step.
-pub(crate) const KV_STEP: usize = 256;
+/// Contexts, and the cells that attention reads, are rounded up to this, so that graphs are reused from step to step.
+pub const KV_STEP: usize = 256;
 
 /// One tensor of a layer's state: what it is for, type, shape.
 pub(crate) type StateTensor = (&'static str, Dtype, [i64; 4]);
@@ -48,7 +48,7 @@ impl MemoryConfig {
     /// The tensors of a layer's state.
     pub(crate) fn tensors(&self, layer: &LayerState) -> Result<Vec<StateTensor>, Error> {
         let config = self.rounded();
-        let (n_ctx, n_slots) = (as_dim(config.n_ctx), as_dim(config.n_slots));
+        let n_slots = as_dim(config.n_slots);
         match layer {
             LayerState::None => Ok(Vec::new()),
             LayerState::Kv(kv) => {
@@ -60,11 +60,12 @@ impl MemoryConfig {
                     }
                 }
                 let (d_k, d_v) = (as_dim(kv.d_k * kv.n_head_kv), as_dim(kv.d_v * kv.n_head_kv));
-                let k = ("cache_k", config.type_k.dtype(), [d_k, n_ctx, n_slots, 1]);
+                let n_cells = as_dim(config.n_cells(kv.window));
+                let k = ("cache_k", config.type_k.dtype(), [d_k, n_cells, n_slots, 1]);
                 if kv.latent {
                     return Ok(vec![k]);
                 }
-                let v = if config.v_transposed { [n_ctx, d_v, n_slots, 1] } else { [d_v, n_ctx, n_slots, 1] };
+                let v = if config.v_transposed { [n_cells, d_v, n_slots, 1] } else { [d_v, n_cells, n_slots, 1] };
                 Ok(vec![k, ("cache_v", config.type_v.dtype(), v)])
             }
             LayerState::Recurrent(r) => {

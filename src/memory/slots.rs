@@ -4,6 +4,7 @@ use ggml::{Device, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
 use crate::layout::{CacheType, CellKinds, LayerState, StateLayout};
+use crate::ring::others;
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;
@@ -26,6 +27,9 @@ pub struct MemoryConfig {
     /// Never write over the state that a step started from, so that a dropped step changes nothing. Costs twice the
     /// recurrent state. Without it, a dropped step loses the sequence's recurrent state.
     pub transactional: bool,
+    /// Rows of one sequence that a step has at most: layers with a window then keep the cells of the window and of so many
+    /// rows. `None` is any number, and cells for all positions.
+    pub max_rows: Option<usize>,
 }
 
 /// The right to use one sequence's state. Given back by [`Memory::release`].
@@ -56,6 +60,10 @@ pub(crate) struct SlotStatus {
     pub(crate) n_written: usize,
     /// Some of these may hold NaN or infinity.
     pub(crate) spoiled: bool,
+    /// One past the last position that steps of this sequence have written, kept or not.
+    pub(crate) n_stepped: usize,
+    /// The position at which the cells of windows were filled, and those before them were not.
+    pub(crate) filled_at: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,11 +175,6 @@ impl Memory {
         self.buffer.n_bytes()
     }
 
-    /// Cells of each slot in layers of a window (its number).
-    pub(crate) fn n_cells(&self, _window: usize) -> usize {
-        self.config.n_ctx
-    }
-
     /// Takes a free slot with an empty sequence; `None` when all are in use.
     ///
     /// # Errors
@@ -229,7 +232,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Forgets positions from `len` on. A sequence with recurrent state can only keep all or nothing.
+    /// Forgets positions from `len` on. A sequence with recurrent state can only keep all or nothing, and one behind windows
+    /// what [`Memory::rewinds_to`] says.
     ///
     /// # Errors
     /// [`Error::Slot`]: the slot is not in use. [`Error::Step`]: `len` is more than there is, or the state cannot be cut.
@@ -244,6 +248,14 @@ impl Memory {
         }
         if len > state.len || self.layout.is_recurrent() {
             let what = format!("a sequence of {} positions cannot be cut to {len}", state.len);
+            return Err(Error::Step(what));
+        }
+        let (state, earliest) = (*state, self.earliest(&self.slots[index]));
+        if len < earliest {
+            let what = format!(
+                "a sequence of {} positions cannot be cut to {len}: the cells of its windows reach back to {earliest}",
+                state.len
+            );
             return Err(Error::Step(what));
         }
         self.wipe(index, len)?;
@@ -268,20 +280,27 @@ impl Memory {
         }
         let state = &mut self.slots[index];
         (state.len, state.plane, state.lost) = (0, 0, false);
+        (state.n_stepped, state.filled_at) = (0, 0);
         Ok(())
     }
 
-    /// Zeroes the cells of a spoiled slot from position `first` on.
+    /// Zeroes the cells of a spoiled slot from position `first` on. Of a ring stays what a sequence of so many positions keeps.
     pub(crate) fn wipe(&mut self, index: usize, first: usize) -> Result<(), Error> {
         let state = self.slots[index];
         if !state.spoiled || first >= state.n_written {
             return Ok(());
         }
-        for (id, offset, n_bytes) in self.cell_ranges(index, first..state.n_written)? {
-            self.buffer.zero(id, offset, n_bytes)?;
+        for il in 0..self.layers.len() {
+            let window = self.kinds.window_of(il);
+            let n_written = state.n_written.min(self.n_cells(window));
+            for cells in others(n_written, self.kept_cells(window, first)) {
+                for (id, offset, n_bytes) in self.layer_ranges(il, index, std::iter::once(cells))? {
+                    self.buffer.zero(id, offset, n_bytes)?;
+                }
+            }
         }
         let state = &mut self.slots[index];
-        (state.n_written, state.spoiled) = (first, first > 0);
+        (state.n_written, state.spoiled, state.filled_at) = (first, first > 0, state.filled_at.max(first));
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use crate::saved::{Checkpoint, SavedSequence};
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot};
 
 impl Memory {
-    /// Copies the recurrent state at the sequence's end. Without recurrent layers it is empty, and any position can be
-    /// gone back to.
+    /// Copies the recurrent state at the sequence's end, and the cells of windows. It is empty where any position can be gone
+    /// back to: [`Memory::forgets`].
     ///
     /// # Errors
     /// [`Error::Slot`], [`Error::Step`]: the state is lost. [`Error::Device`].
@@ -21,7 +21,9 @@ impl Memory {
         if state.lost {
             return Err(Error::Step(format!("slot {index}: a step failed and its state is lost")));
         }
-        Ok(Checkpoint { position: state.len, rows: self.read_recurrent(index)? })
+        let mut rows = self.read_recurrent(index)?;
+        self.read_cells(self.ring_ranges(index, state.len)?, &mut rows)?;
+        Ok(Checkpoint { position: state.len, rows })
     }
 
     /// Goes back to a checkpoint of this sequence: cells from its position on are forgotten. The cells before it must be
@@ -33,9 +35,7 @@ impl Memory {
         let index = self.index(slot)?;
         self.shape().check_checkpoint(checkpoint, self.slots[index].len)?;
         self.wipe(index, checkpoint.position)?;
-        self.write_recurrent(index, &checkpoint.rows)?;
-        self.slots[index].len = checkpoint.position;
-        Ok(())
+        self.write_checkpoint(index, checkpoint)
     }
 
     /// Copies the whole sequence.
@@ -49,19 +49,19 @@ impl Memory {
     /// Copies the first `len` positions of a sequence; with recurrent state that is all of it.
     ///
     /// # Errors
-    /// As [`Memory::checkpoint`]; [`Error::Step`]: more than there are, or state that cannot be cut.
+    /// As [`Memory::checkpoint`]; [`Error::Step`]: more than there are, or state that cannot be cut there.
     pub fn save_first(&self, slot: &Slot, len: usize) -> Result<SavedSequence, Error> {
-        let Checkpoint { position, rows: recurrent } = self.checkpoint(slot)?;
-        if len > position || len < position && self.layout.is_recurrent() {
-            return Err(Error::Step(format!("a sequence of {position} positions cannot be copied up to {len}")));
-        }
         let index = self.index(slot)?;
-        let mut cells = Vec::new();
-        for (id, offset, n_bytes) in self.cell_ranges(index, 0..len)? {
-            let start = cells.len();
-            cells.resize(start + n_bytes, 0);
-            self.buffer.read(id, offset, &mut cells[start..])?;
+        let state = self.slots[index];
+        if state.lost {
+            return Err(Error::Step(format!("slot {index}: a step failed and its state is lost")));
         }
+        if len > state.len || len < self.earliest(&state) {
+            return Err(Error::Step(format!("a sequence of {} positions cannot be copied up to {len}", state.len)));
+        }
+        let recurrent = self.read_recurrent(index)?;
+        let mut cells = Vec::new();
+        self.read_cells(self.cell_ranges(index, len)?, &mut cells)?;
         Ok(SavedSequence { len, recurrent, cells, shape: self.shape().words() })
     }
 
@@ -73,7 +73,7 @@ impl Memory {
         let index = self.index(slot)?;
         // Before anything is written: what does not fit leaves the slot as it was.
         self.shape().check(saved)?;
-        let ranges = self.cell_ranges(index, 0..saved.len)?;
+        let ranges = self.cell_ranges(index, saved.len)?;
         // Its numbers may come from a file, and be anything.
         self.wipe(index, 0)?;
         let state = &mut self.slots[index];
@@ -84,12 +84,12 @@ impl Memory {
             start += n_bytes;
         }
         self.write_recurrent(index, &saved.recurrent)?;
-        self.slots[index].len = saved.len;
+        self.stands_at(index, saved.len);
         Ok(())
     }
 
-    /// Makes `to` a copy of the first `len` positions of `from`. `checkpoint` has the recurrent state there; it is not needed
-    /// at the end of `from`, nor without recurrent layers.
+    /// Makes `to` a copy of the first `len` positions of `from`. `checkpoint` has what cannot be cut there; it is not needed
+    /// where `from` could be cut to them.
     ///
     /// # Errors
     /// [`Error::Slot`]; [`Error::Step`], [`Error::Saved`], and nothing has changed: more positions than there are, or no
@@ -97,14 +97,24 @@ impl Memory {
     pub fn copy(&mut self, from: &Slot, to: &Slot, len: usize, checkpoint: Option<&Checkpoint>) -> Result<(), Error> {
         let (source, target) = (self.index(from)?, self.index(to)?);
         let held = self.slots[source].len;
-        let at_end;
+        let at_cut;
         let checkpoint = match checkpoint {
             Some(checkpoint) => checkpoint,
             None if self.layout.is_recurrent() => {
-                at_end = self.checkpoint(from)?;
-                &at_end
+                at_cut = self.checkpoint(from)?;
+                &at_cut
             }
-            None => &Checkpoint { position: len, rows: Vec::new() },
+            None if len < self.earliest(&self.slots[source]) => {
+                let what =
+                    format!("{len} of {held} positions were to be copied, the cells of windows are there no more");
+                return Err(Error::Step(what));
+            }
+            None => {
+                let mut rows = Vec::new();
+                self.read_cells(self.ring_ranges(source, len.min(held))?, &mut rows)?;
+                at_cut = Checkpoint { position: len, rows };
+                &at_cut
+            }
         };
         self.shape().check_checkpoint(checkpoint, held)?;
         if checkpoint.position != len {
@@ -116,14 +126,40 @@ impl Memory {
         let state = &mut self.slots[target];
         (state.n_written, state.spoiled) = (state.n_written.max(len), state.spoiled || spoiled);
         let mut bytes = Vec::new();
-        let ranges = self.cell_ranges(source, 0..len)?.into_iter().zip(self.cell_ranges(target, 0..len)?);
+        let ranges = self.plain_ranges(source, len)?.into_iter().zip(self.plain_ranges(target, len)?);
         for ((id, offset, n_bytes), (_, to, _)) in ranges {
             bytes.resize(n_bytes, 0);
             self.buffer.read(id, offset, &mut bytes)?;
             self.buffer.write(id, to, &bytes)?;
         }
-        self.write_recurrent(target, &checkpoint.rows)?;
-        self.slots[target].len = len;
+        self.write_checkpoint(target, checkpoint)
+    }
+
+    /// Appends the bytes of these ranges.
+    fn read_cells(&self, ranges: Vec<Bytes>, into: &mut Vec<u8>) -> Result<(), Error> {
+        for (id, offset, n_bytes) in ranges {
+            let start = into.len();
+            into.resize(start + n_bytes, 0);
+            self.buffer.read(id, offset, &mut into[start..])?;
+        }
+        Ok(())
+    }
+
+    /// The sequence now has so many positions, and of those before them its windows' cells alone.
+    fn stands_at(&mut self, index: usize, len: usize) {
+        let state = &mut self.slots[index];
+        (state.len, state.n_stepped, state.filled_at) = (len, len, len);
+    }
+
+    /// `checkpoint`: of this shape.
+    fn write_checkpoint(&mut self, index: usize, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let mut start = self.shape().recurrent_bytes();
+        self.write_recurrent(index, &checkpoint.rows[..start])?;
+        for (id, offset, n_bytes) in self.ring_ranges(index, checkpoint.position)? {
+            self.buffer.write(id, offset, &checkpoint.rows[start..start + n_bytes])?;
+            start += n_bytes;
+        }
+        self.stands_at(index, checkpoint.position);
         Ok(())
     }
 
@@ -152,30 +188,62 @@ impl Memory {
         Ok(())
     }
 
-    /// Tensor, offset and length of the bytes that hold these cells of a slot.
-    pub(crate) fn cell_ranges(&self, index: usize, cells: Range<usize>) -> Result<Vec<(StateId, usize, usize)>, Error> {
-        let MemoryConfig { n_ctx, type_k, type_v, v_transposed, .. } = self.config;
+    /// The bytes that hold the cells which a sequence of `len` positions keeps.
+    pub(crate) fn cell_ranges(&self, index: usize, len: usize) -> Result<Vec<Bytes>, Error> {
+        self.ranges_of(index, len, |_| true)
+    }
+
+    /// Those of layers that keep all positions.
+    fn plain_ranges(&self, index: usize, len: usize) -> Result<Vec<Bytes>, Error> {
+        self.ranges_of(index, len, |window| window.is_none() || !self.has_rings())
+    }
+
+    /// Those of the others.
+    fn ring_ranges(&self, index: usize, len: usize) -> Result<Vec<Bytes>, Error> {
+        self.ranges_of(index, len, |window| window.is_some() && self.has_rings())
+    }
+
+    fn ranges_of(&self, index: usize, len: usize, of: impl Fn(Option<usize>) -> bool) -> Result<Vec<Bytes>, Error> {
         let mut ranges = Vec::new();
-        let (first, len) = (cells.start, cells.len());
-        if len == 0 {
-            return Ok(ranges);
-        }
-        for (layer, tensors) in self.layout.layers.iter().zip(&self.layers) {
-            let (LayerState::Kv(kv), LayerTensors::Kv { k, v }) = (layer, tensors) else { continue };
-            let k_row = type_k.dtype().row_bytes((kv.d_k * kv.n_head_kv) as i64)?;
-            ranges.push((*k, (index * n_ctx + first) * k_row, len * k_row));
-            if kv.latent {
-                continue;
-            }
-            if v_transposed {
-                let (size, n) = (type_v.dtype().block_bytes(), kv.d_v * kv.n_head_kv);
-                let row = |element| ((index * n + element) * n_ctx + first) * size;
-                ranges.extend((0..n).map(|element| (*v, row(element), len * size)));
-            } else {
-                let v_row = type_v.dtype().row_bytes((kv.d_v * kv.n_head_kv) as i64)?;
-                ranges.push((*v, (index * n_ctx + first) * v_row, len * v_row));
+        for il in 0..self.layers.len() {
+            let window = self.kinds.window_of(il);
+            if of(self.window(window)) {
+                ranges.extend(self.layer_ranges(il, index, self.kept_cells(window, len))?);
             }
         }
         Ok(ranges)
     }
+
+    /// The bytes that hold these cells of a slot in a layer: keys, then values.
+    pub(crate) fn layer_ranges(
+        &self,
+        il: usize,
+        index: usize,
+        cells: impl Iterator<Item = Range<usize>> + Clone,
+    ) -> Result<Vec<Bytes>, Error> {
+        let MemoryConfig { type_k, type_v, v_transposed, .. } = self.config;
+        let (LayerState::Kv(kv), LayerTensors::Kv { k, v }) = (self.layout.layers[il], self.layers[il]) else {
+            return Ok(Vec::new());
+        };
+        let n_cells = self.config.n_cells(kv.window);
+        let k_row = type_k.dtype().row_bytes((kv.d_k * kv.n_head_kv) as i64)?;
+        let rows = |id, row| cells.clone().map(move |c| (id, (index * n_cells + c.start) * row, c.len() * row));
+        let mut ranges: Vec<Bytes> = rows(k, k_row).collect();
+        if kv.latent {
+            return Ok(ranges);
+        }
+        if v_transposed {
+            let (size, n) = (type_v.dtype().block_bytes(), kv.d_v * kv.n_head_kv);
+            for element in 0..n {
+                let row = (index * n + element) * n_cells;
+                ranges.extend(cells.clone().map(|c| (v, (row + c.start) * size, c.len() * size)));
+            }
+        } else {
+            ranges.extend(rows(v, type_v.dtype().row_bytes((kv.d_v * kv.n_head_kv) as i64)?));
+        }
+        Ok(ranges)
+    }
 }
+
+/// A tensor, and offset and length of bytes in it.
+type Bytes = (StateId, usize, usize);

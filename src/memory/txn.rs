@@ -57,6 +57,10 @@ impl Memory {
                     "slot {index}: a step failed and its state is lost; reset the sequence"
                 )));
             }
+            if let Some(max_rows) = self.config.max_rows.filter(|&most| n_rows > most && self.has_rings()) {
+                let what = format!("{n_rows} rows of a sequence in one step, the memory was made for {max_rows}");
+                return Err(Error::Step(what));
+            }
             let end = state.len + n_rows;
             if end > self.config.n_ctx {
                 return Err(Error::Full { len: state.len, n_rows, n_ctx: self.config.n_ctx });
@@ -89,6 +93,7 @@ impl Memory {
         for p in &claimed {
             let state = &mut self.slots[p.index];
             state.n_written = state.n_written.max(state.len + p.n_rows);
+            state.n_stepped = state.n_stepped.max(state.len + p.n_rows);
         }
         Ok(Txn { memory: self, claims: claimed, segments, done: false })
     }

@@ -152,6 +152,11 @@ impl<'m> StepView<'m> {
         self.segments.iter().map(Segment::n_tokens).sum()
     }
 
+    /// Positions that a sequence may have.
+    pub fn n_ctx(&self) -> usize {
+        self.memory.config.n_ctx
+    }
+
     /// Layers of the memory, with those that keep nothing.
     pub fn n_layers(&self) -> usize {
         self.memory.layout.layers.len()

@@ -25,6 +25,8 @@ pub(crate) struct DecoderConfig {
     blocks: Vec<BlockConfig>,
     /// Of the blocks, those of the NextN head.
     n_nextn: usize,
+    /// Logits are kept below it by a hyperbolic tangent.
+    pub(crate) softcap: Option<f32>,
     pub(crate) mtp: MtpKind,
     pub(crate) factors: Factors,
     /// What the final norm is called.
@@ -124,7 +126,7 @@ impl DecoderConfig {
         }
         let (n_embd, eps, mtp) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?, MtpKind::default());
         let factors = Factors::default();
-        Ok(Self { n_embd, eps, blocks, n_nextn, mtp, factors, final_norm: "output_norm" })
+        Ok(Self { n_embd, eps, blocks, n_nextn, mtp, factors, final_norm: "output_norm", softcap: None })
     }
 
     fn n_layer(&self) -> usize {
@@ -151,6 +153,7 @@ impl DecoderConfig {
 struct Decoder {
     n_expert_used: usize,
     embed: WeightId,
+    softcap: Option<f32>,
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
@@ -239,7 +242,9 @@ pub(crate) fn open(
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    let decoder = Decoder { n_expert_used, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
+    let softcap = c.softcap;
+    let decoder =
+        Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
@@ -449,6 +454,12 @@ impl MtpLayer {
 }
 
 impl Decoder {
+    /// `h: [n_embd, n_out]` gives `[n_vocab, n_out]`.
+    fn logits<'g>(&self, g: &Graph<'g>, h: Tensor<'g>) -> Tensor<'g> {
+        let logits = times(g, self.head.forward(g, h), self.factors.logits);
+        self.softcap.map_or(logits, |cap| g.scale(g.tanh(g.scale(logits, 1.0 / cap)), cap))
+    }
+
     /// The stream of an MTP layer after its norm.
     fn normed<'g>(&self, g: &Graph<'g>, mtp: &MtpLayer, x: Tensor<'g>) -> Tensor<'g> {
         mtp.norm.as_ref().map_or_else(|| self.norm.forward(g, x), |norm| norm.forward(g, x))
@@ -522,8 +533,7 @@ impl Architecture for Decoder {
             g.layer(il);
             let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
-                let logits = |h| times(g, self.head.forward(g, h), self.factors.logits);
-                let end = (logits, self.mtp_takes_stream());
+                let end = (|h| self.logits(g, h), self.mtp_takes_stream());
                 return step.end(g, x, |cut| layer.rest(g, cut(x), cut(mixed)), &self.norm, end);
             }
             x = layer.rest(g, x, mixed);

@@ -106,13 +106,19 @@ impl<'m, 'a> Keys<'m, 'a> {
         Ok(Some(flags))
     }
 
-    /// As [`Keys::flags`], where the flags may be numbers: 0 for no, 1 for yes.
+    /// As [`Keys::flags`], where the flags may be numbers: 0 for no, 1 for yes; or one number in place of an array: the
+    /// period in which a no comes last.
     pub(crate) fn pattern(&self, key: &str, n: usize) -> Result<Option<Vec<bool>>, LoadError> {
         match self.meta.get(&self.full(key)) {
             Some(gguf::Value::Array(array)) if array.elem_type() != gguf::ValueType::Bool => {
                 Ok(self.per_layer(key, n, 0..=1)?.map(|numbers| numbers.into_iter().map(|n| n == 1).collect()))
             }
-            _ => self.flags(key, n),
+            Some(gguf::Value::Array(_)) | None => self.flags(key, n),
+            _ => {
+                let period = self.find(key, 0..=MAX_BLOCKS)?;
+                Ok(period
+                    .map(|period| (0..n).map(|il| period == 0 || !(il + 1).is_multiple_of(period as usize)).collect()))
+            }
         }
     }
 

@@ -191,6 +191,32 @@ fn scaled(keys: &Keys<'_, '_>, base: f32, n_dims: i32, neox: bool) -> Result<Rop
     })
 }
 
+/// A rotation of which [`yarn_factors`] are the other part: ggml rounds YaRN's borders, these are exact.
+pub(crate) fn without_yarn(rope: &Rope) -> Rope {
+    if rope.ext_factor == 0.0 {
+        return *rope;
+    }
+    // What ggml would multiply with where it extrapolates.
+    let implied = 1.0 + 0.1 * (1.0 / rope.scale).ln();
+    Rope { scale: 1.0, ext_factor: 0.0, attn_factor: rope.attn_factor * implied, ..*rope }
+}
+
+/// What YaRN divides the frequency of each pair by. Source: Peng et al. 2023, 3.2, with borders that are not rounded.
+pub(crate) fn yarn_factors(rope: &Rope) -> Vec<f32> {
+    let (n_dims, base) = (f64::from(rope.n_dims), f64::from(rope.base));
+    let border = |rotations: f32| {
+        let wave = f64::from(rope.n_ctx_orig) / (f64::from(rotations) * 2.0 * std::f64::consts::PI);
+        n_dims * wave.ln() / (2.0 * base.ln())
+    };
+    let (low, high) = (border(rope.beta_fast).max(0.0), border(rope.beta_slow).min(n_dims - 1.0));
+    let factor = |i: i32| {
+        let slow = ((f64::from(i) - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+        let kept = (1.0 - slow) * f64::from(rope.ext_factor);
+        (1.0 / (f64::from(rope.scale) * (1.0 - kept) + kept)) as f32
+    };
+    (0..rope.n_dims / 2).map(factor).collect()
+}
+
 /// YaRN's factor on rotated values for a context stretched by `factor`.
 fn magnitude(factor: f32, multiplier: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * multiplier * factor.ln() + 1.0 }

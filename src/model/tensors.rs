@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
-use ggml::{Dtype, WeightId, WeightsBuilder};
+use ggml::{Dtype, Mapping, WeightId, WeightsBuilder};
 use gguf::{Header, TensorType};
 
 use crate::error::LoadError;
@@ -175,6 +176,26 @@ impl Scope<'_, '_> {
             Tensors::Bind { .. } => self.find(name, dims),
             Tensors::List { .. } => Ok(None),
         }
+    }
+
+    /// As [`Scope::find`], outside of blocks.
+    pub(crate) fn find_global(&mut self, name: &str, dims: &[usize]) -> Result<Option<WeightId>, LoadError> {
+        self.tensors.find(name, dims, false)
+    }
+
+    /// A vector that no file has: these numbers, which are the same for all that ask by this name.
+    pub(crate) fn made(&mut self, name: &str, values: &[f32]) -> Result<WeightId, LoadError> {
+        let name = self.full(name);
+        let Tensors::Bind { file, weights, .. } = self.tensors else { return Ok(WeightId::default()) };
+        if let Some(&id) = file.bound.get(&name) {
+            return Ok(id);
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let (n, n_bytes) = (values.len() as i64, bytes.len());
+        let mapping = weights.add_mapping(Arc::new(Mapping::Made(bytes)));
+        let id = weights.add(&name, Dtype::F32, [n, 1, 1, 1], mapping, 0..n_bytes)?;
+        file.bound.insert(name, id);
+        Ok(id)
     }
 
     /// A tensor of exactly this shape that files may have and no graph reads.

@@ -16,6 +16,7 @@ pub fn exact(n_slots: usize, n_ctx: usize) -> MemoryConfig {
         v_transposed: true,
         n_snapshots: 1,
         transactional: false,
+        max_rows: None,
     }
 }
 

@@ -181,7 +181,7 @@ pub struct Spec {
 impl Spec {
     /// Small sizes that differ from each other wherever they may.
     pub fn of(arch: &'static str) -> Spec {
-        let moe = arch.ends_with("moe") || has_windows(arch) || ["qwen3next", "deepseek2"].contains(&arch);
+        let moe = arch.ends_with("moe") || has_windows(arch) || ["qwen3next", "deepseek2", "gpt-oss"].contains(&arch);
         Spec {
             arch,
             n_layer: 4,
@@ -208,6 +208,23 @@ impl Spec {
                 "mistral3" => vec![
                     ("attention.temperature_scale", Meta::F32(0.4)),
                     ("rope.scaling.original_context_length", Meta::U32(8)),
+                ],
+                // A window that prompts outgrow, in two layers of four.
+                "gemma2" | "gemma3" => vec![
+                    ("attention.sliding_window", Meta::U32(9)),
+                    ("attention.sliding_window_pattern", Meta::U32(2)),
+                    ("final_logit_softcapping", Meta::F32(6.0)),
+                ],
+                "phi3" => vec![
+                    ("attention.sliding_window", Meta::U32(11)),
+                    ("rope.scaling.original_context_length", Meta::U32(4096)),
+                    ("rope.scaling.attn_factor", Meta::F32(1.2)),
+                ],
+                "gpt-oss" => vec![
+                    ("attention.sliding_window", Meta::U32(9)),
+                    ("rope.scaling.type", Meta::Str("yarn".into())),
+                    ("rope.scaling.factor", Meta::F32(4.0)),
+                    ("rope.scaling.original_context_length", Meta::U32(64)),
                 ],
                 "glm4moe" => vec![
                     ("feed_forward_length", Meta::U32(72)),
@@ -354,6 +371,7 @@ impl Spec {
         let has = |name: &str| {
             name == "output.weight" && !self.tied
                 || name.ends_with("shared_head_norm.weight")
+                || name.starts_with("rope_factors_")
                 || name.ends_with(".bias")
                 || has_windows(self.arch)
                     && ["attn_sinks", "attn_gate", "attn_q_norm", "attn_k_norm", "shared_head_head"]
@@ -456,6 +474,7 @@ fn random(rng: &mut Rng, t: TensorSchema) -> Tensor {
         _ if name.ends_with("ssm_conv1d.weight") => 0.6 * rng.normal(),
         _ if name.ends_with("ssm_a") => -(0.05 + rng.normal().abs()),
         _ if name.ends_with(".bias") => rng.normal(),
+        _ if name.starts_with("rope_factors_") => 1.0 + rng.normal().abs(),
         _ if t.ne.len() == 1 => 0.2 * rng.normal(),
         _ => rng.normal() / n_in.sqrt(),
     };

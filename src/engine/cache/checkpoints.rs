@@ -14,7 +14,8 @@ impl SlotCache {
     /// them all. `None`: none are taken but at message boundaries.
     pub(crate) fn checkpoint_every(&self, n: usize) -> Option<usize> {
         let every = self.limits.checkpoint_every;
-        let room = self.limits.checkpoint_bytes.checked_div(self.recurrent_bytes).unwrap_or(0).min(MAX_CHECKPOINTS);
+        let of_one = self.shape.checkpoint_bytes(self.shape.n_ctx());
+        let room = self.limits.checkpoint_bytes.checked_div(of_one).unwrap_or(0).min(MAX_CHECKPOINTS);
         (every > 0 && room > 0).then(|| every.max(n.div_ceil((room / 2).max(1))))
     }
 
@@ -23,10 +24,10 @@ impl SlotCache {
         let s = &self.slots[index];
         let (position, hidden_bytes) = (s.tokens.len(), size_of_val(&s.hidden[..]));
         let there = s.checkpoints.iter().any(|c| c.state.position() == position);
-        if position == 0 || there || !self.make_room(index, 1, self.recurrent_bytes + hidden_bytes) {
+        if position == 0 || there || !self.make_room(index, 1, self.shape.checkpoint_bytes(position) + hidden_bytes) {
             return Ok(());
         }
-        // Without recurrent layers it has no bytes, and only tells where a boundary is.
+        // Of state that can be cut anywhere it has no bytes, and only tells where a boundary is.
         let s = &mut self.slots[index];
         let state = memory.checkpoint(&s.slot)?;
         s.checkpoints.push(Arc::new(SlotCheckpoint { state, hidden: s.hidden.clone() }));
@@ -38,8 +39,8 @@ impl SlotCache {
         while self.slots[index].checkpoints.len() + n > MAX_CHECKPOINTS {
             self.drop_weakest(index);
         }
-        // Without recurrent layers there is only the hidden state, which is small.
-        if !self.is_recurrent() {
+        // Of state that can be cut anywhere there is only the hidden state, which is small.
+        if !self.forgets() {
             return true;
         }
         if n_bytes > self.limits.checkpoint_bytes {

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use memory::Memory;
 use model::AdapterSet;
 use text::TokenId;
 
@@ -35,12 +36,12 @@ impl SlotCache {
     pub(crate) fn take(&mut self, state: &mut LiveState, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
-            let n = self.usable(wish, (s.scope, &s.adapters), &s.tokens, &s.checkpoints);
+            let n = self.usable_of(wish, &state.memory, s);
             let lost = s.worth().saturating_sub(n);
             (wish.slot == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
         });
         let Some((.., index, n)) = weighed.max() else { return Ok(None) };
-        let (source, n) = self.source(wish, index, n);
+        let (source, n) = self.source(wish, &state.memory, index, n);
         // Taken out first, so that storing what was in the slot cannot push it out.
         let stored = if let Source::Stored(i) = source { Some(self.store.take(i)) } else { None };
         self.keep(state, index, if let Source::Own = source { n } else { 0 });
@@ -50,10 +51,9 @@ impl SlotCache {
             self.copy_from(state, wish, from, index, n)?;
         }
         self.clock += 1;
-        let recurrent = self.is_recurrent();
         let s = &mut self.slots[index];
         s.last_used = self.clock;
-        rewind(&mut state.memory, s, n, recurrent)?;
+        rewind(&mut state.memory, s, n)?;
         (s.busy, s.private, s.scope) = (true, !wish.reuse, wish.scope);
         s.adapters.clone_from(wish.adapters);
         Ok(Some((index, n)))
@@ -68,7 +68,7 @@ impl SlotCache {
         index: usize,
         n: usize,
     ) -> Result<usize, SlotError> {
-        let Some((from, n)) = self.other(wish, index, n) else { return Ok(n) };
+        let Some((from, n)) = self.other(wish, &state.memory, index, n) else { return Ok(n) };
         self.copy_from(state, wish, from, index, n)?;
         Ok(n)
     }
@@ -80,12 +80,15 @@ impl SlotCache {
 
     /// Where most of the prompt's beginning is, and how much: a slot's own state costs nothing, a copy leaves the store what
     /// it has.
-    fn source(&self, wish: &Wish<'_>, index: usize, own: usize) -> (Source, usize) {
-        let other = self.other(wish, index, own);
+    fn source(&self, wish: &Wish<'_>, memory: &Memory, index: usize, own: usize) -> (Source, usize) {
+        let other = self.other(wish, memory, index, own);
         let n = other.map_or(own, |(_, n)| n);
         let stored = self
             .store
-            .best(|scope, s| self.usable(wish, (scope, &s.adapters), &s.tokens, &s.checkpoints))
+            .best(|scope, s| {
+                let earliest = self.shape.rewinds_to(s.tokens.len());
+                self.usable(wish, (scope, &s.adapters), &s.tokens, earliest, &s.checkpoints)
+            })
             .filter(|&(_, there)| there > n);
         match (stored, other) {
             (Some((i, n)), _) => (Source::Stored(i), n),
@@ -95,20 +98,27 @@ impl SlotCache {
     }
 
     /// The slot beside `index` that has most of the prompt's beginning, if copying that saves enough beyond `own` tokens.
-    fn other(&self, wish: &Wish<'_>, index: usize, own: usize) -> Option<(usize, usize)> {
+    fn other(&self, wish: &Wish<'_>, memory: &Memory, index: usize, own: usize) -> Option<(usize, usize)> {
         let others = self.slots.iter().enumerate().filter(|&(i, s)| i != index && !s.private && self.limits.share);
-        let weighed =
-            others.map(|(i, s)| (self.usable(wish, (s.scope, &s.adapters), &s.tokens, &s.checkpoints), Reverse(i)));
+        let weighed = others.map(|(i, s)| (self.usable_of(wish, memory, s), Reverse(i)));
         weighed.max().filter(|(n, _)| *n >= own + MIN_COPY).map(|(n, Reverse(i))| (i, n))
     }
 
+    /// [`SlotCache::usable`] of a slot.
+    fn usable_of(&self, wish: &Wish<'_>, memory: &Memory, s: &CachedSlot) -> usize {
+        // A slot that is none has nothing to go back to.
+        let earliest = memory.rewinds_to(&s.slot).unwrap_or(usize::MAX);
+        self.usable(wish, (s.scope, &s.adapters), &s.tokens, earliest, &s.checkpoints)
+    }
+
     /// Tokens at the beginning of the prompt that a state of this scope, made with these adapters, can be brought to; 0 where
-    /// the request may not use the state.
+    /// the request may not use the state. From `earliest` on it can be cut.
     fn usable(
         &self,
         wish: &Wish<'_>,
         made: (Scope, &AdapterSet),
         tokens: &[TokenId],
+        earliest: usize,
         checkpoints: &[Arc<SlotCheckpoint>],
     ) -> usize {
         if !wish.reuse || made != (wish.scope, wish.adapters) {
@@ -116,7 +126,7 @@ impl SlotCache {
         }
         let common = tokens.iter().zip(wish.prompt).take_while(|(a, b)| a == b).count();
         let most = common.min(wish.prompt.len() - 1);
-        if !self.is_recurrent() || most == tokens.len() {
+        if most >= earliest || most == tokens.len() {
             return most;
         }
         checkpoints.iter().map(|c| c.state.position()).filter(|&p| p <= most).max().unwrap_or(0)
@@ -167,7 +177,7 @@ impl SlotCache {
         };
         let checkpoints = source.checkpoints.iter().filter(|c| c.state.position() <= n).cloned().collect();
         let drafts = state.drafter.save(source.slot.index(), n);
-        // A checkpoint without recurrent state only tells where a boundary is.
+        // A checkpoint of state that can be cut anywhere only tells where a boundary is.
         let checkpoint = kept.map(|kept| &kept.state);
         let copied = state.memory.copy(&source.slot, &target.slot, n, checkpoint).map_err(SlotError::from);
         let copied = copied.and_then(|()| {

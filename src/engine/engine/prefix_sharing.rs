@@ -21,7 +21,7 @@ impl Engine {
             let leader = leader(&self.sequences[..i], s);
             self.sequences[i].waits = leader.is_some();
             match leader {
-                Some((leader, n)) if self.cache.is_recurrent() => self.sequences[leader].want_checkpoint(n),
+                Some((leader, n)) if self.cache.forgets() => self.sequences[leader].want_checkpoint(n),
                 Some(_) => {}
                 None if waited => self.join(i),
                 None => {}

@@ -24,6 +24,7 @@ fn config(n_slots: usize, n_ctx: usize) -> MemoryConfig {
         v_transposed: false,
         n_snapshots: 4,
         transactional: false,
+        max_rows: None,
     }
 }
 

@@ -1,14 +1,17 @@
 //! The architectures: one file each, and the table that names them.
 
 mod deepseek2;
+mod gemma3;
 mod gemma4;
 mod glm4;
 mod glm4moe;
+mod gpt_oss;
 mod granite;
 mod lfm2;
 mod llama;
 mod mimo2;
 mod nemotron_h;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
@@ -26,6 +29,10 @@ const TABLE: &[Entry] = &[
     llama::ENTRY,
     llama::MISTRAL3,
     glm4::ENTRY,
+    gemma3::ENTRY,
+    gemma3::GEMMA2,
+    gpt_oss::ENTRY,
+    phi3::ENTRY,
     glm4moe::ENTRY,
     granite::ENTRY,
     lfm2::ENTRY,

@@ -279,8 +279,16 @@ mod tests {
             let mut executor: Executor<(usize, usize)> = Executor::new(weights, 1).expect("the CPU");
             let (type_k, type_v) = (CacheType::F32, CacheType::F32);
             let (n_slots, n_ctx, n_snapshots) = (2, 512, 1);
-            let config =
-                MemoryConfig { n_slots, n_ctx, type_k, type_v, v_transposed, n_snapshots, transactional: false };
+            let config = MemoryConfig {
+                n_slots,
+                n_ctx,
+                type_k,
+                type_v,
+                v_transposed,
+                n_snapshots,
+                transactional: false,
+                max_rows: None,
+            };
             let layout = StateLayout { layers: layers().iter().map(|l| LayerState::Kv(l.kv)).collect() };
             let mut memory = Memory::new(Device::cpu().unwrap(), layout, config).expect("a sound layout");
             let slots: Vec<Slot> = (0..2).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();

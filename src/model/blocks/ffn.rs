@@ -2,7 +2,7 @@
 
 use ggml::{Graph, Tensor};
 
-use super::gated_ffn::GatedFfn;
+use super::gated_ffn::{Activation, GatedFfn};
 use super::moe::{MoeConfig, MoeFfn, MoeKind};
 use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
@@ -18,6 +18,10 @@ pub(crate) enum FfnConfig {
         fused: bool,
         /// There may be biases.
         bias: bool,
+    },
+    /// Dense, with GELU in place of SiLU.
+    Geglu {
+        n_ff: usize,
     },
     /// Without a gate.
     SquaredRelu {
@@ -94,7 +98,7 @@ impl FfnConfig {
             Self::Either { n_ff, moe, likely, .. } => {
                 Self::Either { n_ff, moe: moe.limited(limit, shared), limit: shared, likely }
             }
-            dense @ (Self::Dense { .. } | Self::SquaredRelu { .. } | Self::None) => dense,
+            dense @ (Self::Dense { .. } | Self::Geglu { .. } | Self::SquaredRelu { .. } | Self::None) => dense,
         }
     }
 
@@ -102,7 +106,7 @@ impl FfnConfig {
     pub(crate) fn moe(&self) -> Option<MoeConfig> {
         match self {
             Self::Moe(moe) | Self::Either { moe, .. } => Some(*moe),
-            Self::Dense { .. } | Self::SquaredRelu { .. } | Self::None => None,
+            Self::Dense { .. } | Self::Geglu { .. } | Self::SquaredRelu { .. } | Self::None => None,
         }
     }
 
@@ -133,6 +137,9 @@ impl Ffn {
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: FfnConfig) -> Result<Option<Self>, LoadError> {
         Ok(Some(match config {
             FfnConfig::Moe(moe) => Self::Moe(Box::new(MoeFfn::open(t, n_embd, moe)?)),
+            FfnConfig::Geglu { n_ff } => {
+                Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, false, false)?.with(Activation::Gelu))
+            }
             FfnConfig::Either { n_ff, moe, limit, likely } => {
                 let dense = t.has("ffn_gate.weight") || t.has("ffn_up.weight") || likely == Likely::Dense;
                 if t.has("ffn_gate_inp.weight") || !dense {

@@ -33,7 +33,6 @@ pub(crate) enum ExpertGlu {
     /// `gelu(gate) * up`, GELU in its form of a hyperbolic tangent.
     Gelu,
     /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
-    #[allow(dead_code, reason = "for the family of gpt-oss")]
     Clamped { slope: f32, limit: f32 },
     /// `relu(up)^2`: there is no gate. The shared expert is made like this, too.
     SquaredRelu,

@@ -1,7 +1,7 @@
 //! Grouped-query attention as decoders have it. What differs between families is data: [`AttentionKind`].
 
 use ggml::{Graph, Rope, Scores, Tensor, WeightId};
-use memory::{Kv, LayerState};
+use memory::{KV_STEP, Kv, LayerState};
 
 use super::attention::{attend, split_heads};
 use super::linear::{Linear, vector};
@@ -9,7 +9,7 @@ use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::rope::{rope, rope_swa};
+use crate::rope::{rope, rope_swa, without_yarn, yarn_factors};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -38,6 +38,8 @@ pub(crate) struct AttentionKind {
     pub(crate) own_frequencies: bool,
     /// One more score for each head, without a value (`attn_sinks`).
     pub(crate) sinks: bool,
+    /// YaRN's borders lie between the pairs of a head, where the formula puts them; they are else rounded to pairs.
+    pub(crate) exact_yarn: bool,
     /// That score where the file brings it.
     pub(crate) sinks_if_there: bool,
     /// Each head's output may be gated by a sigmoid of the input (`attn_gate`).
@@ -64,6 +66,8 @@ pub(crate) struct AttentionConfig {
     pub(crate) softcap: Option<f32>,
     /// Positions that a token sees, its own counted; `None` for all before it.
     pub(crate) window: Option<usize>,
+    /// The file may bring two lists of factors on frequencies, of which the second is for contexts of more positions.
+    pub(crate) long_above: Option<usize>,
     temperature: Option<Temperature>,
     /// `None` where nothing turns.
     pub(crate) rope: Option<Rope>,
@@ -86,8 +90,8 @@ impl AttentionConfig {
     }
 
     /// Those of each block of a family in which some have a window: `attention.sliding_window` positions, in the layers that
-    /// `attention.sliding_window_pattern` marks (flags, or numbers 0 and 1), else in those that `slides` names. A file
-    /// without a window has none anywhere. What the file says of layers with a window alone (keys ending in `_swa`) goes
+    /// `attention.sliding_window_pattern` marks (flags, or numbers 0 and 1, or one number: each so-many-th has none), else in
+    /// those that `slides` names. A file without a window has none anywhere. What the file says of layers with a window alone (keys ending in `_swa`) goes
     /// before what it says of all.
     pub(crate) fn read_sliding(
         keys: &Keys<'_, '_>,
@@ -153,6 +157,7 @@ impl AttentionConfig {
             value_scale,
             softcap,
             window,
+            long_above: None,
             temperature,
             rope,
         };
@@ -161,6 +166,9 @@ impl AttentionConfig {
 
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
+        if let Some(rope) = self.rope.filter(|rope| self.kind.exact_yarn && rope.ext_factor != 0.0) {
+            return globals.made(YARN_FACTORS, &yarn_factors(&rope)).map(Some);
+        }
         match self.rope.filter(|_| self.kind.freq_factors) {
             _ if self.kind.own_frequencies => Ok(None),
             Some(_) if self.kind.wide_factors => globals.find("rope_freqs.weight", &[self.d_k / 2]),
@@ -176,6 +184,9 @@ impl AttentionConfig {
     }
 }
 
+/// The factors that stand for YaRN, under a name that no file has.
+const YARN_FACTORS: &str = "rope_yarn_factors";
+
 /// The weights of one block's attention.
 pub(crate) struct Attention {
     config: AttentionConfig,
@@ -185,6 +196,8 @@ pub(crate) struct Attention {
     norms: Option<(RmsNorm, RmsNorm)>,
     /// Divides the rotation's frequencies: `[n_dims / 2]`.
     freq_factors: Option<WeightId>,
+    /// Factors in short contexts and in long ones, which take the place of `freq_factors`.
+    by_context: Option<[WeightId; 2]>,
     /// `[n_head]`.
     sinks: Option<WeightId>,
     /// `[n_embd, n_head]`.
@@ -207,6 +220,8 @@ impl Attention {
         freq_factors: Option<WeightId>,
     ) -> Result<Self, LoadError> {
         let AttentionConfig { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, .. } = config;
+        let rope = config.rope.map(|rope| if kind.exact_yarn { without_yarn(&rope) } else { rope });
+        let config = AttentionConfig { rope, ..config };
         if n_head == 0 || n_head_kv == 0 || n_head % n_head_kv != 0 {
             let what = format!("{n_head} query heads on {n_head_kv} key heads");
             return Err(LoadError::Key { key: format!("attention.head_count of block {il}"), what });
@@ -247,11 +262,15 @@ impl Attention {
             false if kind.sinks_if_there => t.find("attn_sinks.weight", &[n_head])?,
             false => t.refuse("attn_sinks.weight", "attention sinks are not supported").map(|()| None)?,
         };
+        let by_context = match rope.filter(|_| config.long_above.is_some()) {
+            Some(rope) => factors_by_context(t, rope.n_dims as usize / 2)?,
+            None => None,
+        };
         let head_gate = match kind.head_gate {
             true => Linear::find(t, "attn_gate", n_embd, n_head, false)?,
             false => t.refuse("attn_gate.weight", "a gate of heads is not expected here").map(|()| None)?,
         };
-        Ok(Self { config, qkv, out, norms, freq_factors, sinks, head_gate })
+        Ok(Self { config, qkv, out, norms, freq_factors, by_context, sinks, head_gate })
     }
 
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
@@ -263,7 +282,8 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, temperature, .. } = self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, long_above, temperature, .. } =
+            self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -276,7 +296,11 @@ impl Attention {
             Some((q_norm, k_norm)) => (q_norm.forward(g, q), k_norm.forward(g, k)),
             None => (q, k),
         };
-        let factors = self.freq_factors.map(|f| vector(g, f));
+        // A context is rounded up.
+        let is_long = |above: usize| inputs.view.n_ctx() > above.saturating_add(KV_STEP - 1) / KV_STEP * KV_STEP;
+        let by_context =
+            self.by_context.map(|[short, long]| if long_above.is_some_and(is_long) { long } else { short });
+        let factors = by_context.or(self.freq_factors).map(|f| vector(g, f));
         let rope = |x| self.config.rope.map_or(x, |rope| g.rope(x, inputs.positions, factors, &rope));
         let q = rope(q);
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
@@ -307,6 +331,18 @@ impl Attention {
             g.cont(g.view(all, ne, [nb[1], nb[1] * n_tokens as usize, 0], first * nb[0]))
         };
         (rows(n_q, 0), rows(n_k, n_q), rows(n_v, n_q + n_k))
+    }
+}
+
+/// The factors on `n` frequencies in short and in long contexts, if the file has some.
+fn factors_by_context(t: &mut Scope<'_, '_>, n: usize) -> Result<Option<[WeightId; 2]>, LoadError> {
+    let names = ["rope_factors_short.weight", "rope_factors_long.weight"];
+    let [short, long] = [t.find_global(names[0], &[n])?, t.find_global(names[1], &[n])?];
+    match (short, long) {
+        (Some(short), Some(long)) => Ok(Some([short, long])),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(LoadError::Missing(names[1].into())),
+        (None, Some(_)) => Err(LoadError::Missing(names[0].into())),
     }
 }
 

@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         v_transposed: false,
         n_snapshots: 1,
         transactional: false,
+        max_rows: None,
     })?;
     let slot = memory.acquire()?.ok_or("a new memory has a free slot")?;
     let mut runner = Runner::new(model, 2)?;

@@ -26,11 +26,12 @@ fn set(document: &mut Document, name: &str, first: usize, step: usize, n: usize,
     }
 }
 
-/// The row of `BAD` in the embedding is NaN.
+/// The row of `BAD` in the embedding is NaN. No reply has it, unless its prompt does: its logits are 0.
 fn with_nan(arch: &'static str) -> Arc<Model> {
     let spec = Spec::of(arch);
     let mut document = spec.document();
     set(&mut document, "token_embd.weight", BAD * spec.n_embd, 1, spec.n_embd, f32::NAN);
+    set(&mut document, "output.weight", BAD * spec.n_embd, 1, spec.n_embd, 0.0);
     open(&document)
 }
 
