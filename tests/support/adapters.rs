@@ -89,7 +89,10 @@ fn is_embedding(name: &str) -> bool {
 
 fn is_matrix(name: &str, ne: &[u64]) -> bool {
     let of_one_row = name.ends_with("ffn_gate_inp_shexp.weight");
-    name.ends_with(".weight") && (ne.len() > 1 || of_one_row) && !name.contains("conv1d") && !name.contains("shortconv.conv.")
+    name.ends_with(".weight")
+        && (ne.len() > 1 || of_one_row)
+        && !name.contains("conv1d")
+        && !name.contains("shortconv.conv.")
 }
 
 /// Inputs, outputs and number of matrices; of the embedding its width and its rows.

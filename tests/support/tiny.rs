@@ -222,10 +222,9 @@ impl Spec {
                     ("residual_scale", Meta::F32(0.6)),
                     ("logit_scale", Meta::F32(0.5)),
                 ],
-                "lfm2" => vec![
-                    ("shortconv.l_cache", Meta::U32(3)),
-                    ("attention.head_count_kv", Meta::U32s(vec![0, 2, 0, 2])),
-                ],
+                "lfm2" => {
+                    vec![("shortconv.l_cache", Meta::U32(3)), ("attention.head_count_kv", Meta::U32s(vec![0, 2, 0, 2]))]
+                }
                 "deepseek2" => vec![
                     ("attention.head_count_kv", Meta::U32(1)),
                     ("attention.q_lora_rank", Meta::U32(40)),

@@ -55,7 +55,8 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 const CLOSE: f32 = 5e-5;
 
 fn specs() -> Vec<Spec> {
-    let archs = ["llama", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "glm4", "glm4moe", "qwen3next", "granite", "lfm2"];
+    let archs =
+        ["llama", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "glm4", "glm4moe", "qwen3next", "granite", "lfm2"];
     let nextn = |arch| model::nextn_architectures().contains(&arch);
     archs.into_iter().map(|arch| Spec { nextn: nextn(arch), ..Spec::of(arch) }).collect()
 }
