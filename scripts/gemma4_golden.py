@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Golden of a tiny Gemma 4 with its assistant, by a plain reference in PyTorch.
 
-  NEXTN_WRITE_TINY=/tmp/tiny cargo test -p nextn-model --test gemma4
-  scripts/gemma4_golden.py /tmp/tiny tests/golden/gemma4/gemma4.json      needs the Python packages torch and gguf
+  NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test gemma4
+  scripts/gemma4_golden.py FOLDER tests/golden/gemma4/gemma4.json      needs the Python packages torch and gguf
 
 The reference follows the models' published description and reads nothing of ours but the two files. On the project's larger
 Gemma 4 models it agrees with transformers 5.23 to 3e-5, target and head.

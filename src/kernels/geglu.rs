@@ -18,7 +18,7 @@ use crate::nodes::n_columns;
 const AT_ONCE: usize = 16;
 
 /// `2 * sqrt(2 / pi)`, and that times the weight of the cube.
-const LINEAR: f32 = 1.595_769_1;
+const LINEAR: f32 = 1.595_769_2;
 const CUBIC: f32 = 0.071_354_814;
 
 /// Rows of floats at even distances. Strides are in floats.

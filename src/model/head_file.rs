@@ -3,7 +3,6 @@
 
 use gguf::Metadata;
 
-use crate::arch::find_head;
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::rope_options::RopeOptions;
@@ -21,16 +20,17 @@ pub(crate) fn refused(what: impl Into<String>) -> LoadError {
     LoadError::Head(what.into())
 }
 
-/// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`.
+/// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`. `drafts_for` names the
+/// architecture that a head of another name is for.
 pub(crate) fn head_keys<'m, 'a>(
     meta: &'m Metadata<'a>,
     model: &Metadata<'_>,
     arch: &str,
     rope: RopeOptions,
+    drafts_for: impl Fn(&str) -> &str,
 ) -> Result<Keys<'m, 'a>, LoadError> {
     let own = meta.require_str("general.architecture")?;
-    let target = find_head(own).map_or(architecture_of(own), |head| head.target);
-    if target != arch {
+    if drafts_for(own) != arch {
         return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
     }
     if !same_tokens(meta, model)? {

@@ -103,7 +103,7 @@ impl Model {
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
             Some(header) if arch::takes_head(entry, name) => {
-                Some(head_keys(header.metadata(), meta, name, options.rope)?)
+                Some(head_keys(header.metadata(), meta, name, options.rope, arch::drafts_for)?)
             }
             Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
             None => None,

@@ -75,6 +75,7 @@ pub(crate) struct Updatable {
 }
 
 /// What answers an architecture that asks for its tensors.
+#[allow(clippy::large_enum_variant, reason = "there is one while a file is opened")]
 pub(crate) enum Tensors<'a> {
     /// Binds those of a file.
     Bind {

@@ -12,14 +12,14 @@ mod per_layer;
 use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Segment, StateLayout};
 
-use crate::architecture::{Architecture, Entry, HeadEntry, Hparams, ModelFile, NextNHead, Opened, max_nodes};
+use crate::architecture::{Architecture, Entry, HeadEntry, Hparams, ModelFile, NextNHead, Opened};
 use crate::blocks::{Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::step::Step;
 use assistant::Assistant;
 use config::GemmaConfig;
-use layer::Layer;
+use layer::{Layer, nodes};
 use per_layer::PerLayerInputs;
 
 pub(super) const ENTRY: Entry = Entry { names: &["gemma4"], nextn: false, open };
@@ -124,11 +124,3 @@ impl Architecture for Gemma4 {
 fn capped<'g>(g: &Graph<'g>, logits: Tensor<'g>, cap: Option<f32>) -> Tensor<'g> {
     cap.map_or(logits, |cap| g.scale(g.tanh(g.scale(logits, 1.0 / cap)), cap))
 }
-
-/// Nodes of so many layers, with room to spare.
-fn nodes(n_layer: usize, n_expert_used: usize, segments: &[Segment]) -> usize {
-    max_nodes(n_layer, n_expert_used, segments) + MORE_NODES * (n_layer + 1)
-}
-
-/// Nodes of a layer beside those of a plain one: post-norms, experts beside a dense part, inputs of the layer.
-const MORE_NODES: usize = 48;

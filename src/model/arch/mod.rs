@@ -20,6 +20,7 @@ mod step35;
 
 use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
+use crate::head_file::architecture_of;
 
 const TABLE: &[Entry] = &[
     qwen35::ENTRY,
@@ -55,6 +56,11 @@ pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {
 /// The head of this name, if it is an architecture of its own.
 pub(crate) fn find_head(name: &str) -> Option<&'static HeadEntry> {
     HEADS.iter().find(|head| head.name == name)
+}
+
+/// The architecture that a file of this architecture may have a head for.
+pub(crate) fn drafts_for(name: &str) -> &str {
+    find_head(name).map_or(architecture_of(name), |head| head.target)
 }
 
 /// Whether `entry`, of a model named `name`, takes the head of another file.

@@ -107,7 +107,7 @@ impl Groups {
             return Ok(None);
         }
         let size = n_expert / n;
-        if n_expert % n != 0 || size < N_BEST_OF_GROUP {
+        if !n_expert.is_multiple_of(n) || size < N_BEST_OF_GROUP {
             let what = format!("{n_expert} experts in {n} groups; equal groups of {N_BEST_OF_GROUP} or more expected");
             return Err(keys.error(count, what));
         }

@@ -6,7 +6,7 @@ use ggml::{Graph, WeightId};
 use memory::Segment;
 
 use super::config::GemmaConfig;
-use super::layer::Layer;
+use super::layer::{Layer, nodes};
 use crate::architecture::Hparams;
 use crate::blocks::{Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
@@ -110,7 +110,7 @@ impl Assistant {
 
     /// Nodes of one draft token, at most.
     pub(super) fn max_nodes(&self, segments: &[Segment]) -> usize {
-        super::nodes(self.layers.len(), 0, segments)
+        nodes(self.layers.len(), 0, segments)
     }
 
     /// The drafts of a round.

@@ -1,11 +1,13 @@
 //! One layer of Gemma 4 and of its assistant: attention and feed-forward, each between two norms, then the layer's scale.
 
 use ggml::{Graph, Tensor, WeightId};
+use memory::Segment;
 
 use super::attention::Attention;
 use super::config::GemmaConfig;
 use super::feed_forward::FeedForward;
 use super::per_layer::PerLayerGate;
+use crate::architecture::max_nodes;
 use crate::blocks::{RmsNorm, vector};
 use crate::error::LoadError;
 use crate::step::AttentionInputs;
@@ -80,3 +82,11 @@ impl Layer {
         self.scale.map_or(x, |scale| g.mul(x, vector(g, scale)))
     }
 }
+
+/// Nodes of so many layers, with room to spare.
+pub(super) fn nodes(n_layer: usize, n_expert_used: usize, segments: &[Segment]) -> usize {
+    max_nodes(n_layer, n_expert_used, segments) + MORE_NODES * (n_layer + 1)
+}
+
+/// Nodes of a layer beside those of a plain one: post-norms, experts beside a dense part, inputs of the layer.
+const MORE_NODES: usize = 48;
