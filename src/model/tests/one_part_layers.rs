@@ -98,7 +98,9 @@ fn queries_may_be_made_at_once() {
     whole.unset("deepseek2.attention.q_lora_rank");
     let mut rng = Rng::new(3);
     for il in 0..4 {
-        ["q_a.weight", "q_a_norm.weight"].map(|name| whole.take(&format!("blk.{il}.attn_{name}")));
+        for name in ["q_a.weight", "q_a_norm.weight"] {
+            whole.take(&format!("blk.{il}.attn_{name}"));
+        }
         let up = whole.take(&format!("blk.{il}.attn_q_b.weight"));
         let ne = vec![48, up.ne[1]];
         let data = (0..48 * up.ne[1]).flat_map(|_| (rng.normal() / 7.0).to_le_bytes()).collect();
