@@ -158,6 +158,17 @@ fn tiny() -> Vec<(&'static str, Spec, RopeOptions)> {
         float("rope.scaling.yarn_beta_fast", 4.0),
         float("rope.scaling.yarn_beta_slow", 0.5),
     ];
+    let and = |arch, n_ff_shared, more: &[Vec<(&'static str, Meta)>]| {
+        let of_arch = Spec::of(arch);
+        Spec { n_ff_shared, more: [of_arch.more.clone(), more.concat()].concat(), ..of_arch }
+    };
+    let one_shared = || vec![("expert_shared_count", Meta::U32(1))];
+    // Files of before `attn_kv_b` was split.
+    let unsplit = || {
+        let heads = [("attention.key_length", 56), ("attention.value_length", 20), ("attention.head_count_kv", 4)];
+        let mla = [("attention.key_length_mla", 0), ("attention.value_length_mla", 0), ("attention.q_lora_rank", 40)];
+        heads.into_iter().chain(mla).map(|(key, n)| (key, Meta::U32(n))).collect::<Vec<_>>()
+    };
     let sections = vec![("rope.dimension_sections", Meta::I32s(vec![3, 3, 2, 0]))];
     let file = RopeOptions::default();
     let flags = RopeOptions { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.125), ..file };
@@ -174,6 +185,14 @@ fn tiny() -> Vec<(&'static str, Spec, RopeOptions)> {
         ("a factor without a type", with(of("qwen3"), &[vec![float("rope.scaling.factor", 3.0)]]), file),
         ("the old name of a factor", with(of("qwen3moe"), &[vec![float("rope.scale_linear", 2.0)]]), file),
         ("yarn beside delta nets", with(of("qwen35"), &[yarn(4.0), sections]), file),
+        ("deepseek2", and("deepseek2", 24, &[one_shared()]), file),
+        ("deepseek2, unsplit", and("deepseek2", 24, &[one_shared(), unsplit()]), file),
+        (
+            "deepseek2 without a multiplier",
+            and("deepseek2", 24, &[one_shared(), vec![float("rope.scaling.yarn_log_multiplier", 0.0)]]),
+            file,
+        ),
+        ("nemotron_h", and("nemotron_h", 40, &[]), file),
         ("yarn by flags", of("qwen3"), flags),
         ("yarn by flags, unmixed", of("llama"), unmixed),
         ("linear by flags", with(of("qwen3"), &[yarn(2.0)]), linear),

@@ -64,6 +64,9 @@ fn combined(dir: &Path) -> Vec<PathBuf> {
         files.push(spec.document().write(&dir.join(format!("{arch}.gguf"))));
         files.push(odd(&spec).write(&dir.join(format!("{arch}-odd.gguf"))));
     }
+    for arch in ["deepseek2", "nemotron_h_moe"] {
+        files.push(with_head(arch, 5).document().write(&dir.join(format!("{arch}.gguf"))));
+    }
     for name in ["dense-a.bf16", "moe-a.bf16", "dense-k.Q4_K_M"] {
         let path = dir.join(format!("{name}.gguf"));
         std::fs::write(&path, oracle_bytes(name)).unwrap();

@@ -6,9 +6,10 @@
 //! nothing.
 //!
 //! Attention KV: each slot owns a stripe of cells, the cell is the position, so dropping positions is forgetting a
-//! length; in layers with a window the stripe may be a ring. Recurrent state cannot be cut: it lies in planes, row `plane * n_slots + slot`. A step reads the plane that
-//! holds a sequence's state and writes snapshots (the newest, one row back, two rows back, ...) into others, so rollback
-//! is a change of plane and never a copy.
+//! length; in layers with a window the stripe may be a ring. Of latent attention a cell is one row, whose first elements are
+//! the values. Recurrent state cannot be cut: it lies in planes, row `plane * n_slots + slot`. A step reads the plane that
+//! holds a sequence's state and writes snapshots (the newest, one row back, two rows back, ...) into others, so rollback is a
+//! change of plane and never a copy.
 #![forbid(unsafe_code)]
 
 mod bytes;

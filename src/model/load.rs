@@ -193,7 +193,9 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     let mut widths: HashMap<usize, usize> = HashMap::new();
     for (name, [_, n_out, n_matrices, _]) in weights.shapes() {
         if let Some(il) = block(name) {
-            let n_used = if n_matrices > 1 { hparams.n_expert_used.max(1) } else { 1 };
+            let n_matrices = usize::try_from(n_matrices).unwrap_or(1);
+            // Of experts those that a token uses; those of heads all.
+            let n_used = if name.contains("_exps.") { hparams.n_expert_used.max(1) } else { n_matrices };
             let n_out = usize::try_from(n_out).unwrap_or(0);
             *widths.entry(il).or_default() += n_out * n_used;
         }

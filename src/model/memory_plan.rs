@@ -99,11 +99,28 @@ impl MemoryPlan {
         let snapshots = of_snapshots.max().unwrap_or(0);
         let n_snapshots = self.state.n_slots.saturating_mul(self.state.n_snapshots + 1);
         let logits = 3 * F32 * sizes.n_vocab * self.n_out;
+        let (latent, turned) = self.latent_bytes(facts, n_ctx);
         per_row
+            .saturating_add(latent)
             .saturating_mul(n_rows)
+            .saturating_add(turned)
             .saturating_add(snapshots.saturating_mul(n_snapshots))
             .saturating_add(logits)
             .saturating_add(SMALL)
+    }
+
+    /// What latent layers need besides: for each row, queries and outputs as wide as what is kept, for all heads; and in the
+    /// unfused form the values of all cells once more, turned, from floats if they are kept as blocks.
+    fn latent_bytes(&self, facts: &Facts, n_ctx: usize) -> (usize, usize) {
+        const F32: usize = 4;
+        let kvs = facts.layout.layers.iter().filter_map(|layer| match layer {
+            LayerState::Kv(kv) if kv.latent => Some(kv),
+            _ => None,
+        });
+        let (row, values) =
+            kvs.map(|kv| (facts.hparams.n_head * (2 * kv.d_k + kv.d_v), kv.d_v)).max().unwrap_or_default();
+        let turned = if self.flash_attention { 0 } else { 2 * F32 * values };
+        (F32 * row, turned.saturating_mul(n_ctx).saturating_mul(self.state.n_slots))
     }
 }
 

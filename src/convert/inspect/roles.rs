@@ -12,6 +12,7 @@ pub enum Role {
     HeadMatrix,
     Attention,
     DeltaNet,
+    Mamba,
     FeedForward,
     Experts,
     SharedExpert,
@@ -32,12 +33,15 @@ impl Role {
         }
         let Some((_, part)) = block_of(name) else { return Role::Other };
         match part {
+            _ if part.starts_with("ssm_") && info.is_some_and(|f| f.arch.starts_with("nemotron_h")) => Role::Mamba,
             _ if part.starts_with("ssm_") || part.starts_with("attn_gate.") => Role::DeltaNet,
-            // In these architectures only delta nets have it in files of today; elsewhere it is attention.
-            _ if part.starts_with("attn_qkv.") && info.is_some() => Role::DeltaNet,
+            // In files of these architectures only delta nets have it; elsewhere it is attention.
+            _ if part.starts_with("attn_qkv.") && info.is_some_and(|f| f.arch.starts_with("qwen3")) => Role::DeltaNet,
             _ if part.starts_with("attn_") => Role::Attention,
             _ if part.contains("_shexp.") => Role::SharedExpert,
-            _ if part.contains("_exps.") || part.starts_with("ffn_gate_inp.") => Role::Experts,
+            _ if part.contains("_exps.") || part.starts_with("ffn_gate_inp.") || part.starts_with("ffn_latent_") => {
+                Role::Experts
+            }
             _ if part.starts_with("ffn_") => Role::FeedForward,
             _ => Role::Other,
         }
@@ -50,6 +54,7 @@ impl Role {
             Role::HeadMatrix => "head matrix",
             Role::Attention => "attention",
             Role::DeltaNet => "delta nets",
+            Role::Mamba => "Mamba mixers",
             Role::FeedForward => "feed-forward",
             Role::Experts => "experts",
             Role::SharedExpert => "shared experts",

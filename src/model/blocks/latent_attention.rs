@@ -9,7 +9,7 @@ use ggml::{Graph, Rope, Scores, Tensor, WeightId};
 use memory::{Kv, LayerState};
 
 use super::attention::{attend, attend_latent, split_heads};
-use super::linear::Linear;
+use super::linear::{Linear, by_head};
 use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
 use crate::error::LoadError;
@@ -182,10 +182,10 @@ impl LatentAttention {
         let k_rope = rope(elements(g, row, n_kv_lora, d_rope)); // [d_rope, 1, n_tokens]
         match &self.heads {
             Heads::Absorbed { k, v } => {
-                let q = g.concat(g.mul_mat_by_head(g.weight(*k), q_nope), q_rope, 0); // [n_kv_lora + d_rope, n_head, n_tokens]
+                let q = g.concat(by_head(g, g.weight(*k), q_nope), q_rope, 0); // [n_kv_lora + d_rope, n_head, n_tokens]
                 let rows = g.reshape(g.concat(c, k_rope, 0), [(n_kv_lora + d_rope) as i64, n_tokens]);
                 let o = attend_latent(g, inputs, il, (lengthened(q), rows), &scores); // [n_kv_lora * n_head, n_tokens]
-                let o = g.mul_mat_by_head(g.weight(*v), split_heads(g, o, n_kv_lora)); // [d_v, n_head, n_tokens]
+                let o = by_head(g, g.weight(*v), split_heads(g, o, n_kv_lora)); // [d_v, n_head, n_tokens]
                 g.reshape(o, [(d_v * n_head) as i64, n_tokens])
             }
             Heads::Joint(kv) => {

@@ -162,6 +162,18 @@ fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<
     g.view(y, [n_out, 1, 1, 1], [nb[1], nb[1], nb[1]], 0)
 }
 
+/// Each matrix of `heads: [k, m, n_head]` times the column of its number of each token of `x: [k, n_head, n_tokens]`; gives
+/// `[m, n_head, n_tokens]`. A token alone is computed twice where [`invariant_mul_mat`] does so.
+pub(crate) fn by_head<'g>(g: &Graph<'g>, heads: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+    let small = heads.nb()[2] * heads.ne()[2] as usize <= SMALL_FLOATS;
+    if x.ne()[2] > 1 || !small || g.row_may_stand_alone(heads) {
+        return g.mul_mat_by_head(heads, x);
+    }
+    let y = g.mul_mat_by_head(heads, g.concat(x, x, 2)); // [m, n_head, 2]
+    let ([m, n_head, ..], nb) = (y.ne(), y.nb());
+    g.view(y, [m, n_head, 1, 1], [nb[1], nb[2], nb[3]], 0)
+}
+
 /// Rows that are multiplied with F32 weights on a GPU in threes. Up to three, CUDA's backend has a kernel for vectors; for four
 /// rows of a router it took another one, and 13 us instead of 4.
 const IN_THREES: std::ops::RangeInclusive<i64> = 4..=6;

@@ -40,10 +40,10 @@ fn recurrence(z: Sizes, inputs: &[In; 6]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let (mut s, mut out, mut states) = (state, vec![0.0; z.d_head * z.n_heads * z.n_tokens * z.n_seqs], vec![]);
     for t in 0..z.n_tokens {
         for seq in 0..z.n_seqs {
-            for h in 0..z.n_heads {
+            for (h, a) in a.iter().enumerate() {
                 let row = (seq * z.n_tokens + t) * z.n_heads + h;
                 let step = dt[row].exp().ln_1p();
-                let decay = (step * a[h]).exp();
+                let decay = (step * a).exp();
                 let group = ((seq * z.n_tokens + t) * z.n_groups + h / (z.n_heads / z.n_groups)) * z.d_state;
                 for j in 0..z.d_head {
                     let at = ((seq * z.n_heads + h) * z.d_head + j) * z.d_state;
