@@ -61,7 +61,7 @@ impl Checked {
     }
 
     /// The draft after the whole text, without a cell that was kept.
-    fn from_the_whole(&self, model: &Arc<Model>, text: &Text) -> Result<Vec<TokenId>, RunError> {
+    fn whole_draft(&self, model: &Arc<Model>, text: &Text) -> Result<Vec<TokenId>, RunError> {
         // Graphs of a runner are tied to one memory.
         let mut runner = Runner::new(Arc::clone(model), 1)?;
         let depth = self.head.info().max_depth;
@@ -116,7 +116,7 @@ impl Proposer for Checked {
         let mut drafts = self.head.propose(runner, target, requests)?;
         for (request, draft) in requests.iter().zip(&mut drafts) {
             let text = self.texts[request.slot].clone();
-            let whole = self.from_the_whole(runner.model(), &text)?;
+            let whole = self.whole_draft(runner.model(), &text)?;
             assert_eq!(draft[..], whole[..draft.len()], "after {} tokens", text.tokens.len());
             assert_eq!(draft.len(), whole.len().min(request.max));
             *self.n_compared.lock().expect("nobody panics with it") += 1;
