@@ -3,7 +3,7 @@
 log has against it. Standard library only.
 
   programs.py FOLDER --server target/release/nextn-server [--write docs/measurements/programs.md] [--port 18300] [--only NAME ...]
-              [--server-args ".."]
+              [--server-args ".."] [--claude-args ".."]
 
 Claude Code, Codex and OpenCode are fetched into FOLDER from the node registry (npm; the versions below) and run headless with settings
 of their own under FOLDER, without a key and without reaching anything but the server. What editors and front ends send (llama.vim,
@@ -14,10 +14,12 @@ The case `claude-code, ten turns` is one conversation of ten user messages with 
 that an earlier request of the same conversation had sent or been answered, and that were not computed again; it has to be 95 % at least.
 Exit status: 0 when every case passed.
 """
-import argparse, atexit, json, os, re, shlex, shutil, subprocess, sys, tempfile, time, urllib.error, urllib.request
+import argparse, atexit, json, os, re, shlex, shutil, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
 
 PACKAGES = {"@anthropic-ai/claude-code": "2.1.197", "@openai/codex": "0.169.0", "opencode-ai": "1.18.33"}
-TIMEOUT = 420
+TIMEOUT = 900
+# More arguments of Claude Code: `--claude-args "--tools Read,Bash"` makes its prompts short, for slow machines.
+CLAUDE_ARGS = []
 
 
 class Server:
@@ -103,14 +105,17 @@ def fresh(folder, name):
     return path
 
 
-def command(arguments, home, env, given=None):
-    """What a program printed, and its exit status."""
-    whole = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": tempfile.gettempdir(), "TERM": "dumb", "NO_COLOR": "1",
+def environment(home, env):
+    return {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": tempfile.gettempdir(), "TERM": "dumb", "NO_COLOR": "1",
              "XDG_CONFIG_HOME": home + "/config", "XDG_DATA_HOME": home + "/data", "XDG_CACHE_HOME": home + "/cache",
              "XDG_STATE_HOME": home + "/state", **env}
+
+
+def command(arguments, home, env):
+    """What a program printed, and its exit status."""
     try:
-        done = subprocess.run(arguments, cwd=home + "/work", env=whole, input=given if given is not None else "",
-                              capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(arguments, cwd=home + "/work", env=environment(home, env), input="", capture_output=True, text=True,
+                              timeout=TIMEOUT)
         return done.stdout, done.stderr, done.returncode
     except subprocess.TimeoutExpired as error:
         return str(error.stdout or ""), "timed out", 124
@@ -126,16 +131,38 @@ class Claude(Case):
         program = os.path.join(folder, "node_modules", ".bin", "claude")
         env = {"ANTHROPIC_BASE_URL": server.base, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "nextn",
                "ANTHROPIC_SMALL_FAST_MODEL": "nextn", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
-               "MAX_THINKING_TOKENS": str(self.thinking), "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "400"}
-        given = "".join(json.dumps({"type": "user", "message": {"role": "user", "content": turn}}) + "\n" for turn in self.turns)
-        out, err, code = command([program, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"],
-                                 home, env, given)
-        events = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+               "MAX_THINKING_TOKENS": str(self.thinking), "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "400", "API_TIMEOUT_MS": "3000000",
+               "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "3000000"}
+        arguments = [program, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", *CLAUDE_ARGS]
+        events = []
+        with open(home + "/stderr", "w+") as err:
+            process = subprocess.Popen(arguments, cwd=home + "/work", env=environment(home, env), stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=err, text=True)
+            killer = threading.Timer(TIMEOUT, process.kill)
+            killer.start()
+            # A message that comes while another is answered would be joined to it.
+            for turn in self.turns:
+                try:
+                    process.stdin.write(json.dumps({"type": "user", "message": {"role": "user", "content": turn}}) + "\n")
+                    process.stdin.flush()
+                except BrokenPipeError:
+                    break
+                for line in process.stdout:
+                    events.append(json.loads(line) if line.startswith("{") else {"type": "other", "text": line})
+                    if events[-1].get("type") == "result":
+                        break
+            process.stdin.close()
+            code = process.wait()
+            killer.cancel()
+            err.seek(0)
+            said = err.read()
         results = [event for event in events if event.get("type") == "result"]
-        well = code == 0 and len(results) >= 1 and not any(event.get("is_error") for event in results)
-        n_answers = sum(1 for event in events if event.get("type") == "assistant")
-        last = in_words(str(results[-1].get("result"))) if results else in_words(err + out)
-        return f"exit {code}, {len(results)} results, {n_answers} answers; `{last}`", well
+        well = code == 0 and len(results) == len(self.turns) and not any(event.get("is_error") for event in results)
+        blocks = [block for event in events if event.get("type") == "assistant" for block in event["message"]["content"]]
+        n_calls = sum(block["type"] == "tool_use" for block in blocks)
+        n_thought = sum(block["type"] == "thinking" for block in blocks)
+        last = in_words(str(results[-1].get("result"))) if results else in_words(said)
+        return f"exit {code}, {len(results)} of {len(self.turns)} answered, {n_thought} thoughts, {n_calls} calls; `{last}`", well
 
 
 class Codex(Case):
@@ -359,11 +386,13 @@ def main():
     p.add_argument("folder")
     p.add_argument("--server", default="target/release/nextn-server")
     p.add_argument("--server-args", default="")
+    p.add_argument("--claude-args", default="")
     p.add_argument("--port", type=int, default=18300)
     p.add_argument("--only", nargs="*")
     p.add_argument("--write")
     p.add_argument("--show-log", action="store_true", help="print the server's log of each case")
     a = p.parse_args()
+    CLAUDE_ARGS.extend(shlex.split(a.claude_args))
     folder = os.path.abspath(a.folder)
     cases = [case for case in CASES if not a.only or case.name in a.only]
     if any(not isinstance(case, Replay) for case in cases):

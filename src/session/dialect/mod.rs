@@ -211,6 +211,10 @@ impl Dialect {
     ) -> Result<Option<Spec>, Error> {
         let Some(form) = self.form else { return Ok(None) };
         let or = or.filter(|_| tools.choice == ToolChoice::Auto);
+        // What begins a call has to differ from what begins the text: lexemes are as long as possible, and are not tried anew.
+        if or.is_some() && form.opening.is_empty() {
+            return Ok(None);
+        }
         if or.is_some() {
             tools.choice = ToolChoice::Required;
         }

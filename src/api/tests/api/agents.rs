@@ -49,7 +49,7 @@ async fn ten_turns_of_an_agent_take_what_they_repeat_from_the_cache() {
         "Thank you.",
     ];
     let mut messages: Vec<Value> = Vec::new();
-    let (mut n_before, mut n_repeated, mut n_again, mut n_requests, mut n_drafted) = (0, 0, 0, 0, 0);
+    let (mut n_before, mut n_repeated, mut n_again, mut n_requests, mut n_drafted) = (0u64, 0, 0, 0, 0);
     for (turn, question) in questions.iter().enumerate() {
         if turn % 3 == 2 {
             // A reminder in mid-conversation, which strict templates refuse.
@@ -84,6 +84,7 @@ async fn ten_turns_of_an_agent_take_what_they_repeat_from_the_cache() {
     }
     assert!(n_requests > 10 && n_drafted > 100, "a tool was called and drafts were made: {n_requests} {n_drafted}");
     assert!(20 * n_again <= n_repeated, "computed again: {n_again} of {n_repeated} tokens");
-    // Of each prompt the opening of the reply, which the next turn writes in another way.
-    assert!(n_again <= 4 * n_requests, "{n_again} tokens in {n_requests} requests");
+    // Of each prompt the opening of the reply, which the next turn writes in another way, and once the loop of calls, whose
+    // thinking the template drops when it is over.
+    assert!(n_again <= 4 * n_requests + 100, "{n_again} tokens in {n_requests} requests");
 }

@@ -314,7 +314,11 @@ fn with_a_form_beside_tools_a_reply_is_calls_or_a_text_of_the_form_in_every_fami
     };
     let arguments = json!({"city": "Paris"}).as_object().cloned().expect("an object");
     for world in worlds() {
-        let grammar = world.calls_or(&definitions, form(), Thinking::Done);
+        let Some(grammar) = world.calls_or(&definitions, form(), Thinking::Done) else {
+            // Their calls are JSON without anything before it.
+            assert!(!matches!(world.name, "qwen" | "kimi3" | "harmony"), "{}", world.name);
+            continue;
+        };
         let call = world.rendered("", &[("get_weather".to_owned(), arguments.clone())]).trim_start().to_owned();
         let text = "{\"answer\": \"Sunny.\"}";
         for good in [call.as_str(), text] {
@@ -326,7 +330,11 @@ fn with_a_form_beside_tools_a_reply_is_calls_or_a_text_of_the_form_in_every_fami
             assert!(!world.takes(&grammar, bad), "{}: {bad}", world.name);
         }
         let Some(end) = world.dialect.reasoning_end() else { continue };
-        let thinks = world.calls_or(&definitions, form(), Thinking::Open);
+        // Thinking that ends with several control tokens, or is a message of its own, has tests of its own.
+        if world.name != "qwen" {
+            continue;
+        }
+        let thinks = world.calls_or(&definitions, form(), Thinking::Open).expect("as before");
         for good in [&call, text] {
             assert!(world.takes(&thinks, &format!("hm {text} hm{end}{good}")), "{}: {good}", world.name);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use constrain::{Compiler, Error, Limits, Spec};
+use constrain::{Compiler, Error, Kind, Limits, Spec};
 use engine::Grammar;
 use serde_json::{Map, Value, json};
 use session::dialect::{Dialect, ReplyEvent, ReplyOptions, Thinking, Tool, ToolChoice, ToolSchema, Tools};
@@ -294,12 +294,13 @@ impl World {
         spec.map(|spec| self.compile(&spec)).transpose()
     }
 
-    /// The grammar of at least one call, or of a text of this form.
-    pub fn calls_or(&self, definitions: &[Value], form: Kind, thinking: Thinking) -> Arc<dyn Grammar> {
+    /// The grammar of at least one call, or of a text of this form; `None` where calls have nothing that opens them.
+    pub fn calls_or(&self, definitions: &[Value], form: Kind, thinking: Thinking) -> Option<Arc<dyn Grammar>> {
         let tools = definitions.iter().map(|tool| Tool::from_json(tool).expect("a tool")).collect();
         let tools = Tools { tools, choice: ToolChoice::Auto, parallel: true, allowed: None };
         let spec = self.dialect.tool_spec(tools, Some(form), thinking, &Limits::default()).expect("tools");
-        self.compile(&spec.expect("a form of calls")).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+        let compiled = |spec: Spec| self.compile(&spec).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        spec.map(compiled)
     }
 
     pub fn compile(&self, spec: &Spec) -> Result<Arc<dyn Grammar>, Error> {
