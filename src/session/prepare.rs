@@ -200,7 +200,8 @@ impl LoadedModel {
                 self.continued(chat, last, wanted)?
             }
             None => {
-                chat.add_generation_prompt = conversation.kwargs.get("add_generation_prompt") != Some(&Value::Bool(false));
+                chat.add_generation_prompt =
+                    conversation.kwargs.get("add_generation_prompt") != Some(&Value::Bool(false));
                 let prompt = self.rendered(&chat, wanted)?;
                 let starts_in_reasoning = self.dialect.starts_in_reasoning(&prompt);
                 (prompt, starts_in_reasoning)

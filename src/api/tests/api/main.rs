@@ -15,6 +15,7 @@ mod lora;
 mod messages;
 mod models;
 mod native;
+mod native_fields;
 mod rerank;
 mod responses;
 mod rig;
