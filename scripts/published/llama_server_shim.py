@@ -1,7 +1,8 @@
 """A pytest plugin for llama.cpp's server tests, loaded by llama_server_tests.py: it changes no test, only what they start.
 
 Both servers get the models of a hub's cache that llama_server_tests.py fills with ours under the names that the tests use, and no
-network. Ours gets the context of one slot, since its `-c` is that and llama-server's is shared by the slots. Each result is a line
+network. Ours gets the context of one slot, since its `-c` is that and llama-server's is shared by the slots, and does not
+think where llama-server is told to use no template. Each result is a line
 of JSON in the file NEXTN_SHIM_RESULTS.
 """
 import json
@@ -50,6 +51,9 @@ def popen(args, *rest, **kwargs):
         at = args.index("--ctx-size") + 1
         slots = int(args[args.index("--parallel") + 1]) if "--parallel" in args else 1
         args[at] = str(int(args[at]) // slots)
+    if OURS and "--no-jinja" in args and "--reasoning" not in args:
+        # There the model's template is not used then, and nothing asks the model to think.
+        args += ["--reasoning", "off"]
     return utils_subprocess.Popen(args, *rest, **kwargs)
 
 

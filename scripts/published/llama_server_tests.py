@@ -38,6 +38,7 @@ OTHER_SUBJECTS = {
     "test_compat_gcp.py": "the form of Vertex AI's predictions",
     "test_mcp_servers.py": "MCP servers that the server starts",
     "test_proxy.py": "a proxy for the web page's MCP clients",
+    "test_rerank.py": "a reranker; the model in place of the test's has no rank head, which llama-server ranks with all the same",
     "test_router.py": "a server without a model that starts servers, and its list of them",
     "test_stream.py": "streams that are kept and can be read again",
     "test_tools_builtin.py": "tools that the server runs itself",
@@ -165,9 +166,10 @@ def table(results, when):
         pair = (passed(results, "theirs", test), passed(results, "ours", test))
         rows[file_of(test)][pair] += 1
     total = sum(rows.values(), collections.Counter())
-    line = lambda name, n: f"| {name} | {n[True, True]} | {n[True, False]} | {n[False, True]} | {n[False, False]} |"
+    line = lambda file, n: f"| {file} | {n[True, True]} | {n[True, False]} | {n[False, True]} | {n[False, False]} |"
     alone = [t for t in ran if passed(results, "theirs", t) and not passed(results, "ours", t)]
-    reasons = [f"| `{t.removeprefix('unit/')}` | {llama_server_reasons.of(t)} |" for t in alone]
+    name = lambda test: test.removeprefix("unit/").replace("|", "\\|")
+    reasons = [f"| `{name(t)}` | {llama_server_reasons.of(t)} |" for t in alone]
     return "\n".join([
         "# llama-server's own tests", "",
         f"{when}; `scripts/published/llama_server_tests.py` runs `tools/server/tests` on llama-server and on nextn-server (a debug build), both "

@@ -33,7 +33,7 @@ fn plain(text: &str) -> String {
     let counters: HashSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
     let mut out = String::with_capacity(text.len() + 16 * counters.len());
-    for line in text.lines().filter(|line| !matches!(line.get(..6), Some("# EOF" | "# UNIT"))) {
+    for line in text.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT ")) {
         let about = line.strip_prefix("# TYPE ").or(line.strip_prefix("# HELP "));
         let name = about.and_then(|rest| rest.split(' ').next()).filter(|name| counters.contains(name));
         match name {

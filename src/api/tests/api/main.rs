@@ -17,6 +17,7 @@ mod lora;
 mod messages;
 mod models;
 mod native;
+mod native_fields;
 mod ollama;
 mod rerank;
 mod responses;

@@ -99,8 +99,12 @@ impl Loader for Logged {
 
 /// A server of models that are loaded on demand, `max` at a time, each waiting for room as long as `patience`.
 pub fn app(names: &[&str], max: Option<usize>, patience: Duration) -> (App, Arc<Log>) {
+    over(names.iter().map(|&id| ModelEntry { id: id.into(), ..ModelEntry::default() }).collect(), max, patience)
+}
+
+/// As [`app`], of models with their settings.
+pub fn over(entries: Vec<ModelEntry>, max: Option<usize>, patience: Duration) -> (App, Arc<Log>) {
     let log = Arc::new(Log::default());
-    let entries = names.iter().map(|&id| ModelEntry { id: id.into(), ..ModelEntry::default() }).collect();
     let registry = Registry::with_patience(entries, Box::new(Logged(Arc::clone(&log))), max, patience);
     let state = AppState::new(registry, Settings::default());
     (App { router: api::router(state.clone()), state }, log)
