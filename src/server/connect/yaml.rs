@@ -111,7 +111,7 @@ fn with_model(text: &str, ours: Option<usize>, facts: &Facts) -> Option<String> 
 fn body(lines: &[&str], head: usize) -> Range<usize> {
     let is_next =
         |line: &&str| !line.trim().is_empty() && indent_of(line).is_empty() && !is_item(line) && !line.starts_with('#');
-    let n = lines[head + 1..].iter().position(|line| is_next(line));
+    let n = lines[head + 1..].iter().position(is_next);
     head + 1..n.map_or(lines.len(), |n| head + 1 + n)
 }
 
