@@ -1,17 +1,15 @@
 //! How activations lie in the node between an input and its products. Owns the layout; computes nothing.
 //!
 //! A head, then column after column, each on a cache line of its own. A column for products with `Q8_0` is its quants
-//! (biased on x86-64: VNNI multiplies unsigned with signed), then its scales as F32. A column for the K types is a sequence
+//! (with a bias where VNNI multiplies unsigned with signed: [`Isa::bias`]), then its scales as F32. A column for the K types is a sequence
 //! of records of 320 bytes: 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied
 //! with.
 
+use crate::isa::Isa;
 use crate::weight_type::ActivationFormat;
 
 /// Columns that a kernel takes at a time.
 pub(crate) const MAX_COLUMNS: usize = 8;
-
-/// Added to quants for `Q8_0`.
-pub(crate) const BIAS: u8 = if cfg!(target_arch = "x86_64") { 0x80 } else { 0 };
 
 /// A record of a column for the K types.
 pub(crate) mod record {
@@ -72,14 +70,18 @@ pub(crate) struct Activations {
     base: *mut u8,
     first: *mut u8,
     column_bytes: usize,
+    /// That of the instruction set that quantises and reads them.
+    bias: u8,
 }
 
 impl Activations {
+    /// As `isa` wants them.
+    ///
     /// # Safety
     /// `base` has [`Shape::n_bytes`] bytes. Threads write apart from each other.
-    pub(crate) unsafe fn new(shape: Shape, base: *mut u8) -> Self {
+    pub(crate) unsafe fn new(shape: Shape, isa: Isa, base: *mut u8) -> Self {
         let base = base.wrapping_add(base.align_offset(LINE));
-        Self { shape, base, first: base.wrapping_add(HEAD), column_bytes: shape.column_bytes() }
+        Self { shape, base, first: base.wrapping_add(HEAD), column_bytes: shape.column_bytes(), bias: isa.bias() }
     }
 
     /// Columns of F32 as they lie, `column_bytes` apart; nothing writes them.
@@ -88,7 +90,7 @@ impl Activations {
     /// `first` begins `shape.n` of them.
     pub(crate) unsafe fn plain(shape: Shape, first: *mut u8, column_bytes: usize) -> Self {
         debug_assert_eq!(shape.format, ActivationFormat::F32);
-        Self { shape, base: std::ptr::null_mut(), first, column_bytes }
+        Self { shape, base: std::ptr::null_mut(), first, column_bytes, bias: 0 }
     }
 
     /// Where column `j < n` begins.
@@ -144,7 +146,7 @@ impl Activations {
     pub(crate) unsafe fn has_minus_128(&self, j: usize) -> bool {
         // SAFETY: a quantised column begins with its `k` quants.
         let quants = unsafe { std::slice::from_raw_parts(self.column(j), self.shape.k) };
-        quants.contains(&(i8::MIN as u8 ^ BIAS))
+        quants.contains(&(i8::MIN as u8 ^ self.bias))
     }
 
     /// Column `j` as ggml has it (`Q8_0`).
@@ -160,7 +162,7 @@ impl Activations {
             // SAFETY: no preconditions.
             column.extend(unsafe { ggml_sys::ggml_fp32_to_fp16(scale) }.to_ne_bytes());
             // SAFETY: the block has 32 quants.
-            column.extend(unsafe { *quants.cast::<[u8; 32]>() }.map(|q| q ^ BIAS));
+            column.extend(unsafe { *quants.cast::<[u8; 32]>() }.map(|q| q ^ self.bias));
         }
         column
     }
@@ -192,6 +194,7 @@ pub(crate) struct ColumnTile {
 ///
 /// # Safety
 /// Four bytes can be read at `p`.
+#[cfg(target_arch = "aarch64")]
 pub(crate) unsafe fn float(p: *const u8) -> f32 {
     // SAFETY: four bytes can be read at `p` (the caller).
     unsafe { p.cast::<f32>().read_unaligned() }

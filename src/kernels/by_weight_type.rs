@@ -10,9 +10,7 @@ macro_rules! by_weight_type {
             WeightType::Q4K => q4k_q5k::dots::<false>($group, $y),
             WeightType::Q5K => q4k_q5k::dots::<true>($group, $y),
             WeightType::Q6K => q6k::dots($group, $y),
-            WeightType::F32 => $crate::floats::dots::<{ $crate::weight_type::float::F32 }>($isa, $group, $y),
-            WeightType::F16 => $crate::floats::dots::<{ $crate::weight_type::float::F16 }>($isa, $group, $y),
-            WeightType::BF16 => $crate::floats::dots::<{ $crate::weight_type::float::BF16 }>($isa, $group, $y),
+            WeightType::F32 | WeightType::F16 | WeightType::BF16 => $crate::floats::dots($isa, $ty, $group, $y),
         }
     };
 }

@@ -39,7 +39,7 @@ pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int,
     let (Some(ty), Some(isa)) = (WeightType::of(w.type_), Isa::chosen()) else { return };
     let shape = Shape { n: n_columns(x), k: w.ne[0] as usize, format: ty.format() };
     // SAFETY: `src[1]` was made for this shape, or is the columns.
-    let activations = unsafe { activations(shape, y) };
+    let activations = unsafe { activations(shape, isa, y) };
     let [row_bytes, m, n_expert] = [ty.row_bytes(shape.k), w.ne[1] as usize, w.ne[2] as usize];
     let (n_used, n_tokens, n_each) = (ids.ne[0] as usize, ids.ne[1] as usize, x.ne[1] as usize);
     let out = dst.data.cast::<f32>();

@@ -122,7 +122,7 @@ pub(crate) mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Zmm(__m512);
 
-    /// @@Two registers of AVX. Used with `Isa::Avx2` alone: the CPU has AVX2, FMA and F16C.
+    /// Two registers of AVX. Used with `Isa::Avx2` and `Isa::AvxVnni` alone: the CPU has AVX2, FMA and F16C.
     #[derive(Clone, Copy)]
     pub(crate) struct YmmPair(__m256, __m256);
 
@@ -393,15 +393,15 @@ macro_rules! by_isa {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2$(<const $n: usize>)?($($arg: $type),*) $(-> $result)? {
-                // SAFETY: the contract of the outer function, which calls this one with `Isa::Avx2` alone.
+                // SAFETY: the contract of the outer function, which calls this one with `Isa::Avx2` and `Isa::AvxVnni` alone.
                 unsafe { $fun::<$crate::f32x16::x86::YmmPair $(, $n)?>($($arg),*) }
             }
             // SAFETY: the contract of this function; an available instruction set has the features of its function.
             unsafe {
                 match isa {
-                    Isa::Scalar => $fun::<[f32; 16] $(, $n)?>($($arg),*),
+                    Isa::Scalar | Isa::ScalarBlocks => $fun::<[f32; 16] $(, $n)?>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => avx2$(::<$n>)?($($arg),*),
+                    Isa::Avx2 | Isa::AvxVnni => avx2$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => avx512$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "aarch64")]

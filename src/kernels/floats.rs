@@ -9,9 +9,23 @@ use crate::f32x16::{F32x16, by_isa};
 use crate::isa::Isa;
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, GROUP, RowGroup};
-use crate::weight_type::float::{F16, F32};
+use crate::weight_type::WeightType;
+use crate::weight_type::float::{self, F16, F32};
 
-by_isa!(pub(crate) dots, in_registers<const TYPE>, (group: &RowGroup, y: &ColumnTile), Dots);
+/// # Safety
+/// The tile contract, for a type of floats.
+pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
+    // SAFETY: the tile contract, handed on.
+    unsafe {
+        match ty {
+            WeightType::F32 => of_type::<{ float::F32 }>(isa, group, y),
+            WeightType::F16 => of_type::<{ float::F16 }>(isa, group, y),
+            _ => of_type::<{ float::BF16 }>(isa, group, y),
+        }
+    }
+}
+
+by_isa!(of_type, in_registers<const TYPE>, (group: &RowGroup, y: &ColumnTile), Dots);
 
 /// In one register a kernel has room for two weight rows and all columns; in several, for one row and four columns.
 ///

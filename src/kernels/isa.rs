@@ -7,9 +7,14 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// One value at a time: slow, the measure of the others. Only by name.
     Scalar,
-    /// 256-bit integers; AVX-VNNI is not used.
+    /// As `Scalar`, with the sums in [`Order::Blocks`]. Only by name.
+    ScalarBlocks,
+    /// 256-bit integers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// 256-bit integers with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// 512-bit integers with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -18,9 +23,51 @@ pub enum Isa {
     Neon,
 }
 
+/// In which order a product of quantised weights adds its floats. Results of one order have the same bits in every
+/// instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Eight lanes, of which lane `t` has values `4t` to `4t + 3` of every 32, and a tree at the end: that of ggml's `vec_dot`
+    /// on x86-64.
+    Lanes,
+    /// Block after block: so that eight weight rows, one in each lane, pay for one conversion and one fused multiply-add.
+    Blocks,
+}
+
 impl Isa {
-    /// The instruction sets that this CPU has, best first, whatever ggml was compiled for. Results have the same bits in
-    /// all.
+    /// The order of its sums.
+    pub fn order(self) -> Order {
+        match self {
+            Isa::Scalar => Order::Lanes,
+            Isa::ScalarBlocks => Order::Blocks,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => Order::Blocks,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Order::Lanes,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Order::Lanes,
+        }
+    }
+
+    /// What is added to the quants of activations for `Q8_0`, modulo 256: VNNI multiplies unsigned with signed bytes.
+    pub(crate) fn bias(self) -> u8 {
+        match self {
+            Isa::Scalar | Isa::ScalarBlocks => 0,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => 0,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni | Isa::Avx512 => 0x80,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => 0,
+        }
+    }
+
+    /// True for those that are a measure of bits and not of time.
+    pub fn is_reference(self) -> bool {
+        matches!(self, Isa::Scalar | Isa::ScalarBlocks)
+    }
+
+    /// The instruction sets that this CPU has, best first, whatever ggml was compiled for.
     #[cfg(target_arch = "x86_64")]
     pub fn available() -> Vec<Isa> {
         let has_avx2 =
@@ -31,7 +78,14 @@ impl Isa {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
-        let all = [(Isa::Avx512, has_avx512), (Isa::Avx2, has_avx2), (Isa::Scalar, true)];
+        let has_vnni = has_avx2 && is_x86_feature_detected!("avxvnni");
+        let all = [
+            (Isa::Avx512, has_avx512),
+            (Isa::AvxVnni, has_vnni),
+            (Isa::Avx2, has_avx2),
+            (Isa::Scalar, true),
+            (Isa::ScalarBlocks, true),
+        ];
         all.into_iter().filter(|isa| isa.1).map(|isa| isa.0).collect()
     }
 
@@ -40,9 +94,9 @@ impl Isa {
     pub fn available() -> Vec<Isa> {
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("dotprod") {
-            return vec![Isa::Neon, Isa::Scalar];
+            return vec![Isa::Neon, Isa::Scalar, Isa::ScalarBlocks];
         }
-        vec![Isa::Scalar]
+        vec![Isa::Scalar, Isa::ScalarBlocks]
     }
 
     /// The instruction set that every node is computed with, chosen once; `None` where ggml is to compute.
@@ -52,7 +106,7 @@ impl Isa {
             let available = Isa::available();
             let wanted = std::env::var("NEXTN_KERNELS").unwrap_or_default();
             let named = |name: &str| available.iter().copied().find(|p| format!("{p:?}").eq_ignore_ascii_case(name));
-            let best = available.first().copied().filter(|p| *p != Isa::Scalar);
+            let best = available.first().copied().filter(|p| !p.is_reference());
             let chosen = if wanted.is_empty() || wanted == "on" { best } else { named(&wanted) };
             tracing::debug!(isa = ?chosen, "kernels");
             chosen

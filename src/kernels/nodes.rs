@@ -39,10 +39,10 @@ unsafe fn quantise(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, format: A
     // SAFETY: the node has one operand.
     let x = unsafe { &*dst.src[0] };
     let shape = Shape { n: n_columns(x), k: x.ne[0] as usize, format };
-    // SAFETY: the node was sized for this shape.
-    let activations = unsafe { Activations::new(shape, dst.data.cast()) };
-    let input = Input { data: x.data.cast(), column_bytes: x.nb[1] };
     let Some(isa) = Isa::chosen() else { return };
+    // SAFETY: the node was sized for this shape.
+    let activations = unsafe { Activations::new(shape, isa, dst.data.cast()) };
+    let input = Input { data: x.data.cast(), column_bytes: x.nb[1] };
     // SAFETY: the operand has this shape; all threads come here.
     unsafe { quantise::on_thread(&activations, &input, isa, ith as usize, nth as usize) }
 }
@@ -50,13 +50,13 @@ unsafe fn quantise(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, format: A
 /// The columns that `y` holds: quantised for this shape, or plain.
 ///
 /// # Safety
-/// `y` was made for the shape by a quantising node, or has the shape itself.
-pub(crate) unsafe fn activations(shape: Shape, y: &sys::ggml_tensor) -> Activations {
+/// `y` was made for the shape by a quantising node, with the same `isa`, or has the shape itself.
+pub(crate) unsafe fn activations(shape: Shape, isa: Isa, y: &sys::ggml_tensor) -> Activations {
     match shape.format {
         // SAFETY: `y` has `n` columns of `k` floats (the caller).
         ActivationFormat::F32 => unsafe { Activations::plain(shape, y.data.cast(), y.nb[1]) },
         // SAFETY: a quantising node sized `y` for the shape (the caller).
-        ActivationFormat::Q8_0 | ActivationFormat::Q8K => unsafe { Activations::new(shape, y.data.cast()) },
+        ActivationFormat::Q8_0 | ActivationFormat::Q8K => unsafe { Activations::new(shape, isa, y.data.cast()) },
     }
 }
 
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn product(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_
     let (Some(ty), Some(isa)) = (WeightType::of(w.type_), Isa::chosen()) else { return };
     let shape = Shape { n: dst.ne[1] as usize, k: w.ne[0] as usize, format: ty.format() };
     // SAFETY: `src[1]` was made for this shape, or is the columns.
-    let activations = unsafe { activations(shape, y) };
+    let activations = unsafe { activations(shape, isa, y) };
     let matrix = Matrix { ty, data: w.data.cast(), n_rows: w.ne[1] as usize };
     let out = Output { data: dst.data.cast(), column_floats: dst.nb[1] / size_of::<f32>() };
     // SAFETY: operands have these shapes (checked when the node was made).

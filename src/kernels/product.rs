@@ -1,4 +1,4 @@
-//! A matrix times columns, as one thread computes it: its weight rows, in groups of four, times all columns, eight at a
+//! A matrix times columns, as one thread computes it: its weight rows, in groups, times all columns, eight at a
 //! time.
 
 use ggml_sys as sys;
@@ -6,9 +6,10 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use crate::activations::{Activations, ColumnTile, MAX_COLUMNS};
+use crate::floats;
 use crate::isa::Isa;
 use crate::scalar;
-use crate::tile::{Dots, GROUP, RowGroup};
+use crate::tile::{Dots, GROUP, RowGroup, WIDE};
 use crate::weight_type::WeightType;
 
 /// Weight bytes are prefetched at least this far ahead.
@@ -30,7 +31,7 @@ pub(crate) struct Output {
     pub(crate) column_floats: usize,
 }
 
-/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups.
+/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups of four.
 pub(crate) fn rows_of_thread(n_rows: usize, ith: usize, nth: usize) -> Range<usize> {
     let n_groups = n_rows.div_ceil(GROUP);
     GROUP * (n_groups * ith / nth)..(GROUP * (n_groups * (ith + 1) / nth)).min(n_rows)
@@ -45,8 +46,8 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
     let n = activations.shape.n;
     let row_bytes = w.ty.row_bytes(activations.shape.k);
     let mine = rows_of_thread(w.n_rows, ith, nth);
-    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(GROUP) / GROUP * GROUP };
-    for first in mine.clone().step_by(panel.next_multiple_of(GROUP)) {
+    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDE) / WIDE * WIDE };
+    for first in mine.clone().step_by(panel.next_multiple_of(WIDE)) {
         let last = (first + panel).min(mine.end);
         for j in (0..n).step_by(MAX_COLUMNS) {
             let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
@@ -91,26 +92,62 @@ pub(crate) unsafe fn rows_times_tile(
     out: &[*mut f32; MAX_COLUMNS],
     prefetch: Prefetch,
 ) {
-    // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
-    let distance = GROUP * PREFETCH_DISTANCE.div_ceil(GROUP * row_bytes);
-    let at = |r: usize| w.data.wrapping_add(r * row_bytes);
-    for r in range.clone().step_by(GROUP) {
-        // Past the last row it is taken again, and its results are dropped.
-        let rows = std::array::from_fn(|i| at((r + i).min(range.end - 1)));
-        let next = r + distance;
-        let ahead = match prefetch {
-            Prefetch::Next => at(next),
-            Prefetch::Then(_) if next < range.end => at(next),
-            Prefetch::Then(other) => other.wrapping_add((next - range.end) * row_bytes),
-            Prefetch::Nothing => rows[0],
-        };
-        // SAFETY: the tile contract: `rows` are rows of the weight, `tile` was made by `Activations`, and both have the same
-        // number of blocks (the caller).
-        let dots: Dots = unsafe { dots(isa, w.ty, &RowGroup { rows, ahead }, tile) };
-        for (i, dots) in dots.iter().take(range.end - r).enumerate() {
-            for (&dot, out) in dots[..tile.n].iter().zip(out) {
-                // SAFETY: `r + i` is in `range`, for which there is room and no other writer (the caller).
-                unsafe { *out.wrapping_add(r + i) = dot };
+    let part = Part { w, range, row_bytes, tile, out, prefetch };
+    // SAFETY: the tile contract, handed on with the caller's; an available instruction set has the features that its kernels
+    // are compiled for.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if w.ty.is_quantised() => {
+                part.in_groups::<WIDE>(|group| crate::avx2::dots::<false>(w.ty, group, tile))
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni if w.ty.is_quantised() => {
+                part.in_groups::<WIDE>(|group| crate::avx2::dots::<true>(w.ty, group, tile));
+            }
+            _ => part.in_groups::<GROUP>(|group| dots(isa, w.ty, group, tile)),
+        }
+    }
+}
+
+/// Some rows of a weight, the columns of a tile, and where their products go.
+struct Part<'a> {
+    w: &'a Matrix,
+    range: Range<usize>,
+    row_bytes: usize,
+    tile: &'a ColumnTile,
+    out: &'a [*mut f32; MAX_COLUMNS],
+    prefetch: Prefetch,
+}
+
+impl Part<'_> {
+    /// By `dots`, which takes so many rows at a time.
+    ///
+    /// # Safety
+    /// That of [`rows_times_tile`]; `dots` takes groups of the weight's rows.
+    #[inline(always)]
+    unsafe fn in_groups<const ROWS: usize>(self, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
+        let Self { w, range, row_bytes, tile, out, prefetch } = self;
+        // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
+        let distance = ROWS * PREFETCH_DISTANCE.div_ceil(ROWS * row_bytes);
+        let at = |r: usize| w.data.wrapping_add(r * row_bytes);
+        for r in range.clone().step_by(ROWS) {
+            // Past the last row it is taken again, and its results are dropped.
+            let rows = std::array::from_fn(|i| at((r + i).min(range.end - 1)));
+            let next = r + distance;
+            let ahead = match prefetch {
+                Prefetch::Next => at(next),
+                Prefetch::Then(_) if next < range.end => at(next),
+                Prefetch::Then(other) => other.wrapping_add((next - range.end) * row_bytes),
+                Prefetch::Nothing => rows[0],
+            };
+            // The tile contract: `rows` are rows of the weight, `tile` was made by `Activations`, and both have the same
+            // number of blocks (the caller).
+            for (i, dots) in dots(&RowGroup { rows, ahead }).iter().take(range.end - r).enumerate() {
+                for (&dot, out) in dots[..tile.n].iter().zip(out) {
+                    // SAFETY: `r + i` is in `range`, for which there is room and no other writer (the caller).
+                    unsafe { *out.wrapping_add(r + i) = dot };
+                }
             }
         }
     }
@@ -124,13 +161,13 @@ pub(crate) unsafe fn rows_times_tile(
 /// - each of `group.rows` begins `y.n_blocks` blocks of `ty` that can be read (`group.ahead` is never read);
 /// - each of `y.columns` begins a column of `y.n_blocks` blocks in the format of `ty`, laid out by `Activations`;
 /// - `y.n` is 1 to [`MAX_COLUMNS`].
-pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
+unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
     // SAFETY: the tile contract, handed on; an available instruction set has the features that its kernels are compiled for.
     unsafe {
         match isa {
-            Isa::Scalar => scalar::dots(ty, group, y),
+            Isa::Scalar | Isa::ScalarBlocks => scalar::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => crate::avx2::dots(ty, group, y),
+            Isa::Avx2 | Isa::AvxVnni => floats::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => crate::avx512::dots(ty, group, y),
             #[cfg(target_arch = "aarch64")]

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use ggml_sys as sys;
 
-use crate::activations::{Activations, BIAS, record};
+use crate::activations::{Activations, record};
 use crate::isa::Isa;
 use crate::weight_type::ActivationFormat;
 
@@ -61,9 +61,9 @@ unsafe fn block_32(from_float: FromFloat, isa: Isa, x: *const f32, quants: *mut 
     // SAFETY: `x`, `quants` and `scale` are as this function wants them (the caller); the instruction set is available.
     let found = unsafe {
         match isa {
-            Isa::Scalar => scalar::block_32(x, quants, scale),
+            Isa::Scalar | Isa::ScalarBlocks => scalar::block_32(x, quants, scale),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => crate::avx2::quantise::block_32(x, quants, scale),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_32(x, quants, scale, isa.bias()),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => crate::neon::quantise::block_32(x, quants, scale),
         }
@@ -83,7 +83,7 @@ unsafe fn block_32(from_float: FromFloat, isa: Isa, x: *const f32, quants: *mut 
         let pair = pair.to_ne_bytes();
         found |= pair.contains(&(i8::MIN as u8));
         // SAFETY: 32 bytes of room.
-        unsafe { *quants.wrapping_add(2 * i).cast::<[u8; 2]>() = pair.map(|q| q ^ BIAS) };
+        unsafe { *quants.wrapping_add(2 * i).cast::<[u8; 2]>() = pair.map(|q| q ^ isa.bias()) };
     }
     found
 }
@@ -96,9 +96,9 @@ unsafe fn block_256(from_float: FromFloat, isa: Isa, x: *const f32, to: *mut u8)
     // SAFETY: `x` and `to` are as this function wants them (the caller); the instruction set is available.
     let done = unsafe {
         match isa {
-            Isa::Scalar => scalar::block_256(x, to),
+            Isa::Scalar | Isa::ScalarBlocks => scalar::block_256(x, to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => crate::avx2::quantise::block_256(x, to),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_256(x, to),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => crate::neon::quantise::block_256(x, to),
         }
@@ -130,7 +130,7 @@ unsafe fn block_256(from_float: FromFloat, isa: Isa, x: *const f32, to: *mut u8)
 mod scalar {
     //! One value at a time: what the other instruction sets are held to.
 
-    use super::{BIAS, record, sys};
+    use super::{record, sys};
 
     /// The bits of the largest size among `x`.
     fn largest(x: &[f32]) -> u32 {
@@ -158,7 +158,7 @@ mod scalar {
         let half = unsafe { sys::ggml_fp32_to_fp16(most / 127.0) };
         // SAFETY: room for 32 bytes, and for the scale.
         unsafe {
-            *quants.cast::<[u8; 32]>() = std::array::from_fn(|i| round(x[i], factor) as u8 ^ BIAS);
+            *quants.cast::<[u8; 32]>() = std::array::from_fn(|i| round(x[i], factor) as u8);
             *scale = sys::ggml_fp16_to_fp32(half);
         }
         Some(false)

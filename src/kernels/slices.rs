@@ -36,7 +36,7 @@ impl Columns {
         }
         let mut memory = vec![0u64; shape.n_bytes().div_ceil(8)];
         // SAFETY: enough bytes, which move with what points to them.
-        let activations = unsafe { Activations::new(shape, memory.as_mut_ptr().cast()) };
+        let activations = unsafe { Activations::new(shape, isa, memory.as_mut_ptr().cast()) };
         let mut columns = Self { activations, _memory: memory };
         columns.fill(isa, x, n_threads);
         columns

@@ -1,12 +1,12 @@
-//! Every instruction set that this CPU has, bit for bit: on x86-64 against ggml's `vec_dot` on columns that ggml quantised;
-//! elsewhere, where that sums in another order, against the scalar one. That one against exact sums, and against sums of
-//! every processor.
+//! Every instruction set that this CPU has, bit for bit: where sums have ggml's order on x86-64, against its `vec_dot` on
+//! columns that ggml quantised; elsewhere against the scalar one of that order. Those against exact sums, and against sums
+//! of every processor.
 
 use ggml_sys as sys;
 
-use crate::activations::{BIAS, record};
+use crate::activations::record;
 use crate::experts::{self, Experts, Route};
-use crate::isa::Isa;
+use crate::isa::{Isa, Order};
 #[cfg(target_arch = "x86_64")]
 use crate::product::vec_dot;
 use crate::slices::{self, Columns};
@@ -47,12 +47,20 @@ fn has_bits_of_ggml() -> bool {
     avx2 != 0 && fma != 0
 }
 
-/// What the product of quantised weights with one column must be: on x86-64 by ggml alone.
+/// The plain reference of an order.
+fn reference(order: Order) -> Isa {
+    match order {
+        Order::Lanes => Isa::Scalar,
+        Order::Blocks => Isa::ScalarBlocks,
+    }
+}
+
+/// What the product of quantised weights with one column must be: in ggml's order on x86-64 by ggml alone.
 #[cfg(target_arch = "x86_64")]
-fn expected(ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
+fn expected(order: Order, ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
     // ggml's dot product of IQ4_NL adds even and odd blocks apart, and its product of several tokens does not.
-    if !has_bits_of_ggml() || ty == WeightType::IQ4NL {
-        return product(Isa::Scalar, ty, w, x, k, 1);
+    if !has_bits_of_ggml() || ty == WeightType::IQ4NL || order == Order::Blocks {
+        return product(reference(order), ty, w, x, k, 1);
     }
     // SAFETY: no preconditions; `vec_dot` reads a table that it fills.
     unsafe { sys::ggml_cpu_init() };
@@ -74,8 +82,8 @@ fn expected(ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn expected(ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
-    product(Isa::Scalar, ty, w, x, k, 1)
+fn expected(order: Order, ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
+    product(reference(order), ty, w, x, k, 1)
 }
 
 fn product(isa: Isa, ty: WeightType, w: &[u8], x: &[f32], k: usize, n_threads: usize) -> Vec<f32> {
@@ -91,11 +99,13 @@ fn same(a: f32, b: f32) -> bool {
 }
 
 fn check(ty: WeightType, w: &[u8], x: &[f32], k: usize) {
-    let expected: Vec<f32> = x.chunks(k).flat_map(|x| expected(ty, w, x, k)).collect();
+    let of_order = |order| -> Vec<f32> { x.chunks(k).flat_map(|x| expected(order, ty, w, x, k)).collect() };
+    let (lanes, blocks) = (of_order(Order::Lanes), of_order(Order::Blocks));
     for isa in Isa::available() {
+        let expected = if isa.order() == Order::Lanes { &lanes } else { &blocks };
         for nth in [1, 2, 3] {
             let out = product(isa, ty, w, x, k, nth);
-            for (i, (&is, &wants)) in out.iter().zip(&expected).enumerate() {
+            for (i, (&is, &wants)) in out.iter().zip(expected).enumerate() {
                 let n = x.len() / k;
                 assert!(same(is, wants), "{isa:?} {ty:?} k {k} n {n} nth {nth}: {i} is {is:e}, not {wants:e}");
             }
@@ -109,13 +119,14 @@ fn the_best_instruction_set_of_the_processor_is_taken() {
     #[cfg(target_arch = "x86_64")]
     let wants: &[(Isa, bool)] = &[
         (Isa::Avx512, is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl")),
+        (Isa::AvxVnni, is_x86_feature_detected!("avxvnni") && is_x86_feature_detected!("f16c")),
         (Isa::Avx2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
     ];
     #[cfg(target_arch = "aarch64")]
     let wants: &[(Isa, bool)] = &[(Isa::Neon, std::arch::is_aarch64_feature_detected!("dotprod"))];
     let best = wants.iter().find(|p| p.1).map(|p| p.0);
     // Nothing at all where ggml was compiled for less than the processor has.
-    assert!(available.is_empty() || available.last() == Some(&Isa::Scalar));
+    assert!(available.is_empty() || available.last() == Some(&Isa::ScalarBlocks));
     if let (Some(best), false) = (best, available.is_empty()) {
         assert_eq!(available[0], best);
     }
@@ -123,7 +134,7 @@ fn the_best_instruction_set_of_the_processor_is_taken() {
         assert!(!available.is_empty());
     }
     if std::env::var_os("NEXTN_KERNELS").is_none() {
-        assert_eq!(Isa::chosen(), available.first().copied().filter(|p| *p != Isa::Scalar));
+        assert_eq!(Isa::chosen(), available.first().copied().filter(|p| !p.is_reference()));
     }
 }
 
@@ -223,14 +234,18 @@ fn every_instruction_set_rounds_alike() {
         x[4 * k..5 * k].iter_mut().enumerate().for_each(|(i, x)| *x = (i as i32 % 255 - 127) as f32 / 2.0);
         x[5 * k..6 * k].iter_mut().enumerate().for_each(|(i, x)| *x = if i % 3 == 1 { 0.75 } else { -0.75 });
         for nth in [1, 3] {
-            let bytes = |isa| -> Vec<u8> {
+            let bytes = |isa: Isa| -> Vec<u8> {
                 let columns = Columns::new(isa, ty.format(), &x, k, nth);
                 let n_bytes = k / ty.format().block() * if ty == WeightType::Q8_0 { 36 } else { 320 };
                 let column = |j: usize| {
                     // SAFETY: so many bytes of each column were written or are zero.
                     unsafe { std::slice::from_raw_parts(columns.activations.column(j), n_bytes) }
                 };
-                (0..8).flat_map(|j| column(j).to_vec()).collect()
+                let mut all: Vec<Vec<u8>> = (0..8).map(|j| column(j).to_vec()).collect();
+                if ty == WeightType::Q8_0 {
+                    all.iter_mut().flat_map(|column| &mut column[..k]).for_each(|q| *q ^= isa.bias());
+                }
+                all.concat()
             };
             let wanted = bytes(Isa::Scalar);
             for isa in Isa::available() {
@@ -273,7 +288,7 @@ fn sums_are_close_to_exact_ones() {
             let (quant, scale, bias) = match ty.format() {
                 ActivationFormat::Q8_0 => {
                     let (quants, scale) = columns.activations.block(j, i / 32);
-                    (quants.wrapping_add(i % 32), scale, BIAS)
+                    (quants.wrapping_add(i % 32), scale, Isa::Scalar.bias())
                 }
                 _ => {
                     let record = columns.activations.record(j, i / 256);
@@ -285,7 +300,8 @@ fn sums_are_close_to_exact_ones() {
             // SAFETY: the scale of that block.
             f64::from(quant as i8) * f64::from(unsafe { *scale })
         };
-        for (at, is) in product(Isa::Scalar, ty, &w, &x, k, 1).into_iter().enumerate() {
+        let of_both = [Isa::Scalar, Isa::ScalarBlocks].map(|isa| product(isa, ty, &w, &x, k, 1));
+        for (at, is) in of_both.iter().flat_map(|out| out.iter().copied().enumerate()) {
             let (j, i) = (at / m, at % m);
             // The quants are within half a step of the values; their own test says how they are made.
             let parts: Vec<f64> = (0..k).map(|l| f64::from(values[i * k + l]) * quant(j, l)).collect();
@@ -301,7 +317,7 @@ fn bits_are_those_of_every_other_processor() {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = |x: &[f32]| x.iter().flat_map(|x| x.to_bits().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, fnv);
     // Seen on x86-64.
-    let wanted: [u64; 9] = [
+    let in_lanes: [u64; 9] = [
         0x589f_825a_6a8d_3995,
         0xe60a_d30f_8b2c_971a,
         0xd000_e894_b898_abcb,
@@ -312,10 +328,20 @@ fn bits_are_those_of_every_other_processor() {
         0x6ba2_781b_0c72_7829,
         0x067d_d5df_37e3_efa3,
     ];
+    let mut in_blocks = in_lanes;
+    in_blocks[..6].copy_from_slice(&[
+        0xe7d4_01aa_4e6d_f462,
+        0x3cbb_7d1e_7350_44d1,
+        0xa004_60d8_cbde_cd33,
+        0xe6e8_9560_441f_e6ce,
+        0xd222_a207_cf21_4000,
+        0x3aca_3223_6884_ee15,
+    ]);
     let mut seen = [0; 9];
     let mut paths = Isa::available();
-    paths.push(Isa::Scalar);
+    paths.extend([Isa::Scalar, Isa::ScalarBlocks]);
     for isa in paths {
+        let wanted = if isa.order() == Order::Lanes { in_lanes } else { in_blocks };
         for (ty, seen) in QUANTISED.into_iter().chain(FLOATS).zip(&mut seen) {
             let (k, m) = (1024, 9);
             let out = product(isa, ty, &tame(ty, m * ty.row_bytes(k), 16), &noise(k * 3, 17), k, 1);
@@ -352,7 +378,7 @@ fn experts_of_gathered_columns_have_the_bits_of_one_column_alone() {
                 }
                 for route in &order {
                     let w = &w[route.expert as usize * bytes..][..bytes];
-                    let wanted = expected(ty, w, &x[route.from as usize * k..][..k], k);
+                    let wanted = expected(isa.order(), ty, w, &x[route.from as usize * k..][..k], k);
                     for (is, wants) in out[route.to as usize * m..][..m].iter().copied().zip(wanted) {
                         assert!(same(is, wants), "{isa:?} {ty:?} nth {nth}: {is:e}, not {wants:e}");
                     }

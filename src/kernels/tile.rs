@@ -2,14 +2,17 @@
 
 use crate::activations::MAX_COLUMNS;
 
-/// Weight rows that a kernel takes at a time.
+/// Weight rows that most kernels take at a time.
 pub(crate) const GROUP: usize = 4;
 
-/// Four weight rows and where the bytes lie that come next.
-pub(crate) struct RowGroup {
-    pub(crate) rows: [*const u8; GROUP],
+/// Weight rows that kernels take which have one in each lane of 256 bits.
+pub(crate) const WIDE: usize = 8;
+
+/// Weight rows and where the bytes lie that come next.
+pub(crate) struct RowGroup<const ROWS: usize = GROUP> {
+    pub(crate) rows: [*const u8; ROWS],
     pub(crate) ahead: *const u8,
 }
 
-/// Dot products of four weight rows with up to eight columns.
-pub(crate) type Dots = [[f32; MAX_COLUMNS]; GROUP];
+/// Dot products of weight rows with up to eight columns.
+pub(crate) type Dots<const ROWS: usize = GROUP> = [[f32; MAX_COLUMNS]; ROWS];

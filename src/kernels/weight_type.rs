@@ -84,6 +84,11 @@ impl WeightType {
         }
     }
 
+    /// False for plain values.
+    pub(crate) fn is_quantised(self) -> bool {
+        self.format() != ActivationFormat::F32
+    }
+
     /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
     /// sequences, whose columns must have the bits that they have alone.
     ///
@@ -174,6 +179,7 @@ pub(crate) mod q4k_q5k {
     pub(crate) const HIGH: usize = 16;
 
     /// The twelve bytes at `SCALES` as sixteen: eight scales, then eight minima.
+    #[cfg(target_arch = "aarch64")]
     pub(crate) fn unpack(p: [u32; 3]) -> [u32; 4] {
         let low = |w: u32| w & 0x3f3f_3f3f;
         let high = |w: u32| w >> 2 & 0x3030_3030;

@@ -1,94 +1,145 @@
-//! Q4_K and Q5_K: one weight row times all columns. What is computed: `avx512/q4k_q5k.rs`.
+//! Q4_K and Q5_K: a block is eight times 32 values.
+//!
+//! Nibbles (with their fifth bits) times bytes are added in pairs of 16 bits as long as they fit, which for nibbles is all 32
+//! values; times the scale of the 32 they go into 32 bits. Minima are the sums of the column's quants times the minima of the
+//! 32, two at a time.
 
 use std::arch::x86_64::*;
 
-use super::registers::{half, load};
-use crate::activations::{ColumnTile, MAX_COLUMNS, float, record};
-use crate::dispatch::by_columns;
-use crate::lanes::sum_lanes;
+use super::for_both;
+use super::rows::{by_row, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;
-use crate::tile::{Dots, GROUP, RowGroup};
+use crate::tile::{Dots, RowGroup, WIDE};
 use crate::weight_type::{WeightType, q4k_q5k};
 
+for_both!(kernel, FIVE: bool);
+
+/// Scales, then minima, of every row: bytes of 0 to 3 and of 4 to 7.
+///
 /// # Safety
-/// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots<const FIVE: bool>(group: &RowGroup, y: &ColumnTile) -> Dots {
-    let bytes = const { if FIVE { WeightType::Q5K.block_bytes() } else { WeightType::Q4K.block_bytes() } };
-    let mut dots = Dots::default();
-    for (r, dots) in dots.iter_mut().enumerate() {
-        let one = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * bytes));
-        // SAFETY: the tile contract, handed on for row `r`; `N` is `y.n`.
-        *dots = unsafe { by_columns!(kernel, (one, y), y, FIVE) };
+/// Blocks begin at `blocks`; the CPU has AVX2.
+#[inline(always)]
+unsafe fn scales_and_mins(blocks: &[*const u8; WIDE]) -> [__m256i; 4] {
+    // SAFETY: a block begins with 16 bytes: two halves, then the packed scales (the caller).
+    unsafe {
+        let [_, a, b, c] = sixteen_bytes(blocks, 0);
+        let six = _mm256_set1_epi8(0x3f);
+        let (four, two) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(0x30));
+        let high = |x: __m256i| _mm256_and_si256(_mm256_srli_epi32::<2>(x), two);
+        [
+            _mm256_and_si256(a, six),
+            _mm256_or_si256(_mm256_and_si256(c, four), high(a)),
+            _mm256_and_si256(b, six),
+            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32::<4>(c), four), high(b)),
+        ]
     }
-    dots
 }
 
-const _: () = assert!(GROUP == 4);
+/// Byte `a` of every lane as its low 16 bits, byte `b` as its high ones.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[inline(always)]
+unsafe fn words(x: __m256i, a: usize, b: usize) -> __m256i {
+    let pattern = |lane: usize| 0x8000_8000u32 as i32 | ((4 * lane + b) << 16 | (4 * lane + a)) as i32;
+    let [p, q, r, s] = [pattern(0), pattern(1), pattern(2), pattern(3)];
+    // SAFETY: the caller's.
+    unsafe { _mm256_shuffle_epi8(x, _mm256_setr_epi32(p, q, r, s, p, q, r, s)) }
+}
 
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn kernel<const N: usize, const FIVE: bool>(
-    (w, ahead): (*const u8, *const u8),
+/// # Safety
+/// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
+#[inline(always)]
+unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool>(
+    group: &RowGroup<WIDE>,
     y: &ColumnTile,
-) -> [f32; MAX_COLUMNS] {
+) -> Dots<WIDE> {
     let bytes = const { if FIVE { WeightType::Q5K.block_bytes() } else { WeightType::Q4K.block_bytes() } };
-    let nibble = _mm256_set1_epi8(15);
-    let fifth = _mm256_set1_epi8(16);
-    let mut sums = [_mm256_setzero_ps(); N];
-    let mut mins = [_mm_setzero_ps(); N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
-    for l in 0..y.n_blocks {
-        prefetch(ahead.wrapping_add(l * bytes), bytes);
-        // SAFETY: `l` is below the number of blocks; these are parts of one.
-        let (block, d, dmin, packed) = unsafe {
-            let block = w.add(l * bytes);
-            let (d, dmin) = (half(block.add(q4k_q5k::SCALE)), half(block.add(q4k_q5k::SCALE + 2)));
-            (block, d, dmin, block.add(q4k_q5k::SCALES).cast::<[u32; 3]>().read_unaligned())
-        };
-        let [s0, s1, m0, m1] = q4k_q5k::unpack(packed).map(|w| w as i32);
-        let scales = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_set_epi32(0, 0, s1, s0)));
-        let min = _mm_cvtepu8_epi16(_mm_set_epi32(0, 0, m1, m0));
-        // SAFETY: 32 bytes.
-        let high = if FIVE { unsafe { load(block.add(q4k_q5k::HIGH)) } } else { nibble };
-        let mut whole = [_mm256_setzero_si256(); N];
-        for s in 0..8 {
-            // SAFETY: 32 bytes.
-            let packed = unsafe { load(block.add(bytes - 128 + s / 2 * 32)) };
-            let packed = if s % 2 == 1 { _mm256_srli_epi16::<4>(packed) } else { packed };
-            let mut w = _mm256_and_si256(packed, nibble);
-            if FIVE {
-                let up = _mm256_sll_epi16(high, _mm_cvtsi32_si128(4 - s.min(4) as i32));
-                let bit = _mm256_srl_epi16(up, _mm_cvtsi32_si128(s.max(4) as i32 - 4));
-                w = _mm256_or_si256(w, _mm256_and_si256(bit, fifth));
+    // SAFETY: the CPU has the features; `l` is below the number of blocks and of records.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let (nibble, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
+        let mut sums = [_mm256_setzero_ps(); N];
+        let mut mins = [_mm256_setzero_ps(); N];
+        for l in 0..y.n_blocks {
+            prefetch(group.ahead.wrapping_add(l * WIDE * bytes), WIDE * bytes);
+            let mut blocks = group.rows;
+            for block in &mut blocks {
+                *block = block.add(l * bytes);
             }
-            let scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x100 + 0x202 * s as i16));
-            for (whole, &column) in whole.iter_mut().zip(&columns) {
-                // SAFETY: the record has 256 quants.
-                let q = unsafe { load(column.add(l * record::BYTES + 32 * s)) };
-                let pairs = _mm256_madd_epi16(scale, _mm256_maddubs_epi16(w, q));
-                *whole = _mm256_add_epi32(*whole, pairs);
+            let packed = scales_and_mins(&blocks);
+            let high = if FIVE { thirty_two_bytes(&blocks, q4k_q5k::HIGH) } else { [zero; 8] };
+            let mut whole = [zero; N];
+            for pair in 0..4 {
+                let both = thirty_two_bytes(&blocks, bytes - 128 + 32 * pair);
+                for s in [2 * pair, 2 * pair + 1] {
+                    let mut w = both;
+                    for (w, high) in w.iter_mut().zip(high) {
+                        let low = if s % 2 == 1 { _mm256_srli_epi16::<4>(*w) } else { *w };
+                        *w = _mm256_and_si256(low, nibble);
+                        if FIVE {
+                            let up = _mm256_sll_epi16(high, _mm_cvtsi32_si128(4 - s.min(4) as i32));
+                            let bit = _mm256_srl_epi16(up, _mm_cvtsi32_si128(s.max(4) as i32 - 4));
+                            *w = _mm256_or_si256(*w, _mm256_and_si256(bit, fifth));
+                        }
+                    }
+                    let scale = words(packed[s / 4], s % 4, s % 4);
+                    for (whole, column) in whole.iter_mut().zip(y.columns) {
+                        let q = column.add(l * record::BYTES + 32 * s);
+                        *whole = _mm256_add_epi32(*whole, thirty_two::<FIVE, VNNI>(&w, q, scale));
+                    }
+                }
+            }
+            let (d, dmin) = (halves(&blocks, q4k_q5k::SCALE), halves(&blocks, q4k_q5k::SCALE + 2));
+            let mut both = [zero; 4];
+            for (i, both) in both.iter_mut().enumerate() {
+                *both = words(packed[2 + i / 2], i % 2 * 2, i % 2 * 2 + 1);
+            }
+            for j in 0..N {
+                let record = y.columns[j].add(l * record::BYTES);
+                let mut part = zero;
+                for (i, &min) in both.iter().enumerate() {
+                    let q = everywhere(record.add(record::SUMS_32 + 4 * i));
+                    part = _mm256_add_epi32(part, _mm256_madd_epi16(min, q));
+                }
+                let dy = _mm256_set1_ps(record.add(record::SCALE).cast::<f32>().read());
+                sums[j] = _mm256_fmadd_ps(_mm256_mul_ps(dy, d), _mm256_cvtepi32_ps(whole[j]), sums[j]);
+                mins[j] = _mm256_fnmadd_ps(_mm256_mul_ps(dy, dmin), _mm256_cvtepi32_ps(part), mins[j]);
             }
         }
         for j in 0..N {
-            let record = columns[j].wrapping_add(l * record::BYTES);
-            // SAFETY: parts of the record.
-            let (dy, q) =
-                unsafe { (float(record.add(record::SCALE)), _mm_load_si128(record.add(record::SUMS_32).cast())) };
-            sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(dy * d), _mm256_cvtepi32_ps(whole[j]), sums[j]);
-            let mut part = _mm_madd_epi16(min, q);
-            if FIVE {
-                part = _mm_add_epi32(part, _mm_shuffle_epi32::<0b01_00_11_10>(part));
-                part = _mm_add_epi32(part, _mm_shuffle_epi32::<0b10_11_00_01>(part));
-            }
-            mins[j] = _mm_fmadd_ps(_mm_set1_ps(-dy * dmin), _mm_cvtepi32_ps(part), mins[j]);
+            sums[j] = _mm256_add_ps(sums[j], mins[j]);
+        }
+        by_row(&sums)
+    }
+}
+
+/// 32 weights of every row times those of a column at `q`, times the rows' scales, which are words.
+///
+/// # Safety
+/// 32 bytes can be read; the CPU has AVX2, and AVX-VNNI if `VNNI`.
+#[inline(always)]
+unsafe fn thirty_two<const FIVE: bool, const VNNI: bool>(w: &[__m256i; 8], q: *const u8, scale: __m256i) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        // Two sums, since each waits for the product before it.
+        let mut sums = [zero; 2];
+        for (i, &w) in w.iter().enumerate() {
+            let q = everywhere(q.add(4 * i));
+            let sum = &mut sums[i / 4];
+            *sum = match VNNI {
+                true => _mm256_dpbusd_avx_epi32(*sum, w, q),
+                // At most 16 * 15 * 127 in both together, or 8 * 31 * 127 in each.
+                false => _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, q)),
+            };
+        }
+        let [a, b] = sums;
+        match (VNNI, FIVE) {
+            (true, _) => _mm256_mullo_epi32(_mm256_add_epi32(a, b), _mm256_srli_epi32::<16>(scale)),
+            (false, true) => _mm256_add_epi32(_mm256_madd_epi16(scale, a), _mm256_madd_epi16(scale, b)),
+            (false, false) => _mm256_madd_epi16(scale, _mm256_add_epi16(a, b)),
         }
     }
-    let mut dots = [0.0; MAX_COLUMNS];
-    for j in 0..N {
-        let m = mins[j];
-        let two = _mm_add_ps(m, _mm_movehl_ps(m, m));
-        let four = _mm_add_ss(two, _mm_movehdup_ps(two));
-        dots[j] = sum_lanes(sums[j]) + _mm_cvtss_f32(if FIVE { m } else { four });
-    }
-    dots
 }

@@ -1,81 +1,125 @@
-//! Q6_K: one weight row times all columns. What is computed: `avx512/q6k.rs`.
+//! Q6_K: a block is sixteen times 16 values.
+//!
+//! Unsigned weights times bytes are added in pairs of 16 bits, two products at a time; times the scale of the 16 they go into
+//! 32 bits. The offset of 32 comes off in the end: the sums of the column's quants times the scales, two at a time.
 
 use std::arch::x86_64::*;
 
-use super::registers::{half, load};
-use crate::activations::{ColumnTile, MAX_COLUMNS, float, record};
-use crate::dispatch::by_columns;
-use crate::lanes::sum_lanes;
+use super::for_both;
+use super::rows::{by_row, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;
-use crate::tile::{Dots, RowGroup};
+use crate::tile::{Dots, RowGroup, WIDE};
 use crate::weight_type::q6k;
 
 const BYTES: usize = 210;
 
+for_both!(kernel);
+
+/// Byte `a` of every lane as its low 16 bits, byte `b` as its high ones, with their signs.
+///
 /// # Safety
-/// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots(group: &RowGroup, y: &ColumnTile) -> Dots {
-    let mut dots = Dots::default();
-    for (r, dots) in dots.iter_mut().enumerate() {
-        let one = (group.rows[r], group.ahead.wrapping_add(r * y.n_blocks * BYTES));
-        // SAFETY: the tile contract, handed on for row `r`; `N` is `y.n`.
-        *dots = unsafe { by_columns!(kernel, (one, y), y) };
-    }
-    dots
+/// The CPU has AVX2.
+#[inline(always)]
+unsafe fn words(x: __m256i, a: usize, b: usize) -> __m256i {
+    let pattern = |lane: usize| 0x0080_0080 | ((4 * lane + b) << 24 | (4 * lane + a) << 8) as i32;
+    let [p, q, r, s] = [pattern(0), pattern(1), pattern(2), pattern(3)];
+    // SAFETY: the caller's.
+    unsafe { _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(x, _mm256_setr_epi32(p, q, r, s, p, q, r, s))) }
 }
 
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn kernel<const N: usize>((w, ahead): (*const u8, *const u8), y: &ColumnTile) -> [f32; MAX_COLUMNS] {
-    let nibble = _mm256_set1_epi8(15);
-    let pair = _mm256_set1_epi8(0x30);
-    let mut sums = [_mm256_setzero_ps(); N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
-    for l in 0..y.n_blocks {
-        prefetch(ahead.wrapping_add(l * BYTES), BYTES);
-        // SAFETY: `l` is below the number of blocks; these are parts of one.
-        let (block, d, sixteen) = unsafe {
-            let block = w.add(l * BYTES);
-            (block, half(block.add(q6k::SCALE)), _mm_loadu_si128(block.add(q6k::SCALES).cast()))
-        };
-        let words = _mm256_cvtepi8_epi16(sixteen);
-        let offset = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16::<5>(words));
-        let mut whole = [_mm256_setzero_si256(); N];
-        for (whole, &column) in whole.iter_mut().zip(&columns) {
-            // SAFETY: part of the record.
-            *whole = _mm256_madd_epi16(offset, unsafe { load(column.add(l * record::BYTES + record::SUMS_16)) });
-        }
-        for s in 0..8 {
-            let (h, i) = (s / 4, s % 4);
-            // SAFETY: 32 bytes each.
-            let (low, high) = unsafe { (load(block.add(64 * h + i % 2 * 32)), load(block.add(q6k::HIGH + 32 * h))) };
-            let low = if i < 2 { low } else { _mm256_srli_epi16::<4>(low) };
-            let high = match i {
-                0 => _mm256_slli_epi16::<4>(high),
-                1 => _mm256_slli_epi16::<2>(high),
-                2 => high,
-                _ => _mm256_srli_epi16::<2>(high),
-            };
-            let w = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(high, pair));
-            let (a, b) = (2 * s as i8, 2 * s as i8 + 1);
-            let which = _mm_set_epi8(b, b, b, b, b, b, b, b, a, a, a, a, a, a, a, a);
-            let scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(sixteen, which));
-            for (whole, &column) in whole.iter_mut().zip(&columns) {
-                // SAFETY: the record has 256 quants.
-                let q = unsafe { load(column.add(l * record::BYTES + 32 * s)) };
-                let pairs = _mm256_madd_epi16(scale, _mm256_maddubs_epi16(w, q));
-                *whole = _mm256_add_epi32(*whole, pairs);
+/// # Safety
+/// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
+#[inline(always)]
+unsafe fn kernel<const N: usize, const VNNI: bool>(group: &RowGroup<WIDE>, y: &ColumnTile) -> Dots<WIDE> {
+    // SAFETY: the CPU has the features; `l` is below the number of blocks and of records.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let (nibble, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+        let mut sums = [_mm256_setzero_ps(); N];
+        for l in 0..y.n_blocks {
+            prefetch(group.ahead.wrapping_add(l * WIDE * BYTES), WIDE * BYTES);
+            let mut blocks = group.rows;
+            for block in &mut blocks {
+                *block = block.add(l * BYTES);
+            }
+            let scales = sixteen_bytes(&blocks, q6k::SCALES);
+            let mut whole = [zero; N];
+            for h in 0..2 {
+                let high = thirty_two_bytes(&blocks, q6k::HIGH + 32 * h);
+                for odd in 0..2 {
+                    let low = thirty_two_bytes(&blocks, 64 * h + 32 * odd);
+                    for quarter in [odd, odd + 2] {
+                        let mut w = low;
+                        for (w, high) in w.iter_mut().zip(high) {
+                            let low = if quarter < 2 { *w } else { _mm256_srli_epi16::<4>(*w) };
+                            let high = match quarter {
+                                0 => _mm256_slli_epi16::<4>(high),
+                                1 => _mm256_slli_epi16::<2>(high),
+                                2 => high,
+                                _ => _mm256_srli_epi16::<2>(high),
+                            };
+                            *w = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(high, pair));
+                        }
+                        let s = 4 * h + quarter;
+                        let at = s % 2 * 2;
+                        let scale = [words(scales[s / 2], at, at), words(scales[s / 2], at + 1, at + 1)];
+                        for (whole, column) in whole.iter_mut().zip(y.columns) {
+                            let q = column.add(l * record::BYTES + 32 * s);
+                            *whole = _mm256_add_epi32(*whole, thirty_two::<VNNI>(&w, q, scale));
+                        }
+                    }
+                }
+            }
+            let d = halves(&blocks, q6k::SCALE);
+            let mut pairs = [zero; 8];
+            for (i, both) in pairs.iter_mut().enumerate() {
+                *both = words(scales[i / 2], i % 2 * 2, i % 2 * 2 + 1);
+            }
+            for j in 0..N {
+                let record = y.columns[j].add(l * record::BYTES);
+                let mut offset = zero;
+                for (i, &scale) in pairs.iter().enumerate() {
+                    let q = everywhere(record.add(record::SUMS_16 + 4 * i));
+                    offset = _mm256_add_epi32(offset, _mm256_madd_epi16(scale, q));
+                }
+                let whole = _mm256_sub_epi32(whole[j], _mm256_slli_epi32::<5>(offset));
+                let dy = _mm256_set1_ps(record.add(record::SCALE).cast::<f32>().read());
+                sums[j] = _mm256_fmadd_ps(_mm256_mul_ps(dy, d), _mm256_cvtepi32_ps(whole), sums[j]);
             }
         }
-        for j in 0..N {
-            // SAFETY: part of the record.
-            let dy = unsafe { float(columns[j].add(l * record::BYTES + record::SCALE)) };
-            sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(dy * d), _mm256_cvtepi32_ps(whole[j]), sums[j]);
+        by_row(&sums)
+    }
+}
+
+/// 32 weights of every row times those of a column at `q`, times the rows' scales of either 16, which are words.
+///
+/// # Safety
+/// 32 bytes can be read; the CPU has AVX2, and AVX-VNNI if `VNNI`.
+#[inline(always)]
+unsafe fn thirty_two<const VNNI: bool>(w: &[__m256i; 8], q: *const u8, scale: [__m256i; 2]) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sum = _mm256_setzero_si256();
+        for (half, &scale) in scale.iter().enumerate() {
+            let (w, q) = (&w[4 * half..4 * half + 4], q.add(16 * half));
+            if VNNI {
+                let mut part = _mm256_setzero_si256();
+                for (i, &w) in w.iter().enumerate() {
+                    part = _mm256_dpbusd_avx_epi32(part, w, everywhere(q.add(4 * i)));
+                }
+                sum = _mm256_add_epi32(sum, _mm256_mullo_epi32(part, _mm256_srai_epi32::<16>(scale)));
+                continue;
+            }
+            for i in [0, 2] {
+                // At most 4 * 63 * 127 in a lane.
+                let part = _mm256_add_epi16(
+                    _mm256_maddubs_epi16(w[i], everywhere(q.add(4 * i))),
+                    _mm256_maddubs_epi16(w[i + 1], everywhere(q.add(4 * i + 4))),
+                );
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(scale, part));
+            }
         }
+        sum
     }
-    let mut dots = [0.0; MAX_COLUMNS];
-    for (dot, sum) in dots.iter_mut().zip(sums) {
-        *dot = sum_lanes(sum);
-    }
-    dots
 }

@@ -1,90 +1,101 @@
-//! Q8_0, Q4_0 and IQ4_NL: two weight rows times up to four columns at a time; further columns find the weights in the cache.
+//! Q8_0, Q4_0 and IQ4_NL.
 //!
-//! The same operations as ggml's `vec_dot` of Q8_0 and Q4_0: |x| times y with the sign of x, as the instruction wants one side unsigned.
+//! AVX2 multiplies unsigned with signed bytes: |x| times y with the sign of x. Pairs of products fit 16 bits; nibbles less 8
+//! are so small that a whole block does. With VNNI y has a bias b that makes it unsigned: x * y is x * (y + b) - b * x, of
+//! which the second term is the same for all columns and starts every sum.
 
 use std::arch::x86_64::*;
 
-use super::registers::{half, load};
-use crate::activations::{BIAS, ColumnTile, float};
-use crate::dispatch::by_four_columns;
-use crate::lanes::sum_lanes;
+use super::for_both;
+use super::rows::{by_row, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use crate::activations::ColumnTile;
+use crate::isa::Isa;
 use crate::prefetch::prefetch;
-use crate::tile::{Dots, RowGroup};
+use crate::tile::{Dots, RowGroup, WIDE};
 use crate::weight_type::{iq4nl, quants};
 
-/// # Safety
-/// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots<const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
-    // SAFETY: the tile contract, handed on; `j + N` is at most `y.n`, and `r` below `GROUP`.
-    unsafe { by_four_columns!(2, kernel, group, y, QUANTS) }
-}
+for_both!(kernel, QUANTS: usize);
 
-/// 16 bytes of nibbles as 32 bytes: less 8, or what they choose.
+/// Weights `4i` to `4i + 3` of every row in register `i`, as signed bytes, of the blocks that begin at `blocks`.
 ///
 /// # Safety
-/// 16 bytes can be read at `p`.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn spread<const QUANTS: usize>(p: *const u8) -> __m256i {
-    // SAFETY: 16 bytes can be read at `p` (the caller).
-    let packed = unsafe { _mm_loadu_si128(p.cast()) };
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(packed), _mm_srli_epi16::<4>(packed));
-    let nibbles = _mm256_and_si256(both, _mm256_set1_epi8(15));
-    if QUANTS == quants::CHOICES {
-        // SAFETY: an array of 16 bytes.
-        let values = unsafe { _mm_loadu_si128(iq4nl::VALUES.as_ptr().cast()) };
-        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), nibbles)
-    } else {
-        _mm256_sub_epi8(nibbles, _mm256_set1_epi8(8))
+/// The blocks can be read; the CPU has AVX2.
+#[inline(always)]
+unsafe fn weights<const QUANTS: usize>(blocks: &[*const u8; WIDE]) -> [__m256i; 8] {
+    // SAFETY: a block has 32 bytes behind its scale, or 16 (the caller).
+    unsafe {
+        if QUANTS == quants::BYTES {
+            return thirty_two_bytes(blocks, 2);
+        }
+        let nibble = _mm256_set1_epi8(15);
+        let values = _mm256_broadcastsi128_si256(_mm_loadu_si128(iq4nl::VALUES.as_ptr().cast()));
+        let packed = sixteen_bytes(blocks, 2);
+        let mut w = [nibble; 8];
+        for i in 0..8 {
+            let nibbles = if i < 4 { packed[i] } else { _mm256_srli_epi16::<4>(packed[i - 4]) };
+            let nibbles = _mm256_and_si256(nibbles, nibble);
+            w[i] = match QUANTS {
+                quants::CHOICES => _mm256_shuffle_epi8(values, nibbles),
+                _ => _mm256_sub_epi8(nibbles, _mm256_set1_epi8(8)),
+            };
+        }
+        w
     }
 }
 
-/// Weight rows `r` and `r + 1` times columns `j` to `j + N`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn kernel<const N: usize, const QUANTS: usize>(
-    group: &RowGroup,
+/// # Safety
+/// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
+#[inline(always)]
+unsafe fn kernel<const N: usize, const QUANTS: usize, const VNNI: bool>(
+    group: &RowGroup<WIDE>,
     y: &ColumnTile,
-    r: usize,
-    j: usize,
-    dots: &mut Dots,
-) {
+) -> Dots<WIDE> {
     let bytes = const { quants::block_bytes(QUANTS) };
-    let ones = _mm256_set1_epi16(1);
-    let bias = _mm256_set1_epi8(BIAS as i8);
-    let mut sums = [[_mm256_setzero_ps(); 2]; N];
-    let weights = [group.rows[r], group.rows[r + 1]];
-    let columns: [*const u8; N] = std::array::from_fn(|i| y.columns[j + i]);
-    let ahead = group.ahead.wrapping_add(r * y.n_blocks * bytes);
-    for l in 0..y.n_blocks {
-        if j == 0 {
-            prefetch(ahead.wrapping_add(l * 2 * bytes), 64);
-        }
-        // SAFETY: `l` is below the number of blocks of both rows; 32 quants each.
-        let (dx, w) = unsafe {
-            let blocks = weights.map(|row| row.add(l * bytes));
-            (
-                blocks.map(|block| half(block)),
-                blocks.map(
-                    |block| if QUANTS == quants::BYTES { load(block.add(2)) } else { spread::<QUANTS>(block.add(2)) },
-                ),
-            )
-        };
-        let size = w.map(|w| _mm256_sign_epi8(w, w));
-        for (sum, &column) in sums.iter_mut().zip(&columns) {
-            // SAFETY: block `l` has 32 quants and a scale.
-            let (q, dy) = unsafe { (load(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
-            let q = _mm256_xor_si256(q, bias);
-            for h in 0..2 {
-                let pairs = _mm256_maddubs_epi16(size[h], _mm256_sign_epi8(q, w[h]));
-                let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(ones, pairs));
-                sum[h] = _mm256_fmadd_ps(_mm256_set1_ps(dx[h] * dy), dot, sum[h]);
+    // SAFETY: the CPU has the features; `l` is below the number of blocks, of which each has 32 quants, in a column too, and
+    // a scale.
+    unsafe {
+        let (zero, ones) = (_mm256_setzero_si256(), _mm256_set1_epi16(1));
+        let bias = _mm256_set1_epi8(Isa::AvxVnni.bias() as i8);
+        let mut sums = [_mm256_setzero_ps(); N];
+        for l in 0..y.n_blocks {
+            prefetch(group.ahead.wrapping_add(l * WIDE * bytes), WIDE * bytes);
+            let mut blocks = group.rows;
+            for block in &mut blocks {
+                *block = block.add(l * bytes);
+            }
+            let w = weights::<QUANTS>(&blocks);
+            let dx = halves(&blocks, 0);
+            let mut whole = [zero; N];
+            if VNNI {
+                let mut start = zero;
+                for w in w {
+                    start = _mm256_dpbusd_avx_epi32(start, bias, w);
+                }
+                whole = [_mm256_sub_epi32(zero, start); N];
+            }
+            for (i, w) in w.into_iter().enumerate() {
+                let size = _mm256_abs_epi8(w);
+                for (whole, column) in whole.iter_mut().zip(y.columns) {
+                    let q = everywhere(column.add(l * 32 + 4 * i));
+                    if VNNI {
+                        *whole = _mm256_dpbusd_avx_epi32(*whole, q, w);
+                        continue;
+                    }
+                    let pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(q, w));
+                    *whole = match QUANTS {
+                        // At most 16 * 8 * 127 in a lane.
+                        quants::NIBBLES => _mm256_add_epi16(*whole, pairs),
+                        _ => _mm256_add_epi32(*whole, _mm256_madd_epi16(ones, pairs)),
+                    };
+                }
+            }
+            for j in 0..N {
+                let whole =
+                    if QUANTS == quants::NIBBLES && !VNNI { _mm256_madd_epi16(ones, whole[j]) } else { whole[j] };
+                let dy = _mm256_set1_ps(y.columns[j].add(y.scales + l * 4).cast::<f32>().read_unaligned());
+                sums[j] = _mm256_fmadd_ps(_mm256_mul_ps(dx, dy), _mm256_cvtepi32_ps(whole), sums[j]);
             }
         }
-    }
-    for (i, sum) in sums.iter().enumerate() {
-        for h in 0..2 {
-            dots[r + h][j + i] = sum_lanes(sum[h]);
-        }
+        by_row(&sums)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::{BIAS, record};
+use crate::activations::record;
 
 /// The largest lane.
 #[target_feature(enable = "avx2")]
@@ -26,7 +26,7 @@ fn pack(x: [__m256; 4], factor: f32) -> __m256i {
 /// # Safety
 /// As `quantise::block_32`.
 #[target_feature(enable = "avx2,f16c")]
-pub(crate) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -> Option<bool> {
+pub(crate) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32, bias: u8) -> Option<bool> {
     // SAFETY: 32 values.
     let x: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.add(8 * i)) });
     let no_sign = _mm256_set1_epi32(0x7fff_ffff);
@@ -44,7 +44,7 @@ pub(crate) unsafe fn block_32(x: *const f32, quants: *mut u8, scale: *mut f32) -
     let q = pack(x, factor);
     // SAFETY: room for 32 bytes, and for the scale.
     unsafe {
-        _mm256_storeu_si256(quants.cast(), _mm256_xor_si256(q, _mm256_set1_epi8(BIAS as i8)));
+        _mm256_storeu_si256(quants.cast(), _mm256_xor_si256(q, _mm256_set1_epi8(bias as i8)));
         *scale = _mm_cvtss_f32(_mm_cvtph_ps(half));
     }
     Some(_mm256_movemask_epi8(_mm256_cmpeq_epi8(q, _mm256_set1_epi8(i8::MIN))) != 0)

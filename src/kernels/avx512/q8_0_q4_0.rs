@@ -7,8 +7,9 @@
 use std::arch::x86_64::*;
 
 use super::registers::{float, half, pair, scales, sum_lanes_of_four, twice};
-use crate::activations::{BIAS, ColumnTile};
+use crate::activations::ColumnTile;
 use crate::dispatch::by_columns;
+use crate::isa::Isa;
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, GROUP, RowGroup};
 use crate::weight_type::{iq4nl, quants};
@@ -53,7 +54,7 @@ unsafe fn spread<const QUANTS: usize>(rows: [*const u8; 4]) -> [__m512i; 2] {
 unsafe fn kernel<const N: usize, const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
     let bytes = const { quants::block_bytes(QUANTS) };
     let zero = _mm512_setzero_si512();
-    let bias = _mm512_set1_epi8(BIAS as i8);
+    let bias = _mm512_set1_epi8(Isa::Avx512.bias() as i8);
     let mut sums = [[_mm512_setzero_ps(); 2]; N];
     let [a, b, c, d] = group.rows;
     let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);

@@ -56,7 +56,7 @@ impl Wanted {
         let all = Isa::available();
         let names: Vec<String> = all.iter().map(|isa| format!("{isa:?}")).collect();
         let named = |isa: &Isa| self.0.iter().any(|w| w.eq_ignore_ascii_case(&format!("{isa:?}")));
-        let chosen = |isa: &Isa| self.has(&format!("{isa:?}"), &names) && (*isa != Isa::Scalar || named(isa));
+        let chosen = |isa: &Isa| self.has(&format!("{isa:?}"), &names) && (!isa.is_reference() || named(isa));
         all.into_iter().filter(chosen).collect()
     }
 }
@@ -98,7 +98,7 @@ fn products(wanted: &Wanted) {
             let one = time(1);
             let others: Vec<String> = (2..=8).map(|n| format!("{:.2}", time(n) / one)).collect();
             let rate = w.len() as f64 / one / 1e9;
-            println!("| {ty:?} | {isa:?} | {:.2} | {rate:.1} | {} |", one * 1e3, others.join(" "));
+            println!("| {ty:?} | {isa:?} | {:.3} | {rate:.1} | {} |", one * 1e3, others.join(" "));
         }
     }
 }

@@ -3,14 +3,12 @@
 use std::arch::aarch64::*;
 
 use super::registers::{dot, half, quants as load};
-use crate::activations::{BIAS, ColumnTile, float};
+use crate::activations::{ColumnTile, float};
 use crate::dispatch::by_four_columns;
 use crate::lanes::sum_lanes;
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, RowGroup};
 use crate::weight_type::{iq4nl, quants};
-
-const _: () = assert!(BIAS == 0);
 
 /// # Safety
 /// The tile contract; the CPU has the features of `kernel`.

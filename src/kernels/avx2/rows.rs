@@ -1,0 +1,87 @@
+//! Eight weight rows side by side: lane `r` of a register belongs to row `r`.
+//!
+//! All functions are inlined into kernels that are compiled for AVX2, FMA and F16C; nothing else calls them.
+
+use std::arch::x86_64::*;
+
+use crate::activations::MAX_COLUMNS;
+use crate::tile::{Dots, WIDE};
+
+/// Bytes `4c` to `4c + 3` of every row in register `c`, of the 16 bytes from `at` on.
+///
+/// # Safety
+/// They can be read; the CPU has AVX2.
+#[inline(always)]
+pub(crate) unsafe fn sixteen_bytes(rows: &[*const u8; WIDE], at: usize) -> [__m256i; 4] {
+    // SAFETY: 16 bytes of each row (the caller).
+    unsafe {
+        let mut x = [_mm256_setzero_si256(); 4];
+        for r in 0..4 {
+            let low = _mm256_castsi128_si256(_mm_loadu_si128(rows[r].add(at).cast()));
+            x[r] = _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(rows[r + 4].add(at).cast()));
+        }
+        let (low, high) = (_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]));
+        let (low_2, high_2) = (_mm256_unpacklo_epi32(x[2], x[3]), _mm256_unpackhi_epi32(x[2], x[3]));
+        [
+            _mm256_unpacklo_epi64(low, low_2),
+            _mm256_unpackhi_epi64(low, low_2),
+            _mm256_unpacklo_epi64(high, high_2),
+            _mm256_unpackhi_epi64(high, high_2),
+        ]
+    }
+}
+
+/// As [`sixteen_bytes`], of 32 bytes.
+///
+/// # Safety
+/// As [`sixteen_bytes`].
+#[inline(always)]
+pub(crate) unsafe fn thirty_two_bytes(rows: &[*const u8; WIDE], at: usize) -> [__m256i; 8] {
+    // SAFETY: the caller's.
+    let ([a, b, c, d], [e, f, g, h]) = unsafe { (sixteen_bytes(rows, at), sixteen_bytes(rows, at + 16)) };
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The half at `at` of every row as a float.
+///
+/// # Safety
+/// As [`sixteen_bytes`], of two bytes; the CPU has F16C.
+#[inline(always)]
+pub(crate) unsafe fn halves(rows: &[*const u8; WIDE], at: usize) -> __m256 {
+    let mut bits = [0i16; WIDE];
+    for (bits, row) in bits.iter_mut().zip(rows) {
+        // SAFETY: two bytes (the caller).
+        *bits = unsafe { row.add(at).cast::<i16>().read_unaligned() };
+    }
+    let [a, b, c, d, e, f, g, h] = bits;
+    // SAFETY: the CPU has the features (the caller).
+    unsafe { _mm256_cvtph_ps(_mm_setr_epi16(a, b, c, d, e, f, g, h)) }
+}
+
+/// Four bytes at `p` in every lane.
+///
+/// # Safety
+/// They can be read; the CPU has AVX2.
+#[inline(always)]
+pub(crate) unsafe fn everywhere(p: *const u8) -> __m256i {
+    // SAFETY: four bytes (the caller).
+    unsafe { _mm256_set1_epi32(p.cast::<i32>().read_unaligned()) }
+}
+
+/// What is handed back of one register of sums for each column.
+///
+/// # Safety
+/// The CPU has AVX.
+#[inline(always)]
+pub(crate) unsafe fn by_row<const N: usize>(sums: &[__m256; N]) -> Dots<WIDE> {
+    let mut dots = [[0.0; MAX_COLUMNS]; WIDE];
+    for (j, sum) in sums.iter().enumerate() {
+        let mut lanes = [0.0f32; WIDE];
+        // SAFETY: room for eight floats.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), *sum) };
+        for (dots, lane) in dots.iter_mut().zip(lanes) {
+            dots[j] = lane;
+        }
+    }
+    dots
+}
