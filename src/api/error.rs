@@ -27,7 +27,7 @@ pub struct ApiError {
     /// Seconds after which trying again makes sense.
     pub retry_after: Option<u64>,
     /// Of a prompt that is too long: its tokens, and those of the context.
-    pub context: Option<(usize, usize)>,
+    pub context: Option<Box<(usize, usize)>>,
 }
 
 /// The body of an error.
@@ -122,7 +122,7 @@ impl ApiError {
     pub fn context_exceeded(param: &str, message: String, n_prompt: usize, n_ctx: usize) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
         let (code, param) = (Some("context_length_exceeded"), Some(param.to_owned()));
-        Self { code, param, context: Some((n_prompt, n_ctx)), ..error }
+        Self { code, param, context: Some(Box::new((n_prompt, n_ctx))), ..error }
     }
 
     /// 413: a body over the limit.
@@ -173,8 +173,8 @@ impl ApiError {
                 kind: self.kind.to_owned(),
                 param: self.param.clone(),
                 code: self.code.map(str::to_owned),
-                n_prompt_tokens: self.context.map(|(n_prompt, _)| n_prompt),
-                n_ctx: self.context.map(|(_, n_ctx)| n_ctx),
+                n_prompt_tokens: self.context.as_ref().map(|of| of.0),
+                n_ctx: self.context.as_ref().map(|of| of.1),
             },
         }
     }

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn head_products(dst: *mut sys::ggml_tensor, ith: c_int, n
     let (Some(ty), Some(isa)) = (WeightType::of(w.type_), Isa::chosen()) else { return };
     let shape = Shape { n: n_columns(x), k: w.ne[0] as usize, format: ty.format() };
     // SAFETY: `src[1]` was made for this shape, or is the columns.
-    let activations = unsafe { activations(shape, y) };
+    let activations = unsafe { activations(shape, isa, y) };
     let [n_bytes, m, n] = [ty.row_bytes(shape.k) * w.ne[1] as usize, w.ne[1] as usize, w.ne[2] as usize];
     ORDER.with_borrow_mut(|order| {
         order.clear();

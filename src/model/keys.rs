@@ -117,7 +117,7 @@ impl<'m, 'a> Keys<'m, 'a> {
             _ => {
                 let period = self.find(key, 0..=MAX_BLOCKS)?;
                 Ok(period
-                    .map(|period| (0..n).map(|il| period == 0 || !(il + 1).is_multiple_of(period as usize)).collect()))
+                    .map(|period| (0..n).map(|il| period == 0 || !(il + 1).is_multiple_of(period)).collect()))
             }
         }
     }
