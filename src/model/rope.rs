@@ -142,7 +142,7 @@ fn n_dims(keys: &Keys<'_, '_>, names: &[&str], d_head: usize) -> Result<i32, Loa
             }
         }
     }
-    if d_head % 2 != 0 {
+    if !d_head.is_multiple_of(2) {
         return Err(keys.error(names[0], format!("is missing, and heads of {d_head} elements have no pairs")));
     }
     Ok(d_head as i32)
