@@ -187,7 +187,7 @@ class OpenCode(Case):
                   "small_model": "nextn/nextn", "provider": {"nextn": {
                       "npm": "@ai-sdk/openai-compatible", "name": "nextn", "options": {"baseURL": server.base + "/v1", "apiKey": "none"},
                       "models": {"nextn": {"name": "nextn", "limit": {"context": 49152, "output": 400}}}}}}
-        with open(home + "/work/opencode.json", "w") as f:
+        with open(os.path.join(home, "work", "opencode.json"), "w") as f:
             json.dump(config, f)
         built = [os.path.join(folder, "node_modules", name, "bin", "opencode") for name in sorted(os.listdir(folder + "/node_modules"))
                  if name.startswith("opencode-") and name not in ("opencode-ai",)]

@@ -38,21 +38,6 @@ pub(crate) fn cells_of(positions: Range<usize>, n_cells: usize) -> impl Iterator
     [first..first + n_before, 0..len - n_before].into_iter().filter(|cells| !cells.is_empty())
 }
 
-/// What `of` leaves of the cells `0..n`, where `of` has one part or two in any order.
-pub(crate) fn others(n: usize, of: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
-    let mut of: Vec<_> = of.collect();
-    of.sort_unstable_by_key(|cells| cells.start);
-    let mut at = 0;
-    let mut left = Vec::new();
-    for cells in of {
-        left.push(at..cells.start.min(n));
-        at = at.max(cells.end);
-    }
-    left.push(at..n);
-    left.retain(|cells| cells.start < cells.end);
-    left
-}
-
 impl Memory {
     /// True when layers with a window keep the cells of the window only.
     pub(crate) fn has_rings(&self) -> bool {

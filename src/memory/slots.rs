@@ -1,10 +1,11 @@
 //! The memory: tensors of all slots, and who uses which.
 
+use std::ops::Range;
+
 use ggml::{Device, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
 use crate::layout::{CacheType, CellKinds, LayerState, StateLayout};
-use crate::ring::others;
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;
@@ -316,4 +317,19 @@ impl Memory {
         let rows = [(conv, row * n_conv, n_conv), (heads, row * n_heads, n_heads)];
         rows.into_iter().filter(|(.., n_bytes)| *n_bytes > 0).collect()
     }
+}
+
+/// What `of` leaves of the cells `0..n`, where `of` has one part or two in any order.
+fn others(n: usize, of: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut of: Vec<_> = of.collect();
+    of.sort_unstable_by_key(|cells| cells.start);
+    let mut at = 0;
+    let mut left = Vec::new();
+    for cells in of {
+        left.push(at..cells.start.min(n));
+        at = at.max(cells.end);
+    }
+    left.push(at..n);
+    left.retain(|cells| cells.start < cells.end);
+    left
 }

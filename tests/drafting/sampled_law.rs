@@ -295,10 +295,10 @@ fn a_wrong_rule_is_caught() {
         first.iter().map(|(&id, &p)| engine::sample::Candidate { id: TokenId(id), p: p as f32 }).collect();
     let (square, freedom) = texts(&|n| engine::sample::pick(&chances, noise(n)).0);
     assert!(square < limit(freedom), "the right rule: {square} with {freedom}");
-    // Accepting every draft, and accepting one in five that should not be.
+    // Accepting every draft, and accepting one in three that should not be.
     let (square, freedom) = texts(&|n| favourite(noise(n)));
     assert!(square > 2.0 * limit(freedom), "all drafts taken: {square} with {freedom}");
-    let sometimes = |n: u64| match n % 5 {
+    let sometimes = |n: u64| match n % 3 {
         0 => favourite(noise(n)),
         _ => engine::sample::pick(&chances, noise(n)).0,
     };

@@ -79,6 +79,20 @@ impl Document {
         self.tensors.push(Tensor { name: name.to_owned(), ne, dtype: parts[0].dtype, data });
     }
 
+    /// Joins tensors along `ne[0]` into one: a row of the first, then of the next, for each row.
+    pub fn fuse_rows(&mut self, parts: &[&str], name: &str) {
+        let parts: Vec<Tensor> = parts.iter().map(|part| self.take(part)).collect();
+        let mut ne = parts[0].ne.clone();
+        let n_rows = ne[1..].iter().product::<u64>() as usize;
+        ne[0] = parts.iter().map(|t| t.ne[0]).sum();
+        let row = |t: &Tensor, i: usize| {
+            let n_bytes = t.data.len() / n_rows;
+            t.data[i * n_bytes..][..n_bytes].to_vec()
+        };
+        let data = (0..n_rows).flat_map(|i| parts.iter().flat_map(move |t| row(t, i))).collect();
+        self.tensors.push(Tensor { name: name.to_owned(), ne, dtype: parts[0].dtype, data });
+    }
+
     /// Writes the file; gives its path.
     pub fn write(&self, path: &Path) -> PathBuf {
         self.write_part(path, &self.keys, &self.tensors);
@@ -276,13 +290,13 @@ impl Spec {
                     ("expert_count", Meta::U32(6)),
                     ("expert_used_count", Meta::U32(3)),
                     ("expert_feed_forward_length", Meta::U32(24)),
-                    ("attention.key_length_swa", Meta::U32(16)),
-                    ("attention.value_length_swa", Meta::U32(16)),
+                    ("attention.key_length_swa", Meta::U32(64)),
+                    ("attention.value_length_swa", Meta::U32(64)),
                     ("attention.sliding_window", Meta::U32(9)),
                     ("attention.sliding_window_pattern", Meta::Bools(vec![true, false, true, false])),
                     ("attention.shared_kv_layers", Meta::U32(1)),
                     ("rope.freq_base_swa", Meta::F32(1e3)),
-                    ("rope.dimension_count_swa", Meta::U32(16)),
+                    ("rope.dimension_count_swa", Meta::U32(64)),
                     ("embedding_length_per_layer_input", Meta::U32(8)),
                     ("final_logit_softcapping", Meta::F32(6.0)),
                 ],
@@ -302,13 +316,13 @@ impl Spec {
             more: vec![
                 ("embedding_length_out", Meta::U32(48)),
                 ("nextn_predict_layers", Meta::U32(2)),
-                ("attention.key_length_swa", Meta::U32(16)),
-                ("attention.value_length_swa", Meta::U32(16)),
+                ("attention.key_length_swa", Meta::U32(64)),
+                ("attention.value_length_swa", Meta::U32(64)),
                 ("attention.sliding_window", Meta::U32(9)),
                 ("attention.sliding_window_pattern", Meta::Bools(vec![true, false])),
                 ("attention.shared_kv_layers", Meta::U32(2)),
                 ("rope.freq_base_swa", Meta::F32(1e3)),
-                ("rope.dimension_count_swa", Meta::U32(16)),
+                ("rope.dimension_count_swa", Meta::U32(64)),
             ],
             ..Spec::of("gemma4-assistant")
         }

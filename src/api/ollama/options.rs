@@ -198,7 +198,7 @@ mod tests {
         assert!(of(Value::Null).unwrap().in_content, "the server's default");
         assert!(!of(json!(true)).unwrap().in_content && of(json!(true)).unwrap().enable == Some(true));
         assert_eq!(of(json!(false)).unwrap().enable, Some(false));
-        assert_eq!(of(json!("low")).unwrap().budget, Some(1024));
+        assert_eq!(of(json!("low")).unwrap().effort_budget, Some(1024));
         assert!(of(json!("much")).is_err() && of(json!(3)).is_err());
     }
 }

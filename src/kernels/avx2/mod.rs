@@ -3,6 +3,7 @@
 //! Four bytes of each of eight rows make a register, which four bytes of a column, the same in all lanes, are multiplied
 //! with: so one conversion and one fused multiply-add a block serve eight rows ([`crate::isa::Order::Blocks`]).
 
+mod both;
 mod q4k_q5k;
 mod q6k;
 mod q8_0_q4_0;
@@ -34,42 +35,3 @@ pub(crate) unsafe fn dots<const VNNI: bool>(ty: WeightType, group: &RowGroup<WID
         }
     }
 }
-
-/// `dots::<.., VNNI>(group, y)`, which takes the tile contract: `kernel::<N, .., VNNI>` compiled for the features of AVX2, and
-/// of AVX-VNNI, for every number of columns.
-macro_rules! for_both {
-    ($kernel:ident $(, $more:ident: $type:ty)*) => {
-        /// # Safety
-        /// The tile contract, for AVX2, or AVX-VNNI if `VNNI`.
-        pub(crate) unsafe fn dots<$(const $more: $type,)* const VNNI: bool>(
-            group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
-            y: &$crate::activations::ColumnTile,
-        ) -> $crate::tile::Dots<{ $crate::tile::WIDE }> {
-            #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn plain<const N: usize $(, const $more: $type)*>(
-                group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
-                y: &$crate::activations::ColumnTile,
-            ) -> $crate::tile::Dots<{ $crate::tile::WIDE }> {
-                // SAFETY: the contract of the outer function; `N` is `y.n`.
-                unsafe { $kernel::<N $(, $more)*, false>(group, y) }
-            }
-            #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-            unsafe fn vnni<const N: usize $(, const $more: $type)*>(
-                group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
-                y: &$crate::activations::ColumnTile,
-            ) -> $crate::tile::Dots<{ $crate::tile::WIDE }> {
-                // SAFETY: the contract of the outer function; `N` is `y.n`.
-                unsafe { $kernel::<N $(, $more)*, true>(group, y) }
-            }
-            // SAFETY: the contract of this function; `N` is `y.n`.
-            unsafe {
-                if VNNI {
-                    $crate::dispatch::by_columns!(vnni, (group, y), y $(, $more)*)
-                } else {
-                    $crate::dispatch::by_columns!(plain, (group, y), y $(, $more)*)
-                }
-            }
-        }
-    };
-}
-pub(crate) use for_both;

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::for_both;
+use super::both::for_both;
 use super::rows::{by_row, everywhere, halves, sixteen_bytes, thirty_two_bytes};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;

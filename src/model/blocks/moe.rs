@@ -221,7 +221,12 @@ impl GateUp {
             return Ok(Self::Up(Experts::open(t, "ffn_up_exps", one, bias)?));
         }
         Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, router.n_expert], bias)? {
-            Some(both) => Self::Fused(both),
+            Some(both) => {
+                for name in ["ffn_gate_exps.bias", "ffn_up_exps.bias"] {
+                    t.refuse(name, "biases of joint experts are in ffn_gate_up_exps.bias")?;
+                }
+                Self::Fused(both)
+            }
             None => Self::Split {
                 gate: Experts::open(t, "ffn_gate_exps", one, bias)?,
                 up: Experts::open(t, "ffn_up_exps", one, bias)?,

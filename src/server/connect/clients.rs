@@ -6,7 +6,9 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use super::ask::{Facts, Model, PROVIDER};
-use super::{codex, json, yaml};
+use super::codex;
+use super::json;
+use super::yaml;
 
 /// A program that uses a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]

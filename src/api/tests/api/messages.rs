@@ -241,7 +241,7 @@ async fn errors_have_the_shape_of_this_interface() {
         (user(json!([{ "type": "tool_result" }])), "tool_use_id"),
         (user(json!(7)), "messages[0].content"),
         (json!({ "messages": [{ "role": "wizard", "content": "x" }] }), "wizard"),
-        (with("max_tokens", json!(0)), "max_tokens"),
+        (with("max_tokens", json!(-2)), "max_tokens"),
         (with("top_k", json!("x")), "top_k"),
         (with("n", json!(2)), "1 answer"),
         (with("system", json!([image_block()])), "system"),

@@ -95,7 +95,11 @@ async fn what_cannot_be_ranked_is_refused_with_its_place() {
     let app = app(Some(TEMPLATE));
     for (change, field, word) in [
         (json!({ "documents": [] }), "documents", "1 to 2048"),
-        (json!({ "documents": ["x", "the ".repeat(2000)] }), "documents", "documents[1] with the query exceeds"),
+        (
+            json!({ "documents": ["x", "the ".repeat(2000)] }),
+            "documents",
+            "documents[1] with the query is too large and exceeds",
+        ),
         (json!({ "documents": ["x", 7] }), "documents[1]", "a text"),
         (json!({ "documents": "x" }), "documents", "sequence"),
         (json!({ "query": 7 }), "query", "string"),
