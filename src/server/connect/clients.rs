@@ -6,9 +6,9 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use super::ask::{Facts, Model, PROVIDER};
-use super::codex;
-use super::json;
-use super::yaml;
+use super::codex::edited as edited_toml;
+use super::json::{Comments, edited};
+use super::yaml::edited as edited_yaml;
 
 /// A program that uses a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -51,10 +51,10 @@ impl Client {
     /// Why the file is not touched.
     pub(super) fn edited(self, old: Option<&str>, facts: &Facts) -> Result<String, String> {
         match self {
-            Self::Claude => json::edited(old, &claude(facts), json::Comments::Refused),
-            Self::Codex => codex::edited(old, facts),
-            Self::Opencode => json::edited(old, &opencode(facts), json::Comments::Kept),
-            Self::Continue => yaml::edited(old, facts),
+            Self::Claude => edited(old, &claude(facts), Comments::Refused),
+            Self::Codex => edited_toml(old, facts),
+            Self::Opencode => edited(old, &opencode(facts), Comments::Kept),
+            Self::Continue => edited_yaml(old, facts),
         }
     }
 
