@@ -70,7 +70,8 @@ fn module_of(file: &str) -> Path {
 /// The code before the file's own tests.
 fn without_tests(text: &str) -> String {
     let code = code(text);
-    let end = code.find("#[cfg(test)]\nmod ").unwrap_or(code.len());
+    let tests = ["#[cfg(test)]\nmod ", "#[cfg(test)]\npub(super) mod "];
+    let end = tests.iter().filter_map(|tests| code.find(tests)).min().unwrap_or(code.len());
     code[..end].to_owned()
 }
 
