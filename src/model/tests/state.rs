@@ -359,6 +359,11 @@ fn a_saved_sequence_goes_on_in_another_slot_as_if_never_saved() {
             let what = format!("{arch}, {cache}, v_transposed {v_transposed}");
             let mut rng = Rng::new(3);
             let config = MemoryConfig { type_k: cache, type_v: cache, v_transposed, ..exact(3, 300) };
+            // Heads of the tiny Gemma 4's layers with a window are half a block.
+            if arch == "gemma4" && !cache.is_plain() {
+                assert!(model.memory(config).is_err(), "{what}");
+                continue;
+            }
             let (past, next) = (random_ids(&mut rng, 270), random_ids(&mut rng, 4));
             let mut rig = Rig::new(&model, config);
             let slot = rig.slot();
