@@ -7,7 +7,7 @@ log has against it. Standard library only.
 
 Claude Code, Codex and OpenCode are fetched into FOLDER from the node registry (npm; the versions below) and run headless with settings
 of their own under FOLDER, without a key and without reaching anything but the server. What editors and front ends send (llama.vim,
-SillyTavern, Continue, Cline, Aider, LangChain) is replayed: bodies as their sources write them. The server runs with the model inside
+SillyTavern, Continue, Cline, Aider, LangChain) is replayed: bodies in the shape that these programs send: llama.vim's after its source, the others' after their documentation. The server runs with the model inside
 it, which is small: a result says that the program got through its turns with answers and calls, not that they were good.
 
 The case `claude-code, ten turns` is one conversation of ten user messages with thinking and tools. `cached` is the share of those tokens
@@ -201,7 +201,7 @@ class OpenCode(Case):
 
 
 class Replay(Case):
-    """Requests as a program's source writes them, and what it reads of the replies."""
+    """Requests in the shape that a program sends, and what it reads of the replies."""
 
     def __init__(self, name, version, what, requests):
         super().__init__(name, version, what)
@@ -349,12 +349,12 @@ CASES = [
     Claude("claude-code, ten turns", "`claude -p` with ten messages, thinking on", TEN, 1024),
     Codex("codex", PACKAGES["@openai/codex"], "`codex exec`, one question"),
     OpenCode("opencode", PACKAGES["opencode-ai"], "`opencode run`, one question"),
-    Replay("llama.vim", "source, 2025", "`/infill`: a chunk read ahead (`n_predict: 0`), then a completion", llama_vim()),
-    Replay("SillyTavern", "source, 1.13", "`/completion` with all its samplers, `/tokenize`", sillytavern()),
-    Replay("Continue", "source, 1.2", "chat with tools, tab completion", continue_()),
-    Replay("Cline", "source, 3.x", "chat with tools, a call and its result", cline()),
-    Replay("Aider", "source, 0.86", "chat as litellm sends it", aider()),
-    Replay("LangChain", "source, 1.x", "tools with `response_format`; responses with `previous_response_id`", langchain()),
+    Replay("llama.vim", "shape, 2025", "`/infill`: a chunk read ahead (`n_predict: 0`), then a completion", llama_vim()),
+    Replay("SillyTavern", "shape", "`/completion` with all its samplers, `/tokenize`", sillytavern()),
+    Replay("Continue", "shape", "chat with tools, tab completion", continue_()),
+    Replay("Cline", "shape", "chat with tools, a call and its result", cline()),
+    Replay("Aider", "shape", "chat as litellm sends it", aider()),
+    Replay("LangChain", "shape", "tools with `response_format`; responses with `previous_response_id`", langchain()),
 ]
 
 
@@ -426,7 +426,7 @@ def main():
     if a.write:
         head = ("# Programs of others against nextn-server\n\nMade by `scripts/published/programs.py` with the model inside the server "
                 f"(`-c 49152 -np 2 {a.server_args}`), drafting on. The agents are run headless from the node registry; the others' requests are "
-                "replayed as their sources write them. `cached`: of the tokens that a prompt repeats of its conversation, the share that was "
+                "replayed in the shape that they send (llama.vim's after its source). `cached`: of the tokens that a prompt repeats of its conversation, the share that was "
                 "not computed again. Troubles: warnings and errors in the server's log.\n\n"
                 "| program | what it does | result | requests | cached | troubles |\n|---|---|---|---|---|---|\n")
         with open(a.write, "w") as f:
