@@ -280,6 +280,17 @@ impl Sequence {
         self.constraint.is_none() && self.sampler.is_greedy() && self.request.options().logprobs.is_none()
     }
 
+    /// How many of the likeliest tokens its next pick depends on at most; `None` when more of the logits is wanted.
+    pub(crate) fn n_needed(&self) -> Option<usize> {
+        let wants_more = self.constraint.is_some() || self.request.options().logprobs.is_some();
+        if wants_more { None } else { self.sampler.n_needed() }
+    }
+
+    /// Whether these largest logits after its `i`-th draft token will do.
+    pub(crate) fn is_enough(&self, few: &[(TokenId, f32)], i: usize) -> bool {
+        self.request.max_tokens() == 0 || self.sampler.is_enough(few, i)
+    }
+
     /// Takes a draft up to the first token that the constraint does not allow, or none where too little of it is left.
     pub(crate) fn take_draft(&mut self, mut draft: Vec<TokenId>) {
         if let Some(c) = &mut self.constraint {

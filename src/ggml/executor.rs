@@ -105,6 +105,8 @@ pub struct Executor<K> {
     planner: Planner,
     weights: Arc<Weights>,
     clock: u64,
+    /// The graph that ran last, as long as its outputs are there.
+    last: Option<usize>,
     stats: Stats,
 }
 
@@ -116,7 +118,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     pub fn new(weights: Arc<Weights>, n_threads: usize) -> Result<Self, Error> {
         crate::log::install();
         let planner = Planner::new(weights.devices(), n_threads)?;
-        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, stats: Stats::default() })
+        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, last: None, stats: Stats::default() })
     }
 
     /// The device that outputs come from.
@@ -169,6 +171,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     ) -> Result<Outputs<'_>, Error> {
         let _working = crate::shutdown::working();
         self.clock += 1;
+        self.last = None;
         let index = match self.graphs.iter().position(|g| g.key == *key) {
             Some(index) => index,
             None => {
@@ -221,7 +224,14 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         if status != sys::GGML_STATUS_SUCCESS {
             return Err(Error::Compute { device: self.planner.device().name(), status });
         }
+        self.last = Some(index);
         Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats, planner: &self.planner })
+    }
+
+    /// The outputs of the last run once more; `None` when it failed, or another graph took its place since.
+    pub fn last(&mut self) -> Option<Outputs<'_>> {
+        let graph = self.graphs.get(self.last?)?;
+        Some(Outputs { slots: &graph.outputs, stats: &mut self.stats, planner: &self.planner })
     }
 
     /// Bytes of graphs with memory of their own.
@@ -273,6 +283,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         build: impl for<'g> FnOnce(&Graph<'g>),
     ) -> Result<Built<K>, Error> {
         let start = Instant::now();
+        self.last = None;
         // ggml counts leaves apart from nodes, and every weight may be one.
         let graph_size = 2 * max_nodes + self.weights.len() + 64;
         let max_tensors = 2 * max_nodes;

@@ -146,6 +146,8 @@ pub(crate) struct Slot {
     pub(crate) ptr: NonNull<sys::ggml_tensor>,
     /// For inputs that hold ids: how many things there are, and the op that looks them up.
     pub(crate) below: Option<(i64, &'static str)>,
+    /// For outputs: it is copied to the host only when it is asked for.
+    pub(crate) stays: bool,
 }
 
 /// Tensors by the one whose memory they are views of.
@@ -311,7 +313,7 @@ impl<'g> Graph<'g> {
             // SAFETY: `t` lies in the arena.
             unsafe { sys::ggml_set_input(t.raw()) };
             self.name(t, name);
-            self.parts.borrow_mut().inputs.push(Slot { name, ptr: t.ptr, below: None });
+            self.parts.borrow_mut().inputs.push(Slot { name, ptr: t.ptr, below: None, stays: false });
         }
         t
     }
@@ -328,7 +330,18 @@ impl<'g> Graph<'g> {
         unsafe { sys::ggml_set_output(t.raw()) };
         self.name(t, name);
         self.keep(t);
-        self.parts.borrow_mut().outputs.push(Slot { name, ptr: t.ptr, below: None });
+        self.parts.borrow_mut().outputs.push(Slot { name, ptr: t.ptr, below: None, stays: false });
+    }
+
+    /// As [`Graph::output`], but `t` stays on the device until it is asked for ([`Outputs`](crate::Outputs) of the run,
+    /// [`Executor::last`](crate::Executor::last)): for what is large and seldom wanted.
+    pub fn output_that_stays(&self, name: impl Into<Name>, t: Tensor<'g>) {
+        self.output(name, t);
+        if self.ok()
+            && let Some(slot) = self.parts.borrow_mut().outputs.last_mut()
+        {
+            slot.stays = true;
+        }
     }
 
     /// Makes `t` and all that it needs part of the graph, in this place of the order; for writes into state.

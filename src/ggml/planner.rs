@@ -225,7 +225,7 @@ impl Planner {
                 let status = unsafe { sys::ggml_backend_graph_compute_async(stream.backend.as_ptr(), graph.as_ptr()) };
                 if status == sys::GGML_STATUS_SUCCESS {
                     // SAFETY: outputs are tensors of the graph; whoever read earlier ones has ended (`&mut self`).
-                    unsafe { staging.copy(stream, outputs.iter().map(|slot| slot.ptr)) };
+                    unsafe { staging.copy(stream, outputs.iter().filter(|slot| !slot.stays).map(|slot| slot.ptr)) };
                 }
                 self.synchronize();
                 status

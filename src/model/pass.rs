@@ -18,7 +18,7 @@ use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{Likeliest, OutRows, Step};
+use crate::step::{Give, Largest, Likeliest, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ pub enum Rows<'a> {
     Some(&'a [usize]),
     /// These likewise, but only the likeliest token of each is wanted: the logits stay where they were computed.
     Best(&'a [usize]),
+    /// These likewise, and so many of the likeliest tokens of each: [`Runner::logits`] gives all of them if that was too few.
+    Top(&'a [usize], usize),
 }
 
 /// What one pass computes.
@@ -55,6 +57,8 @@ pub struct PassOutput {
     stream: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<Likeliest>,
+    /// So many of the likeliest tokens of each row, in no order, when these were asked for.
+    top: (Vec<Likeliest>, usize),
     /// The sum of each hidden state that gave logits.
     sums: Vec<f32>,
     /// The sum of each row's residual stream before the last layer.
@@ -82,6 +86,12 @@ impl PassOutput {
         some && self.sums.get(i).is_some_and(|sum| sum.is_finite())
     }
 
+    /// Some of the likeliest tokens of the `i`-th row asked for, in no order, when these were asked for.
+    pub fn top(&self, i: usize) -> Option<&[Likeliest]> {
+        let (all, n) = &self.top;
+        (*n > 0).then(|| all.get(i * n..(i + 1) * n)).flatten()
+    }
+
     /// Logits of the `i`-th row asked for.
     ///
     /// # Panics
@@ -94,8 +104,8 @@ impl PassOutput {
 /// Tells graphs apart: everything that a graph's shape depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// The target model over these segments. `best`: ids come out, not logits.
-    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, best: bool, adapters: AdapterSet },
+    /// The target model over these segments.
+    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, give: Give, adapters: AdapterSet },
     /// The product of a matrix with so many columns.
     Product { weight: WeightId, n_columns: usize },
     /// The head: catch-up segments, those of each further draft token, layers, draft tokens, sequences that draft, first rows
@@ -141,6 +151,7 @@ struct Scratch {
     attention: Vec<AttentionData>,
     out: Vec<i32>,
     best_logits: Vec<f32>,
+    largest: Largest,
     /// Hidden states of a draft whose entries are padded.
     hidden: Vec<f32>,
     /// See [`DraftStep`]; one for each MTP layer after the first.
@@ -255,12 +266,12 @@ impl Runner {
         let n = self.model.adapters().len();
         let all = AdapterSet::new((0..n).map(|id| (id, 1.0)), n).unwrap_or_default();
         let in_use = InUse::of(self.model.adapters(), &all).unwrap_or_default();
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, best: false, adapters: all };
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, give: Give::Logits, adapters: all };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            arch.forward(g, &Step::declare(g, view, out, hidden, false));
+            arch.forward(g, &Step::declare(g, view, out, hidden, Give::Logits));
         };
         Ok(self.executor.reserve(max_nodes, &key, build)?)
     }
@@ -279,11 +290,15 @@ impl Runner {
         if let Some(id) = pass.tokens.iter().find(|id| id.0 as usize >= n_vocab) {
             return Err(RunError::Pass(format!("token id {} is outside the vocabulary of {n_vocab}", id.0)));
         }
-        let best = matches!(pass.rows, Rows::Best(_));
+        let give = match pass.rows {
+            Rows::Best(_) => Give::Best,
+            Rows::Top(_, n) => Give::Top(n.clamp(1, n_vocab)),
+            Rows::None | Rows::All | Rows::Some(_) => Give::Logits,
+        };
         let out = match pass.rows {
             Rows::None => OutRows::None,
             Rows::All => OutRows::All,
-            Rows::Some(rows) | Rows::Best(rows) => {
+            Rows::Some(rows) | Rows::Best(rows) | Rows::Top(rows, _) => {
                 if let Some(row) = rows.iter().find(|&&row| row >= n_tokens) {
                     return Err(RunError::Pass(format!("row {row} was asked for, the step has {n_tokens}")));
                 }
@@ -296,7 +311,7 @@ impl Runner {
         s.tokens.extend(pass.tokens.iter().map(|id| id.0 as i32));
         s.fill(0, view);
         s.out.clear();
-        if let (OutRows::Some(_), Rows::Some(rows) | Rows::Best(rows)) = (out, pass.rows) {
+        if let (OutRows::Some(_), Rows::Some(rows) | Rows::Best(rows) | Rows::Top(rows, _)) = (out, pass.rows) {
             s.out.extend(rows.iter().map(|&row| row as i32));
         }
         let mut inputs = s.inputs(1);
@@ -305,13 +320,13 @@ impl Runner {
         }
         let in_use = &self.adapters;
         let adapters = in_use.set.clone();
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, best, adapters };
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, give, adapters };
         let arch = self.model.arch();
         // What follows the last mixer may be there twice: `Step::end`.
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            arch.forward(g, &Step::declare(g, view, out, pass.hidden, best));
+            arch.forward(g, &Step::declare(g, view, out, pass.hidden, give));
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
@@ -320,15 +335,18 @@ impl Runner {
         output.stream.clear();
         output.best.clear();
         output.sums.clear();
-        if out != OutRows::None && best {
-            let Scratch { out: ids, best_logits, .. } = &mut self.scratch;
-            results.i32("best", ids)?;
-            results.f32("best_logits", best_logits)?;
-            Likeliest::read(ids, best_logits, n_vocab, &mut output.best);
-        } else if out != OutRows::None {
-            results.f32("logits", &mut output.logits)?;
-        }
+        output.top = (Vec::new(), 0);
         if out != OutRows::None {
+            let Scratch { out: ids, best_logits, largest, .. } = &mut self.scratch;
+            match give {
+                Give::Logits => results.f32("logits", &mut output.logits)?,
+                Give::Best => {
+                    results.i32("best", ids)?;
+                    results.f32("best_logits", best_logits)?;
+                    Likeliest::read(ids, best_logits, n_vocab, &mut output.best);
+                }
+                Give::Top(n) => output.top = (largest.read(&mut results, n_vocab)?, n),
+            }
             results.f32("sums", &mut output.sums)?;
         }
         results.f32("stream_sums", &mut output.stream_sums)?;
@@ -338,6 +356,17 @@ impl Runner {
                 results.f32("stream", &mut output.stream)?;
             }
         }
+        Ok(())
+    }
+
+    /// Gives the logits of the last pass, of which only the largest were asked for ([`Rows::Top`]), in their place.
+    ///
+    /// # Errors
+    /// [`RunError::Pass`]: something else was computed since. [`RunError::Device`].
+    pub fn logits(&mut self, output: &mut PassOutput) -> Result<(), RunError> {
+        let none = || RunError::Pass("the logits of the last pass are gone".into());
+        self.executor.last().ok_or_else(none)?.f32("logits", &mut output.logits)?;
+        output.top = (Vec::new(), 0);
         Ok(())
     }
 

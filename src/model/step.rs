@@ -49,6 +49,38 @@ impl Likeliest {
     }
 }
 
+/// The largest logits of one row, as a device gave them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Largest {
+    ids: Vec<i32>,
+    logits: Vec<f32>,
+}
+
+impl Largest {
+    /// Reads the outputs `top` and `top_logits` of a pass, row after row. Ids are believed as little as other numbers of a
+    /// device.
+    pub(crate) fn read(&mut self, from: &mut ggml::Outputs<'_>, n_vocab: usize) -> Result<Vec<Likeliest>, ggml::Error> {
+        from.i32("top", &mut self.ids)?;
+        from.f32("top_logits", &mut self.logits)?;
+        let one = |(&id, &logit): (&i32, &f32)| match u32::try_from(id).ok().filter(|&id| (id as usize) < n_vocab) {
+            Some(id) => Likeliest { token: TokenId(id), logit },
+            None => Likeliest { token: TokenId(0), logit: f32::NAN },
+        };
+        Ok(self.ids.iter().zip(&self.logits).map(one).collect())
+    }
+}
+
+/// What comes of the rows that give logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Give {
+    /// The logits.
+    Logits,
+    /// The likeliest token of each.
+    Best,
+    /// So many of the likeliest tokens of each; the logits stay on the device.
+    Top(usize),
+}
+
 /// Which rows of a pass give logits, as the graph sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OutRows {
@@ -148,13 +180,12 @@ pub(crate) struct Step<'s, 'g> {
     out_rows: OutRows,
     /// The hidden states of all tokens are wanted.
     hidden: bool,
-    /// Only the likeliest tokens are wanted, not the logits.
-    best: bool,
+    give: Give,
 }
 
 impl<'s, 'g> Step<'s, 'g> {
     /// Declares the inputs.
-    pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, out_rows: OutRows, hidden: bool, best: bool) -> Self {
+    pub(crate) fn declare(g: &Graph<'g>, view: StepView<'s>, out_rows: OutRows, hidden: bool, give: Give) -> Self {
         let n_tokens = view.n_tokens() as i64;
         let out = match out_rows {
             OutRows::Some(n) => Some(g.input("out", Dtype::I32, [n as i64, 1, 1, 1])),
@@ -166,7 +197,7 @@ impl<'s, 'g> Step<'s, 'g> {
             out,
             out_rows,
             hidden,
-            best,
+            give,
         }
     }
 
@@ -200,8 +231,15 @@ impl<'s, 'g> Step<'s, 'g> {
         // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.
         g.output("sums", g.sum_rows(rows)); // [1, n_out]
         let logits = logits(rows); // [n_vocab, n_out]
-        if !self.best {
-            return g.output("logits", logits);
+        match self.give {
+            Give::Logits => return g.output("logits", logits),
+            Give::Top(n) => {
+                let (top, values) = g.largest(logits, n as i64); // [n, n_out]
+                g.output("top", top);
+                g.output("top_logits", values);
+                return g.output_that_stays("logits", logits);
+            }
+            Give::Best => {}
         }
         let (best, values) = match best_parts(logits.ne()[0] as usize) {
             None => {

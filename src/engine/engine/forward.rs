@@ -13,6 +13,36 @@ use crate::cache::SlotCache;
 use crate::schedule::schedule;
 use crate::sequence::{NOT_FINITE, Scores, Sequence, millis};
 
+/// What sequences want of the logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    All,
+    /// The best token.
+    Best,
+    /// So many of the best tokens.
+    Top(usize),
+}
+
+impl Wanted {
+    /// What all of these will do with, if the device can choose among tokens.
+    fn by<'s>(sampled: impl Iterator<Item = (&'s Sequence, usize)> + Clone, n_vocab: usize) -> Self {
+        if sampled.clone().all(|(s, _)| s.takes_the_best()) {
+            return Self::Best;
+        }
+        let needed = |(s, n_draft): (&Sequence, usize)| Some(s.n_needed()? + n_draft + ROOM);
+        let most = sampled.map(needed).try_fold(0, |most, n| Some(most.max(n?)));
+        let n = most.and_then(|most| TOPS.into_iter().find(|&n| n >= most && n <= n_vocab / MIN_SHARE));
+        n.map_or(Self::All, Self::Top)
+    }
+}
+
+/// How many tokens a device is asked for: few numbers, since each is a graph of its own.
+const TOPS: [usize; 3] = [64, 128, 256];
+/// More than are needed, since which of several equal ones come is up to the device.
+const ROOM: usize = 8;
+/// Logits of smaller vocabularies are as quickly fetched as chosen from.
+const MIN_SHARE: usize = 64;
+
 /// What one forward pass computes.
 pub(super) struct Batch {
     /// In ascending order of their slots, all with the same adapters.
@@ -23,15 +53,20 @@ pub(super) struct Batch {
     outputs: Vec<usize>,
     /// Hidden states are wanted, of every token.
     hidden: bool,
-    /// Of the logits only the best token is wanted.
-    best: bool,
+    /// What is wanted of the logits.
+    wanted: Wanted,
     /// How long the pass took.
     forward_ms: f64,
 }
 
 impl Batch {
-    /// `greedy`: the device can say itself which token is the best.
-    fn new(scheduled: Vec<ScheduledSequence>, sequences: &[Sequence], wants_hidden: bool, greedy: bool) -> Self {
+    /// `chooses`: of how large a vocabulary the device can say itself which tokens are the best.
+    fn new(
+        scheduled: Vec<ScheduledSequence>,
+        sequences: &[Sequence],
+        wants_hidden: bool,
+        chooses: Option<usize>,
+    ) -> Self {
         let mut tokens: Vec<TokenId> = Vec::with_capacity(scheduled.iter().map(|p| p.n_computed()).sum());
         let mut outputs = Vec::with_capacity(scheduled.len());
         for p in &scheduled {
@@ -42,8 +77,9 @@ impl Batch {
             tokens.extend(std::iter::repeat_n(TokenId(0), p.n_pad));
         }
         let hidden = wants_hidden || scheduled.iter().any(|p| sequences[p.index].wants_hidden(p.n_tokens));
-        let best = greedy && scheduled.iter().all(|p| !p.samples || sequences[p.index].takes_the_best());
-        Self { scheduled, tokens, outputs, hidden, best, forward_ms: 0.0 }
+        let sampled = scheduled.iter().filter(|p| p.samples).map(|p| (&sequences[p.index], p.n_draft));
+        let wanted = chooses.map_or(Wanted::All, |n_vocab| Wanted::by(sampled, n_vocab));
+        Self { scheduled, tokens, outputs, hidden, wanted, forward_ms: 0.0 }
     }
 
     /// Each sequence with its tokens that were kept, as a range of the batch's; `kept`: how many.
@@ -78,13 +114,14 @@ impl Engine {
         scheduled.sort_by_key(|p| self.sequences[p.index].slot);
         let wants_hidden = self.state.drafter.info().wants_hidden;
         // From a GPU the logits of a large vocabulary take longer to come than ids do.
-        let greedy = self.model.weights().device().kind() != ggml::DeviceKind::Cpu;
+        let on_host = self.model.weights().device().kind() == ggml::DeviceKind::Cpu;
+        let chooses = (!on_host).then_some(self.model.hparams().n_vocab);
         // A forward pass has one set of adapters.
         let groups = alike(scheduled, |p| &self.sequences[p.index].request.options().adapters);
         let is_prefill = |p: &ScheduledSequence| self.sequences[p.index].is_prefill();
         let batches: Vec<_> = groups.into_iter().flat_map(|group| self.policy.split(group, is_prefill)).collect();
         self.clock.drafting = self.clock.start.elapsed() / batches.len() as u32;
-        batches.into_iter().map(|batch| Batch::new(batch, &self.sequences, wants_hidden, greedy)).collect()
+        batches.into_iter().map(|batch| Batch::new(batch, &self.sequences, wants_hidden, chooses)).collect()
     }
 }
 
@@ -105,8 +142,15 @@ pub(super) fn forward<'m>(
     if let Some(p) = batch.scheduled.first() {
         runner.use_adapters(&sequences[p.index].request.options().adapters)?;
     }
-    let rows = if batch.best { Rows::Best(&batch.outputs) } else { Rows::Some(&batch.outputs) };
+    let rows = match batch.wanted {
+        Wanted::All => Rows::Some(&batch.outputs),
+        Wanted::Best => Rows::Best(&batch.outputs),
+        Wanted::Top(n) => Rows::Top(&batch.outputs, n),
+    };
     runner.run(txn.view(), &Pass { tokens: &batch.tokens, rows, hidden: batch.hidden }, output)?;
+    if matches!(batch.wanted, Wanted::Top(_)) && !is_enough(batch, sequences, output) {
+        runner.logits(output)?;
+    }
     batch.forward_ms = millis(start.elapsed());
     Ok(txn)
 }
@@ -146,12 +190,27 @@ pub(super) fn verify(
     Ok(kept)
 }
 
+/// Whether the tokens that the device chose tell all that is sampled from them.
+fn is_enough(batch: &Batch, sequences: &[Sequence], output: &PassOutput) -> bool {
+    let mut first = 0;
+    batch.scheduled.iter().all(|p| {
+        let outputs = first..first + p.n_outputs();
+        first = outputs.end;
+        let is_enough = |(i, at)| few(output, at).is_some_and(|few| sequences[p.index].is_enough(&few, i));
+        !p.samples || outputs.enumerate().all(is_enough)
+    })
+}
+
+fn few(output: &PassOutput, i: usize) -> Option<Vec<(TokenId, f32)>> {
+    Some(output.top(i)?.iter().map(|likely| (likely.token, likely.logit)).collect())
+}
+
 /// What the pass gave to sample output `i` from.
 fn scores(output: &PassOutput, i: usize) -> Scores<'_> {
     match output.best.get(i) {
         _ if !output.is_finite(i) => Scores::NotFinite,
         Some(best) if !best.is_number() => Scores::NotFinite,
         Some(best) => Scores::Best(best.token),
-        None => Scores::Logits(output.logits(i)),
+        None => few(output, i).map_or_else(|| Scores::Logits(output.logits(i)), Scores::Few),
     }
 }

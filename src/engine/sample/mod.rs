@@ -92,6 +92,15 @@ struct State {
     is_fresh: bool,
 }
 
+/// What a pick is made from.
+#[derive(Clone, Copy)]
+enum Given<'a> {
+    /// The logits of the vocabulary.
+    Row(&'a [f32]),
+    /// The largest of them.
+    Few(&'a [(TokenId, f32)]),
+}
+
 #[derive(Debug, Default)]
 struct Scratch {
     pool: pool::Scratch,
@@ -153,15 +162,62 @@ impl Sampler {
             return TokenId(select::argmax(logits).unwrap_or(0));
         }
         let noise = self.noise(0);
-        self.state.n_picks += 1;
         if self.plan.params.mirostat != Mirostat::Off {
+            self.state.n_picks += 1;
             // `accept` needs to find the token in the whole distribution.
             self.find_distribution(logits, noise);
             return pick(&self.out, noise);
         }
+        self.draw(Given::Row(logits))
+    }
+
+    /// As [`Sampler::sample`] with the logits of the whole row, of which [`Sampler::is_enough`] said that these suffice.
+    pub fn sample_few(&mut self, few: &[(TokenId, f32)]) -> TokenId {
+        if self.plan.is_greedy {
+            self.state.is_fresh = false;
+            let mut pool = Pool::of(known(few, self.plan.n_vocab), &mut self.scratch.pool);
+            return TokenId(pool.nth(0).map_or(0, select::Cand::id));
+        }
+        self.draw(Given::Few(few))
+    }
+
+    /// How many of the largest raw logits the next pick depends on at most, whatever they are; `None`: on all of them.
+    pub fn n_needed(&self) -> Option<usize> {
+        let Plan { params: p, stages, bias, is_greedy, .. } = &*self.plan;
+        if *is_greedy {
+            return Some(1);
+        }
+        if p.mirostat != Mirostat::Off || bias.iter().any(|b| b.1 > 0.0) {
+            return None;
+        }
+        // A token that is made less likely makes room for one further down; none comes up from there.
+        let mut n_lowered = bias.len();
+        for stage in stages {
+            match stage {
+                Stage::Penalties if p.only_lowers() => n_lowered += self.state.history.counts().len(),
+                Stage::TopK => return Some(n_lowered + p.top_k as usize),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether these largest logits of a row, in any order, tell the pick that follows up to `n_ahead` others as surely as
+    /// the whole row does.
+    pub fn is_enough(&self, few: &[(TokenId, f32)], n_ahead: usize) -> bool {
+        let Some(n_needed) = self.n_needed() else { return false };
+        // What equals the least of them may be left out of them.
+        let least = few.iter().map(|c| c.1).fold(f32::INFINITY, f32::min);
+        let n_sure = known(few, self.plan.n_vocab).filter(|c| c.1 > least).count();
+        few.iter().all(|c| c.1.is_finite()) && n_sure >= n_needed + n_ahead
+    }
+
+    fn draw(&mut self, given: Given<'_>) -> TokenId {
+        let noise = self.noise(0);
+        self.state.n_picks += 1;
         self.state.is_fresh = false;
         let Self { plan, state, scratch, .. } = self;
-        let mut pool = plan.run(state, logits, noise, scratch);
+        let mut pool = plan.run(state, given, noise, scratch);
         let Some(max) = pool.max() else { return TokenId(0) };
         let sum = pool.sum_exp(max);
         // The race of `pick`, in whatever order the candidates lie.
@@ -190,7 +246,7 @@ impl Sampler {
             out.push(Candidate { id: TokenId(select::argmax(logits).unwrap_or(0)), p: 1.0 });
             return out;
         }
-        let mut pool = plan.run(state, logits, noise, scratch);
+        let mut pool = plan.run(state, Given::Row(logits), noise, scratch);
         let Some(max) = pool.max() else {
             out.push(Candidate { id: TokenId(0), p: 1.0 });
             return out;
@@ -252,9 +308,12 @@ impl Clone for Sampler {
 }
 
 impl Plan {
-    fn run<'a>(&self, state: &State, logits: &'a [f32], noise: GumbelNoise, scratch: &'a mut Scratch) -> Pool<'a> {
+    fn run<'a>(&self, state: &State, given: Given<'a>, noise: GumbelNoise, scratch: &'a mut Scratch) -> Pool<'a> {
         let Scratch { pool, dry } = scratch;
-        let mut pool = Pool::new(logits, pool);
+        let mut pool = match given {
+            Given::Row(logits) => Pool::new(logits, pool),
+            Given::Few(few) => Pool::of(known(few, self.n_vocab), pool),
+        };
         let p = &self.params;
         if !self.bias.is_empty() {
             let look = |id| self.bias.binary_search_by_key(&id, |b| b.0).ok().map(|i| self.bias[i].1);
@@ -312,6 +371,11 @@ fn race(candidates: impl Iterator<Item = Candidate>, noise: GumbelNoise) -> Toke
         }
     }
     best.1
+}
+
+/// The tokens of the vocabulary among these.
+fn known(few: &[(TokenId, f32)], n_vocab: usize) -> impl Iterator<Item = (u32, f32)> {
+    few.iter().map(|&(TokenId(id), x)| (id, x)).filter(move |c| (c.0 as usize) < n_vocab)
 }
 
 fn probability(logit: f32, max: f32, sum_exp: f64) -> f32 {

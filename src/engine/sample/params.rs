@@ -50,6 +50,11 @@ impl SamplingParams {
             && (self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0)
     }
 
+    /// Whether no token becomes likelier by the three penalties.
+    pub(super) fn only_lowers(&self) -> bool {
+        self.repeat_penalty >= 1.0 && self.presence_penalty >= 0.0 && self.frequency_penalty >= 0.0
+    }
+
     pub(super) fn dries(&self) -> bool {
         self.dry_multiplier != 0.0 && self.dry_base >= 1.0 && self.dry_penalty_last_n != 0
     }

@@ -40,6 +40,17 @@ impl<'a> Pool<'a> {
         Self { given: logits, copy: row, cands, form: Form::Given, n_sorted: 0 }
     }
 
+    /// A pool of the first candidates only, in whatever order they come.
+    pub fn of(candidates: impl Iterator<Item = (u32, f32)>, scratch: &'a mut Scratch) -> Self {
+        let Scratch { row, cands } = scratch;
+        cands.clear();
+        let usable = candidates.map(|(id, x)| (id, clean(x))).filter(|c| c.1 > f32::NEG_INFINITY);
+        cands.extend(usable.map(|(id, x)| Cand::new(id, x)));
+        cands.sort_unstable();
+        let n_sorted = cands.len();
+        Self { given: &[], copy: row, cands, form: Form::List, n_sorted }
+    }
+
     /// Number of tokens not masked. A pass over the vocabulary as long as nothing has pruned.
     pub fn n_usable(&self) -> usize {
         match self.row() {

@@ -154,6 +154,7 @@ impl Sequence {
         let token = match &mut self.constraint {
             None => forced.unwrap_or_else(|| match scores {
                 Scores::Best(token) => *token,
+                Scores::Few(few) => self.sampler.sample_few(few),
                 scores => self.sampler.sample(scores.logits()),
             }),
             Some(c) => {

@@ -247,6 +247,24 @@ impl<'g> Graph<'g> {
         self.made_below(ids, a.ne()[0]);
         ids
     }
+
+    /// The `k` largest elements of each row, in no order: `[n, n_rows]` to their indices, i32 `[k, n_rows]`, and themselves,
+    /// F32 `[k, n_rows]`. Which of several equal ones are left out is up to the device. Does not sort the rest of a row.
+    pub fn largest(&self, a: Tensor<'g>, k: i64) -> (Tensor<'g>, Tensor<'g>) {
+        let [n, n_rows, n_2, n_3] = a.ne();
+        let fits = k >= 1 && k <= n && n <= i64::from(i32::MAX) && n_2 == 1 && n_3 == 1;
+        let sound = self.check_f32("largest", "a", a)
+            && self.check("largest", fits, || format!("{k} of {a:?}"))
+            && self.check_elements("largest", "a", a)
+            && self.check("largest", ask!(ggml_is_contiguous, a), || format!("`a` {a:?} is not contiguous"));
+        if !sound {
+            return (a, a);
+        }
+        let ids = op!(self, "largest", ggml_top_k, a, k as i32);
+        self.made_below(ids, n);
+        let values = self.get_rows(self.reshape(a, [1, n, n_rows]), ids); // [1, k, n_rows]
+        (ids, self.reshape(values, [k, n_rows]))
+    }
 }
 
 /// True when ggml converts elements of `from` to `into`.

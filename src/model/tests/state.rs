@@ -512,3 +512,31 @@ fn the_likeliest_tokens_are_those_of_the_largest_logits() {
         }
     }
 }
+
+#[test]
+fn the_top_tokens_are_those_of_the_largest_logits_and_all_logits_can_be_had_after_them() {
+    let model = model("qwen35");
+    let mut memory = model.memory(MemoryConfig { transactional: true, ..exact(1, 256) }).expect("a small state");
+    let slot = memory.acquire().expect("state can be cleared").expect("a free slot");
+    let mut runner = Runner::new(Arc::clone(&model), 1).expect("the CPU is there");
+    let tokens = [11, 200, 3, 77, 150].map(TokenId);
+    for rows in [&[0, 1, 2, 3, 4][..], &[1, 4], &[3]] {
+        let mut of = |rows: Rows<'_>, output: &mut PassOutput| {
+            let step = memory.begin(&[(&slot, tokens.len())], 1).expect("a step that can be made");
+            runner.run(step.view(), &Pass { tokens: &tokens, rows, hidden: false }, output).expect("a pass");
+        };
+        let (mut all, mut top) = (PassOutput::default(), PassOutput::default());
+        of(Rows::Some(rows), &mut all);
+        of(Rows::Top(rows, 9), &mut top);
+        for i in 0..rows.len() {
+            let mut expected: Vec<_> = (0..).map(TokenId).zip(all.logits(i).iter().copied()).collect();
+            expected.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let mut found: Vec<_> = top.top(i).expect("asked for").iter().map(|t| (t.token, t.logit)).collect();
+            found.sort_by(|a, b| b.1.total_cmp(&a.1));
+            assert_eq!(found, expected[..9], "row {i} of {rows:?}");
+            assert!(top.is_finite(i));
+        }
+        runner.logits(&mut top).expect("nothing was computed since");
+        assert_eq!((top.logits, top.best.len()), (all.logits, 0), "{rows:?}");
+    }
+}

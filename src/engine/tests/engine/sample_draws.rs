@@ -313,3 +313,45 @@ fn rows_of_another_length_than_the_vocabulary_are_read_as_far_as_they_go() {
 
 const EVERYTHING_ON: [u32; 12] = [502, 29, 201, 268, 542, 39, 379, 37, 623, 597, 405, 346];
 const NO_CUTS: [u32; 12] = [627, 656, 366, 246, 502, 381, 34, 514, 579, 635, 199, 55];
+
+proptest! {
+    /// What a device chooses among a row tells as much as the row, where the sampler says so.
+    #[test]
+    fn the_largest_logits_that_are_enough_give_the_token_of_the_whole_row(
+        row in prop::collection::vec(prop_oneof![6 => -9.0_f32..9.0, 1 => (-2_i32..3).prop_map(|x| x as f32)], 300..600),
+        (top_k, top_p, min_p) in (0_u32..40, 0.5_f32..1.0, 0.0_f32..0.2),
+        (temperature, repeat_penalty, presence_penalty) in (0.0_f32..1.5, 0.9_f32..1.3, 0.0_f32..0.5),
+        bias in prop::collection::vec((0_u32..300, -3.0_f32..0.4), 0..3),
+        history in prop::collection::vec(0_u32..300, 0..20),
+        (seed, n_few) in (any::<u64>(), 30_usize..90),
+    ) {
+        let params = SamplingParams {
+            seed: Some(seed), temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty,
+            logit_bias: bias.into_iter().map(|(id, b)| (TokenId(id), b)).collect(),
+            ..Default::default()
+        };
+        let mut of_row = Sampler::new(&params, row.len() - 5, &|_, _| {}).unwrap();
+        of_row.prime(&history.into_iter().map(TokenId).collect::<Vec<_>>());
+        let mut of_few = of_row.clone();
+        let mut few: Vec<_> = (0..).map(TokenId).zip(row.iter().copied()).collect();
+        few.sort_by(|a, b| b.1.total_cmp(&a.1));
+        few.truncate(n_few);
+        few.reverse();
+        let mut n_enough = 0;
+        for _ in 0..3 {
+            let picked = of_row.sample(&row);
+            if of_few.is_enough(&few, 0) {
+                n_enough += 1;
+                prop_assert_eq!(of_few.sample_few(&few), picked);
+            } else {
+                of_few.sample(&row);
+            }
+            of_row.accept(picked);
+            of_few.accept(picked);
+        }
+        // Ordinary requests never need the row.
+        let is_ordinary = temperature > 1e-3 && (1..20).contains(&top_k) && repeat_penalty >= 1.0 && n_few > 70
+            && params.logit_bias.iter().all(|b| b.1 <= 0.0);
+        prop_assert!(!is_ordinary || n_enough == 3, "{} of 3", n_enough);
+    }
+}
