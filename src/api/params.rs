@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use engine::{LineLimits, RequestOptions};
+use engine::{LineLimits, RequestOptions, Timings};
 use model::AdapterSet;
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use crate::error::ApiError;
 use crate::json::Input;
 use crate::registry::Served;
+use crate::wire::TimingsBody;
 
 /// The fields, as they come. All of them may be left out or null.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -137,6 +138,13 @@ pub struct Wanted {
     pub return_tokens: bool,
     /// Log probabilities are the sampler's.
     pub post_sampling_probs: bool,
+}
+
+impl Wanted {
+    /// The timings for a part of a stream, where they are wanted.
+    pub(crate) fn timings_so_far(&self, so_far: &Timings) -> Option<TimingsBody> {
+        self.timings_per_token.then(|| TimingsBody::from(so_far))
+    }
 }
 
 impl Params {

@@ -33,8 +33,8 @@ pub(crate) trait Wire: Send + Sized + 'static {
     /// Before anything else.
     fn begin(&mut self, _events: &mut Events) {}
 
-    /// So far is the prompt of reply `i`.
-    fn progress(&mut self, _i: usize, _progress: PromptProgress, _events: &mut Events) {}
+    /// So far is the prompt of reply `i`, whose timings are `so_far`; the first time nothing of it is computed.
+    fn progress(&mut self, _i: usize, _progress: PromptProgress, _so_far: &Timings, _events: &mut Events) {}
 
     /// More of reply `i`, whose timings are `so_far`.
     fn step(&mut self, i: usize, step: Step, so_far: &Timings, events: &mut Events);
@@ -112,7 +112,7 @@ async fn batch<W: Wire>(wire: &mut W, replies: &mut RunningReplies, events: &mut
 async fn next<W: Wire>(wire: &mut W, replies: &mut RunningReplies, events: &mut Events) -> Result<bool, ApiError> {
     let Some((i, delta, so_far)) = replies.next().await else { return Ok(false) };
     match delta? {
-        Delta::Progress(progress) => wire.progress(i, progress, events),
+        Delta::Progress(progress) => wire.progress(i, progress, &so_far, events),
         Delta::Step(step) => wire.step(i, step, &so_far, events),
         Delta::End(end) => wire.end(i, *end, events),
     }

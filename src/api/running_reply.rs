@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Event, Generation, GenerationId, Timings};
+use engine::{Event, Generation, GenerationId, PromptProgress, Timings};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use session::{Delta, Reply, ReplyPlan};
@@ -31,6 +31,9 @@ pub struct RunningReply {
     deadline: Option<(tokio::time::Instant, Duration)>,
     running: Running,
     pace: Pace,
+    /// What the prompt's first progress waits for: to tell of the prompt before anything of it is computed.
+    first: Option<Event>,
+    begun: bool,
     ended: bool,
 }
 
@@ -49,6 +52,8 @@ impl RunningReply {
             deadline: state.request_timeout().map(|limit| (tokio::time::Instant::now() + limit, limit)),
             running: state.metrics().running(),
             pace: Pace::default(),
+            first: None,
+            begun: false,
             ended: false,
             served,
             key,
@@ -77,6 +82,9 @@ impl RunningReply {
 
     /// Waits for the next part; `None` after the end.
     pub async fn next(&mut self) -> Option<Part> {
+        if let Some(event) = self.first.take() {
+            return Some(self.take(event));
+        }
         while !self.ended {
             let event = tokio::select! {
                 event = self.pace.next(&mut self.generation) => event.map(Ok),
@@ -84,12 +92,26 @@ impl RunningReply {
                 () = reached(&mut self.course, Course::Cut) => Some(Err(ApiError::shutdown())),
             };
             match event {
-                Some(Ok(event)) => return Some(self.take(event)),
+                Some(Ok(event)) => {
+                    let event = self.begin(event);
+                    return Some(self.take(event));
+                }
                 Some(Err(error)) => return Some(self.fail(error)),
                 None => self.ended = true,
             }
         }
         None
+    }
+
+    /// The prompt as it was when its computation began, where `event` is the first that tells of it.
+    fn begin(&mut self, event: Event) -> Event {
+        match event {
+            Event::Prompt(progress) if !std::mem::replace(&mut self.begun, true) => {
+                self.first = Some(event);
+                Event::Prompt(PromptProgress { done: progress.cached, ..progress })
+            }
+            event => event,
+        }
     }
 
     fn take(&mut self, event: Event) -> Part {

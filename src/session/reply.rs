@@ -245,8 +245,11 @@ impl Clock {
     }
 
     fn prompt(&mut self, progress: PromptProgress) {
-        self.timings.prompt_tokens = progress.total;
+        self.timings.prompt_tokens = progress.done;
         self.timings.cached_tokens = progress.cached;
+        if progress.done > progress.cached {
+            self.timings.prompt_ms = millis(self.start.elapsed());
+        }
     }
 
     fn tokens(&mut self, pieces: &[Piece]) {

@@ -134,7 +134,7 @@ impl Wire for Reply {
 
     const ALIVE: &'static [u8] = b"event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
-    fn progress(&mut self, _i: usize, progress: PromptProgress, events: &mut Events) {
+    fn progress(&mut self, _i: usize, progress: PromptProgress, _so_far: &Timings, events: &mut Events) {
         self.message.usage = MessageUsage::of_prompt(progress.total, progress.cached);
         self.start(events);
     }

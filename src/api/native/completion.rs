@@ -229,10 +229,11 @@ impl Reply {
 impl Wire for Reply {
     type Body = OneOrList;
 
-    fn progress(&mut self, i: usize, progress: PromptProgress, events: &mut Events) {
+    fn progress(&mut self, i: usize, progress: PromptProgress, so_far: &Timings, events: &mut Events) {
         if self.wanted.return_progress {
             let chunk = self.parts[i].chunk(String::new(), progress.total);
-            events.data(&NativeChunk { prompt_progress: Some(progress.into()), ..chunk });
+            let timings = self.wanted.timings_so_far(so_far);
+            events.data(&NativeChunk { prompt_progress: Some(progress.into()), timings, ..chunk });
         }
     }
 
@@ -252,7 +253,7 @@ impl Wire for Reply {
             part.tokens.extend(tokens);
             part.probabilities.extend(probabilities);
         } else if !(content.is_empty() && tokens.is_empty() && probabilities.is_empty()) {
-            let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
+            let timings = self.wanted.timings_so_far(so_far);
             let chunk = part.chunk(content, so_far.prompt_tokens);
             events.data(&NativeChunk { tokens, completion_probabilities: probabilities, timings, ..chunk });
         }

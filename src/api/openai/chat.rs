@@ -155,13 +155,13 @@ impl Wire for Reply {
 
     fn begin(&mut self, events: &mut Events) {
         for index in 0..self.choices.len() {
-            let delta = ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
+            let delta = ChunkDelta { role: Some("assistant"), content: Some(None), ..ChunkDelta::default() };
             events.data(&self.frame.part(vec![ChunkChoice { index, delta, ..ChunkChoice::default() }]));
         }
     }
 
-    fn progress(&mut self, index: usize, progress: PromptProgress, events: &mut Events) {
-        self.frame.progress(ChunkChoice { index, ..ChunkChoice::default() }, progress, events);
+    fn progress(&mut self, index: usize, progress: PromptProgress, so_far: &Timings, events: &mut Events) {
+        self.frame.progress(ChunkChoice { index, ..ChunkChoice::default() }, progress, so_far, events);
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
@@ -228,7 +228,7 @@ impl Message {
             }
             ReplyEvent::Text(text) => {
                 self.content.get_or_insert_default().push_str(&text);
-                delta.content = Some(text);
+                delta.content = Some(Some(text));
             }
             ReplyEvent::ToolCallStart { index, name } => {
                 let id = ids::new("call_");

@@ -170,8 +170,10 @@ pub(crate) struct ChunkChoice {
 pub(crate) struct ChunkDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) role: Option<&'static str>,
+    /// More of the text; null in the first part, which has none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) content: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub(crate) content: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

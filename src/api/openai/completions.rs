@@ -169,8 +169,8 @@ impl Wire for Reply {
         }
     }
 
-    fn progress(&mut self, index: usize, progress: PromptProgress, events: &mut Events) {
-        self.frame.progress(CompletionChoice { index, ..CompletionChoice::default() }, progress, events);
+    fn progress(&mut self, index: usize, progress: PromptProgress, so_far: &Timings, events: &mut Events) {
+        self.frame.progress(CompletionChoice { index, ..CompletionChoice::default() }, progress, so_far, events);
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {

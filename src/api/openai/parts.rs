@@ -92,14 +92,20 @@ impl Frame {
 
     /// A part of a stream with more of one reply, whose timings are `so_far`.
     pub(crate) fn more<C>(&self, choice: C, so_far: &Timings) -> Part<'_, C> {
-        let timings = self.wanted.timings_per_token.then(|| TimingsBody::from(so_far));
-        Part { timings, ..self.part(vec![choice]) }
+        Part { timings: self.wanted.timings_so_far(so_far), ..self.part(vec![choice]) }
     }
 
     /// Tells how far a prompt is, where that is wanted; `choice` is an empty one of its reply.
-    pub(crate) fn progress<C: Serialize>(&self, choice: C, progress: PromptProgress, events: &mut Events) {
+    pub(crate) fn progress<C: Serialize>(
+        &self,
+        choice: C,
+        progress: PromptProgress,
+        so_far: &Timings,
+        events: &mut Events,
+    ) {
         if self.wanted.return_progress {
-            events.data(&Part { prompt_progress: Some(progress.into()), ..self.part(vec![choice]) });
+            let timings = self.wanted.timings_so_far(so_far);
+            events.data(&Part { prompt_progress: Some(progress.into()), timings, ..self.part(vec![choice]) });
         }
     }
 
@@ -122,7 +128,8 @@ impl Frame {
     /// Ends a stream; `C` is what its choices are.
     pub(crate) fn finish<C: Serialize>(&self, events: &mut Events) {
         if self.wanted.include_usage {
-            events.data(&Part { usage: Some(self.usage.clone()), ..self.part(Vec::<C>::new()) });
+            let (usage, timings) = (Some(self.usage.clone()), self.timings.clone());
+            events.data(&Part { usage, timings, ..self.part(Vec::<C>::new()) });
         }
         events.done();
     }

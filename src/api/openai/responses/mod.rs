@@ -51,7 +51,7 @@ pub(crate) async fn responses(
         let prepared = work.prepare(chat, wanted.options.clone())?;
         let replies = work.submit(&[prepared], 1)?;
         let stream = wanted.stream;
-        Ok((replies, wire::Reply::new(work.served(), body, tools, &wanted, keeping), stream))
+        Ok((replies, wire::Reply::new(work.served(), body, tools, wanted, keeping), stream))
     };
     let (replies, reply, stream) = state.work(&served, caller, 1, work).await?;
     drop(input);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{FinishReason, Scope, Timings};
+use engine::{FinishReason, PromptProgress, Scope, Timings};
 use serde_json::{Value, json};
 
 use super::store::Item;
@@ -19,7 +19,7 @@ use crate::registry::Served;
 use crate::respond::Wire;
 use crate::state::AppState;
 use crate::stream::Events;
-use crate::wire::{Logprob, TimingsBody};
+use crate::wire::{Logprob, Progress, TimingsBody};
 use session::dialect::ReplyEvent;
 use session::{End, Step};
 
@@ -33,6 +33,9 @@ pub(super) struct Reply {
     logprobs: Vec<Logprob>,
     /// Those of the next part of it.
     new_logprobs: Vec<Logprob>,
+    /// With the next part of the reply.
+    timings: Option<TimingsBody>,
+    wanted: Wanted,
     n_events: u64,
     keeping: Option<Keeping>,
 }
@@ -50,7 +53,7 @@ impl Reply {
         served: &Arc<Served>,
         body: ResponsesRequest,
         tools: ToolMap,
-        wanted: &Wanted,
+        wanted: Wanted,
         keeping: Option<Keeping>,
     ) -> Self {
         let effort = body.reasoning.as_ref().and_then(|r| r.effort.clone());
@@ -95,6 +98,8 @@ impl Reply {
             blocks: Blocks::new(prefix),
             logprobs: Vec::new(),
             new_logprobs: Vec::new(),
+            timings: None,
+            wanted,
             n_events: 0,
             keeping,
         }
@@ -123,7 +128,10 @@ impl Reply {
     /// An event that shows the whole response.
     fn show(&mut self, name: &str, events: &mut Events) {
         if events.are_read() {
-            let data = json!({ "response": self.response });
+            let mut data = json!({ "response": self.response });
+            if let Some(timings) = &self.response.timings {
+                data["timings"] = json!(timings);
+            }
             self.event(name, data, events);
         }
     }
@@ -170,6 +178,9 @@ impl Reply {
                 Kind::Call(ref name) if self.tools.origin(name) == Origin::Custom => return,
                 Kind::Call(_) => "response.function_call_arguments.delta",
             };
+            if let Some(timings) = &self.timings {
+                data["timings"] = json!(timings);
+            }
             self.event(name, data, events);
         }
         self.logprobs.extend(logprobs);
@@ -226,7 +237,18 @@ impl Wire for Reply {
         self.show("response.in_progress", events);
     }
 
-    fn step(&mut self, _i: usize, step: Step, _so_far: &Timings, events: &mut Events) {
+    fn progress(&mut self, _i: usize, progress: PromptProgress, so_far: &Timings, events: &mut Events) {
+        if self.wanted.return_progress && events.are_read() {
+            let mut data = json!({ "response": self.response, "prompt_progress": Progress::from(progress) });
+            if let Some(timings) = self.wanted.timings_so_far(so_far) {
+                data["timings"] = json!(timings);
+            }
+            self.event("response.in_progress", data, events);
+        }
+    }
+
+    fn step(&mut self, _i: usize, step: Step, so_far: &Timings, events: &mut Events) {
+        self.timings = self.wanted.timings_so_far(so_far);
         // Those of a text's own tokens; thinking, tags and calls have theirs for themselves.
         let is_text = |event: &ReplyEvent| matches!(event, ReplyEvent::Text(_));
         for token in step.tokens.iter().filter(|token| token.events.iter().any(is_text)) {

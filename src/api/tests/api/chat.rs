@@ -25,7 +25,7 @@ async fn a_stream_says_what_the_whole_answer_says() {
 
     body["stream_options"] = json!({ "include_usage": true });
     let events = app.stream("/v1/chat/completions", &body).await;
-    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": null }));
     assert_eq!(joined(&events, "content"), message["content"].as_str().unwrap());
     assert_eq!(joined(&events, "reasoning_content"), message["reasoning_content"].as_str().unwrap());
     assert_eq!(events.last().unwrap(), "[DONE]");
@@ -33,6 +33,7 @@ async fn a_stream_says_what_the_whole_answer_says() {
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
     assert_eq!(usage["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+    assert_eq!(usage["timings"]["predicted_n"], whole["usage"]["completion_tokens"]);
     let n = |field: &str| whole["usage"][field].as_u64().unwrap();
     assert_eq!(n("prompt_tokens") + n("completion_tokens"), n("total_tokens"));
     assert!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0);
@@ -162,8 +163,13 @@ async fn progress_and_timings_are_told_when_asked_for() {
     body["timings_per_token"] = json!(true);
     let events = app.stream("/v1/chat/completions", &body).await;
     let progress: Vec<&Value> = events.iter().filter(|e| !e["prompt_progress"].is_null()).collect();
-    let last = &progress.last().unwrap()["prompt_progress"];
-    assert_eq!(last["processed"], last["total"]);
+    let (first, last) = (progress[0], progress.last().unwrap());
+    // Nothing is computed when the first is told.
+    assert_eq!(first["prompt_progress"]["processed"], first["prompt_progress"]["cache"]);
+    assert_eq!((&first["timings"]["prompt_n"], &first["timings"]["prompt_ms"]), (&json!(0), &json!(0.0)));
+    assert_eq!(last["prompt_progress"]["processed"], last["prompt_progress"]["total"]);
+    assert_eq!(last["timings"]["prompt_n"], last["prompt_progress"]["total"]);
+    assert!(last["timings"]["prompt_ms"].as_f64() > Some(0.0), "{last}");
     let timed = events.iter().filter(|e| e["timings"]["predicted_n"].is_u64()).count();
     assert!(timed > 2, "{events:?}");
 }

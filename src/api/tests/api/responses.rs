@@ -63,6 +63,26 @@ fn checked(events: &[(String, Value)]) -> Value {
 }
 
 #[tokio::test]
+async fn a_stream_tells_the_progress_of_its_prompt_and_timings_where_asked_for() {
+    let app = App::new();
+    let mut body = asked("What is 20 + 15?");
+    let telemetry = |events: &[(String, Value)], field: &str| -> Vec<String> {
+        events.iter().filter(|(_, data)| !data[field].is_null()).map(|(name, _)| name.clone()).collect()
+    };
+    let plain = app.named("/v1/responses", &body).await;
+    assert!(telemetry(&plain, "prompt_progress").is_empty());
+    assert_eq!(telemetry(&plain, "timings"), ["response.completed"]);
+    body["return_progress"] = json!(true);
+    body["timings_per_token"] = json!(true);
+    let events = app.named("/v1/responses", &body).await;
+    checked(&events);
+    let progress = telemetry(&events, "prompt_progress");
+    assert!(progress.len() > 1 && progress.iter().all(|name| name == "response.in_progress"), "{progress:?}");
+    let timed = telemetry(&events, "timings");
+    assert!(timed.iter().any(|name| name == "response.output_text.delta"), "{timed:?}");
+}
+
+#[tokio::test]
 async fn a_stream_builds_up_the_whole_response() {
     let app = App::new();
     for (effort, kinds) in [("none", vec!["message"]), ("low", vec!["reasoning", "message"])] {
