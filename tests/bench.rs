@@ -61,11 +61,28 @@ fn synthetic_models_say_the_same_whatever_their_shape_and_type() {
         ("tiny-moe", "q5_k_m"),
         ("tiny-qwen3next", "q4_k_m"),
         ("tiny-glm4moe", "q8_0"),
+        ("tiny-deepseek2", "q4_k_m"),
+        ("tiny-mimo2", "q8_0"),
+        ("tiny-step35", "q4_k_m"),
     ] {
         let (tokens, drafted, accepted) = generate(&synth(&dir, shape, dtype, "0.7"), "200", "1");
         assert_eq!(tokens, expected, "{shape} {dtype}");
         // About 118 cycles: 0.13 is three standard deviations.
         assert!((accepted / drafted - 0.7).abs() < 0.13, "{shape} {dtype}: {accepted} of {drafted}");
+    }
+}
+
+#[test]
+fn a_synthetic_assistant_drafts_for_its_target_from_a_file_of_its_own() {
+    let dir = TempDir::new().expect("a temporary folder");
+    for (shape, dtype) in [("tiny-gemma4", "q4_k_m"), ("tiny-gemma4-moe", "q8_0")] {
+        let (model, head) =
+            (synth(&dir, shape, dtype, "1,0,1"), synth(&dir, &format!("{shape}-assistant"), dtype, "1,0,1"));
+        let (expected, ..) = generate(&model, "101", "0");
+        let args = ["generate", "-m", arg(&model), "--draft-model", arg(&head), "--tokens", "10,20,30", "-t", "1"];
+        let v = json(&[&args[..], &["-n", "101", "--draft", "3"]].concat());
+        assert_eq!(v["tokens"], serde_json::json!(expected), "{shape}");
+        assert_eq!((v["drafted"].as_u64(), v["accepted"].as_u64()), (Some(148), Some(50)), "{shape}");
     }
 }
 
@@ -78,6 +95,11 @@ fn drafts_of_synthetic_models_are_right_as_often_as_asked_at_each_depth() {
     assert_eq!((drafted, accepted), (148.0, 50.0));
     let (_, drafted, accepted) = generate(&synth(&dir, "tiny-moe", "q8_0", "1"), "101", "3");
     assert_eq!((drafted, accepted), (75.0, 75.0));
+    // Three heads, each for its own depth.
+    for shape in ["tiny-mimo2", "tiny-step35"] {
+        let (_, drafted, accepted) = generate(&synth(&dir, shape, "q8_0", "1,0,1"), "101", "3");
+        assert_eq!((drafted, accepted), (148.0, 50.0), "{shape}");
+    }
 }
 
 #[test]

@@ -40,6 +40,10 @@ pub(crate) fn random(dtype: TensorType, scale: f32, rng: &mut Random, out: &mut 
             let d = half(scale / 4.61);
             out.as_chunks_mut::<18>().0.iter_mut().for_each(|block| block[..2].copy_from_slice(&d));
         }
+        TensorType::Q5_0 => {
+            let d = half(scale / 9.23);
+            out.as_chunks_mut::<22>().0.iter_mut().for_each(|block| block[..2].copy_from_slice(&d));
+        }
         TensorType::Q4_K => {
             let head = k_head(scale / (f32::from(SUB) * 4.61), 7.5, SUB, SUB);
             out.as_chunks_mut::<144>().0.iter_mut().for_each(|block| block[..16].copy_from_slice(&head));
@@ -73,6 +77,7 @@ pub(crate) fn exact(dtype: TensorType, values: &[f32], out: &mut [u8]) {
         TensorType::BF16 => floats(values, out, |v| bf16::from_f32(v).to_le_bytes()),
         TensorType::Q8_0 => blocks(values, out, q8_0),
         TensorType::Q4_0 => blocks(values, out, q4_0),
+        TensorType::Q5_0 => blocks(values, out, q5_0),
         TensorType::Q4_K => blocks(values, out, q4_k),
         TensorType::Q5_K => blocks(values, out, q5_k),
         TensorType::Q6_K => blocks(values, out, q6_k),
@@ -114,6 +119,20 @@ fn q4_0(values: &[f32; 32], out: &mut [u8; 18]) {
     for (i, q) in out[2..].iter_mut().enumerate() {
         *q = code(values[i]) | code(values[i + 16]) << 4;
     }
+}
+
+/// Codes stand for -16 to 15 steps, of which whole multiples of 1/7 use 14; the fifth bits lie together.
+fn q5_0(values: &[f32; 32], out: &mut [u8; 22]) {
+    let (d, inverse) = step(values, 14.0);
+    let code = |v: f32| ((v * inverse).round() + 16.0).clamp(0.0, 31.0) as u8;
+    out[..2].copy_from_slice(&d);
+    let mut high = 0u32;
+    for i in 0..16 {
+        let (a, b) = (code(values[i]), code(values[i + 16]));
+        out[6 + i] = a & 15 | (b & 15) << 4;
+        high |= u32::from(a >> 4) << i | u32::from(b >> 4) << (i + 16);
+    }
+    out[2..6].copy_from_slice(&high.to_le_bytes());
 }
 
 /// Eight sub-blocks of scale 9 and offset 63: codes stand for -7 to 8 steps of 9.

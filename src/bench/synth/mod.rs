@@ -8,10 +8,11 @@ mod successor;
 pub(crate) mod tensors;
 pub(crate) mod types;
 mod vocab;
+mod wiring;
 mod write;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
@@ -59,7 +60,7 @@ impl Synthetic {
     /// A model of `shape`: nothing is written yet.
     pub(crate) fn new(shape: Shape, mix: Mix, rates: &[f64], cover: f64, seed: u64) -> Self {
         let words = Words::new(&shape);
-        let successor = Successor::new(&shape, seed, cover, words.n_text, rates);
+        let successor = Successor::new(&shape.speaker(), seed, cover, words.n_text, rates).narrowed(shape.n_embd);
         let tensors = tensors::tensors(&shape, &mix);
         Self { shape, mix, seed, rates: rates.to_vec(), words, successor, tensors }
     }
@@ -76,6 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.accept.len() <= MAX_RATES, "--accept: {} depths at most, {} found", MAX_RATES, args.accept.len());
     let model = Synthetic::new(shape, args.mix, &args.accept, args.cover, args.seed);
     let n_bytes = model.tensors.iter().map(tensors::Tensor::n_bytes).sum();
+    check_room(output, n_bytes)?;
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(n_bytes) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")?);
     let start = Instant::now();
@@ -88,6 +90,33 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (n_tensors, gb) = (model.tensors.len(), n_bytes as f64 / 1e9);
     let path = output.display();
     say(format_args!("{path}: {n_tensors} tensors, {gb:.2} GB in {took:.1} s ({:.2} GB/s)", gb / took))
+}
+
+/// # Errors
+/// A disk with less room than the tensors take; one that does not tell is believed to have it.
+fn check_room(output: &Path, n_bytes: u64) -> anyhow::Result<()> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let free = free_bytes(folder).unwrap_or(u64::MAX);
+    let gb = |n: u64| n as f64 / 1e9;
+    ensure!(
+        free > n_bytes,
+        "{}: {:.2} GB are needed, {:.2} GB are free: make room, or choose a smaller --type",
+        output.display(),
+        gb(n_bytes),
+        gb(free)
+    );
+    Ok(())
+}
+
+#[cfg(unix)]
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let facts = rustix::fs::statvfs(folder).ok()?;
+    Some(facts.f_bavail.saturating_mul(facts.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
 }
 
 fn list(mix: &Mix) -> anyhow::Result<()> {

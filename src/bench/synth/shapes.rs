@@ -1,16 +1,23 @@
-//! The shapes that models can be made in: the published sizes, and small ones for tests.
-//! Owns the table of dimensions; which tensors follow from them is the model's schema, and types are the mix's.
+//! The shapes that models can be made in: what a shape is, and which tensors follow from it.
+//! The numbers are in `table`, the metadata in `keys`; types are the mix's.
+
+mod keys;
+mod table;
 
 use gguf::{Metadata, Value};
-use model::Schema;
+use model::{Schema, block_of};
+
+pub(crate) use table::all;
 
 /// Dimensions of one model, named as the metadata keys name them.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) n_embd: usize,
-    /// Layers of the target model; the MTP layer is one more block.
+    /// Layers of the target model; MTP layers are more blocks.
     pub(crate) n_layer: usize,
+    /// MTP layers; those of an assistant are its `n_layer`.
+    pub(crate) n_nextn: usize,
     pub(crate) n_head: usize,
     pub(crate) n_head_kv: usize,
     pub(crate) d_head: usize,
@@ -37,6 +44,45 @@ pub(crate) enum Family {
         /// Width of the dense layer.
         n_ff_dense: usize,
     },
+    /// Latent attention in every layer, one dense layer first; `d_head` is that of keys, `n_rot` of it are rotated.
+    DeepSeek2 {
+        n_ff_dense: usize,
+        /// Widths of the low-rank images of queries, and of keys and values.
+        n_lora: [usize; 2],
+        /// Elements of a value.
+        d_v: usize,
+    },
+    /// Windows in most layers, one dense layer first.
+    Mimo2 {
+        n_ff_dense: usize,
+        /// Elements of a value.
+        d_v: usize,
+        sliding: Sliding,
+    },
+    /// Windows in most layers, three dense layers first.
+    Step35 {
+        n_ff_dense: usize,
+        sliding: Sliding,
+    },
+    /// Windows in most layers; the shared expert is the dense feed-forward.
+    Gemma4 {
+        sliding: Sliding,
+    },
+    /// The head of the Gemma 4 of this name, which comes in a file of its own.
+    Gemma4Assistant {
+        target: &'static str,
+    },
+}
+
+/// Layers with a window, among full ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sliding {
+    pub(crate) window: usize,
+    pub(crate) n_head: usize,
+    pub(crate) n_head_kv: usize,
+    pub(crate) d_head: usize,
+    /// Every so many layers is full.
+    pub(crate) period: usize,
 }
 
 /// The feed-forward part.
@@ -48,13 +94,6 @@ pub(crate) enum Ffn {
 
 /// Every so many layers is one of attention; the others are delta nets.
 pub(super) const INTERVAL: usize = 4;
-
-/// Taps of the convolution.
-const N_TAPS: usize = 4;
-
-/// The epsilon of all norms, and its key.
-pub(crate) const EPS: f32 = 1e-6;
-pub(crate) const EPS_KEY: &str = "attention.layer_norm_rms_epsilon";
 
 /// Frequent tokens: the low ids, as in a byte-pair vocabulary.
 const N_FREQUENT: usize = 24_576;
@@ -71,148 +110,129 @@ impl Shape {
             (Family::Qwen35, Ffn::Moe { .. }) => "qwen35moe",
             (Family::Qwen3Next, _) => "qwen3next",
             (Family::Glm4Moe { .. }, _) => "glm4moe",
+            (Family::DeepSeek2 { .. }, _) => "deepseek2",
+            (Family::Mimo2 { .. }, _) => "mimo2",
+            (Family::Step35 { .. }, _) => "step35",
+            (Family::Gemma4 { .. }, _) => "gemma4",
+            (Family::Gemma4Assistant { .. }, _) => "gemma4-assistant",
         }
     }
 
-    /// The numbers of the metadata, by their keys without the architecture.
-    pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let mut sizes = vec![
-            ("block_count", self.n_layer + 1),
-            ("context_length", 262_144),
-            ("embedding_length", self.n_embd),
-            ("attention.head_count", self.n_head),
-            ("attention.head_count_kv", self.n_head_kv),
-            ("attention.key_length", self.d_head),
-            ("attention.value_length", self.d_head),
-            ("rope.dimension_count", self.n_rot),
-            ("nextn_predict_layers", 1),
-        ];
+    /// The model that says what is said: for a head in a file of its own its target.
+    pub(crate) fn speaker(&self) -> Shape {
         match self.family {
-            Family::Qwen35 | Family::Qwen3Next => sizes.extend([
-                ("ssm.conv_kernel", N_TAPS),
-                ("ssm.state_size", self.d_state),
-                ("ssm.group_count", self.n_k_heads),
-                ("ssm.time_step_rank", self.n_v_heads),
-                ("ssm.inner_size", self.n_v_heads * self.d_state),
-                ("full_attention_interval", INTERVAL),
-            ]),
-            Family::Glm4Moe { n_ff_dense } => sizes.extend([
-                ("feed_forward_length", n_ff_dense),
-                ("leading_dense_block_count", 1),
-                ("expert_gating_func", 2),
-                ("expert_shared_count", 1),
-            ]),
+            Family::Gemma4Assistant { target } => Shape::find(target).expect("assistants are of shapes"),
+            _ => self.clone(),
         }
-        match self.ffn {
-            Ffn::Dense { n_ff } => sizes.push(("feed_forward_length", n_ff)),
-            Ffn::Moe { n_expert, n_used, n_ff, n_ff_shared } => sizes.extend([
-                ("expert_count", n_expert),
-                ("expert_used_count", n_used),
-                ("expert_feed_forward_length", n_ff),
-                ("expert_shared_feed_forward_length", n_ff_shared),
-            ]),
+    }
+
+    /// True where delta nets stand between layers of attention.
+    pub(super) fn is_hybrid(&self) -> bool {
+        matches!(self.family, Family::Qwen35 | Family::Qwen3Next)
+    }
+
+    pub(super) fn is_gemma(&self) -> bool {
+        matches!(self.family, Family::Gemma4 { .. } | Family::Gemma4Assistant { .. })
+    }
+
+    /// Its layers with a window, if it has some.
+    fn sliding(&self) -> Option<Sliding> {
+        match self.family {
+            Family::Mimo2 { sliding, .. } | Family::Step35 { sliding, .. } | Family::Gemma4 { sliding } => {
+                Some(sliding)
+            }
+            Family::Gemma4Assistant { .. } => self.speaker().sliding(),
+            Family::Qwen35 | Family::Qwen3Next | Family::Glm4Moe { .. } | Family::DeepSeek2 { .. } => None,
         }
-        sizes
+    }
+
+    /// Whether block `il` has a window.
+    fn slides(&self, il: usize) -> bool {
+        let Some(Sliding { period, .. }) = self.sliding() else { return false };
+        match self.family {
+            Family::Gemma4Assistant { .. } => il + 1 < self.n_layer,
+            Family::Step35 { .. } => il >= self.n_layer || !il.is_multiple_of(period),
+            Family::Mimo2 { .. } => il >= self.n_layer || il > 0 && !(il + 1).is_multiple_of(period),
+            _ => !(il + 1).is_multiple_of(period),
+        }
+    }
+
+    /// How many elements of a vector the last layer can move: not more than its dense feed-forward has neurons.
+    pub(super) fn n_movable(&self) -> usize {
+        let n_ff = match self.ffn {
+            Ffn::Dense { n_ff } => n_ff,
+            Ffn::Moe { n_ff_shared, .. } => n_ff_shared,
+        };
+        n_ff.min(self.n_embd - super::successor::N_RESERVED)
     }
 
     /// What such a model consists of, with the optional tensors that it has.
     pub(crate) fn schema(&self) -> Schema {
-        let arch = self.architecture();
-        let full = |key: &str| format!("{arch}.{key}");
-        let mut keys: Vec<(String, Value<'_>)> = vec![("general.architecture".into(), arch.into())];
-        keys.extend(self.sizes().into_iter().map(|(key, n)| (full(key), Value::U32(n as u32))));
-        keys.push((full(EPS_KEY), EPS.into()));
-        let meta: Metadata<'_> = keys.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-        let has = |name: &str| name == "output.weight" && !self.tied || name.ends_with("shared_head_norm.weight");
+        let entries = self.entries();
+        let keys = entries.iter().map(|(key, entry)| (key.as_str(), entry.value()));
+        let arch = ("general.architecture", Value::from(self.architecture()));
+        let meta: Metadata<'_> = std::iter::once(arch).chain(keys).collect();
+        let has = |name: &str| self.has(name);
         let mut schema = Schema::of(&meta, self.n_vocab, &has).expect("shapes are those of models");
         schema.tensors.retain(|t| t.required || has(&t.name));
         schema
+    }
+
+    /// Whether a tensor that such a model may have is there.
+    fn has(&self, name: &str) -> bool {
+        let Some((il, part)) = block_of(name) else { return name == "output.weight" && !self.tied };
+        let slides = self.slides(il as usize);
+        match self.family {
+            Family::Gemma4 { .. } | Family::Gemma4Assistant { .. } => match part {
+                "attn_v.weight" => slides,
+                "ffn_gate_up_exps.weight" => matches!(self.ffn, Ffn::Moe { .. }),
+                _ => part == "layer_output_scale.weight",
+            },
+            Family::Mimo2 { .. } => match part {
+                "attn_sinks.weight" => slides,
+                _ => matches!(part, "attn_qkv.weight" | "layer_output_norm.weight"),
+            },
+            Family::Step35 { .. } => matches!(
+                part,
+                "attn_q_norm.weight"
+                    | "attn_k_norm.weight"
+                    | "attn_gate.weight"
+                    | "nextn.shared_head_norm.weight"
+                    | "nextn.shared_head_head.weight"
+            ),
+            _ => part == "nextn.shared_head_norm.weight",
+        }
     }
 
     /// How many of the first ids count as frequent.
     pub(crate) fn n_frequent(&self) -> usize {
         N_FREQUENT.min(self.n_vocab * 3 / 4)
     }
-
-    /// Parts of the rotation for text and images: 11, 11, 10 of 32; `None` in families that have none.
-    pub(crate) fn rope_sections(&self) -> Option<[i32; 4]> {
-        if self.family != Family::Qwen35 {
-            return None;
-        }
-        let half = self.n_rot / 2;
-        let (time, height) = (half.div_ceil(3), half.div_ceil(3).min(half - half.div_ceil(3)));
-        Some([time as i32, height as i32, (half - time - height) as i32, 0])
-    }
-}
-
-/// All shapes, the published ones first.
-pub(crate) fn all() -> Vec<Shape> {
-    let dense = |n_ff| Ffn::Dense { n_ff };
-    let moe = |n_expert, n_ff| Ffn::Moe { n_expert, n_used: 8, n_ff, n_ff_shared: n_ff };
-    let shape = |name, n_embd, n_layer, (n_head, n_head_kv), n_v_heads, tied, ffn| Shape {
-        name,
-        n_embd,
-        n_layer,
-        n_head,
-        n_head_kv,
-        d_head: 256,
-        n_rot: 64,
-        n_k_heads: 16,
-        n_v_heads,
-        d_state: 128,
-        n_vocab: 248_320,
-        tied,
-        ffn,
-        family: Family::Qwen35,
-    };
-    let small = |name, tied, ffn| Shape {
-        d_head: 64,
-        n_rot: 16,
-        n_k_heads: 2,
-        d_state: 64,
-        n_vocab: 4096,
-        ..shape(name, 256, 4, (4, 2), 4, tied, ffn)
-    };
-    let tiny_moe = Ffn::Moe { n_expert: 8, n_used: 2, n_ff: 256, n_ff_shared: 256 };
-    vec![
-        shape("0.8b", 1024, 24, (8, 2), 16, true, dense(3584)),
-        shape("2b", 2048, 24, (8, 2), 16, true, dense(6144)),
-        shape("4b", 2560, 32, (16, 4), 32, true, dense(9216)),
-        shape("9b", 4096, 32, (16, 4), 32, false, dense(12_288)),
-        shape("27b", 5120, 64, (24, 4), 48, false, dense(17_408)),
-        shape("35b-a3b", 2048, 40, (16, 2), 32, false, moe(256, 512)),
-        shape("122b-a10b", 3072, 48, (32, 2), 64, false, moe(256, 1024)),
-        Shape {
-            n_vocab: 151_936,
-            family: Family::Qwen3Next,
-            ..shape(
-                "qwen3-next-80b-a3b",
-                2048,
-                48,
-                (16, 2),
-                32,
-                false,
-                Ffn::Moe { n_expert: 512, n_used: 10, n_ff: 512, n_ff_shared: 512 },
-            )
-        },
-        Shape {
-            d_head: 128,
-            n_vocab: 151_552,
-            family: Family::Glm4Moe { n_ff_dense: 10_944 },
-            ..shape("glm-4.5-air", 4096, 46, (96, 8), 0, false, moe(128, 1408))
-        },
-        shape("mini-moe", 1024, 24, (8, 2), 32, false, moe(64, 256)),
-        small("tiny", false, dense(768)),
-        small("tiny-tied", true, dense(768)),
-        small("tiny-moe", false, tiny_moe),
-        Shape { family: Family::Qwen3Next, ..small("tiny-qwen3next", false, tiny_moe) },
-        Shape { family: Family::Glm4Moe { n_ff_dense: 768 }, ..small("tiny-glm4moe", false, tiny_moe) },
-    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_have_windows_where_the_published_models_have_them() {
+        let full = |name: &str, n: usize| {
+            let shape = Shape::find(name).expect("a known shape");
+            (0..n).filter(|il| !shape.slides(*il)).collect::<Vec<_>>()
+        };
+        assert_eq!(full("gemma-4-26b-a4b", 30), [5, 11, 17, 23, 29]);
+        assert_eq!(full("gemma-4-26b-a4b-assistant", 4), [3]);
+        assert_eq!(full("mimo-v2-flash", 51), [0, 5, 11, 17, 23, 29, 35, 41, 47]);
+        assert_eq!(full("step-3.5-flash", 48), [0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44]);
+    }
+
+    #[test]
+    fn every_shape_has_the_tensors_of_its_architecture() {
+        for shape in all() {
+            let n_params: u64 = shape.schema().tensors.iter().map(|t| t.ne.iter().product::<u64>()).sum();
+            assert!(n_params > 0, "{}", shape.name);
+        }
+    }
 
     #[test]
     fn the_rotation_is_split_as_in_the_published_models() {

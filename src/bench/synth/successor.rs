@@ -33,6 +33,9 @@ pub(crate) const UNIT: f32 = 0.231_455;
 /// The order of tokens, and their vectors.
 pub(crate) struct Successor {
     n_embd: usize,
+    /// Elements of the vectors of this file, where it is a head that is narrower than its target.
+    n_own: usize,
+    n_movable: usize,
     seed: u64,
     /// The orbit that generated text runs through, then the tokens outside it.
     orbits: [Vec<u32>; 2],
@@ -73,7 +76,7 @@ impl Classes {
     }
 
     /// A draft at `depth` (0 is the first) is wrong when [`CLASS`] of its token is above this whole number.
-    fn border(&self, depth: usize) -> i32 {
+    pub(crate) fn border(&self, depth: usize) -> i32 {
         let rate = self.rates[depth.min(self.rates.len() - 1)];
         let class = self.steps.iter().position(|&step| step == rate).expect("steps are made of rates");
         if self.steps.len() == 1 { 0 } else { i32::from(self.level_of(class)) + 1 }
@@ -106,12 +109,47 @@ impl Successor {
                 place[token as usize] = (outside, i as u32);
             }
         }
-        let rings = shape.tied.then(|| rings(shape.n_embd));
-        Self { n_embd: shape.n_embd, seed, orbits: [text, others], place, rings, classes: Classes::new(rates) }
+        let (n_embd, n_movable) = (shape.n_embd, shape.n_movable());
+        let rings = shape.tied.then(|| rings(N_RESERVED + n_movable));
+        Self {
+            n_embd,
+            n_own: n_embd,
+            n_movable,
+            seed,
+            orbits: [text, others],
+            place,
+            rings,
+            classes: Classes::new(rates),
+        }
     }
 
     pub(crate) fn classes(&self) -> &Classes {
         &self.classes
+    }
+
+    /// Elements behind the reserved ones that the last layer can move; those after them are the same in all vectors of an
+    /// orbit, where it has to.
+    pub(crate) fn n_movable(&self) -> usize {
+        self.n_movable
+    }
+
+    /// Elements of a vector.
+    pub(crate) fn n_embd(&self) -> usize {
+        self.n_embd
+    }
+
+    /// The same for a file whose vectors have `n` of the elements.
+    pub(crate) fn narrowed(self, n: usize) -> Self {
+        Self { n_own: n, ..self }
+    }
+
+    /// The element of a vector that is element `at` of those of this file: spread over all, so that they tell all tokens
+    /// apart.
+    pub(crate) fn own(&self, at: usize) -> usize {
+        if at < N_RESERVED || self.n_own == self.n_embd {
+            return at;
+        }
+        N_RESERVED + (at - N_RESERVED) * (self.n_embd - N_RESERVED) / (self.n_own - N_RESERVED)
     }
 
     /// A token of generated text.
@@ -153,7 +191,7 @@ impl Successor {
     }
 }
 
-/// Rings over the random elements whose lengths are different primes: an element is back where it was only after very many
+/// Rings over the random ones of `n_embd` elements whose lengths are different primes: an element is back where it was only after very many
 /// steps, and after few steps only a small part of a vector is.
 fn rings(n_embd: usize) -> Vec<(usize, usize)> {
     let is_prime = |n: &usize| *n > 1 && (2..*n).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));

@@ -1,16 +1,18 @@
 //! The tensors of a model: those of its schema, with their types and what is in each.
 //! Writes nothing.
 //!
-//! Weights are small and random but for few: the embedding and the head hold the vectors of [`Successor`]; the head's
+//! Weights are small and random but for few: the embedding and the head hold the vectors of [`Successor`](super::successor::Successor); the head's
 //! projection passes a vector on, and counts its depth; one neuron of the draft head turns it wrong for tokens that it is
-//! not good at; and the last layer moves elements when the head is the embedding.
+//! not good at; and the last layer moves elements when the head is the embedding. Where a family norms what a layer adds,
+//! the norm's weight says how much that is.
 
 use gguf::TensorType;
 use model::{TensorSchema, block_of};
 
-use super::shapes::{INTERVAL, Shape};
-use super::successor::{CLASS, CONST, COUNTERS, MAX_RATES, MOST, N_RESERVED, Successor, UNIT};
+use super::shapes::{Family, INTERVAL, Shape};
+use super::successor::CONST;
 use super::types::{Mix, Role};
+use super::wiring::{Part, Spoil, Wiring};
 
 /// One tensor.
 #[derive(Clone, Debug)]
@@ -32,34 +34,24 @@ pub(crate) enum Fill {
     One(usize, f32),
     /// Minus `exp` of 0 to 2: decay rates.
     Decay,
-    /// Vectors of tokens, row by row.
-    Embedding,
+    /// Divisors of frequencies: 1 for the first quarter of pairs; the others do not turn.
+    Turning,
+    /// Vectors of tokens, row by row, times this.
+    Embedding(f32),
     /// Vectors of the tokens before, row by row.
     Head,
     /// Rows or columns that mean something, the rest as random as given.
     Wired(Wiring, f32),
 }
 
-/// The parts that are not random.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wiring {
-    /// `eh_proj`: elements of the embedding, moved where they move; counters.
-    Project,
-    /// Rows of gate, up and down that move elements.
-    MoveGate,
-    MoveUp,
-    MoveDown,
-    /// One neuron that makes a draft wrong.
-    SpoilGate,
-    SpoilUp,
-    SpoilDown,
-}
-
 /// How strongly the last layer adds moved elements to what was there.
-const MOVED: f32 = 8.0;
+pub(super) const MOVED: f32 = 8.0;
 
-/// Sharpness of the neuron that spoils drafts, for one unit.
-const SHARP: f32 = 6.0;
+/// How strongly an assistant's last layer adds what its feed-forward gives, which is a wrong vector or nothing that counts.
+const SPOILED: f32 = 2.0;
+
+/// The same of layers that add nothing that means something.
+const HARDLY: f32 = 0.02;
 
 /// Spread of most weights: so small that a layer hardly changes the hidden state.
 const SMALL: f32 = 2e-3;
@@ -67,100 +59,79 @@ const SMALL: f32 = 2e-3;
 /// The largest logit, about.
 const TOP_LOGIT: f32 = 32.0;
 
-impl Wiring {
-    /// Rows, from the first, that are not random at all.
-    pub(crate) fn n_rows(self, n_embd: usize) -> usize {
-        match self {
-            Wiring::Project => n_embd,
-            Wiring::MoveGate | Wiring::MoveUp => n_embd - N_RESERVED,
-            Wiring::SpoilGate | Wiring::SpoilUp => 1,
-            Wiring::MoveDown | Wiring::SpoilDown => 0,
-        }
-    }
-
-    /// Columns, from the first, that are not random in any row.
-    pub(crate) fn n_cols(self, n_embd: usize) -> usize {
-        match self {
-            Wiring::MoveDown => n_embd - N_RESERVED,
-            Wiring::SpoilDown => 1,
-            _ => 0,
-        }
-    }
-
-    /// The elements of a row that are not zero, by column; `spoiled` is the vector that a wrong draft turns to.
-    pub(crate) fn row(self, s: &Successor, spoiled: &[i8], r: usize, mut set: impl FnMut(usize, f32)) {
-        let n_embd = spoiled.len();
-        // Value of the constant element, and of a full counter.
-        let full = f32::from(MOST) * UNIT;
-        match self {
-            Wiring::Project => {
-                // Each counter is set one step after the one before it, the first at once; there are two of each.
-                match r.checked_sub(COUNTERS).filter(|_| r < N_RESERVED) {
-                    Some(c) if c % MAX_RATES == 0 => set(CONST, 1.0),
-                    Some(_) => set(n_embd + r - 1, 1.0),
-                    None => set(s.source(r), 1.0),
-                }
-            }
-            Wiring::MoveGate => set(CONST, MOVED / full),
-            Wiring::MoveUp => set(s.source(N_RESERVED + r), 1.0),
-            // silu(8) is 8, so the gate and the strength cancel.
-            Wiring::MoveDown => {
-                if let Some(neuron) = r.checked_sub(N_RESERVED) {
-                    set(neuron, 1.0);
-                }
-            }
-            Wiring::SpoilGate => {
-                let weight = |whole: i32| SHARP / UNIT * whole as f32 / f32::from(MOST);
-                let (constant, counters) = s.classes().weights();
-                set(CLASS, weight(MOST.into()));
-                set(CONST, weight(constant));
-                for (c, &step) in counters.iter().enumerate() {
-                    // The first counter is set at the first depth already. Halves on two of each, so that no weight is above
-                    // that of the class.
-                    set(COUNTERS + 1 + c, weight(step / 2));
-                    set(COUNTERS + MAX_RATES + 1 + c, weight(step - step / 2));
-                }
-            }
-            Wiring::SpoilUp => set(CONST, 1.0 / full),
-            Wiring::SpoilDown => set(0, 0.5 * UNIT * f32::from(spoiled[r])),
-        }
-    }
-}
-
 /// All tensors in the order of the file.
 pub(crate) fn tensors(shape: &Shape, mix: &Mix) -> Vec<Tensor> {
     let one = |TensorSchema { name, ne, .. }: TensorSchema| {
         let (role, fill) = match block_of(&name) {
+            Some((il, part)) if shape.is_gemma() => in_gemma(shape, il as usize, part),
             Some((il, part)) => in_block(shape, il as usize, part),
-            None => match name.as_str() {
-                "token_embd.weight" => (Some(Role::Embedding), Fill::Embedding),
-                "output.weight" => (Some(Role::Head), Fill::Head),
-                _ => (None, Fill::Same(TOP_LOGIT / shape.n_embd as f32)),
-            },
+            None => outside(shape, &name),
         };
-        Tensor { dtype: role.map_or(TensorType::F32, |role| mix.of(role, shape)), name, ne, fill }
+        let dtype = role.map_or(TensorType::F32, |role| mix.of(role, shape, ne[0]));
+        Tensor { dtype, name, ne, fill }
     };
     shape.schema().tensors.into_iter().map(one).collect()
 }
 
+/// Weight of the last norm.
+fn last_norm(s: &Shape) -> f32 {
+    let n = s.n_embd as f32;
+    match s.family {
+        // Embeddings are multiplied with the root of the width, so that theirs are smaller, and the head is the embedding.
+        Family::Gemma4 { .. } => TOP_LOGIT / n.sqrt(),
+        // The stream is longer than a vector by what the last layer adds.
+        Family::Gemma4Assistant { .. } => TOP_LOGIT / n * (1.0 + SPOILED * SPOILED).sqrt(),
+        _ => TOP_LOGIT / n,
+    }
+}
+
+/// What a tensor outside of blocks does, if a mix gives it a type, and what is in it.
+fn outside(s: &Shape, name: &str) -> (Option<Role>, Fill) {
+    let is_assistant = matches!(s.family, Family::Gemma4Assistant { .. });
+    match name {
+        // What it embeds are its target's.
+        "token_embd.weight" if is_assistant => (Some(Role::Head), Fill::Head),
+        "token_embd.weight" => {
+            let scale = if s.is_gemma() { (s.n_embd as f32).powf(-0.5) } else { 1.0 };
+            (Some(Role::Embedding), Fill::Embedding(scale))
+        }
+        "output.weight" => (Some(Role::Head), Fill::Head),
+        "nextn.pre_projection.weight" => (Some(Role::Careful), Fill::Wired(Wiring::Before, 0.0)),
+        "nextn.post_projection.weight" => {
+            let back = s.n_embd as f32 / TOP_LOGIT;
+            (Some(Role::Careful), Fill::Wired(Wiring::After { back }, 0.0))
+        }
+        "rope_freqs.weight" => (None, Fill::Turning),
+        _ => (None, Fill::Same(last_norm(s))),
+    }
+}
+
 /// What a tensor of block `il` does, if a mix gives it a type, and what is in it.
 fn in_block(s: &Shape, il: usize, part: &str) -> (Option<Role>, Fill) {
-    let is_mtp = il == s.n_layer;
+    let is_mtp = il >= s.n_layer;
     let fair = (s.n_embd as f32).powf(-0.5);
-    let wired = |[spoil, moved]: [Wiring; 2]| match il {
-        _ if is_mtp => Fill::Wired(spoil, SMALL),
-        il if s.tied && il + 1 == s.n_layer => Fill::Wired(moved, SMALL),
+    // Of several MTP layers each drafts at its own depth.
+    let spoil = Spoil { depth: (s.n_nextn > 1).then(|| il.saturating_sub(s.n_layer)), steady: false };
+    let wired = |part: Part| match il {
+        _ if is_mtp => Fill::Wired(Wiring::Spoil(part, spoil), SMALL),
+        il if s.tied && il + 1 == s.n_layer => Fill::Wired(Wiring::Move(part), SMALL),
         _ => Fill::Random(SMALL),
     };
-    let down = Role::Favoured { i: il, n: s.n_layer + 1 };
-    let values = Role::Favoured { i: il / INTERVAL, n: s.n_layer / INTERVAL + 1 };
+    let down = Role::Favoured { i: il, n: s.n_layer + s.n_nextn };
+    let values = match s.is_hybrid() {
+        true => Role::Favoured { i: il / INTERVAL, n: s.n_layer / INTERVAL + 1 },
+        false => down,
+    };
     match part {
-        "nextn.shared_head_norm.weight" => (None, Fill::Same(TOP_LOGIT / s.n_embd as f32)),
+        "nextn.shared_head_norm.weight" | "layer_output_norm.weight" => (None, Fill::Same(last_norm(s))),
+        "nextn.shared_head_head.weight" => (Some(Role::Head), Fill::Head),
         "nextn.eh_proj.weight" => (Some(Role::Careful), Fill::Wired(Wiring::Project, 0.0)),
         _ if part.ends_with("norm.weight") => (None, Fill::Same(1.0)),
-        "attn_qkv.weight" => (Some(Role::Qkv), Fill::Random(fair)),
+        "attn_qkv.weight" if s.is_hybrid() => (Some(Role::Qkv), Fill::Random(fair)),
         "attn_gate.weight" => (Some(Role::Plain), Fill::Random(fair)),
         "attn_v.weight" => (Some(values), Fill::Random(SMALL)),
+        "attn_k_b.weight" | "attn_v_b.weight" => (Some(Role::Careful), Fill::Random(SMALL)),
+        "attn_sinks.weight" => (None, Fill::Random(0.5)),
         "ssm_conv1d.weight" => (None, Fill::Random(0.3)),
         "ssm_dt.bias" => (None, Fill::Random(0.5)),
         "ssm_a" => (None, Fill::Decay),
@@ -170,12 +141,36 @@ fn in_block(s: &Shape, il: usize, part: &str) -> (Option<Role>, Fill) {
         // The draft head's shared expert is on: its neuron counts.
         "ffn_gate_inp_shexp.weight" if is_mtp => (None, Fill::One(CONST, 4.0)),
         "ffn_gate_inp_shexp.weight" => (None, Fill::Random(0.01)),
-        "ffn_gate.weight" | "ffn_gate_shexp.weight" => {
-            (Some(Role::Plain), wired([Wiring::SpoilGate, Wiring::MoveGate]))
-        }
-        "ffn_up.weight" | "ffn_up_shexp.weight" => (Some(Role::Plain), wired([Wiring::SpoilUp, Wiring::MoveUp])),
-        "ffn_down.weight" | "ffn_down_shexp.weight" => (Some(down), wired([Wiring::SpoilDown, Wiring::MoveDown])),
+        "ffn_gate.weight" | "ffn_gate_shexp.weight" => (Some(Role::Plain), wired(Part::Gate)),
+        "ffn_up.weight" | "ffn_up_shexp.weight" => (Some(Role::Plain), wired(Part::Up)),
+        "ffn_down.weight" | "ffn_down_shexp.weight" => (Some(down), wired(Part::Down)),
         "ffn_down_exps.weight" => (Some(down), Fill::Random(SMALL)),
+        _ => (Some(Role::Plain), Fill::Random(SMALL)),
+    }
+}
+
+/// The same of Gemma 4 and its assistants, where only the last layer adds something that means something.
+fn in_gemma(s: &Shape, il: usize, part: &str) -> (Option<Role>, Fill) {
+    let is_last = il + 1 == s.n_layer;
+    let (wiring, strength): (fn(Part) -> Wiring, f32) = match s.family {
+        Family::Gemma4Assistant { .. } => (|part| Wiring::Spoil(part, Spoil { depth: None, steady: true }), SPOILED),
+        _ => (Wiring::Move, MOVED),
+    };
+    let wired = |part: Part| if is_last { Fill::Wired(wiring(part), SMALL) } else { Fill::Random(SMALL) };
+    let favoured = Some(Role::Favoured { i: il, n: s.n_layer });
+    match part {
+        "post_ffw_norm.weight" => (None, Fill::Same(if is_last { strength } else { HARDLY })),
+        // Beside the dense part experts hardly count.
+        "post_attention_norm.weight" | "post_ffw_norm_2.weight" => (None, Fill::Same(HARDLY)),
+        _ if part.ends_with("norm.weight") || part.contains("_norm_") => (None, Fill::Same(1.0)),
+        "layer_output_scale.weight" | "ffn_down_exps.scale" => (None, Fill::Same(1.0)),
+        // The router's input is divided by the root of the width.
+        "ffn_gate_inp.scale" => (None, Fill::Same((s.n_embd as f32).sqrt())),
+        "ffn_gate_inp.weight" => (None, Fill::Random(0.05)),
+        "attn_v.weight" | "ffn_down_exps.weight" => (favoured, Fill::Random(SMALL)),
+        "ffn_gate.weight" => (Some(Role::Plain), wired(Part::Gate)),
+        "ffn_up.weight" => (Some(Role::Plain), wired(Part::Up)),
+        "ffn_down.weight" => (favoured, wired(Part::Down)),
         _ => (Some(Role::Plain), Fill::Random(SMALL)),
     }
 }

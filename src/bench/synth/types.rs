@@ -62,8 +62,16 @@ const MIXES: &[Mix] = {
 };
 
 impl Mix {
-    /// Type of a matrix of this role.
-    pub(crate) fn of(&self, role: Role, shape: &Shape) -> TensorType {
+    /// Type of a matrix of this role with rows of `n_cols`: one that such rows are whole blocks of.
+    pub(crate) fn of(&self, role: Role, shape: &Shape, n_cols: u64) -> TensorType {
+        let dtype = self.preferred(role, shape);
+        let fits = |dtype: &TensorType| n_cols.is_multiple_of(dtype.block_size());
+        let coarse = (dtype == TensorType::Q4_K).then_some(TensorType::Q5_0);
+        let fallbacks = coarse.into_iter().chain([TensorType::Q8_0]);
+        std::iter::once(dtype).chain(fallbacks).find(fits).unwrap_or(TensorType::F16)
+    }
+
+    fn preferred(&self, role: Role, shape: &Shape) -> TensorType {
         match role {
             Role::Head => self.head,
             Role::Embedding if shape.tied => self.head,

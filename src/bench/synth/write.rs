@@ -11,11 +11,12 @@ use gguf::{ArrayBuf, TensorType, Writer};
 
 use super::encode;
 use super::random::Random;
-use super::shapes::{EPS, EPS_KEY, Shape};
+use super::shapes::Shape;
 use super::successor::{Successor, UNIT};
-use super::tensors::{Fill, Tensor, Wiring};
+use super::tensors::{Fill, Tensor};
 use super::types::Mix;
 use super::vocab::Words;
+use super::wiring::Wiring;
 
 /// Bytes of a piece, about.
 const PIECE: u64 = 4 << 20;
@@ -47,7 +48,7 @@ impl Synthetic {
         }
         let mut data = writer.begin()?;
         let pieces = self.pieces();
-        let mut spoiled = vec![0; self.shape.n_embd];
+        let mut spoiled = vec![0; self.successor.n_embd()];
         self.successor.vector(self.successor.some_token(), &mut spoiled);
         let mut written = 0;
         std::thread::scope(|scope| -> anyhow::Result<()> {
@@ -120,13 +121,22 @@ impl Synthetic {
                 let values: Vec<f32> = (0..n_cols).map(|_| -(2.0 * rng.unit()).exp() as f32).collect();
                 encode::exact(t.dtype, &values, &mut out);
             }
-            Fill::Embedding | Fill::Head => {
-                let (mut vector, mut values) = (vec![0; n_cols], vec![0.0; n_cols]);
-                let head = matches!(t.fill, Fill::Head);
+            Fill::Turning => {
+                let values: Vec<f32> = (0..n_cols).map(|i| if i < n_cols / 4 { 1.0 } else { 1e30 }).collect();
+                encode::exact(t.dtype, &values, &mut out);
+            }
+            Fill::Embedding(_) | Fill::Head => {
+                // An assistant's rows have some elements of its target's vectors.
+                let (mut vector, mut values) = (vec![0; self.successor.n_embd()], vec![0.0; n_cols]);
+                let (head, scale) = match t.fill {
+                    Fill::Embedding(scale) => (false, scale * UNIT),
+                    _ => (true, UNIT),
+                };
                 rows(&mut out, &mut |r, bytes| {
                     let token = if head { self.successor.previous(r as u32) } else { r as u32 };
                     self.successor.vector(token, &mut vector);
-                    values.iter_mut().zip(&vector).for_each(|(v, &n)| *v = UNIT * f32::from(n));
+                    let element = |at: usize| scale * f32::from(vector[self.successor.own(at)]);
+                    values.iter_mut().enumerate().for_each(|(at, v)| *v = element(at));
                     encode::exact(t.dtype, &values, bytes);
                 });
             }
@@ -152,8 +162,9 @@ impl Synthetic {
         rng: &mut Random,
         (values, bytes): (&mut [f32], &mut [u8]),
     ) {
-        let (block, n_embd) = (dtype.block_size() as usize, self.shape.n_embd);
-        let n = if r < wiring.n_rows(n_embd) { values.len() } else { wiring.n_cols(n_embd).next_multiple_of(block) };
+        let (block, n_movable) = (dtype.block_size() as usize, self.successor.n_movable());
+        let n =
+            if r < wiring.n_rows(n_movable) { values.len() } else { wiring.n_cols(n_movable).next_multiple_of(block) };
         let (exact, random) = bytes.split_at_mut(n / block * dtype.type_size() as usize);
         if !random.is_empty() {
             encode::random(dtype, scale, rng, random);
@@ -174,15 +185,9 @@ impl Synthetic {
         writer.add("general.description", about)?;
         writer.add("general.quantization_version", 2u32)?;
         writer.add("general.file_type", self.mix.file_type())?;
-        for (key, n) in s.sizes() {
-            writer.add(&format!("{arch}.{key}"), n as u32)?;
+        for (key, entry) in s.entries() {
+            writer.add(&key, entry.value())?;
         }
-        if let Some(sections) = s.rope_sections() {
-            let sections: ArrayBuf = sections.into_iter().collect();
-            writer.add(&format!("{arch}.rope.dimension_sections"), &sections)?;
-        }
-        writer.add(&format!("{arch}.rope.freq_base"), 1e7f32)?;
-        writer.add(&format!("{arch}.{EPS_KEY}"), EPS)?;
         let rates: ArrayBuf = self.rates.iter().copied().collect();
         writer.add("synthetic.acceptance", &rates)?;
         writer.add("synthetic.seed", self.seed)?;
