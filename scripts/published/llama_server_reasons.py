@@ -1,51 +1,36 @@
 """Why a test of llama.cpp's server passes on llama-server alone: for the table of llama_server_tests.py."""
 
-VERBOSE = "it reads `__verbose`, the debugging output of a server started with `--verbose`"
-FIRST = "the first part of a stream has an empty text as OpenAI's, not null"
-DATE = "`strftime_now` gives the day; the template asks whether `date_string` is there"
-THINKS = "what `auto` does with templates that open the thinking themselves"
-SYNTH = "drafts of a second model (`draft-simple`), and made-up acceptance rates"
-IMAGE = "an image becomes a note in its place, so that the conversation can go on"
-METRICS = "a header's name in capitals; HTTP's names have no case"
+IMAGE = "by design: an image becomes a note in its place, so that the conversation can go on; llama-server answers 500"
 
 # The beginning of a test's name, and the reason.
 REASONS = {
-    "test_basic.py::test_server_model_aliases_and_tags": "models have no tags, and the name is not listed among its aliases",
-    "test_chat_completion.py::test_apply_chat_template": "of the templates by name only `chatml` is known",
-    "test_chat_completion.py::test_chat_template_continue_final_message_mutual": "likewise: it starts with `--chat-template llama3`",
-    "test_chat_completion.py::test_chat_template_": VERBOSE,
-    "test_chat_completion.py::test_verbose": VERBOSE,
-    "test_chat_completion.py::test_chat_completion_with_timings_per_token": FIRST,
-    "test_chat_completion.py::test_logprobs_stream": FIRST,
-    "test_chat_completion.py::test_chat_completions_token_count": "`/chat/completions/input_tokens`",
-    "test_chat_completion.py::test_invalid_chat_completion_req[messages7]": "two messages of the assistant at the end are rendered as they are",
+    "test_basic.py::test_server_model_aliases_and_tags": "the first name of `--alias` is the model's name, and not listed once more; there it is the first by the alphabet",
+    "test_chat_completion.py::test_invalid_chat_completion_req[messages7]": "by design: two messages of the assistant at the end are rendered as they are; there they are an error",
+    "test_chat_completion.py::test_chat_template_assistant_prefill[prefill1": "by design: the parts of a text follow each other as they are; there two line breaks come between them",
     "test_chat_completion.py::test_return_progress": "the prompt is cut in other places, at checkpoints",
-    "test_compat_anthropic.py::test_anthropic_empty_messages": "a conversation without messages is an error",
-    "test_compat_anthropic.py::test_anthropic_messages_basic": "a message has `timings`",
+    "test_chat_completion.py::test_chat_completions_multiple_choices": "other random numbers: a text ends earlier",
+    "test_compat_anthropic.py::test_anthropic_empty_messages": "by design: a conversation without messages is an error, as Anthropic's own interface has it",
+    "test_compat_anthropic.py::test_anthropic_messages_basic": "a message has `timings`, which the test forbids",
     "test_compat_anthropic.py::test_anthropic_tool_result_with_image": IMAGE,
     "test_compat_anthropic.py::test_anthropic_vision": IMAGE,
-    "test_kv_keep_only_active.py": "it reads words of llama-server's log",
-    "test_metrics.py::test_metrics_disabled": "`/metrics` is served unless `--metrics=off` is given",
-    "test_metrics.py::test_metrics_timings_are_finite[8]": "`timings` has a list beside numbers, `acceptance_by_depth`",
-    "test_metrics.py::test_metrics_timings_on_prompt_progress": "events of a prompt's progress have no `timings`",
-    "test_metrics.py::test_metrics_prompt_processed": "a prompt of 11 tokens is computed again: no checkpoint is as early",
-    "test_metrics.py": METRICS,
-    "test_sleep.py::test_server_sleep_token_counting": "`/chat/completions/input_tokens`",
-    "test_sleep.py": "rates are those of the last request, and requests of `/metrics` are counted too",
-    "test_slot_save.py": "the end of a short prompt is computed again",
-    "test_speculative.py": SYNTH,
-    "test_template.py::test_date": DATE,
-    "test_template.py::test_reasoning": THINKS,
-    "test_chat_completion.py::test_chat_completions_multiple_choices": "the model ends its reply before 8 tokens: other seeds give other texts",
-    "test_compat_oai_responses.py::test_responses_stream_with_llama_telemetry": "events of `/v1/responses` have no progress and no timings",
-    "test_completion.py::test_n_probs_post_backend": "`--backend_sampling`, which the tested program did not take",
-    "test_ctx_shift.py": "the model ends its reply after 3 tokens: other seeds give other texts",
-    "test_tool_call.py": FIRST,
+    "test_compat_oai_responses.py::test_responses_stream_with_llama_telemetry": "by design: a reply that `max_output_tokens` cuts ends with `response.incomplete`, as OpenAI's; the test waits for `response.completed`",
+    "test_completion.py::test_n_probs_post": "other random numbers: a text ends earlier, or a token was certain",
     "test_completion.py::test_n_probs_stream": "a step with an accepted draft is one event with several tokens",
     "test_completion.py::test_completion_parallel": "a slot is free again before the test looks",
-    "test_security.py::test_cors_options": "pages of other origins are let in only where `--cors-origin` names them",
-    "test_security.py::test_cors_origins": "`--cors-origins localhost`",
-    "test_security.py::test_cors_proxy": "a proxy for the web page's MCP clients",
+    "test_ctx_shift.py": "other random numbers: a text ends earlier",
+    "test_kv_keep_only_active.py": "it reads words of llama-server's own log",
+    "test_metrics.py::test_metrics_disabled": "by design: `/metrics` is served unless `--metrics=off` is given",
+    "test_metrics.py::test_metrics_timings_are_finite[8]": "`timings` has a list beside numbers, `acceptance_by_depth`",
+    "test_metrics.py::test_metrics_prompt_processed": "a prompt of 11 tokens is computed again: no checkpoint is kept to save so few",
+    "test_security.py::test_cors_options[origin-Access-Control-Allow-Credentials": "by design: no page may send cookies, since the server has none and a proxy's are not for others",
+    "test_security.py::test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers": "by design: the headers that a preflight asks for are granted by name, since browsers do not count `Authorization` to `*`",
+    "test_security.py::test_cors_origins_defaults_to_localhost_with_tools": "by design: it starts a server with tools of its own (`--tools all`)",
+    "test_security.py::test_cors_proxy": "by design: a proxy for the web page's MCP clients",
+    "test_sleep.py::test_server_sleep_metrics_buckets": "rates are those of the last request, not since they were last read",
+    "test_sleep.py::test_server_sleep_read_only_endpoints": "`nextn:http_requests_total` counts the requests that look whether the model sleeps",
+    "test_speculative.py::test_different": "drafts of a whole second model (`draft-simple`): `-md` takes the MTP layer of a file",
+    "test_speculative.py::test_synth": "by design: acceptance rates that are made up (`--spec-synth-rates`), a test tool of llama.cpp's",
+    "test_slot_save.py": "the end of a short prompt is computed again",
 }
 
 

@@ -35,14 +35,17 @@ MODELS = {
 }
 # Test files whose whole subject nextn-server does not have: they are left out, and the page says so.
 OTHER_SUBJECTS = {
-    "test_compat_gcp.py": "the form of Vertex AI's predictions",
-    "test_mcp_servers.py": "MCP servers that the server starts",
-    "test_proxy.py": "a proxy for the web page's MCP clients",
-    "test_rerank.py": "a reranker; the model in place of the test's has no rank head, which llama-server ranks with all the same",
-    "test_router.py": "a server without a model that starts servers, and its list of them",
+    "test_compat_gcp.py": "the form of Vertex AI's predictions, which llama-server has for one cloud's hosts",
+    "test_lora.py": "an adapter for the test's own model, which does not fit another: both servers skip it",
+    "test_mcp_servers.py": "MCP servers that the server starts: nextn-server starts no programs",
+    "test_proxy.py": "a proxy for the web page's MCP clients: nextn-server calls no addresses that clients name",
+    "test_rerank.py": "a reranker; the model in place of the test's has no rank head, by which llama-server ranks all the same and "
+                      "nextn-server refuses to",
+    "test_router.py": "a server without a model that starts a server for each model of the cache: nextn-server holds several models "
+                      "itself, those that it is given or that --allow-downloads lists",
     "test_stream.py": "streams that are kept and can be read again",
-    "test_tools_builtin.py": "tools that the server runs itself",
-    "test_vision_api.py": "pictures",
+    "test_tools_builtin.py": "tools that the server runs itself, a shell among them: nextn-server runs none",
+    "test_vision_api.py": "pictures, which nextn-server does not see",
 }
 # Other files of ggml-org/models.
 MORE = ["bert-bge-small/ggml-model-f16.gguf", "jina-reranker-v1-tiny-en/ggml-model-f16.gguf"]
@@ -63,6 +66,8 @@ def main():
     work = folder / "server-tests"
     files = prepare(folder, work)
     tests = folder / "llama.cpp/tools/server/tests"
+    # Slots and presets are saved there.
+    (tests / "tmp").mkdir(exist_ok=True)
     everything = sorted(path.name for path in (tests / "unit").glob("test_*.py"))
     chosen = args.files or [file for file in everything if file not in OTHER_SUBJECTS]
     servers = {"theirs": folder / "build/bin/llama-server", "ours": args.ours.resolve()}

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, HeaderName,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, HeaderName, HeaderValue,
 };
 use axum::middleware::map_response;
 use axum::response::Response;
@@ -35,7 +35,7 @@ pub(crate) fn layered<S: Clone + Send + Sync + 'static>(routes: Router<S>, origi
         return routes;
     }
     let allowed = match origins.iter().any(|origin| origin == "*") {
-        true => AllowOrigin::any(),
+        true => AllowOrigin::mirror_request(),
         false => {
             let origins = origins.to_vec();
             AllowOrigin::predicate(move |origin, _| origin.to_str().is_ok_and(|origin| allows(&origins, origin)))
@@ -51,9 +51,12 @@ pub(crate) fn layered<S: Clone + Send + Sync + 'static>(routes: Router<S>, origi
     routes.layer(cors).layer(map_response(without_crumbs))
 }
 
-/// A response that allows no origin does not say what else it would allow.
+/// A response that allows no origin does not say what else it would allow; others allow all methods that there are.
 async fn without_crumbs(mut response: Response) -> Response {
     let headers = response.headers_mut();
+    if let Some(methods) = headers.get_mut(ACCESS_CONTROL_ALLOW_METHODS) {
+        *methods = METHODS;
+    }
     if !headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
         for name in [
             ACCESS_CONTROL_ALLOW_HEADERS,
@@ -67,6 +70,9 @@ async fn without_crumbs(mut response: Response) -> Response {
     }
     response
 }
+
+/// Of all paths.
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
 
 /// Allows pages of the internet to call an address that is not.
 const PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-allow-private-network");

@@ -160,7 +160,9 @@ impl Metrics {
             "Draft tokens verified, by position in the draft from 0",
             c.drafted_by_depth.clone(),
         );
-        r.register("nextn:prompt_tokens_cached", "Prompt tokens reused from the prefix cache", c.cached_tokens.clone());
+        let help = "Prompt tokens reused from the prefix cache";
+        r.register("llamacpp:prompt_tokens_cached", help, c.cached_tokens.clone());
+        r.register("nextn:prompt_tokens_cached", help, c.cached_tokens.clone());
         r.register("nextn:prompt_cache_hits", "Requests that reused a cached prefix", c.cache_hits.clone());
         r.register("nextn:requests", "Requests by finish reason", c.requests.clone());
         r.register("nextn:requests_refused", "Requests refused by a full queue", self.refused.clone());

@@ -76,6 +76,8 @@ pub struct Params {
     pub return_progress: Option<bool>,
     /// Give token ids with the text.
     pub return_tokens: Option<bool>,
+    /// Tell in `__verbose` what `/completion` tells: the prompt, all settings, the text as it was generated.
+    pub verbose: Option<bool>,
     /// Give the probabilities that the sampler draws by, in place of the model's log probabilities.
     pub post_sampling_probs: Option<bool>,
 }
@@ -136,6 +138,8 @@ pub struct Wanted {
     pub return_progress: bool,
     /// Give token ids.
     pub return_tokens: bool,
+    /// Tell of the prompt and the settings; `None`: as the server is set.
+    pub verbose: Option<bool>,
     /// Log probabilities are the sampler's.
     pub post_sampling_probs: bool,
 }
@@ -189,7 +193,7 @@ impl Params {
         let mut options = RequestOptions {
             max_tokens,
             stops,
-            ignore_eos: self.ignore_eos.unwrap_or(false),
+            ignore_eos: self.ignore_eos.unwrap_or(served.request_options().ignore_eos),
             logprobs: (n_probs > 0).then_some(n_probs as usize),
             lines,
             sampler_logprobs: post_sampling_probs,
@@ -216,6 +220,7 @@ impl Params {
             timings_per_token: self.timings_per_token.unwrap_or(false),
             return_progress: self.return_progress.unwrap_or(false),
             return_tokens: self.return_tokens.unwrap_or(false),
+            verbose: self.verbose,
             post_sampling_probs,
         })
     }

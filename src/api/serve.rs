@@ -287,6 +287,8 @@ async fn http(
     let limits = &state.settings().limits;
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
+        // Clients that compare names letter by letter know them written like this.
+        .title_case_headers(true)
         .header_read_timeout(limits.header_timeout)
         .max_buf_size(limits.max_header.max(MIN_BUFFER))
         .serve_connection(TokioIo::new(stream), service);

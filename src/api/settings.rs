@@ -39,6 +39,8 @@ pub struct Settings {
     pub reasoning: Reasoning,
     /// Variables of chat templates that a request does not set.
     pub template_kwargs: Map<String, Value>,
+    /// Replies tell the prompt and all settings in `__verbose` unless a request says otherwise.
+    pub verbose: bool,
 }
 
 /// Whose earlier requests a request may take up cached state of.

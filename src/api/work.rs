@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::metrics::Preparing;
+use crate::params::Wanted;
 use crate::registry::Served;
 use crate::running_reply::RunningReply;
 use crate::state::{AppState, Course};
@@ -76,6 +77,13 @@ impl Work {
     /// 400 with the field at fault; as [`Work::go_on`].
     pub fn prepare(&self, conversation: Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
         Ok(self.served.prepare(self.with_defaults(conversation), options, &|| self.is_wanted())?)
+    }
+
+    /// The prompts as `__verbose` shows them; none where that is not wanted.
+    pub(crate) fn shown(&self, wanted: &Wanted, prepared: &[Prepared]) -> Vec<String> {
+        let verbose = wanted.verbose.unwrap_or(self.state.settings().verbose);
+        let shown = prepared.iter().filter(|_| verbose);
+        shown.map(|one| self.served.text_of_tokens(one.request.prompt())).collect()
     }
 
     /// The prompt of `conversation`.

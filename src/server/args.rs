@@ -8,6 +8,7 @@ use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 use serde_json::{Map, Value};
 
+use super::values::{chat_template, host_name, json_object, origin};
 use hub::HubOptions;
 use session::options::{AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
 
@@ -107,17 +108,25 @@ pub struct ModelFlags {
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
 
+    /// Tags that /v1/models lists with the model, separated by commas
+    #[arg(long, value_name = "TAG", value_delimiter = ',')]
+    pub tags: Vec<String>,
+
     /// Use the chat template in this file instead of the model's
     #[arg(long, value_name = "FILE")]
     pub chat_template_file: Option<PathBuf>,
 
-    /// Use this chat template (Jinja), or `chatml`, instead of the model's
+    /// Use this chat template (Jinja), or one by name such as chatml or llama3, instead of the model's
     #[arg(long, value_name = "TEMPLATE", conflicts_with = "chat_template_file", value_parser = chat_template)]
     pub chat_template: Option<String>,
 
     /// Most tokens of a reply, also where a request asks for more; -1 is until the context is full
     #[arg(short, long, alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub n_predict: i64,
+
+    /// Continue past the end-of-generation token where a request does not say
+    #[arg(long)]
+    pub ignore_eos: bool,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -158,6 +167,12 @@ impl ModelFlags {
     /// It says which model it is.
     pub(crate) fn names_a_model(&self) -> bool {
         self.model.is_some() || self.hub.hf_repo.is_some()
+    }
+
+    /// The tags of `--tags`.
+    pub(crate) fn tags(&self) -> Vec<String> {
+        let tags = self.tags.iter().map(|tag| tag.trim().to_owned());
+        tags.filter(|tag| !tag.is_empty()).collect()
     }
 
     /// The names of `--alias`.
@@ -249,7 +264,7 @@ pub struct AccessFlags {
     #[arg(long, value_name = "WHOSE", default_value = "key")]
     pub cache_scope: CacheScope,
 
-    /// Allow web pages of this origin; repeatable, `*` is all, `localhost` this machine's at any port [default: none]
+    /// Allow web pages of this origin; repeatable, `*` is all, `localhost` this machine's at any port [default: all with API keys, else none]
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
 
@@ -309,46 +324,6 @@ pub struct ServingFlags {
     /// Accepted for llama.cpp's command lines; always on
     #[arg(long, alias = "cont-batching", hide = true)]
     pub jinja: bool,
-}
-
-/// A template, or the name of the one that is known here.
-fn chat_template(typed: &str) -> Result<String, String> {
-    match typed {
-        "chatml" => Ok(session::CHATML.to_owned()),
-        text if !text.trim().is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) => {
-            Err("of the templates that llama.cpp knows by name only chatml is known here: give the template itself, or its file with \
-                 --chat-template-file"
-                .into())
-        }
-        text => Ok(text.to_owned()),
-    }
-}
-
-fn json_object(typed: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(typed)
-        .map_err(|error| format!("a JSON object such as {{\"enable_thinking\": false}} expected: {error}"))
-}
-
-/// As browsers send it: a scheme, a host, a port unless it is the scheme's own. What could never match is a mistake.
-fn origin(typed: &str) -> Result<String, String> {
-    let host = typed.split_once("://").map_or("", |(_, host)| host);
-    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '?' | '#' | '@') && !c.is_ascii_uppercase();
-    let sound = matches!(typed, "*" | "null" | "localhost") || (!host.is_empty() && host.chars().all(plain));
-    if sound {
-        Ok(typed.to_owned())
-    } else {
-        Err("an origin is like https://example.org, without a path, or `localhost`, or `*`".into())
-    }
-}
-
-/// The name in a URL, without what stands around it: what could never match is a mistake.
-fn host_name(typed: &str) -> Result<String, String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    if typed == "*" || (!typed.is_empty() && typed.chars().all(plain)) {
-        Ok(typed.to_owned())
-    } else {
-        Err("a host is a name like server.example.org, without scheme, port and path, or `*`".into())
-    }
 }
 
 /// The options as a command line takes them: each has an environment variable, and the last of several counts.
@@ -452,26 +427,6 @@ mod tests {
         let args = Args::try_parse_from(["nextn-server"]).unwrap();
         assert_eq!((args.http.host.as_str(), args.http.port), ("127.0.0.1", 8080));
         assert!(args.model.model.is_none() && args.access.cors_origin.is_empty());
-    }
-
-    #[test]
-    fn origins_that_no_browser_sends_are_refused() {
-        for right in ["*", "localhost", "https://example.org", "http://localhost:3000", "http://[::1]:80", "null"] {
-            assert_eq!(origin(right), Ok(right.to_owned()));
-        }
-        for wrong in ["", "example.org", "https://", "https://example.org/", "https://Example.org", "two words"] {
-            assert!(origin(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn hosts_are_names_and_nothing_else() {
-        for right in ["*", "server.example.org", "my_server", "10.0.0.1"] {
-            assert_eq!(host_name(right), Ok(right.to_owned()));
-        }
-        for wrong in ["", "http://server", "server:8080", "server/", "two words", "[::1]"] {
-            assert!(host_name(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ const LOGS: &str = "log lines have the form that -v, -q, --log-json and NEXTN_LO
 const NO_MEDIA: &str = "this server takes texts only";
 
 /// What has no effect, and why; without a sentence it is how this server is anyway.
-const NOTHING: [(&[&str], Takes, &str); 45] = [
+const NOTHING: [(&[&str], Takes, &str); 44] = [
     (&["-tb", "--threads-batch", "-td", "--threads-draft", "-tbd", "--threads-batch-draft"], Value, ONE_POOL),
     (&["--threads-http"], Value, "connections are served by one thread per core"),
     (&["--prio", "--prio-batch", "--prio-draft", "--poll", "--poll-batch", "--poll-draft"], Value, SYSTEM),
@@ -110,7 +110,6 @@ const NOTHING: [(&[&str], Takes, &str); 45] = [
     (&["--props"], Nothing, "settings do not change while the server runs"),
     (&["--ui", "--webui", "--models-autoload"], Nothing, ""),
     (&["--no-models-autoload"], Nothing, "a request loads its model"),
-    (&["--tags"], Value, "models have names and aliases only"),
     (&["-bs", "--backend-sampling", "--backend_sampling"], Nothing, "tokens are sampled on the CPU"),
     (&["--reuse-port"], Nothing, ""),
     (&["--log-colors", "--log-prefix", "--log-timestamps", "--no-log-prefix", "--no-log-timestamps"], Nothing, LOGS),

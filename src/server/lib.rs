@@ -9,6 +9,7 @@ mod foreign;
 mod load;
 mod run;
 mod store;
+mod values;
 mod worker;
 
 use std::ffi::OsString;

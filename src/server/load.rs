@@ -49,7 +49,7 @@ impl Loader for FromFlags {
             embedding: flags.embedding.clone(),
         };
         let model = session::open(source(files.model.as_deref()), &options).map_err(|error| error.to_string())?;
-        let model = model.with_max_tokens(usize::try_from(flags.n_predict).ok());
+        let model = model.with_max_tokens(usize::try_from(flags.n_predict).ok()).with_ignore_eos(flags.ignore_eos);
         Ok(Served { id: id.to_owned(), model })
     }
 }

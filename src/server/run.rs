@@ -101,13 +101,13 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
             max_connections_per_address: share_of_one(&args.http),
             ..HttpLimits::default()
         },
-        api_keys,
         allowed_hosts: args.access.allowed_host.iter().cloned().chain(hosts(&args.http)).collect(),
         cache_scope: match args.access.cache_scope {
             CacheScope::Key => api::CacheScope::Key,
             CacheScope::All => api::CacheScope::All,
         },
-        cors_origins: args.access.cors_origin.clone(),
+        cors_origins: cors_origins(&args.access.cors_origin, &api_keys),
+        api_keys,
         requests_per_minute: args.access.rate_limit,
         embeddings: args.serving.embeddings,
         webui: !args.serving.no_webui,
@@ -126,6 +126,15 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
             ..Reasoning::default()
         },
         template_kwargs,
+        verbose: args.verbose > 0,
+    }
+}
+
+/// The origins of `--cors-origin`. A page that has to show a key may be of any, unless some are named: others have no key.
+fn cors_origins(named: &[String], api_keys: &[String]) -> Vec<String> {
+    match named.is_empty() && !api_keys.is_empty() {
+        true => vec!["*".to_owned()],
+        false => named.to_vec(),
     }
 }
 
@@ -163,14 +172,17 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
     for (id, model) in models {
         let idle = model.idle.map(Duration::from_secs).or(sleep);
         let at_start = model.at_start;
-        entries.push(ModelEntry { id: id.clone(), aliases: model.aliases, idle, at_start, ..ModelEntry::default() });
-        loaders.insert(id, (model.args.model, model.args.sampling));
+        let flags = model.args.model;
+        let (aliases, tags) = (model.aliases, flags.tags());
+        entries.push(ModelEntry { id: id.clone(), aliases, tags, idle, at_start, ..ModelEntry::default() });
+        loaders.insert(id, (flags, model.args.sampling));
     }
     let in_folder = in_folder(args)?;
     if entries.is_empty() && (in_folder.is_empty() || args.model.names_a_model()) {
         let id = model_name(&args.model);
-        let aliases = args.model.names().skip(1).collect();
-        entries.push(ModelEntry { id: id.clone(), aliases, at_start: true, idle: sleep, ..ModelEntry::default() });
+        let (aliases, tags) = (args.model.names().skip(1).collect(), args.model.tags());
+        let entry = ModelEntry { id: id.clone(), aliases, tags, at_start: true, idle: sleep, ..ModelEntry::default() };
+        entries.push(entry);
         loaders.insert(id, (args.model.clone(), args.sampling.clone()));
     }
     let has_folder = !in_folder.is_empty();
@@ -252,5 +264,20 @@ fn tls(flags: &HttpFlags) -> Outcome<Option<Tls>> {
     match (&flags.ssl_cert_file, &flags.ssl_key_file) {
         (Some(certificate), Some(key)) => Tls::from_files(certificate, key).map(Some).or_exit(Exit::Usage),
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_must_show_a_key_may_be_of_any_origin_unless_some_are_named() {
+        let (keys, none) = (["k".to_owned()], Vec::<String>::new());
+        let named = ["https://a.example".to_owned()];
+        assert_eq!(cors_origins(&none, &keys), ["*"]);
+        assert_eq!(cors_origins(&none, &none), none);
+        assert_eq!(cors_origins(&named, &keys), named);
+        assert_eq!(cors_origins(&named, &none), named);
     }
 }

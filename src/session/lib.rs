@@ -10,6 +10,7 @@ mod conversation;
 pub mod dialect;
 mod embedding;
 mod infill;
+mod named_templates;
 mod open;
 pub mod options;
 mod prepare;
@@ -22,6 +23,7 @@ mod variables;
 pub use constrain::{Error as FormError, Kind, Limits};
 pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, text_of};
 pub use infill::Gap;
+pub use named_templates::{named_template, template_names};
 pub use open::{
     DraftDefaults, Fault, LoadedModel, ModelSource, OpenError, open, open_weights, start_engine, start_engine_with,
 };
@@ -29,5 +31,5 @@ pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use stream::{ReplyError, ReplyStream, SessionError};
-pub use template::{CHATML, template_of};
+pub use template::template_of;
 pub use variables::PRESERVE_THINKING;

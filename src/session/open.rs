@@ -36,6 +36,7 @@ impl<P: Into<PathBuf>> From<P> for ModelSource {
 pub struct LoadedModel {
     /// Of a reply, at most.
     max_tokens: Option<usize>,
+    ignore_eos: bool,
     pub(crate) model: Arc<Model>,
     pub(crate) engine: EngineHandle,
     pub(crate) grammars: Compiler,
@@ -202,6 +203,7 @@ pub fn start_engine_with(
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
         max_tokens: None,
+        ignore_eos: false,
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
         dialect: Dialect::detect(sources.shown().as_deref(), model.vocab()),
         template,
@@ -244,6 +246,12 @@ impl LoadedModel {
     #[must_use]
     pub fn with_max_tokens(self, max_tokens: Option<usize>) -> Self {
         Self { max_tokens, ..self }
+    }
+
+    /// The same with replies that go on past the model's end of its turn, where a request does not say.
+    #[must_use]
+    pub fn with_ignore_eos(self, ignore_eos: bool) -> Self {
+        Self { ignore_eos, ..self }
     }
 
     /// The template's source; empty where the model has none.
@@ -306,6 +314,7 @@ impl LoadedModel {
     pub fn request_options(&self) -> RequestOptions {
         RequestOptions {
             max_tokens: self.max_tokens,
+            ignore_eos: self.ignore_eos,
             sampling: self.sampling.clone(),
             min_draft: self.drafts.min,
             draft_p_min: self.drafts.p_min,

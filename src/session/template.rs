@@ -79,6 +79,6 @@ fn special_tokens(vocab: &Vocab) -> impl Iterator<Item = (String, String)> {
 }
 
 /// ChatML as a template, the form of conversations for files without one.
-pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\
+pub(crate) const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\
      {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 const CHATML_MARKS: [&str; 2] = ["<|im_start|>", "<|im_end|>"];

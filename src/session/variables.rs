@@ -20,9 +20,11 @@ impl LoadedModel {
         if let Some(effort) = conversation.reasoning.effort.and_then(|effort| self.told_effort(effort)) {
             EFFORTS.iter().for_each(|name| tell(name, json!(effort.name())));
         }
-        if self.shows(DATE) {
-            // As strftime has it in Llama's templates.
-            today("%d %b %Y").into_iter().for_each(|day| tell(DATE, json!(day)));
+        if self.shows(FIREFUNCTION) {
+            tell("functions", json!(serde_json::to_string_pretty(&conversation.tools).unwrap_or_default()));
+        }
+        for (name, form) in DAYS.into_iter().filter(|(name, _)| self.shows(name)) {
+            today(form).into_iter().for_each(|day| tell(name, json!(day)));
         }
         variables
     }
@@ -53,5 +55,7 @@ pub const PRESERVE_THINKING: &str = "preserve_thinking";
 /// Other templates' names for its contrary.
 const CLEARS: [&str; 3] = ["clear_thinking", "truncate_history_thinking", "drop_thinking"];
 const EFFORTS: [&str; 2] = ["reasoning_effort", "reasoning_strength"];
-/// Today, in templates that have a day of their own for want of it.
-const DATE: &str = "date_string";
+/// What calls begin with in Firefunction's template, which wants the tools as a text.
+const FIREFUNCTION: &str = "functools[";
+/// Today as strftime has it: in Llama's templates, which have a day of their own for want of it, and in Firefunction's, which has none.
+const DAYS: [(&str, &str); 2] = [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")];

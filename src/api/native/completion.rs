@@ -131,7 +131,8 @@ pub(crate) struct Asked {
 }
 
 /// One reply as it grows.
-struct Part {
+#[derive(Debug)]
+pub(crate) struct Part {
     served: Arc<Served>,
     index: usize,
     prompt: String,
@@ -143,7 +144,7 @@ struct Part {
 }
 
 impl Part {
-    fn new(served: &Arc<Served>, wanted: &Wanted, index: usize, prompt: &str) -> Self {
+    pub(crate) fn new(served: &Arc<Served>, wanted: &Wanted, index: usize, prompt: &str) -> Self {
         Self {
             served: Arc::clone(served),
             index,
@@ -171,9 +172,26 @@ impl Part {
         }
     }
 
+    /// More of a reply that another endpoint gives.
+    pub(crate) fn take(&mut self, step: &Step) {
+        self.tokens.extend(step.pieces().map(|piece| piece.token.0));
+    }
+
+    /// All that is known of such a reply, its text with all tags and marks.
+    pub(crate) fn told(&mut self, end: &End) -> NativeResponse {
+        let tokens: Vec<TokenId> = self.tokens.iter().map(|&id| TokenId(id)).collect();
+        let n_text =
+            tokens.len() - usize::from(matches!(end.reason, FinishReason::EndOfGeneration(_)) && !tokens.is_empty());
+        self.whole(self.served.text_of_tokens(&tokens[..n_text]), end)
+    }
+
     /// The last word; in a stream all but the rest of the content went before.
-    fn complete(&mut self, end: End) -> NativeResponse {
-        let content = std::mem::take(&mut self.content) + &text_in(end.events);
+    fn complete(&mut self, mut end: End) -> NativeResponse {
+        let content = std::mem::take(&mut self.content) + &text_in(std::mem::take(&mut end.events));
+        self.whole(content, &end)
+    }
+
+    fn whole(&mut self, content: String, end: &End) -> NativeResponse {
         let t = &end.timings;
         let (stop_type, stopping_word) = match &end.reason {
             FinishReason::EndOfGeneration(_) | FinishReason::Complete => ("eos", String::new()),

@@ -38,6 +38,7 @@ fn plain(text: &str) -> String {
         let name = about.and_then(|rest| rest.split(' ').next()).filter(|name| counters.contains(name));
         match name {
             Some(name) => out.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
+            None if line == MAXIMUM => out.push_str("# TYPE llamacpp:n_tokens_max counter"),
             None => out.push_str(line),
         }
         out.push('\n');
@@ -45,12 +46,17 @@ fn plain(text: &str) -> String {
     out
 }
 
+/// It only grows: llama.cpp calls it a counter, which OpenMetrics would give another name.
+const MAXIMUM: &str = "# TYPE llamacpp:n_tokens_max gauge";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_older_format_names_counters_by_their_lines() {
+        let maximum = "# TYPE llamacpp:n_tokens_max gauge\nllamacpp:n_tokens_max 2\n";
+        assert_eq!(plain(maximum), "# TYPE llamacpp:n_tokens_max counter\nllamacpp:n_tokens_max 2\n");
         let text = "# HELP a Some.\n# TYPE a counter\na_total 1\n# TYPE ab gauge\n# UNIT ab bytes\nab 2\n# EOF\n";
         assert_eq!(plain(text), "# HELP a_total Some.\n# TYPE a_total counter\na_total 1\n# TYPE ab gauge\nab 2\n");
     }

@@ -51,12 +51,13 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
         let prepared = work.prepare(chat, wanted.options.clone())?;
-        Ok((work.submit(&[prepared], n)?, wanted))
+        let shown = work.shown(&wanted, std::slice::from_ref(&prepared));
+        Ok((work.submit(&[prepared], n)?, wanted, shown))
     };
-    let (replies, wanted) = state.work(&served, caller, n, work).await?;
+    let (replies, wanted, shown) = state.work(&served, caller, n, work).await?;
     drop(input);
     let stream = wanted.stream;
-    let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk");
+    let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk").telling(&shown);
     respond(&state, replies, Reply::new(frame, return_drafts), stream).await
 }
 
@@ -165,6 +166,7 @@ impl Wire for Reply {
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
+        self.frame.take(index, &step);
         let mut logprobs = Logprobs::of(&step, self.frame.served.vocab());
         if let (false, Some(more)) = (events.are_read(), &mut logprobs) {
             let all = self.choices[index].logprobs.get_or_insert_default();

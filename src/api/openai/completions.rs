@@ -112,14 +112,15 @@ pub(crate) async fn completions(
             }
             None => body.prompt.prepared(work, "prompt", &wanted.options)?,
         };
-        let shown = prepared.iter().filter(|_| echo);
-        let echoes: Vec<String> = shown.map(|one| served.text_of_tokens(one.request.prompt())).collect();
-        Ok((work.submit(&prepared, n)?, wanted, echoes))
+        let echoed = prepared.iter().filter(|_| echo);
+        let echoes: Vec<String> = echoed.map(|one| served.text_of_tokens(one.request.prompt())).collect();
+        let shown = work.shown(&wanted, &prepared);
+        Ok((work.submit(&prepared, n)?, wanted, echoes, shown))
     };
-    let (replies, wanted, echoes) = state.work(&served, caller, n * n_prompts, work).await?;
+    let (replies, wanted, echoes, shown) = state.work(&served, caller, n * n_prompts, work).await?;
     drop(input);
     let stream = wanted.stream;
-    let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT);
+    let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT).telling(&shown);
     let reply = Reply::new(frame, replies.len(), echoes);
     respond(&state, replies, reply, stream).await
 }
@@ -174,6 +175,7 @@ impl Wire for Reply {
     }
 
     fn step(&mut self, index: usize, step: Step, so_far: &Timings, events: &mut Events) {
+        self.frame.take(index, &step);
         let mut new = CompletionChoice { index, ..CompletionChoice::default() };
         let mut offset = self.choices[index].text.len();
         for piece in step.pieces() {

@@ -26,6 +26,8 @@ pub(crate) struct ModelBody {
     owned_by: &'static str,
     /// Other names for it.
     aliases: Vec<String>,
+    /// What to choose it by.
+    tags: Vec<String>,
     /// `downloading`, `unloaded`, `loading`, `loaded`, `unloading` (its last replies run) or `failed`.
     status: &'static str,
     /// Of a download, for each file: bytes that are there, and all of them.
@@ -82,6 +84,7 @@ fn body(state: &AppState, (entry, created, phase): (ModelEntry, u64, Phase)) -> 
         created,
         owned_by: "nextn",
         aliases: entry.aliases,
+        tags: entry.tags,
         status: phase.word(),
         progress: detail.progress,
         error: detail.error,

@@ -10,12 +10,13 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::ids;
+use crate::native::completion::{NativeResponse, Part as Told};
 use crate::params::Wanted;
 use crate::registry::Served;
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Progress, TimingsBody, Usage};
-use session::End;
+use session::{End, Step};
 
 /// A whole reply, or a part of one in a stream.
 #[derive(Debug, Serialize, ToSchema)]
@@ -33,6 +34,9 @@ pub(crate) struct Part<'a, C> {
     timings: Option<TimingsBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_progress: Option<Progress>,
+    /// With `verbose`: what `/completion` says of the first choice, or of the one whose last part this is.
+    #[serde(rename = "__verbose", skip_serializing_if = "Option::is_none")]
+    verbose: Option<Box<NativeResponse>>,
 }
 
 /// What all parts of one response repeat, and the timings of its end.
@@ -47,6 +51,9 @@ pub(crate) struct Frame {
     pub(crate) wanted: Wanted,
     usage: Usage,
     timings: Option<TimingsBody>,
+    /// The replies as `/completion` tells of them, where that is wanted.
+    told: Vec<Told>,
+    verbose: Option<Box<NativeResponse>>,
 }
 
 impl Frame {
@@ -67,6 +74,22 @@ impl Frame {
             wanted,
             usage: Usage::default(),
             timings: None,
+            told: Vec::new(),
+            verbose: None,
+        }
+    }
+
+    /// The same, which tells in `__verbose` of replies to these prompts; without prompts it does not.
+    pub(crate) fn telling(self, prompts: &[String]) -> Self {
+        let n = self.wanted.n;
+        let part = |i| Told::new(&self.served, &self.wanted, i, &prompts[i / n]);
+        Self { told: (0..prompts.len() * n).map(part).collect(), ..self }
+    }
+
+    /// Takes note of more of reply `index`.
+    pub(crate) fn take(&mut self, index: usize, step: &Step) {
+        if let Some(told) = self.told.get_mut(index) {
+            told.take(step);
         }
     }
 
@@ -87,6 +110,7 @@ impl Frame {
             usage: None,
             timings: None,
             prompt_progress: None,
+            verbose: None,
         }
     }
 
@@ -113,7 +137,12 @@ impl Frame {
     pub(crate) fn end<C: Serialize>(&mut self, index: usize, end: &End, last: C, events: &mut Events) {
         self.usage.add(&end.timings, end.reasoning_tokens, !index.is_multiple_of(self.wanted.n));
         let timings = TimingsBody::from(&end.timings);
-        events.data(&Part { timings: Some(timings.clone()), ..self.part(vec![last]) });
+        let verbose = self.told.get_mut(index).map(|told| Box::new(told.told(end)));
+        if events.are_read() {
+            events.data(&Part { timings: Some(timings.clone()), verbose, ..self.part(vec![last]) });
+        } else if index == 0 {
+            self.verbose = verbose;
+        }
         if index == 0 {
             self.timings = Some(timings);
         }
@@ -146,6 +175,7 @@ impl Frame {
             usage: Some(self.usage),
             timings: self.timings,
             prompt_progress: None,
+            verbose: self.verbose,
         }
     }
 }

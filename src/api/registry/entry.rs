@@ -73,6 +73,8 @@ pub struct ModelEntry {
     pub id: String,
     /// Other names for it.
     pub aliases: Vec<String>,
+    /// What clients are told to choose it by.
+    pub tags: Vec<String>,
     /// Unload after so long without a request.
     pub idle: Option<Duration>,
     /// Load when the server starts.

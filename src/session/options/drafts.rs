@@ -59,6 +59,8 @@ fn mode(words: &str) -> Result<Mode, String> {
     let theirs = |word| match word {
         "none" => Some(Mode::Off),
         "draft-mtp" => Some(Mode::NextN),
+        // Drafts of the file of --draft-model: those of its MTP layer.
+        "draft-simple" => Some(Mode::NextN),
         word if NGRAM.contains(&word) => Some(Mode::Ngram),
         _ => None,
     };

@@ -118,6 +118,11 @@ fn a_day_is_today_by_the_clock_of_this_machine() {
         conversation.kwargs.insert("date_string".into(), json!("1 Jan 2000"));
     });
     assert_eq!(own, "1 Jan 2000");
+    // Its tools are a text, and none are an empty list of them.
+    let firefunction = "{{ 'Today is ' + datetime + '.' }}{% if functions != '[]' %}functools[{% endif %}";
+    let today = || format!("Today is {}.", text::template::today("%b %d %Y").expect("these letters"));
+    let (before, told, after) = (today(), rendered(firefunction, |_| ()), today());
+    assert!([before, after].contains(&told), "{told}");
 }
 
 fn open(changes: &[(&str, Option<&str>)]) -> Arc<Model> {

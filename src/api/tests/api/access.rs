@@ -43,6 +43,8 @@ async fn other_origins_are_let_in_by_name_only() {
     let app = App::with(Settings { cors_origins: vec!["http://a.example".into()], ..Settings::default() });
     assert_eq!(origin(&app, "http://a.example").await.as_deref(), Some("http://a.example"));
     assert_eq!(origin(&app, "http://b.example").await, None);
+    let app = App::with(Settings { cors_origins: vec!["*".into()], ..Settings::default() });
+    assert_eq!(origin(&app, "http://b.example").await.as_deref(), Some("http://b.example"));
 }
 
 #[tokio::test]
@@ -66,7 +68,7 @@ async fn an_allowed_origin_is_granted_what_its_preflight_asks_for_and_others_not
         let granted = |name: &str| response.headers()[name].to_str().unwrap();
         assert_eq!(granted("access-control-allow-origin"), origin);
         assert_eq!(granted("access-control-allow-headers"), asked);
-        assert_eq!(granted("access-control-allow-methods"), "POST");
+        assert_eq!(granted("access-control-allow-methods"), "GET, POST, DELETE, OPTIONS");
         assert_eq!(granted("access-control-allow-private-network"), "true");
     }
     for origin in ["http://localhost.evil.example", "https://evil.example", "null"] {

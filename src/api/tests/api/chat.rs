@@ -174,6 +174,37 @@ async fn progress_and_timings_are_told_when_asked_for() {
     assert!(timed > 2, "{events:?}");
 }
 
+#[tokio::test]
+async fn verbose_replies_tell_of_the_prompt_and_the_settings() {
+    let app = App::new();
+    for (path, mut body) in [
+        ("/v1/chat/completions", question("What is 20 + 15?")),
+        ("/v1/completions", json!({ "prompt": "Tell me of 20 + 15", "max_tokens": 4 })),
+    ] {
+        body["temperature"] = json!(0.0);
+        let plain = app.ok(path, &body).await;
+        assert!(plain["__verbose"].is_null(), "{plain}");
+        body["verbose"] = json!(true);
+        let whole = app.ok(path, &body).await;
+        let told = &whole["__verbose"];
+        assert!(told["prompt"].as_str().unwrap().contains("20 + 15"), "{told}");
+        assert_eq!(told["tokens_predicted"], whole["usage"]["completion_tokens"]);
+        assert_eq!(told["generation_settings"]["temperature"], 0.0);
+        let choice = &whole["choices"][0];
+        let text = choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap();
+        assert_eq!(told["content"].as_str().unwrap().trim(), text.trim());
+        let events = app.stream(path, &body).await;
+        let telling: Vec<&Value> = events.iter().filter(|event| !event["__verbose"].is_null()).collect();
+        assert_eq!(telling.len(), 1, "the last part of the reply tells");
+        assert_eq!(telling[0]["__verbose"]["content"], told["content"]);
+    }
+    let app = App::with(Settings { verbose: true, ..Settings::default() });
+    let mut body = question("Hello");
+    assert!(app.ok("/v1/chat/completions", &body).await["__verbose"]["prompt"].is_string());
+    body["verbose"] = json!(false);
+    assert!(app.ok("/v1/chat/completions", &body).await["__verbose"].is_null());
+}
+
 /// Turns of conversations, one after the other; gives the tokens computed and those that were new.
 async fn converse(app: &App, n_conversations: usize, n_turns: usize) -> (u64, u64) {
     let opening = app.ok("/tokenize", &json!({ "content": "<think>\n" })).await;
