@@ -5,9 +5,9 @@ log has against it. Standard library only.
   programs.py FOLDER --server target/release/nextn-server [--write docs/measurements/programs.md] [--port 18300] [--only NAME ...]
               [--server-args ".."] [--claude-args ".."]
 
-Claude Code, Codex and OpenCode are fetched into FOLDER from the node registry (npm; the versions below) and run headless with settings
+Claude Code, Codex, OpenCode and Continue are fetched into FOLDER from the node registry (npm; the versions below) and run headless with settings
 of their own under FOLDER, without a key and without reaching anything but the server. What editors and front ends send (llama.vim,
-SillyTavern, Continue, Cline, Aider, LangChain) is replayed: bodies in the shape that these programs send: llama.vim's after its source, the others' after their documentation. The server runs with the model inside
+SillyTavern, Continue's completions, Cline, Aider, LangChain) is replayed: bodies in the shape that these programs send: llama.vim's after its source, the others' after their documentation. The server runs with the model inside
 it, which is small: a result says that the program got through its turns with answers and calls, not that they were good.
 
 The case `claude-code, ten turns` is one conversation of ten user messages with thinking and tools. `cached` is the share of those tokens
@@ -16,7 +16,8 @@ Exit status: 0 when every case passed.
 """
 import argparse, atexit, json, os, re, shlex, shutil, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
 
-PACKAGES = {"@anthropic-ai/claude-code": "2.1.197", "@openai/codex": "0.169.0", "opencode-ai": "1.18.33"}
+PACKAGES = {"@anthropic-ai/claude-code": "2.1.197", "@openai/codex": "0.169.0", "opencode-ai": "1.18.33",
+            "@continuedev/cli": "1.5.47"}
 TIMEOUT = 900
 # More arguments of Claude Code: `--claude-args "--tools Read,Bash"` makes its prompts short, for slow machines.
 CLAUDE_ARGS = []
@@ -26,7 +27,7 @@ class Server:
     """nextn-server with its own model, and its log."""
 
     def __init__(self, program, port, more):
-        self.port, self.base = port, f"http://127.0.0.1:{port}"
+        self.program, self.port, self.base = program, port, f"http://127.0.0.1:{port}"
         self.path = tempfile.mktemp(suffix=".log")
         self.log = open(self.path, "wb")
         command = [program, "--port", str(port), "-c", "49152", "-np", "2", *more]
@@ -200,6 +201,18 @@ class OpenCode(Case):
         return f"exit {code}; `{last}`", code == 0 and bool(said) and not failed
 
 
+class Continue(Case):
+    def run(self, server, folder):
+        home = fresh(folder, "continue")
+        connected, err, code = command([os.path.abspath(server.program), "connect", "continue", "--url", server.base, "--write", "--yes"], home, {})
+        if code != 0:
+            return f"connect: exit {code}; `{in_words(err)}`", False
+        program = os.path.join(folder, "node_modules", ".bin", "cn")
+        said, err, code = command([program, "--config", home + "/.continue/config.yaml", "-p", "What is 20 + 15?"], home,
+                                  {"CONTINUE_TELEMETRY_ENABLED": "0"})
+        return f"exit {code}; `{in_words(said or err)}`", code == 0 and bool(said.strip())
+
+
 class Replay(Case):
     """Requests in the shape that a program sends, and what it reads of the replies."""
 
@@ -349,6 +362,7 @@ CASES = [
     Claude("claude-code, ten turns", "`claude -p` with ten messages, thinking on", TEN, 1024),
     Codex("codex", PACKAGES["@openai/codex"], "`codex exec`, one question"),
     OpenCode("opencode", PACKAGES["opencode-ai"], "`opencode run`, one question"),
+    Continue("continue", PACKAGES["@continuedev/cli"], "`cn -p` with the settings of `connect continue --write`, one question"),
     Replay("llama.vim", "shape, 2025", "`/infill`: a chunk read ahead (`n_predict: 0`), then a completion", llama_vim()),
     Replay("SillyTavern", "shape", "`/completion` with all its samplers, `/tokenize`", sillytavern()),
     Replay("Continue", "shape", "chat with tools, tab completion", continue_()),
