@@ -9,8 +9,10 @@
 mod conversation;
 pub mod dialect;
 mod embedding;
+mod files;
 mod infill;
 mod open;
+mod open_error;
 pub mod options;
 mod prepare;
 mod reply;
@@ -21,10 +23,10 @@ mod variables;
 
 pub use constrain::{Error as FormError, Kind, Limits};
 pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, text_of};
+pub use files::{DraftFiles, ModelSource, open_draft, open_weights};
 pub use infill::Gap;
-pub use open::{
-    DraftDefaults, Fault, LoadedModel, ModelSource, OpenError, open, open_weights, start_engine, start_engine_with,
-};
+pub use open::{DraftDefaults, LoadedModel, open, start_engine, start_engine_with};
+pub use open_error::{Fault, OpenError};
 pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};
