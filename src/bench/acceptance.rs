@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 config,
                 Draft::On(Source::Head, Depth::Fixed(args.draft.into())),
                 vocab,
-                args.setup.adapters(),
+                &args.setup,
             )?;
             let reply = bench.generate(&ids, greedy(args.n_gen as usize, false))?;
             let seen = Seen {

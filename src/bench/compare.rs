@@ -139,7 +139,7 @@ fn peer(args: &Args, n_ctx: usize) -> anyhow::Result<Server> {
 fn ours(args: &Args, model: &Arc<Model>, pair: &Pair, n_ctx: usize) -> anyhow::Result<Completion> {
     // Made anew for each reply: threads of an idle engine would still spin now and then. A first reply touches its memory,
     // as the server's was touched long ago.
-    let bench = Bench::new(model, args.setup.engine(n_ctx), args.draft, args.draft_vocab, args.setup.adapters())?;
+    let bench = Bench::new(model, args.setup.engine(n_ctx), args.draft, args.draft_vocab, &args.setup)?;
     bench.exactly(&pair.prompt, 1)?;
     std::thread::sleep(REST);
     let reply = bench.exactly(&pair.prompt, pair.n_gen)?;

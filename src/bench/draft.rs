@@ -11,10 +11,12 @@ use engine::sample::SamplingParams;
 use engine::{EngineConfig, RequestOptions, Timings};
 use model::Model;
 use session::dialect::ReplyEvent;
-use session::options::{AdapterOptions, DraftOptions};
+use session::options::DraftOptions;
 use session::{Delta, LoadedModel, ModelOptions, TemplateSource};
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 use text::TokenId;
+
+use super::setup::Setup;
 
 /// How to draft: from where, and how deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +33,30 @@ pub(super) enum Source {
     /// The MTP layer, on a thread of its own.
     Async,
     Ngram,
+    /// The MTP layer and prompt lookup.
     Both,
+    /// A draft model.
+    Model,
+    /// A draft model and prompt lookup.
+    ModelAndNgram,
+    /// The MTP layer and a draft model, by what they gain.
+    HeadAndModel,
+    /// Whatever is loaded.
+    Best,
 }
 
 impl Source {
     /// What stands before the depth.
-    const ALL: [(&'static str, Source); 4] =
-        [("", Source::Head), ("async:", Source::Async), ("ngram:", Source::Ngram), ("nextn+ngram:", Source::Both)];
+    const ALL: [(&'static str, Source); 8] = [
+        ("", Source::Head),
+        ("async:", Source::Async),
+        ("ngram:", Source::Ngram),
+        ("nextn+ngram:", Source::Both),
+        ("draft:", Source::Model),
+        ("draft+ngram:", Source::ModelAndNgram),
+        ("nextn+draft:", Source::HeadAndModel),
+        ("best:", Source::Best),
+    ];
 }
 
 impl Draft {
@@ -49,6 +68,10 @@ impl Draft {
             Draft::On(Source::Async, depth) => (Mode::NextN, DraftMode::Async, depth),
             Draft::On(Source::Ngram, depth) => (Mode::Ngram, DraftMode::Fused, depth),
             Draft::On(Source::Both, depth) => (Mode::NextNgram, DraftMode::Fused, depth),
+            Draft::On(Source::Model, depth) => (Mode::Draft, DraftMode::Fused, depth),
+            Draft::On(Source::ModelAndNgram, depth) => (Mode::DraftNgram, DraftMode::Fused, depth),
+            Draft::On(Source::HeadAndModel, depth) => (Mode::NextNDraft, DraftMode::Fused, depth),
+            Draft::On(Source::Best, depth) => (Mode::Auto, DraftMode::Fused, depth),
         };
         SpecConfig { mode, depth, vocab, draft_mode }
     }
@@ -65,7 +88,7 @@ pub(super) fn without_effect(drafts: &[Draft], vocab: DraftVocabSize, model: &Mo
     drafts
         .iter()
         .map(flags)
-        .map(|flags| flags.without_effect(model.nextn().is_bound()))
+        .map(|flags| flags.without_effect(model.nextn().is_bound(), false))
         .min_by_key(Vec::len)
         .unwrap_or_default()
 }
@@ -81,7 +104,8 @@ impl FromStr for Draft {
         let (word, source) = source.unwrap_or(("", Source::Head));
         match s[word.len()..].parse() {
             Ok(Depth::Fixed(0)) | Err(_) => Err(format!(
-                "`{s}` is not auto or a depth from 0 to 16, or one of these after async:, ngram: or nextn+ngram:"
+                "`{s}` is not auto or a depth from 0 to 16, or one of these after {}",
+                Source::ALL[1..].iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" ")
             )),
             Ok(depth) => Ok(Draft::On(source, depth)),
         }
@@ -119,11 +143,13 @@ impl Bench {
         config: EngineConfig,
         draft: Draft,
         vocab: DraftVocabSize,
-        adapters: &AdapterOptions,
+        setup: &Setup,
     ) -> anyhow::Result<Self> {
-        let proposer = speculate::proposer(model, &config, draft.config(vocab))?;
+        let drafts = draft.config(vocab);
+        let draft_model = if drafts.mode.uses_draft_model() { setup.draft_model(drafts.mode)? } else { None };
+        let proposer = speculate::proposer_with(model, draft_model.as_ref(), &config, drafts)?;
         // Texts only: a template that does not compile is not at fault.
-        let (chat_template, adapters) = (TemplateSource::None, adapters.clone());
+        let (chat_template, adapters) = (TemplateSource::None, setup.adapters().clone());
         let options = ModelOptions { chat_template, adapters, ..ModelOptions::default() };
         Ok(Self { model: session::start_engine_with(Arc::clone(model), config, &options, proposer)? })
     }

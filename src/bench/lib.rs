@@ -71,9 +71,9 @@ enum Command {
         /// Tokens to generate; end-of-generation tokens are ignored
         #[arg(short = 'n', long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
         n_tokens: u32,
-        /// Draft D tokens per step with the MTP layer, over the full vocabulary; 0 is off
-        #[arg(long, default_value_t = 0, value_name = "D")]
-        draft: u8,
+        /// Draft D tokens per step with the draft model if one is given, else the MTP layer; or as -d of `speed`; 0 is off
+        #[arg(long, default_value = "0", value_name = "D")]
+        draft: draft::Draft,
     },
     /// Print the token ids of a text as JSON
     Tokenize {
@@ -144,9 +144,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Logits { setup, input, draft, batch_size, full, hidden } => {
             logits::run(&setup, &input, draft.into(), batch_size as usize, full, hidden)
         }
-        Command::Generate { setup, input, n_tokens, draft } => {
-            generate::run(&setup, &input, n_tokens as usize, draft.into())
-        }
+        Command::Generate { setup, input, n_tokens, draft } => generate::run(&setup, &input, n_tokens as usize, draft),
         Command::Tokenize { model, text_file } => words::tokenize(model.as_deref(), &text_file),
         Command::Render { model, chat_file } => words::render(model.as_deref(), &chat_file),
         Command::Perplexity { setup, file, ctx_size, json } => perplexity::run(&setup, &file, ctx_size as usize, json),

@@ -10,11 +10,12 @@ use clap::Args;
 use engine::{EngineConfig, Exact};
 use memory::{CacheType, Memory, MemoryConfig};
 use model::{LoadOptions, MemoryPlanner, Model, Runner};
-use speculate::SpecConfig;
+use speculate::{Mode, SpecConfig};
 use text::TokenId;
 
 use super::weigh::Weight;
-use session::options::{AdapterOptions, ComputeOptions};
+use session::DraftFiles;
+use session::options::{AdapterOptions, ComputeOptions, DraftOptions};
 
 use program::source;
 
@@ -24,9 +25,9 @@ pub(super) struct Setup {
     /// GGUF file [default: the embedded model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// GGUF file whose draft head is used in place of the model's own
+    /// Draft with another GGUF file: a small model of the same tokens, or a head; one of each
     #[arg(long, value_name = "FILE")]
-    draft_model: Option<PathBuf>,
+    draft_model: Vec<PathBuf>,
     #[command(flatten)]
     adapters: AdapterOptions,
     #[command(flatten)]
@@ -65,11 +66,26 @@ impl Setup {
         // Commands decide later what they keep: a sequence with drafts, as far as that goes.
         let planned = self.engine(N_CELLS);
         let planner = MemoryPlanner::new(move |facts| speculate::memory_plan(&planned, &SpecConfig::default(), facts));
+        let head = self.draft_files(Mode::Auto)?.head;
         let device = &self.compute.device;
         let (placement, adapters) = (device.placement(planner)?, self.adapters.files());
         let rope = self.compute.rope.options();
-        let options = LoadOptions { placement, head: self.draft_model.clone(), rope, adapters, lock: device.mlock };
+        let options = LoadOptions { placement, head, rope, adapters, lock: device.mlock };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
+    }
+
+    /// The files to draft with, by what they are where drafts come from so.
+    fn draft_files(&self, spec: Mode) -> anyhow::Result<DraftFiles> {
+        let drafts = DraftOptions { spec, draft_model: self.draft_model.clone(), ..DraftOptions::default() };
+        Ok(DraftFiles::of(&source(self.model.as_deref()), &drafts)?)
+    }
+
+    /// The draft model, if one was given.
+    pub(super) fn draft_model(&self, spec: Mode) -> anyhow::Result<Option<Arc<Model>>> {
+        let Some(path) = self.draft_files(spec)?.model else { return Ok(None) };
+        let planned = self.engine(N_CELLS);
+        let engine = move |_| planned.clone();
+        Ok(Some(session::open_draft(&path, &self.compute.device, SpecConfig::default(), engine)?))
     }
 
     /// The GPUs that take layers, or none.

@@ -271,6 +271,7 @@ impl EngineConfig {
             n_out: self.n_sequences.saturating_mul(n_snapshots),
             flash_attention: !plain.v_transposed,
             n_runners: 1,
+            beside: 0,
         }
     }
 }

@@ -18,7 +18,8 @@ pub fn check_memory(
     plan: &dyn Fn(&EngineConfig) -> MemoryPlan,
 ) -> Result<(), EngineError> {
     let needs = plan(config).bytes(model.facts())?;
-    let full = model.state_on_devices(&needs.blocks).into_iter().find(|(device, bytes)| *bytes > free(*device));
+    let mut states = model.state_on_devices(&needs.blocks).into_iter();
+    let full = states.find(|(device, bytes)| bytes.saturating_add(needs.beside) > free(*device));
     full.map_or(Ok(()), |(device, _)| Err(EngineError::Room(describe(model, config, plan, device, &needs))))
 }
 
@@ -74,9 +75,13 @@ fn describe(
     let (n, n_ctx) = (config.n_sequences, config.n_ctx(facts));
     let fitting = fitting(config, facts, &|config| fits(model, &plan(config)));
     let name = device.name();
+    let beside = match mib(needs.beside) {
+        0 => String::new(),
+        n => format!(", a draft model {n} MiB"),
+    };
     format!(
         "{name}: {n} sequences of {n_ctx} positions need {state} MiB there ({cells} MiB of keys and values, {recurrent} MiB \
-         of recurrent state, {head} MiB for drafts) and passes up to {passes} MiB, {free_mib} MiB are free. {fitting}"
+         of recurrent state, {head} MiB for drafts) and passes up to {passes} MiB{beside}, {free_mib} MiB are free. {fitting}"
     )
 }
 
@@ -84,7 +89,8 @@ fn describe(
 fn fits(model: &Model, plan: &MemoryPlan) -> bool {
     let Ok(needs) = plan.bytes(model.facts()) else { return false };
     let all = model.state_on_devices(&needs.blocks);
-    all.into_iter().all(|(device, state)| state.saturating_add(needs.passes) <= free(device))
+    let others = needs.passes.saturating_add(needs.beside);
+    all.into_iter().all(|(device, state)| state.saturating_add(others) <= free(device))
 }
 
 /// Settings close to these that fit, in the words of the command line.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use convert::inspect::{Inspection, Promise, Share, Speculation, Status, TypeShare, inspect};
+use convert::inspect::{AsDraft, Inspection, Promise, Share, Speculation, Status, TypeShare, inspect};
 
 use super::Outcome;
 use super::show::{bar, bytes, count};
@@ -71,6 +71,9 @@ fn lines(found: &Inspection) -> Vec<String> {
         row("exact", together(promise));
     }
     row("NextN layer", head(found));
+    if let Some(as_draft) = found.as_draft {
+        row("as a draft", draft(as_draft, arch));
+    }
     lines.push(String::new());
     let whole: u64 = found.roles.iter().map(|role| role.n_bytes).sum();
     lines.extend(found.roles.iter().map(|role| role_line(role, whole)));
@@ -139,6 +142,19 @@ fn head(found: &Inspection) -> String {
         }
         Status::Missing => "missing; `extract-nextn graft` adds one".into(),
         Status::Unknown => "not known for this architecture".into(),
+    }
+}
+
+/// What `--draft-model` makes of it.
+fn draft(as_draft: AsDraft, arch: &str) -> String {
+    match as_draft {
+        AsDraft::Head => "a head: --draft-model beside a model of its width and tokens".into(),
+        AsDraft::Model => "a draft model: --draft-model beside a larger one of the same tokens".into(),
+        AsDraft::ModelWithHead => {
+            "its NextN layer beside a model of its width, itself beside another of the same tokens (--draft-model)"
+                .into()
+        }
+        AsDraft::NotRead => format!("{}: draft files of this kind are not read", cut(arch, 30)),
     }
 }
 

@@ -183,7 +183,7 @@ impl Device {
         } else {
             None
         };
-        Ok(Stream { backend, _pool: pool, device: self })
+        Ok(Stream { backend, pool, device: self })
     }
 }
 
@@ -191,8 +191,19 @@ impl Device {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) backend: Backend,
-    _pool: Option<Threadpool>,
+    pool: Option<Threadpool>,
     pub(crate) device: Device,
+}
+
+impl Stream {
+    /// Its threads sleep until the next graph; ggml wakes them itself.
+    pub(crate) fn rest(&self) {
+        if let Some(pool) = &self.pool {
+            // SAFETY: the pool is alive (field), and computes nothing: graphs are computed by whoever holds the stream, and
+            // that call has returned.
+            unsafe { sys::ggml_threadpool_pause(pool.as_ptr()) };
+        }
+    }
 }
 
 impl fmt::Debug for Device {

@@ -121,6 +121,11 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, last: None, stats: Stats::default() })
     }
 
+    /// Has its threads sleep until the next graph, where they would spin in wait for it: another executor's turn has come.
+    pub fn rest(&mut self) {
+        self.planner.rest();
+    }
+
     /// The device that outputs come from.
     pub fn device(&self) -> Device {
         self.planner.device()

@@ -78,6 +78,11 @@ impl Planner {
         Ok(planner)
     }
 
+    /// The threads of all streams sleep until the next graph.
+    pub(crate) fn rest(&mut self) {
+        self.streams.iter().for_each(Stream::rest);
+    }
+
     /// The device that outputs come from.
     pub(crate) fn device(&self) -> Device {
         self.streams[0].device

@@ -14,6 +14,7 @@
 
 mod bytes;
 mod error;
+mod hold;
 mod layout;
 mod masks;
 mod ring;

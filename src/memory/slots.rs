@@ -5,6 +5,7 @@ use std::ops::Range;
 use ggml::{Device, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
+use crate::hold::Held;
 use crate::layout::{CacheType, CellKinds, LayerState, StateLayout};
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
@@ -65,6 +66,8 @@ pub(crate) struct SlotStatus {
     pub(crate) n_stepped: usize,
     /// The position at which the cells of windows were filled, and those before them were not.
     pub(crate) filled_at: usize,
+    /// Where steps can be taken back to.
+    pub(crate) held: Option<Held>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -260,7 +263,7 @@ impl Memory {
             return Err(Error::Step(what));
         }
         self.wipe(index, len)?;
-        self.slots[index].len = len;
+        (self.slots[index].len, self.slots[index].held) = (len, None);
         Ok(())
     }
 
@@ -281,7 +284,7 @@ impl Memory {
         }
         let state = &mut self.slots[index];
         (state.len, state.plane, state.lost) = (0, 0, false);
-        (state.n_stepped, state.filled_at) = (0, 0);
+        (state.n_stepped, state.filled_at, state.held) = (0, 0, None);
         Ok(())
     }
 

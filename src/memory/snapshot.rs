@@ -148,7 +148,7 @@ impl Memory {
     /// The sequence now has so many positions, and of those before them its windows' cells alone.
     fn stands_at(&mut self, index: usize, len: usize) {
         let state = &mut self.slots[index];
-        (state.len, state.n_stepped, state.filled_at) = (len, len, len);
+        (state.len, state.n_stepped, state.filled_at, state.held) = (len, len, len, None);
     }
 
     /// `checkpoint`: of this shape.

@@ -49,6 +49,7 @@ impl Memory {
         let mut claimed = Vec::with_capacity(sequences.len());
         let mut segments: Vec<Segment> = Vec::new();
         let mut first_row = 0;
+        let recurrent = self.layout.is_recurrent();
         for &(slot, n_rows) in sequences {
             let index = self.index(slot)?;
             let state = self.slots[index];
@@ -67,7 +68,16 @@ impl Memory {
             }
             let n_snapshots = if n_rows <= n_snapshots { n_rows } else { 1 };
             let half = self.config.n_snapshots as u32;
-            let write_plane = if self.config.transactional && state.plane < half { half } else { 0 };
+            let write_plane = match state.free_plane() {
+                Some(plane) if recurrent => plane,
+                _ if self.config.transactional && state.plane < half => half,
+                _ => 0,
+            };
+            if recurrent && state.held.is_some() && n_snapshots > 1 {
+                return Err(Error::Step(format!(
+                    "slot {index}: {n_snapshots} snapshots of a sequence that is held, 1 expected"
+                )));
+            }
             claimed.push(Claim { index, n_rows, n_snapshots, write_plane });
             let n_kv = end.next_multiple_of(KV_STEP).min(self.config.n_ctx);
             match segments.last_mut() {

@@ -45,6 +45,8 @@ pub struct MemoryPlan {
     pub flash_attention: bool,
     /// Streams of work that have compute buffers.
     pub n_runners: usize,
+    /// Bytes of what else is kept: state and compute buffers of a draft model.
+    pub beside: usize,
 }
 
 /// Bytes beside the weights of a model.
@@ -54,6 +56,8 @@ pub struct MemoryBytes {
     pub blocks: Vec<usize>,
     /// Compute buffers, on each device that has layers.
     pub passes: usize,
+    /// What a draft model keeps, on whichever device.
+    pub beside: usize,
 }
 
 impl MemoryBytes {
@@ -77,7 +81,8 @@ impl MemoryPlan {
                 blocks.push(head.layer_bytes(layer)?.saturating_add(std::mem::take(&mut words)));
             }
         }
-        Ok(MemoryBytes { blocks, passes: self.n_runners.max(1).saturating_mul(self.pass_bytes(facts)) })
+        let passes = self.n_runners.max(1).saturating_mul(self.pass_bytes(facts));
+        Ok(MemoryBytes { blocks, passes, beside: self.beside })
     }
 
     /// What a pass needs on one device: ggml reuses the memory of one layer for the next.

@@ -245,6 +245,12 @@ impl Runner {
         &self.model
     }
 
+    /// Has its threads sleep until its next pass: another runner's turn has come, and threads that spin would take its
+    /// processors.
+    pub fn rest(&mut self) {
+        self.executor.rest();
+    }
+
     /// Where the time went.
     pub fn stats(&self) -> Stats {
         self.executor.stats()

@@ -96,7 +96,7 @@ impl Plan {
         for (need, state) in blocks.iter_mut().zip(&bytes.blocks) {
             need.state = *state;
         }
-        let reserve = RESERVE.saturating_add(bytes.passes);
+        let reserve = RESERVE.saturating_add(bytes.passes).saturating_add(bytes.beside);
         let sizes = Sizes { blocks: blocks.iter().map(|b| b.weights + b.state).collect(), input, output };
 
         let mut gpus = wanted.gpus.clone();

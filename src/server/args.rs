@@ -153,14 +153,14 @@ impl ModelFlags {
     /// The same for a model in the hub's cache: what says which file it is belongs to another model.
     pub(crate) fn cached(&self, name: &str) -> Self {
         let hub = HubOptions { hf_repo: Some(name.to_owned()), hf_file: None, offline: true, ..self.hub.clone() };
-        let drafts = DraftOptions { draft_model: None, ..self.drafts.clone() };
+        let drafts = DraftOptions { draft_model: Vec::new(), ..self.drafts.clone() };
         Self { model: None, alias: None, chat_template_file: None, chat_template: None, hub, drafts, ..self.clone() }
     }
 
     /// The same for a file of a folder.
     pub(crate) fn of_file(&self, file: PathBuf) -> Self {
         let hub = HubOptions { hf_repo: None, hf_file: None, ..self.hub.clone() };
-        let drafts = DraftOptions { draft_model: None, ..self.drafts.clone() };
+        let drafts = DraftOptions { draft_model: Vec::new(), ..self.drafts.clone() };
         Self { model: Some(file), alias: None, hub, drafts, ..self.clone() }
     }
 

@@ -9,9 +9,11 @@
 mod conversation;
 pub mod dialect;
 mod embedding;
+mod files;
 mod infill;
 mod named_templates;
 mod open;
+mod open_error;
 pub mod options;
 mod prepare;
 mod reply;
@@ -22,11 +24,11 @@ mod variables;
 
 pub use constrain::{Error as FormError, Kind, Limits};
 pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, text_of};
+pub use files::{DraftFiles, ModelSource, open_draft, open_weights};
 pub use infill::Gap;
 pub use named_templates::{named_template, template_names};
-pub use open::{
-    DraftDefaults, Fault, LoadedModel, ModelSource, OpenError, open, open_weights, start_engine, start_engine_with,
-};
+pub use open::{DraftDefaults, LoadedModel, open, start_engine, start_engine_with};
+pub use open_error::{Fault, OpenError};
 pub use options::{ModelOptions, TemplateSource};
 pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
 pub use reply::{Delta, End, Reply, Span, Step, Token};

@@ -8,29 +8,15 @@ use std::time::{Duration, Instant};
 use constrain::{Compiler, Limits};
 use engine::sample::SamplingParams;
 use engine::{Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
-use model::{AdapterSet, LoadOptions, MemoryPlanner, Model};
-use speculate::SpecError;
+use model::{AdapterSet, Model};
 use text::Vocab;
-use text::template::{ChatTemplate, TemplateError};
+use text::template::ChatTemplate;
 
 use crate::dialect::Dialect;
-use crate::options::{DeviceError, EmbeddingOptions, ModelOptions, defaults_of_file};
+use crate::files::{ModelSource, Opened, open_files};
+use crate::open_error::OpenError;
+use crate::options::{EmbeddingOptions, ModelOptions, defaults_of_file};
 use crate::template::{Sources, text_of};
-
-/// Where a model comes from.
-#[derive(Clone, Debug)]
-pub enum ModelSource {
-    /// A GGUF file; of a split one its first part.
-    File(PathBuf),
-    /// A GGUF file that is part of the program.
-    Embedded(&'static [u8]),
-}
-
-impl<P: Into<PathBuf>> From<P> for ModelSource {
-    fn from(path: P) -> Self {
-        Self::File(path.into())
-    }
-}
 
 /// A model that is ready to answer.
 pub struct LoadedModel {
@@ -64,48 +50,6 @@ pub struct DraftDefaults {
     pub p_min: f32,
 }
 
-/// Why a model is not open.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Where it was to compute.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// Its file; the words name it.
-    #[error("{0}")]
-    Model(String),
-    /// Its chat template.
-    #[error("the chat template: {0}")]
-    Template(#[from] TemplateError),
-    /// Its drafts.
-    #[error(transparent)]
-    Drafts(#[from] SpecError),
-    /// Its engine.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
-
-/// What has to change before a model opens.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fault {
-    /// The options.
-    Options,
-    /// The model file.
-    File,
-    /// The machine: room, devices, threads.
-    Machine,
-}
-
-impl OpenError {
-    /// Whose fault it was.
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Device(_) | Self::Engine(EngineError::Config(_)) => Fault::Options,
-            Self::Drafts(SpecError::Run(_) | SpecError::Room(_)) | Self::Engine(_) => Fault::Machine,
-            Self::Model(_) | Self::Template(_) | Self::Drafts(_) => Fault::File,
-        }
-    }
-}
-
 /// Opens a model: maps its file, places its layers, starts its engine. Options that change nothing are told in the log.
 ///
 /// # Errors
@@ -113,60 +57,27 @@ impl OpenError {
 pub fn open(source: impl Into<ModelSource>, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
     let start = Instant::now();
     let source = source.into();
-    let model = load(&source, options)?;
+    let Opened { model, draft } = open_files(&source, options)?;
     let path = match source {
         ModelSource::File(path) => Some(path),
         ModelSource::Embedded(_) => None,
     };
-    let loaded = start_engine(model, options)?;
+    let loaded = start_engine(model, draft, options)?;
     Ok(LoadedModel { path, load_time: start.elapsed(), ..loaded })
 }
 
-fn load(source: &ModelSource, options: &ModelOptions) -> Result<Arc<Model>, OpenError> {
-    let planned = options.clone();
-    let drafts = options.drafts.config();
-    let planner = MemoryPlanner::new(move |facts| {
-        speculate::memory_plan(&planned.engine_config(facts.hparams.n_ctx_train), &drafts, facts)
-    });
-    let device = &options.run.compute.device;
-    let placement = device.placement(planner)?;
-    let rope = options.run.compute.rope.options();
-    let (adapters, given) = (options.adapters.files(), options.drafts.draft_model.clone());
-    let beside = options.head_beside.clone().filter(|_| given.is_none() && options.drafts.uses_head());
-    let head = given.or_else(|| beside.clone());
-    let load = LoadOptions { placement, head, rope, adapters, lock: device.mlock };
-    match (open_weights(source, &load), beside) {
-        // The fault may be the model's: then this is its error.
-        (Err(error), Some(beside)) => {
-            let model = open_weights(source, &LoadOptions { head: None, ..load })?;
-            tracing::warn!(file = %beside.display(), %error, "the MTP layer beside the model does not fit: going on without it");
-            Ok(model)
-        }
-        (opened, _) => opened,
-    }
-}
-
-/// Opens the weights alone, without an engine.
-///
-/// # Errors
-/// [`OpenError::Model`].
-pub fn open_weights(source: &ModelSource, options: &LoadOptions) -> Result<Arc<Model>, OpenError> {
-    match source {
-        ModelSource::File(path) => Model::open(path, options).map_err(|error| OpenError::Model(error.in_file(path))),
-        ModelSource::Embedded(bytes) => {
-            Model::from_static(bytes, options).map_err(|error| OpenError::Model(format!("the embedded model: {error}")))
-        }
-    }
-}
-
-/// Starts the engine of a model whose weights are open.
+/// Starts the engine of a model whose weights are open, with a draft model where there is one.
 ///
 /// # Errors
 /// As [`open`], but for the file.
-pub fn start_engine(model: Arc<Model>, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
+pub fn start_engine(
+    model: Arc<Model>,
+    draft: Option<Arc<Model>>,
+    options: &ModelOptions,
+) -> Result<LoadedModel, OpenError> {
     let config = options.engine_config(model.hparams().n_ctx_train);
-    let proposer = speculate::proposer(&model, &config, options.drafts.config())?;
-    for words in options.without_effect(model.nextn().is_bound()) {
+    let proposer = speculate::proposer_with(&model, draft.as_ref(), &config, options.drafts.config())?;
+    for words in options.without_effect(model.nextn().is_bound(), draft.is_some()) {
         tracing::warn!("{words}");
     }
     let n_ctx_train = model.hparams().n_ctx_train;

@@ -3,7 +3,8 @@
 use engine::{Generation, SubmitError};
 
 use crate::conversation::Conversation;
-use crate::open::{LoadedModel, OpenError};
+use crate::open::LoadedModel;
+use crate::open_error::OpenError;
 use crate::prepare::{ALWAYS, PrepareError, Prepared};
 use crate::reply::{Delta, Reply};
 

@@ -10,11 +10,9 @@ use engine::{ObservedSequence, TargetState};
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
-use crate::acceptance_warning::AcceptanceWarning;
-use crate::depth::{Depth, MAX_DEPTH};
-use crate::depth_control::DepthControl;
 use crate::gumbel;
-use crate::nextn::{FIXED_WARM_UP, NextNConfig};
+use crate::nextn::NextNConfig;
+use crate::pace::Pace;
 
 /// An assistant as a proposer.
 pub struct Assistant {
@@ -23,11 +21,7 @@ pub struct Assistant {
     slots: Vec<SlotDraft>,
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
-    /// `None` with a fixed depth.
-    control: Option<DepthControl>,
-    warning: AcceptanceWarning,
-    /// The last drafts were not all as long as their depth: their time tells nothing of it.
-    unusual: bool,
+    pace: Pace,
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
@@ -73,21 +67,13 @@ impl Assistant {
         }
         let n_slots = engine.n_sequences;
         let vocab = config.vocab.make(model)?;
-        let control = (config.depth == Depth::Auto).then(|| DepthControl::new(n_slots, MAX_DEPTH));
-        let info = ProposerInfo {
-            max_depth: config.depth.max(),
-            wants_hidden: true,
-            warm_up_steps: control.as_ref().map_or(FIXED_WARM_UP, DepthControl::n_warm_up_steps),
-            ..ProposerInfo::default()
-        };
+        let pace = Pace::new(config.depth, n_slots, config.depth.max());
         Ok(Some(Self {
-            info,
+            info: ProposerInfo { wants_hidden: true, ..pace.info() },
             n_embd: model.hparams().n_embd,
             slots: (0..n_slots).map(|_| SlotDraft::default()).collect(),
             vocab,
-            control,
-            warning: AcceptanceWarning::default(),
-            unusual: false,
+            pace,
             output: DraftOutput::default(),
             noise: Vec::new(),
         }))
@@ -96,12 +82,8 @@ impl Assistant {
     /// Remembers which drafts were accepted, and which tokens the text is made of.
     fn learn(&mut self, model: &Model, step: &ObservedStep<'_>) -> Result<(), RunError> {
         for s in step.sequences {
-            self.warning.verified(s.n_drafted, s.n_accepted);
-            if let Some(control) = &mut self.control {
-                // A token that was too improbable to be drafted is not generated either.
-                let ended = self.slots[s.slot].cut_at == Some(s.n_drafted) && s.n_accepted == s.n_drafted;
-                control.verified(s.slot, s.n_drafted + usize::from(ended), s.n_accepted);
-            }
+            let ended_at_cut = self.slots[s.slot].cut_at == Some(s.n_drafted) && s.n_accepted == s.n_drafted;
+            self.pace.verified(s, ended_at_cut);
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(model, s.tokens.iter().copied().chain(s.next))?;
             }
@@ -162,9 +144,7 @@ impl Proposer for Assistant {
         (s.token, s.cut_at) = (None, None);
         if let SequenceChange::Begin { adapters, .. } = change {
             s.adapters.clone_from(adapters);
-            if let Some(control) = &mut self.control {
-                control.begin(slot);
-            }
+            self.pace.begin(slot);
         }
         Ok(())
     }
@@ -173,14 +153,7 @@ impl Proposer for Assistant {
         if !step.warm_up {
             self.learn(runner.model(), step)?;
         }
-        if let Some(control) = &mut self.control {
-            let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
-            // Only steps whose sequences are all alike tell what so many tokens cost.
-            let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
-            if let Some(took) = step.took.filter(|_| alike) {
-                control.took(step.sequences.len(), n_drafted, took);
-            }
-        }
+        self.pace.took(step);
         step.sequences.iter().for_each(|s| self.slots[s.slot].take(s, self.n_embd));
         Ok(())
     }
@@ -191,13 +164,8 @@ impl Proposer for Assistant {
         target: &TargetState<'_>,
         requests: &[DraftRequest],
     ) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
         let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
-        let depth = match &mut self.control {
-            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
-            Some(control) => control.choose(&slots, most),
-            None => most.min(self.info.max_depth),
-        };
+        let depth = self.pace.choose(requests);
         let mut drafts = vec![Vec::new(); requests.len()];
         slots.iter().for_each(|&slot| self.slots[slot].cut_at = None);
         let is_ready = |i: &usize| self.slots[slots[*i]].is_ready(self.n_embd);
@@ -211,7 +179,7 @@ impl Proposer for Assistant {
                 drafts[i] = draft;
             }
         }
-        self.unusual = drafts.iter().any(|draft| draft.len() != depth);
+        self.pace.unusual = drafts.iter().any(|draft| draft.len() != depth);
         Ok(drafts)
     }
 }

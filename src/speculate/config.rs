@@ -11,16 +11,20 @@ use model::{Facts, MemoryPlan, Model, NextNHead, RunError};
 
 use crate::assistant::Assistant;
 use crate::async_proposer::AsyncProposer;
+use crate::best_of::BestOf;
 use crate::combined::CombinedProposer;
 use crate::depth::Depth;
+use crate::draft_model::DraftModel;
 use crate::draft_vocab::DraftVocabSize;
 use crate::nextn::{NextN, NextNConfig};
 use crate::ngram::Ngram;
+use crate::same_words::difference;
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The model's MTP (NextN) layer where it has one, else none.
+    /// The model's MTP (NextN) layer where it has one, and the draft model where one was given: for each sequence the one
+    /// that gains more, and neither where none gains.
     #[default]
     Auto,
     /// Plain decoding.
@@ -31,17 +35,44 @@ pub enum Mode {
     Ngram,
     /// Both: the MTP layer, and prompt lookup where it has been accepted more often.
     NextNgram,
+    /// A draft model of its own; one must have been given.
+    Draft,
+    /// The MTP layer and the draft model: for each sequence the one that gains more.
+    NextNDraft,
+    /// The draft model, and prompt lookup where it has been accepted more often.
+    DraftNgram,
+    /// All three.
+    NextNDraftNgram,
 }
 
 impl Mode {
     /// Every mode, by the word that chooses it.
-    pub const ALL: [(&'static str, Mode); 5] = [
+    pub const ALL: [(&'static str, Mode); 9] = [
         ("auto", Mode::Auto),
         ("off", Mode::Off),
         ("nextn", Mode::NextN),
         ("ngram", Mode::Ngram),
         ("nextn+ngram", Mode::NextNgram),
+        ("draft", Mode::Draft),
+        ("nextn+draft", Mode::NextNDraft),
+        ("draft+ngram", Mode::DraftNgram),
+        ("nextn+draft+ngram", Mode::NextNDraftNgram),
     ];
+
+    /// Drafts by an MTP layer, if there is one.
+    pub fn uses_head(self) -> bool {
+        matches!(self, Self::Auto | Self::NextN | Self::NextNgram | Self::NextNDraft | Self::NextNDraftNgram)
+    }
+
+    /// Drafts by a draft model, if there is one.
+    pub fn uses_draft_model(self) -> bool {
+        matches!(self, Self::Auto | Self::Draft | Self::NextNDraft | Self::DraftNgram | Self::NextNDraftNgram)
+    }
+
+    /// Looks drafts up in the text.
+    pub fn uses_lookup(self) -> bool {
+        matches!(self, Self::Ngram | Self::NextNgram | Self::DraftNgram | Self::NextNDraftNgram)
+    }
 }
 
 /// Where the MTP layer's drafts are computed.
@@ -108,6 +139,14 @@ pub enum SpecError {
         "the model has no NextN head to draft with: use --spec auto or off, or add a head with `extract-nextn graft`"
     )]
     NoHead,
+    /// Asked for, and none was given.
+    #[error("there is no draft model to draft with: give one with --draft-model, or use --spec auto or off")]
+    NoDraftModel,
+    /// The draft model speaks in other tokens.
+    #[error(
+        "the draft model has another vocabulary: {0}. Give a model of the same family with the same tokens, or leave --draft-model out"
+    )]
+    OtherVocabulary(String),
     /// Asked for, and the file has a part of it.
     #[error("the file promises a NextN head and lacks {0}: use --spec off, or add the head with `extract-nextn graft`")]
     Incomplete(String),
@@ -122,17 +161,32 @@ pub enum SpecError {
 /// What an engine made with `engine` and its source of drafts made with `config` keep beside the weights of a model: both
 /// allocate by this, and layers are placed by it.
 pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) -> MemoryPlan {
-    let drafts = config.mode != Mode::Off && config.depth != Depth::Fixed(0);
-    let by_head = drafts && config.mode != Mode::Ngram && !facts.head.is_empty();
-    let by_lookup =
-        drafts && matches!(config.mode, Mode::Ngram | Mode::NextNgram) && (by_head || config.mode == Mode::Ngram);
+    memory_plan_with(engine, config, facts, None)
+}
+
+/// As [`memory_plan`], with a draft model beside: what its state and passes need is counted, its weights are not.
+pub fn memory_plan_with(
+    engine: &EngineConfig,
+    config: &SpecConfig,
+    facts: &Facts,
+    draft: Option<&Facts>,
+) -> MemoryPlan {
+    let mode = config.mode;
+    let drafts = mode != Mode::Off && config.depth != Depth::Fixed(0);
+    let by_head = drafts && mode.uses_head() && !facts.head.is_empty();
+    let draft = draft.filter(|_| drafts && mode.uses_draft_model());
+    let by_lookup = drafts && mode.uses_lookup() && (by_head || draft.is_some() || mode == Mode::Ngram);
     let of_head = config.depth.of_head(facts.head.len());
-    let depth = match (by_lookup, by_head) {
+    let depth = match (by_lookup || draft.is_some(), by_head) {
         (true, _) => config.depth.max(),
         (false, true) => of_head,
         (false, false) => 0,
     };
-    let of_engine = engine.memory_plan(facts, depth);
+    let beside = draft.map_or(0, |draft| {
+        let bytes = draft_model_plan(engine, config, draft, facts).bytes(draft);
+        bytes.map_or(usize::MAX, |bytes| bytes.state().saturating_add(bytes.passes))
+    });
+    let of_engine = MemoryPlan { beside, ..engine.memory_plan(facts, depth) };
     if !by_head {
         return of_engine;
     }
@@ -144,6 +198,11 @@ pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) ->
     }
 }
 
+/// What a draft model keeps beside its own weights, for an engine of a target.
+pub fn draft_model_plan(engine: &EngineConfig, config: &SpecConfig, draft: &Facts, target: &Facts) -> MemoryPlan {
+    DraftModel::memory_plan(engine, draft, target, config.depth)
+}
+
 /// The proposer for an engine made with `engine`; `None` is plain decoding.
 ///
 /// # Errors
@@ -153,15 +212,64 @@ pub fn proposer(
     engine: &EngineConfig,
     config: SpecConfig,
 ) -> Result<Option<Box<dyn Proposer>>, SpecError> {
-    if config.mode == Mode::Off || config.depth == Depth::Fixed(0) {
+    proposer_with(model, None, engine, config)
+}
+
+/// As [`proposer`], with a draft model.
+///
+/// # Errors
+/// As [`proposer`]; [`SpecError::OtherVocabulary`]: the draft model's tokens are not the target's.
+pub fn proposer_with(
+    model: &Arc<Model>,
+    draft: Option<&Arc<Model>>,
+    engine: &EngineConfig,
+    config: SpecConfig,
+) -> Result<Option<Box<dyn Proposer>>, SpecError> {
+    let SpecConfig { mode, depth, draft_mode, .. } = config;
+    if mode == Mode::Off || depth == Depth::Fixed(0) {
         return Ok(None);
     }
-    // Before the MTP layer takes its part: the engine's comes after.
-    engine::check_memory(model, engine, &|engine| memory_plan(engine, &config, model.facts()))?;
-    let ngram = || Ngram::new(model, engine, config.depth);
-    if config.mode == Mode::Ngram {
-        return Ok(Some(Box::new(ngram())));
+    let draft = draft.filter(|_| mode.uses_draft_model());
+    if let Some(what) = draft.and_then(|draft| difference(draft.vocab(), model.vocab())) {
+        return Err(SpecError::OtherVocabulary(what));
     }
+    // Before the sources take their part: the engine's comes after.
+    let of_draft = draft.map(|draft| draft.facts().clone());
+    let plan = |engine: &EngineConfig| memory_plan_with(engine, &config, model.facts(), of_draft.as_ref());
+    engine::check_memory(model, engine, &plan)?;
+    let mut sources: Vec<Box<dyn Proposer>> = Vec::new();
+    if mode.uses_head() {
+        sources.extend(head(model, engine, config, draft.is_some())?);
+    }
+    match draft {
+        Some(draft) => {
+            if draft_mode == DraftMode::Async {
+                tracing::warn!("--draft-mode async does not go with a draft model: drafts are made between passes");
+            }
+            sources.push(Box::new(DraftModel::new(draft, model, engine, depth)?));
+        }
+        None if mode.uses_draft_model() && mode != Mode::Auto => return Err(SpecError::NoDraftModel),
+        None => {}
+    }
+    let ngram = || Ngram::new(model, engine, depth);
+    // What a draft model must read before its first draft is weighed, too.
+    let by_gain = sources.len() > 1 || draft.is_some() && depth == Depth::Auto;
+    let computed: Option<Box<dyn Proposer>> =
+        if by_gain { Some(Box::new(BestOf::new(sources, engine.n_sequences, depth))) } else { sources.pop() };
+    Ok(match computed {
+        Some(computed) if mode.uses_lookup() => Some(Box::new(CombinedProposer::new(computed, ngram()))),
+        None if mode.uses_lookup() => Some(Box::new(ngram())),
+        computed => computed,
+    })
+}
+
+/// The model's head; `None` where it has none and none was asked for. `among_others`: it is not the only source.
+fn head(
+    model: &Arc<Model>,
+    engine: &EngineConfig,
+    config: SpecConfig,
+    among_others: bool,
+) -> Result<Option<Box<dyn Proposer>>, SpecError> {
     let of_head = NextNConfig { depth: config.depth, vocab: config.vocab };
     if let Some(assistant) = Assistant::new(model, engine, of_head)? {
         if config.draft_mode == DraftMode::Async {
@@ -169,7 +277,7 @@ pub fn proposer(
                 "--draft-mode async does not go with an assistant, which reads the model's cells: it drafts between passes"
             );
         }
-        return Ok(Some(with_lookup(Box::new(assistant), config.mode, ngram)));
+        return Ok(Some(Box::new(assistant)));
     }
     let Some(head) = NextN::new(model, engine, of_head)? else {
         return match (config.mode, model.nextn()) {
@@ -178,16 +286,10 @@ pub fn proposer(
             _ => Err(SpecError::NoHead),
         };
     };
-    let head: Box<dyn Proposer> = match config.draft_mode {
-        DraftMode::Auto | DraftMode::Fused => Box::new(head),
-        DraftMode::Async => Box::new(beside(head, model, engine)?),
-    };
-    Ok(Some(with_lookup(head, config.mode, ngram)))
-}
-
-/// The head, with prompt lookup beside it where that is asked for.
-fn with_lookup(head: Box<dyn Proposer>, mode: Mode, ngram: impl FnOnce() -> Ngram) -> Box<dyn Proposer> {
-    if mode == Mode::NextNgram { Box::new(CombinedProposer::new(head, ngram())) } else { head }
+    Ok(Some(match config.draft_mode {
+        DraftMode::Async if !among_others => Box::new(beside(head, model, engine)?),
+        _ => Box::new(head),
+    }))
 }
 
 /// The MTP layer on a thread of its own, with the processors that forward passes leave over. Where they leave none it

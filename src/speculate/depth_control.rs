@@ -154,6 +154,21 @@ impl DepthControl {
         (1 + self.max) * (TRUSTED + FIRST_STEPS)
     }
 
+    /// Tokens a second of a sequence that drafts in a step of so many, at the best of the depths that were measured; `None` where
+    /// none was.
+    pub(crate) fn outlook(&self, slot: usize, n_seqs: usize) -> Option<f64> {
+        let rate = |d: usize| {
+            let time = self.costs.measured(n_seqs, d).or_else(|| self.costs.between(n_seqs, d))?;
+            Some(self.tokens(&[slot], d) / time)
+        };
+        (1..=self.max).filter_map(rate).max_by(f64::total_cmp)
+    }
+
+    /// Seconds of a step of so many sequences without drafts, as measured.
+    pub(crate) fn plain(&self, n_seqs: usize) -> Option<f64> {
+        self.costs.measured(n_seqs, 0).or_else(|| self.costs.between(n_seqs, 0))
+    }
+
     /// Tokens that a step at depth `d` is expected to give.
     fn tokens(&self, slots: &[usize], d: usize) -> f64 {
         let of = |&slot: &usize| {

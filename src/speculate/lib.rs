@@ -5,23 +5,32 @@
 mod acceptance_warning;
 mod assistant;
 mod async_proposer;
+mod best_of;
 mod combined;
 mod config;
 mod depth;
 mod depth_control;
+mod draft_model;
 mod draft_vocab;
 mod gumbel;
 mod mtp_inputs;
 mod nextn;
 mod ngram;
+mod pace;
+mod pick;
+mod same_words;
 mod saved_mtp;
 mod step_costs;
 
 pub use assistant::Assistant;
 pub use async_proposer::{AsyncProposer, DraftAhead};
+pub use best_of::BestOf;
 pub use combined::CombinedProposer;
-pub use config::{DraftMode, Mode, SpecConfig, SpecError, memory_plan, proposer};
+pub use config::{
+    DraftMode, Mode, SpecConfig, SpecError, draft_model_plan, memory_plan, memory_plan_with, proposer, proposer_with,
+};
 pub use depth::Depth;
+pub use draft_model::DraftModel;
 pub use draft_vocab::DraftVocabSize;
 pub use nextn::{NextN, NextNConfig};
 pub use ngram::Ngram;

@@ -17,13 +17,12 @@ use memory::{Memory, MemoryConfig};
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
 use text::TokenId;
 
-use crate::acceptance_warning::AcceptanceWarning;
 use crate::async_proposer::DraftAhead;
 use crate::depth::Depth;
-use crate::depth_control::DepthControl;
 use crate::draft_vocab::DraftVocabSize;
 use crate::gumbel;
 use crate::mtp_inputs::{MAX_WAITING, MtpInputs};
+use crate::pace::Pace;
 use crate::saved_mtp::SavedMtp;
 
 /// Inputs of one graph at most; more are computed in chunks.
@@ -32,9 +31,6 @@ const N_BATCH: usize = 512;
 /// Numbers of inputs of several sequences may differ by so many and share one width: the shorter are filled up, and the
 /// graph is the same whatever each kept.
 const MAX_FILL: usize = 8;
-
-/// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
-pub(crate) const FIXED_WARM_UP: usize = 4;
 
 /// How the MTP layer is used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,12 +54,7 @@ pub struct NextN {
     adapters: Vec<AdapterSet>,
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
-    /// `None` with a fixed depth.
-    control: Option<DepthControl>,
-    warning: AcceptanceWarning,
-    /// The last draft computed more inputs than a step leaves behind, or more tokens than it gave: its time tells nothing of
-    /// its depth.
-    unusual: bool,
+    pace: Pace,
     /// Drafts will be continued while they are verified, so their hidden states are wanted.
     drafts_ahead: bool,
     output: DraftOutput,
@@ -107,14 +98,12 @@ impl NextN {
             slots.push(MtpInputs::new(slot, n_embd, n_layers));
         }
         let vocab = config.vocab.make(model)?;
-        let control = (config.depth == Depth::Auto).then(|| DepthControl::new(slots.len(), max_depth));
+        let pace = Pace::new(config.depth, slots.len(), max_depth);
         let info = ProposerInfo {
-            max_depth,
             wants_hidden: true,
             n_hidden: n_layers,
             max_saved_bytes: SavedMtp::max_bytes(n_embd, &memory.shape()),
-            warm_up_steps: control.as_ref().map_or(FIXED_WARM_UP, DepthControl::n_warm_up_steps),
-            ..ProposerInfo::default()
+            ..pace.info()
         };
         Ok(Some(Self {
             model: Arc::clone(model),
@@ -125,9 +114,7 @@ impl NextN {
             adapters: vec![AdapterSet::default(); slots.len()],
             slots,
             vocab,
-            control,
-            warning: AcceptanceWarning::default(),
-            unusual: false,
+            pace,
             drafts_ahead: false,
             output: DraftOutput::default(),
             noise: Vec::new(),
@@ -157,21 +144,14 @@ impl NextN {
         if n_kept < n_cells {
             self.memory.truncate(&s.slot, n_kept)?;
         }
-        if let Some(control) = &mut self.control {
-            control.begin(slot);
-        }
+        self.pace.begin(slot);
         Ok(())
     }
 
     /// Remembers which drafts were accepted, and which tokens the text is made of.
     fn learn(&mut self, model: &Model, step: &ObservedStep<'_>) -> Result<(), RunError> {
         for s in step.sequences {
-            self.warning.verified(s.n_drafted, s.n_accepted);
-            if let Some(control) = &mut self.control {
-                // A token that was too improbable to be drafted is not generated either.
-                let n_more = usize::from(self.slots[s.slot].ended_at_cut(s));
-                control.verified(s.slot, s.n_drafted + n_more, s.n_accepted);
-            }
+            self.pace.verified(s, self.slots[s.slot].ended_at_cut(s));
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(model, s.tokens.iter().copied().chain(s.next))?;
             }
@@ -265,14 +245,8 @@ impl NextN {
 
 impl DraftAhead for NextN {
     fn draft(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
-        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
-        let depth = match &mut self.control {
-            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(slots.len(), most),
-            Some(control) => control.choose(&slots, most),
-            None => most.min(self.info.max_depth),
-        };
-        self.unusual = false;
+        let depth = self.pace.choose(requests);
+        self.pace.unusual = false;
         if depth == 0 {
             requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
             return Ok(vec![Vec::new(); requests.len()]);
@@ -280,12 +254,12 @@ impl DraftAhead for NextN {
         let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
         let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
         if !which.is_empty() {
-            self.unusual = self.prefill(runner, &which)?;
+            self.pace.unusual = self.prefill(runner, &which)?;
             let probs = wants_probs(requests);
             self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
         }
         let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
-        self.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
+        self.pace.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
         Ok(drafts)
     }
 
@@ -338,14 +312,7 @@ impl Proposer for NextN {
         if !step.warm_up {
             self.learn(runner.model(), step)?;
         }
-        if let Some(control) = &mut self.control {
-            let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
-            // Only steps whose sequences are all alike tell what so many tokens cost.
-            let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
-            if let Some(took) = step.took.filter(|_| alike) {
-                control.took(step.sequences.len(), n_drafted, took);
-            }
-        }
+        self.pace.took(step);
         step.sequences.iter().for_each(|s| self.slots[s.slot].take(s));
         let mut waiting: Vec<usize> = step.sequences.iter().map(|s| s.slot).collect();
         waiting.retain(|&i| self.slots[i].tokens.len() > MAX_WAITING);

@@ -106,13 +106,8 @@ fn mode(
     prompts: &[Vec<TokenId>],
 ) -> anyhow::Result<Mode> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let bench = Bench::new(
-        model,
-        args.setup.engine(longest + args.n_gen as usize),
-        draft,
-        args.draft_vocab,
-        args.setup.adapters(),
-    )?;
+    let bench =
+        Bench::new(model, args.setup.engine(longest + args.n_gen as usize), draft, args.draft_vocab, &args.setup)?;
     let dialect = Dialect::detect(model.chat_template(), model.vocab());
     let mut mode = Mode { draft, right: Vec::new(), answers: Vec::new(), drafted: 0, accepted: 0 };
     for (task, prompt) in tasks.iter().zip(prompts) {

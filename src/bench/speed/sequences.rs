@@ -84,7 +84,7 @@ impl Way {
         let mut config = setup.engine(n_ctx + asked.len() + args.n_gen);
         config.n_sequences = self.n_sequences;
         // Made anew for each round: threads of an idle engine would still spin now and then.
-        let bench = Bench::new(model, config, self.draft, args.draft_vocab, setup.adapters())?;
+        let bench = Bench::new(model, config, self.draft, args.draft_vocab, setup)?;
         let (replies, _) = bench.together(&prompts, args.n_gen)?;
         // Replies overlap but for their prompts: the slowest says how long all of them took.
         let slowest = replies.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);

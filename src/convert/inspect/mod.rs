@@ -1,6 +1,7 @@
 //! What is in a file: sizes, types, where the bytes are, which head, what speculation would cost and gain.
 //! Owns the figures; draws nothing and reads no data.
 
+mod as_draft;
 mod cost;
 mod roles;
 mod types;
@@ -16,6 +17,7 @@ use crate::heads::{Content, Layout, ModelInfo, vocab_size};
 use crate::kind::Kind;
 use crate::source::{Source, SourceTensor};
 
+pub use as_draft::AsDraft;
 pub use cost::{Gain, Speculation};
 pub use roles::Role;
 pub use types::{Promise, TypeShare};
@@ -55,6 +57,8 @@ pub struct Inspection {
     pub template_bytes: Option<u64>,
     /// The NextN head.
     pub head: Head,
+    /// What it is for a model that drafts with it.
+    pub as_draft: Option<AsDraft>,
     /// What a draft costs and may gain; for files with main model and head.
     pub speculation: Option<Speculation>,
 }
@@ -201,6 +205,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         tokenizer,
         template_bytes,
         head: head(&source, info.as_ref()),
+        as_draft: AsDraft::of(&source, info.as_ref(), format == "gguf"),
         speculation: info.as_ref().and_then(|f| cost::of(&source, f, n_vocab)),
     })
 }

@@ -1,7 +1,9 @@
 //! Slots and steps without any graph: what is refused, and where rows, cells and masks are.
 
 use ggml::Device;
-use memory::{CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, SavedSequence, Slot, StateLayout};
+use memory::{
+    CacheType, Error, Kv, LayerState, Memory, MemoryConfig, Recurrent, SavedSequence, Segment, Slot, StateLayout,
+};
 use proptest::prelude::*;
 
 const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32, window: None, latent: false });
@@ -357,4 +359,49 @@ fn what_stands_behind_a_sequence_sees_its_cells_and_has_none() {
     // Of five positions the row's own is one, and has no cell.
     assert_eq!(seen(1, 0), [vec![0, 1, 2], vec![252, 253, 254, 255]]);
     assert_eq!(seen(1, 1), [vec![5, 6, 7, 8]]);
+}
+
+#[test]
+fn steps_of_a_held_sequence_are_taken_back_and_its_recurrent_state_is_never_written_over() {
+    let two = MemoryConfig { n_snapshots: 2, ..config(2, 256) };
+    let mut memory = memory(&[KV, RECURRENT], two).expect("a sound layout");
+    let all = slots(&mut memory, 2);
+    let slot = &all[0];
+    assert!(memory.take_back(slot).expect_err("it is not held").to_string().contains("not held"));
+    advance(&mut memory, slot, 7);
+    for round in 0..3 {
+        memory.hold(slot).expect("a state to hold");
+        let len = memory.len(slot).expect("in use");
+        let planes = |memory: &mut Memory| {
+            let step = memory.begin(&[(slot, 1)], 1).expect("a step");
+            let Segment { read_plane, write_plane, .. } = step.view().segments()[0];
+            step.commit(&[1]).expect("one row");
+            (read_plane.expect("one sequence"), write_plane)
+        };
+        let (held, first) = planes(&mut memory);
+        for _ in 0..4 {
+            let (from, to) = planes(&mut memory);
+            assert!(from == first && to == first && to != held, "round {round}: from {from} to {to}, held {held}");
+        }
+        // A step that is dropped loses what was added, and not what is held.
+        drop(memory.begin(&[(slot, 1)], 1).expect("a step"));
+        assert!(memory.begin(&[(slot, 1)], 1).is_err(), "lost");
+        memory.take_back(slot).expect("it is held");
+        assert_eq!((memory.len(slot).unwrap(), memory.held_at(slot).unwrap()), (len, Some(len)));
+        let step = memory.begin(&[(slot, 1)], 1).expect("a step");
+        assert_eq!(step.view().segments()[0].read_plane, Some(held), "round {round}");
+        step.commit(&[1]).expect("one row");
+        if round == 1 {
+            memory.let_go(slot).expect("in use");
+            assert!(memory.take_back(slot).is_err());
+        }
+    }
+    // Several states are not kept of it, and one plane is too few.
+    memory.hold(slot).expect("a state to hold");
+    assert!(memory.begin(&[(slot, 2)], 2).expect_err("held").to_string().contains("held"));
+    memory.reset(slot).expect("in use");
+    assert_eq!(memory.held_at(slot).unwrap(), None);
+    let mut one = self::memory(&[RECURRENT], MemoryConfig { n_snapshots: 1, ..config(1, 256) }).expect("a layout");
+    let slot = one.acquire().expect("cleared").expect("free");
+    assert!(one.hold(&slot).expect_err("one plane").to_string().contains("2 snapshots"));
 }

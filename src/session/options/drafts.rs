@@ -10,7 +10,7 @@ use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct DraftOptions {
-    /// Draft source: auto (MTP layer if present), off, nextn, ngram (prompt lookup), nextn+ngram
+    /// Draft source: auto (what is loaded and gains), off, or nextn, draft, ngram (prompt lookup), joined by +
     ///
     /// Llama.cpp's names for --spec-type are accepted too
     #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]
@@ -42,9 +42,9 @@ pub struct DraftOptions {
     #[arg(long, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "on")]
     pub exact: Exact,
 
-    /// Read the MTP layer from another GGUF file [default: the model's own]
+    /// Draft with another GGUF file: a small model of the same tokens, or an MTP layer; one of each
     #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
-    pub draft_model: Option<PathBuf>,
+    pub draft_model: Vec<PathBuf>,
 }
 
 fn probability(text: &str) -> Result<f32, String> {
@@ -59,22 +59,26 @@ fn mode(words: &str) -> Result<Mode, String> {
     let theirs = |word| match word {
         "none" => Some(Mode::Off),
         "draft-mtp" => Some(Mode::NextN),
-        // Drafts of the file of --draft-model: those of its MTP layer.
-        "draft-simple" => Some(Mode::NextN),
+        "draft-simple" => Some(Mode::Draft),
         word if NGRAM.contains(&word) => Some(Mode::Ngram),
         _ => None,
     };
     let several: Option<Vec<Mode>> = words.split(',').map(|word| theirs(word.trim())).collect();
     let has = |mode| several.as_ref().is_some_and(|modes| modes.contains(&mode));
-    match (has(Mode::Off), has(Mode::NextN), has(Mode::Ngram)) {
-        (false, false, false) => words
-            .parse()
-            .map_err(|error| format!("{error}, and none of llama.cpp's none, draft-mtp, {}", NGRAM.join(", "))),
-        (true, false, false) => Ok(Mode::Off),
-        (false, true, false) => Ok(Mode::NextN),
+    let theirs = "none, draft-mtp, draft-simple";
+    match (has(Mode::NextN), has(Mode::Draft), has(Mode::Ngram)) {
+        (false, false, false) if has(Mode::Off) => Ok(Mode::Off),
+        _ if has(Mode::Off) => Err(format!("`{words}`: none goes with no other")),
+        (false, false, false) => {
+            words.parse().map_err(|error| format!("{error}, and none of llama.cpp's {theirs}, {}", NGRAM.join(", ")))
+        }
+        (true, false, false) => Ok(Mode::NextN),
+        (false, true, false) => Ok(Mode::Draft),
         (false, false, true) => Ok(Mode::Ngram),
-        (false, true, true) => Ok(Mode::NextNgram),
-        (true, ..) => Err(format!("`{words}`: none goes with no other")),
+        (true, true, false) => Ok(Mode::NextNDraft),
+        (true, false, true) => Ok(Mode::NextNgram),
+        (false, true, true) => Ok(Mode::DraftNgram),
+        (true, true, true) => Ok(Mode::NextNDraftNgram),
     }
 }
 
@@ -89,13 +93,19 @@ impl DraftOptions {
 
     /// Drafts are made with an MTP layer, if there is one.
     pub fn uses_head(&self) -> bool {
-        !matches!(self.spec, Mode::Off | Mode::Ngram) && self.draft_max != Depth::Fixed(0)
+        self.spec.uses_head() && self.draft_max != Depth::Fixed(0)
     }
 
-    /// What was given and changes nothing beside the rest, a sentence each. `has_head`: the model has one to draft with.
-    pub fn without_effect(&self, has_head: bool) -> Vec<String> {
+    /// Drafts are made with a draft model, if one is given.
+    pub fn uses_draft_model(&self) -> bool {
+        self.spec.uses_draft_model() && self.draft_max != Depth::Fixed(0)
+    }
+
+    /// What was given and changes nothing beside the rest, a sentence each. `has_head`: the model has one to draft with;
+    /// `has_draft`: so has a draft model.
+    pub fn without_effect(&self, has_head: bool, has_draft: bool) -> Vec<String> {
         let of_head = [
-            ("--draft-model", self.draft_model.is_some()),
+            ("--draft-model", !self.draft_model.is_empty()),
             ("--draft-mode", self.draft_mode != DraftMode::default()),
             ("--draft-vocab", self.draft_vocab != DraftVocabSize::default()),
             ("--draft-p-min", self.draft_p_min > 0.0),
@@ -106,7 +116,12 @@ impl DraftOptions {
         let (options, why) = match (self.spec, self.draft_max) {
             (Mode::Off, _) | (_, Depth::Fixed(0)) => (all(), "nothing is drafted"),
             (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without the NextN layer"),
-            (Mode::Auto, _) if !has_head => (all(), "the model has no NextN layer, and nothing is drafted"),
+            (Mode::Auto, _) if !has_head && !has_draft => {
+                (all(), "the model has no NextN layer, and nothing is drafted")
+            }
+            (Mode::Draft | Mode::DraftNgram, _) => {
+                (of_head[1..3].to_vec(), "a draft model drafts from all of its tokens, between passes")
+            }
             (_, Depth::Fixed(max)) if max < self.draft_min.into() => {
                 (of_all.to_vec(), "no draft is as long, because --draft-max is smaller: nothing is drafted")
             }
@@ -132,10 +147,13 @@ mod tests {
             ("ngram-cache,ngram-simple", Mode::Ngram),
             ("draft-mtp,ngram-map-k4v", Mode::NextNgram),
             ("ngram-map-k, draft-mtp", Mode::NextNgram),
+            ("draft-simple", Mode::Draft),
+            ("draft-simple,ngram-cache", Mode::DraftNgram),
+            ("nextn+draft", Mode::NextNDraft),
         ] {
             assert_eq!(mode(words), Ok(expected), "{words}");
         }
-        for words in ["ngram-", "ngram-mode", "ngram-x,draft-mtp", "draft-mtp,", "draft-simple", "nextn,ngram-mod", ""]
+        for words in ["ngram-", "ngram-mode", "ngram-x,draft-mtp", "draft-mtp,", "draft-dspark", "nextn,ngram-mod", ""]
         {
             let error = mode(words).expect_err(words);
             assert!(error.contains("nextn+ngram") && error.contains("ngram-map-k4v"), "{error}");
@@ -146,7 +164,7 @@ mod tests {
     #[test]
     fn options_that_change_nothing_are_named_with_the_reason() {
         let given = DraftOptions {
-            draft_model: Some("head.gguf".into()),
+            draft_model: vec!["head.gguf".into()],
             draft_mode: DraftMode::Async,
             draft_vocab: DraftVocabSize::First(100),
             draft_p_min: 0.5,
@@ -154,7 +172,7 @@ mod tests {
             ..DraftOptions::default()
         };
         let without_effect = |spec, draft_max, has_head| {
-            let words = DraftOptions { spec, draft_max, ..given.clone() }.without_effect(has_head);
+            let words = DraftOptions { spec, draft_max, ..given.clone() }.without_effect(has_head, false);
             let of = |line: &String| line.split(" has no effect: ").map(str::to_owned).collect::<Vec<_>>();
             words.iter().map(|line| of(line)[0].clone()).collect::<Vec<_>>().join(" ")
         };
@@ -169,7 +187,7 @@ mod tests {
         assert_eq!(without_effect(Mode::Auto, Depth::Auto, false), format!("{of_head} --draft-min"));
         for mode in [Mode::Auto, Mode::Off, Mode::Ngram] {
             let flags = DraftOptions { spec: mode, ..DraftOptions::default() };
-            assert!(flags.without_effect(false).is_empty(), "{mode}: nothing was given");
+            assert!(flags.without_effect(false, false).is_empty(), "{mode}: nothing was given");
         }
     }
 }

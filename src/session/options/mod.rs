@@ -214,10 +214,10 @@ impl ModelOptions {
     }
 
     /// What was given and changes nothing beside the rest, a sentence each.
-    pub fn without_effect(&self, has_head: bool) -> Vec<String> {
+    pub fn without_effect(&self, has_head: bool, has_draft: bool) -> Vec<String> {
         let compute = &self.run.compute;
         let embedding = if self.embeddings { Vec::new() } else { self.embedding.without_effect() };
-        let drafts = self.drafts.without_effect(has_head);
+        let drafts = self.drafts.without_effect(has_head, has_draft);
         [compute.device.without_effect(), compute.rope.without_effect(), drafts, embedding].concat()
     }
 }

@@ -3,6 +3,7 @@
 mod adapters;
 mod assistant;
 mod bad_numbers;
+mod draft_models;
 mod memory_plan;
 mod mtp_layers;
 mod p_min;

@@ -1,0 +1,75 @@
+//! How long the next drafts are, and what was learned of the last: the part that every proposer with a model of some kind has.
+//! Owns acceptance, costs and the warning when drafts gain nothing. Knows nothing of how drafts are made.
+
+use engine::{DraftRequest, ObservedSequence, ObservedStep, ProposerInfo};
+
+use crate::acceptance_warning::AcceptanceWarning;
+use crate::depth::Depth;
+use crate::depth_control::DepthControl;
+
+/// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
+const FIXED_WARM_UP: usize = 4;
+
+/// The lengths of one proposer's drafts.
+pub(crate) struct Pace {
+    max_depth: usize,
+    /// `None` with a fixed depth.
+    control: Option<DepthControl>,
+    warning: AcceptanceWarning,
+    /// The last drafts are no measure of what their depth costs: they computed more than a step leaves behind, or their
+    /// lengths differ.
+    pub(crate) unusual: bool,
+}
+
+impl Pace {
+    /// For so many sequences, with drafts of up to `max_depth` tokens.
+    pub(crate) fn new(depth: Depth, n_slots: usize, max_depth: usize) -> Self {
+        let control = (depth == Depth::Auto).then(|| DepthControl::new(n_slots, max_depth));
+        Self { max_depth, control, warning: AcceptanceWarning::default(), unusual: false }
+    }
+
+    /// What the engine has to know of it.
+    pub(crate) fn info(&self) -> ProposerInfo {
+        ProposerInfo {
+            max_depth: self.max_depth,
+            warm_up_steps: self.control.as_ref().map_or(FIXED_WARM_UP, DepthControl::n_warm_up_steps),
+            ..ProposerInfo::default()
+        }
+    }
+
+    /// A new generation begins on `slot`.
+    pub(crate) fn begin(&mut self, slot: usize) {
+        if let Some(control) = &mut self.control {
+            control.begin(slot);
+        }
+    }
+
+    /// Tokens of a draft for each of these requests.
+    pub(crate) fn choose(&mut self, requests: &[DraftRequest]) -> usize {
+        let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
+        match &mut self.control {
+            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(requests.len(), most),
+            Some(control) => control.choose(&requests.iter().map(|r| r.slot).collect::<Vec<_>>(), most),
+            None => most.min(self.max_depth),
+        }
+    }
+
+    /// Remembers which drafts were accepted. `ended_at_cut`: the draft of this sequence ended before a token that was too
+    /// improbable, and all of it was kept; such a token is not generated either.
+    pub(crate) fn verified(&mut self, s: &ObservedSequence<'_>, ended_at_cut: bool) {
+        self.warning.verified(s.n_drafted, s.n_accepted);
+        if let Some(control) = &mut self.control {
+            control.verified(s.slot, s.n_drafted + usize::from(ended_at_cut), s.n_accepted);
+        }
+    }
+
+    /// Remembers what the step took. Only one whose sequences are all alike tells what so many tokens cost.
+    pub(crate) fn took(&mut self, step: &ObservedStep<'_>) {
+        let Some(control) = &mut self.control else { return };
+        let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
+        let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
+        if let Some(took) = step.took.filter(|_| alike) {
+            control.took(step.sequences.len(), n_drafted, took);
+        }
+    }
+}
