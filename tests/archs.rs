@@ -47,6 +47,18 @@ fn assert_other(name: &str, changed: &Document, plain: &Document) {
     assert!(difference > 1e-2, "{name}: what was changed is not read; logits differ by {difference}");
 }
 
+/// Keys in cells are rotated ones: a slot that was saved under one list of factors is none under the other.
+#[test]
+fn states_of_short_and_of_long_contexts_are_told_apart_where_a_model_has_factors_for_each() {
+    let (phi3, llama) = (opened(&Spec::of("phi3").document()), opened(&Spec::of("llama").document()));
+    let of = |model: &Arc<Model>, n_ctx| model.fingerprint_in(n_ctx).expect("the file is as it was");
+    // Its original context has 4096 positions.
+    assert_eq!(of(&phi3, 512), of(&phi3, 4096));
+    assert_ne!(of(&phi3, 4096), of(&phi3, 8192));
+    assert_eq!(of(&phi3, 4096), phi3.fingerprint().expect("the file is as it was"));
+    assert_eq!(of(&llama, 512), of(&llama, 1 << 20));
+}
+
 #[test]
 fn every_architecture_opens_and_computes() {
     let mut seen = Vec::new();

@@ -162,6 +162,7 @@ fn tiny() -> Vec<(&'static str, Spec, RopeOptions)> {
         let of_arch = Spec::of(arch);
         Spec { n_ff_shared, more: [of_arch.more.clone(), more.concat()].concat(), ..of_arch }
     };
+    let window = |n| ("attention.sliding_window", Meta::U32(n));
     let one_shared = || vec![("expert_shared_count", Meta::U32(1))];
     // Files of before `attn_kv_b` was split.
     let unsplit = || {
@@ -193,6 +194,12 @@ fn tiny() -> Vec<(&'static str, Spec, RopeOptions)> {
             file,
         ),
         ("nemotron_h", and("nemotron_h", 40, &[]), file),
+        ("mimo2", Spec::of("mimo2"), file),
+        ("step35", with(Spec::of("step35"), &[vec![("expert_weights_norm", Meta::Bool(true))]]), file),
+        ("gemma3", Spec::of("gemma3"), file),
+        // Without YaRN, whose borders llama.cpp rounds and the published model does not.
+        ("gpt-oss", Spec { n_rot: 32, more: vec![window(9)], ..Spec::of("gpt-oss") }, file),
+        ("phi3", with(of("phi3"), &[Spec::of("phi3").more]), file),
         ("yarn by flags", of("qwen3"), flags),
         ("yarn by flags, unmixed", of("llama"), unmixed),
         ("linear by flags", with(of("qwen3"), &[yarn(2.0)]), linear),

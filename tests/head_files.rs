@@ -33,6 +33,67 @@ fn joined(target: &Path, head: &Path, out: &Path) -> PathBuf {
     write(graft(open(target), head, Graft::default()), out)
 }
 
+/// Files with a head and without, of every architecture: each is looked at by its own list of tensors.
+#[test]
+fn every_architectures_files_are_inspected_and_verified_by_their_own_tensors() {
+    let dir = TempDir::new().expect("a folder");
+    let path = dir.path().join("tiny.gguf");
+    for arch in model::architectures() {
+        let has_heads = model::nextn_architectures().contains(&arch);
+        for nextn in [false, true].into_iter().filter(|nextn| has_heads || !nextn) {
+            let spec = Spec { nextn, ..Spec::of(arch) };
+            let document = spec.document();
+            document.write(&path);
+            let report = verified(&path);
+            assert_eq!(report.verdict == Verdict::Complete, nextn, "{arch}: {:?}", report.damage);
+            assert!(report.damage.is_empty() && report.notes.is_empty(), "{arch}: {report:?}");
+            let gate = report.gate.expect("the tensors of every architecture are known");
+            assert_eq!((gate.n_expected, gate.extra.len()), (document.tensors.len(), 0), "{arch}: {gate:?}");
+            let found = convert::inspect::inspect(&path).expect("a sound file");
+            assert_eq!(found.sizes.map(|s| s.n_layer), Some(spec.n_layer as u64), "{arch}");
+            assert_eq!(found.head.n_tensors > 0, nextn, "{arch}");
+            let mut less = spec.document();
+            less.take("blk.1.attn_norm.weight");
+            less.write(&path);
+            assert_eq!(verified(&path).verdict, Verdict::Damaged, "{arch}: a tensor is missing");
+        }
+    }
+}
+
+#[test]
+fn a_head_that_is_a_model_of_its_own_is_told_as_what_it_is_for() {
+    let dir = TempDir::new().expect("a folder");
+    let path = Spec::assistant().document().write(&dir.path().join("tiny.gguf"));
+    let report = verified(&path);
+    assert_eq!((report.verdict, report.damage.len()), (Verdict::Complete, 0), "{:?}", report.damage);
+    let found = convert::inspect::inspect(&path).expect("a sound file");
+    assert_eq!((found.head.status, found.head.target), (convert::inspect::Status::Present, Some("gemma4")));
+    let error = refused(extract(open(&path), Extract { layout: Layout::Slim, dtype: WeightType::Keep }));
+    assert!(error.contains("--draft-model takes as they are"), "{error}");
+}
+
+fn verified(path: &Path) -> Report {
+    verify(path, Options { values: true, n_threads: 1 }, &Default::default()).expect("it can be read")
+}
+
+/// Of several MTP layers: all of them go, and come back.
+#[test]
+fn heads_of_several_layers_go_out_and_come_back() {
+    let dir = TempDir::new().expect("a folder");
+    for arch in ["mimo2", "step35"] {
+        let spec = Spec { n_mtp: 3, ..with_head(arch, 5) };
+        let whole = spec.document().write(&dir.path().join("whole.gguf"));
+        assert_eq!(convert::inspect::inspect(&whole).expect("a sound file").head.n_blocks, 3, "{arch}");
+        let plain = write(strip(open(&whole)), &dir.path().join("plain.gguf"));
+        for layout in LAYOUTS {
+            let head = head_of(&whole, layout, &dir.path().join("head.gguf"));
+            let back = joined(&plain, &head, &dir.path().join("back.gguf"));
+            assert!(std::fs::read(&back).unwrap() == std::fs::read(&whole).unwrap(), "{arch} {layout:?}");
+            assert_eq!(verified(&head).verdict, Verdict::Complete, "{arch} {layout:?}");
+        }
+    }
+}
+
 fn refused(new: Result<NewFile, convert::Error>) -> String {
     new.map(|_| ()).expect_err("this must be refused").to_string()
 }

@@ -162,7 +162,8 @@ impl SlotFormat {
     }
 
     fn fingerprint(&self) -> Result<Fingerprint, SlotError> {
-        self.model.fingerprint().map_err(|error| SlotError::Format(error.to_string()))
+        let fingerprint = self.model.fingerprint_in(self.limits.n_ctx);
+        fingerprint.map_err(|error| SlotError::Format(error.to_string()))
     }
 
     /// Reads what [`SavedSlot::to_bytes`] wrote, and checks all of it: nothing that fits otherwise than by its length comes
@@ -177,8 +178,16 @@ impl SlotFormat {
             });
         }
         let mut bytes = ByteReader::new(rest);
-        if bytes.take(size_of::<Fingerprint>())? != self.fingerprint()? {
-            return refuse("it was made with another model file: load that one, or save the slot anew");
+        let (made_with, own) = (bytes.take(size_of::<Fingerprint>())?, self.fingerprint()?);
+        if made_with != own {
+            let other_context = |n_ctx| self.model.fingerprint_in(n_ctx).is_ok_and(|of| of != own && of == made_with);
+            return refuse(match other_context(0) || other_context(usize::MAX) {
+                true => {
+                    "it was made in a context in which this model rotates positions otherwise (its short and long \
+                         factors): take a context size like that one, or save the slot anew"
+                }
+                false => "it was made with another model file: load that one, or save the slot anew",
+            });
         }
         let adapters = if magic == MAGIC { AdapterSet::default() } else { self.read_adapters(&mut bytes)? };
         let n_tokens = bytes.number()?;

@@ -133,15 +133,29 @@ fn head(found: &Inspection) -> String {
     match head.status {
         Status::Present => {
             let own = head.layout.map_or(String::new(), |layout| format!(", a file of its own, layout {layout}"));
-            let block = head.block.map_or(", alone".to_owned(), |block| format!(", block {block}"));
-            format!("present: {} tensors, {}{block}{own}", head.n_tensors, bytes(head.n_bytes))
+            let tensors = format!("{} tensors, {}", head.n_tensors, bytes(head.n_bytes));
+            if let Some(target) = head.target {
+                return format!("the whole file: {tensors}, a draft head for {target}; --draft-model takes it");
+            }
+            let block = match head.block {
+                None => ", alone".to_owned(),
+                Some(first) if head.n_blocks > 1 => format!(", blocks {first} to {}", first + head.n_blocks - 1),
+                Some(block) => format!(", block {block}"),
+            };
+            format!("present: {tensors}{block}{own}")
         }
         Status::Promised => "promised and not here; `extract-nextn graft` adds one".into(),
         Status::Unannounced => {
             format!("{} tensors that the metadata do not count; see `extract-nextn verify`", head.n_tensors)
         }
         Status::Missing => "missing; `extract-nextn graft` adds one".into(),
-        Status::Unknown => "not known for this architecture".into(),
+        Status::Unknown => {
+            let arch = found.architecture.as_deref().unwrap_or_default();
+            let own = model::head_architectures().into_iter().find(|(_, target)| *target == arch);
+            own.map_or("not known for this architecture".into(), |(head, _)| {
+                format!("in a file of its own ({head}), which --draft-model takes")
+            })
+        }
     }
 }
 

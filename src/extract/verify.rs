@@ -55,10 +55,13 @@ fn text(report: &Report, header_only: bool) -> String {
     lines.push(format!("numbers   {looked}"));
     lines.extend(report.damage.iter().map(|what| format!("damage    {what}")));
     lines.extend(report.notes.iter().map(|what| format!("note      {what}")));
-    let verdict = match report.verdict {
-        Verdict::Complete => "sound, with a complete NextN layer",
-        Verdict::NoHead => "sound, without a NextN layer",
-        Verdict::Damaged => "damaged",
+    let arch = report.architecture.as_deref().unwrap_or_default();
+    let target = model::head_architectures().into_iter().find(|(head, _)| *head == arch).map(|(_, target)| target);
+    let verdict = match (report.verdict, target) {
+        (Verdict::Complete, Some(target)) => format!("sound, a complete draft head for {target}"),
+        (Verdict::Complete, None) => "sound, with a complete NextN layer".into(),
+        (Verdict::NoHead, _) => "sound, without a NextN layer".into(),
+        (Verdict::Damaged, _) => "damaged".into(),
     };
     lines.push(format!("verdict   {verdict}"));
     // Each line once through the filter: a name must not start a line of its own.

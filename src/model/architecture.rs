@@ -70,6 +70,11 @@ pub(crate) trait Architecture: Send + Sync {
     fn mtp_takes_stream(&self) -> bool {
         false
     }
+    /// Positions are rotated otherwise in a context of so many positions than in short ones: states of the two must not be
+    /// mixed up.
+    fn rotates_as_long(&self, _n_ctx: usize) -> bool {
+        false
+    }
     /// The NextN head keeps no cells: it reads those of the target model ([`DraftStep::at_end`]).
     fn head_reads_target(&self) -> bool {
         false

@@ -556,6 +556,11 @@ impl Architecture for Decoder {
         self.mtp.iter().map(|mtp| self.head_of(mtp).weight()).collect()
     }
 
+    fn rotates_as_long(&self, n_ctx: usize) -> bool {
+        let is_long = |layer: &Layer| matches!(&layer.mixer, Mixer::Attention(a, _) if a.is_long(n_ctx));
+        self.layers.iter().any(is_long)
+    }
+
     fn mtp_takes_stream(&self) -> bool {
         self.mtp_kind.pre_norm && !self.mtp.is_empty()
     }

@@ -33,3 +33,10 @@ pub(crate) fn digest(files: &[Arc<Mapping>], rope: &RopeOptions) -> Result<Finge
     digest.update(rope.identity());
     Ok(digest.finalize().into())
 }
+
+/// That of a model whose positions are rotated as in long contexts, of the model's own.
+pub(crate) fn in_long_context(of: &Fingerprint) -> Fingerprint {
+    let mut digest = Sha256::new_with_prefix(of);
+    digest.update(b"long context");
+    digest.finalize().into()
+}

@@ -12,7 +12,7 @@ use crate::adapter::Adapter;
 use crate::architecture::{Architecture, Hparams, NextNHead, each_once};
 use crate::describe::Description;
 use crate::error::LoadError;
-use crate::fingerprint::{Fingerprint, digest};
+use crate::fingerprint::{Fingerprint, digest, in_long_context};
 use crate::memory_plan::Facts;
 use crate::placement::Plan;
 use crate::pooling::EmbeddingInfo;
@@ -186,6 +186,16 @@ impl Model {
     /// [`LoadError`]: the file has changed since it was opened.
     pub fn fingerprint(&self) -> Result<Fingerprint, LoadError> {
         self.fingerprints().map(|(of_model, _)| of_model)
+    }
+
+    /// As [`Model::fingerprint`], for states in contexts of so many positions: some models rotate positions otherwise in
+    /// long ones.
+    ///
+    /// # Errors
+    /// As [`Model::fingerprint`].
+    pub fn fingerprint_in(&self, n_ctx: usize) -> Result<Fingerprint, LoadError> {
+        let plain = self.fingerprint()?;
+        Ok(if self.arch.rotates_as_long(n_ctx) { in_long_context(&plain) } else { plain })
     }
 
     /// As [`Model::fingerprint`], over the file that the NextN head comes from.

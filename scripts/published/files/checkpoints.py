@@ -31,6 +31,8 @@ MODELS = {
     "qwen3_moe": ("Qwen3Moe", "qwen2", dict(head_dim=128, rope_parameters=PLAIN, decoder_sparse_step=1, mlp_only_layers=[], **MOE)),
     "qwen3_5": ("Qwen3_5", "qwen35", dict(tie_word_embeddings=True, rope_parameters=PLAIN | SECTIONS, **DELTA)),
     "qwen3_5_moe": ("Qwen3_5Moe", "qwen35", dict(rope_parameters=PLAIN | SECTIONS, shared_expert_intermediate_size=512, **DELTA, **MOE)),
+    "qwen3_next": ("Qwen3Next", "qwen2", dict(rope_parameters=PLAIN | dict(partial_rotary_factor=0.25), shared_expert_intermediate_size=512,
+                                              **DELTA, **MOE)),
     "qwen2": ("Qwen2", "qwen2", dict(rope_parameters=PLAIN)),
     "llama": ("Llama", "llama-bpe", dict(rope_parameters=PLAIN)),
     "mistral": ("Mistral", "llama-bpe", dict(head_dim=128, sliding_window=None, rope_parameters=PLAIN)),
@@ -119,11 +121,11 @@ def randomize(parameters, seed, tied=False):
 
 
 def nextn_layer(m):
-    """The tensors of a NextN (MTP) layer for a model of Qwen3.5's family: those of its last layer of attention, with other weights."""
+    """The tensors of a NextN (MTP) layer for a model of Qwen3.5's family or Qwen3-Next: those of its last layer of attention, with other weights."""
     import torch
-    layers = m.model.language_model.layers
+    layers = getattr(m.model, "language_model", m.model).layers
     il = max(i for i, layer in enumerate(layers) if hasattr(layer, "self_attn"))
-    d = m.config.text_config.hidden_size
+    d = m.config.get_text_config().hidden_size
     like = {f"mtp.layers.0.{name}": torch.nn.Parameter(p.detach().clone()) for name, p in layers[il].named_parameters()}
     like["mtp.fc.weight"] = torch.nn.Parameter(torch.zeros(d, 2 * d))
     for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
@@ -141,6 +143,9 @@ def write(out, name):
     tok, m = tokenizer(pre, text), model(family, dict(config))
     m.save_pretrained(folder)
     tok.save_pretrained(folder)
+    if family == "Qwen3Next":
+        file = folder / "model.safetensors"
+        save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})
     if family.startswith("Qwen3_5"):
         file = folder / "model.safetensors"
         save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})

@@ -95,7 +95,7 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
     }
     report.verdict = match info.map(|f| f.content) {
         _ if !report.damage.is_empty() => Verdict::Damaged,
-        Some(Content::Combined | Content::Head(_)) => Verdict::Complete,
+        Some(Content::Combined | Content::Head(_) | Content::Assistant) => Verdict::Complete,
         None if kind == Kind::Safetensors => Verdict::Complete,
         _ => Verdict::NoHead,
     };
@@ -106,7 +106,7 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
 fn info(source: &Source, report: &mut Report) -> Option<ModelInfo> {
     match (ModelInfo::of(source), &report.architecture) {
         (Ok(info), _) => Some(info),
-        // Other architectures have no heads that are known here; their data can be looked at all the same.
+        // Their data can be looked at all the same.
         (Err(_), Some(name)) if !crate::heads::is_known(name) => {
             report.notes.push(format!("the tensors of architecture {name:?} are not known: only data is judged"));
             None

@@ -1,7 +1,7 @@
 //! Whether one was added to the weights of norms: once, twice, or not at all.
 //! Owns the thresholds and where they come from; reads no file.
 //!
-//! Checkpoints store what a norm multiplies with less one; GGUF files have it whole. Means as far as they are known,
+//! Checkpoints of some families store what a norm multiplies with less one; GGUF files have it whole. Means as far as they are known,
 //! whole:
 //!
 //! | | `enorm` | `hnorm` | q and k of the head | its other two | q and k of the main model, all layers |
@@ -23,6 +23,9 @@ use super::report::Report;
 use super::values::Stats;
 use crate::heads::ModelInfo;
 use crate::source::Source;
+
+/// Architectures whose checkpoints do so. Norms of others may be anything.
+const LESS_ONE: [&str; 4] = ["qwen35", "qwen35moe", "qwen3next", "step35"];
 
 /// What a norm looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,9 @@ impl Pair {
 
 /// Judges the norms of the head, and those of the main model as far as they can be.
 pub(super) fn check(source: &Source, info: Option<&ModelInfo>, stats: &[Stats], report: &mut Report) {
+    if info.is_some_and(|info| !LESS_ONE.contains(&info.arch.as_str())) {
+        return;
+    }
     let all = || source.tensors.iter().zip(stats).filter(|(_, s)| s.n > 0);
     // A head alone has no blocks in its names.
     let alone = source.keys.is_empty();

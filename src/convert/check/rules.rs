@@ -116,9 +116,17 @@ fn some(sentences: Vec<String>, to: &mut Vec<String>) {
 
 /// Whether a tensor's rows are dimensions of the residual stream.
 fn into_stream(t: &SourceTensor) -> bool {
-    let names =
-        ["ssm_out.weight", "attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"];
-    t.ne.len() >= 2 && names.iter().any(|name| t.name.ends_with(name))
+    let names = [
+        "ssm_out.weight",
+        "shortconv.out_proj.weight",
+        "attn_output.weight",
+        "ffn_down.weight",
+        "ffn_down_exps.weight",
+        "ffn_down_shexp.weight",
+        "proj.weight",
+    ];
+    let part = block_of(&t.name).map_or(t.name.as_str(), |(_, part)| part);
+    t.ne.len() >= 2 && names.contains(&part)
 }
 
 /// Dimensions of the residual stream whose rows are zeros in every matrix that writes to it, of all blocks and experts.

@@ -1,4 +1,4 @@
-//! `config.json` of Qwen3.5 and 3.6: the sizes, with ranges.
+//! `config.json` of Qwen3.5 and 3.6, and of Qwen3-Next: the sizes, with ranges.
 //! Owns the names of its fields; works on parsed JSON, whoever calls it adds the path.
 
 use serde_json::Value;
@@ -6,6 +6,8 @@ use serde_json::Value;
 /// What the file says of the language model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Whose layers it has.
+    pub family: Family,
     /// Layers without the head.
     pub n_layer: u64,
     /// Layers of the head that are promised; None when the field is missing.
@@ -44,6 +46,16 @@ pub struct Config {
     pub tied: Option<bool>,
     /// The way of quantisation, if the weights are quantised.
     pub quantized: Option<Quantized>,
+}
+
+/// Families of checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Qwen3.5 and 3.6. Value heads stand by their key heads, and in GGUF files by turns.
+    Qwen35,
+    /// Qwen3-Next and Qwen3-Coder-Next. Queries, keys, values and gates stand together, key head by key head, and in GGUF
+    /// files each for themselves; their order stays.
+    Qwen3Next,
 }
 
 /// Sizes of a mixture of experts.
@@ -86,7 +98,7 @@ impl Config {
     /// In words without the path: another architecture, a field that is missing or out of range.
     pub fn of(root: &Value) -> Result<Config, String> {
         let c = Fields { root, text: root.get("text_config").filter(|t| t.is_object()) };
-        let with_experts = c.with_experts()?;
+        let (family, with_experts) = c.family()?;
         let n_layer = c.need("num_hidden_layers", 4096)?;
         let (n_embd, n_head) = (c.need("hidden_size", MAX_DIM)?, c.need("num_attention_heads", 65536)?);
         let head_dim = c.find("head_dim", 65536)?.unwrap_or(n_embd / n_head);
@@ -101,6 +113,7 @@ impl Config {
             None
         };
         let config = Config {
+            family,
             n_layer,
             n_head_layers: match c.get("mtp_num_hidden_layers") {
                 None => None,
@@ -139,9 +152,18 @@ impl Config {
         Ok(config)
     }
 
-    /// `qwen35` or `qwen35moe`.
+    /// As GGUF files name it.
     pub fn architecture(&self) -> &'static str {
-        if self.experts.is_some() { "qwen35moe" } else { "qwen35" }
+        match (self.family, self.experts) {
+            (Family::Qwen3Next, _) => "qwen3next",
+            (Family::Qwen35, Some(_)) => "qwen35moe",
+            (Family::Qwen35, None) => "qwen35",
+        }
+    }
+
+    /// Whether value heads stand in another order in GGUF files.
+    pub fn turns_value_heads(&self) -> bool {
+        self.family == Family::Qwen35 && self.key_heads.0 != self.value_heads.0
     }
 
     /// Whether a layer of the main model is recurrent.
@@ -194,20 +216,38 @@ impl<'j> Fields<'j> {
         finite.map(Some).ok_or_else(|| format!("{name} is {}, a number expected", short(v)))
     }
 
-    fn with_experts(&self) -> Result<bool, String> {
+    /// The family, and whether it has experts.
+    fn family(&self) -> Result<(Family, bool), String> {
         let list = self.root.get("architectures").and_then(Value::as_array);
         let named = list.and_then(|l| l.first()).and_then(Value::as_str);
         match named.or_else(|| self.get("model_type").and_then(Value::as_str)) {
-            Some("Qwen3_5ForConditionalGeneration" | "Qwen3_5ForCausalLM" | "qwen3_5" | "qwen3_5_text") => Ok(false),
+            Some("Qwen3_5ForConditionalGeneration" | "Qwen3_5ForCausalLM" | "qwen3_5" | "qwen3_5_text") => {
+                Ok((Family::Qwen35, false))
+            }
             Some(
                 "Qwen3_5MoeForConditionalGeneration" | "Qwen3_5MoeForCausalLM" | "qwen3_5_moe" | "qwen3_5_moe_text",
-            ) => Ok(true),
+            ) => Ok((Family::Qwen35, true)),
+            Some("Qwen3NextForCausalLM" | "qwen3_next") => {
+                self.without_dense_layers().map(|()| (Family::Qwen3Next, true))
+            }
             Some(other) => Err(format!(
-                "architecture {}, one of Qwen3.5 or 3.6 expected (Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, ..)",
+                "architecture {}, one of Qwen3.5, 3.6 or Qwen3-Next expected (Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, \
+                 Qwen3NextForCausalLM, ..)",
                 crate::safetensors::quoted(other)
             )),
             None => Err("neither architectures nor model_type is there".into()),
         }
+    }
+
+    /// GGUF files have no word for layers without experts among those with some.
+    fn without_dense_layers(&self) -> Result<(), String> {
+        let some = |v: &Value| v.as_array().is_some_and(|list| !list.is_empty());
+        if self.get("mlp_only_layers").is_some_and(some) || self.get("decoder_sparse_step").is_some_and(|v| *v != 1) {
+            return Err(
+                "mlp_only_layers or decoder_sparse_step names layers without experts, which are not supported".into()
+            );
+        }
+        Ok(())
     }
 
     fn layer_types(&self, n_layer: u64) -> Result<Option<Vec<bool>>, String> {

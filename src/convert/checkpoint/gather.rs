@@ -10,7 +10,7 @@ use model::{Schema, TensorSchema, block_of};
 use super::config::Config;
 use super::keys;
 use super::names::{Name, Part, is_bare_head, meaning};
-use super::plan::{Maker, Sources};
+use super::plan::{DeltaPart, Maker, Sources};
 use crate::error::Error;
 use crate::gguf_model::metadata;
 use crate::safetensors::{Place, Shards, Tensor, quoted};
@@ -182,6 +182,11 @@ impl Found {
                 Part::GateUp => {
                     found.add(block, "ffn_gate_exps.weight", (i, 0), Sources::Half(place, 0), t, path)?;
                     found.add(block, "ffn_up_exps.weight", (i, 1), Sources::Half(place, 1), t, path)?;
+                }
+                Part::ByKeyHead => {
+                    let of = |part| Sources::ByKeyHead(place, part);
+                    found.add(block, "attn_qkv.weight", (i, 0), of(DeltaPart::QueryKeyValue), t, path)?;
+                    found.add(block, "attn_gate.weight", (i, 1), of(DeltaPart::Gate), t, path)?;
                 }
                 Part::Expert(no, name) => {
                     last_of_experts.insert(block, i);

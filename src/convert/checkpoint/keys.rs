@@ -6,7 +6,7 @@ use std::path::Path;
 use gguf::ArrayBuf;
 use serde_json::Value;
 
-use super::config::Config;
+use super::config::{Config, Family};
 use super::tokenizer::Tokenizer;
 use crate::gguf_model::Key;
 use crate::stream::TensorPlan;
@@ -163,13 +163,13 @@ impl Keys {
         self.number("ssm.group_count", c.key_heads.0);
         self.number("ssm.time_step_rank", c.value_heads.0);
         self.number("ssm.inner_size", c.n_value());
-        if let Some(list) = &c.recurrent {
-            let all = list.iter().copied().chain((0..n_head_layers).map(|_| false));
+        if c.recurrent.is_some() || c.family == Family::Qwen3Next {
+            let all = (0..c.n_layer).map(|il| c.is_recurrent(il)).chain((0..n_head_layers).map(|_| false));
             self.arch("attention.recurrent_layers", Key::Array(all.collect::<ArrayBuf>()));
         }
         self.number("full_attention_interval", c.interval);
         self.number("rope.dimension_count", (c.head_dim as f64 * c.rope.share) as u64);
-        if c.rope.sections.is_none() {
+        if c.rope.sections.is_none() && c.family == Family::Qwen35 {
             // What the family has when a checkpoint does not say.
             self.arch("rope.dimension_sections", sections(&[11, 11, 10, 0]));
         }

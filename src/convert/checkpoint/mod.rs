@@ -1,4 +1,5 @@
-//! Hugging Face checkpoints of Qwen3.5 and 3.6, dense and with experts: folders of safetensors with their descriptions.
+//! Hugging Face checkpoints of Qwen3.5 and 3.6, dense and with experts, and of Qwen3-Next: folders of safetensors with
+//! their descriptions.
 //! Owns what their names mean, which tensor of a GGUF file they become and how their numbers change on the way, and the
 //! keys that go with them. Never decides types of tensors; that is a recipe's.
 
@@ -12,7 +13,7 @@ mod tokenizer;
 
 use std::path::Path;
 
-pub use config::{Config, Experts, Quantized, Rope};
+pub use config::{Config, Experts, Family, Quantized, Rope};
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
 

@@ -25,6 +25,8 @@ pub(crate) enum Part {
     Expert(u64, &'static str),
     /// The gates of all experts, each followed by its up matrix.
     GateUp,
+    /// Queries, keys, values and gates of a delta net, key head by key head.
+    ByKeyHead,
 }
 
 /// The name's meaning. `bare`: names that look like the main model's are the head's, as in files that hold only a head.
@@ -74,6 +76,9 @@ fn in_layer(rest: &str) -> Option<Part> {
     if let Some((_, gguf)) = LAYER.iter().find(|(spelling, _)| *spelling == rest) {
         return Some(Part::Whole(gguf));
     }
+    if rest == "linear_attn.in_proj_qkvz.weight" {
+        return Some(Part::ByKeyHead);
+    }
     let experts = rest.strip_prefix("mlp.experts.").or_else(|| rest.strip_prefix("mlp.switch_mlp."))?;
     let experts = experts.strip_suffix(".weight").unwrap_or(experts);
     if experts == "gate_up_proj" {
@@ -114,6 +119,7 @@ const LAYER: &[(&str, &str)] = &[
     ("linear_attn.in_proj_z.weight", "attn_gate.weight"),
     ("linear_attn.in_proj_a.weight", "ssm_alpha.weight"),
     ("linear_attn.in_proj_b.weight", "ssm_beta.weight"),
+    ("linear_attn.in_proj_ba.weight", "ssm_ba.weight"),
     ("linear_attn.A_log", "ssm_a"),
     ("linear_attn.dt_bias", "ssm_dt.bias"),
     ("linear_attn.conv1d.weight", "ssm_conv1d.weight"),
@@ -150,6 +156,7 @@ mod tests {
             ("model.mtp.layers.1.mlp.experts.gate_up_proj", Name::Head(1, Part::GateUp)),
             ("model.layers.0.mlp.experts.down_proj.weight", Name::MainModel(Some(0), whole("ffn_down_exps.weight"))),
             ("model.layers.0.linear_attn.A_log", Name::MainModel(Some(0), whole("ssm_a"))),
+            ("model.layers.0.linear_attn.in_proj_qkvz.weight", Name::MainModel(Some(0), Part::ByKeyHead)),
             ("model.visual.blocks.0.norm1.bias", Name::Skip),
             ("model.layers.0.mlp.up_proj.input_scale", Name::Skip),
             ("model.layers.0.mlp.up_proj.weight_scale_inv", Name::Scale("model.layers.0.mlp.up_proj.weight".into())),

@@ -19,12 +19,23 @@ pub(crate) enum Sources {
     /// One of two halves of each matrix: the gates, or what follows them.
     Half(Place, u64),
     Experts(BTreeMap<u64, Place>),
+    /// A part of a delta net's rows, which stand key head by key head.
+    ByKeyHead(Place, DeltaPart),
+}
+
+/// A part of what a delta net makes of its input: for each key head its query and key, the values and gates of its value heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeltaPart {
+    /// All queries, then all keys, then all values.
+    QueryKeyValue,
+    /// All gates.
+    Gate,
 }
 
 impl Sources {
     pub(crate) fn first(&self) -> Place {
         match self {
-            Sources::One(place) | Sources::Half(place, _) => *place,
+            Sources::One(place) | Sources::Half(place, _) | Sources::ByKeyHead(place, _) => *place,
             Sources::Experts(list) => *list.first_key_value().expect("made with its first").1,
         }
     }
@@ -67,6 +78,15 @@ impl Maker<'_> {
                 return Err(self.refused(format!("an expert of shape {ne:?}, two dimensions expected")));
             }
             Sources::Experts(list) => ne.push(list.len() as u64),
+            Sources::ByKeyHead(_, part) => {
+                let c = self.config.filter(|_| ne.len() == 2);
+                let c = c.ok_or_else(|| self.refused(format!("{ne:?} found, a delta net's rows expected")))?;
+                let n_rows = 2 * (c.n_key() + c.n_value());
+                if ne[1] != n_rows {
+                    return Err(self.refused(format!("{} rows found, {n_rows} expected", ne[1])));
+                }
+                ne[1] = if *part == DeltaPart::Gate { c.n_value() } else { 2 * c.n_key() + c.n_value() };
+            }
             Sources::One(_) => {}
         }
         if let Some(expected) = expected.filter(|expected| !expected.has_shape(&ne)) {
@@ -92,6 +112,11 @@ impl Maker<'_> {
                 let piece = self.piece(*place, row_len)?;
                 let runs = self.runs(part, piece.n_rows)?;
                 Ok((vec![piece], runs))
+            }
+            Sources::ByKeyHead(place, part) => {
+                let piece = self.piece(*place, row_len)?;
+                let c = self.config.ok_or_else(|| self.refused("a delta net without its sizes".into()))?;
+                Ok((vec![piece], by_key_head(c, *part)))
             }
             Sources::Half(place, which) => {
                 let (half, n_expert) = (ne[1], ne[2]);
@@ -195,7 +220,7 @@ impl Maker<'_> {
     /// Rows in the order of the new file.
     fn runs(&self, part: &str, n_rows: u64) -> Result<Vec<Run>, Error> {
         let whole = vec![Run { piece: 0, start: 0, n: n_rows }];
-        let Some(c) = self.config.filter(|c| c.key_heads.0 != c.value_heads.0) else { return Ok(whole) };
+        let Some(c) = self.config.filter(|c| c.turns_value_heads()) else { return Ok(whole) };
         let (keys, head) = match part {
             "attn_qkv.weight" | "ssm_conv1d.weight" => (2 * c.n_key(), c.value_heads.1),
             "attn_gate.weight" => (0, c.value_heads.1),
@@ -215,7 +240,7 @@ impl Maker<'_> {
 
     /// Columns in the order of value heads of the new file.
     fn columns(&self, row_len: u64) -> Result<Option<Arc<Vec<u32>>>, Error> {
-        let Some(c) = self.config.filter(|c| c.key_heads.0 != c.value_heads.0) else { return Ok(None) };
+        let Some(c) = self.config.filter(|c| c.turns_value_heads()) else { return Ok(None) };
         if row_len != c.n_value() {
             return Err(self.refused(format!("{row_len} columns found, {} expected", c.n_value())));
         }
@@ -225,6 +250,19 @@ impl Maker<'_> {
 
     fn refused(&self, what: String) -> Error {
         Error::tensor(&self.name, what)
+    }
+}
+
+/// The rows of a part, of rows that stand key head by key head.
+fn by_key_head(c: &Config, part: DeltaPart) -> Vec<Run> {
+    let (n_key_heads, d_key) = c.key_heads;
+    // Rows of values, and as many of gates, that stand by one key head.
+    let values = c.n_value() / n_key_heads.max(1);
+    let each = 2 * (d_key + values);
+    let all = |first: u64, n: u64| (0..n_key_heads).map(move |head| Run { piece: 0, start: head * each + first, n });
+    match part {
+        DeltaPart::QueryKeyValue => all(0, d_key).chain(all(d_key, d_key)).chain(all(2 * d_key, values)).collect(),
+        DeltaPart::Gate => all(2 * d_key + values, values).collect(),
     }
 }
 

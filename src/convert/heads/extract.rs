@@ -37,7 +37,7 @@ pub struct Extract {
 /// # Errors
 /// There is no head; or one without embedding (`slim`) shall become one with it.
 pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
-    let info = ModelInfo::of(&source)?;
+    let info = ModelInfo::with_blocks(&source)?;
     let refused = |what: &str| Err(Error::input(&source.path, what));
     match info.content {
         Content::Combined | Content::Head(Layout::Upstream | Layout::Legacy) => {}
@@ -47,7 +47,7 @@ pub fn extract(source: Source, how: Extract) -> Result<NewFile, Error> {
                 "is a slim head: the other layouts need the embedding of its model; graft it, then extract",
             );
         }
-        Content::MainModel => {
+        Content::MainModel | Content::Assistant => {
             return refused("has no NextN head; get the file that has one, or the original checkpoint");
         }
         Content::Promised => return refused("promises a NextN head and has none; get the original checkpoint"),

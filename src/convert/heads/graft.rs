@@ -83,7 +83,7 @@ impl HeadSource {
 /// The target has a head or no main model; the head is of another architecture, size or place, is not complete, or was
 /// cut from a model with another vocabulary.
 pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Error> {
-    let info = ModelInfo::of(&target)?;
+    let info = ModelInfo::with_blocks(&target)?;
     let refused = |what: String| Err(Error::input(&target.path, what));
     match info.content {
         Content::MainModel | Content::Promised => {}
@@ -91,7 +91,7 @@ pub fn graft(target: Source, head: HeadSource, how: Graft) -> Result<NewFile, Er
         Content::Unannounced => {
             return refused("has some tensors of a NextN block; `extract-nextn strip` takes them out".into());
         }
-        Content::Head(_) => {
+        Content::Head(_) | Content::Assistant => {
             return refused("is a head without a main model: give the model first, then the head".into());
         }
     }
@@ -188,7 +188,7 @@ const MAX_NEW_BLOCKS: u64 = 16;
 
 /// What the head's file says, compared with the target.
 fn donor_facts(source: &Source, target: &Source, info: &ModelInfo, other_tokenizer: bool) -> Result<ModelInfo, Error> {
-    let donor = ModelInfo::of(source)?;
+    let donor = ModelInfo::with_blocks(source)?;
     let refused = |what: String| Err(Error::input(&source.path, what));
     if !matches!(donor.content, Content::Combined | Content::Head(_)) {
         return refused("has no NextN head to give".into());

@@ -1,7 +1,7 @@
-//! What a file of an architecture with NextN heads is, told from its keys and names: sizes, blocks, which layout.
+//! What a file of a known architecture is, told from its keys and names: sizes, blocks, which parts, which layout.
 //! Owns the arithmetic on `block_count`; looks at no shape and no data.
 
-use model::{block_of, head_architectures, nextn_architectures};
+use model::{architectures, block_of, head_architectures, nextn_architectures};
 
 use crate::error::Error;
 use crate::gguf_model::Key;
@@ -31,12 +31,14 @@ pub enum Content {
     Unannounced,
     /// A NextN block without a main model.
     Head(Layout),
+    /// A draft head that is an architecture of its own.
+    Assistant,
 }
 
 /// The info of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// `qwen35` or `qwen35moe`.
+    /// As in the runtime's table.
     pub arch: String,
     /// What stands before the keys: `arch`, or that of the legacy layout.
     pub prefix: String,
@@ -53,25 +55,40 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// Of a file whose NextN block is to be cut out, put in or taken out.
+    ///
     /// # Errors
-    /// Another architecture, or a key that all such files have is missing or out of range.
-    pub fn of(source: &Source) -> Result<ModelInfo, Error> {
+    /// Those of [`ModelInfo::of`]; an architecture that has no such blocks.
+    pub fn with_blocks(source: &Source) -> Result<ModelInfo, Error> {
         let refused = |what: String| Error::input(&source.path, what);
-        let prefix = source.text("general.architecture").unwrap_or_default().to_owned();
-        let legacy = prefix.strip_suffix("_mtp");
-        let arch = legacy.unwrap_or(&prefix).to_owned();
+        let prefix = source.text("general.architecture").unwrap_or_default();
+        let arch = plain(prefix);
         if let Some((head, target)) = head_architectures().into_iter().find(|(head, of)| *head == arch || *of == arch) {
             return Err(refused(format!(
                 "heads of {target} are files of their own ({head}), which --draft-model takes as they are: there is \
                  nothing to extract or graft"
             )));
         }
-        if !is_known(&arch) {
+        if !has_blocks(prefix) {
             return Err(refused(format!(
                 "general.architecture is {:?}; NextN heads are known of {} only",
                 prefix.chars().take(40).collect::<String>(),
                 nextn_architectures().join(" and ")
             )));
+        }
+        ModelInfo::of(source)
+    }
+
+    /// # Errors
+    /// An architecture that is not known, or a key that all such files have is missing or out of range.
+    pub fn of(source: &Source) -> Result<ModelInfo, Error> {
+        let refused = |what: String| Error::input(&source.path, what);
+        let prefix = source.text("general.architecture").unwrap_or_default().to_owned();
+        let legacy = prefix.strip_suffix("_mtp");
+        let arch = plain(&prefix).to_owned();
+        if !is_known(&prefix) {
+            let shown: String = prefix.chars().take(40).collect();
+            return Err(refused(format!("general.architecture is {shown:?}, which is not known")));
         }
         let number = |key: &str, default: Option<u64>| -> Result<u64, Error> {
             let key = format!("{prefix}.{key}");
@@ -85,7 +102,7 @@ impl ModelInfo {
             }
         };
         let n_block = number("block_count", None)?;
-        let n_nextn = number("nextn_predict_layers", Some(0))?;
+        let n_nextn = if has_blocks(&prefix) { number("nextn_predict_layers", Some(0))? } else { 0 };
         let n_embd = number("embedding_length", None)?;
         if n_block > MAX_BLOCKS {
             return Err(refused(format!("{prefix}.block_count is {n_block}, at most {MAX_BLOCKS} expected")));
@@ -98,6 +115,7 @@ impl ModelInfo {
         let has = |name: &str| source.tensors.iter().any(|t| t.name == name);
         let head = source.tensors.iter().any(|t| block_of(&t.name).is_some_and(|(block, _)| block >= n_layer));
         let content = match (has("blk.0.attn_norm.weight"), n_nextn > 0, head) {
+            _ if is_assistant(&arch) => Content::Assistant,
             (false, true, true) if legacy.is_some() => Content::Head(Layout::Legacy),
             (false, true, true) if has("token_embd.weight") => Content::Head(Layout::Upstream),
             (false, true, true) => Content::Head(Layout::Slim),
@@ -127,13 +145,28 @@ impl ModelInfo {
 
     /// Whether a tensor belongs to the NextN block.
     pub fn is_head(&self, name: &str) -> bool {
-        block_of(name).is_some_and(|(block, _)| block >= self.n_layer)
+        self.content == Content::Assistant || block_of(name).is_some_and(|(block, _)| block >= self.n_layer)
     }
 }
 
-/// Whether heads of this architecture are known, under its own name or that of the legacy layout.
+/// Whether the tensors of this architecture are known, under its own name or that of the legacy layout.
 pub(crate) fn is_known(arch: &str) -> bool {
-    nextn_architectures().contains(&arch.strip_suffix("_mtp").unwrap_or(arch))
+    architectures().contains(&plain(arch)) || is_assistant(arch)
+}
+
+/// Whether files of it may have NextN blocks.
+fn has_blocks(arch: &str) -> bool {
+    nextn_architectures().contains(&plain(arch))
+}
+
+/// Whether it is that of draft heads in files of their own.
+fn is_assistant(arch: &str) -> bool {
+    head_architectures().iter().any(|(head, _)| *head == arch)
+}
+
+/// The architecture without what the legacy layout puts behind it.
+fn plain(arch: &str) -> &str {
+    arch.strip_suffix("_mtp").filter(|arch| nextn_architectures().contains(arch)).unwrap_or(arch)
 }
 
 impl Layout {

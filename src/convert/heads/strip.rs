@@ -22,13 +22,13 @@ use crate::source::Source;
 /// # Errors
 /// There is no head and none is promised, or there is nothing else.
 pub fn strip(source: Source) -> Result<NewFile, Error> {
-    let info = ModelInfo::of(&source)?;
+    let info = ModelInfo::with_blocks(&source)?;
     match info.content {
         Content::Combined | Content::Promised | Content::Unannounced => {}
         Content::MainModel => {
             return Err(Error::input(&source.path, "has no NextN head: there is nothing to take out"));
         }
-        Content::Head(_) => {
+        Content::Head(_) | Content::Assistant => {
             return Err(Error::input(&source.path, "is a head without a main model: nothing would be left"));
         }
     }

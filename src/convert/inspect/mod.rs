@@ -8,6 +8,7 @@ mod types;
 
 use std::path::{Path, PathBuf};
 
+use model::{head_architectures, nextn_architectures};
 use serde::Serialize;
 
 use crate::checkpoint::{self, Checkpoint, Options};
@@ -105,8 +106,12 @@ pub struct Tokenizer {
 pub struct Head {
     /// Whether there is one.
     pub status: Status,
-    /// Its block.
+    /// Its first block.
     pub block: Option<u64>,
+    /// Its blocks, of which each drafts one token where there are several.
+    pub n_blocks: u64,
+    /// The architecture that it drafts for, if it is an architecture of its own.
+    pub target: Option<&'static str>,
     /// Its tensors.
     pub n_tensors: usize,
     /// Their bytes.
@@ -216,7 +221,7 @@ fn head(source: &Source, info: Option<&ModelInfo>) -> Head {
         let alone = source.keys.is_empty();
         let n_bytes = if alone { source.tensors.iter().map(|t| t.n_bytes).sum() } else { 0 };
         let (status, n_tensors) = if alone { (Status::Present, source.tensors.len()) } else { (Status::Unknown, 0) };
-        return Head { status, block: None, n_tensors, n_bytes, layout: None };
+        return Head { status, block: None, n_blocks: 0, target: None, n_tensors, n_bytes, layout: None };
     };
     let of_head = || source.tensors.iter().filter(|t| info.is_head(&t.name));
     let n_tensors = of_head().count();
@@ -225,10 +230,21 @@ fn head(source: &Source, info: Option<&ModelInfo>) -> Head {
         Content::Head(layout) => (Status::Present, Some(Layout::name(layout))),
         Content::Promised => (Status::Promised, None),
         Content::Unannounced => (Status::Unannounced, None),
-        Content::MainModel => (Status::Missing, None),
+        Content::Assistant => (Status::Present, None),
+        Content::MainModel if nextn_architectures().contains(&info.arch.as_str()) => (Status::Missing, None),
+        Content::MainModel => (Status::Unknown, None),
     };
-    let block = (n_tensors > 0).then_some(info.n_layer);
-    Head { status, block, n_tensors, n_bytes: of_head().map(|t| t.n_bytes).sum(), layout }
+    let target = head_architectures().into_iter().find(|(head, _)| *head == info.arch).map(|(_, target)| target);
+    let block = (n_tensors > 0 && target.is_none()).then_some(info.n_layer);
+    Head {
+        status,
+        block,
+        n_blocks: info.n_nextn,
+        target,
+        n_tensors,
+        n_bytes: of_head().map(|t| t.n_bytes).sum(),
+        layout,
+    }
 }
 
 fn shares(tensors: &[SourceTensor], name: impl Fn(&SourceTensor) -> String) -> Vec<Share> {

@@ -34,9 +34,13 @@ impl Role {
         let Some((_, part)) = block_of(name) else { return Role::Other };
         match part {
             _ if part.starts_with("ssm_") && info.is_some_and(|f| f.arch.starts_with("nemotron_h")) => Role::Mamba,
-            _ if part.starts_with("ssm_") || part.starts_with("attn_gate.") => Role::DeltaNet,
-            // In files of these architectures only delta nets have it; elsewhere it is attention.
-            _ if part.starts_with("attn_qkv.") && info.is_some_and(|f| f.arch.starts_with("qwen3")) => Role::DeltaNet,
+            _ if part.starts_with("ssm_") => Role::DeltaNet,
+            // In files of these architectures only delta nets have them; elsewhere they are attention's.
+            _ if (part.starts_with("attn_qkv.") || part.starts_with("attn_gate."))
+                && info.is_some_and(|f| f.arch.starts_with("qwen3")) =>
+            {
+                Role::DeltaNet
+            }
             _ if part.starts_with("attn_") => Role::Attention,
             _ if part.contains("_shexp.") => Role::SharedExpert,
             _ if part.contains("_exps.") || part.starts_with("ffn_gate_inp.") || part.starts_with("ffn_latent_") => {

@@ -7,6 +7,7 @@ mod grafts;
 mod header_mutations;
 mod heads;
 mod hostile;
+mod next;
 mod output;
 mod recipes;
 mod several_layers;

@@ -273,6 +273,12 @@ impl Attention {
         Ok(Self { config, qkv, out, norms, freq_factors, by_context, sinks, head_gate })
     }
 
+    /// Whether it takes the second of two lists of factors in a context of so many positions, which is rounded up.
+    pub(crate) fn is_long(&self, n_ctx: usize) -> bool {
+        let above = self.config.long_above.filter(|_| self.by_context.is_some());
+        above.is_some_and(|above| n_ctx > above.saturating_add(KV_STEP - 1) / KV_STEP * KV_STEP)
+    }
+
     /// `x: [n_embd, n_tokens]`, normed; gives `[d_v * n_head, n_tokens]`, before the output matrix. Keys and values are
     /// those of layer `il` of the state.
     pub(crate) fn forward<'g>(
@@ -282,8 +288,7 @@ impl Attention {
         il: usize,
         x: Tensor<'g>,
     ) -> Tensor<'g> {
-        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, long_above, temperature, .. } =
-            self.config;
+        let AttentionConfig { kind, n_head, d_k, d_v, scale, value_scale, softcap, temperature, .. } = self.config;
         let (q, k, v) = self.project(g, x);
         let (q, gate) = if kind.gate {
             let (q, gate) = gated(g, q, d_k, n_head);
@@ -296,10 +301,8 @@ impl Attention {
             Some((q_norm, k_norm)) => (q_norm.forward(g, q), k_norm.forward(g, k)),
             None => (q, k),
         };
-        // A context is rounded up.
-        let is_long = |above: usize| inputs.view.n_ctx() > above.saturating_add(KV_STEP - 1) / KV_STEP * KV_STEP;
-        let by_context =
-            self.by_context.map(|[short, long]| if long_above.is_some_and(is_long) { long } else { short });
+        let is_long = self.is_long(inputs.view.n_ctx());
+        let by_context = self.by_context.map(|[short, long]| if is_long { long } else { short });
         let factors = by_context.or(self.freq_factors).map(|f| vector(g, f));
         let rope = |x| self.config.rope.map_or(x, |rope| g.rope(x, inputs.positions, factors, &rope));
         let q = rope(q);

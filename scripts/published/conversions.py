@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Checkpoints as transformers saves them, converted by `extract-nextn convert` and by llama.cpp's converter: the same files?
+
+  scripts/published/llamacpp.sh FOLDER --build --torch
+  cargo build && FOLDER/venv/bin/python scripts/published/conversions.py FOLDER [--work DIR] [--nextn target/debug]
+
+Makes small checkpoints with random weights (files/checkpoints.py) of each family that `convert` reads, with a NextN layer where
+transformers has none, converts them to BF16, and compares every key and the bytes of every tensor; then the logits that
+`nextn-bench logits` gives for our file (F32, F32 cells) with those of transformers. Prints a table, and writes it to
+docs/measurements/conversions.md with --write. Exit status: 1 when something differs that may not.
+"""
+import argparse, json, subprocess, sys
+from pathlib import Path
+
+import numpy
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next"]
+# Keys that tell of the converter, or that a name is made for.
+IGNORED = {"general.name", "general.basename", "general.size_label", "general.quantization_version"}
+
+
+def run(*command):
+    r = subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace")
+    if r.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {r.returncode}\n{(r.stdout + r.stderr)[-1500:]}")
+    return r.stdout
+
+
+def contents(path):
+    from gguf import GGUFReader
+    reader = GGUFReader(path)
+    keys = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    tensors = {t.name: (tuple(map(int, t.shape)), t.tensor_type, t.data.tobytes()) for t in reader.tensors}
+    return keys, tensors
+
+
+def convert_theirs(args, folder, out):
+    line = json.dumps([(folder / "pre.txt").read_text(), str(folder), "--outfile", str(out), "--outtype", "bf16"])
+    process = subprocess.run([sys.executable, str(HERE / "files/llama.py"), "convert", str(args.folder / "llama.cpp")], input=line + "\n",
+                             capture_output=True, text=True)
+    if process.stdout.strip():
+        raise RuntimeError(f"llama.cpp's converter: {process.stdout.strip()[-600:]}")
+
+
+def compare(args, name):
+    folder = args.work / name
+    if not (folder / "reference.npz").exists():
+        run(sys.executable, HERE / "files/checkpoints.py", args.work, name)
+    theirs, ours, wide = (args.work / f"{name}-{end}.gguf" for end in ("theirs", "ours", "f32"))
+    convert_theirs(args, folder, theirs)
+    for out, kind in ((ours, "BF16"), (wide, "F32")):
+        out.unlink(missing_ok=True)
+        run(args.nextn / "extract-nextn", "convert", folder, "-o", out, "--type", kind)
+    (their_keys, their_tensors), (our_keys, our_tensors) = contents(theirs), contents(ours)
+    differing = sorted(k for k in (their_keys.keys() | our_keys.keys()) - IGNORED if their_keys.get(k) != our_keys.get(k))
+    tensors = sorted(t for t in their_tensors.keys() | our_tensors.keys() if their_tensors.get(t) != our_tensors.get(t))
+    reference = numpy.load(folder / "reference.npz")
+    logits = folder / "logits.npy"
+    run(args.nextn / "nextn-bench", "logits", "-m", wide, "--tokens", ",".join(map(str, reference["ids"])), "--cache-type-k", "f32",
+        "--cache-type-v", "f32", "--flash-attn", "off", "--device", "cpu", "--full", logits, "--hidden", folder / "hidden.npy")
+    distance = float(numpy.abs(numpy.load(logits) - reference["logits"]).max())
+    return len(their_keys), differing, len(their_tensors), tensors, distance
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("folder", type=Path)
+    p.add_argument("--work", type=Path, default=Path("conversions"))
+    p.add_argument("--nextn", type=Path, default=ROOT / "target/debug")
+    p.add_argument("--only", default=",".join(NAMES))
+    p.add_argument("--write", action="store_true")
+    args = p.parse_args()
+    args.work.mkdir(exist_ok=True, parents=True)
+    rows, right = [], True
+    for name in args.only.split(","):
+        n_keys, keys, n_tensors, tensors, distance = compare(args, name)
+        rows.append(f"| {name} | {n_keys} | {', '.join(f'`{k}`' for k in keys) or 'none'} | {n_tensors} | {', '.join(tensors[:4]) or 'none'} | {distance:.0e} |")
+        right &= not tensors and distance < 1e-3
+        print(rows[-1], flush=True)
+    table = ["| Checkpoint | Keys | Of these differ | Tensors | Of these differ | Largest difference of a logit |", "|---|---|---|---|---|---|", *rows]
+    if args.write:
+        head = ["# Conversions", "", "`extract-nextn convert` and llama.cpp's converter on the same checkpoints of transformers, to BF16: keys and the "
+                "bytes of tensors; and logits of our F32 file beside transformers'. Made by `scripts/published/conversions.py`.", ""]
+        (ROOT / "docs/measurements/conversions.md").write_text("\n".join([*head, *table, ""]))
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
