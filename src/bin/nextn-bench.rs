@@ -1,11 +1,12 @@
 //! `nextn-bench`: measures a model and shows what it computes.
 
-use clap::Parser;
 use program::exit::Exit;
 use program::signals::leave;
 
 fn main() -> ! {
-    let exit = match bench::run(bench::Args::parse_from(program::short_names::spelled_out(std::env::args_os()))) {
+    let exit = match bench::run(program::version::parse::<bench::Args>(program::short_names::spelled_out(
+        std::env::args_os(),
+    ))) {
         Ok(()) => Exit::Success,
         // The reader had enough, as `head` does.
         Err(error) if is_broken_pipe(&error) => Exit::Success,

@@ -59,7 +59,7 @@ type Outcome = anyhow::Result<u8>;
 
 /// Runs the program with the arguments of this process, and gives its exit code.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let args: Args = program::version::parse(std::env::args_os());
     let outcome = match args.command {
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Verify(args)) => verify::run(&args),

@@ -81,9 +81,7 @@ impl BatchInvariance {
             }
             _ if x86 => Self::UpTo(FEW_OF_GGML),
             // Our kernels serve what ggml has tiles for.
-            raw if one_by_one && (WeightType::of(raw).is_none() || raw == sys::GGML_TYPE_IQ4_NL) => {
-                Self::UpTo(FEW_OF_GGML)
-            }
+            raw if one_by_one && (WeightType::of(raw).is_none() || dot_products_alone(raw)) => Self::UpTo(FEW_OF_GGML),
             _ => Self::No,
         }
     }
@@ -96,6 +94,11 @@ impl BatchInvariance {
             Self::No => None,
         }
     }
+}
+
+/// Types that our kernels serve although ggml has no tiles for them on 64-bit ARM.
+fn dot_products_alone(raw: sys::ggml_type) -> bool {
+    matches!(raw, sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_Q5_0 | sys::GGML_TYPE_MXFP4)
 }
 
 /// The width of a type among others in a file.

@@ -70,7 +70,7 @@ pub use graph::{Graph, Name, Tensor};
 pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
 pub use numa::Numa;
-pub use ops::{DeltaRule, Rope, Scores, SsmScan};
+pub use ops::{DeltaRule, Rope, Scores, SsmScan, kernels_in_use};
 pub use plugin::{load_plugin, load_plugins};
 pub use quantize::{pack_rows, unpack};
 pub use rpc::{add_worker, serve_as_worker};

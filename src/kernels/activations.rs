@@ -1,9 +1,9 @@
 //! How activations lie in the node between an input and its products. Owns the layout; computes nothing.
 //!
 //! A head, then column after column, each on a cache line of its own. A column for products with `Q8_0` is its quants
-//! (with a bias where VNNI multiplies unsigned with signed: [`Isa::bias`]), then its scales as F32. A column for the K types is a sequence
-//! of records of 320 bytes: 256 quants, the scale, and sums of quants that the minima and the offset of 32 are multiplied
-//! with.
+//! (with a bias where VNNI multiplies unsigned with signed: [`Isa::bias`]), then its scales as F32, then its offsets
+//! ([`offset`]). A column for the K types is a sequence of records of 320 bytes: 256 quants, the scale, and sums of quants that
+//! the minima and the offset of 32 are multiplied with.
 
 use crate::isa::Isa;
 use crate::weight_type::ActivationFormat;
@@ -21,6 +21,13 @@ pub(crate) mod record {
     pub(crate) const SUMS_32: usize = 272;
     /// Sixteen i16: sums of 16 quants each.
     pub(crate) const SUMS_16: usize = 288;
+}
+
+/// What 8 more in every weight adds to the 16-bit sums of 32 quants, negative: of values `4i` and `4i + 1`, then of the others.
+/// Only AVX2 reads it.
+pub(crate) fn offset(quants: &[i8; 32]) -> [i16; 2] {
+    let of = |at: usize| -8 * quants[at..].chunks(4).map(|q| i16::from(q[0]) + i16::from(q[1])).sum::<i16>();
+    [of(0), of(2)]
 }
 
 /// How many columns there are, their length in values, and what they are rounded to.
@@ -51,7 +58,7 @@ impl Shape {
 
     fn column_bytes(self) -> usize {
         match self.format {
-            ActivationFormat::Q8_0 => (self.k + self.n_blocks() * size_of::<f32>()).next_multiple_of(LINE),
+            ActivationFormat::Q8_0 => (self.k + 2 * self.n_blocks() * size_of::<f32>()).next_multiple_of(LINE),
             ActivationFormat::Q8K => self.n_blocks() * record::BYTES,
             ActivationFormat::F32 => self.k * size_of::<f32>(),
         }
@@ -98,11 +105,17 @@ impl Activations {
         self.first.wrapping_add(j * self.column_bytes)
     }
 
-    /// Quants and scale of block `l` of column `j`, biased (`Q8_0`).
+    /// Quants, biased, and scale of block `l` of column `j` (`Q8_0`).
     pub(crate) fn block(&self, j: usize, l: usize) -> (*mut u8, *mut f32) {
         let column = self.column(j);
         let scale = column.wrapping_add(self.shape.k + l * size_of::<f32>());
         (column.wrapping_add(l * self.shape.format.block()), scale.cast())
+    }
+
+    /// Where the [`offset`] of block `l` of column `j` is (`Q8_0`).
+    pub(crate) fn offset(&self, j: usize, l: usize) -> *mut [i16; 2] {
+        let at = self.shape.k + (self.shape.n_blocks() + l) * size_of::<f32>();
+        self.column(j).wrapping_add(at).cast()
     }
 
     /// Record `l` of column `j` (`Q8K`).
@@ -176,7 +189,9 @@ impl Activations {
     /// `n` columns, number `i` of them being column `which(i)`.
     pub(crate) fn gathered(&self, n: usize, which: impl Fn(usize) -> usize) -> ColumnTile {
         let columns = std::array::from_fn(|i| self.column(which(i.min(n - 1))).cast_const());
-        ColumnTile { n, n_blocks: self.shape.n_blocks(), scales: self.shape.k, columns }
+        let n_blocks = self.shape.n_blocks();
+        let scales = self.shape.k;
+        ColumnTile { n, n_blocks, scales, offsets: scales + n_blocks * size_of::<f32>(), columns }
     }
 }
 
@@ -186,6 +201,9 @@ pub(crate) struct ColumnTile {
     pub(crate) n_blocks: usize,
     /// Where scales begin in a column (`Q8_0`).
     pub(crate) scales: usize,
+    /// Where offsets begin in a column (`Q8_0`).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) offsets: usize,
     /// Where each begins; past `n` the last one again.
     pub(crate) columns: [*const u8; MAX_COLUMNS],
 }

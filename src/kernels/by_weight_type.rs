@@ -7,6 +7,8 @@ macro_rules! by_weight_type {
             WeightType::Q8_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::BYTES }>($group, $y),
             WeightType::Q4_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::NIBBLES }>($group, $y),
             WeightType::IQ4NL => q8_0_q4_0::dots::<{ $crate::weight_type::quants::CHOICES }>($group, $y),
+            WeightType::Q5_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::FIVES }>($group, $y),
+            WeightType::MXFP4 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::POWERS }>($group, $y),
             WeightType::Q4K => q4k_q5k::dots::<false>($group, $y),
             WeightType::Q5K => q4k_q5k::dots::<true>($group, $y),
             WeightType::Q6K => q6k::dots($group, $y),

@@ -62,6 +62,15 @@ impl Isa {
         }
     }
 
+    /// True if products read the offsets of quantised columns.
+    pub(crate) fn wants_offsets(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => true,
+            _ => false,
+        }
+    }
+
     /// True for those that are a measure of bits and not of time.
     pub fn is_reference(self) -> bool {
         matches!(self, Isa::Scalar | Isa::ScalarBlocks)

@@ -6,7 +6,6 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use crate::activations::{Activations, ColumnTile, MAX_COLUMNS};
-use crate::floats;
 use crate::isa::Isa;
 use crate::scalar;
 use crate::tile::{Dots, GROUP, RowGroup, WIDE};
@@ -167,7 +166,7 @@ unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Do
         match isa {
             Isa::Scalar | Isa::ScalarBlocks => scalar::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => floats::dots(isa, ty, group, y),
+            Isa::Avx2 | Isa::AvxVnni => crate::floats::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => crate::avx512::dots(ty, group, y),
             #[cfg(target_arch = "aarch64")]

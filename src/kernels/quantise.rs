@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use ggml_sys as sys;
 
-use crate::activations::{Activations, record};
+use crate::activations::{Activations, offset, record};
 use crate::isa::Isa;
 use crate::weight_type::ActivationFormat;
 
@@ -43,6 +43,9 @@ pub(crate) unsafe fn on_thread(to: &Activations, input: &Input, isa: Isa, ith: u
                 ActivationFormat::Q8_0 => {
                     let (quants, scale) = to.block(j, l);
                     found |= block_32(from_float, isa, x, quants, scale);
+                    if isa.wants_offsets() {
+                        *to.offset(j, l) = offset(&*quants.cast());
+                    }
                 }
                 ActivationFormat::Q8K => block_256(from_float, isa, x, to.record(j, l)),
                 ActivationFormat::F32 => debug_assert!(false, "floats are read as they are"),

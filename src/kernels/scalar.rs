@@ -10,14 +10,14 @@ use crate::floats;
 use crate::isa::{Isa, Order};
 use crate::lanes::sum_array;
 use crate::tile::{Dots, RowGroup};
-use crate::weight_type::{WeightType, iq4nl, q4k_q5k, q6k};
+use crate::weight_type::{WeightType, iq4nl, mxfp4, q4k_q5k, q6k};
 
 /// # Safety
 /// The tile contract.
 pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
     let order = isa.order();
     let one: unsafe fn(Order, WeightType, *const u8, *const u8, &ColumnTile) -> f32 = match ty {
-        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL => q_0,
+        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL | WeightType::Q5_0 | WeightType::MXFP4 => q_0,
         WeightType::Q4K | WeightType::Q5K => q4_or_q5,
         WeightType::Q6K => q6,
         WeightType::F32 | WeightType::F16 | WeightType::BF16 => {
@@ -87,11 +87,14 @@ unsafe fn q_0(order: Order, ty: WeightType, w: *const u8, column: *const u8, y: 
             let scale = *column.add(y.scales + 4 * l).cast::<f32>();
             (bytes(w.add(n_bytes * l), n_bytes), bytes(column.add(32 * l), 32), scale)
         };
-        let d = half(w, 0) * dy;
+        let d = dy * if ty == WeightType::MXFP4 { mxfp4::scale(w[0]) } else { half(w, 0) };
+        let nibble = |i: usize| w[n_bytes - 16 + i % 16] >> (i / 16 * 4) & 15;
         let weight = |i: usize| match ty {
             WeightType::Q8_0 => i32::from(w[2 + i] as i8),
-            WeightType::IQ4NL => i32::from(iq4nl::VALUES[usize::from(w[2 + i % 16] >> (i / 16 * 4) & 15)]),
-            _ => i32::from(w[2 + i % 16] >> (i / 16 * 4) & 15) - 8,
+            WeightType::IQ4NL => i32::from(iq4nl::VALUES[usize::from(nibble(i))]),
+            WeightType::MXFP4 => i32::from(mxfp4::VALUES[usize::from(nibble(i))]),
+            WeightType::Q5_0 => i32::from(nibble(i) | (w[2 + i / 8] >> (i % 8) & 1) << 4) - 16,
+            _ => i32::from(nibble(i)) - 8,
         };
         let value = |i: usize| weight(i) * i32::from(q[i] as i8);
         sum.add(d, std::array::from_fn(|t| (4 * t..4 * t + 4).map(value).sum()));

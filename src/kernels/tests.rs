@@ -12,8 +12,16 @@ use crate::product::vec_dot;
 use crate::slices::{self, Columns};
 use crate::weight_type::{ActivationFormat, WeightType};
 
-const QUANTISED: [WeightType; 6] =
-    [WeightType::Q8_0, WeightType::Q4_0, WeightType::Q4K, WeightType::Q5K, WeightType::Q6K, WeightType::IQ4NL];
+const QUANTISED: [WeightType; 8] = [
+    WeightType::Q8_0,
+    WeightType::Q4_0,
+    WeightType::Q4K,
+    WeightType::Q5K,
+    WeightType::Q6K,
+    WeightType::IQ4NL,
+    WeightType::Q5_0,
+    WeightType::MXFP4,
+];
 
 /// Whose sums have an order of our own.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::BF16];
@@ -58,8 +66,8 @@ fn reference(order: Order) -> Isa {
 /// What the product of quantised weights with one column must be: in ggml's order on x86-64 by ggml alone.
 #[cfg(target_arch = "x86_64")]
 fn expected(order: Order, ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
-    // ggml's dot product of IQ4_NL adds even and odd blocks apart, and its product of several tokens does not.
-    if !has_bits_of_ggml() || ty == WeightType::IQ4NL || order == Order::Blocks {
+    // ggml's dot products of IQ4_NL and MXFP4 add even and odd blocks apart, and its product of several tokens does not.
+    if !has_bits_of_ggml() || matches!(ty, WeightType::IQ4NL | WeightType::MXFP4) || order == Order::Blocks {
         return product(reference(order), ty, w, x, k, 1);
     }
     // SAFETY: no preconditions; `vec_dot` reads a table that it fills.
@@ -103,7 +111,7 @@ fn check(ty: WeightType, w: &[u8], x: &[f32], k: usize) {
     let (lanes, blocks) = (of_order(Order::Lanes), of_order(Order::Blocks));
     for isa in Isa::available() {
         let expected = if isa.order() == Order::Lanes { &lanes } else { &blocks };
-        for nth in [1, 2, 3] {
+        for nth in 1..=4 {
             let out = product(isa, ty, w, x, k, nth);
             for (i, (&is, &wants)) in out.iter().zip(expected).enumerate() {
                 let n = x.len() / k;
@@ -144,7 +152,7 @@ fn every_instruction_set_has_the_bits_of_one_column_alone() {
         let block = ty.format().block();
         for (k, m) in [(block, 1), (block, 7), (1024, 33), (3584, 10)] {
             let w = weights(ty, &noise(k * m, 1), k);
-            for n in 1..=8 {
+            for n in 1..=16 {
                 check(ty, &w, &noise(k * n, 2 + n as u32), k);
             }
         }
@@ -259,7 +267,8 @@ fn every_instruction_set_rounds_alike() {
 fn tame(ty: WeightType, n_bytes: usize, seed: u32) -> Vec<u8> {
     let mut w: Vec<u8> = noise(n_bytes, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
     let at: &[usize] = match ty {
-        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL => &[0],
+        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL | WeightType::Q5_0 => &[0],
+        WeightType::MXFP4 => &[],
         WeightType::Q4K | WeightType::Q5K => &[0, 2],
         WeightType::Q6K => &[208],
         WeightType::F32 => &[2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62],
@@ -267,6 +276,9 @@ fn tame(ty: WeightType, n_bytes: usize, seed: u32) -> Vec<u8> {
     };
     for block in w.chunks_mut(ty.block_bytes()) {
         at.iter().for_each(|&at| block[at + 1] = block[at + 1] & 0x81 | 0x14);
+        if ty == WeightType::MXFP4 {
+            block[0] = 117 + (block[0] & 3);
+        }
     }
     w
 }
@@ -317,27 +329,31 @@ fn bits_are_those_of_every_other_processor() {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = |x: &[f32]| x.iter().flat_map(|x| x.to_bits().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, fnv);
     // Seen on x86-64.
-    let in_lanes: [u64; 9] = [
+    let in_lanes: [u64; 11] = [
         0x589f_825a_6a8d_3995,
         0xe60a_d30f_8b2c_971a,
         0xd000_e894_b898_abcb,
         0xdaa8_cb35_d851_8e37,
         0xe5d2_0602_447d_5fcf,
         0x36f9_94c6_7c98_7703,
+        0x5848_3a8f_5bc1_3a34,
+        0xfe83_a592_1c14_1b51,
         0x3bcc_e302_a0b0_7e4d,
         0x6ba2_781b_0c72_7829,
         0x067d_d5df_37e3_efa3,
     ];
     let mut in_blocks = in_lanes;
-    in_blocks[..6].copy_from_slice(&[
+    in_blocks[..8].copy_from_slice(&[
         0xe7d4_01aa_4e6d_f462,
         0x3cbb_7d1e_7350_44d1,
         0xa004_60d8_cbde_cd33,
         0xe6e8_9560_441f_e6ce,
         0xd222_a207_cf21_4000,
         0x3aca_3223_6884_ee15,
+        0x82a2_0978_a50f_85b2,
+        0x3a2c_0388_8b15_7d57,
     ]);
-    let mut seen = [0; 9];
+    let mut seen = [0; 11];
     let mut paths = Isa::available();
     paths.extend([Isa::Scalar, Isa::ScalarBlocks]);
     for isa in paths {

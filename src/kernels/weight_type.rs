@@ -12,6 +12,10 @@ pub enum WeightType {
     Q4_0,
     /// 32 values out of [`iq4nl::VALUES`]: F16 scale, 16 bytes of nibbles, the low ones first.
     IQ4NL,
+    /// 32 values less 16: F16 scale, fifth bits in 4 bytes, 16 bytes of nibbles, the low ones first.
+    Q5_0,
+    /// 32 values out of [`mxfp4::VALUES`]: a power of two as a byte, 16 bytes of nibbles, the low ones first.
+    MXFP4,
     /// 256 values: F16 scale, F16 scale of minima, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles.
     Q4K,
     /// As `Q4K`, with a fifth bit for each value in 32 bytes before the nibbles.
@@ -50,6 +54,8 @@ impl WeightType {
             sys::GGML_TYPE_Q8_0 => Self::Q8_0,
             sys::GGML_TYPE_Q4_0 => Self::Q4_0,
             sys::GGML_TYPE_IQ4_NL => Self::IQ4NL,
+            sys::GGML_TYPE_Q5_0 => Self::Q5_0,
+            sys::GGML_TYPE_MXFP4 => Self::MXFP4,
             sys::GGML_TYPE_Q4_K => Self::Q4K,
             sys::GGML_TYPE_Q5_K => Self::Q5K,
             sys::GGML_TYPE_Q6_K => Self::Q6K,
@@ -66,6 +72,8 @@ impl WeightType {
             Self::Q8_0 => sys::GGML_TYPE_Q8_0,
             Self::Q4_0 => sys::GGML_TYPE_Q4_0,
             Self::IQ4NL => sys::GGML_TYPE_IQ4_NL,
+            Self::Q5_0 => sys::GGML_TYPE_Q5_0,
+            Self::MXFP4 => sys::GGML_TYPE_MXFP4,
             Self::Q4K => sys::GGML_TYPE_Q4_K,
             Self::Q5K => sys::GGML_TYPE_Q5_K,
             Self::Q6K => sys::GGML_TYPE_Q6_K,
@@ -78,13 +86,14 @@ impl WeightType {
     /// What its products make of activations.
     pub fn format(self) -> ActivationFormat {
         match self {
-            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL => ActivationFormat::Q8_0,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 => ActivationFormat::Q8_0,
             Self::Q4K | Self::Q5K | Self::Q6K => ActivationFormat::Q8K,
             Self::F32 | Self::F16 | Self::BF16 => ActivationFormat::F32,
         }
     }
 
     /// False for plain values.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_quantised(self) -> bool {
         self.format() != ActivationFormat::F32
     }
@@ -96,7 +105,7 @@ impl WeightType {
     /// is generated may stand beside the prompt of another sequence.
     pub fn max_columns(self, n_weights: i64) -> i64 {
         match self {
-            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL => i64::MAX,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 => i64::MAX,
             Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
             Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
         }
@@ -107,6 +116,8 @@ impl WeightType {
         match self {
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::IQ4NL => 18,
+            Self::Q5_0 => 22,
+            Self::MXFP4 => 17,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
@@ -149,10 +160,28 @@ pub(crate) mod quants {
     pub(crate) const NIBBLES: usize = 1;
     /// Nibbles that choose among [`super::iq4nl::VALUES`] (`IQ4NL`).
     pub(crate) const CHOICES: usize = 2;
+    /// Nibbles with a fifth bit, less 16 (`Q5_0`).
+    pub(crate) const FIVES: usize = 3;
+    /// Nibbles that choose among [`super::mxfp4::VALUES`], behind a scale of one byte (`MXFP4`).
+    pub(crate) const POWERS: usize = 4;
 
     /// Bytes of a block, its scale included.
     pub(crate) const fn block_bytes(quants: usize) -> usize {
-        if quants == BYTES { 34 } else { 18 }
+        start(quants) + if quants == BYTES { 32 } else { 16 }
+    }
+
+    /// Where bytes or nibbles begin in a block.
+    pub(crate) const fn start(quants: usize) -> usize {
+        match quants {
+            FIVES => 6,
+            POWERS => 1,
+            _ => 2,
+        }
+    }
+
+    /// What nibbles choose among.
+    pub(crate) const fn values(quants: usize) -> &'static [i8; 16] {
+        if quants == POWERS { &super::mxfp4::VALUES } else { &super::iq4nl::VALUES }
     }
 }
 
@@ -160,6 +189,18 @@ pub(crate) mod quants {
 pub(crate) mod iq4nl {
     /// By nibble, in steps of the block's scale.
     pub(crate) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+}
+
+/// What a block of `MXFP4` holds: floats of four bits, which are doubled to be whole, and half of their scale.
+pub(crate) mod mxfp4 {
+    /// By nibble, in steps of [`scale`].
+    pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+    /// Half of the power of two that a scale's byte stands for; no byte stands for an infinity or NaN.
+    pub(crate) fn scale(exponent: u8) -> f32 {
+        let exponent = u32::from(exponent);
+        f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 })
+    }
 }
 
 /// Types of floats as parameters of kernels.

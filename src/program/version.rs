@@ -1,12 +1,25 @@
 //! What `--version` tells: this program's version and revision, ggml's version, the backends built in or
-//! found, and what the CPU's was compiled for.
+//! found, what the CPU's was compiled for, and the instruction set of our own CPU kernels.
+
+use std::ffi::OsString;
+
+use clap::Parser;
 
 /// One fact per line, for this program.
 pub fn text(program: &str) -> String {
     let build = build_info();
     let revision = if build.revision.is_empty() { String::new() } else { format!(" ({})", build.revision) };
     let (devices, cpu) = (build.devices.join(", "), build.cpu.join(", "));
-    format!("{program} {}{revision}\nggml {}\nbackends: {devices}\ncpu: {cpu}\n", build.version, build.ggml)
+    let (version, ggml, kernels) = (build.version, build.ggml, build.kernels);
+    format!("{program} {version}{revision}\nggml {ggml}\nbackends: {devices}\ncpu: {cpu}\nkernels: {kernels}\n")
+}
+
+/// The options of a program out of `words`. Its `--version` tells of the kernels, too; manual pages, which are made where
+/// programs are built, do not.
+pub fn parse<A: Parser>(words: impl IntoIterator<Item = OsString>) -> A {
+    let version = format!("{}\nkernels: {}", env!("CARGO_PKG_VERSION"), ggml::kernels_in_use());
+    let matches = A::command().long_version(version).get_matches_from(words);
+    A::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut A::command()).exit())
 }
 
 /// What this build is made of.
@@ -22,6 +35,8 @@ pub struct BuildInfo {
     pub devices: Vec<String>,
     /// What ggml's CPU kernels that serve here were compiled for, such as `AVX2`.
     pub cpu: Vec<String>,
+    /// The instruction set that our CPU kernels use here, such as `avx2`; `off` where ggml computes.
+    pub kernels: String,
 }
 
 /// What this build is made of.
@@ -32,5 +47,6 @@ pub fn build_info() -> BuildInfo {
         ggml: ggml::version(),
         devices: ggml::Device::all().into_iter().map(ggml::Device::name).collect(),
         cpu: ggml::Device::cpu().map(ggml::Device::features).unwrap_or_default(),
+        kernels: ggml::kernels_in_use(),
     }
 }

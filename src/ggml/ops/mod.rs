@@ -13,5 +13,6 @@ mod rope;
 mod shape;
 
 pub use attention::Scores;
+pub use own_kernels::kernels_in_use;
 pub use recurrent::{DeltaRule, SsmScan};
 pub use rope::Rope;

@@ -5,6 +5,11 @@ use kernels::{ActivationFormat, Isa, NodeFn, Shape, WeightType};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
+/// The instruction set of the kernels on this CPU, by the name that `NEXTN_KERNELS` takes; `off` where ggml computes.
+pub fn kernels_in_use() -> String {
+    Isa::chosen().map_or_else(|| "off".to_owned(), |isa| format!("{isa:?}").to_lowercase())
+}
+
 impl<'g> Graph<'g> {
     /// `mul_mat(a, b)` by a kernel, if there is one for these operands; they fit each other (checked by the caller).
     pub(super) fn kernel_product(&self, a: Tensor<'g>, b: Tensor<'g>) -> Option<Tensor<'g>> {

@@ -25,6 +25,8 @@ pub(crate) unsafe fn dots<const VNNI: bool>(ty: WeightType, group: &RowGroup<WID
             WeightType::Q8_0 => q8_0_q4_0::dots::<{ quants::BYTES }, VNNI>(group, y),
             WeightType::Q4_0 => q8_0_q4_0::dots::<{ quants::NIBBLES }, VNNI>(group, y),
             WeightType::IQ4NL => q8_0_q4_0::dots::<{ quants::CHOICES }, VNNI>(group, y),
+            WeightType::Q5_0 => q8_0_q4_0::dots::<{ quants::FIVES }, VNNI>(group, y),
+            WeightType::MXFP4 => q8_0_q4_0::dots::<{ quants::POWERS }, VNNI>(group, y),
             WeightType::Q4K => q4k_q5k::dots::<false, VNNI>(group, y),
             WeightType::Q5K => q4k_q5k::dots::<true, VNNI>(group, y),
             WeightType::Q6K => q6k::dots::<VNNI>(group, y),

@@ -58,6 +58,21 @@ pub(crate) unsafe fn halves(rows: &[*const u8; WIDE], at: usize) -> __m256 {
     unsafe { _mm256_cvtph_ps(_mm_setr_epi16(a, b, c, d, e, f, g, h)) }
 }
 
+/// The four bytes at `at` of every row.
+///
+/// # Safety
+/// As [`sixteen_bytes`], of four bytes.
+#[inline(always)]
+pub(crate) unsafe fn words(rows: &[*const u8; WIDE], at: usize) -> __m256i {
+    let mut words = [0i32; WIDE];
+    for (word, row) in words.iter_mut().zip(rows) {
+        // SAFETY: four bytes (the caller).
+        *word = unsafe { row.add(at).cast::<i32>().read_unaligned() };
+    }
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
+}
+
 /// Four bytes at `p` in every lane.
 ///
 /// # Safety

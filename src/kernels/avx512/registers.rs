@@ -44,7 +44,14 @@ pub(crate) unsafe fn float(p: *const u8) -> __m512 {
 pub(crate) fn scales(halves: [u16; 4]) -> [__m512; 2] {
     let [a, b, c, d] = halves.map(u64::from);
     let halves = a | b << 16 | c << 32 | d << 48;
-    let floats = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi64_si128(halves as i64)));
+    by_rows(_mm_cvtph_ps(_mm_cvtsi64_si128(halves as i64)))
+}
+
+/// Four scales, as [`scales`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn by_rows(scales: __m128) -> [__m512; 2] {
+    let floats = _mm512_castps128_ps512(scales);
     let first = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     let second = _mm512_set_epi32(3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2);
     [_mm512_permutexvar_ps(first, floats), _mm512_permutexvar_ps(second, floats)]

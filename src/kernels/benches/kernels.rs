@@ -2,7 +2,8 @@
 //! `cargo bench -p nextn-kernels [-- WORD ..]`, where words choose among `products`, `quantise`, `delta`, types and
 //! instruction sets: `cargo bench -p nextn-kernels -- products q8_0 avx2`.
 //!
-//! Every figure is the best of some rounds. The weights of a product, 64 MiB, come from memory each time.
+//! Every figure is the best of some rounds. The weights of a product, 64 MiB, come from memory each time; with the word
+//! `cached` they are 1 MiB, which stays in a cache.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,17 @@ use kernels::{ActivationFormat, Isa, WeightType};
 const K: usize = 1024;
 /// Bytes of the weights of a product.
 const WEIGHTS: usize = 64 << 20;
+/// Those that stay in a cache.
+const CACHED: usize = 1 << 20;
 /// Time for one figure, after which no new round begins.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-const TYPES: [WeightType; 9] = [
+const TYPES: [WeightType; 11] = [
     WeightType::Q8_0,
     WeightType::Q4_0,
     WeightType::IQ4NL,
+    WeightType::Q5_0,
+    WeightType::MXFP4,
     WeightType::Q4K,
     WeightType::Q5K,
     WeightType::Q6K,
@@ -81,11 +86,12 @@ fn products(wanted: &Wanted) {
     if !wanted.bench("products") {
         return;
     }
-    println!("\nproducts, {} MiB of rows of {K}\n", WEIGHTS >> 20);
+    let n_bytes = if wanted.0.iter().any(|w| w == "cached") { CACHED } else { WEIGHTS };
+    println!("\nproducts, {} MiB of rows of {K}\n", n_bytes >> 20);
     println!("| type | instructions | ms, 1 column | GB/s | t(n)/t(1), n = 2 .. 8 |\n|---|---|---|---|---|");
     let names = TYPES.map(|ty| format!("{ty:?}"));
     for ty in TYPES.into_iter().filter(|ty| wanted.has(&format!("{ty:?}"), &names)) {
-        let n_rows = WEIGHTS / ty.row_bytes(K);
+        let n_rows = n_bytes / ty.row_bytes(K);
         // Small positive scales wherever they lie: no sum leaves the range of floats.
         let byte = |i: usize| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] & 0x1f;
         let w: Vec<u8> = (0..n_rows * ty.row_bytes(K)).map(byte).collect();
