@@ -31,8 +31,7 @@ pub(crate) fn pick(logits: &[f32], n_vocab: usize, request: &DraftRequest, n_bef
         let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f32 = logits.iter().map(|logit| (logit - top).exp()).sum();
         let p = (logits[id as usize] - top).exp() / sum;
-        // NaN is not probable either.
-        if !(p >= request.p_min) {
+        if p.is_nan() || p < request.p_min {
             return Pick::Improbable;
         }
     }

@@ -231,6 +231,18 @@ fn a_draft_model_of_other_tokens_is_refused_with_what_differs() {
     assert!(error.contains("its token 40 is `"), "{error}");
     let asked = proposer_with(&target, None, &config, spec(Mode::Draft, Depth::Auto)).err().expect("none was given");
     assert!(asked.to_string().contains("--draft-model"), "{asked}");
+    // A few more tokens at the end are padding.
+    let padded = Spec { n_vocab: 520, ..Spec::of("qwen3") }.document().write(&dir.path().join("padded.gguf"));
+    let padded = Model::open(&padded, &LoadOptions::default()).expect("sound");
+    for (target, draft) in [(&target, &padded), (&padded, &target)] {
+        let drafts = proposer_with(target, Some(draft), &config, spec(Mode::Draft, Depth::Fixed(3))).expect("alike");
+        let engine = spawn(target, config.clone(), drafts);
+        let plain = spawn(target, config.clone(), None);
+        let prompt = [TokenId(target.vocab().len() as u32 - 1), TokenId(5), TokenId(6)];
+        let [got, want] = [engine, plain].map(|e| generate(&e, &prompt, greedy_exactly(30)));
+        assert_eq!(got.tokens, want.tokens);
+        assert!(got.timings().drafted > 0);
+    }
 }
 
 #[test]
