@@ -1,6 +1,7 @@
 //! What an engine is made with, and why it may not start.
 
 use std::fmt;
+use std::num::NonZero;
 use std::str::FromStr;
 
 use memory::{CacheType, MemoryConfig};
@@ -161,7 +162,7 @@ impl Default for EngineConfig {
 impl EngineConfig {
     /// Threads to compute with: as asked, or one for each core.
     pub fn n_threads(&self) -> usize {
-        self.threads.unwrap_or_else(ggml::n_cores).max(1)
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get)).max(1)
     }
 
     /// What the cache of sequence state may do with `model`.

@@ -6,14 +6,13 @@
 //! the memory of its inputs, so every run brings all of them; outputs are valid until the next run, which the borrow of
 //! [`Outputs`] enforces.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::hash::Hash;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ggml_sys as sys;
 
-use crate::crowding::{Crowding, n_long_waits};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -22,7 +21,6 @@ use crate::planner::{Gone, Place, Planner};
 use crate::raw::Arena;
 use crate::split::MAX_ALL_OWN;
 use crate::state::Inner;
-use crate::thread_count::ThreadCount;
 use crate::weights::Weights;
 
 /// Built graphs kept at most; the one unused for longest goes first.
@@ -110,9 +108,6 @@ pub struct Executor<K> {
     /// The graph that ran last, as long as its outputs are there.
     last: Option<usize>,
     stats: Stats,
-    crowding: Crowding,
-    /// `None` where all threads always compute.
-    threads: Option<ThreadCount>,
 }
 
 impl<K: Clone + Eq + Hash> Executor<K> {
@@ -123,9 +118,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     pub fn new(weights: Arc<Weights>, n_threads: usize) -> Result<Self, Error> {
         crate::log::install();
         let planner = Planner::new(weights.devices(), n_threads)?;
-        let threads = planner.variable_threads().map(|most| ThreadCount::new(most, Instant::now()));
-        let (graphs, stats, crowding) = (Vec::new(), Stats::default(), Crowding::new());
-        Ok(Self { graphs, planner, weights, clock: 0, last: None, stats, crowding, threads })
+        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, last: None, stats: Stats::default() })
     }
 
     /// Has its threads sleep until the next graph, where they would spin in wait for it: another executor's turn has come.
@@ -226,15 +219,10 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
         // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory was planned
         // for this graph and is valid (`build` drops graphs when it is not).
-        let compute = |planner: &mut Planner| unsafe { planner.compute(graph.cgraph, &graph.place, &graph.outputs) };
-        let status = match &mut self.threads {
-            None => compute(&mut self.planner),
-            Some(threads) => with_threads(threads, key, &mut self.planner, compute),
-        };
+        let status = unsafe { self.planner.compute(graph.cgraph, &graph.place, &graph.outputs) };
         drop(access);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
-        self.crowding.look();
         if let Some(lost) = self.planner.lost() {
             return Err(lost);
         }
@@ -329,22 +317,6 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);
         Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, place, _context: context })
     }
-}
-
-/// Computes the graph of `key` with as many threads as are fast.
-fn with_threads<K: Hash, T>(
-    threads: &mut ThreadCount,
-    key: &K,
-    planner: &mut Planner,
-    compute: impl FnOnce(&mut Planner) -> T,
-) -> T {
-    let graph = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-    let (n_threads, n_before, start) = (threads.choose(graph), n_long_waits(), Instant::now());
-    planner.use_threads(n_threads);
-    let result = compute(planner);
-    let now = Instant::now();
-    threads.ran(graph, n_threads, now - start, n_long_waits() - n_before, now);
-    result
 }
 
 fn slot_error(kind: &'static str, name: Name, what: String) -> Error {

@@ -36,8 +36,6 @@
 //! ```
 
 mod batch_invariance;
-mod cores;
-mod crowding;
 mod device;
 mod dtype;
 mod error;
@@ -57,11 +55,9 @@ mod shutdown;
 mod split;
 mod staging;
 mod state;
-mod thread_count;
 mod weights;
 
 pub use batch_invariance::{BatchInvariance, SMALL_FLOATS};
-pub use cores::n_cores;
 pub use device::{Device, DeviceKind};
 pub use dtype::Dtype;
 pub use error::{Error, version};

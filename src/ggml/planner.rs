@@ -83,21 +83,6 @@ impl Planner {
         self.streams.iter().for_each(Stream::rest);
     }
 
-    /// Threads that compute at most, where their number may change from graph to graph: on a CPU alone, whose results do not
-    /// depend on it (`src/model/tests/threads.rs`, on x86-64).
-    pub(crate) fn variable_threads(&self) -> Option<usize> {
-        let alone = matches!(self.plan, Plan::One(_)) && self.device().kind() == DeviceKind::Cpu;
-        (alone && cfg!(target_arch = "x86_64") && self.n_threads > 1).then_some(self.n_threads)
-    }
-
-    /// How many threads compute the next graphs on a CPU, of those that it has.
-    pub(crate) fn use_threads(&self, n_threads: usize) {
-        let n = i32::try_from(n_threads.clamp(1, self.n_threads)).unwrap_or(1);
-        // SAFETY: the stream is alive and its backend a CPU's, since only then there is more than one number
-        // (`variable_threads`).
-        unsafe { sys::ggml_backend_cpu_set_n_threads(self.streams[0].backend.as_ptr(), n) };
-    }
-
     /// The device that outputs come from.
     pub(crate) fn device(&self) -> Device {
         self.streams[0].device

@@ -28,8 +28,6 @@ mod source;
 mod target;
 #[path = "build/variants.rs"]
 mod variants;
-#[path = "build/waits.rs"]
-mod waits;
 
 use std::path::Path;
 
@@ -43,17 +41,7 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
-    for path in [
-        "build.rs",
-        "build",
-        "bindings.rs",
-        "plan.cpp",
-        "variants.c",
-        "wait.c",
-        "wait.h",
-        "ggml/Cargo.toml",
-        "ggml/Cargo.lock",
-    ] {
+    for path in ["build.rs", "build", "bindings.rs", "plan.cpp", "variants.c", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS", "CUDAARCHS", "NVCC"] {

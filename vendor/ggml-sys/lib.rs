@@ -32,7 +32,4 @@ unsafe extern "C" {
 
     /// `build/rpc.rs`: the version of the RPC protocol, its major number above the lowest eight bits, the minor in them.
     pub fn nextn_rpc_version() -> u32;
-
-    /// `wait.c`: how often a thread of this process has waited long for others of its pool.
-    pub fn nextn_long_waits() -> u64;
 }
