@@ -14,7 +14,7 @@ use serde_json::Value;
 fn programs() -> [(clap::Command, &'static [&'static str]); 4] {
     [
         (cli::args::Args::command(), &["nextn-cli", "flash-attn"]),
-        (server::args::command(), &["nextn-server", "draft-min"]),
+        (server::command(), &["nextn-server", "draft-min", "connect"]),
         (bench::Args::command(), &["nextn-bench", "perplexity"]),
         (extract::Args::command(), &["extract-nextn", "graft", "layout", "requantize"]),
     ]

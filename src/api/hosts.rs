@@ -91,6 +91,11 @@ pub(crate) fn check_site(settings: &Settings, method: &Method, headers: &HeaderM
     Err(ApiError { code: Some("origin_not_allowed"), ..ApiError::refused(StatusCode::FORBIDDEN, message) })
 }
 
+/// Whether a browser sent this for a page: it says from where, in one of two ways, with every request that can change something.
+pub(crate) fn is_from_browser(headers: &HeaderMap) -> bool {
+    headers.contains_key(ORIGIN) || headers.contains_key(SITE)
+}
+
 /// Sent by browsers, and not to be set by pages.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

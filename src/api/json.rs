@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use crate::blocking::blocking;
 use crate::bodies::{self, Held};
 use crate::error::ApiError;
+use crate::hosts;
 use crate::state::AppState;
 use crate::whole::Whole;
 
@@ -83,7 +84,7 @@ impl FromRequest<AppState> for Input {
     }
 }
 
-/// For endpoints that can do without a body. Its type has to be declared all the same.
+/// For endpoints that can do without a body. Browsers have to declare its type all the same.
 impl OptionalFromRequest<AppState> for Input {
     type Rejection = ApiError;
 
@@ -163,11 +164,13 @@ fn not_json(bytes: &[u8], kind: &str) -> ApiError {
     parse::<IgnoredAny>(bytes).err().unwrap_or(other)
 }
 
-/// A web page of another origin can send any content type but JSON without asking first: JSON only.
+/// A web page of another origin can send any content type but JSON without asking first: browsers have to declare JSON. Other
+/// programs often declare a form (`curl -d`) or nothing, and mean JSON.
 fn check_headers(headers: &HeaderMap, max_body: usize) -> Result<(), ApiError> {
     let given = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let media = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if media != "application/json" && !(media.starts_with("application/") && media.ends_with("+json")) {
+    let is_json = media == "application/json" || media.starts_with("application/") && media.ends_with("+json");
+    if !is_json && hosts::is_from_browser(headers) {
         let message = format!("the content type is `{media}`: send JSON with `Content-Type: application/json`");
         return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }

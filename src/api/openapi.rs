@@ -213,7 +213,7 @@ impl Document {
             ("408", "The body took too long"),
             ("409", "The slot is busy, or the model is there"),
             ("413", "The body is too large, or has too many values"),
-            ("415", "The body is not declared as JSON"),
+            ("415", "A browser sent a body that is not declared as JSON"),
             ("501", "This server was not started for that"),
             ("504", "The reply took too long"),
         ];
@@ -245,7 +245,7 @@ impl Document {
             ("408", "The body took too long"),
             ("409", "The model is loading, or its files are in use"),
             ("413", "The body is too large, or has too many values"),
-            ("415", "The body is not declared as JSON"),
+            ("415", "A browser sent a body that is not declared as JSON"),
             ("501", "This server was not started for that"),
         ];
         self.path(path)["delete"] = operation(summary, content, &errors);

@@ -18,6 +18,11 @@ use std::io;
 use config::Wrong;
 use program::exit::{Exit, Failure};
 
+/// All that the program takes: the options of a server, and the command beside it.
+pub fn command() -> clap::Command {
+    connect::beside(args::command())
+}
+
 /// Runs `nextn-server` with the arguments of this process, and gives its exit code.
 pub fn main() -> Exit {
     let words: Vec<OsString> = program::short_names::spelled_out(std::env::args_os()).collect();
@@ -34,7 +39,7 @@ pub fn main() -> Exit {
         }
         Err(Wrong::File(words)) => return Failure::message(Exit::Usage, words).report(&mut io::stderr()),
     };
-    match run::run(resolved, &notes) {
+    match run::run(resolved, &notes, command) {
         Ok(()) => Exit::Success,
         Err(failure) => failure.report(&mut io::stderr()),
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{self, AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
+use super::args::{AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
 use super::folder::{self, Found};
 use super::load::FromFlags;
@@ -19,14 +19,14 @@ use program::exit::{Exit, Failure, OrExit, Outcome};
 use program::version;
 use program::{logging, shell};
 
-/// Does what the options say.
-pub(super) fn run(resolved: Resolved, notes: &[String]) -> Outcome<()> {
+/// Does what the options say. `command`: all that the program takes, for completions and the manual.
+pub(super) fn run(resolved: Resolved, notes: &[String], command: fn() -> clap::Command) -> Outcome<()> {
     let Resolved { args, models } = resolved;
     if let Some(shell) = args.completions {
-        return Ok(shell::completions(args::command(), shell, &mut io::stdout())?);
+        return Ok(shell::completions(command(), shell, &mut io::stdout())?);
     }
     if args.man {
-        return Ok(shell::man(args::command(), &mut io::stdout())?);
+        return Ok(shell::man(command(), &mut io::stdout())?);
     }
     if args.version {
         return Ok(io::stdout().write_all(version::text("nextn-server").as_bytes())?);

@@ -18,9 +18,6 @@ def chat(messages, provider="openai", **options):
         options = {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}, "api_base": f"{URL}/v1", **options}
     else:
         options = {"api_base": URL, "max_tokens": 200, **options}
-    if provider == "ollama_chat":
-        # It declares no type of its bodies.
-        options["extra_headers"] = {"Content-Type": "application/json"}
     return litellm.completion(model=f"{provider}/{MODEL}", api_key=KEY, messages=messages, temperature=0, **options)
 
 

@@ -28,6 +28,12 @@ use options::Connect;
 /// The word that begins the command.
 pub(super) const WORD: &str = "connect";
 
+/// The program with this command of it, for completions and the manual: it is read by itself, as a server has no commands.
+pub(super) fn beside(program: clap::Command) -> clap::Command {
+    let command = options::command(&program).name(WORD);
+    program.disable_help_subcommand(true).subcommand(command)
+}
+
 /// Does what the words behind `connect` say.
 pub(super) fn main(words: Vec<OsString>) -> Exit {
     match options::read(words).and_then(|connect| connect.map_or(Ok(()), run)) {

@@ -52,6 +52,12 @@ pub(super) struct Connect {
     pub(super) yes: bool,
 }
 
+/// The command as a part of the server's: its own words, and the server's that say where that is.
+pub(super) fn command(server: &clap::Command) -> clap::Command {
+    let places = server.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| PLACES.contains(&long)));
+    Own::command().args(places.cloned())
+}
+
 /// Reads the words behind the program's name, of which the first is `connect`. `None`: all was said (`--help`).
 ///
 /// # Errors
@@ -133,9 +139,29 @@ fn address(http: &HttpFlags) -> String {
     format!("{scheme}://{host}:{}", http.port)
 }
 
+/// Options of a server that say where it is, and which key it takes.
+const PLACES: [&str; 7] = ["host", "port", "api-key", "api-key-file", "ssl-cert-file", "ssl-key-file", "config"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn completions_and_the_manual_have_the_command_with_its_clients_and_places() {
+        let whole = || crate::command();
+        whole().debug_assert();
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut script = Vec::new();
+            program::shell::completions(whole(), shell, &mut script).expect("a vector takes all");
+            let script = String::from_utf8(script).expect("a text");
+            assert!(["connect", "opencode", "with-model"].iter().all(|word| script.contains(word)), "{shell}");
+        }
+        let mut pages = Vec::new();
+        program::shell::man(whole(), &mut pages).expect("a vector takes all");
+        let pages = String::from_utf8(pages).expect("a text").replace('\\', "");
+        let (_, connect) = pages.split_once("nextn-server-connect").expect("a page of its own");
+        assert!(["--with-model", "--write", "--host", "--api-key-file"].iter().all(|word| connect.contains(word)));
+    }
 
     fn of(words: &str) -> Connect {
         let words = format!("nextn-server connect {words}");

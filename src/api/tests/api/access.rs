@@ -206,13 +206,15 @@ async fn no_post_takes_what_a_form_of_a_page_can_send() {
     assert!(all.len() > 15, "{all:?}");
     for path in all {
         for kind in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("multipart/form-data")] {
-            let mut request = Request::post(&path);
-            if let Some(kind) = kind {
-                request = request.header("content-type", kind);
+            for browser in [("origin", "null"), ("sec-fetch-site", "none")] {
+                let mut request = Request::post(&path).header(browser.0, browser.1);
+                if let Some(kind) = kind {
+                    request = request.header("content-type", kind);
+                }
+                let (status, answer) = app.send(request.body(Body::from(r#"{"model":"pocket"}"#)).unwrap()).await;
+                let answer = String::from_utf8_lossy(&answer);
+                assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{path} {kind:?} {browser:?}: {answer}");
             }
-            let (status, answer) = app.send(request.body(Body::from(r#"{"model":"pocket"}"#)).unwrap()).await;
-            let answer = String::from_utf8_lossy(&answer);
-            assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{path} {kind:?}: {answer}");
         }
     }
 }

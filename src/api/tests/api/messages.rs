@@ -264,7 +264,8 @@ async fn errors_have_the_shape_of_this_interface() {
             assert!(answer["request_id"].as_str().unwrap().starts_with("req_"), "{answer}");
         }
     }
-    let request = Request::post("/v1/messages").header("content-type", "text/plain").body(Body::from("x")).unwrap();
+    let request = Request::post("/v1/messages").header("content-type", "text/plain").header("origin", "null");
+    let request = request.body(Body::from("x")).unwrap();
     let (status, body) = app.send(request).await;
     let body: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!((status, &body["type"]), (StatusCode::UNSUPPORTED_MEDIA_TYPE, &json!("error")));

@@ -37,12 +37,26 @@ async fn what_is_no_json_is_the_clients_mistake() {
 }
 
 #[tokio::test]
-async fn another_content_type_is_told_so() {
+async fn json_need_not_be_declared_but_by_browsers() {
     let app = App::new();
-    for kind in ["text/plain", "application/x-www-form-urlencoded", ""] {
-        let request = Request::post("/v1/chat/completions").header("content-type", kind);
-        let request = request.body(Body::from(question("Hello").to_string())).unwrap();
-        assert_eq!(app.send(request).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{kind}");
+    let body = question("Hello").to_string();
+    let sent = |kind: Option<&str>, browser: Option<(&str, &str)>, body: &str| {
+        let both = kind.map(|kind| ("content-type", kind)).into_iter().chain(browser);
+        let request =
+            both.fold(Request::post("/v1/chat/completions"), |request, (name, value)| request.header(name, value));
+        app.send(request.body(Body::from(body.to_owned())).unwrap())
+    };
+    for kind in
+        [None, Some(""), Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("multipart/form-data")]
+    {
+        assert_eq!(sent(kind, None, &body).await.0, StatusCode::OK, "{kind:?}");
+        let (status, answer) = sent(kind, None, "prompt=Hello").await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{kind:?}");
+        assert!(String::from_utf8_lossy(&answer).contains("not JSON"), "{kind:?}");
+        for browser in [("origin", "null"), ("origin", "http://localhost:3000"), ("sec-fetch-site", "same-origin")] {
+            let (status, _) = sent(kind, Some(browser), &body).await;
+            assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{kind:?} {browser:?}");
+        }
     }
 }
 

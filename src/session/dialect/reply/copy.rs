@@ -3,7 +3,7 @@
 //! object: a key waits for its value, a number or a word for its end. Python's words, quotes and trailing commas, and raw line breaks
 //! in texts are put right; spaces stay as they are.
 
-use super::value::escaped;
+use super::types::escaped;
 
 /// How arguments are noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
