@@ -199,7 +199,6 @@ fn tiny() -> Vec<(&'static str, Spec, RopeOptions)> {
         ("gemma3", Spec::of("gemma3"), file),
         // Without YaRN, whose borders llama.cpp rounds and the published model does not.
         ("gpt-oss", Spec { n_rot: 32, more: vec![window(9)], ..Spec::of("gpt-oss") }, file),
-        ("phi3", with(of("phi3"), &[Spec::of("phi3").more]), file),
         ("yarn by flags", of("qwen3"), flags),
         ("yarn by flags, unmixed", of("llama"), unmixed),
         ("linear by flags", with(of("qwen3"), &[yarn(2.0)]), linear),

@@ -163,19 +163,18 @@ def write(path, rows, sums, others, found, held, n_cases):
         "reference has arguments of calls as objects, and other forms where the template refuses these or prints them as Python does: arguments as",
         "JSON text, parts of text joined, an absent content as null or as an empty text. These are counted as *equal in another form*.",
         "",
-        "*Call*, *two calls* (with values that nest, and texts that look like tags) and *reasoning* say whether our parser reads back what the",
-        "template writes; `-`: it writes none. The dialect is found from the template",
+        "*Call* and *reasoning* say whether our parser reads back what the template writes; `-`: it writes none. The dialect is found from the template",
         "alone; a model's vocabulary can show another one. *Boundaries*: the next turn's prompt repeats this one's up to the places that we told;",
         "where it does not, a checkpoint is not used again.",
         "",
-        "| template | equal | equal in another form | both refuse | differ | only transformers | only we render | dialect | call | two calls | reasoning | boundaries |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| template | equal | equal in another form | both refuse | differ | only transformers | only we render | dialect | call | reasoning | boundaries |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, counts in rows:
         row = found[name + ".jinja"]
-        cells = [str(counts.get(outcome, 0) or "") for outcome in OUTCOMES] + [row["dialect"], READ[row["call"]], READ[row["calls"]], READ[row["reasoning"]], READ[held[name]]]
+        cells = [str(counts.get(outcome, 0) or "") for outcome in OUTCOMES] + [row["dialect"], READ[row["call"]], READ[row["reasoning"]], READ[held[name]]]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["| **sum** | " + " | ".join(str(sums[outcome]) for outcome in OUTCOMES) + " | | | | | |", "", "## What is not equal", ""]
+    lines += ["| **sum** | " + " | ".join(str(sums[outcome]) for outcome in OUTCOMES) + " | | | | |", "", "## What is not equal", ""]
     for (name, outcome, reason), cases in others.items():
         shown = ", ".join(cases[:6]) + (f" and {len(cases) - 6} more" if len(cases) > 6 else "")
         lines.append(f"- {name}, {outcome}, {len(cases)}: {shown}. {reason}")

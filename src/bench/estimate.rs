@@ -10,7 +10,8 @@ use speculate::DraftVocabSize;
 
 use super::machine::{self, GIB, Machine};
 use super::setup::say;
-use super::synth::shapes::{self, Shape};
+use super::synth::shapes::Shape;
+use super::synth::table;
 use super::synth::types::Mix;
 use super::weigh::Weight;
 
@@ -177,7 +178,7 @@ fn weight(args: &Args) -> anyhow::Result<Weight> {
     }
     let path = Path::new(&args.what);
     if !path.exists() {
-        let names = shapes::all().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+        let names = table::all().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
         bail!("{}: no such file, and no shape of that name; shapes: {names}", args.what);
     }
     Weight::of_file(path).context("estimate")

@@ -3,14 +3,7 @@
 //! Owns which plane of recurrent state must stay. For drafts by a model of its own, whose tokens nobody has verified.
 
 use crate::error::Error;
-use crate::slots::{Memory, Slot, SlotStatus};
-
-/// Where a held sequence stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    len: usize,
-    plane: u32,
-}
+use crate::slots::{Held, Memory, Slot, SlotStatus};
 
 impl Memory {
     /// Holds the sequence where it stands: until it is let go, held elsewhere, cut, restored, loaded or reset, [`Memory::take_back`] goes

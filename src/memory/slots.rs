@@ -5,7 +5,6 @@ use std::ops::Range;
 use ggml::{Device, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
-use crate::hold::Held;
 use crate::layout::{CacheType, CellKinds, LayerState, StateLayout};
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
@@ -46,6 +45,13 @@ impl Slot {
     pub fn index(&self) -> usize {
         self.index as usize
     }
+}
+
+/// Where a held sequence stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) len: usize,
+    pub(crate) plane: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

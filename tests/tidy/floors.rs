@@ -82,7 +82,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-text",
         ],
     ),
-    ("nextn-extract", &["nextn-convert", "nextn-gguf", "nextn-program"]),
+    ("nextn-extract", &["nextn-convert", "nextn-gguf", "nextn-model", "nextn-program"]),
     ("nextn-programs", &["nextn-bench", "nextn-cli", "nextn-extract", "nextn-ggml", "nextn-program", "nextn-server"]),
 ];
 

@@ -5,6 +5,7 @@ mod encode;
 pub(crate) mod random;
 pub(crate) mod shapes;
 mod successor;
+pub(crate) mod table;
 pub(crate) mod tensors;
 pub(crate) mod types;
 mod vocab;
@@ -70,7 +71,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.shape == "list" {
         return list(&args.mix);
     }
-    let names = || shapes::all().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+    let names = || table::all().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
     let shape = Shape::find(&args.shape).with_context(|| format!("`{}` is not one of {}", args.shape, names()))?;
     let output = args.output.as_deref().context("where does the file go? give -o FILE")?;
     ensure!(args.cover >= 0.5, "--cover {}: at least 0.5 expected", args.cover);
@@ -121,7 +122,7 @@ fn free_bytes(_: &Path) -> Option<u64> {
 
 fn list(mix: &Mix) -> anyhow::Result<()> {
     say(format_args!("| shape | width | layers | parameters | size as {mix} |\n|---|---|---|---|---|"))?;
-    for shape in shapes::all() {
+    for shape in table::all() {
         let tensors = tensors::tensors(&shape, mix);
         let n_params: u64 = tensors.iter().map(|t| t.ne.iter().product::<u64>()).sum();
         let n_bytes: u64 = tensors.iter().map(tensors::Tensor::n_bytes).sum();

@@ -1,13 +1,13 @@
 //! The shapes that models can be made in: what a shape is, and which tensors follow from it.
-//! The numbers are in `table`, the metadata in `keys`; types are the mix's.
+//! The numbers are in `synth::table`, the metadata in `keys`; types are the mix's.
 
 mod keys;
-mod table;
 
 use gguf::{Metadata, Value};
 use model::{Schema, block_of};
 
-pub(crate) use table::all;
+/// Elements that are not random.
+pub(crate) const N_RESERVED: usize = 16;
 
 /// Dimensions of one model, named as the metadata keys name them.
 #[derive(Clone, Debug)]
@@ -99,11 +99,6 @@ pub(super) const INTERVAL: usize = 4;
 const N_FREQUENT: usize = 24_576;
 
 impl Shape {
-    /// The shape of this name, in any case.
-    pub(crate) fn find(name: &str) -> Option<Shape> {
-        all().into_iter().find(|shape| shape.name.eq_ignore_ascii_case(name))
-    }
-
     pub(crate) fn architecture(&self) -> &'static str {
         match (self.family, self.ffn) {
             (Family::Qwen35, Ffn::Dense { .. }) => "qwen35",
@@ -115,14 +110,6 @@ impl Shape {
             (Family::Step35 { .. }, _) => "step35",
             (Family::Gemma4 { .. }, _) => "gemma4",
             (Family::Gemma4Assistant { .. }, _) => "gemma4-assistant",
-        }
-    }
-
-    /// The model that says what is said: for a head in a file of its own its target.
-    pub(crate) fn speaker(&self) -> Shape {
-        match self.family {
-            Family::Gemma4Assistant { target } => Shape::find(target).expect("assistants are of shapes"),
-            _ => self.clone(),
         }
     }
 
@@ -163,7 +150,7 @@ impl Shape {
             Ffn::Dense { n_ff } => n_ff,
             Ffn::Moe { n_ff_shared, .. } => n_ff_shared,
         };
-        n_ff.min(self.n_embd - super::successor::N_RESERVED)
+        n_ff.min(self.n_embd - N_RESERVED)
     }
 
     /// What such a model consists of, with the optional tensors that it has.
@@ -224,14 +211,6 @@ mod tests {
         assert_eq!(full("gemma-4-26b-a4b-assistant", 4), [3]);
         assert_eq!(full("mimo-v2-flash", 51), [0, 5, 11, 17, 23, 29, 35, 41, 47]);
         assert_eq!(full("step-3.5-flash", 48), [0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44]);
-    }
-
-    #[test]
-    fn every_shape_has_the_tensors_of_its_architecture() {
-        for shape in all() {
-            let n_params: u64 = shape.schema().tensors.iter().map(|t| t.ne.iter().product::<u64>()).sum();
-            assert!(n_params > 0, "{}", shape.name);
-        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! layer does to the hidden state.
 
 use super::random::Random;
-use super::shapes::Shape;
+use super::shapes::{N_RESERVED, Shape};
 
 /// Element that is [`MOST`] in every vector.
 pub(crate) const CONST: usize = 0;
@@ -17,9 +17,6 @@ pub(crate) const CLASS: usize = 1;
 
 /// Elements that are zero in every vector; the draft head counts its depth in them, twice.
 pub(crate) const COUNTERS: usize = 2;
-
-/// Elements that are not random.
-pub(crate) const N_RESERVED: usize = 16;
 
 /// Draft depths that can have a rate of their own.
 pub(crate) const MAX_RATES: usize = (N_RESERVED - COUNTERS) / 2;

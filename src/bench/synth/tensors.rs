@@ -12,7 +12,7 @@ use model::{TensorSchema, block_of};
 use super::shapes::{Family, INTERVAL, Shape};
 use super::successor::CONST;
 use super::types::{Mix, Role};
-use super::wiring::{Part, Spoil, Wiring};
+use super::wiring::{MOVED, Part, Spoil, Wiring};
 
 /// One tensor.
 #[derive(Clone, Debug)]
@@ -43,9 +43,6 @@ pub(crate) enum Fill {
     /// Rows or columns that mean something, the rest as random as given.
     Wired(Wiring, f32),
 }
-
-/// How strongly the last layer adds moved elements to what was there.
-pub(super) const MOVED: f32 = 8.0;
 
 /// How strongly an assistant's last layer adds what its feed-forward gives, which is a wrong vector or nothing that counts.
 const SPOILED: f32 = 2.0;

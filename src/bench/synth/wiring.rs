@@ -1,8 +1,11 @@
 //! Rows and columns of matrices that mean something.
 //! Writes nothing; knows vectors, not files.
 
-use super::successor::{CLASS, CONST, COUNTERS, MAX_RATES, MOST, N_RESERVED, Successor, UNIT};
-use super::tensors::MOVED;
+use super::shapes::N_RESERVED;
+use super::successor::{CLASS, CONST, COUNTERS, MAX_RATES, MOST, Successor, UNIT};
+
+/// How strongly the last layer adds moved elements to what was there.
+pub(super) const MOVED: f32 = 8.0;
 
 /// The parts of a matrix that are not random.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -123,9 +123,6 @@ pub enum Arguments {
     Json,
     /// Each between tags, texts as they are.
     Tagged(Tagged),
-    /// Each between tags of its own name, `open NAME named value VALUE close NAME >`: texts as they are, the fields of an object and the
-    /// items of a list (`item`) as tags within them.
-    Nested(Tagged),
     /// As in JSON, with keys that stand bare and this mark around texts, which are not escaped.
     Marked(&'static str),
     /// As Python's keyword arguments, with Python's or JSON's values.

@@ -4,7 +4,6 @@
 mod keywords;
 mod marked;
 mod names;
-mod nested;
 mod tagged;
 mod values;
 
@@ -43,7 +42,6 @@ fn function(form: &Form, texts: &Texts, tool: &Tool, i: usize, rules: &mut Rules
     let of_tool = |why| unusable(&format!("the arguments of {:?}: {why}", tool.name));
     match &form.arguments {
         Arguments::Tagged(tags) => tagged::arguments(tags, texts, tool, i, rules),
-        Arguments::Nested(tags) => nested::arguments(tags, texts, tool, i, rules).map_err(of_tool),
         Arguments::Keywords => keywords::arguments(tool, i, rules).map_err(of_tool),
         Arguments::Marked(mark) => marked::arguments(mark, texts, tool, i, rules).map_err(of_tool),
         Arguments::Object | Arguments::Json => {

@@ -1,4 +1,4 @@
-//! MiniMax M2 and M3: calls of several functions between one pair of tags, each parameter between tags.
+//! MiniMax M2: calls of several functions between one pair of tags, each parameter between tags.
 
 use super::family::{Arguments, BASE, Calls, Family, Form, Reasoning, Tagged};
 
@@ -36,7 +36,7 @@ pub(super) const FAMILY: Family = Family {
     ..BASE
 };
 
-/// MiniMax M3: each parameter between tags of its own name, a mark before every tag.
+/// MiniMax M3, whose calls nest tags by the names of parameters and are not read.
 pub(super) const M3: Family = Family {
     name: "minimax3",
     signs: &[&["<mm:think>"]],
@@ -49,32 +49,5 @@ pub(super) const M3: Family = Family {
         around: ["", ""],
     },
     marks: &["</mm:think>"],
-    calls: Some(Calls {
-        forms: &[Form {
-            shown_by: &["]<]minimax[>["],
-            opening: "]<]minimax[>[<tool_call>",
-            first: "\n",
-            before: "]<]minimax[>[<invoke name=\"",
-            after: "\">",
-            arguments: Arguments::Nested(Tagged {
-                open: "]<]minimax[>[<",
-                named: ">",
-                types: ("", &[]),
-                value: "",
-                close: "]<]minimax[>[</",
-                end: Some("]<]minimax[>[</invoke>"),
-                gap: "",
-                own_lines: false,
-            }),
-            end: "]<]minimax[>[</invoke>\n",
-            between: Some(""),
-            closing: "]<]minimax[>[</tool_call>",
-        }],
-        openings: &[],
-        unopened: false,
-        end_reasoning: true,
-        skips: &[],
-        ends: &["]<]minimax[>[</tool_call>"],
-    }),
     ..BASE
 };

@@ -17,11 +17,9 @@
 mod body;
 mod copy;
 mod event;
-mod nested;
 mod output;
 mod syntax;
 mod tags;
-mod types;
 mod value;
 
 use super::family::{Family, Reasoning};
@@ -173,7 +171,7 @@ impl ReplyParser {
         let end = match &self.state {
             State::Text if self.syntax.is_plain() => None,
             State::Text | State::Reasoning if self.out.fresh == Fresh::No => text.find(&*self.syntax.starts),
-            State::Value(writer) if writer.began() => text.find(['<', '\n', ']']),
+            State::Value(writer) if writer.began() => text.find(['<', '\n']),
             _ => return 0,
         };
         end.unwrap_or(text.len())
@@ -224,9 +222,6 @@ impl ReplyParser {
             },
             (State::Opened { name, .. }, _) => tags::opened(hold, syntax, name.is_some(), end),
             (State::Function(_), Some(tagged)) => tags::in_function(hold, syntax, tagged, end),
-            (State::Value(writer), Some(tagged)) if syntax.nests => {
-                tags::in_nested(hold, tagged, writer.parameter(), end)
-            }
             (State::Value(_), Some(tagged)) => tags::in_value(hold, syntax, tagged, end),
             (State::Closing, _) => tags::closing(hold, syntax, end),
             (State::Dropped, _) => tags::dropped(hold, syntax, end),
@@ -298,7 +293,7 @@ impl ReplyParser {
                 Some(tagged) => {
                     self.out.after_tag();
                     let schema = self.schemas.iter().find(|schema| schema.name() == name);
-                    let writer = Writer::new(schema.cloned(), tagged, self.syntax.nests);
+                    let writer = Writer::new(schema.cloned(), tagged.own_lines);
                     self.out.start_call(name);
                     self.state = State::Function(writer);
                 }
@@ -326,12 +321,6 @@ impl ReplyParser {
                     let delta = writer.end_value();
                     self.out.arguments(&delta);
                     self.state = State::Function(writer);
-                }
-            }
-            Found::Inner => {
-                if let State::Value(writer) = &mut self.state {
-                    let delta = writer.inner_tag(tag);
-                    self.out.arguments(&delta);
                 }
             }
             Found::FunctionEnd => {

@@ -62,7 +62,7 @@ fn of_form(form: &Form) -> Vec<&'static str> {
     texts.extend(form.between);
     match &form.arguments {
         Arguments::Object | Arguments::Json | Arguments::Keywords => {}
-        Arguments::Tagged(t) | Arguments::Nested(t) => texts.extend([t.open, t.named, t.value, t.close]),
+        Arguments::Tagged(t) => texts.extend([t.open, t.named, t.value, t.close]),
         Arguments::Marked(mark) => texts.push(mark),
     }
     texts

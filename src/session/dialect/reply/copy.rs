@@ -3,7 +3,7 @@
 //! object: a key waits for its value, a number or a word for its end. Python's words, quotes and trailing commas, and raw line breaks
 //! in texts are put right; spaces stay as they are.
 
-use super::types::escaped;
+use super::value::escaped;
 
 /// How arguments are noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

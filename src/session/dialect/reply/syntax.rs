@@ -14,8 +14,6 @@ pub(super) struct Syntax {
     pub(super) headers: Vec<Header>,
     /// Parameters between tags.
     pub(super) tagged: Option<&'static Tagged>,
-    /// Their values are tags within each other.
-    pub(super) nests: bool,
     /// What may follow the end of a value.
     pub(super) after_value: Vec<&'static str>,
     /// JSON with a name in it is a call.
@@ -62,7 +60,7 @@ impl Syntax {
         let forms = calls.forms;
         let openings: Vec<&str> = calls.all_openings().collect();
         let tagged = forms.iter().find_map(|form| match &form.arguments {
-            Arguments::Tagged(tagged) | Arguments::Nested(tagged) => Some(tagged),
+            Arguments::Tagged(tagged) => Some(tagged),
             _ => None,
         });
         let after_value = match tagged {
@@ -103,7 +101,6 @@ impl Syntax {
             reasoning,
             headers,
             tagged: None,
-            nests: forms.iter().any(|form| matches!(form.arguments, Arguments::Nested(_))),
             after_value: Vec::new(),
             objects: forms.iter().any(|form| matches!(form.arguments, Arguments::Object)),
             lists: forms.iter().any(|form| form.first.trim() == "["),

@@ -30,8 +30,6 @@ pub(super) enum Found {
     /// A parameter's name, and whether its value is a text if the call says so.
     Parameter(String, Option<bool>),
     ParameterEnd,
-    /// Of the name of the parameter, within its value.
-    Inner,
     FunctionEnd,
     CallEnd,
     /// Something that says nothing.
@@ -211,12 +209,7 @@ pub(super) fn opened(hold: &str, syntax: &Syntax, named: bool, end: bool) -> Jud
 /// Between the tags of a function.
 pub(super) fn in_function(hold: &str, syntax: &Syntax, tagged: &Tagged, end: bool) -> Judged {
     let tags = tagged.end.iter().map(|tag| (*tag, Found::FunctionEnd)).chain(after_call(syntax));
-    either(any(hold, tags, end), parameter(hold, tagged, end).filter(|judged| !syntax.nests || !is_other_tag(judged)))
-}
-
-/// Where parameters are tags of their own names: the end of one, or a tag that is no parameter.
-fn is_other_tag(judged: &Judged) -> bool {
-    matches!(judged, Judged::Tag(_, Found::Parameter(name, _)) if name.starts_with('/') || name.contains(['"', ' ']))
+    either(any(hold, tags, end), parameter(hold, tagged, end))
 }
 
 /// After a function.
@@ -286,17 +279,6 @@ pub(super) fn in_value(hold: &str, syntax: &Syntax, tagged: &Tagged, end: bool) 
         true => Judged::Wait,
         false => plain(hold),
     }
-}
-
-/// In a value that nests: its end, a tag of the same name within it, or the function's end where its own was forgotten.
-pub(super) fn in_nested(hold: &str, tagged: &Tagged, (name, is_last): (&str, bool), end: bool) -> Judged {
-    let [open, close] = [tagged.open, tagged.close].map(|begin| [begin, name, ">"].concat());
-    let closes = if is_last { Found::ParameterEnd } else { Found::Inner };
-    if tagged.end.is_some_and(|function_end| hold.starts_with(function_end)) {
-        return Judged::Tag(0, Found::ParameterEnd);
-    }
-    let ends = tagged.end.map(|function_end| (function_end, Found::ParameterEnd));
-    any(hold, [(open.as_str(), Found::Inner), (close.as_str(), closes)].into_iter().chain(ends), end)
 }
 
 enum Follows {

@@ -3,21 +3,16 @@
 //! the rest is a text, which is what the schema's owner can best complain about. Without a type, whatever reads as JSON other than a
 //! text is that: templates write a text as it is, so only its looks are left.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 
+use constrain::{Document, constants};
 use serde_json::Value;
-
-use super::nested;
-use super::types::{Kinds, Types, escaped, json_of};
-use crate::dialect::family::Tagged;
 
 /// The types of one tool's parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolSchema {
     name: String,
     parameters: Vec<(String, Types)>,
-    /// The schema of them all.
-    root: Arc<Value>,
 }
 
 impl ToolSchema {
@@ -27,12 +22,11 @@ impl ToolSchema {
         let function = tool.get("function").unwrap_or(tool);
         let name = function.get("name")?.as_str()?.to_owned();
         let parameters = function.get("parameters").or(function.get("input_schema"));
-        let Some(root) = parameters else { return Some(Self { name, ..Self::default() }) };
-        let mut kinds = Kinds::new(root);
+        let Some(root) = parameters else { return Some(Self { name, parameters: Vec::new() }) };
+        let mut kinds = Kinds { document: Document::new(root), known: HashMap::new() };
         let properties = kinds.document.resolve(root).get("properties").and_then(Value::as_object);
         let of = |(name, schema): (&String, _)| (name.clone(), kinds.of(schema, 0));
-        let parameters = properties.into_iter().flatten().map(of).collect();
-        Some(Self { name, parameters, root: Arc::new(root.clone()) })
+        Some(Self { name, parameters: properties.into_iter().flatten().map(of).collect() })
     }
 
     /// The function's name.
@@ -45,13 +39,7 @@ impl ToolSchema {
 #[derive(Debug)]
 pub(super) struct Writer {
     schema: ToolSchema,
-    tags: &'static Tagged,
-    /// Values that are no texts are tags within each other.
-    nests: bool,
-    /// The parameter whose value comes.
-    name: String,
-    /// How many tags of its own name are open within it.
-    depth: usize,
+    own_lines: bool,
     n_values: usize,
     types: Types,
     /// The value is being streamed as a text.
@@ -61,13 +49,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// `nests`: values that are no texts are tags within each other.
-    pub(super) fn new(schema: Option<ToolSchema>, tags: &'static Tagged, nests: bool) -> Self {
+    /// `own_lines`: values stand on lines of their own.
+    pub(super) fn new(schema: Option<ToolSchema>, own_lines: bool) -> Self {
         Self {
-            tags,
-            nests,
-            name: String::new(),
-            depth: 0,
+            own_lines,
             schema: schema.unwrap_or_default(),
             n_values: 0,
             types: Types::ANY,
@@ -92,7 +77,6 @@ impl Writer {
         self.streams = self.types == Types::STRING;
         self.began = false;
         self.text.clear();
-        (self.name, self.depth) = (name.to_owned(), 0);
         let comma = if self.n_values == 0 { "{" } else { ", " };
         self.n_values += 1;
         let quote = if self.streams { "\"" } else { "" };
@@ -101,7 +85,7 @@ impl Writer {
 
     pub(super) fn value_text(&mut self, text: &str) -> String {
         let text = match std::mem::replace(&mut self.began, true) {
-            false if self.tags.own_lines => text.strip_prefix('\n').unwrap_or(text),
+            false if self.own_lines => text.strip_prefix('\n').unwrap_or(text),
             _ => text,
         };
         if self.streams {
@@ -116,21 +100,7 @@ impl Writer {
             return "\"".to_owned();
         }
         let text = std::mem::take(&mut self.text);
-        if self.nests {
-            return nested::json(&text, self.tags, &self.schema.root, &self.name);
-        }
         json_of(&text, self.types).unwrap_or_else(|| format!("\"{}\"", escaped(&text)))
-    }
-
-    /// The parameter whose value comes, and whether its own tag would end it.
-    pub(super) fn parameter(&self) -> (&str, bool) {
-        (&self.name, self.depth == 0)
-    }
-
-    /// A tag of the parameter's own name within its value.
-    pub(super) fn inner_tag(&mut self, tag: &str) -> String {
-        self.depth = if tag.starts_with(self.tags.close) { self.depth.saturating_sub(1) } else { self.depth + 1 };
-        self.value_text(tag)
     }
 
     pub(super) fn end(&self) -> &'static str {
@@ -154,3 +124,152 @@ pub(super) fn json_call(json: &str, whole: bool) -> Option<(String, String)> {
     };
     Some((name.to_owned(), arguments))
 }
+
+/// `text` as JSON of one of the types, except as a text.
+fn json_of(text: &str, types: Types) -> Option<String> {
+    let text = text.trim();
+    // Python's words, which templates print for values of these types.
+    let word = match text {
+        "True" | "TRUE" => "true",
+        "False" | "FALSE" => "false",
+        "None" => "null",
+        other => other,
+    };
+    if word != text {
+        // Without a known type the word may well be a text.
+        let kind = if word == "null" { Types::NULL } else { Types::BOOLEAN };
+        return (types != Types::ANY && types.has(kind)).then(|| word.to_owned());
+    }
+    let value: Value = serde_json::from_str(text).ok()?;
+    let kind = match &value {
+        Value::Null => Types::NULL,
+        Value::Bool(_) => Types::BOOLEAN,
+        Value::Number(n) if n.is_f64() && !types.has(Types::NUMBER) => {
+            // 3.0 for an integer is 3.
+            let x = n.as_f64().filter(|x| x.fract() == 0.0 && x.abs() < 9e15)?;
+            return types.has(Types::INTEGER).then(|| format!("{x:.0}"));
+        }
+        Value::Number(n) if n.is_f64() => Types::NUMBER,
+        Value::Number(_) if types.has(Types::INTEGER) => Types::INTEGER,
+        Value::Number(_) => Types::NUMBER,
+        Value::Array(_) => Types::ARRAY,
+        Value::Object(_) => Types::OBJECT,
+        Value::String(_) => return None,
+    };
+    types.has(kind).then(|| text.to_owned())
+}
+
+/// The inside of a JSON string.
+pub(super) fn escaped(text: &str) -> String {
+    let quoted = Value::String(text.to_owned()).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// A set of JSON types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Types(u8);
+
+impl Types {
+    const STRING: Self = Self(1);
+    const INTEGER: Self = Self(2);
+    const NUMBER: Self = Self(4);
+    const BOOLEAN: Self = Self(8);
+    const ARRAY: Self = Self(16);
+    const OBJECT: Self = Self(32);
+    const NULL: Self = Self(64);
+    const ANY: Self = Self(127);
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Any of these; nothing is known where there are none.
+    fn union(types: impl Iterator<Item = Self>) -> Self {
+        match types.fold(0, |all, t| all | t.0) {
+            0 => Self::ANY,
+            all => Self(all),
+        }
+    }
+
+    fn both(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn of_value(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self::BOOLEAN,
+            Value::Number(n) if n.is_f64() => Self::NUMBER,
+            Value::Number(_) => Self::INTEGER,
+            Value::String(_) => Self::STRING,
+            Value::Array(_) => Self::ARRAY,
+            Value::Object(_) => Self::OBJECT,
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        match name {
+            "string" => Self::STRING,
+            "integer" => Self::INTEGER,
+            "number" => Self(Self::NUMBER.0 | Self::INTEGER.0),
+            "boolean" => Self::BOOLEAN,
+            "array" => Self::ARRAY,
+            "object" => Self::OBJECT,
+            "null" => Self::NULL,
+            _ => Self::ANY,
+        }
+    }
+}
+
+/// The types of the parts of a schema, each found once.
+struct Kinds<'v> {
+    document: Document<'v>,
+    known: HashMap<*const Value, Types>,
+}
+
+impl<'v> Kinds<'v> {
+    /// What all that the schema says leaves possible. A part that depends on itself, or lies too deep, may be anything.
+    fn of(&mut self, schema: &'v Value, depth: usize) -> Types {
+        let schema = self.document.resolve(schema);
+        let place = std::ptr::from_ref(schema);
+        if let Some(&known) = self.known.get(&place) {
+            return known;
+        }
+        if depth > MAX_DEPTH {
+            return Types::ANY;
+        }
+        self.known.insert(place, Types::ANY);
+        let types = match self.all_of(schema, depth) {
+            Types(0) => Types::ANY,
+            types => types,
+        };
+        self.known.insert(place, types);
+        types
+    }
+
+    fn all_of(&mut self, schema: &'v Value, depth: usize) -> Types {
+        let mut types = match schema.get("type") {
+            Some(Value::String(name)) => Types::named(name),
+            Some(Value::Array(names)) => Types::union(names.iter().filter_map(Value::as_str).map(Types::named)),
+            _ => Types::ANY,
+        };
+        if schema.get("nullable") == Some(&Value::Bool(true)) && types != Types::ANY {
+            types = Types(types.0 | Types::NULL.0);
+        }
+        if let Some(values) = constants(schema) {
+            types = types.both(Types::union(values.iter().map(Types::of_value)));
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(schemas)) = schema.get(key) {
+                types = types.both(Types::union(schemas.iter().map(|schema| self.of(schema, depth + 1))));
+            }
+        }
+        for schema in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            types = types.both(self.of(schema, depth + 1));
+        }
+        types
+    }
+}
+
+/// Parts of a schema within each other that are looked at.
+const MAX_DEPTH: usize = 32;

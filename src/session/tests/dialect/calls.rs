@@ -274,8 +274,7 @@ fn a_call_that_the_template_writes_is_one_that_the_grammar_takes() {
         }
         for bad in [json!({"days": 1}), json!({"city": 1}), json!({"city": "x", "unit": "K"})] {
             let is_text =
-                matches!(world.name, "qwen" | "glm" | "glm lines" | "minimax" | "minimax3" | "seed" | "minicpm")
-                    && bad["city"] == 1;
+                matches!(world.name, "qwen" | "glm" | "glm lines" | "minimax" | "seed" | "minicpm") && bad["city"] == 1;
             let text = world.rendered("", &[("get_weather".to_owned(), arguments(bad))]);
             assert_eq!(world.takes(&several, text.trim_start()), is_text, "{}: {text}", world.name);
         }
@@ -289,7 +288,7 @@ fn with_a_free_choice_the_opening_decides_in_every_family() {
         let auto = |thinking| world.grammar(&definitions, ToolChoice::Auto, true, thinking).expect("tools");
         let Some(free) = auto(Thinking::Done) else {
             // Their calls have no opening, or one of several tokens.
-            let unopened = ["llama3", "functionary", "minicpm", "harmony", "kimi3", "minimax3"];
+            let unopened = ["llama3", "functionary", "minicpm", "harmony", "kimi3"];
             assert!(unopened.contains(&world.name), "the calls of {} have an opening", world.name);
             continue;
         };

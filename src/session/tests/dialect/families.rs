@@ -216,19 +216,6 @@ const REPLIES: &[Row] = &[
         &[("f", r#"{"text": "a\nb", "n": 1}"#), ("g", "{}")],
     ),
     (
-        "minimax3",
-        "Well.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<text>a\n]<]minimax[>[<b>]<]minimax[>[</text>]<]minimax[>[<any>]<]minimax[>[<any>]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[<item>x y]<]minimax[>[</item>]<]minimax[>[</any>]<]minimax[>[<b>]<]minimax[>[</b>]<]minimax[>[</any>]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name=\"g\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
-        "Well.",
-        &[("f", r#"{"text": "a\n]<]minimax[>[<b>", "any": {"any": [1, "x y"], "b": ""}}"#), ("g", "{}")],
-    ),
-    // A tag was forgotten.
-    (
-        "minimax3",
-        "Well.]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<n>7]<]minimax[>[</invoke>]<]minimax[>[</tool_call>",
-        "Well.",
-        &[("f", r#"{"n": 7}"#)],
-    ),
-    (
         "seed",
         "<seed:tool_call>\n<function=f>\n<parameter=text>a\n</parameter>\n</function>\n</seed:tool_call>",
         "",

@@ -55,7 +55,6 @@ const FORMS: &[Row] = &[
     ("kimi", KIMI, KIMI_TOKENS),
     ("kimi3", KIMI_K3, &[("<|open|>", 3), ("<|close|>", 3), ("<|sep|>", 3)]),
     ("minimax", MINIMAX, &[("<minimax:tool_call>", 4), ("</minimax:tool_call>", 4)]),
-    ("minimax3", MINIMAX_M3, &[("]<]minimax[>[", 3), ("<mm:think>", 4), ("</mm:think>", 4)]),
     ("seed", SEED, &[("<seed:think>", 4), ("</seed:think>", 4)]),
     ("harmony", HARMONY, HARMONY_TOKENS),
     ("lfm2", LFM2, &[("<|tool_call_start|>", 3), ("<|tool_call_end|>", 3)]),
@@ -189,15 +188,6 @@ const MINIMAX: &str = r#"{%- if m.tool_calls -%}{{- '\n<minimax:tool_call>' -}}{
     {%- endfor -%}
     {{- '</invoke>' -}}
 {%- endfor -%}{{- '\n</minimax:tool_call>' -}}{%- endif -%}{#- </think> -#}"#;
-const MINIMAX_M3: &str = r#"{%- set ns = ']<]minimax[>[' -%}{%- macro value(v) -%}
-    {%- if v is mapping -%}{%- for k, x in v|items -%}{{- ns + '<' + k + '>' + value(x) + ns + '</' + k + '>' -}}{%- endfor -%}
-    {%- elif v is string -%}{{- v -}}
-    {%- elif v is sequence -%}{%- for x in v -%}{{- ns + '<item>' + value(x) + ns + '</item>' -}}{%- endfor -%}
-    {%- else -%}{{- v|tojson -}}{%- endif -%}
-{%- endmacro -%}
-{%- if m.tool_calls -%}{{- ns + '<tool_call>\n' -}}{%- for c in m.tool_calls -%}
-    {{- ns + '<invoke name="' + c.function.name + '">' + value(c.function.arguments) + ns + '</invoke>\n' -}}
-{%- endfor -%}{{- ns + '</tool_call>' -}}{%- endif -%}{#- <mm:think> </mm:think> -#}"#;
 const SEED: &str = r"{%- for c in m.tool_calls or [] -%}
     {{- '\n<seed:tool_call>\n<function=' + c.function.name + '>\n' -}}
     {%- for k, v in c.function.arguments|items -%}

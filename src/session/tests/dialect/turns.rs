@@ -20,7 +20,7 @@ fn call(index: usize, name: &str, arguments: &str) -> Vec<ReplyEvent> {
 
 #[test]
 fn a_call_ends_reasoning_that_is_open_if_there_is_such_a_function() {
-    for name in ["qwen", "glm", "glm lines", "kimi", "dsml", "minimax", "minimax3", "seed"] {
+    for name in ["qwen", "glm", "glm lines", "kimi", "dsml", "minimax", "seed"] {
         let world = world(name);
         let arguments: Map<String, Value> = [("n".to_owned(), json!(1))].into_iter().collect();
         let rendered = world.rendered("", &[("f".to_owned(), arguments)]);

@@ -8,7 +8,7 @@ use session::dialect::{Dialect, ReplyEvent, ReplyOptions, ToolSchema};
 use crate::vocab::vocab_of;
 
 /// Texts of templates, each of one family.
-const SIGNS: [&str; 25] = [
+const SIGNS: [&str; 24] = [
     "<tool_call><function=<think></think>",
     "<arg_key></think>",
     "[TOOL_CALLS][/THINK]",
@@ -21,7 +21,6 @@ const SIGNS: [&str; 25] = [
     "<|tool_calls_section_begin|></think>",
     "<|open|><|close|><|sep|>'think'",
     "<minimax:tool_call></think>",
-    "]<]minimax[>[<tool_call><mm:think></mm:think>",
     "<mm:think></mm:think>",
     "<|channel|><|message|>analysis",
     "<atem:function_calls>to=self",

@@ -1,6 +1,21 @@
 //! The table of dimensions: the published sizes, those for a CPU with few cores, and small ones for tests.
 
-use super::{Family, Ffn, Shape, Sliding};
+use super::shapes::{Family, Ffn, Shape, Sliding};
+
+impl Shape {
+    /// The shape of this name, in any case.
+    pub(crate) fn find(name: &str) -> Option<Shape> {
+        all().into_iter().find(|shape| shape.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The model that says what is said: for a head in a file of its own its target.
+    pub(crate) fn speaker(&self) -> Shape {
+        match self.family {
+            Family::Gemma4Assistant { target } => Shape::find(target).expect("assistants are of shapes"),
+            _ => self.clone(),
+        }
+    }
+}
 
 /// All shapes, the published ones first.
 pub(crate) fn all() -> Vec<Shape> {
@@ -197,4 +212,17 @@ fn for_tests() -> Vec<Shape> {
         Shape { n_nextn: 3, ..plain("tiny-step35", (4, 2), (64, 64), experts, step) },
     ]);
     shapes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_has_the_tensors_of_its_architecture() {
+        for shape in all() {
+            let n_params: u64 = shape.schema().tensors.iter().map(|t| t.ne.iter().product::<u64>()).sum();
+            assert!(n_params > 0, "{}", shape.name);
+        }
+    }
 }
