@@ -150,13 +150,14 @@ fn symlink(_: &Path, _: &Path) -> io::Result<()> {
 
 /// The bytes that may still be written where `folder` is; `None` where the system does not say.
 #[cfg(unix)]
-fn free_bytes(folder: &Path) -> Option<u64> {
+pub fn free_bytes(folder: &Path) -> Option<u64> {
     let facts = rustix::fs::statvfs(folder).ok()?;
     Some(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
+/// The bytes that may still be written where `folder` is; `None` where the system does not say.
 #[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
+pub fn free_bytes(_: &Path) -> Option<u64> {
     None
 }
 

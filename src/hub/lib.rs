@@ -27,6 +27,7 @@ mod watch;
 
 use std::path::PathBuf;
 
+pub use cache::free_bytes;
 pub use cached::{CachedModel, Removed};
 pub use choose::{Choice, Parts, RepoFile, choose};
 pub use error::HubError;

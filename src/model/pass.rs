@@ -18,7 +18,7 @@ use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{Give, Largest, Likeliest, OutRows, Step};
+use crate::step::{Give, Likeliest, OutRows, Step};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +57,10 @@ pub struct PassOutput {
     stream: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<Likeliest>,
-    /// So many of the likeliest tokens of each row, in no order, when these were asked for.
-    top: (Vec<Likeliest>, usize),
+    /// `n_top` of the likeliest tokens of each row with their logits, in no order, when these were asked for.
+    top: Vec<(TokenId, f32)>,
+    /// Zero when they were not.
+    n_top: usize,
     /// The sum of each hidden state that gave logits.
     sums: Vec<f32>,
     /// The sum of each row's residual stream before the last layer.
@@ -86,10 +88,11 @@ impl PassOutput {
         some && self.sums.get(i).is_some_and(|sum| sum.is_finite())
     }
 
-    /// Some of the likeliest tokens of the `i`-th row asked for, in no order, when these were asked for.
-    pub fn top(&self, i: usize) -> Option<&[Likeliest]> {
-        let (all, n) = &self.top;
-        (*n > 0).then(|| all.get(i * n..(i + 1) * n)).flatten()
+    /// Some of the likeliest tokens of the `i`-th row asked for with their logits, in no order, when these were asked for.
+    /// One that the device gave wrong has a logit of NaN.
+    pub fn top(&self, i: usize) -> Option<&[(TokenId, f32)]> {
+        let n = self.n_top;
+        (n > 0).then(|| self.top.get(i * n..(i + 1) * n)).flatten()
     }
 
     /// Logits of the `i`-th row asked for.
@@ -151,7 +154,6 @@ struct Scratch {
     attention: Vec<AttentionData>,
     out: Vec<i32>,
     best_logits: Vec<f32>,
-    largest: Largest,
     /// Hidden states of a draft whose entries are padded.
     hidden: Vec<f32>,
     /// See [`DraftStep`]; one for each MTP layer after the first.
@@ -341,9 +343,10 @@ impl Runner {
         output.stream.clear();
         output.best.clear();
         output.sums.clear();
-        output.top = (Vec::new(), 0);
+        output.top.clear();
+        output.n_top = 0;
         if out != OutRows::None {
-            let Scratch { out: ids, best_logits, largest, .. } = &mut self.scratch;
+            let Scratch { out: ids, best_logits, .. } = &mut self.scratch;
             match give {
                 Give::Logits => results.f32("logits", &mut output.logits)?,
                 Give::Best => {
@@ -351,7 +354,12 @@ impl Runner {
                     results.f32("best_logits", best_logits)?;
                     Likeliest::read(ids, best_logits, n_vocab, &mut output.best);
                 }
-                Give::Top(n) => output.top = (largest.read(&mut results, n_vocab)?, n),
+                Give::Top(n) => {
+                    results.i32("top", ids)?;
+                    results.f32("top_logits", best_logits)?;
+                    Likeliest::read_top(ids, best_logits, n_vocab, &mut output.top);
+                    output.n_top = n;
+                }
             }
             results.f32("sums", &mut output.sums)?;
         }
@@ -372,7 +380,7 @@ impl Runner {
     pub fn logits(&mut self, output: &mut PassOutput) -> Result<(), RunError> {
         let none = || RunError::Pass("the logits of the last pass are gone".into());
         self.executor.last().ok_or_else(none)?.f32("logits", &mut output.logits)?;
-        output.top = (Vec::new(), 0);
+        output.n_top = 0;
         Ok(())
     }
 

@@ -28,12 +28,23 @@ impl Likeliest {
         self.logit > f32::NEG_INFINITY
     }
 
-    /// Reads the outputs `best` and `best_logits` of a pass. Ids are believed as little as other numbers of a device.
-    pub(crate) fn read(ids: &[i32], logits: &[f32], n_vocab: usize, into: &mut Vec<Likeliest>) {
-        let likeliest = |(id, &logit): (Option<usize>, &f32)| match id.filter(|&id| id < n_vocab) {
+    /// Token `id` of a vocabulary. Ids are believed as little as other numbers of a device.
+    fn of(id: Option<usize>, logit: f32, n_vocab: usize) -> Self {
+        match id.filter(|&id| id < n_vocab) {
             Some(id) => Likeliest { token: TokenId(id as u32), logit },
             None => Likeliest { token: TokenId(0), logit: f32::NAN },
-        };
+        }
+    }
+
+    /// Reads the outputs `top` and `top_logits` of a pass, row after row.
+    pub(crate) fn read_top(ids: &[i32], logits: &[f32], n_vocab: usize, into: &mut Vec<(TokenId, f32)>) {
+        let likeliest = ids.iter().zip(logits).map(|(&id, &logit)| Self::of(usize::try_from(id).ok(), logit, n_vocab));
+        into.extend(likeliest.map(|likeliest| (likeliest.token, likeliest.logit)));
+    }
+
+    /// Reads the outputs `best` and `best_logits` of a pass.
+    pub(crate) fn read(ids: &[i32], logits: &[f32], n_vocab: usize, into: &mut Vec<Likeliest>) {
+        let likeliest = |(id, &logit): (Option<usize>, &f32)| Self::of(id, logit, n_vocab);
         let number = |&id: &i32| usize::try_from(id).ok();
         into.clear();
         match best_parts(n_vocab) {
@@ -46,27 +57,6 @@ impl Likeliest {
                 into.extend(parts.iter().zip(places).map(id).zip(logits).map(likeliest));
             }
         }
-    }
-}
-
-/// The largest logits of one row, as a device gave them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Largest {
-    ids: Vec<i32>,
-    logits: Vec<f32>,
-}
-
-impl Largest {
-    /// Reads the outputs `top` and `top_logits` of a pass, row after row. Ids are believed as little as other numbers of a
-    /// device.
-    pub(crate) fn read(&mut self, from: &mut ggml::Outputs<'_>, n_vocab: usize) -> Result<Vec<Likeliest>, ggml::Error> {
-        from.i32("top", &mut self.ids)?;
-        from.f32("top_logits", &mut self.logits)?;
-        let one = |(&id, &logit): (&i32, &f32)| match u32::try_from(id).ok().filter(|&id| (id as usize) < n_vocab) {
-            Some(id) => Likeliest { token: TokenId(id), logit },
-            None => Likeliest { token: TokenId(0), logit: f32::NAN },
-        };
-        Ok(self.ids.iter().zip(&self.logits).map(one).collect())
     }
 }
 

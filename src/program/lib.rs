@@ -13,6 +13,8 @@ pub mod short_names;
 pub mod signals;
 pub mod version;
 
+pub use hub::free_bytes;
+
 use std::path::Path;
 
 use session::ModelSource;

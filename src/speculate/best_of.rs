@@ -14,6 +14,7 @@ use text::TokenId;
 
 use crate::depth::Depth;
 use crate::depth_control::DepthControl;
+use crate::draft_model::FEW;
 
 /// Tokens that a generation is expected to go on for: what it takes to begin with a source is spread over them.
 const HORIZON: f64 = 64.0;
@@ -26,9 +27,6 @@ const LEAST_LOSS: f64 = 0.1;
 
 /// Times that a source is asked before its steps have been measured.
 const N_TRIES: usize = 16;
-
-/// Tokens that any source may lack after a step.
-const FEW: usize = 8;
 
 /// What a token that a source has not seen costs, before that was measured: this share of a plain step.
 const CATCH_UP: f64 = 1.0 / 16.0;

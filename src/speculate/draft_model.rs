@@ -23,7 +23,7 @@ use crate::pick::{Pick, pick};
 const N_BATCH: usize = 512;
 
 /// Tokens that sequences lack after a step, at most: more of them go first, by themselves.
-const FEW: usize = 8;
+pub(crate) const FEW: usize = 8;
 
 /// A model of its own as a proposer.
 pub struct DraftModel {

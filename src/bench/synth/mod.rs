@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// A disk with less room than the tensors take; one that does not tell is believed to have it.
 fn check_room(output: &Path, n_bytes: u64) -> anyhow::Result<()> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let free = free_bytes(folder).unwrap_or(u64::MAX);
+    let free = program::free_bytes(folder).unwrap_or(u64::MAX);
     let gb = |n: u64| n as f64 / 1e9;
     ensure!(
         free > n_bytes,
@@ -107,17 +107,6 @@ fn check_room(output: &Path, n_bytes: u64) -> anyhow::Result<()> {
         gb(free)
     );
     Ok(())
-}
-
-#[cfg(unix)]
-fn free_bytes(folder: &Path) -> Option<u64> {
-    let facts = rustix::fs::statvfs(folder).ok()?;
-    Some(facts.f_bavail.saturating_mul(facts.f_frsize))
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
-    None
 }
 
 fn list(mix: &Mix) -> anyhow::Result<()> {

@@ -196,13 +196,9 @@ fn is_enough(batch: &Batch, sequences: &[Sequence], output: &PassOutput) -> bool
     batch.scheduled.iter().all(|p| {
         let outputs = first..first + p.n_outputs();
         first = outputs.end;
-        let is_enough = |(i, at)| few(output, at).is_some_and(|few| sequences[p.index].is_enough(&few, i));
+        let is_enough = |(i, at)| output.top(at).is_some_and(|few| sequences[p.index].is_enough(few, i));
         !p.samples || outputs.enumerate().all(is_enough)
     })
-}
-
-fn few(output: &PassOutput, i: usize) -> Option<Vec<(TokenId, f32)>> {
-    Some(output.top(i)?.iter().map(|likely| (likely.token, likely.logit)).collect())
 }
 
 /// What the pass gave to sample output `i` from.
@@ -211,6 +207,6 @@ fn scores(output: &PassOutput, i: usize) -> Scores<'_> {
         _ if !output.is_finite(i) => Scores::NotFinite,
         Some(best) if !best.is_number() => Scores::NotFinite,
         Some(best) => Scores::Best(best.token),
-        None => few(output, i).map_or_else(|| Scores::Logits(output.logits(i)), Scores::Few),
+        None => output.top(i).map_or_else(|| Scores::Logits(output.logits(i)), Scores::Few),
     }
 }

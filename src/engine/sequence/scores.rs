@@ -9,7 +9,7 @@ pub(crate) enum Scores<'l> {
     /// The token with the highest; only for sequences that take the best.
     Best(TokenId),
     /// The highest of them, which tell the token as surely; only for sequences that said so.
-    Few(Vec<(TokenId, f32)>),
+    Few(&'l [(TokenId, f32)]),
     /// The model gave no numbers to sample from.
     NotFinite,
 }

@@ -531,7 +531,7 @@ fn the_top_tokens_are_those_of_the_largest_logits_and_all_logits_can_be_had_afte
         for i in 0..rows.len() {
             let mut expected: Vec<_> = (0..).map(TokenId).zip(all.logits(i).iter().copied()).collect();
             expected.sort_by(|a, b| b.1.total_cmp(&a.1));
-            let mut found: Vec<_> = top.top(i).expect("asked for").iter().map(|t| (t.token, t.logit)).collect();
+            let mut found: Vec<_> = top.top(i).expect("asked for").to_vec();
             found.sort_by(|a, b| b.1.total_cmp(&a.1));
             assert_eq!(found, expected[..9], "row {i} of {rows:?}");
             assert!(top.is_finite(i));
