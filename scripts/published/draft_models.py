@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Counts of drafted and accepted tokens with a draft model: ours beside llama.cpp's, on the same files.
+"""Counts of drafted and accepted tokens with a draft file: ours beside llama.cpp's, on the same files.
 
     scripts/published/draft_models.py LLAMA_SERVER NEXTN_BENCH TARGET.gguf DRAFT.gguf [-o docs/measurements/draft-models.md]
 
-Both continue the same prompts greedily, for N tokens each, at several draft lengths: llama-server with
-`--spec-type draft-simple`, nextn-bench with `generate --draft-model`. A row of the table is one draft length over all prompts.
+Both continue the same prompts greedily, for N tokens each, at several draft lengths: llama-server with `--spec-type` of the
+kind of the file (a model, or a head that scripts/published/feature_heads.py made), nextn-bench with
+`generate --draft-model`. A row of the table is one draft length over all prompts.
 Give files of F32 weights where counts are to be equal: with others the sums differ, and a near tie changes a token.
 The exit status is 1 where tokens differ or a count does.
 """
@@ -34,7 +35,7 @@ def ask(url, body):
 
 
 def theirs(args, depth, prompts):
-    command = [args.llama_server, "-m", args.target, "-md", args.draft, "--spec-type", "draft-simple",
+    command = [args.llama_server, "-m", args.target, "-md", args.draft, "--spec-type", f"draft-{args.kind}",
                "--spec-draft-n-max", str(depth), "--spec-draft-n-min", "0", "--spec-draft-p-min", "0",
                "-c", "1024", "-np", "1", "-t", "1", "-td", "1", "-fa", "off",
                *[word for flag in ("-ctk", "-ctv", "-ctkd", "-ctvd") for word in (flag, args.cache)], "--port", str(args.port), "--no-webui", "-ngl", "0",
@@ -67,7 +68,7 @@ def theirs(args, depth, prompts):
 
 def ours(args, depth, prompts):
     for ids in prompts:
-        words = [args.nextn_bench, "generate", "-m", args.target, "--draft-model", args.draft, "--draft", f"draft:{depth}",
+        words = [args.nextn_bench, "generate", "-m", args.target, "--draft-model", args.draft, "--draft", f"draft:{depth}" if args.kind == "simple" else str(depth),
                  "-n", str(args.n), "-t", "1", "--cache-type-k", args.cache, "--cache-type-v", args.cache,
                  "--flash-attn", "off", "--tokens", ",".join(map(str, ids))]
         got = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
@@ -90,6 +91,7 @@ def main():
     parser.add_argument("draft")
     parser.add_argument("-n", type=int, default=96, help="tokens of each reply")
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 3, 5])
+    parser.add_argument("--kind", choices=["simple", "eagle3", "dflash"], default="simple", help="kind of the draft file")
     parser.add_argument("--cache", default="f32", help="type of the KV caches of both models")
     parser.add_argument("--ids", action="store_true", help="prompts of arbitrary token ids, for models without words")
     parser.add_argument("--port", type=int, default=8210)

@@ -114,7 +114,7 @@ fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
 impl SlotFormat {
     /// Bytes that a saved slot takes at most.
     pub(crate) fn max_bytes(&self) -> usize {
-        let n_hidden = MAX_HIDDEN * self.model.hparams().n_embd;
+        let n_hidden = MAX_HIDDEN * self.model.n_embd_mtp();
         let checkpoints = MAX_CHECKPOINTS * (CHECKPOINT_BYTES + 4 * n_hidden) + self.checkpoint_bytes;
         let n_ctx = self.limits.n_ctx;
         let head = HEAD_BYTES + self.adapter_bytes();
@@ -238,7 +238,7 @@ impl SlotFormat {
     }
 
     fn check_hidden(&self, hidden: &[f32]) -> Result<(), SlotError> {
-        let n_embd = self.model.hparams().n_embd;
+        let n_embd = self.model.n_embd_mtp();
         match hidden.len() {
             n if n.is_multiple_of(n_embd) && n / n_embd <= MAX_HIDDEN => Ok(()),
             n => {

@@ -88,6 +88,11 @@ impl WeightsBuilder {
         Ok(id)
     }
 
+    /// Bytes of a map.
+    pub fn bytes(&self, mapping: usize, range: Range<usize>) -> Option<&[u8]> {
+        self.mappings.get(mapping)?.bytes().get(range)
+    }
+
     /// Name and bytes of every tensor added so far.
     pub fn sizes(&self) -> impl Iterator<Item = (&str, usize)> + Clone {
         self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.range.len()))

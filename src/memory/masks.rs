@@ -42,7 +42,7 @@ impl StepView<'_> {
     }
 
     /// The additive mask of a segment as F16 bits, `[n_kv, n_rows, 1, n_seqs]`, in layers of a window (its number): a row
-    /// sees cells up to its own, as far back as the window reaches.
+    /// sees cells up to its own, as far back as the window reaches; in a mutual view up to the last of its sequence's rows.
     pub fn mask(&self, window: usize, s: &Segment, into: &mut Vec<u16>) {
         into.clear();
         let (n_kv, n_cells) = (self.n_kv(window, s), self.memory.n_cells(window));
@@ -52,8 +52,12 @@ impl StepView<'_> {
             let len = self.first_position(slot);
             for position in len..len + s.n_rows {
                 let unseen = (position + 1).saturating_sub(reach);
-                let n_seen = if self.at_end { position } else { position + 1 };
-                if position < n_cells {
+                let n_seen = match (self.at_end, self.mutual) {
+                    (true, _) => position,
+                    (false, true) => len + s.n_rows,
+                    (false, false) => position + 1,
+                };
+                if n_seen.max(position + 1) <= n_cells {
                     into.resize(into.len() + unseen, MASKED);
                     into.resize(into.len() + n_seen.saturating_sub(unseen), 0);
                     into.resize(into.len() + n_kv - n_seen.max(unseen), MASKED);

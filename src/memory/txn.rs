@@ -112,7 +112,7 @@ impl Memory {
 impl Txn<'_> {
     /// What the forward pass may read and write.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &[], at_end: false }
+        StepView { memory: self.memory, segments: &self.segments, skips: &[], at_end: false, mutual: false }
     }
 
     /// Keeps the first `kept[i]` tokens of sequence `i`; the forward pass must have been computed.

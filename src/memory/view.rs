@@ -44,12 +44,20 @@ pub struct OwnedView<'m> {
     segments: Vec<Segment>,
     skips: Vec<usize>,
     at_end: bool,
+    mutual: bool,
 }
 
 impl OwnedView<'_> {
     /// The view.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &self.skips, at_end: self.at_end }
+        let Self { memory, segments, skips, at_end, mutual } = self;
+        StepView { memory, segments, skips, at_end: *at_end, mutual: *mutual }
+    }
+
+    /// The same with rows that see all rows of their sequence here, later ones too.
+    #[must_use]
+    pub fn mutual(self) -> Self {
+        Self { mutual: true, ..self }
     }
 }
 
@@ -88,7 +96,7 @@ impl Memory {
                 }),
             }
         }
-        Ok(OwnedView { memory: self, segments, skips: Vec::new(), at_end: true })
+        Ok(OwnedView { memory: self, segments, skips: Vec::new(), at_end: true, mutual: false })
     }
 }
 
@@ -102,6 +110,8 @@ pub struct StepView<'m> {
     pub(crate) skips: &'m [usize],
     /// Rows see the cells before theirs, and not their own.
     pub(crate) at_end: bool,
+    /// Rows see all rows of their sequence.
+    pub(crate) mutual: bool,
 }
 
 impl<'m> StepView<'m> {
@@ -109,7 +119,8 @@ impl<'m> StepView<'m> {
     pub fn over_whole_context(self) -> OwnedView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
-        OwnedView { memory: self.memory, segments, skips: self.skips.to_vec(), at_end: self.at_end }
+        let skips = self.skips.to_vec();
+        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end, mutual: self.mutual }
     }
 
     /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
@@ -134,7 +145,7 @@ impl<'m> StepView<'m> {
                 first_row += n_rows;
             }
         }
-        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end }
+        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end, mutual: self.mutual }
     }
 
     /// The position of a slot's first row here.

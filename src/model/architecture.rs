@@ -3,8 +3,10 @@
 use ggml::{Graph, WeightId};
 use memory::{LayerState, Segment, StateLayout};
 
-use crate::draft::DraftStep;
+use crate::blocks::Linear;
+use crate::draft::{DraftBlock, DraftStep};
 use crate::error::LoadError;
+use crate::features::Features;
 use crate::keys::Keys;
 use crate::rank_head::RankHead;
 use crate::step::Step;
@@ -45,6 +47,15 @@ impl NextNHead {
     }
 }
 
+/// What a head in another file may take of a model.
+#[derive(Clone, Copy)]
+pub(crate) struct Tables {
+    /// The embedding, `[n_embd, n_vocab]`.
+    pub(crate) embed: WeightId,
+    /// The output matrix.
+    pub(crate) output: Linear,
+}
+
 /// A model's graphs over its weights.
 pub(crate) trait Architecture: Send + Sync {
     /// State of the target model's layers.
@@ -57,6 +68,15 @@ pub(crate) trait Architecture: Send + Sync {
     fn rank_head(&self) -> Option<&RankHead> {
         None
     }
+    /// The tables that a head in another file takes of a model whose passes give the streams of layers ([`Step::tap`]); `None`
+    /// where they do not.
+    fn tables(&self) -> Option<Tables> {
+        None
+    }
+    /// What such a head makes of those streams: a pass that gives hidden states puts it out.
+    fn features(&self) -> Option<&dyn Features> {
+        None
+    }
     /// State of each MTP layer; none without a NextN head.
     fn mtp_states(&self) -> Vec<LayerState> {
         Vec::new()
@@ -64,6 +84,14 @@ pub(crate) trait Architecture: Send + Sync {
     /// The output matrix that each MTP layer's draft tokens come from; none without a NextN head.
     fn draft_heads(&self) -> Vec<WeightId> {
         Vec::new()
+    }
+    /// The token of each row of that matrix, where the head has one of its own for part of the vocabulary.
+    fn draft_words(&self) -> Option<&[u32]> {
+        None
+    }
+    /// The block that the head drafts at once; `None` where it makes one token after the other.
+    fn draft_block(&self) -> Option<DraftBlock> {
+        None
     }
     /// The MTP layers take hidden states before the final norm: a pass that gives hidden states puts out `stream`, too
     /// ([`Step::end`]).
@@ -93,6 +121,8 @@ pub(crate) struct ModelFile<'f, 'm, 'a> {
     pub(crate) keys: Keys<'m, 'a>,
     /// Those of the file that the NextN head comes from, where that is another one.
     pub(crate) head_keys: Option<Keys<'m, 'a>>,
+    /// A NextN head in the model's own file is wanted.
+    pub(crate) own_head: bool,
     pub(crate) tensors: &'f mut Tensors<'a>,
     pub(crate) n_vocab: usize,
 }

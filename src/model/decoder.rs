@@ -4,7 +4,7 @@
 use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Recurrent, Segment, StateLayout};
 
-use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, max_nodes};
+use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, Tables, max_nodes};
 use crate::blocks::{
     Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, LayerNorm,
     Linear, Mamba, MambaConfig, RmsNorm, ShortConv, ShortConvConfig, embedded,
@@ -237,7 +237,8 @@ pub(crate) fn open(
             fits_after(keys, n_layer)?;
             (mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?, NextNHead::Bound)
         }
-        None => mtp_of_model(t, &c, n_vocab, embed)?,
+        None if file.own_head => mtp_of_model(t, &c, n_vocab, embed)?,
+        None => (Vec::new(), NextNHead::Absent),
     };
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
@@ -531,6 +532,7 @@ impl Architecture for Decoder {
         let mut x = times(g, embedded(g, self.embed, step.tokens), self.factors.embedding); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
+            step.tap(il, x);
             let mixed = layer.mix(g, step, il, x);
             if il + 1 == self.layers.len() {
                 let end = (|h| self.logits(g, h), self.mtp_takes_stream());
@@ -546,6 +548,10 @@ impl Architecture for Decoder {
 
     fn rank_head(&self) -> Option<&RankHead> {
         self.rank.as_ref()
+    }
+
+    fn tables(&self) -> Option<Tables> {
+        Some(Tables { embed: self.embed, output: self.head })
     }
 
     fn mtp_states(&self) -> Vec<LayerState> {

@@ -12,16 +12,26 @@ use memory::StepView;
 use crate::blocks::{Linear, embedded};
 use crate::step::AttentionInputs;
 
+/// A block of tokens that a head drafts at once: the last token, and masks in the places of those that follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftBlock {
+    /// Rows, the last token's counted.
+    pub n_rows: usize,
+    /// The token that stands for one that is not known.
+    pub mask: u32,
+}
+
 /// Part of a head's vocabulary as tensors of a graph: its first rows, then copies of others.
 pub(crate) struct DraftWords<'g> {
     /// Rows of the head that are taken where they lie.
     pub(crate) n_first: usize,
-    /// The copies of each output matrix: `[n_embd, n_side]`.
+    /// The copies of each output matrix: `[n_embd, n_side]`; none where the first rows are all there are.
     pub(crate) rows: Vec<(WeightId, Tensor<'g>)>,
     /// The token of each row, first rows and copies: i32 `[1, n_first + n_side]`.
     pub(crate) ids: Tensor<'g>,
-    /// What is added to the logits before a softmax over them: F32 `[n_first + n_side]`, without the copies not in use.
-    pub(crate) mask: Tensor<'g>,
+    /// What is added to the logits before a softmax over them: F32 `[n_first + n_side]`, without the copies not in use; `None`
+    /// without copies.
+    pub(crate) mask: Option<Tensor<'g>>,
 }
 
 /// What a draft graph reads: the KV cache of the head, the entries to catch up with, and the rows of the chain.
@@ -40,6 +50,9 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) n_layers: usize,
     /// Where the rows of each further draft token of a chain stand, one row for each sequence.
     pub(crate) chain: Vec<AttentionInputs<'s, 'g>>,
+    /// The block of each sequence that is drafted at once, its last token and then masks: i32 `[n_rows * n_seqs]`. Where its
+    /// rows stand is the one part of `chain`.
+    pub(crate) block: Option<Tensor<'g>>,
     /// For each layer after the first, which token each of its entries has: a number among the tokens of the entries and
     /// then the draft tokens of the layers before it, i32 `[n_entries]`.
     pub(crate) shifts: Vec<Tensor<'g>>,
@@ -58,16 +71,16 @@ pub(crate) struct DraftStep<'s, 'g> {
 
 impl<'s, 'g> DraftStep<'s, 'g> {
     /// Declares the inputs for `depth` draft tokens of `n_seqs` sequences. `chain`: the views of the second draft token and
-    /// those after it, for a head of one layer.
+    /// those after it, for a head of one layer; of the whole block where all are drafted at once (`is_block`).
     pub(crate) fn declare(
         g: &Graph<'g>,
         view: StepView<'s>,
-        chain: &[StepView<'s>],
+        (chain, is_block): (&[StepView<'s>], bool),
         (depth, n_seqs): (usize, usize),
         n_embd: usize,
     ) -> Self {
         let n_entries = view.n_tokens() as i64;
-        let n_layers = view.n_layers();
+        let n_layers = if is_block { 1 } else { view.n_layers() };
         let inputs = AttentionInputs::declare(g, view, 0);
         let shift = |k: usize| g.input(Name("shift", k as u32), Dtype::I32, [n_entries, 1, 1, 1]);
         Self {
@@ -76,8 +89,12 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             shifts: (1..n_layers).map(shift).collect(),
             tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
-            last: (depth > 0).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
+            last: (depth > 0 && !is_block).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
             chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
+            block: chain.first().filter(|_| is_block).map(|rows| {
+                let n_rows = rows.n_tokens() as i64;
+                g.input("block", Dtype::I32, [n_rows, 1, 1, 1])
+            }),
             inputs,
             words: None,
             noise: Vec::new(),
@@ -99,6 +116,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             depth,
             n_layers: 1,
             chain: Vec::new(),
+            block: None,
             shifts: Vec::new(),
             words: None,
             noise: Vec::new(),
@@ -110,7 +128,10 @@ impl<'s, 'g> DraftStep<'s, 'g> {
 
     /// The same with Gumbel noise of so many words for every draft token.
     pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
-        let n_seqs = self.last.unwrap_or(self.tokens).ne()[0];
+        let n_seqs = match self.block {
+            Some(rows) => rows.ne()[0] / (self.depth as i64 + 1),
+            None => self.last.unwrap_or(self.tokens).ne()[0],
+        };
         let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
         let noise = (0..self.depth).map(input).collect();
         Self { noise, ..self }
@@ -140,23 +161,33 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// Picks a token for each sequence from the head's rows on `h: [n_embd, n_seqs]`; gives i32 `[n_seqs]` and puts it
     /// out as the `i`-th draft token.
     pub(crate) fn pick(&self, g: &Graph<'g>, i: usize, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
-        let logits = match &self.words {
-            None => head.forward(g, h), // [n_vocab, n_seqs]
-            Some(words) => {
-                let first = head.forward_first(g, h, words.n_first);
-                let n_side = words.ids.ne()[1] - words.n_first as i64;
-                let ids = || g.view(words.ids, [n_side, 1, 1, 1], [4 * n_side as usize; 3], 4 * words.n_first);
-                let rows = words.rows.iter().find(|(of, _)| *of == head.weight()).map(|(_, rows)| *rows);
-                let others = head.forward_copies(g, h, rows.expect("every draft head has its copies"), ids);
-                g.concat(first, others, 0) // [n_first + n_side, n_seqs]
-            }
-        };
+        self.choose(g, i, self.logits(g, h, head))
+    }
+
+    /// The logits of the words to draft from: `h: [n_embd, n]` gives `[n_words, n]`.
+    pub(crate) fn logits(&self, g: &Graph<'g>, h: Tensor<'g>, head: &Linear) -> Tensor<'g> {
+        let Some(words) = &self.words else { return head.forward(g, h) };
+        let first = head.forward_first(g, h, words.n_first);
+        let n_side = words.ids.ne()[1] - words.n_first as i64;
+        if n_side == 0 {
+            return first;
+        }
+        let ids = || g.view(words.ids, [n_side, 1, 1, 1], [4 * n_side as usize; 3], 4 * words.n_first);
+        let rows = words.rows.iter().find(|(of, _)| *of == head.weight()).map(|(_, rows)| *rows);
+        let others = head.forward_copies(g, h, rows.expect("every draft head has its copies"), ids);
+        g.concat(first, others, 0) // [n_first + n_side, n]
+    }
+
+    /// Picks a token for each sequence by `logits: [n_words, n_seqs]`; gives i32 `[n_seqs]` and puts it out as the `i`-th
+    /// draft token.
+    pub(crate) fn choose(&self, g: &Graph<'g>, i: usize, logits: Tensor<'g>) -> Tensor<'g> {
+        let n_seqs = logits.ne()[1];
         let best = g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise))); // [n_seqs]
         // Rows of NaN have none: the draft token is a wrong one then, and must still be a token.
         let best = g.within(best, logits.ne()[0]);
         let ids = match &self.words {
             None => best,
-            Some(words) => g.reshape(g.get_rows(words.ids, best), [h.ne()[1]]), // was [1, n_seqs]
+            Some(words) => g.reshape(g.get_rows(words.ids, best), [n_seqs]), // was [1, n_seqs]
         };
         g.output(Name("draft", i as u32), ids);
         if self.probs {
@@ -172,7 +203,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     fn probs_of(&self, g: &Graph<'g>, logits: Tensor<'g>, best: Tensor<'g>) -> Tensor<'g> {
         let [n_words, n_seqs, ..] = logits.ne();
         let rows = g.reshape(logits, [n_words, 1, n_seqs]); // one mask serves all sequences
-        let probs = g.soft_max(rows, self.words.as_ref().map(|words| words.mask), 1.0);
+        let probs = g.soft_max(rows, self.words.as_ref().and_then(|words| words.mask), 1.0);
         let picked = g.get_rows(g.reshape(probs, [1, n_words, n_seqs]), g.reshape(best, [1, n_seqs])); // [1, 1, n_seqs]
         g.reshape(picked, [n_seqs])
     }

@@ -19,7 +19,9 @@ pub struct DraftVocab {
     state: StateBuffer,
     copies: Vec<Copies>,
     ids: StateId,
-    mask: StateId,
+    mask: Option<StateId>,
+    /// The words of a head's own rows, in their order, where they are fixed.
+    own: Option<Vec<TokenId>>,
     /// Where each token's row lies among the copies.
     places: HashMap<TokenId, usize>,
     /// The token of each copy, oldest use first to go.
@@ -85,9 +87,37 @@ impl DraftVocab {
             .flat_map(f32::to_ne_bytes)
             .collect();
         state.write(ids[1], 0, &mask)?;
-        let (ids, mask) = (ids[0], ids[1]);
+        let (ids, mask) = (ids[0], Some(ids[1]));
         let (places, tokens) = (HashMap::new(), Vec::with_capacity(n_side));
-        Ok(Self { n_first, n_side, state, copies, ids, mask, places, tokens, clock: 0 })
+        Ok(Self { n_first, n_side, state, copies, ids, mask, own: None, places, tokens, clock: 0 })
+    }
+
+    /// The words of a head that has rows of its own for part of the vocabulary; `None` for other heads.
+    ///
+    /// # Errors
+    /// [`RunError::Device`]: no room.
+    pub fn of_head(model: &Model) -> Result<Option<Self>, RunError> {
+        let Some(own) = model.draft_words() else { return Ok(None) };
+        let weights = model.weights();
+        let head = model.draft_heads().first().and_then(|head| weights.device_of(*head));
+        let device = head.unwrap_or(weights.device());
+        let ne = [1, own.len() as i64, 1, 1];
+        let specs = [StateSpec { name: "draft_ids".into(), dtype: ggml::Dtype::I32, ne, device }];
+        let (mut state, ids) = StateBuffer::new(&specs)?;
+        let table: Vec<u8> = own.iter().flat_map(|&id| (id as i32).to_ne_bytes()).collect();
+        state.write(ids[0], 0, &table)?;
+        Ok(Some(Self {
+            n_first: own.len(),
+            n_side: 0,
+            state,
+            copies: Vec::new(),
+            ids: ids[0],
+            mask: None,
+            own: Some(own.iter().map(|&id| TokenId(id)).collect()),
+            places: HashMap::new(),
+            tokens: Vec::new(),
+            clock: 0,
+        }))
     }
 
     /// Bytes on the device.
@@ -105,11 +135,13 @@ impl DraftVocab {
         false
     }
 
-    /// Adds tokens that were seen; of those beyond the first rows, the one unused for longest makes room.
+    /// Adds tokens that were seen; of those beyond the first rows, the one unused for longest makes room. The words of a head's
+    /// own rows stay what they are.
     ///
     /// # Errors
     /// [`RunError::Device`]: a row could not be copied.
     pub fn see(&mut self, model: &Model, seen: impl IntoIterator<Item = TokenId>) -> Result<(), RunError> {
+        let Some(mask) = self.mask else { return Ok(()) };
         for token in seen {
             if (token.0 as usize) < self.n_first || token.0 as usize >= model.hparams().n_vocab {
                 continue;
@@ -122,7 +154,7 @@ impl DraftVocab {
             let place = if self.tokens.len() < self.n_side {
                 self.tokens.push((token, self.clock));
                 let place = self.tokens.len() - 1;
-                self.state.write(self.mask, (self.n_first + place) * 4, &0f32.to_ne_bytes())?;
+                self.state.write(mask, (self.n_first + place) * 4, &0f32.to_ne_bytes())?;
                 place
             } else {
                 let oldest = (0..self.n_side).min_by_key(|&i| self.tokens[i].1).unwrap_or(0);
@@ -143,7 +175,8 @@ impl DraftVocab {
 
     /// The token of each row that a draft's logits have, in their order; `None` for copies not in use.
     pub fn words(&self) -> impl Iterator<Item = Option<TokenId>> {
-        let first = (0..self.n_first as u32).map(|id| Some(TokenId(id)));
+        let word = |row: usize| self.own.as_ref().map_or(TokenId(row as u32), |own| own[row]);
+        let first = (0..self.n_first).map(move |row| Some(word(row)));
         let copies = (0..self.n_side).map(|i| self.tokens.get(i).map(|(token, _)| *token));
         first.chain(copies)
     }
@@ -161,6 +194,6 @@ impl DraftVocab {
     pub(crate) fn words_in<'g>(&self, g: &Graph<'g>) -> DraftWords<'g> {
         let state = |id| g.state(&self.state, id);
         let rows = self.copies.iter().map(|copies| (copies.of, state(copies.rows))).collect();
-        DraftWords { n_first: self.n_first, rows, ids: state(self.ids), mask: state(self.mask) }
+        DraftWords { n_first: self.n_first, rows, ids: state(self.ids), mask: self.mask.map(state) }
     }
 }

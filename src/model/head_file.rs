@@ -20,17 +20,17 @@ pub(crate) fn refused(what: impl Into<String>) -> LoadError {
     LoadError::Head(what.into())
 }
 
-/// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`. `drafts_for` names the
-/// architecture that a head of another name is for.
+/// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`. `drafts_for` tells
+/// whether a head of the first name may be for a model of the second.
 pub(crate) fn head_keys<'m, 'a>(
     meta: &'m Metadata<'a>,
     model: &Metadata<'_>,
     arch: &str,
     rope: RopeOptions,
-    drafts_for: impl Fn(&str) -> &str,
+    drafts_for: impl Fn(&str, &str) -> bool,
 ) -> Result<Keys<'m, 'a>, LoadError> {
     let own = meta.require_str("general.architecture")?;
-    if drafts_for(own) != arch {
+    if !drafts_for(own, arch) {
         return Err(refused(format!("it is for architecture `{own}`, the model is `{arch}`")));
     }
     if !same_tokens(meta, model)? {

@@ -121,6 +121,26 @@ impl<'m, 'a> Keys<'m, 'a> {
         }
     }
 
+    /// A list of 1 to `most` numbers.
+    pub(crate) fn numbers(&self, key: &str, most: usize) -> Result<Vec<usize>, LoadError> {
+        let numbers = self.meta.u32_array(&self.full(key))?.ok_or_else(|| self.error(key, "is missing"))?;
+        match numbers.len() {
+            n if (1..=most).contains(&n) => Ok(numbers.into_iter().map(|n| n as usize).collect()),
+            n => Err(self.error(key, format!("{n} numbers found, 1 to {most} expected"))),
+        }
+    }
+
+    /// The token that stands for one that is not known.
+    pub(crate) fn mask_token(&self, n_vocab: usize) -> Result<u32, LoadError> {
+        let key = "tokenizer.ggml.mask_token_id";
+        let error = |what: String| LoadError::Key { key: key.into(), what };
+        match self.meta.u32(key)? {
+            Some(id) if (id as usize) < n_vocab => Ok(id),
+            Some(id) => Err(error(format!("{id} found, the vocabulary has {n_vocab} tokens"))),
+            None => Err(error("is missing".into())),
+        }
+    }
+
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
         Ok(self.meta.bool(&self.full(key))?)
     }

@@ -9,9 +9,10 @@ use gguf::{Header, SplitInfo};
 
 use crate::adapter;
 use crate::arch;
-use crate::architecture::{ModelFile, NextNHead, Opened};
+use crate::architecture::{Hparams, ModelFile, NextNHead, Opened};
 use crate::describe::Description;
 use crate::error::LoadError;
+use crate::feature_head::{FeatureHeadEntry, FeatureTarget, WithFeatures};
 use crate::head_file::{head_keys, refused};
 use crate::keys::Keys;
 use crate::memory_plan::Facts;
@@ -99,13 +100,23 @@ impl Model {
         if let Some(head) = arch::find_head(name) {
             return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
         }
+        if arch::find_feature_head(name).is_some() {
+            return Err(LoadError::HeadAlone { found: name.to_owned(), target: "the architecture that it was trained for" });
+        }
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
         let head = match head_headers.first() {
-            Some(header) if arch::takes_head(entry, name) => {
-                Some(head_keys(header.metadata(), meta, name, options.rope, arch::drafts_for)?)
+            Some(header) => {
+                let of_features = match header.metadata().str("general.architecture")? {
+                    Some(own) => arch::find_feature_head(own),
+                    None => None,
+                };
+                if of_features.is_none() && !arch::takes_head(entry, name) {
+                    return Err(refused(format!("architecture `{name}` takes none")));
+                }
+                let keys = head_keys(header.metadata(), meta, name, options.rope, arch::drafts_for)?;
+                Some((keys, of_features))
             }
-            Some(_) => return Err(refused(format!("architecture `{name}` takes none"))),
             None => None,
         };
         let mut tensors = Tensors::Bind {
@@ -119,8 +130,17 @@ impl Model {
         let n_ctx_train = n_ctx_usable(&keys)?;
         let n_vocab = vocab.len();
         let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
-        let file = &mut ModelFile { keys, head_keys: head, tensors: &mut tensors, n_vocab };
+        let (head_keys, of_features) = match head {
+            Some((keys, Some(entry))) => (None, Some((keys, entry))),
+            Some((keys, None)) => (Some(keys), None),
+            None => (None, None),
+        };
+        let own_head = of_features.is_none();
+        let file = &mut ModelFile { keys, head_keys, own_head, tensors: &mut tensors, n_vocab };
         let mut opened = (entry.open)(file)?;
+        if let Some((keys, entry)) = of_features {
+            opened = with_features(opened, &mut tensors, &keys, entry)?;
+        }
         opened.hparams.n_ctx_train = n_ctx_train;
         let Tensors::Bind { mut weights, updatable, .. } = tensors else { unreachable!("it was made so above") };
         let open = |(id, path): (usize, &PathBuf)| adapter::open(path, id, name, &updatable, &mut weights);
@@ -187,6 +207,21 @@ fn tell_of_batches(weights: &ggml::Weights, on_cpu: bool) {
     );
 }
 
+/// A target with a head of another file that reads the streams of its layers.
+fn with_features(
+    opened: Opened,
+    tensors: &mut Tensors<'_>,
+    keys: &Keys<'_, '_>,
+    entry: &FeatureHeadEntry,
+) -> Result<Opened, LoadError> {
+    let Opened { arch: target, hparams, .. } = opened;
+    let tables = target.tables().ok_or_else(|| refused("the model does not give the streams of its layers"))?;
+    let Hparams { n_layer, n_embd, n_vocab, .. } = hparams;
+    let of_target = FeatureTarget { n_layer, n_embd, n_vocab, tables };
+    let head = tensors.in_head_file(entry.label, |t| (entry.open)(keys, t, &of_target))?;
+    Ok(Opened { arch: Box::new(WithFeatures { target, head }), hparams, nextn: NextNHead::Bound })
+}
+
 /// What is known of a model whose tensors are bound.
 fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     let (arch, hparams) = (&opened.arch, opened.hparams.clone());
@@ -203,6 +238,8 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     Facts {
         layout: arch.state(),
         head: arch.mtp_states(),
+        block: arch.draft_block(),
+        n_draft_words: arch.draft_words().map(<[u32]>::len),
         head_row_bytes: opened.draft_heads().into_iter().filter_map(|id| weights.row_bytes(id)).sum(),
         on_cpu: false,
         rows_alike: None,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use memory::{LayerState, MemoryConfig, StateLayout};
 
 use crate::architecture::Hparams;
+use crate::draft::DraftBlock;
 
 /// What is known of a model before its weights have a place.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,10 @@ pub struct Facts {
     pub layout: StateLayout,
     /// State of each of the NextN head's layers; none without a head.
     pub head: Vec<LayerState>,
+    /// The block that the head drafts at once, where it does.
+    pub block: Option<DraftBlock>,
+    /// Rows of the head's own output matrix, where these are part of the vocabulary.
+    pub n_draft_words: Option<usize>,
     /// Bytes of a row of the matrix that draft tokens come from, of all of them where there are several; 0 without a head.
     pub head_row_bytes: usize,
     /// Nothing of it lies on a GPU. False as long as that is open.
@@ -26,6 +31,13 @@ pub struct Facts {
     pub rows_alike: Option<usize>,
     /// Numbers that a layer makes of one row, where it makes most: the outputs of all of its matrices.
     pub layer_width: usize,
+}
+
+impl Facts {
+    /// See [`crate::Model::n_mtp_layers`].
+    pub fn n_mtp_layers(&self) -> usize {
+        if self.block.is_some() { 1 } else { self.head.len() }
+    }
 }
 
 /// What an engine keeps beside the weights of a model.
@@ -77,7 +89,8 @@ impl MemoryPlan {
             facts.layout.layers.iter().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
         if let Some((head, n_layers)) = &self.head {
             let mut words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
-            for layer in facts.head.iter().take(*n_layers) {
+            let n_layers = if facts.block.is_some() { usize::MAX } else { *n_layers };
+            for layer in facts.head.iter().take(n_layers) {
                 blocks.push(head.layer_bytes(layer)?.saturating_add(std::mem::take(&mut words)));
             }
         }

@@ -11,6 +11,7 @@ use text::Vocab;
 use crate::adapter::Adapter;
 use crate::architecture::{Architecture, Hparams, NextNHead, each_once};
 use crate::describe::Description;
+use crate::draft::DraftBlock;
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest, in_long_context};
 use crate::memory_plan::Facts;
@@ -129,6 +130,31 @@ impl Model {
         self.facts.rows_alike
     }
 
+    /// Width of what the NextN head takes of each token.
+    pub fn n_embd_mtp(&self) -> usize {
+        self.arch.features().map_or(self.hparams.n_embd, |features| features.n_embd())
+    }
+
+    /// The block that the head drafts at once; `None` where it makes one token after the other.
+    pub fn draft_block(&self) -> Option<DraftBlock> {
+        self.facts.block
+    }
+
+    /// Rows that a draft of so many tokens takes for each sequence after its entries: those of a chain after its first token,
+    /// or a whole block.
+    pub fn n_chain_rows(&self, depth: usize) -> usize {
+        match (self.facts.block, self.n_mtp_layers()) {
+            (Some(_), _) if depth > 0 => depth + 1,
+            (None, 0 | 1) => depth.saturating_sub(1),
+            _ => 0,
+        }
+    }
+
+    /// Tokens of the rows of the head's own output matrix, where these are part of the vocabulary.
+    pub(crate) fn draft_words(&self) -> Option<&[u32]> {
+        self.arch.draft_words()
+    }
+
     /// True when nothing of it lies on a GPU.
     pub fn is_on_cpu(&self) -> bool {
         self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
@@ -160,6 +186,8 @@ impl Model {
     /// # Errors
     /// As [`Memory::new`].
     pub fn head_memory_of(&self, config: MemoryConfig, n_layers: usize) -> Result<Option<Memory>, memory::Error> {
+        // All layers of a head that drafts a block make each of its tokens.
+        let n_layers = if self.facts.block.is_some() { usize::MAX } else { n_layers };
         let layers: Vec<_> = self.arch.mtp_states().into_iter().take(n_layers).collect();
         if layers.is_empty() {
             return Ok(None);
@@ -168,9 +196,10 @@ impl Model {
         Memory::placed(place, StateLayout { layers }, config).map(Some)
     }
 
-    /// Layers of the NextN head, 0 without one. One drafts a chain of any length; of several, each makes one draft token.
+    /// Layers of the NextN head, 0 without one. One drafts a chain of any length; of several, each makes one draft token. A head
+    /// that drafts a block at once counts as one.
     pub fn n_mtp_layers(&self) -> usize {
-        self.facts.head.len()
+        self.facts.n_mtp_layers()
     }
 
     /// The NextN head keeps nothing: it reads the target model's cells ([`crate::Runner::draft_at_end`]).

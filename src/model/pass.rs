@@ -14,7 +14,7 @@ use crate::adapter::InUse;
 use crate::adapter_set::AdapterSet;
 use crate::attention_data::AttentionData;
 use crate::blocks::Linear;
-use crate::draft::DraftStep;
+use crate::draft::{DraftBlock, DraftStep};
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
@@ -53,7 +53,8 @@ pub struct PassOutput {
     pub logits: Vec<f32>,
     /// `[n_embd]` for each token, when hidden states were asked for.
     pub hidden: Vec<f32>,
-    /// The residual stream after the last layer, likewise, where MTP layers take that.
+    /// The residual stream after the last layer, likewise, where MTP layers take that; what a head of another file makes of
+    /// several layers' streams, [`Model::n_embd_mtp`] for each token, where there is such a head.
     stream: Vec<f32>,
     /// The likeliest token of each row, when only these were asked for.
     pub best: Vec<Likeliest>,
@@ -69,8 +70,8 @@ pub struct PassOutput {
 }
 
 impl PassOutput {
-    /// What the NextN head takes of each token, `[n_embd]`, when hidden states were asked for: those after the final norm or
-    /// before it.
+    /// What the NextN head takes of each token, [`Model::n_embd_mtp`] numbers, when hidden states were asked for: those after
+    /// the final norm or before it, or what it makes of several layers'.
     pub fn mtp_hidden(&self) -> &[f32] {
         if self.stream.is_empty() { &self.hidden } else { &self.stream }
     }
@@ -158,6 +159,8 @@ struct Scratch {
     hidden: Vec<f32>,
     /// See [`DraftStep`]; one for each MTP layer after the first.
     shifts: Vec<Vec<i32>>,
+    /// The rows of blocks that are drafted at once.
+    block: Vec<i32>,
 }
 
 impl Scratch {
@@ -206,6 +209,16 @@ impl Scratch {
                 }));
                 first += width;
             }
+        }
+    }
+
+    /// Fills the rows of each sequence's block: its last token, then masks. After [`Scratch::fill_entries`].
+    fn fill_block(&mut self, block: DraftBlock, depth: usize) {
+        self.block.clear();
+        for &last in &self.out {
+            let last = usize::try_from(last).ok().and_then(|at| self.tokens.get(at)).copied().unwrap_or(0);
+            self.block.push(last);
+            self.block.extend(std::iter::repeat_n(block.mask as i32, depth));
         }
     }
 
@@ -279,7 +292,7 @@ impl Runner {
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            arch.forward(g, &Step::declare(g, view, out, hidden, Give::Logits));
+            arch.forward(g, &Step::declare(g, view, out, hidden, Give::Logits).with_features(arch.features()));
         };
         Ok(self.executor.reserve(max_nodes, &key, build)?)
     }
@@ -334,7 +347,7 @@ impl Runner {
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            arch.forward(g, &Step::declare(g, view, out, pass.hidden, give));
+            arch.forward(g, &Step::declare(g, view, out, pass.hidden, give).with_features(arch.features()));
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
@@ -366,7 +379,9 @@ impl Runner {
         results.f32("stream_sums", &mut output.stream_sums)?;
         if pass.hidden {
             results.f32("hidden", &mut output.hidden)?;
-            if arch.mtp_takes_stream() {
+            if arch.features().is_some() {
+                results.f32("features", &mut output.stream)?;
+            } else if arch.mtp_takes_stream() {
                 results.f32("stream", &mut output.stream)?;
             }
         }
@@ -414,7 +429,7 @@ impl Runner {
 
     /// Brings the KV caches of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
     /// of tokens for each sequence of `view`, which is a step of the head's memory over the entries and, where the head has
-    /// one layer, the rows of the chain after the first token. Keep the entries on commit, not the chain; of a head of `n`
+    /// one layer, the rows of the chain after the first token, or of the whole block where it drafts one at once. Keep the entries on commit, not the chain; of a head of `n`
     /// layers not the last `n - 1` entries either, whose tokens in later layers were drafted, and compute these again. A
     /// sequence may have more rows: the pass is filled up after its entries, so that one graph serves whatever numbers of
     /// entries sequences have.
@@ -428,19 +443,29 @@ impl Runner {
         if of_model == 0 {
             return Err(RunError::Pass("the model has no NextN head".into()));
         }
-        if n_layers > of_model || (of_model > 1 && draft.depth > n_layers) {
+        if self.model.draft_block().is_none() && (n_layers > of_model || (of_model > 1 && draft.depth > n_layers)) {
             let depth = draft.depth;
             return Err(RunError::Pass(format!("{depth} draft tokens by {n_layers} of {of_model} MTP layers")));
         }
         let sizes = self.model.hparams();
         let n_seqs = draft.n_entries.len();
         let n_entries: usize = draft.n_entries.iter().sum();
-        let n_chain = if of_model > 1 { 0 } else { draft.depth.saturating_sub(1) };
+        let block = self.model.draft_block();
+        if let Some(block) = block.filter(|block| draft.depth >= block.n_rows) {
+            let (depth, most) = (draft.depth, block.n_rows - 1);
+            return Err(RunError::Pass(format!("{depth} draft tokens by a head that drafts {most} at once")));
+        }
+        let n_chain = self.model.n_chain_rows(draft.depth);
         // Rows that each sequence's entries take, with those that only fill up.
         let widths =
             view.segments().iter().flat_map(|s| std::iter::repeat_n(s.n_rows.saturating_sub(n_chain), s.n_seqs));
         let widths: Vec<usize> = widths.collect();
+        let n_embd = self.model.n_embd_mtp();
         let n_words = draft.vocab.map_or(sizes.n_vocab, DraftVocab::n_words);
+        if let Some(own) = self.model.draft_words().filter(|own| draft.vocab.map(DraftVocab::n_first) != Some(own.len())) {
+            let n = own.len();
+            return Err(RunError::Pass(format!("the head drafts {n} words of its own (DraftVocab::of_head), other were given")));
+        }
         if let Some(noise) = draft.noise.filter(|noise| noise.len() != draft.depth * n_seqs * n_words) {
             let (n, depth) = (noise.len(), draft.depth);
             return Err(RunError::Pass(format!(
@@ -449,7 +474,7 @@ impl Runner {
         }
         let sound = widths.len() == n_seqs
             && draft.tokens.len() == n_entries
-            && draft.hidden.len() == n_entries * sizes.n_embd
+            && draft.hidden.len() == n_entries * n_embd
             && draft.n_entries.iter().zip(&widths).all(|(&n, &width)| n > 0 && n <= width)
             && draft.tokens.iter().all(|id| (id.0 as usize) < sizes.n_vocab);
         if !sound {
@@ -462,7 +487,10 @@ impl Runner {
         let number = |slot: usize| slots.binary_search(&slot).unwrap_or(0);
         let entries_of = |slot: usize| draft.n_entries[number(slot)];
         let caught_up = view.part(|slot| (0, widths[number(slot)]));
-        let chain: Vec<_> = (0..n_chain).map(|i| view.part(|slot| (entries_of(slot) + i, 1))).collect();
+        let chain: Vec<_> = match block {
+            Some(_) if n_chain > 0 => vec![view.part(|slot| (entries_of(slot), n_chain)).mutual()],
+            _ => (0..n_chain).map(|i| view.part(|slot| (entries_of(slot) + i, 1))).collect(),
+        };
         let views: Vec<StepView<'_>> = chain.iter().map(memory::OwnedView::view).collect();
 
         let s = &mut self.scratch;
@@ -470,14 +498,22 @@ impl Runner {
         for (i, view) in views.iter().enumerate() {
             s.fill(i + 1, *view);
         }
-        s.fill_entries(draft, &widths, sizes.n_embd);
-        s.fill_shifts(draft, &widths, n_layers);
-        let mut inputs = s.inputs(1 + n_chain);
+        s.fill_entries(draft, &widths, n_embd);
+        s.fill_shifts(draft, &widths, if block.is_some() { 1 } else { n_layers });
+        if let Some(block) = block {
+            s.fill_block(block, draft.depth);
+        }
+        let mut inputs = s.inputs(1 + views.len());
+        if block.is_some() && draft.depth > 0 {
+            inputs.push((Name("block", 0), Data::I32(&s.block)));
+        }
         inputs.extend(s.shifts.iter().zip(1..).map(|(shift, k)| (Name("shift", k), Data::I32(shift))));
         inputs.push((Name("hidden_in", 0), Data::F32(if s.hidden.is_empty() { draft.hidden } else { &s.hidden })));
         let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
         if n_drafting > 0 {
-            inputs.push((Name("last", 0), Data::I32(&s.out)));
+            if block.is_none() {
+                inputs.push((Name("last", 0), Data::I32(&s.out)));
+            }
             let noise = draft.noise.unwrap_or_default().chunks_exact(n_seqs * n_words).enumerate();
             inputs.extend(noise.map(|(i, noise)| (Name("noise", i as u32), Data::F32(noise))));
         }
@@ -496,14 +532,17 @@ impl Runner {
             adapters: in_use.set.clone(),
         };
         // A layer's entries, and what it drafts.
-        let n_blocks = (1 + n_chain).max(2 * n_layers + n_layers * n_layers);
+        let n_blocks = match block {
+            Some(_) => 2 * n_layers + draft.depth,
+            None => (1 + n_chain).max(2 * n_layers + n_layers * n_layers),
+        };
         let max_nodes = 256 * n_blocks * (1 + view.segments().len())
             + 4 * sizes.n_expert_used * n_blocks
             + in_use.max_nodes(n_blocks);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
             let size = (draft.depth, n_drafting);
-            let step = DraftStep::declare(g, caught_up.view(), &views, size, sizes.n_embd);
+            let step = DraftStep::declare(g, caught_up.view(), (&views, block.is_some()), size, n_embd);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));
@@ -519,7 +558,7 @@ impl Runner {
 pub struct Draft<'a> {
     /// The token of each entry, sequence after sequence.
     pub tokens: &'a [TokenId],
-    /// The hidden state before it: `[n_embd]` for each entry.
+    /// The hidden state before it: `[n_embd]` for each entry, [`Model::n_embd_mtp`] wide.
     pub hidden: &'a [f32],
     /// Entries of each sequence, at least one.
     pub n_entries: &'a [usize],

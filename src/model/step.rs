@@ -5,6 +5,7 @@ use memory::StepView;
 use text::TokenId;
 
 use crate::blocks::RmsNorm;
+use crate::features::{Features, Taps};
 
 /// Parts in which the likeliest of so many words is looked for, if in parts: in one piece, a row of a large vocabulary
 /// is one processor's work.
@@ -171,6 +172,8 @@ pub(crate) struct Step<'s, 'g> {
     /// The hidden states of all tokens are wanted.
     hidden: bool,
     give: Give,
+    /// The streams that a head of another file takes.
+    taps: Option<Taps<'s, 'g>>,
 }
 
 impl<'s, 'g> Step<'s, 'g> {
@@ -188,6 +191,20 @@ impl<'s, 'g> Step<'s, 'g> {
             out_rows,
             hidden,
             give,
+            taps: None,
+        }
+    }
+
+    /// The same, whose hidden states are those that a head of another file takes, too.
+    pub(crate) fn with_features(self, features: Option<&'s dyn Features>) -> Self {
+        let taps = features.filter(|_| self.hidden).map(Taps::new);
+        Self { taps, ..self }
+    }
+
+    /// Says that `x: [n_embd, n_tokens]` is the residual stream before layer `il`.
+    pub(crate) fn tap(&self, il: usize, x: Tensor<'g>) {
+        if let Some(taps) = &self.taps {
+            taps.take(il, x);
         }
     }
 
@@ -216,6 +233,9 @@ impl<'s, 'g> Step<'s, 'g> {
         }
         if let Some(x) = streams.filter(|_| self.hidden && stream) {
             g.output("stream", x);
+        }
+        if let Some((taps, x)) = self.taps.as_ref().zip(streams) {
+            g.output("features", taps.fused(g, x)); // [n_embd of the head, n_tokens]
         }
         let Some(rows) = cropped.or(all).filter(|_| self.out_rows != OutRows::None) else { return };
         // A product with quantised weights may make zeros of NaN: what a row is made of tells, not what comes of it.

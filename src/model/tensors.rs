@@ -135,6 +135,40 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// A vector of token ids of a vocabulary of `n_vocab` tokens, none of them twice; `None` when there is no such tensor.
+    pub(crate) fn ids(&mut self, name: &str, n_vocab: usize) -> Result<Option<Vec<u32>>, LoadError> {
+        let Tensors::Bind { file, weights, .. } = self else { return Ok(None) };
+        let Some(location) = file.locations.get(name) else { return Ok(None) };
+        let refused = |what: String| LoadError::Tensor { name: name.to_owned(), what };
+        let size = match location.dtype {
+            TensorType::I64 => 8,
+            TensorType::I32 => 4,
+            other => return Err(refused(format!("type {other} found, i64 or i32 expected"))),
+        };
+        let bytes = weights.bytes(location.mapping, location.range.clone()).unwrap_or_default();
+        let n = bytes.len() / size;
+        if n == 0 || n > n_vocab || location.ne[0] != n as u64 {
+            let found = trimmed(&location.ne);
+            return Err(refused(format!("{found:?} found, a list of 1 to {n_vocab} tokens expected")));
+        }
+        let id = |bytes: &[u8]| match *bytes {
+            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => i64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            _ => -1,
+        };
+        let mut seen = vec![false; n_vocab];
+        let mut ids = Vec::with_capacity(n);
+        for id in bytes.chunks_exact(size).map(id) {
+            let place = usize::try_from(id).ok().and_then(|at| seen.get_mut(at));
+            match place.map(|seen| std::mem::replace(seen, true)) {
+                Some(false) => ids.push(id as u32),
+                Some(true) => return Err(refused(format!("token {id} stands there twice"))),
+                None => return Err(refused(format!("token {id} is outside the vocabulary of {n_vocab}"))),
+            }
+        }
+        Ok(Some(ids))
+    }
+
     fn find(&mut self, name: &str, dims: &[usize], required: bool) -> Result<Option<WeightId>, LoadError> {
         match self {
             Tensors::Bind { file, weights, label, .. } => bind(file, weights, label, name, dims),

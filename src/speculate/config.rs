@@ -176,7 +176,7 @@ pub fn memory_plan_with(
     let by_head = drafts && mode.uses_head() && !facts.head.is_empty();
     let draft = draft.filter(|_| drafts && mode.uses_draft_model());
     let by_lookup = drafts && mode.uses_lookup() && (by_head || draft.is_some() || mode == Mode::Ngram);
-    let of_head = config.depth.of_head(facts.head.len());
+    let of_head = config.depth.of_head(facts);
     let depth = match (by_lookup || draft.is_some(), by_head) {
         (true, _) => config.depth.max(),
         (false, true) => of_head,

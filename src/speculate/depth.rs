@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use model::Facts;
+
 /// The longest draft that is chosen automatically: with the token before it a batch has 7 tokens, the most for which every
 /// output of every quantised weight has the bits that it has alone (docs/NUMERICS.md).
 pub(crate) const MAX_DEPTH: usize = 6;
@@ -29,9 +31,14 @@ impl Depth {
         }
     }
 
-    /// The longest draft by a head of so many layers: one layer makes a chain, of several each makes one token.
-    pub(crate) fn of_head(self, n_mtp_layers: usize) -> usize {
-        if n_mtp_layers > 1 { self.max().min(n_mtp_layers) } else { self.max() }
+    /// The longest draft by a model's head: one layer makes a chain, of several each makes one token, and of a block at most
+    /// all rows but the first are drafted.
+    pub(crate) fn of_head(self, facts: &Facts) -> usize {
+        match (facts.block, facts.n_mtp_layers()) {
+            (Some(block), _) => self.max().min(block.n_rows - 1),
+            (None, 0 | 1) => self.max(),
+            (None, n) => self.max().min(n),
+        }
     }
 }
 

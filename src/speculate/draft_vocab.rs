@@ -29,6 +29,9 @@ impl DraftVocabSize {
     /// First tokens and others for a model; `None` is the whole vocabulary.
     pub(crate) fn n_words(self, facts: &Facts) -> Option<(usize, usize)> {
         let sizes = &facts.hparams;
+        if facts.n_draft_words.is_some() {
+            return None;
+        }
         let n = match self {
             DraftVocabSize::Full => return None,
             DraftVocabSize::First(n) => n,
@@ -43,6 +46,9 @@ impl DraftVocabSize {
 
     /// The part of the vocabulary, with the special tokens that generations are full of; `None` is the whole.
     pub(crate) fn make(self, model: &Model) -> Result<Option<DraftVocab>, RunError> {
+        if let Some(own) = DraftVocab::of_head(model)? {
+            return Ok(Some(own));
+        }
         let Some((n_first, n_side)) = self.n_words(model.facts()) else { return Ok(None) };
         let mut vocab = DraftVocab::new(model, n_first, n_side)?;
         let special: Vec<TokenId> = model.vocab().special_tokens().map(|(id, _)| id).take(N_SIDE / 4).collect();

@@ -89,9 +89,9 @@ impl NextN {
     /// No room for the layer's KV cells.
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_head = Self::state(engine, model.facts(), config.depth);
-        let max_depth = config.depth.of_head(model.n_mtp_layers());
+        let max_depth = config.depth.of_head(model.facts());
         let Some(mut memory) = model.head_memory_of(of_head, max_depth.max(1))? else { return Ok(None) };
-        let n_embd = model.hparams().n_embd;
+        let n_embd = model.n_embd_mtp();
         let n_layers = model.n_mtp_layers().min(max_depth.max(1));
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
@@ -200,7 +200,7 @@ impl NextN {
     /// One graph over inputs of each sequence, and the draft tokens after them.
     fn pass_alike(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
         let Wanted { depth, ahead, .. } = wanted;
-        let n_chain = if self.n_layers > 1 { 0 } else { depth.saturating_sub(1) };
+        let n_chain = self.model.n_chain_rows(depth);
         let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_inputs)).collect();
         let (mut tokens, mut hidden, mut n_inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (&i, &n) in which.iter().zip(&n_true) {
@@ -264,8 +264,8 @@ impl DraftAhead for NextN {
     }
 
     fn prepare(&mut self) {
-        // Several layers take the main model's hidden states, which those of drafts do not stand in for.
-        self.drafts_ahead = self.model.n_mtp_layers() == 1;
+        // Several layers, and blocks, take the main model's hidden states, which those of drafts do not stand in for.
+        self.drafts_ahead = self.model.n_mtp_layers() == 1 && self.model.draft_block().is_none();
     }
 
     fn draft_ahead(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<(), RunError> {

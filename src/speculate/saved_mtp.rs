@@ -51,7 +51,7 @@ impl SavedMtp {
         let Some(bytes) = bytes.strip_prefix(&kind(n_layers)) else { return Ok(None) };
         match bytes.split_at_checked(32) {
             Some((made_by, rest)) if made_by == fingerprint(model)? => {
-                Self::read_inputs(rest, tokens, shape, (n_layers, model.hparams().n_embd)).map(Some)
+                Self::read_inputs(rest, tokens, shape, (n_layers, model.n_embd_mtp())).map(Some)
             }
             Some(_) => Ok(None),
             None => Err(SavedDraftError::Refused("it is cut off".into())),

@@ -20,17 +20,18 @@ pub enum AsDraft {
     NotRead,
 }
 
-/// Draft files of llama.cpp that are architectures of their own.
-const NOT_READ: [&str; 2] = ["eagle3", "dflash"];
+/// Tensors of DFlash files of kinds that are not read.
+const NOT_READ: [&str; 3] = ["markov_w1.weight", "selector_hidden.weight", "output_hc_fn.weight"];
 
 impl AsDraft {
     /// `None` where it is none: an architecture that is not known, a file without a vocabulary, a checkpoint.
     pub(super) fn of(source: &Source, info: Option<&ModelInfo>, is_gguf: bool) -> Option<Self> {
         let arch = source.text("general.architecture").filter(|_| is_gguf)?;
-        if NOT_READ.contains(&arch) {
+        let of_features = model::feature_heads().contains(&arch);
+        if of_features && source.tensors.iter().any(|t| NOT_READ.contains(&t.name.as_str())) {
             return Some(Self::NotRead);
         }
-        if model::head_architectures().iter().any(|(head, _)| *head == arch) {
+        if of_features || model::head_architectures().iter().any(|(head, _)| *head == arch) {
             return Some(Self::Head);
         }
         let speaks = source.key("tokenizer.ggml.tokens").is_some();

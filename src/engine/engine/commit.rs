@@ -53,7 +53,7 @@ impl Engine {
             return;
         }
         let (expected, _) = self.draft_requests(true);
-        let n_embd = self.model.hparams().n_embd;
+        let n_embd = self.model.n_embd_mtp();
         let mut observed = Vec::with_capacity(kept.len());
         for (p, span) in batch.spans(kept) {
             let s = &self.sequences[p.index];
@@ -90,7 +90,7 @@ impl Engine {
 
     /// The slots hold the tokens that were kept; counts what that took, and takes checkpoints that are due.
     fn keep_state(&mut self, batch: &Batch, kept: &[usize]) {
-        let n_embd = self.model.hparams().n_embd;
+        let n_embd = self.model.n_embd_mtp();
         let info = self.state.drafter.info();
         // Less than before when drafting has just been given up.
         let computed = self.computed();

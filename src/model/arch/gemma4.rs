@@ -12,7 +12,7 @@ mod per_layer;
 use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Segment, StateLayout};
 
-use crate::architecture::{Architecture, Entry, HeadEntry, Hparams, ModelFile, NextNHead, Opened};
+use crate::architecture::{Architecture, Entry, HeadEntry, Hparams, ModelFile, NextNHead, Opened, Tables};
 use crate::blocks::{Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
@@ -82,6 +82,7 @@ impl Architecture for Gemma4 {
         let mut x = x;
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
+            step.tap(il, x);
             let mixed = layer.attend(g, &step.inputs, x);
             let own = inputs.as_ref().map(|inputs| inputs.of(g, il)); // [n_per_layer, n_tokens]
             if il + 1 == self.layers.len() {
@@ -95,6 +96,10 @@ impl Architecture for Gemma4 {
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {
         nodes(self.layers.len(), self.n_expert_used, segments)
+    }
+
+    fn tables(&self) -> Option<Tables> {
+        Some(Tables { embed: self.embed, output: self.head })
     }
 
     fn mtp_states(&self) -> Vec<LayerState> {

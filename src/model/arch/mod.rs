@@ -1,6 +1,8 @@
 //! The architectures: one file each, and the table that names them.
 
 mod deepseek2;
+mod dflash;
+mod eagle3;
 mod gemma3;
 mod gemma4;
 mod glm4;
@@ -20,6 +22,7 @@ mod step35;
 
 use crate::architecture::{Entry, HeadEntry};
 use crate::error::LoadError;
+use crate::feature_head::FeatureHeadEntry;
 use crate::head_file::architecture_of;
 
 const TABLE: &[Entry] = &[
@@ -47,6 +50,9 @@ const TABLE: &[Entry] = &[
 /// Heads that are architectures of their own.
 const HEADS: &[HeadEntry] = &[gemma4::ASSISTANT];
 
+/// Heads that read the streams of several layers of a target of any architecture.
+const FEATURE_HEADS: &[FeatureHeadEntry] = &[eagle3::ENTRY, dflash::ENTRY];
+
 /// The entry for `general.architecture`.
 pub(crate) fn find(name: &str) -> Result<&'static Entry, LoadError> {
     let entry = TABLE.iter().find(|e| e.names.contains(&name));
@@ -58,12 +64,17 @@ pub(crate) fn find_head(name: &str) -> Option<&'static HeadEntry> {
     HEADS.iter().find(|head| head.name == name)
 }
 
-/// The architecture that a file of this architecture may have a head for.
-pub(crate) fn drafts_for(name: &str) -> &str {
-    find_head(name).map_or(architecture_of(name), |head| head.target)
+/// The head of this name, if it reads the streams of several layers.
+pub(crate) fn find_feature_head(name: &str) -> Option<&'static FeatureHeadEntry> {
+    FEATURE_HEADS.iter().find(|head| head.name == name)
 }
 
-/// Whether `entry`, of a model named `name`, takes the head of another file.
+/// Whether a head in a file named `head` may be for a model named `model`.
+pub(crate) fn drafts_for(head: &str, model: &str) -> bool {
+    find_feature_head(head).is_some() || find_head(head).map_or(architecture_of(head), |head| head.target) == model
+}
+
+/// Whether `entry`, of a model named `name`, takes a NextN head of another file.
 pub(crate) fn takes_head(entry: &Entry, name: &str) -> bool {
     entry.nextn || HEADS.iter().any(|head| head.target == name)
 }
@@ -77,6 +88,11 @@ pub fn architectures() -> Vec<&'static str> {
 /// drafts for.
 pub fn head_architectures() -> Vec<(&'static str, &'static str)> {
     HEADS.iter().map(|head| (head.name, head.target)).collect()
+}
+
+/// Draft heads for targets of any architecture, in files of their own.
+pub fn feature_heads() -> Vec<&'static str> {
+    FEATURE_HEADS.iter().map(|head| head.name).collect()
 }
 
 /// Those of [`architectures`] whose files may have a NextN head.

@@ -6,6 +6,7 @@ use crate::error::LoadError;
 use crate::tensors::Scope;
 
 /// A matrix `[n_in, n_out]`, with the scale that NVFP4 files put beside it, and a bias.
+#[derive(Clone, Copy)]
 pub(crate) struct Linear {
     weight: WeightId,
     scale: Option<WeightId>,

@@ -3,7 +3,7 @@
 use ggml::{Graph, Rope, Scores, Tensor, WeightId};
 use memory::{KV_STEP, Kv, LayerState};
 
-use super::attention::{attend, split_heads};
+use super::attention::{attend, split_heads, store};
 use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
@@ -52,6 +52,8 @@ pub(crate) struct AttentionKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionConfig {
     pub(crate) kind: AttentionKind,
+    /// Width of what queries, keys and values are made of.
+    n_in: usize,
     n_embd: usize,
     pub(crate) n_head: usize,
     pub(crate) n_head_kv: usize,
@@ -147,6 +149,7 @@ impl AttentionConfig {
         let (softcap, window, value_scale) = (None, None, None);
         let config = |(n_head, n_head_kv)| Self {
             kind,
+            n_in: n_embd,
             n_embd,
             n_head,
             n_head_kv,
@@ -162,6 +165,16 @@ impl AttentionConfig {
             rope,
         };
         Ok(n_head.into_iter().zip(n_head_kv).map(config).collect())
+    }
+
+    /// The same with queries, keys and values made of rows of width `n_in`.
+    pub(crate) fn of_width(self, n_in: usize) -> Self {
+        Self { n_in, ..self }
+    }
+
+    /// The same with a factor on values.
+    pub(crate) fn with_value_scale(self, value_scale: Option<f32>) -> Self {
+        Self { value_scale, ..self }
     }
 
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
@@ -219,7 +232,7 @@ impl Attention {
         config: AttentionConfig,
         freq_factors: Option<WeightId>,
     ) -> Result<Self, LoadError> {
-        let AttentionConfig { kind, n_embd, n_head, n_head_kv, d_k, d_v, eps, .. } = config;
+        let AttentionConfig { kind, n_in, n_embd, n_head, n_head_kv, d_k, d_v, eps, .. } = config;
         let rope = config.rope.map(|rope| if kind.exact_yarn { without_yarn(&rope) } else { rope });
         let config = AttentionConfig { rope, ..config };
         if n_head == 0 || n_head_kv == 0 || n_head % n_head_kv != 0 {
@@ -236,7 +249,7 @@ impl Attention {
         }
         let n_q = if kind.gate { 2 * d_k * n_head } else { d_k * n_head };
         let (n_k, n_v) = (d_k * n_head_kv, d_v * n_head_kv);
-        let qkv = match Linear::find(t, "attn_qkv", n_embd, n_q + n_k + n_v, kind.bias)? {
+        let qkv = match Linear::find(t, "attn_qkv", n_in, n_q + n_k + n_v, kind.bias)? {
             Some(all) => {
                 for name in ["attn_q.bias", "attn_k.bias", "attn_v.bias"] {
                     t.refuse(name, "biases of a joint matrix are in attn_qkv.bias")?;
@@ -244,7 +257,7 @@ impl Attention {
                 Qkv::Fused(all)
             }
             None => {
-                let mut part = |name: &str, n: usize| Linear::biased(t, name, n_embd, n, kind.bias);
+                let mut part = |name: &str, n: usize| Linear::biased(t, name, n_in, n, kind.bias);
                 Qkv::Split([part("attn_q", n_q)?, part("attn_k", n_k)?, part("attn_v", n_v)?])
             }
         };
@@ -318,6 +331,22 @@ impl Attention {
             g.reshape(g.mul(by_head, g.reshape(gate, [1, n_head, n_tokens])), [n, n_tokens])
         });
         gate.map_or(o, |gate| g.mul(o, g.sigmoid(gate)))
+    }
+
+    /// Keeps keys and values of `x: [n_in, n_tokens]` in layer `il` of the state, and computes nothing else.
+    pub(crate) fn fill<'g>(&self, g: &Graph<'g>, inputs: &AttentionInputs<'_, 'g>, il: usize, x: Tensor<'g>) {
+        let (k, v) = match &self.qkv {
+            Qkv::Split([_, k, v]) => (k.forward(g, x), v.forward(g, x)),
+            Qkv::Fused(_) => {
+                let (_, k, v) = self.project(g, x);
+                (k, v)
+            }
+        };
+        let (k, v) = (split_heads(g, k, self.config.d_k), split_heads(g, v, self.config.d_v)); // [d, n_head_kv, n_tokens]
+        let k = self.norms.as_ref().map_or(k, |(_, norm)| norm.forward(g, k));
+        let factors = self.freq_factors.map(|f| vector(g, f));
+        let k = self.config.rope.map_or(k, |rope| g.rope(k, inputs.positions, factors, &rope));
+        store(g, inputs, il, (k, v));
     }
 
     /// Queries (with their gates), keys and values, each head after the other in a column.

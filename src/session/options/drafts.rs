@@ -42,7 +42,7 @@ pub struct DraftOptions {
     #[arg(long, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "on")]
     pub exact: Exact,
 
-    /// Draft with another GGUF file: a small model of the same tokens, or an MTP layer; one of each
+    /// Draft with another GGUF file: a small model of the same tokens, or a head (MTP, EAGLE-3, DFlash); one of each
     #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     pub draft_model: Vec<PathBuf>,
 }
@@ -58,14 +58,14 @@ fn probability(text: &str) -> Result<f32, String> {
 fn mode(words: &str) -> Result<Mode, String> {
     let theirs = |word| match word {
         "none" => Some(Mode::Off),
-        "draft-mtp" => Some(Mode::NextN),
+        "draft-mtp" | "draft-eagle3" | "draft-dflash" => Some(Mode::NextN),
         "draft-simple" => Some(Mode::Draft),
         word if NGRAM.contains(&word) => Some(Mode::Ngram),
         _ => None,
     };
     let several: Option<Vec<Mode>> = words.split(',').map(|word| theirs(word.trim())).collect();
     let has = |mode| several.as_ref().is_some_and(|modes| modes.contains(&mode));
-    let theirs = "none, draft-mtp, draft-simple";
+    let theirs = "none, draft-mtp, draft-eagle3, draft-dflash, draft-simple";
     match (has(Mode::NextN), has(Mode::Draft), has(Mode::Ngram)) {
         (false, false, false) if has(Mode::Off) => Ok(Mode::Off),
         _ if has(Mode::Off) => Err(format!("`{words}`: none goes with no other")),
@@ -143,6 +143,8 @@ mod tests {
             ("nextn+ngram", Mode::NextNgram),
             ("none", Mode::Off),
             ("draft-mtp", Mode::NextN),
+            ("draft-eagle3", Mode::NextN),
+            ("draft-dflash,ngram-mod", Mode::NextNgram),
             ("ngram-mod", Mode::Ngram),
             ("ngram-cache,ngram-simple", Mode::Ngram),
             ("draft-mtp,ngram-map-k4v", Mode::NextNgram),

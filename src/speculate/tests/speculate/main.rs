@@ -4,6 +4,7 @@ mod adapters;
 mod assistant;
 mod bad_numbers;
 mod draft_models;
+mod feature_heads;
 mod memory_plan;
 mod mtp_layers;
 mod p_min;
@@ -11,6 +12,9 @@ mod sharing;
 mod slot_files;
 mod swap;
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../../tests/support/feature_heads.rs"]
+mod heads;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../../tests/support/adapters.rs"]
 mod lora;

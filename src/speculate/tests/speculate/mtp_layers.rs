@@ -9,7 +9,7 @@ use engine::{
     SequenceChange, TargetState,
 };
 use memory::MemoryConfig;
-use model::{Draft, DraftOutput, LoadOptions, Model, RunError, Runner};
+use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, RunError, Runner};
 use speculate::{Depth, DraftVocabSize, NextN};
 use test_support::{config, generate, generate_all, greedy_exactly, head, some_tokens, spawn};
 use text::TokenId;
@@ -35,7 +35,7 @@ struct Text {
 
 /// The head, each draft of which is compared with the one computed from the whole text. What it hands out is right as far as
 /// a plan says, so that any number of tokens is accepted.
-struct Checked {
+pub(crate) struct Checked {
     head: NextN,
     memory: MemoryConfig,
     texts: Vec<Text>,
@@ -47,7 +47,7 @@ struct Checked {
 
 impl Checked {
     /// `known`: prompts with their completions.
-    fn boxed(
+    pub(crate) fn boxed(
         model: &Arc<Model>,
         config: &EngineConfig,
         depth: usize,
@@ -61,17 +61,17 @@ impl Checked {
     }
 
     /// The draft after the whole text, without a cell that was kept.
-    fn whole_draft(&self, model: &Arc<Model>, text: &Text) -> Result<Vec<TokenId>, RunError> {
+    fn whole_draft(&self, model: &Arc<Model>, text: &Text, depth: usize) -> Result<Vec<TokenId>, RunError> {
         // Graphs of a runner are tied to one memory.
         let mut runner = Runner::new(Arc::clone(model), 1)?;
-        let depth = self.head.info().max_depth;
         let mut memory = model.head_memory_of(self.memory, depth)?.expect("it has a head");
         let slot = memory.acquire()?.expect("a new memory has a free slot");
         let tokens: Vec<TokenId> = text.tokens[1..].iter().copied().chain(text.next).collect();
         let n_entries = [tokens.len()];
-        let step = memory.begin(&[(&slot, tokens.len())], 1)?;
+        let step = memory.begin(&[(&slot, tokens.len() + model.n_chain_rows(depth))], 1)?;
+        let own = DraftVocab::of_head(model)?;
         let (tokens, hidden, n_entries) = (&tokens, &text.hidden, &n_entries);
-        let (vocab, noise, verbose, rows, probs) = (None, None, false, false, false);
+        let (vocab, noise, verbose, rows, probs) = (own.as_ref(), None, false, false, false);
         let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose, rows, probs };
         let mut output = DraftOutput::default();
         runner.draft(step.view(), &draft, &mut output)?;
@@ -114,9 +114,13 @@ impl Proposer for Checked {
         requests: &[DraftRequest],
     ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let mut drafts = self.head.propose(runner, target, requests)?;
+        // What stands in a block depends on how many are asked for.
+        let asked = requests.iter().map(|request| request.max).max().unwrap_or(0);
+        let most = self.head.info().max_depth;
+        let depth = if runner.model().draft_block().is_some() { most.min(asked) } else { most };
         for (request, draft) in requests.iter().zip(&mut drafts) {
             let text = self.texts[request.slot].clone();
-            let whole = self.whole_draft(runner.model(), &text)?;
+            let whole = self.whole_draft(runner.model(), &text, depth)?;
             assert_eq!(draft[..], whole[..draft.len()], "after {} tokens", text.tokens.len());
             assert_eq!(draft.len(), whole.len().min(request.max));
             *self.n_compared.lock().expect("nobody panics with it") += 1;
@@ -134,16 +138,16 @@ impl Proposer for Checked {
     }
 }
 
-fn pieces(n_sequences: usize) -> EngineConfig {
+pub(crate) fn pieces(n_sequences: usize) -> EngineConfig {
     EngineConfig { checkpoint_every: Some(32), n_batch: 32, n_batch_shared: 32, ..config(512, n_sequences) }
 }
 
 /// They begin with different tokens.
-fn prompts() -> [Vec<TokenId>; 3] {
+pub(crate) fn prompts() -> [Vec<TokenId>; 3] {
     [some_tokens(60)[59..].to_vec(), some_tokens(40)[37..].to_vec(), some_tokens(70)]
 }
 
-fn compared(n: &Mutex<usize>) -> usize {
+pub(crate) fn compared(n: &Mutex<usize>) -> usize {
     std::mem::take(&mut *n.lock().expect("nobody panics with it"))
 }
 
