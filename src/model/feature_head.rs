@@ -31,6 +31,8 @@ pub(crate) trait FeatureHead: Features {
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>);
 }
 
+type Open = fn(&Keys<'_, '_>, &mut Tensors<'_>, &FeatureTarget) -> Result<Box<dyn FeatureHead>, LoadError>;
+
 /// One row of the table of such heads.
 pub(crate) struct FeatureHeadEntry {
     /// Its name in files.
@@ -38,7 +40,7 @@ pub(crate) struct FeatureHeadEntry {
     /// What stands before the names of its tensors among the target's.
     pub(crate) label: &'static str,
     /// Reads its metadata and asks for its tensors.
-    pub(crate) open: fn(&Keys<'_, '_>, &mut Tensors<'_>, &FeatureTarget) -> Result<Box<dyn FeatureHead>, LoadError>,
+    pub(crate) open: Open,
 }
 
 /// What such a head needs to know of its target.
