@@ -28,8 +28,10 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-ggml", &["nextn-kernels", "nextn-ggml-sys"]),
     ("nextn-gguf", &[]),
     ("nextn-text", &["nextn-gguf"]),
+    // Pictures as numbers; no file of a model.
+    ("nextn-vision", &[]),
     ("nextn-memory", &["nextn-ggml"]),
-    ("nextn-model", &["nextn-ggml", "nextn-gguf", "nextn-memory", "nextn-text"]),
+    ("nextn-model", &["nextn-ggml", "nextn-gguf", "nextn-memory", "nextn-text", "nextn-vision"]),
     ("nextn-engine", &["nextn-ggml", "nextn-memory", "nextn-model", "nextn-text"]),
     ("nextn-constrain", &["nextn-engine", "nextn-text"]),
     ("nextn-speculate", &["nextn-memory", "nextn-model", "nextn-engine", "nextn-text"]),
