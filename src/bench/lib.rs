@@ -8,6 +8,7 @@ mod estimate;
 mod eval;
 mod generate;
 mod http;
+mod image;
 mod kld;
 mod logits;
 mod machine;
@@ -128,6 +129,8 @@ enum Command {
     Compare(Box<compare::Args>),
     /// Score questions with known answers, with drafts and without
     Eval(eval::Args),
+    /// Print what a projector sees of a picture as JSON: size, bytes, rows; or its speed
+    Image(Box<image::Args>),
     /// Check a served model against its baseline on this machine
     Sanity(sanity::Args),
     /// Measure files and write a report of machine, build and results
@@ -160,6 +163,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Kld(args) => kld::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Sanity(args) => sanity::run(&args),
         Command::Report(args) => report::run(&args),
     }

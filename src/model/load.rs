@@ -19,6 +19,7 @@ use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
+use crate::projector;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
@@ -102,6 +103,9 @@ impl Model {
         }
         if arch::find_feature_head(name).is_some() {
             return Err(LoadError::HeadAlone { found: name.to_owned(), target: "the architecture that it was trained for" });
+        }
+        if name == projector::ARCHITECTURE {
+            return Err(LoadError::ProjectorAlone);
         }
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
