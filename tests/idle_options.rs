@@ -75,7 +75,7 @@ fn nextn_server_names_options_that_change_nothing() {
 #[test]
 fn a_source_of_drafts_that_only_looks_like_one_is_refused() {
     for program in [env!("CARGO_BIN_EXE_nextn-cli"), env!("CARGO_BIN_EXE_nextn-server")] {
-        for source in ["ngram-mode", "ngram-", "draft-eagle3", "none,draft-mtp"] {
+        for source in ["ngram-mode", "ngram-", "draft-dspark", "none,draft-mtp"] {
             let output = command(program, &["--spec-type", source]).output().expect("the binary runs");
             let err = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(2), "{source}: {err}");

@@ -4,8 +4,8 @@
     scripts/published/feature_heads.py TARGET.gguf HEAD.gguf eagle3|eagle3-own|dflash|dflash-window
 
 `eagle3` shares embedding and output matrix with the target; `eagle3-own` has its own of another width for part of the
-vocabulary (d2t), a norm before the projection and one before the residual; `dflash-window` sees a few tokens only, in every
-second layer. Attention hands on the embedding of the token that it looks at, so that in a model whose output matrix
+vocabulary (d2t), a norm before the projection and one before the residual; `dflash-window` sees a few tokens only, in its
+first layer. Attention hands on the embedding of the token that it looks at, so that in a model whose output matrix
 prefers the successor of a token some drafts are right. Needs numpy and gguf. What comes of it is compared with llama.cpp by
 scripts/published/draft_models.py.
 """
@@ -87,7 +87,7 @@ def main():
         w.add_uint32("dflash.block_size", 8)
         w.add_mask_token_id(n_vocab - 1)
         if args.kind == "dflash-window":
-            w.add_sliding_window(5)
+            w.add_sliding_window(3)
             w.add_array("dflash.attention.sliding_window_pattern", [True, False])
         add("enc.output_norm.weight", norm(d))
     else:
@@ -114,14 +114,20 @@ def main():
             back[:, head * d_head:][:, :d_head] = basis[kv * d_head:][:d_head].T[:, :d_head]
         v = np.zeros((n_kv * d_head, n_in), np.float32)
         v[:basis.shape[0], :d] = basis
+        attn_norm = norm(d)
+        if dflash:
+            # Masks hand on nothing, and all tokens are looked at alike.
+            mask = target.embed[n_vocab - 1] * attn_norm
+            v[:, :d] -= np.outer(v[:, :d] @ mask, mask) / (mask @ mask)
+            v *= 1 if il == 0 else 0.3
         sharp = matrix(n_kv * d_head, n_in, 2.0)
         q = np.concatenate([np.tile(sharp[kv * d_head:][:d_head], (n_head // n_kv, 1)) for kv in range(n_kv)])
         block = {
-            "attn_norm": norm(d), "ffn_norm": norm(d), "attn_q": q + matrix(n_head * d_head, n_in, 0.2), "attn_k": sharp,
-            "attn_v": v + matrix(*v.shape, 0.1), "attn_output": 2 * back + matrix(*back.shape, 0.1),
+            "attn_norm": attn_norm, "ffn_norm": norm(d), "attn_q": q + matrix(n_head * d_head, n_in, 0.2), "attn_k": sharp,
+            "attn_v": v + matrix(*v.shape, 0.1), "attn_output": (6 if dflash else 2) * back + matrix(*back.shape, 0.1),
             "ffn_gate": matrix(n_ff, d), "ffn_up": matrix(n_ff, d), "ffn_down": matrix(d, n_ff, 0.5),
         }
-        block.update({"attn_q_norm": norm(d_head), "attn_k_norm": norm(d_head)} if dflash else {"attn_norm_2": norm(d)})
+        block.update({"attn_q_norm": 0.1 * norm(d_head), "attn_k_norm": norm(d_head)} if dflash else {"attn_norm_2": norm(d)})
         for name, x in block.items():
             add(f"blk.{il}.{name}.weight", x)
     w.write_header_to_file()

@@ -102,7 +102,10 @@ impl Model {
             return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
         }
         if arch::find_feature_head(name).is_some() {
-            return Err(LoadError::HeadAlone { found: name.to_owned(), target: "the architecture that it was trained for" });
+            return Err(LoadError::HeadAlone {
+                found: name.to_owned(),
+                target: "the architecture that it was trained for",
+            });
         }
         if name == projector::ARCHITECTURE {
             return Err(LoadError::ProjectorAlone);

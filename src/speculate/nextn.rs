@@ -48,6 +48,8 @@ pub struct NextN {
     n_embd: usize,
     /// Layers that are used.
     n_layers: usize,
+    /// Tokens of every draft of a block whose length was given: what stands in a block depends on how many rows it has.
+    whole: Option<usize>,
     memory: Memory,
     slots: Vec<MtpInputs>,
     /// What each slot's sequence is computed with.
@@ -98,6 +100,7 @@ impl NextN {
             slots.push(MtpInputs::new(slot, n_embd, n_layers));
         }
         let vocab = config.vocab.make(model)?;
+        let whole = model.draft_block().filter(|_| config.depth != Depth::Auto).map(|_| max_depth);
         let pace = Pace::new(config.depth, slots.len(), max_depth);
         let info = ProposerInfo {
             wants_hidden: true,
@@ -110,6 +113,7 @@ impl NextN {
             info,
             n_embd,
             n_layers,
+            whole,
             memory,
             adapters: vec![AdapterSet::default(); slots.len()],
             slots,
@@ -253,6 +257,7 @@ impl DraftAhead for NextN {
         }
         let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
         let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
+        let depth = self.whole.unwrap_or(depth);
         if !which.is_empty() {
             self.pace.unusual = self.prefill(runner, &which)?;
             let probs = wants_probs(requests);

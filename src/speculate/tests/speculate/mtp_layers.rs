@@ -61,9 +61,10 @@ impl Checked {
     }
 
     /// The draft after the whole text, without a cell that was kept.
-    fn whole_draft(&self, model: &Arc<Model>, text: &Text, depth: usize) -> Result<Vec<TokenId>, RunError> {
+    fn whole_draft(&self, model: &Arc<Model>, text: &Text) -> Result<Vec<TokenId>, RunError> {
         // Graphs of a runner are tied to one memory.
         let mut runner = Runner::new(Arc::clone(model), 1)?;
+        let depth = self.head.info().max_depth;
         let mut memory = model.head_memory_of(self.memory, depth)?.expect("it has a head");
         let slot = memory.acquire()?.expect("a new memory has a free slot");
         let tokens: Vec<TokenId> = text.tokens[1..].iter().copied().chain(text.next).collect();
@@ -114,13 +115,9 @@ impl Proposer for Checked {
         requests: &[DraftRequest],
     ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let mut drafts = self.head.propose(runner, target, requests)?;
-        // What stands in a block depends on how many are asked for.
-        let asked = requests.iter().map(|request| request.max).max().unwrap_or(0);
-        let most = self.head.info().max_depth;
-        let depth = if runner.model().draft_block().is_some() { most.min(asked) } else { most };
         for (request, draft) in requests.iter().zip(&mut drafts) {
             let text = self.texts[request.slot].clone();
-            let whole = self.whole_draft(runner.model(), &text, depth)?;
+            let whole = self.whole_draft(runner.model(), &text)?;
             assert_eq!(draft[..], whole[..draft.len()], "after {} tokens", text.tokens.len());
             assert_eq!(draft.len(), whole.len().min(request.max));
             *self.n_compared.lock().expect("nobody panics with it") += 1;
