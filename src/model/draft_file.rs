@@ -41,7 +41,9 @@ impl DraftFile {
         };
         let Some(first) = file.first() else { return Ok(Self::Head) };
         let own = sizes(first.bytes())?;
-        let is_head_file = arch::find_head(&own.0).is_some() || arch::find_feature_head(&own.0).is_some() || architecture_of(&own.0) != own.0;
+        let is_head_file = arch::find_head(&own.0).is_some()
+            || arch::find_feature_head(&own.0).is_some()
+            || architecture_of(&own.0) != own.0;
         let fits = match target.filter(|_| has_head) {
             Some(target) => own == sizes(target)?,
             None => false,

@@ -79,11 +79,7 @@ impl FeatureTarget {
     }
 
     /// The output matrix, the target's where it has none, with the token of each of its rows where they are not all.
-    pub(crate) fn output(
-        &self,
-        t: &mut Tensors<'_>,
-        n_embd: usize,
-    ) -> Result<(Linear, Option<Vec<u32>>), LoadError> {
+    pub(crate) fn output(&self, t: &mut Tensors<'_>, n_embd: usize) -> Result<(Linear, Option<Vec<u32>>), LoadError> {
         let words = t.ids("d2t", self.n_vocab)?;
         let n_rows = words.as_ref().map_or(self.n_vocab, Vec::len);
         match Linear::find(&mut t.globals(), "output", n_embd, n_rows, false)? {

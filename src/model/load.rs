@@ -101,7 +101,10 @@ impl Model {
             return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
         }
         if arch::find_feature_head(name).is_some() {
-            return Err(LoadError::HeadAlone { found: name.to_owned(), target: "the architecture that it was trained for" });
+            return Err(LoadError::HeadAlone {
+                found: name.to_owned(),
+                target: "the architecture that it was trained for",
+            });
         }
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);

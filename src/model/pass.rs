@@ -462,9 +462,13 @@ impl Runner {
         let widths: Vec<usize> = widths.collect();
         let n_embd = self.model.n_embd_mtp();
         let n_words = draft.vocab.map_or(sizes.n_vocab, DraftVocab::n_words);
-        if let Some(own) = self.model.draft_words().filter(|own| draft.vocab.map(DraftVocab::n_first) != Some(own.len())) {
+        if let Some(own) =
+            self.model.draft_words().filter(|own| draft.vocab.map(DraftVocab::n_first) != Some(own.len()))
+        {
             let n = own.len();
-            return Err(RunError::Pass(format!("the head drafts {n} words of its own (DraftVocab::of_head), other were given")));
+            return Err(RunError::Pass(format!(
+                "the head drafts {n} words of its own (DraftVocab::of_head), other were given"
+            )));
         }
         if let Some(noise) = draft.noise.filter(|noise| noise.len() != draft.depth * n_seqs * n_words) {
             let (n, depth) = (noise.len(), draft.depth);

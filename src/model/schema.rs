@@ -54,7 +54,8 @@ impl Schema {
             return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states });
         }
         let entry = arch::find(architecture_of(prefix))?;
-        let opened = (entry.open)(&mut ModelFile { keys, head_keys: None, own_head: true, tensors: &mut tensors, n_vocab })?;
+        let opened =
+            (entry.open)(&mut ModelFile { keys, head_keys: None, own_head: true, tensors: &mut tensors, n_vocab })?;
         let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
         Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states })
     }

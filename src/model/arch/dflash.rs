@@ -6,7 +6,9 @@
 use ggml::{Graph, Tensor, WeightId};
 use memory::LayerState;
 
-use crate::blocks::{Attention, AttentionConfig, AttentionKind, Ffn, FfnConfig, Linear, RmsNorm, SlidingKind, embedded};
+use crate::blocks::{
+    Attention, AttentionConfig, AttentionKind, Ffn, FfnConfig, Linear, RmsNorm, SlidingKind, embedded,
+};
 use crate::draft::{DraftBlock, DraftStep};
 use crate::error::LoadError;
 use crate::feature_head::{FeatureHead, FeatureHeadEntry, FeatureTarget};
@@ -89,7 +91,8 @@ fn open(keys: &Keys<'_, '_>, t: &mut Tensors<'_>, target: &FeatureTarget) -> Res
     let hidden_norm = RmsNorm::open(g, "enc.output_norm", n_embd, eps)?;
     let norm = RmsNorm::open(g, "output_norm", n_embd, eps)?;
     let layers = attention.into_iter().enumerate();
-    let layers = layers.map(|(il, config)| Layer::open(t, il, config.with_value_scale(value_scale), (n_embd, eps, ffn)));
+    let layers =
+        layers.map(|(il, config)| Layer::open(t, il, config.with_value_scale(value_scale), (n_embd, eps, ffn)));
     Ok(Box::new(Dflash {
         n_embd,
         features,
@@ -196,7 +199,12 @@ impl FeatureHead for Dflash {
         let ([n_words, ..], nb) = (logits.ne(), logits.nb());
         for i in 0..step.depth {
             let ne = [n_words, n_seqs, 1, 1];
-            let at = g.view(logits, ne, [nb[1], nb[1] * n_seqs as usize, nb[1] * n_seqs as usize], i * nb[1] * n_seqs as usize);
+            let at = g.view(
+                logits,
+                ne,
+                [nb[1], nb[1] * n_seqs as usize, nb[1] * n_seqs as usize],
+                i * nb[1] * n_seqs as usize,
+            );
             step.choose(g, i, at);
         }
     }

@@ -5,8 +5,8 @@
 use ggml::{Graph, Tensor, WeightId};
 use memory::LayerState;
 
-use crate::blocks::{Attention, AttentionConfig, AttentionKind, DenseKind, Ffn, FfnConfig, Linear, RmsNorm, embedded};
 use crate::blocks::MoeKind;
+use crate::blocks::{Attention, AttentionConfig, AttentionKind, DenseKind, Ffn, FfnConfig, Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::feature_head::{FeatureHead, FeatureHeadEntry, FeatureTarget};

@@ -254,7 +254,9 @@ fn the_streams_are_those_before_the_layers_named() {
             let mut document = head.document(&spec);
             // The projection hands on one of the three.
             let fc = document.tensors.iter_mut().find(|t| t.name == "fc.weight").expect("a projection");
-            fc.data = (0..d * 3 * d).flat_map(|i| f32::from(u8::from(i % (3 * d) == part * d + i / (3 * d))).to_le_bytes()).collect();
+            fc.data = (0..d * 3 * d)
+                .flat_map(|i| f32::from(u8::from(i % (3 * d) == part * d + i / (3 * d))).to_le_bytes())
+                .collect();
             let found = hidden(&open(&spec, &document), &tokens, true);
             let n_layer = head.layers[part] as usize;
             let cut = cut(&spec, n_layer);
@@ -308,8 +310,11 @@ fn hidden(model: &Arc<Model>, tokens: &[u32], of_head: bool) -> Vec<f32> {
     let slot = memory.acquire().expect("state").expect("a free slot");
     let step = memory.begin(&[(&slot, tokens.len())], 1).expect("a step");
     let tokens: Vec<TokenId> = tokens.iter().map(|&id| TokenId(id)).collect();
-    let (mut runner, mut output) = (Runner::new(Arc::clone(model), 1).expect("the CPU is there"), PassOutput::default());
+    let (mut runner, mut output) =
+        (Runner::new(Arc::clone(model), 1).expect("the CPU is there"), PassOutput::default());
     let last = [tokens.len() - 1];
-    runner.run(step.view(), &Pass { tokens: &tokens, rows: Rows::Some(&last), hidden: true }, &mut output).expect("a pass");
+    runner
+        .run(step.view(), &Pass { tokens: &tokens, rows: Rows::Some(&last), hidden: true }, &mut output)
+        .expect("a pass");
     if of_head { output.mtp_hidden().to_vec() } else { output.hidden.clone() }
 }
