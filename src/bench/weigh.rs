@@ -184,12 +184,8 @@ fn bytes([keys, values]: [u64; 2], type_k: CacheType, type_v: CacheType) -> f64 
 }
 
 fn element(cache: CacheType) -> f64 {
-    match cache {
-        CacheType::F32 => 4.0,
-        CacheType::F16 => 2.0,
-        CacheType::Q8_0 => 34.0 / 32.0,
-        CacheType::Q4_0 => 18.0 / 32.0,
-    }
+    let dtype = cache.dtype();
+    dtype.block_bytes() as f64 / dtype.block_size() as f64
 }
 
 #[cfg(test)]

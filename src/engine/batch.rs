@@ -149,6 +149,7 @@ mod tests {
                 n_snapshots: policy.n_past().max(max_draft + 1),
                 transactional: false,
                 max_rows: None,
+                rotate: true,
             };
             let device = ggml::Device::cpu().expect("the CPU is there");
             let mut memory = memory::Memory::new(device, layout.clone(), config).expect("room");

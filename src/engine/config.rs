@@ -112,6 +112,8 @@ pub struct EngineConfig {
     pub cache_type_k: CacheType,
     /// Type of the cached values.
     pub cache_type_v: CacheType,
+    /// Rotate cached keys and values of quantised types, so that they lose less by rounding.
+    pub cache_rotation: bool,
     /// Form of attention.
     pub flash_attention: FlashAttention,
     /// Tokens of one batch at most.
@@ -145,6 +147,7 @@ impl Default for EngineConfig {
             threads: None,
             cache_type_k: CacheType::F16,
             cache_type_v: CacheType::F16,
+            cache_rotation: true,
             flash_attention: FlashAttention::Auto,
             n_batch: 512,
             n_batch_shared: 128,
@@ -252,6 +255,7 @@ impl EngineConfig {
             n_snapshots: 1,
             transactional: false,
             max_rows: None,
+            rotate: self.cache_rotation,
         }
     }
 

@@ -23,6 +23,14 @@ impl Dtype {
     pub const Q8_0: Self = Self(sys::GGML_TYPE_Q8_0);
     /// 4-bit blocks of 32 with one scale.
     pub const Q4_0: Self = Self(sys::GGML_TYPE_Q4_0);
+    /// 4-bit blocks of 32 with a scale and a minimum.
+    pub const Q4_1: Self = Self(sys::GGML_TYPE_Q4_1);
+    /// 5-bit blocks of 32 with one scale.
+    pub const Q5_0: Self = Self(sys::GGML_TYPE_Q5_0);
+    /// 5-bit blocks of 32 with a scale and a minimum.
+    pub const Q5_1: Self = Self(sys::GGML_TYPE_Q5_1);
+    /// 4-bit places in an uneven table, blocks of 32 with one scale.
+    pub const IQ4_NL: Self = Self(sys::GGML_TYPE_IQ4_NL);
     /// 4-bit super-blocks of 256.
     pub const Q4_K: Self = Self(sys::GGML_TYPE_Q4_K);
     /// 5-bit super-blocks of 256.

@@ -132,7 +132,7 @@ impl CellKinds {
 }
 
 /// The number of `item` in `list`, where it is put if it is not there.
-fn number<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+pub(crate) fn number<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     list.iter().position(|known| *known == item).unwrap_or_else(|| {
         list.push(item);
         list.len() - 1
@@ -149,13 +149,30 @@ pub enum CacheType {
     F16,
     /// 1.06 bytes.
     Q8_0,
+    /// 0.75 bytes, with a minimum.
+    Q5_1,
+    /// 0.69 bytes.
+    Q5_0,
+    /// 0.63 bytes, with a minimum.
+    Q4_1,
+    /// 0.56 bytes, uneven steps.
+    Iq4Nl,
     /// 0.56 bytes.
     Q4_0,
 }
 
 impl CacheType {
     /// All of them.
-    pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Q8_0, CacheType::Q4_0];
+    pub const ALL: [CacheType; 8] = [
+        CacheType::F32,
+        CacheType::F16,
+        CacheType::Q8_0,
+        CacheType::Q5_1,
+        CacheType::Q5_0,
+        CacheType::Q4_1,
+        CacheType::Iq4Nl,
+        CacheType::Q4_0,
+    ];
 
     /// The element type.
     pub fn dtype(self) -> Dtype {
@@ -163,19 +180,36 @@ impl CacheType {
             CacheType::F32 => Dtype::F32,
             CacheType::F16 => Dtype::F16,
             CacheType::Q8_0 => Dtype::Q8_0,
+            CacheType::Q5_1 => Dtype::Q5_1,
+            CacheType::Q5_0 => Dtype::Q5_0,
+            CacheType::Q4_1 => Dtype::Q4_1,
+            CacheType::Iq4Nl => Dtype::IQ4_NL,
             CacheType::Q4_0 => Dtype::Q4_0,
         }
     }
 
-    /// The largest number that is kept as a finite one: larger ones overflow, a block's in its scale (F16, for 127 steps or
-    /// 8). F32 stops where products of keys could overflow.
+    /// The largest number that is kept as a finite one: larger ones overflow, a block's in its scale (F16, for so many steps) or
+    /// its minimum (F16). F32 stops where products of keys could overflow.
     pub(crate) fn most(self) -> f32 {
         const F16: f32 = 65504.0;
         match self {
             CacheType::F32 => 1e30,
             CacheType::F16 => F16,
             CacheType::Q8_0 => 127.0 * F16,
+            // The scale is that of a difference, which is twice as large at most.
+            CacheType::Q5_1 | CacheType::Q4_1 => F16,
+            CacheType::Q5_0 => 16.0 * F16,
+            CacheType::Iq4Nl => 113.0 * F16,
             CacheType::Q4_0 => 8.0 * F16,
+        }
+    }
+
+    /// Numbers in F16 that a block begins with; 0 where there are no blocks.
+    pub(crate) fn n_scales(self) -> usize {
+        match self {
+            CacheType::F32 | CacheType::F16 => 0,
+            CacheType::Q8_0 | CacheType::Q5_0 | CacheType::Iq4Nl | CacheType::Q4_0 => 1,
+            CacheType::Q5_1 | CacheType::Q4_1 => 2,
         }
     }
 
@@ -196,6 +230,7 @@ impl FromStr for CacheType {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|t| t.dtype().name() == s);
-        found.ok_or_else(|| format!("cache type `{s}` is not one of f32, f16, q8_0, q4_0"))
+        let all = || Self::ALL.map(|t| t.dtype().name()).join(", ");
+        found.ok_or_else(|| format!("cache type `{s}` is not one of {}", all()))
     }
 }

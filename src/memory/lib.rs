@@ -18,6 +18,7 @@ mod hold;
 mod layout;
 mod masks;
 mod ring;
+mod rotation;
 mod saved;
 mod shape;
 mod size;

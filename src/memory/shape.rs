@@ -14,6 +14,8 @@ pub struct StateShape {
     type_k: CacheType,
     type_v: CacheType,
     v_transposed: bool,
+    /// Of each layer, as numbers: elements of keys and of values that are rotated together. Empty where none are.
+    rotations: Vec<u64>,
     n_ctx: usize,
     /// Layers with a window keep the cells of the window only.
     rings: bool,
@@ -24,7 +26,8 @@ impl Memory {
     pub fn shape(&self) -> StateShape {
         let c = &self.config;
         let (type_k, type_v, v_transposed, n_ctx) = (c.type_k, c.type_v, c.v_transposed, c.n_ctx);
-        StateShape { layout: self.layout.clone(), type_k, type_v, v_transposed, n_ctx, rings: self.has_rings() }
+        let (layout, rotations, rings) = (self.layout.clone(), self.rotation_words(), self.has_rings());
+        StateShape { layout, type_k, type_v, v_transposed, rotations, n_ctx, rings }
     }
 }
 
@@ -118,10 +121,11 @@ impl StateShape {
             let sound = match row.kept_as {
                 CacheType::F32 => cells.as_chunks::<4>().0.iter().all(|&v| f32::from_le_bytes(v).is_finite()),
                 CacheType::F16 => cells.as_chunks::<2>().0.iter().all(|&v| is_finite_f16(v)),
-                // A block begins with its scale.
-                CacheType::Q8_0 | CacheType::Q4_0 => {
+                _ => {
                     let mut blocks = cells.chunks(row.kept_as.dtype().block_bytes());
-                    blocks.all(|block| block.first_chunk::<2>().is_none_or(|&scale| is_finite_f16(scale)))
+                    blocks.all(|block| {
+                        block.as_chunks::<2>().0.iter().take(row.kept_as.n_scales()).all(|&n| is_finite_f16(n))
+                    })
                 }
             };
             if !sound {
@@ -186,6 +190,7 @@ impl StateShape {
                 _ => {}
             }
         }
+        words.extend(&self.rotations);
         words
     }
 }

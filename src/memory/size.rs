@@ -27,12 +27,13 @@ impl MemoryConfig {
         self.tensors(layer)?.iter().try_fold(0usize, |all, tensor| Ok(all.saturating_add(bytes(tensor)?)))
     }
 
-    /// Bytes of the state of all layers: what [`crate::Memory::n_bytes`] will say.
+    /// Bytes of the state of all layers: what [`crate::Memory::n_bytes`] will say of one device.
     ///
     /// # Errors
     /// As [`MemoryConfig::layer_bytes`].
     pub fn n_bytes(&self, layout: &StateLayout) -> Result<usize, Error> {
-        layout.layers.iter().try_fold(0usize, |all, layer| Ok(all.saturating_add(self.layer_bytes(layer)?)))
+        let add = |all: usize, layer| Ok(all.saturating_add(self.layer_bytes(layer)?));
+        layout.layers.iter().try_fold(self.rotation_bytes(layout), add)
     }
 
     /// With the context as memory has it.

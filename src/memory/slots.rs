@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use ggml::{Device, StateBuffer, StateId, StateSpec};
+use ggml::{Device, Dtype, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
-use crate::layout::{CacheType, CellKinds, LayerState, StateLayout};
+use crate::layout::{CacheType, CellKinds, LayerState, StateLayout, number};
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;
@@ -31,6 +31,8 @@ pub struct MemoryConfig {
     /// Rows of one sequence that a step has at most: layers with a window then keep the cells of the window and of so many
     /// rows. `None` is any number, and cells for all positions.
     pub max_rows: Option<usize>,
+    /// Rotate the keys and values of quantised types whose heads allow it: they lose less by rounding.
+    pub rotate: bool,
 }
 
 /// The right to use one sequence's state. Given back by [`Memory::release`].
@@ -99,6 +101,8 @@ pub struct Memory {
     pub(crate) config: MemoryConfig,
     pub(crate) buffer: StateBuffer,
     pub(crate) layers: Vec<LayerTensors>,
+    /// The matrices by which keys and values of each layer are rotated.
+    pub(crate) rotations: Vec<(Option<StateId>, Option<StateId>)>,
     pub(crate) slots: Vec<SlotStatus>,
 }
 
@@ -156,7 +160,31 @@ impl Memory {
             let spec = |(what, dtype, ne)| StateSpec { name: format!("{what}.{il}"), dtype, ne, device };
             specs.extend(config.tensors(layer)?.into_iter().map(spec));
         }
-        let (buffer, ids) = StateBuffer::new(&specs)?;
+        let n_of_layers = specs.len();
+        let mut matrices: Vec<(Device, usize)> = Vec::new();
+        let rotations: Vec<_> = layout
+            .layers
+            .iter()
+            .enumerate()
+            .map(|(il, layer)| {
+                let LayerState::Kv(kv) = layer else { return (None, None) };
+                let mut numbered = |n: usize| number(&mut matrices, (place(il), n));
+                let (k, v) = config.rotation(kv);
+                (k.map(&mut numbered), v.map(&mut numbered))
+            })
+            .collect();
+        specs.extend(matrices.iter().map(|&(device, n)| StateSpec {
+            name: format!("rotation.{n}"),
+            dtype: Dtype::F32,
+            ne: [n as i64, n as i64, 1, 1],
+            device,
+        }));
+        let (mut buffer, ids) = StateBuffer::new(&specs)?;
+        for (&id, &(_, n)) in ids[n_of_layers..].iter().zip(&matrices) {
+            buffer.write(id, 0, &MemoryConfig::rotation_matrix(n))?;
+        }
+        let matrix = |i: usize| ids[n_of_layers + i];
+        let rotations = rotations.into_iter().map(|(k, v)| (k.map(matrix), v.map(matrix))).collect();
         let mut ids = ids.into_iter();
         let mut next = || ids.next().expect("a spec was pushed for each tensor of a layer");
         let layers = layout.layers.iter().map(|layer| match layer {
@@ -172,7 +200,7 @@ impl Memory {
         });
         let layers = layers.collect();
         let slots = vec![SlotStatus::default(); config.n_slots];
-        Ok(Self { layout, kinds, config, buffer, layers, slots })
+        Ok(Self { layout, kinds, config, buffer, layers, rotations, slots })
     }
 
     /// What was asked for, the context rounded up.

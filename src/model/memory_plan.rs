@@ -117,6 +117,9 @@ impl MemoryPlan {
         let snapshots = of_snapshots.max().unwrap_or(0);
         let n_snapshots = self.state.n_slots.saturating_mul(self.state.n_snapshots + 1);
         let logits = 3 * F32 * sizes.n_vocab * self.n_out;
+        let head = StateLayout { layers: facts.head.clone() };
+        let rotations =
+            self.state.rotation_bytes(&facts.layout) + self.head.map_or(0, |(config, _)| config.rotation_bytes(&head));
         let (latent, turned) = self.latent_bytes(facts, n_ctx);
         per_row
             .saturating_add(latent)
@@ -124,6 +127,7 @@ impl MemoryPlan {
             .saturating_add(turned)
             .saturating_add(snapshots.saturating_mul(n_snapshots))
             .saturating_add(logits)
+            .saturating_add(rotations)
             .saturating_add(SMALL)
     }
 

@@ -17,6 +17,7 @@ pub fn exact(n_slots: usize, n_ctx: usize) -> MemoryConfig {
         n_snapshots: 1,
         transactional: false,
         max_rows: None,
+        rotate: true,
     }
 }
 

@@ -21,6 +21,28 @@ impl<'g> Graph<'g> {
         by_kernel.unwrap_or_else(|| op!(self, "mul_mat", ggml_mul_mat, a, b.raw()))
     }
 
+    /// The Walsh-Hadamard transform, scaled to keep lengths, of each run of `n` elements: `h: [n, n]` is its matrix, F32, and
+    /// `x: [n, ..]` F32; gives the shape of `x`. It is its own inverse. Devices that know the matrix by the hint do not read
+    /// it. Source: Sylvester's construction.
+    pub fn hadamard(&self, h: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let (nh, nx) = (h.ne(), x.ne());
+        let fits = nh[0] == nh[1] && nh[2..] == [1, 1] && nh[0] == nx[0] && nh[0].count_ones() == 1;
+        let sound = self.check("hadamard", fits, || format!("`h` {nh:?} does not fit `x` {nx:?}"))
+            && self.check_f32("hadamard", "h", h)
+            && self.check_f32("hadamard", "x", x)
+            && self.check_elements("hadamard", "h", h)
+            && self.check_elements("hadamard", "x", x);
+        if !sound {
+            return x;
+        }
+        let y = op!(self, "hadamard", ggml_mul_mat, h, x.raw());
+        if self.ok() {
+            // SAFETY: `y` is the product that was just made.
+            unsafe { ggml_sys::ggml_mul_mat_set_hint(y.raw(), ggml_sys::GGML_HINT_SRC0_IS_HADAMARD) };
+        }
+        y
+    }
+
     /// One matrix of `experts: [k, m, n_expert]` for each id: `b: [k, n_used or 1, n_tokens]`, `ids: [n_used, n_tokens]`
     /// (i32, below `n_expert`) gives `[m, n_used, n_tokens]`. Ids outside are kept away as by [`Graph::get_rows`].
     pub fn mul_mat_id(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {

@@ -30,6 +30,7 @@ fn config(max_rows: Option<usize>, v_transposed: bool) -> MemoryConfig {
         n_snapshots: 1,
         transactional: false,
         max_rows,
+        rotate: true,
     }
 }
 

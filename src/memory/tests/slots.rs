@@ -27,6 +27,7 @@ fn config(n_slots: usize, n_ctx: usize) -> MemoryConfig {
         n_snapshots: 4,
         transactional: false,
         max_rows: None,
+        rotate: true,
     }
 }
 

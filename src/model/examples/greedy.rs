@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         n_snapshots: 1,
         transactional: false,
         max_rows: None,
+        rotate: true,
     })?;
     let slot = memory.acquire()?.ok_or("a new memory has a free slot")?;
     let mut runner = Runner::new(model, 2)?;

@@ -40,6 +40,10 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type())]
     pub cache_type_v: CacheType,
 
+    /// Rotate quantised keys and values, so that they lose less by rounding: on or off [default: on]
+    #[arg(long, value_name = "WHEN", value_parser = on_or_off())]
+    pub kv_rotate: Option<bool>,
+
     /// Flash attention: no full score matrix
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = flash_attention())]
     pub flash_attn: FlashAttention,
@@ -54,7 +58,11 @@ pub struct ComputeOptions {
 }
 
 fn cache_type() -> impl TypedValueParser<Value = CacheType> {
-    PossibleValuesParser::new(["f16", "f32", "q8_0", "q4_0"]).try_map(|word| word.parse())
+    PossibleValuesParser::new(CacheType::ALL.map(|t| t.dtype().name())).try_map(|word| word.parse())
+}
+
+fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|word| word == "on")
 }
 
 fn flash_attention() -> impl TypedValueParser<Value = FlashAttention> {
@@ -190,6 +198,7 @@ impl ComputeOptions {
             threads: self.threads.map(usize::from),
             cache_type_k: self.cache_type_k,
             cache_type_v: self.cache_type_v,
+            cache_rotation: self.kv_rotate.unwrap_or(true),
             flash_attention: self.flash_attn,
             ..EngineConfig::default()
         }

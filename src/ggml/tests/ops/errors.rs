@@ -111,6 +111,11 @@ fn rows_by_ids_are_added_where_they_fit_only() {
 #[test]
 fn products_refuse_types_shapes_and_strides() {
     refused("mul_mat", |g| g.mul_mat(t(g, 0, F, [4, 2]), t(g, 1, F, [3, 2])));
+    refused("hadamard", |g| g.hadamard(t(g, 0, F, [4, 4]), t(g, 1, F, [8, 2])));
+    refused("hadamard", |g| g.hadamard(t(g, 0, F, [3, 3]), t(g, 1, F, [3, 2])));
+    refused("hadamard", |g| g.hadamard(t(g, 0, F, [4, 2]), t(g, 1, F, [4, 2])));
+    refused("hadamard", |g| g.hadamard(t(g, 0, F, [4, 4]), t(g, 1, I, [4, 2])));
+    refused("hadamard", |g| g.hadamard(t(g, 0, F, [4, 4]), g.transpose(t(g, 1, F, [2, 4]))));
     refused("mul_mat", |g| g.mul_mat(t(g, 0, F, [4, 2, 2]), t(g, 1, F, [4, 2, 3])));
     refused("mul_mat", |g| g.mul_mat(t(g, 0, F, [4, 2, 1, 2]), t(g, 1, F, [4, 2, 1, 3])));
     refused("mul_mat", |g| g.mul_mat(g.transpose(t(g, 0, F, [2, 4])), t(g, 1, F, [4, 2])));

@@ -3,7 +3,7 @@
 //! ggml rounds the activations first: to F16 or BF16 for such weights, to 8-bit blocks for quantised ones. The
 //! tolerances, relative to the spread of the results, are that rounding's.
 
-use crate::support::{In, Rng, assert_close, difference, matrix, run, run_over, weights};
+use crate::support::{In, Rng, assert_close, difference, matrix, no_weights, run, run_over, weights};
 use ggml::Dtype;
 
 /// `[m, n]` of `w: [k, m]` and `x: [k, n]`.
@@ -111,6 +111,28 @@ fn each_row_meets_its_experts() {
                 let inputs = [x, In::I32([n_used, n, 1, 1], ids.clone())];
                 let y = run_over(&weights, 1, &inputs, |g, t| g.mul_mat_id(g.weight(w[0]), t[0], t[1]));
                 assert_product(&y, &want, k, tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hadamard_transform_is_the_product_with_its_matrix_and_its_own_inverse() {
+    let mut rng = Rng::new(25);
+    for n in [2, 64, 256] {
+        let h: Vec<f32> = (0..n * n)
+            .map(|i: usize| if (i / n & i % n).count_ones() % 2 == 0 { 1.0 } else { -1.0 } / (n as f32).sqrt())
+            .collect();
+        let h = In::F32([n, n, 1, 1], h);
+        for rows in [1, 7] {
+            let x = rng.tensor([n, rows, 1, 1]);
+            let want = product(&h.f32(), &x.f32(), n);
+            for threads in [1, 2] {
+                let inputs = [h.clone(), x.clone()];
+                let once = run_over(&no_weights(), threads, &inputs, |g, t| g.hadamard(t[0], t[1]));
+                assert_product(&once, &want, n, 1e-6);
+                let twice = run_over(&no_weights(), threads, &inputs, |g, t| g.hadamard(t[0], g.hadamard(t[0], t[1])));
+                assert_close(&twice, &x.f32().into_iter().map(f64::from).collect::<Vec<_>>(), 1e-5);
             }
         }
     }
