@@ -16,6 +16,7 @@ mod open;
 mod open_error;
 pub mod options;
 mod prepare;
+mod projector_file;
 mod reply;
 mod roles;
 mod stream;

@@ -76,7 +76,9 @@ impl Clipped {
         let limits = [(number("input_min")?, number("input_max")?), (number("output_min")?, number("output_max")?)];
         // A schema has no numbers.
         let is_bound = (known.number)(&format!("{prefix}{name}.input_min")).is_some();
-        if let Some((low, high)) = limits.iter().find(|(low, high)| is_bound && !(low <= high)) {
+        if let Some((low, high)) =
+            limits.iter().find(|(low, high)| is_bound && (low.is_nan() || high.is_nan() || low > high))
+        {
             let what = format!("limits from {low} to {high} found, F32 numbers in order expected");
             return Err(LoadError::Tensor { name: format!("{prefix}{name}"), what });
         }

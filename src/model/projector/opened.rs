@@ -108,8 +108,8 @@ impl Projector {
         self.entry.name
     }
 
-    /// Width of the rows that it gives.
-    pub fn n_embd(&self) -> usize {
+    /// Width of the rows that it gives: the text model's.
+    pub fn n_embd_text(&self) -> usize {
         self.tower.shape().n_embd_text
     }
 
@@ -133,17 +133,7 @@ impl Projector {
     /// # Errors
     /// [`LoadError::Projector`] with what disagrees.
     pub fn fits(&self, model: &Model) -> Result<(), LoadError> {
-        let (n_embd, architecture) = (model.hparams().n_embd, &model.describe().architecture);
-        if !architecture.starts_with(self.entry.texts) {
-            let what =
-                format!("`{}` is made for models of {}.., not of {architecture}", self.entry.name, self.entry.texts);
-            return Err(LoadError::Projector(what));
-        }
-        if self.n_embd() != n_embd {
-            let what = format!("it gives rows of {}, the model takes rows of {n_embd}", self.n_embd());
-            return Err(LoadError::Projector(what));
-        }
-        Ok(())
+        self.entry.fits(self.n_embd_text(), &model.describe().architecture, model.hparams().n_embd)
     }
 
     /// Computes one picture. Buffers grow with the number of patches and are given back when they are large.

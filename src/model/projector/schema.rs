@@ -6,16 +6,16 @@ use gguf::{Header, Metadata};
 
 use super::file::{Known, ProjectorFile, projector_type};
 use super::table::{ARCHITECTURE, find};
+use super::tower::Entry;
 use crate::error::LoadError;
 use crate::tensors::{TensorSchema, Tensors};
 
 /// What a projector of some metadata consists of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ProjectorSchema {
     /// In the order in which the tower asks for them.
     pub tensors: Vec<TensorSchema>,
-    /// The kind of tower: `clip.projector_type`.
-    pub kind: &'static str,
+    entry: &'static Entry,
     /// Width of the rows that it gives: the text model's.
     pub n_embd_text: usize,
     /// Width of the tower.
@@ -29,6 +29,11 @@ pub struct ProjectorSchema {
 }
 
 impl ProjectorSchema {
+    /// The kind of tower: `clip.projector_type`.
+    pub fn kind(&self) -> &'static str {
+        self.entry.name
+    }
+
     /// Whether a file is a projector's.
     pub fn is_for(meta: &Metadata<'_>) -> bool {
         matches!(meta.str("general.architecture"), Ok(Some(ARCHITECTURE)))
@@ -61,7 +66,15 @@ impl ProjectorSchema {
         let (n_embd_text, n_embd, n_layer) = (shape.n_embd_text, shape.n_embd, shape.n_layer);
         let (patch, merge) = (shape.processor.patch, shape.processor.merge);
         let Tensors::List { list, .. } = tensors else { unreachable!("it was made so above") };
-        Ok(ProjectorSchema { tensors: list, kind: entry.name, n_embd_text, n_embd, n_layer, patch, merge })
+        Ok(ProjectorSchema { tensors: list, entry, n_embd_text, n_embd, n_layer, patch, merge })
+    }
+
+    /// Whether its rows are what a model of text of this architecture and width takes in place of embeddings.
+    ///
+    /// # Errors
+    /// [`LoadError::Projector`] with what disagrees.
+    pub fn fits(&self, architecture: &str, n_embd: usize) -> Result<(), LoadError> {
+        self.entry.fits(self.n_embd_text, architecture, n_embd)
     }
 
     /// The kind of tower that a file names, known or not.

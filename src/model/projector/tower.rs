@@ -16,6 +16,21 @@ pub(crate) struct Entry {
     pub(crate) open: fn(&mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadError>,
 }
 
+impl Entry {
+    /// Whether rows of `n_embd_text` of such a tower are what a model of text of this architecture and width takes.
+    pub(crate) fn fits(&self, n_embd_text: usize, architecture: &str, n_embd: usize) -> Result<(), LoadError> {
+        if !architecture.starts_with(self.texts) {
+            let what = format!("`{}` is made for models of {}.., not of {architecture}", self.name, self.texts);
+            return Err(LoadError::Projector(what));
+        }
+        if n_embd_text != n_embd {
+            let what = format!("it gives rows of {n_embd_text}, the model takes rows of {n_embd}");
+            return Err(LoadError::Projector(what));
+        }
+        Ok(())
+    }
+}
+
 /// A tower over its weights.
 pub(crate) trait Tower: Send + Sync {
     /// Sizes.
