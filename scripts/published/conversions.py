@@ -16,7 +16,9 @@ import numpy
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next"]
+NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next", "llama", "llama-biased", "llama-mha", "llama-rope3", "llama-linear", "mistral",
+         "mixtral", "ministral3", "qwen2", "qwen2-tied", "qwen2-yarn-factor", "qwen3", "qwen3-yarn", "qwen3-yarn-betas", "qwen3_moe", "glm4",
+         "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "lfm2"]
 # Keys that tell of the converter, or that a name is made for.
 IGNORED = {"general.name", "general.basename", "general.size_label", "general.quantization_version"}
 

@@ -25,6 +25,9 @@ PLAIN = dict(rope_type="default", rope_theta=1e6)
 YARN = dict(rope_type="yarn", rope_theta=1e6, factor=8.0, original_max_position_embeddings=64)
 SECTIONS = dict(mrope_interleaved=True, mrope_section=[6, 5, 5], partial_rotary_factor=0.25)
 MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, norm_topk_prob=True)
+ROUTED = dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, n_shared_experts=1, n_group=1, topk_group=1,
+              first_k_dense_replace=1, routed_scaling_factor=1.5, norm_topk_prob=True)
+LATENT = dict(num_key_value_heads=4, q_lora_rank=256, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=128)
 # One line a checkpoint: transformers' class, pre-tokenizer, what its configuration says beside SIZES.
 MODELS = {
     "qwen3": ("Qwen3", "qwen2", dict(head_dim=128, tie_word_embeddings=True, rope_parameters=PLAIN)),
@@ -51,6 +54,20 @@ MODELS = {
     "qwen3-yarn-betas": ("Qwen3", "qwen2", dict(head_dim=128, rope_parameters=YARN | dict(beta_fast=8.0, beta_slow=2.0))),
     "qwen2-yarn-factor": ("Qwen2", "qwen2", dict(rope_parameters=YARN | dict(attention_factor=1.0))),
     "qwen3_5-yarn": ("Qwen3_5", "qwen35", dict(rope_parameters=YARN | SECTIONS, **DELTA)),
+    "granite": ("Granite", "llama-bpe", dict(rope_parameters=PLAIN, embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.1,
+                                             logits_scaling=2.0)),
+    "phi3": ("Phi3", "llama-bpe", dict(sliding_window=None, original_max_position_embeddings=4096, rope_parameters=PLAIN | dict(
+        partial_rotary_factor=0.75))),
+    "phi3-long": ("Phi3", "llama-bpe", dict(sliding_window=None, original_max_position_embeddings=1024, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=1024, long_factor=[1.0 + i / 8 for i in range(32)],
+        short_factor=[1.0 + i / 64 for i in range(32)]))),
+    "lfm2": ("Lfm2", "llama-bpe", dict(rope_parameters=PLAIN, conv_L_cache=3, norm_eps=1e-5, block_auto_adjust_ff_dim=False, block_ff_dim=512,
+                                       tie_word_embeddings=True, layer_types=["conv", "full_attention", "conv", "full_attention"])),
+    "glm4_moe": ("Glm4Moe", "glm4", dict(head_dim=128, attention_bias=True, use_qk_norm=True, num_nextn_predict_layers=1,
+                                         rope_parameters=PLAIN | dict(partial_rotary_factor=0.5), **ROUTED)),
+    "deepseek_v3": ("DeepseekV3", "llama-bpe", dict(rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0), rope_interleave=True,
+                                                    scoring_func="sigmoid", **LATENT, **ROUTED)),
+    "glm4_moe_lite": ("Glm4MoeLite", "glm4", dict(num_nextn_predict_layers=1, rope_parameters=PLAIN, scoring_func="sigmoid", **LATENT, **ROUTED)),
 }
 VISION = dict(depth=2, hidden_size=128, intermediate_size=256, num_heads=2, out_hidden_size=256, num_position_embeddings=64, patch_size=16)
 
@@ -69,7 +86,7 @@ def tokenizer(pre, text):
     split = pre_tokenizers.Split(Regex(PRE[pre]), behavior="isolated")
     t.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.decoder = decoders.ByteLevel()
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>"]
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>", "[gMASK]", "<|observation|>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     t.train_from_iterator([text], trainers.BpeTrainer(vocab_size=N_VOCAB - len(specials), initial_alphabet=alphabet, show_progress=False))
     t.add_special_tokens(specials)
@@ -134,6 +151,28 @@ def nextn_layer(m):
     return {name: p.detach() for name, p in like.items()}
 
 
+def appended_layer(m):
+    """The tensors of a NextN layer behind the last one of a GLM: those of the last, with other weights."""
+    import torch
+    n, d = len(m.model.layers), m.config.hidden_size
+    like = {f"model.layers.{n}.{name}": p.detach().clone() for name, p in m.model.layers[n - 1].named_parameters()}
+    like |= {f"model.layers.{n}.{name}": p.detach().clone() for name, p in m.model.layers[n - 1].named_buffers()
+             if name.endswith("e_score_correction_bias")}
+    stacks = [name for name in like if ".mlp.experts." in name]
+    like[f"model.layers.{n}.eh_proj.weight"] = torch.zeros(d, 2 * d)
+    for name in ("enorm", "hnorm", "shared_head.norm"):
+        like[f"model.layers.{n}.{name}.weight"] = torch.ones(d)
+    like = {name: torch.nn.Parameter(p) for name, p in like.items()}
+    randomize(like.items(), 3)
+    like = {name: p.detach() for name, p in like.items()}
+    for name in stacks:                             # experts one by one, as transformers writes those of the other layers
+        stack, base = like.pop(name), name.rpartition(".")[0]
+        for e, matrix in enumerate(stack):
+            parts = {"down_proj": matrix} if name.endswith("down_proj") else dict(zip(("gate_proj", "up_proj"), matrix.chunk(2)))
+            like |= {f"{base}.{e}.{part}.weight": x.contiguous() for part, x in parts.items()}
+    return like
+
+
 def write(out, name):
     import numpy, torch
     from safetensors.torch import load_file, save_file
@@ -146,6 +185,12 @@ def write(out, name):
     if family == "Qwen3Next":
         file = folder / "model.safetensors"
         save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})
+    if config.get("num_nextn_predict_layers"):
+        file = folder / "model.safetensors"
+        save_file(load_file(file) | appended_layer(m), file, metadata={"format": "pt"})
+    if family == "Phi3":                            # the name by which llama.cpp's converter knows byte-level vocabularies
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
     if family.startswith("Qwen3_5"):
         file = folder / "model.safetensors"
         save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})

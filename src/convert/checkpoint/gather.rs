@@ -9,8 +9,8 @@ use model::{Schema, TensorSchema, block_of};
 
 use super::config::Config;
 use super::keys;
-use super::names::{Name, Part, is_bare_head, meaning};
-use super::plan::{DeltaPart, Maker, Sources};
+use super::names::{Name, Part, is_bare_head, meaning, meaning_in};
+use super::plan::{DeltaPart, LatentPart, Maker, Sources};
 use crate::error::Error;
 use crate::gguf_model::metadata;
 use crate::safetensors::{Place, Shards, Tensor, quoted};
@@ -84,15 +84,15 @@ pub(crate) fn model_and_head(
     without_head: bool,
 ) -> Result<Gathered, Error> {
     let refused = |what: String| Error::input(folder, what);
-    let mut found = Found::of(shards, folder, false)?;
+    let mut found = Found::of(shards, folder, Some(c))?;
     if without_head {
         found.tensors.retain(|(block, _), _| !matches!(block, Block::Head(_)));
     }
     let n_head_layers = found.n_head_layers();
     if let Some(n) = c.n_head_layers.filter(|n| n_head_layers > 0 && *n > 0 && *n != n_head_layers) {
-        return Err(refused(format!("{n_head_layers} layers of the head found, mtp_num_hidden_layers is {n}")));
+        return Err(refused(format!("{n_head_layers} layers of the head found, the configuration promises {n}")));
     }
-    let expected = expected(c, n_head_layers, folder)?;
+    let expected = expected(c, n_head_layers, folder, &found)?;
     let mut tensors = Vec::with_capacity(expected.len());
     let mut faults = Faults { extra: std::mem::take(&mut found.unknown), ..Faults::default() };
     for schema in expected {
@@ -120,26 +120,33 @@ pub(crate) fn model_and_head(
             Err(e) => faults.wrong.push(e),
         }
     }
+    for (name, numbers) in c.table().map_or(&[][..], |table| &table.sizes.made) {
+        let order = ((usize::MAX, 0), TensorPlan::made((*name).to_owned(), numbers.clone()));
+        tensors.push(order);
+    }
     faults.extra.extend(found.tensors.values().map(|(_, sources)| quoted(&shards.tensor(sources.first()).name)));
     tensors.sort_by_key(|(order, _)| *order);
     Ok(Gathered { tensors: tensors.into_iter().map(|(_, plan)| plan).collect(), n_head_layers, faults })
 }
 
 /// Every tensor that the configuration asks for.
-fn expected(c: &Config, n_head_layers: u64, folder: &Path) -> Result<Vec<TensorSchema>, Error> {
+fn expected(c: &Config, n_head_layers: u64, folder: &Path, found: &Found) -> Result<Vec<TensorSchema>, Error> {
     let keys = keys::of_sizes(c, n_head_layers);
-    let schema = Schema::of(&metadata(&keys), c.n_vocab as usize, &|_| false);
+    // Families of the table store some things in one of several ways.
+    let has = |name: &str| c.table().is_some() && found.has(name, c.n_layer);
+    let schema = Schema::of(&metadata(&keys), c.n_vocab as usize, &has);
     let mut expected = schema.map_err(|e| Error::input(folder, e.to_string()))?.tensors;
     for t in &mut expected {
         // In a file of its own making nothing stands in for it.
-        t.required |= t.name == "output.weight" && c.tied == Some(false) || t.name.ends_with("shared_head_norm.weight");
+        let of_delta = c.delta().is_some() && t.name.ends_with("shared_head_norm.weight");
+        t.required |= t.name == "output.weight" && c.tied == Some(false) || of_delta;
     }
     Ok(expected)
 }
 
 /// The tensors of the head alone, without the block in their names, each with its layer of the head.
 pub(crate) fn head(shards: &Shards, path: &Path) -> Result<Vec<(u64, TensorPlan)>, Error> {
-    let found = Found::of(shards, path, true)?;
+    let found = Found::of(shards, path, None)?;
     let mut tensors = Vec::new();
     for ((block, name), (order, sources)) in &found.tensors {
         let Block::Head(k) = block else { continue };
@@ -154,15 +161,22 @@ pub(crate) fn head(shards: &Shards, path: &Path) -> Result<Vec<(u64, TensorPlan)
 }
 
 impl Found {
-    /// `only_head`: whatever is not of the head is passed over, known or not.
-    fn of(shards: &Shards, path: &Path, only_head: bool) -> Result<Found, Error> {
+    /// Of a checkpoint of a model of `config`; without one of the head alone: whatever else is there is passed over, known or
+    /// not.
+    fn of(shards: &Shards, path: &Path, config: Option<&Config>) -> Result<Found, Error> {
+        let only_head = config.is_none();
+        let table = config.and_then(|c| Some((c.table()?, c.n_layer)));
         let bare = is_bare_head(shards.iter().map(|(_, t)| t.name.as_str()));
         let mut found = Found { tensors: BTreeMap::new(), scales: HashMap::new(), unknown: Vec::new() };
         let mut last_of_experts: HashMap<Block, usize> = HashMap::new();
         let mut all: Vec<(Place, &Tensor)> = shards.iter().collect();
         all.sort_by(|(a, t), (b, u)| (a.file, &t.name).cmp(&(b.file, &u.name)));
         for (i, (place, t)) in all.into_iter().enumerate() {
-            let (block, part) = match meaning(&t.name, bare) {
+            let meaning = match table {
+                Some((table, n_layer)) => meaning_in(&t.name, table, n_layer),
+                None => meaning(&t.name, bare),
+            };
+            let (block, part) = match meaning {
                 Name::Skip => continue,
                 Name::Scale(weight) => {
                     found.scales.insert(weight, place);
@@ -182,6 +196,10 @@ impl Found {
                 Part::GateUp => {
                     found.add(block, "ffn_gate_exps.weight", (i, 0), Sources::Half(place, 0), t, path)?;
                     found.add(block, "ffn_up_exps.weight", (i, 1), Sources::Half(place, 1), t, path)?;
+                }
+                Part::Latent => {
+                    found.add(block, "attn_k_b.weight", (i, 0), Sources::Latent(place, LatentPart::Keys), t, path)?;
+                    found.add(block, "attn_v_b.weight", (i, 1), Sources::Latent(place, LatentPart::Values), t, path)?;
                 }
                 Part::ByKeyHead => {
                     let of = |part| Sources::ByKeyHead(place, part);
@@ -225,6 +243,15 @@ impl Found {
             None => Ok(()),
             Some(_) => Err(twice(t, path)),
         }
+    }
+
+    /// Whether there is something for the tensor of this name.
+    fn has(&self, name: &str, n_layer: u64) -> bool {
+        let (block, name) = match block_of(name) {
+            None => (Block::None, name),
+            Some((il, name)) => (il.checked_sub(n_layer).map_or(Block::MainModel(il), Block::Head), name),
+        };
+        self.tensors.contains_key(&(block, name.to_owned()))
     }
 
     fn n_head_layers(&self) -> u64 {

@@ -6,7 +6,9 @@ use std::path::Path;
 use gguf::ArrayBuf;
 use serde_json::Value;
 
-use super::config::{Config, Family};
+use super::config::{Config, Layout};
+use super::delta::{DeltaConfig, Family};
+use super::table::Table;
 use super::tokenizer::Tokenizer;
 use crate::gguf_model::Key;
 use crate::stream::TensorPlan;
@@ -121,6 +123,20 @@ impl Keys {
     }
 
     fn sizes(&mut self, c: &Config, n_head_layers: u64) {
+        match &c.layout {
+            Layout::Delta(delta) => self.of_delta(delta, n_head_layers),
+            Layout::Table(table) => self.of_table(table, n_head_layers),
+        }
+    }
+
+    fn of_table(&mut self, table: &Table, n_head_layers: u64) {
+        for (key, value) in table.sizes.keys(n_head_layers) {
+            self.arch(key, value);
+        }
+        self.put("general.file_type", Key::U32(0));
+    }
+
+    fn of_delta(&mut self, c: &DeltaConfig, n_head_layers: u64) {
         self.number("block_count", c.n_layer + n_head_layers);
         if let Some(n) = c.n_ctx {
             self.number("context_length", n);

@@ -1,19 +1,23 @@
-//! Hugging Face checkpoints of Qwen3.5 and 3.6, dense and with experts, and of Qwen3-Next: folders of safetensors with
-//! their descriptions.
+//! Hugging Face checkpoints: folders of safetensors with their descriptions.
 //! Owns what their names mean, which tensor of a GGUF file they become and how their numbers change on the way, and the
 //! keys that go with them. Never decides types of tensors; that is a recipe's.
 
 mod config;
+mod delta;
+mod families;
+mod fields;
 mod gather;
 mod head;
 mod keys;
 mod names;
 mod plan;
+mod table;
 mod tokenizer;
 
 use std::path::Path;
 
-pub use config::{Config, Experts, Family, Quantized, Rope};
+pub use config::Config;
+pub use fields::Quantized;
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
 
@@ -83,6 +87,8 @@ impl Checkpoint {
             // Sizes that are wrong show in the tensors, and in the tokenizer as a consequence.
             Err(e) => return Err(gathered.faults.into_error(folder).unwrap_or(e)),
         };
+        let special = config.table().map_or(&[][..], |table| table.row.special);
+        let tokenizer = tokenizer.with_special(special);
         let generation = json("generation_config.json")?;
         let n_head_layers = gathered.n_head_layers;
         let name = match options.name {

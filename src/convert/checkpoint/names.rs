@@ -1,6 +1,8 @@
 //! What the name of a tensor in a checkpoint means.
 //! Owns the spellings that are in use; knows no sizes.
 
+use super::table::Table;
+
 /// The meaning of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
@@ -27,31 +29,47 @@ pub(crate) enum Part {
     GateUp,
     /// Queries, keys, values and gates of a delta net, key head by key head.
     ByKeyHead,
+    /// Of latent attention, for each head what makes keys of latent rows, and what makes values.
+    Latent,
+}
+
+/// The name's meaning in a checkpoint of a family of the table. `n_layer`: layers from there on are the head's.
+pub(crate) fn meaning_in(name: &str, table: &Table, n_layer: u64) -> Name {
+    let row = table.row;
+    let of = |list: &[(&'static str, &'static str)], rest: &str| {
+        list.iter().find(|(spelling, _)| *spelling == rest).map(|(_, gguf)| Part::Whole(gguf))
+    };
+    let in_layer = |rest: &str| {
+        of(row.layer, rest)
+            .or_else(|| of(TABLE_LAYER, rest))
+            .or_else(|| (rest == "self_attn.kv_b_proj.weight").then_some(Part::Latent))
+            .or_else(|| of_experts(rest))
+    };
+    let rest = match text_name(name) {
+        Ok((rest, false)) => rest,
+        Ok((_, true)) => return Name::Unknown,
+        Err(known) => return known,
+    };
+    let Some(tail) = rest.strip_prefix("layers.") else {
+        let known = of(row.globals, rest).or_else(|| of(GLOBAL, rest));
+        return known.map_or(Name::Unknown, |part| Name::MainModel(None, part));
+    };
+    let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
+    let Ok(no) = no.parse::<u64>() else { return Name::Unknown };
+    match no.checked_sub(n_layer) {
+        Some(_) if !row.nextn => Name::Skip,
+        Some(k) => of(APPENDED_HEAD, tail).or_else(|| in_layer(tail)).map_or(Name::Unknown, |part| Name::Head(k, part)),
+        None => in_layer(tail).map_or(Name::Unknown, |part| Name::MainModel(Some(no), part)),
+    }
 }
 
 /// The name's meaning. `bare`: names that look like the main model's are the head's, as in files that hold only a head.
 pub(crate) fn meaning(name: &str, bare: bool) -> Name {
-    let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
-    // Of activations, or of cached keys and values.
-    if matches!(last, "input_scale" | "k_scale" | "v_scale") || last.ends_with("activation_scale") {
-        return Name::Skip;
-    }
-    if let Some(weight) = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")) {
-        return Name::Scale(weight.to_owned());
-    }
-    let mut rest = name;
-    let mut head = bare;
-    while let Some((first, tail)) = rest.split_once('.') {
-        match first {
-            "model" | "language_model" | "text_model" => rest = tail,
-            "mtp" => (rest, head) = (tail, true),
-            "visual" | "vision_tower" | "vision_model" | "multi_modal_projector" => return Name::Skip,
-            _ => break,
-        }
-    }
-    if rest.ends_with("rotary_emb.inv_freq") {
-        return Name::Skip;
-    }
+    let (rest, named) = match text_name(name) {
+        Ok(name) => name,
+        Err(known) => return known,
+    };
+    let head = bare || named;
     if let Some(tail) = rest.strip_prefix("layers.") {
         let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
         let (Ok(no), Some(part)) = (no.parse(), in_layer(tail)) else { return Name::Unknown };
@@ -63,6 +81,34 @@ pub(crate) fn meaning(name: &str, bare: bool) -> Name {
         Some((_, gguf)) => Name::MainModel(None, Part::Whole(gguf)),
         None => Name::Unknown,
     }
+}
+
+/// The name within the text model, and whether it says that it is the head's; or what it is otherwise.
+fn text_name(name: &str) -> Result<(&str, bool), Name> {
+    let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
+    // Of activations, or of cached keys and values.
+    if matches!(last, "input_scale" | "k_scale" | "v_scale") || last.ends_with("activation_scale") {
+        return Err(Name::Skip);
+    }
+    if let Some(weight) = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")) {
+        return Err(Name::Scale(weight.to_owned()));
+    }
+    let mut rest = name;
+    let mut head = false;
+    while let Some((first, tail)) = rest.split_once('.') {
+        match first {
+            "model" | "language_model" | "text_model" => rest = tail,
+            "mtp" => (rest, head) = (tail, true),
+            "visual" | "vision_tower" | "vision_model" | "multi_modal_projector" => {
+                return Err(Name::Skip);
+            }
+            _ => break,
+        }
+    }
+    if rest.ends_with("rotary_emb.inv_freq") {
+        return Err(Name::Skip);
+    }
+    Ok((rest, head))
 }
 
 /// Whether these names are of a file that holds a head and nothing else, without a word for it in front.
@@ -79,7 +125,13 @@ fn in_layer(rest: &str) -> Option<Part> {
     if rest == "linear_attn.in_proj_qkvz.weight" {
         return Some(Part::ByKeyHead);
     }
-    let experts = rest.strip_prefix("mlp.experts.").or_else(|| rest.strip_prefix("mlp.switch_mlp."))?;
+    of_experts(rest)
+}
+
+/// Of one expert, or of all of a layer.
+fn of_experts(rest: &str) -> Option<Part> {
+    let known = ["mlp.experts.", "mlp.switch_mlp.", "block_sparse_moe.experts."];
+    let experts = known.iter().find_map(|prefix| rest.strip_prefix(prefix))?;
     let experts = experts.strip_suffix(".weight").unwrap_or(experts);
     if experts == "gate_up_proj" {
         return Some(Part::GateUp);
@@ -135,8 +187,51 @@ const LAYER: &[(&str, &str)] = &[
     ("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"),
 ];
 
-const EXPERT: &[(&str, &str)] =
-    &[("gate_proj", "ffn_gate_exps.weight"), ("up_proj", "ffn_up_exps.weight"), ("down_proj", "ffn_down_exps.weight")];
+const EXPERT: &[(&str, &str)] = &[
+    ("gate_proj", "ffn_gate_exps.weight"),
+    ("up_proj", "ffn_up_exps.weight"),
+    ("down_proj", "ffn_down_exps.weight"),
+    ("w1", "ffn_gate_exps.weight"),
+    ("w3", "ffn_up_exps.weight"),
+    ("w2", "ffn_down_exps.weight"),
+];
+
+/// Within a layer of a NextN head that follows the main model's layers.
+const APPENDED_HEAD: &[(&str, &str)] = &[
+    ("eh_proj.weight", "nextn.eh_proj.weight"),
+    ("enorm.weight", "nextn.enorm.weight"),
+    ("hnorm.weight", "nextn.hnorm.weight"),
+    ("embed_tokens.weight", "nextn.embed_tokens.weight"),
+    ("shared_head.norm.weight", "nextn.shared_head_norm.weight"),
+    ("shared_head.head.weight", "nextn.shared_head_head.weight"),
+];
+
+/// Within a layer, in most families of the table.
+const TABLE_LAYER: &[(&str, &str)] = &[
+    ("input_layernorm.weight", "attn_norm.weight"),
+    ("post_attention_layernorm.weight", "ffn_norm.weight"),
+    ("self_attn.q_proj.weight", "attn_q.weight"),
+    ("self_attn.k_proj.weight", "attn_k.weight"),
+    ("self_attn.v_proj.weight", "attn_v.weight"),
+    ("self_attn.o_proj.weight", "attn_output.weight"),
+    ("self_attn.q_proj.bias", "attn_q.bias"),
+    ("self_attn.k_proj.bias", "attn_k.bias"),
+    ("self_attn.v_proj.bias", "attn_v.bias"),
+    ("self_attn.o_proj.bias", "attn_output.bias"),
+    ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+    ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+    ("mlp.gate_proj.weight", "ffn_gate.weight"),
+    ("mlp.up_proj.weight", "ffn_up.weight"),
+    ("mlp.down_proj.weight", "ffn_down.weight"),
+    ("mlp.gate_proj.bias", "ffn_gate.bias"),
+    ("mlp.up_proj.bias", "ffn_up.bias"),
+    ("mlp.down_proj.bias", "ffn_down.bias"),
+    ("mlp.gate.weight", "ffn_gate_inp.weight"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+    ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+];
 
 #[cfg(test)]
 mod tests {

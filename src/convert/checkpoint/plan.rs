@@ -8,9 +8,10 @@ use gguf::TensorType;
 use model::TensorSchema;
 
 use super::config::Config;
+use super::delta::DeltaConfig;
 use crate::error::Error;
 use crate::safetensors::{Dtype, Place, Shards, Tensor, quoted};
-use crate::stream::{MAX_ROW_ELEMENTS, Map, Piece, Run, Scale, Stored, TensorPlan};
+use crate::stream::{MAX_ROW_ELEMENTS, Map, Piece, Run, Scale, Stored, TensorPlan, Turned};
 
 /// What a new tensor is made of.
 #[derive(Debug)]
@@ -21,6 +22,17 @@ pub(crate) enum Sources {
     Experts(BTreeMap<u64, Place>),
     /// A part of a delta net's rows, which stand key head by key head.
     ByKeyHead(Place, DeltaPart),
+    /// A part of the rows of latent attention, which stand head by head.
+    Latent(Place, LatentPart),
+}
+
+/// A part of what latent attention makes of a latent row: for each head rows of its key, then rows of its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LatentPart {
+    /// The matrix of each head's key, turned: queries are multiplied with it.
+    Keys,
+    /// That of each head's value.
+    Values,
 }
 
 /// A part of what a delta net makes of its input: for each key head its query and key, the values and gates of its value heads.
@@ -35,7 +47,10 @@ pub(crate) enum DeltaPart {
 impl Sources {
     pub(crate) fn first(&self) -> Place {
         match self {
-            Sources::One(place) | Sources::Half(place, _) | Sources::ByKeyHead(place, _) => *place,
+            Sources::One(place)
+            | Sources::Half(place, _)
+            | Sources::ByKeyHead(place, _)
+            | Sources::Latent(place, _) => *place,
             Sources::Experts(list) => *list.first_key_value().expect("made with its first").1,
         }
     }
@@ -60,11 +75,11 @@ impl Maker<'_> {
     ) -> Result<TensorPlan, Error> {
         let t = self.shards.tensor(sources.first());
         let mut ne: Vec<u64> = t.shape.iter().rev().copied().collect();
-        if part == "ssm_conv1d.weight" && ne.len() == 3 && ne[1] == 1 {
+        if matches!(part, "ssm_conv1d.weight" | "shortconv.conv.weight") && ne.len() == 3 && ne[1] == 1 {
             ne.remove(1);
         }
         // Single numbers are rows of their own where heads are put in order.
-        let by_number = matches!(part, "ssm_a" | "ssm_dt.bias");
+        let by_number = matches!(part, "ssm_a" | "ssm_dt.bias") || self.interleaved(part).is_some() && ne.len() == 1;
         let row_len = if by_number { 1 } else { ne.first().copied().unwrap_or(1) };
         if row_len > MAX_ROW_ELEMENTS {
             return Err(self.refused(format!("rows of {row_len} elements, at most {MAX_ROW_ELEMENTS} allowed")));
@@ -79,7 +94,7 @@ impl Maker<'_> {
             }
             Sources::Experts(list) => ne.push(list.len() as u64),
             Sources::ByKeyHead(_, part) => {
-                let c = self.config.filter(|_| ne.len() == 2);
+                let c = self.config.and_then(Config::delta).filter(|_| ne.len() == 2);
                 let c = c.ok_or_else(|| self.refused(format!("{ne:?} found, a delta net's rows expected")))?;
                 let n_rows = 2 * (c.n_key() + c.n_value());
                 if ne[1] != n_rows {
@@ -87,13 +102,28 @@ impl Maker<'_> {
                 }
                 ne[1] = if *part == DeltaPart::Gate { c.n_value() } else { 2 * c.n_key() + c.n_value() };
             }
+            Sources::Latent(_, part) => {
+                let (n_rank, n_rows, each) = self.latent(&ne)?;
+                let n_head = n_rows / (each.0 + each.1);
+                ne = match part {
+                    LatentPart::Keys => vec![each.0, n_rank, n_head],
+                    LatentPart::Values => vec![n_rank, each.1, n_head],
+                };
+            }
             Sources::One(_) => {}
         }
+        let row_len = if matches!(sources, Sources::Latent(..)) { ne[0] } else { row_len };
         if let Some(expected) = expected.filter(|expected| !expected.has_shape(&ne)) {
             return Err(Error::Shape { name: self.name.clone(), found: ne, expected: expected.ne.clone() });
         }
         let (pieces, runs) = self.rows(part, sources, &ne, row_len)?;
+        let turned = match sources {
+            Sources::Latent(_, LatentPart::Keys) => Some(Turned { n_cols: ne[1] }),
+            _ => None,
+        };
+        let lacks_one = self.config.and_then(Config::table).is_none_or(|table| table.row.norms_lack_one);
         let map = match part {
+            _ if !lacks_one => Map::Keep,
             "ssm_a" => Map::NegExp,
             "nextn.enorm.weight" | "nextn.hnorm.weight" => Map::AddOne,
             _ if part.ends_with("norm.weight") && part != "ssm_norm.weight" => Map::AddOne,
@@ -102,7 +132,12 @@ impl Maker<'_> {
         let dtype =
             if stays_f32(part, &ne) { TensorType::F32 } else { natural(self.shards.tensor(sources.first()).dtype) };
         let columns = if part == "ssm_out.weight" { self.columns(row_len)? } else { None };
-        Ok(TensorPlan { name: self.name.clone(), ne, dtype, row_len, pieces, runs, columns, map, importance: None })
+        Ok(TensorPlan {
+            columns,
+            map,
+            turned,
+            ..TensorPlan::of_rows(self.name.clone(), ne, dtype, (row_len, pieces, runs))
+        })
     }
 
     /// The matrices of a tensor of shape `ne`, and the order of their rows.
@@ -113,9 +148,27 @@ impl Maker<'_> {
                 let runs = self.runs(part, piece.n_rows)?;
                 Ok((vec![piece], runs))
             }
+            Sources::Latent(place, part) => {
+                let t = self.shards.tensor(*place);
+                let n_rank = t.shape.last().copied().unwrap_or(1);
+                let (n_k, n_v) =
+                    self.config.and_then(Config::table).and_then(|table| table.sizes.latent).unwrap_or((1, 1));
+                let piece = self.piece(*place, n_rank)?;
+                let n_head = piece.n_rows / (n_k + n_v);
+                let (first, n) = match part {
+                    LatentPart::Keys => (0, n_k),
+                    LatentPart::Values => (n_k, n_v),
+                };
+                // Of keys, a run is a matrix that is turned.
+                let runs = (0..n_head).map(|head| Run { piece: 0, start: head * (n_k + n_v) + first, n });
+                Ok((vec![piece], runs.collect()))
+            }
             Sources::ByKeyHead(place, part) => {
                 let piece = self.piece(*place, row_len)?;
-                let c = self.config.ok_or_else(|| self.refused("a delta net without its sizes".into()))?;
+                let c = self
+                    .config
+                    .and_then(Config::delta)
+                    .ok_or_else(|| self.refused("a delta net without its sizes".into()))?;
                 Ok((vec![piece], by_key_head(c, *part)))
             }
             Sources::Half(place, which) => {
@@ -220,7 +273,10 @@ impl Maker<'_> {
     /// Rows in the order of the new file.
     fn runs(&self, part: &str, n_rows: u64) -> Result<Vec<Run>, Error> {
         let whole = vec![Run { piece: 0, start: 0, n: n_rows }];
-        let Some(c) = self.config.filter(|c| c.turns_value_heads()) else { return Ok(whole) };
+        if let Some(n_head) = self.interleaved(part) {
+            return self.pairs_together(n_rows, n_head);
+        }
+        let Some(c) = self.config.and_then(Config::delta).filter(|c| c.turns_value_heads()) else { return Ok(whole) };
         let (keys, head) = match part {
             "attn_qkv.weight" | "ssm_conv1d.weight" => (2 * c.n_key(), c.value_heads.1),
             "attn_gate.weight" => (0, c.value_heads.1),
@@ -238,9 +294,40 @@ impl Maker<'_> {
         Ok(runs)
     }
 
+    /// Heads of a part whose rows are put in another order, pair by pair.
+    fn interleaved(&self, part: &str) -> Option<u64> {
+        let table = self.config.and_then(Config::table).filter(|table| table.row.interleaves)?;
+        match part {
+            "attn_q.weight" | "attn_q.bias" => Some(table.sizes.n_head),
+            "attn_k.weight" | "attn_k.bias" => Some(table.sizes.n_head_kv),
+            _ => None,
+        }
+    }
+
+    /// Rows of heads whose pairs stand half a head apart, in the order in which pairs stand together.
+    fn pairs_together(&self, n_rows: u64, n_head: u64) -> Result<Vec<Run>, Error> {
+        if n_head == 0 || !n_rows.is_multiple_of(2 * n_head) {
+            return Err(self.refused(format!("{n_rows} rows found, {n_head} heads of pairs expected")));
+        }
+        let d = n_rows / n_head;
+        let row = |head: u64, i: u64| head * d + i % 2 * (d / 2) + i / 2;
+        Ok((0..n_head).flat_map(|head| (0..d).map(move |i| Run { piece: 0, start: row(head, i), n: 1 })).collect())
+    }
+
+    /// Rank, rows, and rows of a head's key and value, of latent attention of shape `ne`.
+    fn latent(&self, ne: &[u64]) -> Result<(u64, u64, (u64, u64)), Error> {
+        let each = self.config.and_then(Config::table).and_then(|table| table.sizes.latent);
+        match (ne, each) {
+            (&[n_rank, n_rows], Some((n_k, n_v))) if n_rows.is_multiple_of(n_k + n_v) => {
+                Ok((n_rank, n_rows, (n_k, n_v)))
+            }
+            _ => Err(self.refused(format!("{ne:?} found, rows of keys and values of all heads expected"))),
+        }
+    }
+
     /// Columns in the order of value heads of the new file.
     fn columns(&self, row_len: u64) -> Result<Option<Arc<Vec<u32>>>, Error> {
-        let Some(c) = self.config.filter(|c| c.turns_value_heads()) else { return Ok(None) };
+        let Some(c) = self.config.and_then(Config::delta).filter(|c| c.turns_value_heads()) else { return Ok(None) };
         if row_len != c.n_value() {
             return Err(self.refused(format!("{row_len} columns found, {} expected", c.n_value())));
         }
@@ -254,7 +341,7 @@ impl Maker<'_> {
 }
 
 /// The rows of a part, of rows that stand key head by key head.
-fn by_key_head(c: &Config, part: DeltaPart) -> Vec<Run> {
+fn by_key_head(c: &DeltaConfig, part: DeltaPart) -> Vec<Run> {
     let (n_key_heads, d_key) = c.key_heads;
     // Rows of values, and as many of gates, that stand by one key head.
     let values = c.n_value() / n_key_heads.max(1);
@@ -268,7 +355,7 @@ fn by_key_head(c: &Config, part: DeltaPart) -> Vec<Run> {
 
 /// Value heads in the order of GGUF files: the first of each key head, then the second of each. Checkpoints have all of
 /// the first key head, then all of the second.
-fn tiled(c: &Config) -> impl Iterator<Item = u64> + use<> {
+fn tiled(c: &DeltaConfig) -> impl Iterator<Item = u64> + use<> {
     let n_key = c.key_heads.0;
     let each = c.value_heads.0 / n_key;
     (0..each).flat_map(move |j| (0..n_key).map(move |g| g * each + j))
@@ -276,7 +363,7 @@ fn tiled(c: &Config) -> impl Iterator<Item = u64> + use<> {
 
 /// Whether a tensor is F32 in every file: vectors, norms, the routers, the convolution and all that is no weight.
 pub(crate) fn stays_f32(part: &str, ne: &[u64]) -> bool {
-    let small = ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight"];
+    let small = ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
     ne.len() < 2 || small.contains(&part) || part.ends_with("_norm.weight") || !part.ends_with(".weight")
 }
 

@@ -111,6 +111,17 @@ impl Tokenizer {
         Ok(Tokenizer { pre, tokens, merges, special_ids, added: around, templates: Vec::new() })
     }
 
+    /// The same with these special tokens, where the files tell none and the vocabulary has them: the key's name, and the token.
+    pub(crate) fn with_special(mut self, special: &[(&'static str, &str)]) -> Self {
+        for &(key, token) in special {
+            let Some(id) = self.tokens.iter().position(|(t, _)| t == token) else { continue };
+            if !self.special_ids.iter().any(|(known, _)| *known == key) {
+                self.special_ids.push((key, id as u32));
+            }
+        }
+        self
+    }
+
     /// In the order of llama.cpp's converter.
     pub(crate) fn into_keys(self) -> Vec<(String, Key)> {
         let mut keys = Vec::new();

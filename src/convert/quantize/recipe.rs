@@ -206,7 +206,7 @@ impl Recipe<'_> {
 
 /// Matrices, but for norms, routers and the convolution.
 fn may_change(t: &TensorPlan) -> bool {
-    let kept = ["_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d"];
+    let kept = ["_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d", "shortconv.conv"];
     n_dims(t) >= 2 && t.name.ends_with("weight") && !kept.iter().any(|k| t.name.contains(k))
 }
 

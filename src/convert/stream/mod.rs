@@ -14,4 +14,4 @@ mod tensor;
 pub(crate) use rows::Worker;
 pub(crate) use run::MAX_ROW_ELEMENTS;
 pub use run::{Control, Job, OnFailure, Watcher, available_threads, write_tensor};
-pub use tensor::{Importance, Map, Piece, Run, Scale, Stored, TensorPlan};
+pub use tensor::{Importance, Map, Piece, Run, Scale, Stored, TensorPlan, Turned};

@@ -3,7 +3,7 @@
 
 use ggml::Dtype;
 
-use super::tensor::{Map, Piece, Scale, Stored, TensorPlan};
+use super::tensor::{Map, Piece, Scale, Stored, TensorPlan, Turned};
 use crate::error::Error;
 use crate::io::Input;
 
@@ -47,24 +47,63 @@ impl Worker {
     /// A file cannot be read, or numbers of its type cannot be.
     pub(crate) fn floats(&mut self, plan: &TensorPlan, inputs: &[Input], first: u64, n: u64) -> Result<&[f32], Error> {
         self.floats.clear();
-        for (piece, start, n) in parts(plan, first, n) {
-            self.read(plan, piece, inputs, start, n)?;
+        match (&plan.made, plan.turned) {
+            (Some(numbers), _) => {
+                let row_len = plan.row_len as usize;
+                self.floats.extend_from_slice(&numbers[first as usize * row_len..][..n as usize * row_len]);
+            }
+            (None, Some(turned)) => self.turned(plan, turned, inputs, (first, n))?,
+            (None, None) => {
+                for (piece, start, n) in parts(plan, first, n) {
+                    self.read(plan, piece, inputs, (start, n, plan.row_len))?;
+                }
+            }
         }
         self.change(plan);
         Ok(&self.floats)
     }
 
-    /// Appends rows of a piece to the floats.
-    fn read(&mut self, plan: &TensorPlan, piece: &Piece, inputs: &[Input], start: u64, n: u64) -> Result<(), Error> {
-        let row_bytes = piece.stored.row_bytes(plan.row_len).expect("plans are made of rows that have a size");
+    /// Rows that are columns of matrices: each matrix is read whole, which is some 100 KiB.
+    fn turned(
+        &mut self,
+        plan: &TensorPlan,
+        turned: Turned,
+        inputs: &[Input],
+        (first, n): (u64, u64),
+    ) -> Result<(), Error> {
+        let (n_cols, mut rows) = (turned.n_cols, Vec::new());
+        let mut at = first;
+        while at < first + n {
+            let run = plan.runs[(at / n_cols) as usize];
+            let end = ((at / n_cols + 1) * n_cols).min(first + n);
+            self.floats.clear();
+            self.read(plan, &plan.pieces[run.piece], inputs, (run.start, run.n, n_cols))?;
+            for column in at % n_cols..at % n_cols + (end - at) {
+                rows.extend(self.floats.iter().skip(column as usize).step_by(n_cols as usize));
+            }
+            at = end;
+        }
+        self.floats = rows;
+        Ok(())
+    }
+
+    /// Appends rows of a piece, so many from one on and of this length, to the floats.
+    fn read(
+        &mut self,
+        plan: &TensorPlan,
+        piece: &Piece,
+        inputs: &[Input],
+        (start, n, row_len): (u64, u64, u64),
+    ) -> Result<(), Error> {
+        let row_bytes = piece.stored.row_bytes(row_len).expect("plans are made of rows that have a size");
         self.raw.resize((row_bytes * n) as usize, 0);
         inputs[piece.file].read_at(&mut self.raw, piece.at + start * row_bytes)?;
         let from = self.floats.len();
-        self.floats.resize(from + (plan.row_len * n) as usize, 0.0);
+        self.floats.resize(from + (row_len * n) as usize, 0.0);
         let floats = &mut self.floats[from..];
         widen(piece.stored, &self.raw, floats).map_err(|e| Error::tensor(&plan.name, e.to_string()))?;
         if let Some(scale) = &piece.scale {
-            for (i, row) in floats.chunks_exact_mut(plan.row_len as usize).enumerate() {
+            for (i, row) in floats.chunks_exact_mut(row_len as usize).enumerate() {
                 let cells = load_cells(scale, inputs, start + i as u64, &mut self.scales, &mut self.raw, i == 0)?;
                 for (cell, x) in cells.iter().zip(row.chunks_mut(scale.cell_cols as usize)) {
                     x.iter_mut().for_each(|x| *x *= cell);

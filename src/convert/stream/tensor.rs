@@ -21,10 +21,21 @@ pub struct TensorPlan {
     pub runs: Vec<Run>,
     /// Where the elements of a row come from: new element `i` is old element `columns[i]`.
     pub columns: Option<Arc<Vec<u32>>>,
+    /// Each run is a matrix, whose columns are the new rows.
+    pub turned: Option<Turned>,
+    /// Its numbers, where no file has them; then there are no pieces.
+    pub made: Option<Arc<Vec<f32>>>,
     /// What is done to each number.
     pub map: Map,
     /// What errors of quantisation count.
     pub importance: Option<Importance>,
+}
+
+/// Matrices that are turned. A run of `row_len` rows of `n_cols` elements makes `n_cols` rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turned {
+    /// Elements of a row before.
+    pub n_cols: u64,
 }
 
 /// A matrix in a file.
@@ -125,17 +136,25 @@ impl TensorPlan {
     /// A tensor that is one matrix of a file, as it is.
     pub fn of(name: String, ne: Vec<u64>, dtype: TensorType, piece: Piece, row_len: u64) -> TensorPlan {
         let runs = vec![Run { piece: 0, start: 0, n: piece.n_rows }];
-        TensorPlan {
-            name,
-            ne,
-            dtype,
-            row_len,
-            pieces: vec![piece],
-            runs,
-            columns: None,
-            map: Map::Keep,
-            importance: None,
-        }
+        TensorPlan::of_rows(name, ne, dtype, (row_len, vec![piece], runs))
+    }
+
+    /// A tensor of rows that stay as they are: their length, the matrices, and which of their rows.
+    pub fn of_rows(
+        name: String,
+        ne: Vec<u64>,
+        dtype: TensorType,
+        (row_len, pieces, runs): (u64, Vec<Piece>, Vec<Run>),
+    ) -> TensorPlan {
+        let (columns, turned, made, importance) = (None, None, None, None);
+        TensorPlan { name, ne, dtype, row_len, pieces, runs, columns, turned, made, map: Map::Keep, importance }
+    }
+
+    /// A vector that no file has.
+    pub fn made(name: String, numbers: Vec<f32>) -> TensorPlan {
+        let n = numbers.len() as u64;
+        let plan = TensorPlan::of_rows(name, vec![n], TensorType::F32, (n, Vec::new(), Vec::new()));
+        TensorPlan { made: Some(Arc::new(numbers)), ..plan }
     }
 
     /// For inputs that stand `by` places further back among those of a new file.
@@ -148,12 +167,17 @@ impl TensorPlan {
 
     /// Rows in all.
     pub fn n_rows(&self) -> u64 {
-        self.runs.iter().map(|run| run.n).sum()
+        match (&self.made, self.turned) {
+            (Some(numbers), _) => numbers.len() as u64 / self.row_len.max(1),
+            (None, Some(turned)) => self.runs.len() as u64 * turned.n_cols,
+            (None, None) => self.runs.iter().map(|run| run.n).sum(),
+        }
     }
 
     /// Bytes that are read for it, scales aside.
     pub fn source_bytes(&self) -> u64 {
-        let of = |run: &Run| run.n * self.pieces[run.piece].stored.row_bytes(self.row_len).unwrap_or(0);
+        let row_len = self.turned.map_or(self.row_len, |turned| turned.n_cols);
+        let of = |run: &Run| run.n * self.pieces[run.piece].stored.row_bytes(row_len).unwrap_or(0);
         self.runs.iter().map(of).sum()
     }
 
@@ -171,6 +195,10 @@ impl TensorPlan {
         let same = |piece: &Piece| {
             piece.scale.is_none() && matches!(piece.stored, Stored::Ggml(dtype) if dtype.id() == self.dtype.id())
         };
-        self.columns.is_none() && self.map == Map::Keep && self.pieces.iter().all(same)
+        self.columns.is_none()
+            && self.turned.is_none()
+            && self.made.is_none()
+            && self.map == Map::Keep
+            && self.pieces.iter().all(same)
     }
 }

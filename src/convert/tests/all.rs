@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod converter_golden;
+mod families;
 mod grafts;
 mod header_mutations;
 mod heads;

@@ -224,7 +224,7 @@ fn what_does_not_fit_is_said_with_its_tensor() {
         ),
         (change(&|_, c| c["text_config"]["num_hidden_layers"] = json!(0)), &["config.json", "num_hidden_layers is 0"]),
         (change(&|_, c| c["text_config"]["layer_types"] = json!(["full_attention"])), &["layer_types has 1 entries"]),
-        (change(&|_, c| c["architectures"] = json!(["LlamaForCausalLM"])), &["LlamaForCausalLM", "Qwen3_5"]),
+        (change(&|_, c| c["architectures"] = json!(["OddForCausalLM"])), &["OddForCausalLM", "Qwen3_5"]),
         (change(&|_, c| c["quantization_config"] = json!({"quant_method": "gptq"})), &["gptq", "original checkpoint"]),
         (change(&|_, c| c["text_config"]["vocab_size"] = json!(100)), &["token_embd.weight", "[128, 100] expected"]),
     ] {

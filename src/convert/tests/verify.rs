@@ -103,7 +103,7 @@ fn every_kind_of_damage_to_a_checkpoint_is_told() {
             add(t, "mtp.layers.0.self_attn.k_norm.weight", 1.0);
         }),
         ("num_hidden_layers is 0", |_, c| c["text_config"]["num_hidden_layers"] = json!(0)),
-        ("LlamaForCausalLM", |_, c| c["architectures"] = json!(["LlamaForCausalLM"])),
+        ("OddForCausalLM", |_, c| c["architectures"] = json!(["OddForCausalLM"])),
     ];
     let oracle = Oracle::open("dense-a");
     for (told, harm) in harms {

@@ -1,0 +1,37 @@
+//! The families of checkpoints that become files by a table: one file each, and the list of them.
+
+mod deepseek;
+mod glm;
+mod granite;
+mod lfm2;
+mod llama;
+mod phi3;
+mod qwen;
+
+use super::table::Row;
+
+const ROWS: &[&Row] = &[
+    &llama::ROW,
+    &llama::MISTRAL3,
+    &qwen::QWEN2,
+    &qwen::QWEN3,
+    &qwen::QWEN3_MOE,
+    &glm::GLM4,
+    &glm::GLM4_MOE,
+    &granite::ROW,
+    &phi3::ROW,
+    &lfm2::ROW,
+    &deepseek::ROW,
+    &deepseek::GLM_FLASH,
+];
+
+/// The family of a class, and the architecture of its files.
+pub(crate) fn find(class: &str) -> Option<(&'static Row, &'static str)> {
+    let arch = |row: &&'static Row| row.classes.iter().find(|(name, _)| *name == class).map(|(_, arch)| (*row, *arch));
+    ROWS.iter().find_map(arch)
+}
+
+/// All classes.
+pub(crate) fn classes() -> Vec<&'static str> {
+    ROWS.iter().flat_map(|row| row.classes.iter().map(|(class, _)| *class)).collect()
+}
