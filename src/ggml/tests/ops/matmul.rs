@@ -120,9 +120,9 @@ fn each_row_meets_its_experts() {
 fn a_hadamard_transform_is_the_product_with_its_matrix_and_its_own_inverse() {
     let mut rng = Rng::new(25);
     for n in [2, 64, 256] {
-        let h: Vec<f32> = (0..n * n)
-            .map(|i: usize| if (i / n & i % n).count_ones() % 2 == 0 { 1.0 } else { -1.0 } / (n as f32).sqrt())
-            .collect();
+        let scale = 1.0 / (n as f32).sqrt();
+        let is_even = |i: usize| ((i / n) & (i % n)).count_ones().is_multiple_of(2);
+        let h: Vec<f32> = (0..n * n).map(|i| if is_even(i) { scale } else { -scale }).collect();
         let h = In::F32([n, n, 1, 1], h);
         for rows in [1, 7] {
             let x = rng.tensor([n, rows, 1, 1]);
