@@ -97,6 +97,11 @@ impl<'m, 'a> Keys<'m, 'a> {
         }
     }
 
+    /// A list of numbers, as long as it is; `None` when the key is absent.
+    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
+        Ok(self.meta.u32_array(&self.full(key))?)
+    }
+
     /// A flag for each of `n` layers; `None` when the key is absent.
     pub(crate) fn flags(&self, key: &str, n: usize) -> Result<Option<Vec<bool>>, LoadError> {
         let Some(flags) = self.meta.bool_array(&self.full(key))? else { return Ok(None) };

@@ -14,6 +14,7 @@ use crate::describe::Description;
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest, in_long_context};
 use crate::memory_plan::Facts;
+use crate::pictures::PictureKind;
 use crate::placement::Plan;
 use crate::pooling::EmbeddingInfo;
 use crate::rank_head::RankHead;
@@ -166,6 +167,11 @@ impl Model {
         }
         let place = |k| self.plan.block(self.hparams.n_layer + k);
         Memory::placed(place, StateLayout { layers }, config).map(Some)
+    }
+
+    /// How pictures stand among the tokens of this model; `None` where it takes none.
+    pub fn picture_kind(&self) -> Option<PictureKind> {
+        self.arch.pictures()
     }
 
     /// Layers of the NextN head, 0 without one. One drafts a chain of any length; of several, each makes one draft token.
