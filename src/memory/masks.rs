@@ -1,5 +1,7 @@
 //! Index and mask data of a step: which position each row has, where its keys go, which cells it sees.
 
+use std::ops::Range;
+
 use crate::ring::cells_of;
 use crate::view::{Segment, StepView};
 
@@ -68,6 +70,23 @@ impl StepView<'_> {
                         into[row + cells.start..row + cells.end].fill(0);
                     }
                 }
+            }
+        }
+    }
+
+    /// Lets rows of a segment see one another where the mask of a window (its number), as [`StepView::mask`] filled it, hides
+    /// the later ones: `rows` are rows of the view, of one sequence.
+    pub fn see_later(&self, window: usize, s: &Segment, rows: Range<usize>, mask: &mut [u16]) {
+        let (n_kv, n_cells) = (self.n_kv(window, s), self.memory.n_cells(window));
+        let Some(first) = rows.start.checked_sub(s.first_row).filter(|_| rows.end <= s.first_row + s.n_tokens()) else {
+            return;
+        };
+        let (slot, at) = (s.first_slot + first / s.n_rows, first % s.n_rows);
+        let position = self.first_position(slot) + at;
+        for i in 0..rows.len() {
+            let row = (first + i) * n_kv;
+            for cells in cells_of(position + i..position + rows.len(), n_cells) {
+                mask[row + cells.start..row + cells.end].fill(0);
             }
         }
     }

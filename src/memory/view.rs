@@ -183,6 +183,11 @@ impl<'m> StepView<'m> {
         self.memory.kinds.windows.len()
     }
 
+    /// False for the window (its number) that is all positions.
+    pub fn is_window(&self, window: usize) -> bool {
+        self.memory.window(window).is_some()
+    }
+
     /// Cells of a segment's sequences that attention reads in layers of a window (its number).
     pub fn n_kv(&self, window: usize, s: &Segment) -> usize {
         s.n_kv.min(self.memory.n_cells(window))

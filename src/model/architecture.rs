@@ -8,6 +8,7 @@ use crate::draft::{DraftBlock, DraftStep};
 use crate::error::LoadError;
 use crate::features::Features;
 use crate::keys::Keys;
+use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
 use crate::step::Step;
 use crate::tensors::Tensors;
@@ -97,6 +98,10 @@ pub(crate) trait Architecture: Send + Sync {
     /// ([`Step::end`]).
     fn mtp_takes_stream(&self) -> bool {
         false
+    }
+    /// How pictures stand among tokens; `None` where the model takes none.
+    fn pictures(&self) -> Option<PictureKind> {
+        None
     }
     /// Positions are rotated otherwise in a context of so many positions than in short ones: states of the two must not be
     /// mixed up.

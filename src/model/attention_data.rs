@@ -1,14 +1,19 @@
 //! Contents of a step's attention inputs, which [`crate::step::AttentionInputs`] declares; kept from pass to pass.
 
+use std::ops::Range;
+
 use ggml::{Data, Name};
 use memory::StepView;
 
+use crate::pictures::Pictures;
 use crate::step::{kind_number, segment_number};
 
 /// Where the rows of one view stand, and what they see.
 #[derive(Default)]
 pub(crate) struct AttentionData {
     positions: Vec<i32>,
+    /// Four of each row, as a rotation by sections takes them; empty where one is enough.
+    sections: Vec<i32>,
     /// One for each window of the view.
     windows: Vec<WindowData>,
     /// One for each kind of values that are kept transposed.
@@ -29,6 +34,7 @@ impl AttentionData {
     pub(crate) fn fill(&mut self, view: StepView<'_>) {
         let n_segments = view.segments().len();
         view.positions(&mut self.positions);
+        self.sections.clear();
         self.windows.resize_with(view.n_windows(), WindowData::default);
         for (window, data) in self.windows.iter_mut().enumerate() {
             view.kv_rows(window, &mut data.kv_rows);
@@ -46,9 +52,44 @@ impl AttentionData {
         }
     }
 
+    /// Moves rows of one sequence to where the pictures of that sequence put them: the first of them is its token number
+    /// `first`. True when their positions in time, height and width are not all the same.
+    pub(crate) fn place(&mut self, rows: Range<usize>, first: usize, pictures: &Pictures) -> bool {
+        let mut differ = false;
+        for (row, token) in rows.zip(first..) {
+            let [t, h, w] = pictures.position(token);
+            self.positions[row] = t;
+            differ |= (t, t) != (h, w);
+        }
+        differ
+    }
+
+    /// Has all rows turn by sections; those that [`AttentionData::place`] put somewhere are given again.
+    pub(crate) fn turn_by_sections<'p>(&mut self, placed: impl Iterator<Item = (Range<usize>, usize, &'p Pictures)>) {
+        let n = self.positions.len();
+        (0..4).for_each(|_| self.sections.extend_from_slice(&self.positions));
+        for (rows, first, pictures) in placed {
+            for (row, token) in rows.zip(first..) {
+                let [_, h, w] = pictures.position(token);
+                (self.sections[n + row], self.sections[2 * n + row]) = (h, w);
+            }
+        }
+    }
+
+    /// Lets rows of one sequence see one another in layers with a window.
+    pub(crate) fn see_later(&mut self, view: StepView<'_>, rows: &Range<usize>) {
+        for (window, data) in self.windows.iter_mut().enumerate().filter(|(window, _)| view.is_window(*window)) {
+            let segments = view.segments().iter().zip(&mut data.masks);
+            segments.for_each(|(s, mask)| view.see_later(window, s, rows.clone(), mask));
+        }
+    }
+
     /// Adds them as the inputs of a part of a graph.
     pub(crate) fn inputs<'a>(&'a self, part: u32, into: &mut Vec<(Name, Data<'a>)>) {
         into.push((Name("positions", part), Data::I32(&self.positions)));
+        if !self.sections.is_empty() {
+            into.push((Name("sections", part), Data::I32(&self.sections)));
+        }
         for (window, data) in self.windows.iter().enumerate() {
             let number = kind_number(part, window);
             into.push((Name("kv_rows", number), Data::I64(&data.kv_rows)));

@@ -13,6 +13,7 @@ use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
 use crate::keys::{Keys, WIDTH};
+use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
 use crate::step::{AttentionInputs, Step};
 use crate::tensors::Tensors;
@@ -31,6 +32,8 @@ pub(crate) struct DecoderConfig {
     pub(crate) factors: Factors,
     /// What the final norm is called.
     pub(crate) final_norm: &'static str,
+    /// How pictures stand among tokens; `None` where there are none.
+    pub(crate) pictures: Option<PictureKind>,
 }
 
 /// Factors of a family whose layers have other sizes than their sums.
@@ -126,7 +129,13 @@ impl DecoderConfig {
         }
         let (n_embd, eps, mtp) = (keys.need("embedding_length", WIDTH)?, keys.rms_eps()?, MtpKind::default());
         let factors = Factors::default();
-        Ok(Self { n_embd, eps, blocks, n_nextn, mtp, factors, final_norm: "output_norm", softcap: None })
+        let (final_norm, softcap, pictures) = ("output_norm", None, None);
+        Ok(Self { n_embd, eps, blocks, n_nextn, mtp, factors, final_norm, softcap, pictures })
+    }
+
+    /// All blocks.
+    pub(crate) fn blocks(&self) -> &[BlockConfig] {
+        &self.blocks
     }
 
     fn n_layer(&self) -> usize {
@@ -162,6 +171,7 @@ struct Decoder {
     mtp: Vec<MtpLayer>,
     mtp_kind: MtpKind,
     factors: Factors,
+    pictures: Option<PictureKind>,
 }
 
 struct Layer {
@@ -243,9 +253,8 @@ pub(crate) fn open(
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
-    let softcap = c.softcap;
-    let decoder =
-        Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind: c.mtp, factors: c.factors };
+    let DecoderConfig { softcap, factors, pictures, mtp: mtp_kind, .. } = c;
+    let decoder = Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind, factors, pictures };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
@@ -529,7 +538,8 @@ impl Architecture for Decoder {
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>) {
-        let mut x = times(g, embedded(g, self.embed, step.tokens), self.factors.embedding); // [n_embd, n_tokens]
+        let x = times(g, embedded(g, self.embed, step.tokens), self.factors.embedding);
+        let mut x = step.placed(g, x); // [n_embd, n_tokens]
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             step.tap(il, x);
@@ -560,6 +570,10 @@ impl Architecture for Decoder {
 
     fn draft_heads(&self) -> Vec<WeightId> {
         self.mtp.iter().map(|mtp| self.head_of(mtp).weight()).collect()
+    }
+
+    fn pictures(&self) -> Option<PictureKind> {
+        self.pictures
     }
 
     fn rotates_as_long(&self, n_ctx: usize) -> bool {

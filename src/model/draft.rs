@@ -10,7 +10,7 @@ use ggml::{Dtype, Graph, Name, Tensor, WeightId};
 use memory::StepView;
 
 use crate::blocks::{Linear, embedded};
-use crate::step::AttentionInputs;
+use crate::step::{AttentionInputs, Extras, GivenRows};
 
 /// A block of tokens that a head drafts at once: the last token, and masks in the places of those that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,9 @@ pub(crate) struct DraftWords<'g> {
 pub(crate) struct DraftStep<'s, 'g> {
     /// Where the entries stand.
     pub(crate) inputs: AttentionInputs<'s, 'g>,
-    /// The token of each entry: i32 `[n_entries]`.
+    /// The token of each entry, 0 for one of a picture: i32 `[n_entries]`.
     pub(crate) tokens: Tensor<'g>,
+    pub(crate) given: Option<GivenRows<'g>>,
     /// The hidden state of each entry: F32 `[n_embd, n_entries]`.
     pub(crate) hidden: Tensor<'g>,
     /// The last entry of each sequence: i32 `[n_seqs]`; `None` when nothing is drafted, or there is one entry of each.
@@ -88,6 +89,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             n_layers,
             shifts: (1..n_layers).map(shift).collect(),
             tokens: g.input("tokens", Dtype::I32, [n_entries, 1, 1, 1]),
+            given: None,
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_entries, 1, 1]),
             last: (depth > 0 && !is_block).then(|| g.input("last", Dtype::I32, [n_seqs as i64, 1, 1, 1])),
             chain: chain.iter().enumerate().map(|(i, &view)| AttentionInputs::declare(g, view, i as u32 + 1)).collect(),
@@ -111,6 +113,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         Self {
             inputs: AttentionInputs::declare(g, view, 0),
             tokens: g.input("tokens", Dtype::I32, [n_seqs, 1, 1, 1]),
+            given: None,
             hidden: g.input("hidden_in", Dtype::F32, [n_embd as i64, n_seqs, 1, 1]),
             last: None,
             depth,
@@ -124,6 +127,12 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             rows: false,
             probs: false,
         }
+    }
+
+    /// The same with what a pass has beside tokens.
+    pub(crate) fn with(self, g: &Graph<'g>, n_embd: usize, extras: Extras) -> Self {
+        let given = GivenRows::declare(g, self.inputs.view.n_tokens(), n_embd, extras);
+        Self { given, inputs: self.inputs.with_sections(g, 0, extras), ..self }
     }
 
     /// The same with Gumbel noise of so many words for every draft token.
@@ -140,7 +149,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// Embeddings by `table` of the tokens of layer `k`'s entries: `[n_embd, n_entries]`. `drafted`: what the layers before it
     /// drafted, i32 `[n_seqs]` each.
     pub(crate) fn embedded(&self, g: &Graph<'g>, k: usize, table: WeightId, drafted: &[Tensor<'g>]) -> Tensor<'g> {
-        let known = embedded(g, table, self.tokens);
+        let known = GivenRows::over(self.given, g, embedded(g, table, self.tokens));
         let Some(&shift) = k.checked_sub(1).and_then(|i| self.shifts.get(i)) else { return known };
         let all = drafted.iter().fold(known, |all, &ids| g.concat(all, embedded(g, table, ids), 1));
         g.get_rows(all, shift) // of [n_embd, n_entries + drafted * n_seqs]

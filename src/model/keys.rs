@@ -121,9 +121,14 @@ impl<'m, 'a> Keys<'m, 'a> {
         }
     }
 
+    /// A list of numbers, as long as it is; `None` when the key is absent.
+    pub(crate) fn find_numbers(&self, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
+        Ok(self.meta.u32_array(&self.full(key))?)
+    }
+
     /// A list of 1 to `most` numbers.
     pub(crate) fn numbers(&self, key: &str, most: usize) -> Result<Vec<usize>, LoadError> {
-        let numbers = self.meta.u32_array(&self.full(key))?.ok_or_else(|| self.error(key, "is missing"))?;
+        let numbers = self.find_numbers(key)?.ok_or_else(|| self.error(key, "is missing"))?;
         match numbers.len() {
             n if (1..=most).contains(&n) => Ok(numbers.into_iter().map(|n| n as usize).collect()),
             n => Err(self.error(key, format!("{n} numbers found, 1 to {most} expected"))),

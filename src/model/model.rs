@@ -15,6 +15,7 @@ use crate::draft::DraftBlock;
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest, in_long_context};
 use crate::memory_plan::Facts;
+use crate::pictures::PictureKind;
 use crate::placement::Plan;
 use crate::pooling::EmbeddingInfo;
 use crate::rank_head::RankHead;
@@ -194,6 +195,11 @@ impl Model {
         }
         let place = |k| self.plan.block(self.hparams.n_layer + k);
         Memory::placed(place, StateLayout { layers }, config).map(Some)
+    }
+
+    /// How pictures stand among the tokens of this model; `None` where it takes none.
+    pub fn picture_kind(&self) -> Option<PictureKind> {
+        self.arch.pictures()
     }
 
     /// Layers of the NextN head, 0 without one. One drafts a chain of any length; of several, each makes one draft token. A head

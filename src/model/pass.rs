@@ -2,6 +2,7 @@
 //! Owns the executor and its scratch. Knows a step's rows; knows nothing of what the tokens are for.
 
 mod at_end;
+mod placed;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +19,9 @@ use crate::draft::{DraftBlock, DraftStep};
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::step::{Give, Likeliest, OutRows, Step};
+use crate::pictures::Pictures;
+use crate::step::{Extras, Give, Likeliest, OutRows, Step};
+use placed::{GivenData, check_draft_tokens, check_rows, check_tokens, given, in_table, placed_rows};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,26 @@ pub enum Rows<'a> {
     Best(&'a [usize]),
     /// These likewise, and so many of the likeliest tokens of each: [`Runner::logits`] gives all of them if that was too few.
     Top(&'a [usize], usize),
+}
+
+/// Rows of a pass that are of one sequence with pictures.
+#[derive(Clone, Debug)]
+pub struct PlacedRows<'a> {
+    /// Which rows of the step.
+    pub rows: Range<usize>,
+    /// The number of the first one's token in the sequence.
+    pub first: usize,
+    /// The sequence's pictures.
+    pub pictures: &'a Pictures,
+}
+
+/// The entries of a draft that are of one sequence with pictures.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacedEntries<'a> {
+    /// The number in the sequence of the token whose hidden state the first entry has.
+    pub first: usize,
+    /// The sequence's pictures.
+    pub pictures: &'a Pictures,
 }
 
 /// What one pass computes.
@@ -109,7 +132,7 @@ impl PassOutput {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     /// The target model over these segments.
-    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, give: Give, adapters: AdapterSet },
+    Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, give: Give, adapters: AdapterSet, extras: Extras },
     /// The product of a matrix with so many columns.
     Product { weight: WeightId, n_columns: usize },
     /// The head: catch-up segments, those of each further draft token, layers, draft tokens, sequences that draft, first rows
@@ -126,6 +149,7 @@ enum Key {
         rows: bool,
         probs: bool,
         adapters: AdapterSet,
+        extras: Extras,
     },
     /// A head that reads the target model's cells: the sequences, draft tokens of each, and what is as above.
     DraftAtEnd {
@@ -161,6 +185,7 @@ struct Scratch {
     shifts: Vec<Vec<i32>>,
     /// The rows of blocks that are drafted at once.
     block: Vec<i32>,
+    given: GivenData,
 }
 
 impl Scratch {
@@ -182,7 +207,7 @@ impl Scratch {
         let mut first = 0;
         for (&n, &width) in draft.n_entries.iter().zip(widths) {
             self.out.push((self.tokens.len() + n) as i32 - 1);
-            self.tokens.extend(draft.tokens[first..first + n].iter().map(|id| id.0 as i32));
+            self.tokens.extend(draft.tokens[first..first + n].iter().map(|&id| in_table(id)));
             self.tokens.extend(std::iter::repeat_n(0, width - n));
             if padded {
                 self.hidden.extend_from_slice(&draft.hidden[first * n_embd..(first + n) * n_embd]);
@@ -287,7 +312,8 @@ impl Runner {
         let n = self.model.adapters().len();
         let all = AdapterSet::new((0..n).map(|id| (id, 1.0)), n).unwrap_or_default();
         let in_use = InUse::of(self.model.adapters(), &all).unwrap_or_default();
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, give: Give::Logits, adapters: all };
+        let (give, extras) = (Give::Logits, Extras::default());
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, give, adapters: all, extras };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
@@ -303,14 +329,28 @@ impl Runner {
     /// [`RunError::Pass`]: tokens, or rows asked for, that are not those of the step, or outside the vocabulary.
     /// [`RunError::Device`].
     pub fn run(&mut self, view: StepView<'_>, pass: &Pass<'_>, output: &mut PassOutput) -> Result<(), RunError> {
+        self.run_placed(view, pass, &[], output)
+    }
+
+    /// As [`Runner::run`], with sequences that have pictures, which `placed` names in the order of their rows.
+    ///
+    /// # Errors
+    /// As [`Runner::run`]. [`RunError::Pass`]: a picture's token without its picture, or a part of a picture whose tokens see
+    /// one another.
+    pub fn run_placed(
+        &mut self,
+        view: StepView<'_>,
+        pass: &Pass<'_>,
+        placed: &[PlacedRows<'_>],
+        output: &mut PassOutput,
+    ) -> Result<(), RunError> {
         let n_tokens = view.n_tokens();
         let n_vocab = self.model.hparams().n_vocab;
         if pass.tokens.len() != n_tokens {
             return Err(RunError::Pass(format!("{} tokens for a step of {n_tokens} rows", pass.tokens.len())));
         }
-        if let Some(id) = pass.tokens.iter().find(|id| id.0 as usize >= n_vocab) {
-            return Err(RunError::Pass(format!("token id {} is outside the vocabulary of {n_vocab}", id.0)));
-        }
+        check_rows(placed, n_tokens)?;
+        check_tokens(pass.tokens, n_vocab, |row| given(placed, row, 0).is_some())?;
         let give = match pass.rows {
             Rows::Best(_) => Give::Best,
             Rows::Top(_, n) => Give::Top(n.clamp(1, n_vocab)),
@@ -329,25 +369,29 @@ impl Runner {
         };
         let s = &mut self.scratch;
         s.tokens.clear();
-        s.tokens.extend(pass.tokens.iter().map(|id| id.0 as i32));
+        s.tokens.extend(pass.tokens.iter().map(|&id| in_table(id)));
         s.fill(0, view);
+        let extras = s.place(placed, (n_tokens, self.model.hparams().n_embd), 0);
+        s.see_pictures(view, placed)?;
         s.out.clear();
         if let (OutRows::Some(_), Rows::Some(rows) | Rows::Best(rows) | Rows::Top(rows, _)) = (out, pass.rows) {
             s.out.extend(rows.iter().map(|&row| row as i32));
         }
         let mut inputs = s.inputs(1);
+        s.given.inputs(extras, &mut inputs);
         if matches!(out, OutRows::Some(_)) {
             inputs.push((Name("out", 0), Data::I32(&s.out)));
         }
         let in_use = &self.adapters;
         let adapters = in_use.set.clone();
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, give, adapters };
-        let arch = self.model.arch();
+        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, give, adapters, extras };
+        let (arch, n_embd) = (self.model.arch(), self.model.hparams().n_embd);
         // What follows the last mixer may be there twice: `Step::end`.
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
-            arch.forward(g, &Step::declare(g, view, out, pass.hidden, give).with_features(arch.features()));
+            let step = Step::declare(g, view, out, pass.hidden, give).with_features(arch.features());
+            arch.forward(g, &step.with(g, n_embd, extras));
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
@@ -438,6 +482,21 @@ impl Runner {
     /// [`RunError::Pass`]: entries that are not those of the step, a depth beyond the layers of a head of several, or a model
     /// without a head. [`RunError::Device`].
     pub fn draft(&mut self, view: StepView<'_>, draft: &Draft<'_>, output: &mut DraftOutput) -> Result<(), RunError> {
+        self.draft_placed(view, draft, &[], output)
+    }
+
+    /// As [`Runner::draft`], with the pictures of each sequence that has some; none at all where `placed` is empty. An entry
+    /// stands at the position of the token whose hidden state it has; a chain counts on.
+    ///
+    /// # Errors
+    /// As [`Runner::draft`]. [`RunError::Pass`]: a picture's token without its picture.
+    pub fn draft_placed(
+        &mut self,
+        view: StepView<'_>,
+        draft: &Draft<'_>,
+        placed: &[Option<PlacedEntries<'_>>],
+        output: &mut DraftOutput,
+    ) -> Result<(), RunError> {
         let arch = self.model.arch();
         let (of_model, n_layers) = (self.model.n_mtp_layers(), view.n_layers());
         if of_model == 0 {
@@ -480,13 +539,15 @@ impl Runner {
             && draft.tokens.len() == n_entries
             && draft.hidden.len() == n_entries * n_embd
             && draft.n_entries.iter().zip(&widths).all(|(&n, &width)| n > 0 && n <= width)
-            && draft.tokens.iter().all(|id| (id.0 as usize) < sizes.n_vocab);
+            && (placed.is_empty() || placed.len() == n_seqs);
         if !sound {
             let (tokens, hidden) = (draft.tokens.len(), draft.hidden.len());
             return Err(RunError::Pass(format!(
                 "{tokens} tokens and {hidden} hidden values do not fit the draft's step"
             )));
         }
+        let rows = placed_rows(placed, draft.n_entries, &widths);
+        check_draft_tokens(draft, &widths, sizes.n_vocab, &rows)?;
         let slots: Vec<usize> = view.segments().iter().flat_map(|s| s.first_slot..s.first_slot + s.n_seqs).collect();
         let number = |slot: usize| slots.binary_search(&slot).unwrap_or(0);
         let entries_of = |slot: usize| draft.n_entries[number(slot)];
@@ -503,6 +564,8 @@ impl Runner {
             s.fill(i + 1, *view);
         }
         s.fill_entries(draft, &widths, n_embd);
+        let extras = s.place(&rows, (widths.iter().sum(), sizes.n_embd), 1);
+        s.place_chain(placed, draft.n_entries, n_chain);
         s.fill_shifts(draft, &widths, if block.is_some() { 1 } else { n_layers });
         if let Some(block) = block {
             s.fill_block(block, draft.depth);
@@ -511,6 +574,7 @@ impl Runner {
         if block.is_some() && draft.depth > 0 {
             inputs.push((Name("block", 0), Data::I32(&s.block)));
         }
+        s.given.inputs(extras, &mut inputs);
         inputs.extend(s.shifts.iter().zip(1..).map(|(shift, k)| (Name("shift", k), Data::I32(shift))));
         inputs.push((Name("hidden_in", 0), Data::F32(if s.hidden.is_empty() { draft.hidden } else { &s.hidden })));
         let n_drafting = if draft.depth > 0 { n_seqs } else { 0 };
@@ -534,6 +598,7 @@ impl Runner {
             rows: draft.rows,
             probs: draft.probs,
             adapters: in_use.set.clone(),
+            extras,
         };
         // A layer's entries, and what it drafts.
         let n_blocks = match block {
@@ -547,6 +612,7 @@ impl Runner {
             in_use.begin(g);
             let size = (draft.depth, n_drafting);
             let step = DraftStep::declare(g, caught_up.view(), (&views, block.is_some()), size, n_embd);
+            let step = step.with(g, sizes.n_embd, extras);
             let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));

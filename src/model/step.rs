@@ -83,12 +83,49 @@ pub(crate) enum OutRows {
     Some(usize),
 }
 
+/// What a pass has beside tokens, as the graph sees it; passes over text have nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Extras {
+    /// Some rows are a picture's.
+    pub(crate) rows: bool,
+    /// Some rows have several positions.
+    pub(crate) sections: bool,
+}
+
+/// Embeddings that are given, and where they stand.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenRows<'g> {
+    /// F32 `[n_embd, n_tokens]`, with rows that nobody reads.
+    rows: Tensor<'g>,
+    /// The row of each token among the embeddings of tokens and then these: i32 `[n_tokens]`.
+    choice: Tensor<'g>,
+}
+
+impl<'g> GivenRows<'g> {
+    /// Declares the inputs where there are such rows.
+    pub(crate) fn declare(g: &Graph<'g>, n_tokens: usize, n_embd: usize, extras: Extras) -> Option<Self> {
+        let (n_tokens, n_embd) = (n_tokens as i64, n_embd as i64);
+        extras.rows.then(|| Self {
+            rows: g.input("rows", Dtype::F32, [n_embd, n_tokens, 1, 1]),
+            choice: g.input("choice", Dtype::I32, [n_tokens, 1, 1, 1]),
+        })
+    }
+
+    /// Puts them in place of embeddings `x: [n_embd, n_tokens]` of tokens.
+    pub(crate) fn over(given: Option<Self>, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        // of [n_embd, 2 * n_tokens]
+        given.map_or(x, |given| g.get_rows(g.concat(x, given.rows, 1), given.choice))
+    }
+}
+
 /// Where the rows of a view stand: their positions, their KV cells, and what they see.
 pub(crate) struct AttentionInputs<'s, 'g> {
     /// State of the step's sequences.
     pub(crate) view: StepView<'s>,
     /// Position of each row: i32 `[n_tokens]`.
     pub(crate) positions: Tensor<'g>,
+    /// Four positions of each row: i32 `[4 * n_tokens]`; `None` where they are the same.
+    pub(crate) sections: Option<Tensor<'g>>,
     /// For each window that attention layers have.
     windows: Vec<WindowInputs<'g>>,
     /// For each kind of values, the place of each element when they are kept transposed: i64 `[n_tokens * elements]`.
@@ -142,11 +179,19 @@ impl<'s, 'g> AttentionInputs<'s, 'g> {
         };
         Self {
             positions: g.input(Name("positions", part), Dtype::I32, [n_tokens, 1, 1, 1]),
+            sections: None,
             windows: (0..view.n_windows()).map(window).collect(),
             v_elements: view.v_elements().enumerate().map(elements).collect(),
             states: view.segments().iter().enumerate().map(state).collect(),
             view,
         }
+    }
+
+    /// The same with four positions of each row, where rows of pictures need them.
+    pub(crate) fn with_sections(self, g: &Graph<'g>, part: u32, extras: Extras) -> Self {
+        let ne = [4 * self.view.n_tokens() as i64, 1, 1, 1];
+        let sections = extras.sections.then(|| g.input(Name("sections", part), Dtype::I32, ne));
+        Self { sections, ..self }
     }
 
     /// What layer `il` of the view reads; `None` for a layer without cells.
@@ -164,8 +209,9 @@ impl<'s, 'g> AttentionInputs<'s, 'g> {
 pub(crate) struct Step<'s, 'g> {
     /// Where the rows stand.
     pub(crate) inputs: AttentionInputs<'s, 'g>,
-    /// Token of each row: i32 `[n_tokens]`.
+    /// Token of each row, 0 for a row of a picture: i32 `[n_tokens]`.
     pub(crate) tokens: Tensor<'g>,
+    given: Option<GivenRows<'g>>,
     /// Rows that give logits: i32 `[n_out]`, when they are some of several.
     out: Option<Tensor<'g>>,
     out_rows: OutRows,
@@ -186,6 +232,7 @@ impl<'s, 'g> Step<'s, 'g> {
         };
         Self {
             tokens: g.input("tokens", Dtype::I32, [n_tokens, 1, 1, 1]),
+            given: None,
             inputs: AttentionInputs::declare(g, view, 0),
             out,
             out_rows,
@@ -206,6 +253,18 @@ impl<'s, 'g> Step<'s, 'g> {
         if let Some(taps) = &self.taps {
             taps.take(il, x);
         }
+    }
+
+    /// The same with what a pass has beside tokens.
+    pub(crate) fn with(self, g: &Graph<'g>, n_embd: usize, extras: Extras) -> Self {
+        let given = GivenRows::declare(g, self.inputs.view.n_tokens(), n_embd, extras);
+        Self { given, inputs: self.inputs.with_sections(g, 0, extras), ..self }
+    }
+
+    /// What goes into the first layer: the rows of pictures, and what the first layer takes of other tokens,
+    /// `x: [n_embd, n_tokens]`.
+    pub(crate) fn placed(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        GivenRows::over(self.given, g, x)
     }
 
     /// Ends the pass. `rest` computes the residual stream after the last layer: what follows its mixer, row by row, on

@@ -48,24 +48,7 @@ impl<'g> Graph<'g> {
     /// Rotates `a: [n_embd_head, n_head, n_tokens]` by `positions: [n_tokens]` (i32). `factors: [n_dims / 2]` divide the
     /// frequencies when given.
     pub fn rope(&self, a: Tensor<'g>, positions: Tensor<'g>, factors: Option<Tensor<'g>>, rope: &Rope) -> Tensor<'g> {
-        let (na, np) = (a.ne(), positions.ne());
-        let fits = np[0] == na[2]
-            && np[1..] == [1, 1, 1]
-            && positions.dtype() == Dtype::I32
-            && ask!(ggml_is_contiguous, positions);
-        let dims = rope.n_dims > 0 && rope.n_dims % 2 == 0 && i64::from(rope.n_dims) <= na[0];
-        let sound = self.check("rope", matches!(a.dtype(), Dtype::F32 | Dtype::F16), || {
-            format!("`a` is {}, f32 or f16 is needed", a.dtype())
-        }) && self.check_elements("rope", "a", a)
-            && self.check("rope", fits, || format!("`positions` {positions:?} do not fit `a` {na:?}"))
-            && self.check("rope", dims, || format!("{} rotated elements of heads of {}", rope.n_dims, na[0]))
-            && factors.is_none_or(|f| {
-                let fits = f.dtype() == Dtype::F32
-                    && f.ne()[0] >= i64::from(rope.n_dims / 2)
-                    && f.nb()[0] == Dtype::F32.block_bytes();
-                self.check("rope", fits, || format!("`factors` {f:?} for {} rotated elements", rope.n_dims))
-            });
-        if !sound {
+        if !self.check_rope("rope", a, (positions, 1), factors, rope) {
             return a;
         }
         let mode = if rope.neox { ggml_sys::GGML_ROPE_TYPE_NEOX as i32 } else { 0 };
@@ -130,5 +113,78 @@ impl<'g> Graph<'g> {
             32.0,
             1.0
         )
+    }
+
+    /// As [`Graph::rope`] with NeoX pairs, where pair `i` turns by one of three positions of its token (interleaved M-RoPE): by
+    /// the second if `i % 3 == 1` and `i < 3 * sections[1]`, by the third if `i % 3 == 2` and `i < 3 * sections[2]`, by the first
+    /// if `i % 3 == 0` and `i < 3 * sections[0]`, else by the fourth. `positions: [4 * n_tokens]` (i32): the first of all tokens,
+    /// then the second, the third and the fourth. `sections` sum to `n_dims / 2`. Source: the Qwen3-VL reference model.
+    pub fn rope_sections(
+        &self,
+        a: Tensor<'g>,
+        positions: Tensor<'g>,
+        factors: Option<Tensor<'g>>,
+        rope: &Rope,
+        sections: [i32; 4],
+    ) -> Tensor<'g> {
+        let fits = rope.neox
+            && sections.iter().all(|&n| (0..=rope.n_dims).contains(&n))
+            && sections[..3].iter().any(|&n| n > 0)
+            && sections.iter().sum::<i32>() == rope.n_dims / 2;
+        let sound = self.check_rope("rope_sections", a, (positions, 4), factors, rope)
+            && self.check("rope_sections", fits, || {
+                format!("sections {sections:?} of {} rotated elements, neox {}", rope.n_dims, rope.neox)
+            });
+        if !sound {
+            return a;
+        }
+        let mut sections = sections;
+        let factors = factors.map_or(std::ptr::null_mut(), Tensor::raw);
+        op!(
+            self,
+            "rope_sections",
+            ggml_rope_multi,
+            a,
+            positions.raw(),
+            factors,
+            rope.n_dims,
+            sections.as_mut_ptr(),
+            ggml_sys::GGML_ROPE_TYPE_IMROPE as i32,
+            rope.n_ctx_orig,
+            rope.base,
+            rope.scale,
+            rope.ext_factor,
+            rope.attn_factor,
+            rope.beta_fast,
+            rope.beta_slow
+        )
+    }
+
+    /// Whether operands of a rotation fit each other, with so many positions of each token.
+    fn check_rope(
+        &self,
+        name: &'static str,
+        a: Tensor<'g>,
+        (positions, n_each): (Tensor<'g>, i64),
+        factors: Option<Tensor<'g>>,
+        rope: &Rope,
+    ) -> bool {
+        let (na, np) = (a.ne(), positions.ne());
+        let fits = na[2].checked_mul(n_each) == Some(np[0])
+            && np[1..] == [1, 1, 1]
+            && positions.dtype() == Dtype::I32
+            && ask!(ggml_is_contiguous, positions);
+        let dims = rope.n_dims > 0 && rope.n_dims % 2 == 0 && i64::from(rope.n_dims) <= na[0];
+        self.check(name, matches!(a.dtype(), Dtype::F32 | Dtype::F16), || {
+            format!("`a` is {}, f32 or f16 is needed", a.dtype())
+        }) && self.check_elements(name, "a", a)
+            && self.check(name, fits, || format!("`positions` {positions:?} do not fit `a` {na:?}"))
+            && self.check(name, dims, || format!("{} rotated elements of heads of {}", rope.n_dims, na[0]))
+            && factors.is_none_or(|f| {
+                let fits = f.dtype() == Dtype::F32
+                    && f.ne()[0] >= i64::from(rope.n_dims / 2)
+                    && f.nb()[0] == Dtype::F32.block_bytes();
+                self.check(name, fits, || format!("`factors` {f:?} for {} rotated elements", rope.n_dims))
+            })
     }
 }

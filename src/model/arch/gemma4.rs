@@ -16,6 +16,7 @@ use crate::architecture::{Architecture, Entry, HeadEntry, Hparams, ModelFile, Ne
 use crate::blocks::{Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
+use crate::pictures::PictureKind;
 use crate::step::Step;
 use assistant::Assistant;
 use config::GemmaConfig;
@@ -77,7 +78,8 @@ impl Architecture for Gemma4 {
     }
 
     fn forward<'g>(&self, g: &Graph<'g>, step: &Step<'_, 'g>) {
-        let x = g.scale(embedded(g, self.embed, step.tokens), (self.n_embd as f32).sqrt()); // [n_embd, n_tokens]
+        // Rows of pictures are not scaled.
+        let x = step.placed(g, g.scale(embedded(g, self.embed, step.tokens), (self.n_embd as f32).sqrt())); // [n_embd, n_tokens]
         let inputs = self.per_layer.as_ref().map(|p| p.forward(g, x, step.tokens));
         let mut x = x;
         for (il, layer) in self.layers.iter().enumerate() {
@@ -92,6 +94,11 @@ impl Architecture for Gemma4 {
             }
             x = layer.rest(g, x, mixed, own);
         }
+    }
+
+    fn pictures(&self) -> Option<PictureKind> {
+        // No key says whether tokens of a picture see later ones: in the published models those without inputs of each layer do.
+        Some(PictureKind::Plain { both_ways: self.per_layer.is_none() })
     }
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {

@@ -8,6 +8,7 @@ use crate::blocks::{
 use crate::decoder::{self, BlockConfig, DecoderConfig, MixerConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS};
+use crate::pictures::PictureKind;
 
 pub(super) const ENTRY: Entry =
     Entry { names: &["qwen35", "qwen35moe"], nextn: true, open: |file| decoder::open(file, config) };
@@ -17,14 +18,17 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
         let what = "the value heads are in Hugging Face order; convert the file again with a current converter";
         return Err(keys.error("ssm.v_head_reordered", what));
     }
-    // Positions of text are the same in every section, so the interleaved sections come to plain NeoX pairs.
-    hybrid(keys, HeadOrder::Tiled)
+    let mut c = hybrid(keys, HeadOrder::Tiled)?;
+    // Files without sections are of models for text.
+    let turns = |block: &BlockConfig| matches!(block.mixer, MixerConfig::Attention(a) if a.sections.is_some());
+    c.pictures = c.blocks().iter().any(turns).then_some(PictureKind::Sections);
+    Ok(c)
 }
 
 /// Delta nets with attention after each few, whose heads belong together by `order`.
 pub(super) fn hybrid(keys: &Keys<'_, '_>, order: HeadOrder) -> Result<DecoderConfig, LoadError> {
     let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
-    let kind = AttentionKind { neox: true, qk_norm: true, gate: true, ..AttentionKind::default() };
+    let kind = AttentionKind { neox: true, qk_norm: true, gate: true, sections: true, ..AttentionKind::default() };
     let attention = AttentionConfig::read(keys, n_block, kind)?;
     let delta = DeltaNetConfig::read(keys, order)?;
     let moe = MoeKind { shared: SharedExpert::Gated, ..MoeKind::default() };

@@ -32,6 +32,8 @@ pub(crate) struct AttentionKind {
     pub(crate) temperature: bool,
     /// The file may bring factors that divide the rotation's frequencies.
     pub(crate) freq_factors: bool,
+    /// Pairs of a head may turn by positions of their own, as the file's sections say.
+    pub(crate) sections: bool,
     /// Nothing turns: positions do not count.
     pub(crate) no_rope: bool,
     /// If it does, they are not for this block.
@@ -73,6 +75,8 @@ pub(crate) struct AttentionConfig {
     temperature: Option<Temperature>,
     /// `None` where nothing turns.
     pub(crate) rope: Option<Rope>,
+    /// Pairs that turn by each of the positions of a token of a picture ([`Graph::rope_sections`]).
+    pub(crate) sections: Option<[i32; 4]>,
 }
 
 /// How layers with a window differ from the others in what the file says of both.
@@ -146,6 +150,10 @@ impl AttentionConfig {
             Some(s) => Some(rope_swa(keys, d_k, kind.neox, s.base, s.scales)?),
         };
         let temperature = if kind.temperature { Temperature::read(keys)? } else { None };
+        let sections = match rope.filter(|_| kind.sections) {
+            Some(rope) => sections(keys, &rope)?,
+            None => None,
+        };
         let (softcap, window, value_scale) = (None, None, None);
         let config = |(n_head, n_head_kv)| Self {
             kind,
@@ -163,6 +171,7 @@ impl AttentionConfig {
             long_above: None,
             temperature,
             rope,
+            sections,
         };
         Ok(n_head.into_iter().zip(n_head_kv).map(config).collect())
     }
@@ -317,7 +326,11 @@ impl Attention {
         let is_long = self.is_long(inputs.view.n_ctx());
         let by_context = self.by_context.map(|[short, long]| if is_long { long } else { short });
         let factors = by_context.or(self.freq_factors).map(|f| vector(g, f));
-        let rope = |x| self.config.rope.map_or(x, |rope| g.rope(x, inputs.positions, factors, &rope));
+        let rope = |x| match (self.config.rope, self.config.sections.zip(inputs.sections)) {
+            (None, _) => x,
+            (Some(rope), None) => g.rope(x, inputs.positions, factors, &rope),
+            (Some(rope), Some((sections, positions))) => g.rope_sections(x, positions, factors, &rope, sections),
+        };
         let q = rope(q);
         let q = temperature.map_or(q, |t| t.scaled(g, q, inputs.positions));
         let scores = Scores { scale, softcap, sinks: self.sinks.map(|sinks| vector(g, sinks)) };
@@ -364,6 +377,17 @@ impl Attention {
         };
         (rows(n_q, 0), rows(n_k, n_q), rows(n_v, n_q + n_k))
     }
+}
+
+/// How many pairs turn by time, height, width and a fourth position; `None` where the file says nothing, or of another number
+/// of pairs.
+fn sections(keys: &Keys<'_, '_>, rope: &Rope) -> Result<Option<[i32; 4]>, LoadError> {
+    let Some(list) = keys.find_numbers("rope.dimension_sections")? else { return Ok(None) };
+    let n_pairs = rope.n_dims as u32 / 2;
+    let [t, h, w] = [0, 1, 2].map(|i| list.get(i).copied().unwrap_or(0));
+    let sum = [t, h, w].iter().try_fold(0u32, |sum, &n| sum.checked_add(n));
+    let fits = n_pairs > 0 && sum == Some(n_pairs) && list.iter().skip(3).all(|&n| n == 0);
+    Ok(fits.then(|| [t as i32, h as i32, w as i32, 0]))
 }
 
 /// The factors on `n` frequencies in short and in long contexts, if the file has some.

@@ -4,6 +4,17 @@
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct TokenId(pub u32);
 
+impl TokenId {
+    /// The first id that stands for a position of a picture. Such ids are made of the picture's content, so that sequences
+    /// are compared by their ids alone; no vocabulary has them.
+    pub const FIRST_OF_PICTURES: u32 = 1 << 31;
+
+    /// True for a position of a picture: it has no row in any table and no text.
+    pub fn is_of_picture(self) -> bool {
+        self.0 >= Self::FIRST_OF_PICTURES
+    }
+}
+
 /// What a token is, by `tokenizer.ggml.token_type`.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum TokenKind {
