@@ -38,8 +38,11 @@ pub(crate) struct FeatureHeadEntry {
     /// What stands before the names of its tensors among the target's.
     pub(crate) label: &'static str,
     /// Reads its metadata and asks for its tensors.
-    pub(crate) open: fn(&Keys<'_, '_>, &mut Tensors<'_>, &FeatureTarget) -> Result<Box<dyn FeatureHead>, LoadError>,
+    pub(crate) open: Open,
 }
+
+/// Opens a head for a target.
+type Open = fn(&Keys<'_, '_>, &mut Tensors<'_>, &FeatureTarget) -> Result<Box<dyn FeatureHead>, LoadError>;
 
 /// What such a head needs to know of its target.
 pub(crate) struct FeatureTarget {
