@@ -12,7 +12,7 @@ use super::{Outcome, quantize};
 /// Options of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Checkpoint folder of Qwen3.5, 3.6 or Qwen3-Next: config.json, tokenizer.json, safetensors
+    /// Checkpoint folder: config.json, tokenizer.json, safetensors
     folder: PathBuf,
     /// File to write; the same command resumes an interrupted run
     #[arg(short, long, value_name = "FILE")]

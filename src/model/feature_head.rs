@@ -43,6 +43,9 @@ pub(crate) struct FeatureHeadEntry {
     pub(crate) open: Open,
 }
 
+/// Opens a head for a target.
+type Open = fn(&Keys<'_, '_>, &mut Tensors<'_>, &FeatureTarget) -> Result<Box<dyn FeatureHead>, LoadError>;
+
 /// What such a head needs to know of its target.
 pub(crate) struct FeatureTarget {
     pub(crate) n_layer: usize,

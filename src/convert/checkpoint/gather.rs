@@ -95,7 +95,11 @@ pub(crate) fn model_and_head(
     let expected = expected(c, n_head_layers, folder, &found)?;
     let mut tensors = Vec::with_capacity(expected.len());
     let mut faults = Faults { extra: std::mem::take(&mut found.unknown), ..Faults::default() };
+    let made = c.table().map_or(&[][..], |table| &table.sizes.made);
     for schema in expected {
+        if made.iter().any(|(name, _)| *name == schema.name) {
+            continue;
+        }
         let (block, name) = match block_of(&schema.name) {
             None => (Block::None, schema.name.as_str()),
             Some((il, name)) => (il.checked_sub(c.n_layer).map_or(Block::MainModel(il), Block::Head), name),
@@ -120,7 +124,7 @@ pub(crate) fn model_and_head(
             Err(e) => faults.wrong.push(e),
         }
     }
-    for (name, numbers) in c.table().map_or(&[][..], |table| &table.sizes.made) {
+    for (name, numbers) in made {
         let order = ((usize::MAX, 0), TensorPlan::made((*name).to_owned(), numbers.clone()));
         tensors.push(order);
     }

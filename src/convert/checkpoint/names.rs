@@ -45,22 +45,21 @@ pub(crate) fn meaning_in(name: &str, table: &Table, n_layer: u64) -> Name {
             .or_else(|| (rest == "self_attn.kv_b_proj.weight").then_some(Part::Latent))
             .or_else(|| of_experts(rest))
     };
-    let rest = match text_name(name) {
-        Ok((rest, false)) => rest,
-        Ok((_, true)) => return Name::Unknown,
-        Err(known) => return known,
+    let Ok((rest, false)) = within(name) else { return Name::Skip };
+    let meaning = match rest.strip_prefix("layers.") {
+        None => of(row.globals, rest).or_else(|| of(GLOBAL, rest)).map(|part| Name::MainModel(None, part)),
+        Some(tail) => {
+            let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
+            let Ok(no) = no.parse::<u64>() else { return Name::Unknown };
+            match no.checked_sub(n_layer) {
+                Some(_) if !row.nextn => Some(Name::Skip),
+                Some(k) => of(APPENDED_HEAD, tail).or_else(|| in_layer(tail)).map(|part| Name::Head(k, part)),
+                None => in_layer(tail).map(|part| Name::MainModel(Some(no), part)),
+            }
+        }
     };
-    let Some(tail) = rest.strip_prefix("layers.") else {
-        let known = of(row.globals, rest).or_else(|| of(GLOBAL, rest));
-        return known.map_or(Name::Unknown, |part| Name::MainModel(None, part));
-    };
-    let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
-    let Ok(no) = no.parse::<u64>() else { return Name::Unknown };
-    match no.checked_sub(n_layer) {
-        Some(_) if !row.nextn => Name::Skip,
-        Some(k) => of(APPENDED_HEAD, tail).or_else(|| in_layer(tail)).map_or(Name::Unknown, |part| Name::Head(k, part)),
-        None => in_layer(tail).map_or(Name::Unknown, |part| Name::MainModel(Some(no), part)),
-    }
+    // Some families have scales that are weights of their own.
+    meaning.or_else(|| scales(name)).unwrap_or(Name::Unknown)
 }
 
 /// The name's meaning. `bare`: names that look like the main model's are the head's, as in files that hold only a head.
@@ -85,21 +84,35 @@ pub(crate) fn meaning(name: &str, bare: bool) -> Name {
 
 /// The name within the text model, and whether it says that it is the head's; or what it is otherwise.
 fn text_name(name: &str) -> Result<(&str, bool), Name> {
+    scales(name).map_or_else(|| within(name), Err)
+}
+
+/// What the name means where it is that of scales.
+fn scales(name: &str) -> Option<Name> {
     let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
     // Of activations, or of cached keys and values.
     if matches!(last, "input_scale" | "k_scale" | "v_scale") || last.ends_with("activation_scale") {
-        return Err(Name::Skip);
+        return Some(Name::Skip);
     }
-    if let Some(weight) = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")) {
-        return Err(Name::Scale(weight.to_owned()));
-    }
+    let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"))?;
+    Some(Name::Scale(weight.to_owned()))
+}
+
+/// As [`text_name`], whether it is that of scales or not.
+fn within(name: &str) -> Result<(&str, bool), Name> {
     let mut rest = name;
     let mut head = false;
     while let Some((first, tail)) = rest.split_once('.') {
         match first {
             "model" | "language_model" | "text_model" => rest = tail,
             "mtp" => (rest, head) = (tail, true),
-            "visual" | "vision_tower" | "vision_model" | "multi_modal_projector" => {
+            "visual"
+            | "vision_tower"
+            | "vision_model"
+            | "multi_modal_projector"
+            | "audio_tower"
+            | "embed_vision"
+            | "embed_audio" => {
                 return Err(Name::Skip);
             }
             _ => break,

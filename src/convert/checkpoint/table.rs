@@ -25,6 +25,18 @@ pub(crate) struct Row {
     pub(crate) nextn: bool,
     /// Special tokens that the tokenizer's files do not tell: the key's name, and the token.
     pub(crate) special: &'static [(&'static str, &'static str)],
+    /// How its vocabulary is stored.
+    pub(crate) vocabulary: Vocabulary,
+}
+
+/// Ways in which a vocabulary is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Vocabulary {
+    /// Merges over bytes that are spelled as letters.
+    #[default]
+    ByteLevel,
+    /// Merges over characters, with tokens for single bytes.
+    Gemma,
 }
 
 impl Row {
@@ -38,6 +50,7 @@ impl Row {
         norms_lack_one: false,
         nextn: false,
         special: &[],
+        vocabulary: Vocabulary::ByteLevel,
     };
 }
 
@@ -168,7 +181,7 @@ impl Sizes {
         let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str).unwrap_or("default");
         let factor = rope.float("factor")?;
         match (kind, factor) {
-            ("default" | "llama3" | "mrope", _) => {}
+            ("default" | "llama3" | "mrope" | "proportional", _) => {}
             ("linear", Some(factor)) => {
                 self.put("rope.scaling.type", "linear".into());
                 self.put("rope.scaling.factor", Key::F32(factor as f32));

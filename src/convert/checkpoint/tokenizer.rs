@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::config::Config;
+use super::table::Vocabulary;
 use crate::error::Error;
 use crate::gguf_model::Key;
 use crate::io::Input;
@@ -18,7 +19,9 @@ use crate::safetensors::quoted;
 /// Everything that goes into keys.
 #[derive(Debug)]
 pub(crate) struct Tokenizer {
-    pre: &'static str,
+    vocabulary: Vocabulary,
+    /// Of byte-level ones.
+    pre: Option<&'static str>,
     tokens: Vec<(String, Kind)>,
     merges: Vec<String>,
     /// By the key's name, in order.
@@ -35,6 +38,7 @@ enum Kind {
     Control = 3,
     UserDefined = 4,
     Unused = 5,
+    Byte = 6,
 }
 
 /// `tokenizer.json`, as far as it is used.
@@ -86,7 +90,9 @@ impl Tokenizer {
         let json: Json = read_json(&path, MAX_JSON_BYTES)?;
         let config_path = folder.join("tokenizer_config.json");
         let config = find_json(&config_path, MAX_JSON_BYTES)?.unwrap_or(Value::Null);
-        let made = Tokenizer::of(json, &config, root, c.n_vocab).map_err(|what| Error::input(&path, what))?;
+        let vocabulary = c.table().map_or(Vocabulary::ByteLevel, |table| table.row.vocabulary);
+        let made =
+            Tokenizer::of(json, &config, root, (c.n_vocab, vocabulary)).map_err(|what| Error::input(&path, what))?;
         let templates = templates(folder, &config).map_err(|e| match e {
             Problem::Words(what) => Error::input(&config_path, what),
             Problem::Error(e) => e,
@@ -94,21 +100,36 @@ impl Tokenizer {
         Ok(Tokenizer { templates, ..made })
     }
 
-    fn of(json: Json, config: &Value, root: &Value, n_vocab: u64) -> Result<Tokenizer, String> {
+    fn of(
+        json: Json,
+        config: &Value,
+        root: &Value,
+        (n_vocab, vocabulary): (u64, Vocabulary),
+    ) -> Result<Tokenizer, String> {
         if json.model.kind != "BPE" && !json.model.kind.is_empty() {
             return Err(format!("a model of type {} found, BPE expected", quoted(&json.model.kind)));
         }
-        let pre = pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?;
+        let pre = match vocabulary {
+            Vocabulary::ByteLevel => Some(pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?),
+            Vocabulary::Gemma => None,
+        };
         let added = added_tokens(&json, config)?;
-        let tokens = tokens(json.model.vocab, &added, n_vocab)?;
+        let mut tokens = tokens(json.model.vocab, &added, n_vocab)?;
+        if vocabulary == Vocabulary::Gemma {
+            tokens.iter_mut().for_each(as_gemma);
+        }
         let merges = json.model.merges.into_iter().map(|merge| match merge {
             Merge::One(both) => both,
             // A space within a half would be read as the gap between the two: byte-level vocabularies write it as another letter.
             Merge::Two(a, b) => format!("{} {}", a.replace(' ', "\u{120}"), b.replace(' ', "\u{120}")),
         });
         let merges = merges.collect();
-        let (special_ids, around) = special(config, root, &added, &json.post_processor, n_vocab)?;
-        Ok(Tokenizer { pre, tokens, merges, special_ids, added: around, templates: Vec::new() })
+        let (special_ids, mut around) = special(config, root, &added, &json.post_processor, n_vocab)?;
+        if vocabulary == Vocabulary::Gemma {
+            around.retain(|(name, _)| *name != "bos");
+            around.push(("bos", true));
+        }
+        Ok(Tokenizer { vocabulary, pre, tokens, merges, special_ids, added: around, templates: Vec::new() })
     }
 
     /// The same with these special tokens, where the files tell none and the vocabulary has them: the key's name, and the token.
@@ -126,9 +147,15 @@ impl Tokenizer {
     pub(crate) fn into_keys(self) -> Vec<(String, Key)> {
         let mut keys = Vec::new();
         let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.{key}"), value));
-        put("ggml.model", "gpt2".into());
-        put("ggml.pre", self.pre.into());
+        let is_gemma = self.vocabulary == Vocabulary::Gemma;
+        put("ggml.model", if is_gemma { "gemma4" } else { "gpt2" }.into());
+        if let Some(pre) = self.pre {
+            put("ggml.pre", pre.into());
+        }
         put("ggml.tokens", Key::Array(self.tokens.iter().map(|(token, _)| token.as_str()).collect::<ArrayBuf>()));
+        if is_gemma {
+            put("ggml.scores", Key::Array(std::iter::repeat_n(-1000.0f32, self.tokens.len()).collect::<ArrayBuf>()));
+        }
         put("ggml.token_type", Key::Array(self.tokens.iter().map(|(_, kind)| *kind as i32).collect::<ArrayBuf>()));
         if !self.merges.is_empty() {
             put("ggml.merges", Key::Array(self.merges.iter().map(String::as_str).collect::<ArrayBuf>()));
@@ -138,6 +165,9 @@ impl Tokenizer {
         }
         for (name, yes) in self.added {
             put(&format!("ggml.add_{name}_token"), Key::Bool(yes));
+        }
+        if is_gemma {
+            put("ggml.add_space_prefix", Key::Bool(false));
         }
         let others: Vec<&str> =
             self.templates.iter().map(|(name, _)| name.as_str()).filter(|n| *n != "default").collect();
@@ -218,6 +248,18 @@ fn tokens(
     }
     let named = |(id, token): (usize, Option<_>)| token.unwrap_or_else(|| (format!("[PAD{id}]"), Kind::Unused));
     Ok(tokens.into_iter().enumerate().map(named).collect())
+}
+
+/// Tokens of Gemma that stand for a byte, and special ones that are shown: a reader of replies needs them.
+fn as_gemma((token, kind): &mut (String, Kind)) {
+    const SHOWN: [&str; 7] =
+        ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
+    let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    if *kind == Kind::Normal && byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok()) {
+        *kind = Kind::Byte;
+    } else if SHOWN.contains(&token.as_str()) {
+        *kind = Kind::UserDefined;
+    }
 }
 
 type Special = (Vec<(&'static str, u32)>, Vec<(&'static str, bool)>);

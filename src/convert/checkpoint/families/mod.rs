@@ -1,6 +1,7 @@
 //! The families of checkpoints that become files by a table: one file each, and the list of them.
 
 mod deepseek;
+mod gemma;
 mod glm;
 mod granite;
 mod lfm2;
@@ -23,6 +24,8 @@ const ROWS: &[&Row] = &[
     &lfm2::ROW,
     &deepseek::ROW,
     &deepseek::GLM_FLASH,
+    &gemma::GEMMA4,
+    &gemma::ASSISTANT,
 ];
 
 /// The family of a class, and the architecture of its files.
