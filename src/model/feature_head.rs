@@ -31,8 +31,6 @@ pub(crate) trait FeatureHead: Features {
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>);
 }
 
-type Open = fn(&Keys<'_, '_>, &mut Tensors<'_>, &FeatureTarget) -> Result<Box<dyn FeatureHead>, LoadError>;
-
 /// One row of the table of such heads.
 pub(crate) struct FeatureHeadEntry {
     /// Its name in files.

@@ -387,7 +387,7 @@ fn sections(keys: &Keys<'_, '_>, rope: &Rope) -> Result<Option<[i32; 4]>, LoadEr
     let [t, h, w] = [0, 1, 2].map(|i| list.get(i).copied().unwrap_or(0));
     let sum = [t, h, w].iter().try_fold(0u32, |sum, &n| sum.checked_add(n));
     let fits = n_pairs > 0 && sum == Some(n_pairs) && list.iter().skip(3).all(|&n| n == 0);
-    Ok(fits.then(|| [t as i32, h as i32, w as i32, 0]))
+    Ok(fits.then_some([t as i32, h as i32, w as i32, 0]))
 }
 
 /// The factors on `n` frequencies in short and in long contexts, if the file has some.
