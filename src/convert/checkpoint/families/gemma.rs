@@ -64,6 +64,18 @@ const GLOBALS: &[(&str, &str)] = &[
 /// Divides the frequencies of pairs that do not turn.
 const STILL: f32 = 1e30;
 
+/// A number of a full layer's in `per_layer_config`, if one is told there.
+fn of_layers(c: &Fields<'_>, slides: &[bool], name: &str) -> Result<Option<u64>, String> {
+    let Some(layers) = c.get("per_layer_config").and_then(Value::as_object) else { return Ok(None) };
+    let is_full = |il: &str| il.parse::<usize>().ok().and_then(|il| slides.get(il)) == Some(&false);
+    let found = layers.iter().filter(|(il, _)| is_full(il)).find_map(|(_, layer)| layer.get(name));
+    match found.map(Value::as_u64) {
+        None => Ok(None),
+        Some(Some(n)) if (1..=65536).contains(&n) => Ok(Some(n)),
+        Some(_) => Err(format!("{name} of per_layer_config: a number from 1 to 65536 expected")),
+    }
+}
+
 impl Sizes {
     fn gemma4(&mut self, c: &Fields<'_>) -> Result<(), String> {
         self.usual(c)?;
@@ -75,7 +87,15 @@ impl Sizes {
         }
         let slides: Vec<bool> = kinds.iter().map(|kind| *kind == "sliding_attention").collect();
         let n_shared = c.count("num_kv_shared_layers", self.n_layer)?.unwrap_or(0);
-        let (d_slides, d_full) = (c.need("head_dim", 65536)?, c.need("global_head_dim", 65536)?);
+        // Of full layers the sizes stand under names of their own, or with each of them.
+        let of_full = |name: &str, own: &str| -> Result<Option<u64>, String> {
+            match c.find(name, 65536)? {
+                None => of_layers(c, &slides, own),
+                found => Ok(found),
+            }
+        };
+        let d_slides = c.need("head_dim", 65536)?;
+        let d_full = of_full("global_head_dim", "head_dim")?.ok_or("global_head_dim is missing")?;
         self.number("attention.sliding_window", c.need("sliding_window", u32::MAX.into())?);
         self.number("attention.shared_kv_layers", n_shared);
         self.number("embedding_length_per_layer_input", c.count("hidden_size_per_layer_input", MAX_DIM)?.unwrap_or(0));
@@ -91,7 +111,7 @@ impl Sizes {
             let list = (0..self.n_layer).map(|il| if il < first { n_ff } else { 2 * n_ff });
             self.put("feed_forward_length", Key::Array(list.collect::<ArrayBuf>()));
         }
-        if let Some(n_full) = c.find("num_global_key_value_heads", 65536)? {
+        if let Some(n_full) = of_full("num_global_key_value_heads", "num_key_value_heads")? {
             let list = slides.iter().map(|&slides| if slides { self.n_head_kv as i32 } else { n_full as i32 });
             let list = Key::Array(list.collect::<ArrayBuf>());
             self.put("attention.head_count_kv", list);
