@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use gguf::{Header, Metadata};
 
 use super::file::{Known, ProjectorFile, projector_type};
-use super::table::{ARCHITECTURE, find};
+use super::table::{ARCHITECTURE, find, kinds};
 use super::tower::Entry;
 use crate::error::LoadError;
 use crate::tensors::{TensorSchema, Tensors};
@@ -75,6 +75,11 @@ impl ProjectorSchema {
     /// [`LoadError::Projector`] with what disagrees.
     pub fn fits(&self, architecture: &str, n_embd: usize) -> Result<(), LoadError> {
         self.entry.fits(self.n_embd_text, architecture, n_embd)
+    }
+
+    /// The kinds of tower that are known.
+    pub fn kinds() -> Vec<&'static str> {
+        kinds()
     }
 
     /// The kind of tower that a file names, known or not.

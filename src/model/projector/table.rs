@@ -12,6 +12,11 @@ pub(crate) const ARCHITECTURE: &str = "clip";
 
 const TABLE: &[Entry] = &[qwen3vl::ENTRY, gemma4v::ENTRY];
 
+/// What towers are called.
+pub(crate) fn kinds() -> Vec<&'static str> {
+    TABLE.iter().map(|entry| entry.name).collect()
+}
+
 /// The entry for a file's metadata.
 pub(crate) fn find(meta: &Metadata<'_>) -> Result<&'static Entry, LoadError> {
     let architecture = meta.require_str("general.architecture")?;
@@ -22,7 +27,7 @@ pub(crate) fn find(meta: &Metadata<'_>) -> Result<&'static Entry, LoadError> {
     }
     let found = projector_type(meta)?.unwrap_or("");
     TABLE.iter().find(|entry| entry.name == found).ok_or_else(|| {
-        let known: Vec<&str> = TABLE.iter().map(|entry| entry.name).collect();
+        let known = kinds();
         LoadError::Projector(format!("projectors of type `{found}` are not known; known are: {}", known.join(", ")))
     })
 }
