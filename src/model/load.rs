@@ -13,12 +13,11 @@ use crate::architecture::{ModelFile, NextNHead, Opened};
 use crate::describe::Description;
 use crate::error::LoadError;
 use crate::head_file::{head_keys, refused};
-use crate::keys::Keys;
+use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
-use crate::projector;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
@@ -100,7 +99,7 @@ impl Model {
         if let Some(head) = arch::find_head(name) {
             return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
         }
-        if name == projector::ARCHITECTURE {
+        if name == PROJECTOR {
             return Err(LoadError::ProjectorAlone);
         }
         let entry = arch::find(name)?;
