@@ -110,7 +110,9 @@ fn speed(
     let (grid, n_tokens) = seen.context("there is at least one run")?;
     let [decode_ms, preprocess_ms, tower_ms] = best.map(|ms| (ms * 100.0).round() / 100.0);
     Ok(json!({
-        "projector": projector.describe().to_string(),
+        "projector": projector.describe().name,
+        "kind": projector.kind(),
+        "type": projector.describe().quantization,
         "device": projector.weights().device().name(),
         "threads": args.n_threads(),
         "grid": grid,

@@ -57,20 +57,30 @@ fn lines(found: &Inspection) -> Vec<String> {
         }
         row("sizes", text);
     }
-    let context = found.context_length.map_or("not told".to_owned(), |n| format!("{n} tokens"));
-    row("context", context);
+    if let Some(t) = &found.projector {
+        let side = t.patch * t.merge;
+        row("projector", format!("{}: {} blocks of width {}, rows of {}", t.kind, t.n_layer, t.n_embd, t.n_embd_text));
+        row("images", format!("patches of {0} x {0} pixels, a token for {side} x {side}; --mmproj takes it", t.patch));
+    } else {
+        let context = found.context_length.map_or("not told".to_owned(), |n| format!("{n} tokens"));
+        row("context", context);
+    }
     if let Some(t) = &found.tokenizer {
         let pre = t.pre.as_deref().unwrap_or("no pre-tokenizer named");
         row("tokenizer", format!("{} tokens, {}", t.n_tokens, cut(pre, 30)));
     }
-    row("template", found.template_bytes.map_or("none".to_owned(), |n| format!("{n} bytes")));
+    if found.projector.is_none() {
+        row("template", found.template_bytes.map_or("none".to_owned(), |n| format!("{n} bytes")));
+    }
     for (i, line) in types(&found.types).into_iter().enumerate() {
         row(if i == 0 { "types" } else { "" }, line);
     }
-    if let Some(promise) = found.batch_invariant {
+    if let Some(promise) = found.batch_invariant.filter(|_| found.projector.is_none()) {
         row("exact", together(promise));
     }
-    row("NextN layer", head(found));
+    if found.projector.is_none() {
+        row("NextN layer", head(found));
+    }
     if let Some(as_draft) = found.as_draft {
         row("as a draft", draft(as_draft, arch));
     }

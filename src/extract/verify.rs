@@ -58,6 +58,9 @@ fn text(report: &Report, header_only: bool) -> String {
     let arch = report.architecture.as_deref().unwrap_or_default();
     let target = model::head_architectures().into_iter().find(|(head, _)| *head == arch).map(|(_, target)| target);
     let verdict = match (report.verdict, target) {
+        (Verdict::Complete, _) if report.projector.is_some() => {
+            format!("sound, a projector ({})", report.projector.as_deref().unwrap_or_default())
+        }
         (Verdict::Complete, Some(target)) => format!("sound, a complete draft head for {target}"),
         (Verdict::Complete, None) => "sound, with a complete NextN layer".into(),
         (Verdict::NoHead, _) => "sound, without a NextN layer".into(),

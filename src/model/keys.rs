@@ -8,6 +8,9 @@ use crate::rope_options::RopeOptions;
 /// Widths that no model comes near; keeps every product of two of them far from overflow.
 pub(crate) const WIDTH: RangeInclusive<u32> = 1..=1 << 22;
 
+/// What `general.architecture` is in a projector's file.
+pub(crate) const PROJECTOR: &str = "clip";
+
 /// The most blocks that a file may have.
 pub(crate) const MAX_BLOCKS: u32 = 1024;
 

@@ -14,12 +14,11 @@ use crate::describe::Description;
 use crate::error::LoadError;
 use crate::feature_head::{FeatureHeadEntry, FeatureTarget, WithFeatures};
 use crate::head_file::{head_keys, refused};
-use crate::keys::Keys;
+use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
-use crate::projector;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
@@ -107,7 +106,7 @@ impl Model {
                 target: "the architecture that it was trained for",
             });
         }
-        if name == projector::ARCHITECTURE {
+        if name == PROJECTOR {
             return Err(LoadError::ProjectorAlone);
         }
         let entry = arch::find(name)?;

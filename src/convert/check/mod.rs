@@ -10,6 +10,8 @@ mod values;
 
 use std::path::Path;
 
+use model::ProjectorSchema;
+
 use crate::error::Error;
 use crate::heads::{Content, ModelInfo};
 use crate::kind::Kind;
@@ -48,6 +50,7 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
         path: path.to_owned(),
         verdict: Verdict::Damaged,
         architecture: None,
+        projector: None,
         gate: None,
         damage: Vec::new(),
         notes: Vec::new(),
@@ -75,7 +78,8 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
     if source.surplus_bytes > 0 {
         report.notes.push(format!("{} bytes behind the end of the last tensor", source.surplus_bytes));
     }
-    let info = if kind == Kind::Safetensors { None } else { info(&source, &mut report) };
+    let sees = projector(&source, &mut report);
+    let info = if kind == Kind::Safetensors || sees { None } else { info(&source, &mut report) };
     if let Some(info) = &info {
         if kind == Kind::Gguf {
             match Gate::of(&source, info) {
@@ -96,10 +100,34 @@ pub fn verify(path: &Path, options: Options, control: &Control) -> Result<Report
     report.verdict = match info.map(|f| f.content) {
         _ if !report.damage.is_empty() => Verdict::Damaged,
         Some(Content::Combined | Content::Head(_) | Content::Assistant) => Verdict::Complete,
-        None if kind == Kind::Safetensors => Verdict::Complete,
+        None if kind == Kind::Safetensors || report.projector.is_some() => Verdict::Complete,
         _ => Verdict::NoHead,
     };
     Ok(report)
+}
+
+/// Compares the tensors of a projector with its schema; false for all other files.
+fn projector(source: &Source, report: &mut Report) -> bool {
+    let meta = source.metadata();
+    if !ProjectorSchema::is_for(&meta) {
+        return false;
+    }
+    let kind = ProjectorSchema::kind_of(&meta).ok().flatten().unwrap_or_default();
+    if !ProjectorSchema::kinds().contains(&kind) {
+        report.notes.push(format!("projectors of type {kind:?} are not known: only data is judged"));
+        return true;
+    }
+    report.projector = Some(kind.to_owned());
+    let n_rows = |name: &str| source.tensor(name).map(|t| t.ne.get(1).copied().unwrap_or(1));
+    match ProjectorSchema::of_meta(&meta, &|name| source.tensor(name).is_some(), &n_rows) {
+        Ok(schema) => {
+            let gate = Gate::compare(source, &schema.tensors, |_| false);
+            report.damage.extend(gate.damage());
+            report.gate = Some(gate);
+        }
+        Err(error) => report.damage.push(error.to_string()),
+    }
+    true
 }
 
 /// None when the architecture is not known, or the keys of a known one are damaged, which the report says.

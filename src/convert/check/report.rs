@@ -15,6 +15,9 @@ pub struct Report {
     pub verdict: Verdict,
     /// Architecture, if the header could be read.
     pub architecture: Option<String>,
+    /// The kind of tower, of a projector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub projector: Option<String>,
     /// Tensors against those that the metadata promise; absent for architectures that are not known.
     pub gate: Option<Gate>,
     /// What is wrong, worst first.
@@ -29,7 +32,7 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// A sound file with a complete NextN head.
+    /// A sound file with a complete NextN head; a sound projector.
     Complete,
     /// A sound file without one.
     NoHead,

@@ -39,17 +39,27 @@ impl Gate {
     /// A size is not in the metadata.
     pub(crate) fn of(source: &Source, info: &ModelInfo) -> Result<Gate, String> {
         let expected = expected(source, info)?;
+        let mut gate = Gate::compare(source, &expected, |name| info.is_head(name));
+        // A file that promises nothing but has tensors of a head: they are told as such by the rules.
+        if info.content == Content::Unannounced {
+            gate.extra.retain(|name| !info.is_head(name));
+        }
+        Ok(gate)
+    }
+
+    /// The tensors of a file against those `expected` of it.
+    pub(crate) fn compare(source: &Source, expected: &[TensorSchema], is_head: impl Fn(&str) -> bool) -> Gate {
         let mut gate = Gate::default();
         let mut known = HashSet::new();
         let by_name: std::collections::HashMap<&str, &crate::source::SourceTensor> =
             source.tensors.iter().map(|t| (t.name.as_str(), t)).collect();
-        for schema @ TensorSchema { name, ne, required } in &expected {
+        for schema @ TensorSchema { name, ne, required } in expected {
             known.insert(name.as_str());
             let found = by_name.get(name.as_str());
             if found.is_none() && !required {
                 continue;
             }
-            let of_head = info.is_head(name);
+            let of_head = is_head(name);
             gate.n_expected += 1;
             gate.n_head_expected += usize::from(of_head);
             let Some(t) = found else {
@@ -65,18 +75,13 @@ impl Gate {
                 gate.n_head_present += usize::from(of_head);
             }
         }
-        let mut extra: Vec<String> = source
+        let extra = source
             .tensors
             .iter()
             .filter(|t| !known.contains(t.name.as_str()) && !is_side(&t.name, &known))
-            .map(|t| t.name.clone())
-            .collect();
-        // A file that promises nothing but has tensors of a head: they are told as such by the rules.
-        if info.content == Content::Unannounced {
-            extra.retain(|name| !info.is_head(name));
-        }
-        gate.extra = extra;
-        Ok(gate)
+            .map(|t| t.name.clone());
+        gate.extra = extra.collect();
+        gate
     }
 
     /// Of the tensors of a checkpoint.

@@ -8,7 +8,7 @@ mod types;
 
 use std::path::{Path, PathBuf};
 
-use model::{head_architectures, nextn_architectures};
+use model::{ProjectorSchema, head_architectures, nextn_architectures};
 use serde::Serialize;
 
 use crate::checkpoint::{self, Checkpoint, Options};
@@ -56,6 +56,9 @@ pub struct Inspection {
     pub tokenizer: Option<Tokenizer>,
     /// Bytes of the chat template.
     pub template_bytes: Option<u64>,
+    /// The tower, of a projector of a known kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub projector: Option<Tower>,
     /// The NextN head.
     pub head: Head,
     /// What it is for a model that drafts with it.
@@ -75,6 +78,23 @@ pub struct Sizes {
     pub n_head_kv: Option<u64>,
     pub n_expert: Option<u64>,
     pub n_expert_used: Option<u64>,
+}
+
+/// The tower of a projector.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tower {
+    /// `clip.projector_type`.
+    pub kind: &'static str,
+    /// Blocks.
+    pub n_layer: usize,
+    /// Width.
+    pub n_embd: usize,
+    /// Width of the rows that it gives: that of the model of text.
+    pub n_embd_text: usize,
+    /// Pixels along a side of a patch.
+    pub patch: usize,
+    /// Patches along a side of what becomes one token.
+    pub merge: usize,
 }
 
 /// A part of the tensors.
@@ -209,10 +229,26 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         }),
         tokenizer,
         template_bytes,
+        projector: tower(&source)?,
         head: head(&source, info.as_ref()),
         as_draft: AsDraft::of(&source, info.as_ref(), format == "gguf"),
         speculation: info.as_ref().and_then(|f| cost::of(&source, f, n_vocab)),
     })
+}
+
+/// # Errors
+/// A projector of a known kind whose keys disagree.
+fn tower(source: &Source) -> Result<Option<Tower>, Error> {
+    let meta = source.metadata();
+    let kind = ProjectorSchema::kind_of(&meta).ok().flatten().unwrap_or_default();
+    if !ProjectorSchema::is_for(&meta) || !ProjectorSchema::kinds().contains(&kind) {
+        return Ok(None);
+    }
+    let n_rows = |name: &str| source.tensor(name).map(|t| t.ne.get(1).copied().unwrap_or(1));
+    let schema = ProjectorSchema::of_meta(&meta, &|name| source.tensor(name).is_some(), &n_rows)
+        .map_err(|error| Error::input(&source.path, error.to_string()))?;
+    let ProjectorSchema { n_layer, n_embd, n_embd_text, patch, merge, .. } = schema;
+    Ok(Some(Tower { kind: schema.kind(), n_layer, n_embd, n_embd_text, patch, merge }))
 }
 
 fn head(source: &Source, info: Option<&ModelInfo>) -> Head {

@@ -31,6 +31,8 @@ impl Role {
             "output.weight" => return Role::HeadMatrix,
             _ => {}
         }
+        // The towers of projectors name their blocks with their own prefix.
+        let name = name.strip_prefix("v.").unwrap_or(name);
         let Some((_, part)) = block_of(name) else { return Role::Other };
         match part {
             _ if part.starts_with("ssm_") && info.is_some_and(|f| f.arch.starts_with("nemotron_h")) => Role::Mamba,

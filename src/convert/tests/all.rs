@@ -10,6 +10,7 @@ mod heads;
 mod hostile;
 mod next;
 mod output;
+mod projectors;
 mod recipes;
 mod several_layers;
 mod support;
@@ -18,5 +19,7 @@ mod verify;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../tests/support/tiny.rs"]
 mod tiny;
+#[path = "../../../tests/support/projector.rs"]
+mod tiny_projector;
 #[path = "../../../tests/support/words.rs"]
 mod words;

@@ -13,4 +13,3 @@ mod tower;
 
 pub use opened::{Projector, ProjectorOptions};
 pub use schema::ProjectorSchema;
-pub(crate) use table::ARCHITECTURE;

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use gguf::{Header, Metadata};
 
 use super::file::{Known, ProjectorFile, projector_type};
-use super::table::{ARCHITECTURE, find};
+use super::table::{find, kinds};
 use super::tower::Entry;
 use crate::error::LoadError;
+use crate::keys::PROJECTOR;
 use crate::tensors::{TensorSchema, Tensors};
 
 /// What a projector of some metadata consists of.
@@ -36,7 +37,7 @@ impl ProjectorSchema {
 
     /// Whether a file is a projector's.
     pub fn is_for(meta: &Metadata<'_>) -> bool {
-        matches!(meta.str("general.architecture"), Ok(Some(ARCHITECTURE)))
+        matches!(meta.str("general.architecture"), Ok(Some(PROJECTOR)))
     }
 
     /// The schema of the projector in a file. Of its tensors only names and shapes are read.
@@ -75,6 +76,11 @@ impl ProjectorSchema {
     /// [`LoadError::Projector`] with what disagrees.
     pub fn fits(&self, architecture: &str, n_embd: usize) -> Result<(), LoadError> {
         self.entry.fits(self.n_embd_text, architecture, n_embd)
+    }
+
+    /// The kinds of tower that are known.
+    pub fn kinds() -> Vec<&'static str> {
+        kinds()
     }
 
     /// The kind of tower that a file names, known or not.
