@@ -47,18 +47,24 @@ pub struct Metrics {
     busy_per_step: Rate,
     state_bytes: Level,
     stored_bytes: Level,
+    prompt_rate: Rate,
+    generated_rate: Rate,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     prompt_tokens: Counter,
     prompt_seconds: Seconds,
+    /// Of the last request.
     prompt_rate: Rate,
     cached_tokens: Counter,
     cache_hits: Counter,
     generated_tokens: Counter,
     generated_seconds: Seconds,
+    /// Of the last request.
     generated_rate: Rate,
+    /// Of requests that have ended since the metrics were read.
+    since_read: Mutex<SinceRead>,
     drafts: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
@@ -70,6 +76,20 @@ struct Counts {
     first_token: Option<Histogram>,
     between_tokens: Option<Histogram>,
     duration: Option<Histogram>,
+}
+
+/// What rates are made of: tokens, and the milliseconds that they took.
+#[derive(Clone, Copy, Debug, Default)]
+struct SinceRead {
+    prompt: (usize, f64),
+    generated: (usize, f64),
+}
+
+impl SinceRead {
+    /// Tokens a second; 0 where there were none.
+    fn rate((tokens, ms): (usize, f64)) -> f64 {
+        if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 }
+    }
 }
 
 /// Labels of `nextn:http_requests`.
@@ -119,6 +139,8 @@ impl Metrics {
             busy_per_step: Rate::default(),
             state_bytes: Level::default(),
             stored_bytes: Level::default(),
+            prompt_rate: Rate::default(),
+            generated_rate: Rate::default(),
         };
         metrics.register();
         metrics
@@ -129,11 +151,15 @@ impl Metrics {
         let c = &self.counts;
         r.register("llamacpp:prompt_tokens", "Prompt tokens computed", c.prompt_tokens.clone());
         r.register("llamacpp:prompt_seconds", "Time in prefill", c.prompt_seconds.clone());
-        r.register("llamacpp:prompt_tokens_seconds", "Prompt tokens a second, last request", c.prompt_rate.clone());
+        let help = "Prompt tokens a second, of the requests that ended since the metrics were read before";
+        r.register("llamacpp:prompt_tokens_seconds", help, self.prompt_rate.clone());
+        r.register("nextn:prompt_tokens_seconds", "Prompt tokens a second, last request", c.prompt_rate.clone());
         r.register("llamacpp:tokens_predicted", "Tokens generated", c.generated_tokens.clone());
         r.register("llamacpp:tokens_predicted_seconds", "Time in decode", c.generated_seconds.clone());
+        let help = "Tokens generated a second, of the requests that ended since the metrics were read before";
+        r.register("llamacpp:predicted_tokens_seconds", help, self.generated_rate.clone());
         r.register(
-            "llamacpp:predicted_tokens_seconds",
+            "nextn:predicted_tokens_seconds",
             "Tokens generated a second, last request",
             c.generated_rate.clone(),
         );
@@ -254,6 +280,9 @@ impl Metrics {
         self.busy_per_step.set(self.busy.get() as f64 / self.steps.get().max(1) as f64);
         self.state_bytes.set(bytes as i64);
         self.stored_bytes.set(stored as i64);
+        let ended = std::mem::take(&mut *self.counts.since_read.lock().unwrap_or_else(PoisonError::into_inner));
+        self.prompt_rate.set(SinceRead::rate(ended.prompt));
+        self.generated_rate.set(SinceRead::rate(ended.generated));
         let mut out = String::new();
         // Writing to a string does not fail.
         let _ = text::encode(&mut out, &self.prometheus);
@@ -367,6 +396,14 @@ impl Drop for Running {
         c.generated_tokens.inc_by(t.generated_tokens as u64);
         c.generated_seconds.inc_by(t.generated_ms / 1e3);
         c.generated_rate.set(t.tokens_per_second());
+        {
+            let mut ended = c.since_read.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.prompt.0 += t.prompt_tokens.saturating_sub(t.cached_tokens);
+            ended.prompt.1 += t.prompt_ms;
+            // The first token comes with the prompt.
+            ended.generated.0 += t.generated_tokens.saturating_sub(1);
+            ended.generated.1 += t.generated_ms;
+        }
         c.n_tokens_max.inner().fetch_max((t.prompt_tokens + t.generated_tokens) as i64, Ordering::Relaxed);
         c.drafts.inc_by(t.drafts as u64);
         c.draft_tokens.inc_by(t.drafted as u64);

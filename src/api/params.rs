@@ -149,6 +149,12 @@ impl Wanted {
     pub(crate) fn timings_so_far(&self, so_far: &Timings) -> Option<TimingsBody> {
         self.timings_per_token.then(|| TimingsBody::from(so_far))
     }
+
+    /// The timings of a whole reply: numbers, and the list of shares only for those who ask for timings.
+    pub(crate) fn timings_of(&self, all: &Timings) -> TimingsBody {
+        let body = TimingsBody::from(all);
+        if self.timings_per_token { body } else { body.without_list() }
+    }
 }
 
 impl Params {

@@ -96,7 +96,7 @@ pub(crate) struct TimingsBody {
     draft_n_accepted: usize,
     /// Engine steps after the prompt.
     cycles: usize,
-    /// Share of drafts accepted at each depth.
+    /// Share of drafts accepted at each depth; told with `timings_per_token`, since clients take the others for numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     acceptance_by_depth: Vec<f64>,
 }
@@ -119,6 +119,13 @@ impl From<&Timings> for TimingsBody {
             cycles: t.steps,
             acceptance_by_depth: t.acceptance_by_depth(),
         }
+    }
+}
+
+impl TimingsBody {
+    /// Numbers only.
+    pub(crate) fn without_list(self) -> Self {
+        Self { acceptance_by_depth: Vec::new(), ..self }
     }
 }
 

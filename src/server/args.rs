@@ -1,6 +1,7 @@
 //! The options of `nextn-server`, as typed; llama.cpp's names where its server has the option.
 //! Owns names, help texts and ranges. What they lead to is decided elsewhere.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -104,7 +105,7 @@ pub struct ModelFlags {
     #[allow(missing_docs)]
     pub hub: HubOptions,
 
-    /// Model names for clients, separated by commas [default: the file's name]
+    /// Model names for clients, separated by commas; the first by the alphabet names the model [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
 
@@ -175,10 +176,11 @@ impl ModelFlags {
         tags.filter(|tag| !tag.is_empty()).collect()
     }
 
-    /// The names of `--alias`.
+    /// The names of `--alias`, by the alphabet, as llama-server has them: the first names the model.
     pub fn names(&self) -> impl Iterator<Item = String> {
         let names = self.alias.iter().flat_map(|names| names.split(','));
-        names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+        let names: BTreeSet<_> = names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+        names.into_iter()
     }
 }
 

@@ -180,7 +180,7 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
     let in_folder = in_folder(args)?;
     if entries.is_empty() && (in_folder.is_empty() || args.model.names_a_model()) {
         let id = model_name(&args.model);
-        let (aliases, tags) = (args.model.names().skip(1).collect(), args.model.tags());
+        let (aliases, tags) = (args.model.names().collect(), args.model.tags());
         let entry = ModelEntry { id: id.clone(), aliases, tags, at_start: true, idle: sleep, ..ModelEntry::default() };
         entries.push(entry);
         loaders.insert(id, (args.model.clone(), args.sampling.clone()));

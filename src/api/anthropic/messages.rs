@@ -37,11 +37,15 @@ pub(crate) async fn messages(
         let mut wanted = params.wanted(work.served())?;
         wanted.options.stops.extend(stops);
         let prepared = work.prepare(chat, wanted.options)?;
-        Ok((work.submit(std::slice::from_ref(&prepared), 1)?, prepared.request.prompt().len(), wanted.stream))
+        Ok((
+            work.submit(std::slice::from_ref(&prepared), 1)?,
+            prepared.request.prompt().len(),
+            (wanted.stream, wanted.timings_per_token),
+        ))
     };
-    let (replies, n_prompt, stream) = state.work(&served, caller, 1, work).await?;
+    let (replies, n_prompt, (stream, with_timings)) = state.work(&served, caller, 1, work).await?;
     drop(input);
-    respond(&state, replies, Reply::new(served.id.clone(), n_prompt, left_out), stream).await
+    respond(&state, replies, Reply::new(served.id.clone(), n_prompt, left_out, with_timings), stream).await
 }
 
 /// `POST /v1/messages/count_tokens`.
@@ -62,10 +66,12 @@ struct Reply {
     message: MessageBody,
     blocks: Blocks,
     started: bool,
+    /// Anthropic's messages have none: they are given to those who ask.
+    with_timings: bool,
 }
 
 impl Reply {
-    fn new(model: String, n_prompt: usize, left_out: Vec<String>) -> Self {
+    fn new(model: String, n_prompt: usize, left_out: Vec<String>, with_timings: bool) -> Self {
         let message = MessageBody {
             id: ids::new("msg_"),
             kind: "message",
@@ -79,7 +85,7 @@ impl Reply {
             timings: None,
         };
         let prefix = |kind: &Kind| if matches!(kind, Kind::Call(_)) { "toolu_" } else { "block_" };
-        Self { message, blocks: Blocks::new(prefix), started: false }
+        Self { message, blocks: Blocks::new(prefix), started: false, with_timings }
     }
 
     fn start(&mut self, events: &mut Events) {
@@ -157,7 +163,7 @@ impl Wire for Reply {
         self.tell(changes, events);
         let message = &mut self.message;
         message.usage = MessageUsage::of(&end.timings);
-        message.timings = Some(TimingsBody::from(&end.timings));
+        message.timings = self.with_timings.then(|| TimingsBody::from(&end.timings));
         message.stop_reason = Some(match end.reason {
             FinishReason::Length => "max_tokens",
             FinishReason::Context => "model_context_window_exceeded",
@@ -170,9 +176,10 @@ impl Wire for Reply {
             _ => "end_turn",
         });
         let delta = json!({ "stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence });
-        let last = json!({
-            "type": "message_delta", "delta": delta, "usage": message.usage, "timings": message.timings
-        });
+        let mut last = json!({ "type": "message_delta", "delta": delta, "usage": message.usage });
+        if let Some(timings) = &message.timings {
+            last["timings"] = json!(timings);
+        }
         events.event("message_delta", &last);
         events.event("message_stop", &json!({ "type": "message_stop" }));
     }

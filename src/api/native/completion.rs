@@ -278,7 +278,8 @@ impl Wire for Reply {
     }
 
     fn end(&mut self, i: usize, end: End, events: &mut Events) {
-        let body = self.parts[i].complete(end);
+        let timings = self.wanted.timings_of(&end.timings);
+        let body = NativeResponse { timings, ..self.parts[i].complete(end) };
         let body = self.shown(body);
         events.data(&body);
         if !events.are_read() {

@@ -136,7 +136,7 @@ impl Frame {
     /// Counts reply `index`, and writes its last part.
     pub(crate) fn end<C: Serialize>(&mut self, index: usize, end: &End, last: C, events: &mut Events) {
         self.usage.add(&end.timings, end.reasoning_tokens, !index.is_multiple_of(self.wanted.n));
-        let timings = TimingsBody::from(&end.timings);
+        let timings = self.wanted.timings_of(&end.timings);
         let verbose = self.told.get_mut(index).map(|told| Box::new(told.told(end)));
         if events.are_read() {
             events.data(&Part { timings: Some(timings.clone()), verbose, ..self.part(vec![last]) });

@@ -54,7 +54,7 @@ const CHARTS = [
 ];
 
 const TILES = [
-  ["tokens/s, last answer", (v) => figure(v.get("llamacpp:predicted_tokens_seconds"))],
+  ["tokens/s, last answer", (v) => figure(v.get("nextn:predicted_tokens_seconds"))],
   ["running", (v) => figure(v.get("llamacpp:requests_processing"))],
   ["waiting", (v) => figure(v.get("llamacpp:requests_deferred"))],
   ["tokens generated", (v) => figure(v.get("llamacpp:tokens_predicted_total"))],

@@ -282,7 +282,7 @@ impl Wire for Reply {
             output_tokens_details: OutputDetails { reasoning_tokens: end.reasoning_tokens },
             total_tokens: t.prompt_tokens + t.generated_tokens,
         });
-        response.timings = Some(TimingsBody::from(t));
+        response.timings = Some(self.wanted.timings_of(t));
     }
 
     fn failed(&mut self, error: &ApiError, events: &mut Events) {

@@ -26,6 +26,7 @@ fn request(turn: usize, messages: &[Value]) -> Value {
             { "type": "web_search_20250305", "name": "web_search", "max_uses": 5 },
         ],
         "metadata": { "user_id": "u" },
+        "timings_per_token": true,
         "messages": messages,
     })
 }
