@@ -3,11 +3,13 @@
 
 mod acceptance;
 mod compare;
+mod conversation;
 mod draft;
 mod estimate;
 mod eval;
 mod generate;
 mod http;
+mod image;
 mod kld;
 mod logits;
 mod machine;
@@ -28,6 +30,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use conversation::Sees;
 use setup::{Input, Setup};
 
 use program::logging;
@@ -49,6 +52,8 @@ enum Command {
         setup: Setup,
         #[command(flatten)]
         input: Input,
+        #[command(flatten)]
+        sees: Sees,
         /// Also print D draft tokens of the MTP layer, after the greedy next token
         #[arg(long, default_value_t = 0, value_name = "D")]
         draft: u8,
@@ -68,6 +73,8 @@ enum Command {
         setup: Setup,
         #[command(flatten)]
         input: Input,
+        #[command(flatten)]
+        sees: Sees,
         /// Tokens to generate; end-of-generation tokens are ignored
         #[arg(short = 'n', long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
         n_tokens: u32,
@@ -128,6 +135,8 @@ enum Command {
     Compare(Box<compare::Args>),
     /// Score questions with known answers, with drafts and without
     Eval(eval::Args),
+    /// Print what a projector sees of a picture as JSON: size, bytes, rows; or its speed
+    Image(Box<image::Args>),
     /// Check a served model against its baseline on this machine
     Sanity(sanity::Args),
     /// Measure files and write a report of machine, build and results
@@ -141,10 +150,12 @@ enum Command {
 pub fn run(args: Args) -> anyhow::Result<()> {
     logging::start("warn", logging::Lines::Person { colours: false, detailed: false }).map_err(anyhow::Error::msg)?;
     match args.command {
-        Command::Logits { setup, input, draft, batch_size, full, hidden } => {
-            logits::run(&setup, &input, draft.into(), batch_size as usize, full, hidden)
+        Command::Logits { setup, input, sees, draft, batch_size, full, hidden } => {
+            logits::run(&setup, (&input, &sees), draft.into(), batch_size as usize, full, hidden)
         }
-        Command::Generate { setup, input, n_tokens, draft } => generate::run(&setup, &input, n_tokens as usize, draft),
+        Command::Generate { setup, input, sees, n_tokens, draft } => {
+            generate::run(&setup, (&input, &sees), n_tokens as usize, draft)
+        }
         Command::Tokenize { model, text_file } => words::tokenize(model.as_deref(), &text_file),
         Command::Render { model, chat_file } => words::render(model.as_deref(), &chat_file),
         Command::Perplexity { setup, file, ctx_size, json } => perplexity::run(&setup, &file, ctx_size as usize, json),
@@ -160,6 +171,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Kld(args) => kld::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Sanity(args) => sanity::run(&args),
         Command::Report(args) => report::run(&args),
     }

@@ -1,4 +1,4 @@
-//! The gate of a feed-forward with GELU: `gelu(gate) * up` by element, with GELU in its form of a hyperbolic tangent.
+//! GELU in its form of a hyperbolic tangent, alone or as the gate of a feed-forward: `gelu(gate) * up` by element.
 //!
 //! ggml's CPU backend looks GELU up in a table of F16 numbers, which moves the logits of a whole model by 1e-2. Here it is
 //! computed in F32, with the same bits in every instruction set, whatever rows stand beside it.
@@ -24,7 +24,8 @@ const CUBIC: f32 = 0.071_354_814;
 /// Rows of floats at even distances. Strides are in floats.
 struct Rows {
     gate: (*const f32, usize),
-    up: (*const f32, usize),
+    /// Absent where there is no other factor.
+    up: Option<(*const f32, usize)>,
     out: (*mut f32, usize),
     /// Elements of a row.
     n: usize,
@@ -73,12 +74,13 @@ unsafe fn groups<V: F32x16>(rows: &Rows, part: Range<usize>) {
         let (row, first) = (group / of_row, group % of_row * AT_ONCE);
         let n = AT_ONCE.min(rows.n - first);
         let at = |(data, stride): (*const f32, usize)| data.wrapping_add(row * stride + first);
-        let (gate, up, out) = (at(rows.gate), at(rows.up), rows.out.0.wrapping_add(row * rows.out.1 + first));
-        let (mut x, mut y) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
-        // SAFETY: `n` floats follow in the row of each operand; the arrays have as many or more.
-        unsafe {
-            std::ptr::copy_nonoverlapping(gate, x.as_mut_ptr(), n);
-            std::ptr::copy_nonoverlapping(up, y.as_mut_ptr(), n);
+        let (gate, out) = (at(rows.gate), rows.out.0.wrapping_add(row * rows.out.1 + first));
+        let (mut x, mut y) = ([0.0; AT_ONCE], [1.0; AT_ONCE]);
+        // SAFETY: `n` floats follow in the row; the array has as many or more.
+        unsafe { std::ptr::copy_nonoverlapping(gate, x.as_mut_ptr(), n) };
+        if let Some(up) = rows.up {
+            // SAFETY: likewise, in the row of the other factor.
+            unsafe { std::ptr::copy_nonoverlapping(at(up), y.as_mut_ptr(), n) };
         }
         for (x, y) in x.iter_mut().zip(&y) {
             *x = geglu(*x, *y);
@@ -102,7 +104,25 @@ pub unsafe extern "C" fn gated_gelu(dst: *mut sys::ggml_tensor, ith: c_int, nth:
     let [gate, up] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
     let floats = |t: &sys::ggml_tensor| (t.data.cast::<f32>(), t.nb[1] / size_of::<f32>());
     let ((gate, by_gate), (up, by_up)) = (floats(gate), floats(up));
-    let rows = Rows { gate: (gate, by_gate), up: (up, by_up), out: floats(dst), n: dst.ne[0] as usize };
+    let rows = Rows { gate: (gate, by_gate), up: Some((up, by_up)), out: floats(dst), n: dst.ne[0] as usize };
+    let (all, ith, nth) = (rows.groups() * n_columns(dst), ith as usize, nth as usize);
+    // SAFETY: shapes were checked when the node was made; groups are this thread's.
+    unsafe { on_isa(isa, &rows, all * ith / nth..all * (ith + 1) / nth) }
+}
+
+/// `src[0]: [n, ..]`, F32 with rows at even distances, gives its GELU in `dst` of that shape.
+///
+/// # Safety
+/// The node contract.
+pub unsafe extern "C" fn gelu(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    let Some(isa) = Isa::chosen() else { return };
+    // SAFETY: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has an operand.
+    let from = unsafe { &*dst.src[0] };
+    let floats = |t: &sys::ggml_tensor| (t.data.cast::<f32>(), t.nb[1] / size_of::<f32>());
+    let (gate, by_gate) = floats(from);
+    let rows = Rows { gate: (gate, by_gate), up: None, out: floats(dst), n: dst.ne[0] as usize };
     let (all, ith, nth) = (rows.groups() * n_columns(dst), ith as usize, nth as usize);
     // SAFETY: shapes were checked when the node was made; groups are this thread's.
     unsafe { on_isa(isa, &rows, all * ith / nth..all * (ith + 1) / nth) }
@@ -119,7 +139,8 @@ mod tests {
         let up: Vec<f32> = (0..n_rows * stride).map(|i| (i * 31 % 97) as f32 / 50.0 - 1.0).collect();
         for isa in Isa::available() {
             let mut out = vec![f32::NAN; n_rows * n];
-            let rows = Rows { gate: (gate.as_ptr(), stride), up: (up.as_ptr(), stride), out: (out.as_mut_ptr(), n), n };
+            let rows =
+                Rows { gate: (gate.as_ptr(), stride), up: Some((up.as_ptr(), stride)), out: (out.as_mut_ptr(), n), n };
             // In three parts, as three threads would.
             let all = rows.groups() * n_rows;
             for ith in 0..3 {

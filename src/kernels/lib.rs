@@ -53,7 +53,7 @@ mod weight_type;
 pub use activations::Shape;
 pub use delta_rule::{HEAD_SIZES, delta_rule};
 pub use experts::{expert_products, head_products};
-pub use geglu::gated_gelu;
+pub use geglu::{gated_gelu, gelu};
 pub use isa::Isa;
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, TAPS, short_conv};

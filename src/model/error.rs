@@ -55,6 +55,12 @@ pub enum LoadError {
     /// A NextN head in a file of its own that does not belong to the model.
     #[error("the file with the NextN head does not fit the model: {0}")]
     Head(String),
+    /// A projector that cannot be used, or not with the model.
+    #[error("projector: {0}")]
+    Projector(String),
+    /// A projector where a model was to be.
+    #[error("the file is a projector, which sees for a model of text: give it with --mmproj beside that model")]
+    ProjectorAlone,
     /// An adapter that does not belong to the model, or cannot be used; the words name its file.
     #[error("adapter {0}")]
     Adapter(String),

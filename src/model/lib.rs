@@ -29,6 +29,7 @@ mod pass;
 mod pictures;
 mod placement;
 mod pooling;
+mod projector;
 mod rank_head;
 mod rope;
 mod rope_options;
@@ -54,6 +55,7 @@ pub use pass::{Draft, DraftOutput, Pass, PassOutput, PlacedEntries, PlacedRows, 
 pub use pictures::{MIN_PICTURE_TOKENS, PictureError, PictureKind, Pictures, Placed};
 pub use placement::{GpuLayers, Placement, Split, gpus};
 pub use pooling::{EmbeddingInfo, Pooling};
+pub use projector::{Projector, ProjectorOptions, ProjectorSchema};
 pub use rope_options::{RopeOptions, RopeScaling};
 pub use schema::Schema;
 pub use step::Likeliest;

@@ -18,6 +18,7 @@ use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
+use crate::projector;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
@@ -98,6 +99,9 @@ impl Model {
         let name = meta.require_str("general.architecture")?;
         if let Some(head) = arch::find_head(name) {
             return Err(LoadError::HeadAlone { found: name.to_owned(), target: head.target });
+        }
+        if name == projector::ARCHITECTURE {
+            return Err(LoadError::ProjectorAlone);
         }
         let entry = arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);

@@ -112,6 +112,11 @@ impl<'a> Tensors<'a> {
         Scope { tensors: self, prefix: format!("blk.{il}.") }
     }
 
+    /// Those whose names begin so.
+    pub(crate) fn under(&mut self, prefix: &str) -> Scope<'_, 'a> {
+        Scope { tensors: self, prefix: prefix.to_owned() }
+    }
+
     /// Binds from the file with the MTP layer. `of_head`: what stands before the names there, if anything.
     pub(crate) fn in_head_file<R>(&mut self, of_head: &'static str, bind: impl FnOnce(&mut Self) -> R) -> R {
         self.swap_files(of_head);

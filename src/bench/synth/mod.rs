@@ -2,6 +2,7 @@
 //! Owns the command; the files are for measuring, and say nothing that means anything.
 
 mod encode;
+mod projector;
 pub(crate) mod random;
 pub(crate) mod shapes;
 mod successor;
@@ -20,6 +21,7 @@ use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::setup::say;
+use projector::{TOWERS, TowerShape};
 use shapes::Shape;
 use successor::{MAX_RATES, Successor};
 use types::Mix;
@@ -71,6 +73,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.shape == "list" {
         return list(&args.mix);
     }
+    if let Some(tower) = TowerShape::find(&args.shape) {
+        return write_projector(args, tower);
+    }
     let names = || table::all().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
     let shape = Shape::find(&args.shape).with_context(|| format!("`{}` is not one of {}", args.shape, names()))?;
     let output = args.output.as_deref().context("where does the file go? give -o FILE")?;
@@ -91,6 +96,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (n_tensors, gb) = (model.tensors.len(), n_bytes as f64 / 1e9);
     let path = output.display();
     say(format_args!("{path}: {n_tensors} tensors, {gb:.2} GB in {took:.1} s ({:.2} GB/s)", gb / took))
+}
+
+/// A projector, which has neither words nor successors: of the options only type, seed and file count.
+fn write_projector(args: &Args, tower: TowerShape) -> anyhow::Result<()> {
+    let output = args.output.as_deref().context("where does the file go? give -o FILE")?;
+    let (n_bytes, start) = (tower.n_bytes(&args.mix), Instant::now());
+    check_room(output, n_bytes)?;
+    let n_tensors = tower.write(output, &args.mix, args.seed)?;
+    let (took, gb) = (start.elapsed().as_secs_f64(), n_bytes as f64 / 1e9);
+    say(format_args!("{}: {n_tensors} tensors, {gb:.2} GB in {took:.1} s ({:.2} GB/s)", output.display(), gb / took))
 }
 
 /// # Errors
@@ -117,6 +132,11 @@ fn list(mix: &Mix) -> anyhow::Result<()> {
         let n_bytes: u64 = tensors.iter().map(tensors::Tensor::n_bytes).sum();
         let (params, gb) = (n_params as f64 / 1e9, n_bytes as f64 / 1e9);
         say(format_args!("| {} | {} | {} | {params:.2} B | {gb:.2} GB |", shape.name, shape.n_embd, shape.n_layer))?;
+    }
+    for tower in TOWERS {
+        let (params, gb) = (tower.n_params(mix) as f64 / 1e9, tower.n_bytes(mix) as f64 / 1e9);
+        let (n_embd, n_layer) = tower.size();
+        say(format_args!("| {} | {n_embd} | {n_layer} | {params:.2} B | {gb:.2} GB |", tower.name))?;
     }
     Ok(())
 }

@@ -64,11 +64,12 @@ const MIXES: &[Mix] = {
 impl Mix {
     /// Type of a matrix of this role with rows of `n_cols`: one that such rows are whole blocks of.
     pub(crate) fn of(&self, role: Role, shape: &Shape, n_cols: u64) -> TensorType {
-        let dtype = self.preferred(role, shape);
-        let fits = |dtype: &TensorType| n_cols.is_multiple_of(dtype.block_size());
-        let coarse = (dtype == TensorType::Q4_K).then_some(TensorType::Q5_0);
-        let fallbacks = coarse.into_iter().chain([TensorType::Q8_0]);
-        std::iter::once(dtype).chain(fallbacks).find(fits).unwrap_or(TensorType::F16)
+        fitting(self.preferred(role, shape), n_cols)
+    }
+
+    /// Type of a matrix of no special role.
+    pub(crate) fn plain(&self, n_cols: u64) -> TensorType {
+        fitting(self.base, n_cols)
     }
 
     fn preferred(&self, role: Role, shape: &Shape) -> TensorType {
@@ -85,6 +86,14 @@ impl Mix {
     pub(crate) fn file_type(&self) -> u32 {
         self.file_type
     }
+}
+
+/// The type, or the nearest one that rows of `n_cols` are whole blocks of.
+fn fitting(dtype: TensorType, n_cols: u64) -> TensorType {
+    let fits = |dtype: &TensorType| n_cols.is_multiple_of(dtype.block_size());
+    let coarse = (dtype == TensorType::Q4_K).then_some(TensorType::Q5_0);
+    let fallbacks = coarse.into_iter().chain([TensorType::Q8_0]);
+    std::iter::once(dtype).chain(fallbacks).find(fits).unwrap_or(TensorType::F16)
 }
 
 /// The layers that get more bits: the first and last eighth, and every third between.

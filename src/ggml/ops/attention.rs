@@ -87,24 +87,12 @@ impl<'g> Graph<'g> {
         mask: Tensor<'g>,
         scores: &Scores<'g>,
     ) -> Tensor<'g> {
-        let (nq, nk, nv, nm) = (q.ne(), k.ne(), v.ne(), mask.ne());
-        let fits = nq[0] == nk[0]
-            && nq[2] % nk[2] == 0
-            && nk[1] == nv[1]
-            && nk[2] == nv[2]
-            && nq[3] == nk[3]
-            && nq[3] == nv[3];
+        let (nq, nk, nm) = (q.ne(), k.ne(), mask.ne());
         let masked =
             mask.dtype() == Dtype::F16 && nm[0] == nk[1] && nm[1] >= nq[1] && nq[2] % nm[2] == 0 && nq[3] % nm[3] == 0;
-        let sound = self.check("flash_attn", fits, || format!("`q` {nq:?}, `k` {nk:?}, `v` {nv:?} do not fit"))
+        let sound = self.check_qkv((q, k, v))
             && self.check("flash_attn", masked, || format!("`mask` {mask:?} does not fit `q` {nq:?}, `k` {nk:?}"))
             && self.check("flash_attn", ask!(ggml_is_contiguous, mask), || "`mask` is not contiguous".into())
-            && self.check_f32("flash_attn", "q", q)
-            && self.check("flash_attn", k.dtype().multiplies() && v.dtype().unpacks(), || {
-                format!("`k` {k:?} or `v` {v:?} is of a type that cannot be attended to")
-            })
-            && [("q", q), ("k", k), ("v", v)].iter().all(|&(name, t)| self.check_elements("flash_attn", name, t))
-            && self.check_size("flash_attn", Dtype::F32, [nv[0], nq[2], nq[1], nq[3]])
             && self.check_scores("flash_attn", scores, nq[2]);
         if !sound {
             return q;
@@ -113,7 +101,33 @@ impl<'g> Graph<'g> {
         if may_split && self.is_on_cpu() {
             return self.flash_attn_unsplit((q, k, v), mask, scores);
         }
-        self.fused_attention((q, k, v), mask, scores)
+        self.fused_attention((q, k, v), Some(mask), scores)
+    }
+
+    /// As [`Graph::flash_attn`], of every token to every other, without a mask.
+    pub fn flash_attn_to_all(&self, q: Tensor<'g>, k: Tensor<'g>, v: Tensor<'g>, scale: f32) -> Tensor<'g> {
+        if !self.check_qkv((q, k, v)) {
+            return q;
+        }
+        self.fused_attention((q, k, v), None, &Scores::scaled(scale))
+    }
+
+    /// Checks that queries, keys and values belong together.
+    fn check_qkv(&self, (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>)) -> bool {
+        let (nq, nk, nv) = (q.ne(), k.ne(), v.ne());
+        let fits = nq[0] == nk[0]
+            && nq[2] % nk[2] == 0
+            && nk[1] == nv[1]
+            && nk[2] == nv[2]
+            && nq[3] == nk[3]
+            && nq[3] == nv[3];
+        self.check("flash_attn", fits, || format!("`q` {nq:?}, `k` {nk:?}, `v` {nv:?} do not fit"))
+            && self.check_f32("flash_attn", "q", q)
+            && self.check("flash_attn", k.dtype().multiplies() && v.dtype().unpacks(), || {
+                format!("`k` {k:?} or `v` {v:?} is of a type that cannot be attended to")
+            })
+            && [("q", q), ("k", k), ("v", v)].iter().all(|&(name, t)| self.check_elements("flash_attn", name, t))
+            && self.check_size("flash_attn", Dtype::F32, [nv[0], nq[2], nq[1], nq[3]])
     }
 
     /// One token of one sequence, whose operands were checked. From 512 cells on ggml would part the cells among its threads
@@ -131,7 +145,7 @@ impl<'g> Graph<'g> {
         let ([_, _, n_head_kv, _], d_v) = (k.ne(), v.ne()[0]);
         if n_head_kv == 1 || mask.ne()[2] > 1 || scores.sinks.is_some() {
             let [q, mask] = [q, mask].map(|t| self.concat(t, t, 1));
-            let o = self.fused_attention((q, k, v), mask, scores); // [d_v, n_head, 2, 1]
+            let o = self.fused_attention((q, k, v), Some(mask), scores); // [d_v, n_head, 2, 1]
             let nb = o.nb();
             return self.view(o, [d_v, n_head, 1, 1], [nb[1], nb[2], nb[3]], 0);
         }
@@ -139,7 +153,7 @@ impl<'g> Graph<'g> {
         let heads = [nb[1], nb[2], nb[2] * n_group as usize];
         let q = self.view(q, [d_k, 1, n_group, n_head_kv], heads, 0); // was [d_k, 1, n_head, 1]
         let [k, v] = [k, v].map(|t| self.permute(t, [0, 1, 3, 2])); // now [d, n_kv, 1, n_head_kv]
-        let o = self.fused_attention((q, k, v), mask, scores); // [d_v, n_group, 1, n_head_kv]
+        let o = self.fused_attention((q, k, v), Some(mask), scores); // [d_v, n_group, 1, n_head_kv]
         self.reshape(o, [d_v, n_head])
     }
 
@@ -147,11 +161,12 @@ impl<'g> Graph<'g> {
     fn fused_attention(
         &self,
         (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
-        mask: Tensor<'g>,
+        mask: Option<Tensor<'g>>,
         scores: &Scores<'g>,
     ) -> Tensor<'g> {
+        let mask = mask.map_or(std::ptr::null_mut(), Tensor::raw);
         let (scale, cap) = (scores.scale, scores.softcap.unwrap_or(0.0));
-        let t = op!(self, "flash_attn", ggml_flash_attn_ext, q, k.raw(), v.raw(), mask.raw(), scale, 0.0, cap);
+        let t = op!(self, "flash_attn", ggml_flash_attn_ext, q, k.raw(), v.raw(), mask, scale, 0.0, cap);
         if self.ok() {
             // SAFETY: `t` is the flash attention node just made.
             unsafe { ggml_sys::ggml_flash_attn_ext_set_prec(t.raw(), ggml_sys::GGML_PREC_F32) };

@@ -146,6 +146,36 @@ impl<'g> Graph<'g> {
         op!(self, "geglu", ggml_geglu_split, gate, up.raw())
     }
 
+    /// GELU in its form of a hyperbolic tangent, F32. On a CPU a kernel of our own serves, as in [`Graph::geglu`].
+    ///
+    /// Source: Hendrycks and Gimpel 2016.
+    pub fn gelu(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_f32("gelu", a) {
+            return a;
+        }
+        if self.is_on_cpu() && Isa::chosen().is_some() {
+            return self.custom("gelu", Dtype::F32, a.ne(), &[a], kernels::gelu);
+        }
+        op!(self, "gelu", ggml_gelu, a)
+    }
+
+    /// `a / 2 * (1 + erf(a / sqrt(2)))`, F32.
+    ///
+    /// Source: Hendrycks and Gimpel 2016.
+    pub fn gelu_erf(&self, a: Tensor<'g>) -> Tensor<'g> {
+        if !self.rows_of_f32("gelu_erf", a) {
+            return a;
+        }
+        op!(self, "gelu_erf", ggml_gelu_erf, a)
+    }
+
+    /// True when `a` is F32 and its rows follow each other.
+    fn rows_of_f32(&self, what: &'static str, a: Tensor<'g>) -> bool {
+        self.check_f32(what, "a", a)
+            && self.check_elements(what, "a", a)
+            && self.check(what, ask!(ggml_is_contiguous_1, a), || format!("the rows of {a:?} do not follow each other"))
+    }
+
     /// True when `gate` and `up` are rows of floats of one shape.
     fn gated(&self, what: &'static str, gate: Tensor<'g>, up: Tensor<'g>) -> bool {
         let alike = gate.ne() == up.ne() && gate.dtype() == up.dtype();

@@ -25,7 +25,7 @@ pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
 pub(crate) use gated_ffn::{Activation, GatedFfn};
 pub(crate) use latent_attention::{LatentAttention, LatentConfig};
 pub(crate) use layer_norm::LayerNorm;
-pub(crate) use linear::{Linear, embedded, vector};
+pub(crate) use linear::{Linear, embedded, join, vector};
 pub(crate) use mamba::{Mamba, MambaConfig};
 pub(crate) use moe::{ExpertGlu, MoeConfig, MoeFfn, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;

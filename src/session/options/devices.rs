@@ -175,7 +175,7 @@ impl DeviceOptions {
     /// # Errors
     /// A device that is not here.
     pub fn chosen(&self) -> Result<Vec<Device>, DeviceError> {
-        self.device.among(model::gpus())
+        self.device.devices()
     }
 
     /// Where a model goes beside which an engine keeps what `beside` says.
@@ -211,6 +211,14 @@ impl DeviceOptions {
 }
 
 impl DeviceChoice {
+    /// The GPUs that it names; none is the CPU.
+    ///
+    /// # Errors
+    /// A device that is not here.
+    pub(crate) fn devices(&self) -> Result<Vec<Device>, DeviceError> {
+        self.among(model::gpus())
+    }
+
     fn among(&self, gpus: Vec<Device>) -> Result<Vec<Device>, DeviceError> {
         let names = match self {
             Self::Cpu => return Ok(Vec::new()),

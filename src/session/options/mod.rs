@@ -5,6 +5,7 @@ mod adapters;
 mod devices;
 mod drafts;
 mod embedding;
+mod images;
 mod rope;
 mod sampling;
 
@@ -19,6 +20,7 @@ pub use adapters::AdapterOptions;
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
 pub use drafts::DraftOptions;
 pub use embedding::EmbeddingOptions;
+pub use images::{ImageLimitOptions, ImageOptions, ProjectorError};
 pub use rope::RopeArgs;
 pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fields, request_schema};
 

@@ -1,0 +1,83 @@
+//! What every tower is: sizes, a graph over patches, and the inputs of that graph.
+
+use ggml::{Data, Dtype, Graph, Name, Tensor};
+use vision::{Patches, Processor};
+
+use super::file::ProjectorFile;
+use crate::error::LoadError;
+
+/// A row of the table.
+pub(crate) struct Entry {
+    /// `clip.projector_type`.
+    pub(crate) name: &'static str,
+    /// What names of the text models begin with.
+    pub(crate) texts: &'static str,
+    /// Reads sizes and asks for tensors.
+    pub(crate) open: fn(&mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadError>,
+}
+
+impl Entry {
+    /// Whether rows of `n_embd_text` of such a tower are what a model of text of this architecture and width takes.
+    pub(crate) fn fits(&self, n_embd_text: usize, architecture: &str, n_embd: usize) -> Result<(), LoadError> {
+        if !architecture.starts_with(self.texts) {
+            let what = format!("`{}` is made for models of {}.., not of {architecture}", self.name, self.texts);
+            return Err(LoadError::Projector(what));
+        }
+        if n_embd_text != n_embd {
+            let what = format!("it gives rows of {n_embd_text}, the model takes rows of {n_embd}");
+            return Err(LoadError::Projector(what));
+        }
+        Ok(())
+    }
+}
+
+/// A tower over its weights.
+pub(crate) trait Tower: Send + Sync {
+    /// Sizes.
+    fn shape(&self) -> &TowerShape;
+    /// The graph: `pixels: [patch * patch * 3, n_patches]` gives `[n_embd, n_tokens]`.
+    fn build<'g>(&self, g: &Graph<'g>, of: &Seen<'g>) -> Tensor<'g>;
+    /// What the graph takes beside pixels.
+    fn inputs(&self, patches: &Patches) -> Vec<Input>;
+}
+
+/// Sizes of a tower.
+pub(crate) struct TowerShape {
+    pub(crate) processor: Processor,
+    /// Width of the rows that it gives.
+    pub(crate) n_embd_text: usize,
+    pub(crate) n_embd: usize,
+    pub(crate) n_ff: usize,
+    pub(crate) n_layer: usize,
+    pub(crate) n_head: usize,
+    /// Most patches along a side, where positions are a table.
+    pub(crate) max_side: Option<usize>,
+}
+
+/// The picture that a graph is built for.
+pub(crate) struct Seen<'g> {
+    pub(crate) pixels: Tensor<'g>,
+    pub(crate) n_patches: usize,
+    /// Nothing of it lies on a GPU.
+    pub(crate) on_cpu: bool,
+}
+
+/// Contents of an input.
+pub(crate) enum Input {
+    I32(Name, Vec<i32>),
+    F32(Name, Vec<f32>),
+}
+
+impl Input {
+    pub(crate) fn data(&self) -> (Name, Data<'_>) {
+        match self {
+            Input::I32(name, values) => (*name, Data::I32(values)),
+            Input::F32(name, values) => (*name, Data::F32(values)),
+        }
+    }
+}
+
+/// An input of `n` ids.
+pub(crate) fn ids<'g>(g: &Graph<'g>, name: impl Into<Name>, n: usize) -> Tensor<'g> {
+    g.input(name, Dtype::I32, [n as i64, 1, 1, 1])
+}
