@@ -33,7 +33,7 @@ pub enum SightError {
     #[error(transparent)]
     Vision(#[from] VisionError),
     /// The projector does not fit the model.
-    #[error("{0}")]
+    #[error(transparent)]
     Projector(#[from] model::LoadError),
     /// The projector has not computed it.
     #[error(transparent)]
