@@ -228,6 +228,7 @@ impl From<RequestError> for ApiError {
             RequestError::Logprobs { .. } => "top_logprobs",
             RequestError::Stop(_) => "stop",
             RequestError::Adapters(_) => "lora",
+            RequestError::Picture { .. } | RequestError::LongPicture { .. } => "messages",
             RequestError::Sampling(error) => return Self::from(error.clone()),
         };
         Self::field(param, message)

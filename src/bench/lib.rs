@@ -3,6 +3,7 @@
 
 mod acceptance;
 mod compare;
+mod conversation;
 mod draft;
 mod estimate;
 mod eval;
@@ -29,6 +30,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use conversation::Sees;
 use setup::{Input, Setup};
 
 use program::logging;
@@ -50,6 +52,8 @@ enum Command {
         setup: Setup,
         #[command(flatten)]
         input: Input,
+        #[command(flatten)]
+        sees: Sees,
         /// Also print D draft tokens of the MTP layer, after the greedy next token
         #[arg(long, default_value_t = 0, value_name = "D")]
         draft: u8,
@@ -69,6 +73,8 @@ enum Command {
         setup: Setup,
         #[command(flatten)]
         input: Input,
+        #[command(flatten)]
+        sees: Sees,
         /// Tokens to generate; end-of-generation tokens are ignored
         #[arg(short = 'n', long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
         n_tokens: u32,
@@ -144,10 +150,12 @@ enum Command {
 pub fn run(args: Args) -> anyhow::Result<()> {
     logging::start("warn", logging::Lines::Person { colours: false, detailed: false }).map_err(anyhow::Error::msg)?;
     match args.command {
-        Command::Logits { setup, input, draft, batch_size, full, hidden } => {
-            logits::run(&setup, &input, draft.into(), batch_size as usize, full, hidden)
+        Command::Logits { setup, input, sees, draft, batch_size, full, hidden } => {
+            logits::run(&setup, (&input, &sees), draft.into(), batch_size as usize, full, hidden)
         }
-        Command::Generate { setup, input, n_tokens, draft } => generate::run(&setup, &input, n_tokens as usize, draft),
+        Command::Generate { setup, input, sees, n_tokens, draft } => {
+            generate::run(&setup, (&input, &sees), n_tokens as usize, draft)
+        }
         Command::Tokenize { model, text_file } => words::tokenize(model.as_deref(), &text_file),
         Command::Render { model, chat_file } => words::render(model.as_deref(), &chat_file),
         Command::Perplexity { setup, file, ctx_size, json } => perplexity::run(&setup, &file, ctx_size as usize, json),

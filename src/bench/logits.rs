@@ -4,30 +4,44 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use memory::StepView;
-use model::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
+use model::{Draft, DraftOutput, Pass, PassOutput, Pictures, PlacedEntries, PlacedRows, Rows, Runner};
 use serde_json::{Value, json};
 use text::TokenId;
 
+use super::conversation::Sees;
 use super::npy;
 use super::setup::{Input, Setup, argmax, say};
 
 pub(super) fn run(
     setup: &Setup,
-    input: &Input,
+    (input, sees): (&Input, &Sees),
     depth: usize,
     n_batch: usize,
     full: Option<PathBuf>,
     hidden: Option<PathBuf>,
 ) -> anyhow::Result<()> {
-    let ids = input.ids()?;
     let model = setup.open()?;
+    let prompt = input.prompt(sees, setup, &model)?;
+    let ids = &prompt.tokens;
     let (mut runner, mut memory) = setup.runner(&model, ids.len())?;
     let slot = memory.acquire()?.context("a new memory has a free slot")?;
     let mut output = PassOutput::default();
     let (mut all_logits, mut all_hidden, mut all_mtp) = (Vec::new(), Vec::new(), Vec::new());
-    for tokens in ids.chunks(n_batch) {
+    let mut first = 0;
+    while first < ids.len() {
+        let end = (first + n_batch).min(ids.len());
+        // A picture whose tokens see one another is one chunk's, whatever that takes.
+        let end = match prompt.pictures.at(end).filter(|span| prompt.pictures.are_seen_both_ways() && span.start < end)
+        {
+            Some(span) => span.end,
+            None => end,
+        };
+        let tokens = &ids[first..end];
         let step = memory.begin(&[(&slot, tokens.len())], 1)?;
-        runner.run(step.view(), &Pass { tokens, rows: Rows::All, hidden: true }, &mut output)?;
+        let placed = [PlacedRows { rows: 0..tokens.len(), first, pictures: &prompt.pictures }];
+        let pass = Pass { tokens, rows: Rows::All, hidden: true };
+        runner.run_placed(step.view(), &pass, &placed, &mut output)?;
+        first = end;
         step.commit(&[tokens.len()])?;
         all_logits.extend_from_slice(&output.logits);
         all_hidden.extend_from_slice(&output.hidden);
@@ -35,6 +49,10 @@ pub(super) fn run(
     }
     let sizes = model.hparams();
     let mut printed = serde_json::Map::new();
+    if !prompt.pictures.is_empty() {
+        printed.insert("positions".into(), json!(prompt.positions()));
+    }
+    printed.insert("ids".into(), prompt.shown.iter().map(|id| id.0).collect());
     if depth > 0 {
         let next = argmax(&all_logits[all_logits.len() - sizes.n_vocab..]);
         let entries: Vec<TokenId> = ids[1..].iter().copied().chain([next]).collect();
@@ -42,7 +60,7 @@ pub(super) fn run(
             let hidden = &all_hidden[all_hidden.len() - sizes.n_embd..];
             drafts_at_end(&mut runner, memory.ends(&[&slot])?.view(), next, hidden, depth)?
         } else {
-            drafts(setup, &mut runner, &entries, &all_mtp, (depth, n_batch))?
+            drafts(setup, &mut runner, (&entries, &prompt.pictures), &all_mtp, (depth, n_batch))?
         };
         printed.insert("drafts".into(), drafts);
     }
@@ -65,7 +83,7 @@ pub(super) fn run(
 fn drafts(
     setup: &Setup,
     runner: &mut Runner,
-    entries: &[TokenId],
+    (entries, pictures): (&[TokenId], &Pictures),
     hidden: &[f32],
     (depth, n_batch): (usize, usize),
 ) -> anyhow::Result<Value> {
@@ -97,7 +115,8 @@ fn drafts(
             rows: false,
             probs: false,
         };
-        runner.draft(step.view(), &draft, &mut output)?;
+        let placed = [Some(PlacedEntries { first, pictures })];
+        runner.draft_placed(step.view(), &draft, &placed, &mut output)?;
         // The last ones of a chunk know no later tokens yet: the next chunk begins with them.
         let n_final = if is_last { n } else { n - (n_layers - 1) };
         step.commit(&[n_final])?;

@@ -9,10 +9,11 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use engine::{EngineConfig, Exact};
 use memory::{CacheType, Memory, MemoryConfig};
-use model::{LoadOptions, MemoryPlanner, Model, Runner};
+use model::{LoadOptions, MemoryPlanner, Model, Projector, ProjectorOptions, Runner};
 use speculate::{Mode, SpecConfig};
 use text::TokenId;
 
+use super::conversation::{Prompt, Sees};
 use super::weigh::Weight;
 use session::DraftFiles;
 use session::options::{AdapterOptions, ComputeOptions, DraftOptions};
@@ -57,6 +58,9 @@ pub(super) struct Input {
     /// File with a JSON array of token ids
     #[arg(long, value_name = "FILE")]
     ids_file: Option<PathBuf>,
+    /// File with a JSON object whose `parts` are token ids and pictures: [{"ids": [..]}, {"image": path}, ..]
+    #[arg(long, value_name = "FILE")]
+    conv_file: Option<PathBuf>,
 }
 
 impl Setup {
@@ -86,6 +90,15 @@ impl Setup {
         let planned = self.engine(N_CELLS);
         let engine = move |_| planned.clone();
         Ok(Some(session::open_draft(&path, &self.compute.device, SpecConfig::default(), engine)?))
+    }
+
+    /// A projector on the model's first device.
+    pub(super) fn projector(&self, path: &Path) -> anyhow::Result<Projector> {
+        let device = &self.compute.device;
+        device.load_backends()?;
+        let chosen = device.chosen()?.first().copied();
+        let options = ProjectorOptions { device: chosen, n_threads: self.n_threads(), lock: device.mlock };
+        Projector::open(path, &options).map_err(|error| anyhow::anyhow!(error.in_file(path)))
     }
 
     /// The GPUs that take layers, or none.
@@ -165,8 +178,16 @@ impl Setup {
 }
 
 impl Input {
+    /// The prompt for a model.
+    pub(super) fn prompt(&self, sees: &Sees, setup: &Setup, model: &Arc<Model>) -> anyhow::Result<Prompt> {
+        match &self.conv_file {
+            Some(path) => sees.prompt(path, setup, model),
+            None => Ok(Prompt::of_words(self.ids()?)),
+        }
+    }
+
     /// The ids, at least one.
-    pub(super) fn ids(&self) -> anyhow::Result<Vec<TokenId>> {
+    fn ids(&self) -> anyhow::Result<Vec<TokenId>> {
         let ids: Vec<u32> = match (&self.tokens, &self.ids_file) {
             (Some(tokens), _) => tokens.clone(),
             (None, Some(path)) => {

@@ -141,6 +141,7 @@ impl Engine {
             n_ctx: config.n_ctx(model.facts()),
             n_vocab: model.hparams().n_vocab,
             n_adapters: model.adapters().len(),
+            n_batch: config.n_batch,
         };
         let (sender, commands) = mpsc::channel();
         let life = EngineLife::default();

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use memory::{Memory, OwnedView, Slot};
-use model::{AdapterSet, RunError, Runner, Stats};
+use model::{AdapterSet, Pictures, RunError, Runner, Stats};
 use text::TokenId;
 
 use crate::sample::GumbelPlan;
@@ -39,6 +39,8 @@ pub enum SequenceChange<'a> {
         /// The hidden states of the last ones, `[n_embd]` each, up to [`ProposerInfo::n_hidden`]; empty where that of the
         /// last one is not known. The next observation will have them, too.
         hidden: &'a [f32],
+        /// The sequence's pictures, those among later tokens of the prompt included.
+        pictures: &'a Pictures,
     },
     /// The slot was given the state of a sequence that was computed elsewhere: the proposer takes up what
     /// [`Proposer::save`] gave for it, and nothing of bytes that another kind of proposer gave, or of none.

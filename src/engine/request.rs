@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{AdapterSet, AdapterSetError};
+use model::{AdapterSet, AdapterSetError, Pictures};
 use text::TokenId;
 
 use crate::constraint::Grammar;
@@ -22,6 +22,8 @@ pub struct Limits {
     pub n_vocab: usize,
     /// LoRA adapters that are loaded with the model.
     pub n_adapters: usize,
+    /// Tokens of one forward pass.
+    pub n_batch: usize,
 }
 
 /// The largest number of alternatives that a request may ask for with each token.
@@ -56,6 +58,8 @@ pub struct RequestOptions {
     pub scope: Scope,
     /// LoRA adapters that prompt and generation are computed with. State that other adapters made is not reused.
     pub adapters: AdapterSet,
+    /// Pictures in the prompt: their places there may hold any tokens, and get ids made of the pictures' content.
+    pub pictures: Pictures,
     /// What the generation must be made of.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Most tokens of a draft; `None` is as many as the proposer makes, 0 is without speculation. Answers are the same.
@@ -88,6 +92,7 @@ impl Default for RequestOptions {
             cache: true,
             scope: Scope::default(),
             adapters: AdapterSet::default(),
+            pictures: Pictures::default(),
             grammar: None,
             max_draft: None,
             min_draft: 0,
@@ -115,16 +120,20 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// An empty prompt, a token id outside the vocabulary, a prompt that leaves no room for a generation, sampling
-    /// parameters out of range, adapters that are not there, too many or empty stop strings, too many log probabilities,
+    /// parameters out of range, pictures that lie outside of the prompt or must be computed in one pass and are longer, adapters that are not there, too many or empty stop strings, too many log probabilities,
     /// boundaries out of order.
-    pub fn new(prompt: Vec<TokenId>, mut options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
+    pub fn new(mut prompt: Vec<TokenId>, mut options: RequestOptions, limits: Limits) -> Result<Self, RequestError> {
         if prompt.is_empty() {
             return Err(RequestError::EmptyPrompt);
         }
+        check_pictures(&options.pictures, prompt.len(), limits)?;
+        let pictures = options.pictures.clone();
         let forced = options.thinking.iter().flat_map(|thinking| &thinking.forced);
-        if let Some(&id) = prompt.iter().chain(forced).find(|id| id.0 as usize >= limits.n_vocab) {
+        let words = prompt.iter().enumerate().filter(|(i, _)| pictures.at(*i).is_none()).map(|(_, id)| id);
+        if let Some(&id) = words.chain(forced).find(|id| id.0 as usize >= limits.n_vocab) {
             return Err(RequestError::Token { id: id.0, n_vocab: limits.n_vocab });
         }
+        pictures.write_ids(&mut prompt);
         let n_generated = usize::from(options.embed.is_none());
         if prompt.len() + n_generated > limits.n_ctx {
             return Err(RequestError::PromptTooLong { n_prompt: prompt.len(), n_ctx: limits.n_ctx });
@@ -151,6 +160,11 @@ impl GenerateRequest {
         &self.prompt
     }
 
+    /// The pictures in it.
+    pub fn pictures(&self) -> &Pictures {
+        &self.options.pictures
+    }
+
     /// Everything else that was asked for.
     pub fn options(&self) -> &RequestOptions {
         &self.options
@@ -174,6 +188,17 @@ impl GenerateRequest {
     pub(crate) fn stop_matcher(&self) -> StopMatcher {
         self.stops.clone()
     }
+}
+
+fn check_pictures(pictures: &Pictures, n_prompt: usize, limits: Limits) -> Result<(), RequestError> {
+    if let Some(last) = pictures.spans().last().filter(|last| last.end > n_prompt) {
+        return Err(RequestError::Picture { end: last.end, n_prompt });
+    }
+    let (n_tokens, n_batch) = (pictures.longest(), limits.n_batch);
+    if pictures.are_seen_both_ways() && n_tokens > n_batch {
+        return Err(RequestError::LongPicture { n_tokens, n_batch });
+    }
+    Ok(())
 }
 
 /// Why a request cannot be served as it stands.
@@ -209,6 +234,25 @@ pub enum RequestError {
     Boundaries {
         /// Tokens in the prompt.
         n_prompt: usize,
+    },
+    /// A picture that is not in the prompt.
+    #[error("a picture ends at token {end} of a prompt of {n_prompt} tokens")]
+    Picture {
+        /// Where it ends.
+        end: usize,
+        /// Tokens in the prompt.
+        n_prompt: usize,
+    },
+    /// A picture whose tokens see one another is computed in one pass.
+    #[error(
+        "a picture of {n_tokens} tokens is computed in one pass, and passes have {n_batch} tokens at most: raise the batch size \
+         (--batch-size) or send a smaller picture"
+    )]
+    LongPicture {
+        /// Tokens of the picture.
+        n_tokens: usize,
+        /// Tokens of a pass.
+        n_batch: usize,
     },
     /// A sampling parameter out of range.
     #[error(transparent)]

@@ -7,7 +7,7 @@ use crate::sequence::Sequence;
 /// Running generations take one token, or some forced ones (which have no drafts), and their drafts; what is left of the
 /// batch goes to one prompt, the one that has waited longest, or to as many as have room if they are embedded.
 /// While generations run, a prompt gets `n_shared` tokens at most, so that it does not hold them up for long. A prompt's
-/// chunk ends where a checkpoint is due.
+/// chunk ends where a checkpoint is due, and not inside of a picture that is computed whole: such a picture may take more room.
 pub(crate) fn schedule(
     sequences: &[Sequence],
     n_batch: usize,
@@ -44,9 +44,9 @@ pub(crate) fn schedule(
             continue;
         }
         let to_checkpoint = s.checkpoints.front().map_or(usize::MAX, |&at| at - s.n_prompt_done);
-        let n_tokens = s.pending.len().min(room).min(to_checkpoint);
+        let n_tokens = s.with_whole_pictures(s.pending.len().min(room).min(to_checkpoint));
         let samples = n_tokens == s.pending.len() && !s.embeds();
-        room -= n_tokens;
+        room = room.saturating_sub(n_tokens);
         scheduled.push(ScheduledSequence { index, n_tokens, n_draft: 0, n_pad: 0, samples });
     }
     scheduled

@@ -131,6 +131,17 @@ impl Sequence {
         }
     }
 
+    /// How many of the prompt's next `n` tokens, at least one, to compute in one pass: as many as end in no picture that must be
+    /// computed whole, or all of that picture.
+    pub(crate) fn with_whole_pictures(&self, n: usize) -> usize {
+        let (done, pictures) = (self.n_prompt_done, self.request.pictures());
+        match pictures.at(done + n).filter(|span| pictures.are_seen_both_ways() && span.start < done + n) {
+            Some(span) if span.start > done => span.start - done,
+            Some(span) => span.end - done,
+            None => n,
+        }
+    }
+
     /// True while the prompt is not computed.
     pub(crate) fn is_prefill(&self) -> bool {
         self.n_prompt_done < self.request.prompt().len()
@@ -150,6 +161,7 @@ impl Sequence {
 
     /// A checkpoint is wanted at this position of the prompt, or shortly before it, if it is still to come.
     pub(crate) fn want_checkpoint(&mut self, at: usize) {
+        let at = self.request.pictures().whole(at);
         let at_index = self.checkpoints.partition_point(|&other| other <= at);
         let before = at_index.checked_sub(1).map(|i| self.checkpoints[i]);
         if at > self.n_prompt_done && before.is_none_or(|before| before + NEAR < at) {
@@ -293,6 +305,8 @@ impl Sequence {
 
     /// Takes a draft up to the first token that the constraint does not allow, or none where too little of it is left.
     pub(crate) fn take_draft(&mut self, mut draft: Vec<TokenId>) {
+        // What repeats the prompt may go on into a picture.
+        draft.truncate(draft.iter().position(|id| id.is_of_picture()).unwrap_or(draft.len()));
         if let Some(c) = &mut self.constraint {
             draft.truncate(c.constraint.n_fitting(&draft));
         }
@@ -353,8 +367,10 @@ fn due_checkpoints(request: &GenerateRequest, n_cached: usize) -> VecDeque<usize
     let boundaries = &request.options().checkpoint_boundaries;
     let n_last = boundaries.len().saturating_sub(LAST_BOUNDARIES);
     let kept = boundaries.iter().enumerate().filter(|&(i, _)| i == 0 || i >= n_last).map(|(_, &b)| b);
-    let to_come = kept.filter(|&b| b > n_cached);
-    if request.options().cache { to_come.collect() } else { VecDeque::new() }
+    // State that ends inside of a picture is not taken up.
+    let mut to_come: Vec<usize> = kept.map(|b| request.pictures().whole(b)).filter(|&b| b > n_cached).collect();
+    to_come.dedup();
+    if request.options().cache { to_come.into() } else { VecDeque::new() }
 }
 
 pub(crate) fn millis(d: std::time::Duration) -> f64 {

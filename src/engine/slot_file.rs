@@ -217,7 +217,10 @@ impl SlotFormat {
         if n_tokens > n_ctx {
             return refuse(format!("it has {n_tokens} tokens, the context {n_ctx}: raise the context size"));
         }
-        if let Some((i, id)) = tokens.iter().enumerate().find(|(_, id)| id.0 as usize >= n_vocab) {
+        // Only requests with the same pictures take up what was computed with pictures.
+        let is_known =
+            |id: TokenId| (id.0 as usize) < n_vocab || id.is_of_picture() && self.model.picture_kind().is_some();
+        if let Some((i, id)) = tokens.iter().enumerate().find(|(_, id)| !is_known(**id)) {
             return refuse(format!("its token {i} has the id {}, outside the vocabulary of {n_vocab}", id.0));
         }
         if state.len() != n_tokens {

@@ -6,6 +6,7 @@
 
 use engine::ObservedSequence;
 use memory::Slot;
+use model::Pictures;
 use text::TokenId;
 
 /// Inputs that may wait while nothing is drafted: many, since one pass over all of them costs little more than one over a
@@ -19,6 +20,9 @@ pub(crate) struct MtpInputs {
     n_embd: usize,
     /// Layers.
     n_layers: usize,
+    /// Tokens of the sequence so far, without one that was sampled in the last step.
+    n_seen: usize,
+    pub(crate) pictures: Pictures,
     /// Inputs that the cells lack: tokens, and the hidden state before each, `[n_embd]`.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) hidden: Vec<f32>,
@@ -42,7 +46,23 @@ impl MtpInputs {
         let (tokens, hidden) = (vec![], vec![]);
         let (drafted, draft_hidden, draft_probs) = (vec![], vec![], vec![]);
         let (ahead, whole, n_out, cut) = (false, true, 0, false);
-        Self { slot, n_embd, n_layers, tokens, hidden, ahead, whole, drafted, draft_hidden, draft_probs, n_out, cut }
+        let (n_seen, pictures) = (0, Pictures::default());
+        Self {
+            slot,
+            n_embd,
+            n_layers,
+            n_seen,
+            pictures,
+            tokens,
+            hidden,
+            ahead,
+            whole,
+            drafted,
+            draft_hidden,
+            draft_probs,
+            n_out,
+            cut,
+        }
     }
 
     /// The sequence now stands after `tokens`, of the last of which the hidden states are known, or of none; `n_cells` inputs
@@ -62,8 +82,14 @@ impl MtpInputs {
         self.tokens.extend_from_slice(&tokens[n_tokens - n_missing..]);
         self.hidden.extend_from_slice(&hidden[before..][..n_missing * n_embd]);
         self.ahead = false;
+        self.n_seen = n_tokens;
         self.forget_drafts();
         n_kept
+    }
+
+    /// The number in the sequence of the token whose hidden state the first waiting input has.
+    pub(crate) fn first_waiting(&self) -> usize {
+        (self.n_seen + usize::from(self.ahead)).saturating_sub(1 + self.tokens.len())
     }
 
     /// Of the first `n_inputs` inputs, those in cells that hold nothing of later tokens, and those that wait behind them.
@@ -94,6 +120,7 @@ impl MtpInputs {
     /// Takes the inputs of the tokens that a step kept, and of the one sampled after them.
     pub(crate) fn take(&mut self, o: &ObservedSequence<'_>) {
         let n_embd = self.n_embd;
+        self.n_seen += o.tokens.len();
         for (i, &token) in o.tokens.iter().enumerate() {
             if i == 0 && std::mem::take(&mut self.ahead) {
                 continue;

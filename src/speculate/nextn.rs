@@ -14,7 +14,7 @@ use engine::{
     DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
 };
 use memory::{Memory, MemoryConfig};
-use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, RunError, Runner};
+use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, PlacedEntries, RunError, Runner};
 use text::TokenId;
 
 use crate::async_proposer::DraftAhead;
@@ -228,7 +228,14 @@ impl NextN {
         let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab).then_some(&self.noise[..]);
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
         let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
-        runner.draft(step.view(), &draft, &mut self.output)?;
+        let pictures = |&i: &usize| {
+            let s = &self.slots[i];
+            let placed = PlacedEntries { first: s.first_waiting(), pictures: &s.pictures };
+            (!s.pictures.is_empty()).then_some(placed)
+        };
+        let placed: Vec<_> = which.iter().map(pictures).collect();
+        let placed = if placed.iter().all(Option::is_none) { &[][..] } else { &placed };
+        runner.draft_placed(step.view(), &draft, placed, &mut self.output)?;
         let n_final: Vec<usize> = which.iter().zip(&n_true).map(|(&i, &n)| self.slots[i].n_final(n)).collect();
         step.commit(&n_final)?;
         for (sequence, (&i, &n)) in which.iter().zip(&n_final).enumerate() {
@@ -290,8 +297,9 @@ impl Proposer for NextN {
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
         match change {
-            SequenceChange::Begin { tokens, adapters, hidden } => {
+            SequenceChange::Begin { tokens, adapters, hidden, pictures } => {
                 self.adapters[slot].clone_from(adapters);
+                self.slots[slot].pictures.clone_from(pictures);
                 self.begin(slot, tokens, hidden)?;
             }
             SequenceChange::Load { tokens, saved } => {

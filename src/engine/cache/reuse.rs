@@ -125,11 +125,16 @@ impl SlotCache {
             return 0;
         }
         let common = tokens.iter().zip(wish.prompt).take_while(|(a, b)| a == b).count();
-        let most = common.min(wish.prompt.len() - 1);
+        let most = wish.pictures.whole(common.min(wish.prompt.len() - 1));
         if most >= earliest || most == tokens.len() {
             return most;
         }
-        checkpoints.iter().map(|c| c.state.position()).filter(|&p| p <= most).max().unwrap_or(0)
+        checkpoints
+            .iter()
+            .map(|c| c.state.position())
+            .filter(|&p| p <= most && wish.pictures.whole(p) == p)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.

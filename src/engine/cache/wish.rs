@@ -1,6 +1,6 @@
 //! What a request asks of the cache.
 
-use model::AdapterSet;
+use model::{AdapterSet, Pictures};
 use text::TokenId;
 
 use crate::request::{GenerateRequest, Scope};
@@ -9,6 +9,8 @@ use crate::request::{GenerateRequest, Scope};
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
     pub(crate) prompt: &'a [TokenId],
+    /// Nothing is taken up that ends inside of one.
+    pub(crate) pictures: &'a Pictures,
     /// Take up state that is there, and leave its own to others.
     pub(crate) reuse: bool,
     /// The slot to take if it is free.
@@ -24,6 +26,7 @@ impl<'a> Wish<'a> {
         let options = request.options();
         Self {
             prompt: request.prompt(),
+            pictures: request.pictures(),
             reuse: options.cache,
             slot: options.slot,
             scope: options.scope,

@@ -1,5 +1,7 @@
 //! Admission: requests that wait get slots, with whatever cached state begins as their prompts do.
 
+use model::Pictures;
+
 use super::Engine;
 use crate::cache::Wish;
 use crate::event::Event;
@@ -18,7 +20,8 @@ impl Engine {
                 Ok(Some((slot, n_cached))) => {
                     let n_left = request.prompt().len() - n_cached;
                     let every = self.cache.checkpoint_every(n_left).filter(|_| request.options().cache);
-                    self.begin(slot);
+                    let pictures = request.pictures().clone();
+                    self.begin(slot, &pictures);
                     let mut sequence = Sequence::new(submission, slot, n_cached, self.stats.n_steps);
                     if let Some(every) = every {
                         sequence.want_checkpoints(every);
@@ -36,10 +39,10 @@ impl Engine {
         self.share_prefixes();
     }
 
-    /// Tells the proposer that a slot was taken up, and at which tokens it stands.
-    pub(super) fn begin(&mut self, slot: usize) {
+    /// Tells the proposer that a slot was taken up by a request with these pictures, and at which tokens it stands.
+    pub(super) fn begin(&mut self, slot: usize, pictures: &Pictures) {
         let (tokens, adapters, hidden) = self.cache.begin(slot);
         // Only saved bytes are refused, and there are none.
-        let _ = self.state.drafter.change(slot, SequenceChange::Begin { tokens, adapters, hidden });
+        let _ = self.state.drafter.change(slot, SequenceChange::Begin { tokens, adapters, hidden, pictures });
     }
 }

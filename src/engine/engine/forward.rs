@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use memory::{Memory, Txn};
-use model::{Pass, PassOutput, Rows, RunError, Runner};
+use model::{Pass, PassOutput, PlacedRows, Rows, RunError, Runner};
 use text::{TokenId, Vocab};
 
 use super::Engine;
@@ -147,12 +147,28 @@ pub(super) fn forward<'m>(
         Wanted::Best => Rows::Best(&batch.outputs),
         Wanted::Top(n) => Rows::Top(&batch.outputs, n),
     };
-    runner.run(txn.view(), &Pass { tokens: &batch.tokens, rows, hidden: batch.hidden }, output)?;
+    let placed = placed_rows(batch, cache, sequences);
+    runner.run_placed(txn.view(), &Pass { tokens: &batch.tokens, rows, hidden: batch.hidden }, &placed, output)?;
     if matches!(batch.wanted, Wanted::Top(_)) && !is_enough(batch, sequences, output) {
         runner.logits(output)?;
     }
     batch.forward_ms = millis(start.elapsed());
     Ok(txn)
+}
+
+/// The rows of sequences with pictures.
+fn placed_rows<'s>(batch: &Batch, cache: &SlotCache, sequences: &'s [Sequence]) -> Vec<PlacedRows<'s>> {
+    let mut start = 0;
+    let mut placed = Vec::new();
+    for p in &batch.scheduled {
+        let s = &sequences[p.index];
+        let (pictures, rows) = (s.request.pictures(), start..start + p.n_computed());
+        start = rows.end;
+        if !pictures.is_empty() {
+            placed.push(PlacedRows { rows, first: cache.get(s.slot).tokens.len(), pictures });
+        }
+    }
+    placed
 }
 
 /// Samples tokens, verifies drafts with them, and keeps the state of the tokens that agree; gives their numbers.

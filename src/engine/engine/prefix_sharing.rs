@@ -36,7 +36,8 @@ impl Engine {
         match self.cache.join(&mut self.state, &Wish::of(&s.request), slot, n_done) {
             Ok(n) if n > n_done => {
                 s.skip_to(n);
-                self.begin(slot);
+                let pictures = s.request.pictures().clone();
+                self.begin(slot, &pictures);
             }
             Ok(_) => {}
             Err(error) => s.fail(error.to_string()),
@@ -52,6 +53,7 @@ fn leader(before: &[Sequence], s: &Sequence) -> Option<(usize, usize)> {
         let own = of_l.scope == of_s.scope && of_l.adapters == of_s.adapters;
         let leads = own && l.is_prefill() && of_l.cache && !l.finished && !l.is_cancelled() && !l.is_blocked();
         let common = l.request.prompt().iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
+        let common = s.request.pictures().whole(common);
         (leads && common > l.n_prompt_done && common >= s.n_prompt_done + MIN_COPY).then_some(common)
     };
     let mut best = None;

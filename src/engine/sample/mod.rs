@@ -137,7 +137,9 @@ impl Sampler {
     /// Takes tokens that were not sampled, the prompt above all, into the history. Mirostat's bound does not move.
     pub fn prime(&mut self, history: &[TokenId]) {
         self.state.is_fresh = false;
-        self.state.history.push_all(history.iter().map(|t| t.0), &self.plan.breakers);
+        // Pictures are no words that could be repeated.
+        let words: Vec<u32> = history.iter().filter(|t| !t.is_of_picture()).map(|t| t.0).collect();
+        self.state.history.push_all(words.into_iter(), &self.plan.breakers);
     }
 
     /// Takes the token chosen for this position into the history. Mirostat's bound moves if `token` is in the last

@@ -72,49 +72,6 @@ impl<'g> Graph<'g> {
         )
     }
 
-    /// Rotates heads by two positions, as towers over pictures do: of `a: [n_embd_head, n_head, n_tokens]` elements `j` and
-    /// `j + n_embd_head / 2` are a pair; the first half of the pairs turns by the first position, the second half by the
-    /// second, pair `i` of each by `position * base^(-4i / n_embd_head)`. `positions: [4 * n_tokens]` (i32): all first ones,
-    /// all second ones, and both once more, which are not read. `n_embd_head` is a multiple of 4.
-    ///
-    /// Source: Qwen2-VL (Wang et al. 2024).
-    pub fn rope_in_two(&self, a: Tensor<'g>, positions: Tensor<'g>, base: f32) -> Tensor<'g> {
-        let (na, np) = (a.ne(), positions.ne());
-        let fits = Some(np[0]) == na[2].checked_mul(4)
-            && np[1..] == [1, 1, 1]
-            && positions.dtype() == Dtype::I32
-            && ask!(ggml_is_contiguous, positions);
-        let sound = self.check_f32("rope_in_two", "a", a)
-            && self.check_elements("rope_in_two", "a", a)
-            && self.check("rope_in_two", fits, || format!("`positions` {positions:?} do not fit `a` {na:?}"))
-            && self.check("rope_in_two", na[0] % 4 == 0 && na[0] <= 1 << 16, || {
-                format!("heads of {}, a multiple of 4 is needed", na[0])
-            });
-        if !sound {
-            return a;
-        }
-        let n_dims = na[0] as i32 / 2;
-        let mut sections = [n_dims / 2; 4];
-        op!(
-            self,
-            "rope_in_two",
-            ggml_rope_multi,
-            a,
-            positions.raw(),
-            std::ptr::null_mut(),
-            n_dims,
-            sections.as_mut_ptr(),
-            ggml_sys::GGML_ROPE_TYPE_VISION as i32,
-            0,
-            base,
-            1.0,
-            0.0,
-            1.0,
-            32.0,
-            1.0
-        )
-    }
-
     /// As [`Graph::rope`] with NeoX pairs, where pair `i` turns by one of three positions of its token (interleaved M-RoPE): by
     /// the second if `i % 3 == 1` and `i < 3 * sections[1]`, by the third if `i % 3 == 2` and `i < 3 * sections[2]`, by the first
     /// if `i % 3 == 0` and `i < 3 * sections[0]`, else by the fourth. `positions: [4 * n_tokens]` (i32): the first of all tokens,
@@ -157,6 +114,49 @@ impl<'g> Graph<'g> {
             rope.attn_factor,
             rope.beta_fast,
             rope.beta_slow
+        )
+    }
+
+    /// Rotates heads by two positions, as towers over pictures do: of `a: [n_embd_head, n_head, n_tokens]` elements `j` and
+    /// `j + n_embd_head / 2` are a pair; the first half of the pairs turns by the first position, the second half by the
+    /// second, pair `i` of each by `position * base^(-4i / n_embd_head)`. `positions: [4 * n_tokens]` (i32): all first ones,
+    /// all second ones, and both once more, which are not read. `n_embd_head` is a multiple of 4.
+    ///
+    /// Source: Qwen2-VL (Wang et al. 2024).
+    pub fn rope_in_two(&self, a: Tensor<'g>, positions: Tensor<'g>, base: f32) -> Tensor<'g> {
+        let (na, np) = (a.ne(), positions.ne());
+        let fits = Some(np[0]) == na[2].checked_mul(4)
+            && np[1..] == [1, 1, 1]
+            && positions.dtype() == Dtype::I32
+            && ask!(ggml_is_contiguous, positions);
+        let sound = self.check_f32("rope_in_two", "a", a)
+            && self.check_elements("rope_in_two", "a", a)
+            && self.check("rope_in_two", fits, || format!("`positions` {positions:?} do not fit `a` {na:?}"))
+            && self.check("rope_in_two", na[0] % 4 == 0 && na[0] <= 1 << 16, || {
+                format!("heads of {}, a multiple of 4 is needed", na[0])
+            });
+        if !sound {
+            return a;
+        }
+        let n_dims = na[0] as i32 / 2;
+        let mut sections = [n_dims / 2; 4];
+        op!(
+            self,
+            "rope_in_two",
+            ggml_rope_multi,
+            a,
+            positions.raw(),
+            std::ptr::null_mut(),
+            n_dims,
+            sections.as_mut_ptr(),
+            ggml_sys::GGML_ROPE_TYPE_VISION as i32,
+            0,
+            base,
+            1.0,
+            0.0,
+            1.0,
+            32.0,
+            1.0
         )
     }
 

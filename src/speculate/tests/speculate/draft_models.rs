@@ -8,7 +8,7 @@ use engine::{
     DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, RequestOptions, SavedDraftError, SequenceChange,
     TargetState,
 };
-use model::{AdapterSet, LoadOptions, Model, RunError, Runner};
+use model::{AdapterSet, LoadOptions, Model, Pictures, RunError, Runner};
 use speculate::{Depth, DraftModel, Mode, SpecConfig, memory_plan_with, proposer_with};
 use test_support::{config, generate, generate_all, greedy_exactly, pocket, pocket_moe, question, some_tokens, spawn};
 use text::TokenId;
@@ -47,7 +47,8 @@ impl Compared {
         let model = Arc::clone(runner.model());
         let mut fresh = DraftModel::new(&self.draft, &model, &self.config, Depth::Fixed(self.depth))?;
         let (tokens, adapters) = (&self.texts[request.slot].0[..], &AdapterSet::default());
-        fresh.change(request.slot, SequenceChange::Begin { tokens, adapters, hidden: &[] }).expect("nothing was saved");
+        let begin = SequenceChange::Begin { tokens, adapters, hidden: &[], pictures: &Pictures::default() };
+        fresh.change(request.slot, begin).expect("nothing was saved");
         Ok(fresh.propose(runner, target, &[*request])?.remove(0))
     }
 }
