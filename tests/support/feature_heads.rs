@@ -58,8 +58,8 @@ impl FeatureHead {
 
     /// Its file for `target`, whose vocabulary it has.
     pub fn document(&self, target: &Spec) -> Document {
-        let keys = target.document().keys.into_iter().filter(|(key, _)| key.starts_with("tokenizer.")).collect();
-        let mut d = Document { keys, ..Document::default() };
+        let keys = target.document().keys.into_iter().filter(|(key, _)| key.starts_with("tokenizer."));
+        let mut d = Document { keys: keys.collect(), ..Document::default() };
         d.set("general.architecture", Meta::Str(self.arch.into()));
         let mut set = |key: &str, value| d.set(&format!("{}.{key}", self.arch), value);
         for (key, n) in [

@@ -166,7 +166,7 @@ fn a_head_that_does_not_fit_is_refused_with_what_differs() {
     let refused = |head: &FeatureHead, change: &dyn Fn(&mut Document)| {
         let mut document = head.document(&spec);
         change(&mut document);
-        open(&spec, &document).map(|_| ()).expect_err("it does not fit")
+        open(&spec, &document).expect_err("it does not fit")
     };
     let [eagle, own, dflash] = all_heads(&spec);
     let keep = |_: &mut Document| {};
