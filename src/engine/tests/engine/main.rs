@@ -7,6 +7,7 @@ mod control;
 mod embeddings;
 mod endings;
 mod greedy;
+mod pictures;
 mod prefix;
 mod readers;
 mod sample_draws;
