@@ -8,6 +8,7 @@ mod hostile;
 mod qwen;
 mod streams;
 mod support;
+mod table;
 mod templates;
 mod turns;
 mod vocab;
