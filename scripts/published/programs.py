@@ -84,8 +84,9 @@ def troubles_in(lines):
 
 
 class Case:
-    def __init__(self, name, version, what):
-        self.name, self.version, self.what = name, version, what
+    def __init__(self, name, version, what, apart=None):
+        """`apart`: what its requests are where none goes on with another, in place of a share that was cached."""
+        self.name, self.version, self.what, self.apart = name, version, what, apart
 
     def run(self, server, folder):
         """The result in words, and whether it is well."""
@@ -216,8 +217,8 @@ class Continue(Case):
 class Replay(Case):
     """Requests in the shape that a program sends, and what it reads of the replies."""
 
-    def __init__(self, name, version, what, requests):
-        super().__init__(name, version, what)
+    def __init__(self, name, version, what, requests, apart=None):
+        super().__init__(name, version, what, apart)
         self.requests = requests
 
     def run(self, server, folder):
@@ -361,9 +362,9 @@ CASES = [
     Claude("claude-code", "`claude -p`, one question", ["What is 20 + 15?"], 0),
     Claude("claude-code, ten turns", "`claude -p` with ten messages, thinking on", TEN, 1024),
     Codex("codex", PACKAGES["@openai/codex"], "`codex exec`, one question"),
-    OpenCode("opencode", PACKAGES["opencode-ai"], "`opencode run`, one question"),
+    OpenCode("opencode", PACKAGES["opencode-ai"], "`opencode run`, one question", apart="two conversations"),
     Continue("continue", PACKAGES["@continuedev/cli"], "`cn -p` with the settings of `connect continue --write`, one question"),
-    Replay("llama.vim", "shape, 2025", "`/infill`: a chunk read ahead (`n_predict: 0`), then a completion", llama_vim()),
+    Replay("llama.vim", "shape, 2025", "`/infill`: a chunk read ahead (`n_predict: 0`), then a completion", llama_vim(), apart="two prompts"),
     Replay("SillyTavern", "shape", "`/completion` with all its samplers, `/tokenize`", sillytavern()),
     Replay("Continue", "shape", "chat with tools, tab completion", continue_()),
     Replay("Cline", "shape", "chat with tools, a call and its result", cline()),
@@ -374,7 +375,7 @@ CASES = [
 
 def repeated_share(ended):
     """Of the tokens that each prompt repeats of the longest conversation so far, the share that was cached. Other requests than those
-    of the conversation (titles, summaries) are shorter than half of it, and do not count."""
+    of the conversation (titles, summaries) are shorter than half of it, and do not count. `None`: no prompt goes on with another."""
     cached = repeated = 0
     before = None
     for n_prompt, n_cached, n_generated, _ in ended:
@@ -428,6 +429,7 @@ def main():
         sent = ", ".join(f"{n} x `{path}` {status}" for (path, status), n in counted.items())
         share = repeated_share(ended)
         cached = f"{100 * share:.1f} %" if share is not None else "-"
+        cached = case.apart or cached
         refused = [status for (_, status) in counted if status >= 400 and status != 404]
         if "ten turns" in case.name:
             well = well and share is not None and share >= 0.95 and len(ended) >= 10
@@ -441,7 +443,7 @@ def main():
         head = ("# Programs of others against nextn-server\n\nMade by `scripts/published/programs.py` with the model inside the server "
                 f"(`-c 49152 -np 2 {a.server_args}`), drafting on. The agents are run headless from the node registry; the others' requests are "
                 "replayed in the shape that they send (llama.vim's after its source). `cached`: of the tokens that a prompt repeats of its conversation, the share that was "
-                "not computed again. Troubles: warnings and errors in the server's log.\n\n"
+                "not computed again; of a program that has two conversations this is said instead. Troubles: warnings and errors in the server's log.\n\n"
                 "| program | what it does | result | requests | cached | troubles |\n|---|---|---|---|---|---|\n")
         with open(a.write, "w") as f:
             f.write(head + "\n".join(rows) + "\n")

@@ -2,7 +2,7 @@
 
 use api::Settings;
 use axum::http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{App, question};
 
@@ -83,6 +83,35 @@ async fn what_the_server_is_can_be_read() {
         assert!(metrics.as_str().unwrap().contains(name), "{name}");
     }
     assert!(metrics.as_str().unwrap().contains("nextn:requests_total{reason=\"stop\"} 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn rates_are_those_of_the_requests_that_ended_since_the_metrics_were_read() {
+    let app = App::new();
+    app.ok("/v1/chat/completions", &question("Hello")).await;
+    let rates = |metrics: &Value, name: &str| -> f64 {
+        let text = metrics.as_str().unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+    };
+    let (first, second) = (app.get("/metrics").await.1, app.get("/metrics").await.1);
+    for name in ["prompt_tokens_seconds", "predicted_tokens_seconds"] {
+        let (since, last) = (format!("llamacpp:{name}"), format!("nextn:{name}"));
+        assert!(rates(&first, &since) > 0.0 && rates(&first, &last) > 0.0, "{name}");
+        assert!(rates(&second, &since) == 0.0 && rates(&second, &last) > 0.0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn timings_are_numbers_unless_more_is_asked_for() {
+    let app = App::new();
+    let body = json!({ "prompt": "1, 2, 3, 4, 1, 2, 3, 4, 1, 2,", "n_predict": 24, "temperature": 0 });
+    let plain = app.ok("/completion", &body).await;
+    assert!(plain["timings"].as_object().unwrap().values().all(Value::is_number), "{plain}");
+    let mut message = json!({ "max_tokens": 8, "messages": [{ "role": "user", "content": "Hello" }] });
+    assert_eq!(app.ok("/v1/messages", &message).await.get("timings"), None, "Anthropic has none");
+    message["timings_per_token"] = json!(true);
+    assert!(app.ok("/v1/messages", &message).await["timings"]["draft_n"].is_u64());
 }
 
 #[tokio::test]
