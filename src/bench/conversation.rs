@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use model::{Model, Pictures, Placed};
+use model::{Model, Pictures, Placed, Projector};
 use serde_json::Value;
 use session::options::ImageLimitOptions;
 use session::{SeenPicture, Sight};
 use text::TokenId;
-
-use super::setup::Setup;
 
 /// The projector, and how large pictures are for it.
 #[derive(Clone, Debug, Args)]
@@ -55,14 +53,20 @@ enum Part {
 
 impl Sees {
     /// The prompt of a file: `{"parts": [{"ids": [..]}, {"image": path}, ..]}`.
-    pub(super) fn prompt(&self, path: &Path, setup: &Setup, model: &Arc<Model>) -> anyhow::Result<Prompt> {
+    /// `open` opens the projector where there are pictures.
+    pub(super) fn prompt(
+        &self,
+        path: &Path,
+        open: impl FnOnce(&Path) -> anyhow::Result<Projector>,
+        model: &Arc<Model>,
+    ) -> anyhow::Result<Prompt> {
         let parts = parts(path).with_context(|| path.display().to_string())?;
         if !parts.iter().any(|part| matches!(part, Part::Image(_))) {
             let words = parts.into_iter().flat_map(|part| if let Part::Ids(ids) = part { ids } else { vec![] });
             return Ok(Prompt::of_words(words.collect()));
         }
         let mmproj = self.mmproj.as_deref().context("the conversation has pictures: give the projector by --mmproj")?;
-        let sight = Sight::new(setup.projector(mmproj)?, model, &self.limits.limits(), usize::MAX)?;
+        let sight = Sight::new(open(mmproj)?, model, &self.limits.limits(), usize::MAX)?;
         let (mut shown, mut placed) = (Vec::new(), Vec::new());
         for part in parts {
             match part {

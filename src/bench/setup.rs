@@ -181,7 +181,7 @@ impl Input {
     /// The prompt for a model.
     pub(super) fn prompt(&self, sees: &Sees, setup: &Setup, model: &Arc<Model>) -> anyhow::Result<Prompt> {
         match &self.conv_file {
-            Some(path) => sees.prompt(path, setup, model),
+            Some(path) => sees.prompt(path, |mmproj| setup.projector(mmproj), model),
             None => Ok(Prompt::of_words(self.ids()?)),
         }
     }

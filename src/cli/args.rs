@@ -330,7 +330,7 @@ mod tests {
             &["--spec", "on"],
             &["--draft-max", "17"],
             &["--draft-vocab", "0"],
-            &["--cache-type-k", "q5_1"],
+            &["--cache-type-k", "q5_k"],
             &["--think", "maybe"],
             &["--logit-bias", "x=1"],
             &["--logit-bias", "1"],

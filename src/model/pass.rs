@@ -20,9 +20,8 @@ use crate::draft::DraftBlock;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
-use crate::pictures::Pictures;
+use crate::placed::{GivenData, PlacedRows, check_rows, check_tokens, given, in_table};
 use crate::step::{Extras, Give, Likeliest, OutRows, Step};
-use placed::{GivenData, check_rows, check_tokens, given, in_table};
 
 /// Which rows of a pass give logits.
 #[derive(Clone, Copy, Debug)]
@@ -37,26 +36,6 @@ pub enum Rows<'a> {
     Best(&'a [usize]),
     /// These likewise, and so many of the likeliest tokens of each: [`Runner::logits`] gives all of them if that was too few.
     Top(&'a [usize], usize),
-}
-
-/// Rows of a pass that are of one sequence with pictures.
-#[derive(Clone, Debug)]
-pub struct PlacedRows<'a> {
-    /// Which rows of the step.
-    pub rows: Range<usize>,
-    /// The number of the first one's token in the sequence.
-    pub first: usize,
-    /// The sequence's pictures.
-    pub pictures: &'a Pictures,
-}
-
-/// The entries of a draft that are of one sequence with pictures.
-#[derive(Clone, Copy, Debug)]
-pub struct PlacedEntries<'a> {
-    /// The number in the sequence of the token whose hidden state the first entry has.
-    pub first: usize,
-    /// The sequence's pictures.
-    pub pictures: &'a Pictures,
 }
 
 /// What one pass computes.

@@ -3,11 +3,11 @@
 use ggml::{Data, Name};
 use memory::StepView;
 
-use super::placed::{check_draft_tokens, placed_rows};
-use super::{Draft, DraftOutput, Key, PlacedEntries, Runner};
+use super::{Draft, DraftOutput, Key, Runner};
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
+use crate::placed::{PlacedEntries, check_draft_tokens, placed_rows};
 
 impl Runner {
     /// Brings the KV caches of the head up to date with true hidden states and, for a depth above 0, drafts: one chain
@@ -42,7 +42,7 @@ impl Runner {
             return Err(RunError::Pass(format!("pictures of {n} sequences, {n_seqs} expected")));
         }
         let rows = placed_rows(placed, draft.n_entries, &widths);
-        check_draft_tokens(draft, &widths, self.model.hparams().n_vocab, &rows)?;
+        check_draft_tokens((draft.tokens, draft.n_entries), &widths, self.model.hparams().n_vocab, &rows)?;
         let (arch, sizes, n_layers) = (self.model.arch(), self.model.hparams(), view.n_layers());
         let (n_seqs, n_embd, block) = (draft.n_entries.len(), self.model.n_embd_mtp(), self.model.draft_block());
         let n_chain = self.model.n_chain_rows(draft.depth);

@@ -3,7 +3,7 @@
 use gguf::Metadata;
 use vision::{Budget, Processor};
 
-use super::tower::TowerShape;
+use super::shape::TowerShape;
 use crate::error::LoadError;
 use crate::keys::{Keys, MAX_BLOCKS, WIDTH};
 use crate::rope_options::RopeOptions;

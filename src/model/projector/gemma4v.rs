@@ -7,7 +7,8 @@ use vision::{Budget, Patches};
 
 use super::file::{Known, ProjectorFile};
 use super::parts::{attend_to_all, by_parts, patch_matrix};
-use super::tower::{Entry, Input, Seen, Tower, TowerShape, ids};
+use super::shape::TowerShape;
+use super::tower::{Entry, Input, Seen, Tower, ids};
 use crate::blocks::{Linear, RmsNorm, vector};
 use crate::error::LoadError;
 use crate::keys::WIDTH;

@@ -8,6 +8,7 @@ mod opened;
 mod parts;
 mod qwen3vl;
 mod schema;
+mod shape;
 mod table;
 mod tower;
 

@@ -2,7 +2,8 @@
 
 use ggml::{Dtype, Graph, Tensor, WeightId};
 
-use super::tower::{Seen, TowerShape};
+use super::shape::TowerShape;
+use super::tower::Seen;
 use crate::blocks::{Linear, join, vector};
 use crate::error::LoadError;
 use crate::tensors::Scope;

@@ -7,7 +7,8 @@ use vision::{Budget, Patches};
 
 use super::file::ProjectorFile;
 use super::parts::{BiasedNorm, attend_to_all, biased, by_parts, patch_matrix};
-use super::tower::{Entry, Input, Seen, Tower, TowerShape, ids};
+use super::shape::TowerShape;
+use super::tower::{Entry, Input, Seen, Tower, ids};
 use crate::blocks::{Linear, vector};
 use crate::error::LoadError;
 use crate::keys::MAX_BLOCKS;

@@ -1,9 +1,10 @@
 //! What every tower is: sizes, a graph over patches, and the inputs of that graph.
 
 use ggml::{Data, Dtype, Graph, Name, Tensor};
-use vision::{Patches, Processor};
+use vision::Patches;
 
 use super::file::ProjectorFile;
+use super::shape::TowerShape;
 use crate::error::LoadError;
 
 /// A row of the table.
@@ -39,19 +40,6 @@ pub(crate) trait Tower: Send + Sync {
     fn build<'g>(&self, g: &Graph<'g>, of: &Seen<'g>) -> Tensor<'g>;
     /// What the graph takes beside pixels.
     fn inputs(&self, patches: &Patches) -> Vec<Input>;
-}
-
-/// Sizes of a tower.
-pub(crate) struct TowerShape {
-    pub(crate) processor: Processor,
-    /// Width of the rows that it gives.
-    pub(crate) n_embd_text: usize,
-    pub(crate) n_embd: usize,
-    pub(crate) n_ff: usize,
-    pub(crate) n_layer: usize,
-    pub(crate) n_head: usize,
-    /// Most patches along a side, where positions are a table.
-    pub(crate) max_side: Option<usize>,
 }
 
 /// The picture that a graph is built for.

@@ -88,7 +88,7 @@ fn a_file_that_does_not_fit_the_model_is_refused_with_the_reason() {
         (with(&saved, FINGERPRINT, &[saved[FINGERPRINT] ^ 1]), "another model file"),
         (with(&saved, N_TOKENS, &number(1 << 40)), "bytes more expected"),
         (with(&saved, N_TOKENS, &number(u64::MAX)), "is no length"),
-        (with(&saved, TOKENS + 8, &u32::MAX.to_le_bytes()), "token 2 has the id 4294967295, outside the vocabulary"),
+        (with(&saved, TOKENS + 8, &i32::MAX.to_le_bytes()), "token 2 has the id 2147483647, outside the vocabulary"),
         (one_float, "hidden states have 1 values"),
         (with(&saved, hidden, &number(1 << 33)), "bytes more expected"),
         (with(&saved, hidden + 8, &number(33)), "33 checkpoints, at most"),
