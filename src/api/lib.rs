@@ -57,6 +57,7 @@ mod pace;
 mod params;
 mod places;
 pub mod prompt;
+mod query;
 mod rate;
 mod registry;
 mod respond;

@@ -147,7 +147,8 @@ pub fn document() -> Value {
     doc.post("/slots/{id}", "Save, restore or erase a slot's state", file, whole(json!({ "type": "object" })));
     doc.parameters("/slots/{id}", "post", &[("id", "path"), ("action", "query"), ("model", "query")]);
     ollama(&mut doc);
-    let text = json!({ "application/openmetrics-text": { "schema": { "type": "string" } } });
+    let text = json!({ "schema": { "type": "string" } });
+    let text = json!({ "text/plain": text, "application/openmetrics-text": text });
     doc.get("/metrics", "Metrics for Prometheus", text, &[]);
     doc.finish()
 }

@@ -1,6 +1,6 @@
 //! `/lora-adapters`: which LoRA adapters a model has, and the factors that hold where a request does not say.
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -8,6 +8,7 @@ use super::props::Which;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
 use crate::params::LoraScale;
+use crate::query::Query;
 use crate::state::AppState;
 
 /// One adapter.

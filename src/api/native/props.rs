@@ -1,6 +1,6 @@
 //! `/props`: what the server runs, and with which settings.
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use engine::RequestOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::json::Output;
+use crate::query::Query;
 use crate::state::AppState;
 
 /// Which model is asked about.

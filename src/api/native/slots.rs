@@ -8,7 +8,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use engine::{Scope, SlotError};
 use hyper::StatusCode;
@@ -20,6 +20,7 @@ use super::props::generation_settings;
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
+use crate::query::Query;
 use crate::registry::Served;
 use crate::state::AppState;
 use crate::work::Caller;

@@ -86,14 +86,20 @@ pub(crate) struct OllamaReply {
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct Counts {
     /// From the request's arrival.
+    #[schema(required = false)]
     pub(crate) total_duration: u64,
     /// Until the model was there.
+    #[schema(required = false)]
     pub(crate) load_duration: u64,
     /// Tokens of the prompt, those from cached state included.
+    #[schema(required = false)]
     pub(crate) prompt_eval_count: usize,
+    #[schema(required = false)]
     pub(crate) prompt_eval_duration: u64,
     /// Tokens generated.
+    #[schema(required = false)]
     pub(crate) eval_count: usize,
+    #[schema(required = false)]
     pub(crate) eval_duration: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Kept responses, fetched and removed: `GET` and `DELETE /v1/responses/{id}`, and `/input_items`.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use hyper::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use super::store::Item;
 use crate::error::{ApiError, shortened};
 use crate::json::Output;
 use crate::params::range;
+use crate::query::Query;
 use crate::state::AppState;
 use crate::work::Caller;
 

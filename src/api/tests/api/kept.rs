@@ -92,6 +92,9 @@ async fn kept_responses_are_fetched_listed_and_removed() {
     assert_eq!((status, items.len(), &list["has_more"]), (StatusCode::OK, 3, &json!(false)), "{list}");
     assert_eq!(items[0]["content"], json!([{ "type": "input_text", "text": "Hello" }]));
     assert_eq!((&items[1], &items[2]["id"]), (&first["output"][0], &json!("msg_mine")));
+    let (status, refused) = app.get(&format!("{}/input_items?limit=", path(&next))).await;
+    assert_eq!(status, 400);
+    assert!(refused["error"]["message"].as_str().is_some_and(|message| message.contains("limit")), "{refused}");
     let (_, page) = app.get(&format!("{}/input_items?limit=1", path(&next))).await;
     assert_eq!((&page["last_id"], &page["has_more"]), (&json!("msg_mine"), &json!(true)));
     let (_, page) = app.get(&format!("{}/input_items?limit=1&after=msg_mine", path(&next))).await;
