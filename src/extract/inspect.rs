@@ -60,7 +60,13 @@ fn lines(found: &Inspection) -> Vec<String> {
     if let Some(t) = &found.projector {
         let side = t.patch * t.merge;
         row("projector", format!("{}: {} blocks of width {}, rows of {}", t.kind, t.n_layer, t.n_embd, t.n_embd_text));
-        row("images", format!("patches of {0} x {0} pixels, a token for {side} x {side}; --mmproj takes it", t.patch));
+        row(
+            "images",
+            format!(
+                "patches of {0} x {0} pixels, a token for {side} x {side}; nextn-bench takes it by --mmproj",
+                t.patch
+            ),
+        );
     } else {
         let context = found.context_length.map_or("not told".to_owned(), |n| format!("{n} tokens"));
         row("context", context);

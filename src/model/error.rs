@@ -59,7 +59,9 @@ pub enum LoadError {
     #[error("projector: {0}")]
     Projector(String),
     /// A projector where a model was to be.
-    #[error("the file is a projector, which sees for a model of text: give it with --mmproj beside that model")]
+    #[error(
+        "the file is a projector, which sees for a model of text and answers nothing alone: chats do not take pictures yet, nextn-bench takes it by --mmproj"
+    )]
     ProjectorAlone,
     /// An adapter that does not belong to the model, or cannot be used; the words name its file.
     #[error("adapter {0}")]
