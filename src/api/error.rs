@@ -7,7 +7,7 @@ use engine::{RequestError, SubmitError};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use serde::Serialize;
-use session::{FormError, PrepareError};
+use session::{FormError, PrepareError, SightError};
 use utoipa::ToSchema;
 
 /// Why a request is answered with an error.
@@ -249,6 +249,8 @@ impl From<PrepareError> for ApiError {
             }
             PrepareError::Form { error: error @ FormError::Broken(_), .. } => Self::server(error.to_string()),
             PrepareError::Form { field, .. } => Self::field(field, message),
+            PrepareError::Picture { error: SightError::Run(_), .. } => Self::server(message),
+            PrepareError::Picture { .. } | PrepareError::Places(_) => Self::field("messages", message),
             PrepareError::Request(error) => Self::from(error),
             PrepareError::Abandoned => Self::unavailable(message, None),
         }

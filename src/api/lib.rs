@@ -17,6 +17,7 @@
 //! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
 //! | `work` | what all preparation may take: places, time, threads |
+//! | `pictures`, `content`, `fetch` | images in requests: parts that hold them, contents with them, those of the web |
 //! | `form`, `prompt` | what a request demands of its reply's form; prompts as texts or token ids |
 //! | `blocks` | a reply as blocks that open and close |
 //! | `in_flight`, `control` | responses under way by their ids; ending them, or their thinking |
@@ -38,9 +39,11 @@ mod anthropic;
 mod blocking;
 mod blocks;
 mod bodies;
+mod content;
 mod control;
 mod cors;
 mod error;
+mod fetch;
 mod form;
 mod gate;
 mod health;
@@ -55,6 +58,7 @@ mod openai;
 mod openapi;
 mod pace;
 mod params;
+mod pictures;
 mod places;
 pub mod prompt;
 mod query;
@@ -82,6 +86,7 @@ use hyper::StatusCode;
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use error::{ApiError, ErrorBody, ErrorDetail};
+pub use fetch::Fetcher;
 pub use json::{Input, Output};
 pub use openapi::document;
 pub use params::{OneOrMany, Params, StreamOptions, Wanted};
@@ -91,7 +96,7 @@ pub use serve::{Peer, ServeError, Server, Tls};
 pub use session::Reasoning;
 pub use settings::{CacheScope, HttpLimits, KeptResponses, Settings};
 pub use state::{AppState, Course};
-pub use work::{Caller, Work};
+pub use work::{Caller, Work, WorkKind};
 
 /// All endpoints.
 pub fn router(state: AppState) -> Router {

@@ -6,12 +6,12 @@ use std::fmt;
 use engine::RequestOptions;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
-use serde_json::Value;
 use session::Prepared;
 use text::{Special, TokenId, Vocab};
 
 use crate::error::ApiError;
 
+use crate::pictures;
 use crate::work::Work;
 
 /// The prompts of a field.
@@ -25,7 +25,11 @@ pub(crate) enum Prompts {
 
 /// One prompt, in its parts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Prompt(Vec<Part>);
+pub(crate) struct Prompt {
+    parts: Vec<Part>,
+    /// Images in base64, one for each [`MEDIA_MARKER`] of a text.
+    images: Vec<String>,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
@@ -36,7 +40,7 @@ enum Part {
 
 impl From<String> for Prompts {
     fn from(text: String) -> Self {
-        Self::One(Prompt(vec![Part::Text(text)]))
+        Self::One(Prompt::of(Part::Text(text)))
     }
 }
 
@@ -72,11 +76,28 @@ impl Prompts {
         options: &RequestOptions,
     ) -> Result<Vec<Prepared>, ApiError> {
         self.count(field)?;
-        let one = |prompt: Prompt| {
+        let one = |mut prompt: Prompt| {
             work.go_on()?;
-            Ok(work.served().prepare_text(prompt.tokens(work.served().vocab()), options.clone())?)
+            let images = std::mem::take(&mut prompt.images);
+            if images.is_empty() {
+                return Ok(work.served().prepare_text(prompt.tokens(work.served().vocab()), options.clone())?);
+            }
+            let wrong = |what: String| ApiError::field(field, format!("{field}: multimodal_data: {what}"));
+            let shown = work.served().sight().ok_or_else(|| wrong(session::BLIND.to_owned()))?.shown();
+            let images =
+                images.iter().map(|image| pictures::of_base64(image).map_err(wrong)).collect::<Result<_, _>>()?;
+            let tokens = prompt.showing(&shown).tokens(work.served().vocab());
+            Ok(work.served().prepare_seen(tokens, images, options.clone(), &|| work.is_wanted())?)
         };
         self.into_list().into_iter().map(one).collect()
+    }
+
+    /// There are images beside a text.
+    pub(crate) fn have_images(&self) -> bool {
+        match self {
+            Self::One(prompt) => !prompt.images.is_empty(),
+            Self::Many(prompts) => prompts.iter().any(|prompt| !prompt.images.is_empty()),
+        }
     }
 
     /// The only prompt.
@@ -95,15 +116,29 @@ impl Prompts {
 }
 
 impl Prompt {
+    fn of(part: Part) -> Self {
+        Self { parts: vec![part], images: Vec::new() }
+    }
+
+    /// With `shown` in place of each [`MEDIA_MARKER`].
+    fn showing(mut self, shown: &str) -> Self {
+        for part in &mut self.parts {
+            if let Part::Text(text) = part {
+                *text = text.replace(MEDIA_MARKER, shown);
+            }
+        }
+        self
+    }
+
     /// It is a text and nothing else.
     pub(crate) fn is_text(&self) -> bool {
-        matches!(self.0[..], [Part::Text(_)])
+        matches!(self.parts[..], [Part::Text(_)]) && self.images.is_empty()
     }
 
     /// Its tokens. Blocks.
     pub(crate) fn tokens(self, vocab: &Vocab) -> Vec<TokenId> {
         let mut tokens = Vec::new();
-        for part in self.0 {
+        for part in self.parts {
             match part {
                 Part::Ids(ids) if tokens.is_empty() => tokens = ids,
                 Part::Ids(ids) => tokens.extend(ids),
@@ -116,10 +151,10 @@ impl Prompt {
 
     /// A list of texts and ids, item by item.
     fn push(&mut self, item: Item) -> Result<(), &'static str> {
-        match (item, self.0.last_mut()) {
+        match (item, self.parts.last_mut()) {
             (Item::Id(id), Some(Part::Ids(ids))) => ids.push(id),
-            (Item::Id(id), _) => self.0.push(Part::Ids(vec![id])),
-            (Item::Text(text), _) => self.0.push(Part::Text(text)),
+            (Item::Id(id), _) => self.parts.push(Part::Ids(vec![id])),
+            (Item::Text(text), _) => self.parts.push(Part::Text(text)),
             (Item::List(_), _) => return Err(MIXED),
         }
         Ok(())
@@ -128,9 +163,6 @@ impl Prompt {
     /// llama.cpp's form of a prompt that may have pictures beside its text, and that of an input in parts.
     fn of_object<'de, A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
         let object = PromptObject::deserialize(MapAccessDeserializer::new(map))?;
-        if object.multimodal_data.is_some_and(|data| !data.is_null() && data != Value::Array(Vec::new())) {
-            return Err(A::Error::custom("multimodal_data: this server takes texts only"));
-        }
         let text = match (object.prompt_string, object.content) {
             (Some(text), None) => text,
             (None, Some(parts)) => parts.into_iter().map(|TextPart::Text { text }| text).collect(),
@@ -140,12 +172,12 @@ impl Prompt {
                 ));
             }
         };
-        Ok(Self(vec![Part::Text(text)]))
+        Ok(Self { parts: vec![Part::Text(text)], images: object.multimodal_data.unwrap_or_default() })
     }
 
     /// A prompt for each text; `None` where there are ids too.
     fn each_text(self) -> Option<Vec<Self>> {
-        let each = self.0.into_iter().map(|part| matches!(part, Part::Text(_)).then(|| Self(vec![part])));
+        let each = self.parts.into_iter().map(|part| matches!(part, Part::Text(_)).then(|| Self::of(part)));
         each.collect()
     }
 }
@@ -155,7 +187,7 @@ impl Prompt {
 struct PromptObject {
     prompt_string: Option<String>,
     content: Option<Vec<TextPart>>,
-    multimodal_data: Option<Value>,
+    multimodal_data: Option<Vec<String>>,
 }
 
 /// A part of an input.
@@ -194,7 +226,7 @@ impl<'de> Visitor<'de> for ReadPrompts {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
-        Ok(Prompts::One(Prompt(vec![Part::Text(text.to_owned())])))
+        Ok(Prompts::One(Prompt::of(Part::Text(text.to_owned()))))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Prompts, A::Error> {
@@ -213,11 +245,11 @@ impl<'de> Visitor<'de> for ReadPrompts {
                 }
                 (None, item) => one.push(item).map_err(A::Error::custom)?,
                 (Some(several), Item::List(prompt)) => several.push(prompt),
-                (Some(several), Item::Text(text)) => several.push(Prompt(vec![Part::Text(text)])),
+                (Some(several), Item::Text(text)) => several.push(Prompt::of(Part::Text(text))),
                 (Some(_), Item::Id(_)) => return Err(A::Error::custom(MIXED)),
             }
         }
-        let has_ids = one.0.iter().any(|part| matches!(part, Part::Ids(_)));
+        let has_ids = one.parts.iter().any(|part| matches!(part, Part::Ids(_)));
         Ok(match several {
             Some(several) => Prompts::Many(several),
             None if has_ids => Prompts::One(one),
@@ -257,6 +289,9 @@ impl<'de> Visitor<'de> for ReadItem {
     }
 }
 
+/// Stands for an image in a text.
+pub(crate) const MEDIA_MARKER: &str = "<__media__>";
+
 /// Prompts of one request at most.
 const MAX_PROMPTS: usize = 64;
 
@@ -282,8 +317,10 @@ mod tests {
 
     #[test]
     fn a_list_is_one_prompt_or_several() {
-        let one = |parts: &[Part]| Some(Prompts::One(Prompt(parts.to_vec())));
-        let many = |prompts: &[&[Part]]| Some(Prompts::Many(prompts.iter().map(|p| Prompt(p.to_vec())).collect()));
+        let one = |parts: &[Part]| Some(Prompts::One(Prompt { parts: parts.to_vec(), images: Vec::new() }));
+        let many = |prompts: &[&[Part]]| {
+            Some(Prompts::Many(prompts.iter().map(|p| Prompt { parts: p.to_vec(), images: Vec::new() }).collect()))
+        };
         assert_eq!(read(json!("a")), one(&[text("a")]));
         assert_eq!(read(json!([1, 2, "a", 3])), one(&[ids(&[1, 2]), text("a"), ids(&[3])]));
         assert_eq!(read(json!(["a", "b"])), many(&[&[text("a")], &[text("b")]]));
@@ -294,11 +331,14 @@ mod tests {
         assert_eq!(read(json!({"prompt_string": "a", "multimodal_data": []})), one(&[text("a")]));
         assert_eq!(read(json!({"content": parts})), one(&[text("ab")]));
         assert_eq!(read(json!(["a", {"prompt_string": "b"}, [1]])), many(&[&[text("a")], &[text("b")], &[ids(&[1])]]));
+        let image = json!({"prompt_string": "a", "multimodal_data": ["AAAA"]});
+        let seen = Prompt { parts: vec![text("a")], images: vec!["AAAA".to_owned()] };
+        assert_eq!(read(image), Some(Prompts::One(seen)));
         for wrong in [
             json!(1),
             json!(null),
             json!({}),
-            json!({"prompt_string": "a", "multimodal_data": ["AAAA"]}),
+            json!({"prompt_string": "a", "multimodal_data": [1]}),
             json!({"prompt_string": 1}),
             json!({"content": "a"}),
             json!({"content": [{"type": "image_url"}]}),

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use session::Reasoning;
 
+use crate::fetch::Fetcher;
+
 /// Everything that does not depend on the model.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -33,6 +35,8 @@ pub struct Settings {
     pub kept_responses: KeptResponses,
     /// Where sequence state may be saved; `None` is nowhere.
     pub slot_save_path: Option<PathBuf>,
+    /// Fetches images of the web; `None`: images come with requests only.
+    pub fetcher: Option<Fetcher>,
     /// What the program says of itself in `/props`.
     pub build: String,
     /// How thinking is given out when a request does not say.
@@ -81,6 +85,8 @@ pub struct HttpLimits {
     pub body_timeout: Duration,
     /// Time for what comes before the engine: template, tokens, grammar; waiting for a turn included.
     pub prepare_timeout: Duration,
+    /// The same for a request with images, which a projector looks at.
+    pub seeing_timeout: Duration,
     /// Requests that are prepared at the same time; `None` is one for each core.
     pub preparations: Option<usize>,
     /// Time that a client may take nothing of what waits for it; its connection ends then.
@@ -98,11 +104,12 @@ pub struct HttpLimits {
 impl Default for HttpLimits {
     fn default() -> Self {
         Self {
-            max_body: 8 << 20,
+            max_body: 32 << 20,
             max_header: 64 << 10,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             prepare_timeout: Duration::from_secs(30),
+            seeing_timeout: Duration::from_secs(600),
             preparations: None,
             write_timeout: Duration::from_secs(60),
             request_timeout: None,

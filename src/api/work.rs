@@ -17,6 +17,7 @@ use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::metrics::Preparing;
 use crate::params::Wanted;
+use crate::pictures;
 use crate::registry::Served;
 use crate::running_reply::RunningReply;
 use crate::state::{AppState, Course};
@@ -35,6 +36,22 @@ impl FromRequestParts<AppState> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _state: &AppState) -> Result<Self, Infallible> {
         Ok(parts.extensions.get().copied().unwrap_or_default())
+    }
+}
+
+/// How long work takes, as far as that is known before it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Milliseconds.
+    Quick,
+    /// Seconds: a projector looks at images, one after the other. Quick work does not wait for it.
+    Seeing,
+}
+
+impl WorkKind {
+    /// Of work on these requests.
+    pub(crate) fn of(served: &Served, has_images: bool) -> Self {
+        if has_images && served.sight().is_some() { Self::Seeing } else { Self::Quick }
     }
 }
 
@@ -76,7 +93,7 @@ impl Work {
     /// # Errors
     /// 400 with the field at fault; as [`Work::go_on`].
     pub fn prepare(&self, conversation: Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
-        Ok(self.served.prepare(self.with_defaults(conversation), options, &|| self.is_wanted())?)
+        Ok(self.served.prepare(self.whole(conversation)?, options, &|| self.is_wanted())?)
     }
 
     /// The prompts as `__verbose` shows them; none where that is not wanted.
@@ -91,17 +108,23 @@ impl Work {
     /// # Errors
     /// As [`Work::prepare`].
     pub fn render(&self, conversation: Conversation) -> Result<Rendered, ApiError> {
-        Ok(self.served.render(self.with_defaults(conversation), &|| self.is_wanted())?)
+        Ok(self.served.render(self.whole(conversation)?, &|| self.is_wanted())?)
     }
 
-    /// With the server's variables for the template where the request has none of that name.
-    fn with_defaults(&self, mut conversation: Conversation) -> Conversation {
+    /// With its images, and with the server's variables for the template where the request has none of that name.
+    fn whole(&self, conversation: Conversation) -> Result<Conversation, ApiError> {
+        let mut conversation = pictures::taken(conversation, self.sees(), self.state.settings().fetcher.as_ref())?;
         for (name, value) in &self.state.settings().template_kwargs {
             if !conversation.kwargs.contains_key(name) {
                 conversation.kwargs.insert(name.clone(), value.clone());
             }
         }
-        conversation
+        Ok(conversation)
+    }
+
+    /// The model reads images.
+    pub fn sees(&self) -> bool {
+        self.served.sight().is_some()
     }
 
     /// Hands every request over `n` times, each time with a seed of its own where the seed is fixed.
@@ -149,6 +172,21 @@ impl AppState {
         n_replies: usize,
         work: impl FnOnce(&mut Work) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        self.work_at(WorkKind::Quick, served, caller, n_replies, work).await
+    }
+
+    /// As [`AppState::work`], of a kind.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn work_at<T: Send + 'static>(
+        &self,
+        kind: WorkKind,
+        served: &Arc<Served>,
+        caller: Caller,
+        n_replies: usize,
+        work: impl FnOnce(&mut Work) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         if self.course() != Course::Open {
             return Err(ApiError::shutdown());
         }
@@ -166,9 +204,11 @@ impl AppState {
             preparing: self.metrics().preparing(n_places),
         };
         let give_up = GiveUp(given_up);
-        let limit = self.settings().limits.prepare_timeout;
+        let limits = &self.settings().limits;
+        let limit = if kind == WorkKind::Seeing { limits.seeing_timeout } else { limits.prepare_timeout };
         let deadline = Instant::now() + limit;
-        let turn = timeout_at(deadline, Arc::clone(&self.workplaces().0).acquire_owned()).await;
+        let room = if kind == WorkKind::Seeing { self.workplaces().seeing() } else { self.workplaces().quick() };
+        let turn = timeout_at(deadline, room.acquire_owned()).await;
         let Ok(Ok(place)) = turn else { return Err(busy()) };
         let span = tracing::Span::current();
         let done = timeout_at(

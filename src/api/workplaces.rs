@@ -7,13 +7,28 @@ use tokio::sync::Semaphore;
 
 /// Room for work that is done at the same time.
 #[derive(Debug)]
-pub(crate) struct Workplaces(pub(crate) Arc<Semaphore>);
+pub(crate) struct Workplaces {
+    quick: Arc<Semaphore>,
+    seeing: Arc<Semaphore>,
+}
 
 impl Workplaces {
-    /// `n` at a time; `None` is one for each core, and at least two, so that one long piece does not hold up all others.
+    /// `n` quick pieces at a time; `None` is one for each core, and at least two, so that one long piece does not hold up all
+    /// others. One piece with images beside them.
     pub(crate) fn new(n: Option<usize>) -> Self {
         let n_cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let n = n.unwrap_or_else(|| n_cores().max(2));
-        Self(Arc::new(Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS))))
+        let room = |n: usize| Arc::new(Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { quick: room(n), seeing: room(1) }
+    }
+
+    /// Where quick work waits.
+    pub(crate) fn quick(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.quick)
+    }
+
+    /// Where work with images waits.
+    pub(crate) fn seeing(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.seeing)
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use hub::HubOptions;
-use session::options::{AdapterOptions, DraftOptions, RunOptions, SamplingOptions};
+use session::options::{AdapterOptions, DraftOptions, ImageOptions, RunOptions, SamplingOptions};
 
 use program::choices::{OnOff, Think};
 
@@ -31,6 +31,10 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub adapters: AdapterOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub images: ImageOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -136,6 +140,10 @@ pub struct PromptFlags {
     /// Read the system message from a file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "raw"])]
     pub system_file: Option<PathBuf>,
+
+    /// Show this image (PNG, JPEG, WebP, GIF) with the prompt, or with a chat's first message; repeatable
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub image: Vec<PathBuf>,
 
     /// Complete the text without a chat template
     #[arg(long)]

@@ -8,6 +8,7 @@ use super::args::Args;
 use super::command::{self, Typed};
 use super::editor::{Input, LineEditor};
 use super::loaded::{Loaded, Prompt};
+use super::pictures::Image;
 use super::progress::PromptBar;
 use super::report::Finish;
 use super::screen::{Plan, Screen};
@@ -34,6 +35,8 @@ pub struct Chat<'a> {
     pub(super) transcript: Transcript,
     /// Texts of `/read`, which go before the next message.
     pub(super) ahead: Vec<String>,
+    /// Images of `/image`, which go with the next message.
+    pub(super) images: Vec<Image>,
     pub(super) totals: Totals,
     pub(super) last: Option<Timings>,
     /// How often the last message was answered again.
@@ -75,6 +78,7 @@ impl<'a> Chat<'a> {
             think: args.prompt.think,
             transcript: Transcript::new(system),
             ahead: Vec::new(),
+            images: Image::read_all(&args.prompt.image)?,
             totals: Totals::default(),
             last: None,
             attempts: 0,
@@ -119,7 +123,7 @@ impl<'a> Chat<'a> {
             Typed::Message(message) => {
                 let mut parts = std::mem::take(&mut self.ahead);
                 parts.push(message);
-                self.transcript.ask(parts.join("\n\n"));
+                self.transcript.ask(parts.join("\n\n"), std::mem::take(&mut self.images));
                 self.attempts = 0;
                 self.answer(0)
             }
@@ -176,7 +180,11 @@ impl<'a> Chat<'a> {
     fn prompt(&self) -> Prompt {
         match self.raw {
             true => Prompt::Raw(self.transcript.last_message().unwrap_or_default().to_owned()),
-            false => Prompt::Chat { messages: self.transcript.messages(), thinking: self.think.enabled() },
+            false => Prompt::Chat {
+                messages: self.transcript.messages(),
+                images: self.transcript.images(),
+                thinking: self.think.enabled(),
+            },
         }
     }
 

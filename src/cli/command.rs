@@ -35,6 +35,7 @@ pub enum Command {
     Save(PathBuf),
     Load(PathBuf),
     Read(PathBuf),
+    Image(PathBuf),
     Think(Option<Think>),
     /// Shows how tokens are drafted, or sets the longest draft: `None` is as started.
     Spec(Option<Option<usize>>),
@@ -85,6 +86,7 @@ pub const COMMANDS: &[Entry] = &[
     entry("/save", Takes::File, "FILE", "write the conversation to a file"),
     entry("/load", Takes::File, "FILE", "load a conversation from a file"),
     entry("/read", Takes::File, "FILE", "prepend a file's text to the next message"),
+    entry("/image", Takes::File, "FILE", "show an image with the next message"),
     entry("/think", Takes::Word(&["on", "off", "auto"]), "[on|off|auto]", "show or set thinking"),
     entry("/spec", Takes::Word(&["auto", "off"]), "[auto|off|N]", "show or set drafts: auto, off, or at most N tokens"),
     entry("/lora", Takes::Text, "[ID SCALE]", "show LoRA adapters, or set the factor of one; 0 leaves it out"),
@@ -130,6 +132,7 @@ fn command(name: &str, rest: &str) -> Result<Command, String> {
         "save" => path(Command::Save),
         "load" => path(Command::Load),
         "read" => path(Command::Read),
+        "image" => path(Command::Image),
         "system" => Ok(Command::System(match rest {
             "" => None,
             "\"\"" => Some(String::new()),

@@ -1,9 +1,12 @@
 //! A model that is ready for this program's prompts. Errors carry the exit code of what was at fault.
 
+use std::sync::Arc;
+
 use engine::{RequestError, RequestOptions, SubmitError};
 use hub::ModelFiles;
 use model::NextNHead;
 use serde_json::Value;
+use session::options::ImageOptions;
 use session::{
     ALWAYS, Conversation, Fault, Form, FormError, LoadedModel, ModelOptions, OpenError, PrepareError, Prepared,
 };
@@ -32,6 +35,8 @@ pub enum Prompt {
     Chat {
         /// Its messages.
         messages: Vec<Value>,
+        /// The images in them, as files.
+        images: Vec<Arc<[u8]>>,
         /// Whether to think first; `None` leaves it to the template.
         thinking: Option<bool>,
     },
@@ -48,6 +53,8 @@ impl Loaded {
             adapters: args.adapters.clone(),
             drafts: args.spec.clone(),
             head_beside: files.head.clone(),
+            images: ImageOptions { without: args.hub.no_mmproj, ..args.images.clone() },
+            projector_beside: files.projector.clone(),
             ..ModelOptions::default()
         };
         let model = session::open(program::source(files.model.as_deref()), &options).map_err(|error| match error {
@@ -74,9 +81,14 @@ impl Loaded {
                 let tokens = self.model.vocab().encode_prompt(&text);
                 self.model.prepare_text(tokens, RequestOptions { grammar, ..options })
             }),
-            Prompt::Chat { messages, thinking } => {
-                let mut conversation =
-                    Conversation { messages, form: self.form.clone(), reads_calls: true, ..Conversation::default() };
+            Prompt::Chat { messages, images, thinking } => {
+                let mut conversation = Conversation {
+                    messages,
+                    pictures: images,
+                    form: self.form.clone(),
+                    reads_calls: true,
+                    ..Conversation::default()
+                };
                 conversation.reasoning.enable = thinking;
                 self.model.prepare(conversation, options, ALWAYS)
             }
@@ -123,7 +135,7 @@ fn not_prepared(error: PrepareError) -> Failure {
             let words = "the model file has no chat template: use --raw to continue a text as it stands";
             return Failure::message(Exit::ModelFile, words);
         }
-        PrepareError::Given { .. } => Exit::Prompt,
+        PrepareError::Given { .. } | PrepareError::Picture { .. } | PrepareError::Places(_) => Exit::Prompt,
         PrepareError::Form { error: FormError::Busy | FormError::Broken(_), .. } => Exit::Runtime,
         PrepareError::Form { .. } => Exit::Usage,
         PrepareError::Request(RequestError::PromptTooLong { .. }) => {

@@ -8,6 +8,7 @@ use model::{Adapter, AdapterSet};
 use super::chat::{Chat, Next};
 use super::clipboard;
 use super::command::{COMMANDS, Command};
+use super::pictures::Image;
 use super::transcript::Transcript;
 use super::{input, settings, stats};
 use program::exit::Outcome;
@@ -27,6 +28,7 @@ impl Chat<'_> {
             Command::Clear => {
                 self.transcript.clear();
                 self.ahead.clear();
+                self.images.clear();
                 self.tell("the conversation is forgotten");
             }
             Command::Undo => match self.transcript.undo() {
@@ -63,6 +65,7 @@ impl Chat<'_> {
             Command::Save(path) => self.save(&path),
             Command::Load(path) => self.load(&path),
             Command::Read(path) => self.read(&path),
+            Command::Image(path) => self.image(&path),
             Command::Think(None) => self.tell(&format!("think {}", self.think.name())),
             Command::Think(Some(think)) => {
                 self.think = think;
@@ -160,6 +163,21 @@ impl Chat<'_> {
                     path.display()
                 ));
                 self.ahead.push(text);
+            }
+            Err(failure) => {
+                failure.report(&mut io::stderr());
+            }
+        }
+    }
+
+    fn image(&mut self, path: &Path) {
+        if self.loaded.model.sight().is_none() {
+            return self.tell(session::BLIND);
+        }
+        match Image::read(path) {
+            Ok(image) => {
+                self.tell(&clean(&format!("{} goes with the next message", image.name)));
+                self.images.push(image);
             }
             Err(failure) => {
                 failure.report(&mut io::stderr());

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::args::Args;
 use super::loaded::{Loaded, Prompt};
+use super::pictures::{Image, content};
 use super::progress::PromptBar;
 use super::report::Line;
 use super::screen::{Plan, Screen};
@@ -34,8 +35,10 @@ pub fn run(
         Prompt::Raw(text.to_owned())
     } else {
         let mut messages: Vec<_> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
-        messages.push(json!({"role": "user", "content": text}));
-        Prompt::Chat { messages, thinking: args.prompt.think.enabled() }
+        let images = Image::read_all(&args.prompt.image)?;
+        messages.push(json!({"role": "user", "content": content(text, images.len())}));
+        let images = images.iter().map(Image::bytes).collect();
+        Prompt::Chat { messages, images, thinking: args.prompt.think.enabled() }
     };
     let bar = PromptBar::new(terminals.stderr);
     let mut person;

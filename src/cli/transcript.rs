@@ -4,11 +4,13 @@
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::pictures::{Image, content};
 use super::report::ToolCall;
 
 /// A system message and the turns after it.
@@ -23,6 +25,8 @@ pub struct Transcript {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Turn {
     user: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    images: Vec<Image>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reply: Option<Reply>,
 }
@@ -46,9 +50,9 @@ impl Transcript {
         Self { system, turns: Vec::new() }
     }
 
-    /// Adds a message; it waits for its reply.
-    pub fn ask(&mut self, user: String) {
-        self.turns.push(Turn { user, reply: None });
+    /// Adds a message with images before its text; it waits for its reply.
+    pub fn ask(&mut self, user: String, images: Vec<Image>) {
+        self.turns.push(Turn { user, images, reply: None });
     }
 
     /// Sets the reply to the last message.
@@ -92,10 +96,15 @@ impl Transcript {
     pub fn messages(&self) -> Vec<Value> {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         let turns = self.turns.iter().flat_map(|turn| {
-            let user = json!({"role": "user", "content": turn.user});
+            let user = json!({"role": "user", "content": content(&turn.user, turn.images.len())});
             std::iter::once(user).chain(turn.reply.as_ref().map(assistant))
         });
         system.chain(turns).collect()
+    }
+
+    /// The images of all messages, in their order.
+    pub fn images(&self) -> Vec<Arc<[u8]>> {
+        self.turns.iter().flat_map(|turn| &turn.images).map(Image::bytes).collect()
     }
 
     /// Writes the conversation; a file that is no conversation is not overwritten.
@@ -173,7 +182,7 @@ fn read(path: &Path) -> anyhow::Result<Saved> {
 const FORMAT: &str = "nextn-chat";
 const VERSION: u32 = 1;
 /// Longest file that is read.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -181,9 +190,9 @@ mod tests {
 
     fn chat() -> Transcript {
         let mut chat = Transcript::new(Some("be brief".into()));
-        chat.ask("one".into());
+        chat.ask("one".into(), Vec::new());
         chat.reply(Reply { text: "1".into(), reasoning: "count".into(), tool_calls: Vec::new() });
-        chat.ask("two".into());
+        chat.ask("two".into(), Vec::new());
         chat
     }
 
@@ -199,7 +208,7 @@ mod tests {
             ])
         );
         let mut calls = Transcript::new(None);
-        calls.ask("weather?".into());
+        calls.ask("weather?".into(), Vec::new());
         let call = ToolCall { name: "weather".into(), arguments: "{\"at\":\"Ulm\"}".into() };
         calls.reply(Reply { tool_calls: vec![call], ..Reply::default() });
         assert_eq!(
@@ -229,6 +238,16 @@ mod tests {
         chat().save(&path).expect("its own file may be overwritten");
         let loaded = Transcript::load(&path).unwrap();
         assert_eq!(loaded.messages(), chat().messages());
+        let file = directory.path().join("picture.png");
+        std::fs::write(&file, [1, 2, 255]).unwrap();
+        let mut seen = chat();
+        seen.ask("what is it?".into(), vec![Image::read(&file).unwrap()]);
+        std::fs::remove_file(&file).unwrap();
+        seen.save(&path).unwrap();
+        let loaded = Transcript::load(&path).unwrap();
+        let message = json!([{ "type": "image" }, { "type": "text", "text": "what is it?" }]);
+        assert_eq!(loaded.messages()[4]["content"], message);
+        assert_eq!(loaded.images(), [Arc::from([1, 2, 255])]);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no other file is left");
     }
 

@@ -63,7 +63,7 @@ fn lines(found: &Inspection) -> Vec<String> {
         row(
             "images",
             format!(
-                "patches of {0} x {0} pixels, a token for {side} x {side}; nextn-bench takes it by --mmproj",
+                "patches of {0} x {0} pixels, a token for {side} x {side}; it goes beside its model, or is named by --mmproj",
                 t.patch
             ),
         );

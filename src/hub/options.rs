@@ -33,7 +33,7 @@ pub struct HubOptions {
     #[arg(long, env = "NEXTN_OFFLINE", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub offline: bool,
 
-    /// Do not download the projector that a repository has beside a model
+    /// Neither download nor use the projector that lies beside a model
     #[arg(long, env = "NEXTN_NO_MMPROJ", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub no_mmproj: bool,
 }

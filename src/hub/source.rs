@@ -64,9 +64,10 @@ impl ModelFiles {
     /// What is told of the parts that a model brings, a sentence each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let head = self.head.as_ref().map(|path| format!("the model's MTP layer is in {}", path.display()));
-        let projector = self.projector.as_ref().map(|path| {
-            format!("the model has a projector, {}; images are not served yet, and it is not used", path.display())
-        });
+        let projector = self
+            .projector
+            .as_ref()
+            .map(|path| format!("the model's projector, which reads images, is {}", path.display()));
         head.into_iter().chain(projector)
     }
 }

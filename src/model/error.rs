@@ -60,7 +60,7 @@ pub enum LoadError {
     Projector(String),
     /// A projector where a model was to be.
     #[error(
-        "the file is a projector, which sees for a model of text and answers nothing alone: chats do not take pictures yet, nextn-bench takes it by --mmproj"
+        "the file is a projector, which reads images for a model and answers nothing alone: give the model by -m and this file by --mmproj"
     )]
     ProjectorAlone,
     /// An adapter that does not belong to the model, or cannot be used; the words name its file.

@@ -112,6 +112,18 @@ impl Pictures {
         Ok(Self { spans: spans.into(), n_embd, sections, both_ways })
     }
 
+    /// The same behind `n_tokens` tokens of text.
+    #[must_use]
+    pub fn behind(&self, n_tokens: usize) -> Self {
+        let span = |span: &Span| Span {
+            tokens: span.tokens.start + n_tokens..span.tokens.end + n_tokens,
+            position: span.position + n_tokens,
+            after: span.after + n_tokens,
+            picture: Placed { first: span.picture.first + n_tokens, ..span.picture.clone() },
+        };
+        Self { spans: self.spans.iter().map(span).collect(), ..*self }
+    }
+
     /// True without any.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -217,6 +229,11 @@ mod tests {
         assert_eq!(pictures.row(4), Some(&[4.0, 5.0][..]));
         assert_eq!((pictures.row(1), pictures.row(8)), (None, None));
         assert_eq!([1, 2, 3, 7, 8, 9, 12, 13].map(|n| pictures.whole(n)), [1, 2, 2, 2, 8, 9, 9, 13]);
+        let later = pictures.behind(3);
+        assert_eq!(later.position(2), text(2));
+        let moved: Vec<_> = at.iter().map(|position| position.map(|p| p + 3)).collect();
+        assert_eq!((3..18).map(|token| later.position(token)).collect::<Vec<_>>(), moved);
+        assert_eq!(later.row(7), Some(&[4.0, 5.0][..]));
     }
 
     #[test]

@@ -11,7 +11,9 @@ use serde_json::{Map, Value};
 
 use super::values::{chat_template, host_name, json_object, origin};
 use hub::HubOptions;
-use session::options::{AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, RunOptions, SamplingOptions};
+use session::options::{
+    AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, ImageOptions, RunOptions, SamplingOptions,
+};
 
 use program::choices::{OnOff, Think};
 
@@ -135,6 +137,10 @@ pub struct ModelFlags {
 
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub images: ImageOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub run: RunOptions,
 
     #[command(flatten)]
@@ -205,7 +211,7 @@ pub struct HttpFlags {
     pub shutdown_timeout: u64,
 
     /// Largest request body in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
     pub max_body: usize,
 
     /// Most open connections
@@ -261,6 +267,10 @@ pub struct AccessFlags {
     /// Whoever may call the server may then fill its disk: use it with API keys
     #[arg(long)]
     pub allow_downloads: bool,
+
+    /// Fetch images of the web that requests name, from public addresses
+    #[arg(long)]
+    pub allow_image_urls: bool,
 
     /// Share cached prefixes within an API key, or among all
     #[arg(long, value_name = "WHOSE", default_value = "key")]

@@ -50,17 +50,23 @@ enum Takes {
 use Takes::{Nothing, Value};
 
 /// The same by another name.
-const OURS: [(&str, &str); 4] =
-    [("--no-slots", "--slots=off"), ("--no-ui", "--no-webui"), ("-rea", "--reasoning"), ("--log-verbose", "--verbose")];
+const OURS: [(&str, &str); 7] = [
+    ("--no-slots", "--slots=off"),
+    ("--no-ui", "--no-webui"),
+    ("-rea", "--reasoning"),
+    ("--log-verbose", "--verbose"),
+    ("-mm", "--mmproj"),
+    ("--no-mmproj-auto", "--no-mmproj"),
+    ("--no-mmproj-offload", "--mmproj-device=cpu"),
+];
 
 const ONE_POOL: &str = "one number of threads serves all work, see --threads";
 const SYSTEM: &str = "priorities and places of threads are the system's, see nice and taskset";
 const MAPPED: &str = "model files are mapped, and weights are read as they are used";
 const LOGS: &str = "log lines have the form that -v, -q, --log-json and NEXTN_LOG choose";
-const NO_MEDIA: &str = "this server takes texts only";
 
 /// What has no effect, and why; without a sentence it is how this server is anyway.
-const NOTHING: [(&[&str], Takes, &str); 44] = [
+const NOTHING: [(&[&str], Takes, &str); 45] = [
     (&["-tb", "--threads-batch", "-td", "--threads-draft", "-tbd", "--threads-batch-draft"], Value, ONE_POOL),
     (&["--threads-http"], Value, "connections are served by one thread per core"),
     (&["--prio", "--prio-batch", "--prio-draft", "--poll", "--poll-batch", "--poll-draft"], Value, SYSTEM),
@@ -115,12 +121,9 @@ const NOTHING: [(&[&str], Takes, &str); 44] = [
     (&["--log-colors", "--log-prefix", "--log-timestamps", "--no-log-prefix", "--no-log-timestamps"], Nothing, LOGS),
     (&["-lv", "--verbosity", "--log-verbosity"], Value, LOGS),
     (&["--log-disable"], Nothing, LOGS),
-    (
-        &["--mmproj", "-mm", "--mmproj-url", "-mmu", "--image-min-tokens", "--image-max-tokens", "--media-path"],
-        Value,
-        NO_MEDIA,
-    ),
-    (&["--mmproj-auto", "--no-mmproj-auto", "--mmproj-offload", "--no-mmproj-offload"], Nothing, NO_MEDIA),
+    (&["--mmproj-url", "-mmu"], Value, "download the projector and name it by --mmproj, or take the model by -hf"),
+    (&["--media-path"], Value, "images come with requests, or from the web (--allow-image-urls)"),
+    (&["--mmproj-auto", "--mmproj-offload"], Nothing, ""),
 ];
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use api::{Loader, Served};
 use hub::{Cancel, ModelFiles, Watch};
 use program::download::DownloadProgress;
-use session::options::SamplingOptions;
+use session::options::{ImageOptions, SamplingOptions};
 use session::{ModelOptions, TemplateSource};
 
 use super::args::ModelFlags;
@@ -40,6 +40,8 @@ impl Loader for FromFlags {
             drafts: flags.drafts.clone(),
             capacity: flags.capacity.clone(),
             head_beside: files.head,
+            images: ImageOptions { without: flags.hub.no_mmproj, ..flags.images.clone() },
+            projector_beside: files.projector,
             sampling,
             chat_template: template
                 .transpose()?

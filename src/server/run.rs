@@ -118,6 +118,7 @@ fn settings(args: &Args, api_keys: Vec<String>) -> Settings {
             max_bytes: (args.serving.responses_ram as usize) << 20,
         },
         slot_save_path: args.serving.slot_save_path.clone(),
+        fetcher: args.access.allow_image_urls.then(api::Fetcher::new),
         build: format!("nextn {}", env!("CARGO_PKG_VERSION")),
         reasoning: Reasoning {
             in_content: args.serving.reasoning_format == "none",

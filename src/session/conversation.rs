@@ -1,14 +1,18 @@
 //! What a front end asks of a model: a conversation, and what shapes the reply to it. Plain data in the field's words; the
 //! wire formats and the command line make it.
 
+use std::sync::Arc;
+
 use constrain::Kind;
 use serde_json::{Map, Value, json};
 
 /// A conversation, and what the reply to it may hold.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
-    /// Messages in the shape of OpenAI's chat completions.
+    /// Messages in the shape of OpenAI's chat completions, in which a part `{"type": "image"}` stands for a picture.
     pub messages: Vec<Value>,
+    /// Encoded pictures (PNG, JPEG, WebP, GIF), one for each such part, in their order.
+    pub pictures: Vec<Arc<[u8]>>,
     /// Tools in the same shape.
     pub tools: Vec<Value>,
     /// Which of the tools may or must be called.
@@ -131,14 +135,5 @@ impl Reasoning {
     /// Most tokens of it, with a template that knows the effort or does not.
     pub(crate) fn limit(&self, template_knows: bool) -> Option<usize> {
         self.effort_budget.filter(|_| !template_knows).or(self.budget)
-    }
-}
-
-/// The text of a message's content, its parts joined.
-pub fn text_of(content: Option<&Value>) -> String {
-    match content {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts.iter().filter_map(|part| part.get("text")?.as_str()).collect(),
-        _ => String::new(),
     }
 }

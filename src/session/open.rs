@@ -16,6 +16,8 @@ use crate::dialect::Dialect;
 use crate::files::{ModelSource, Opened, open_files};
 use crate::open_error::OpenError;
 use crate::options::{EmbeddingOptions, ModelOptions, defaults_of_file};
+use crate::projector_file::{open_projector, sight_of};
+use crate::sight::Sight;
 use crate::template::{Sources, text_of};
 
 /// A model that is ready to answer.
@@ -32,6 +34,8 @@ pub struct LoadedModel {
     sampling: SamplingParams,
     drafts: DraftDefaults,
     pub(crate) embedding: EmbeddingOptions,
+    /// Sees pictures.
+    pub(crate) sight: Option<Sight>,
     /// Where a request does not say; a server's clients may change it.
     adapters: RwLock<AdapterSet>,
     n_sequences: usize,
@@ -57,13 +61,16 @@ pub struct DraftDefaults {
 pub fn open(source: impl Into<ModelSource>, options: &ModelOptions) -> Result<LoadedModel, OpenError> {
     let start = Instant::now();
     let source = source.into();
+    // Before the model, whose layers take what is left of a device.
+    let projector = open_projector(&source, options)?;
     let Opened { model, draft } = open_files(&source, options)?;
     let path = match source {
         ModelSource::File(path) => Some(path),
         ModelSource::Embedded(_) => None,
     };
+    let sight = projector.map(|(file, projector)| sight_of(&file, projector, &model, options)).transpose()?.flatten();
     let loaded = start_engine(model, draft, options)?;
-    Ok(LoadedModel { path, load_time: start.elapsed(), ..loaded })
+    Ok(LoadedModel { path, sight, load_time: start.elapsed(), ..loaded })
 }
 
 /// Starts the engine of a model whose weights are open, with a draft model where there is one.
@@ -122,6 +129,7 @@ pub fn start_engine_with(
         sampling,
         drafts,
         embedding: options.embedding.clone(),
+        sight: None,
         adapters: RwLock::new(adapters),
         n_sequences,
         path: None,
@@ -219,6 +227,11 @@ impl LoadedModel {
     /// Sets the LoRA adapters of requests from here on that do not say.
     pub fn set_adapters(&self, adapters: AdapterSet) {
         *self.adapters.write().unwrap_or_else(PoisonError::into_inner) = adapters;
+    }
+
+    /// What sees pictures; `None`: the model reads text only.
+    pub fn sight(&self) -> Option<&Sight> {
+        self.sight.as_ref()
     }
 
     /// The options of a request that says nothing.

@@ -4,7 +4,7 @@ use engine::EngineError;
 use speculate::SpecError;
 use text::template::TemplateError;
 
-use crate::options::DeviceError;
+use crate::options::{DeviceError, ProjectorError};
 
 /// Why a model is not open.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +15,9 @@ pub enum OpenError {
     /// Its file; the words name it.
     #[error("{0}")]
     Model(String),
+    /// Its projector; the words name the file.
+    #[error("{0}")]
+    Projector(String),
     /// Its chat template.
     #[error("the chat template: {0}")]
     Template(#[from] TemplateError),
@@ -45,7 +48,16 @@ impl OpenError {
                 Fault::Options
             }
             Self::Drafts(SpecError::Run(_) | SpecError::Room(_)) | Self::Engine(_) => Fault::Machine,
-            Self::Model(_) | Self::Template(_) | Self::Drafts(_) => Fault::File,
+            Self::Model(_) | Self::Projector(_) | Self::Template(_) | Self::Drafts(_) => Fault::File,
+        }
+    }
+}
+
+impl From<ProjectorError> for OpenError {
+    fn from(error: ProjectorError) -> Self {
+        match error {
+            ProjectorError::Device(error) => Self::Device(error),
+            ProjectorError::File(words) => Self::Projector(words),
         }
     }
 }

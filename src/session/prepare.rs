@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use constrain::{Error, Kind};
 use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
-use model::Model;
+use model::{Model, Pictures};
 use serde_json::{Value, json};
 use text::template::{Chat, Prompt, TemplateError};
 use text::{Special, TokenId};
 
-use crate::conversation::{Conversation, Form, ToolChoice, text_of};
+use crate::conversation::{Conversation, Form, ToolChoice};
 use crate::dialect::{ReplyOptions, Thinking, Tool, ToolChoice as Choice, ToolSchema, Tools};
+use crate::messages::{BLIND, check, have_word, text_of, with_pictures_as};
 use crate::open::LoadedModel;
 use crate::roles::placed;
+use crate::sight::{Sight, SightError};
 use crate::template::template_of;
 
 /// Whether a request is still wanted.
@@ -66,6 +68,19 @@ pub enum PrepareError {
         /// Why not.
         error: Error,
     },
+    /// An image that cannot be seen.
+    #[error("image {} of {n}: {error}", index + 1)]
+    Picture {
+        /// Its place among the images of the conversation.
+        index: usize,
+        /// How many there are.
+        n: usize,
+        /// Why not.
+        error: SightError,
+    },
+    /// The images do not fit the prompt.
+    #[error("messages: {0}")]
+    Places(SightError),
     /// The engine cannot serve it.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -89,6 +104,8 @@ pub struct Rendered {
     pub tokens: Vec<TokenId>,
     /// Token offsets that are worth a checkpoint.
     pub boundaries: Vec<usize>,
+    /// Where the rows of each picture begin among the tokens.
+    pub pictures: Vec<usize>,
     /// The reply begins as reasoning.
     pub starts_in_reasoning: bool,
     /// The prompt ends within what the assistant says or thinks.
@@ -106,6 +123,7 @@ impl Prepared {
         let mut options = self.request.options().clone();
         options.checkpoint_boundaries.retain(|&boundary| boundary > n_cut);
         let n_before = before.len();
+        options.pictures = self.request.pictures().behind(n_before - n_cut);
         options.checkpoint_boundaries.iter_mut().for_each(|boundary| *boundary = *boundary - n_cut + n_before);
         before.extend_from_slice(&prompt[n_cut..]);
         Ok(Self { request: GenerateRequest::new(before, options, self.request.limits())?, reply: self.reply })
@@ -132,6 +150,32 @@ impl LoadedModel {
         Ok(Prepared { request: GenerateRequest::new(prompt, options, self.engine.limits())?, reply: None })
     }
 
+    /// A request that continues these tokens, in which each place for an image ([`Sight::shown`]) takes one of `pictures`.
+    ///
+    /// # Errors
+    /// [`PrepareError`].
+    pub fn prepare_seen(
+        &self,
+        prompt: Vec<TokenId>,
+        pictures: Vec<Arc<[u8]>>,
+        options: RequestOptions,
+        wanted: Wanted<'_>,
+    ) -> Result<Prepared, PrepareError> {
+        let sight = self.sight.as_ref().ok_or_else(|| PrepareError::given("prompt", BLIND))?;
+        let shown = Rendered {
+            text: String::new(),
+            tokens: prompt,
+            boundaries: options.checkpoint_boundaries.clone(),
+            pictures: Vec::new(),
+            starts_in_reasoning: false,
+            continues: true,
+        };
+        let shown = expanded(sight, shown, &pictures)?;
+        let pictures = self.seen(&pictures, &shown, wanted)?;
+        let options = RequestOptions { pictures, checkpoint_boundaries: shown.boundaries, ..options };
+        self.prepare_text(shown.tokens, options)
+    }
+
     /// The grammar of a form; `None` without one. No thinking comes before it.
     ///
     /// # Errors
@@ -154,7 +198,8 @@ impl LoadedModel {
         let rendered = self.rendered_of(&conversation, messages, wanted)?;
         let grammar = self.grammar_of(&conversation, &rendered)?;
         go_on(wanted)?;
-        let mut options = RequestOptions { checkpoint_boundaries: rendered.boundaries, grammar, ..options };
+        let pictures = self.seen(&conversation.pictures, &rendered, wanted)?;
+        let mut options = RequestOptions { checkpoint_boundaries: rendered.boundaries, grammar, pictures, ..options };
         let tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         // The parser closes the call that is open.
         let after_call = self.dialect.after_call().filter(|_| conversation.one_call && tools);
@@ -193,7 +238,8 @@ impl LoadedModel {
         given: Vec<Value>,
         wanted: Wanted<'_>,
     ) -> Result<Rendered, PrepareError> {
-        check(&given)?;
+        check(&given, conversation.pictures.len(), self.sight.is_some())
+            .map_err(|message| PrepareError::given("messages", message))?;
         let messages = placed(given, self.template.as_ref(), self.knows_developers());
         if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
             let message = format!(
@@ -201,6 +247,47 @@ impl LoadedModel {
             );
             return Err(PrepareError::given("tools", message));
         }
+        match &self.sight {
+            Some(sight) if !conversation.pictures.is_empty() => {
+                let n_pictures = conversation.pictures.len();
+                if have_word(&messages, sight.row_word()) {
+                    return Err(PrepareError::Places(SightError::Word { word: sight.row_word() }));
+                }
+                let shown = self.rendered_messages(conversation, messages.clone(), wanted);
+                match shown {
+                    Ok(shown) if sight.n_places(&shown.tokens) == n_pictures => {
+                        expanded(sight, shown, &conversation.pictures)
+                    }
+                    // The template knows no pictures: they stand in the text.
+                    _ => {
+                        let messages = with_pictures_as(messages, &sight.shown());
+                        let shown = self.rendered_messages(conversation, messages, wanted)?;
+                        expanded(sight, shown, &conversation.pictures)
+                    }
+                }
+            }
+            _ => self.rendered_messages(conversation, messages, wanted),
+        }
+    }
+
+    /// The pictures of a prompt as rows. One that does not fit the context costs nothing.
+    fn seen(&self, encoded: &[Arc<[u8]>], rendered: &Rendered, wanted: Wanted<'_>) -> Result<Pictures, PrepareError> {
+        let Some(sight) = self.sight.as_ref().filter(|_| !encoded.is_empty()) else { return Ok(Pictures::default()) };
+        GenerateRequest::new(rendered.tokens.clone(), RequestOptions::default(), self.engine.limits())?;
+        let seen = encoded.iter().enumerate().map(|(index, one)| {
+            go_on(wanted)?;
+            sight.see(one).map_err(|error| PrepareError::Picture { index, n: encoded.len(), error })
+        });
+        let seen = seen.collect::<Result<_, _>>()?;
+        sight.placed(&self.model, rendered.tokens.len(), &rendered.pictures, seen).map_err(PrepareError::Places)
+    }
+
+    fn rendered_messages(
+        &self,
+        conversation: &Conversation,
+        messages: Vec<Value>,
+        wanted: Wanted<'_>,
+    ) -> Result<Rendered, PrepareError> {
         let no_tools = conversation.tool_choice == ToolChoice::None;
         let mut chat = Chat {
             messages,
@@ -333,7 +420,7 @@ impl LoadedModel {
         if boundaries.is_empty() && !places.is_empty() {
             tracing::debug!("the prompt's parts and the whole differ in tokens: no checkpoint boundaries");
         }
-        Rendered { text: prompt.text, tokens, boundaries, starts_in_reasoning, continues: false }
+        Rendered { text: prompt.text, tokens, boundaries, pictures: Vec::new(), starts_in_reasoning, continues: false }
     }
 
     fn compiled(&self, kind: Kind, thinking: Thinking, field: &'static str) -> Result<Arc<dyn Grammar>, PrepareError> {
@@ -378,29 +465,17 @@ fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
     if wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
 }
 
-/// # Errors
-/// There is no message, or one whose content is no text.
-fn check(messages: &[Value]) -> Result<(), PrepareError> {
-    if messages.is_empty() {
-        return Err(PrepareError::given("messages", "messages: at least one message is expected"));
-    }
-    for (i, message) in messages.iter().enumerate() {
-        if message.get("content").is_some_and(|c| !(c.is_null() || c.is_string() || c.is_array())) {
-            let message = format!("messages[{i}].content: a text, null or a list of parts expected");
-            return Err(PrepareError::given("messages", message));
-        }
-        for part in message.get("content").and_then(Value::as_array).into_iter().flatten() {
-            let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-            if kind != "text" || !part.get("text").is_some_and(Value::is_string) {
-                let shown: String = kind.chars().take(80).collect();
-                let message = format!(
-                    "messages[{i}].content: parts of type `text` expected, `{shown}` found: this server takes text only"
-                );
-                return Err(PrepareError::given("messages", message));
-            }
-        }
-    }
-    Ok(())
+/// With as many tokens for each picture as it has rows.
+fn expanded(sight: &Sight, mut rendered: Rendered, pictures: &[Arc<[u8]>]) -> Result<Rendered, PrepareError> {
+    let n = pictures.len();
+    let rows = pictures
+        .iter()
+        .enumerate()
+        .map(|(index, encoded)| sight.n_rows(encoded).map_err(|error| PrepareError::Picture { index, n, error }));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let expanded = sight.expanded(&rendered.tokens, &rows, &mut rendered.boundaries);
+    (rendered.tokens, rendered.pictures) = expanded.map_err(PrepareError::Places)?;
+    Ok(rendered)
 }
 
 /// The last message is the beginning of the reply.

@@ -1,10 +1,65 @@
-//! Which projector belongs to a model's file: the one beside it that is made for its width and architecture.
+//! Which projector belongs to a model's file, and how it is opened beside the model.
+//! Owns the choice: the one that was named, the one that a hub's repository has, or one in the model's folder that is made for
+//! its width and architecture. A projector that was not asked for by name never keeps a model from opening.
 
 use std::path::{Path, PathBuf};
 
 use ggml::Mapping;
 use gguf::Header;
-use model::ProjectorSchema;
+use model::{Model, Projector, ProjectorSchema};
+
+use crate::files::ModelSource;
+use crate::open_error::OpenError;
+use crate::options::ModelOptions;
+use crate::sight::Sight;
+
+/// The file of a model's projector, and the projector; `None` where there is none.
+pub(crate) fn open_projector(
+    source: &ModelSource,
+    options: &ModelOptions,
+) -> Result<Option<(PathBuf, Projector)>, OpenError> {
+    let images = &options.images;
+    let found = || match source {
+        _ if images.without => None,
+        ModelSource::File(model) => options.projector_beside.clone().or_else(|| beside(model)),
+        ModelSource::Embedded(_) => None,
+    };
+    let Some(file) = images.mmproj.clone().or_else(found) else { return Ok(None) };
+    let threads = options.run.compute.engine_config().n_threads();
+    match images.open(&file, &options.run.compute.device, threads) {
+        Ok(projector) => Ok(Some((file, projector))),
+        Err(error) => unseen(error.into(), options).map(|()| None),
+    }
+}
+
+/// The projector as what `model` sees with; `None` where it does not fit and was not asked for.
+pub(crate) fn sight_of(
+    file: &Path,
+    projector: Projector,
+    model: &Model,
+    options: &ModelOptions,
+) -> Result<Option<Sight>, OpenError> {
+    let images = &options.images;
+    match Sight::new(projector, model, &images.limits.limits(), images.max_bytes()) {
+        Ok(sight) => {
+            tracing::info!(file = %file.display(), kind = sight.kind(), "images are read by the projector");
+            Ok(Some(sight))
+        }
+        Err(error) => {
+            let error = OpenError::Projector(format!("{}: {error}", file.display()));
+            unseen(error, options).map(|()| None)
+        }
+    }
+}
+
+/// An error where the projector was asked for by name; else a warning.
+fn unseen(error: OpenError, options: &ModelOptions) -> Result<(), OpenError> {
+    if options.images.mmproj.is_some() {
+        return Err(error);
+    }
+    tracing::warn!(%error, "the projector beside the model cannot be used: images are refused");
+    Ok(())
+}
 
 /// The projector in the folder of a model: a file `*mmproj*.gguf` that fits it. Of several the one whose name begins most like
 /// the model's, then the one with the most usual type. A file that cannot be read is passed over.

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use text::template::{Chat, ChatTemplate};
 
-use crate::conversation::text_of;
+use crate::messages::{joined, text_of};
 
 /// The messages with every role in a place that the template takes: developer messages are system messages where it does not know
 /// developers, several system messages at the beginning are one, and later ones that the template would refuse or leave out are the user's, marked, or the end of the
@@ -54,8 +54,7 @@ fn marked(message: &Value) -> String {
 }
 
 fn join(to: &mut Value, more: &Value) {
-    let joined = [text_of(to.get("content")), text_of(more.get("content"))].join("\n\n");
-    to["content"] = json!(joined);
+    to["content"] = joined(to.get("content"), more.get("content"));
 }
 
 /// Whether the template renders messages of these roles, with the text of each.

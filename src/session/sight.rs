@@ -1,5 +1,5 @@
 //! A model that sees: encoded pictures become rows, which are kept by content within a budget.
-//! Owns the projector and what it gave. Knows the token that stands for a picture in a prompt; knows no templates.
+//! Owns the projector and what it gave. Knows the tokens that stand for a picture in a prompt; knows no templates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,19 @@ pub struct Sight {
     projector: Projector,
     processor: Processor,
     decoding: DecodeLimits,
-    marker: TokenId,
+    marks: Marks,
     kept: Mutex<Kept>,
+}
+
+/// The tokens around a picture in a prompt.
+#[derive(Clone, Copy, Debug)]
+struct Marks {
+    /// Stands for a picture where a template shows one, and for each of its rows.
+    row: TokenId,
+    begin: TokenId,
+    end: TokenId,
+    /// The three as text.
+    words: &'static [&'static str; 3],
 }
 
 /// A picture as rows.
@@ -41,13 +52,19 @@ pub enum SightError {
     /// It cannot stand in the prompt.
     #[error(transparent)]
     Place(#[from] PictureError),
-    /// The model's vocabulary has no token for pictures.
-    #[error("the model has no token that stands for a picture ({})", MARKERS.join(", "))]
-    NoMarker,
+    /// The model's vocabulary has no tokens for pictures.
+    #[error("the model's vocabulary has no tokens for pictures ({} expected)", FAMILIES.map(|words| words.concat()).join(" or "))]
+    NoMarks,
+    /// A text would be taken for a picture.
+    #[error("a text holds {word}, which stands for an image: leave it out beside images")]
+    Word {
+        /// The token's text.
+        word: &'static str,
+    },
     /// The prompt has other places for pictures than there are pictures.
     #[error(
-        "the prompt has {n_places} places for pictures ({marker}), {n_pictures} pictures were sent: the text must not hold this \
-         token, and the chat template must show every picture"
+        "the prompt has {n_places} places for images ({marker}), {n_pictures} images were sent: the text must not hold this \
+         token, and the chat template must show every image"
     )]
     Places {
         /// Places in the prompt.
@@ -72,9 +89,9 @@ impl Sight {
     ) -> Result<Self, SightError> {
         projector.fits(model)?;
         let processor = projector.processor(limits)?;
-        let marker = marker(model.vocab()).ok_or(SightError::NoMarker)?.0;
+        let marks = Marks::of(model.vocab()).ok_or(SightError::NoMarks)?;
         let kept = Mutex::new(Kept { max_bytes, ..Kept::default() });
-        Ok(Self { projector, processor, decoding: DecodeLimits::default(), marker, kept })
+        Ok(Self { projector, processor, decoding: DecodeLimits::default(), marks, kept })
     }
 
     /// Decodes a picture and computes its rows, unless they are there. Takes long: not for a thread that serves others.
@@ -94,43 +111,70 @@ impl Sight {
         Ok(SeenPicture { embedded, hash })
     }
 
-    /// The token that stands for a picture in a prompt.
-    pub fn marker(&self) -> TokenId {
-        self.marker
-    }
-
-    /// A prompt in which each place for a picture, one token, has become as many as the picture has, and where the pictures
-    /// stand in it. `boundaries` are offsets in the prompt, which move along.
+    /// Rows of a picture, told by the beginning of its file.
     ///
     /// # Errors
-    /// [`SightError::Places`]: other places than pictures. [`SightError::Place`].
-    pub fn place(
+    /// [`SightError::Vision`].
+    pub fn n_rows(&self, encoded: &[u8]) -> Result<usize, SightError> {
+        let (width, height) = Picture::measure(encoded, &self.decoding)?;
+        let (width, height) = self.processor.size(width, height)?;
+        let block = self.processor.patch * self.processor.merge;
+        Ok((width / block) * (height / block))
+    }
+
+    /// The kind of projector.
+    pub fn kind(&self) -> &'static str {
+        self.projector.kind()
+    }
+
+    /// The token that stands for each row of a picture.
+    pub fn marker(&self) -> TokenId {
+        self.marks.row
+    }
+
+    /// The text of that token.
+    pub fn row_word(&self) -> &'static str {
+        self.marks.words[1]
+    }
+
+    /// A picture as a text that has a place for it.
+    pub fn shown(&self) -> String {
+        self.marks.words.concat()
+    }
+
+    /// Places for pictures in a prompt.
+    pub fn n_places(&self, prompt: &[TokenId]) -> usize {
+        prompt.iter().filter(|&&id| id == self.marks.row).count()
+    }
+
+    /// A prompt in which each place for a picture has become its rows, between the tokens that begin and end a picture, and where
+    /// each picture's rows begin there. `boundaries` are offsets in the prompt, which move along.
+    ///
+    /// # Errors
+    /// [`SightError::Places`]: other places than pictures.
+    pub fn expanded(
+        &self,
+        prompt: &[TokenId],
+        n_rows: &[usize],
+        boundaries: &mut [usize],
+    ) -> Result<(Vec<TokenId>, Vec<usize>), SightError> {
+        self.marks.expanded(prompt, n_rows, boundaries)
+    }
+
+    /// The pictures of a prompt of `model`, which has `n_tokens` tokens; their rows begin at `firsts`.
+    ///
+    /// # Errors
+    /// [`SightError::Place`].
+    pub fn placed(
         &self,
         model: &Model,
-        prompt: &[TokenId],
-        pictures: Vec<SeenPicture>,
-        boundaries: &mut [usize],
-    ) -> Result<(Vec<TokenId>, Pictures), SightError> {
-        let places: Vec<usize> = (0..prompt.len()).filter(|&i| prompt[i] == self.marker).collect();
-        if places.len() != pictures.len() {
-            let marker = marker(model.vocab()).map_or("", |(_, text)| text);
-            return Err(SightError::Places { n_places: places.len(), n_pictures: pictures.len(), marker });
-        }
-        let (mut tokens, mut placed, mut done) = (Vec::with_capacity(prompt.len()), Vec::new(), 0);
-        let old = boundaries.to_vec();
-        for (place, SeenPicture { embedded, hash }) in places.into_iter().zip(pictures) {
-            tokens.extend_from_slice(&prompt[done..place]);
-            let (first, n) = (tokens.len(), embedded.n_tokens());
-            tokens.resize(first + n, self.marker);
-            for (boundary, old) in boundaries.iter_mut().zip(&old).filter(|(_, old)| **old > place) {
-                *boundary = old + (tokens.len() - place - 1);
-            }
-            placed.push(Placed { first, embedded, hash });
-            done = place + 1;
-        }
-        tokens.extend_from_slice(&prompt[done..]);
-        let pictures = Pictures::new(model.picture_kind(), model.hparams().n_embd, tokens.len(), placed)?;
-        Ok((tokens, pictures))
+        n_tokens: usize,
+        firsts: &[usize],
+        seen: Vec<SeenPicture>,
+    ) -> Result<Pictures, SightError> {
+        let placed = seen.into_iter().zip(firsts);
+        let placed = placed.map(|(SeenPicture { embedded, hash }, &first)| Placed { first, embedded, hash }).collect();
+        Ok(Pictures::new(model.picture_kind(), model.hparams().n_embd, n_tokens, placed)?)
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
@@ -138,12 +182,50 @@ impl Sight {
     }
 }
 
-/// What vocabularies call the token that stands for a picture.
-const MARKERS: [&str; 2] = ["<|image_pad|>", "<|image|>"];
+/// What vocabularies call the tokens before a picture, of each of its rows, and after it: Qwen's, then Gemma 4's.
+const FAMILIES: [[&str; 3]; 2] =
+    [["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"], ["<|image>", "<|image|>", "<image|>"]];
 
-/// The token that stands for a picture in prompts of a model, and its text.
-fn marker(vocab: &Vocab) -> Option<(TokenId, &'static str)> {
-    MARKERS.into_iter().find_map(|text| Some((vocab.id(text)?, text)))
+impl Marks {
+    fn of(vocab: &Vocab) -> Option<Self> {
+        FAMILIES.iter().find_map(|words| {
+            let [begin, row, end] = words.map(|word| vocab.id(word));
+            Some(Self { row: row?, begin: begin?, end: end?, words })
+        })
+    }
+
+    /// As [`Sight::expanded`].
+    fn expanded(
+        &self,
+        prompt: &[TokenId],
+        n_rows: &[usize],
+        boundaries: &mut [usize],
+    ) -> Result<(Vec<TokenId>, Vec<usize>), SightError> {
+        let Self { row, begin, end, words } = *self;
+        let places: Vec<usize> = (0..prompt.len()).filter(|&i| prompt[i] == row).collect();
+        if places.len() != n_rows.len() {
+            return Err(SightError::Places { n_places: places.len(), n_pictures: n_rows.len(), marker: words[1] });
+        }
+        let old = boundaries.to_vec();
+        let (mut tokens, mut firsts, mut done) = (Vec::with_capacity(prompt.len()), Vec::new(), 0);
+        for (place, &n) in places.into_iter().zip(n_rows) {
+            tokens.extend_from_slice(&prompt[done..place]);
+            if tokens.last() != Some(&begin) {
+                tokens.push(begin);
+            }
+            firsts.push(tokens.len());
+            tokens.resize(tokens.len() + n, row);
+            done = place + 1;
+            if prompt.get(done) != Some(&end) {
+                tokens.push(end);
+            }
+            for (boundary, old) in boundaries.iter_mut().zip(&old).filter(|(_, old)| **old > place) {
+                *boundary = tokens.len() + (old - done);
+            }
+        }
+        tokens.extend_from_slice(&prompt[done..]);
+        Ok((tokens, firsts))
+    }
 }
 
 /// Rows of pictures; what was unused for longest goes first.
@@ -190,6 +272,26 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Expands a prompt of tokens 1 (begin), 2 (a place), 3 (end) and others.
+    fn expanded(prompt: &[u32], n_rows: &[usize], boundaries: &mut [usize]) -> Option<(Vec<u32>, Vec<usize>)> {
+        let marks = Marks { begin: TokenId(1), row: TokenId(2), end: TokenId(3), words: &FAMILIES[0] };
+        let prompt: Vec<TokenId> = prompt.iter().copied().map(TokenId).collect();
+        let (tokens, firsts) = marks.expanded(&prompt, n_rows, boundaries).ok()?;
+        Some((tokens.iter().map(|id| id.0).collect(), firsts))
+    }
+
+    #[test]
+    fn places_become_rows_between_marks_and_boundaries_move_along() {
+        let mut boundaries = [1, 2, 4, 5, 6];
+        let found = expanded(&[9, 1, 2, 3, 8, 2], &[3, 2], &mut boundaries);
+        let tokens = vec![9, 1, 2, 2, 2, 3, 8, 1, 2, 2, 3];
+        assert_eq!(found, Some((tokens, vec![2, 8])));
+        assert_eq!(boundaries, [1, 2, 6, 7, 11]);
+        assert_eq!(expanded(&[2, 2], &[1, 1], &mut []), Some((vec![1, 2, 3, 1, 2, 3], vec![1, 4])));
+        assert_eq!(expanded(&[9, 2], &[], &mut []), None);
+        assert_eq!(expanded(&[9, 2], &[1, 1], &mut []), None);
+    }
 
     #[test]
     fn rows_unused_for_longest_make_room() {

@@ -36,26 +36,12 @@ impl Picture {
     /// broken or cut off.
     pub fn decode(encoded: &[u8], limits: &DecodeLimits) -> Result<Picture, VisionError> {
         let (format, name) = format(encoded)?;
-        let damaged = |error: ImageError| match error {
-            ImageError::Limits(e) if e.kind() != LimitErrorKind::DimensionError => {
-                VisionError::Memory { max_bytes: limits.max_bytes }
-            }
-            e => VisionError::Damaged { format: name, reason: e.to_string() },
-        };
-        let mut decoder = ImageReader::with_format(Cursor::new(encoded), format).into_decoder().map_err(damaged)?;
-        let (width, height) = decoder.dimensions();
-        if width.max(height) > limits.max_side || u64::from(width) * u64::from(height) > limits.max_pixels {
-            let DecodeLimits { max_side, max_pixels, .. } = *limits;
-            return Err(VisionError::Large { width, height, max_side, max_pixels });
-        }
-        if decoder.total_bytes() > limits.max_bytes {
-            return Err(VisionError::Memory { max_bytes: limits.max_bytes });
-        }
+        let damaged = |error| damaged(error, name, limits);
+        let mut decoder = opened(encoded, format, name, limits)?;
         let mut own = Limits::no_limits();
         own.max_alloc = Some(limits.max_bytes);
         decoder.set_limits(own).map_err(damaged)?;
-        // A decoder without the key, or a key that is damaged, is a picture that lies as it is stored.
-        let orientation = decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms);
+        let orientation = orientation(&mut decoder);
         if format == ImageFormat::Jpeg && !jpeg::is_whole(encoded) {
             // The decoder fills what is missing with grey and says nothing.
             return Err(VisionError::Damaged { format: name, reason: "the data ends before the picture does".into() });
@@ -66,6 +52,53 @@ impl Picture {
         let (width, height) = (rgb.width() as usize, rgb.height() as usize);
         Picture::new(width, height, rgb.into_raw())
             .ok_or_else(|| VisionError::Damaged { format: name, reason: "it has no pixels".into() })
+    }
+
+    /// Width and height of the picture that [`Picture::decode`] would give, told by the beginning of the file.
+    ///
+    /// # Errors
+    /// As [`Picture::decode`], but for damage behind the beginning.
+    pub fn measure(encoded: &[u8], limits: &DecodeLimits) -> Result<(usize, usize), VisionError> {
+        use image::metadata::Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
+        let (format, name) = format(encoded)?;
+        let mut decoder = opened(encoded, format, name, limits)?;
+        let (width, height) = (decoder.dimensions().0 as usize, decoder.dimensions().1 as usize);
+        let lies = matches!(orientation(&mut decoder), Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH);
+        Ok(if lies { (height, width) } else { (width, height) })
+    }
+}
+
+/// A decoder that has read the beginning of a picture within `limits`.
+fn opened<'a>(
+    encoded: &'a [u8],
+    format: ImageFormat,
+    name: &'static str,
+    limits: &DecodeLimits,
+) -> Result<impl ImageDecoder + use<'a>, VisionError> {
+    let reader = ImageReader::with_format(Cursor::new(encoded), format);
+    let decoder = reader.into_decoder().map_err(|error| damaged(error, name, limits))?;
+    let (width, height) = decoder.dimensions();
+    if width.max(height) > limits.max_side || u64::from(width) * u64::from(height) > limits.max_pixels {
+        let DecodeLimits { max_side, max_pixels, .. } = *limits;
+        return Err(VisionError::Large { width, height, max_side, max_pixels });
+    }
+    if decoder.total_bytes() > limits.max_bytes {
+        return Err(VisionError::Memory { max_bytes: limits.max_bytes });
+    }
+    Ok(decoder)
+}
+
+/// How a picture is to be turned. A decoder without the key, or a key that is damaged, is a picture that lies as it is stored.
+fn orientation(decoder: &mut impl ImageDecoder) -> image::metadata::Orientation {
+    decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms)
+}
+
+fn damaged(error: ImageError, format: &'static str, limits: &DecodeLimits) -> VisionError {
+    match error {
+        ImageError::Limits(e) if e.kind() != LimitErrorKind::DimensionError => {
+            VisionError::Memory { max_bytes: limits.max_bytes }
+        }
+        e => VisionError::Damaged { format, reason: e.to_string() },
     }
 }
 

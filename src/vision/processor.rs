@@ -43,6 +43,8 @@ pub struct ImageLimits {
     pub min_pixels: Option<usize>,
     /// Largest area after the resize, in pixels.
     pub max_pixels: Option<usize>,
+    /// Least tokens of a picture.
+    pub min_tokens: Option<usize>,
     /// Most tokens of a picture.
     pub max_tokens: Option<usize>,
 }
@@ -59,14 +61,15 @@ impl Processor {
     /// `Limits` where one has no meaning for the family, is out of range, or contradicts another.
     pub fn limited(mut self, limits: &ImageLimits) -> Result<Processor, VisionError> {
         let no = |why: String| Err(VisionError::Limits(why));
-        if let Some(n) = limits.max_tokens.filter(|&n| n == 0 || n > MAX_TOKENS) {
+        if let Some(n) = limits.max_tokens.into_iter().chain(limits.min_tokens).find(|&n| n == 0 || n > MAX_TOKENS) {
             return no(format!("an image may have 1 to {MAX_TOKENS} tokens, {n} were asked for"));
         }
         let token = (self.patch * self.merge).pow(2);
         match &mut self.budget {
             Budget::Pixels { min, max } => {
                 *max = limits.max_pixels.or(limits.max_tokens.map(|n| n * token)).unwrap_or(*max);
-                *min = limits.min_pixels.unwrap_or((*min).min(*max));
+                let least = limits.min_pixels.or(limits.min_tokens.map(|n| n * token));
+                *min = least.unwrap_or((*min).min(*max));
                 if *max < token || *max > MAX_TOKENS * token {
                     let most = MAX_TOKENS * token;
                     return no(format!("the most pixels of an image are {token} to {most}, {max} were asked for"));
@@ -75,8 +78,8 @@ impl Processor {
                     return no(format!("the least pixels of an image ({min}) are above the most ({max})"));
                 }
             }
-            Budget::Tokens { .. } if limits.min_pixels.or(limits.max_pixels).is_some() => {
-                return no("this model sizes images by tokens: set the most tokens, not pixels".to_owned());
+            Budget::Tokens { .. } if limits.min_pixels.or(limits.max_pixels).or(limits.min_tokens).is_some() => {
+                return no("this model scales every image to the most tokens: set these alone".to_owned());
             }
             Budget::Tokens { max } => *max = limits.max_tokens.unwrap_or(*max),
         }

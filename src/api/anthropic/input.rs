@@ -5,16 +5,22 @@ use serde_json::{Map, Value, json};
 use super::notes::{text_of, without_header};
 use super::tools::tools;
 use super::types::{Content, InputMessage, InputToolChoice, MessagesRequest};
+use crate::content::Content as Contents;
 use crate::error::{ApiError, shortened};
 use crate::form;
 use crate::params::range;
 use session::{Conversation, Reasoning, ToolChoice};
 
-/// The conversation and all that shapes its prompt, and what of the request was left out.
+/// The conversation and all that shapes its prompt, and what of the request was left out. A model that does not see (`sees`) is
+/// told of images.
 ///
 /// # Errors
 /// 400 with the field that cannot be taken.
-pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<(Conversation, Vec<String>), ApiError> {
+pub(super) fn chat_input(
+    body: MessagesRequest,
+    defaults: &Reasoning,
+    sees: bool,
+) -> Result<(Conversation, Vec<String>), ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = &body.system {
         let text = match system {
@@ -33,7 +39,7 @@ pub(super) fn chat_input(body: MessagesRequest, defaults: &Reasoning) -> Result<
         return Err(ApiError::field("messages", "messages: at least one message is expected"));
     }
     for (i, message) in body.messages.iter().enumerate() {
-        turn(i, message, &mut messages)?;
+        turn(i, message, sees, &mut messages)?;
     }
     let (tool_choice, one_call) = tool_choice(body.tool_choice.as_ref())?;
     let config = body.output_config.unwrap_or_default();
@@ -88,7 +94,7 @@ fn keeps_thinking(management: Option<&Value>) -> bool {
 }
 
 /// One turn as one message or several: results of tools are messages of their own.
-fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), ApiError> {
+fn turn(i: usize, message: &InputMessage, sees: bool, to: &mut Vec<Value>) -> Result<(), ApiError> {
     let role = message.role.as_str();
     if !matches!(role, "user" | "assistant" | "system") {
         let found = shortened(role);
@@ -102,7 +108,7 @@ fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), Api
         }
         Content::Blocks(blocks) => blocks,
     };
-    let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let (mut said, mut reasoning, mut calls) = (Contents::default(), String::new(), Vec::new());
     let n_before = to.len();
     for (k, block) in blocks.iter().enumerate() {
         let at = format!("messages[{i}].content[{k}]");
@@ -111,7 +117,8 @@ fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), Api
             value.ok_or_else(|| ApiError::field("messages", format!("{at}.{name}: a text is expected")))
         };
         match (block.get("type").and_then(Value::as_str).unwrap_or_default(), role) {
-            ("text", _) => text += field("text")?,
+            ("text", _) => said.text(field("text")?),
+            ("image", "user") if sees => image(block, &at)?.add_to(&mut said),
             ("thinking", "assistant") => reasoning += field("thinking")?,
             ("redacted_thinking", "assistant") => {}
             ("tool_use", "assistant") => {
@@ -122,35 +129,25 @@ fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), Api
                 calls.push(json!({ "id": field("id")?, "type": "function", "function": function }));
             }
             ("tool_result", "user") => {
-                if !text.is_empty() {
-                    to.push(json!({ "role": "user", "content": std::mem::take(&mut text) }));
+                if !said.is_empty() {
+                    to.push(json!({ "role": "user", "content": std::mem::take(&mut said).into_value() }));
                 }
-                let result = match block.get("content") {
-                    None | Some(Value::Null) => String::new(),
-                    Some(Value::String(text)) => text.clone(),
-                    Some(Value::Array(parts)) => {
-                        let texts: Option<Vec<String>> = parts.iter().map(text_of).collect();
-                        texts.ok_or_else(|| typeless(&format!("{at}.content")))?.join("\n")
-                    }
-                    Some(_) => {
-                        return Err(ApiError::field("messages", format!("{at}.content: a text or blocks expected")));
-                    }
-                };
-                to.push(json!({ "role": "tool", "tool_call_id": field("tool_use_id")?, "content": result }));
+                let content = result(block.get("content"), &format!("{at}.content"), sees)?;
+                to.push(json!({ "role": "tool", "tool_call_id": field("tool_use_id")?, "content": content }));
             }
             ("tool_use" | "thinking" | "tool_result", _) => {
                 let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
                 let message = format!("{at}: a message of the role {role} has no blocks of type {kind}");
                 return Err(ApiError::field("messages", message));
             }
-            _ => text += &text_of(block).ok_or_else(|| typeless(&at))?,
+            _ => said.text(&text_of(block).ok_or_else(|| typeless(&at))?),
         }
     }
-    let is_only_results = to.len() > n_before && text.is_empty();
+    let is_only_results = to.len() > n_before && said.is_empty();
     if is_only_results {
         return Ok(());
     }
-    let mut message = json!({ "role": role, "content": text });
+    let mut message = json!({ "role": role, "content": said.into_value() });
     if !reasoning.is_empty() {
         message["reasoning_content"] = reasoning.into();
     }
@@ -159,6 +156,52 @@ fn turn(i: usize, message: &InputMessage, to: &mut Vec<Value>) -> Result<(), Api
     }
     to.push(message);
     Ok(())
+}
+
+/// What a tool gave.
+fn result(content: Option<&Value>, at: &str, sees: bool) -> Result<Value, ApiError> {
+    let parts = match content {
+        None | Some(Value::Null) => return Ok("".into()),
+        Some(Value::String(text)) => return Ok(text.as_str().into()),
+        Some(Value::Array(parts)) => parts,
+        Some(_) => return Err(ApiError::field("messages", format!("{at}: a text or blocks expected"))),
+    };
+    let mut contents = Contents::default();
+    for (k, block) in parts.iter().enumerate() {
+        match block.get("type").and_then(Value::as_str) {
+            Some("image") if sees => image(block, &format!("{at}[{k}]"))?.add_to(&mut contents),
+            _ => contents.line(&text_of(block).ok_or_else(|| typeless(at))?),
+        }
+    }
+    Ok(contents.into_value())
+}
+
+/// Where a block has its image.
+enum Image<'a> {
+    Base64(&'a str),
+    Url(&'a str),
+}
+
+impl Image<'_> {
+    fn add_to(self, contents: &mut Contents) {
+        match self {
+            Image::Base64(encoded) => contents.image_of_base64(encoded),
+            Image::Url(url) => contents.image(url),
+        }
+    }
+}
+
+fn image<'a>(block: &'a Value, at: &str) -> Result<Image<'a>, ApiError> {
+    let source = |name: &str| block.get("source").and_then(|source| source.get(name)?.as_str());
+    match (source("type"), source("data"), source("url")) {
+        (Some("base64"), Some(data), _) => Ok(Image::Base64(data)),
+        (Some("url"), _, Some(url)) => Ok(Image::Url(url)),
+        _ => {
+            let message =
+                format!("{at}.source: an object of type base64 with `data`, or of type url with `url`, expected");
+            Err(ApiError::field("messages", message))
+        }
+    }
 }
 
 /// The texts of blocks that are nothing else.

@@ -15,11 +15,12 @@ use crate::json::{Input, Output};
 use crate::params::{Params, one_answer};
 use session::{End, Step};
 
+use crate::pictures;
 use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{CANCELLED, TimingsBody};
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 
 /// `POST /v1/messages`.
 pub(crate) async fn messages(
@@ -32,7 +33,8 @@ pub(crate) async fn messages(
     let served = state.registry().get(body.model.as_deref()).await?;
     one_answer(&params)?;
     let stops = body.stop_sequences.take().unwrap_or_default();
-    let (chat, left_out) = chat_input(body, &state.settings().reasoning)?;
+    let (chat, left_out) = chat_input(body, &state.settings().reasoning, served.sight().is_some())?;
+    let kind = WorkKind::of(&served, pictures::are_in(&chat));
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.stops.extend(stops);
@@ -43,7 +45,7 @@ pub(crate) async fn messages(
             (wanted.stream, wanted.timings_per_token),
         ))
     };
-    let (replies, n_prompt, (stream, with_timings)) = state.work(&served, caller, 1, work).await?;
+    let (replies, n_prompt, (stream, with_timings)) = state.work_at(kind, &served, caller, 1, work).await?;
     drop(input);
     respond(&state, replies, Reply::new(served.id.clone(), n_prompt, left_out, with_timings), stream).await
 }
@@ -56,9 +58,10 @@ pub(crate) async fn count_tokens(
 ) -> Result<Output<TokenCount>, ApiError> {
     let body: MessagesRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
-    let (chat, _) = chat_input(body, &state.settings().reasoning)?;
+    let (chat, _) = chat_input(body, &state.settings().reasoning, served.sight().is_some())?;
+    let kind = WorkKind::of(&served, pictures::are_in(&chat));
     let count = move |work: &mut Work| Ok(Output(TokenCount { input_tokens: work.render(chat)?.tokens.len() }));
-    state.work(&served, caller, 0, count).await
+    state.work_at(kind, &served, caller, 0, count).await
 }
 
 /// The message as it grows.

@@ -22,7 +22,7 @@ use crate::running_reply::RunningReply;
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{CANCELLED, Logprob, Progress, TimingsBody, TopLogprob, text_in};
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 use session::{End, Step};
 
 /// The fields of a request, beside [`crate::Params`].
@@ -94,6 +94,7 @@ pub(crate) async fn completion(
     let served = state.registry().get(body.model.as_deref()).await?;
     let n = params.n_replies()? * body.prompt.count("prompt")?;
     let body_fields = body.response_fields;
+    let kind = WorkKind::of(&served, body.prompt.have_images());
     let work = move |work: &mut Work| {
         let served = Arc::clone(work.served());
         let mut wanted = params.wanted(&served)?;
@@ -102,7 +103,7 @@ pub(crate) async fn completion(
         let shown = prepared.iter().map(|one| served.text_of_tokens(one.request.prompt())).collect();
         Ok((work.submit(&prepared, wanted.n)?, wanted, shown))
     };
-    let (replies, wanted, shown) = state.work(&served, caller, n, work).await?;
+    let (replies, wanted, shown) = state.work_at(kind, &served, caller, n, work).await?;
     drop(input);
     let fields = body_fields.unwrap_or_default();
     respond_to(&state, &served, replies, Asked { wanted, fields }, shown).await

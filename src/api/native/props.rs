@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::json::Output;
+use crate::prompt::MEDIA_MARKER;
 use crate::query::Query;
 use crate::state::AppState;
 
@@ -36,6 +37,8 @@ pub(crate) struct Props {
     chat_template_caps: Value,
     #[schema(value_type = Object)]
     modalities: Value,
+    /// Stands for an image in a `prompt_string`.
+    media_marker: &'static str,
     bos_token: String,
     eos_token: String,
     build_info: String,
@@ -80,7 +83,8 @@ pub(crate) async fn props(
         chat_template_caps: template_caps(&about.template),
         chat_template: about.template.clone(),
         chat_template_tool_use: about.tool_use.clone(),
-        modalities: json!({ "vision": false, "audio": false, "video": false }),
+        modalities: json!({ "vision": about.sees, "audio": false, "video": false }),
+        media_marker: MEDIA_MARKER,
         bos_token: about.bos_token.clone(),
         eos_token: about.eos_token.clone(),
         build_info: settings.build.clone(),

@@ -11,8 +11,9 @@ use crate::json::{Input, Output};
 use crate::openai::chat::chat_input;
 use crate::openai::chat_types::ChatRequest;
 
+use crate::pictures;
 use crate::state::AppState;
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 
 /// A text to be cut into tokens.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -136,6 +137,7 @@ pub(crate) async fn apply_template(
     let served = state.registry().get(body.model.as_deref()).await?;
     let form = form::form_of(&input).await?;
     let chat = chat_input(form, body, &state.settings().reasoning)?;
+    let kind = WorkKind::of(&served, pictures::are_in(&chat));
     let apply = move |work: &mut Work| Ok(Output(TemplateResponse { prompt: work.render(chat)?.text }));
-    state.work(&served, caller, 0, apply).await
+    state.work_at(kind, &served, caller, 0, apply).await
 }

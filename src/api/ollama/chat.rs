@@ -9,9 +9,10 @@ use super::types::{OllamaChatRequest, OllamaFields};
 use super::{input, options};
 use crate::error::ApiError;
 use crate::json::Input;
+use crate::pictures;
 use crate::respond::respond;
 use crate::state::AppState;
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 
 /// `POST /api/chat`.
 pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: Input) -> Result<Response, ApiError> {
@@ -27,13 +28,14 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
     let conversation = input::conversation(body, &fields, &state.settings().reasoning)?;
     let served = state.registry().get(asked.model.as_deref()).await?;
     clock.loaded();
+    let kind = WorkKind::of(&served, pictures::are_in(&conversation));
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs;
         let prepared = work.prepare(conversation, wanted.options)?;
         work.submit(&[prepared], 1)
     };
-    let replies = state.work(&served, caller, 1, work).await?;
+    let replies = state.work_at(kind, &served, caller, 1, work).await?;
     drop(input);
     if asked.unloads {
         unload(&state, &served.id)?;

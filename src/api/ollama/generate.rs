@@ -13,9 +13,10 @@ use super::types::{OllamaFields, OllamaGenerateRequest};
 use super::{input, options};
 use crate::error::ApiError;
 use crate::json::Input;
+use crate::pictures;
 use crate::respond::respond;
 use crate::state::AppState;
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 
 /// `POST /api/generate`.
 pub(crate) async fn generate(
@@ -36,23 +37,26 @@ pub(crate) async fn generate(
     let logprobs = logprobs(&fields)?;
     let prompt = Prompt::of(body, &fields, &state.settings().reasoning)?;
     let is_message = matches!(prompt, Prompt::Message(..));
+    let has_images = matches!(&prompt, Prompt::Message(conversation, _) if pictures::are_in(conversation));
     let served = state.registry().get(asked.model.as_deref()).await?;
     clock.loaded();
+    let kind = WorkKind::of(&served, has_images);
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs;
         let prepared = prompt.prepared(work, wanted.options)?;
-        let tokens: Vec<u32> = prepared.request.prompt().iter().map(|token| token.0).collect();
+        // A list of ids can hold no images.
+        let goes_on = is_message && prepared.request.pictures().is_empty();
+        let tokens = goes_on.then(|| prepared.request.prompt().iter().map(|token| token.0).collect::<Vec<u32>>());
         Ok((work.submit(&[prepared], 1)?, tokens))
     };
-    let (replies, tokens) = state.work(&served, caller, 1, work).await?;
+    let (replies, tokens) = state.work_at(kind, &served, caller, 1, work).await?;
     drop(input);
     if asked.unloads {
         unload(&state, &served.id)?;
     }
     // What stood in no template is no conversation to go on with.
-    let context = is_message.then_some(tokens);
-    let reply = Reply::new(Shape::Generate, shown(&fields, &served), served, clock, context);
+    let reply = Reply::new(Shape::Generate, shown(&fields, &served), served, clock, tokens);
     respond(&state, replies, reply, fields.stream.unwrap_or(true)).await
 }
 
@@ -64,8 +68,9 @@ fn check(body: &OllamaGenerateRequest) -> Result<(), ApiError> {
         let message = "template: templates are not taken from requests: start the server with --chat-template-file, or send `raw`";
         return Err(ApiError::field("template", message));
     }
-    if body.images.as_ref().is_some_and(|images| !images.is_empty()) {
-        return Err(ApiError::field("images", "images: this server takes text only"));
+    let has_images = body.images.as_ref().is_some_and(|images| !images.is_empty());
+    if has_images && (body.raw == Some(true) || is_set(&body.suffix)) {
+        return Err(ApiError::field("images", "images: a prompt as it stands has none"));
     }
     let has_context = body.context.as_ref().is_some_and(|context| !context.is_empty());
     if body.raw == Some(true) && (is_set(&body.system) || has_context) {
@@ -91,7 +96,10 @@ impl Prompt {
         }
         let system = body.system.filter(|system| !system.is_empty());
         let system = system.map(|system| json!({ "role": "system", "content": system }));
-        let messages = system.into_iter().chain([json!({ "role": "user", "content": text })]).collect();
+        let content = input::with_images(&body.images.unwrap_or_default(), &text);
+        let content =
+            content.ok_or_else(|| ApiError::field("images", "images: a list of images in base64 expected"))?;
+        let messages = system.into_iter().chain([json!({ "role": "user", "content": content })]).collect();
         let before = body.context.unwrap_or_default().into_iter().map(TokenId).collect();
         Ok(Self::Message(Box::new(input::of(messages, fields, defaults)?), before))
     }

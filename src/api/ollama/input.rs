@@ -5,6 +5,7 @@ use session::{Conversation, Reasoning};
 
 use super::options;
 use super::types::{OllamaChatRequest, OllamaFields};
+use crate::content::Content;
 use crate::error::ApiError;
 
 /// The conversation of `/api/chat` and all that shapes its prompt.
@@ -64,14 +65,27 @@ impl Calls {
     }
 }
 
+/// A content with images before its text; `None` where they are no texts.
+pub(super) fn with_images(images: &[Value], text: &str) -> Option<Value> {
+    let mut content = Content::default();
+    for image in images {
+        content.image_of_base64(image.as_str()?);
+    }
+    content.text(text);
+    Some(content.into_value())
+}
+
 fn shaped(i: usize, mut message: Value, calls: &mut Calls) -> Result<Value, ApiError> {
     let wrong = |what: &str| ApiError::field("messages", format!("messages[{i}]{what}"));
     if !message.get("role").is_some_and(Value::is_string) {
         return Err(wrong(".role: a text is expected"));
     }
     let fields = message.as_object_mut().ok_or_else(|| wrong(": an object is expected"))?;
-    if fields.remove("images").as_ref().and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
-        return Err(wrong(".images: this server takes text only"));
+    if let Some(Value::Array(images)) = fields.remove("images").filter(|images| images != &json!([])) {
+        let text = fields.get("content").and_then(Value::as_str).unwrap_or_default();
+        let content =
+            with_images(&images, text).ok_or_else(|| wrong(".images: a list of images in base64 expected"))?;
+        fields.insert("content".into(), content);
     }
     if let Some(thinking) = fields.remove("thinking").filter(|thinking| !thinking.is_null()) {
         fields.insert("reasoning_content".into(), thinking);
@@ -148,7 +162,7 @@ mod tests {
         for (wrong, words) in [
             (json!([{ "role": "user", "content": "a" }, {}]), "messages[1].role"),
             (json!([7]), "messages[0].role"),
-            (json!([{ "role": "user", "content": "a", "images": ["aGk="] }]), "messages[0].images"),
+            (json!([{ "role": "user", "content": "a", "images": [7] }]), "messages[0].images"),
             (json!([{ "role": "assistant", "tool_calls": {} }]), "messages[0].tool_calls"),
             (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls"),
             (json!([{ "role": "assistant", "tool_calls": [{ "function": {} }] }]), "messages[0].tool_calls"),

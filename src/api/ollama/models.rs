@@ -224,6 +224,7 @@ fn capabilities(state: &AppState, served: Option<&Served>) -> Vec<&'static str> 
         ("tools", dialect.has_calls()),
         ("thinking", dialect.reasoning_end().is_some()),
         ("insert", served.vocab().fim().is_some()),
+        ("vision", served.sight().is_some()),
         ("embedding", state.settings().embeddings),
     ];
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()

@@ -30,7 +30,7 @@ pub(crate) struct OllamaGenerateRequest {
     pub(crate) context: Option<Vec<u32>>,
     /// Continue the prompt as it stands, without the template.
     pub(crate) raw: Option<bool>,
-    /// Refused unless empty: this server takes text only.
+    /// Images in base64, which stand before the prompt.
     pub(crate) images: Option<Vec<Value>>,
 }
 

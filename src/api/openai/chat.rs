@@ -16,6 +16,7 @@ use crate::form;
 use crate::ids;
 use crate::json::{Input, Output};
 use crate::params::{Params, range};
+use crate::pictures;
 use session::{Conversation, Form, Reasoning};
 use session::{End, Step};
 
@@ -23,7 +24,7 @@ use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{InputTokens, finish_reason};
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 
 /// `POST /v1/chat/completions/input_tokens`.
 pub(crate) async fn input_tokens(
@@ -34,7 +35,9 @@ pub(crate) async fn input_tokens(
     let body: ChatRequest = input.read().await?;
     let served = state.registry().get(body.model.as_deref()).await?;
     let chat = chat_input(None, body, &state.settings().reasoning)?;
-    state.work(&served, caller, 0, move |work: &mut Work| Ok(Output(InputTokens::of(&work.render(chat)?)))).await
+    let kind = WorkKind::of(&served, pictures::are_in(&chat));
+    let count = move |work: &mut Work| Ok(Output(InputTokens::of(&work.render(chat)?)));
+    state.work_at(kind, &served, caller, 0, count).await
 }
 
 /// `POST /v1/chat/completions`.
@@ -47,6 +50,7 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
     let return_drafts = body.return_drafts.unwrap_or(false);
     let chat = chat_input(form, body, &state.settings().reasoning)?;
     let n = params.n_replies()?;
+    let kind = WorkKind::of(&served, pictures::are_in(&chat));
     let work = move |work: &mut Work| {
         let mut wanted = params.wanted(work.served())?;
         wanted.options.logprobs = logprobs.or(wanted.options.logprobs);
@@ -54,7 +58,7 @@ pub(crate) async fn chat(State(state): State<AppState>, caller: Caller, input: I
         let shown = work.shown(&wanted, std::slice::from_ref(&prepared));
         Ok((work.submit(&[prepared], n)?, wanted, shown))
     };
-    let (replies, wanted, shown) = state.work(&served, caller, n, work).await?;
+    let (replies, wanted, shown) = state.work_at(kind, &served, caller, n, work).await?;
     drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "chatcmpl-", "chat.completion.chunk").telling(&shown);
@@ -129,6 +133,7 @@ pub(crate) fn chat_input(
         kwargs,
         reads_calls: false,
         continue_last: body.continue_final_message.unwrap_or(true),
+        ..Conversation::default()
     })
 }
 

@@ -19,7 +19,7 @@ use crate::respond::{Wire, respond};
 use crate::state::AppState;
 use crate::stream::Events;
 use crate::wire::{Logprob, finish_reason, text_in};
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 use session::{End, Step};
 
 /// The fields of a request, beside [`crate::Params`].
@@ -97,6 +97,7 @@ pub(crate) async fn completions(
     let echo = body.echo.unwrap_or(false);
     let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
     let n_prompts = if suffix.is_some() { 1 } else { body.prompt.count("prompt")? };
+    let kind = WorkKind::of(&served, body.prompt.have_images());
     let work = move |work: &mut Work| {
         let served = Arc::clone(work.served());
         let mut wanted = params.wanted(&served)?;
@@ -117,7 +118,7 @@ pub(crate) async fn completions(
         let shown = work.shown(&wanted, &prepared);
         Ok((work.submit(&prepared, n)?, wanted, echoes, shown))
     };
-    let (replies, wanted, echoes, shown) = state.work(&served, caller, n * n_prompts, work).await?;
+    let (replies, wanted, echoes, shown) = state.work_at(kind, &served, caller, n * n_prompts, work).await?;
     drop(input);
     let stream = wanted.stream;
     let frame = Frame::new(&state, served, wanted, "cmpl-", OBJECT).telling(&shown);

@@ -43,6 +43,8 @@ pub(crate) struct About {
     pub(crate) n_ctx: usize,
     pub(crate) n_sequences: usize,
     pub(crate) n_draft_max: usize,
+    /// It reads images.
+    pub(crate) sees: bool,
     /// Of a request that says nothing.
     pub(crate) options: RequestOptions,
 }
@@ -61,6 +63,7 @@ impl About {
             n_ctx: served.engine().limits().n_ctx,
             n_sequences: served.n_sequences(),
             n_draft_max: served.drafts().max,
+            sees: served.sight().is_some(),
             options: served.request_options(),
         }
     }

@@ -1,5 +1,6 @@
 // The chat page: messages on the screen, the box to write in, keys, and the stream of an answer.
 
+import * as attachments from "./attachments.js";
 import { $, Refused, call, el, events, key, switchTheme } from "./common.js";
 import { NUMBERS, emptyAnswer, extend, keepMessages, keepSettings, messages, request, settings } from "./conversation.js";
 import { copied, plain, render } from "./markdown.js";
@@ -39,7 +40,9 @@ function article(message, i) {
 /** Shows what there is of a message; keeps the thinking open or shut as it was. */
 function fill(body, message) {
   if (message.role === "user") {
-    body.replaceChildren(el("p", { class: "plain" }, message.content));
+    const parts = attachments.thumbnails(message.images ?? []);
+    if (message.lost) parts.push(el("p", { class: "note" }, "Images of this message were too large to be kept when the page was loaded again."));
+    body.replaceChildren(...parts, el("p", { class: "plain" }, message.content));
     return;
   }
   const open = body.querySelector("details.thinking")?.open ?? false;
@@ -131,10 +134,11 @@ const stop = () => running?.abort();
 
 function send() {
   const text = ask.value.trim();
-  if (!text || running) return;
+  if ((!text && !attachments.count()) || running) return;
   if (editing !== null) messages.length = editing;
   leaveEditing();
-  messages.push({ role: "user", content: text });
+  const images = attachments.taken();
+  messages.push(images.length ? { role: "user", content: text, images } : { role: "user", content: text });
   ask.value = "";
   grow();
   answer();
@@ -150,6 +154,7 @@ function edit(i) {
   if (running) return;
   editing = i;
   ask.value = messages[i].content;
+  attachments.put([...(messages[i].images ?? [])]);
   $("send").textContent = "Send again";
   [...log.children].forEach((node, k) => node.classList.toggle("to-go", k >= i));
   grow();
@@ -211,6 +216,7 @@ async function hello() {
     if (meta) about.push(meta.quantization, meta.nextn ? "NextN layer" : "no NextN layer");
     $("model").textContent = about.filter(Boolean).join(" · ");
     $("model").title = $("model").textContent;
+    attachments.allow((await (await call("/props")).json()).modalities.vision);
   } catch (error) {
     $("model").textContent = error.message;
     if (error.status === 401) needKey();
@@ -247,6 +253,7 @@ document.addEventListener("keydown", (event) => {
     else if (editing !== null) {
       leaveEditing();
       ask.value = "";
+      attachments.put([]);
       grow();
     }
   } else if (event.key === "/" && !typing && !$("settings").open) {
@@ -278,6 +285,7 @@ $("open-settings").addEventListener("click", openSettings);
 $("theme").addEventListener("click", switchTheme);
 $("settings").addEventListener("close", takeSettings);
 
+attachments.listen();
 draw();
 hello();
 ask.focus();

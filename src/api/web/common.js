@@ -33,12 +33,14 @@ export function remembered(store, name, fallback) {
   }
 }
 
-/** Keeps a value under a name. */
+/** Keeps a value under a name; false where that cannot be. */
 export function remember(store, name, value) {
   try {
     store.setItem(name, JSON.stringify(value));
+    return true;
   } catch {
     // Full, or forbidden: the page works without.
+    return false;
   }
 }
 

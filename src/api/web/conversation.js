@@ -13,22 +13,31 @@ export const settings = { ...DEFAULTS, ...remembered(localStorage, "nextn-settin
 /** Keeps the settings. */
 export const keepSettings = () => remember(localStorage, "nextn-settings", settings);
 
-/** Messages: `role`, `content`, and for the model's `reasoning`, `depths`, `reasoningDepths`, `figures`, `calls`. */
+/** Messages: `role`, `content`, for the user's `images` (`name`, and `data` as a data URI), and for the model's `reasoning`, `depths`, `reasoningDepths`, `figures`, `calls`. */
 export const messages = remembered(sessionStorage, "nextn-messages", []);
 
-/** Keeps the conversation for as long as the tab is open. */
-export const keepMessages = () => remember(sessionStorage, "nextn-messages", messages);
+/** Keeps the conversation for as long as the tab is open; without its images where there is no room for them. */
+export function keepMessages() {
+  const bare = () => messages.map(({ images, ...message }) => (images ? { ...message, lost: images.length } : message));
+  return remember(sessionStorage, "nextn-messages", messages) || remember(sessionStorage, "nextn-messages", bare());
+}
 
 /** An answer before its first word. */
 export const emptyAnswer = () => ({
   role: "assistant", content: "", reasoning: "", depths: [], reasoningDepths: [], figures: "", error: "",
 });
 
+const part = ({ data }) => ({ type: "image_url", image_url: { url: data } });
+
 /** The request for the next answer. */
 export function request() {
   const sent = messages
     .filter((message) => message.role === "user" || message.content || message.reasoning)
-    .map(({ role, content, reasoning }) => (reasoning ? { role, content, reasoning_content: reasoning } : { role, content }));
+    .map(({ role, content, reasoning, images }) => ({
+      role,
+      content: images?.length ? [...images.map(part), { type: "text", text: content }] : content,
+      ...(reasoning && { reasoning_content: reasoning }),
+    }));
   if (settings.system.trim()) sent.unshift({ role: "system", content: settings.system });
   const body = {
     messages: sent,

@@ -39,6 +39,7 @@ const ASSETS: &[(&str, &str)] = &[
     ("style.css", include_str!("style.css")),
     ("common.js", include_str!("common.js")),
     ("chat.js", include_str!("chat.js")),
+    ("attachments.js", include_str!("attachments.js")),
     ("conversation.js", include_str!("conversation.js")),
     ("markdown.js", include_str!("markdown.js")),
     ("speculation.js", include_str!("speculation.js")),
@@ -78,8 +79,8 @@ fn file(media: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-/// Everything from here, nothing from elsewhere, no code or style within the page, and no frames around it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+/// Everything from here, images of the user's own beside it, nothing from elsewhere, no code or style within the page, and no frames around it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use model::{LoadError, Projector, ProjectorOptions};
 use vision::ImageLimits;
 
 use super::devices::{DeviceChoice, DeviceError, DeviceOptions};
-use crate::projector_file;
 
 /// How a model sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -17,9 +16,17 @@ pub struct ImageOptions {
     #[arg(long, value_name = "FILE", env = "NEXTN_MMPROJ", hide_env_values = true)]
     pub mmproj: Option<PathBuf>,
 
+    /// Do not use the projector that lies beside the model
+    #[arg(skip)]
+    pub without: bool,
+
     /// Device of the projector: auto (the model's first), cpu, or a name from `nextn-bench devices` [default: auto]
     #[arg(long, value_name = "NAME", env = "NEXTN_MMPROJ_DEVICE", hide_env_values = true)]
     pub mmproj_device: Option<DeviceChoice>,
+
+    /// Host memory for rows of images that were seen, in MiB; 0 keeps none [default: 256]
+    #[arg(long, value_name = "MIB")]
+    pub image_cache: Option<u32>,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -38,6 +45,10 @@ pub struct ImageLimitOptions {
     #[arg(long, value_name = "N")]
     pub image_max_pixels: Option<usize>,
 
+    /// Scale images up to at least N tokens (Qwen) [default: as published]
+    #[arg(long, value_name = "N")]
+    pub image_min_tokens: Option<usize>,
+
     /// Scale images to at most N tokens [default: as published]
     #[arg(long, value_name = "N")]
     pub image_max_tokens: Option<usize>,
@@ -55,11 +66,9 @@ pub enum ProjectorError {
 }
 
 impl ImageOptions {
-    /// The projector's file: the one that was named, the one that a hub's repository has for the model, or the one beside the
-    /// model's file; `None` where there is none.
-    pub fn file(&self, of_hub: Option<&Path>, model: Option<&Path>) -> Option<PathBuf> {
-        let named = self.mmproj.clone().or_else(|| of_hub.map(Path::to_owned));
-        named.or_else(|| model.and_then(projector_file::beside))
+    /// Most bytes of rows that are kept.
+    pub(crate) fn max_bytes(&self) -> usize {
+        (self.image_cache.unwrap_or(256) as usize) << 20
     }
 
     /// Opens a projector, with the model's devices and so many threads of its own.
@@ -83,6 +92,7 @@ impl ImageLimitOptions {
         ImageLimits {
             min_pixels: self.image_min_pixels,
             max_pixels: self.image_max_pixels,
+            min_tokens: self.image_min_tokens,
             max_tokens: self.image_max_tokens,
         }
     }

@@ -164,6 +164,10 @@ pub struct ModelOptions {
     /// A file with the model's MTP layer that was found beside the model. It is used where no other is asked for and drafts are
     /// made with a layer; one that does not fit is told in the log.
     pub head_beside: Option<PathBuf>,
+    /// The projector, and how large pictures are for it.
+    pub images: ImageOptions,
+    /// A projector that a hub's repository has for the model. One that cannot be used is told in the log.
+    pub projector_beside: Option<PathBuf>,
     /// Sampling where a request does not say, over the values of the model file.
     pub sampling: SamplingOptions,
     /// Where the chat template comes from.
@@ -183,6 +187,8 @@ impl Default for ModelOptions {
             drafts: DraftOptions::default(),
             capacity: CapacityOptions::of_one_chat(),
             head_beside: None,
+            images: ImageOptions::default(),
+            projector_beside: None,
             sampling: SamplingOptions::default(),
             chat_template: TemplateSource::File,
             embeddings: false,

@@ -11,8 +11,12 @@ fn encoded(image: DynamicImage, format: ImageFormat) -> Vec<u8> {
     bytes.into_inner()
 }
 
+/// Decodes; what was measured before must be what comes of it.
 fn decode(bytes: &[u8]) -> Result<Picture, VisionError> {
-    Picture::decode(bytes, &DecodeLimits::default())
+    let measured = Picture::measure(bytes, &DecodeLimits::default());
+    let picture = Picture::decode(bytes, &DecodeLimits::default())?;
+    assert_eq!(measured.unwrap(), (picture.width(), picture.height()));
+    Ok(picture)
 }
 
 /// A picture with few frequencies, which JPEG keeps.

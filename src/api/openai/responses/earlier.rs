@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::input;
 use super::store::Item;
 use super::types::ResponsesRequest;
 use crate::error::{ApiError, shortened};
@@ -72,6 +73,11 @@ impl Conversation {
             return Err(ApiError::too_large(room));
         }
         Ok(Self { kept, own })
+    }
+
+    /// Some of the items may have images.
+    pub(super) fn may_have_images(&self) -> bool {
+        input::have_images(&self.own) || self.kept.iter().any(|item| item.holds("\"input_image\""))
     }
 
     /// All items, the kept ones first. They may be many: call it where that holds up nobody.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::tools::{ToolMap, called, custom_arguments};
 use super::types::ResponsesRequest;
+use crate::content::Content;
 use crate::error::{ApiError, shortened};
 use crate::form;
 use session::{Conversation, Reasoning};
@@ -67,10 +68,14 @@ impl Turns {
         let content = |name: &str| {
             let value = item.get(name).unwrap_or(&Value::Null);
             text_of(value).ok_or_else(|| {
-                wrong(format!(
-                    ".{name}: a text, or parts of type input_text or output_text expected: this server takes text only"
-                ))
+                wrong(format!(".{name}: a text, or parts of type input_text, input_image or output_text expected"))
             })
+        };
+        let user_content = || match item.get("content") {
+            Some(Value::Array(parts)) if parts.iter().any(is_image) => {
+                seen(parts, |what| wrong(format!(".content: {what}")))
+            }
+            _ => content("content").map(Value::from),
         };
         let kind = item.get("type").and_then(Value::as_str).or(item.get("role").map(|_| "message"));
         match kind.unwrap_or_default() {
@@ -83,7 +88,7 @@ impl Turns {
                 }
                 role @ ("user" | "system" | "developer") => {
                     self.flush();
-                    self.messages.push(json!({ "role": role, "content": content("content")? }));
+                    self.messages.push(json!({ "role": role, "content": user_content()? }));
                 }
                 role => {
                     let found = shortened(role);
@@ -115,7 +120,7 @@ impl Turns {
             "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
                 self.flush();
                 let id = field("call_id").or_else(|_| field("id"))?;
-                let output = text_with_notes(item.get("output").unwrap_or(&Value::Null));
+                let output = output(item.get("output").unwrap_or(&Value::Null));
                 let output =
                     output.ok_or_else(|| wrong(".output: a text, or a list of parts with types expected".into()))?;
                 self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
@@ -175,12 +180,53 @@ fn text_of(content: &Value) -> Option<String> {
     }
 }
 
-/// As [`text_of`], with a note in place of what is no text: a result may be long past, and a conversation must go on with it.
-fn text_with_notes(content: &Value) -> Option<String> {
-    let Value::Array(parts) = content else { return text_of(content) };
-    let one = |part: &Value| {
-        let kind = part.get("type").and_then(Value::as_str)?;
-        Some(text_of(&json!([part])).unwrap_or_else(|| form::left_out(kind)))
+/// What a tool gave, with a note in place of what is neither text nor an image at a URL: a result may be long past, and a
+/// conversation must go on with it.
+fn output(content: &Value) -> Option<Value> {
+    let Value::Array(parts) = content else { return text_of(content).map(Value::from) };
+    let mut contents = Content::default();
+    for part in parts {
+        match image_url(part) {
+            Some(url) => contents.image(url),
+            None => {
+                let kind = part.get("type").and_then(Value::as_str)?;
+                contents.text(&text_of(&json!([part])).unwrap_or_else(|| form::left_out(kind)));
+            }
+        }
+    }
+    Some(contents.into_value())
+}
+
+/// What a user says in `parts` with images among them.
+fn seen(parts: &[Value], wrong: impl Fn(&str) -> ApiError) -> Result<Value, ApiError> {
+    let mut contents = Content::default();
+    for part in parts {
+        match (image_url(part), is_image(part)) {
+            (Some(url), _) => contents.image(url),
+            (None, true) => return Err(wrong("input_image: an `image_url` expected: files are not kept here")),
+            (None, false) => {
+                let text = text_of(&json!([part]));
+                contents.text(&text.ok_or_else(|| wrong("parts of type input_text or input_image expected"))?);
+            }
+        }
+    }
+    Ok(contents.into_value())
+}
+
+/// Whether a part of an item is an image.
+fn is_image(part: &Value) -> bool {
+    part.get("type").and_then(Value::as_str) == Some("input_image")
+}
+
+fn image_url(part: &Value) -> Option<&str> {
+    let url = part.get("image_url").filter(|_| is_image(part))?;
+    url.as_str().or_else(|| url.get("url")?.as_str())
+}
+
+/// Whether images are among the parts of items.
+pub(super) fn have_images(items: &[Value]) -> bool {
+    let parts = |item: &Value, name: &str| {
+        item.get(name).and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_image))
     };
-    parts.iter().map(one).collect()
+    items.iter().any(|item| parts(item, "content") || parts(item, "output"))
 }

@@ -17,7 +17,7 @@ use crate::params::{Params, one_answer, range};
 use crate::respond::respond;
 use crate::state::AppState;
 use crate::wire::InputTokens;
-use crate::work::{Caller, Work};
+use crate::work::{Caller, Work, WorkKind};
 use earlier::Conversation;
 pub(crate) use store::Store;
 use tools::ToolMap;
@@ -41,6 +41,7 @@ pub(crate) async fn responses(
     let tools = ToolMap::of(body.tools.as_deref().unwrap_or_default())?;
     let conversation = Conversation::of(&mut body, &state, caller)?;
     let (keeper, defaults) = (state.clone(), state.settings().reasoning.clone());
+    let kind = WorkKind::of(&served, conversation.may_have_images());
     let work = move |work: &mut Work| {
         let keeping = keeping(&keeper, &body, &conversation, caller);
         let (items, n_own) = conversation.items();
@@ -53,7 +54,7 @@ pub(crate) async fn responses(
         let stream = wanted.stream;
         Ok((replies, wire::Reply::new(work.served(), body, tools, wanted, keeping), stream))
     };
-    let (replies, reply, stream) = state.work(&served, caller, 1, work).await?;
+    let (replies, reply, stream) = state.work_at(kind, &served, caller, 1, work).await?;
     drop(input);
     respond(&state, replies, reply, stream).await
 }
@@ -69,12 +70,13 @@ pub(crate) async fn input_tokens(
     let tools = ToolMap::of(body.tools.as_deref().unwrap_or_default())?;
     let conversation = Conversation::of(&mut body, &state, caller)?;
     let defaults = state.settings().reasoning.clone();
+    let kind = WorkKind::of(&served, conversation.may_have_images());
     let count = move |work: &mut Work| {
         let (items, n_own) = conversation.items();
         let chat = input::chat_input(&body, &items, n_own, &tools, &defaults)?;
         Ok(Output(InputTokens::of(&work.render(chat)?)))
     };
-    state.work(&served, caller, 0, count).await
+    state.work_at(kind, &served, caller, 0, count).await
 }
 
 /// How the response to this request is kept; `None`: it is not, because that is not wanted or there is no room.

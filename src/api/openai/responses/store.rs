@@ -65,6 +65,13 @@ impl Drop for Counted {
     }
 }
 
+impl Item {
+    /// Its JSON has this text.
+    pub(super) fn holds(&self, text: &str) -> bool {
+        self.text.text.contains(text)
+    }
+}
+
 impl Store {
     /// Nothing yet.
     pub(crate) fn new(limits: KeptResponses) -> Self {

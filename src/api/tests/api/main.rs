@@ -12,6 +12,7 @@ mod drafts;
 mod embeddings;
 mod engines;
 mod form;
+mod images;
 mod kept;
 mod lora;
 mod messages;

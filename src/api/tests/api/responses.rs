@@ -265,7 +265,7 @@ async fn what_is_not_kept_or_not_known_is_refused_in_clear_words() {
         (with("input", json!([{ "type": "item_reference", "id": "x" }])), "input", "no item `x`"),
         (with("input", json!([{ "id": "y" }])), "input", "no item `y`"),
         (with("input", json!([{ "role": "user", "content": "x" }, { "type": "vision" }])), "input", "input[1]"),
-        (with("input", json!([{ "role": "user", "content": [{ "type": "input_image" }] }])), "input", "text only"),
+        (with("input", json!([{ "role": "user", "content": [{ "type": "input_image" }] }])), "input", "`image_url`"),
         (with("input", json!([{ "role": "wizard", "content": "x" }])), "input", "wizard"),
         (with("input", json!([{ "type": "function_call", "call_id": "c", "name": "x" }])), "input", "arguments"),
         (with("tools", json!([{ "type": "function" }])), "tools", "tools[0].name"),

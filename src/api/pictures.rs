@@ -1,0 +1,171 @@
+//! Images in requests: the parts that hold them become encoded bytes beside the conversation.
+//! Owns data URIs and what becomes of an image where the model reads none. Knows neither formats of images nor models.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde_json::{Value, json};
+use session::Conversation;
+
+use crate::error::{ApiError, shortened};
+use crate::fetch::Fetcher;
+use crate::form::left_out;
+
+/// A part of a message with the image at a URL, in OpenAI's form.
+pub(crate) fn part(url: &str) -> Value {
+    json!({ "type": "image_url", "image_url": { "url": url } })
+}
+
+/// The same of an image in base64.
+pub(crate) fn part_of_base64(encoded: &str) -> Value {
+    match encoded.starts_with("data:") {
+        true => part(encoded),
+        false => part(&format!("data:;base64,{encoded}")),
+    }
+}
+
+/// Whether a conversation has images.
+pub(crate) fn are_in(conversation: &Conversation) -> bool {
+    let messages = conversation.messages.iter();
+    messages.flat_map(|message| message.get("content").and_then(Value::as_array)).flatten().any(is_image)
+}
+
+/// A conversation whose images are bytes beside it. A model that does not see is told of images in results of tools, which its
+/// user cannot take back; others are refused later, unread.
+///
+/// # Errors
+/// 400 for an image that cannot be read, with its place.
+pub(crate) fn taken(
+    mut conversation: Conversation,
+    sees: bool,
+    fetcher: Option<&Fetcher>,
+) -> Result<Conversation, ApiError> {
+    let mut total = 0;
+    for (i, message) in conversation.messages.iter_mut().enumerate() {
+        let is_result = message.get("role").and_then(Value::as_str) == Some("tool");
+        let parts = message.get_mut("content").and_then(Value::as_array_mut);
+        for (k, part) in parts.into_iter().flatten().enumerate().filter(|(_, part)| is_image(part)) {
+            let is_lost = is_result && !sees;
+            let new =
+                if is_lost { json!({ "type": "text", "text": left_out("image") }) } else { json!({ "type": "image" }) };
+            let old = std::mem::replace(part, new);
+            if !sees {
+                continue;
+            }
+            let at = format!("messages[{i}].content[{k}]");
+            let wrong = |what: &str| ApiError::field("messages", format!("{at}: {what}"));
+            if conversation.pictures.len() == MAX_IMAGES {
+                return Err(wrong(&format!("{MAX_IMAGES} images of a request are the most")));
+            }
+            let url = old.get("image_url").and_then(|url| url.get("url").unwrap_or(url).as_str());
+            let url = url.ok_or_else(|| wrong("image_url: an object with a `url` is expected"))?;
+            let bytes = bytes_of(url, fetcher).map_err(|what| wrong(&what))?;
+            total += bytes.len();
+            if total > MAX_BYTES {
+                return Err(wrong(&format!("the images of a request have {} MiB at most", MAX_BYTES >> 20)));
+            }
+            conversation.pictures.push(bytes);
+        }
+    }
+    Ok(conversation)
+}
+
+fn is_image(part: &Value) -> bool {
+    matches!(part.get("type").and_then(Value::as_str), Some("image_url" | "input_image"))
+}
+
+/// The bytes of a data URI, or of an address of the web where these are fetched.
+fn bytes_of(url: &str, fetcher: Option<&Fetcher>) -> Result<Arc<[u8]>, String> {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    match (scheme.as_deref(), fetcher) {
+        (Some("data"), _) => {
+            let (head, data) = url.split_once(',').ok_or("a data URI has a comma before its data")?;
+            match head.ends_with(";base64") {
+                true => of_base64(data),
+                false => Err("a data URI in base64 is expected: data:image/png;base64,...".to_owned()),
+            }
+        }
+        (Some("http" | "https"), Some(fetcher)) => fetcher.get(url),
+        (Some("http" | "https"), None) => {
+            Err("this server fetches no images: send a data URI (data:image/png;base64,...), or start it with --allow-image-urls".to_owned())
+        }
+        _ => Err(format!("a data URI (data:image/png;base64,...) is expected, `{}` found", shortened(url))),
+    }
+}
+
+/// # Errors
+/// It is no base64.
+pub(crate) fn of_base64(text: &str) -> Result<Arc<[u8]>, String> {
+    let engine = GeneralPurpose::new(
+        &STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    // Some encoders break lines.
+    let bytes = match text.bytes().any(|b| b.is_ascii_whitespace()) {
+        true => engine.decode(text.bytes().filter(|b| !b.is_ascii_whitespace()).collect::<Vec<u8>>()),
+        false => engine.decode(text),
+    };
+    bytes.map(Into::into).map_err(|error| format!("the image's base64 cannot be read: {error}"))
+}
+
+/// Of one request.
+const MAX_IMAGES: usize = 256;
+const MAX_BYTES: usize = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(role: &str, content: Value) -> Conversation {
+        Conversation { messages: vec![json!({ "role": role, "content": content })], ..Conversation::default() }
+    }
+
+    #[test]
+    fn images_are_bytes_beside_the_messages_in_their_order() {
+        let content = json!([
+            { "type": "image_url", "image_url": { "url": "data:image/png;base64,aGk=" } },
+            { "type": "text", "text": "and" },
+            { "type": "image_url", "image_url": "data:;base64,aG\n8" },
+            part_of_base64("aGE="),
+        ]);
+        let conversation = conversation("user", content);
+        assert!(are_in(&conversation));
+        let taken = taken(conversation, true, None).unwrap();
+        let pictures: Vec<&[u8]> = taken.pictures.iter().map(|bytes| &bytes[..]).collect();
+        assert_eq!(pictures, [b"hi", b"ho", b"ha"]);
+        let image = json!({ "type": "image" });
+        let text = json!({ "type": "text", "text": "and" });
+        assert_eq!(taken.messages[0]["content"], json!([image, text, image, image]));
+        assert!(!are_in(&taken));
+    }
+
+    #[test]
+    fn a_blind_model_hears_of_images_in_results_and_is_refused_the_others() {
+        let blind = |role: &str| taken(conversation(role, json!([part("file:///x")])), false, None).unwrap();
+        assert_eq!(blind("tool").messages[0]["content"][0]["text"], "[image left out]");
+        let refused = blind("user");
+        assert_eq!((&refused.messages[0]["content"][0]["type"], refused.pictures.len()), (&json!("image"), 0));
+    }
+
+    #[test]
+    fn what_is_no_image_is_told_with_its_place() {
+        for (image, words) in [
+            (part("data:image/png;base64,*"), "base64"),
+            (part("data:image/png,abc"), "base64"),
+            (part("data:image/png;base64"), "comma"),
+            (part("file:///etc/passwd"), "a data URI"),
+            (part("https://example.org/a.png"), "--allow-image-urls"),
+            (part("/etc/passwd"), "a data URI"),
+            (json!({ "type": "image_url" }), "`url`"),
+            (json!({ "type": "input_image", "file_id": "f" }), "`url`"),
+        ] {
+            let error = taken(conversation("user", json!([image])), true, None).unwrap_err();
+            assert!(error.message.starts_with("messages[0].content[0]: ") && error.message.contains(words), "{error}");
+        }
+        let many = vec![part("data:;base64,aGk="); MAX_IMAGES + 1];
+        let error = taken(conversation("user", many.into()), true, None).unwrap_err();
+        assert!(error.message.contains("256 images"), "{error}");
+    }
+}
