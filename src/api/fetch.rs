@@ -86,15 +86,13 @@ fn is_public(address: IpAddr) -> bool {
 
 fn is_public_v4(v4: Ipv4Addr) -> bool {
     let [a, b, c, _] = v4.octets();
-    let is_special = match (a, b, c) {
-        (0 | 10 | 127, ..) | (169, 254, _) | (172, 16..=31, _) | (192, 168, _) => true,
-        (100, 64..=127, _) | (192, 0, 0 | 2) | (192, 88, 99) | (198, 18..=19, _) | (198, 51, 100) | (203, 0, 113) => {
-            true
-        }
-        (224.., ..) => true,
-        _ => false,
-    };
-    !is_special
+    let is_own = matches!(
+        (a, b),
+        (0 | 10 | 127, _) | (169, 254) | (172, 16..=31) | (192, 168) | (100, 64..=127) | (198, 18..=19)
+    );
+    let is_reserved =
+        matches!((a, b, c), (192, 0, 0 | 2) | (192, 88, 99) | (198, 51, 100) | (203, 0, 113) | (224.., ..));
+    !is_own && !is_reserved
 }
 
 fn is_public_v6(v6: Ipv6Addr) -> bool {
