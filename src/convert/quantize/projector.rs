@@ -8,11 +8,11 @@ use crate::error::Error;
 use crate::gguf_model::{Model, metadata};
 use crate::stream::TensorPlan;
 
-/// Whether projectors can be of a type, and whether this one's tensors are known.
+/// The kind of a projector, which has tensors that are known and can be of a type.
 ///
 /// # Errors
 /// What is wrong, with what can be.
-pub(super) fn check(model: &Model, file_type: FileType) -> Result<(), Error> {
+pub(super) fn kind(model: &Model, file_type: FileType) -> Result<String, Error> {
     let keys = metadata(&model.keys);
     let kind = ProjectorSchema::kind_of(&keys).ok().flatten().unwrap_or_default();
     let known = ProjectorSchema::kinds();
@@ -21,7 +21,7 @@ pub(super) fn check(model: &Model, file_type: FileType) -> Result<(), Error> {
         return Err(Error::tensor("clip.projector_type", what));
     }
     match file_type {
-        FileType::F32 | FileType::F16 | FileType::BF16 | FileType::Q8_0 => Ok(()),
+        FileType::F32 | FileType::F16 | FileType::BF16 | FileType::Q8_0 => Ok(kind.to_owned()),
         other => Err(Error::tensor(
             "general.file_type",
             format!("{other} asked for; projectors are made as f32, f16, bf16 and q8_0"),
@@ -30,8 +30,12 @@ pub(super) fn check(model: &Model, file_type: FileType) -> Result<(), Error> {
 }
 
 /// The type of a tensor.
-pub(super) fn dtype(t: &TensorPlan, file_type: FileType) -> TensorType {
+pub(super) fn dtype(kind: &str, t: &TensorPlan, file_type: FileType) -> TensorType {
     let base = file_type.base();
+    // It is turned before it is used, which blocks cannot be.
+    if kind == "gemma3" && t.name == "mm.input_projection.weight" {
+        return TensorType::F16;
+    }
     if t.name.contains(".patch_embd.weight") {
         return if base == TensorType::F16 { base } else { TensorType::F32 };
     }

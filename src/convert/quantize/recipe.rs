@@ -106,12 +106,12 @@ impl Recipe<'_> {
 
     /// Projectors have types of their own, and neither a NextN layer nor anything that imatrices are made of.
     fn apply_to_projector(&self, model: &mut Model) -> Result<(), Error> {
-        projector::check(model, self.file_type)?;
+        let kind = projector::kind(model, self.file_type)?;
         if self.imatrix.is_some() {
             return Err(Error::tensor("imatrix", "made of a text model; a projector takes none"));
         }
         for t in &mut model.tensors {
-            let dtype = projector::dtype(t, self.file_type);
+            let dtype = projector::dtype(&kind, t, self.file_type);
             self.set(t, dtype)?;
         }
         model.set("general.file_type", Key::U32(self.file_type.id()));

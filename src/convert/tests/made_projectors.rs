@@ -122,7 +122,8 @@ fn what_is_no_tower_stays_out_and_what_hears_is_told() {
         let dir = tempfile::tempdir().expect("a folder");
         convert(&write(dir.path(), &entry, &all), FileType::F32).expect("a sound checkpoint")
     };
-    for name in ["model.language_model.embed_tokens.weight", "model.audio_tower.x.weight", "model.embed_audio.y.weight"] {
+    for name in ["model.language_model.embed_tokens.weight", "model.audio_tower.x.weight", "model.embed_audio.y.weight"]
+    {
         all.insert(name.into(), Tensor::f32(&[2, 3], [1.0; 6]));
     }
     entry["files"]["config.json"]["audio_config"] = json!({"hidden_size": 8});
@@ -147,18 +148,36 @@ fn what_does_not_fit_is_said_with_its_tensor() {
     let pixels = "model.vision_tower.patch_embedder.input_proj.weight";
     for (message, words) in [
         (change(&qwen, &|t, _| drop(t.remove(qkv))), &["1 tensors are missing", "v.blk.1.attn_qkv.weight"][..]),
-        (change(&qwen, &|t, _| t.get_mut(qkv).unwrap().shape = vec![60, 80]), &["attn_qkv.weight", "[40, 120] expected"]),
-        (change(&qwen, &|t, _| t.get_mut(kernel).unwrap().shape = vec![40, 6, 4, 4]), &["v.patch_embd.weight", "two frames"]),
-        (change(&gemma, &|t, _| t.get_mut(pixels).unwrap().shape = vec![48, 32]), &["v.patch_embd.weight", "square patches"]),
+        (
+            change(&qwen, &|t, _| t.get_mut(qkv).unwrap().shape = vec![60, 80]),
+            &["attn_qkv.weight", "[40, 120] expected"],
+        ),
+        (
+            change(&qwen, &|t, _| t.get_mut(kernel).unwrap().shape = vec![40, 6, 4, 4]),
+            &["v.patch_embd.weight", "two frames"],
+        ),
+        (
+            change(&gemma, &|t, _| t.get_mut(pixels).unwrap().shape = vec![48, 32]),
+            &["v.patch_embd.weight", "square patches"],
+        ),
         (
             change(&qwen, &|t, _| drop(t.insert("model.visual.odd".into(), t[qkv].clone()))),
             &["no place", "model.visual.odd"],
         ),
-        (change(&qwen, &|t, _| drop(t.insert("visual.pos_embed.weight".into(), t[qkv].clone()))), &["two tensors become"]),
+        (
+            change(&qwen, &|t, _| drop(t.insert("visual.pos_embed.weight".into(), t[qkv].clone()))),
+            &["two tensors become"],
+        ),
         (change(&qwen, &|t, _| t.get_mut(qkv).unwrap().dtype = "I32"), &["v.blk.1.attn_qkv.weight", "I32"]),
         (change(&qwen, &|_, f| f["config.json"]["vision_config"] = Value::Null), &["config.json", "text alone"]),
-        (change(&qwen, &|_, f| f["config.json"]["architectures"] = json!(["LlamaForCausalLM"])), &["LlamaForCausalLM", "Gemma4"]),
-        (change(&qwen, &|_, f| f["config.json"]["vision_config"]["depth"] = json!(0)), &["vision_config", "depth is 0"]),
+        (
+            change(&qwen, &|_, f| f["config.json"]["architectures"] = json!(["LlamaForCausalLM"])),
+            &["LlamaForCausalLM", "Gemma4"],
+        ),
+        (
+            change(&qwen, &|_, f| f["config.json"]["vision_config"]["depth"] = json!(0)),
+            &["vision_config", "depth is 0"],
+        ),
         (change(&qwen, &|_, f| f["preprocessor_config.json"] = json!({})), &["image_mean", "preprocessor_config.json"]),
         (
             change(&qwen, &|_, f| f["config.json"]["vision_config"]["deepstack_visual_indexes"] = json!([7])),

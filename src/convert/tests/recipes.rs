@@ -179,7 +179,8 @@ fn importance_matrices_of_both_formats_weigh_the_errors_of_each_matrix() {
 #[test]
 fn a_model_that_the_rules_do_not_know_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    for (architecture, words) in [("mamba", ["mamba", "qwen35moe"]), ("clip", ["projectors of type", "qwen3vl_merger"])] {
+    for (architecture, words) in [("mamba", ["mamba", "qwen35moe"]), ("clip", ["projectors of type", "qwen3vl_merger"])]
+    {
         let path = dir.path().join("other.gguf");
         let mut w = Writer::create(&path).unwrap();
         w.add("general.architecture", architecture).unwrap();

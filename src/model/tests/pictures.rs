@@ -11,9 +11,7 @@ mod words;
 
 use std::sync::Arc;
 
-use model::{
-    Embedded, LoadOptions, Model, Pass, PassOutput, PictureKind, Pictures, Placed, PlacedRows, Rows, Runner,
-};
+use model::{Embedded, LoadOptions, Model, Pass, PassOutput, PictureKind, Pictures, Placed, PlacedRows, Rows, Runner};
 use rig::exact;
 use text::TokenId;
 use tiny::Spec;
@@ -65,7 +63,11 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn a_picture_of_tokens_embeddings_gives_their_logits() {
     let (model, row) = gemma();
-    assert_eq!(model.picture_kind(), Some(PictureKind::Plain { both_ways: false }), "positions and masks are those of text");
+    assert_eq!(
+        model.picture_kind(),
+        Some(PictureKind::Plain { both_ways: false }),
+        "positions and masks are those of text"
+    );
     let n_embd = model.hparams().n_embd;
     let mut tokens: Vec<TokenId> = (0..14).map(|i| TokenId(20 + 3 * i)).collect();
     tokens[PLACES].fill(TokenId(PAD));

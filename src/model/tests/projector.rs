@@ -15,7 +15,12 @@ const N_EMBD_TEXT: u64 = 16;
 
 fn all() -> Vec<TinyProjector> {
     let (n, limited) = (N_EMBD_TEXT, true);
-    vec![TinyProjector::qwen(n), TinyProjector::gemma(n, false), TinyProjector::gemma(n, limited)]
+    vec![
+        TinyProjector::qwen(n),
+        TinyProjector::gemma(n, false),
+        TinyProjector::gemma(n, limited),
+        TinyProjector::gemma3(n),
+    ]
 }
 
 fn open(tiny: &TinyProjector) -> Result<Projector, LoadError> {
@@ -27,7 +32,8 @@ fn open(tiny: &TinyProjector) -> Result<Projector, LoadError> {
 fn patches(projector: &Projector, width: usize, height: usize) -> Patches {
     let bytes = (0..width * height * 3).map(|i| (i * i % 251 + i % 5) as u8).collect();
     let picture = Picture::new(width, height, bytes).expect("as many bytes");
-    let limits = ImageLimits { max_tokens: Some(20), ..ImageLimits::default() };
+    let max_tokens = (projector.kind() != "gemma3").then_some(20);
+    let limits = ImageLimits { max_tokens, ..ImageLimits::default() };
     projector.processor(&limits).expect("sound limits").patches(&picture).expect("a sound shape")
 }
 
@@ -120,6 +126,21 @@ fn sizes_out_of_range_are_refused_by_their_key() {
         without.numbers.remove(key);
         let error = open(&without).expect_err(key).to_string();
         assert!(error.contains(key) && error.contains("missing"), "{key}: {error}");
+    }
+}
+
+#[test]
+fn sizes_of_gemma_3_are_checked() {
+    for (key, values) in
+        [("image_size", &[0, 35, u32::MAX][..]), ("patch_size", &[0, 5]), ("projector.scale_factor", &[0, 2, 17])]
+    {
+        for &value in values {
+            let mut changed = TinyProjector::gemma3(N_EMBD_TEXT);
+            changed.numbers.insert(key.to_owned(), value);
+            let error = open(&changed).expect_err(key).to_string();
+            let says = [key, "image_size"].iter().any(|key| error.contains(key));
+            assert!(says, "{key} = {value}: {error}");
+        }
     }
 }
 

@@ -7,12 +7,7 @@ use crate::checkpoint::fields::MAX_DIM;
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
-    classes: &[
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration",
-        "qwen3_5",
-        "qwen3_5_moe",
-    ],
+    classes: &["Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "qwen3_5", "qwen3_5_moe"],
     n_layer: "depth",
     n_head: "num_heads",
     image_size,
@@ -36,7 +31,8 @@ fn keys(c: &Config<'_>) -> Result<Vec<(&'static str, Key)>, String> {
     let deep = match c.vision.get("deepstack_visual_indexes") {
         None => Vec::new(),
         Some(list) => {
-            let list: Option<Vec<u64>> = list.as_array().and_then(|l| l.iter().map(serde_json::Value::as_u64).collect());
+            let list: Option<Vec<u64>> =
+                list.as_array().and_then(|l| l.iter().map(serde_json::Value::as_u64).collect());
             list.filter(|list| list.iter().all(|il| *il < n_layer))
                 .ok_or_else(|| format!("deepstack_visual_indexes: numbers of the {n_layer} blocks expected"))?
         }

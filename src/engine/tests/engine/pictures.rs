@@ -30,7 +30,8 @@ fn with_picture(model: &Model, number: u8, n: usize) -> RequestOptions {
 /// Options with pictures, each behind so many tokens of a prompt of `n` tokens.
 fn with_pictures(model: &Model, at: &[(u8, usize)], n: usize) -> RequestOptions {
     let n_embd = model.hparams().n_embd;
-    let placed = at.iter().map(|&(number, first)| Placed { first, embedded: embedded(n_embd, number), hash: [number; 32] });
+    let placed =
+        at.iter().map(|&(number, first)| Placed { first, embedded: embedded(n_embd, number), hash: [number; 32] });
     let pictures = Pictures::new(model.picture_kind(), n_embd, n, placed.collect()).expect("they fit");
     RequestOptions { pictures, ..greedy(8) }
 }
