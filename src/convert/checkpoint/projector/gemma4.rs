@@ -1,6 +1,6 @@
 //! The tower of Gemma 4.
 
-use super::row::{Config, Part, Row, in_block};
+use super::row::{Config, Keys, Part, Row, in_block};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -14,7 +14,7 @@ pub(super) const ROW: Row = Row {
     prefixes: &["vision_tower.", "embed_vision."],
 };
 
-fn keys(c: &Config<'_>) -> Result<Vec<(&'static str, Key)>, String> {
+fn keys(c: &Config<'_>) -> Result<Keys, String> {
     let eps = c.vision.float("layer_norm_eps")?.unwrap_or(1e-6);
     Ok(vec![
         ("clip.vision.projector_type", "gemma4v".into()),

@@ -2,7 +2,7 @@
 
 use gguf::ArrayBuf;
 
-use super::row::{Config, Part, Row, in_block};
+use super::row::{Config, Keys, Part, Row, in_block};
 use crate::checkpoint::fields::MAX_DIM;
 use crate::gguf_model::Key;
 
@@ -26,7 +26,7 @@ fn image_size(c: &Config<'_>) -> Result<u64, String> {
     Ok(((n_positions as f64).sqrt() * patch as f64) as u64)
 }
 
-fn keys(c: &Config<'_>) -> Result<Vec<(&'static str, Key)>, String> {
+fn keys(c: &Config<'_>) -> Result<Keys, String> {
     let n_layer = c.vision.need("depth", 4096)?;
     let deep = match c.vision.get("deepstack_visual_indexes") {
         None => Vec::new(),

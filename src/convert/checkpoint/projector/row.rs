@@ -16,12 +16,15 @@ pub(super) struct Row {
     /// `clip.vision.image_size`.
     pub(super) image_size: fn(&Config<'_>) -> Result<u64, String>,
     /// The keys behind those that all kinds have, with their whole names, in the order of llama.cpp's converter.
-    pub(super) keys: fn(&Config<'_>) -> Result<Vec<(&'static str, Key)>, String>,
+    pub(super) keys: fn(&Config<'_>) -> Result<Keys, String>,
     /// What the tensor of a name (without `model.` in front) becomes; `None`: it is none of the tower's.
     pub(super) part: fn(&str) -> Option<Part>,
     /// What names of the tower's tensors start with: one of these that becomes nothing has no place.
     pub(super) prefixes: &'static [&'static str],
 }
+
+/// Keys with their names, in the order of the file.
+pub(super) type Keys = Vec<(&'static str, Key)>;
 
 /// What a checkpoint says of its tower.
 pub(super) struct Config<'j> {
