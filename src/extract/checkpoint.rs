@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use convert::Kind;
-use convert::checkpoint::{Checkpoint, Options};
+use convert::checkpoint::{Checkpoint, Options, Projector};
 use convert::quantize::FileType;
 
 use super::{Outcome, quantize};
@@ -20,6 +20,9 @@ pub struct Args {
     /// Type of the file, such as bf16, q8_0, q4_k_m
     #[arg(long = "type", value_name = "TYPE", default_value = "bf16")]
     file_type: FileType,
+    /// Make the projector of a checkpoint that sees (f32, f16, bf16 or q8_0) instead of the model
+    #[arg(long, conflicts_with_all = ["no_head", "imatrix", "head_type", "plain"])]
+    mmproj: bool,
     /// Leave out the MTP layer
     #[arg(long)]
     no_head: bool,
@@ -42,7 +45,17 @@ pub fn run(args: &Args) -> Outcome {
             bail!("{}: has no config.json: the folder of a whole checkpoint expected", args.folder.display())
         }
     }
+    if args.mmproj {
+        let projector = Projector::open(&args.folder, args.name.as_deref())?;
+        if projector.hears {
+            eprintln!("note: the checkpoint hears too; the file has the tower that sees alone");
+        }
+        return args.how.write(projector.model, args.file_type, &args.output, false);
+    }
     let checkpoint = Checkpoint::open(&args.folder, options)?;
+    if checkpoint.sees {
+        eprintln!("note: the checkpoint sees; `extract-nextn convert --mmproj` makes its projector, a file of its own");
+    }
     if checkpoint.n_head_layers == 0 && !args.no_head {
         let promised = checkpoint.config.n_head_layers.is_some_and(|n| n > 0);
         let why = if promised {

@@ -20,3 +20,4 @@ pub use hash::ContentHash;
 pub use patches::Patches;
 pub use picture::Picture;
 pub use processor::{Budget, ImageLimits, Processor};
+pub use resize::Filter;

@@ -3,6 +3,7 @@
 use crate::error::VisionError;
 use crate::patches::Patches;
 use crate::picture::Picture;
+use crate::resize::Filter;
 
 /// How a family turns a picture into patches.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,8 @@ pub struct Processor {
     pub std: [f32; 3],
     /// How the size is chosen.
     pub budget: Budget,
+    /// How a picture is resized.
+    pub filter: Filter,
 }
 
 /// What bounds the size of a picture.
@@ -33,6 +36,11 @@ pub enum Budget {
     Tokens {
         /// Most tokens.
         max: usize,
+    },
+    /// Every picture becomes a square (Gemma 3).
+    Square {
+        /// Pixels along a side.
+        side: usize,
     },
 }
 
@@ -82,6 +90,10 @@ impl Processor {
                 return no("this model scales every image to the most tokens: set these alone".to_owned());
             }
             Budget::Tokens { max } => *max = limits.max_tokens.unwrap_or(*max),
+            Budget::Square { side } if *limits != ImageLimits::default() => {
+                return no(format!("this model takes images of {side} x {side} pixels: leave the limits out"));
+            }
+            Budget::Square { .. } => {}
         }
         Ok(self)
     }
@@ -94,6 +106,7 @@ impl Processor {
         match self.budget {
             Budget::Pixels { min, max } => self.size_by_pixels(width, height, min, max),
             Budget::Tokens { max } => self.size_by_tokens(width, height, max),
+            Budget::Square { side } => Ok((side, side)),
         }
     }
 
@@ -146,7 +159,7 @@ impl Processor {
     /// As [`Processor::size`].
     pub fn patches(&self, picture: &Picture) -> Result<Patches, VisionError> {
         let (width, height) = self.size(picture.width(), picture.height())?;
-        Ok(self.cut(&picture.resized(width, height)))
+        Ok(self.cut(&picture.resized_by(self.filter, width, height)))
     }
 
     /// The patches of a picture that has its size.

@@ -1,4 +1,4 @@
-//! The resize of the published processors: bicubic (a = -0.5), antialiased, in 8 bits as Pillow computes it.
+//! The resize of the published processors: bicubic (a = -0.5) or bilinear, antialiased, in 8 bits as Pillow computes it.
 //! Across first, then down, rounded to 8 bits after each; the golden files hold its bytes.
 
 use crate::picture::Picture;
@@ -8,21 +8,56 @@ const BITS: u32 = 22;
 /// Multiplications below which a second thread costs more than it saves.
 const FEW: usize = 1 << 22;
 
+/// What a pixel is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filter {
+    /// Keys's cubic convolution with a = -0.5.
+    #[default]
+    Bicubic,
+    /// A triangle.
+    Bilinear,
+}
+
+impl Filter {
+    /// Pixels to each side that count, where nothing is scaled down.
+    fn support(self) -> f64 {
+        match self {
+            Filter::Bicubic => 2.0,
+            Filter::Bilinear => 1.0,
+        }
+    }
+
+    fn weight(self, t: f64) -> f64 {
+        match self {
+            Filter::Bicubic => cubic(t),
+            Filter::Bilinear => (1.0 - t.abs()).max(0.0),
+        }
+    }
+}
+
 impl Picture {
-    /// This picture at `width` x `height`, stretched to both. A side that has its length already is not filtered.
+    /// As [`Picture::resized_by`] the bicubic filter.
     ///
     /// # Panics
     /// Where a side is 0.
     pub fn resized(&self, width: usize, height: usize) -> Picture {
+        self.resized_by(Filter::Bicubic, width, height)
+    }
+
+    /// This picture at `width` x `height`, stretched to both. A side that has its length already is not filtered.
+    ///
+    /// # Panics
+    /// Where a side is 0.
+    pub fn resized_by(&self, filter: Filter, width: usize, height: usize) -> Picture {
         assert!(width > 0 && height > 0, "a picture has pixels");
-        let across = (width != self.width()).then(|| self.across(width));
+        let across = (width != self.width()).then(|| self.across(width, filter));
         let wide = across.as_ref().unwrap_or(self);
-        if height == wide.height() { wide.clone() } else { wide.down(height) }
+        if height == wide.height() { wide.clone() } else { wide.down(height, filter) }
     }
 
     /// Filtered along the rows.
-    fn across(&self, width: usize) -> Picture {
-        let (taps, from) = (Taps::new(self.width(), width), 3 * self.width());
+    fn across(&self, width: usize, filter: Filter) -> Picture {
+        let (taps, from) = (Taps::new(self.width(), width, filter), 3 * self.width());
         let rows = by_rows(3 * width, self.height(), taps.weights.len() * 3, |y, out| {
             let row = &self.rgb()[y * from..][..from];
             for (x, pixel) in out.chunks_exact_mut(3).enumerate() {
@@ -38,8 +73,8 @@ impl Picture {
     }
 
     /// Filtered along the columns.
-    fn down(&self, height: usize) -> Picture {
-        let (taps, row) = (Taps::new(self.height(), height), 3 * self.width());
+    fn down(&self, height: usize, filter: Filter) -> Picture {
+        let (taps, row) = (Taps::new(self.height(), height, filter), 3 * self.width());
         let rows = by_rows(row, height, taps.weights.len() / height * row, |y, out| {
             let (first, weights) = taps.of(y);
             let mut sums = vec![1 << (BITS - 1); row];
@@ -64,17 +99,18 @@ struct Taps {
 }
 
 impl Taps {
-    fn new(n_in: usize, n_out: usize) -> Taps {
+    fn new(n_in: usize, n_out: usize, filter: Filter) -> Taps {
         let scale = n_in as f64 / n_out as f64;
         let stretch = scale.max(1.0);
+        let support = filter.support() * stretch;
         let mut taps = Taps { at: Vec::with_capacity(n_out + 1), weights: Vec::new() };
         let mut line = Vec::new();
         for x in 0..n_out {
             let centre = (x as f64 + 0.5) * scale;
-            let first = (centre - 2.0 * stretch + 0.5).max(0.0) as usize;
-            let end = ((centre + 2.0 * stretch + 0.5) as usize).min(n_in);
+            let first = (centre - support + 0.5).max(0.0) as usize;
+            let end = ((centre + support + 0.5) as usize).min(n_in);
             line.clear();
-            line.extend((first..end).map(|i| cubic((i as f64 - centre + 0.5) / stretch)));
+            line.extend((first..end).map(|i| filter.weight((i as f64 - centre + 0.5) / stretch)));
             let sum: f64 = line.iter().sum();
             taps.at.push((first, taps.weights.len()));
             let fixed = |w: &f64| (w / sum * f64::from(1 << BITS)).round() as i32;

@@ -25,6 +25,8 @@ pub const N_LAYER: u64 = 2;
 pub const PATCH: u64 = 4;
 /// Positions of the learned table along a side.
 pub const SIDE: u64 = 5;
+/// Patches along a side of what Gemma 3 makes of every picture.
+pub const SQUARE: u64 = 9;
 /// Positions of the table of columns, and of that of rows.
 pub const N_PLACES: u64 = 60;
 
@@ -89,6 +91,37 @@ impl TinyProjector {
             t.tensors.insert("v.std_scale".into(), scale);
         }
         t.random("mm.input_projection.weight", &[n, n_embd_text]);
+        t
+    }
+
+    /// Of Gemma 3, with rows of `n_embd_text`.
+    pub fn gemma3(n_embd_text: u64) -> Self {
+        let mut t = Self::of("gemma3", n_embd_text, 0.5);
+        let n = N_EMBD;
+        t.numbers.remove("spatial_merge_size");
+        t.numbers.insert("image_size".into(), (SQUARE * PATCH) as u32);
+        t.numbers.insert("projector.scale_factor".into(), 3);
+        t.flags.clear();
+        t.random("v.patch_embd.weight", &[PATCH, PATCH, 3, n]);
+        t.random("v.patch_embd.bias", &[n]);
+        t.random("v.position_embd.weight", &[n, SQUARE * SQUARE]);
+        for il in 0..N_LAYER {
+            t.norm(&format!("v.blk.{il}.ln1"), n, true);
+            t.norm(&format!("v.blk.{il}.ln2"), n, true);
+            for (name, n_in, n_out) in [
+                ("attn_q", n, n),
+                ("attn_k", n, n),
+                ("attn_v", n, n),
+                ("attn_out", n, n),
+                ("ffn_up", n, N_FF),
+                ("ffn_down", N_FF, n),
+            ] {
+                t.linear(&format!("v.blk.{il}.{name}"), n_in, n_out);
+            }
+        }
+        t.norm("v.post_ln", n, true);
+        t.norm("mm.soft_emb_norm", n, false);
+        t.random("mm.input_projection.weight", &[n_embd_text, n]);
         t
     }
 

@@ -23,12 +23,51 @@ pub(crate) struct KeySources<'f> {
 
 /// All of them. `general.file_type` stands in its place with a number that a recipe replaces.
 pub(crate) fn all(sources: &KeySources<'_>, tensors: &[TensorPlan], tokenizer: Tokenizer) -> Vec<(String, Key)> {
-    let mut keys = Keys { list: Vec::new(), arch: sources.config.architecture() };
-    keys.general(sources, tensors);
+    let arch = sources.config.architecture();
+    let mut keys = Keys { list: general((arch, "model"), sources.name, sources.generation, tensors), arch };
     keys.sizes(sources.config, sources.n_head_layers);
     keys.put("general.quantization_version", Key::U32(2));
     keys.list.extend(tokenizer.into_keys());
     keys.list
+}
+
+/// Those of every file: its architecture, its type (a model, a projector), how it is called, how large it is and how to sample.
+pub(crate) fn general(
+    (arch, kind): (&str, &str),
+    name: &str,
+    generation: Option<&Value>,
+    tensors: &[TensorPlan],
+) -> Vec<(String, Key)> {
+    let mut keys: Vec<(String, Key)> =
+        vec![("general.architecture".to_owned(), arch.into()), ("general.type".to_owned(), kind.into())];
+    keys.extend(generation.map(sampling).unwrap_or_default());
+    keys.push(("general.name".to_owned(), name.into()));
+    keys.push(("general.size_label".to_owned(), size_label(tensors).as_str().into()));
+    keys
+}
+
+fn sampling(generation: &Value) -> Vec<(String, Key)> {
+    let float = |name: &str| generation.get(name).and_then(Value::as_f64).map(|x| Key::F32(x as f32));
+    let int = |name: &str| {
+        let n = generation.get(name).and_then(Value::as_i64);
+        n.and_then(|n| i32::try_from(n).ok()).map(Key::I32)
+    };
+    let text = |name: &str| generation.get(name).and_then(Value::as_str).map(Key::from);
+    let all = [
+        ("sequence", text("sequence")),
+        ("top_k", int("top_k")),
+        ("top_p", float("top_p")),
+        ("min_p", float("min_p")),
+        ("xtc_probability", float("xtc_probability")),
+        ("xtc_threshold", float("xtc_threshold")),
+        ("temp", float("temperature")),
+        ("penalty_last_n", int("penalty_last_n")),
+        ("penalty_repeat", float("penalty_repeat").or_else(|| float("repetition_penalty"))),
+        ("mirostat", int("mirostat")),
+        ("mirostat_tau", float("mirostat_tau")),
+        ("mirostat_eta", float("mirostat_eta")),
+    ];
+    all.into_iter().filter_map(|(key, value)| Some((format!("general.sampling.{key}"), value?))).collect()
 }
 
 /// The keys that shapes follow from.
@@ -83,43 +122,6 @@ impl Keys {
     fn number(&mut self, key: &str, value: u64) {
         // All sizes were read with ranges below 2^32.
         self.arch(key, Key::U32(value as u32));
-    }
-
-    fn general(&mut self, sources: &KeySources<'_>, tensors: &[TensorPlan]) {
-        self.put("general.architecture", self.arch.into());
-        self.put("general.type", "model".into());
-        if let Some(generation) = sources.generation {
-            self.sampling(generation);
-        }
-        self.put("general.name", sources.name.into());
-        self.put("general.size_label", size_label(tensors).as_str().into());
-    }
-
-    fn sampling(&mut self, generation: &Value) {
-        let float = |name: &str| generation.get(name).and_then(Value::as_f64).map(|x| Key::F32(x as f32));
-        let int = |name: &str| {
-            let n = generation.get(name).and_then(Value::as_i64);
-            n.and_then(|n| i32::try_from(n).ok()).map(Key::I32)
-        };
-        let text = |name: &str| generation.get(name).and_then(Value::as_str).map(Key::from);
-        for (key, value) in [
-            ("sequence", text("sequence")),
-            ("top_k", int("top_k")),
-            ("top_p", float("top_p")),
-            ("min_p", float("min_p")),
-            ("xtc_probability", float("xtc_probability")),
-            ("xtc_threshold", float("xtc_threshold")),
-            ("temp", float("temperature")),
-            ("penalty_last_n", int("penalty_last_n")),
-            ("penalty_repeat", float("penalty_repeat").or_else(|| float("repetition_penalty"))),
-            ("mirostat", int("mirostat")),
-            ("mirostat_tau", float("mirostat_tau")),
-            ("mirostat_eta", float("mirostat_eta")),
-        ] {
-            if let Some(value) = value {
-                self.put(&format!("general.sampling.{key}"), value);
-            }
-        }
     }
 
     fn sizes(&mut self, c: &Config, n_head_layers: u64) {

@@ -11,6 +11,7 @@ mod head;
 mod keys;
 mod names;
 mod plan;
+mod projector;
 mod table;
 mod tokenizer;
 
@@ -20,6 +21,7 @@ pub use config::Config;
 pub use fields::Quantized;
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
+pub use projector::Projector;
 
 use crate::error::Error;
 use crate::gguf_model::Model;
@@ -48,6 +50,8 @@ pub struct Checkpoint {
     pub n_head_layers: u64,
     /// The model as a GGUF file would have it, in the number types of the checkpoint.
     pub model: Model,
+    /// Whether it has a tower too, which is no part of the model: a [`Projector`].
+    pub sees: bool,
 }
 
 /// What a checkpoint is read for.
@@ -100,7 +104,8 @@ impl Checkpoint {
         let inputs = shards.into_inputs();
         let side_inputs = DESCRIPTIONS.map(|name| folder.join(name)).to_vec();
         let model = Model { keys, tensors: gathered.tensors, inputs, side_inputs, version: 3 };
-        Ok((Checkpoint { config, n_head_layers, model }, gathered.faults))
+        let sees = Projector::is_in(&raw);
+        Ok((Checkpoint { config, n_head_layers, model, sees }, gathered.faults))
     }
 }
 

@@ -94,8 +94,12 @@ fn scales(name: &str) -> Option<Name> {
     if matches!(last, "input_scale" | "k_scale" | "v_scale") || last.ends_with("activation_scale") {
         return Some(Name::Skip);
     }
-    let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"))?;
-    Some(Name::Scale(weight.to_owned()))
+    scales_of(name).map(Name::Scale)
+}
+
+/// The weight that the tensor of this name has scales for.
+pub(crate) fn scales_of(name: &str) -> Option<String> {
+    name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")).map(str::to_owned)
 }
 
 /// As [`text_name`], whether it is that of scales or not.

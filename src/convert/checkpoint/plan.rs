@@ -199,7 +199,8 @@ impl Maker<'_> {
         }
     }
 
-    fn piece(&self, place: Place, row_len: u64) -> Result<Piece, Error> {
+    /// The matrix of a tensor of the checkpoint, with its scales.
+    pub(crate) fn piece(&self, place: Place, row_len: u64) -> Result<Piece, Error> {
         let t = self.shards.tensor(place);
         let stored = match t.dtype {
             Dtype::F64 => Stored::F64,
@@ -368,7 +369,7 @@ pub(crate) fn stays_f32(part: &str, ne: &[u64]) -> bool {
 }
 
 /// The type that loses nothing of numbers like these, or next to nothing.
-fn natural(dtype: Dtype) -> TensorType {
+pub(crate) fn natural(dtype: Dtype) -> TensorType {
     match dtype {
         Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => TensorType::BF16,
         Dtype::F16 => TensorType::F16,

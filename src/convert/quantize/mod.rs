@@ -2,6 +2,7 @@
 //! Owns the recipe; never reads numbers itself.
 
 mod imatrix;
+mod projector;
 mod recipe;
 mod types;
 

@@ -3,12 +3,13 @@
 //! are those that people know by the names, with two exceptions that cost little: the head and the embedding.
 
 use gguf::TensorType;
-use model::{architectures, block_of, head_architectures};
+use model::{ProjectorSchema, architectures, block_of, head_architectures};
 
 use super::imatrix::Imatrix;
+use super::projector;
 use super::types::FileType;
 use crate::error::Error;
-use crate::gguf_model::{Key, Model};
+use crate::gguf_model::{Key, Model, metadata};
 use crate::stream::TensorPlan;
 
 /// How a file is to be typed.
@@ -52,12 +53,16 @@ struct Rules {
 
 impl Recipe<'_> {
     /// Gives every tensor of a model its type, and the keys that tell of it. Quantised files have their tensors by layer
-    /// and name and those keys last, as llama.cpp's have.
+    /// and name and those keys last, as llama.cpp's have. A projector's file is F32, F16, BF16 or Q8_0, in the order that
+    /// it has.
     ///
     /// # Errors
     /// The architecture is not one whose tensors the rules know; a tensor is quantised already and would change; an
     /// importance matrix that does not fit.
     pub fn apply(&self, model: &mut Model) -> Result<(), Error> {
+        if ProjectorSchema::is_for(&metadata(&model.keys)) {
+            return self.apply_to_projector(model);
+        }
         let arch = match model.key("general.architecture") {
             Some(Key::Str(name)) => String::from_utf8_lossy(name).into_owned(),
             _ => return Err(Error::tensor("general.architecture", "missing, or no text")),
@@ -96,6 +101,20 @@ impl Recipe<'_> {
                 model.set_last(key, value);
             }
         }
+        Ok(())
+    }
+
+    /// Projectors have types of their own, and neither a NextN layer nor anything that imatrices are made of.
+    fn apply_to_projector(&self, model: &mut Model) -> Result<(), Error> {
+        let kind = projector::kind(model, self.file_type)?;
+        if self.imatrix.is_some() {
+            return Err(Error::tensor("imatrix", "made of a text model; a projector takes none"));
+        }
+        for t in &mut model.tensors {
+            let dtype = projector::dtype(&kind, t, self.file_type);
+            self.set(t, dtype)?;
+        }
+        model.set("general.file_type", Key::U32(self.file_type.id()));
         Ok(())
     }
 

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::published;
+use crate::support::published::{self, as_json, rounded};
 use crate::support::unpacked;
 use convert::Source;
 use convert::checkpoint::{Checkpoint, Options};
 use convert::quantize::{FileType, Recipe};
 use convert::stream::{Control, OnFailure};
-use gguf::{Header, Value};
+use gguf::Header;
 use serde_json::json;
 
 fn recipe(file_type: FileType, plain: bool) -> Recipe<'static> {
@@ -59,41 +59,6 @@ fn published_checkpoints_become_the_files_of_llama_cpps_converter() {
         let theirs = published::write(name, &folder);
         let n_last_bits = same_file(name, &converted(&folder, &recipe(FileType::BF16, false)), &theirs);
         println!("{name}: the same bytes, but for the last bit of {n_last_bits} values of ssm_a");
-    }
-}
-
-/// As `pack.py` writes it: long arrays by the checksum of their JSON.
-fn as_json(value: &Value<'_>) -> serde_json::Value {
-    match value {
-        Value::Array(array) => {
-            let all: Vec<_> = array.iter().map(|v| as_json(&v)).collect();
-            match all.len() {
-                0..=64 => all.into(),
-                _ => format!("sha256 {}", published::sha256(&serde_json::to_vec(&all).unwrap())).into(),
-            }
-        }
-        Value::Str(text) => text.as_str().unwrap().into(),
-        Value::Bool(x) => (*x).into(),
-        Value::U8(x) => (*x).into(),
-        Value::I8(x) => (*x).into(),
-        Value::U16(x) => (*x).into(),
-        Value::I16(x) => (*x).into(),
-        Value::U32(x) => (*x).into(),
-        Value::I32(x) => (*x).into(),
-        Value::U64(x) => (*x).into(),
-        Value::I64(x) => (*x).into(),
-        Value::F32(x) => f64::from(*x).into(),
-        Value::F64(x) => (*x).into(),
-    }
-}
-
-/// With floating-point numbers as Rust writes them: where another crate asks for it, serde_json keeps their digits as they
-/// came, and compares these.
-fn rounded(value: &serde_json::Value) -> serde_json::Value {
-    match value {
-        serde_json::Value::Number(n) if n.as_i64().is_none() && n.as_u64().is_none() => json!(n.as_f64()),
-        serde_json::Value::Array(list) => list.iter().map(rounded).collect(),
-        other => other.clone(),
     }
 }
 

@@ -13,7 +13,12 @@ fn report(tiny: &TinyProjector) -> Report {
 
 #[test]
 fn a_sound_projector_is_complete() {
-    for tiny in [TinyProjector::qwen(16), TinyProjector::gemma(16, false), TinyProjector::gemma(16, true)] {
+    for tiny in [
+        TinyProjector::qwen(16),
+        TinyProjector::gemma(16, false),
+        TinyProjector::gemma(16, true),
+        TinyProjector::gemma3(16),
+    ] {
         let report = report(&tiny);
         assert_eq!(report.verdict, Verdict::Complete, "{:?}", report.damage);
         assert_eq!(report.projector.as_deref(), Some(tiny.kind));

@@ -179,11 +179,14 @@ fn importance_matrices_of_both_formats_weigh_the_errors_of_each_matrix() {
 #[test]
 fn a_model_that_the_rules_do_not_know_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("clip.gguf");
-    let mut w = Writer::create(&path).unwrap();
-    w.add("general.architecture", "clip").unwrap();
-    w.add("list", &[1u32, 2].into_iter().collect::<ArrayBuf>()).unwrap();
-    w.begin().unwrap().finish().unwrap();
-    let e = quantized(&path, None).unwrap_err();
-    assert!(e.contains("clip") && e.contains("qwen35moe"), "{e}");
+    for (architecture, words) in [("mamba", ["mamba", "qwen35moe"]), ("clip", ["projectors of type", "qwen3vl_merger"])]
+    {
+        let path = dir.path().join("other.gguf");
+        let mut w = Writer::create(&path).unwrap();
+        w.add("general.architecture", architecture).unwrap();
+        w.add("list", &[1u32, 2].into_iter().collect::<ArrayBuf>()).unwrap();
+        w.begin().unwrap().finish().unwrap();
+        let e = quantized(&path, None).unwrap_err();
+        assert!(words.iter().all(|word| e.contains(word)), "{e}");
+    }
 }

@@ -106,7 +106,24 @@ impl Linear {
 
     /// `x: [n_in, ..]` gives `[n_out, ..]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        let y = invariant_mul_mat(g, g.weight(self.weight), x);
+        self.rest(g, x, invariant_mul_mat(g, g.weight(self.weight), x))
+    }
+
+    /// As [`Linear::forward`] for rows that are always computed together, many at a time: bits may depend on their number, and
+    /// ggml's own product is faster than kernels that keep them. On a CPU F16 weights have their rows rounded to F16 there;
+    /// BF16, which would leave eight bits of them, is widened to F32 first.
+    pub(crate) fn forward_wide<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let w = g.weight(self.weight);
+        if !w.lies_on_host() || w.dtype().is_quantized() || x.ne()[1] < WIDE {
+            return self.forward(g, x);
+        }
+        // A copy is no weight, which the kernels would take.
+        let dtype = if w.dtype() == Dtype::F16 { Dtype::F16 } else { Dtype::F32 };
+        self.rest(g, x, g.mul_mat(g.cast(w, dtype), x))
+    }
+
+    /// What follows the product `y` of the matrix and `x`.
+    fn rest<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, y: Tensor<'g>) -> Tensor<'g> {
         let y = self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)));
         let y = updated(g, self.weight, x, y);
         self.bias.map_or(y, |bias| g.add(y, vector(g, bias)))
@@ -174,6 +191,9 @@ pub(crate) fn by_head<'g>(g: &Graph<'g>, heads: Tensor<'g>, x: Tensor<'g>) -> Te
     let ([m, n_head, ..], nb) = (y.ne(), y.nb());
     g.view(y, [m, n_head, 1, 1], [nb[1], nb[2], nb[3]], 0)
 }
+
+/// Rows from which on a copy of the weight is little beside the product.
+const WIDE: i64 = 64;
 
 /// Rows that are multiplied with F32 weights on a GPU in threes. Up to three, CUDA's backend has a kernel for vectors; for four
 /// rows of a router it took another one, and 13 us instead of 4.

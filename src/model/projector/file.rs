@@ -1,7 +1,7 @@
 //! The file that a tower is opened over: its keys, its tensors, and what has to be known of them before they are bound.
 
 use gguf::Metadata;
-use vision::{Budget, Processor};
+use vision::{Budget, Filter, Processor};
 
 use super::shape::TowerShape;
 use crate::error::LoadError;
@@ -55,7 +55,14 @@ impl<'f, 'm, 'a> ProjectorFile<'f, 'm, 'a> {
             return Err(keys.error("image_std", format!("{std:?} found, numbers above 0 expected")));
         }
         Ok(TowerShape {
-            processor: Processor { patch: keys.need("patch_size", 1..=256)?, merge, mean: mean?, std, budget },
+            processor: Processor {
+                patch: keys.need("patch_size", 1..=256)?,
+                merge,
+                mean: mean?,
+                std,
+                budget,
+                filter: Filter::Bicubic,
+            },
             n_embd_text: keys.need("projection_dim", WIDTH)?,
             n_embd,
             n_ff: keys.need("feed_forward_length", WIDTH)?,

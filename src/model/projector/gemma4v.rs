@@ -6,7 +6,7 @@ use ggml::{Graph, Rope, Tensor, WeightId};
 use vision::{Budget, Patches};
 
 use super::file::{Known, ProjectorFile};
-use super::parts::{attend_to_all, by_parts, patch_matrix};
+use super::parts::{attend_to_all, by_parts, mean_of_blocks, patch_matrix};
 use super::shape::TowerShape;
 use super::tower::{Entry, Input, Seen, Tower, ids};
 use crate::blocks::{Linear, RmsNorm, vector};
@@ -88,8 +88,10 @@ impl Clipped {
 
     fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         match self.limits {
-            None => self.linear.forward(g, x),
-            Some([(low, high), (least, most)]) => g.clamp(self.linear.forward(g, g.clamp(x, low, high)), least, most),
+            None => self.linear.forward_wide(g, x),
+            Some([(low, high), (least, most)]) => {
+                g.clamp(self.linear.forward_wide(g, g.clamp(x, low, high)), least, most)
+            }
         }
     }
 }
@@ -146,7 +148,7 @@ impl Tower for Gemma4V {
     }
 
     fn build<'g>(&self, g: &Graph<'g>, seen: &Seen<'g>) -> Tensor<'g> {
-        let (n_embd, n_patches) = (self.shape.n_embd as i64, seen.n_patches as i64);
+        let n_embd = self.shape.n_embd as i64;
         let places = [ids(g, "columns", seen.n_patches), ids(g, "rows", seen.n_patches)];
         // The scaling of 0 to 1 to -1 to 1 is part of the model.
         let x = g.mul_mat(patch_matrix(g, self.patch), g.scale_and_add(seen.pixels, 2.0, -1.0)); // [n_embd, n_patches]
@@ -166,16 +168,12 @@ impl Tower for Gemma4V {
             x = g.add(x, layer.ffn_post.forward(g, inner));
         }
         g.no_layer();
-        let n_in_block = (POOL * POOL) as i64;
-        let n_tokens = n_patches / n_in_block;
-        let x = g.reshape(x, [n_embd, n_in_block, n_tokens]); // was [n_embd, n_patches]
-        let x = g.sum_rows(g.cont(g.permute(x, [1, 0, 2, 3]))); // [1, n_embd, n_tokens]
-        let x = g.scale(g.reshape(x, [n_embd, n_tokens]), (n_embd as f32).sqrt() / n_in_block as f32);
+        let x = g.scale(mean_of_blocks(g, x, POOL), (n_embd as f32).sqrt()); // [n_embd, n_tokens]
         let x = match self.standard {
             Some([bias, scale]) => g.mul(g.add(x, g.scale(vector(g, bias), -1.0)), vector(g, scale)),
             None => x,
         };
-        self.projection.forward(g, g.rms_norm(x, self.eps))
+        self.projection.forward_wide(g, g.rms_norm(x, self.eps))
     }
 
     fn inputs(&self, patches: &Patches) -> Vec<Input> {

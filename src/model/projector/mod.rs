@@ -3,6 +3,7 @@
 //! Owns the open projector. Knows patches; knows nothing of files of pictures, tokens or sequences.
 
 mod file;
+mod gemma3;
 mod gemma4v;
 mod opened;
 mod parts;

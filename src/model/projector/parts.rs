@@ -41,6 +41,15 @@ pub(crate) fn patch_matrix<'g>(g: &Graph<'g>, id: WeightId) -> Tensor<'g> {
     g.reshape(w, [a * b * c, n_embd])
 }
 
+/// The mean of each block of `merge * merge` patches that follow one another: `x: [n_embd, n_patches]` gives
+/// `[n_embd, n_tokens]`.
+pub(crate) fn mean_of_blocks<'g>(g: &Graph<'g>, x: Tensor<'g>, merge: usize) -> Tensor<'g> {
+    let ([n_embd, n_patches, ..], n) = (x.ne(), (merge * merge) as i64);
+    let x = g.reshape(x, [n_embd, n, n_patches / n]); // was [n_embd, n_patches]
+    let x = g.sum_rows(g.cont(g.permute(x, [1, 0, 2, 3]))); // [1, n_embd, n_tokens]
+    g.scale(g.reshape(x, [n_embd, n_patches / n]), 1.0 / n as f32)
+}
+
 /// Sizes of heads for which GPUs have fused attention.
 const FUSED: &[i64] = &[64, 72, 80, 96, 112, 128, 256];
 /// Most scores that are kept at once where attention is not fused.
@@ -52,9 +61,10 @@ pub(crate) fn attend_to_all<'g>(g: &Graph<'g>, seen: &Seen<'g>, [q, k, v]: [Tens
     let [n_embd_head, n_head, n, _] = q.ne();
     let [q, k, v] = [q, k, v].map(|t| g.permute(t, [0, 2, 1, 3])); // was [n_embd_head, n_head, n]
     if seen.on_cpu || FUSED.contains(&n_embd_head) {
-        // On a CPU sums and products stay in F32.
-        let half = |t| if seen.on_cpu { t } else { g.cast(t, Dtype::F16) };
-        let o = g.flash_attn_to_all(q, half(k), half(v), scale); // [n_embd_head, n_head, n]
+        // On a CPU sums and products stay in F32. Keys and values of a head lie together: they are read once for every 64
+        // queries, and lines that lie a token apart would each need a page of their own.
+        let own = |t| if seen.on_cpu { g.cont(t) } else { g.cast(t, Dtype::F16) };
+        let o = g.flash_attn_to_all(q, own(k), own(v), scale); // [n_embd_head, n_head, n]
         return g.reshape(o, [n_embd_head * n_head, n]);
     }
     let k = g.cont(k); // [n_embd_head, n, n_head]
@@ -102,5 +112,5 @@ pub(crate) fn by_parts<'g>(
 pub(crate) fn max_nodes(shape: &TowerShape, n_patches: usize) -> usize {
     let n_attention = n_patches.div_ceil(n_at_once(n_patches as i64, shape.n_head as i64) as usize);
     let n_inner = n_patches.div_ceil((MAX_INNER / shape.n_ff).max(64));
-    128 + shape.n_layer * (96 + 12 * n_attention + 24 * n_inner)
+    128 + shape.n_layer * (96 + 12 * n_attention + 26 * n_inner)
 }

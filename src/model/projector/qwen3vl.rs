@@ -107,14 +107,14 @@ impl Tower for Qwen3Vl {
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             x = g.add(x, self.attention(g, seen, layer, x, positions));
-            let inner = |x| layer.down.forward(g, g.gelu(layer.up.forward(g, x)));
+            let inner = |x| layer.down.forward_wide(g, g.gelu(layer.up.forward_wide(g, x)));
             x = g.add(x, by_parts(g, layer.ln2.forward(g, x), self.shape.n_ff, inner));
         }
         g.no_layer();
         let n_in_block = (self.shape.processor.merge * self.shape.processor.merge) as i64;
         let x = self.post_ln.forward(g, x);
         let x = g.reshape(x, [self.shape.n_embd as i64 * n_in_block, n_patches / n_in_block]); // was [n_embd, n_patches]
-        self.merger[1].forward(g, g.gelu_erf(self.merger[0].forward(g, x)))
+        self.merger[1].forward_wide(g, g.gelu_erf(self.merger[0].forward_wide(g, x)))
     }
 
     fn inputs(&self, patches: &Patches) -> Vec<Input> {
@@ -159,13 +159,13 @@ impl Qwen3Vl {
     ) -> Tensor<'g> {
         let n_head = self.shape.n_head as i64;
         let n_embd_head = self.shape.n_embd as i64 / n_head;
-        let qkv = layer.qkv.forward(g, layer.ln1.forward(g, x)); // [3 * n_embd, n_patches]
+        let qkv = layer.qkv.forward_wide(g, layer.ln1.forward(g, x)); // [3 * n_embd, n_patches]
         let (nb, ne) = (qkv.nb(), [n_embd_head, n_head, seen.n_patches as i64, 1]);
         let head_bytes = n_embd_head as usize * nb[0];
         let part = |i: usize| g.view(qkv, ne, [head_bytes, nb[1], nb[2]], i * n_head as usize * head_bytes);
         let turned = |i| g.rope_in_two(part(i), positions, ROPE_BASE);
         let scale = 1.0 / (n_embd_head as f32).sqrt();
-        layer.out.forward(g, attend_to_all(g, seen, [turned(0), turned(1), part(2)], scale))
+        layer.out.forward_wide(g, attend_to_all(g, seen, [turned(0), turned(1), part(2)], scale))
     }
 }
 

@@ -4,11 +4,11 @@ use gguf::Metadata;
 
 use super::file::projector_type;
 use super::tower::Entry;
-use super::{gemma4v, qwen3vl};
+use super::{gemma3, gemma4v, qwen3vl};
 use crate::error::LoadError;
 use crate::keys::PROJECTOR;
 
-const TABLE: &[Entry] = &[qwen3vl::ENTRY, gemma4v::ENTRY];
+const TABLE: &[Entry] = &[qwen3vl::ENTRY, gemma4v::ENTRY, gemma3::ENTRY];
 
 /// What towers are called.
 pub(crate) fn kinds() -> Vec<&'static str> {

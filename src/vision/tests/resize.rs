@@ -1,6 +1,6 @@
 //! The resize against a slow one in f64, and against bytes made once by a numpy script of the same algorithm.
 
-use vision::Picture;
+use vision::{Filter, Picture};
 
 /// 5 x 4 pixels; byte `i` is `i * 37 % 256`.
 fn small() -> Picture {
@@ -37,26 +37,27 @@ fn cubic(t: f64) -> f64 {
 }
 
 /// One value of a line that `n_in` values become `n_out` of, over every value that the kernel reaches.
-fn filtered(line: &[f64], n_out: usize, x: usize) -> f64 {
+fn filtered(line: &[f64], n_out: usize, x: usize, filter: Filter) -> f64 {
+    let kernel = |t: f64| if filter == Filter::Bicubic { cubic(t) } else { (1.0 - t.abs()).max(0.0) };
     let scale = line.len() as f64 / n_out as f64;
     let (stretch, centre) = (scale.max(1.0), (x as f64 + 0.5) * scale);
-    let weights: Vec<f64> = (0..line.len()).map(|i| cubic((i as f64 + 0.5 - centre) / stretch)).collect();
+    let weights: Vec<f64> = (0..line.len()).map(|i| kernel((i as f64 + 0.5 - centre) / stretch)).collect();
     line.iter().zip(&weights).map(|(v, w)| v * w).sum::<f64>() / weights.iter().sum::<f64>()
 }
 
-fn slow(picture: &Picture, width: usize, height: usize) -> Vec<f64> {
+fn slow(picture: &Picture, width: usize, height: usize, filter: Filter) -> Vec<f64> {
     let (w, h) = (picture.width(), picture.height());
     let at = |x: usize, y: usize, c: usize| f64::from(picture.rgb()[3 * (y * w + x) + c]);
     let mut out = vec![0.0; width * height * 3];
     for c in 0..3 {
         let across = |x: usize, y: usize| {
             let line: Vec<f64> = (0..w).map(|x| at(x, y, c)).collect();
-            filtered(&line, width, x).round().clamp(0.0, 255.0)
+            filtered(&line, width, x, filter).round().clamp(0.0, 255.0)
         };
         for x in 0..width {
             let line: Vec<f64> = (0..h).map(|y| across(x, y)).collect();
             for y in 0..height {
-                out[3 * (y * width + x) + c] = filtered(&line, height, y).round().clamp(0.0, 255.0);
+                out[3 * (y * width + x) + c] = filtered(&line, height, y, filter).round().clamp(0.0, 255.0);
             }
         }
     }
@@ -70,15 +71,14 @@ fn every_size_is_within_a_level_of_the_plain_filter() {
         [(1, 1, 8, 8), (2, 1, 1, 9), (17, 3, 5, 3), (64, 2, 3, 40), (9, 31, 32, 2), (33, 21, 32, 32), (3, 3, 19, 23)]
     {
         let picture = Picture::new(w, h, noise(w * h * 3)).unwrap();
-        let worst = picture
-            .resized(width, height)
-            .rgb()
-            .iter()
-            .zip(slow(&picture, width, height))
-            .map(|(&a, b)| (f64::from(a) - b).abs())
-            .fold(0.0, f64::max);
-        // A weight of 22 bits may tip a value that lies between two levels, in either pass.
-        assert!(worst <= 1.0, "{w} x {h} -> {width} x {height}: {worst} levels");
+        for filter in [Filter::Bicubic, Filter::Bilinear] {
+            let found = picture.resized_by(filter, width, height);
+            let expected = slow(&picture, width, height, filter);
+            let off = found.rgb().iter().zip(expected).map(|(&a, b)| (f64::from(a) - b).abs());
+            let worst = off.fold(0.0, f64::max);
+            // A weight of 22 bits may tip a value that lies between two levels, in either pass.
+            assert!(worst <= 1.0, "{w} x {h} -> {width} x {height} {filter:?}: {worst} levels");
+        }
     }
 }
 

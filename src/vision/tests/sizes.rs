@@ -1,13 +1,27 @@
 //! The sizes that pictures get, as the published processors choose them, and the order of patches.
 
-use vision::{Budget, ImageLimits, Picture, Processor, VisionError};
+use vision::{Budget, Filter, ImageLimits, Picture, Processor, VisionError};
 
 fn qwen(min: usize, max: usize) -> Processor {
-    Processor { patch: 16, merge: 2, mean: [0.5; 3], std: [0.5; 3], budget: Budget::Pixels { min, max } }
+    Processor {
+        patch: 16,
+        merge: 2,
+        mean: [0.5; 3],
+        std: [0.5; 3],
+        budget: Budget::Pixels { min, max },
+        filter: Filter::Bicubic,
+    }
 }
 
 fn gemma(max: usize) -> Processor {
-    Processor { patch: 16, merge: 3, mean: [0.0; 3], std: [1.0; 3], budget: Budget::Tokens { max } }
+    Processor {
+        patch: 16,
+        merge: 3,
+        mean: [0.0; 3],
+        std: [1.0; 3],
+        budget: Budget::Tokens { max },
+        filter: Filter::Bicubic,
+    }
 }
 
 #[test]
@@ -36,6 +50,17 @@ fn gemma_scales_every_picture_to_its_tokens() {
             "{w} x {h}: {width} x {height}"
         );
     }
+}
+
+#[test]
+fn a_square_is_what_every_picture_becomes_and_takes_no_limits() {
+    let square = Processor { budget: Budget::Square { side: 64 }, filter: Filter::Bilinear, ..gemma(1) };
+    for (w, h) in [(1, 1), (64, 64), (8000, 30)] {
+        assert_eq!(square.size(w, h), Ok((64, 64)));
+    }
+    assert!(square.clone().limited(&ImageLimits::default()).is_ok());
+    let tokens = ImageLimits { max_tokens: Some(70), ..Default::default() };
+    assert!(matches!(square.limited(&tokens), Err(VisionError::Limits(why)) if why.contains("64 x 64")));
 }
 
 #[test]

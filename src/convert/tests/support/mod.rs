@@ -296,7 +296,7 @@ pub fn unpacked(name: &str) -> Vec<u8> {
 }
 
 /// Of the repository, from the crate or from its root.
-fn golden() -> PathBuf {
+pub fn golden() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let at_root = here.join("tests/golden");
     if at_root.is_dir() { at_root } else { here.join("../../tests/golden") }

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gguf::Value;
 use serde::Deserialize;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{Oracle, unpacked};
@@ -98,4 +100,39 @@ fn weights(header: &str, small: &mut &[u8], oracle: Option<&Oracle>) -> Vec<u8> 
         }
     }
     out
+}
+
+/// As `pack.py` writes it: long arrays by the checksum of their JSON.
+pub fn as_json(value: &Value<'_>) -> serde_json::Value {
+    match value {
+        Value::Array(array) => {
+            let all: Vec<_> = array.iter().map(|v| as_json(&v)).collect();
+            match all.len() {
+                0..=64 => all.into(),
+                _ => format!("sha256 {}", sha256(&serde_json::to_vec(&all).unwrap())).into(),
+            }
+        }
+        Value::Str(text) => text.as_str().unwrap().into(),
+        Value::Bool(x) => (*x).into(),
+        Value::U8(x) => (*x).into(),
+        Value::I8(x) => (*x).into(),
+        Value::U16(x) => (*x).into(),
+        Value::I16(x) => (*x).into(),
+        Value::U32(x) => (*x).into(),
+        Value::I32(x) => (*x).into(),
+        Value::U64(x) => (*x).into(),
+        Value::I64(x) => (*x).into(),
+        Value::F32(x) => f64::from(*x).into(),
+        Value::F64(x) => (*x).into(),
+    }
+}
+
+/// With floating-point numbers as Rust writes them: where another crate asks for it, serde_json keeps their digits as they
+/// came, and compares these.
+pub fn rounded(value: &serde_json::Value) -> serde_json::Value {
+    match value {
+        serde_json::Value::Number(n) if n.as_i64().is_none() && n.as_u64().is_none() => json!(n.as_f64()),
+        serde_json::Value::Array(list) => list.iter().map(rounded).collect(),
+        other => other.clone(),
+    }
 }

@@ -113,6 +113,26 @@ fn geglu_is_gelu_of_the_gate_times_up() {
     assert_close(&run(&[gate, up], |g, t| g.geglu(t[0], t[1])), &want, tolerance);
 }
 
+/// The error function by its power series, in F64.
+fn erf(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for n in 1..300 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    if x.abs() > 5.0 { x.signum() } else { 2.0 / std::f64::consts::PI.sqrt() * sum }
+}
+
+#[test]
+fn gelu_erf_is_the_exact_gelu() {
+    let n = 1 << 10;
+    let x: Vec<f32> = (0..n).map(|i| (i - n / 2) as f32 / 64.0).collect();
+    let want: Vec<f64> = x.iter().map(|&x| f64::from(x)).map(|x| 0.5 * x * (1.0 + erf(x / 2f64.sqrt()))).collect();
+    let got = run(&[In::F32([n as usize / 4, 4, 1, 1], x)], |g, t| g.gelu_erf(t[0]));
+    // The tail of the F32 function near -5 is cut off.
+    assert_close(&got, &want, 2e-6);
+}
+
 #[test]
 fn a_clamped_swiglu_follows_its_formula() {
     let mut rng = Rng::new(13);

@@ -72,6 +72,76 @@ fn pairs_turn_by_their_positions() {
     }
 }
 
+/// NeoX pairs, each turned by one of four positions of its token: `which` tells a pair's.
+fn rotated_by(x: &[f32], ne: [usize; 4], positions: &[i32], rope: &Rope, which: &dyn Fn(usize) -> usize) -> Vec<f64> {
+    let mut y: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
+    let half = rope.n_dims as usize / 2;
+    for (row, head) in y.chunks_mut(ne[0]).enumerate() {
+        for i in 0..half {
+            let position = f64::from(positions[which(i) * ne[2] + row / ne[1] % ne[2]]);
+            let (theta, _) = angle(rope, i, position, 1.0);
+            let (p, q) = (head[i], head[i + half]);
+            head[i] = p * theta.cos() - q * theta.sin();
+            head[i + half] = p * theta.sin() + q * theta.cos();
+        }
+    }
+    y
+}
+
+/// Four positions of each of five tokens: all different.
+fn four_positions() -> Vec<i32> {
+    vec![0, 1, 2, 77, 300, 5, 6, 9, 80, 12, 7, 3, 31, 200, 4, 90, 15, 8, 40, 1]
+}
+
+#[test]
+fn pairs_turn_by_the_position_of_their_section() {
+    let mut rng = Rng::new(33);
+    let at = In::I32([20, 1, 1, 1], four_positions());
+    for (n_dims, sections) in [(64, [11, 11, 10, 0]), (16, [3, 3, 2, 0]), (64, [8, 8, 8, 8]), (24, [12, 0, 0, 0])] {
+        let (ne, rope) = ([64, 3, 5, 1], Rope::neox(n_dims, 1e4));
+        let which = |i: usize| match i % 3 {
+            1 if i < 3 * sections[1] as usize => 1,
+            2 if i < 3 * sections[2] as usize => 2,
+            0 if i < 3 * sections[0] as usize => 0,
+            _ => 3,
+        };
+        let x = rng.tensor(ne);
+        let want = rotated_by(&x.f32(), ne, &four_positions(), &rope, &which);
+        let got = run(&[x.clone(), at.clone()], |g, t| g.rope_sections(t[0], t[1], None, &rope, sections));
+        assert_close(&got, &want, 5e-4);
+        // With four times the same position it is the plain rotation.
+        let same = In::I32([20, 1, 1, 1], [0, 1, 2, 77, 300].repeat(4));
+        let plain = In::I32([5, 1, 1, 1], vec![0, 1, 2, 77, 300]);
+        let by_sections = run(&[x.clone(), same], |g, t| g.rope_sections(t[0], t[1], None, &rope, sections));
+        let plain = run(&[x, plain], |g, t| g.rope(t[0], t[1], None, &rope));
+        assert_eq!(by_sections, plain, "{sections:?}");
+    }
+}
+
+#[test]
+fn towers_turn_one_half_of_the_pairs_by_rows_and_the_other_by_columns() {
+    let mut rng = Rng::new(34);
+    for d in [24usize, 72, 64] {
+        let ne = [d, 3, 5, 1];
+        let x = rng.tensor(ne);
+        let positions = four_positions();
+        let mut want: Vec<f64> = x.f32().iter().map(|&v| f64::from(v)).collect();
+        for (row, head) in want.chunks_mut(d).enumerate() {
+            for j in 0..d / 2 {
+                let i = j % (d / 4);
+                let position = f64::from(positions[j / (d / 4) * 5 + row / 3 % 5]);
+                let (sin, cos) = (position * 1e4f64.powf(-4.0 * i as f64 / d as f64)).sin_cos();
+                let (p, q) = (head[j], head[j + d / 2]);
+                head[j] = p * cos - q * sin;
+                head[j + d / 2] = p * sin + q * cos;
+            }
+        }
+        let at = In::I32([20, 1, 1, 1], positions);
+        let got = run(&[x, at], |g, t| g.rope_in_two(t[0], t[1], 1e4));
+        assert_close(&got, &want, 5e-4);
+    }
+}
+
 #[test]
 fn heads_may_lie_apart() {
     let mut rng = Rng::new(31);

@@ -1,10 +1,10 @@
-//! Both kinds of tower in f64, written out as their published references read: nothing fused, nothing reordered but patches.
+//! All kinds of tower in f64, written out as their published references read: nothing fused, nothing reordered but patches.
 
 use std::f64::consts::PI;
 
 use vision::Patches;
 
-use crate::tiny::{N_EMBD, N_HEAD, N_LAYER, N_PLACES, PATCH, SIDE, Tensor, TinyProjector};
+use crate::tiny::{N_EMBD, N_HEAD, N_LAYER, N_PLACES, PATCH, SIDE, SQUARE, Tensor, TinyProjector};
 
 /// Rows of numbers.
 type Rows = Vec<Vec<f64>>;
@@ -13,7 +13,11 @@ pub fn rows(tiny: &TinyProjector, patches: &Patches) -> Vec<f64> {
     let of = Plain { tiny, places: patches.places().collect(), grid: patches.grid };
     let n_pixels = (3 * PATCH * PATCH) as usize;
     let pixels = patches.pixels.chunks(n_pixels).map(|p| p.iter().map(|&x| f64::from(x)).collect()).collect();
-    let rows = if tiny.kind == "gemma4v" { of.gemma(pixels) } else { of.qwen(pixels) };
+    let rows = match tiny.kind {
+        "gemma4v" => of.gemma(pixels),
+        "gemma3" => of.gemma3(pixels),
+        _ => of.qwen(pixels),
+    };
     rows.concat()
 }
 
@@ -143,6 +147,34 @@ impl Plain<'_> {
         }
         let blocks: Rows = self.layer_norm("v.post_ln", &x).chunks(4).map(|four| four.concat()).collect();
         self.linear("mm.2", &map(&self.linear("mm.0", &blocks), gelu_erf))
+    }
+
+    fn gemma3(&self, pixels: Rows) -> Rows {
+        let n = N_EMBD as usize;
+        let table = self.vector("v.position_embd.weight");
+        let mut x = self.linear("v.patch_embd", &pixels);
+        for (x, &(row, column)) in x.iter_mut().zip(&self.places) {
+            let at = (row * SQUARE as usize + column) * n;
+            x.iter_mut().zip(&table[at..]).for_each(|(x, p)| *x += p);
+        }
+        for il in 0..N_LAYER {
+            let name = |part: &str| format!("v.blk.{il}.{part}");
+            let y = self.layer_norm(&name("ln1"), &x);
+            let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|part| self.linear(&name(part), &y));
+            let o = self.attention([&q, &k, &v], 1.0 / ((N_EMBD / N_HEAD) as f64).sqrt());
+            x = sum(&x, &self.linear(&name("attn_out"), &o));
+            let inner = self.linear(&name("ffn_up"), &self.layer_norm(&name("ln2"), &x));
+            x = sum(&x, &self.linear(&name("ffn_down"), &map(&inner, gelu_tanh)));
+        }
+        let x = self.layer_norm("v.post_ln", &x);
+        let mean = |nine: &[Vec<f64>]| (0..n).map(|c| nine.iter().map(|x| x[c]).sum::<f64>() / 9.0).collect();
+        let x = self.rms_norm("mm.soft_emb_norm", &x.chunks(9).map(mean).collect());
+        // The matrix lies the other way round than others.
+        let (ne, weight) = self.tensor("mm.input_projection.weight");
+        let n_out = ne[0] as usize;
+        let out =
+            |x: &Vec<f64>, j: usize| x.iter().enumerate().map(|(i, x)| x * f64::from(weight[i * n_out + j])).sum();
+        x.iter().map(|x| (0..n_out).map(|j| out(x, j)).collect()).collect()
     }
 
     fn gemma(&self, pixels: Rows) -> Rows {
