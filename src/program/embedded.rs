@@ -4,7 +4,7 @@
 #[repr(C, align(4096))]
 struct Aligned<T: ?Sized>(T);
 
-static POCKET: &Aligned<[u8]> = &Aligned(*include_bytes!("../../models/pocket-q4_k_m.gguf"));
+static POCKET: &Aligned<[u8]> = &Aligned(*include_bytes!("pocket-q4_k_m.gguf"));
 
 /// A GGUF file: `pocket`, a small Qwen3.5 with a NextN layer (see `models/README.md`).
 pub fn model_bytes() -> &'static [u8] {

@@ -70,7 +70,7 @@ fn walk(root: &Path, folder: &str, into: &mut Vec<String>) {
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         match entry.file_type() {
             Ok(kind) if kind.is_dir() && !UNTRACKED.contains(&name.as_str()) => walk(root, &path, into),
-            Ok(kind) if kind.is_file() => into.push(path),
+            Ok(kind) if kind.is_file() || kind.is_symlink() => into.push(path),
             _ => {}
         }
     }

@@ -41,7 +41,19 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
-    for path in ["build.rs", "build", "bindings.rs", "plan.cpp", "variants.c", "ggml/Cargo.toml", "ggml/Cargo.lock"] {
+    // Of the two pins a checkout has one and a published package the other; a path that is not there would count as changed.
+    let paths = [
+        "build.rs",
+        "build",
+        "bindings.rs",
+        "plan.cpp",
+        "variants.c",
+        "ggml/Cargo.toml",
+        "ggml/Cargo.lock",
+        "pin.toml",
+        "pin.lock",
+    ];
+    for path in paths.iter().filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in ["GGML_SOURCE_DIR", "DOCS_RS", "CLIPPY_ARGS", "CUDAARCHS", "NVCC"] {
@@ -56,7 +68,7 @@ fn build() -> Result<(), String> {
         return Ok(());
     }
 
-    let source = source::locate(Path::new("ggml/Cargo.toml"), &target.triple)?;
+    let source = source::locate(&source::pin(&target.out_dir)?, &target.triple)?;
     for path in source.watched() {
         println!("cargo::rerun-if-changed={}", path.display());
     }

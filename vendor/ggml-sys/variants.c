@@ -3,6 +3,9 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
+#include <cpuid.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,24 +44,40 @@ VARIANTS(DECLARATIONS)
 #define TABLE(x) static const struct variant x = { .name = #x, FUNCTIONS(VALUE, x) };
 VARIANTS(TABLE)
 
-// The features that build/variants.rs compiles for.
+// The registers that the system saves for each thread: without them instructions are there and of no use.
+static uint64_t saved_registers(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t) high << 32 | low;
+}
+
+static bool all(uint64_t bits, uint64_t wanted) {
+    return (bits & wanted) == wanted;
+}
+
+// The features that build/variants.rs compiles for, asked of the processor: what compilers have for it
+// (__builtin_cpu_supports) answers no to everything where their run-time library has not filled its table.
 static bool is_here(const struct variant * v) {
-    __builtin_cpu_init();
     if (v == &sse42) {
         return true;
     }
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-    if (v == &avx2) {
-        return has_avx2;
+    enum { FMA = 1 << 12, OSXSAVE = 1 << 27, AVX = 1 << 28, F16C = 1 << 29 };
+    enum { BMI = 1 << 3, AVX2 = 1 << 5, BMI2 = 1 << 8, F = 1 << 16, DQ = 1 << 17, CD = 1 << 28, BW = 1 << 30 };
+    enum { VBMI = 1 << 1, VNNI = 1 << 11 };
+    const uint32_t VL = UINT32_C(1) << 31;
+    const uint64_t YMM = 0x6, ZMM = 0xe6;
+    uint32_t eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !all(ecx, FMA | OSXSAVE | AVX | F16C) || !all(saved_registers(), YMM)) {
+        return false;
     }
-    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !all(ebx, BMI | AVX2 | BMI2)) {
+        return false;
+    }
+    return v == &avx2 || (all(ebx, F | DQ | CD | BW | VL) && all(ecx, VBMI | VNNI) && all(saved_registers(), ZMM));
 }
 
 static const struct variant * choose(void) {
-    const struct variant * all[] = {
+    const struct variant * copies[] = {
 #define ADDRESS(x) &x,
         VARIANTS(ADDRESS)
     };
@@ -67,20 +86,20 @@ static const struct variant * choose(void) {
     if (wanted != NULL && wanted[0] == '\0') {
         wanted = NULL;
     }
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (!is_here(all[i])) {
+    for (size_t i = 0; i < sizeof(copies) / sizeof(copies[0]); i++) {
+        if (!is_here(copies[i])) {
             continue;
         }
-        if (wanted != NULL && strcmp(wanted, all[i]->name) == 0) {
-            return all[i];
+        if (wanted != NULL && strcmp(wanted, copies[i]->name) == 0) {
+            return copies[i];
         }
-        best = best == NULL ? all[i] : best;
+        best = best == NULL ? copies[i] : best;
     }
     if (wanted != NULL) {
         fprintf(stderr, "NEXTN_CPU_VARIANT=%s: no copy of ggml's CPU kernels that runs here; taking %s of:", wanted, best->name);
-        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-            if (is_here(all[i])) {
-                fprintf(stderr, " %s", all[i]->name);
+        for (size_t i = 0; i < sizeof(copies) / sizeof(copies[0]); i++) {
+            if (is_here(copies[i])) {
+                fprintf(stderr, " %s", copies[i]->name);
             }
         }
         fputc('\n', stderr);

@@ -34,6 +34,26 @@ impl Source {
     }
 }
 
+/// The manifest that names the package: that of a checkout, or in a published package, whose nested packages are left out, one
+/// that is laid out in `folder` from the two files that it carries in their place.
+///
+/// # Errors
+/// Files that are missing or cannot be written.
+pub fn pin(folder: &Path) -> Result<PathBuf, String> {
+    let own = Path::new("ggml/Cargo.toml");
+    if own.is_file() {
+        return Ok(own.to_owned());
+    }
+    let folder = folder.join("pin");
+    let lay = |from: &str, to: &str| std::fs::read(from).and_then(|bytes| std::fs::write(folder.join(to), bytes));
+    let written = std::fs::create_dir_all(&folder)
+        .and_then(|()| lay("pin.toml", "Cargo.toml"))
+        .and_then(|()| lay("pin.lock", "Cargo.lock"))
+        .and_then(|()| std::fs::write(folder.join("lib.rs"), ""));
+    written.map_err(|e| format!("{}: {e}; it is to name the package that carries ggml's source", folder.display()))?;
+    Ok(folder.join("Cargo.toml"))
+}
+
 /// Finds ggml for the target `triple`; `pin` is the manifest that names its package.
 ///
 /// # Errors
