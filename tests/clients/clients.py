@@ -9,11 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import projector
 from server import Server
 
 PROGRAMS = [
     "python_openai", "python_anthropic", "python_ollama", "python_litellm", "python_langchain", "node_openai", "node_ollama",
-    "node_ai", "schema",
+    "node_ai", "schema", "images",
 ]
 KEY = "key-of-the-clients"
 
@@ -38,6 +39,14 @@ def run(program, place, url):
     return rows
 
 
+def seeing(place):
+    """Options of a server whose model reads images."""
+    file = place / "mmproj-pocket.gguf"
+    projector.write(file, 256)
+    model = Path(__file__).parent / "../../models/pocket-q4_k_m.gguf"
+    return ["-m", str(model), "-a", "pocket", "--mmproj", str(file), "--image-min-pixels", "1024", "--image-max-pixels", "4096"]
+
+
 def main():
     place, wanted = Path(sys.argv[1]), sys.argv[2:] or PROGRAMS
     if unknown := set(wanted) - set(PROGRAMS):
@@ -49,6 +58,8 @@ def main():
         start = time.monotonic()
         # Requests made from a document ask for answers of any length: a short context ends them.
         own = ["-c", "192", "--slot-save-path", str(place)] if program == "schema" else ["-c", "2048"]
+        if program == "images":
+            own += seeing(place)
         with Server(*options, *own) as server:
             rows += run(program, place, server.url)
             server.terminate()
