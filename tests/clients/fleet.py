@@ -44,7 +44,7 @@ class Front:
         text = text.replace("    server-template nextn 10 nextn:8080 resolvers names init-addr none", places)
         if balance:
             text = text.replace("balance hash var(txn.session)", f"balance {balance}").replace("    hash-", "    # hash-")
-        assert places in text and "8080" not in text
+        assert places in text and "bind :8080" not in text
         self.file = tempfile.NamedTemporaryFile("w", suffix=".cfg")
         self.file.write(text)
         self.file.flush()
