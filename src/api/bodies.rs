@@ -42,7 +42,7 @@ pub(crate) struct Held {
 impl Bodies {
     /// `max_body`: bytes of the largest.
     pub(crate) fn new(max_body: usize) -> Self {
-        let weight = max_body.clamp(LARGE, u32::MAX as usize);
+        let weight = max_body.clamp(LARGE, PREPARED);
         let lane = || Lane { free: Arc::new(Semaphore::new(weight)), weight };
         let n_received = max_body.max(LARGE).saturating_mul(N_RECEIVED).min(Semaphore::MAX_PERMITS);
         Self { max_body, received: Arc::new(Semaphore::new(n_received)), prepared: [lane(), lane()] }
@@ -121,6 +121,8 @@ const VALUE: usize = 8;
 
 /// Bodies of the largest size whose bytes may be there at a time.
 const N_RECEIVED: usize = 16;
+/// Weight of bodies that are worked on at a time; a heavier one is worked on alone.
+const PREPARED: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests {
