@@ -5,7 +5,7 @@ use ggml::{Graph, Tensor, WeightId};
 use vision::{Budget, Filter, Patches};
 
 use super::file::ProjectorFile;
-use super::parts::{BiasedNorm, attend_to_all, biased, by_parts, mean_of_blocks, patch_matrix};
+use super::parts::{BiasedNorm, FeedForward, attend_to_all, biased, mean_of_blocks, patch_matrix};
 use super::shape::TowerShape;
 use super::tower::{Entry, Input, Seen, Tower, ids};
 use crate::blocks::{Linear, RmsNorm, vector};
@@ -38,9 +38,7 @@ struct Layer {
     ln1: BiasedNorm,
     qkv: [Linear; 3],
     out: Linear,
-    ln2: BiasedNorm,
-    up: Linear,
-    down: Linear,
+    feed_forward: FeedForward,
 }
 
 fn open(file: &mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadError> {
@@ -69,9 +67,7 @@ fn open(file: &mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadErro
             ln1: BiasedNorm::open(t, "ln1", n, eps)?,
             qkv: [biased(t, "attn_q", n, n)?, biased(t, "attn_k", n, n)?, biased(t, "attn_v", n, n)?],
             out: biased(t, "attn_out", n, n)?,
-            ln2: BiasedNorm::open(t, "ln2", n, eps)?,
-            up: biased(t, "ffn_up", n, n_ff)?,
-            down: biased(t, "ffn_down", n_ff, n)?,
+            feed_forward: FeedForward::open(t, n, n_ff, eps)?,
         })
     };
     let layers = (0..shape.n_layer).map(layer).collect::<Result<_, LoadError>>()?;
@@ -93,8 +89,7 @@ impl Tower for Gemma3 {
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             x = g.add(x, self.attention(g, seen, layer, x));
-            let inner = |x| layer.down.forward_wide(g, g.gelu(layer.up.forward_wide(g, x)));
-            x = g.add(x, by_parts(g, layer.ln2.forward(g, x), self.shape.n_ff, inner));
+            x = layer.feed_forward.forward(g, x);
         }
         g.no_layer();
         let x = mean_of_blocks(g, self.post_ln.forward(g, x), self.shape.processor.merge); // [n_embd, n_tokens]

@@ -34,6 +34,28 @@ pub(crate) fn biased(t: &mut Scope<'_, '_>, name: &str, n_in: usize, n_out: usiz
     Linear::biased(t, name, n_in, n_out, true)
 }
 
+/// A layer norm and a feed-forward with GELU between two matrices with biases, whose result is added to what it is made of.
+pub(crate) struct FeedForward {
+    norm: BiasedNorm,
+    up: Linear,
+    down: Linear,
+    n_ff: usize,
+}
+
+impl FeedForward {
+    /// Asks for `ln2`, `ffn_up` and `ffn_down`.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, n: usize, n_ff: usize, eps: f32) -> Result<Self, LoadError> {
+        let norm = BiasedNorm::open(t, "ln2", n, eps)?;
+        Ok(Self { norm, up: biased(t, "ffn_up", n, n_ff)?, down: biased(t, "ffn_down", n_ff, n)?, n_ff })
+    }
+
+    /// `x: [n_embd, n_patches]`; gives the shape of `x`.
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let inner = |x| self.down.forward_wide(g, g.gelu(self.up.forward_wide(g, x)));
+        g.add(x, by_parts(g, self.norm.forward(g, x), self.n_ff, inner))
+    }
+}
+
 /// A weight `[patch, patch, 3, n_embd]` as F32 `[patch * patch * 3, n_embd]`: patches are embedded without rounding.
 pub(crate) fn patch_matrix<'g>(g: &Graph<'g>, id: WeightId) -> Tensor<'g> {
     let w = vector(g, id);

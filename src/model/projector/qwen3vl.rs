@@ -6,7 +6,7 @@ use ggml::{Dtype, Graph, Name, Tensor, WeightId};
 use vision::{Budget, Patches};
 
 use super::file::ProjectorFile;
-use super::parts::{BiasedNorm, attend_to_all, biased, by_parts, patch_matrix};
+use super::parts::{BiasedNorm, FeedForward, attend_to_all, biased, patch_matrix};
 use super::shape::TowerShape;
 use super::tower::{Entry, Input, Seen, Tower, ids};
 use crate::blocks::{Linear, vector};
@@ -39,9 +39,7 @@ struct Layer {
     ln1: BiasedNorm,
     qkv: Linear,
     out: Linear,
-    ln2: BiasedNorm,
-    up: Linear,
-    down: Linear,
+    feed_forward: FeedForward,
 }
 
 fn open(file: &mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadError> {
@@ -75,9 +73,7 @@ fn open(file: &mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadErro
             ln1: BiasedNorm::open(t, "ln1", n, EPS)?,
             qkv: biased(t, "attn_qkv", n, 3 * n)?,
             out: biased(t, "attn_out", n, n)?,
-            ln2: BiasedNorm::open(t, "ln2", n, EPS)?,
-            up: biased(t, "ffn_up", n, n_ff)?,
-            down: biased(t, "ffn_down", n_ff, n)?,
+            feed_forward: FeedForward::open(t, n, n_ff, EPS)?,
         })
     };
     let layers = (0..shape.n_layer).map(layer).collect::<Result<_, LoadError>>()?;
@@ -107,8 +103,7 @@ impl Tower for Qwen3Vl {
         for (il, layer) in self.layers.iter().enumerate() {
             g.layer(il);
             x = g.add(x, self.attention(g, seen, layer, x, positions));
-            let inner = |x| layer.down.forward_wide(g, g.gelu(layer.up.forward_wide(g, x)));
-            x = g.add(x, by_parts(g, layer.ln2.forward(g, x), self.shape.n_ff, inner));
+            x = layer.feed_forward.forward(g, x);
         }
         g.no_layer();
         let n_in_block = (self.shape.processor.merge * self.shape.processor.merge) as i64;
