@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let picture = decode(&encoded, &args.image)?;
     let (width, height) = processor.size(picture.width(), picture.height())?;
-    let resized = picture.resized_by(processor.filter, width, height);
+    let resized = picture.resized(processor.filter, width, height);
     let patches = processor.cut(&resized);
     let mut printed = json!({
         "size": [picture.width(), picture.height()],

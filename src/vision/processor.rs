@@ -159,7 +159,7 @@ impl Processor {
     /// As [`Processor::size`].
     pub fn patches(&self, picture: &Picture) -> Result<Patches, VisionError> {
         let (width, height) = self.size(picture.width(), picture.height())?;
-        Ok(self.cut(&picture.resized_by(self.filter, width, height)))
+        Ok(self.cut(&picture.resized(self.filter, width, height)))
     }
 
     /// The patches of a picture that has its size.

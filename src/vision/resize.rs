@@ -36,19 +36,11 @@ impl Filter {
 }
 
 impl Picture {
-    /// As [`Picture::resized_by`] the bicubic filter.
-    ///
-    /// # Panics
-    /// Where a side is 0.
-    pub fn resized(&self, width: usize, height: usize) -> Picture {
-        self.resized_by(Filter::Bicubic, width, height)
-    }
-
     /// This picture at `width` x `height`, stretched to both. A side that has its length already is not filtered.
     ///
     /// # Panics
     /// Where a side is 0.
-    pub fn resized_by(&self, filter: Filter, width: usize, height: usize) -> Picture {
+    pub fn resized(&self, filter: Filter, width: usize, height: usize) -> Picture {
         assert!(width > 0 && height > 0, "a picture has pixels");
         let across = (width != self.width()).then(|| self.across(width, filter));
         let wide = across.as_ref().unwrap_or(self);

@@ -19,9 +19,9 @@ const AT_2_X_9: [u8; 54] = [
 
 #[test]
 fn the_bytes_are_those_of_the_reference() {
-    assert_eq!(small().resized(3, 3).rgb(), AT_3_X_3);
-    assert_eq!(small().resized(2, 9).rgb(), AT_2_X_9);
-    assert_eq!(small().resized(5, 4), small());
+    assert_eq!(small().resized(Filter::Bicubic, 3, 3).rgb(), AT_3_X_3);
+    assert_eq!(small().resized(Filter::Bicubic, 2, 9).rgb(), AT_2_X_9);
+    assert_eq!(small().resized(Filter::Bicubic, 5, 4), small());
 }
 
 /// Keys's kernel, written out.
@@ -72,7 +72,7 @@ fn every_size_is_within_a_level_of_the_plain_filter() {
     {
         let picture = Picture::new(w, h, noise(w * h * 3)).unwrap();
         for filter in [Filter::Bicubic, Filter::Bilinear] {
-            let found = picture.resized_by(filter, width, height);
+            let found = picture.resized(filter, width, height);
             let expected = slow(&picture, width, height, filter);
             let off = found.rgb().iter().zip(expected).map(|(&a, b)| (f64::from(a) - b).abs());
             let worst = off.fold(0.0, f64::max);
@@ -86,17 +86,17 @@ fn every_size_is_within_a_level_of_the_plain_filter() {
 fn threads_do_not_change_a_byte() {
     // Large enough for several threads down and across; a part of it is small enough for one.
     let bytes: Vec<u8> = (0..1200 * 900 * 3).map(|i| (i * 31 % 253) as u8).collect();
-    let whole = Picture::new(1200, 900, bytes.clone()).unwrap().resized(600, 900);
-    let top = Picture::new(1200, 8, bytes[..1200 * 8 * 3].to_vec()).unwrap().resized(600, 8);
+    let whole = Picture::new(1200, 900, bytes.clone()).unwrap().resized(Filter::Bicubic, 600, 900);
+    let top = Picture::new(1200, 8, bytes[..1200 * 8 * 3].to_vec()).unwrap().resized(Filter::Bicubic, 600, 8);
     assert_eq!(&whole.rgb()[..600 * 8 * 3], top.rgb());
-    let again = Picture::new(1200, 900, bytes).unwrap().resized(600, 450);
-    assert_eq!(again, whole.resized(600, 450));
+    let again = Picture::new(1200, 900, bytes).unwrap().resized(Filter::Bicubic, 600, 450);
+    assert_eq!(again, whole.resized(Filter::Bicubic, 600, 450));
 }
 
 #[test]
 fn long_and_large_pictures_take_bounded_memory() {
-    let long = Picture::new(8000, 30, vec![200; 8000 * 30 * 3]).unwrap().resized(13_440, 48);
+    let long = Picture::new(8000, 30, vec![200; 8000 * 30 * 3]).unwrap().resized(Filter::Bicubic, 13_440, 48);
     assert!(long.rgb().iter().all(|&v| v == 200));
-    let large = Picture::new(4096, 4096, vec![9; 4096 * 4096 * 3]).unwrap().resized(64, 32);
+    let large = Picture::new(4096, 4096, vec![9; 4096 * 4096 * 3]).unwrap().resized(Filter::Bicubic, 64, 32);
     assert!(large.rgb().iter().all(|&v| v == 9));
 }
