@@ -120,7 +120,7 @@ const LARGE: usize = 1 << 20;
 const VALUE: usize = 8;
 
 /// Bodies of the largest size whose bytes may be there at a time.
-const N_RECEIVED: usize = 16;
+const N_RECEIVED: usize = 4;
 /// Weight of bodies that are worked on at a time; a heavier one is worked on alone.
 const PREPARED: usize = 8 << 20;
 
