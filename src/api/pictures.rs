@@ -36,11 +36,12 @@ pub(crate) fn are_in(conversation: &Conversation) -> bool {
 /// user cannot take back; others are refused later, unread.
 ///
 /// # Errors
-/// 400 for an image that cannot be read, with its place.
+/// 400 for an image that cannot be read, with its place; what `go_on` says before each.
 pub(crate) fn taken(
     mut conversation: Conversation,
     sees: bool,
     fetcher: Option<&Fetcher>,
+    go_on: impl Fn() -> Result<(), ApiError>,
 ) -> Result<Conversation, ApiError> {
     let mut total = 0;
     for (i, message) in conversation.messages.iter_mut().enumerate() {
@@ -61,6 +62,7 @@ pub(crate) fn taken(
             }
             let url = old.get("image_url").and_then(|url| url.get("url").unwrap_or(url).as_str());
             let url = url.ok_or_else(|| wrong("image_url: an object with a `url` is expected"))?;
+            go_on()?;
             let bytes = bytes_of(url, fetcher).map_err(|what| wrong(&what))?;
             total += bytes.len();
             if total > MAX_BYTES {
@@ -118,6 +120,8 @@ const MAX_BYTES: usize = 256 << 20;
 mod tests {
     use super::*;
 
+    const ALWAYS: fn() -> Result<(), ApiError> = || Ok(());
+
     fn conversation(role: &str, content: Value) -> Conversation {
         Conversation { messages: vec![json!({ "role": role, "content": content })], ..Conversation::default() }
     }
@@ -132,7 +136,7 @@ mod tests {
         ]);
         let conversation = conversation("user", content);
         assert!(are_in(&conversation));
-        let taken = taken(conversation, true, None).unwrap();
+        let taken = taken(conversation, true, None, ALWAYS).unwrap();
         let pictures: Vec<&[u8]> = taken.pictures.iter().map(|bytes| &bytes[..]).collect();
         assert_eq!(pictures, [b"hi", b"ho", b"ha"]);
         let image = json!({ "type": "image" });
@@ -143,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_blind_model_hears_of_images_in_results_and_is_refused_the_others() {
-        let blind = |role: &str| taken(conversation(role, json!([part("file:///x")])), false, None).unwrap();
+        let blind = |role: &str| taken(conversation(role, json!([part("file:///x")])), false, None, ALWAYS).unwrap();
         assert_eq!(blind("tool").messages[0]["content"][0]["text"], "[image left out]");
         let refused = blind("user");
         assert_eq!((&refused.messages[0]["content"][0]["type"], refused.pictures.len()), (&json!("image"), 0));
@@ -161,11 +165,11 @@ mod tests {
             (json!({ "type": "image_url" }), "`url`"),
             (json!({ "type": "input_image", "file_id": "f" }), "`url`"),
         ] {
-            let error = taken(conversation("user", json!([image])), true, None).unwrap_err();
+            let error = taken(conversation("user", json!([image])), true, None, ALWAYS).unwrap_err();
             assert!(error.message.starts_with("messages[0].content[0]: ") && error.message.contains(words), "{error}");
         }
         let many = vec![part("data:;base64,aGk="); MAX_IMAGES + 1];
-        let error = taken(conversation("user", many.into()), true, None).unwrap_err();
+        let error = taken(conversation("user", many.into()), true, None, ALWAYS).unwrap_err();
         assert!(error.message.contains("256 images"), "{error}");
     }
 }

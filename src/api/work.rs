@@ -113,7 +113,8 @@ impl Work {
 
     /// With its images, and with the server's variables for the template where the request has none of that name.
     fn whole(&self, conversation: Conversation) -> Result<Conversation, ApiError> {
-        let mut conversation = pictures::taken(conversation, self.sees(), self.state.settings().fetcher.as_ref())?;
+        let fetcher = self.state.settings().fetcher.as_ref();
+        let mut conversation = pictures::taken(conversation, self.sees(), fetcher, || self.go_on())?;
         for (name, value) in &self.state.settings().template_kwargs {
             if !conversation.kwargs.contains_key(name) {
                 conversation.kwargs.insert(name.clone(), value.clone());
