@@ -52,7 +52,7 @@ fn found(file: PathBuf) -> Option<Found> {
         Some((_, number)) if is_count(number) => return None,
         _ => name,
     };
-    let name = (!name.is_empty() && !name.starts_with("mmproj")).then(|| name.to_owned())?;
+    let name = (!name.is_empty() && !session::is_projector(&file)).then(|| name.to_owned())?;
     Some(Found { name, file })
 }
 
@@ -72,6 +72,7 @@ mod tests {
             "a-00001-of-00002.gguf",
             "a-00002-of-00002.gguf",
             "mmproj-b.gguf",
+            "b.mmproj-f16.gguf",
             "notes.txt",
             ".gguf",
             "one/x.gguf",

@@ -64,16 +64,23 @@ fn unseen(error: OpenError, options: &ModelOptions) -> Result<(), OpenError> {
 /// The projector in the folder of a model: a file `*mmproj*.gguf` that fits it. Of several the one whose name begins most like
 /// the model's, then the one with the most usual type. A file that cannot be read is passed over.
 pub(crate) fn beside(model: &Path) -> Option<PathBuf> {
-    let (architecture, n_embd) = text_model(model)?;
     let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let own = stem(model)?;
-    let names = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    let fitting = names.filter(|path| path != model).filter_map(|path| {
-        let name = stem(&path)?;
-        let fits = name.contains("mmproj") && projector(&path)?.fits(&architecture, n_embd).is_ok();
-        fits.then(|| (rank(&name, &own), path))
+    let named = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let mut named = named.filter(|path| path != model && is_projector(path)).peekable();
+    // Most folders have none, and a model's header is long.
+    named.peek()?;
+    let (architecture, n_embd) = text_model(model)?;
+    let fitting = named.filter_map(|path| {
+        let fits = projector(&path)?.fits(&architecture, n_embd).is_ok();
+        fits.then_some((rank(&stem(&path)?, &own), path))
     });
     fitting.min().map(|(_, path)| path)
+}
+
+/// Whether a GGUF file is a projector by its name.
+pub fn is_projector(path: &Path) -> bool {
+    stem(path).is_some_and(|name| name.contains("mmproj"))
 }
 
 /// Where a file stands among several that fit: the least is taken.

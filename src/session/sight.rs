@@ -52,6 +52,14 @@ pub enum SightError {
     /// It cannot stand in the prompt.
     #[error(transparent)]
     Place(#[from] PictureError),
+    /// The model's graph takes no pictures.
+    #[error(
+        "a model of the architecture {architecture} takes no images here, or its file has other rope sections than images need"
+    )]
+    Blind {
+        /// The model's.
+        architecture: String,
+    },
     /// The model's vocabulary has no tokens for pictures.
     #[error("the model's vocabulary has no tokens for pictures ({} expected)", FAMILIES.map(|words| words.concat()).join(" or "))]
     NoMarks,
@@ -88,6 +96,9 @@ impl Sight {
         max_bytes: usize,
     ) -> Result<Self, SightError> {
         projector.fits(model)?;
+        if model.picture_kind().is_none() {
+            return Err(SightError::Blind { architecture: model.describe().architecture.clone() });
+        }
         let processor = projector.processor(limits)?;
         let marks = Marks::of(model.vocab()).ok_or(SightError::NoMarks)?;
         let kept = Mutex::new(Kept { max_bytes, ..Kept::default() });

@@ -21,7 +21,12 @@ use projector::TinyProjector;
 /// The small model with a projector of random weights: what it says of a picture means nothing, but depends on it.
 fn seeing() -> Served {
     let folder = tempfile::tempdir().expect("a folder");
-    let mmproj = TinyProjector::qwen(256).write(&folder.path().join("mmproj-pocket.gguf"));
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+    let path = folder.path().join("pocket.gguf");
+    std::fs::copy(model, &path).expect("a disk with room");
+    // Found beside the model; one for another width is passed over.
+    TinyProjector::qwen(256).write(&folder.path().join("mmproj-pocket.gguf"));
+    TinyProjector::qwen(64).write(&folder.path().join("pocket.mmproj-f16.gguf"));
     let mut options = ModelOptions::default();
     options.run.ctx_size = Some(1024);
     options.run.compute.threads = Some(1);
@@ -33,8 +38,7 @@ fn seeing() -> Served {
         image_max_pixels: Some(4096),
         ..ImageLimitOptions::default()
     };
-    options.images = ImageOptions { mmproj: Some(mmproj), limits, ..ImageOptions::default() };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+    options.images = ImageOptions { limits, ..ImageOptions::default() };
     Served { id: "pocket".into(), model: session::open(path, &options).expect("both fit") }
 }
 
