@@ -128,12 +128,21 @@ impl<R: Read> Read for Announced<R> {
     }
 }
 
-fn read_text(reader: &mut impl Read, name: &str) -> anyhow::Result<String> {
+/// What `reader` gives, at most `max` bytes; `name` stands in errors.
+///
+/// # Errors
+/// Those of the reader, and more bytes than that.
+pub fn read_bytes(reader: &mut impl Read, name: &str, max: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    reader.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(anyhow!("{name}: more than {} MiB of text", MAX_BYTES >> 20));
+    reader.take(max + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
+    if bytes.len() as u64 > max {
+        return Err(anyhow!("{name}: more than {} MiB", max >> 20));
     }
+    Ok(bytes)
+}
+
+fn read_text(reader: &mut impl Read, name: &str) -> anyhow::Result<String> {
+    let bytes = read_bytes(reader, name, MAX_BYTES)?;
     let mut text = String::from_utf8(bytes)
         .map_err(|e| anyhow!("{name}: byte {} is not UTF-8: convert the text first", e.utf8_error().valid_up_to()))?;
     if text.ends_with('\n') {

@@ -171,14 +171,16 @@ impl Chat<'_> {
     }
 
     fn image(&mut self, path: &Path) {
-        if self.loaded.model.sight().is_none() {
-            return self.tell(session::BLIND);
-        }
+        let Some(sight) = self.loaded.model.sight() else { return self.tell(session::BLIND) };
         match Image::read(path) {
-            Ok(image) => {
-                self.tell(&clean(&format!("{} goes with the next message", image.name)));
-                self.images.push(image);
-            }
+            Ok(image) => match sight.n_rows(&image.bytes()) {
+                Ok(n_rows) => {
+                    let words = format!("{} goes with the next message: {n_rows} tokens", image.name);
+                    self.tell(&clean(&words));
+                    self.images.push(image);
+                }
+                Err(error) => self.tell(&clean(&format!("{}: {error}", image.name))),
+            },
             Err(failure) => {
                 failure.report(&mut io::stderr());
             }

@@ -1,7 +1,6 @@
 //! Images of a conversation: files as they were read, and how they stand in a message and in a saved conversation.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use program::exit::{Exit, Failure, OrExit, Outcome};
+use super::input::read_bytes;
+use program::exit::{Exit, OrExit, Outcome};
 
 /// A file that holds an image.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -30,12 +30,8 @@ impl Image {
     /// With [`Exit::Prompt`]: a file that cannot be read, or is too long.
     pub fn read(path: &Path) -> Outcome<Self> {
         let name = path.display().to_string();
-        let mut data = Vec::new();
-        let file = File::open(path).with_context(|| name.clone()).or_exit(Exit::Prompt)?;
-        file.take(MAX_BYTES + 1).read_to_end(&mut data).with_context(|| name.clone()).or_exit(Exit::Prompt)?;
-        if data.len() as u64 > MAX_BYTES {
-            return Err(Failure::message(Exit::Prompt, format!("{name}: more than {} MiB", MAX_BYTES >> 20)));
-        }
+        let mut file = File::open(path).with_context(|| name.clone()).or_exit(Exit::Prompt)?;
+        let data = read_bytes(&mut file, &name, MAX_BYTES).or_exit(Exit::Prompt)?;
         let name = path.file_name().map_or(name, |name| name.to_string_lossy().into_owned());
         Ok(Self { name, data: data.into() })
     }

@@ -2,7 +2,7 @@
 //! Knows neither templates nor tokens.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::input::read_bytes;
 use super::pictures::{Image, content};
 use super::report::ToolCall;
 
@@ -166,12 +167,7 @@ struct Saved {
 
 fn read(path: &Path) -> anyhow::Result<Saved> {
     let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    let file = File::open(path).context(name.clone())?;
-    BufReader::new(file).take(MAX_BYTES + 1).read_to_end(&mut bytes).context(name.clone())?;
-    if bytes.len() as u64 > MAX_BYTES {
-        bail!("{name}: more than {} MiB", MAX_BYTES >> 20);
-    }
+    let bytes = read_bytes(&mut File::open(path).context(name.clone())?, &name, MAX_BYTES)?;
     let saved: Saved = serde_json::from_slice(&bytes).with_context(|| format!("{name} is no saved conversation"))?;
     if saved.format != FORMAT || saved.version != VERSION {
         bail!("{name}: format {FORMAT} {VERSION} expected, {} {} found", saved.format, saved.version);
