@@ -23,16 +23,9 @@ fn start(options: &[&str]) -> Running {
         .spawn()
         .expect("the program is built");
     let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
-    let mut address = String::new();
-    for line in lines.by_ref() {
-        if let Some((_, found)) = line.split_once("listening on http://") {
-            address = found.trim().to_owned();
-        }
-        if line.contains("model ready") {
-            break;
-        }
-    }
-    assert!(!address.is_empty(), "no line tells the address");
+    // The line comes when the model is there.
+    let mut tell = |line: String| Some(line.split_once("listening on http://")?.1.trim().to_owned());
+    let address = lines.by_ref().find_map(&mut tell).expect("a line tells the address");
     // Somebody has to read on, or the program would wait for room.
     let lines = Some(std::thread::spawn(move || lines.for_each(drop)));
     Running { child, address, lines }
@@ -240,6 +233,8 @@ fn options_that_cannot_be_are_told() {
     for (options, word) in [(["-m", "no/such.gguf"], "no/such.gguf"), (["-dev", "cuda77"], "cuda77")] {
         let (code, words) = run(&[&["--port", "0"], &options[..]].concat());
         assert!(code == Some(3) && words.contains(word), "{code:?} {words}");
+        assert_eq!(words.lines().filter(|line| line.contains(word)).count(), 1, "it is said once: {words}");
+        assert!(!words.contains("listening on"), "nothing can be had of it: {words}");
     }
     assert_eq!(run(&["--help"]).0, Some(0));
 }

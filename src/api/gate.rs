@@ -113,11 +113,13 @@ fn admit(state: &AppState, request: &Request, path: &str, peer: Option<IpAddr>) 
 /// Each key has a scope of its own, unless all share one; without keys there is one scope.
 fn caller(state: &AppState, client: Client) -> Caller {
     let scope = match (client, state.settings().cache_scope) {
-        (Client::Key(i), CacheScope::Key) => Scope(i as u32 + 1),
+        (Client::Key(i), CacheScope::Key) => {
+            state.settings().api_keys.get(i).map_or_else(Scope::default, |key| Scope::of_key(key))
+        }
         _ => Scope::default(),
     };
     let key = if let Client::Key(i) = client { Some(i) } else { None };
-    Caller { scope, key }
+    Caller { scope, key, client }
 }
 
 /// The number of the key that was sent. Every key is compared, in a time that does not depend on where they differ.

@@ -16,7 +16,7 @@
 //! | `native/` | llama.cpp's own: `/completion`, `/tokenize`, `/props`, `/slots`, ... |
 //! | `web/` | the pages at `/` and `/dashboard` |
 //! | `params` | fields that every generating endpoint knows |
-//! | `work` | what all preparation may take: places, time, threads |
+//! | `work`, `lane` | what all preparation may take: places, time, threads; turns at long work |
 //! | `pictures`, `content`, `fetch` | images in requests: parts that hold them, contents with them, those of the web |
 //! | `form`, `prompt` | what a request demands of its reply's form; prompts as texts or token ids |
 //! | `blocks` | a reply as blocks that open and close |
@@ -27,7 +27,7 @@
 //! | `respond` | the one reader of replies; each wire format is a writer |
 //! | `stream` | streams: server-sent events, lines of JSON |
 //! | `registry` | models: loading, unloading, finding, downloading |
-//! | `metrics`, `openapi` | Prometheus; `/openapi.json` |
+//! | `metrics`, `model_metrics`, `openapi` | Prometheus, and by model; `/openapi.json` |
 //! | `state`, `settings` | what handlers share; what the program sets |
 //!
 //! A handler reads its fields from [`Input`], and calls [`AppState::work`] with all that may take long: that makes a
@@ -51,7 +51,9 @@ mod hosts;
 mod ids;
 mod in_flight;
 mod json;
+mod lane;
 mod metrics;
+mod model_metrics;
 mod native;
 mod ollama;
 mod openai;

@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Prometheus;
 
+use crate::model_metrics::{self, Latencies, ModelMetrics};
 use crate::registry::Registry;
 
 type Seconds = Counter<f64, AtomicU64>;
@@ -46,6 +47,10 @@ pub struct Metrics {
     asked: Mutex<HashMap<String, EngineStats>>,
     busy_per_step: Rate,
     state_bytes: Level,
+    state_limit: Level,
+    evicted: Counter,
+    paused: Counter,
+    reused: Family<SourceLabel, Counter>,
     stored_bytes: Level,
     prompt_rate: Rate,
     generated_rate: Rate,
@@ -73,6 +78,7 @@ struct Counts {
     running: Level,
     requests: Family<ReasonLabel, Counter>,
     n_tokens_max: Level,
+    by_model: ModelMetrics,
     first_token: Option<Histogram>,
     between_tokens: Option<Histogram>,
     duration: Option<Histogram>,
@@ -107,6 +113,11 @@ struct DepthLabel {
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct SourceLabel {
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
 }
@@ -116,8 +127,8 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let seconds = |bounds: &[f64]| Some(Histogram::new(bounds.iter().copied()));
         let counts = Arc::new(Counts {
-            first_token: seconds(&[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]),
-            between_tokens: seconds(&[0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28]),
+            first_token: Some(model_metrics::first_token()),
+            between_tokens: Some(model_metrics::between_tokens()),
             duration: seconds(&[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]),
             ..Counts::default()
         });
@@ -138,6 +149,10 @@ impl Metrics {
             asked: Mutex::default(),
             busy_per_step: Rate::default(),
             state_bytes: Level::default(),
+            state_limit: Level::default(),
+            evicted: Counter::default(),
+            paused: Counter::default(),
+            reused: Family::default(),
             stored_bytes: Level::default(),
             prompt_rate: Rate::default(),
             generated_rate: Rate::default(),
@@ -197,7 +212,15 @@ impl Metrics {
         r.register("nextn:http_requests", "HTTP requests", self.http.clone());
         r.register("nextn:sequences", "Slots of the loaded models", self.sequences.clone());
         r.register("nextn:rows", "Tokens of all forward passes", self.rows.clone());
-        r.register("nextn:state_bytes", "Bytes of KV cache and recurrent state", self.state_bytes.clone());
+        r.register("nextn:state_bytes", "Bytes taken by KV cache and recurrent state", self.state_bytes.clone());
+        let help = "Bytes that KV cache and recurrent state may take";
+        r.register("nextn:state_limit_bytes", help, self.state_limit.clone());
+        let help = "Prompt tokens reused, by where their state was: own (the slot), copied (another slot), stored (the host), disk";
+        r.register("nextn:prompt_cache_tokens", help, self.reused.clone());
+        let help = "Resting sequences that left their slot for want of memory";
+        r.register("nextn:sequences_evicted", help, self.evicted.clone());
+        let help = "Times that a running sequence had to wait for memory";
+        r.register("nextn:sequences_paused", help, self.paused.clone());
         r.register("nextn:stored_bytes", "Bytes of conversations evicted to the host", self.stored_bytes.clone());
         let histograms = [
             (
@@ -217,12 +240,15 @@ impl Metrics {
                 r.register(name, help, histogram.clone());
             }
         }
+        c.by_model.register(r);
     }
 
-    /// Counts a request that begins; what is dropped before its end was cancelled.
-    pub(crate) fn running(&self) -> Running {
+    /// Counts a request to `model` that begins; what is dropped before its end was cancelled.
+    pub(crate) fn running(&self, model: &str) -> Running {
         self.counts.running.inc();
         Running {
+            model: model.to_owned(),
+            latencies: self.counts.by_model.latencies(model),
             counts: Arc::clone(&self.counts),
             start: Instant::now(),
             last: None,
@@ -252,6 +278,17 @@ impl Metrics {
         self.steps.inc_by(now.n_steps - old.n_steps);
         self.rows.inc_by(now.n_tokens.saturating_sub(old.n_tokens));
         self.busy.inc_by(now.n_busy.saturating_sub(old.n_busy));
+        let (all, before) = (now.reused, old.reused);
+        for (source, n, old) in [
+            ("own", all.n_own, before.n_own),
+            ("copied", all.n_copied, before.n_copied),
+            ("stored", all.n_stored, before.n_stored),
+            ("disk", all.n_disk, before.n_disk),
+        ] {
+            self.reused.get_or_create(&SourceLabel { source }).inc_by(n.saturating_sub(old));
+        }
+        self.evicted.inc_by(now.n_evicted.saturating_sub(old.n_evicted));
+        self.paused.inc_by(now.n_paused.saturating_sub(old.n_paused));
         *last = now;
     }
 
@@ -262,16 +299,21 @@ impl Metrics {
 
     /// All metrics as OpenMetrics text. Asks the engines.
     pub(crate) fn text(&self, registry: &Registry) -> String {
-        let (mut waiting, mut sequences, mut bytes, mut stored) = (0, 0, 0, 0);
-        for served in registry.loaded() {
+        let (mut waiting, mut sequences, mut bytes, mut limit, mut stored) = (0, 0, 0, 0, 0);
+        let loaded = registry.loaded();
+        let mut memory = Vec::with_capacity(loaded.len());
+        for served in &loaded {
             waiting += served.engine().n_waiting();
             sequences += served.n_sequences();
             // An engine that has stopped has nothing to say.
             let stats = served.engine().stats().unwrap_or_default();
             self.add_work(&served.id, stats);
-            bytes += stats.state_bytes;
+            bytes += stats.taken_bytes;
+            limit += stats.state_limit;
             stored += stats.stored_bytes;
+            memory.push((served.id.as_str(), stats));
         }
+        self.counts.by_model.memory(memory.into_iter());
         self.waiting.set(waiting as i64);
         // Those that are prepared have a place in the queue, and no reply that runs.
         let waiting = waiting.saturating_sub(usize::try_from(self.preparing.get()).unwrap_or(0));
@@ -279,6 +321,7 @@ impl Metrics {
         self.sequences.set(sequences as i64);
         self.busy_per_step.set(self.busy.get() as f64 / self.steps.get().max(1) as f64);
         self.state_bytes.set(bytes as i64);
+        self.state_limit.set(limit as i64);
         self.stored_bytes.set(stored as i64);
         let ended = std::mem::take(&mut *self.counts.since_read.lock().unwrap_or_else(PoisonError::into_inner));
         self.prompt_rate.set(SinceRead::rate(ended.prompt));
@@ -317,6 +360,9 @@ impl Drop for Preparing {
 #[derive(Debug)]
 pub(crate) struct Running {
     counts: Arc<Counts>,
+    /// Whom it was asked of.
+    model: String,
+    latencies: Latencies,
     start: Instant,
     last: Option<Instant>,
     timings: Option<Timings>,
@@ -329,22 +375,27 @@ impl Running {
     /// `n` tokens were picked `at` this time; `so_far` are our own timings.
     pub(crate) fn tokens(&mut self, n: usize, at: Instant, so_far: &Timings) {
         match self.last {
-            Some(last) => {
-                let each = (at - last).as_secs_f64() / n.max(1) as f64;
-                for _ in 0..n {
-                    observe(&self.counts.between_tokens, each);
-                }
-            }
+            Some(last) => self.between_tokens(n, (at - last).as_secs_f64() / n.max(1) as f64),
             None => {
-                observe(&self.counts.first_token, (at - self.start).as_secs_f64());
+                let waited = (at - self.start).as_secs_f64();
+                observe(&self.counts.first_token, waited);
+                self.latencies.first_token.observe(waited);
                 // A grammar may force more tokens at once.
-                (1..n).for_each(|_| observe(&self.counts.between_tokens, 0.0));
+                self.between_tokens(n.saturating_sub(1), 0.0);
             }
         }
         self.last = Some(at);
         match &mut self.timings {
             Some(timings) => timings.clone_from(so_far),
             None => self.timings = Some(so_far.clone()),
+        }
+    }
+
+    /// `n` tokens came `each` seconds after the one before.
+    fn between_tokens(&self, n: usize, each: f64) {
+        for _ in 0..n {
+            observe(&self.counts.between_tokens, each);
+            self.latencies.between_tokens.observe(each);
         }
     }
 
@@ -388,6 +439,7 @@ impl Drop for Running {
             generated_ms = t.generated_ms,
             "answer ended"
         );
+        c.by_model.ended(&self.model, t);
         c.prompt_tokens.inc_by(t.prompt_tokens.saturating_sub(t.cached_tokens) as u64);
         c.cached_tokens.inc_by(t.cached_tokens as u64);
         c.cache_hits.inc_by(u64::from(t.cached_tokens > 0));

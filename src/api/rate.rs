@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use crate::places::network_of;
 
 /// Who asks.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) enum Client {
     /// The key of this number.
     Key(usize),
     /// An address, or the network that stands for it.
     Network(IpAddr),
     /// Not over a socket of ours.
+    #[default]
     Unknown,
 }
 

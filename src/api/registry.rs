@@ -129,6 +129,27 @@ impl Registry {
         }
     }
 
+    /// Waits until no model is on its way that is to be there from the start: each is ready or has failed. True if one of all
+    /// models can be had then.
+    pub async fn started(&self) -> bool {
+        loop {
+            let loading = self.with(|table| {
+                table.slots.iter().find_map(|slot| match &slot.state {
+                    State::Waiting { done, .. } | State::Loading(done) if slot.entry.at_start => Some(done.clone()),
+                    _ => None,
+                })
+            });
+            // An error means that the loading thread is gone: nothing more will come of it.
+            let gone = match loading {
+                Some(mut done) => done.wait_for(Option::is_some).await.is_err(),
+                None => true,
+            };
+            if gone {
+                return self.with(|table| table.listed().any(|slot| !matches!(slot.state, State::Failed(_))));
+            }
+        }
+    }
+
     /// Why the only model that there is did not load at the start. Does not return where it did, or where there are others.
     pub async fn lost(&self) -> String {
         loop {

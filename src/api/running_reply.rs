@@ -50,7 +50,7 @@ impl RunningReply {
             reply: Reply::new(&served, plan),
             course: state.watch_course(),
             deadline: state.request_timeout().map(|limit| (tokio::time::Instant::now() + limit, limit)),
-            running: state.metrics().running(),
+            running: state.metrics().running(&served.id),
             pace: Pace::default(),
             first: None,
             begun: false,

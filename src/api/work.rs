@@ -11,13 +11,16 @@ use axum::extract::FromRequestParts;
 use engine::{RequestOptions, Reserved, Scope};
 use hyper::http::request::Parts;
 use session::{Conversation, Prepared, Rendered};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use crate::blocking::blocking;
 use crate::error::ApiError;
+use crate::lane::Turn;
 use crate::metrics::Preparing;
 use crate::params::Wanted;
 use crate::pictures;
+use crate::rate::Client;
 use crate::registry::Served;
 use crate::running_reply::RunningReply;
 use crate::state::{AppState, Course};
@@ -29,6 +32,8 @@ pub struct Caller {
     pub scope: Scope,
     /// The number of the key that it came with.
     pub key: Option<usize>,
+    /// Who takes turns with others.
+    pub(crate) client: Client,
 }
 
 impl FromRequestParts<AppState> for Caller {
@@ -44,7 +49,7 @@ impl FromRequestParts<AppState> for Caller {
 pub enum WorkKind {
     /// Milliseconds.
     Quick,
-    /// Seconds: a projector looks at images, one after the other. Quick work does not wait for it.
+    /// Seconds: a projector looks at images, one request's after another's, in turns of the clients. Quick work does not wait.
     Seeing,
 }
 
@@ -150,6 +155,12 @@ impl Work {
     }
 }
 
+/// Room that work has.
+enum Held {
+    Turn(#[allow(dead_code, reason = "its drop ends the turn")] Turn),
+    Place(#[allow(dead_code, reason = "its drop gives the place back")] OwnedSemaphorePermit),
+}
+
 /// Gives the work up when the future that waits for it is dropped: the client is gone, or it took too long.
 struct GiveUp(Arc<AtomicBool>);
 
@@ -208,9 +219,14 @@ impl AppState {
         let limits = &self.settings().limits;
         let limit = if kind == WorkKind::Seeing { limits.seeing_timeout } else { limits.prepare_timeout };
         let deadline = Instant::now() + limit;
-        let room = if kind == WorkKind::Seeing { self.workplaces().seeing() } else { self.workplaces().quick() };
-        let turn = timeout_at(deadline, room.acquire_owned()).await;
-        let Ok(Ok(place)) = turn else { return Err(busy()) };
+        let workplaces = self.workplaces();
+        let turn = async {
+            match kind {
+                WorkKind::Seeing => Ok(Held::Turn(workplaces.seeing().turn(caller.client).await)),
+                WorkKind::Quick => workplaces.quick().acquire_owned().await.map(Held::Place),
+            }
+        };
+        let Ok(Ok(place)) = timeout_at(deadline, turn).await else { return Err(busy()) };
         let span = tracing::Span::current();
         let done = timeout_at(
             deadline,

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::lane::Lane;
+
 /// Room for work that is done at the same time.
 #[derive(Debug)]
 pub(crate) struct Workplaces {
     quick: Arc<Semaphore>,
-    seeing: Arc<Semaphore>,
+    seeing: Arc<Lane>,
 }
 
 impl Workplaces {
@@ -19,7 +21,7 @@ impl Workplaces {
         let n_cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let n = n.unwrap_or_else(|| n_cores().max(2));
         let room = |n: usize| Arc::new(Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { quick: room(n), seeing: room(1) }
+        Self { quick: room(n), seeing: Arc::default() }
     }
 
     /// Where quick work waits.
@@ -28,7 +30,7 @@ impl Workplaces {
     }
 
     /// Where work with images waits.
-    pub(crate) fn seeing(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.seeing)
+    pub(crate) fn seeing(&self) -> &Arc<Lane> {
+        &self.seeing
     }
 }

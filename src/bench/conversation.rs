@@ -73,8 +73,9 @@ impl Sees {
                 Part::Ids(ids) => shown.extend(ids),
                 Part::Image(path) => {
                     let encoded = std::fs::read(&path).with_context(|| path.display().to_string())?;
+                    let image = sight.image(encoded.into()).with_context(|| path.display().to_string())?;
                     let SeenPicture { embedded, hash } =
-                        sight.see(&encoded).with_context(|| path.display().to_string())?;
+                        sight.see(&image, session::ALWAYS).with_context(|| path.display().to_string())?;
                     let first = shown.len();
                     shown.resize(first + embedded.n_tokens(), sight.marker());
                     placed.push(Placed { first, embedded, hash });

@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
     #[arg(long, default_value_t)]
     draft_vocab: DraftVocabSize,
-    /// Number of CPU threads [default: one per core]
+    /// Number of CPU threads [default: one per physical core]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: Option<u16>,
     /// Memory bandwidth in GB/s [default: measured]

@@ -29,7 +29,7 @@ pub struct Args {
     /// Print times of decoding, preprocessing and the tower instead, the best of N runs
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3", conflicts_with_all = ["embeddings", "pixels"])]
     speed: Option<usize>,
-    /// Number of CPU threads [default: one per core]
+    /// Number of CPU threads [default: one per physical core]
     #[arg(short, long, value_name = "N")]
     threads: Option<u16>,
     #[command(flatten)]

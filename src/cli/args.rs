@@ -145,6 +145,14 @@ pub struct PromptFlags {
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub image: Vec<PathBuf>,
 
+    /// Show this frame of a video, or all frames of a folder by their names, as --image shows images; repeatable
+    #[arg(long, value_name = "FILE|FOLDER", conflicts_with = "raw")]
+    pub video: Vec<PathBuf>,
+
+    /// Frames a second of --video [default: 2]
+    #[arg(long, value_name = "N", requires = "video", default_value = "2", hide_default_value = true)]
+    pub fps: f64,
+
     /// Complete the text without a chat template
     #[arg(long)]
     pub raw: bool,

@@ -8,7 +8,7 @@ use super::args::Args;
 use super::command::{self, Typed};
 use super::editor::{Input, LineEditor};
 use super::loaded::{Loaded, Prompt};
-use super::pictures::Image;
+use super::pictures::{Film, Image};
 use super::progress::PromptBar;
 use super::report::Finish;
 use super::screen::{Plan, Screen};
@@ -37,6 +37,8 @@ pub struct Chat<'a> {
     pub(super) ahead: Vec<String>,
     /// Images of `/image`, which go with the next message.
     pub(super) images: Vec<Image>,
+    /// The video that goes with the first message.
+    video: Option<Film>,
     pub(super) totals: Totals,
     pub(super) last: Option<Timings>,
     /// How often the last message was answered again.
@@ -79,6 +81,7 @@ impl<'a> Chat<'a> {
             transcript: Transcript::new(system),
             ahead: Vec::new(),
             images: Image::read_all(&args.prompt.image)?,
+            video: Film::read(&args.prompt.video, args.prompt.fps)?,
             totals: Totals::default(),
             last: None,
             attempts: 0,
@@ -124,6 +127,7 @@ impl<'a> Chat<'a> {
                 let mut parts = std::mem::take(&mut self.ahead);
                 parts.push(message);
                 self.transcript.ask(parts.join("\n\n"), std::mem::take(&mut self.images));
+                self.video.take().into_iter().for_each(|video| self.transcript.show(video));
                 self.attempts = 0;
                 self.answer(0)
             }
@@ -183,6 +187,7 @@ impl<'a> Chat<'a> {
             false => Prompt::Chat {
                 messages: self.transcript.messages(),
                 images: self.transcript.images(),
+                videos: self.transcript.videos(),
                 thinking: self.think.enabled(),
             },
         }

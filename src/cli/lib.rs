@@ -156,8 +156,9 @@ fn run(args: &Args) -> Outcome<()> {
     let spinner = Spinner::start(words, terminals.stderr);
     let loaded = Loaded::open(args, &files, form)?;
     drop(spinner);
-    if !args.prompt.image.is_empty() && loaded.model.sight().is_none() {
-        return Err(Failure::message(Exit::Prompt, format!("--image: {}", session::BLIND)));
+    let named = [("--image", &args.prompt.image), ("--video", &args.prompt.video)];
+    if let Some((flag, _)) = named.into_iter().find(|(_, files)| !files.is_empty() && loaded.model.sight().is_none()) {
+        return Err(Failure::message(Exit::Prompt, format!("{flag}: {}", session::BLIND)));
     }
     if terminals.stderr && !args.machine() {
         // A terminal that is gone is noticed when the reply is written.

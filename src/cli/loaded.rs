@@ -8,7 +8,7 @@ use model::NextNHead;
 use serde_json::Value;
 use session::options::ImageOptions;
 use session::{
-    ALWAYS, Conversation, Fault, Form, FormError, LoadedModel, ModelOptions, OpenError, PrepareError, Prepared,
+    Conversation, Fault, Form, FormError, LoadedModel, ModelOptions, OpenError, PrepareError, Prepared, Video, Wanted,
 };
 use speculate::Mode;
 
@@ -37,6 +37,8 @@ pub enum Prompt {
         messages: Vec<Value>,
         /// The images in them, as files.
         images: Vec<Arc<[u8]>>,
+        /// The videos in them.
+        videos: Vec<Video>,
         /// Whether to think first; `None` leaves it to the template.
         thinking: Option<bool>,
     },
@@ -71,26 +73,27 @@ impl Loaded {
         if self.model.has_template() { Ok(()) } else { Err(not_prepared(PrepareError::NoTemplate)) }
     }
 
-    /// The request that asks for a reply to `prompt`.
+    /// The request that asks for a reply to `prompt`, for as long as it is wanted.
     ///
     /// # Errors
     /// With the code of the prompt, or of the options.
-    pub fn prepare(&self, prompt: Prompt, options: RequestOptions) -> Outcome<Prepared> {
+    pub fn prepare(&self, prompt: Prompt, options: RequestOptions, wanted: Wanted<'_>) -> Outcome<Prepared> {
         let prepared = match prompt {
             Prompt::Raw(text) => self.model.grammar(self.form.as_ref()).and_then(|grammar| {
                 let tokens = self.model.vocab().encode_prompt(&text);
                 self.model.prepare_text(tokens, RequestOptions { grammar, ..options })
             }),
-            Prompt::Chat { messages, images, thinking } => {
+            Prompt::Chat { messages, images, videos, thinking } => {
                 let mut conversation = Conversation {
                     messages,
                     pictures: images,
+                    videos,
                     form: self.form.clone(),
                     reads_calls: true,
                     ..Conversation::default()
                 };
                 conversation.reasoning.enable = thinking;
-                self.model.prepare(conversation, options, ALWAYS)
+                self.model.prepare(conversation, options, wanted)
             }
         };
         prepared.map_err(not_prepared)

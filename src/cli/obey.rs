@@ -173,9 +173,9 @@ impl Chat<'_> {
     fn image(&mut self, path: &Path) {
         let Some(sight) = self.loaded.model.sight() else { return self.tell(session::BLIND) };
         match Image::read(path) {
-            Ok(image) => match sight.n_rows(&image.bytes()) {
-                Ok(n_rows) => {
-                    let words = format!("{} goes with the next message: {n_rows} tokens", image.name);
+            Ok(image) => match sight.image(image.bytes()) {
+                Ok(shown) => {
+                    let words = format!("{} goes with the next message: {} tokens", image.name, shown.n_rows());
                     self.tell(&clean(&words));
                     self.images.push(image);
                 }

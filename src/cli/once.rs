@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::args::Args;
 use super::loaded::{Loaded, Prompt};
-use super::pictures::{Image, content};
+use super::pictures::{Film, Image, content};
 use super::progress::PromptBar;
 use super::report::Line;
 use super::screen::{Plan, Screen};
@@ -36,9 +36,11 @@ pub fn run(
     } else {
         let mut messages: Vec<_> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
         let images = Image::read_all(&args.prompt.image)?;
-        messages.push(json!({"role": "user", "content": content(text, images.len())}));
+        let film = Film::read(&args.prompt.video, args.prompt.fps)?;
+        messages.push(json!({"role": "user", "content": content(text, images.len(), film.is_some())}));
+        let videos = film.iter().map(Film::video).collect();
         let images = images.iter().map(Image::bytes).collect();
-        Prompt::Chat { messages, images, thinking: args.prompt.think.enabled() }
+        Prompt::Chat { messages, images, videos, thinking: args.prompt.think.enabled() }
     };
     let bar = PromptBar::new(terminals.stderr);
     let mut person;

@@ -10,6 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
+use session::Video;
 
 use super::input::read_bytes;
 use program::exit::{Exit, OrExit, Outcome};
@@ -50,13 +51,59 @@ impl Image {
     }
 }
 
-/// What a message holds: its images, then its text.
-pub fn content(text: &str, n_images: usize) -> Value {
-    if n_images == 0 {
+/// A video as files of frames, in the order in which they are shown.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Film {
+    frames: Vec<Image>,
+    /// Frames a second.
+    fps: f64,
+}
+
+impl Film {
+    /// Reads the frames that are named, and all files of folders in the order of their names, but hidden ones, which file
+    /// managers leave there; `None` where none are named.
+    ///
+    /// # Errors
+    /// With [`Exit::Prompt`]: a file or folder that cannot be read, a folder without files.
+    pub fn read(paths: &[PathBuf], fps: f64) -> Outcome<Option<Self>> {
+        let mut frames = Vec::new();
+        for path in paths {
+            if !path.is_dir() {
+                frames.push(Image::read(path)?);
+                continue;
+            }
+            let named = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+            let named = named.with_context(|| path.display().to_string()).or_exit(Exit::Prompt)?;
+            let seen = named.iter().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+            let mut files: Vec<PathBuf> = seen.map(std::fs::DirEntry::path).filter(|path| path.is_file()).collect();
+            if files.is_empty() {
+                return Err(anyhow::anyhow!("{}: the folder has no frames (picture files)", path.display()))
+                    .or_exit(Exit::Prompt);
+            }
+            files.sort();
+            for file in files {
+                frames.push(Image::read(&file)?);
+            }
+        }
+        Ok((!paths.is_empty()).then_some(Self { frames, fps }))
+    }
+
+    /// As a conversation takes it.
+    pub fn video(&self) -> Video {
+        Video { frames: self.frames.iter().map(Image::bytes).collect(), fps: self.fps }
+    }
+}
+
+/// What a message holds: its images, its video, then its text.
+pub fn content(text: &str, n_images: usize, has_video: bool) -> Value {
+    if n_images == 0 && !has_video {
         return text.into();
     }
     let images = std::iter::repeat_n(json!({ "type": "image" }), n_images);
-    images.chain([json!({ "type": "text", "text": text })]).collect()
+    images
+        .chain(has_video.then(|| json!({ "type": "video" })))
+        .chain([json!({ "type": "text", "text": text })])
+        .collect()
 }
 
 fn to_base64<S: Serializer>(data: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use session::Video;
 
 use super::input::read_bytes;
-use super::pictures::{Image, content};
+use super::pictures::{Film, Image, content};
 use super::report::ToolCall;
 
 /// A system message and the turns after it.
@@ -28,6 +29,8 @@ struct Turn {
     user: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     images: Vec<Image>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    video: Option<Film>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reply: Option<Reply>,
 }
@@ -53,7 +56,14 @@ impl Transcript {
 
     /// Adds a message with images before its text; it waits for its reply.
     pub fn ask(&mut self, user: String, images: Vec<Image>) {
-        self.turns.push(Turn { user, images, reply: None });
+        self.turns.push(Turn { user, images, video: None, reply: None });
+    }
+
+    /// Adds a video to the last message.
+    pub fn show(&mut self, video: Film) {
+        if let Some(turn) = self.turns.last_mut() {
+            turn.video = Some(video);
+        }
     }
 
     /// Sets the reply to the last message.
@@ -97,7 +107,7 @@ impl Transcript {
     pub fn messages(&self) -> Vec<Value> {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         let turns = self.turns.iter().flat_map(|turn| {
-            let user = json!({"role": "user", "content": content(&turn.user, turn.images.len())});
+            let user = json!({"role": "user", "content": content(&turn.user, turn.images.len(), turn.video.is_some())});
             std::iter::once(user).chain(turn.reply.as_ref().map(assistant))
         });
         system.chain(turns).collect()
@@ -106,6 +116,11 @@ impl Transcript {
     /// The images of all messages, in their order.
     pub fn images(&self) -> Vec<Arc<[u8]>> {
         self.turns.iter().flat_map(|turn| &turn.images).map(Image::bytes).collect()
+    }
+
+    /// The videos of all messages, in their order.
+    pub fn videos(&self) -> Vec<Video> {
+        self.turns.iter().filter_map(|turn| turn.video.as_ref()).map(Film::video).collect()
     }
 
     /// Writes the conversation; a file that is no conversation is not overwritten.

@@ -1,11 +1,11 @@
 //! One reply, from the request to its last piece: events of the engine and signals in, decoded and parted text out.
 //! Owns the thread that waits for the engine. Knows not where the text goes.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 
 use engine::{Event, RequestOptions, Timings};
 use session::dialect::ReplyEvent;
-use session::{Delta, Reply, Step, Token};
+use session::{Delta, Prepared, Reply, Step, Token};
 
 use super::loaded::{Loaded, Prompt, not_submitted};
 use super::report::{Answer, Finish, Logprob, Times, ToolCall};
@@ -45,7 +45,17 @@ pub fn run(
     sink: &mut dyn Sink,
 ) -> Outcome<Done> {
     let with_logprobs = options.logprobs.is_some();
-    let (mut generation, reply) = loaded.model.submit(loaded.prepare(prompt, options)?).map_err(not_submitted)?;
+    let prepared = match prepare(loaded, signals, prompt, options)? {
+        Ok(prepared) => prepared,
+        Err(exit) => {
+            sink.end()?;
+            let timings = Timings::default();
+            let times = Times::new(loaded.load_ms(), &timings);
+            let answer = Answer { finish_reason: Finish::Cancelled, timings: times, ..Answer::default() };
+            return Ok(Done { answer, timings, stopped: Some(exit) });
+        }
+    };
+    let (mut generation, reply) = loaded.model.submit(prepared).map_err(not_submitted)?;
 
     let (sender, happenings) = mpsc::channel();
     let _listening = signals.listen(sender.clone(), Happening::Signal);
@@ -86,6 +96,30 @@ pub fn run(
     }
     growing.rest(sink)?;
     Err(Failure::message(Exit::Runtime, "the engine ended in the middle of an answer"))
+}
+
+/// The request, or the signal that came before it was ready: a projector looks at images for seconds.
+fn prepare(
+    loaded: &Loaded,
+    signals: &Signals,
+    prompt: Prompt,
+    options: RequestOptions,
+) -> Outcome<Result<Prepared, Exit>> {
+    let (sender, incoming) = mpsc::channel();
+    let _listening = signals.listen(sender, |exit| exit);
+    // The question is asked on threads that compute.
+    let heard = Mutex::new((incoming, None));
+    let stopped = || {
+        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if heard.1.is_none() {
+            heard.1 = heard.0.try_recv().ok();
+        }
+        heard.1
+    };
+    match loaded.prepare(prompt, options, &|| stopped().is_none()) {
+        Err(failure) => stopped().map_or(Err(failure), |exit| Ok(Err(exit))),
+        prepared => prepared.map(Ok),
+    }
 }
 
 /// The reply as it grows.

@@ -15,8 +15,11 @@ use memory::{Memory, Slot, StateShape};
 use model::AdapterSet;
 use text::TokenId;
 
+use crate::disk_store::DiskStore;
 use crate::live_state::LiveState;
+use crate::proposer::SequenceChange;
 use crate::request::Scope;
+use crate::reused::Reused;
 use crate::sequence_store::SequenceStore;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::{SlotError, SlotInfo};
@@ -25,6 +28,9 @@ pub(crate) use wish::Wish;
 
 /// Tokens that a copy from another slot must save: it moves all cells before them, and the recurrent state.
 pub(crate) const MIN_COPY: usize = 64;
+
+/// Tokens whose loss is worth a copy of the state on the host.
+const MIN_LOSS: usize = 16;
 
 /// What may be kept.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +62,8 @@ pub(crate) struct CachedSlot {
     /// In use by a request that leaves nothing to others.
     private: bool,
     last_used: u64,
+    /// Nothing of it would be lost if the program ended.
+    is_on_disk: bool,
 }
 
 impl CachedSlot {
@@ -81,22 +89,34 @@ pub(crate) struct SlotCache {
     forgets: bool,
     /// Sequences that were here before.
     store: SequenceStore,
+    /// Those that outlive the program.
+    disk: Option<DiskStore>,
+    /// Prompt tokens that were not computed, by where they came from.
+    reused: Reused,
     limits: CacheLimits,
     clock: u64,
 }
 
 impl SlotCache {
     /// Takes every slot of `memory`.
-    pub(crate) fn new(memory: &mut Memory, limits: CacheLimits) -> Result<Self, memory::Error> {
+    pub(crate) fn new(
+        memory: &mut Memory,
+        limits: CacheLimits,
+        disk: Option<DiskStore>,
+    ) -> Result<Self, memory::Error> {
         let mut slots = Vec::new();
         while let Some(slot) = memory.acquire()? {
             let (tokens, checkpoints, hidden) = (Vec::new(), Vec::new(), Vec::new());
             let (scope, busy, private) = (Scope::default(), false, false);
             let adapters = AdapterSet::default();
-            slots.push(CachedSlot { slot, tokens, scope, adapters, checkpoints, hidden, busy, private, last_used: 0 });
+            let (last_used, is_on_disk) = (0, true);
+            let state =
+                CachedSlot { slot, tokens, scope, adapters, checkpoints, hidden, busy, private, last_used, is_on_disk };
+            slots.push(state);
         }
         let (shape, forgets) = (memory.shape(), memory.forgets());
-        Ok(Self { slots, shape, forgets, store: SequenceStore::new(limits.store_bytes), limits, clock: 0 })
+        let (store, reused) = (SequenceStore::new(limits.store_bytes), Reused::default());
+        Ok(Self { slots, shape, forgets, store, disk, reused, limits, clock: 0 })
     }
 
     pub(crate) fn get(&self, index: usize) -> &CachedSlot {
@@ -108,9 +128,70 @@ impl SlotCache {
         self.forgets
     }
 
+    /// The number of slots.
+    pub(crate) fn n_slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// True when a request has the slot.
+    pub(crate) fn is_busy(&self, index: usize) -> bool {
+        self.slots[index].busy
+    }
+
+    /// The free slot that was unused for longest among those that take memory, but not this one.
+    pub(crate) fn oldest(&self, memory: &Memory, except: Option<usize>) -> Option<usize> {
+        let takes = |s: &CachedSlot| memory.taken_by(&s.slot).is_ok_and(|bytes| bytes > 0);
+        let free = self.slots.iter().enumerate().filter(|&(i, s)| !s.busy && Some(i) != except && takes(s));
+        free.min_by_key(|(_, s)| s.last_used).map(|(i, _)| i)
+    }
+
+    /// Gives the slot and its memory back; its sequence goes to the store, unless it leaves nothing to others.
+    pub(crate) fn put_away(&mut self, state: &mut LiveState, index: usize) {
+        if !self.slots[index].private {
+            self.keep(state, index, 0);
+        }
+        self.release(index);
+        let s = &mut self.slots[index];
+        s.is_on_disk = true;
+        s.tokens.clear();
+        s.checkpoints.clear();
+        s.hidden.clear();
+        if let Err(error) = state.memory.discard(&s.slot) {
+            // Its tokens are forgotten even so: whoever gets it clears it first.
+            tracing::error!(%error, slot = index, "the state of a slot was not cleared");
+        }
+        // Only saved bytes are refused, and there are none.
+        let _ = state.drafter.change(index, SequenceChange::Forget);
+    }
+
     /// True when a request can be given a slot.
     pub(crate) fn has_free(&self) -> bool {
         self.slots.iter().any(|s| !s.busy)
+    }
+
+    /// Prompt tokens that were not computed.
+    pub(crate) fn reused(&self) -> Reused {
+        self.reused
+    }
+
+    /// Keeps one resting sequence on disk that is not there yet; false where there is none. With `waits` until the disk has
+    /// room for it in its queue.
+    pub(crate) fn keep_on_disk(&mut self, state: &mut LiveState, waits: bool) -> bool {
+        let Some(disk) = &mut self.disk else { return false };
+        let Some(s) = self.slots.iter_mut().find(|s| !s.busy && !s.is_on_disk) else { return false };
+        s.is_on_disk = true;
+        if s.worth() >= MIN_LOSS {
+            match s.copy(state) {
+                Ok(saved) => disk.put(s.scope, Arc::new(saved), waits),
+                Err(error) => tracing::warn!(%error, "a sequence was not kept on disk"),
+            }
+        }
+        true
+    }
+
+    /// Some resting sequence is not on disk yet.
+    pub(crate) fn has_unsaved(&self) -> bool {
+        self.disk.is_some() && self.slots.iter().any(|s| !s.busy && !s.is_on_disk)
     }
 
     /// Bytes of stored sequences.
@@ -170,7 +251,7 @@ impl SlotCache {
         self.check_free(index)?;
         let n = saved.tokens.len();
         match state.load(&self.slots[index].slot, &saved) {
-            Ok(()) => self.replace(index, saved),
+            Ok(()) => self.replace(index, &saved),
             Err(SlotError::State(memory::Error::Device(error))) => {
                 self.forget(&mut state.memory, index);
                 return Err(memory::Error::from(error).into());
@@ -182,9 +263,12 @@ impl SlotCache {
     }
 
     /// The state of `index` is another now.
-    fn replace(&mut self, index: usize, by: SlotState) {
+    fn replace(&mut self, index: usize, by: &SlotState) {
         let s = &mut self.slots[index];
-        (s.tokens, s.adapters, s.checkpoints, s.hidden) = (by.tokens, by.adapters, by.checkpoints, by.hidden);
+        s.tokens.clone_from(&by.tokens);
+        s.adapters.clone_from(&by.adapters);
+        s.checkpoints.clone_from(&by.checkpoints);
+        s.hidden.clone_from(&by.hidden);
         // They may be more than this engine keeps.
         self.make_room(index, 0, 0);
     }
@@ -208,12 +292,14 @@ impl SlotCache {
     /// Gives the slot back; its state stays for later requests.
     pub(crate) fn release(&mut self, index: usize) {
         let s = &mut self.slots[index];
+        s.is_on_disk &= s.private;
         (s.busy, s.private) = (false, false);
     }
 
     /// Gives the slot back, and its state is not to be used any more.
     pub(crate) fn forget(&mut self, memory: &mut Memory, index: usize) {
         self.release(index);
+        self.slots[index].is_on_disk = true;
         self.slots[index].hidden.clear();
         if let Err(error) = rewind(memory, &mut self.slots[index], 0) {
             // Its tokens are forgotten even so: whoever gets it clears it first.

@@ -1,7 +1,6 @@
 //! What an engine is made with, and why it may not start.
 
 use std::fmt;
-use std::num::NonZero;
 use std::str::FromStr;
 
 use memory::{CacheType, MemoryConfig};
@@ -9,6 +8,7 @@ use model::{Facts, MemoryPlan, Model};
 
 use crate::batch::{BatchPolicy, MAX_FORCED};
 use crate::cache::CacheLimits;
+use crate::disk_store::DiskConfig;
 
 /// Positions of a sequence when the user does not say: the model's, up to this.
 const DEFAULT_N_CTX: usize = 8192;
@@ -130,6 +130,11 @@ pub struct EngineConfig {
     pub checkpoint_every: Option<usize>,
     /// Host memory for whole sequences that had to leave their slots, in bytes; 0 keeps none.
     pub store_bytes: usize,
+    /// Where sequences are kept that outlive the program, and how much of them; `None` keeps none.
+    pub disk: Option<DiskConfig>,
+    /// Memory that state of running and resting sequences may take, in bytes, where it is taken when it is written; `None` is
+    /// nine tenths of what the machine has free at the start.
+    pub kv_bytes: Option<usize>,
     /// Batch-invariant output: off, on, or a fixed batch width.
     pub exact: Exact,
     /// Compute buffers have room for requests with [`crate::RequestOptions::embed`].
@@ -155,6 +160,8 @@ impl Default for EngineConfig {
             checkpoint_bytes: 1 << 30,
             checkpoint_every: None,
             store_bytes: 0,
+            disk: None,
+            kv_bytes: None,
             exact: Exact::Off,
             embeddings: false,
             warm_up: None,
@@ -165,7 +172,7 @@ impl Default for EngineConfig {
 impl EngineConfig {
     /// Threads to compute with: as asked, or one for each core.
     pub fn n_threads(&self) -> usize {
-        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get)).max(1)
+        self.threads.unwrap_or_else(ggml::n_cores).max(1)
     }
 
     /// What the cache of sequence state may do with `model`.

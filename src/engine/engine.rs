@@ -13,11 +13,12 @@ use model::{Model, PassOutput, Runner, Stats};
 use crate::batch::BatchPolicy;
 use crate::cache::SlotCache;
 use crate::config::{EngineConfig, EngineError};
+use crate::disk_store::DiskStore;
 use crate::drafter::Drafter;
 use crate::handle::EngineHandle;
 use crate::live_state::LiveState;
 use crate::liveness::{EndFlag, EngineLife};
-use crate::memory_check::{check_memory, explain};
+use crate::memory_check::{budget, check_memory, explain};
 use crate::proposer::Proposer;
 use crate::request::Limits;
 use crate::sequence::Sequence;
@@ -32,11 +33,13 @@ mod emit;
 mod forward;
 mod prefix_sharing;
 mod receive;
+mod room;
 #[cfg(test)]
 mod tests;
 mod warm_up;
 
 use forward::{forward, verify};
+use room::Paused;
 
 /// How long to wait for lagging readers before looking again, at first.
 const READER_PAUSE: Duration = Duration::from_millis(1);
@@ -60,6 +63,12 @@ pub struct Engine {
     sequences: Vec<Sequence>,
     /// Those that are done and wait for their reader to take the last events; they have no slot any more.
     leaving: Vec<Sequence>,
+    /// Those that had to give their slot back for want of memory, in the order of their coming; they go on before others begin.
+    paused: Vec<Paused>,
+    /// Bytes that the state of sequences may take; `None` where all of it was reserved at the start.
+    budget: Option<usize>,
+    /// Whoever is next has to wait for memory.
+    is_full: bool,
     /// What the last forward pass gave.
     output: PassOutput,
     clock: StepClock,
@@ -135,7 +144,7 @@ impl Engine {
             drop((memory, runner));
             return Err(explain(error, &model, &config, &planned));
         }
-        let cache = SlotCache::new(&mut memory, config.cache(&model))?;
+        let budget = budget(&memory, &runner, &config, drafter.info().state_bytes)?;
         // As asked: memory rounds up, which is neither what the user said nor what the model was trained for.
         let limits = Limits {
             n_ctx: config.n_ctx(model.facts()),
@@ -143,6 +152,16 @@ impl Engine {
             n_adapters: model.adapters().len(),
             n_batch: config.n_batch,
         };
+        let slot_format = Arc::new(SlotFormat {
+            model: Arc::clone(&model),
+            limits,
+            shape: memory.shape(),
+            checkpoint_bytes: config.checkpoint_bytes,
+            draft_bytes: drafter.info().max_saved_bytes,
+        });
+        let disk = config.disk.as_ref().map(|disk| DiskStore::open(disk, Arc::clone(&slot_format))).transpose();
+        let disk = disk.map_err(EngineError::Config)?;
+        let cache = SlotCache::new(&mut memory, config.cache(&model), disk)?;
         let (sender, commands) = mpsc::channel();
         let life = EngineLife::default();
         let handle = EngineHandle {
@@ -151,13 +170,7 @@ impl Engine {
             limits,
             n_waiting: Arc::new(AtomicUsize::new(0)),
             max_queue: config.max_queue,
-            slot_format: Arc::new(SlotFormat {
-                model: Arc::clone(&model),
-                limits,
-                shape: memory.shape(),
-                checkpoint_bytes: config.checkpoint_bytes,
-                draft_bytes: drafter.info().max_saved_bytes,
-            }),
+            slot_format,
             life: life.clone(),
         };
         let clock =
@@ -174,6 +187,9 @@ impl Engine {
             waiting: VecDeque::new(),
             sequences: Vec::new(),
             leaving: Vec::new(),
+            paused: Vec::new(),
+            budget,
+            is_full: false,
             output: PassOutput::default(),
             clock,
             stats: EngineStats::default(),
@@ -188,17 +204,19 @@ impl Engine {
         while self.open || !self.is_idle() {
             self.step();
         }
+        while self.cache.keep_on_disk(&mut self.state, true) {}
         tracing::debug!(n_steps = self.stats.n_steps, "engine ends");
     }
 
     /// Nobody is owed anything.
     fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.leaving.is_empty() && self.waiting.is_empty()
+        self.sequences.is_empty() && self.leaving.is_empty() && self.waiting.is_empty() && self.paused.is_empty()
     }
 
     /// One engine step: what has come in, drafts, forward passes if there is anything to compute, what goes out.
     fn step(&mut self) {
         let start = self.receive();
+        self.make_room();
         self.admit();
         self.draft();
         let batches = self.batch();
@@ -224,6 +242,7 @@ fn reserve(runner: &mut Runner, memory: &mut Memory, config: &EngineConfig, hidd
     let widest = memory.begin(&[(&slot, n_tokens)], 1)?;
     runner.reserve(widest.view().over_whole_context().view(), config.n_sequences, hidden)?;
     drop(widest);
+    memory.discard(&slot)?;
     memory.release(slot);
     Ok(())
 }

@@ -11,10 +11,12 @@ mod batch;
 mod cache;
 mod config;
 mod constraint;
+mod disk_store;
 mod drafter;
 mod engine;
 mod event;
 mod handle;
+mod host_memory;
 mod lines;
 mod live_state;
 mod liveness;
@@ -22,6 +24,7 @@ mod memory_check;
 mod pooling;
 mod proposer;
 mod request;
+mod reused;
 pub mod sample;
 mod schedule;
 mod sequence;
@@ -35,6 +38,7 @@ mod thinking;
 
 pub use config::{EngineConfig, EngineError, Exact, FlashAttention};
 pub use constraint::{Allowed, Constraint, Grammar};
+pub use disk_store::DiskConfig;
 pub use engine::Engine;
 pub use event::{DraftPosition, Event, FinishReason, Piece, PromptProgress, Summary, Timings};
 pub use handle::{EngineHandle, Generation, Reserved, SubmitError};
@@ -46,6 +50,7 @@ pub use proposer::{
     DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
 };
 pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
+pub use reused::Reused;
 pub use slot_file::SavedSlot;
 pub use slot_info::{SlotError, SlotInfo, SlotWork};
 pub use stats::EngineStats;

@@ -2,10 +2,11 @@
 //! Owns how that is said. The arithmetic is `model`'s, by which layers are placed too.
 
 use ggml::Device;
-use memory::{CacheType, LayerState};
-use model::{Facts, MemoryBytes, MemoryPlan, Model, RunError};
+use memory::{CacheType, LayerState, Memory};
+use model::{Facts, MemoryBytes, MemoryPlan, Model, RunError, Runner};
 
 use crate::config::{EngineConfig, EngineError};
+use crate::host_memory;
 
 /// Refuses settings whose state alone is more than a device has free, before anything is allocated. `plan`: what an engine
 /// of such settings keeps.
@@ -17,10 +18,17 @@ pub fn check_memory(
     config: &EngineConfig,
     plan: &dyn Fn(&EngineConfig) -> MemoryPlan,
 ) -> Result<(), EngineError> {
-    let needs = plan(config).bytes(model.facts())?;
+    let needs = plan(&reserved(model, config)).bytes(model.facts())?;
     let mut states = model.state_on_devices(&needs.blocks).into_iter();
     let full = states.find(|(device, bytes)| bytes.saturating_add(needs.beside) > free(*device));
     full.map_or(Ok(()), |(device, _)| Err(EngineError::Room(describe(model, config, plan, device, &needs))))
+}
+
+/// Settings whose state is what these reserve at the start: on a CPU that of one sequence, since memory of others is taken when
+/// they write to it, as far as there is any.
+fn reserved(model: &Model, config: &EngineConfig) -> EngineConfig {
+    let n_sequences = if model.is_on_cpu() { 1 } else { config.n_sequences };
+    EngineConfig { n_sequences, ..config.clone() }
 }
 
 /// An error for want of memory, with the numbers and with settings that fit; others as they are.
@@ -35,13 +43,57 @@ pub(crate) fn explain(
         | EngineError::Run(RunError::Device(ggml::Error::Alloc { device, .. })) => device,
         _ => return error,
     };
-    let (device, needs) =
-        match (Device::all().into_iter().find(|d| d.name() == *alloc), plan(config).bytes(model.facts())) {
-            (Some(device), Ok(needs)) => (device, needs),
-            _ => return error,
-        };
+    let (device, needs) = match (
+        Device::all().into_iter().find(|d| d.name() == *alloc),
+        plan(&reserved(model, config)).bytes(model.facts()),
+    ) {
+        (Some(device), Ok(needs)) => (device, needs),
+        _ => return error,
+    };
     EngineError::Room(describe(model, config, plan, device, &needs))
 }
+
+/// Bytes that the state of sequences may take, as asked for or by what the machine has free; `None` where all of it was
+/// reserved at the start. A proposer that keeps `of_drafts` bytes for all sequences gets its share.
+///
+/// # Errors
+/// [`EngineError::Room`]: less than one sequence takes.
+pub(crate) fn budget(
+    memory: &Memory,
+    runner: &Runner,
+    config: &EngineConfig,
+    of_drafts: usize,
+) -> Result<Option<usize>, EngineError> {
+    let (footprint, n_ctx) = (memory.footprint(), memory.config().n_ctx);
+    if !footprint.is_all() {
+        if config.kv_bytes.is_some() {
+            tracing::warn!("--kv-memory changes nothing: a GPU reserves the memory of all sequences at the start");
+        }
+        return Ok(None);
+    }
+    let own = memory.n_bytes() as f64 / (memory.n_bytes() + of_drafts).max(1) as f64;
+    let one = footprint.n_bytes(n_ctx);
+    let Some(asked) = config.kv_bytes else {
+        let free = host_memory::available().map_or(usize::MAX, |free| free.saturating_sub(runner.buffer_bytes()));
+        // A sequence alone may try: what the system does not have it takes from its cache.
+        return Ok(Some(((free as f64 * AUTO * own) as usize).max(one)));
+    };
+    let share = (asked as f64 * own) as usize;
+    if share < one {
+        let of_all = (one as f64 / own) as usize;
+        return Err(EngineError::Room(format!(
+            "--kv-memory {}: one sequence of {} positions needs {} MiB: raise it, lower -c, or choose smaller types with \
+             --cache-type-k and --cache-type-v",
+            mib(asked),
+            config.n_ctx(runner.model().facts()),
+            mib(of_all) + 1
+        )));
+    }
+    Ok(Some(share))
+}
+
+/// Of the memory that is free, what the state of sequences may take where nothing else was asked for.
+const AUTO: f64 = 0.9;
 
 /// Bytes that a device has free; all there could be where it does not say.
 fn free(device: Device) -> usize {
@@ -58,7 +110,7 @@ fn describe(
     device: Device,
     needs: &MemoryBytes,
 ) -> String {
-    let facts = model.facts();
+    let (facts, plan) = (model.facts(), &|config: &EngineConfig| plan(&reserved(model, config)));
     let on_device = |blocks: &[usize]| {
         let there = model.state_on_devices(blocks).into_iter().find(|(d, _)| *d == device);
         there.map_or(0, |(_, bytes)| bytes)
@@ -72,16 +124,17 @@ fn describe(
     let recurrent = of(|state| matches!(state, LayerState::Recurrent(_)));
     let state = mib(on_device(&needs.blocks));
     let (head, passes, free_mib) = (state - (cells + recurrent).min(state), mib(needs.passes), mib(free(device)));
-    let (n, n_ctx) = (config.n_sequences, config.n_ctx(facts));
+    let (n, n_ctx) = (reserved(model, config).n_sequences, config.n_ctx(facts));
     let fitting = fitting(config, facts, &|config| fits(model, &plan(config)));
     let name = device.name();
     let beside = match mib(needs.beside) {
         0 => String::new(),
         n => format!(", a draft model {n} MiB"),
     };
+    let who = if n == 1 { "one sequence".to_owned() } else { format!("{n} sequences") };
     format!(
-        "{name}: {n} sequences of {n_ctx} positions need {state} MiB there ({cells} MiB of keys and values, {recurrent} MiB \
-         of recurrent state, {head} MiB for drafts) and passes up to {passes} MiB{beside}, {free_mib} MiB are free. {fitting}"
+        "{name}: {who} of {n_ctx} positions: {state} MiB are needed there ({cells} MiB of keys and values, \
+         {recurrent} MiB of recurrent state, {head} MiB for drafts) and for passes up to {passes} MiB{beside}, {free_mib} MiB are free. {fitting}"
     )
 }
 
@@ -99,7 +152,9 @@ fn fitting(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) ->
     if let Some(n_ctx) = longest(config, facts, fits) {
         found.push(format!("-c {n_ctx}"));
     }
-    let fewer = (1..config.n_sequences).rev().find(|&n| fits(&EngineConfig { n_sequences: n, ..config.clone() }));
+    let fewer = (1..if facts.on_cpu { 1 } else { config.n_sequences })
+        .rev()
+        .find(|&n| fits(&EngineConfig { n_sequences: n, ..config.clone() }));
     found.extend(fewer.map(|n| format!("--parallel {n}")));
     let q8_0 = CacheType::Q8_0;
     let packed = EngineConfig { cache_type_k: q8_0, cache_type_v: q8_0, ..config.clone() };

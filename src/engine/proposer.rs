@@ -21,6 +21,8 @@ pub struct ProposerInfo {
     pub n_hidden: usize,
     /// Bytes that [`Proposer::save`] gives at most.
     pub max_saved_bytes: usize,
+    /// Bytes of its own state of sequences if all of them fill the context.
+    pub state_bytes: usize,
     /// Engine steps after which a warm-up knows what drafts cost, whatever the batch size; 0 where it has nothing to learn.
     pub warm_up_steps: usize,
     /// What it has computed with other runners than the engine's. This alone changes.
@@ -51,7 +53,8 @@ pub enum SequenceChange<'a> {
         /// What was saved with it.
         saved: &'a [u8],
     },
-    /// The sequence ended badly: nothing that is kept of it may be used again, and its numbers may be NaN.
+    /// The sequence ended badly, or had to leave the slot: nothing that is kept of it may be used again, its numbers may be
+    /// NaN, and the memory that it took is given back.
     Forget,
 }
 

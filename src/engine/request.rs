@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use model::{AdapterSet, AdapterSetError, Pictures};
+use sha2::{Digest, Sha256};
 use text::TokenId;
 
 use crate::constraint::Grammar;
@@ -30,9 +31,19 @@ pub struct Limits {
 pub const MAX_LOGPROBS: usize = 20;
 
 /// Whose cached state a request may take up. State that was computed in one scope, or put into a slot by it, is reused
-/// within that scope only: what was asked in another one can be told neither from the generation nor from how much was cached.
+/// within that scope only, also after a restart, so a scope is to have the same number then: what was asked in another one can be told neither from the generation nor from how much was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Scope(pub u32);
+pub struct Scope(pub u64);
+
+impl Scope {
+    /// Of whoever has this key: the same in every run of every program, and no other one's.
+    pub fn of_key(key: &str) -> Self {
+        let digest: [u8; 32] = Sha256::digest(key).into();
+        let [first, ..] = digest.as_chunks::<8>().0 else { return Self::default() };
+        // Never that of requests without a key.
+        Self(u64::from_le_bytes(*first) | 1)
+    }
+}
 
 /// What the caller wants; plain data, turned into a [`GenerateRequest`] by [`GenerateRequest::new`].
 #[derive(Clone, Debug)]

@@ -149,13 +149,22 @@ impl Sequence {
 
     /// True when nothing was computed for it yet.
     pub(crate) fn is_new(&self) -> bool {
-        self.is_prefill() && self.n_prompt_done == self.timings.cached_tokens
+        self.is_prefill() && self.n_prompt_done == self.timings.cached_tokens && self.first_token.is_none()
     }
 
     /// The state holds the first `n` tokens of the prompt, without having computed more of them.
     pub(crate) fn skip_to(&mut self, n: usize) {
         self.pending.drain(..n.saturating_sub(self.n_prompt_done));
         (self.n_prompt_done, self.last_checkpoint, self.timings.cached_tokens) = (n, n, n);
+        self.checkpoints.retain(|&at| at > n);
+    }
+
+    /// It goes on in another slot, whose state holds the first `n` of its tokens.
+    pub(crate) fn resume(&mut self, slot: usize, n: usize, tokens: &[TokenId]) {
+        (self.slot, self.waits) = (slot, false);
+        self.pending = tokens[n..].iter().copied().collect();
+        self.n_prompt_done = n.min(self.request.prompt().len());
+        self.last_checkpoint = self.n_prompt_done;
         self.checkpoints.retain(|&at| at > n);
     }
 
@@ -222,7 +231,11 @@ impl Sequence {
 
     /// So many tokens of the prompt were computed.
     pub(crate) fn prompt_advanced(&mut self, n_tokens: usize) {
-        self.n_prompt_done += n_tokens;
+        // A sequence that was paused may compute tokens after its prompt with it.
+        self.n_prompt_done = (self.n_prompt_done + n_tokens).min(self.request.prompt().len());
+        if self.first_token.is_some() {
+            return;
+        }
         let (done, cached, total) = (self.n_prompt_done, self.timings.cached_tokens, self.request.prompt().len());
         self.outbox.push_back(Event::Prompt(PromptProgress { done, cached, total }));
     }

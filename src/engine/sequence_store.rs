@@ -1,13 +1,15 @@
 //! Sequences that had to leave their slots, kept on the host until their conversations go on.
 //! Owns a budget of bytes; what was unused for longest makes room. Knows tokens and state; knows nothing of slots.
 
+use std::sync::Arc;
+
 use crate::request::Scope;
 use crate::slot_file::SlotState;
 
 /// A sequence, whose it is, and when it was put here.
 struct Stored {
     scope: Scope,
-    state: SlotState,
+    state: Arc<SlotState>,
     last_used: u64,
 }
 
@@ -41,8 +43,20 @@ impl SequenceStore {
         weighed.max().map(|(n, _, i)| (i, n))
     }
 
+    /// The sequence, which stays here for others that begin as it does.
+    pub(crate) fn lend(&mut self, index: usize) -> Arc<SlotState> {
+        self.clock += 1;
+        self.stored[index].last_used = self.clock;
+        Arc::clone(&self.stored[index].state)
+    }
+
+    /// Tokens of a sequence.
+    pub(crate) fn n_tokens(&self, index: usize) -> usize {
+        self.stored[index].state.tokens.len()
+    }
+
     /// Takes a sequence out.
-    pub(crate) fn take(&mut self, index: usize) -> SlotState {
+    pub(crate) fn take(&mut self, index: usize) -> Arc<SlotState> {
         let state = self.stored.swap_remove(index).state;
         self.n_bytes -= state.n_bytes();
         state
@@ -50,10 +64,10 @@ impl SequenceStore {
 
     /// Keeps a sequence if it fits the budget; what was unused for longest makes room. One of the same scope and
     /// adapters that begins as it does and is no longer is dropped.
-    pub(crate) fn put(&mut self, scope: Scope, mut state: SlotState) {
+    pub(crate) fn put(&mut self, scope: Scope, mut state: Arc<SlotState>) {
         // A sequence without its early checkpoints is worth more than none.
-        while state.n_bytes() > self.budget && !state.checkpoints.is_empty() {
-            state.checkpoints.remove(0);
+        while state.n_bytes() > self.budget && !state.checkpoints.is_empty() && state.state.n_bytes() <= self.budget {
+            Arc::make_mut(&mut state).checkpoints.remove(0);
         }
         let n_bytes = state.n_bytes();
         if n_bytes > self.budget {

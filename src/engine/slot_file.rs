@@ -84,13 +84,25 @@ impl SavedSlot {
     /// # Errors
     /// [`SlotError::Format`]: the model's file has changed since it was opened.
     pub fn to_bytes(&self) -> Result<Vec<u8>, SlotError> {
-        let SlotState { tokens, adapters, checkpoints, hidden, state, drafts } = &self.state;
-        let n_numbers = CHECKPOINT_BYTES * checkpoints.len() + self.format.shape.saved_bytes(0);
-        let head = HEAD_BYTES + self.format.adapter_bytes();
-        let mut out = Vec::with_capacity(head + self.state.n_bytes() + n_numbers);
+        self.format.write(&self.state)
+    }
+}
+
+fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
+    put_number(out, values.len());
+    values.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+}
+
+impl SlotFormat {
+    /// What [`SavedSlot::to_bytes`] gives of this state.
+    pub(crate) fn write(&self, slot: &SlotState) -> Result<Vec<u8>, SlotError> {
+        let SlotState { tokens, adapters, checkpoints, hidden, state, drafts } = slot;
+        let n_numbers = CHECKPOINT_BYTES * checkpoints.len() + self.shape.saved_bytes(0);
+        let head = HEAD_BYTES + self.adapter_bytes();
+        let mut out = Vec::with_capacity(head + slot.n_bytes() + n_numbers);
         out.extend_from_slice(if adapters.is_empty() { MAGIC } else { MAGIC_WITH_ADAPTERS });
-        out.extend_from_slice(&self.format.fingerprint()?);
-        self.format.put_adapters(&mut out, adapters)?;
+        out.extend_from_slice(&self.fingerprint()?);
+        self.put_adapters(&mut out, adapters)?;
         put_number(&mut out, tokens.len());
         tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
         put_floats(&mut out, hidden);
@@ -104,14 +116,7 @@ impl SavedSlot {
         state.write_to(&mut out);
         Ok(out)
     }
-}
 
-fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
-    put_number(out, values.len());
-    values.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
-}
-
-impl SlotFormat {
     /// Bytes that a saved slot takes at most.
     pub(crate) fn max_bytes(&self) -> usize {
         let n_hidden = MAX_HIDDEN * self.model.n_embd_mtp();
@@ -127,7 +132,7 @@ impl SlotFormat {
     }
 
     /// Writes adapters as fingerprints with their factors, and nothing where there are none.
-    fn put_adapters(&self, out: &mut Vec<u8>, adapters: &AdapterSet) -> Result<(), SlotError> {
+    pub(crate) fn put_adapters(&self, out: &mut Vec<u8>, adapters: &AdapterSet) -> Result<(), SlotError> {
         if adapters.is_empty() {
             return Ok(());
         }
@@ -143,7 +148,7 @@ impl SlotFormat {
     }
 
     /// Reads what [`SlotFormat::put_adapters`] wrote: adapters are found by what is in their files, whatever their numbers are.
-    fn read_adapters(&self, bytes: &mut ByteReader<'_>) -> Result<AdapterSet, SlotError> {
+    pub(crate) fn read_adapters(&self, bytes: &mut ByteReader<'_>) -> Result<AdapterSet, SlotError> {
         let refused = |what: String| SlotError::Format(what);
         let (n, n_adapters) = (bytes.number()?, self.limits.n_adapters);
         if n == 0 || n > n_adapters {
@@ -161,7 +166,7 @@ impl SlotFormat {
         AdapterSet::new(scales, n_adapters).map_err(|error| refused(error.to_string()))
     }
 
-    fn fingerprint(&self) -> Result<Fingerprint, SlotError> {
+    pub(crate) fn fingerprint(&self) -> Result<Fingerprint, SlotError> {
         let fingerprint = self.model.fingerprint_in(self.limits.n_ctx);
         fingerprint.map_err(|error| SlotError::Format(error.to_string()))
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::reused::Reused;
+
 /// What an engine has done since it started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineStats {
@@ -21,12 +23,22 @@ pub struct EngineStats {
     pub n_builds: u64,
     /// Bytes brought to the device and back.
     pub n_bytes_copied: u64,
-    /// Bytes of sequence state.
+    /// Bytes of sequence state if all sequences fill the context.
     pub state_bytes: usize,
+    /// Of these, what takes memory now.
+    pub taken_bytes: usize,
+    /// What they may take at most.
+    pub state_limit: usize,
+    /// Resting sequences that had to leave their slot for want of memory.
+    pub n_evicted: u64,
+    /// Times that a running sequence had to wait for memory.
+    pub n_paused: u64,
     /// Bytes of compute buffers.
     pub compute_bytes: usize,
     /// Bytes of checkpoints of the sequences in slots.
     pub checkpoint_bytes: usize,
+    /// Prompt tokens that were not computed, by where their state came from.
+    pub reused: Reused,
     /// Bytes of stored sequences.
     pub stored_bytes: usize,
 }

@@ -168,22 +168,16 @@ impl Device {
         // SAFETY: the backend is alive.
         let is_cpu = unsafe { sys::ggml_backend_is_cpu(backend.as_ptr()) };
         let pool = if is_cpu {
-            let n = i32::try_from(n_threads.clamp(1, sys::GGML_MAX_N_THREADS as usize)).expect("clamped");
-            // SAFETY: no preconditions.
-            let mut params = unsafe { sys::ggml_threadpool_params_default(n) };
-            // SAFETY: the parameters are initialised.
-            let pool = unsafe { sys::ggml_threadpool_new(&mut params) };
-            // SAFETY: just made, no other owner.
-            let pool = unsafe { Threadpool::own(pool) }.ok_or_else(|| refused("its threads cannot be started"))?;
-            // SAFETY: both are alive; `Stream` drops the backend before the pool.
-            unsafe { sys::ggml_backend_cpu_set_threadpool(backend.as_ptr(), pool.as_ptr()) };
-            // SAFETY: the backend is alive.
-            unsafe { sys::ggml_backend_cpu_set_n_threads(backend.as_ptr(), n) };
-            Some(pool)
+            let n_threads = n_threads.clamp(1, sys::GGML_MAX_N_THREADS as usize);
+            Some(Pool::new(n_threads).ok_or_else(|| refused("its threads cannot be started"))?)
         } else {
             None
         };
-        Ok(Stream { backend, pool, device: self })
+        let stream = Stream { backend, pool, fewer: None, device: self };
+        if let Some(pool) = &stream.pool {
+            stream.compute_with(pool);
+        }
+        Ok(stream)
     }
 }
 
@@ -191,18 +185,101 @@ impl Device {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) backend: Backend,
-    pool: Option<Threadpool>,
+    /// All threads of a CPU.
+    pool: Option<Pool>,
+    /// The threads that compute in place of all: others of ggml's pool would spin in wait for a graph that needs them.
+    fewer: Option<Pool>,
     pub(crate) device: Device,
 }
 
+/// Whether a computation is still wanted; asked on the thread that computes.
+pub(crate) type GoOn<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// A stream whose graphs end early where they are no longer wanted.
+pub(crate) struct Interruptible<'a, 'g> {
+    stream: &'a Stream,
+    _go_on: &'a GoOn<'g>,
+}
+
+impl Drop for Interruptible<'_, '_> {
+    fn drop(&mut self) {
+        // SAFETY: the backend is alive and a CPU's (`Stream::interruptible`); no graph is computed on it any more.
+        unsafe {
+            sys::ggml_backend_cpu_set_abort_callback(self.stream.backend.as_ptr(), None, std::ptr::null_mut());
+        }
+    }
+}
+
+/// True where the graph is to end.
+unsafe extern "C" fn ends(go_on: *mut c_void) -> bool {
+    // SAFETY: `Stream::interruptible` gave a pointer to a `GoOn`, which outlives the callback.
+    let go_on = unsafe { &*go_on.cast::<GoOn<'_>>().cast_const() };
+    // A panic must not cross C. A question without an answer stops nothing.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| !go_on())).unwrap_or(false)
+}
+
 impl Stream {
+    /// Until the guard is dropped, graphs on it end after the node at which `go_on` says no; `None` on a device that cannot.
+    pub(crate) fn interruptible<'a, 'g>(&'a self, go_on: &'a GoOn<'g>) -> Option<Interruptible<'a, 'g>> {
+        self.pool.as_ref()?;
+        let data = std::ptr::from_ref(go_on).cast_mut().cast::<c_void>();
+        // SAFETY: the backend is alive and a CPU's, as it has a pool; `data` outlives the guard, which takes the callback off.
+        unsafe { sys::ggml_backend_cpu_set_abort_callback(self.backend.as_ptr(), Some(ends), data) };
+        Some(Interruptible { stream: self, _go_on: go_on })
+    }
+
     /// Its threads sleep until the next graph; ggml wakes them itself.
     pub(crate) fn rest(&self) {
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = self.fewer.as_ref().or(self.pool.as_ref()) {
             // SAFETY: the pool is alive (field), and computes nothing: graphs are computed by whoever holds the stream, and
             // that call has returned.
-            unsafe { sys::ggml_threadpool_pause(pool.as_ptr()) };
+            unsafe { sys::ggml_threadpool_pause(pool.threads.as_ptr()) };
         }
+    }
+
+    /// Has `n` of a CPU's threads compute the next graphs, or all of them; the others sleep.
+    pub(crate) fn use_threads(&mut self, n: usize) {
+        let Some(all) = &self.pool else { return };
+        let n = n.clamp(1, all.n);
+        if self.fewer.as_ref().map_or(all.n, |pool| pool.n) == n {
+            return;
+        }
+        let fewer = if n == all.n { None } else { Pool::new(n) };
+        // Without room for other threads, those that are there compute on.
+        if n != all.n && fewer.is_none() {
+            return;
+        }
+        self.compute_with(fewer.as_ref().unwrap_or(all));
+        self.fewer = fewer;
+    }
+
+    fn compute_with(&self, pool: &Pool) {
+        // SAFETY: both are alive, and nothing is computed (whoever holds the stream computes). ggml has the threads of the
+        // pool before sleep; a pool is dropped only after the backend has another, or was dropped itself (fields' order).
+        unsafe { sys::ggml_backend_cpu_set_threadpool(self.backend.as_ptr(), pool.threads.as_ptr()) };
+        let n = i32::try_from(pool.n).expect("at most ggml's most");
+        // SAFETY: the backend is alive, and a CPU's, since only those have pools.
+        unsafe { sys::ggml_backend_cpu_set_n_threads(self.backend.as_ptr(), n) };
+    }
+}
+
+/// Threads of ggml, the caller's among them.
+#[derive(Debug)]
+struct Pool {
+    threads: Threadpool,
+    n: usize,
+}
+
+impl Pool {
+    /// `n`: 1 to `GGML_MAX_N_THREADS`. `None` if the threads cannot be started.
+    fn new(n: usize) -> Option<Self> {
+        // SAFETY: no preconditions.
+        let mut params = unsafe { sys::ggml_threadpool_params_default(i32::try_from(n).ok()?) };
+        // SAFETY: the parameters are initialised.
+        let pool = unsafe { sys::ggml_threadpool_new(&mut params) };
+        // SAFETY: just made, no other owner.
+        let threads = unsafe { Threadpool::own(pool) }?;
+        Some(Self { threads, n })
     }
 }
 

@@ -62,6 +62,9 @@ pub enum Error {
         /// For what.
         what: &'static str,
     },
+    /// Nobody wants the result any more.
+    #[error("the computation was stopped, because nobody wants its result any more")]
+    Stopped,
     /// The device cannot do something that the graph needs.
     #[error("{device}: {what}")]
     Device {

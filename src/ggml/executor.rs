@@ -6,14 +6,15 @@
 //! the memory of its inputs, so every run brings all of them; outputs are valid until the next run, which the borrow of
 //! [`Outputs`] enforces.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ggml_sys as sys;
 
-use crate::device::Device;
+use crate::crowding::Crowding;
+use crate::device::{Device, GoOn};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::graph::{Graph, Name, Slot};
@@ -21,6 +22,7 @@ use crate::planner::{Gone, Place, Planner};
 use crate::raw::Arena;
 use crate::split::MAX_ALL_OWN;
 use crate::state::Inner;
+use crate::thread_count::ThreadCount;
 use crate::weights::Weights;
 
 /// Built graphs kept at most; the one unused for longest goes first.
@@ -108,6 +110,8 @@ pub struct Executor<K> {
     /// The graph that ran last, as long as its outputs are there.
     last: Option<usize>,
     stats: Stats,
+    /// `None` where all threads always compute.
+    threads: Option<VariableThreads>,
 }
 
 impl<K: Clone + Eq + Hash> Executor<K> {
@@ -118,7 +122,8 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     pub fn new(weights: Arc<Weights>, n_threads: usize) -> Result<Self, Error> {
         crate::log::install();
         let planner = Planner::new(weights.devices(), n_threads)?;
-        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, last: None, stats: Stats::default() })
+        let threads = planner.variable_threads().map(VariableThreads::new);
+        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, last: None, stats: Stats::default(), threads })
     }
 
     /// Has its threads sleep until the next graph, where they would spin in wait for it: another executor's turn has come.
@@ -174,6 +179,33 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         build: impl for<'g> FnOnce(&Graph<'g>),
         inputs: &[(Name, Data<'_>)],
     ) -> Result<Outputs<'_>, Error> {
+        self.run_if(key, max_nodes, build, inputs, None)
+    }
+
+    /// As [`Executor::run`], for as long as `go_on` says yes: on a CPU the run ends after the node at which it says no. Other
+    /// devices compute to the end.
+    ///
+    /// # Errors
+    /// As [`Executor::run`]; [`Error::Stopped`].
+    pub fn run_while(
+        &mut self,
+        key: &K,
+        max_nodes: usize,
+        build: impl for<'g> FnOnce(&Graph<'g>),
+        inputs: &[(Name, Data<'_>)],
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Outputs<'_>, Error> {
+        self.run_if(key, max_nodes, build, inputs, Some(go_on))
+    }
+
+    fn run_if(
+        &mut self,
+        key: &K,
+        max_nodes: usize,
+        build: impl for<'g> FnOnce(&Graph<'g>),
+        inputs: &[(Name, Data<'_>)],
+        go_on: Option<GoOn<'_>>,
+    ) -> Result<Outputs<'_>, Error> {
         let _working = crate::shutdown::working();
         self.clock += 1;
         self.last = None;
@@ -217,14 +249,23 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let mut order: Vec<&Arc<Inner>> = graph.states.iter().collect();
         order.sort_by_key(|state| Arc::as_ptr(state).addr());
         let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
+        let turn = self.threads.as_ref().map(|threads| threads.choose(key, &mut self.planner));
         // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory was planned
         // for this graph and is valid (`build` drops graphs when it is not).
-        let status = unsafe { self.planner.compute(graph.cgraph, &graph.place, &graph.outputs) };
+        let status = unsafe { self.planner.compute(graph.cgraph, &graph.place, &graph.outputs, go_on.as_ref()) };
+        // What was left early tells nothing of how long the graph takes.
+        let done = turn.filter(|_| status == sys::GGML_STATUS_SUCCESS);
+        if let Some((threads, turn)) = self.threads.as_mut().zip(done) {
+            threads.ran(turn, ready.elapsed());
+        }
         drop(access);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
         if let Some(lost) = self.planner.lost() {
             return Err(lost);
+        }
+        if status == sys::GGML_STATUS_ABORTED {
+            return Err(Error::Stopped);
         }
         if status != sys::GGML_STATUS_SUCCESS {
             return Err(Error::Compute { device: self.planner.device().name(), status });
@@ -316,6 +357,47 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         self.stats.build += start.elapsed();
         let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);
         Ok(Built { key, cgraph, inputs, outputs, states, last_used: self.clock, place, _context: context })
+    }
+}
+
+/// The number of threads of an executor on a CPU, by what other programs leave.
+struct VariableThreads {
+    count: ThreadCount,
+    crowding: Crowding,
+}
+
+/// A graph's run with a number of threads.
+struct Turn {
+    graph: u64,
+    n_threads: usize,
+}
+
+impl VariableThreads {
+    fn new(most: usize) -> Self {
+        Self { count: ThreadCount::new(most, Instant::now()), crowding: Crowding::new() }
+    }
+
+    /// Has as many threads as are fast compute the graph of `key`.
+    fn choose<K: Hash>(&self, key: &K, planner: &mut Planner) -> Turn {
+        let graph = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        let n_threads = self.count.choose(graph);
+        planner.use_threads(n_threads);
+        Turn { graph, n_threads }
+    }
+
+    fn ran(&mut self, turn: Turn, took: Duration) {
+        let (now, before) = (Instant::now(), self.count.serves());
+        let load = self.crowding.look(now);
+        self.count.ran(turn.graph, turn.n_threads, took, load, now);
+        if load.is_some() {
+            // SAFETY: no preconditions.
+            unsafe { sys::nextn_set_crowded(self.count.is_crowded()) };
+        }
+        let serve = self.count.serves();
+        if serve != before {
+            let why = if self.count.is_crowded() { "other programs use the processors" } else { "processors are free" };
+            tracing::info!("{serve} of {} threads compute: {why}", self.count.most());
+        }
     }
 }
 

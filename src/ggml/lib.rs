@@ -36,6 +36,9 @@
 //! ```
 
 mod batch_invariance;
+mod control_groups;
+mod cores;
+mod crowding;
 mod device;
 mod dtype;
 mod error;
@@ -46,6 +49,7 @@ mod low_rank;
 mod mapping;
 mod numa;
 mod ops;
+mod pages;
 mod planner;
 mod plugin;
 mod quantize;
@@ -55,9 +59,12 @@ mod shutdown;
 mod split;
 mod staging;
 mod state;
+mod thread_count;
 mod weights;
 
 pub use batch_invariance::{BatchInvariance, SMALL_FLOATS};
+pub use control_groups::{ControlGroup, control_groups};
+pub use cores::n_cores;
 pub use device::{Device, DeviceKind};
 pub use dtype::Dtype;
 pub use error::{Error, version};

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use ggml_sys as sys;
 
-use crate::device::{Device, DeviceKind, Stream};
+use crate::device::{Device, DeviceKind, GoOn, Interruptible, Stream};
 use crate::error::Error;
 use crate::graph::Slot;
 use crate::raw::{Context, GraphAllocator};
@@ -76,6 +76,18 @@ impl Planner {
             planner.end_with_cpu()?;
         }
         Ok(planner)
+    }
+
+    /// Threads that compute at most, where their number may change from graph to graph: on a CPU alone, whose results do not
+    /// depend on it (`src/model/tests/threads.rs`, on x86-64).
+    pub(crate) fn variable_threads(&self) -> Option<usize> {
+        let alone = matches!(self.plan, Plan::One(_)) && self.device().kind() == DeviceKind::Cpu;
+        (alone && cfg!(target_arch = "x86_64") && self.n_threads > 1).then_some(self.n_threads)
+    }
+
+    /// How many threads compute the next graphs on a CPU, of those that it has.
+    pub(crate) fn use_threads(&mut self, n_threads: usize) {
+        self.streams[0].use_threads(n_threads);
     }
 
     /// The threads of all streams sleep until the next graph.
@@ -210,7 +222,18 @@ impl Planner {
     ///
     /// # Safety
     /// `graph` was planned in this place, is still valid, and all that it reads is alive.
-    pub(crate) unsafe fn compute(&mut self, graph: Cgraph, place: &Place, outputs: &[Slot]) -> sys::ggml_status {
+    pub(crate) unsafe fn compute(
+        &mut self,
+        graph: Cgraph,
+        place: &Place,
+        outputs: &[Slot],
+        go_on: Option<&GoOn<'_>>,
+    ) -> sys::ggml_status {
+        let streams = self.streams.iter();
+        let _interruptible: Vec<Interruptible<'_, '_>> = match go_on {
+            Some(go_on) => streams.filter_map(|stream| stream.interruptible(go_on)).collect(),
+            None => Vec::new(),
+        };
         if let Some(staging) = &mut self.staging {
             staging.clear();
         }

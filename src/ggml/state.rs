@@ -1,5 +1,6 @@
 //! Device tensors that outlive a step: KV caches, recurrent state.
-//! Owns the memory and serialises access to it. Knows nothing of layers or sequences.
+//! Owns the memory and serialises access to it. Knows nothing of layers or sequences. On the host the memory is taken page by
+//! page, when something is written; on other devices all of it at once.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -7,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ggml_sys as sys;
 
-use crate::device::Device;
+use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::pages::{PAGE, Pages};
 use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
 
@@ -34,6 +36,8 @@ pub struct StateSpec {
 struct StateTensor {
     ptr: NonNull<sys::ggml_tensor>,
     n_bytes: usize,
+    /// The pages that it lies in, and where; `None` on other devices than the host.
+    in_pages: Option<(usize, usize)>,
 }
 
 // SAFETY: descriptions are not changed after `new`; the data behind them is reached under the lock of `Inner`.
@@ -46,6 +50,8 @@ pub(crate) struct Inner {
     tensors: Vec<StateTensor>,
     _buffers: Vec<Buffer>,
     _contexts: Vec<Context>,
+    /// Of the buffers on the host.
+    pages: Vec<Pages>,
     /// Held while a graph computes over the state and while the host reads or writes it.
     access: Mutex<()>,
 }
@@ -105,29 +111,49 @@ impl StateBuffer {
             let name = CString::new(name).expect("NULs are filtered out");
             // SAFETY: `ptr` was just made; the name is NUL-terminated and is copied.
             unsafe { sys::ggml_set_name(ptr.as_ptr(), name.as_ptr()) };
-            tensors.push(StateTensor { ptr, n_bytes });
+            tensors.push((place, StateTensor { ptr, n_bytes, in_pages: None }));
         }
-        let mut buffers = Vec::with_capacity(devices.len());
-        for ((&device, context), &bytes) in devices.iter().zip(&contexts).zip(&bytes) {
-            // SAFETY: the arena is alive and holds only unallocated tensors, at least one.
-            let buffer =
-                unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(context.as_ptr(), device.buffer_type()) };
-            // SAFETY: just made, no other owner.
-            let buffer = unsafe { Buffer::own(buffer) };
-            let buffer =
-                buffer.ok_or_else(|| no_room(device, bytes, "sequence state (KV cache and recurrent state)"))?;
-            // SAFETY: the buffer is alive. Masked cells are multiplied by zero, so they must be finite.
-            unsafe { sys::ggml_backend_buffer_clear(buffer.as_ptr(), 0) };
+        let (mut buffers, mut pages) = (Vec::with_capacity(devices.len()), Vec::new());
+        for (place, (&device, context)) in devices.iter().zip(&contexts).enumerate() {
+            let bytes = bytes[place];
+            let no_room = || no_room(device, bytes, "sequence state (KV cache and recurrent state)");
+            let mut here: Vec<_> = tensors.iter_mut().filter(|(p, _)| *p == place).map(|(_, t)| t).collect();
+            let buffer = if device.kind() == DeviceKind::Cpu && device.takes_host_memory() {
+                let (buffer, taken) = in_pages(device, &mut here, pages.len()).ok_or_else(no_room)?;
+                pages.push(taken);
+                buffer
+            } else {
+                let kind = device.buffer_type();
+                // SAFETY: the arena is alive and holds only unallocated tensors, at least one.
+                let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(context.as_ptr(), kind) };
+                // SAFETY: just made, no other owner.
+                let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(no_room)?;
+                // SAFETY: the buffer is alive. Masked cells are multiplied by zero, so they must be finite.
+                unsafe { sys::ggml_backend_buffer_clear(buffer.as_ptr(), 0) };
+                buffer
+            };
             buffers.push(buffer);
         }
+        let tensors: Vec<StateTensor> = tensors.into_iter().map(|(_, t)| t).collect();
         let ids = (0..tensors.len()).map(|i| StateId(i as u32)).collect();
-        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, access: Mutex::new(()) });
+        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, pages, access: Mutex::new(()) });
         Ok((Self { inner, n_bytes: total }, ids))
     }
 
     /// Bytes of all tensors.
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
+    }
+
+    /// Bytes of a page, if memory for a tensor is taken page by page when it is written; `None` where all of it is taken at
+    /// once.
+    pub fn page_bytes(&self, id: StateId) -> Option<usize> {
+        self.inner.tensors.get(id.0 as usize).and_then(|t| t.in_pages).map(|_| PAGE)
+    }
+
+    /// Takes the memory of the host in small pages, even where the system would take large ones.
+    pub fn in_small_pages(&self) {
+        self.inner.pages.iter().for_each(Pages::in_small_pages);
     }
 
     /// Copies bytes out of a tensor, from `offset` on.
@@ -166,6 +192,23 @@ impl StateBuffer {
         Ok(())
     }
 
+    /// As [`StateBuffer::zero`]; whole pages of the host go back to the system.
+    ///
+    /// # Errors
+    /// As [`StateBuffer::zero`].
+    pub fn discard(&mut self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
+        self.range(id, offset, len)?;
+        let Some((pages, start)) = self.inner.tensors[id.0 as usize].in_pages else {
+            return self.zero(id, offset, len);
+        };
+        let bytes = start + offset..start + offset + len;
+        let access = self.inner.lock();
+        // SAFETY: the lock keeps graphs off the state, and nobody else reads it.
+        let left = unsafe { self.inner.pages[pages].give_back(bytes) };
+        drop(access);
+        left.into_iter().try_for_each(|left| self.zero(id, left.start - start, left.len()))
+    }
+
     fn range(&self, id: StateId, offset: usize, len: usize) -> Result<NonNull<sys::ggml_tensor>, Error> {
         let slot = |what: String| Error::Slot { kind: "state", name: id.0.to_string(), what };
         let t = self.inner.tensors.get(id.0 as usize).ok_or_else(|| slot("does not exist".into()))?;
@@ -178,6 +221,35 @@ impl StateBuffer {
         &self.inner
     }
 }
+
+/// Puts tensors of a device that reads memory of the host into pages, which are number `number`.
+fn in_pages(device: Device, tensors: &mut [&mut StateTensor], number: usize) -> Option<(Buffer, Pages)> {
+    let ends = tensors.iter_mut().try_fold(0usize, |at, t| {
+        t.in_pages = Some((number, at));
+        at.checked_add(t.n_bytes)?.checked_next_multiple_of(ALIGNMENT)
+    });
+    let (n_bytes, largest) = (ends?.max(ALIGNMENT), tensors.iter().map(|t| t.n_bytes).max().unwrap_or(0));
+    let mut pages = Pages::new(n_bytes)?;
+    let start = pages.start();
+    // SAFETY: the pages live as long as the buffer: `Inner` drops them after it. They begin at a page, so they are aligned.
+    let buffer = unsafe { sys::ggml_backend_dev_buffer_from_host_ptr(device.raw(), start.cast(), n_bytes, largest) };
+    // SAFETY: just made, no other owner.
+    let buffer = unsafe { Buffer::own(buffer) }?;
+    for t in tensors {
+        let (_, at) = t.in_pages?;
+        // SAFETY: the tensor's place ends within the pages, as counted above.
+        let address = unsafe { start.add(at) };
+        // SAFETY: an unallocated tensor, and a place for it within the buffer, aligned.
+        let status = unsafe { sys::ggml_backend_tensor_alloc(buffer.as_ptr(), t.ptr.as_ptr(), address.cast()) };
+        if status != sys::GGML_STATUS_SUCCESS {
+            return None;
+        }
+    }
+    Some((buffer, pages))
+}
+
+/// Where tensors begin: what ggml asks for on a CPU, and a line of its cache.
+const ALIGNMENT: usize = 64;
 
 impl std::fmt::Debug for StateBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

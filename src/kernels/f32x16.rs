@@ -290,7 +290,7 @@ pub(crate) mod neon {
     use super::F32x16;
     use crate::lanes::sum_lanes;
 
-    /// @@Four registers of NEON, which every 64-bit ARM CPU has that Rust's standard library runs on.
+    /// Four registers of NEON, which every 64-bit ARM CPU has that Rust's standard library runs on.
     #[derive(Clone, Copy)]
     pub(crate) struct NeonQuad([float32x4_t; 4]);
 

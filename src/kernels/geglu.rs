@@ -40,7 +40,7 @@ impl Rows {
 
 /// `exp(x)` for `x` in [-87, 87], to 2 units in the last place: a power of two times a polynomial on `[-ln(2) / 2, ln(2) / 2]`.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     /// Adding it leaves a whole number in the last bits.
     const SHIFT: f32 = 12_582_912.0;
     let shifted = x.mul_add(std::f32::consts::LOG2_E, SHIFT);

@@ -22,6 +22,7 @@
 #![allow(clippy::multiple_unsafe_ops_per_block)]
 
 mod activations;
+mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -51,6 +52,7 @@ mod tile;
 mod weight_type;
 
 pub use activations::Shape;
+pub use attention::{MAX_HEAD, attention_to_all};
 pub use delta_rule::{HEAD_SIZES, delta_rule};
 pub use experts::{expert_products, head_products};
 pub use geglu::{gated_gelu, gelu};

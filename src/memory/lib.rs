@@ -14,6 +14,7 @@
 
 mod bytes;
 mod error;
+mod footprint;
 mod hold;
 mod layout;
 mod masks;
@@ -24,11 +25,13 @@ mod shape;
 mod size;
 mod slots;
 mod snapshot;
+mod taken;
 mod txn;
 mod view;
 
 pub use bytes::{ByteReader, put_number};
 pub use error::Error;
+pub use footprint::Footprint;
 pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
 pub use saved::{Checkpoint, SavedSequence};
 pub use shape::StateShape;

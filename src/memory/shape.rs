@@ -172,6 +172,11 @@ impl StateShape {
         self.layout.layers.iter().flat_map(of_layer)
     }
 
+    /// What tells shapes apart whose sequences do not fit each other.
+    pub fn identity(&self) -> Vec<u64> {
+        self.words()
+    }
+
     /// The shape as numbers, the context left out: what a saved sequence carries along.
     pub(crate) fn words(&self) -> Vec<u64> {
         let mut words =

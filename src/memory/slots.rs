@@ -5,6 +5,7 @@ use std::ops::Range;
 use ggml::{Device, Dtype, StateBuffer, StateId, StateSpec};
 
 use crate::error::Error;
+use crate::footprint::Footprint;
 use crate::layout::{CacheType, CellKinds, LayerState, StateLayout, number};
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
@@ -70,6 +71,10 @@ pub(crate) struct SlotStatus {
     pub(crate) n_written: usize,
     /// Some of these may hold NaN or infinity.
     pub(crate) spoiled: bool,
+    /// Cells that took memory since it was given back, zeroed or not.
+    pub(crate) n_taken: usize,
+    /// Recurrent states that were written since memory was taken for them, from the first; the others are zeros.
+    pub(crate) n_planes_written: u32,
     /// One past the last position that steps of this sequence have written, kept or not.
     pub(crate) n_stepped: usize,
     /// The position at which the cells of windows were filled, and those before them were not.
@@ -104,6 +109,14 @@ pub struct Memory {
     /// The matrices by which keys and values of each layer are rotated.
     pub(crate) rotations: Vec<(Option<StateId>, Option<StateId>)>,
     pub(crate) slots: Vec<SlotStatus>,
+    pub(crate) footprint: Footprint,
+}
+
+impl SlotStatus {
+    /// So many cells from the first are written, or will be.
+    pub(crate) fn writes(&mut self, n_cells: usize) {
+        (self.n_written, self.n_taken) = (self.n_written.max(n_cells), self.n_taken.max(n_cells));
+    }
 }
 
 impl Memory {
@@ -200,7 +213,13 @@ impl Memory {
         });
         let layers = layers.collect();
         let slots = vec![SlotStatus::default(); config.n_slots];
-        Ok(Self { layout, kinds, config, buffer, layers, rotations, slots })
+        if config.n_slots > 1 {
+            // A large page for each layer and slot would be taken by the first cells of each.
+            buffer.in_small_pages();
+        }
+        let footprint = Footprint::default();
+        let memory = Self { layout, kinds, config, buffer, layers, rotations, slots, footprint };
+        Ok(Self { footprint: memory.footprint_of(), ..memory })
     }
 
     /// What was asked for, the context rounded up.
@@ -208,7 +227,7 @@ impl Memory {
         &self.config
     }
 
-    /// Bytes on the device.
+    /// Bytes on the device if all sequences fill the context: [`Memory::taken_bytes`] says what is taken.
     pub fn n_bytes(&self) -> usize {
         self.buffer.n_bytes()
     }
@@ -309,9 +328,11 @@ impl Memory {
 
     /// Zeroes the recurrent state of a slot. Cells of attention need no clearing, they are masked; but a masked cell is
     /// multiplied by zero, which takes a finite number: spoiled ones are zeroed, too.
-    fn clear(&mut self, index: usize) -> Result<(), Error> {
+    pub(crate) fn clear(&mut self, index: usize) -> Result<(), Error> {
         self.wipe(index, 0)?;
-        for il in 0..self.layers.len() {
+        // What was never written is zeros, and writing takes memory.
+        let is_written = self.slots[index].n_planes_written > 0;
+        for il in 0..if is_written { self.layers.len() } else { 0 } {
             for (id, offset, n_bytes) in self.recurrent_rows(il, index, 0) {
                 self.buffer.zero(id, offset, n_bytes)?;
             }

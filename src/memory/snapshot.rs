@@ -77,7 +77,8 @@ impl Memory {
         // Its numbers may come from a file, and be anything.
         self.wipe(index, 0)?;
         let state = &mut self.slots[index];
-        (state.n_written, state.spoiled) = (state.n_written.max(saved.len), true);
+        state.writes(saved.len);
+        state.spoiled = true;
         let mut start = 0;
         for (id, offset, n_bytes) in ranges {
             self.buffer.write(id, offset, &saved.cells[start..start + n_bytes])?;
@@ -124,7 +125,8 @@ impl Memory {
         self.wipe(target, 0)?;
         let spoiled = self.slots[source].spoiled;
         let state = &mut self.slots[target];
-        (state.n_written, state.spoiled) = (state.n_written.max(len), state.spoiled || spoiled);
+        state.writes(len);
+        state.spoiled |= spoiled;
         let mut bytes = Vec::new();
         let ranges = self.plain_ranges(source, len)?.into_iter().zip(self.plain_ranges(target, len)?);
         for ((id, offset, n_bytes), (_, to, _)) in ranges {
@@ -184,7 +186,8 @@ impl Memory {
             self.buffer.write(id, offset, &bytes[start..start + n_bytes])?;
             start += n_bytes;
         }
-        (self.slots[index].plane, self.slots[index].lost) = (0, false);
+        let state = &mut self.slots[index];
+        (state.plane, state.lost, state.n_planes_written) = (0, false, state.n_planes_written.max(1));
         Ok(())
     }
 

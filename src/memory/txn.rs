@@ -102,8 +102,9 @@ impl Memory {
         }
         for p in &claimed {
             let state = &mut self.slots[p.index];
-            state.n_written = state.n_written.max(state.len + p.n_rows);
+            state.writes(state.len + p.n_rows);
             state.n_stepped = state.n_stepped.max(state.len + p.n_rows);
+            state.n_planes_written = state.n_planes_written.max(p.write_plane + p.n_snapshots as u32);
         }
         Ok(Txn { memory: self, claims: claimed, segments, done: false })
     }

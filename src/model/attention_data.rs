@@ -5,7 +5,7 @@ use std::ops::Range;
 use ggml::{Data, Name};
 use memory::StepView;
 
-use crate::pictures::Pictures;
+use crate::pictures::{BothWays, Pictures};
 use crate::step::{kind_number, segment_number};
 
 /// Where the rows of one view stand, and what they see.
@@ -76,9 +76,14 @@ impl AttentionData {
         }
     }
 
-    /// Lets rows of one sequence see one another in layers with a window.
-    pub(crate) fn see_later(&mut self, view: StepView<'_>, rows: &Range<usize>) {
-        for (window, data) in self.windows.iter_mut().enumerate().filter(|(window, _)| view.is_window(*window)) {
+    /// Lets rows of one sequence see one another in layers with a window, or in all.
+    pub(crate) fn see_later(&mut self, view: StepView<'_>, rows: &Range<usize>, both_ways: BothWays) {
+        let sees = |window: usize| match both_ways {
+            BothWays::Nowhere => false,
+            BothWays::InWindows => view.is_window(window),
+            BothWays::Everywhere => true,
+        };
+        for (window, data) in self.windows.iter_mut().enumerate().filter(|(window, _)| sees(*window)) {
             let segments = view.segments().iter().zip(&mut data.masks);
             segments.for_each(|(s, mask)| view.see_later(window, s, rows.clone(), mask));
         }

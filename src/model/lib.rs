@@ -56,7 +56,7 @@ pub use load::{LoadOptions, map_shards};
 pub use memory_plan::{Facts, MemoryBytes, MemoryPlan, MemoryPlanner};
 pub use model::Model;
 pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
-pub use pictures::{MIN_PICTURE_TOKENS, PictureError, PictureKind, Pictures, Placed};
+pub use pictures::{BothWays, MIN_PICTURE_TOKENS, PictureError, PictureKind, Pictures, Placed};
 pub use placed::{PlacedEntries, PlacedRows};
 pub use placement::{GpuLayers, Placement, Split, gpus};
 pub use pooling::{EmbeddingInfo, Pooling};

@@ -21,9 +21,21 @@ pub enum PictureKind {
     Sections,
     /// Positions count tokens.
     Plain {
-        /// Tokens of a picture see one another in layers with a window, so that a picture must be computed in one pass.
-        both_ways: bool,
+        /// Where tokens of a picture see later ones of the same picture.
+        both_ways: BothWays,
     },
+}
+
+/// The layers in which tokens of a picture see one another, so that a picture must be computed in one pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BothWays {
+    /// In none: a picture is read like text.
+    #[default]
+    Nowhere,
+    /// In those with a window (Gemma 4).
+    InWindows,
+    /// In all (Gemma 3).
+    Everywhere,
 }
 
 /// A picture in a prompt.
@@ -46,7 +58,7 @@ pub struct Pictures {
     spans: Arc<[Span]>,
     n_embd: usize,
     sections: bool,
-    both_ways: bool,
+    both_ways: BothWays,
 }
 
 struct Span {
@@ -108,7 +120,10 @@ impl Pictures {
             spans.push(Span { tokens: *first..last, position, after, picture });
             (end, position) = (last, after);
         }
-        let (sections, both_ways) = (kind == PictureKind::Sections, kind == PictureKind::Plain { both_ways: true });
+        let (sections, both_ways) = match kind {
+            PictureKind::Sections => (true, BothWays::Nowhere),
+            PictureKind::Plain { both_ways } => (false, both_ways),
+        };
         Ok(Self { spans: spans.into(), n_embd, sections, both_ways })
     }
 
@@ -172,6 +187,11 @@ impl Pictures {
 
     /// True when a picture must be computed in one pass.
     pub fn are_seen_both_ways(&self) -> bool {
+        self.both_ways != BothWays::Nowhere
+    }
+
+    /// Where tokens of a picture see later ones.
+    pub(crate) fn both_ways(&self) -> BothWays {
         self.both_ways
     }
 
@@ -238,7 +258,7 @@ mod tests {
 
     #[test]
     fn positions_count_tokens_where_a_model_has_no_sections() {
-        let kind = Some(PictureKind::Plain { both_ways: true });
+        let kind = Some(PictureKind::Plain { both_ways: BothWays::InWindows });
         let pictures = Pictures::new(kind, 2, 20, vec![picture(2, [1, 2, 3], 2)]).expect("it fits");
         assert!((0..12).all(|token| pictures.position(token) == [token as i32; 3]));
     }

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
+use engine::EngineLife;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
@@ -49,24 +51,38 @@ pub(super) fn run(resolved: Resolved, notes: &[String], command: fn() -> clap::C
     let registry = registry(&args, models)?;
     room_for(settings.limits.max_connections);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_exit(Exit::Runtime)?;
-    let served = runtime.block_on(serve(registry, settings, &args.http, tls));
+    let mut ending = Vec::new();
+    let served = runtime.block_on(serve(registry, settings, &args.http, tls, &mut ending));
     // Work on prompts of requests that are gone is not waited for.
     runtime.shutdown_background();
+    // Engines are, which may have sequences to keep on disk.
+    let start = Instant::now();
+    while !ending.iter().all(EngineLife::is_freed) && start.elapsed() < LONGEST_END {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     served
 }
 
-async fn serve(registry: Registry, settings: Settings, http: &HttpFlags, tls: Option<Tls>) -> Outcome<()> {
+/// Engines that take longer to end are left behind, with what they have not kept yet.
+const LONGEST_END: Duration = Duration::from_secs(60);
+
+/// `ending`: gets the engines that still run at the end.
+async fn serve(
+    registry: Registry,
+    settings: Settings,
+    http: &HttpFlags,
+    tls: Option<Tls>,
+    ending: &mut Vec<EngineLife>,
+) -> Outcome<()> {
     let mut terminate = signal(SignalKind::terminate()).or_exit(Exit::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).or_exit(Exit::Runtime)?;
     let state = AppState::new(registry, settings);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let hosts: Vec<String> = hosts(http).collect();
     let server = Server::bind_all(&hosts, http.port, state.clone(), tls).await.or_exit(Exit::Runtime)?;
-    // Told when requests can come, which is before the model is there: /health says when that is.
-    for address in server.local_addrs().or_exit(Exit::Runtime)? {
-        tracing::info!("listening on {scheme}://{address}");
-    }
+    let addresses = server.local_addrs().or_exit(Exit::Runtime)?;
     state.registry().start();
+    tokio::spawn(announce(state.registry().clone(), scheme, addresses));
     let registry = state.registry().clone();
     let mut lost = None;
     let stop = async {
@@ -77,13 +93,25 @@ async fn serve(registry: Registry, settings: Settings, http: &HttpFlags, tls: Op
         }
     };
     server.run(api::router(state), stop, Duration::from_secs(http.shutdown_timeout)).await;
+    *ending = registry.loaded().iter().map(|served| served.engine().life()).collect();
     match lost {
-        // A server without a model is of no use, and whoever started it should hear of it.
+        // A server without a model is of no use. The log has said why, unless it is off.
+        Some(_) if tracing::enabled!(tracing::Level::ERROR) => Err(Failure::silent(Exit::ModelFile)),
         Some(why) => Err(Failure::message(Exit::ModelFile, why)),
         None => {
             tracing::info!("ended");
             Ok(())
         }
+    }
+}
+
+/// Tells the addresses once a model can be had. The socket is open before, so that `/health` can tell how far the start is.
+async fn announce(registry: Registry, scheme: &str, addresses: Vec<SocketAddr>) {
+    if !registry.started().await {
+        return;
+    }
+    for address in addresses {
+        tracing::info!("listening on {scheme}://{address}");
     }
 }
 

@@ -21,8 +21,7 @@ pub(super) fn run(address: &str, flags: &ModelFlags) -> Outcome<()> {
     if devices.is_empty() {
         devices.push(Device::cpu().or_exit(Exit::Runtime)?);
     }
-    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let n_threads = flags.run.compute.threads.map_or_else(cores, usize::from);
+    let n_threads = flags.run.compute.threads.map_or_else(ggml::n_cores, usize::from);
     let names: Vec<String> = devices.iter().map(|device| device.name()).collect();
     let error = ggml::serve_as_worker(v4, &devices, n_threads, |address| {
         if address.ip().is_loopback() {

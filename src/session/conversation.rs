@@ -9,10 +9,13 @@ use serde_json::{Map, Value, json};
 /// A conversation, and what the reply to it may hold.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
-    /// Messages in the shape of OpenAI's chat completions, in which a part `{"type": "image"}` stands for a picture.
+    /// Messages in the shape of OpenAI's chat completions, in which a part `{"type": "image"}` stands for a picture, and
+    /// `{"type": "video"}` for the frames of a video.
     pub messages: Vec<Value>,
     /// Encoded pictures (PNG, JPEG, WebP, GIF), one for each such part, in their order.
     pub pictures: Vec<Arc<[u8]>>,
+    /// Videos, one for each part `{"type": "video"}`, in their order.
+    pub videos: Vec<Video>,
     /// Tools in the same shape.
     pub tools: Vec<Value>,
     /// Which of the tools may or must be called.
@@ -38,6 +41,15 @@ impl Conversation {
     pub fn of(message: &str) -> Self {
         Self { messages: vec![json!({ "role": "user", "content": message })], ..Self::default() }
     }
+}
+
+/// A video as frames at equal distances in time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Video {
+    /// Encoded pictures of one size.
+    pub frames: Vec<Arc<[u8]>>,
+    /// Of these, so many a second; above 0.
+    pub fps: f64,
 }
 
 /// What a reply must be made of, with the name of the field or flag that asked for it.

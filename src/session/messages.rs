@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 /// What is wrong with messages, in words for who sent them.
 ///
 /// # Errors
-/// There is no message, one whose content is neither text nor parts that are known, or `n_pictures` is not the number of parts
-/// of type `image`.
-pub(crate) fn check(messages: &[Value], n_pictures: usize, sees: bool) -> Result<(), String> {
+/// There is no message, one whose content is neither text nor parts that are known, or `n_seen` is not the numbers of parts of
+/// type `image` and `video`.
+pub(crate) fn check(messages: &[Value], n_seen: [usize; 2], sees: bool) -> Result<(), String> {
     if messages.is_empty() {
         return Err("messages: at least one message is expected".to_owned());
     }
-    let mut n_found = 0;
+    let mut n_found = [0; 2];
     for (i, message) in messages.iter().enumerate() {
         if message.get("content").is_some_and(|c| !(c.is_null() || c.is_string() || c.is_array())) {
             return Err(format!("messages[{i}].content: a text, null or a list of parts expected"));
@@ -21,32 +21,38 @@ pub(crate) fn check(messages: &[Value], n_pictures: usize, sees: bool) -> Result
             let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
             match kind {
                 "text" if part.get("text").is_some_and(Value::is_string) => {}
-                "image" if sees => n_found += 1,
-                "image" => return Err(format!("messages[{i}].content: {BLIND}")),
+                "image" if sees => n_found[0] += 1,
+                "video" if sees => n_found[1] += 1,
+                "image" | "video" => return Err(format!("messages[{i}].content: {BLIND}")),
                 kind => {
                     let shown: String = kind.chars().take(80).collect();
-                    let known = if sees { "`text` and `image`" } else { "`text`" };
+                    let known = if sees { "`text`, `image` and `video`" } else { "`text`" };
                     return Err(format!("messages[{i}].content: parts of type {known} expected, `{shown}` found"));
                 }
             }
         }
     }
-    match n_found == n_pictures {
-        true => Ok(()),
-        false => Err(format!("messages: {n_found} parts of type `image`, and {n_pictures} images beside them")),
+    for ((found, given), kind) in n_found.into_iter().zip(n_seen).zip(["image", "video"]) {
+        if found != given {
+            return Err(format!("messages: {found} parts of type `{kind}`, and {given} {kind}s beside them"));
+        }
     }
+    Ok(())
 }
 
 /// Why an image is refused where no projector is.
 pub const BLIND: &str = "the model reads text only: for images it needs its projector, a file mmproj*.gguf (--mmproj)";
 
-/// The same with each picture as the text `shown`.
-pub(crate) fn with_pictures_as(mut messages: Vec<Value>, shown: &str) -> Vec<Value> {
+/// The same with each picture and each video as a text.
+pub(crate) fn with_pictures_as(mut messages: Vec<Value>, picture: &str, video: &str) -> Vec<Value> {
     for message in &mut messages {
         for part in message.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten() {
-            if is_picture(part) {
-                *part = json!({ "type": "text", "text": shown });
-            }
+            let shown = match kind(part) {
+                Some("image") => picture,
+                Some("video") => video,
+                _ => continue,
+            };
+            *part = json!({ "type": "text", "text": shown });
         }
     }
     messages
@@ -61,7 +67,7 @@ pub(crate) fn have_word(messages: &[Value], word: &str) -> bool {
 /// Two contents as one, a blank line between them.
 pub(crate) fn joined(first: Option<&Value>, second: Option<&Value>) -> Value {
     let has_picture =
-        |content: Option<&Value>| content.and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_picture));
+        |content: Option<&Value>| content.and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_seen));
     if !has_picture(first) && !has_picture(second) {
         return [text_of(first), text_of(second)].join("\n\n").into();
     }
@@ -86,8 +92,12 @@ fn parts(message: &Value) -> impl Iterator<Item = &Value> {
     message.get("content").and_then(Value::as_array).into_iter().flatten()
 }
 
-fn is_picture(part: &Value) -> bool {
-    part.get("type").and_then(Value::as_str) == Some("image")
+fn is_seen(part: &Value) -> bool {
+    matches!(kind(part), Some("image" | "video"))
+}
+
+fn kind(part: &Value) -> Option<&str> {
+    part.get("type").and_then(Value::as_str)
 }
 
 #[cfg(test)]
@@ -105,11 +115,15 @@ mod tests {
     #[test]
     fn images_are_counted_and_refused_without_a_projector() {
         let messages = [json!({ "role": "user", "content": [text("a"), image(), image()] })];
-        assert_eq!(check(&messages, 2, true), Ok(()));
-        assert!(check(&messages, 1, true).unwrap_err().contains("2 parts of type `image`, and 1 image"));
-        assert!(check(&messages, 2, false).unwrap_err().contains("--mmproj"));
+        assert_eq!(check(&messages, [2, 0], true), Ok(()));
+        assert!(check(&messages, [1, 0], true).unwrap_err().contains("2 parts of type `image`, and 1 image"));
+        assert!(check(&messages, [2, 1], true).unwrap_err().contains("0 parts of type `video`, and 1 video"));
+        assert!(check(&messages, [2, 0], false).unwrap_err().contains("--mmproj"));
+        let film = [json!({ "role": "user", "content": [{ "type": "video" }] })];
+        assert_eq!(check(&film, [0, 1], true), Ok(()));
+        assert!(check(&film, [0, 1], false).unwrap_err().contains("--mmproj"));
         let sound = json!({ "role": "user", "content": [{ "type": "input_audio" }] });
-        assert!(check(&[sound], 0, true).unwrap_err().contains("`input_audio` found"));
+        assert!(check(&[sound], [0, 0], true).unwrap_err().contains("`input_audio` found"));
     }
 
     #[test]
@@ -118,7 +132,10 @@ mod tests {
         let seen = json!([image(), text("b")]);
         assert_eq!(joined(Some(&words), Some(&words)), json!("a\n\na"));
         assert_eq!(joined(Some(&seen), Some(&words)), json!([image(), text("b"), text("\n\n"), text("a")]));
-        let messages = with_pictures_as(vec![json!({ "role": "user", "content": seen })], "<p>");
-        assert_eq!(messages[0]["content"], json!([text("<p>"), text("b")]));
+        let film = json!({ "type": "video" });
+        assert_eq!(joined(Some(&json!([film])), Some(&words)), json!([film, text("\n\n"), text("a")]));
+        let content = json!([image(), film, text("b")]);
+        let messages = with_pictures_as(vec![json!({ "role": "user", "content": content })], "<p>", "<v>");
+        assert_eq!(messages[0]["content"], json!([text("<p>"), text("<v>"), text("b")]));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use constrain::{Error, Kind};
 use engine::{GenerateRequest, Grammar, RequestError, RequestOptions, Scope};
-use model::{Model, Pictures};
+use model::{Model, Pictures, RunError};
 use serde_json::{Value, json};
 use text::template::{Chat, Prompt, TemplateError};
 use text::{Special, TokenId};
@@ -16,7 +16,7 @@ use crate::dialect::{ReplyOptions, Thinking, Tool, ToolChoice as Choice, ToolSch
 use crate::messages::{BLIND, check, have_word, text_of, with_pictures_as};
 use crate::open::LoadedModel;
 use crate::roles::placed;
-use crate::sight::{Sight, SightError};
+use crate::sight::{PixelBudget, Shown, Sight, SightError};
 use crate::template::template_of;
 
 /// Whether a request is still wanted.
@@ -69,12 +69,10 @@ pub enum PrepareError {
         error: Error,
     },
     /// An image that cannot be seen.
-    #[error("image {} of {n}: {error}", index + 1)]
+    #[error("{name}: {error}")]
     Picture {
-        /// Its place among the images of the conversation.
-        index: usize,
-        /// How many there are.
-        n: usize,
+        /// Which of the conversation's images or frames.
+        name: String,
         /// Why not.
         error: SightError,
     },
@@ -90,6 +88,14 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
+    /// Of a picture with this name.
+    fn picture((name, error): (String, SightError)) -> Self {
+        match error {
+            SightError::Run(RunError::Device(ggml::Error::Stopped)) => Self::Abandoned,
+            error => Self::Picture { name, error },
+        }
+    }
+
     fn given(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Given { field: field.into(), message: message.into() }
     }
@@ -106,6 +112,8 @@ pub struct Rendered {
     pub boundaries: Vec<usize>,
     /// Where the rows of each picture begin among the tokens.
     pub pictures: Vec<usize>,
+    /// What each of them shows.
+    pub shown: Vec<Shown>,
     /// The reply begins as reasoning.
     pub starts_in_reasoning: bool,
     /// The prompt ends within what the assistant says or thinks.
@@ -167,11 +175,13 @@ impl LoadedModel {
             tokens: prompt,
             boundaries: options.checkpoint_boundaries.clone(),
             pictures: Vec::new(),
+            shown: Vec::new(),
             starts_in_reasoning: false,
             continues: true,
         };
-        let shown = expanded(sight, shown, &pictures)?;
-        let pictures = self.seen(&pictures, &shown, wanted)?;
+        let pictures = sight.images(&pictures, &mut PixelBudget::default()).map_err(PrepareError::picture)?;
+        let shown = expanded(sight, shown, [pictures, Vec::new()])?;
+        let pictures = self.seen(&shown, wanted)?;
         let options = RequestOptions { pictures, checkpoint_boundaries: shown.boundaries, ..options };
         self.prepare_text(shown.tokens, options)
     }
@@ -198,7 +208,7 @@ impl LoadedModel {
         let rendered = self.rendered_of(&conversation, messages, wanted)?;
         let grammar = self.grammar_of(&conversation, &rendered)?;
         go_on(wanted)?;
-        let pictures = self.seen(&conversation.pictures, &rendered, wanted)?;
+        let pictures = self.seen(&rendered, wanted)?;
         let mut options = RequestOptions { checkpoint_boundaries: rendered.boundaries, grammar, pictures, ..options };
         let tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         // The parser closes the call that is open.
@@ -238,7 +248,7 @@ impl LoadedModel {
         given: Vec<Value>,
         wanted: Wanted<'_>,
     ) -> Result<Rendered, PrepareError> {
-        check(&given, conversation.pictures.len(), self.sight.is_some())
+        check(&given, [conversation.pictures.len(), conversation.videos.len()], self.sight.is_some())
             .map_err(|message| PrepareError::given("messages", message))?;
         let messages = placed(given, self.template.as_ref(), self.knows_developers());
         if let Some(i) = conversation.tools.iter().position(|tool| ToolSchema::from_tool(tool).is_none()) {
@@ -248,21 +258,24 @@ impl LoadedModel {
             return Err(PrepareError::given("tools", message));
         }
         match &self.sight {
-            Some(sight) if !conversation.pictures.is_empty() => {
-                let n_pictures = conversation.pictures.len();
-                if have_word(&messages, sight.row_word()) {
-                    return Err(PrepareError::Places(SightError::Word { word: sight.row_word() }));
+            Some(sight) if !(conversation.pictures.is_empty() && conversation.videos.is_empty()) => {
+                if let Some(word) = sight.place_words().find(|word| have_word(&messages, word)) {
+                    return Err(PrepareError::Places(SightError::Word { word }));
                 }
-                let shown = self.rendered_messages(conversation, messages.clone(), wanted);
-                match shown {
-                    Ok(shown) if sight.n_places(&shown.tokens) == n_pictures => {
-                        expanded(sight, shown, &conversation.pictures)
+                let budget = &mut PixelBudget::default();
+                let pictures = sight.images(&conversation.pictures, budget).map_err(PrepareError::picture)?;
+                let frames = sight.frames(&conversation.videos, budget).map_err(PrepareError::picture)?;
+                let rendered = self.rendered_messages(conversation, messages.clone(), wanted);
+                let n_shown = [pictures.len(), frames.len()];
+                match rendered {
+                    Ok(rendered) if sight.n_places(&rendered.tokens) == n_shown => {
+                        expanded(sight, rendered, [pictures, frames])
                     }
-                    // The template knows no pictures: they stand in the text.
+                    // The template knows no pictures or no videos: they stand in the text.
                     _ => {
-                        let messages = with_pictures_as(messages, &sight.shown());
-                        let shown = self.rendered_messages(conversation, messages, wanted)?;
-                        expanded(sight, shown, &conversation.pictures)
+                        let messages = with_pictures_as(messages, &sight.shown(), &sight.shown_video());
+                        let rendered = self.rendered_messages(conversation, messages, wanted)?;
+                        expanded(sight, rendered, [pictures, frames])
                     }
                 }
             }
@@ -271,12 +284,13 @@ impl LoadedModel {
     }
 
     /// The pictures of a prompt as rows. One that does not fit the context costs nothing.
-    fn seen(&self, encoded: &[Arc<[u8]>], rendered: &Rendered, wanted: Wanted<'_>) -> Result<Pictures, PrepareError> {
-        let Some(sight) = self.sight.as_ref().filter(|_| !encoded.is_empty()) else { return Ok(Pictures::default()) };
+    fn seen(&self, rendered: &Rendered, wanted: Wanted<'_>) -> Result<Pictures, PrepareError> {
+        let shown = &rendered.shown;
+        let Some(sight) = self.sight.as_ref().filter(|_| !shown.is_empty()) else { return Ok(Pictures::default()) };
         GenerateRequest::new(rendered.tokens.clone(), RequestOptions::default(), self.engine.limits())?;
-        let seen = encoded.iter().enumerate().map(|(index, one)| {
+        let seen = shown.iter().map(|one| {
             go_on(wanted)?;
-            sight.see(one).map_err(|error| PrepareError::Picture { index, n: encoded.len(), error })
+            sight.see(one, wanted).map_err(|error| PrepareError::picture((one.name().to_owned(), error)))
         });
         let seen = seen.collect::<Result<_, _>>()?;
         sight.placed(&self.model, rendered.tokens.len(), &rendered.pictures, seen).map_err(PrepareError::Places)
@@ -297,7 +311,7 @@ impl LoadedModel {
             kwargs: self.variables(conversation),
         };
         let last = chat.messages.last().filter(|_| conversation.continue_last && continues(&chat.messages)).cloned();
-        let (prompt, starts_in_reasoning) = match &last {
+        let (mut prompt, starts_in_reasoning) = match &last {
             Some(last) => {
                 chat.messages.pop();
                 self.continued(chat, last, wanted)?
@@ -311,6 +325,10 @@ impl LoadedModel {
             }
         };
         go_on(wanted)?;
+        if let Some(sight) = &self.sight {
+            let n_pictures = conversation.pictures.len();
+            sight.write_out(&mut prompt, n_pictures, &conversation.videos).map_err(PrepareError::Places)?;
+        }
         let continues = last.is_some_and(|last| {
             let reasoning = last.get("reasoning_content").or(last.get("reasoning"));
             !text_of(if starts_in_reasoning { reasoning } else { last.get("content") }).is_empty()
@@ -420,7 +438,15 @@ impl LoadedModel {
         if boundaries.is_empty() && !places.is_empty() {
             tracing::debug!("the prompt's parts and the whole differ in tokens: no checkpoint boundaries");
         }
-        Rendered { text: prompt.text, tokens, boundaries, pictures: Vec::new(), starts_in_reasoning, continues: false }
+        Rendered {
+            text: prompt.text,
+            tokens,
+            boundaries,
+            pictures: Vec::new(),
+            shown: Vec::new(),
+            starts_in_reasoning,
+            continues: false,
+        }
     }
 
     fn compiled(&self, kind: Kind, thinking: Thinking, field: &'static str) -> Result<Arc<dyn Grammar>, PrepareError> {
@@ -465,16 +491,10 @@ fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
     if wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
 }
 
-/// With as many tokens for each picture as it has rows.
-fn expanded(sight: &Sight, mut rendered: Rendered, pictures: &[Arc<[u8]>]) -> Result<Rendered, PrepareError> {
-    let n = pictures.len();
-    let rows = pictures
-        .iter()
-        .enumerate()
-        .map(|(index, encoded)| sight.n_rows(encoded).map_err(|error| PrepareError::Picture { index, n, error }));
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    let expanded = sight.expanded(&rendered.tokens, &rows, &mut rendered.boundaries);
-    (rendered.tokens, rendered.pictures) = expanded.map_err(PrepareError::Places)?;
+/// With as many tokens for each picture and each frame as it has rows.
+fn expanded(sight: &Sight, mut rendered: Rendered, shown: [Vec<Shown>; 2]) -> Result<Rendered, PrepareError> {
+    let expanded = sight.expanded(&rendered.tokens, shown, &mut rendered.boundaries);
+    (rendered.tokens, rendered.pictures, rendered.shown) = expanded.map_err(PrepareError::Places)?;
     Ok(rendered)
 }
 

@@ -5,8 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{Embedded, Model, PictureError, Pictures, Placed, Projector, RunError};
+use text::template::Prompt;
 use text::{TokenId, Vocab};
 use vision::{ContentHash, DecodeLimits, ImageLimits, Picture, Processor, VisionError};
+
+use crate::conversation::Video;
+use crate::video::{self, GEMMA4, QWEN, VideoForm};
 
 /// A projector beside its model. Threads may share it.
 pub struct Sight {
@@ -17,16 +21,85 @@ pub struct Sight {
     kept: Mutex<Kept>,
 }
 
+/// How a family of models shows pictures.
+#[derive(Debug)]
+struct Family {
+    /// What vocabularies call the tokens before a picture, where a template shows one, and after it.
+    words: [&'static str; 3],
+    /// What a published vocabulary has for each row; files of the text model may lack it.
+    row: &'static str,
+    /// Texts that the published processor puts before and after what a template shows.
+    around: &'static str,
+    video: Option<VideoForm>,
+}
+
+/// Qwen's, Gemma 4's, Gemma 3's.
+static FAMILIES: [Family; 3] = [
+    Family {
+        words: ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
+        row: "<|image_pad|>",
+        around: "",
+        video: Some(QWEN),
+    },
+    Family { words: ["<|image>", "<|image|>", "<image|>"], row: "<|image|>", around: "", video: Some(GEMMA4) },
+    Family {
+        words: ["<start_of_image>", "<start_of_image>", "<end_of_image>"],
+        row: "<image_soft_token>",
+        around: "\n\n",
+        video: None,
+    },
+];
+
 /// The tokens around a picture in a prompt.
 #[derive(Clone, Copy, Debug)]
 struct Marks {
-    /// Stands for a picture where a template shows one, and for each of its rows.
+    /// Stands for a picture where a template shows one.
+    place: TokenId,
+    /// Stands for each row of a picture.
     row: TokenId,
+    /// The same of a video's frames.
+    frame: Option<TokenId>,
     begin: TokenId,
     end: TokenId,
-    /// The three as text.
-    words: &'static [&'static str; 3],
+    family: &'static Family,
 }
+
+/// A picture, or frames of a video that are seen as one, before it is looked at.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    first: Arc<[u8]>,
+    /// The frame after it.
+    second: Option<Arc<[u8]>>,
+    /// Of a frame, which is another than a picture's.
+    size: Option<(usize, usize)>,
+    n_rows: usize,
+    /// Among what was sent, for words about it.
+    name: String,
+}
+
+impl Shown {
+    /// Tokens that it takes in a prompt, without those around it.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Its place among what was sent.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Pixels of pictures that one request may still have decoded.
+pub(crate) struct PixelBudget(u64);
+
+impl Default for PixelBudget {
+    fn default() -> Self {
+        Self(MAX_PIXELS)
+    }
+}
+
+/// As sent, of all pictures of a request.
+const MAX_PIXELS: u64 = 512 << 20;
 
 /// A picture as rows.
 #[derive(Clone, Debug)]
@@ -61,8 +134,17 @@ pub enum SightError {
         architecture: String,
     },
     /// The model's vocabulary has no tokens for pictures.
-    #[error("the model's vocabulary has no tokens for pictures ({} expected)", FAMILIES.map(|words| words.concat()).join(" or "))]
+    #[error("the model's vocabulary has no tokens for pictures ({} expected)", FAMILIES.each_ref().map(|f| f.words[1]).join(" or "))]
     NoMarks,
+    /// A video that is none, or that the model does not see.
+    #[error("{0}")]
+    Video(String),
+    /// More than a request may have.
+    #[error(
+        "the images of a request, frames of videos among them, have more than {} Mi pixels together: send fewer or smaller ones",
+        MAX_PIXELS >> 20
+    )]
+    Pixels,
     /// A text would be taken for a picture.
     #[error("a text holds {word}, which stands for an image: leave it out beside images")]
     Word {
@@ -71,8 +153,8 @@ pub enum SightError {
     },
     /// The prompt has other places for pictures than there are pictures.
     #[error(
-        "the prompt has {n_places} places for images ({marker}), {n_pictures} images were sent: the text must not hold this \
-         token, and the chat template must show every image"
+        "the prompt has {n_places} places ({marker}) for {n_pictures} images or frames that were sent: the text must not hold \
+         this token, and the chat template must show every image"
     )]
     Places {
         /// Places in the prompt.
@@ -105,32 +187,127 @@ impl Sight {
         Ok(Self { projector, processor, decoding: DecodeLimits::default(), marks, kept })
     }
 
-    /// Decodes a picture and computes its rows, unless they are there. Takes long: not for a thread that serves others.
+    /// Decodes a picture and computes its rows, unless they are there. Takes long: not for a thread that serves others. A picture
+    /// that is no longer wanted is left: on a CPU within a layer, on another device when it is done.
     ///
     /// # Errors
-    /// [`SightError::Vision`]: bytes that are no picture, or one that is too large or too long. [`SightError::Run`].
-    pub fn see(&self, encoded: &[u8]) -> Result<SeenPicture, SightError> {
-        let content = ContentHash::of(encoded);
-        // Rows of two projectors must not be taken for each other: slots outlive both.
-        let hash = ContentHash::of(&[&content.0[..], &self.projector.fingerprint()].concat()).0;
+    /// [`SightError::Vision`]: bytes that are no picture. [`SightError::Run`], with [`ggml::Error::Stopped`] when it was left.
+    pub fn see(&self, shown: &Shown, wanted: &(dyn Fn() -> bool + Sync)) -> Result<SeenPicture, SightError> {
+        let hash = self.hash(shown);
         if let Some(embedded) = self.kept().find(&hash) {
             return Ok(SeenPicture { embedded, hash });
         }
-        let picture = Picture::decode(encoded, &self.decoding)?;
-        let embedded = Arc::new(self.projector.embed(&self.processor.patches(&picture)?)?);
+        let decode = |encoded: &Arc<[u8]>| Picture::decode(encoded, &self.decoding);
+        let first = decode(&shown.first)?;
+        let patches = match shown.size {
+            None => self.processor.patches(&first)?,
+            Some(size) => {
+                let second = shown.second.as_ref().map(decode).transpose()?;
+                self.processor.frame_patches(&first, second.as_ref(), size)
+            }
+        };
+        let embedded = Arc::new(self.projector.embed_while(&patches, wanted)?);
         self.kept().put(hash, &embedded);
         Ok(SeenPicture { embedded, hash })
     }
 
-    /// Rows of a picture, told by the beginning of its file.
+    /// Of everything that the rows depend on.
+    fn hash(&self, shown: &Shown) -> [u8; 32] {
+        let mut of: Vec<u8> = ContentHash::of(&shown.first).0.to_vec();
+        // A picture of the same content has other rows than a frame, and a frame's depend on how many there are.
+        if let Some((width, height)) = shown.size {
+            of.extend([width, height].map(|side| side as u64).iter().flat_map(|side| side.to_le_bytes()));
+        }
+        of.extend(shown.second.iter().flat_map(|second| ContentHash::of(second).0));
+        // Rows of two projectors must not be taken for each other: slots outlive both.
+        of.extend(self.projector.fingerprint());
+        ContentHash::of(&of).0
+    }
+
+    /// A picture, of which the beginning is read.
     ///
     /// # Errors
     /// [`SightError::Vision`].
-    pub fn n_rows(&self, encoded: &[u8]) -> Result<usize, SightError> {
+    pub fn image(&self, encoded: Arc<[u8]>) -> Result<Shown, SightError> {
+        self.image_of(encoded, String::new(), &mut PixelBudget::default())
+    }
+
+    /// Pictures in the order in which they were sent.
+    ///
+    /// # Errors
+    /// With the name of the picture: [`SightError::Vision`], [`SightError::Pixels`].
+    pub(crate) fn images(
+        &self,
+        encoded: &[Arc<[u8]>],
+        budget: &mut PixelBudget,
+    ) -> Result<Vec<Shown>, (String, SightError)> {
+        let name = |i: usize| format!("image {} of {}", i + 1, encoded.len());
+        let each = encoded.iter().enumerate();
+        each.map(|(i, one)| self.image_of(Arc::clone(one), name(i), budget).map_err(|error| (name(i), error))).collect()
+    }
+
+    fn image_of(&self, encoded: Arc<[u8]>, name: String, budget: &mut PixelBudget) -> Result<Shown, SightError> {
+        let (width, height) = self.measured(&encoded, budget)?;
+        let n_rows = self.n_rows(self.processor.size(width, height)?);
+        Ok(Shown { first: encoded, second: None, size: None, n_rows, name })
+    }
+
+    /// The frames of videos, of which the beginnings are read, as they are seen.
+    ///
+    /// # Errors
+    /// With the name of the video or the frame: [`SightError::Video`], [`SightError::Vision`], [`SightError::Pixels`].
+    pub(crate) fn frames(
+        &self,
+        videos: &[Video],
+        budget: &mut PixelBudget,
+    ) -> Result<Vec<Shown>, (String, SightError)> {
+        let mut shown = Vec::new();
+        for (i, video) in videos.iter().enumerate() {
+            let name = format!("video {} of {}", i + 1, videos.len());
+            let named = |error| (name.clone(), error);
+            video::check(video).map_err(|what| named(SightError::Video(what)))?;
+            let form = self.video_form().map_err(named)?;
+            let name_of = |k: usize| format!("{name}, frame {} of {}", k + 1, video.frames.len());
+            let mut sizes = Vec::with_capacity(video.frames.len());
+            for (k, frame) in video.frames.iter().enumerate() {
+                let size = self.measured(frame, budget).map_err(|error| (name_of(k), error))?;
+                if sizes.first().is_some_and(|first| *first != size) {
+                    let [first, other] = [sizes[0], size].map(|(width, height)| format!("{width} x {height}"));
+                    let what = format!("it has {other} pixels, the first has {first}: all frames must have one size");
+                    return Err((name_of(k), SightError::Video(what)));
+                }
+                sizes.push(size);
+            }
+            let (width, height) = sizes[0];
+            let size = self.processor.frame_size(sizes.len(), width, height).map_err(|error| named(error.into()))?;
+            shown.extend(video.frames.chunks(form.n_together()).enumerate().map(|(k, frames)| Shown {
+                first: Arc::clone(&frames[0]),
+                // A frame that is repeated is a pair as a picture is one.
+                second: frames.get(1).filter(|second| **second != frames[0]).cloned(),
+                size: Some(size),
+                n_rows: self.n_rows(size),
+                name: name_of(k * form.n_together()),
+            }));
+        }
+        Ok(shown)
+    }
+
+    fn video_form(&self) -> Result<&'static VideoForm, SightError> {
+        let form = self.marks.frame.and(self.marks.family.video.as_ref());
+        let form = form.filter(|form| !form.pairs || self.projector.takes_pairs());
+        form.ok_or_else(|| SightError::Video("this model sees no videos: send some frames as images".to_owned()))
+    }
+
+    /// Width and height, within what a request may have decoded.
+    fn measured(&self, encoded: &[u8], budget: &mut PixelBudget) -> Result<(usize, usize), SightError> {
         let (width, height) = Picture::measure(encoded, &self.decoding)?;
-        let (width, height) = self.processor.size(width, height)?;
+        budget.0 = budget.0.checked_sub(width as u64 * height as u64).ok_or(SightError::Pixels)?;
+        Ok((width, height))
+    }
+
+    fn n_rows(&self, (width, height): (usize, usize)) -> usize {
         let block = self.processor.patch * self.processor.merge;
-        Ok((width / block) * (height / block))
+        (width / block) * (height / block)
     }
 
     /// The kind of projector.
@@ -143,33 +320,78 @@ impl Sight {
         self.marks.row
     }
 
-    /// The text of that token.
-    pub fn row_word(&self) -> &'static str {
-        self.marks.words[1]
+    /// Texts of the tokens that stand for a picture or a video where a template shows one.
+    pub(crate) fn place_words(&self) -> impl Iterator<Item = &'static str> {
+        let family = self.marks.family;
+        std::iter::once(family.words[1]).chain(family.video.as_ref().map(|video| video.word))
     }
 
     /// A picture as a text that has a place for it.
     pub fn shown(&self) -> String {
-        self.marks.words.concat()
+        let [begin, place, end] = self.marks.family.words;
+        if begin == place { place.to_owned() } else { [begin, place, end].concat() }
     }
 
-    /// Places for pictures in a prompt.
-    pub fn n_places(&self, prompt: &[TokenId]) -> usize {
-        prompt.iter().filter(|&&id| id == self.marks.row).count()
+    /// A video as a text that has a place for it.
+    pub(crate) fn shown_video(&self) -> String {
+        let family = self.marks.family;
+        let [begin, _, end] = family.words;
+        family.video.as_ref().map_or_else(String::new, |video| [begin, video.word, end].concat())
     }
 
-    /// A prompt in which each place for a picture has become its rows, between the tokens that begin and end a picture, and where
-    /// each picture's rows begin there. `boundaries` are offsets in the prompt, which move along.
+    /// Writes out what stands in a prompt around pictures, and the frames of videos with their times.
     ///
     /// # Errors
-    /// [`SightError::Places`]: other places than pictures.
-    pub fn expanded(
+    /// [`SightError::Places`]: the template shows other numbers of them.
+    pub(crate) fn write_out(&self, prompt: &mut Prompt, n_pictures: usize, videos: &[Video]) -> Result<(), SightError> {
+        let family = self.marks.family;
+        let ([begin, place, end], around) = (family.words, family.around);
+        let other =
+            |marker: &'static str, n_places, n_pictures| Err(SightError::Places { n_places, n_pictures, marker });
+        if n_pictures > 0 && !around.is_empty() {
+            let texts = vec![format!("{around}{place}{around}"); n_pictures];
+            let n_places = prompt.text.matches(place).count();
+            if !video::replace(prompt, ["", place, end], &texts) {
+                return other(place, n_places, n_pictures);
+            }
+        }
+        if let (Some(form), false) = (&family.video, videos.is_empty()) {
+            let frame = [begin, form.word, end].concat();
+            let texts: Vec<String> = videos.iter().map(|video| form.text(video, &frame)).collect();
+            let n_places = prompt.text.matches(form.word).count();
+            if !video::replace(prompt, [begin, form.word, end], &texts) {
+                return other(form.word, n_places, videos.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Places in a prompt: for pictures, and for frames of videos.
+    pub(crate) fn n_places(&self, prompt: &[TokenId]) -> [usize; 2] {
+        let mut n = [0; 2];
+        prompt.iter().filter_map(|&id| self.marks.kind(id)).for_each(|kind| n[kind] += 1);
+        n
+    }
+
+    /// A prompt in which each place for a picture or a frame has become its rows, between the tokens that begin and end a picture,
+    /// where each one's rows begin there, and what they show in that order. `boundaries` are offsets in the prompt, which move
+    /// along.
+    ///
+    /// # Errors
+    /// [`SightError::Places`]: other places than pictures and frames.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn expanded(
         &self,
         prompt: &[TokenId],
-        n_rows: &[usize],
+        [pictures, frames]: [Vec<Shown>; 2],
         boundaries: &mut [usize],
-    ) -> Result<(Vec<TokenId>, Vec<usize>), SightError> {
-        self.marks.expanded(prompt, n_rows, boundaries)
+    ) -> Result<(Vec<TokenId>, Vec<usize>, Vec<Shown>), SightError> {
+        let n_rows = [&pictures, &frames].map(|shown| shown.iter().map(Shown::n_rows).collect::<Vec<_>>());
+        let (tokens, places) = self.marks.expanded(prompt, [&n_rows[0], &n_rows[1]], boundaries)?;
+        let (mut pictures, mut frames) = (pictures.into_iter(), frames.into_iter());
+        let shown = places.iter().filter_map(|&(_, kind)| if kind == 0 { pictures.next() } else { frames.next() });
+        let shown = shown.collect();
+        Ok((tokens, places.into_iter().map(|(first, _)| first).collect(), shown))
     }
 
     /// The pictures of a prompt of `model`, which has `n_tokens` tokens; their rows begin at `firsts`.
@@ -193,39 +415,52 @@ impl Sight {
     }
 }
 
-/// What vocabularies call the tokens before a picture, of each of its rows, and after it: Qwen's, then Gemma 4's.
-const FAMILIES: [[&str; 3]; 2] =
-    [["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"], ["<|image>", "<|image|>", "<image|>"]];
-
 impl Marks {
     fn of(vocab: &Vocab) -> Option<Self> {
-        FAMILIES.iter().find_map(|words| {
-            let [begin, row, end] = words.map(|word| vocab.id(word));
-            Some(Self { row: row?, begin: begin?, end: end?, words })
+        FAMILIES.iter().find_map(|family| {
+            let [begin, place, end] = family.words.map(|word| vocab.id(word));
+            let (begin, place) = (begin?, place?);
+            let row = vocab.id(family.row).unwrap_or(place);
+            let frame = family.video.as_ref().and_then(|video| vocab.id(video.word));
+            Some(Self { place, row, frame, begin, end: end?, family })
         })
     }
 
-    /// As [`Sight::expanded`].
+    /// What stands at a token: 0 for a picture, 1 for a frame.
+    fn kind(&self, id: TokenId) -> Option<usize> {
+        if id == self.place { Some(0) } else { (Some(id) == self.frame).then_some(1) }
+    }
+
+    /// As [`Sight::expanded`], with numbers of rows; where rows begin, and of which kind they are.
+    #[allow(clippy::type_complexity)]
     fn expanded(
         &self,
         prompt: &[TokenId],
-        n_rows: &[usize],
+        n_rows: [&[usize]; 2],
         boundaries: &mut [usize],
-    ) -> Result<(Vec<TokenId>, Vec<usize>), SightError> {
-        let Self { row, begin, end, words } = *self;
-        let places: Vec<usize> = (0..prompt.len()).filter(|&i| prompt[i] == row).collect();
-        if places.len() != n_rows.len() {
-            return Err(SightError::Places { n_places: places.len(), n_pictures: n_rows.len(), marker: words[1] });
+    ) -> Result<(Vec<TokenId>, Vec<(usize, usize)>), SightError> {
+        let Self { row, begin, end, .. } = *self;
+        let places = prompt.iter().enumerate().filter_map(|(i, &id)| Some((i, self.kind(id)?)));
+        let places: Vec<(usize, usize)> = places.collect();
+        let words = [Some(self.family.words[1]), self.family.video.as_ref().map(|video| video.word)];
+        for (kind, n_rows) in n_rows.iter().enumerate() {
+            let n_places = places.iter().filter(|place| place.1 == kind).count();
+            if n_places != n_rows.len() {
+                let marker = words[kind].unwrap_or_default();
+                return Err(SightError::Places { n_places, n_pictures: n_rows.len(), marker });
+            }
         }
         let old = boundaries.to_vec();
         let (mut tokens, mut firsts, mut done) = (Vec::with_capacity(prompt.len()), Vec::new(), 0);
-        for (place, &n) in places.into_iter().zip(n_rows) {
+        let mut next = n_rows.map(|n_rows| n_rows.iter().copied());
+        for (place, kind) in places {
+            let Some(n) = next[kind].next() else { continue };
             tokens.extend_from_slice(&prompt[done..place]);
             if tokens.last() != Some(&begin) {
                 tokens.push(begin);
             }
-            firsts.push(tokens.len());
-            tokens.resize(tokens.len() + n, row);
+            firsts.push((tokens.len(), kind));
+            tokens.resize(tokens.len() + n, self.frame.filter(|_| kind == 1).unwrap_or(row));
             done = place + 1;
             if prompt.get(done) != Some(&end) {
                 tokens.push(end);
@@ -284,24 +519,49 @@ impl Kept {
 mod tests {
     use super::*;
 
-    /// Expands a prompt of tokens 1 (begin), 2 (a place), 3 (end) and others.
-    fn expanded(prompt: &[u32], n_rows: &[usize], boundaries: &mut [usize]) -> Option<(Vec<u32>, Vec<usize>)> {
-        let marks = Marks { begin: TokenId(1), row: TokenId(2), end: TokenId(3), words: &FAMILIES[0] };
+    /// Expands a prompt of tokens 1 (begin), 2 (a place), 3 (end), 4 (a frame) and others.
+    fn expanded(prompt: &[u32], n_rows: [&[usize]; 2], boundaries: &mut [usize]) -> Option<(Vec<u32>, Vec<usize>)> {
+        let [begin, place, end, frame] = [1, 2, 3, 4].map(TokenId);
+        let marks = Marks { begin, place, row: place, end, frame: Some(frame), family: &FAMILIES[0] };
+        told(&marks, prompt, n_rows, boundaries)
+    }
+
+    fn told(
+        marks: &Marks,
+        prompt: &[u32],
+        n_rows: [&[usize]; 2],
+        boundaries: &mut [usize],
+    ) -> Option<(Vec<u32>, Vec<usize>)> {
         let prompt: Vec<TokenId> = prompt.iter().copied().map(TokenId).collect();
         let (tokens, firsts) = marks.expanded(&prompt, n_rows, boundaries).ok()?;
-        Some((tokens.iter().map(|id| id.0).collect(), firsts))
+        Some((tokens.iter().map(|id| id.0).collect(), firsts.iter().map(|first| first.0).collect()))
     }
 
     #[test]
     fn places_become_rows_between_marks_and_boundaries_move_along() {
         let mut boundaries = [1, 2, 4, 5, 6];
-        let found = expanded(&[9, 1, 2, 3, 8, 2], &[3, 2], &mut boundaries);
+        let found = expanded(&[9, 1, 2, 3, 8, 2], [&[3, 2], &[]], &mut boundaries);
         let tokens = vec![9, 1, 2, 2, 2, 3, 8, 1, 2, 2, 3];
         assert_eq!(found, Some((tokens, vec![2, 8])));
         assert_eq!(boundaries, [1, 2, 6, 7, 11]);
-        assert_eq!(expanded(&[2, 2], &[1, 1], &mut []), Some((vec![1, 2, 3, 1, 2, 3], vec![1, 4])));
-        assert_eq!(expanded(&[9, 2], &[], &mut []), None);
-        assert_eq!(expanded(&[9, 2], &[1, 1], &mut []), None);
+        assert_eq!(expanded(&[2, 2], [&[1, 1], &[]], &mut []), Some((vec![1, 2, 3, 1, 2, 3], vec![1, 4])));
+        assert_eq!(expanded(&[9, 2], [&[], &[]], &mut []), None);
+        assert_eq!(expanded(&[9, 2], [&[1, 1], &[]], &mut []), None);
+    }
+
+    #[test]
+    fn frames_and_pictures_take_their_own_places() {
+        let found = expanded(&[4, 9, 2, 1, 4, 3], [&[1], &[2, 3]], &mut []);
+        assert_eq!(found, Some((vec![1, 4, 4, 3, 9, 1, 2, 3, 1, 4, 4, 4, 3], vec![1, 6, 9])));
+        assert_eq!(expanded(&[4, 2], [&[1, 1], &[]], &mut []), None);
+    }
+
+    #[test]
+    fn a_mark_that_begins_a_picture_may_be_its_place() {
+        let [begin, end, row] = [1, 3, 7].map(TokenId);
+        let marks = Marks { begin, place: begin, row, end, frame: None, family: &FAMILIES[2] };
+        let found = told(&marks, &[9, 1, 8, 1], [&[2, 3], &[]], &mut []);
+        assert_eq!(found, Some((vec![9, 1, 7, 7, 3, 8, 1, 7, 7, 7, 3], vec![2, 7])));
     }
 
     #[test]

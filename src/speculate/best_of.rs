@@ -157,6 +157,7 @@ impl Proposer for BestOf {
             wants_hidden: a.wants_hidden || b.wants_hidden,
             n_hidden: a.n_hidden.max(b.n_hidden),
             max_saved_bytes: a.max_saved_bytes.max(b.max_saved_bytes),
+            state_bytes: a.state_bytes + b.state_bytes,
             warm_up_steps: a.warm_up_steps + b.warm_up_steps,
             computed: a.computed + b.computed,
         };

@@ -245,7 +245,7 @@ impl DraftModel {
 
 impl Proposer for DraftModel {
     fn info(&self) -> ProposerInfo {
-        ProposerInfo { computed: self.runner.stats(), ..self.pace.info() }
+        ProposerInfo { computed: self.runner.stats(), state_bytes: self.memory.n_bytes(), ..self.pace.info() }
     }
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
@@ -261,7 +261,7 @@ impl Proposer for DraftModel {
             SequenceChange::Load { .. } => {}
             SequenceChange::Forget => {
                 (s.tokens, s.cells) = (Vec::new(), Vec::new());
-                self.memory.spoil(&s.slot).and_then(|()| self.memory.reset(&s.slot)).map_err(RunError::from)?;
+                self.memory.spoil(&s.slot).and_then(|()| self.memory.discard(&s.slot)).map_err(RunError::from)?;
             }
         }
         Ok(())

@@ -105,6 +105,7 @@ impl NextN {
         let info = ProposerInfo {
             wants_hidden: true,
             n_hidden: n_layers,
+            state_bytes: memory.n_bytes(),
             max_saved_bytes: SavedMtp::max_bytes(n_embd, &memory.shape()),
             ..pace.info()
         };
@@ -315,7 +316,7 @@ impl Proposer for NextN {
             SequenceChange::Forget => {
                 let s = &mut self.slots[slot];
                 s.begin(0, &[], &[]);
-                self.memory.spoil(&s.slot).and_then(|()| self.memory.reset(&s.slot)).map_err(RunError::from)?;
+                self.memory.spoil(&s.slot).and_then(|()| self.memory.discard(&s.slot)).map_err(RunError::from)?;
             }
         }
         Ok(())

@@ -111,12 +111,21 @@ fn format(encoded: &[u8]) -> Result<(ImageFormat, &'static str), VisionError> {
         Ok(ImageFormat::Gif) => return Ok((ImageFormat::Gif, "GIF")),
         Ok(other) => format!("it looks like {}", other.to_mime_type()),
         Err(_) if encoded.is_empty() => "it is empty".to_owned(),
+        Err(_) if is_video(encoded) => "it looks like a video, whose frames are to be sent as pictures".to_owned(),
         Err(_) => {
             let first: Vec<String> = encoded.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             format!("it begins with the bytes {}", first.join(" "))
         }
     };
     Err(VisionError::Format { found })
+}
+
+/// True for what MP4 and QuickTime, Matroska and WebM, and AVI begin with.
+fn is_video(encoded: &[u8]) -> bool {
+    let at = |offset: usize, bytes: &[u8]| encoded.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
+    // HEIC, a picture, lies in the same container.
+    let is_picture = [b"heic", b"heix", b"mif1", b"msf1"].iter().any(|brand| at(8, *brand));
+    (at(4, b"ftyp") && !is_picture) || at(0, b"\x1a\x45\xdf\xa3") || (at(0, b"RIFF") && at(8, b"AVI "))
 }
 
 /// Three channels of 8 bits: of 16 bits the high byte, as grey, palette and colour alike are stored on disk.

@@ -8,6 +8,8 @@
 pub struct Patches {
     /// `[patch * patch * 3, n_patches]`, normalised.
     pub pixels: Vec<f32>,
+    /// The same of the frame that follows, where two frames of a video are seen as one; empty for a picture.
+    pub later: Vec<f32>,
     /// Patches in time, height and width.
     pub grid: [usize; 3],
     /// Patches along a side of a block that becomes one token.

@@ -59,6 +59,13 @@ pub struct ImageLimits {
 
 /// Longest side over the shortest that Qwen's processor takes.
 const MAX_RATIO: usize = 200;
+/// Most tokens of a frame, most of all frames together where two are one, and the least of a frame (Qwen). The published
+/// processor allows smaller frames; a picture of fewer tokens has no place in a prompt.
+const MAX_FRAME_TOKENS: usize = 768;
+const MAX_VIDEO_TOKENS: usize = 24_576;
+const MIN_FRAME_TOKENS: usize = 4;
+/// Tokens of a frame (Gemma 4).
+const FRAME_TOKENS: usize = 70;
 /// Most tokens that a limit may allow: four times what is published for any model.
 const MAX_TOKENS: usize = 65_536;
 
@@ -107,6 +114,26 @@ impl Processor {
             Budget::Pixels { min, max } => self.size_by_pixels(width, height, min, max),
             Budget::Tokens { max } => self.size_by_tokens(width, height, max),
             Budget::Square { side } => Ok((side, side)),
+        }
+    }
+
+    /// The width and height that each of `n_frames` frames of a video gets: fewer pixels than a picture, and the fewer the more
+    /// frames there are. Limits on the most that a user set hold for a frame too.
+    ///
+    /// # Errors
+    /// As [`Processor::size`]; `Limits` for a family that sees no videos.
+    pub fn frame_size(&self, n_frames: usize, width: usize, height: usize) -> Result<(usize, usize), VisionError> {
+        match self.budget {
+            Budget::Pixels { max, .. } => {
+                let token = (self.patch * self.merge).pow(2);
+                let of_all = MAX_VIDEO_TOKENS / n_frames.next_multiple_of(2).max(2);
+                let max = max.min(token * of_all.clamp(MIN_FRAME_TOKENS, MAX_FRAME_TOKENS));
+                self.size_by_pixels(width, height, MIN_FRAME_TOKENS * token, max.max(MIN_FRAME_TOKENS * token))
+            }
+            Budget::Tokens { max } => self.size_by_tokens(width, height, max.min(FRAME_TOKENS)),
+            Budget::Square { .. } => {
+                Err(VisionError::Limits("this model sees no videos: send some frames as images".to_owned()))
+            }
         }
     }
 
@@ -162,6 +189,13 @@ impl Processor {
         Ok(self.cut(&picture.resized(self.filter, width, height)))
     }
 
+    /// The patches of one frame of a video, or of two that are seen as one, resized to a size of [`Processor::frame_size`].
+    pub fn frame_patches(&self, first: &Picture, second: Option<&Picture>, size: (usize, usize)) -> Patches {
+        let cut = |frame: &Picture| self.cut(&frame.resized(self.filter, size.0, size.1));
+        let later = second.map_or_else(Vec::new, |second| cut(second).pixels);
+        Patches { later, ..cut(first) }
+    }
+
     /// The patches of a picture that has its size.
     ///
     /// # Panics
@@ -172,7 +206,8 @@ impl Processor {
         assert!(width % side == 0 && height % side == 0, "a resized picture has whole tokens");
         let grid = [1, height / self.patch, width / self.patch];
         let n_tokens = (width / side) * (height / side);
-        let mut patches = Patches { pixels: Vec::with_capacity(width * height * 3), grid, merge: self.merge, n_tokens };
+        let pixels = Vec::with_capacity(width * height * 3);
+        let mut patches = Patches { pixels, later: Vec::new(), grid, merge: self.merge, n_tokens };
         // Every value that a byte can have, for each channel.
         let value = |c: usize, v: usize| (v as f32 / 255.0 - self.mean[c]) / self.std[c];
         let values: [Vec<f32>; 3] = [0, 1, 2].map(|c| (0..256).map(|v| value(c, v)).collect());

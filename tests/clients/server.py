@@ -23,8 +23,8 @@ class Server:
         for line in self.process.stderr:
             self.log.write(line)
             if found := re.search(r"listening on (https?://\S+)", line):
+                # The line comes when the model is there.
                 self.url = found[1]
-            if "model ready" in line:
                 break
         if not self.url or self.process.poll() is not None:
             raise SystemExit(f"{' '.join(self.command)} did not start: see {self.log.name}")

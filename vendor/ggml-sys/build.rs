@@ -28,6 +28,8 @@ mod source;
 mod target;
 #[path = "build/variants.rs"]
 mod variants;
+#[path = "build/waits.rs"]
+mod waits;
 
 use std::path::Path;
 
@@ -48,6 +50,8 @@ fn build() -> Result<(), String> {
         "bindings.rs",
         "plan.cpp",
         "variants.c",
+        "wait.c",
+        "wait.h",
         "ggml/Cargo.toml",
         "ggml/Cargo.lock",
         "pin.toml",

@@ -32,4 +32,7 @@ unsafe extern "C" {
 
     /// `build/rpc.rs`: the version of the RPC protocol, its major number above the lowest eight bits, the minor in them.
     pub fn nextn_rpc_version() -> u32;
+
+    /// `wait.c`: whether threads of ggml's CPU backend give way, since other programs want the processors.
+    pub fn nextn_set_crowded(crowded: bool);
 }

@@ -14,6 +14,8 @@
 #define FUNCTIONS(f, x) \
     f(x, ggml_backend_t, ggml_backend_cpu_init, (void), ()) \
     f(x, ggml_backend_reg_t, ggml_backend_cpu_reg, (void), ()) \
+    f(x, void, ggml_backend_cpu_set_abort_callback, \
+      (ggml_backend_t backend, ggml_abort_callback callback, void * data), (backend, callback, data)) \
     f(x, void, ggml_backend_cpu_set_n_threads, (ggml_backend_t backend, int n), (backend, n)) \
     f(x, void, ggml_backend_cpu_set_threadpool, (ggml_backend_t backend, ggml_threadpool_t pool), (backend, pool)) \
     f(x, bool, ggml_backend_is_cpu, (ggml_backend_t backend), (backend)) \

@@ -1,58 +1,100 @@
 // The chat page: messages on the screen, the box to write in, keys, and the stream of an answer.
 
 import * as attachments from "./attachments.js";
-import { $, Refused, call, el, events, key, switchTheme } from "./common.js";
-import { NUMBERS, emptyAnswer, extend, keepMessages, keepSettings, messages, request, settings } from "./conversation.js";
-import { copied, plain, render } from "./markdown.js";
+import { $, Lost, Refused, call, el, events, figure, key, switchTheme } from "./common.js";
+import * as connection from "./connection.js";
+import * as conversation from "./conversation.js";
+import { NUMBERS, keepSettings, settings } from "./conversation.js";
+import * as history from "./history.js";
+import { canCopy, copied, plain, render } from "./markdown.js";
+import * as models from "./models.js";
+import * as presets from "./presets.js";
 import { Speculation } from "./speculation.js";
 
 const log = $("log");
 const ask = $("ask");
 /** Ends the answer that is coming; null when none is. */
 let running = null;
+/** The message that is coming. */
+let coming = null;
 /** Number of the message that is being edited. */
 let editing = null;
+/** How often a conversation is kept while an answer comes. */
+const KEEP_MS = 2000;
 
 // ---- what is on the screen ----
 
 function draw() {
-  log.replaceChildren(...messages.map(article));
-  $("empty").hidden = messages.length > 0;
-  document.body.classList.toggle("tinted", settings.tint);
+  const path = conversation.path();
+  log.replaceChildren(...path.map((i, at) => article(i, at === path.length - 1)));
+  $("empty").hidden = path.length > 0;
+  $("new").hidden = path.length === 0;
+  document.title = conversation.open.title ? `${conversation.open.title} - nextn` : "nextn";
+  showTints();
 }
 
-function article(message, i) {
+const button = (text, act, title) => el("button", { type: "button", class: "quiet", onclick: act, title }, text);
+
+function article(i, last) {
+  const message = conversation.open.nodes[i];
   const mine = message.role === "user";
-  const node = el("article", { class: message.role, "aria-label": mine ? "You" : "Model" });
-  node.append(el("h2", { class: "who" }, mine ? "You" : "Model"));
+  const who = mine ? settings.name.trim() || "You" : message.model || models.chosen()?.id || "Model";
+  const node = el("article", { class: message.role, "aria-label": who });
   const body = el("div", { class: "body" });
-  node.append(body);
+  node.append(el("h2", { class: "who" }, who), body);
   fill(body, message);
-  const button = (text, act, title) => el("button", { type: "button", class: "quiet", onclick: act, title }, text);
+  const acts = [];
   const copy = button("Copy", () => copied(copy, message.content));
-  const acts = [copy];
-  if (mine) acts.push(button("Edit", () => edit(i)));
-  else if (i === messages.length - 1) acts.push(button("Again", again, "Answer again (Alt+R)"));
-  node.append(el("footer", {}, el("span", { class: "acts" }, ...acts), el("span", { class: "sum" }, message.figures ?? "")));
+  if (canCopy && message.content && message !== coming) acts.push(copy);
+  if (!running && mine) acts.push(button("Edit", () => edit(i)));
+  if (!running && !mine && last) acts.push(button(message.error ? "Retry" : "Again", again, "Answer again (Alt+R)"));
+  node.append(el("footer", {}, ...versions(i), el("span", { class: "acts" }, ...acts), el("span", { class: "sum" }, message.figures ?? "")));
   return node;
+}
+
+/** Buttons to the other versions of a message, where there are some. */
+function versions(i) {
+  const all = conversation.versions(i);
+  if (all.length < 2) return [];
+  const at = all.indexOf(i);
+  const to = (n, sign, name) => {
+    const step = el("button", { type: "button", class: "quiet", "aria-label": name, disabled: running !== null || all[n] === undefined }, sign);
+    step.addEventListener("click", () => {
+      const place = conversation.path().indexOf(i);
+      conversation.show(all[n]);
+      leaveEditing();
+      draw();
+      // Whoever works by keyboard goes on from the same place.
+      log.children[place]?.querySelector(".versions button:enabled")?.focus();
+      kept();
+    });
+    return step;
+  };
+  const where = el("span", {}, `${at + 1} of ${all.length}`);
+  return [el("span", { class: "versions", role: "group", "aria-label": "Versions" }, to(at - 1, "‹", "Version before"), where, to(at + 1, "›", "Next version"))];
 }
 
 /** Shows what there is of a message; keeps the thinking open or shut as it was. */
 function fill(body, message) {
   if (message.role === "user") {
-    const parts = attachments.thumbnails(message.images ?? []);
-    if (message.lost) parts.push(el("p", { class: "note" }, "Images of this message were too large to be kept when the page was loaded again."));
-    body.replaceChildren(...parts, el("p", { class: "plain" }, message.content));
+    const parts = attachments.thumbnails([...(message.images ?? []), ...(message.texts ?? [])]);
+    if (message.content) parts.push(el("p", { class: "plain" }, message.content));
+    body.replaceChildren(...parts);
     return;
   }
-  const open = body.querySelector("details.thinking")?.open ?? false;
+  const before = body.querySelector("details.thinking");
   const parts = [];
   if (message.reasoning) {
-    const thinks = running && !message.content && message === messages.at(-1);
+    const thinks = message === coming && !message.content;
+    const seconds = `${figure(message.thinkingMs / 1000, 2)} s`;
+    const words = thinks ? `Thinking … ${seconds}` : message.thinkingMs ? `Thought for ${seconds}` : "Thinking";
     const text = el("div", { class: "plain" });
     text.append(plain(message.reasoning, message.reasoningDepths));
-    const thinking = el("details", { class: "thinking" }, el("summary", {}, thinks ? "Thinking ..." : "Thinking"), text);
-    thinking.open = open;
+    const thinking = el("details", { class: "thinking" }, el("summary", {}, words), text);
+    // Whoever opened or shut it has the last word; else it is open while the model thinks.
+    thinking.open = before?.dataset.chosen ? before.open : thinks;
+    if (before?.dataset.chosen) thinking.dataset.chosen = "yes";
+    thinking.firstChild.addEventListener("click", () => (thinking.dataset.chosen = "yes"));
     parts.push(thinking);
   }
   const text = el("div", { class: "text" });
@@ -67,39 +109,66 @@ function fill(body, message) {
 const isAtEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
 const toEnd = () => window.scrollTo(0, document.documentElement.scrollHeight);
 
+/** Keeps the conversation; says so where it cannot be kept. */
+async function kept() {
+  try {
+    await conversation.keep();
+    await history.show();
+  } catch (error) {
+    history.tell(`This conversation could not be kept in the browser (${error.message}). Export it, or delete others.`);
+  }
+}
+
 // ---- an answer ----
 
 async function answer() {
-  const body = request();
-  const message = emptyAnswer();
-  messages.push(message);
+  const body = conversation.request();
+  const message = conversation.add(conversation.open.leaf, conversation.emptyAnswer());
+  const mine = conversation.open;
   running = new AbortController();
+  coming = message;
   draw();
   toEnd();
   busy(true);
+  kept();
   const speculation = new Speculation();
-  const target = log.lastElementChild.querySelector(".body");
-  let drawn = true;
+  const target = log.lastElementChild;
+  let due = 0;
+  let waiting = false;
   const show = () => {
-    if (!drawn) return;
-    drawn = false;
-    requestAnimationFrame(() => {
+    if (waiting) return;
+    waiting = true;
+    const work = () => {
       const follow = isAtEnd();
-      drawn = true;
-      fill(target, message);
+      const start = performance.now();
+      waiting = false;
+      if (!target.isConnected) return;
+      target.querySelector(".who").textContent = message.model || target.querySelector(".who").textContent;
+      fill(target.querySelector(".body"), message);
       speculation.show();
       if (follow) toEnd();
-    });
+      // Long answers take long to draw: most of the time is the stream's.
+      due = performance.now() + 3 * (performance.now() - start);
+    };
+    const early = due - performance.now();
+    if (early > 0) setTimeout(() => requestAnimationFrame(work), early);
+    else requestAnimationFrame(work);
   };
+  const start = performance.now();
+  let lastKept = start;
   try {
     const response = await call("/v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal: running.signal });
     for await (const chunk of events(response)) {
       if (chunk.error) throw new Refused(0, chunk.error.message);
       const progress = chunk.prompt_progress;
       message.progress = progress && progress.processed < progress.total ? `Reading: ${progress.processed} of ${progress.total} tokens` : "";
-      extend(message, chunk);
+      conversation.extend(message, chunk, performance.now() - start);
       speculation.take(chunk.drafts, chunk.timings);
       show();
+      if (performance.now() - lastKept > KEEP_MS) {
+        lastKept = performance.now();
+        conversation.keep().catch(() => {});
+      }
     }
     $("status").textContent = "The answer is complete.";
   } catch (error) {
@@ -108,18 +177,25 @@ async function answer() {
   }
   message.progress = "";
   message.figures = speculation.summary();
-  running = null;
+  delete message.thinkingSince;
+  running = coming = null;
   busy(false);
-  keepMessages();
+  if (mine !== conversation.open) {
+    await conversation.keepAside(mine).catch(() => {});
+    return;
+  }
   const follow = isAtEnd();
+  await kept();
   draw();
   speculation.show();
   if (follow) toEnd();
+  models.ask().catch(connection.note);
 }
 
 function failed(error, message) {
-  message.error = error.message;
-  $("status").textContent = error.message;
+  connection.note(error);
+  message.error = error instanceof Lost && message.content ? "The connection to nextn-server was lost while this answer came." : error.message;
+  $("status").textContent = message.error;
   if (error.status === 401) needKey();
 }
 
@@ -127,7 +203,12 @@ function busy(on) {
   log.setAttribute("aria-busy", String(on));
   $("send").hidden = on;
   $("stop").hidden = !on;
-  for (const button of log.querySelectorAll("footer button")) button.disabled = on;
+  sendable();
+}
+
+/** The button to send works when there is something to send. */
+function sendable() {
+  $("send").disabled = !ask.value.trim() && !attachments.count();
 }
 
 const stop = () => running?.abort();
@@ -135,28 +216,37 @@ const stop = () => running?.abort();
 function send() {
   const text = ask.value.trim();
   if ((!text && !attachments.count()) || running) return;
-  if (editing !== null) messages.length = editing;
+  // What is edited gets a new version beside the old one.
+  const parent = editing === null ? conversation.open.leaf : conversation.open.nodes[editing].parent;
   leaveEditing();
-  const images = attachments.taken();
-  messages.push(images.length ? { role: "user", content: text, images } : { role: "user", content: text });
-  ask.value = "";
-  grow();
+  conversation.add(parent, { role: "user", content: text, ...attachments.taken() });
+  clear();
   answer();
 }
 
+function clear() {
+  ask.value = "";
+  attachments.put({});
+  grow();
+}
+
 function again() {
-  if (running || messages.at(-1)?.role !== "assistant") return;
-  messages.pop();
+  const last = conversation.open.nodes[conversation.open.leaf];
+  if (running || last?.role !== "assistant") return;
+  leaveEditing();
+  conversation.cutAfter(last.parent);
   answer();
 }
 
 function edit(i) {
   if (running) return;
   editing = i;
-  ask.value = messages[i].content;
-  attachments.put([...(messages[i].images ?? [])]);
+  const message = conversation.open.nodes[i];
+  ask.value = message.content;
+  attachments.put(message);
   $("send").textContent = "Send again";
-  [...log.children].forEach((node, k) => node.classList.toggle("to-go", k >= i));
+  const from = conversation.path().indexOf(i);
+  [...log.children].forEach((node, k) => node.classList.toggle("to-go", k >= from));
   grow();
   ask.focus();
 }
@@ -168,35 +258,39 @@ function leaveEditing() {
   for (const node of log.children) node.classList.remove("to-go");
 }
 
-function fresh() {
+/** Shows the conversation with this id, or an empty one. */
+async function openOne(id) {
   stop();
   leaveEditing();
-  messages.length = 0;
-  keepMessages();
+  clear();
+  if (!(id && (await conversation.load(id)))) conversation.begin();
   $("panel").hidden = true;
   draw();
+  await history.show();
+  if (id) toEnd();
   ask.focus();
 }
+
+const fresh = () => openOne(null);
 
 // ---- settings ----
 
 function openSettings() {
   const dialog = $("settings");
   if (dialog.open) return;
-  for (const name of ["system", "thinking", "n_max", ...NUMBERS]) $(name).value = settings[name] ?? "";
-  $("tint").checked = settings.tint;
+  for (const name of ["system", "thinking", "n_max", "name", ...NUMBERS]) $(name).value = settings[name] ?? "";
   $("key").value = key.get();
+  presets.show();
   dialog.showModal();
 }
 
 function takeSettings() {
-  for (const name of ["system", "thinking", "n_max", ...NUMBERS]) settings[name] = $(name).value;
-  settings.tint = $("tint").checked;
+  for (const name of ["system", "thinking", "n_max", "name", ...NUMBERS]) settings[name] = $(name).value;
   keepSettings();
   const changed = key.get() !== $("key").value.trim();
   key.set($("key").value.trim());
   $("key-wrong").hidden = true;
-  document.body.classList.toggle("tinted", settings.tint);
+  if (!running) draw();
   if (changed) hello();
   ask.focus();
 }
@@ -210,17 +304,49 @@ function needKey() {
 /** Who answers here. */
 async function hello() {
   try {
-    const models = await (await call("/v1/models")).json();
-    const meta = models.data[0]?.meta;
-    const about = [models.data.map((model) => model.id).join(", ")];
-    if (meta) about.push(meta.quantization, meta.nextn ? "NextN layer" : "no NextN layer");
-    $("model").textContent = about.filter(Boolean).join(" · ");
-    $("model").title = $("model").textContent;
-    attachments.allow((await (await call("/props")).json()).modalities.vision);
+    await models.ask();
+    await about();
   } catch (error) {
+    if (connection.note(error)) return;
     $("model").textContent = error.message;
     if (error.status === 401) needKey();
   }
+}
+
+/** What the model that answers can do. */
+async function about() {
+  const model = models.chosen();
+  try {
+    const props = await (await call(`/props${model ? `?model=${encodeURIComponent(model.id)}` : ""}`)).json();
+    attachments.allow(props.modalities.vision);
+    $("to-dashboard").hidden = !props.endpoint_metrics;
+  } catch (error) {
+    // A model that is not loaded says nothing of itself.
+    if (error.status !== 503) throw error;
+    attachments.allow(false);
+  }
+}
+
+// ---- tints ----
+
+function showTints() {
+  document.body.classList.toggle("tinted", settings.tint);
+  $("tint-switch").checked = settings.tint;
+  $("tint-legend").hidden = !settings.tint;
+}
+
+function tint(on) {
+  settings.tint = on;
+  keepSettings();
+  showTints();
+  $("status").textContent = on ? "Tints on." : "Tints off.";
+}
+
+/** What the tints mean. */
+function legend() {
+  const chips = [1, 2, 3, 4, 5, 6, 7].map((depth) => el("span", { class: `chip d${depth}` }, String(depth)));
+  const words = (text) => el("span", { class: "words" }, text);
+  $("tint-legend").replaceChildren(words("accepted, drafted"), ...chips, el("span", { class: "chip d8" }, "8+"), words("tokens ahead"));
 }
 
 // ---- keys and buttons ----
@@ -228,37 +354,40 @@ async function hello() {
 function grow() {
   ask.style.height = "auto";
   ask.style.height = `${Math.min(ask.scrollHeight + 2, window.innerHeight * 0.4)}px`;
+  sendable();
 }
 
 const SHORTCUTS = {
+  KeyC: () => history.toggle(),
+  KeyF: () => {
+    history.toggle(true);
+    $("search").focus();
+  },
   KeyN: fresh,
   KeyS: openSettings,
   KeyR: again,
   KeyL: switchTheme,
-  KeyD: () => {
-    settings.tint = !settings.tint;
-    keepSettings();
-    document.body.classList.toggle("tinted", settings.tint);
-    $("status").textContent = settings.tint ? "Tints on." : "Tints off.";
-  },
+  KeyD: () => tint(!settings.tint),
 };
 
 document.addEventListener("keydown", (event) => {
+  if (document.querySelector("dialog[open]")) return;
   const typing = event.target.matches?.("input, textarea, select");
-  if (event.altKey && !event.ctrlKey && !event.metaKey && SHORTCUTS[event.code] && !$("settings").open) {
+  if (event.altKey && !event.ctrlKey && !event.metaKey && SHORTCUTS[event.code]) {
     event.preventDefault();
     SHORTCUTS[event.code]();
-  } else if (event.key === "Escape" && !$("settings").open) {
+  } else if (event.key === "Escape") {
     if (running) stop();
     else if (editing !== null) {
       leaveEditing();
-      ask.value = "";
-      attachments.put([]);
-      grow();
-    }
-  } else if (event.key === "/" && !typing && !$("settings").open) {
+      clear();
+    } else if (history.isOver()) history.toggle(false);
+  } else if (event.key === "/" && !typing) {
     event.preventDefault();
     ask.focus();
+  } else if (event.key === "?" && (!typing || (event.target === ask && !ask.value))) {
+    event.preventDefault();
+    $("keys").showModal();
   }
 });
 
@@ -267,8 +396,8 @@ ask.addEventListener("keydown", (event) => {
     event.preventDefault();
     send();
   } else if (event.key === "ArrowUp" && !ask.value) {
-    const last = messages.findLastIndex((message) => message.role === "user");
-    if (last >= 0 && !running) {
+    const last = conversation.path().findLast((i) => conversation.open.nodes[i].role === "user");
+    if (last !== undefined && !running) {
       event.preventDefault();
       edit(last);
     }
@@ -281,11 +410,28 @@ $("compose").addEventListener("submit", (event) => {
 });
 $("stop").addEventListener("click", stop);
 $("new").addEventListener("click", fresh);
+$("retry").addEventListener("click", connection.retry);
 $("open-settings").addEventListener("click", openSettings);
+$("open-keys").addEventListener("click", () => $("keys").showModal());
 $("theme").addEventListener("click", switchTheme);
 $("settings").addEventListener("close", takeSettings);
+$("tint-switch").addEventListener("change", () => tint($("tint-switch").checked));
+$("pick").addEventListener("change", () => models.choose($("pick").value).catch(connection.note));
 
 attachments.listen();
+attachments.whenChanged(sendable);
+attachments.allow(false);
+connection.whenBack(hello);
+models.whenChanged(() => {
+  if (!running) draw();
+  about().catch(connection.note);
+});
+presets.listen();
+legend();
 draw();
 hello();
+history.listen(openOne).then(() => {
+  const last = conversation.lastOpen();
+  if (last) openOne(last);
+});
 ask.focus();

@@ -77,12 +77,24 @@ export class Refused extends Error {
   }
 }
 
-/** A request with the key. Throws `Refused` with the server's own words. */
+/** The server cannot be reached, or an answer of it broke off. */
+export class Lost extends Error {
+  constructor() {
+    super("The connection to nextn-server was lost.");
+  }
+}
+
+/** A request with the key. Throws `Refused` with the server's own words, and `Lost` where there is no server. */
 export async function call(path, options = {}) {
   const headers = { ...options.headers };
   if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
   if (options.body) headers["Content-Type"] = "application/json";
-  const response = await fetch(path, { ...options, headers });
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Lost();
+  }
   if (response.ok) return response;
   let message = `${response.status} ${response.statusText}`;
   try {
@@ -93,19 +105,24 @@ export async function call(path, options = {}) {
   throw new Refused(response.status, message);
 }
 
-/** The data of a stream's events, one after the other, `[DONE]` left out. */
+/** The data of a stream's events, one after the other, `[DONE]` left out. Throws `Lost` when the stream ends before that. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  const read = () =>
+    reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new Lost();
+    });
   try {
     for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
+      const { value, done } = await read();
+      if (done) throw new Lost();
       rest += value;
       const lines = rest.split("\n");
       rest = lines.pop();
       for (const line of lines) {
-        if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+        if (line === "data: [DONE]") return;
+        if (line.startsWith("data: ")) yield JSON.parse(line.slice(6));
       }
     }
   } finally {

@@ -1,11 +1,14 @@
-// The conversation and the settings as data: what is kept, what is sent, and what a stream adds to a message.
+// The open conversation and the settings as data: its messages and their versions, what is sent, what a stream adds to a message.
 
 import { remember, remembered } from "./common.js";
+import * as store from "./store.js";
 
 /** Settings that are numbers and go into requests under their own names. */
 export const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens", "thinking_budget_tokens"];
+/** Settings that a preset holds. */
+export const OF_PRESETS = ["system", "thinking", "n_max", ...NUMBERS];
 
-const DEFAULTS = { system: "", thinking: "", n_max: "", tint: true };
+const DEFAULTS = { system: "", thinking: "", n_max: "", tint: true, name: "", model: "" };
 
 /** What the user set. */
 export const settings = { ...DEFAULTS, ...remembered(localStorage, "nextn-settings", {}) };
@@ -13,31 +16,173 @@ export const settings = { ...DEFAULTS, ...remembered(localStorage, "nextn-settin
 /** Keeps the settings. */
 export const keepSettings = () => remember(localStorage, "nextn-settings", settings);
 
-/** Messages: `role`, `content`, for the user's `images` (`name`, and `data` as a data URI), and for the model's `reasoning`, `depths`, `reasoningDepths`, `figures`, `calls`. */
-export const messages = remembered(sessionStorage, "nextn-messages", []);
+/** Named groups of settings. */
+export const presets = remembered(localStorage, "nextn-presets", {});
+/** Keeps the presets. */
+export const keepPresets = () => remember(localStorage, "nextn-presets", presets);
 
-/** Keeps the conversation for as long as the tab is open; without its images where there is no room for them. */
-export function keepMessages() {
-  const bare = () => messages.map(({ images, ...message }) => (images ? { ...message, lost: images.length } : message));
-  return remember(sessionStorage, "nextn-messages", messages) || remember(sessionStorage, "nextn-messages", bare());
+/** An id that no other conversation has. */
+const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+const empty = () => ({ id: newId(), title: "", named: false, created: Date.now(), changed: Date.now(), nodes: [], leaf: -1 });
+
+/**
+ * The open conversation. Its `nodes` are messages of all versions, each after its `parent` (a number; -1: none): `role`, `content`,
+ * for the user's `images` (`name`, and `data` as a data URI) and `texts` (`name`, `text`), and for the model's `reasoning`,
+ * `thinkingMs`, `depths`, `reasoningDepths`, `figures`, `model`. `leaf` is the last message of the version that is shown.
+ */
+export let open = empty();
+
+/** Numbers of the messages that are shown, the first one first. */
+export function path() {
+  const numbers = [];
+  for (let i = open.leaf; i >= 0; i = open.nodes[i].parent) numbers.unshift(i);
+  return numbers;
+}
+
+/** The messages that are shown. */
+export const messages = () => path().map((i) => open.nodes[i]);
+
+/** All versions of the message `i`, as numbers. */
+export const versions = (i) => open.nodes.flatMap((node, k) => (node.parent === open.nodes[i].parent && node.role === open.nodes[i].role ? [k] : []));
+
+/** Adds a message after `parent`, as its newest version, and shows it. */
+export function add(parent, message) {
+  open.nodes.push({ ...message, parent });
+  open.leaf = open.nodes.length - 1;
+  if (!open.title && message.role === "user") open.title = titleOf(message);
+  return open.nodes[open.leaf];
+}
+
+/** Shows the version of a message that is number `i`, with what follows it: the newest each time. */
+export function show(i) {
+  open.leaf = i;
+  for (;;) {
+    const next = open.nodes.findLastIndex((node) => node.parent === open.leaf);
+    if (next < 0) return;
+    open.leaf = next;
+  }
+}
+
+/** Shows the conversation up to the message `i`. */
+export const cutAfter = (i) => (open.leaf = i);
+
+function titleOf({ content, images, texts }) {
+  const words = content.trim().replace(/\s+/g, " ");
+  const title = words || texts?.[0]?.name || images?.[0]?.name || "Conversation";
+  return title.length > 60 ? `${title.slice(0, 59)}…` : title;
+}
+
+/** Begins an empty conversation. */
+export function begin() {
+  open = empty();
+  remember(sessionStorage, "nextn-open", null);
+}
+
+/** Opens a kept conversation; false where there is none of this id. */
+export async function load(id) {
+  const found = id && (await store.fetched(id));
+  if (found) open = found;
+  remember(sessionStorage, "nextn-open", found ? id : null);
+  return Boolean(found);
+}
+
+/** The conversation that this tab had open when it was loaded again. */
+export const lastOpen = () => remembered(sessionStorage, "nextn-open", null);
+
+/** Keeps the open conversation, once there is something in it. */
+export async function keep() {
+  if (!open.nodes.length) return;
+  open.changed = Date.now();
+  remember(sessionStorage, "nextn-open", open.id);
+  await store.keep(open);
+}
+
+/** Keeps a conversation that is not open any more, unless it was deleted meanwhile. */
+export async function keepAside(conversation) {
+  if (await store.fetched(conversation.id)) await store.keep(conversation);
+}
+
+/** Gives a conversation a title of the user's. */
+export async function rename(id, title) {
+  const it = id === open.id ? open : await store.fetched(id);
+  if (!it || !title.trim()) return;
+  Object.assign(it, { title: title.trim().slice(0, 200), named: true });
+  await store.keep(it);
+}
+
+const FORMAT = "nextn-conversations";
+
+/** The text of a file with these conversations. */
+export const exported = (conversations) => JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
+
+/** Keeps the conversations of such a file, and gives their number. One that is here already is kept beside its like. Throws words for the user. */
+export async function imported(text) {
+  let file;
+  try {
+    file = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The file is not JSON (${error.message}): choose one that this page has exported.`);
+  }
+  if (file?.format !== FORMAT || !Array.isArray(file.conversations)) {
+    throw new Error(`The file has no "format": "${FORMAT}": choose one that this page has exported.`);
+  }
+  const sound = file.conversations.map(checked);
+  for (const it of sound) {
+    if (await store.fetched(it.id)) it.id = newId();
+    await store.keep(it);
+  }
+  return sound.length;
+}
+
+/** A conversation of a file, with what this page knows and nothing else. */
+function checked(it, n) {
+  const wrong = (what) => new Error(`Conversation ${n + 1} of the file: ${what}.`);
+  if (!Array.isArray(it?.nodes) || !it.nodes.length) throw wrong("it has no messages (nodes)");
+  const text = (value) => (typeof value === "string" ? value : "");
+  const list = (value, ...fields) => (Array.isArray(value) ? value.map((one) => Object.fromEntries(fields.map((name) => [name, text(one?.[name])]))) : undefined);
+  const numbers = (value) => (Array.isArray(value) ? value.map((depth) => Number(depth) || 0) : []);
+  const nodes = it.nodes.map((node, i) => {
+    if (node?.role !== "user" && node?.role !== "assistant") throw wrong(`message ${i + 1} has the role ${JSON.stringify(node?.role)}; user or assistant is expected`);
+    if (!Number.isInteger(node.parent) || node.parent < -1 || node.parent >= i) throw wrong(`message ${i + 1} follows message ${node.parent}, which is not before it`);
+    return {
+      role: node.role, parent: node.parent, content: text(node.content), reasoning: text(node.reasoning), error: text(node.error),
+      figures: text(node.figures), model: text(node.model), reason: text(node.reason), thinkingMs: Number(node.thinkingMs) || 0,
+      depths: numbers(node.depths), reasoningDepths: numbers(node.reasoningDepths),
+      images: list(node.images, "name", "data")?.filter(({ data }) => data.startsWith("data:image/")), texts: list(node.texts, "name", "text"),
+    };
+  });
+  const leaf = Number.isInteger(it.leaf) && it.leaf >= 0 && it.leaf < nodes.length ? it.leaf : nodes.length - 1;
+  const id = /^[0-9a-f]{24}$/.test(it.id) ? it.id : newId();
+  return { id, title: text(it.title) || "Imported", named: Boolean(it.named), created: Number(it.created) || Date.now(), changed: Number(it.changed) || Date.now(), nodes, leaf };
 }
 
 /** An answer before its first word. */
 export const emptyAnswer = () => ({
-  role: "assistant", content: "", reasoning: "", depths: [], reasoningDepths: [], figures: "", error: "",
+  role: "assistant", content: "", reasoning: "", depths: [], reasoningDepths: [], thinkingMs: 0, figures: "", model: "", error: "",
 });
 
 const part = ({ data }) => ({ type: "image_url", image_url: { url: data } });
 
+/** A file's text as the model gets it: within a fence that the text does not close. */
+function quoted({ name, text }) {
+  const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map(([run]) => run.length));
+  const fence = "`".repeat(longest + 1);
+  return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
+}
+
 /** The request for the next answer. */
 export function request() {
-  const sent = messages
+  const sent = messages()
     .filter((message) => message.role === "user" || message.content || message.reasoning)
-    .map(({ role, content, reasoning, images }) => ({
-      role,
-      content: images?.length ? [...images.map(part), { type: "text", text: content }] : content,
-      ...(reasoning && { reasoning_content: reasoning }),
-    }));
+    .map(({ role, content, reasoning, images, texts }) => {
+      const all = (texts ?? []).map(quoted).join("") + content;
+      return {
+        role,
+        content: images?.length ? [...images.map(part), { type: "text", text: all }] : all,
+        ...(reasoning && { reasoning_content: reasoning }),
+      };
+    });
   if (settings.system.trim()) sent.unshift({ role: "system", content: settings.system });
   const body = {
     messages: sent,
@@ -47,6 +192,7 @@ export function request() {
     return_drafts: true,
     return_progress: true,
   };
+  if (settings.model) body.model = settings.model;
   for (const name of NUMBERS) {
     if (settings[name] !== undefined && settings[name] !== "") body[name] = Number(settings[name]);
   }
@@ -55,15 +201,18 @@ export function request() {
   return body;
 }
 
-/** Adds a chunk of the stream to an answer. */
-export function extend(answer, chunk) {
+/** Adds a chunk of the stream, `ms` after the request, to an answer. */
+export function extend(answer, chunk, ms) {
   const delta = chunk.choices?.[0]?.delta ?? {};
+  if (chunk.model) answer.model = chunk.model;
   const add = (text, depths) => {
     const parts = chunk.drafts?.parts?.length ? chunk.drafts.parts : [{ text, depth: 0 }];
     for (const part of parts) for (let i = 0; i < part.text.length; i += 1) depths.push(part.depth);
   };
   if (delta.reasoning_content) {
+    answer.thinkingSince ??= ms;
     answer.reasoning += delta.reasoning_content;
+    answer.thinkingMs = ms - answer.thinkingSince;
     add(delta.reasoning_content, answer.reasoningDepths);
   }
   if (delta.content) {

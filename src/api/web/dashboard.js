@@ -27,12 +27,12 @@ const CHARTS = [
       { name: "waiting", of: (_, b) => b.get("llamacpp:requests_deferred") },
     ],
   },
-  { title: "Drafts kept to a depth", unit: "%", top: 100, series: [], depths: true },
+  { title: "Acceptance by position in the draft", unit: "%", top: 100, series: [], depths: true },
   {
     title: "Time to first token",
     unit: "ms",
     series: [0.5, 0.95].map((q) => ({
-      name: q === 0.5 ? "half within" : `${100 * q} % within`,
+      name: `p${100 * q}`,
       of: (a, b) => 1000 * quantile(a, b, "nextn:time_to_first_token_seconds", q),
     })),
   },
@@ -40,7 +40,7 @@ const CHARTS = [
     title: "Between two tokens",
     unit: "ms",
     series: [0.5, 0.95].map((q) => ({
-      name: q === 0.5 ? "half within" : `${100 * q} % within`,
+      name: `p${100 * q}`,
       of: (a, b) => 1000 * quantile(a, b, "nextn:inter_token_seconds", q),
     })),
   },
@@ -48,7 +48,7 @@ const CHARTS = [
     title: "Passes of the model, a second",
     series: [
       { name: "passes", of: (a, b, s) => grown(a, b, "llamacpp:n_decode_total") / s },
-      { name: "their rows", of: (a, b, s) => grown(a, b, "nextn:rows") / s },
+      { name: "their tokens", of: (a, b, s) => grown(a, b, "nextn:rows_total") / s },
     ],
   },
 ];
@@ -58,14 +58,58 @@ const TILES = [
   ["running", (v) => figure(v.get("llamacpp:requests_processing"))],
   ["waiting", (v) => figure(v.get("llamacpp:requests_deferred"))],
   ["tokens generated", (v) => figure(v.get("llamacpp:tokens_predicted_total"))],
-  ["drafts accepted", (v) => percent(v.get("llamacpp:spec_decode_num_accepted_tokens_total"), v.get("llamacpp:spec_decode_num_draft_tokens_total"))],
-  ["prompts from cache", (v) => percent(v.get("nextn:prompt_tokens_cached_total"), v.get("nextn:prompt_tokens_cached_total") + v.get("llamacpp:prompt_tokens_total"))],
-  ["state", (v) => bytes(v.get("nextn:state_bytes"))],
+  ["draft tokens accepted", (v) => percent(v.get("llamacpp:spec_decode_num_accepted_tokens_total"), v.get("llamacpp:spec_decode_num_draft_tokens_total"))],
+  ["first token, p50 · p95", (v) => pair(v, "nextn:time_to_first_token_seconds")],
+  ["between tokens, p50 · p95", (v) => pair(v, "nextn:inter_token_seconds")],
+  ["prompt cache hits", (v) => `${figure(v.get("nextn:prompt_cache_hits_total"))} of ${figure(sum(v, "nextn:requests_total"))}`],
+  ["prompt tokens from cache", (v) => percent(v.get("nextn:prompt_tokens_cached_total"), v.get("nextn:prompt_tokens_cached_total") + v.get("llamacpp:prompt_tokens_total"))],
+  ["KV and state", (v) => bytes(v.get("nextn:state_bytes"))],
   ["kept conversations", (v) => bytes(v.get("nextn:stored_bytes"))],
 ];
 
 const percent = (part, whole) => (whole > 0 ? `${Math.round((100 * part) / whole)} %` : "-");
 const bytes = (n) => (n === undefined ? "-" : `${figure(n / 2 ** 20)} MiB`);
+
+/** Two quantiles of all that a histogram took in since the server started, in milliseconds. */
+const pair = (v, family, label = "") => {
+  const [half, most] = [0.5, 0.95].map((q) => 1000 * quantile(NONE, v, family, q, label));
+  return Number.isFinite(half) ? `${figure(half)} · ${figure(most)} ms` : "-";
+};
+const NONE = new Map();
+const sum = (v, family) => [...v].reduce((n, [name, value]) => (name.startsWith(`${family}{`) ? n + value : n), 0);
+
+/** What the table of models tells of each: a heading, and a value of a reading and the model's label. */
+const MODELS = [
+  ["requests", (v, m) => figure(v.get(`nextn:model_requests_total${m}`))],
+  ["tokens generated", (v, m) => figure(v.get(`nextn:model_tokens_predicted_total${m}`))],
+  ["draft tokens accepted", (v, m) => percent(v.get(`nextn:model_accepted_tokens_total${m}`), v.get(`nextn:model_draft_tokens_total${m}`))],
+  ["prompt cache hits", (v, m) => figure(v.get(`nextn:model_prompt_cache_hits_total${m}`))],
+  ["prompt tokens from cache", (v, m) => share(v, `nextn:model_prompt_tokens_cached_total${m}`, `nextn:model_prompt_tokens_total${m}`)],
+  ["first token, p50 · p95", (v, m) => pair(v, "nextn:model_time_to_first_token_seconds", m)],
+  ["between tokens, p50 · p95", (v, m) => pair(v, "nextn:model_inter_token_seconds", m)],
+  ["KV and state", (v, m) => bytes(v.get(`nextn:model_state_bytes${m}`))],
+  ["checkpoints", (v, m) => bytes(v.get(`nextn:model_checkpoint_bytes${m}`))],
+  ["kept conversations", (v, m) => bytes(v.get(`nextn:model_stored_bytes${m}`))],
+  ["compute buffers", (v, m) => bytes(v.get(`nextn:model_compute_bytes${m}`))],
+];
+
+/** Of both counters' sum the share of the first. */
+const share = (v, part, rest) => percent(v.get(part), v.get(part) + v.get(rest));
+
+/** A column for each model that was asked or is loaded. */
+function models(values) {
+  const names = new Set([
+    ...byLabel(values, "nextn:model_requests_total", "model").keys(),
+    ...byLabel(values, "nextn:model_state_bytes", "model").keys(),
+  ]);
+  const sorted = [...names].sort();
+  const rows = MODELS.map(([title, of]) => {
+    const cells = sorted.map((name) => el("td", {}, of(values, `{model="${name}"}`)));
+    return el("tr", {}, el("th", { scope: "row" }, title), ...cells);
+  });
+  const head = el("tr", {}, el("th", { scope: "col" }, "Model"), ...sorted.map((name) => el("th", { scope: "col" }, name)));
+  return el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
+}
 
 async function ask() {
   try {
@@ -85,18 +129,21 @@ async function ask() {
 function show() {
   const values = readings.at(-1).values;
   $("tiles").replaceChildren(...TILES.map(([name, of]) => el("div", {}, el("dt", {}, name), el("dd", {}, of(values)))));
+  // The scroll of a wide table stays where it is while nothing changes.
+  const table = models(values);
+  if (table.textContent !== $("models").textContent) $("models").replaceChildren(table);
   const depths = [...byLabel(values, "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "position").keys()];
   depths.sort((a, b) => a - b);
   const charts = CHARTS.map((chart) => (chart.depths ? { ...chart, series: depths.slice(0, 8).map(ofDepth) } : chart));
   $("charts").replaceChildren(...charts.map(draw));
 }
 
-/** Of all drafts the share whose token at this depth was kept. */
+/** Of the draft tokens at this position the share that was accepted. */
 const ofDepth = (position) => ({
-  name: `depth ${Number(position) + 1}`,
+  name: `${Number(position) + 1}`,
   of: (a, b) => {
-    const name = `llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="${position}"}`;
-    return (100 * grown(a, b, name)) / grown(a, b, "llamacpp:spec_decode_num_drafts_total");
+    const accepted = grown(a, b, `llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="${position}"}`);
+    return (100 * accepted) / grown(a, b, `nextn:spec_decode_num_draft_tokens_per_pos_total{position="${position}"}`);
   },
 });
 

@@ -1,7 +1,9 @@
 // Markdown to elements, never to markup: what is not understood stays text. Pictures become links, so that nothing is fetched.
-// Each character keeps the depth at which its token was drafted, and texts are tinted by it.
+// Each character keeps the depth at which its token was drafted, and texts are tinted by it; code and formulas are not.
 
+import { coloured } from "./code.js";
 import { el } from "./common.js";
+import { maths } from "./maths.js";
 
 /** Renders `source`; `depths[i]` belongs to its character `i` and may be left out. */
 export function render(source, depths = []) {
@@ -29,6 +31,10 @@ const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(?=\S)|^(\s*)([-*+]|\d{1,9}[.)])\s*$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+/** A formula in lines of its own; the first alternatives end in the same line. */
+const FORMULA = /^ {0,3}(?:\$\$(.+)\$\$|\\\[(.+)\\\]|(\$\$|\\\[)(.*))\s*$/;
+const MAX_FORMULA_LINES = 60;
+const TASK = /^\[([ xX])\]\s+(?=\S)/;
 const MAX_NESTING = 8;
 
 function blocks(lines, out, depths, level) {
@@ -40,8 +46,11 @@ function blocks(lines, out, depths, level) {
       continue;
     }
     const fence = text.match(FENCE);
+    let found;
     if (fence) {
       i = code(lines, i, fence, out, depths);
+    } else if (FORMULA.test(text) && (found = formula(lines, i, out))) {
+      i = found;
     } else if (HEADING.test(text)) {
       const [, marks, title] = text.match(HEADING);
       const start = text.indexOf(title, text.indexOf(marks) + marks.length);
@@ -85,15 +94,41 @@ function code(lines, i, [, marks, info], out, depths) {
   i += 1;
   const body = [];
   for (; i < lines.length && !closes(lines[i].text); i += 1) body.push(lines[i]);
-  body.forEach((line, k) => {
-    const text = k + 1 < body.length ? `${line.text}\n` : line.text;
-    emit(inner, text, Array.from({ length: text.length }, (_, j) => line.at + j), 0, text.length, depths, true);
-  });
   const language = info.trim().split(/\s/)[0];
-  const copy = el("button", { type: "button", class: "quiet copy", "aria-label": "Copy code" }, "Copy");
-  copy.addEventListener("click", () => copied(copy, inner.textContent));
-  out.append(el("div", { class: "code" }, el("div", { class: "code-top" }, el("span", {}, language), copy), el("pre", { tabindex: "0" }, inner)));
+  inner.append(coloured(body.map(({ text }) => text).join("\n"), language));
+  const top = el("div", { class: "code-top" }, el("span", {}, language));
+  if (canCopy) {
+    const copy = el("button", { type: "button", class: "quiet copy", "aria-label": "Copy code" }, "Copy");
+    copy.addEventListener("click", () => copied(copy, inner.textContent));
+    top.append(copy);
+  }
+  const label = language ? `Code: ${language}` : "Code";
+  out.append(el("div", { class: "code" }, top, el("pre", { tabindex: "0", role: "region", "aria-label": label }, inner)));
   return i + 1;
+}
+
+/** Whether the page may write to the clipboard: browsers let only pages of https and of this machine. */
+export const canCopy = Boolean(navigator.clipboard);
+
+/** A formula in lines of its own; gives where it goes on, or nothing where it does not end. */
+function formula(lines, i, out) {
+  const [, dollars, brackets, opens, first] = lines[i].text.match(FORMULA);
+  let tex = dollars ?? brackets;
+  let end = i;
+  if (opens) {
+    const sign = opens === "$$" ? "$$" : "\\]";
+    const parts = [first];
+    do {
+      end += 1;
+      if (end >= lines.length || end - i > MAX_FORMULA_LINES) return undefined;
+      parts.push(lines[end].text);
+    } while (!lines[end].text.trimEnd().endsWith(sign));
+    tex = parts.join("\n").trimEnd().slice(0, -sign.length);
+  }
+  const made = tex.trim() && maths(tex, true);
+  if (!made) return undefined;
+  out.append(el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Formula" }, made));
+  return end + 1;
 }
 
 /** Puts a text on the clipboard, and says so on the button. */
@@ -135,9 +170,18 @@ function list(lines, i, out, depths, level) {
       }
     }
     const item = el("li");
+    const task = inner[0].text.match(TASK);
+    if (task) {
+      inner[0] = cut(inner[0], task[0].length);
+      item.className = "task";
+    }
     blocks(inner, item, depths, level + 1);
     // A single paragraph needs no space of its own.
     if (item.firstElementChild?.tagName === "P") item.firstElementChild.replaceWith(...item.firstElementChild.childNodes);
+    if (task) {
+      const done = task[1] !== " ";
+      item.prepend(el("input", { type: "checkbox", checked: done, disabled: true, "aria-label": done ? "Done" : "To do" }), " ");
+    }
     node.append(item);
     while (i < lines.length && !lines[i].text.trim() && i + 1 < lines.length && ITEM.test(lines[i + 1].text)) i += 1;
   }
@@ -146,6 +190,8 @@ function list(lines, i, out, depths, level) {
 }
 
 function table(lines, i, out, depths) {
+  const ends = lines[i + 1].text.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+  const aligned = ends.map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "middle" : "right") : undefined));
   const row = (line, name) => {
     const node = el("tr");
     let { text, at } = line;
@@ -153,9 +199,9 @@ function table(lines, i, out, depths) {
     [text, at] = [text.trim(), at + lead];
     if (text.startsWith("|")) [text, at] = [text.slice(1), at + 1];
     if (text.endsWith("|")) text = text.slice(0, -1);
-    for (const cell of text.split("|")) {
+    for (const [n, cell] of text.split("|").entries()) {
       const space = cell.length - cell.trimStart().length;
-      const inner = el(name);
+      const inner = el(name, { class: aligned[n] });
       inline(inner, [{ text: cell.trim(), at: at + space }], depths);
       node.append(inner);
       at += cell.length + 1;
@@ -165,7 +211,7 @@ function table(lines, i, out, depths) {
   const head = el("thead", {}, row(lines[i], "th"));
   const body = el("tbody");
   for (i += 2; i < lines.length && lines[i].text.includes("|"); i += 1) body.append(row(lines[i], "td"));
-  out.append(el("div", { class: "wide", tabindex: "0" }, el("table", {}, head, body)));
+  out.append(el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, el("table", {}, head, body)));
   return i;
 }
 
@@ -182,7 +228,25 @@ function inline(out, lines, depths) {
 }
 
 // Lengths are bounded: signs that nobody closes must not cost more than their number.
-const SPAN = /(`+)(?!`)([\s\S]{0,999}?[^`])\1(?!`)|(\*\*|__)(?=\S)([\s\S]{0,999}?\S)\3|(\*|_)(?=\S)([\s\S]{0,999}?\S)\5|~~(?=\S)([\s\S]{0,999}?\S)~~|!?\[([^\]\n]{0,999})\]\(([^()\s]{0,999})(?:\s+"[^"]{0,200}")?\)|\\([!-/:-@[-`{-~])|(https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/g;
+const SPAN = new RegExp(
+  [
+    /\\\((?<round>[^\n]{1,999}?)\\\)/,
+    /\\\[(?<square>[^\n]{1,999}?)\\\]/,
+    /(?<ticks>`+)(?!`)(?<code>[\s\S]{0,999}?[^`])\k<ticks>(?!`)/,
+    /(?<two>\*\*|__)(?=\S)(?<strong>[\s\S]{0,999}?\S)\k<two>/,
+    /(?<one>\*|_)(?=\S)(?<em>[\s\S]{0,999}?\S)\k<one>/,
+    /~~(?=\S)(?<del>[\s\S]{0,999}?\S)~~/,
+    /!?\[(?<words>[^\]\n]{0,999})\]\((?<target>[^()\s]{0,999})(?:\s+"[^"]{0,200}")?\)/,
+    /\\(?<escaped>[!-/:-@[-`{-~])/,
+    /(?<address>https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/,
+    /\$\$(?<dollars>[^$\n]{1,999})\$\$/,
+    // Sums of money are no formulas: nothing stands between a formula and its signs.
+    /(?<![\w$])\$(?=\S)(?<dollar>[^$\n]{0,999}?[^\s$\\])\$(?![\w$])/,
+  ]
+    .map(({ source }) => source)
+    .join("|"),
+  "g",
+);
 
 function spans(out, text, places, from, to, depths, level) {
   const piece = text.slice(from, to);
@@ -191,7 +255,8 @@ function spans(out, text, places, from, to, depths, level) {
   const found = level < MAX_NESTING ? [...piece.matchAll(SPAN)] : [];
   for (const match of found) {
     const start = match.index;
-    const underscore = (match[3] ?? match[5] ?? "").startsWith("_");
+    const is = match.groups;
+    const underscore = (is.two ?? is.one ?? "").startsWith("_");
     const inWord = /\w/.test(piece[start - 1] ?? "") || /\w/.test(piece[start + match[0].length] ?? "");
     if (underscore && inWord) continue;
     emit(out, text, places, from + done, from + start, depths);
@@ -200,19 +265,20 @@ function spans(out, text, places, from, to, depths, level) {
       spans(node, text, places, from + start + offset, from + start + offset + inner.length, depths, level + 1);
       out.append(node);
     };
-    if (match[1]) {
-      const node = el("code");
-      const n = match[1].length;
-      emit(node, text, places, from + start + n, from + start + n + match[2].length, depths, true);
-      out.append(node);
-    } else if (match[3]) within(el("strong"), match[4], 2);
-    else if (match[5]) within(el("em"), match[6], 1);
-    else if (match[7] !== undefined) within(el("del"), match[7], 2);
-    else if (match[8] !== undefined) {
-      within(link(match[9]) ?? el("span"), match[8], match[0].indexOf("[") + 1);
-    } else if (match[10]) emit(out, text, places, from + start + 1, from + done, depths);
+    const tex = is.round ?? is.square ?? is.dollars ?? is.dollar;
+    if (tex !== undefined) {
+      const made = maths(tex, is.square !== undefined || is.dollars !== undefined);
+      if (made) out.append(made);
+      else emit(out, text, places, from + start, from + done, depths);
+    } else if (is.ticks) out.append(el("code", {}, is.code));
+    else if (is.two) within(el("strong"), is.strong, 2);
+    else if (is.one) within(el("em"), is.em, 1);
+    else if (is.del !== undefined) within(el("del"), is.del, 2);
+    else if (is.words !== undefined) {
+      within(link(is.target) ?? el("span"), is.words, match[0].indexOf("[") + 1);
+    } else if (is.escaped) emit(out, text, places, from + start + 1, from + done, depths);
     else {
-      const node = link(match[11]) ?? el("span");
+      const node = link(is.address) ?? el("span");
       emit(node, text, places, from + start, from + done, depths);
       out.append(node);
     }

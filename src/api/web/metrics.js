@@ -15,21 +15,25 @@ export function parse(text) {
 /** How much a counter grew between two readings. */
 export const grown = (from, to, name) => (to.get(name) ?? 0) - (from.get(name) ?? 0);
 
-/** The values of a family by one of its labels. */
-export function byLabel(values, family, label) {
+/** The values of a family by one of its labels; those that have `other` too (`name="value"`), where that is given. */
+export function byLabel(values, family, label, other = "") {
   const found = new Map();
   for (const [name, value] of values) {
-    if (!name.startsWith(`${family}{`)) continue;
+    if (!name.startsWith(`${family}{`) || !name.includes(other)) continue;
     const match = name.match(new RegExp(`[{,]${label}="([^"]*)"`));
     if (match) found.set(match[1], value);
   }
   return found;
 }
 
-/** A quantile of what a histogram took in between two readings, in its unit; NaN when that is nothing. */
-export function quantile(from, to, family, q) {
-  const before = byLabel(from, `${family}_bucket`, "le");
-  const buckets = [...byLabel(to, `${family}_bucket`, "le")].map(([bound, n]) => ({
+/**
+ * A quantile of what a histogram took in between two readings, in its unit; NaN when that is nothing. `label` (`{name="value"}`)
+ * chooses one histogram of a family.
+ */
+export function quantile(from, to, family, q, label = "") {
+  const other = label.slice(1, -1);
+  const before = byLabel(from, `${family}_bucket`, "le", other);
+  const buckets = [...byLabel(to, `${family}_bucket`, "le", other)].map(([bound, n]) => ({
     bound: bound === "+Inf" ? Infinity : Number(bound),
     n: n - (before.get(bound) ?? 0),
   }));

@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Seed of the weights and of the order of tokens
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Number of CPU threads [default: one per core]
+    /// Number of CPU threads [default: one per physical core]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: Option<u16>,
     /// File to write

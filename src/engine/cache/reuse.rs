@@ -9,14 +9,11 @@ use memory::Memory;
 use model::AdapterSet;
 use text::TokenId;
 
-use super::{CachedSlot, MIN_COPY, SlotCache, Wish, rewind};
+use super::{CachedSlot, MIN_COPY, MIN_LOSS, SlotCache, Wish, rewind};
 use crate::live_state::LiveState;
 use crate::request::Scope;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::SlotError;
-
-/// Tokens whose loss is worth a copy of the state on the host.
-const MIN_LOSS: usize = 16;
 
 /// A beginning of a prompt that is there.
 enum Source {
@@ -24,6 +21,7 @@ enum Source {
     Own,
     Stored(usize),
     Slot(usize),
+    Disk(usize),
 }
 
 impl SlotCache {
@@ -34,29 +32,40 @@ impl SlotCache {
     /// the number of tokens that need no computing; at least the last token is left to compute. `None` when all slots are
     /// busy.
     pub(crate) fn take(&mut self, state: &mut LiveState, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
-        let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
-        let weighed = free.map(|(index, s)| {
-            let n = self.usable_of(wish, &state.memory, s);
-            let lost = s.worth().saturating_sub(n);
-            (wish.slot == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
-        });
-        let Some((.., index, n)) = weighed.max() else { return Ok(None) };
-        let (source, n) = self.source(wish, &state.memory, index, n);
-        // Taken out first, so that storing what was in the slot cannot push it out.
-        let stored = if let Source::Stored(i) = source { Some(self.store.take(i)) } else { None };
+        let Some((index, n)) = self.choose(&state.memory, wish) else { return Ok(None) };
+        let (source, stored, n) = self.fetch(wish, &state.memory, index, n);
         self.keep(state, index, if let Source::Own = source { n } else { 0 });
         if let Some(stored) = stored {
-            self.bring_back(state, index, stored)?;
+            self.bring_back(state, index, &stored)?;
         } else if let Source::Slot(from) = source {
             self.copy_from(state, wish, from, index, n)?;
         }
+        let counted = match source {
+            Source::Own => &mut self.reused.n_own,
+            Source::Slot(_) => &mut self.reused.n_copied,
+            Source::Stored(_) => &mut self.reused.n_stored,
+            Source::Disk(_) => &mut self.reused.n_disk,
+        };
+        *counted += n as u64;
         self.clock += 1;
         let s = &mut self.slots[index];
         s.last_used = self.clock;
         rewind(&mut state.memory, s, n)?;
         (s.busy, s.private, s.scope) = (true, !wish.reuse, wish.scope);
+        s.is_on_disk = false;
         s.adapters.clone_from(wish.adapters);
         Ok(Some((index, n)))
+    }
+
+    /// The slot that [`SlotCache::take`] takes, and how many tokens of the prompt are there.
+    pub(crate) fn choose(&self, memory: &Memory, wish: &Wish<'_>) -> Option<(usize, usize)> {
+        let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
+        let weighed = free.map(|(index, s)| {
+            let n = self.usable_of(wish, memory, s);
+            let lost = s.worth().saturating_sub(n);
+            (wish.slot == Some(index), n.saturating_sub(lost), Reverse(s.last_used), index, n)
+        });
+        weighed.max().map(|(.., index, n)| (index, n))
     }
 
     /// For a slot that was taken with its first `n` tokens, and nothing was computed since: copies more of the prompt's
@@ -68,14 +77,38 @@ impl SlotCache {
         index: usize,
         n: usize,
     ) -> Result<usize, SlotError> {
-        let Some((from, n)) = self.other(wish, &state.memory, index, n) else { return Ok(n) };
-        self.copy_from(state, wish, from, index, n)?;
-        Ok(n)
+        let Some((from, n_there)) = self.other(wish, &state.memory, index, n) else { return Ok(n) };
+        self.copy_from(state, wish, from, index, n_there)?;
+        self.reused.n_copied += (n_there - n) as u64;
+        Ok(n_there)
     }
 
     /// True when slots give copies of their state to others.
     pub(crate) fn shares(&self) -> bool {
         self.limits.share
+    }
+
+    /// Where most of the prompt's beginning is, what it is if it is in no slot, and how much.
+    fn fetch(
+        &mut self,
+        wish: &Wish<'_>,
+        memory: &Memory,
+        index: usize,
+        own: usize,
+    ) -> (Source, Option<Arc<SlotState>>, usize) {
+        loop {
+            let (source, n) = self.source(wish, memory, index, own);
+            let stored = match source {
+                Source::Own | Source::Slot(_) => return (source, None, n),
+                // Taken out first, so that storing what was in the slot cannot push it out; what others may begin with stays.
+                Source::Stored(i) if n + MIN_LOSS > self.store.n_tokens(i) => Some(self.store.take(i)),
+                Source::Stored(i) => Some(self.store.lend(i)),
+                Source::Disk(i) => self.disk.as_mut().and_then(|disk| disk.read(i)).map(Arc::new),
+            };
+            if stored.is_some() {
+                return (source, stored, n);
+            }
+        }
     }
 
     /// Where most of the prompt's beginning is, and how much: a slot's own state costs nothing, a copy leaves the store what
@@ -87,13 +120,21 @@ impl SlotCache {
             .store
             .best(|scope, s| {
                 let earliest = self.shape.rewinds_to(s.tokens.len());
-                self.usable(wish, (scope, &s.adapters), &s.tokens, earliest, &s.checkpoints)
+                self.usable(wish, (scope, &s.adapters), &s.tokens, earliest, positions(&s.checkpoints))
             })
             .filter(|&(_, there)| there > n);
-        match (stored, other) {
-            (Some((i, n)), _) => (Source::Stored(i), n),
-            (None, Some((i, n))) => (Source::Slot(i), n),
-            (None, None) => (Source::Own, own),
+        let n = stored.map_or(n, |(_, n)| n);
+        let on_disk = self.disk.as_ref().and_then(|disk| {
+            disk.best(|s| {
+                let earliest = self.shape.rewinds_to(s.tokens.len());
+                self.usable(wish, (s.scope, s.adapters), s.tokens, earliest, s.checkpoints.iter().copied())
+            })
+        });
+        match (on_disk.filter(|&(_, there)| there >= n + MIN_COPY), stored, other) {
+            (Some((i, n)), ..) => (Source::Disk(i), n),
+            (None, Some((i, n)), _) => (Source::Stored(i), n),
+            (None, None, Some((i, n))) => (Source::Slot(i), n),
+            (None, None, None) => (Source::Own, own),
         }
     }
 
@@ -108,7 +149,7 @@ impl SlotCache {
     fn usable_of(&self, wish: &Wish<'_>, memory: &Memory, s: &CachedSlot) -> usize {
         // A slot that is none has nothing to go back to.
         let earliest = memory.rewinds_to(&s.slot).unwrap_or(usize::MAX);
-        self.usable(wish, (s.scope, &s.adapters), &s.tokens, earliest, &s.checkpoints)
+        self.usable(wish, (s.scope, &s.adapters), &s.tokens, earliest, positions(&s.checkpoints))
     }
 
     /// Tokens at the beginning of the prompt that a state of this scope, made with these adapters, can be brought to; 0 where
@@ -119,7 +160,7 @@ impl SlotCache {
         made: (Scope, &AdapterSet),
         tokens: &[TokenId],
         earliest: usize,
-        checkpoints: &[Arc<SlotCheckpoint>],
+        checkpoints: impl Iterator<Item = usize>,
     ) -> usize {
         if !wish.reuse || made != (wish.scope, wish.adapters) {
             return 0;
@@ -129,29 +170,31 @@ impl SlotCache {
         if most >= earliest || most == tokens.len() {
             return most;
         }
-        checkpoints
-            .iter()
-            .map(|c| c.state.position())
-            .filter(|&p| p <= most && wish.pictures.whole(p) == p)
-            .max()
-            .unwrap_or(0)
+        checkpoints.filter(|&p| p <= most && wish.pictures.whole(p) == p).max().unwrap_or(0)
     }
 
     /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.
-    fn keep(&mut self, state: &mut LiveState, index: usize, n: usize) {
-        if !self.store.is_on() || self.slots[index].worth() < n + MIN_LOSS {
+    pub(super) fn keep(&mut self, state: &mut LiveState, index: usize, n: usize) {
+        let to_disk = self.disk.as_mut().filter(|_| !self.slots[index].is_on_disk && !self.slots[index].busy);
+        if !self.store.is_on() && to_disk.is_none() || self.slots[index].worth() < n + MIN_LOSS {
             return;
         }
-        match self.slots[index].copy(state) {
-            Ok(saved) => self.store.put(self.slots[index].scope, saved),
+        let (s, store) = (&mut self.slots[index], &mut self.store);
+        match s.copy(state).map(Arc::new) {
+            Ok(saved) => {
+                if let Some(disk) = to_disk {
+                    disk.put(s.scope, Arc::clone(&saved), false);
+                }
+                store.put(s.scope, saved);
+            }
             Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
         }
     }
 
     /// Puts a stored sequence into a slot.
-    fn bring_back(&mut self, state: &mut LiveState, index: usize, stored: SlotState) -> Result<(), SlotError> {
+    fn bring_back(&mut self, state: &mut LiveState, index: usize, stored: &SlotState) -> Result<(), SlotError> {
         let slot = &self.slots[index].slot;
-        let loaded = state.load(slot, &stored).or_else(|error| match error {
+        let loaded = state.load(slot, stored).or_else(|error| match error {
             // The generation does not depend on them.
             SlotError::Drafts(_) => state.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }),
             error => Err(error),
@@ -203,10 +246,14 @@ impl SlotCache {
     }
 }
 
+fn positions(checkpoints: &[Arc<SlotCheckpoint>]) -> impl Iterator<Item = usize> {
+    checkpoints.iter().map(|c| c.state.position())
+}
+
 impl CachedSlot {
     /// Tokens that the next turn of its conversation is likely to save: up to the last checkpoint. What was generated after
     /// it often changes (thinking is dropped).
-    fn worth(&self) -> usize {
+    pub(super) fn worth(&self) -> usize {
         self.checkpoints.last().map_or(self.tokens.len(), |c| c.state.position())
     }
 }

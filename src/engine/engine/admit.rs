@@ -12,9 +12,16 @@ impl Engine {
     /// Gives free slots to waiting requests, in order, and lets prompts that begin alike share what is computed.
     pub(super) fn admit(&mut self) {
         self.waiting.retain(|s| !s.events.is_closed());
-        while self.cache.has_free()
+        self.is_full = false;
+        self.resume();
+        while self.may_admit()
             && let Some(submission) = self.waiting.pop_front()
         {
+            if !self.has_room(&Wish::of(&submission.request)) {
+                self.is_full = true;
+                self.waiting.push_front(submission);
+                break;
+            }
             let request = &submission.request;
             match self.cache.take(&mut self.state, &Wish::of(request)) {
                 Ok(Some((slot, n_cached))) => {

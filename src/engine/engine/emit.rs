@@ -10,6 +10,10 @@ impl Engine {
     pub(super) fn emit(&mut self) {
         self.sequences.iter_mut().for_each(Sequence::deliver);
         self.leaving.iter_mut().for_each(Sequence::deliver);
+        self.paused.iter_mut().for_each(|paused| paused.sequence.deliver());
+        for paused in self.paused.extract_if(.., |p| p.sequence.finished || p.sequence.is_cancelled()) {
+            self.leaving.push(paused.sequence);
+        }
         let done = |s: &mut Sequence| s.finished || s.is_cancelled();
         for s in self.sequences.extract_if(.., done).collect::<Vec<_>>() {
             if s.is_spoiled || s.is_unseen() {

@@ -14,6 +14,9 @@ use crate::submission::{Command, GenerationId};
 /// How long to wait for lagging readers after many times in vain.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
+/// How long a sequence rests before it is kept on disk.
+const REST: Duration = Duration::from_secs(10);
+
 impl Engine {
     /// Waits until something can be computed or a command comes, then takes all commands. Gives when the wait was over.
     pub(super) fn receive(&mut self) -> Instant {
@@ -33,12 +36,21 @@ impl Engine {
 
     /// Something may be computed now.
     fn has_work(&self) -> bool {
-        self.sequences.iter().any(|s| !s.is_blocked()) || self.cache.has_free() && !self.waiting.is_empty()
+        self.sequences.iter().any(|s| !s.is_blocked()) || self.may_admit()
     }
 
     /// Sleeps until a command comes; while readers lag behind only for a moment, and longer the longer they do.
     fn wait(&mut self) {
-        let command = if self.is_idle() {
+        let command = if self.is_idle() && self.cache.has_unsaved() {
+            // Whoever asks again soon would have it written again.
+            match self.commands.recv_timeout(REST) {
+                Err(RecvTimeoutError::Timeout) => {
+                    self.cache.keep_on_disk(&mut self.state, false);
+                    return;
+                }
+                command => command,
+            }
+        } else if self.is_idle() {
             self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else if self.open {
             self.commands.recv_timeout(self.pause)
@@ -59,7 +71,7 @@ impl Engine {
             Command::Submit(submission) => self.waiting.push_back(*submission),
             Command::Cancel(id) => self.cancel(id),
             Command::EndThinking(id, to) => {
-                let found = self.sequences.iter_mut().find(|s| s.id == id);
+                let found = self.all_mut().find(|s| s.id == id);
                 let _ = to.send(found.is_some_and(Sequence::end_thinking));
             }
             Command::Stats(to) => drop(to.send(self.stats())),
@@ -74,7 +86,7 @@ impl Engine {
 
     /// Ends a generation where it stands, be it running or waiting.
     fn cancel(&mut self, id: GenerationId) {
-        if let Some(running) = self.sequences.iter_mut().find(|s| s.id == id) {
+        if let Some(running) = self.all_mut().find(|s| s.id == id) {
             running.cancel();
         } else if let Some(i) = self.waiting.iter().position(|s| s.id == id)
             && let Some(submission) = self.waiting.remove(i)
@@ -96,9 +108,12 @@ impl Engine {
             n_builds: all.n_builds,
             n_bytes_copied: all.n_bytes_copied,
             state_bytes: self.state.memory.n_bytes(),
+            taken_bytes: self.state.memory.taken_bytes(),
+            state_limit: self.budget.unwrap_or(self.state.memory.n_bytes()),
             compute_bytes: self.runner.buffer_bytes(),
             checkpoint_bytes: self.cache.checkpoint_bytes(),
             stored_bytes: self.cache.stored_bytes(),
+            reused: self.cache.reused(),
             ..self.stats
         }
     }

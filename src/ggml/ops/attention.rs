@@ -1,5 +1,7 @@
 //! Attention: the fused op, and the softmax that the unfused form is made of.
 
+use kernels::Isa;
+
 use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
@@ -104,10 +106,18 @@ impl<'g> Graph<'g> {
         self.fused_attention((q, k, v), Some(mask), scores)
     }
 
-    /// As [`Graph::flash_attn`], of every token to every other, without a mask.
+    /// As [`Graph::flash_attn`], of every token to every other, without a mask. On a CPU a kernel of our own serves F32.
     pub fn flash_attn_to_all(&self, q: Tensor<'g>, k: Tensor<'g>, v: Tensor<'g>, scale: f32) -> Tensor<'g> {
         if !self.check_qkv((q, k, v)) {
             return q;
+        }
+        let nq = q.ne();
+        let floats = [q, k, v].iter().all(|t| t.dtype() == Dtype::F32 && t.nb()[0] == size_of::<f32>());
+        let alike = k.ne() == nq && v.ne() == nq && nq[3] == 1 && nq[0] <= kernels::MAX_HEAD as i64;
+        if floats && alike && self.is_on_cpu() && Isa::chosen().is_some() {
+            let k = self.scale(self.cont(self.transpose(k)), scale); // [n, n_embd_head, n_head]
+            let ne = [nq[0], nq[2], nq[1], 1];
+            return self.custom("flash_attn", Dtype::F32, ne, &[q, k, v], kernels::attention_to_all);
         }
         self.fused_attention((q, k, v), None, &Scores::scaled(scale))
     }

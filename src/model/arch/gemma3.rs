@@ -7,6 +7,7 @@ use crate::blocks::{AttentionConfig, AttentionKind, FfnConfig, SlidingKind};
 use crate::decoder::{self, BlockConfig, DecoderConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
+use crate::pictures::{BothWays, PictureKind};
 
 pub(super) const ENTRY: Entry = Entry { names: &["gemma3"], nextn: false, open: |file| decoder::open(file, gemma3) };
 pub(super) const GEMMA2: Entry = Entry { names: &["gemma2"], nextn: false, open: |file| decoder::open(file, gemma2) };
@@ -27,7 +28,9 @@ fn gemma3(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let kind = AttentionKind { neox: true, qk_norm: true, ..AttentionKind::default() };
     // Files of before the key have this base; a scaling is the full layers' alone.
     let sliding = SlidingKind { kind, base: Some(10_000.0), scales: false };
-    config(keys, attention(keys, kind, sliding, 6)?, None)
+    let mut config = config(keys, attention(keys, kind, sliding, 6)?, None)?;
+    config.pictures = Some(PictureKind::Plain { both_ways: BothWays::Everywhere });
+    Ok(config)
 }
 
 /// Each `period`-th layer has no window.

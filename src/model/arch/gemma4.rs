@@ -16,7 +16,7 @@ use crate::architecture::{Architecture, Entry, HeadEntry, Hparams, ModelFile, Ne
 use crate::blocks::{Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
-use crate::pictures::PictureKind;
+use crate::pictures::{BothWays, PictureKind};
 use crate::step::Step;
 use assistant::Assistant;
 use config::GemmaConfig;
@@ -98,7 +98,8 @@ impl Architecture for Gemma4 {
 
     fn pictures(&self) -> Option<PictureKind> {
         // No key says whether tokens of a picture see later ones: in the published models those without inputs of each layer do.
-        Some(PictureKind::Plain { both_ways: self.per_layer.is_none() })
+        let both_ways = if self.per_layer.is_none() { BothWays::InWindows } else { BothWays::Nowhere };
+        Some(PictureKind::Plain { both_ways })
     }
 
     fn max_nodes(&self, segments: &[Segment]) -> usize {

@@ -65,7 +65,7 @@ impl Scratch {
                     )));
                 }
                 let first = p.rows.start + (span.start - tokens.start);
-                self.attention[0].see_later(view, &(first..first + span.len()));
+                self.attention[0].see_later(view, &(first..first + span.len()), p.pictures.both_ways());
             }
         }
         Ok(())

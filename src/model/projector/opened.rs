@@ -33,6 +33,9 @@ pub struct ProjectorOptions {
     pub lock: bool,
 }
 
+/// What tells graphs of a tower apart: a picture's grid in patches, and whether it is a pair of frames.
+type Key = ([usize; 3], bool);
+
 /// A projector. Threads may share it: pictures are computed one after the other.
 pub struct Projector {
     entry: &'static Entry,
@@ -41,7 +44,7 @@ pub struct Projector {
     description: Description,
     fingerprint: Fingerprint,
     n_threads: usize,
-    executor: Mutex<Option<Executor<[usize; 3]>>>,
+    executor: Mutex<Option<Executor<Key>>>,
 }
 
 /// Buffers of graphs that are kept for the next picture; larger ones are given back.
@@ -103,6 +106,11 @@ impl Projector {
         self.tower.shape().processor.clone().limited(limits)
     }
 
+    /// Two frames of a video that follow each other are seen as one.
+    pub fn takes_pairs(&self) -> bool {
+        self.tower.takes_pairs()
+    }
+
     /// The kind of tower: `clip.projector_type`.
     pub fn kind(&self) -> &'static str {
         self.entry.name
@@ -141,6 +149,14 @@ impl Projector {
     /// # Errors
     /// Patches of another size or more of them than the tower has positions for; no room; the device stopped.
     pub fn embed(&self, patches: &Patches) -> Result<Embedded, RunError> {
+        self.embed_while(patches, &|| true)
+    }
+
+    /// As [`Projector::embed`], for as long as `go_on` says yes: a CPU stops within a layer, another device after the picture.
+    ///
+    /// # Errors
+    /// As there; [`ggml::Error::Stopped`].
+    pub fn embed_while(&self, patches: &Patches, go_on: &(dyn Fn() -> bool + Sync)) -> Result<Embedded, RunError> {
         self.check(patches)?;
         let n_patches = patches.n_patches();
         let on_cpu = self.weights.device().kind() == DeviceKind::Cpu;
@@ -152,14 +168,20 @@ impl Projector {
         let inputs = self.tower.inputs(patches);
         let mut data: Vec<(Name, Data<'_>)> = inputs.iter().map(|input| input.data()).collect();
         data.push((Name("pixels", 0), Data::F32(&patches.pixels)));
+        let is_pair = !patches.later.is_empty();
+        if is_pair {
+            data.push((Name("later", 0), Data::F32(&patches.later)));
+        }
         let n_pixels = (patches.pixels.len() / n_patches) as i64;
         let build = |g: &Graph<'_>| {
-            let pixels = g.input("pixels", Dtype::F32, [n_pixels, n_patches as i64, 1, 1]);
-            g.output("rows", self.tower.build(g, &Seen { pixels, n_patches, on_cpu }));
+            let frame = |name: &'static str| g.input(name, Dtype::F32, [n_pixels, n_patches as i64, 1, 1]);
+            let (pixels, later) = (frame("pixels"), is_pair.then(|| frame("later")));
+            g.output("rows", self.tower.build(g, &Seen { pixels, later, n_patches, on_cpu }));
         };
         let mut rows = Vec::new();
         let n_nodes = max_nodes(self.tower.shape(), n_patches);
-        let ran = executor.run(&patches.grid, n_nodes, build, &data).and_then(|mut out| out.f32("rows", &mut rows));
+        let ran = executor.run_while(&(patches.grid, is_pair), n_nodes, build, &data, go_on);
+        let ran = ran.and_then(|mut out| out.f32("rows", &mut rows));
         executor.rest();
         if ran.is_err() || executor.buffer_bytes() > MAX_KEPT {
             *held = None;
@@ -185,6 +207,12 @@ impl Projector {
                 patches.grid,
                 patches.merge
             );
+            return Err(RunError::Pass(what));
+        }
+        let n_later = patches.later.len();
+        if n_later > 0 && !(self.tower.takes_pairs() && n_later == patches.pixels.len()) {
+            let what =
+                format!("{n_later} values of a second frame, which a projector of type {} takes not", self.kind());
             return Err(RunError::Pass(what));
         }
         match shape.max_side {

@@ -50,7 +50,10 @@ fn open(file: &mut ProjectorFile<'_, '_, '_>) -> Result<Box<dyn Tower>, LoadErro
     let shape = file.shape(merge, Budget::Pixels { min, max }, 4)?;
     if let Some(il) = keys.flags("is_deepstack_layers", shape.n_layer)?.and_then(|flags| flags.iter().position(|&f| f))
     {
-        let what = format!("block {il} feeds the text model's layers (deepstack), which is not supported");
+        let what = format!(
+            "block {il} also feeds layers of the text model (deepstack): that is a projector of Qwen3-VL, whose text model \
+             (qwen3vl, qwen3vlmoe) is not known here; use a model of Qwen3.5 or later with its own projector"
+        );
         return Err(keys.error("is_deepstack_layers", what));
     }
     let patch = shape.processor.patch;
@@ -91,8 +94,12 @@ impl Tower for Qwen3Vl {
     fn build<'g>(&self, g: &Graph<'g>, seen: &Seen<'g>) -> Tensor<'g> {
         let n_patches = seen.n_patches as i64;
         let [first, second] = self.patch.map(|id| patch_matrix(g, id));
-        // Both frames of a picture are the same, so their weights are added instead of their products.
-        let x = g.mul_mat(g.add(first, second), seen.pixels); // [n_embd, n_patches]
+        // [n_embd, n_patches]
+        let x = match seen.later {
+            // Both frames of a picture are the same, so their weights are added instead of their products.
+            None => g.mul_mat(g.add(first, second), seen.pixels),
+            Some(later) => g.add(g.mul_mat(first, seen.pixels), g.mul_mat(second, later)),
+        };
         let mut x = g.add(x, vector(g, self.patch_bias));
         for corner in 0..4 {
             let rows = g.get_rows(g.weight(self.positions), ids(g, Name("corner", corner), seen.n_patches));
@@ -110,6 +117,10 @@ impl Tower for Qwen3Vl {
         let x = self.post_ln.forward(g, x);
         let x = g.reshape(x, [self.shape.n_embd as i64 * n_in_block, n_patches / n_in_block]); // was [n_embd, n_patches]
         self.merger[1].forward_wide(g, g.gelu_erf(self.merger[0].forward_wide(g, x)))
+    }
+
+    fn takes_pairs(&self) -> bool {
+        true
     }
 
     fn inputs(&self, patches: &Patches) -> Vec<Input> {

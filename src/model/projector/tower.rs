@@ -21,11 +21,18 @@ impl Entry {
     /// Whether rows of `n_embd_text` of such a tower are what a model of text of this architecture and width takes.
     pub(crate) fn fits(&self, n_embd_text: usize, architecture: &str, n_embd: usize) -> Result<(), LoadError> {
         if !architecture.starts_with(self.texts) {
-            let what = format!("`{}` is made for models of {}.., not of {architecture}", self.name, self.texts);
+            let Self { name, texts, .. } = self;
+            let what = format!(
+                "a projector of type `{name}` belongs to models whose architecture begins with `{texts}`, this one is \
+                 `{architecture}`: give the projector that was made for the model"
+            );
             return Err(LoadError::Projector(what));
         }
         if n_embd_text != n_embd {
-            let what = format!("it gives rows of {n_embd_text}, the model takes rows of {n_embd}");
+            let what = format!(
+                "the projector makes embeddings of {n_embd_text} elements, the model takes {n_embd}: it was made for a model \
+                 of another size"
+            );
             return Err(LoadError::Projector(what));
         }
         Ok(())
@@ -40,11 +47,17 @@ pub(crate) trait Tower: Send + Sync {
     fn build<'g>(&self, g: &Graph<'g>, of: &Seen<'g>) -> Tensor<'g>;
     /// What the graph takes beside pixels.
     fn inputs(&self, patches: &Patches) -> Vec<Input>;
+    /// Two frames of a video are seen as one.
+    fn takes_pairs(&self) -> bool {
+        false
+    }
 }
 
 /// The picture that a graph is built for.
 pub(crate) struct Seen<'g> {
     pub(crate) pixels: Tensor<'g>,
+    /// Of the second of two frames; `None` for a picture.
+    pub(crate) later: Option<Tensor<'g>>,
     pub(crate) n_patches: usize,
     /// Nothing of it lies on a GPU.
     pub(crate) on_cpu: bool,

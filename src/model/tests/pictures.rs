@@ -11,7 +11,9 @@ mod words;
 
 use std::sync::Arc;
 
-use model::{Embedded, LoadOptions, Model, Pass, PassOutput, PictureKind, Pictures, Placed, PlacedRows, Rows, Runner};
+use model::{
+    BothWays, Embedded, LoadOptions, Model, Pass, PassOutput, PictureKind, Pictures, Placed, PlacedRows, Rows, Runner,
+};
 use rig::exact;
 use text::TokenId;
 use tiny::Spec;
@@ -65,7 +67,7 @@ fn a_picture_of_tokens_embeddings_gives_their_logits() {
     let (model, row) = gemma();
     assert_eq!(
         model.picture_kind(),
-        Some(PictureKind::Plain { both_ways: false }),
+        Some(PictureKind::Plain { both_ways: BothWays::Nowhere }),
         "positions and masks are those of text"
     );
     let n_embd = model.hparams().n_embd;
@@ -95,4 +97,38 @@ fn a_picture_of_tokens_embeddings_gives_their_logits() {
     let seen = logits(&model, &ids, &pictures, &[14]);
     assert_eq!(seen[..8 * n_vocab], text[..8 * n_vocab], "what stands before the row that is another");
     assert!(difference(&seen[8 * n_vocab..], &text[8 * n_vocab..]) > 1e-3, "the picture counts");
+}
+
+#[test]
+fn tokens_of_a_picture_of_gemma_3_see_one_another_in_every_layer() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = Spec::of("gemma3").document().write(&dir.path().join("gemma3.gguf"));
+    let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
+    assert_eq!(model.picture_kind(), Some(PictureKind::Plain { both_ways: BothWays::Everywhere }));
+    let (n_embd, n_vocab) = (model.hparams().n_embd, model.hparams().n_vocab);
+    let tokens: Vec<TokenId> = (0..14).map(|i| TokenId(20 + 3 * i)).collect();
+    let rows: Vec<f32> = (0..6 * n_embd).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
+    let seen = |kind: Option<PictureKind>, rows: &[f32], lengths: &[usize]| {
+        let embedded = Arc::new(Embedded { rows: rows.to_vec(), grid: [1, 2, 3] });
+        let placed = vec![Placed { first: PLACES.start, embedded, hash: [7; 32] }];
+        let pictures = Pictures::new(kind, n_embd, tokens.len(), placed).expect("it fits");
+        let mut ids = tokens.clone();
+        pictures.write_ids(&mut ids);
+        logits(&model, &ids, &pictures, lengths)
+    };
+    let at = |logits: &[f32], token: usize| logits[token * n_vocab..(token + 1) * n_vocab].to_vec();
+    let whole = seen(model.picture_kind(), &rows, &[14]);
+    // The picture in one pass, and the text around it in others; sums in another order, as above.
+    assert!(difference(&seen(model.picture_kind(), &rows, &[3, 6, 5]), &whole) < 1e-4);
+    let mut other = rows.clone();
+    other[5 * n_embd] += 1.0;
+    let other = seen(model.picture_kind(), &other, &[14]);
+    let moves = |token: usize| difference(&at(&other, token), &at(&whole, token));
+    assert!((0..3).all(|token| moves(token) == 0.0), "what stands before the picture sees none of it");
+    assert!((3..14).all(|token| moves(token) > 1e-4), "its last token moves all others of it, and the text behind");
+    // Read like text, or in layers with a window alone, it is another picture.
+    for both_ways in [BothWays::Nowhere, BothWays::InWindows] {
+        let less = seen(Some(PictureKind::Plain { both_ways }), &rows, &[14]);
+        assert!(difference(&at(&less, 3), &at(&whole, 3)) > 1e-4, "{both_ways:?}");
+    }
 }

@@ -7,8 +7,8 @@ mod tiny;
 
 use std::path::Path;
 
-use model::{LoadError, LoadOptions, Model, Projector, ProjectorOptions, ProjectorSchema};
-use tiny::TinyProjector;
+use model::{LoadError, LoadOptions, Model, Projector, ProjectorOptions, ProjectorSchema, RunError};
+use tiny::{N_LAYER, TinyProjector};
 use vision::{ImageLimits, Patches, Picture};
 
 const N_EMBD_TEXT: u64 = 16;
@@ -52,6 +52,61 @@ fn rows_are_those_of_the_plain_reference() {
             assert!(worst < 5e-5, "{} {width} x {height}: {worst}", tiny.kind);
         }
     }
+}
+
+#[test]
+fn two_frames_are_seen_as_one_by_the_plain_reference() {
+    let tiny = TinyProjector::qwen(N_EMBD_TEXT);
+    let projector = open(&tiny).expect("a sound file");
+    assert!(projector.takes_pairs());
+    let limits = ImageLimits { max_tokens: Some(20), ..ImageLimits::default() };
+    let processor = projector.processor(&limits).expect("sound limits");
+    let frame = |seed: usize| {
+        let bytes = (0..40 * 24 * 3).map(|i| (i * i % 251 + i * seed % 7) as u8).collect();
+        Picture::new(40, 24, bytes).expect("as many bytes")
+    };
+    let size = processor.frame_size(2, 40, 24).expect("a size");
+    let pair = processor.frame_patches(&frame(1), Some(&frame(3)), size);
+    let found = projector.embed(&pair).expect("a pass");
+    assert_eq!((found.grid, found.n_tokens()), ([1, size.1 / 8, size.0 / 8], pair.n_tokens));
+    let worst = |found: &[f32], patches: &Patches| {
+        let expected = plain::rows(&tiny, patches);
+        found.iter().zip(&expected).map(|(&a, &b)| (f64::from(a) - b).abs()).fold(0.0, f64::max)
+    };
+    // As for pictures.
+    assert!(worst(&found.rows, &pair) < 5e-5);
+    let swapped = processor.frame_patches(&frame(3), Some(&frame(1)), size);
+    assert!(worst(&found.rows, &swapped) > 1e-3, "the order of frames counts");
+    // One frame is a pair of the same frame, and graphs of both kinds live beside each other.
+    let alone = processor.frame_patches(&frame(1), None, size);
+    let twice = processor.frame_patches(&frame(1), Some(&frame(1)), size);
+    let [alone, twice] = [alone, twice].map(|patches| projector.embed(&patches).expect("a pass").rows);
+    let apart = alone.iter().zip(&twice).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-4, "{apart}");
+    assert_eq!(projector.embed(&pair).expect("a pass"), found);
+
+    let short = Patches { later: pair.later[1..].to_vec(), ..pair.clone() };
+    assert!(projector.embed(&short).expect_err("too few").to_string().contains("second frame"));
+    let other = open(&TinyProjector::gemma(N_EMBD_TEXT, false)).expect("a sound file");
+    let mut film = patches(&other, 40, 24);
+    film.later = film.pixels.clone();
+    assert!(other.embed(&film).expect_err("one frame").to_string().contains("gemma4v"));
+}
+
+#[test]
+fn a_picture_that_nobody_wants_any_more_is_left_within_a_layer() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let projector = open(&TinyProjector::qwen(N_EMBD_TEXT)).expect("a sound file");
+    let patches = patches(&projector, 48, 40);
+    let whole = projector.embed(&patches).expect("a pass");
+    let asked = AtomicUsize::new(0);
+    projector.embed_while(&patches, &|| asked.fetch_add(1, Ordering::Relaxed) < usize::MAX).expect("it is wanted");
+    let n_asked = asked.swap(0, Ordering::Relaxed);
+    assert!(n_asked > 2 * N_LAYER as usize, "it is asked in every layer: {n_asked}");
+    let error = projector.embed_while(&patches, &|| asked.fetch_add(1, Ordering::Relaxed) < 5).expect_err("unwanted");
+    assert!(matches!(error, RunError::Device(ggml::Error::Stopped)), "{error}");
+    assert!(asked.load(Ordering::Relaxed) < n_asked / 2, "it ended early");
+    assert_eq!(projector.embed(&patches).expect("a pass"), whole, "the next one is whole");
 }
 
 /// The projector with its matrices in another type, as a file; what is left of their numbers stays in `tiny`.
@@ -230,7 +285,7 @@ fn models_and_projectors_are_not_taken_for_each_other() {
     let n_embd = text.hparams().n_embd as u64;
     open(&TinyProjector::qwen(n_embd)).expect("a sound file").fits(&text).expect("of its width");
     let error = open(&TinyProjector::qwen(n_embd + 1)).expect("a sound file").fits(&text).expect_err("too wide");
-    assert!(error.to_string().contains(&format!("rows of {n_embd}")), "{error}");
+    assert!(error.to_string().contains(&format!("the model takes {n_embd}:")), "{error}");
     let error = open(&TinyProjector::gemma(n_embd, false)).expect("a sound file").fits(&text).expect_err("Gemma's");
     assert!(error.to_string().contains("gemma4"), "{error}");
 }
@@ -244,7 +299,7 @@ fn patches_that_are_not_the_towers_are_refused() {
     let of_another = Patches { merge: 2, ..sound.clone() };
     let film = Patches { grid: [2, sound.grid[1], sound.grid[2]], ..sound.clone() };
     let n = tiny::N_PLACES as usize + 3;
-    let long = Patches { pixels: vec![0.0; n * 3 * 48], grid: [1, 3, n], merge: 3, n_tokens: n / 3 };
+    let long = Patches { pixels: vec![0.0; n * 3 * 48], later: Vec::new(), grid: [1, 3, n], merge: 3, n_tokens: n / 3 };
     let wild = Patches { grid: [1, usize::MAX - 2, 3], ..sound.clone() };
     for patches in [short, of_another, film, long, wild] {
         let error = projector.embed(&patches).expect_err("not of this tower").to_string();

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use engine::{EngineConfig, FlashAttention};
+use engine::{DiskConfig, EngineConfig, FlashAttention};
 use memory::CacheType;
 
 pub use adapters::AdapterOptions;
@@ -28,7 +28,7 @@ pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fi
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Performance")]
 pub struct ComputeOptions {
-    /// Number of CPU threads [default: one per core]
+    /// Number of CPU threads [default: one per physical core]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
@@ -107,9 +107,22 @@ pub struct CapacityOptions {
     #[arg(long)]
     pub no_warmup: bool,
 
+    /// Memory for the KV cache and recurrent state of all sequences, in MiB: requests wait for it; auto is nine tenths of what
+    /// is free at the start (models on a CPU)
+    #[arg(long, value_name = "MIB", default_value = "auto", value_parser = kv_memory)]
+    pub kv_memory: KvMemory,
+
     /// Host memory for conversations that had to leave their slot, in MiB; 0 keeps none
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     pub cache_ram: u32,
+
+    /// Folder in which conversations outlive the program; none are kept without it
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Most that is kept there, in MiB, of all models together
+    #[arg(long, value_name = "MIB", requires = "cache_dir", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cache_disk: u32,
 
     /// Host memory for checkpoints of recurrent state, in MiB; 0 takes none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
@@ -119,6 +132,24 @@ pub struct CapacityOptions {
     /// GPU]
     #[arg(long, aliases = ["checkpoint-every-n-tokens", "checkpoint-min-step"], value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
     pub checkpoint_every: Option<i32>,
+}
+
+/// How much memory the state of sequences may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvMemory {
+    /// By what is free.
+    #[default]
+    Auto,
+    /// So many MiB.
+    Mib(u32),
+}
+
+fn kv_memory(word: &str) -> Result<KvMemory, String> {
+    match (word, word.parse()) {
+        ("auto", _) => Ok(KvMemory::Auto),
+        (_, Ok(n @ 1..)) => Ok(KvMemory::Mib(n)),
+        _ => Err(format!("`{word}` is neither auto nor a number of MiB from 1")),
+    }
 }
 
 impl CapacityOptions {
@@ -131,7 +162,10 @@ impl CapacityOptions {
             batch_size: of_engine.n_batch as u32,
             ubatch_size: None,
             no_warmup: false,
+            kv_memory: KvMemory::Auto,
             cache_ram: 0,
+            cache_dir: None,
+            cache_disk: 8192,
             checkpoint_ram: (of_engine.checkpoint_bytes >> 20) as u32,
             checkpoint_every: Some(0),
         }
@@ -224,6 +258,14 @@ impl ModelOptions {
             checkpoint_bytes: (capacity.checkpoint_ram as usize) << 20,
             checkpoint_every: capacity.checkpoint_every.map(|n| n.max(0) as usize),
             store_bytes: (capacity.cache_ram as usize) << 20,
+            disk: capacity
+                .cache_dir
+                .clone()
+                .map(|dir| DiskConfig { dir, n_bytes: u64::from(capacity.cache_disk) << 20 }),
+            kv_bytes: match capacity.kv_memory {
+                KvMemory::Auto => None,
+                KvMemory::Mib(n) => Some((n as usize) << 20),
+            },
             warm_up: capacity.no_warmup.then_some(false),
             embeddings: self.embeddings,
             ..self.run.compute.engine_config()

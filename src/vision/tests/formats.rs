@@ -96,6 +96,10 @@ fn what_is_no_picture_is_named() {
     let said = |bytes: &[u8]| decode(bytes).unwrap_err().to_string();
     assert!(said(b"").contains("it is empty"));
     assert!(said(b"BM6\0\0\0\0\0").contains("image/bmp"));
+    for video in [&b"\0\0\0\x20ftypisom\0\0"[..], b"\x1a\x45\xdf\xa3\0\0", b"RIFF\0\0\0\0AVI LIST"] {
+        assert!(said(video).contains("a video, whose frames"), "{video:?}");
+    }
+    assert!(said(b"\0\0\0\x20ftypheic\0\0").contains("begins with the bytes"), "a picture, not a video");
     assert!(said(b"<svg xmlns='http://www.w3.org/2000/svg'/>").contains("3c 73 76 67"));
 }
 

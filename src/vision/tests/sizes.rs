@@ -103,3 +103,25 @@ fn a_patch_holds_channels_then_rows() {
         two.cut(&Picture::new(2, 2, rgb).unwrap()).pixels.iter().map(|v| (v * 255.0).round()).collect();
     assert_eq!(values, [0., 1., 2., 3., 10., 11., 12., 13., 20., 21., 22., 23.]);
 }
+
+#[test]
+fn frames_share_the_pixels_of_a_video() {
+    let published = qwen(65_536, 16_777_216);
+    // Numbers of transformers 5.23's `Qwen3VLVideoProcessor` with `cap_pixels_per_frame` and the published limits.
+    for (n, from, to) in [
+        (2, (640, 480), (640, 480)),
+        (8, (1920, 1080), (1152, 640)),
+        (64, (1920, 1080), (832, 448)),
+        (768, (1920, 1080), (224, 128)),
+        (7, (333, 77), (320, 64)),
+    ] {
+        assert_eq!(published.frame_size(n, from.0, from.1), Ok(to), "{n} of {from:?}");
+    }
+    // Four tokens at least, and never more than a user allows a picture.
+    assert_eq!(published.frame_size(2, 16, 16), Ok((64, 64)));
+    assert_eq!(qwen(1024, 8192).frame_size(2, 640, 480), Ok((96, 64)));
+    assert_eq!(gemma(280).frame_size(4, 640, 480), Ok((432, 336)));
+    assert_eq!(gemma(20).frame_size(4, 640, 480), Ok((240, 144)));
+    let square = Processor { budget: Budget::Square { side: 64 }, ..gemma(1) };
+    assert!(matches!(square.frame_size(2, 64, 64), Err(VisionError::Limits(_))));
+}

@@ -4,7 +4,7 @@
 use crate::compiler::Group;
 use crate::source::Source;
 use crate::target::Target;
-use crate::{apple, arm, compiler, files, variants};
+use crate::{apple, arm, compiler, files, variants, waits};
 use std::path::PathBuf;
 
 /// What to compile, the longest group first.
@@ -15,12 +15,17 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<Group>, String> {
     let arch_files = files::cpu_arch(&target.arch)
         .ok_or_else(|| format!("{}: x86_64 and aarch64 are supported, {} is not", target.triple, target.arch))?;
     let version_folder = version_header(source, target)?;
+    let changed = waits::changed(source, target)?;
 
     let mut groups = Vec::new();
     for cpp in [true, false] {
         let cpu = || {
-            let mut cpu = compiler::group(source, target, cpp, files::CPU.iter().chain(&arch_files));
+            let unchanged = files::CPU.iter().chain(&arch_files).filter(|&&file| file != waits::CHANGED);
+            let mut cpu = compiler::group(source, target, cpp, unchanged);
             cpu.include(source.src().join("ggml-cpu"));
+            if !cpp {
+                cpu.file(&changed).include(waits::FOLDER);
+            }
             for name in files::CPU_DEFINES {
                 cpu.define(name, None);
             }
@@ -50,6 +55,9 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<Group>, String> {
         }
         if target.os == "macos" && apple::linker_is_buggy(&compiler::tool(target, cpp)?) {
             base.define("HAVE_BUGGY_APPLE_LINKER", None);
+        }
+        if !cpp {
+            base.file(waits::WAIT);
         }
         if !cpp && !variants::of(target).is_empty() {
             base.file(VARIANTS);

@@ -41,9 +41,10 @@ const X86_64: [Variant; 3] = [
 ];
 
 /// The functions of `variants.c`.
-const FUNCTIONS: [&str; 13] = [
+const FUNCTIONS: [&str; 14] = [
     "ggml_backend_cpu_init",
     "ggml_backend_cpu_reg",
+    "ggml_backend_cpu_set_abort_callback",
     "ggml_backend_cpu_set_n_threads",
     "ggml_backend_cpu_set_threadpool",
     "ggml_backend_is_cpu",

@@ -26,7 +26,7 @@ struct Table {
     /// The ids by their last use.
     by_use: BTreeMap<u64, String>,
     n_uses: u64,
-    items: HashMap<(u32, String), Weak<Item>>,
+    items: HashMap<(u64, String), Weak<Item>>,
     /// So many names of items are looked through for those that are gone.
     sweep_at: usize,
 }

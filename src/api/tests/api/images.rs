@@ -182,6 +182,73 @@ async fn tools_may_give_pictures() {
 }
 
 #[tokio::test]
+async fn frames_of_a_video_are_pairs_with_their_times() {
+    let app = app();
+    let count =
+        async |body: &Value| app.ok("/v1/chat/completions/input_tokens", body).await["input_tokens"].as_u64().unwrap();
+    let film = |shades: &[u8], fps: f64| {
+        let frames: Vec<String> = shades.iter().map(|&shade| uri(shade)).collect();
+        asked(json!([{ "type": "video", "video": frames, "fps": fps }, { "type": "text", "text": "What happens?" }]))
+    };
+    let body = film(&[1, 50, 100], 2.0);
+    let rendered = app.ok("/apply-template", &body).await["prompt"].as_str().unwrap().to_owned();
+    let frame = "<|vision_start|><|video_pad|><|vision_end|>";
+    // Two frames are one, at the mean of their times; the last stands for the one that is missing.
+    assert!(rendered.contains(&format!("<0.2 seconds>{frame}<1.0 seconds>{frame}What happens?")), "{rendered}");
+    // 32 x 48 pixels of tokens of 8 x 8 are 24 rows, as of a picture; the two marks of each are tokens too.
+    let words = asked(json!("<0.2 seconds><1.0 seconds>What happens?"));
+    let n_prompt = count(&body).await;
+    assert!(n_prompt.abs_diff(count(&words).await + 2 * (24 + 2)) <= 2, "{n_prompt}");
+
+    let joined: Vec<String> = [1, 50, 100].map(png).into();
+    let url = format!("data:video/jpeg;base64,{}", joined.join(","));
+    let vllm = asked(
+        json!([{ "type": "video_url", "video_url": { "url": url }, "fps": 2 }, { "type": "text", "text": "What happens?" }]),
+    );
+    let [first, again] = [&body, &vllm].map(async |body| app.ok("/v1/chat/completions", body).await);
+    let (first, again) = (first.await, again.await);
+    assert_eq!(first["choices"][0]["message"], again["choices"][0]["message"]);
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached(&again) >= 2 * 26, "the same frames are the same tokens: {again}");
+    // The order of two frames that are seen as one counts.
+    let other = app.ok("/v1/chat/completions", &film(&[50, 1, 100], 2.0)).await;
+    assert!(cached(&other) < 20, "{other}");
+    // Speculation changes no text.
+    let mut plain = film(&[50, 1, 100], 2.0);
+    plain["speculative.n_max"] = json!(0);
+    plain["cache_prompt"] = json!(false);
+    let plain = app.ok("/v1/chat/completions", &plain).await;
+    assert_eq!(plain["choices"], other["choices"]);
+
+    // Pictures and videos keep their places.
+    let mut both = film(&[1, 50], 1.0);
+    both["messages"][0]["content"].as_array_mut().unwrap().insert(0, part(9));
+    let rendered = app.ok("/apply-template", &both).await["prompt"].as_str().unwrap().to_owned();
+    assert!(
+        rendered.contains(&format!("<|vision_start|><|image_pad|><|vision_end|><0.5 seconds>{frame}")),
+        "{rendered}"
+    );
+    app.ok("/v1/chat/completions", &both).await;
+
+    let mut small = film(&[1], 1.0);
+    let frames = small["messages"][0]["content"][0]["video"].as_array_mut().unwrap();
+    let mut bytes = Cursor::new(Vec::new());
+    image::RgbImage::new(16, 16).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    frames.push(format!("data:image/png;base64,{}", BASE64_STANDARD.encode(bytes.into_inner())).into());
+    let said = asked(json!([part(1), { "type": "text", "text": "<|video_pad|>" }]));
+    for (body, words) in [
+        (small, "video 1 of 1, frame 2 of 2: it has 16 x 16 pixels, the first has 32 x 48"),
+        (film(&[], 1.0), "0 frames"),
+        (said, "<|video_pad|>"),
+        (asked(json!([{ "type": "video_url", "video_url": { "url": "data:video/mp4;base64,AAAA" } }])), "send frames"),
+    ] {
+        let (status, answer) = app.post("/v1/chat/completions", &body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{words}: {answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(words), "{words}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_seen_is_told_with_its_place() {
     let app = app();
     let url = |url: &str| {

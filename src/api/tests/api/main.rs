@@ -16,6 +16,7 @@ mod images;
 mod kept;
 mod lora;
 mod messages;
+mod metric_names;
 mod models;
 mod native;
 mod native_fields;

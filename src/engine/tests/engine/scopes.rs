@@ -9,7 +9,7 @@ fn prompt(first: u32) -> Vec<TokenId> {
     (0..90).map(|i| TokenId((first + i * 7) % 200)).collect()
 }
 
-fn within(scope: u32, n: usize) -> RequestOptions {
+fn within(scope: u64, n: usize) -> RequestOptions {
     RequestOptions { scope: Scope(scope), ..greedy_exactly(n) }
 }
 

@@ -12,11 +12,16 @@ type Rows = Vec<Vec<f64>>;
 pub fn rows(tiny: &TinyProjector, patches: &Patches) -> Vec<f64> {
     let of = Plain { tiny, places: patches.places().collect(), grid: patches.grid };
     let n_pixels = (3 * PATCH * PATCH) as usize;
-    let pixels = patches.pixels.chunks(n_pixels).map(|p| p.iter().map(|&x| f64::from(x)).collect()).collect();
+    let frame = |pixels: &[f32]| pixels.chunks(n_pixels).map(|p| p.iter().map(|&x| f64::from(x)).collect()).collect();
+    let pixels: Rows = frame(&patches.pixels);
     let rows = match tiny.kind {
         "gemma4v" => of.gemma(pixels),
         "gemma3" => of.gemma3(pixels),
-        _ => of.qwen(pixels),
+        _ => {
+            // A picture is two frames that are the same.
+            let later = if patches.later.is_empty() { pixels.clone() } else { frame(&patches.later) };
+            of.qwen([pixels, later])
+        }
     };
     rows.concat()
 }
@@ -96,13 +101,13 @@ impl Plain<'_> {
         q.iter().map(row).collect()
     }
 
-    fn qwen(&self, pixels: Rows) -> Rows {
+    fn qwen(&self, frames: [Rows; 2]) -> Rows {
         let mut x: Rows = Vec::new();
         let table = self.vector("v.position_embd.weight");
         let [_, height, width] = self.grid;
         let weights = [self.vector("v.patch_embd.weight"), self.vector("v.patch_embd.weight.1")];
         let bias = self.vector("v.patch_embd.bias");
-        for (pixels, &(row, column)) in pixels.iter().zip(&self.places) {
+        for (patch, &(row, column)) in self.places.iter().enumerate() {
             let at = |i: usize, n: usize| i as f64 * (SIDE - 1) as f64 / (n - 1) as f64;
             let (y, x_at) = (at(row, height), at(column, width));
             let entry = |y: usize, x: usize, c: usize| {
@@ -115,8 +120,11 @@ impl Plain<'_> {
                     + (entry(y0 + 1, x0, c) * (1.0 - fx) + entry(y0 + 1, x0 + 1, c) * fx) * fy
             };
             let embed = |c: usize| {
-                let dot = |w: &Vec<f64>| w[c * pixels.len()..].iter().zip(pixels).map(|(w, p)| w * p).sum::<f64>();
-                weights.iter().map(dot).sum::<f64>() + bias[c] + position(c)
+                let dot = |(w, frame): (&Vec<f64>, &Rows)| {
+                    let pixels = &frame[patch];
+                    w[c * pixels.len()..].iter().zip(pixels).map(|(w, p)| w * p).sum::<f64>()
+                };
+                weights.iter().zip(&frames).map(dot).sum::<f64>() + bias[c] + position(c)
             };
             x.push((0..N_EMBD as usize).map(embed).collect());
         }

@@ -1,0 +1,140 @@
+//! Room for the state of sequences within a budget of bytes: who may begin, who has to leave, who goes on.
+//! Owns that order: resting sequences make room first, then the running one that came last, which goes on before others begin.
+//! The one that came first is never held up, so every request ends.
+
+use memory::KV_STEP;
+use text::TokenId;
+
+use super::Engine;
+use crate::cache::Wish;
+use crate::sequence::Sequence;
+
+/// A sequence that gave its slot back before it was done.
+pub(super) struct Paused {
+    pub(super) sequence: Sequence,
+    /// Prompt and generation so far.
+    tokens: Vec<TokenId>,
+}
+
+impl Engine {
+    /// Makes room for what running sequences will write in this step.
+    pub(super) fn make_room(&mut self) {
+        let Some(budget) = self.budget else { return };
+        while self.needed(None) > budget {
+            if self.evict(None) {
+                continue;
+            }
+            // What embeds has taken up hidden states, which would be counted twice.
+            let running = self.sequences.iter().enumerate().filter(|(_, s)| !s.finished);
+            let first = running.clone().map(|(_, s)| s.id.number()).min();
+            let others = running.filter(|(_, s)| Some(s.id.number()) != first && !s.embeds());
+            let Some((last, _)) = others.max_by_key(|(_, s)| s.id.number()) else { return };
+            self.pause(last);
+        }
+    }
+
+    /// True when a request with this wish may have a slot now. Resting sequences leave theirs for it.
+    pub(super) fn has_room(&mut self, wish: &Wish<'_>) -> bool {
+        let Some(budget) = self.budget else { return true };
+        loop {
+            let Some((index, _)) = self.cache.choose(&self.state.memory, wish) else { return false };
+            let needs = self.bytes_of(wish.prompt.len() + 1).max(self.taken(index));
+            if self.needed(Some(index)).saturating_add(needs) <= budget {
+                return true;
+            }
+            // The chosen one last: it may have more of another conversation than the request needs.
+            if !self.evict(Some(index)) && !self.evict(None) {
+                return self.sequences.is_empty();
+            }
+        }
+    }
+
+    /// Lets paused sequences go on, in order, as far as there is room.
+    pub(super) fn resume(&mut self) {
+        while self.cache.has_free() && !self.paused.is_empty() {
+            let Paused { mut sequence, tokens } = self.paused.remove(0);
+            let wish = Wish { prompt: &tokens, slot: None, ..Wish::of(&sequence.request) };
+            if !self.has_room(&wish) {
+                self.is_full = true;
+                self.paused.insert(0, Paused { sequence, tokens });
+                return;
+            }
+            match self.cache.take(&mut self.state, &wish) {
+                Ok(Some((slot, n_there))) => {
+                    tracing::debug!(slot, n_there, n_tokens = tokens.len(), "a paused sequence goes on");
+                    let pictures = sequence.request.pictures().clone();
+                    self.begin(slot, &pictures);
+                    sequence.resume(slot, n_there, &tokens);
+                    self.sequences.push(sequence);
+                }
+                Ok(None) => {
+                    self.paused.insert(0, Paused { sequence, tokens });
+                    return;
+                }
+                Err(error) => {
+                    sequence.fail(error.to_string());
+                    self.leaving.push(sequence);
+                }
+            }
+        }
+    }
+
+    /// True when whoever waits can be given a slot.
+    pub(super) fn may_admit(&self) -> bool {
+        let somebody_waits = !self.waiting.is_empty() || !self.paused.is_empty();
+        self.cache.has_free() && somebody_waits && !self.is_full
+    }
+
+    /// All sequences that are not done.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.sequences.iter_mut().chain(self.paused.iter_mut().map(|paused| &mut paused.sequence))
+    }
+
+    /// A running sequence gives its slot back; it goes on later, from the store if that has room for it.
+    fn pause(&mut self, i: usize) {
+        let mut sequence = self.sequences.remove(i);
+        let mut tokens = self.cache.get(sequence.slot).tokens.clone();
+        tokens.extend(&sequence.pending);
+        tracing::debug!(slot = sequence.slot, n_tokens = tokens.len(), "a sequence waits for memory");
+        sequence.draft.clear();
+        self.cache.put_away(&mut self.state, sequence.slot);
+        self.stats.n_paused += 1;
+        let id = sequence.id.number();
+        let at = self.paused.partition_point(|paused| paused.sequence.id.number() < id);
+        self.paused.insert(at, Paused { sequence, tokens });
+    }
+
+    /// The resting sequence that was unused for longest leaves its slot; false where there is none.
+    fn evict(&mut self, except: Option<usize>) -> bool {
+        let Some(index) = self.cache.oldest(&self.state.memory, except) else { return false };
+        self.cache.put_away(&mut self.state, index);
+        self.stats.n_evicted += 1;
+        true
+    }
+
+    /// Bytes that all slots need for this step, but for one of them.
+    fn needed(&self, except: Option<usize>) -> usize {
+        let resting = (0..self.cache.n_slots()).filter(|&i| !self.cache.is_busy(i) && Some(i) != except);
+        let resting: usize = resting.map(|i| self.taken(i)).sum();
+        let running = self.sequences.iter().filter(|s| Some(s.slot) != except);
+        let running = running.map(|s| self.bytes_of(self.positions(s)).max(self.taken(s.slot)));
+        resting.saturating_add(running.sum())
+    }
+
+    /// Positions that a sequence may have after this step; those of its prompt are its own from the beginning.
+    fn positions(&self, s: &Sequence) -> usize {
+        let n_tokens = self.cache.get(s.slot).tokens.len();
+        let depth = self.state.drafter.info().max_depth;
+        (n_tokens + s.pending.len().min(self.config.n_batch) + depth).max(s.request.prompt().len() + 1)
+    }
+
+    /// Bytes of a sequence of so many positions, a few more included.
+    fn bytes_of(&self, n_positions: usize) -> usize {
+        let n_ctx = self.state.memory.config().n_ctx;
+        self.state.memory.footprint().n_bytes(n_positions.next_multiple_of(KV_STEP).min(n_ctx))
+    }
+
+    fn taken(&self, slot: usize) -> usize {
+        self.state.memory.taken_by(&self.cache.get(slot).slot).unwrap_or(0)
+    }
+}

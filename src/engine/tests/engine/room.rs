@@ -1,0 +1,79 @@
+//! Sequences that together have no room: they wait in order, leave their slots and go on, and every reply is what it would
+//! have been alone.
+
+use std::sync::Arc;
+
+use engine::{EngineConfig, FlashAttention};
+use model::Model;
+use test_support::*;
+use text::TokenId;
+
+fn config_of(n_ctx: usize, n_sequences: usize) -> EngineConfig {
+    EngineConfig { n_batch: 64, n_batch_shared: 64, ..config(n_ctx, n_sequences) }
+}
+
+/// As much as one sequence of a full context takes, and a quarter more.
+fn with_room_for_one(model: &Arc<Model>, config: EngineConfig) -> EngineConfig {
+    let engine = spawn(model, EngineConfig { n_sequences: 2, ..config.clone() }, None);
+    let of_one = engine.stats().expect("it runs").state_bytes / 2;
+    EngineConfig { kv_bytes: Some(of_one * 5 / 4), ..config }
+}
+
+/// No two begin alike.
+fn prompts(n: usize, len: usize) -> Vec<Vec<TokenId>> {
+    let token = |of: usize, i: usize| TokenId(((of * 31 + i * (7 + of)) % 190 + 5) as u32);
+    (0..n).map(|of| (0..len + 11 * of).map(|i| token(of, i)).collect()).collect()
+}
+
+#[test]
+fn sequences_that_do_not_fit_together_take_turns_and_say_what_they_would_alone() {
+    for model in [pocket_moe(), tiny()] {
+        for store_bytes in [256 << 20, 0] {
+            let config = with_room_for_one(&model, EngineConfig { store_bytes, ..config_of(1024, 4) });
+            let (engine, _alone) = engine(&model, config.clone());
+            let prompts = prompts(5, 220);
+            let n = if model.state_layout().is_recurrent() { 90 } else { 330 };
+            let requests = prompts.iter().map(|prompt| (prompt.clone(), greedy_exactly(n))).collect();
+            let together = generate_all(&engine, requests);
+            let stats = engine.stats().expect("it runs");
+            assert!(stats.state_limit < stats.state_bytes && stats.n_evicted + stats.n_paused > 0, "{stats:?}");
+            assert!(stats.taken_bytes <= stats.state_limit + (1 << 20), "{stats:?}");
+            let alone = spawn(&model, EngineConfig { n_sequences: 1, kv_bytes: None, ..config }, None);
+            for (prompt, got) in prompts.iter().zip(&together) {
+                let expected = generate(&alone, prompt, greedy_exactly(n));
+                assert_eq!(got.tokens, expected.tokens, "{model:?}, store of {store_bytes}, {stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_running_sequence_that_has_to_wait_goes_on_where_it_was() {
+    let model = tiny();
+    // Cells row by row, so that a sequence takes more the longer it is. ggml's fused attention adds up in another order from
+    // 64 rows of a sequence on, and how many come together depends on the others.
+    let (flash_attention, n_batch) = (FlashAttention::On, 32);
+    let config = EngineConfig { flash_attention, n_batch, store_bytes: 256 << 20, ..config_of(1024, 3) };
+    let config = with_room_for_one(&model, config);
+    let (engine, _alone) = engine(&model, config.clone());
+    let prompts = prompts(3, 200);
+    let requests = prompts.iter().map(|prompt| (prompt.clone(), greedy_exactly(500))).collect();
+    let together = generate_all(&engine, requests);
+    let stats = engine.stats().expect("it runs");
+    assert!(stats.n_paused > 0 && stats.reused.n_stored > 0, "{stats:?}");
+    // What was kept of it was not computed again.
+    let n_all: usize = prompts.iter().map(|prompt| prompt.len() + 500).sum();
+    assert!((stats.n_tokens as usize) < n_all + 64, "{} tokens of {n_all} computed", stats.n_tokens);
+    let alone = spawn(&model, EngineConfig { n_sequences: 1, kv_bytes: None, ..config }, None);
+    for (prompt, got) in prompts.iter().zip(&together) {
+        assert_eq!(got.tokens, generate(&alone, prompt, greedy_exactly(500)).tokens);
+    }
+}
+
+#[test]
+fn a_budget_below_one_sequence_is_refused_with_the_numbers() {
+    let model = tiny();
+    let config = EngineConfig { kv_bytes: Some(100 << 10), ..config_of(1024, 2) };
+    let error = engine::Engine::spawn(model, config).err().expect("too little").to_string();
+    assert!(error.contains("--kv-memory") && error.contains("1024 positions") && error.contains("-c"), "{error}");
+}

@@ -1,0 +1,115 @@
+//! How much memory sequences take: on the host the pages that were written, elsewhere what was reserved at the start.
+//! Owns that count, and giving back what a slot has taken.
+
+use ggml::StateId;
+
+use crate::error::Error;
+use crate::footprint::{Footprint, Run};
+use crate::layout::LayerState;
+use crate::slots::{LayerTensors, Memory, Slot};
+
+impl Memory {
+    /// What a sequence takes here beyond what was reserved at the start.
+    pub(crate) fn footprint_of(&self) -> Footprint {
+        let mut footprint = Footprint { n_planes: self.config.n_planes(), is_all: true, ..Footprint::default() };
+        for (il, (layer, tensors)) in self.layout.layers.iter().zip(&self.layers).enumerate() {
+            let page = |id: StateId| self.buffer.page_bytes(id);
+            match (layer, tensors) {
+                (LayerState::Kv(kv), LayerTensors::Kv { k, v }) => {
+                    let Some(page) = page(*k) else {
+                        footprint.is_all = false;
+                        continue;
+                    };
+                    let n_cells = self.n_cells(self.kinds.window_of(il));
+                    // A row of blocks was checked when the tensors were made.
+                    let row = |t: crate::CacheType, n: usize| t.dtype().row_bytes(n as i64).unwrap_or(0);
+                    let k_row = row(self.config.type_k, kv.d_k * kv.n_head_kv);
+                    footprint.add(Run { cell_bytes: k_row, n_cells, page }, 1);
+                    let n_values = kv.d_v * kv.n_head_kv;
+                    match self.config.v_transposed {
+                        _ if k == v => {}
+                        true => {
+                            let cell_bytes = self.config.type_v.dtype().block_bytes();
+                            footprint.add(Run { cell_bytes, n_cells, page }, n_values);
+                        }
+                        false => footprint.add(Run { cell_bytes: row(self.config.type_v, n_values), n_cells, page }, 1),
+                    }
+                }
+                (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, .. }) => match page(*conv) {
+                    Some(_) => footprint.plane_bytes += r.n_bytes(),
+                    None => footprint.is_all = false,
+                },
+                _ => {}
+            }
+        }
+        footprint
+    }
+
+    /// What a sequence takes beyond what was reserved at the start: nothing on devices that reserve all of it.
+    pub fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// Bytes that a slot has taken so far, by its sequence or by those before it.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use.
+    pub fn taken_by(&self, slot: &Slot) -> Result<usize, Error> {
+        Ok(self.taken(self.index(slot)?))
+    }
+
+    fn taken(&self, index: usize) -> usize {
+        let state = &self.slots[index];
+        self.footprint.of(state.n_taken, state.n_planes_written as usize)
+    }
+
+    /// Bytes of memory that all of it takes now: of what is taken when it is written only that.
+    pub fn taken_bytes(&self) -> usize {
+        let later = self.config.n_slots * self.footprint.n_bytes(self.config.n_ctx);
+        let now: usize = (0..self.slots.len()).map(|index| self.taken(index)).sum();
+        self.n_bytes().saturating_sub(later) + now
+    }
+
+    /// Forgets the whole sequence and gives back the memory that it took, where all of the state is taken when it is written.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: the slot is not in use. [`Error::Device`]: the state could not be cleared.
+    pub fn discard(&mut self, slot: &Slot) -> Result<(), Error> {
+        let index = self.index(slot)?;
+        if !self.footprint.is_all {
+            return self.clear(index);
+        }
+        // Pages that go back are zeros, whatever they held.
+        self.slots[index].spoiled = false;
+        self.clear(index)?;
+        let state = self.slots[index];
+        for il in 0..self.layers.len() {
+            if let (LayerTensors::Kv { k, v }, true) = (self.layers[il], state.n_taken > 0) {
+                for (id, keys) in [(k, true), (v, false)].into_iter().take(if k == v { 1 } else { 2 }) {
+                    let stripe = self.stripe_bytes(il, keys)?;
+                    self.buffer.discard(id, index * stripe, stripe)?;
+                }
+            }
+            for plane in 0..state.n_planes_written {
+                for (id, offset, n_bytes) in self.recurrent_rows(il, index, plane) {
+                    self.buffer.discard(id, offset, n_bytes)?;
+                }
+            }
+        }
+        let state = &mut self.slots[index];
+        (state.n_written, state.n_taken, state.n_planes_written) = (0, 0, 0);
+        Ok(())
+    }
+
+    fn n_cells_of(&self, il: usize) -> usize {
+        self.n_cells(self.kinds.window_of(il))
+    }
+
+    /// Bytes of all cells of one slot in a layer, of its keys or of its values.
+    fn stripe_bytes(&self, il: usize, keys: bool) -> Result<usize, Error> {
+        let LayerState::Kv(kv) = self.layout.layers[il] else { return Ok(0) };
+        let (t, d) = if keys { (self.config.type_k, kv.d_k) } else { (self.config.type_v, kv.d_v) };
+        let (n_row, n_cells) = ((d * kv.n_head_kv) as i64, self.n_cells_of(il));
+        Ok(t.dtype().row_bytes(n_row)? * n_cells)
+    }
+}
