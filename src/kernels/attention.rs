@@ -13,6 +13,7 @@ use ggml_sys as sys;
 use crate::f32x16::{F32x16, by_isa};
 use crate::geglu::exp;
 use crate::isa::Isa;
+use crate::matrix::{At, LANES, add_product};
 
 /// The longest heads that are served.
 pub const MAX_HEAD: usize = 128;
@@ -23,9 +24,6 @@ const KEYS: usize = 64;
 
 /// Rows of a product that are in registers together.
 const ROWS: usize = 6;
-
-/// Floats of a group of lanes.
-const LANES: usize = 16;
 
 /// Keys and values of all heads, and their queries. Strides are in floats.
 struct Heads {
@@ -73,68 +71,6 @@ struct Tiles {
     /// The largest score of each query so far, and the sum of the powers.
     largest: [f32; QUERIES],
     sum: [f32; QUERIES],
-}
-
-/// A matrix in memory: where it begins, and floats from row to row.
-#[derive(Clone, Copy)]
-struct At<P> {
-    data: P,
-    stride: usize,
-}
-
-/// `c += a * b` for [`ROWS`] rows of `a` and `c` and `N` groups of lanes of `b` and `c`.
-///
-/// # Safety
-/// `a` has [`ROWS`] rows of `k` floats, `b` `k` rows and `c` [`ROWS`] rows of `N` groups; the CPU has what `V` needs.
-#[inline(always)]
-unsafe fn block<V: F32x16, const N: usize>(a: At<*const f32>, b: At<*const f32>, c: At<*mut f32>, k: usize) {
-    let of_c = |r: usize, s: usize| c.data.wrapping_add(r * c.stride + s * LANES);
-    // SAFETY: rows and groups of `c` (the caller).
-    let mut sums: [[V; N]; ROWS] = std::array::from_fn(|r| std::array::from_fn(|s| unsafe { V::load(of_c(r, s)) }));
-    for t in 0..k {
-        // SAFETY: row `t` of `b` (the caller).
-        let row: [V; N] = std::array::from_fn(|s| unsafe { V::load(b.data.add(t * b.stride + s * LANES)) });
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: column `t` of `a` (the caller).
-            let x = V::all(unsafe { *a.data.add(r * a.stride + t) });
-            for (sum, &y) in sums.iter_mut().zip(&row) {
-                *sum = x.mul_add(y, *sum);
-            }
-        }
-    }
-    for (r, sums) in sums.into_iter().enumerate() {
-        for (s, sum) in sums.into_iter().enumerate() {
-            // SAFETY: rows and groups of `c` (the caller).
-            unsafe { sum.store(of_c(r, s)) };
-        }
-    }
-}
-
-/// `c += a * b`: `n_rows` rows (a multiple of [`ROWS`]) of `k` floats times `k` rows of `n` floats (a multiple of [`LANES`]).
-///
-/// # Safety
-/// The matrices have these sizes; the CPU has what `V` needs.
-#[inline(always)]
-unsafe fn product<V: F32x16>(a: At<*const f32>, b: At<*const f32>, c: At<*mut f32>, [n_rows, k, n]: [usize; 3]) {
-    // Twelve sums fill the registers: of one group where a group takes several.
-    let wide = if V::N_REGISTERS == 1 { 2 } else { 1 };
-    let mut first = 0;
-    while first < n {
-        let groups = wide.min((n - first) / LANES);
-        for row in (0..n_rows).step_by(ROWS) {
-            let a = At { data: a.data.wrapping_add(row * a.stride), ..a };
-            let b = At { data: b.data.wrapping_add(first), ..b };
-            let c = At { data: c.data.wrapping_add(row * c.stride + first), ..c };
-            // SAFETY: rows and groups within the matrices.
-            unsafe {
-                match groups {
-                    2 => block::<V, 2>(a, b, c, k),
-                    _ => block::<V, 1>(a, b, c, k),
-                }
-            }
-        }
-        first += groups * LANES;
-    }
 }
 
 /// The powers of a row of scores and their sum, where the largest so far was `largest`; gives the largest, the factor that
@@ -191,7 +127,7 @@ unsafe fn tiles<V: F32x16>(heads: &Heads, part: Range<usize>) {
             let k = At { data: t.k.as_ptr(), stride: KEYS };
             let scores = At { data: t.scores.as_mut_ptr(), stride: KEYS };
             // SAFETY: the tiles have these sizes.
-            unsafe { product::<V>(q, k, scores, [n_rows, n_embd, KEYS]) };
+            unsafe { add_product::<V, ROWS>(q, k, scores, [n_rows, n_embd, KEYS]) };
             let (rows, _) = t.scores.as_chunks_mut::<KEYS>();
             for (i, row) in rows.iter_mut().enumerate().take(n_rows) {
                 row[n_keys..].fill(f32::NEG_INFINITY);
@@ -203,7 +139,7 @@ unsafe fn tiles<V: F32x16>(heads: &Heads, part: Range<usize>) {
             let v = At { data: t.v.as_ptr(), stride: padded };
             let out = At { data: t.out.as_mut_ptr(), stride: padded };
             // SAFETY: the tiles have these sizes.
-            unsafe { product::<V>(scores, v, out, [n_rows, KEYS, padded]) };
+            unsafe { add_product::<V, ROWS>(scores, v, out, [n_rows, KEYS, padded]) };
         }
         for i in 0..n {
             let to = heads.out.wrapping_add((first + i) * heads.out_strides[0] + head * heads.out_strides[1]);

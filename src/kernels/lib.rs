@@ -37,6 +37,7 @@ mod floats;
 mod geglu;
 mod isa;
 mod lanes;
+mod matrix;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod nodes;
@@ -50,6 +51,7 @@ pub mod slices;
 mod tests;
 mod tile;
 mod weight_type;
+mod weighted_rows;
 
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
@@ -60,3 +62,4 @@ pub use isa::Isa;
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, TAPS, short_conv};
 pub use weight_type::{ActivationFormat, FEW_COLUMNS, WeightType};
+pub use weighted_rows::weighted_rows;

@@ -122,6 +122,30 @@ impl<'g> Graph<'g> {
         self.fused_attention((q, k, v), None, &Scores::scaled(scale))
     }
 
+    /// Sums of rows by weight: `rows: [n, n_rows, 1, n_seqs]`, any type that unpacks, with whole rows;
+    /// `weights: [n_rows, n_sums, 1, n_seqs]` F32, contiguous; gives `[n, n_sums, 1, n_seqs]`. On a CPU a kernel of our own reads
+    /// the rows as they lie; elsewhere they are turned first.
+    pub fn weighted_rows(&self, rows: Tensor<'g>, weights: Tensor<'g>) -> Tensor<'g> {
+        let (nr, nw) = (rows.ne(), weights.ne());
+        let fits = nr[1] == nw[0] && nr[2] == 1 && nw[2] == 1 && nr[3] == nw[3];
+        let sound = self.check("weighted_rows", fits, || format!("`rows` {nr:?} and `weights` {nw:?} do not fit"))
+            && self.check_f32("weighted_rows", "weights", weights)
+            && self.check("weighted_rows", ask!(ggml_is_contiguous, weights), || "`weights` are not contiguous".into())
+            && self.check_elements("weighted_rows", "rows", rows)
+            && self.check("weighted_rows", rows.dtype().unpacks(), || format!("`rows` {rows:?} cannot be unpacked"))
+            && self.check_size("weighted_rows", Dtype::F32, [nr[0], nw[1], 1, nw[3]]);
+        if !sound {
+            return weights;
+        }
+        let rows = if rows.dtype().is_quantized() { self.cast(rows, Dtype::F32) } else { rows };
+        let served = matches!(rows.dtype(), Dtype::F16 | Dtype::F32);
+        if served && self.is_on_cpu() && Isa::chosen().is_some() {
+            let ne = [nr[0], nw[1], 1, nw[3]];
+            return self.custom("weighted_rows", Dtype::F32, ne, &[rows, weights], kernels::weighted_rows);
+        }
+        self.mul_mat(self.cont(self.transpose(rows)), weights)
+    }
+
     /// Checks that queries, keys and values belong together.
     fn check_qkv(&self, (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>)) -> bool {
         let (nq, nk, nv) = (q.ne(), k.ne(), v.ne());

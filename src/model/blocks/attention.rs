@@ -1,7 +1,7 @@
 //! Attention over the KV cells of each sequence.
 //! Source: Vaswani et al. 2017, with grouped heads (Ainslie et al. 2023): query head `j` reads key head `j / group`.
 
-use ggml::{Dtype, Graph, Scores, Tensor};
+use ggml::{Graph, Scores, Tensor};
 use memory::Segment;
 
 use super::linear::join;
@@ -47,10 +47,7 @@ pub(crate) fn attend_latent<'g>(
 ) -> Tensor<'g> {
     let Some(window) = inputs.window(il) else { return q };
     inputs.view.store_latent(g, il, inputs.view.rotate_k(g, il, rows), window.kv_rows);
-    over_cells(g, inputs, il, q, scores, |v| {
-        let v = if v.dtype().is_quantized() { g.cast(v, Dtype::F32) } else { v };
-        g.cont(g.transpose(v)) // [n_kv, d_v, 1, n_seqs]
-    })
+    over_cells(g, inputs, il, q, scores, |v, weights| g.weighted_rows(v, weights))
 }
 
 /// As [`attend`], with what is in layer `il`'s KV cache already, which may be another layer's than the queries'.
@@ -61,18 +58,18 @@ pub(crate) fn attend_to<'g>(
     q: Tensor<'g>,
     scores: &Scores<'g>,
 ) -> Tensor<'g> {
-    over_cells(g, inputs, il, q, scores, |v| v)
+    over_cells(g, inputs, il, q, scores, |v, weights| g.mul_mat(v, weights))
 }
 
-/// Attention of `q: [d_k, n_head, n_tokens]` over the cells of layer `il`. `transposed` gives the values as the folded form
-/// reads them.
+/// Attention of `q: [d_k, n_head, n_tokens]` over the cells of layer `il`. `weigh` gives the folded form's sums of values by
+/// `weights: [n_kv, n_folded, n_head_kv, n_seqs]`, `[d_v, n_folded, n_head_kv, n_seqs]`.
 fn over_cells<'g>(
     g: &Graph<'g>,
     inputs: &AttentionInputs<'_, 'g>,
     il: usize,
     q: Tensor<'g>,
     scores: &Scores<'g>,
-    transposed: impl Fn(Tensor<'g>) -> Tensor<'g>,
+    weigh: impl Fn(Tensor<'g>, Tensor<'g>) -> Tensor<'g>,
 ) -> Tensor<'g> {
     let Some(window) = inputs.window(il) else { return q };
     let q = inputs.view.rotate_k(g, il, q);
@@ -85,7 +82,7 @@ fn over_cells<'g>(
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
         if inputs.view.v_transposed() {
-            gqa_folded(g, s, (q, k, transposed(v)), mask, scores)
+            gqa_folded(g, s, (q, k), mask, scores, |weights| weigh(v, weights))
         } else {
             fused(g, s, (q, k, v), mask, scores)
         }
@@ -107,17 +104,17 @@ fn fused<'g>(
 }
 
 /// Two products and a softmax, with the query heads that share a key head folded into rows: each cell is read once for
-/// all of them. Values are transposed. A single folded row, one query head over its own key head, is computed twice:
+/// all of them. `weigh` gives the sums of values. A single folded row, one query head over its own key head, is computed twice:
 /// ggml's products of one row have other bits than those of several.
 fn gqa_folded<'g>(
     g: &Graph<'g>,
     s: &Segment,
-    (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
+    (q, k): (Tensor<'g>, Tensor<'g>),
     mask: Tensor<'g>,
     scores: &Scores<'g>,
+    weigh: impl Fn(Tensor<'g>) -> Tensor<'g>,
 ) -> Tensor<'g> {
     let [_, n_kv, n_head_kv, _] = k.ne();
-    let d_v = v.ne()[1];
     let is_single = q.ne()[1] == 1 && q.ne()[2] == n_head_kv;
     let twice = |x: Tensor<'g>| if is_single { g.concat(x, x, 1) } else { x };
     let (q, mask) = (twice(g.cont(q)), twice(mask));
@@ -128,7 +125,8 @@ fn gqa_folded<'g>(
     let products = g.reshape(products, [n_kv, n_rows, n_head, n_seqs]);
     let weights = g.soft_max_of(products, Some(mask), scores);
     let weights = g.reshape(weights, [n_kv, n_folded, n_head_kv, n_seqs]);
-    let o = g.mul_mat(v, weights); // [d_v, n_folded, n_head_kv, n_seqs]
+    let o = weigh(weights); // [d_v, n_folded, n_head_kv, n_seqs]
+    let d_v = o.ne()[0];
     let o = g.reshape(o, [d_v, n_rows, n_head, n_seqs]);
     let nb = o.nb();
     let o = g.view(o, [d_v, s.n_rows as i64, n_head, n_seqs], [nb[1], nb[2], nb[3]], 0);

@@ -70,15 +70,28 @@ fn folded<'g>(g: &Graph<'g>, t: &[Tensor<'g>], scale: f32) -> Tensor<'g> {
 }
 
 fn folded_of<'g>(g: &Graph<'g>, t: &[Tensor<'g>], scores: &Scores<'g>) -> Tensor<'g> {
+    folded_by(g, t, scores, |weights| g.mul_mat(g.cont(g.transpose(t[2])), weights))
+}
+
+/// The same over one key head, with values as they lie.
+fn folded_over_rows<'g>(g: &Graph<'g>, t: &[Tensor<'g>]) -> Tensor<'g> {
+    folded_by(g, t, &Scores::scaled(SCALE), |weights| g.weighted_rows(t[2], weights))
+}
+
+fn folded_by<'g>(
+    g: &Graph<'g>,
+    t: &[Tensor<'g>],
+    scores: &Scores<'g>,
+    weigh: impl Fn(Tensor<'g>) -> Tensor<'g>,
+) -> Tensor<'g> {
     let (q, k, mask) = (t[0], t[1], t[3]);
-    let v = g.cont(g.transpose(t[2])); // [n_kv, d, n_head_kv, n_seqs]
     let [d, n_tokens, n_head, n_seqs] = q.ne();
     let [_, n_kv, n_head_kv, _] = k.ne();
     let n_folded = n_tokens * n_head / n_head_kv;
     let products = g.mul_mat(k, g.reshape(g.cont(q), [d, n_folded, n_head_kv, n_seqs]));
     let products = g.reshape(products, [n_kv, n_tokens, n_head, n_seqs]);
     let weights = g.reshape(g.soft_max_of(products, Some(mask), scores), [n_kv, n_folded, n_head_kv, n_seqs]);
-    let o = g.reshape(g.mul_mat(v, weights), [d, n_tokens, n_head, n_seqs]);
+    let o = g.reshape(weigh(weights), [d, n_tokens, n_head, n_seqs]);
     g.cont(g.permute(o, [0, 2, 1, 3])) // [d, n_head, n_tokens, n_seqs]
 }
 
@@ -99,6 +112,7 @@ fn both_forms_are_plain_attention() {
         Sizes { n_seqs: 3, ..base },
         Sizes { d: 256, n_tokens: 80, n_kv: 512, ..base }, // long enough for ggml's tiles
         Sizes { n_tokens: 1, n_head: 2, n_head_kv: 1, n_kv: 32, ..base },
+        Sizes { d: 72, n_tokens: 40, n_head: 3, n_head_kv: 1, n_kv: 288, n_seqs: 2 },
     ];
     for z in sizes {
         let inputs = operands(&mut rng, z);
@@ -108,6 +122,9 @@ fn both_forms_are_plain_attention() {
             let got = run_over(&no_weights(), threads, &inputs, |g, t| folded(g, t, SCALE));
             assert_close(&got, &want, 2e-3);
             assert_close(&run_over(&no_weights(), threads, &inputs, flash), &want, 1e-2);
+            if z.n_head_kv == 1 {
+                assert_close(&run_over(&no_weights(), threads, &inputs, folded_over_rows), &want, 2e-3);
+            }
         }
     }
 }
@@ -203,6 +220,10 @@ fn a_token_of_folded_attention_has_the_same_bits_beside_any_others() {
                         n, 0,
                         "{n_tokens} tokens over {n_kv} cells, heads {n_head}/{n_head_kv}, threads {threads:?}"
                     );
+                    if n_head_kv == 1 {
+                        let n = tokens_that_differ(&mut rng, z, threads, folded_over_rows);
+                        assert_eq!(n, 0, "over rows: {n_tokens} tokens over {n_kv} cells, threads {threads:?}");
+                    }
                 }
             }
         }
