@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { mcpServer } from "./mcp.mjs";
 import { LOOKS, answered, browser, folder, page, say, server } from "./harness.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -231,6 +232,91 @@ await check("a model among several is chosen, loaded with progress, and named", 
   await made.fill("#ask", "Hello");
   await made.press("#ask", "Enter");
   assert.equal((await sent).postDataJSON().model, "large");
+});
+
+/** Gives the page an MCP server in its settings, and waits until that has answered. */
+async function withTools(made, url, token = "") {
+  await made.click("#open-settings");
+  await made.fill("#mcp-url", url);
+  await made.fill("#mcp-token", token);
+  await made.click("#mcp-add");
+  await made.waitForFunction(() => /tools?$|No tools/.test(document.querySelector("#mcp-list li")?.innerText.replace(/\s*(Ask again)?\s*×\s*$/, "") ?? ""));
+  const state = await made.innerText("#mcp-list");
+  await made.press("#settings", "Escape");
+  return state;
+}
+
+/** Asks for the weather, answers the question before the call, and waits for the reply. */
+async function weather(made, button) {
+  const before = await made.locator(".call").count();
+  await made.fill("#ask", "What is the weather in Oslo?");
+  await made.press("#ask", "Enter");
+  await made.locator(".call .question").getByRole("button", { name: button }).click();
+  await answered(made, 1);
+  assert.equal(await made.locator(".call").count(), before + 1);
+  return made.locator("article.assistant").last().innerText();
+}
+
+await check("tools of an MCP server are run after a question each", {}, async (made) => {
+  const mcp = await mcpServer();
+  await opened(made);
+  assert.match(await withTools(made, mcp.url), /weather: 2 tools/);
+  const calls = () => mcp.asked.filter(({ method }) => method === "tools/call");
+  await made.fill("#ask", "What is the weather in Oslo?");
+  await made.press("#ask", "Enter");
+  await made.waitForSelector(".call .question");
+  assert.match(await made.innerText(".call"), /get_weather of weather.*"city": "Oslo".*Run it\?/s);
+  assert.equal(calls().length, 0, "nothing runs before the answer");
+  await made.getByRole("button", { name: "Run" }).click();
+  await answered(made, 2);
+  assert.deepEqual(calls().map(({ params }) => params), [{ name: "get_weather", arguments: { city: "Oslo" } }]);
+  assert.match(await made.locator("article.assistant").last().innerText(), /snowy/);
+  await made.click(".call summary");
+  assert.match(await made.innerText(".call details"), /"temperature":-3/);
+  assert.ok(mcp.asked.some(({ id, result }) => id === "its-own" && result), "the server's ping is answered");
+  // What was called is kept, and is sent again with the next message.
+  await made.reload();
+  await made.waitForSelector(".call details");
+  await made.waitForFunction(() => /tool/.test(document.querySelector("#tools-note").textContent));
+  mcp.forget();
+  await made.click("#new");
+  await weather(made, "Run");
+  assert.equal(calls().length, 2, "a session that the server has ended is begun anew");
+  await made.click("#new");
+  const sent = [];
+  made.on("request", (request) => request.url().endsWith("/v1/chat/completions") && sent.push(request.postDataJSON()));
+  await weather(made, "Refuse");
+  assert.equal(calls().length, 2, "what is refused does not run");
+  const { messages, tools } = sent.at(-1);
+  assert.deepEqual(tools.map(({ function: { name } }) => name), ["get_weather", "get_time"]);
+  assert.equal(messages.at(-1).content, "The user refused this call.");
+  assert.equal(messages.at(-1).tool_call_id, messages.at(-2).tool_calls[0].id);
+  await made.click("#new");
+  await made.fill("#ask", "What is the weather in Oslo?");
+  await made.press("#ask", "Enter");
+  await made.waitForSelector(".call .question");
+  await made.click("#stop");
+  await made.waitForFunction(() => /Not run/.test(document.querySelector(".call").innerText));
+  await mcp.stop();
+});
+
+await check("an MCP server that wants a token, allows no page or is none is told as such", {}, async (made) => {
+  const locked = await mcpServer({ token: "secret" });
+  const shut = await mcpServer({ cors: false });
+  await opened(made);
+  for (const [url, token, words] of [[locked.url, "", /401.*token/], [locked.url, "secret", /2 tools/], [shut.url, "", /CORS/], [`${running.url}/health`, "", /405/]]) {
+    assert.match(await withTools(made, url, token), words);
+    await made.click("#open-settings");
+    await made.getByRole("button", { name: /Remove/ }).click();
+    await made.press("#settings", "Escape");
+  }
+  await made.click("#open-settings");
+  await made.fill("#mcp-url", "javascript:alert(1)");
+  await made.click("#mcp-add");
+  assert.match(await made.innerText("#mcp-wrong"), /http:/);
+  assert.equal(await made.locator("#mcp-list li").count(), 0);
+  await made.press("#settings", "Escape");
+  await Promise.all([locked.stop(), shut.stop()]);
 });
 
 await check("the dashboard shows rates of tokens, quantiles and models", {}, async (made) => {
