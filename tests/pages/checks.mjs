@@ -6,8 +6,11 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import { mcpServer } from "./mcp.mjs";
 import { LOOKS, answered, browser, folder, page, say, server } from "./harness.mjs";
+import { difference, shots } from "./shots.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+/** Of a picture's cells: figures and the lines of charts are others in every run. */
+const MAX_DIFFERENCE = 0.04;
 const wanted = process.argv.slice(2);
 const chromium = await browser();
 let running = await server("--temp", "0");
@@ -325,10 +328,10 @@ await check("the dashboard shows rates of tokens, quantiles and models", {}, asy
   await made.request.post("/completion", { data: { prompt: "1, 2, 3, 4, 1, 2, 3, 4,", n_predict: 32 } });
   await made.waitForFunction(() => /their tokens (?!0$|-)[\d.]+/.test([...document.querySelectorAll(".legend span")].map((span) => span.textContent).join("\n")));
   const tiles = await made.innerText("#tiles");
-  assert.match(tiles, /first token, p50 · p95\s+[\d.,]+ · [\d.,]+ ms/);
+  assert.match(tiles, /first token, p50 · p95\s+[\d.,]+ · [\d.,]+ m?s/);
   const models = await made.innerText("#models");
   assert.match(models, /pocket/);
-  assert.match(models, /between tokens, p50 · p95\s+[\d.,]+ · [\d.,]+ ms/);
+  assert.match(models, /between tokens, p50 · p95\s+[\d.,]+ · [\d.,]+ m?s/);
 });
 
 for (const look of LOOKS) {
@@ -366,6 +369,18 @@ for (const look of LOOKS) {
     await serious("the dashboard");
   });
 }
+
+await check("the pages look as in docs/pictures", {}, async (made) => {
+  const to = folder();
+  const wrong = [];
+  for (const name of await shots(chromium, running.url, to)) {
+    const share = await difference(made, join(to, name), join("docs/pictures", name));
+    if (share > MAX_DIFFERENCE) wrong.push(`${name}: ${Math.round(100 * share)} % of it differ (${to}): if it should, scripts/pictures.sh`);
+  }
+  assert.deepEqual(wrong, []);
+  const other = await difference(made, join(to, "chat-light.png"), join("docs/pictures", "chat-dark.png"));
+  assert.ok(other > 0.5, `another theme is seen: ${other}`);
+});
 
 // The last one: it ends the server.
 await check("a lost connection is told, and the page finds the server again", {}, async (made) => {

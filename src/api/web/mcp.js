@@ -2,8 +2,8 @@
 // speaks to the server, which must allow this page's origin (CORS). Knows nothing of conversations or of the screen.
 
 const REVISION = "2025-06-18";
-/** Older revisions whose tools are the same. */
-const KNOWN = new Set([REVISION, "2025-03-26", "2024-11-05"]);
+/** Revisions whose transport and tools are these. */
+const KNOWN = new Set([REVISION, "2025-03-26"]);
 /** Time for the first messages; a tool may take as long as it likes, until the user stops it. */
 const GREET_MS = 15_000;
 /** Pages of a list of tools: a server that never ends it is left at that. */
