@@ -170,8 +170,7 @@ function spread(text) {
 function show() {
   $("mcp-list").replaceChildren(...settings.mcp.map(row));
   const n = offered.size;
-  $("tools-note").textContent = n ? `${n} ${n === 1 ? "tool" : "tools"}` : "";
-  $("tools-note").hidden = !n;
+  $("tools-note").textContent = n ? `The model may ask for ${n} ${n === 1 ? "tool" : "tools"}.` : "";
 }
 
 function row(entry) {
