@@ -126,6 +126,67 @@ await check("a text goes with a message, a file that is none is refused", {}, as
   assert.match(await made.innerText("article.user .file"), /notes\.md/);
 });
 
+await check("files are dropped and pasted too", {}, async (made) => {
+  await opened(made);
+  const give = (kind) =>
+    made.evaluate((type) => {
+      const data = new DataTransfer();
+      data.items.add(new File([`the word is ${type}`], `${type}.txt`, { type: "text/plain" }));
+      const event = type === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }) : new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+      document.querySelector("#ask").dispatchEvent(event);
+    }, kind);
+  await give("drop");
+  await made.waitForSelector("#attached .file:has-text('drop.txt')");
+  await give("paste");
+  await made.waitForSelector("#attached .file:has-text('paste.txt')");
+  await made.getByRole("button", { name: "Remove drop.txt" }).click();
+  assert.deepEqual(await texts(made, "#attached b"), ["paste.txt"]);
+});
+
+await check("everything is reached by Tab, and the keys do what their list says", {}, async (made) => {
+  await opened(made);
+  await say(made, "What is 20 + 15?");
+  const wanted = await made.evaluate(() => {
+    const all = [...document.querySelectorAll("a[href], button, select, input, textarea, summary, [tabindex='0']")];
+    const seen = all.filter((node) => !node.disabled && node.checkVisibility({ visibilityProperty: true }));
+    seen.forEach((node, i) => (node.dataset.stop = i));
+    document.activeElement.blur();
+    return seen.map((node) => `${node.tagName} ${node.id || node.textContent}`);
+  });
+  const reached = new Set();
+  for (let i = 0; i < wanted.length + 5; i += 1) {
+    await made.keyboard.press("Tab");
+    reached.add(await made.evaluate(() => Number(document.activeElement?.dataset.stop ?? -1)));
+  }
+  assert.deepEqual(wanted.filter((_, i) => !reached.has(i)), []);
+  await made.locator("#ask").focus();
+  const shown = (selector) => made.waitForSelector(`${selector}:visible`);
+  await made.keyboard.press("Alt+c");
+  await made.waitForSelector("#history", { state: "hidden" });
+  await made.keyboard.press("Alt+f");
+  await shown("#search");
+  assert.equal(await made.evaluate(() => document.activeElement.id), "search");
+  await made.keyboard.press("Alt+s");
+  await shown("#settings");
+  await made.keyboard.press("Escape");
+  const theme = () => made.evaluate(() => document.documentElement.dataset.theme);
+  await made.keyboard.press("Alt+l");
+  assert.equal(await theme(), "dark");
+  await made.keyboard.press("Alt+d");
+  assert.equal(await made.isChecked("#tint-switch"), false);
+  await made.locator("#log").focus();
+  await made.keyboard.press("/");
+  await made.keyboard.press("ArrowUp");
+  assert.equal(await made.inputValue("#ask"), "What is 20 + 15?");
+  await made.keyboard.press("Escape");
+  assert.equal(await made.inputValue("#ask"), "");
+  await made.keyboard.press("Alt+r");
+  await answered(made, 1);
+  assert.match((await texts(made, "article.assistant .versions"))[0], /2 of 2/);
+  await made.keyboard.press("Alt+n");
+  assert.equal(await made.locator("article").count(), 0);
+});
+
 await check("Markdown: tables, tasks, code, formulas; no tint in code; nothing becomes markup", {}, async (made) => {
   await opened(made);
   const table = await rendered(made, "| a | b | c |\n|:--|:-:|--:|\n| 1 | 2 | 3 |");
@@ -364,6 +425,14 @@ for (const look of LOOKS) {
       text.append(render(source), render("one two three four five six seven eight", Array.from({ length: 40 }, (_, i) => Math.floor(i / 5) + 1)));
     });
     await serious("Markdown");
+    const mcp = await mcpServer();
+    await withTools(made, mcp.url);
+    await made.fill("#ask", "What is the weather in Oslo?");
+    await made.press("#ask", "Enter");
+    await made.waitForSelector(".call .question");
+    await serious("the question before a call");
+    await made.click("#stop");
+    await mcp.stop();
     await made.goto("/dashboard");
     await made.waitForSelector("#models tbody tr");
     await serious("the dashboard");

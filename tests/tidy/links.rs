@@ -108,8 +108,8 @@ fn headings(page: &str) -> Vec<String> {
 
 #[test]
 fn the_scanner_sees_links_outside_of_code() {
-    let page =
-        "# A `b` c\n[x](a/b.md) and `[y](no.md)`, [z](<c d.md> \"title\")\n```\n[no](no.md)\n```\n[ref]: ../e.md\n<img src=\"f.png\">\n";
+    let page = "# A `b` c\n[x](a/b.md) and `[y](no.md)`, [z](<c d.md> \"title\")\n```\n[no](no.md)\n```\n[ref]: ../e.md\n\
+                <img src=\"f.png\">\n";
     let found = links(page);
     assert_eq!(found, [(2, "a/b.md".into()), (2, "c".into()), (6, "../e.md".into()), (7, "f.png".into())]);
     assert_eq!(headings(page), ["a-b-c"]);

@@ -99,8 +99,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Calls of this server alone.
 const SELF: &str = "'self'";
 
-/// Calls of MCP servers too, whose addresses the user gives the page: no list of them is known here. Scripts still come from
-/// here alone.
+/// Calls of MCP servers too, whose addresses the user gives the page: no list of them is known here. Scripts still come
+/// from here alone.
 const ANY: &str = "'self' http: https:";
 
 #[cfg(test)]
