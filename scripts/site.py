@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Parts of the book; what docs/ has beside these is found by itself.
 PARTS = [
     ("Use it", ["README.md", "docs/SERVER.md", "docs/NEXTN.md", "docs/STRUCTURED.md", "docs/FILES.md", "docs/GPU.md", "docs/FLEET.md"]),
+    ("Recipes", ["docs/recipes/README.md", "docs/recipes/*.md"]),
     ("Measure it", ["docs/PERFORMANCE.md", "docs/NUMERICS.md", "docs/measurements/*.md"]),
     ("Work on it", ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/*.md", "vendor/README.md", "models/README.md", "docs/decisions/*.md"]),
     ("Changes", ["CHANGELOG.md", "docs/RELEASING.md"]),

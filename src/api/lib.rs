@@ -74,6 +74,7 @@ mod socket;
 mod state;
 mod stream;
 mod vectors;
+mod vllm_names;
 mod web;
 mod whole;
 mod wire;

@@ -149,7 +149,7 @@ pub fn document() -> Value {
     ollama(&mut doc);
     let text = json!({ "schema": { "type": "string" } });
     let text = json!({ "text/plain": text, "application/openmetrics-text": text });
-    doc.get("/metrics", "Metrics for Prometheus", text, &[]);
+    doc.get("/metrics", "Metrics for Prometheus", text, &[("names", "query")]);
     doc.finish()
 }
 

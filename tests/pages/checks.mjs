@@ -4,9 +4,13 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { mcpServer } from "./mcp.mjs";
 import { LOOKS, answered, browser, folder, page, say, server } from "./harness.mjs";
+import { difference, shots } from "./shots.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+/** Of a picture's cells: figures and the lines of charts are others in every run. */
+const MAX_DIFFERENCE = 0.04;
 const wanted = process.argv.slice(2);
 const chromium = await browser();
 let running = await server("--temp", "0");
@@ -122,6 +126,67 @@ await check("a text goes with a message, a file that is none is refused", {}, as
   assert.match(await made.innerText("article.user .file"), /notes\.md/);
 });
 
+await check("files are dropped and pasted too", {}, async (made) => {
+  await opened(made);
+  const give = (kind) =>
+    made.evaluate((type) => {
+      const data = new DataTransfer();
+      data.items.add(new File([`the word is ${type}`], `${type}.txt`, { type: "text/plain" }));
+      const event = type === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }) : new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+      document.querySelector("#ask").dispatchEvent(event);
+    }, kind);
+  await give("drop");
+  await made.waitForSelector("#attached .file:has-text('drop.txt')");
+  await give("paste");
+  await made.waitForSelector("#attached .file:has-text('paste.txt')");
+  await made.getByRole("button", { name: "Remove drop.txt" }).click();
+  assert.deepEqual(await texts(made, "#attached b"), ["paste.txt"]);
+});
+
+await check("everything is reached by Tab, and the keys do what their list says", {}, async (made) => {
+  await opened(made);
+  await say(made, "What is 20 + 15?");
+  const wanted = await made.evaluate(() => {
+    const all = [...document.querySelectorAll("a[href], button, select, input, textarea, summary, [tabindex='0']")];
+    const seen = all.filter((node) => !node.disabled && node.checkVisibility({ visibilityProperty: true }));
+    seen.forEach((node, i) => (node.dataset.stop = i));
+    document.activeElement.blur();
+    return seen.map((node) => `${node.tagName} ${node.id || node.textContent}`);
+  });
+  const reached = new Set();
+  for (let i = 0; i < wanted.length + 5; i += 1) {
+    await made.keyboard.press("Tab");
+    reached.add(await made.evaluate(() => Number(document.activeElement?.dataset.stop ?? -1)));
+  }
+  assert.deepEqual(wanted.filter((_, i) => !reached.has(i)), []);
+  await made.locator("#ask").focus();
+  const shown = (selector) => made.waitForSelector(`${selector}:visible`);
+  await made.keyboard.press("Alt+c");
+  await made.waitForSelector("#history", { state: "hidden" });
+  await made.keyboard.press("Alt+f");
+  await shown("#search");
+  assert.equal(await made.evaluate(() => document.activeElement.id), "search");
+  await made.keyboard.press("Alt+s");
+  await shown("#settings");
+  await made.keyboard.press("Escape");
+  const theme = () => made.evaluate(() => document.documentElement.dataset.theme);
+  await made.keyboard.press("Alt+l");
+  assert.equal(await theme(), "dark");
+  await made.keyboard.press("Alt+d");
+  assert.equal(await made.isChecked("#tint-switch"), false);
+  await made.locator("#log").focus();
+  await made.keyboard.press("/");
+  await made.keyboard.press("ArrowUp");
+  assert.equal(await made.inputValue("#ask"), "What is 20 + 15?");
+  await made.keyboard.press("Escape");
+  assert.equal(await made.inputValue("#ask"), "");
+  await made.keyboard.press("Alt+r");
+  await answered(made, 1);
+  assert.match((await texts(made, "article.assistant .versions"))[0], /2 of 2/);
+  await made.keyboard.press("Alt+n");
+  assert.equal(await made.locator("article").count(), 0);
+});
+
 await check("Markdown: tables, tasks, code, formulas; no tint in code; nothing becomes markup", {}, async (made) => {
   await opened(made);
   const table = await rendered(made, "| a | b | c |\n|:--|:-:|--:|\n| 1 | 2 | 3 |");
@@ -233,16 +298,101 @@ await check("a model among several is chosen, loaded with progress, and named", 
   assert.equal((await sent).postDataJSON().model, "large");
 });
 
+/** Gives the page an MCP server in its settings, and waits until that has answered. */
+async function withTools(made, url, token = "") {
+  await made.click("#open-settings");
+  await made.fill("#mcp-url", url);
+  await made.fill("#mcp-token", token);
+  await made.click("#mcp-add");
+  await made.waitForFunction(() => /tools?$|No tools/.test(document.querySelector("#mcp-list li")?.innerText.replace(/\s*(Ask again)?\s*×\s*$/, "") ?? ""));
+  const state = await made.innerText("#mcp-list");
+  await made.press("#settings", "Escape");
+  return state;
+}
+
+/** Asks for the weather, answers the question before the call, and waits for the reply. */
+async function weather(made, button) {
+  const before = await made.locator(".call").count();
+  await made.fill("#ask", "What is the weather in Oslo?");
+  await made.press("#ask", "Enter");
+  await made.locator(".call .question").getByRole("button", { name: button }).click();
+  await answered(made, 1);
+  assert.equal(await made.locator(".call").count(), before + 1);
+  return made.locator("article.assistant").last().innerText();
+}
+
+await check("tools of an MCP server are run after a question each", {}, async (made) => {
+  const mcp = await mcpServer();
+  await opened(made);
+  assert.match(await withTools(made, mcp.url), /weather: 2 tools/);
+  const calls = () => mcp.asked.filter(({ method }) => method === "tools/call");
+  await made.fill("#ask", "What is the weather in Oslo?");
+  await made.press("#ask", "Enter");
+  await made.waitForSelector(".call .question");
+  assert.match(await made.innerText(".call"), /get_weather of weather.*"city": "Oslo".*Run it\?/s);
+  assert.equal(calls().length, 0, "nothing runs before the answer");
+  await made.getByRole("button", { name: "Run" }).click();
+  await answered(made, 2);
+  assert.deepEqual(calls().map(({ params }) => params), [{ name: "get_weather", arguments: { city: "Oslo" } }]);
+  assert.match(await made.locator("article.assistant").last().innerText(), /snowy/);
+  await made.click(".call summary");
+  assert.match(await made.innerText(".call details"), /"temperature":-3/);
+  assert.ok(mcp.asked.some(({ id, result }) => id === "its-own" && result), "the server's ping is answered");
+  // What was called is kept, and is sent again with the next message.
+  await made.reload();
+  await made.waitForSelector(".call details");
+  await made.waitForFunction(() => /tool/.test(document.querySelector("#tools-note").textContent));
+  mcp.forget();
+  await made.click("#new");
+  await weather(made, "Run");
+  assert.equal(calls().length, 2, "a session that the server has ended is begun anew");
+  await made.click("#new");
+  const sent = [];
+  made.on("request", (request) => request.url().endsWith("/v1/chat/completions") && sent.push(request.postDataJSON()));
+  await weather(made, "Refuse");
+  assert.equal(calls().length, 2, "what is refused does not run");
+  const { messages, tools } = sent.at(-1);
+  assert.deepEqual(tools.map(({ function: { name } }) => name), ["get_weather", "get_time"]);
+  assert.equal(messages.at(-1).content, "The user refused this call.");
+  assert.equal(messages.at(-1).tool_call_id, messages.at(-2).tool_calls[0].id);
+  await made.click("#new");
+  await made.fill("#ask", "What is the weather in Oslo?");
+  await made.press("#ask", "Enter");
+  await made.waitForSelector(".call .question");
+  await made.click("#stop");
+  await made.waitForFunction(() => /Not run/.test(document.querySelector(".call").innerText));
+  await mcp.stop();
+});
+
+await check("an MCP server that wants a token, allows no page or is none is told as such", {}, async (made) => {
+  const locked = await mcpServer({ token: "secret" });
+  const shut = await mcpServer({ cors: false });
+  await opened(made);
+  for (const [url, token, words] of [[locked.url, "", /401.*token/], [locked.url, "secret", /2 tools/], [shut.url, "", /CORS/], [`${running.url}/health`, "", /405/]]) {
+    assert.match(await withTools(made, url, token), words);
+    await made.click("#open-settings");
+    await made.getByRole("button", { name: /Remove/ }).click();
+    await made.press("#settings", "Escape");
+  }
+  await made.click("#open-settings");
+  await made.fill("#mcp-url", "javascript:alert(1)");
+  await made.click("#mcp-add");
+  assert.match(await made.innerText("#mcp-wrong"), /http:/);
+  assert.equal(await made.locator("#mcp-list li").count(), 0);
+  await made.press("#settings", "Escape");
+  await Promise.all([locked.stop(), shut.stop()]);
+});
+
 await check("the dashboard shows rates of tokens, quantiles and models", {}, async (made) => {
   await made.goto("/dashboard");
   await made.waitForSelector("#models tbody tr");
   await made.request.post("/completion", { data: { prompt: "1, 2, 3, 4, 1, 2, 3, 4,", n_predict: 32 } });
   await made.waitForFunction(() => /their tokens (?!0$|-)[\d.]+/.test([...document.querySelectorAll(".legend span")].map((span) => span.textContent).join("\n")));
   const tiles = await made.innerText("#tiles");
-  assert.match(tiles, /first token, p50 · p95\s+[\d.,]+ · [\d.,]+ ms/);
+  assert.match(tiles, /first token, p50 · p95\s+[\d.,]+ · [\d.,]+ m?s/);
   const models = await made.innerText("#models");
   assert.match(models, /pocket/);
-  assert.match(models, /between tokens, p50 · p95\s+[\d.,]+ · [\d.,]+ ms/);
+  assert.match(models, /between tokens, p50 · p95\s+[\d.,]+ · [\d.,]+ m?s/);
 });
 
 for (const look of LOOKS) {
@@ -275,11 +425,31 @@ for (const look of LOOKS) {
       text.append(render(source), render("one two three four five six seven eight", Array.from({ length: 40 }, (_, i) => Math.floor(i / 5) + 1)));
     });
     await serious("Markdown");
+    const mcp = await mcpServer();
+    await withTools(made, mcp.url);
+    await made.fill("#ask", "What is the weather in Oslo?");
+    await made.press("#ask", "Enter");
+    await made.waitForSelector(".call .question");
+    await serious("the question before a call");
+    await made.click("#stop");
+    await mcp.stop();
     await made.goto("/dashboard");
     await made.waitForSelector("#models tbody tr");
     await serious("the dashboard");
   });
 }
+
+await check("the pages look as in docs/pictures", {}, async (made) => {
+  const to = folder();
+  const wrong = [];
+  for (const name of await shots(chromium, running.url, to)) {
+    const share = await difference(made, join(to, name), join("docs/pictures", name));
+    if (share > MAX_DIFFERENCE) wrong.push(`${name}: ${Math.round(100 * share)} % of it differ (${to}): if it should, scripts/pictures.sh`);
+  }
+  assert.deepEqual(wrong, []);
+  const other = await difference(made, join(to, "chat-light.png"), join("docs/pictures", "chat-dark.png"));
+  assert.ok(other > 0.5, `another theme is seen: ${other}`);
+});
 
 // The last one: it ends the server.
 await check("a lost connection is told, and the page finds the server again", {}, async (made) => {

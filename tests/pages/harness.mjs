@@ -69,8 +69,12 @@ export async function page(of, url, { width = 1280, theme = "light" } = {}) {
   const errors = [];
   made.on("pageerror", (error) => errors.push(error.stack ?? String(error)));
   // A refused request is told in the console too: those are the page's own business.
-  made.on("console", (message) => message.type() === "error" && !/Failed to load resource/.test(message.text()) && errors.push(message.text()));
-  if (process.env.NEXTN_PAGES) await fromFolder(context, process.env.NEXTN_PAGES);
+  made.on("console", (message) => message.type() === "error" && !/Failed to load resource|by CORS policy/.test(message.text()) && errors.push(message.text()));
+  if (process.env.NEXTN_PAGES) {
+    await fromFolder(context, process.env.NEXTN_PAGES);
+    // Chromium does not see that such pages are this machine's own, which may call it without being asked.
+    await context.grantPermissions(["local-network-access"]);
+  }
   return { page: made, errors, close: () => context.close() };
 }
 
@@ -79,7 +83,7 @@ async function fromFolder(context, folder) {
   const files = (url) => ({ "/": "chat.html", "/dashboard": "dashboard.html" })[url.pathname] ?? url.pathname.match(/^\/assets\/(.+)$/)?.[1];
   await context.route((url) => files(url) !== undefined, async (route) => {
     const name = files(new URL(route.request().url()));
-    const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'";
+    const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' http: https:; img-src 'self' data:; base-uri 'none'";
     const headers = { "content-security-policy": policy };
     await route.fulfill({ body: readFileSync(join(folder, name)), contentType: types[name.split(".").pop()], headers });
   });

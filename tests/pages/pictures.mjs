@@ -1,40 +1,23 @@
-// Writes the pictures of the pages: the chat with tinted drafts at three looks, and the dashboard.
+// Writes the pictures of the pages into docs/pictures: chat and dashboard at 1280 and 390 pixels, light and dark. pngquant and
+// zopflipng make them small (apt-get install pngquant zopfli).
 
-import { mkdirSync } from "node:fs";
-import { browser, page, say, server } from "./harness.mjs";
+import { spawnSync } from "node:child_process";
+import { mkdirSync, statSync } from "node:fs";
+import { browser, server } from "./harness.mjs";
+import { shots } from "./shots.mjs";
 
 const TO = "docs/pictures";
-const QUESTIONS = ["Hello! Who are you?", "What is 20 + 15?", "Count from 1 to 20."];
-const LOOKS = [
-  { name: "chat-light", width: 1280, theme: "light" },
-  { name: "chat-dark", width: 1280, theme: "dark" },
-  { name: "chat-phone", width: 390, theme: "light" },
-];
 
 mkdirSync(TO, { recursive: true });
 const chromium = await browser();
 const { url, stop } = await server("--temp", "0");
 try {
-  for (const { name, ...look } of LOOKS) {
-    const { page: made, close } = await page(chromium, url, look);
-    await made.goto("/");
-    await made.waitForFunction(() => document.querySelector("#model").textContent);
-    for (const question of QUESTIONS) await say(made, question);
-    await made.evaluate(() => document.activeElement?.blur());
-    await made.screenshot({ path: `${TO}/${name}.png` });
-    console.log(`${TO}/${name}.png`);
-    await close();
+  for (const name of await shots(chromium, url, TO)) {
+    const path = `${TO}/${name}`;
+    const smaller = [["pngquant", "--force", "--nofs", "--strip", "--output", path, "40", path], ["zopflipng", "-y", path, path]];
+    const missing = smaller.filter(([program, ...options]) => spawnSync(program, options).error).map(([program]) => program);
+    console.log(`${path} ${statSync(path).size}${missing.length ? ` (not installed: ${missing.join(", ")})` : ""}`);
   }
-  const { page: made, close } = await page(chromium, url, { width: 1280, theme: "light" });
-  await made.goto("/dashboard");
-  // Lines need readings, and something that happens between them.
-  for (let i = 0; i < 6; i += 1) {
-    await made.request.post("/completion", { data: { prompt: `1, 2, 3, 4, ${i},`, n_predict: 64 } });
-    await made.waitForTimeout(2000);
-  }
-  await made.screenshot({ path: `${TO}/dashboard.png`, fullPage: true });
-  console.log(`${TO}/dashboard.png`);
-  await close();
 } finally {
   await chromium.close();
   await stop();

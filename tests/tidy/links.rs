@@ -66,7 +66,7 @@ fn prose(page: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Targets of `[text](target)` and `[name]: target`, with their lines.
+/// Targets of `[text](target)`, `[name]: target`, and `src` and `srcset` of pictures, with their lines.
 fn links(page: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(page) {
@@ -77,6 +77,12 @@ fn links(page: &str) -> Vec<(usize, String)> {
         for (at, _) in line.match_indices("](") {
             let rest = &line[at + 2..];
             take(&rest[..rest.find(')').unwrap_or(rest.len())]);
+        }
+        for name in ["src=\"", "srcset=\""] {
+            for (at, _) in line.match_indices(name) {
+                let rest = &line[at + name.len()..];
+                take(&rest[..rest.find('"').unwrap_or(rest.len())]);
+            }
         }
         if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
             take(target);
@@ -102,10 +108,10 @@ fn headings(page: &str) -> Vec<String> {
 
 #[test]
 fn the_scanner_sees_links_outside_of_code() {
-    let page =
-        "# A `b` c\n[x](a/b.md) and `[y](no.md)`, [z](<c d.md> \"title\")\n```\n[no](no.md)\n```\n[ref]: ../e.md\n";
+    let page = "# A `b` c\n[x](a/b.md) and `[y](no.md)`, [z](<c d.md> \"title\")\n```\n[no](no.md)\n```\n[ref]: ../e.md\n\
+                <img src=\"f.png\">\n";
     let found = links(page);
-    assert_eq!(found, [(2, "a/b.md".into()), (2, "c".into()), (6, "../e.md".into())]);
+    assert_eq!(found, [(2, "a/b.md".into()), (2, "c".into()), (6, "../e.md".into()), (7, "f.png".into())]);
     assert_eq!(headings(page), ["a-b-c"]);
     assert_eq!(resolve("docs/x/page.md", "../../src/./lib.rs").as_deref(), Some("src/lib.rs"));
     assert_eq!(resolve("page.md", "../x"), None);

@@ -6,18 +6,45 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse, Response};
 use hyper::header::{ACCEPT, CONTENT_TYPE};
+use serde::Deserialize;
 
 use crate::blocking::blocking;
 use crate::error::ApiError;
+use crate::query::Query;
 use crate::state::AppState;
+use crate::vllm_names;
+
+/// Whose names the metrics have.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Names {
+    #[default]
+    Own,
+    Vllm,
+}
+
+/// What stands behind the `?`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct MetricsQuery {
+    names: Names,
+}
 
 /// `GET /metrics`.
-pub(crate) async fn metrics(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
+pub(crate) async fn metrics(
+    State(state): State<AppState>,
+    Query(query): Query<MetricsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     if !state.settings().metrics {
         return Err(ApiError::not_supported("this server was started without metrics: start it with --metrics"));
     }
     let started = state.metrics().started_unix();
     let text = blocking(move || Ok(state.metrics().text(state.registry()))).await?;
+    let text = match query.names {
+        Names::Own => text,
+        Names::Vllm => vllm_names::renamed(&text),
+    };
     let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     // Prometheus asks for the newer format by its name.
     let (media, text) = match !accepted.is_empty() && !accepted.contains("openmetrics") {

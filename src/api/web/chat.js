@@ -10,6 +10,7 @@ import { canCopy, copied, plain, render } from "./markdown.js";
 import * as models from "./models.js";
 import * as presets from "./presets.js";
 import { Speculation } from "./speculation.js";
+import * as tools from "./tools.js";
 
 const log = $("log");
 const ask = $("ask");
@@ -25,10 +26,10 @@ const KEEP_MS = 2000;
 // ---- what is on the screen ----
 
 function draw() {
-  const path = conversation.path();
-  log.replaceChildren(...path.map((i, at) => article(i, at === path.length - 1)));
-  $("empty").hidden = path.length > 0;
-  $("new").hidden = path.length === 0;
+  const shown = conversation.shown();
+  log.replaceChildren(...shown.map((i, at) => article(i, at === shown.length - 1)));
+  $("empty").hidden = shown.length > 0;
+  $("new").hidden = shown.length === 0;
   document.title = conversation.open.title ? `${conversation.open.title} - nextn` : "nextn";
   showTints();
 }
@@ -60,7 +61,7 @@ function versions(i) {
   const to = (n, sign, name) => {
     const step = el("button", { type: "button", class: "quiet", "aria-label": name, disabled: running !== null || all[n] === undefined }, sign);
     step.addEventListener("click", () => {
-      const place = conversation.path().indexOf(i);
+      const place = conversation.shown().indexOf(i);
       conversation.show(all[n]);
       leaveEditing();
       draw();
@@ -100,6 +101,7 @@ function fill(body, message) {
   const text = el("div", { class: "text" });
   text.append(render(message.content, message.depths));
   parts.push(text);
+  for (const call of message.calls ?? []) parts.push(tools.card(call, conversation.resultOf(call), message === coming));
   if (message.progress) parts.push(el("p", { class: "note" }, message.progress));
   if (message.reason === "length") parts.push(el("p", { class: "note" }, "Cut: as many tokens as were asked for, or as fit."));
   if (message.error) parts.push(el("p", { class: "wrong" }, message.error));
@@ -121,15 +123,38 @@ async function kept() {
 
 // ---- an answer ----
 
+/** An answer, and while it calls tools their results and the next one. */
 async function answer() {
-  const body = conversation.request();
-  const message = conversation.add(conversation.open.leaf, conversation.emptyAnswer());
   const mine = conversation.open;
   running = new AbortController();
+  busy(true);
+  for (let more = true; more; ) more = await turn(mine, running.signal);
+  running = null;
+  busy(false);
+  if (mine !== conversation.open) {
+    await conversation.keepAside(mine).catch(() => {});
+    return;
+  }
+  await kept();
+  following(draw);
+  models.ask().catch(connection.note);
+}
+
+/** What is drawn meanwhile; the page stays at its end where it is there. */
+function following(work) {
+  const follow = isAtEnd();
+  work();
+  if (follow) toEnd();
+}
+
+/** One answer of the model; true if it called tools that have results now. */
+async function turn(mine, signal) {
+  const body = conversation.request(tools.offers());
+  const message = conversation.add(conversation.open.leaf, conversation.emptyAnswer());
+  const at = conversation.open.leaf;
   coming = message;
   draw();
   toEnd();
-  busy(true);
   kept();
   const speculation = new Speculation();
   const target = log.lastElementChild;
@@ -156,8 +181,9 @@ async function answer() {
   };
   const start = performance.now();
   let lastKept = start;
+  let whole = false;
   try {
-    const response = await call("/v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal: running.signal });
+    const response = await call("/v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
     for await (const chunk of events(response)) {
       if (chunk.error) throw new Refused(0, chunk.error.message);
       const progress = chunk.prompt_progress;
@@ -170,6 +196,7 @@ async function answer() {
         conversation.keep().catch(() => {});
       }
     }
+    whole = true;
     $("status").textContent = "The answer is complete.";
   } catch (error) {
     if (error.name === "AbortError") $("status").textContent = "Stopped.";
@@ -178,18 +205,21 @@ async function answer() {
   message.progress = "";
   message.figures = speculation.summary();
   delete message.thinkingSince;
-  running = coming = null;
-  busy(false);
-  if (mine !== conversation.open) {
-    await conversation.keepAside(mine).catch(() => {});
-    return;
-  }
-  const follow = isAtEnd();
-  await kept();
-  draw();
+  coming = null;
+  // Half a call is none.
+  if (!whole) delete message.calls;
+  if (mine !== conversation.open) return false;
   speculation.show();
-  if (follow) toEnd();
-  models.ask().catch(connection.note);
+  if (!message.calls?.length) return false;
+  $("status").textContent = "The model wants to run a tool: Run or Refuse.";
+  try {
+    await tools.answerCalls(message, at, signal, () => following(draw));
+    return true;
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+    $("status").textContent = "Stopped.";
+    return false;
+  }
 }
 
 function failed(error, message) {
@@ -245,7 +275,7 @@ function edit(i) {
   ask.value = message.content;
   attachments.put(message);
   $("send").textContent = "Send again";
-  const from = conversation.path().indexOf(i);
+  const from = conversation.shown().indexOf(i);
   [...log.children].forEach((node, k) => node.classList.toggle("to-go", k >= from));
   grow();
   ask.focus();
@@ -427,6 +457,7 @@ models.whenChanged(() => {
   about().catch(connection.note);
 });
 presets.listen();
+tools.listen();
 legend();
 draw();
 hello();

@@ -8,7 +8,7 @@ export const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalt
 /** Settings that a preset holds. */
 export const OF_PRESETS = ["system", "thinking", "n_max", ...NUMBERS];
 
-const DEFAULTS = { system: "", thinking: "", n_max: "", tint: true, name: "", model: "" };
+const DEFAULTS = { system: "", thinking: "", n_max: "", tint: true, name: "", model: "", mcp: [] };
 
 /** What the user set. */
 export const settings = { ...DEFAULTS, ...remembered(localStorage, "nextn-settings", {}) };
@@ -29,18 +29,25 @@ const empty = () => ({ id: newId(), title: "", named: false, created: Date.now()
 /**
  * The open conversation. Its `nodes` are messages of all versions, each after its `parent` (a number; -1: none): `role`, `content`,
  * for the user's `images` (`name`, and `data` as a data URI) and `texts` (`name`, `text`), and for the model's `reasoning`,
- * `thinkingMs`, `depths`, `reasoningDepths`, `figures`, `model`. `leaf` is the last message of the version that is shown.
+ * `thinkingMs`, `depths`, `reasoningDepths`, `figures`, `model`, `calls` of tools (`id`, `name`, `arguments` as JSON); a message
+ * with the role `tool` is the result of one `call`. `leaf` is the last message of the version that is shown.
  */
 export let open = empty();
 
-/** Numbers of the messages that are shown, the first one first. */
+/** Numbers of the messages of the version that is shown, the first one first. */
 export function path() {
   const numbers = [];
   for (let i = open.leaf; i >= 0; i = open.nodes[i].parent) numbers.unshift(i);
   return numbers;
 }
 
-/** The messages that are shown. */
+/** Those of them that have a place of their own; a tool's result is shown with its call. */
+export const shown = () => path().filter((i) => open.nodes[i].role !== "tool");
+
+/** The result of a tool's call in the version that is shown. */
+export const resultOf = (call) => messages().find((node) => node.role === "tool" && node.call === call.id);
+
+/** The messages of that version. */
 export const messages = () => path().map((i) => open.nodes[i]);
 
 /** All versions of the message `i`, as numbers. */
@@ -143,12 +150,13 @@ function checked(it, n) {
   const list = (value, ...fields) => (Array.isArray(value) ? value.map((one) => Object.fromEntries(fields.map((name) => [name, text(one?.[name])]))) : undefined);
   const numbers = (value) => (Array.isArray(value) ? value.map((depth) => Number(depth) || 0) : []);
   const nodes = it.nodes.map((node, i) => {
-    if (node?.role !== "user" && node?.role !== "assistant") throw wrong(`message ${i + 1} has the role ${JSON.stringify(node?.role)}; user or assistant is expected`);
+    if (!["user", "assistant", "tool"].includes(node?.role)) throw wrong(`message ${i + 1} has the role ${JSON.stringify(node?.role)}; user, assistant or tool is expected`);
     if (!Number.isInteger(node.parent) || node.parent < -1 || node.parent >= i) throw wrong(`message ${i + 1} follows message ${node.parent}, which is not before it`);
     return {
       role: node.role, parent: node.parent, content: text(node.content), reasoning: text(node.reasoning), error: text(node.error),
       figures: text(node.figures), model: text(node.model), reason: text(node.reason), thinkingMs: Number(node.thinkingMs) || 0,
       depths: numbers(node.depths), reasoningDepths: numbers(node.reasoningDepths),
+      call: text(node.call), failed: node.failed === true, refused: node.refused === true, calls: list(node.calls, "id", "name", "arguments"),
       images: list(node.images, "name", "data")?.filter(({ data }) => data.startsWith("data:image/")), texts: list(node.texts, "name", "text"),
     };
   });
@@ -171,18 +179,26 @@ function quoted({ name, text }) {
   return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
 }
 
-/** The request for the next answer. */
-export function request() {
+/** A message as a request has it; a call that has no result gets one that says so, since templates expect a result of each. */
+function sentAs({ role, content, reasoning, images, texts, calls, call }) {
+  if (role === "tool") return [{ role, tool_call_id: call, content }];
+  const all = (texts ?? []).map(quoted).join("") + content;
+  const message = {
+    role,
+    content: images?.length ? [...images.map(part), { type: "text", text: all }] : all,
+    ...(reasoning && { reasoning_content: reasoning }),
+  };
+  if (!calls?.length) return [message];
+  message.tool_calls = calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text || "{}" } }));
+  const open = calls.filter((one) => !resultOf(one));
+  return [message, ...open.map(({ id }) => ({ role: "tool", tool_call_id: id, content: "The call was not made." }))];
+}
+
+/** The request for the next answer, with these tools where there are some. */
+export function request(tools) {
   const sent = messages()
-    .filter((message) => message.role === "user" || message.content || message.reasoning)
-    .map(({ role, content, reasoning, images, texts }) => {
-      const all = (texts ?? []).map(quoted).join("") + content;
-      return {
-        role,
-        content: images?.length ? [...images.map(part), { type: "text", text: all }] : all,
-        ...(reasoning && { reasoning_content: reasoning }),
-      };
-    });
+    .filter((message) => message.role !== "assistant" || message.content || message.reasoning || message.calls?.length)
+    .flatMap(sentAs);
   if (settings.system.trim()) sent.unshift({ role: "system", content: settings.system });
   const body = {
     messages: sent,
@@ -192,6 +208,7 @@ export function request() {
     return_drafts: true,
     return_progress: true,
   };
+  if (tools) body.tools = tools;
   if (settings.model) body.model = settings.model;
   for (const name of NUMBERS) {
     if (settings[name] !== undefined && settings[name] !== "") body[name] = Number(settings[name]);
@@ -218,6 +235,13 @@ export function extend(answer, chunk, ms) {
   if (delta.content) {
     answer.content += delta.content;
     add(delta.content, answer.depths);
+  }
+  for (const part of delta.tool_calls ?? []) {
+    answer.calls ??= [];
+    const call = (answer.calls[part.index ?? 0] ??= { id: "", name: "", arguments: "" });
+    if (part.id) call.id = part.id;
+    call.name += part.function?.name ?? "";
+    call.arguments += part.function?.arguments ?? "";
   }
   const reason = chunk.choices?.[0]?.finish_reason;
   if (reason) answer.reason = reason;

@@ -70,10 +70,11 @@ const TILES = [
 const percent = (part, whole) => (whole > 0 ? `${Math.round((100 * part) / whole)} %` : "-");
 const bytes = (n) => (n === undefined ? "-" : `${figure(n / 2 ** 20)} MiB`);
 
-/** Two quantiles of all that a histogram took in since the server started, in milliseconds. */
+/** Two quantiles of all that a histogram took in since the server started, in milliseconds or, above one, seconds. */
 const pair = (v, family, label = "") => {
   const [half, most] = [0.5, 0.95].map((q) => 1000 * quantile(NONE, v, family, q, label));
-  return Number.isFinite(half) ? `${figure(half)} · ${figure(most)} ms` : "-";
+  if (!Number.isFinite(half)) return "-";
+  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${figure(half / 1000)} · ${figure(most / 1000)} s`;
 };
 const NONE = new Map();
 const sum = (v, family) => [...v].reduce((n, [name, value]) => (name.startsWith(`${family}{`) ? n + value : n), 0);

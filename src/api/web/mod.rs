@@ -6,7 +6,7 @@ use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName, REFERRER_POLICY,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 
@@ -22,7 +22,7 @@ pub(crate) fn routes(router: Router<AppState>) -> Router<AppState> {
     let [chat, dashboard, assets] = PATHS;
     router
         .route(chat, get(front))
-        .route(dashboard, get(async || page(include_str!("dashboard.html"))))
+        .route(dashboard, get(async || page(include_str!("dashboard.html"), SELF)))
         .route(assets, get(asset))
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn routes(router: Router<AppState>) -> Router<AppState> {
 async fn front(headers: HeaderMap) -> Response {
     match ollama::probes(&headers) {
         true => ollama::probe().await.into_response(),
-        false => page(include_str!("chat.html")),
+        false => page(include_str!("chat.html"), ANY),
     }
 }
 
@@ -46,17 +46,23 @@ const ASSETS: &[(&str, &str)] = &[
     ("history.js", include_str!("history.js")),
     ("markdown.js", include_str!("markdown.js")),
     ("maths.js", include_str!("maths.js")),
+    ("mcp.js", include_str!("mcp.js")),
     ("models.js", include_str!("models.js")),
     ("presets.js", include_str!("presets.js")),
     ("speculation.js", include_str!("speculation.js")),
     ("store.js", include_str!("store.js")),
+    ("tools.js", include_str!("tools.js")),
     ("dashboard.js", include_str!("dashboard.js")),
     ("metrics.js", include_str!("metrics.js")),
     ("icon.svg", include_str!("icon.svg")),
 ];
 
-fn page(html: &'static str) -> Response {
-    file("text/html; charset=utf-8", html)
+/// A page whose scripts may call `connect`.
+fn page(html: &'static str, connect: &str) -> Response {
+    let policy = format!("{POLICY}; connect-src {connect}");
+    let mut response = file("text/html; charset=utf-8", html);
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::try_from(policy).expect("it is ASCII"));
+    response
 }
 
 async fn asset(Path(name): Path<String>) -> Result<Response, ApiError> {
@@ -87,8 +93,15 @@ fn file(media: &'static str, text: &'static str) -> Response {
 }
 
 /// Everything from here, images of the user's own beside it, nothing from elsewhere, no code or style within the page, and no frames around it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+
+/// Calls of this server alone.
+const SELF: &str = "'self'";
+
+/// Calls of MCP servers too, whose addresses the user gives the page: no list of them is known here. Scripts still come
+/// from here alone.
+const ANY: &str = "'self' http: https:";
 
 #[cfg(test)]
 mod tests {

@@ -108,3 +108,36 @@ async fn what_a_model_did_is_told_under_its_name() {
     }
     assert_eq!(value("nextn:model_time_to_first_token_seconds_count"), 3.0);
 }
+
+#[tokio::test]
+async fn what_vllm_has_too_is_told_under_its_names_where_they_are_asked_for() {
+    let app = App::new();
+    for _ in 0..2 {
+        let body = json!({ "prompt": "1, 2, 3, 4, 1, 2, 3, 4, 1, 2,", "n_predict": 24, "temperature": 0 });
+        app.ok("/completion", &body).await;
+    }
+    let (status, metrics) = app.get("/metrics?names=vllm").await;
+    assert_eq!(status, StatusCode::OK);
+    let text = metrics.as_str().expect("text");
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).parse().expect("a number")
+    };
+    assert_eq!((value("vllm:num_requests_running"), value("vllm:num_requests_waiting")), (0.0, 0.0));
+    let fill = value("vllm:kv_cache_usage_perc");
+    assert!(fill > 0.0 && fill < 1.0, "{fill}");
+    assert_eq!(value("vllm:generation_tokens_total"), 48.0);
+    let (hits, queries) = (value("vllm:prefix_cache_hits_total"), value("vllm:prefix_cache_queries_total"));
+    assert!(hits > 0.0 && hits < queries, "{hits} of {queries}: the second request repeats the first");
+    for name in [
+        "vllm:time_to_first_token_seconds_count",
+        "vllm:inter_token_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_count",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+    ] {
+        assert!(value(name) > 0.0, "{name}");
+    }
+    assert!(!text.contains("llamacpp:") && !text.contains("nextn:"), "{text}");
+    assert_eq!(app.get("/metrics?names=other").await.0, StatusCode::BAD_REQUEST);
+}
