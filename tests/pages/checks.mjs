@@ -427,6 +427,7 @@ for (const look of LOOKS) {
     await serious("Markdown");
     const mcp = await mcpServer();
     await withTools(made, mcp.url);
+    await made.click("#new");
     await made.fill("#ask", "What is the weather in Oslo?");
     await made.press("#ask", "Enter");
     await made.waitForSelector(".call .question");
