@@ -388,6 +388,8 @@ await check("the dashboard shows rates of tokens, quantiles and models", {}, asy
   await made.waitForSelector("#models tbody tr");
   await made.request.post("/completion", { data: { prompt: "1, 2, 3, 4, 1, 2, 3, 4,", n_predict: 32 } });
   await made.waitForFunction(() => /their tokens (?!0$|-)[\d.]+/.test([...document.querySelectorAll(".legend span")].map((span) => span.textContent).join("\n")));
+  // Passes are counted as they are computed, tokens when the answer has ended.
+  await made.waitForFunction(() => / · .* m?s$/.test([...document.querySelectorAll("#tiles dt")].find((dt) => dt.textContent.startsWith("between"))?.nextSibling?.textContent ?? ""));
   const tiles = await made.innerText("#tiles");
   assert.match(tiles, /first token, p50 · p95\s+[\d.,]+ · [\d.,]+ m?s/);
   const models = await made.innerText("#models");
@@ -427,6 +429,7 @@ for (const look of LOOKS) {
     await serious("Markdown");
     const mcp = await mcpServer();
     await withTools(made, mcp.url);
+    await made.click("#new");
     await made.fill("#ask", "What is the weather in Oslo?");
     await made.press("#ask", "Enter");
     await made.waitForSelector(".call .question");
