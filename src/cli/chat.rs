@@ -15,7 +15,7 @@ use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
 use super::sink::Person;
 use super::stats::{self, Totals};
-use super::style::{self, Terminals, paint};
+use super::style::Terminals;
 use super::transcript::{Reply, Transcript};
 use super::turn;
 use program::choices::Think;
@@ -206,6 +206,6 @@ impl<'a> Chat<'a> {
     /// Words of the program, not of the model: on standard error.
     pub(super) fn tell(&self, words: &str) {
         // A terminal that takes no more is noticed when the next line is read.
-        let _ = writeln!(io::stderr(), "{}", paint(words, style::DIM, self.plan.colours.err));
+        let _ = writeln!(io::stderr(), "{}", self.plan.aside(words));
     }
 }

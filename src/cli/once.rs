@@ -12,7 +12,7 @@ use super::report::Line;
 use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
 use super::sink::{Lines, Person, Silent, Sink};
-use super::style::{self, Terminals, paint};
+use super::style::Terminals;
 use super::{stats, turn};
 use program::exit::{Failure, Outcome};
 use program::signals::Signals;
@@ -73,7 +73,7 @@ pub fn run(
     } else if args.output.jsonl {
         Lines::new(io::stdout()).line(&Line::End { answer: &done.answer })?;
     } else if !args.output.no_stats {
-        eprintln!("{}", paint(&stats::line(&done.timings, loaded.drafts_by_mtp()), style::DIM, plan.colours.err));
+        eprintln!("{}", plan.aside(&stats::line(&done.timings, loaded.drafts_by_mtp())));
     }
     io::stdout().flush()?;
     match done.stopped {

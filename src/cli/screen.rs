@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::choices::{AutoOnOff, When};
 use super::markdown::Markdown;
 use super::style::{self, Colours, Terminals, paint};
-use super::wrap::Wrap;
+use super::wrap::{Wrap, wrapped};
 use program::sanitize::{Sanitizer, clean_line};
 use program::terminal;
 
@@ -81,6 +81,14 @@ impl Plan {
             wrap_err: wrap && terminals.stderr,
             colours,
         }
+    }
+}
+
+impl Plan {
+    /// The program's own words, in lines that fit the terminal of standard error.
+    pub fn aside(&self, words: &str) -> String {
+        let columns = self.wrap_err.then_some(terminal::error_columns as fn() -> Option<usize>);
+        paint(&wrapped(columns, words), style::DIM, self.colours.err)
     }
 }
 

@@ -27,6 +27,14 @@ pub struct Wrap {
     fence: Option<(char, usize)>,
 }
 
+/// A whole text, broken as a stream is.
+pub fn wrapped(columns: Option<fn() -> Option<usize>>, text: &str) -> String {
+    let (mut wrap, mut out) = (Wrap::new(columns), String::new());
+    wrap.push(text, &mut out);
+    wrap.finish(&mut out);
+    out
+}
+
 impl Wrap {
     /// Breaks lines at what `columns` gives, or nowhere where it gives nothing.
     pub fn new(columns: Option<fn() -> Option<usize>>) -> Self {
@@ -196,7 +204,7 @@ mod tests {
     use super::*;
 
     /// What `columns` make of `text`, which is the same in one piece and in single characters.
-    fn wrapped(columns: fn() -> Option<usize>, text: &str) -> String {
+    fn both_ways(columns: fn() -> Option<usize>, text: &str) -> String {
         let [whole, cut] = [text.len(), 1].map(|n| {
             let (mut wrap, mut out) = (Wrap::new(Some(columns)), String::new());
             let mut part = String::new();
@@ -215,7 +223,7 @@ mod tests {
     }
 
     fn at_12(text: &str) -> String {
-        wrapped(|| Some(12), text)
+        both_ways(|| Some(12), text)
     }
 
     #[test]
@@ -223,7 +231,7 @@ mod tests {
         assert_eq!(at_12("one two three four"), "one two\nthree four");
         assert_eq!(at_12("exactly 12 ch and more"), "exactly 12\nch and more");
         assert_eq!(at_12("one two thre\n\nfour"), "one two thre\n\nfour");
-        assert_eq!(wrapped(|| None, "one two three four"), "one two three four");
+        assert_eq!(both_ways(|| None, "one two three four"), "one two three four");
         assert_eq!(at_12("hello, world, hello"), "hello,\nworld, hello");
     }
 
