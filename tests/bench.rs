@@ -173,9 +173,44 @@ fn speed_shows_prompts_rows_drafts_and_several_sequences() {
     let csv = text(&[&args[..], &["--csv"]].concat());
     assert_eq!(csv.lines().count(), 33);
     assert!(csv.lines().all(|line| line.split(',').count() == 14), "{csv}");
-    let table = text(&[&args[..5], &["-n", "4", "-r", "1", "-d", "1", "-t", "1", "--no-bandwidth"]].concat());
+    for d in drafts {
+        let plain = drafts
+            .iter()
+            .find(|p| p["depth"] == "0" && ["n_sequences", "context", "cache"].iter().all(|k| p[k] == d[k]));
+        let rate = |test: &Value| test["median"].as_f64().expect("a rate");
+        let ratio = rate(d) / rate(plain.expect("measured beside it"));
+        assert!((d["ratio_to_plain"].as_f64().expect("a ratio") - ratio).abs() < 1e-9, "{d}");
+    }
+    let table = text(&[&args[..5], &["-n", "4", "-r", "1", "-d", "1", "-t", "1", "--no-bandwidth", "-v"]].concat());
     assert!(table.contains("| pp8 |") && table.contains("| to plain |"), "{table}");
     assert!(refusal(&["speed", "--plot", "x.gif"]).contains(".svg or .png"));
+}
+
+#[test]
+fn speed_without_options_is_the_headline() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let model = synth(&dir, "tiny-moe", "q4_k_m", "1");
+    let table = text(&["speed", "-m", arg(&model), "-p", "8", "-n", "24", "-r", "1", "-t", "1"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines.iter().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(lines[1].ends_with(", 1 thread, 1 round"), "{table}");
+    let heads: Vec<&str> = lines[3].split_whitespace().collect();
+    assert_eq!(heads, ["test", "tokens/s", "lowest", "highest", "speed-up", "acceptance"]);
+    let names: Vec<&str> = lines[4..7].iter().map(|line| line.split("  ").next().expect("a name")).collect();
+    assert_eq!(names, ["prefill, 8 tokens", "decode, 24 tokens", "decode with MTP"]);
+    // Figures end where their headings end.
+    let end = |line: &str, n: usize| {
+        let words: Vec<&str> = line.split_whitespace().rev().collect();
+        words[n].as_ptr() as usize - line.as_ptr() as usize + words[n].len()
+    };
+    assert_eq!(end(lines[3], 0), end(lines[6], 0), "{table}");
+    assert_eq!(end(lines[3], 1), end(lines[6], 2), "{table}");
+    let rate =
+        |line: &str| -> f64 { line[names[0].len()..].split_whitespace().next().expect("a rate").parse().expect("it") };
+    let speed_up = lines[6].split_whitespace().find_map(|word| word.strip_suffix('x')).expect("a speed-up");
+    let wanted = rate(lines[6]) / rate(lines[5]);
+    assert!((speed_up.parse::<f64>().expect("a number") - wanted).abs() < 0.006 + 0.01 * wanted, "{table}");
+    assert!(lines[6].ends_with("100.0 %"), "{table}");
 }
 
 #[test]
@@ -326,6 +361,10 @@ fn a_report_has_machine_build_and_results() {
     let dir = TempDir::new().expect("a temporary folder");
     let (model, name) = (synth(&dir, "tiny", "q8_0", "0.9"), dir.path().join("my.report"));
     text(&["report", arg(&model), "-t", "1", "-d", "1", "-r", "1", "-o", arg(&name)]);
+    // An ending of ours is no part of the name.
+    text(&["report", arg(&model), "-t", "1", "-d", "1", "-r", "1", "-o", arg(&dir.path().join("other.md"))]);
+    let written: Vec<_> = ["other.md", "other.json", "other.md.md"].map(|name| dir.path().join(name).exists()).into();
+    assert_eq!(written, [true, true, false]);
     let read = |ending: &str| std::fs::read(dir.path().join(format!("my.report.{ending}"))).expect("a file");
     let v: Value = serde_json::from_slice(&read("json")).expect("JSON");
     assert!(v["machine"]["n_cores"].as_u64() > Some(0) && v["build"]["ggml"].is_string());

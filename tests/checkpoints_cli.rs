@@ -39,6 +39,20 @@ fn a_converted_checkpoint_verifies_and_runs_and_can_be_quantised() {
 
     let out = extract(&["quantize"], &[&wide, &small, Path::new("q4_k_m")]);
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(
+        stderr(&out).contains(&format!("next: chat with it: nextn-cli -m {}", small.display())),
+        "{}",
+        stderr(&out)
+    );
+    let again = extract(&["quantize", "--type", "q4_k_m", "-o"], &[&small, &wide]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("small.gguf: the file is there; --force overwrites it"), "{}", stderr(&again));
+    let before = std::fs::read(&small).unwrap();
+    let again = extract(&["quantize", "--type", "q4_k_m", "--force", "--json", "-o"], &[&small, &wide]);
+    assert_eq!((again.status.code(), &*stderr(&again)), (Some(0), ""));
+    assert!(std::fs::read(&small).unwrap() == before, "both ways to name the type are one");
+    let out = extract(&["quantize"], &[&wide]);
+    assert_eq!(out.status.code(), Some(2));
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("small.gguf: 169 tensors") && text.contains("q8_0"), "{text}");
 
@@ -67,7 +81,7 @@ fn a_disk_that_is_full_leaves_the_old_file_and_nothing_else() {
     for (command, input) in [("convert", &folder), ("strip", &model)] {
         let limited = "ulimit -f 4000 && exec \"$@\"";
         let program = env!("CARGO_BIN_EXE_extract-nextn");
-        let out = run("sh", &["-c", limited, "sh", program, command, "-o"], &[&out_path, input]);
+        let out = run("sh", &["-c", limited, "sh", program, command, "--force", "-o"], &[&out_path, input]);
         assert_eq!(out.status.code(), Some(1), "{command}: {}", stderr(&out));
         let told = stderr(&out);
         let error = told.lines().find(|line| line.starts_with("error: "));

@@ -70,7 +70,7 @@ fn the_answer_is_alone_on_standard_output_and_the_figures_on_standard_error() {
     assert!(!answer.contains("tok/s") && !answer.contains('\x1b'), "{answer:?}");
     let lines: Vec<_> = err.lines().collect();
     assert_eq!(lines.len(), 1, "no start line without a terminal: {err}");
-    assert!(lines[0].starts_with("prompt ") && lines[0].contains(" | gen ") && lines[0].contains(" tok/s"), "{err}");
+    assert!(lines[0].starts_with("prompt ") && lines[0].contains(" tokens, ") && lines[0].contains(" | gen "), "{err}");
     let quiet = run(&with(&["-p", "What is the capital of France?", "--no-stats"]));
     assert_eq!((text(&quiet.stdout), text(&quiet.stderr)), (answer, ""), "greedy answers repeat");
 }
@@ -212,6 +212,34 @@ fn wrong_options_end_with_2_and_name_what_is_wrong() {
         assert!(text(&output.stderr).contains(word), "{args:?}: {}", text(&output.stderr));
         assert!(output.stdout.is_empty(), "{args:?}");
     }
+}
+
+#[test]
+fn a_model_that_is_no_file_is_answered_with_how_to_download_it() {
+    let _alone = alone();
+    for name in ["qwen3", "no-such.gguf", "a/b.gguf"] {
+        let output = cli(&["-m", name, "-p", "hi"]).env("HF_HUB_CACHE", "/nonexistent").output().expect("it runs");
+        let err = text(&output.stderr);
+        assert_eq!(code(&output), 3, "{err}");
+        assert!(
+            err.starts_with(&format!("error: {name}: there is no such file")) && err.contains("`-hf USER/REPO"),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn the_short_help_is_one_screen_and_the_long_one_has_groups() {
+    let short = run(&["-h"]);
+    assert_eq!(code(&short), 0);
+    let lines: Vec<&str> = text(&short.stdout).lines().collect();
+    assert!(lines.len() <= 24 && lines.iter().all(|line| line.len() <= 80), "{lines:#?}");
+    assert!(lines.contains(&"Examples:"), "{lines:#?}");
+    let long = run(&["--help"]);
+    let groups: Vec<&str> = text(&long.stdout).lines().filter(|line| line.ends_with(':')).collect();
+    let at = |name: &str| groups.iter().position(|group| *group == name).unwrap_or_else(|| panic!("{name} {groups:?}"));
+    assert!(at("Model:") < at("Prompt:") && at("Prompt:") < at("Performance:"), "{groups:?}");
+    assert!(at("Devices:") < at("Sampling:") && at("Speculative decoding:") < at("Sampling:"), "{groups:?}");
 }
 
 #[test]

@@ -31,18 +31,28 @@ struct Terminal {
 
 impl Terminal {
     fn start(args: &[&str]) -> Self {
+        Self::start_as(Command::new(env!("CARGO_BIN_EXE_nextn-cli")), 100, args)
+    }
+
+    /// Control keys make signals here, as where a person types: the terminal is the one that controls the program.
+    fn start_controlled(args: &[&str]) -> Self {
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", env!("CARGO_BIN_EXE_nextn-cli")]);
+        Self::start_as(command, 100, args)
+    }
+
+    fn start_as(mut command: Command, ws_col: u16, args: &[&str]) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let state = tempfile::tempdir().expect("a directory");
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo terminal");
         grantpt(&master).expect("granted");
         unlockpt(&master).expect("unlocked");
         let name = ptsname(&master, Vec::new()).expect("a name");
-        let size = Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: 40, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
         let line =
             File::from(rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("its other end"));
         tcsetwinsize(&line, size).expect("a size");
         let end = || line.try_clone().expect("another handle");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nextn-cli"));
         command.args(["-t", "1", "--temp", "0"]).args(args).env("XDG_STATE_HOME", state.path()).env("TERM", "xterm");
         command.env_remove("NEXTN_MODEL").env_remove("NEXTN_LOG").env_remove("NO_COLOR");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("the binary runs");
@@ -131,7 +141,7 @@ fn a_chat_answers_remembers_and_leaves() {
     chat.press("/nope\r");
     chat.expect("/nope is no command");
     chat.press("/show\r");
-    chat.expect("1 messages");
+    chat.expect("1 message,");
     chat.press("/undo\r");
     chat.expect("taken back: What is the capital");
     chat.prompt();
@@ -150,7 +160,7 @@ fn no_history_leaves_no_file() {
     let mut chat = Terminal::start(&["--no-history"]);
     chat.prompt();
     chat.press("/stats\r");
-    chat.expect("no answer yet");
+    chat.expect("no reply yet");
     assert_eq!(std::fs::read_dir(chat.state.path()).expect("a directory").count(), 0);
     chat.press("/exit\r");
     assert_eq!(chat.end(), Some(0));
@@ -165,7 +175,7 @@ fn ctrl_c_clears_the_line_and_twice_leaves_with_130() {
     chat.press(CTRL_C);
     chat.prompt();
     chat.press("/stats\r");
-    chat.expect("no answer yet");
+    chat.expect("no reply yet");
     chat.prompt();
     chat.press(CTRL_C);
     chat.expect("again leaves");
@@ -188,7 +198,7 @@ fn a_paste_and_open_lines_are_not_sent() {
     }
     chat.prompt();
     chat.press("/show\r");
-    chat.expect("0 messages");
+    chat.expect("0 messages,");
     chat.prompt();
     chat.press(CTRL_D);
     assert_eq!(chat.end(), Some(0));
@@ -207,15 +217,120 @@ fn ctrl_c_in_an_answer_keeps_what_came() {
     chat.expect("stopped; Ctrl-C again leaves");
     chat.prompt();
     chat.press("/show\r");
-    chat.expect("1 messages");
+    chat.expect("1 message,");
     let path = chat.state.path().join("chat.json");
     chat.press(&format!("/save {}\r", path.display()));
-    chat.expect("1 messages in");
+    chat.expect("1 message in");
     let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).expect("saved")).expect("JSON");
     let kept = saved["turns"][0]["reply"]["text"].as_str().expect("a reply");
     assert!(!kept.is_empty(), "{saved}");
     chat.press("/exit\r");
     assert_eq!(chat.end(), Some(0));
+}
+
+#[test]
+fn keys_and_ctrl_c_do_not_come_between_the_words_of_a_reply() {
+    let mut chat = Terminal::start_controlled(&["-c", "8192", "--ignore-eos", "--think", "off"]);
+    chat.prompt();
+    chat.press("Tell me a story about a dog\r");
+    chat.expect("story about a dog");
+    chat.expect("\r\n");
+    chat.expect(" ");
+    chat.press("zzqqzz");
+    chat.press(CTRL_C);
+    let shown = chat.expect("stopped; Ctrl-C again leaves");
+    assert!(!shown.contains("^C") && !shown.contains("zzqqzz"), "{shown:?}");
+    // Settings of the terminal are those of before, and what was typed is there for the next line or thrown away by the key.
+    chat.press(CTRL_C);
+    chat.prompt();
+    chat.press("/show\r");
+    chat.expect("1 message,");
+    chat.press(CTRL_D);
+    assert_eq!(chat.end(), Some(0));
+}
+
+#[test]
+fn a_message_that_is_stopped_before_its_first_token_is_kept() {
+    let mut chat = Terminal::start(&["-c", "16384", "--think", "off"]);
+    let path = chat.state.path().join("long.txt");
+    std::fs::write(&path, "The fox ran to the river and back again. ".repeat(1_200)).expect("written");
+    chat.prompt();
+    chat.press(&format!("/read {}\r", path.display()));
+    chat.expect("go before the next message");
+    chat.prompt();
+    chat.press("Who ran?\r");
+    chat.expect("Who ran?");
+    // The sign of life: nothing else is shown while the prompt is read.
+    chat.expect(" tokens  ");
+    chat.signal(Signal::INT);
+    chat.expect("the message is kept: /regen answers it, /undo removes it");
+    chat.prompt();
+    chat.press("/show\r");
+    chat.expect("1 message, 0 of 16384 tokens");
+    chat.prompt();
+    chat.press("/stats\r");
+    chat.expect("no reply yet");
+    chat.prompt();
+    chat.press("/undo\r");
+    chat.expect("taken back: The fox ran");
+    chat.prompt();
+    chat.press("What is the capital of France?\r");
+    assert!(chat.expect("| gen ").contains("Paris"), "the chat goes on");
+    chat.prompt();
+    chat.press("/undo\r");
+    chat.prompt();
+    chat.press("/show\r");
+    chat.expect("0 messages, 0 of 16384 tokens");
+    chat.press(CTRL_D);
+    assert_eq!(chat.end(), Some(0));
+}
+
+#[test]
+fn words_that_leave_other_programs_are_answered_with_the_command() {
+    let mut chat = Terminal::start(&[]);
+    chat.prompt();
+    chat.press("quit\r");
+    chat.expect("/exit is the command");
+    chat.prompt();
+    chat.press("/show\r");
+    chat.expect("0 messages,");
+    chat.press("/exit\r");
+    assert_eq!(chat.end(), Some(0));
+}
+
+#[test]
+fn lines_end_at_words_on_a_terminal_and_not_in_a_pipe() {
+    let options =
+        ["-p", "Tell me a story about a dog", "-n", "60", "--ignore-eos", "--think", "off", "--color", "never"];
+    let piped = {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nextn-cli"));
+        let output = command.args(["-t", "1", "--temp", "0"]).args(options).stdin(std::process::Stdio::null()).output();
+        String::from_utf8(output.expect("the binary runs").stdout).expect("UTF-8")
+    };
+    assert!(piped.lines().any(|line| line.len() > 60), "a pipe gets lines as they are: {piped}");
+    let columns = 30;
+    let mut lines = vec![String::new()];
+    for (i, paragraph) in piped.trim_end().split('\n').enumerate() {
+        if i > 0 {
+            lines.push(String::new());
+        }
+        for word in paragraph.split(' ') {
+            let line = lines.last_mut().expect("never empty");
+            if line.is_empty() {
+                *line += word;
+            } else if line.len() + 1 + word.len() <= columns {
+                *line += &format!(" {word}");
+            } else {
+                lines.push(word.to_owned());
+            }
+        }
+    }
+    let program = Command::new(env!("CARGO_BIN_EXE_nextn-cli"));
+    let mut terminal = Terminal::start_as(program, columns as u16, &options);
+    let shown = terminal.expect("gen 60 tokens");
+    assert!(shown.contains(&lines.join("\r\n")), "{lines:#?}\n{shown:?}");
+    assert_eq!(terminal.end(), Some(0));
 }
 
 #[test]
@@ -262,7 +377,7 @@ fn a_model_cannot_drive_the_terminal() {
         "never",
     ];
     let mut terminal = Terminal::start(&options);
-    let shown = terminal.expect("gen 5 tok");
+    let shown = terminal.expect("gen 5 tokens");
     // The spinner draws with escapes too; none of them is a title or comes five times in a row.
     assert!(!shown.contains("\x1b]0;") && !shown.contains("\x1b\x1b"), "{shown:?}");
     assert_eq!(terminal.end(), Some(0));

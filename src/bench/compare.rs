@@ -15,7 +15,7 @@ use super::draft::{self, Bench, Draft, degenerate};
 use super::http::{Completion, Server};
 use super::machine::{self, Machine};
 use super::setup::{Setup, argmax, say, warn};
-use super::stats::{self, median, with_range};
+use super::stats::{self, median, range, ratio_of_medians, with_range};
 
 /// Options of `nextn-bench compare`.
 #[derive(Debug, clap::Args)]
@@ -260,9 +260,12 @@ impl Found<'_> {
         say(format_args!("{}; {}", Machine::this().line(), machine::build_line()))?;
         let other = a.server.as_ref().map_or_else(|| a.url.clone(), |p| Some(p.display().to_string()));
         say(format_args!("the other: {} {}", other.unwrap_or_default(), a.server_args))?;
-        say("\n| tokens/s | here | there | here / there |\n|---|---|---|---|")?;
+        say("\n| tokens/s | here | there | here / there (in single rounds) |\n|---|---|---|---|")?;
         for (name, [ours, theirs, ratio]) in self.columns() {
-            say(format_args!("| {name} | {} | {} | {} |", with_range(&ours), with_range(&theirs), with_range(&ratio)))?;
+            let (low, high) = range(&ratio);
+            let both = ratio_of_medians(&ours, &theirs);
+            let (ours, theirs) = (with_range(&ours), with_range(&theirs));
+            say(format_args!("| {name} | {ours} | {theirs} | {both:.2} ({low:.2} to {high:.2}) |"))?;
         }
         let (ours, theirs) = (self.accepted(|p| &p.ours), self.accepted(|p| &p.theirs));
         for (who, share) in [("here", ours), ("there", theirs)] {
@@ -301,7 +304,13 @@ impl Found<'_> {
             })).collect::<Vec<_>>(),
         });
         for (name, [ours, theirs, ratio]) in self.columns() {
-            v[name] = json!({ "here": stats::json(&ours), "there": stats::json(&theirs), "ratio": stats::json(&ratio), "median_ratio": median(&ratio) });
+            v[name] = json!({
+                "here": stats::json(&ours),
+                "there": stats::json(&theirs),
+                "ratio": stats::json(&ratio),
+                "median_ratio": median(&ratio),
+                "ratio_of_medians": ratio_of_medians(&ours, &theirs),
+            });
         }
         v
     }

@@ -58,14 +58,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let whole = json!({ "machine": machine.json(), "build": machine::build(), "results": results });
     for (ending, content) in [("json", serde_json::to_string_pretty(&whole)? + "\n"), ("md", text)] {
-        // Not `with_extension`: names have dots of their own.
-        let mut path = args.output.clone().into_os_string();
-        path.push(format!(".{ending}"));
-        let path = PathBuf::from(path);
+        let path = with_ending(&args.output, ending);
         std::fs::write(&path, content).with_context(|| path.display().to_string())?;
         say(path.display())?;
     }
     Ok(())
+}
+
+/// The name with an ending. One of ours that was given is replaced; other dots are the name's own.
+fn with_ending(name: &Path, ending: &str) -> PathBuf {
+    let is_ours = name.extension().is_some_and(|end| end == "json" || end == "md");
+    let mut path = if is_ours { name.with_extension("") } else { name.to_owned() }.into_os_string();
+    path.push(format!(".{ending}"));
+    path.into()
 }
 
 fn file_name(path: &Path) -> String {

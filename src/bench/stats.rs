@@ -20,6 +20,11 @@ pub(super) fn range(values: &[f64]) -> (f64, f64) {
     if values.is_empty() { (0.0, 0.0) } else { (low, high) }
 }
 
+/// What one median is of the other: it agrees with the figures beside it, as a median of ratios need not.
+pub(super) fn ratio_of_medians(values: &[f64], others: &[f64]) -> f64 {
+    median(values) / median(others).max(1e-9)
+}
+
 /// Median, lowest and highest, as `12.3 (11.9 to 12.8)`.
 pub(super) fn with_range(values: &[f64]) -> String {
     let (low, high) = range(values);
@@ -62,6 +67,9 @@ mod tests {
     fn a_median_of_two_is_between_them() {
         assert_eq!(median(&[3.0, 1.0]), 2.0);
         assert_eq!(median(&[3.0, 1.0, 7.0]), 3.0);
+        // The median of the ratios of rounds would be 1.
+        assert_eq!(ratio_of_medians(&[2.0, 2.0, 6.0], &[1.0, 2.0, 6.0]), 1.0);
+        assert_eq!(ratio_of_medians(&[4.0, 1.0, 5.0], &[2.0, 1.0, 6.0]), 2.0);
         assert_eq!((median(&[]), range(&[])), (0.0, (0.0, 0.0)));
     }
 }

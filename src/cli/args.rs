@@ -34,19 +34,7 @@ pub struct Args {
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub images: ImageOptions,
-
-    #[command(flatten)]
-    #[allow(missing_docs)]
     pub prompt: PromptFlags,
-
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub turn: TurnFlags,
-
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub form: FormFlags,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -55,6 +43,18 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub spec: DraftOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub images: ImageOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub turn: TurnFlags,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub form: FormFlags,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -211,6 +211,10 @@ pub struct OutputFlags {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub markdown: AutoOnOff,
 
+    /// Do not break lines at words (pipes get lines as they are in any case)
+    #[arg(long)]
+    pub no_wrap: bool,
+
     /// Do not save typed lines
     #[arg(long)]
     pub no_history: bool,
@@ -230,6 +234,39 @@ impl Args {
         self.output.json || self.output.jsonl
     }
 }
+
+/// The command line whose `-h` is one screen; `--help` has all options.
+pub fn with_short_help() -> clap::Command {
+    use clap::CommandFactory;
+
+    Args::command().override_help(SHORT_HELP)
+}
+
+/// At most 80 columns, of options that a first hour needs.
+const SHORT_HELP: &str = "\
+Chat with a GGUF model, or complete a text, in the terminal.
+
+Usage: nextn-cli [OPTIONS]
+       nextn-cli models pull|list|rm
+
+  -m, --model FILE       load this GGUF file [default: the embedded model]
+  -hf USER/REPO[:QUANT]  load a model of the hub; the first time downloads it
+  -p, --prompt TEXT      answer this prompt and exit; -f FILE reads it
+  -s, --system TEXT      set the system message
+      --image FILE       show this image with the prompt
+  -c, --ctx-size N       set the context in tokens
+  -ngl N                 put N layers on GPUs
+      --spec MODE        draft: auto, off, nextn, ngram, draft
+  -n, --max-tokens N     generate at most N tokens
+      --temp T           set the temperature; 0 is greedy
+      --json             print one JSON object per reply
+      --help             list all options, in groups
+
+Examples:
+  nextn-cli                                    chat with the embedded model
+  nextn-cli -m model.gguf -p \"Why is the sky blue?\"
+  git diff | nextn-cli -p \"Write a commit message.\"
+";
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -359,6 +396,17 @@ mod tests {
         assert_eq!(parse(&["--json", "--jsonl"]).unwrap_err(), ErrorKind::ArgumentConflict);
         assert_eq!(parse(&["--raw", "-s", "x"]).unwrap_err(), ErrorKind::ArgumentConflict);
         assert_eq!(parse(&["-j", "{}", "--grammar", "x"]).unwrap_err(), ErrorKind::ArgumentConflict);
+    }
+
+    #[test]
+    fn the_short_help_fits_a_screen_and_names_options_that_are_there() {
+        let command = Args::command();
+        assert!(SHORT_HELP.lines().count() <= 24 && SHORT_HELP.lines().all(|line| line.len() <= 80));
+        for word in SHORT_HELP.split([' ', ',']).filter(|word| word.starts_with("--") && *word != "--help") {
+            assert!(command.get_arguments().any(|arg| arg.get_long() == Some(&word[2..])), "{word}");
+        }
+        let mut words = program::short_names::spelled_out(["-ngl", "-hf"].map(Into::into).into_iter());
+        assert!(words.all(|word| word.to_string_lossy().starts_with("--")));
     }
 
     #[test]

@@ -15,12 +15,13 @@ use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
 use super::sink::Person;
 use super::stats::{self, Totals};
-use super::style::{self, Terminals, paint};
+use super::style::Terminals;
 use super::transcript::{Reply, Transcript};
 use super::turn;
 use program::choices::Think;
 use program::exit::{Exit, Failure, Outcome};
 use program::signals::Signals;
+use program::terminal::SilentKeys;
 
 /// A chat with one model.
 pub struct Chat<'a> {
@@ -124,27 +125,33 @@ impl<'a> Chat<'a> {
             }
             Typed::Command(command) => self.obey(command),
             Typed::Message(message) => {
+                let before = self.transcript.clone();
                 let mut parts = std::mem::take(&mut self.ahead);
                 parts.push(message);
                 self.transcript.ask(parts.join("\n\n"), std::mem::take(&mut self.images));
                 self.video.take().into_iter().for_each(|video| self.transcript.show(video));
                 self.attempts = 0;
-                self.answer(0)
+                self.answer(0, before)
             }
         }
     }
 
-    /// Answers the last message. `attempt` counts its replies.
-    pub(super) fn answer(&mut self, attempt: u64) -> Outcome<Next> {
+    /// Answers the last message. `attempt` counts its replies; a message that cannot be sent leaves the conversation as it was
+    /// `before`.
+    pub(super) fn answer(&mut self, attempt: u64, before: Transcript) -> Outcome<Next> {
         let screen = Screen::new(io::stdout(), io::stderr(), self.plan);
         let mut sink = Person::new(screen, PromptBar::new(self.terminals.stderr));
         let options = self.settings.options(attempt);
+        let keys = SilentKeys::new();
         let result = turn::run(self.loaded, self.signals, self.prompt(), options, &mut sink);
+        drop(keys);
+        // The bar goes before anything else is said.
+        drop(sink);
         let done = match result {
             Ok(done) => done,
             Err(Failure { exit: exit @ (Exit::Prompt | Exit::Usage), error: Some(error) }) => {
                 // The message can be shortened, the setting changed: the chat goes on without it.
-                self.transcript.undo();
+                self.transcript = before;
                 Failure::new(exit, error).report(&mut io::stderr());
                 self.tell("the message was not sent; /undo or /clear make room, /set changes settings");
                 return Ok(Next::Line);
@@ -154,16 +161,19 @@ impl<'a> Chat<'a> {
         self.totals.add(&done.timings);
         self.last = Some(done.timings.clone());
         let (finish, answer) = (done.answer.finish_reason, done.answer);
-        if answer.token_ids.is_empty() {
-            self.transcript.undo();
-        } else {
-            let tool_calls = answer.tool_calls;
-            self.transcript.reply(Reply { text: answer.text, reasoning: answer.reasoning, tool_calls });
+        let is_empty = answer.token_ids.is_empty();
+        if !is_empty {
+            let reply = Reply { text: answer.text, reasoning: answer.reasoning, tool_calls: answer.tool_calls };
+            self.transcript.reply(reply, done.timings.prompt_tokens + answer.token_ids.len());
         }
-        if self.stats {
-            self.tell(&stats::line(&done.timings));
+        if self.stats && !(is_empty && done.timings.prompt_tokens == 0) {
+            self.tell(&stats::line(&done.timings, self.loaded.drafts_by_mtp()));
         }
         match (done.stopped, finish) {
+            (Some(Exit::Interrupted), _) if is_empty => {
+                self.tell("stopped before the first token; the message is kept: /regen answers it, /undo removes it");
+                Ok(Next::LineAfterInterrupt)
+            }
             (Some(Exit::Interrupted), _) => {
                 self.tell("stopped; Ctrl-C again leaves");
                 Ok(Next::LineAfterInterrupt)
@@ -196,6 +206,6 @@ impl<'a> Chat<'a> {
     /// Words of the program, not of the model: on standard error.
     pub(super) fn tell(&self, words: &str) {
         // A terminal that takes no more is noticed when the next line is read.
-        let _ = writeln!(io::stderr(), "{}", paint(words, style::DIM, self.plan.colours.err));
+        let _ = writeln!(io::stderr(), "{}", self.plan.aside(words));
     }
 }

@@ -101,6 +101,10 @@ const fn entry(name: &'static str, takes: Takes, argument: &'static str, help: &
 pub fn parse(input: &str) -> Typed {
     let Some(line) = input.strip_prefix('/') else {
         let text = message(input);
+        if let word @ ("exit" | "quit" | "bye" | ":q" | "help") = text.trim_end().to_lowercase().as_str() {
+            let name = if word == "help" { "/help" } else { "/exit" };
+            return Typed::Hint(format!("{name} is the command (with a space before it, {word} is sent as a message)"));
+        }
         return if text.trim().is_empty() { Typed::Nothing } else { Typed::Message(text) };
     };
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -271,6 +275,16 @@ mod tests {
         }
         assert!(matches!(parse("/reg"), Typed::Hint(hint) if hint.contains("/regen")));
         assert_eq!(parse(" /usr/bin is what?"), Typed::Message(" /usr/bin is what?".into()));
+    }
+
+    #[test]
+    fn words_that_leave_other_programs_are_not_sent() {
+        for line in ["exit", "quit", "Exit ", ":q"] {
+            assert!(matches!(parse(line), Typed::Hint(hint) if hint.starts_with("/exit is")), "{line}");
+        }
+        assert!(matches!(parse("help"), Typed::Hint(hint) if hint.starts_with("/help is")));
+        assert_eq!(parse(" exit"), Typed::Message(" exit".into()));
+        assert_eq!(parse("exit the room"), Typed::Message("exit the room".into()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod args;
 pub mod chat;
 pub mod choices;
 pub mod clipboard;
+pub mod code;
 pub mod command;
 pub mod download;
 pub mod editor;
@@ -26,6 +27,7 @@ pub mod stats;
 pub mod style;
 pub mod transcript;
 pub mod turn;
+pub mod wrap;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -44,7 +46,7 @@ use input::{Announced, Sources, Stdin};
 use loaded::Loaded;
 use program::exit::{Exit, Failure, OrExit, Outcome};
 use program::signals::Signals;
-use progress::Spinner;
+use progress::Waiting;
 use report::Line;
 use screen::{Plan, Wishes};
 use settings::TurnSettings;
@@ -78,7 +80,9 @@ pub fn main() -> Exit {
 
 /// The arguments, with a model from one place only.
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Args, clap::Error> {
-    let matches = Args::command().try_get_matches_from(words)?;
+    let words: Vec<OsString> = words.collect();
+    let command = if words.iter().any(|word| word == "-h") { args::with_short_help() } else { Args::command() };
+    let matches = command.try_get_matches_from(words)?;
     let mut args = Args::from_arg_matches(&matches)?;
     let wrong = |words: &str| Args::command().error(ErrorKind::ArgumentConflict, words);
     if args.command.is_some()
@@ -140,22 +144,22 @@ fn run(args: &Args) -> Outcome<()> {
         chat: text.is_none(),
         raw: args.prompt.raw,
         fold: args.output.hide_thinking,
+        no_wrap: args.output.no_wrap,
         markdown: args.output.markdown,
         color: args.output.color,
     };
     let plan = Plan::new(wishes, terminals, colours);
 
     let files = download::model_files(args.model.clone(), args.hub.clone(), &signals, terminals.stderr)?;
+    if let Some(path) = files.model.as_ref().filter(|path| !path.exists()) {
+        return Err(Failure::message(Exit::ModelFile, loaded::no_file(path)));
+    }
     for note in files.notes() {
         tracing::info!("{note}");
     }
-    let words = match &files.model {
-        Some(path) => format!("loading {}", program::sanitize::clean_line(&path.display().to_string())),
-        None => "loading the embedded model".to_owned(),
-    };
-    let spinner = Spinner::start(words, terminals.stderr);
+    let sign = Waiting::load(files.model.as_deref(), terminals.stderr);
     let loaded = Loaded::open(args, &files, form)?;
-    drop(spinner);
+    drop(sign);
     let named = [("--image", &args.prompt.image), ("--video", &args.prompt.video)];
     if let Some((flag, _)) = named.into_iter().find(|(_, files)| !files.is_empty() && loaded.model.sight().is_none()) {
         return Err(Failure::message(Exit::Prompt, format!("{flag}: {}", session::BLIND)));

@@ -1,5 +1,6 @@
 //! A model that is ready for this program's prompts. Errors carry the exit code of what was at fault.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::{RequestError, RequestOptions, SubmitError};
@@ -24,6 +25,7 @@ pub struct Loaded {
     pub spec: Mode,
     /// What replies must be made of.
     pub form: Option<Form>,
+    has_draft_model: bool,
 }
 
 /// What the model is asked.
@@ -64,7 +66,7 @@ impl Loaded {
             error => Failure::new(exit_of(error.fault()), error),
         })?;
         model.grammar(form.as_ref()).map_err(not_prepared)?;
-        Ok(Self { model, spec: args.spec.spec, form })
+        Ok(Self { model, spec: args.spec.spec, form, has_draft_model: !args.spec.draft_model.is_empty() })
     }
 
     /// # Errors
@@ -118,10 +120,24 @@ impl Loaded {
         clean_line(&line)
     }
 
+    /// How drafts are called: by the MTP layer, where nothing else can have made them.
+    pub fn drafts_by_mtp(&self) -> bool {
+        self.spec == Mode::NextN || self.spec == Mode::Auto && !self.has_draft_model
+    }
+
     /// Milliseconds that opening took.
     pub fn load_ms(&self) -> f64 {
         self.model.load_time().as_secs_f64() * 1e3
     }
+}
+
+/// What is said of a model that is no file.
+pub fn no_file(path: &Path) -> String {
+    format!(
+        "{}: there is no such file; `-hf USER/REPO[:QUANT]` downloads a model of the hub, `nextn-cli models list` shows \
+         those that are here",
+        path.display()
+    )
 }
 
 fn exit_of(fault: Fault) -> Exit {

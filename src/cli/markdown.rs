@@ -2,6 +2,7 @@
 //! Marks are hidden only where their meaning is certain; all other text goes through as it is. Input must be sanitised.
 //! No crate does this: parsers of Markdown need the whole text, and a reply is shown while it comes.
 
+use super::code::Code;
 use super::inline::Inline;
 use super::style;
 
@@ -14,6 +15,7 @@ pub struct Markdown {
     held: String,
     inline: Inline,
     fence: Option<Fence>,
+    code: Code,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -48,7 +50,7 @@ impl Markdown {
         match self.at {
             At::LineStart => {}
             At::Prose => self.inline.end_line(out),
-            At::Code => off(out),
+            At::Code => self.code.end_line(out),
         }
         *self = Self::default();
     }
@@ -60,7 +62,7 @@ impl Markdown {
                 match self.at {
                     At::LineStart => {}
                     At::Prose => self.inline.end_line(out),
-                    At::Code => off(out),
+                    At::Code => self.code.end_line(out),
                 }
                 out.push('\n');
                 self.at = At::LineStart;
@@ -76,11 +78,11 @@ impl Markdown {
             }
             (At::Prose, c) => self.inline.push(c, out),
             (At::Code, '\n') => {
-                off(out);
+                self.code.end_line(out);
                 out.push('\n');
                 self.at = At::LineStart;
             }
-            (At::Code, c) => out.push(c),
+            (At::Code, c) => self.code.push(c, out),
         }
     }
 
@@ -95,6 +97,7 @@ impl Markdown {
         match kind {
             Line::FenceOpen(fence) => {
                 self.fence = Some(fence);
+                self.code = Code::new(held.trim());
                 out.push_str(&style::paint(&held, style::DIM, true));
             }
             Line::FenceClose => {
@@ -104,8 +107,7 @@ impl Markdown {
             Line::Rule => out.push_str(&style::paint(&held, style::DIM, true)),
             Line::Code if held.is_empty() => {}
             Line::Code => {
-                out.push_str(&style::CODE.render().to_string());
-                out.push_str(&held);
+                held.chars().for_each(|c| self.code.push(c, out));
                 self.at = At::Code;
             }
             Line::Prose { marks, shown, base } => {
@@ -132,10 +134,6 @@ enum Line {
         shown: String,
         base: anstyle::Style,
     },
-}
-
-fn off(out: &mut String) {
-    out.push_str(&anstyle::Reset.render().to_string());
 }
 
 fn plain() -> Option<Line> {
@@ -269,11 +267,12 @@ mod tests {
     #[test]
     fn code_blocks_are_left_alone() {
         assert_eq!(
-            marks("```rust\n# no heading\n\n  **no** bold `x`\n```\nafter *it*\n"),
-            "<d>```rust<>\n<c># no heading<>\n\n<c>  **no** bold `x`<>\n<d>```<>\nafter <i>it<>\n"
+            marks("```\n# no heading\n\n  **no** bold `x`\n```\nafter *it*\n"),
+            "<d>```<>\n<c># no heading<>\n\n<c>  **no** bold `x`<>\n<d>```<>\nafter <i>it<>\n"
         );
         assert_eq!(marks("~~~\n```\n~~~\nx"), "<d>~~~<>\n<c>```<>\n<d>~~~<>\nx");
         assert_eq!(marks("````\n```\n````\nx"), "<d>````<>\n<c>```<>\n<d>````<>\nx");
+        assert_eq!(marks("```rs\n# x\n```\n```\nx\n"), "<d>```rs<>\n# x\n<d>```<>\n<d>```<>\n<c>x<>\n");
         // Cut off in the middle: styles end with the text.
         assert_eq!(marks("```\nlet x"), "<d>```<>\n<c>let x<>");
     }

@@ -9,6 +9,7 @@ use super::chat::{Chat, Next};
 use super::clipboard;
 use super::command::{COMMANDS, Command};
 use super::pictures::Image;
+use super::stats::counted;
 use super::transcript::Transcript;
 use super::{input, settings, stats};
 use program::exit::Outcome;
@@ -19,16 +20,20 @@ impl Chat<'_> {
     pub(super) fn obey(&mut self, command: Command) -> Outcome<Next> {
         match command {
             Command::Exit => return Ok(Next::Leave),
-            Command::Regen if self.transcript.reopen() => {
-                self.attempts += 1;
-                return self.answer(self.attempts);
+            Command::Regen => {
+                let before = self.transcript.clone();
+                if self.transcript.reopen() {
+                    self.attempts += 1;
+                    return self.answer(self.attempts, before);
+                }
+                self.tell("there is no message to answer again");
             }
-            Command::Regen => self.tell("there is no message to answer again"),
             Command::Help => self.help(),
             Command::Clear => {
                 self.transcript.clear();
                 self.ahead.clear();
                 self.images.clear();
+                self.attempts = 0;
                 self.tell("the conversation is forgotten");
             }
             Command::Undo => match self.transcript.undo() {
@@ -58,9 +63,9 @@ impl Chat<'_> {
             Command::Show => self.show(),
             Command::Stats => {
                 if let Some(last) = &self.last {
-                    self.tell(&stats::line(last));
+                    self.tell(&stats::line(last, self.loaded.drafts_by_mtp()));
                 }
-                self.tell(&self.totals.text());
+                self.tell(&self.totals.text(self.loaded.drafts_by_mtp()));
             }
             Command::Save(path) => self.save(&path),
             Command::Load(path) => self.load(&path),
@@ -101,7 +106,7 @@ impl Chat<'_> {
             (false, _) => "spec off: started without drafting, or the model has no NextN layer".to_owned(),
             (true, None) => format!("spec {}", self.loaded.spec),
             (true, Some(0)) => "spec off".to_owned(),
-            (true, Some(n)) => format!("spec {}, at most {n} tokens", self.loaded.spec),
+            (true, Some(n)) => format!("spec {}, at most {}", self.loaded.spec, counted(n, "token")),
         }
     }
 
@@ -124,22 +129,29 @@ impl Chat<'_> {
     }
 
     fn show(&self) {
-        let used = self.last.as_ref().map_or(0, |t| t.prompt_tokens + t.generated_tokens);
+        let n_ctx = self.loaded.model.engine().limits().n_ctx;
+        let used = match self.transcript.n_tokens() {
+            Some(n) => format!("{n} of {n_ctx} tokens of context used"),
+            None => format!("{n_ctx} tokens of context; how many are used shows with the next reply"),
+        };
         let system = self.transcript.system.as_deref().map_or("none".to_owned(), |text| shortened(&clean(text)));
         self.tell(&format!(
-            "{}\n{}\nsystem {system}\nthink {}  {}\n{} messages, {used} of {} tokens of context used by the last answer",
+            "{}\n{}\nsystem {system}\nthink {}  {}\n{}, {used}",
             self.loaded.line(),
             self.settings.text(),
             self.think.name(),
             self.drafting(),
-            self.transcript.n_turns(),
-            self.loaded.model.engine().limits().n_ctx,
+            self.messages(),
         ));
+    }
+
+    fn messages(&self) -> String {
+        counted(self.transcript.n_turns(), "message")
     }
 
     fn save(&self, path: &Path) {
         match self.transcript.save(path) {
-            Ok(()) => self.tell(&format!("{} messages in {}", self.transcript.n_turns(), path.display())),
+            Ok(()) => self.tell(&format!("{} in {}", self.messages(), path.display())),
             Err(error) => self.tell(&clean(&format!("not saved: {error:#}"))),
         }
     }
@@ -148,7 +160,7 @@ impl Chat<'_> {
         match Transcript::load(path) {
             Ok(transcript) => {
                 self.transcript = transcript;
-                self.tell(&format!("{} messages from {}", self.transcript.n_turns(), path.display()));
+                self.tell(&format!("{} from {}", self.messages(), path.display()));
             }
             Err(error) => self.tell(&clean(&format!("not loaded: {error:#}"))),
         }
@@ -158,8 +170,8 @@ impl Chat<'_> {
         match input::read_file(path) {
             Ok(text) => {
                 self.tell(&format!(
-                    "{} characters of {} go before the next message",
-                    text.chars().count(),
+                    "{} of {} go before the next message",
+                    counted(text.chars().count(), "character"),
                     path.display()
                 ));
                 self.ahead.push(text);
@@ -175,7 +187,8 @@ impl Chat<'_> {
         match Image::read(path) {
             Ok(image) => match sight.image(image.bytes()) {
                 Ok(shown) => {
-                    let words = format!("{} goes with the next message: {} tokens", image.name, shown.n_rows());
+                    let tokens = counted(shown.n_rows(), "token");
+                    let words = format!("{} goes with the next message: {tokens}", image.name);
                     self.tell(&clean(&words));
                     self.images.push(image);
                 }
@@ -189,7 +202,7 @@ impl Chat<'_> {
 
     fn copy(&self) -> Outcome<()> {
         let Some(reply) = self.transcript.last_reply() else {
-            self.tell("there is no answer to copy");
+            self.tell("there is no reply to copy");
             return Ok(());
         };
         match clipboard::osc52(&reply.text) {
@@ -207,7 +220,8 @@ impl Chat<'_> {
                 return Ok(());
             }
         }
-        self.tell(&format!("{} characters handed to the terminal's clipboard", reply.text.chars().count()));
+        let characters = counted(reply.text.chars().count(), "character");
+        self.tell(&format!("{characters} handed to the terminal's clipboard"));
         Ok(())
     }
 }

@@ -12,10 +12,11 @@ use super::report::Line;
 use super::screen::{Plan, Screen};
 use super::settings::TurnSettings;
 use super::sink::{Lines, Person, Silent, Sink};
-use super::style::{self, Terminals, paint};
+use super::style::Terminals;
 use super::{stats, turn};
 use program::exit::{Failure, Outcome};
 use program::signals::Signals;
+use program::terminal::SilentKeys;
 
 /// Answers `text` and prints the reply as asked for.
 ///
@@ -62,7 +63,9 @@ pub fn run(
         person = Person::new(Screen::new(io::stdout(), io::stderr(), plan), bar);
         &mut person
     };
+    let keys = SilentKeys::new();
     let done = turn::run(loaded, signals, prompt, settings.options(0), sink)?;
+    drop(keys);
     if args.output.json {
         let mut line = serde_json::to_string(&done.answer).map_err(io::Error::other)?;
         line.push('\n');
@@ -70,7 +73,7 @@ pub fn run(
     } else if args.output.jsonl {
         Lines::new(io::stdout()).line(&Line::End { answer: &done.answer })?;
     } else if !args.output.no_stats {
-        eprintln!("{}", paint(&stats::line(&done.timings), style::DIM, plan.colours.err));
+        eprintln!("{}", plan.aside(&stats::line(&done.timings, loaded.drafts_by_mtp())));
     }
     io::stdout().flush()?;
     match done.stopped {

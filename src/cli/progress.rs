@@ -1,108 +1,120 @@
-//! Signs of life on standard error while the model loads and while a long prompt is read. Shows nothing but on a terminal.
+//! Signs of life on standard error while the model loads and while the prompt is read. They come where that takes longer than
+//! a glance, and nowhere but on a terminal.
 
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::PromptProgress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A turning sign with words, until it is dropped.
-pub struct Spinner(ProgressBar);
+/// A line that turns, from a moment after it is made until it is dropped.
+pub struct Waiting {
+    bar: ProgressBar,
+    /// Dropped when nothing is to be shown any more.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
 
-impl Spinner {
-    /// Starts to turn where `shown`.
-    pub fn start(words: String, shown: bool) -> Self {
-        let bar = ProgressBar::with_draw_target(None, target(shown));
-        bar.set_style(style("{spinner} {msg}"));
-        bar.set_message(words);
-        if shown {
-            bar.enable_steady_tick(Duration::from_millis(100));
-        }
-        Self(bar)
+impl Waiting {
+    /// While a model is loaded: its name, its bytes, the time.
+    pub fn load(model: Option<&Path>, shown: bool) -> Self {
+        let words = match model {
+            Some(path) => {
+                let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+                format!(
+                    "loading {} ({})",
+                    program::sanitize::clean_line(&path.display().to_string()),
+                    HumanBytes(bytes)
+                )
+            }
+            None => "loading the embedded model".to_owned(),
+        };
+        let waiting = Self::start(shown);
+        waiting.bar.set_message(words);
+        waiting
+    }
+
+    fn start(shown: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        bar.set_style(style("{spinner} {msg}  {elapsed}"));
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = shown.then(|| {
+            let bar = bar.clone();
+            std::thread::spawn(move || {
+                if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                    bar.enable_steady_tick(TURN);
+                }
+            })
+        });
+        Self { bar, end: Some(end), thread }
     }
 }
 
-impl Drop for Spinner {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        drop(self.end.take());
+        // Afterwards nothing draws any more.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
     }
 }
 
-/// The bar of a long prompt; short ones get none.
-pub struct PromptBar {
-    bar: Option<ProgressBar>,
-    shown: bool,
-}
+/// How far a prompt is read, from its request to its first token.
+pub struct PromptBar(Option<Waiting>);
 
 impl PromptBar {
-    /// No bar yet; it comes with the first report of a long prompt, where `shown`.
+    /// A prompt of which nothing is known yet, where `shown`.
     pub fn new(shown: bool) -> Self {
-        Self { bar: None, shown }
+        let waiting = Waiting::start(shown);
+        waiting.bar.set_message("reading the prompt");
+        Self(Some(waiting))
     }
 
     /// Takes a report of the engine.
     pub fn update(&mut self, progress: PromptProgress) {
-        if !self.shown
-            || progress.total - progress.cached.min(progress.total) < LONG_PROMPT
-            || progress.done >= progress.total
-        {
-            self.clear();
-            return;
+        let Some(Waiting { bar, .. }) = &self.0 else { return };
+        if bar.length().is_none() {
+            bar.set_style(style("{spinner} prompt {bar:20} {pos}/{len} tokens  {percent} %  {elapsed}"));
+            bar.set_length(progress.total as u64);
         }
-        let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::with_draw_target(Some(progress.total as u64), target(true));
-            bar.set_style(style("prompt {bar:30} {pos}/{len} tok  {eta}"));
-            bar.set_position(progress.cached as u64);
-            bar.reset_eta();
-            bar
-        });
         bar.set_position(progress.done as u64);
     }
 
     /// Takes the bar off the screen.
     pub fn clear(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.0 = None;
     }
-}
-
-impl Drop for PromptBar {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-fn target(shown: bool) -> ProgressDrawTarget {
-    if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates stand in this file, and a test makes them all")
 }
 
-/// Prompts with fewer tokens to compute are done before a bar could be read.
-const LONG_PROMPT: usize = 512;
+/// What takes less time needs no sign.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Between two turns.
+const TURN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_long_prompts_on_a_terminal_get_a_bar_and_it_goes_when_they_are_done() {
-        let report = |done, cached, total| PromptProgress { done, cached, total };
-        let mut bar = PromptBar::new(true);
-        bar.update(report(10, 0, 100));
-        assert!(bar.bar.is_none(), "short prompt");
-        bar.update(report(4000, 3900, 4096));
-        assert!(bar.bar.is_none(), "most of it is cached");
-        bar.update(report(512, 0, 4096));
-        assert_eq!(bar.bar.as_ref().map(ProgressBar::position), Some(512));
-        bar.update(report(4096, 0, 4096));
-        assert!(bar.bar.is_none(), "done");
-
-        let mut hidden = PromptBar::new(false);
-        hidden.update(report(512, 0, 4096));
-        assert!(hidden.bar.is_none());
-        drop(Spinner::start("loading".into(), false));
+    fn a_prompt_is_followed_until_its_first_token() {
+        let mut bar = PromptBar::new(false);
+        for (done, position) in [(0, 0), (512, 512), (4096, 4096)] {
+            bar.update(PromptProgress { done, cached: 0, total: 4096 });
+            let shown = &bar.0.as_ref().expect("it waits").bar;
+            assert_eq!((shown.position(), shown.length()), (position, Some(4096)));
+        }
+        bar.clear();
+        bar.update(PromptProgress { done: 1, cached: 0, total: 2 });
+        assert!(bar.0.is_none(), "nothing comes back");
+        drop(Waiting::load(Some(Path::new("/no/such/file")), true));
     }
 }

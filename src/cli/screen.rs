@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use super::choices::{AutoOnOff, When};
 use super::markdown::Markdown;
 use super::style::{self, Colours, Terminals, paint};
+use super::wrap::{Wrap, wrapped};
 use program::sanitize::{Sanitizer, clean_line};
+use program::terminal;
 
 /// Where what goes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -19,6 +21,10 @@ pub struct Plan {
     pub thinking: Place,
     /// Show only that the model thinks.
     pub fold: bool,
+    /// Break lines at words, at the width of the terminal of standard output.
+    pub wrap_out: bool,
+    /// The same, of standard error.
+    pub wrap_err: bool,
     /// Which streams get colours.
     pub colours: Colours,
 }
@@ -44,6 +50,8 @@ pub struct Wishes {
     pub raw: bool,
     /// `--hide-thinking`.
     pub fold: bool,
+    /// `--no-wrap`.
+    pub no_wrap: bool,
     /// `--markdown`.
     pub markdown: AutoOnOff,
     /// `--color`.
@@ -63,7 +71,24 @@ impl Plan {
             (false, true) => Place::Err,
             (false, false) => Place::Nowhere,
         };
-        Self { clean: terminals.stdout || colours.out || markdown, markdown, thinking, fold: wishes.fold, colours }
+        let wrap = !wishes.no_wrap && !wishes.raw;
+        Self {
+            clean: terminals.stdout || colours.out || markdown,
+            markdown,
+            thinking,
+            fold: wishes.fold,
+            wrap_out: wrap && terminals.stdout,
+            wrap_err: wrap && terminals.stderr,
+            colours,
+        }
+    }
+}
+
+impl Plan {
+    /// The program's own words, in lines that fit the terminal of standard error.
+    pub fn aside(&self, words: &str) -> String {
+        let columns = self.wrap_err.then_some(terminal::error_columns as fn() -> Option<usize>);
+        paint(&wrapped(columns, words), style::DIM, self.colours.err)
     }
 }
 
@@ -75,6 +100,9 @@ pub struct Screen<O, E> {
     section: Section,
     sanitizer: Sanitizer,
     markdown: Markdown,
+    wrap: Wrap,
+    /// Of thinking.
+    aside: Wrap,
     /// What is on the screen since the last line break; 0 at the start of a line.
     open_line: bool,
 }
@@ -89,6 +117,12 @@ enum Section {
 impl<O: Write, E: Write> Screen<O, E> {
     /// A screen with nothing shown yet.
     pub fn new(out: O, err: E, plan: Plan) -> Self {
+        let columns = |on: bool, of: fn() -> Option<usize>| Wrap::new(on.then_some(of));
+        let aside = match plan.thinking {
+            Place::Out => columns(plan.wrap_out, terminal::output_columns),
+            Place::Err => columns(plan.wrap_err, terminal::error_columns),
+            Place::Nowhere => Wrap::default(),
+        };
         Self {
             out,
             err,
@@ -96,6 +130,8 @@ impl<O: Write, E: Write> Screen<O, E> {
             section: Section::Nothing,
             sanitizer: Sanitizer::default(),
             markdown: Markdown::default(),
+            wrap: columns(plan.wrap_out, terminal::output_columns),
+            aside,
             open_line: false,
         }
     }
@@ -127,7 +163,7 @@ impl<O: Write, E: Write> Screen<O, E> {
             // Models put empty lines around their thoughts.
             let clean = if self.open_line { &clean[..] } else { clean.trim_start_matches('\n') };
             self.note_line(clean);
-            shown.push_str(clean);
+            self.aside.push(clean, &mut shown);
         }
         self.write_thinking(&shown)
     }
@@ -152,7 +188,9 @@ impl<O: Write, E: Write> Screen<O, E> {
             let plain = std::mem::take(&mut shown);
             self.markdown.push(&plain, &mut shown);
         }
-        self.out.write_all(shown.as_bytes())?;
+        let mut lines = String::new();
+        self.wrap.push(&shown, &mut lines);
+        self.out.write_all(lines.as_bytes())?;
         self.out.flush()
     }
 
@@ -186,13 +224,17 @@ impl<O: Write, E: Write> Screen<O, E> {
             Section::Thinking => {
                 let reset = if self.thinking_colours() { anstyle::Reset.render().to_string() } else { String::new() };
                 let space = if open_line { "\n\n" } else { "\n" };
-                self.write_thinking(&format!("{reset}{space}"))
+                let mut rest = String::new();
+                self.aside.finish(&mut rest);
+                self.write_thinking(&format!("{rest}{reset}{space}"))
             }
             Section::Text => {
-                let mut rest = String::new();
+                let (mut held, mut rest) = (String::new(), String::new());
                 if self.plan.markdown {
-                    self.markdown.finish(&mut rest);
+                    self.markdown.finish(&mut held);
                 }
+                self.wrap.push(&held, &mut rest);
+                self.wrap.finish(&mut rest);
                 if open_line {
                     rest.push('\n');
                 }

@@ -9,6 +9,7 @@ use engine::sample::{PARAMETERS, SamplingParams, Setting};
 use model::AdapterSet;
 
 use super::args::TurnFlags;
+use super::stats::counted;
 use program::choices::OnOff;
 
 /// The settings of the next turn.
@@ -102,7 +103,7 @@ impl TurnSettings {
                 Setting::Number(x) => x.to_string(),
                 Setting::Integer(n) => n.to_string(),
                 Setting::Texts(texts) => format!("{texts:?}"),
-                Setting::Biases(biases) => format!("for {} tokens", biases.len()),
+                Setting::Biases(biases) => format!("for {}", counted(biases.len(), "token")),
                 Setting::Seed(_) => continue,
             };
             text += &format!("\n{} {value}", parameter.flag);

@@ -2,16 +2,29 @@
 
 use engine::Timings;
 
-/// `prompt 512 tok 1830 tok/s | gen 96 tok 41.2 tok/s`, with the share of accepted drafts when there were any.
-pub fn line(timings: &Timings) -> String {
-    let mut line = format!("prompt {} tok", timings.prompt_tokens);
+/// `1 token`, `2 tokens`.
+pub fn counted(n: usize, one: &str) -> String {
+    match (n, one.strip_suffix("reply")) {
+        (1, _) => format!("1 {one}"),
+        (n, Some(before)) => format!("{n} {before}replies"),
+        (n, None) => format!("{n} {one}s"),
+    }
+}
+
+/// `prompt 512 tokens, 1830 tok/s | gen 96 tokens, 41.2 tok/s`, with the drafts where there were any; `by_mtp`: the MTP layer
+/// made them. A reply that was stopped before its first token has its prompt alone.
+pub fn line(timings: &Timings, by_mtp: bool) -> String {
+    let mut line = format!("prompt {}", counted(timings.prompt_tokens, "token"));
     if timings.cached_tokens > 0 {
         line += &format!(" ({} cached)", timings.cached_tokens);
     }
-    line += &format!(" {} tok/s", rate(timings.prompt_tokens_per_second()));
-    line += &format!(" | gen {} tok", timings.generated_tokens);
-    line += &format!(" {} tok/s", rate(timings.tokens_per_second()));
-    line += &drafting(timings.drafted, timings.accepted, timings.generated_tokens, timings.steps);
+    line += &format!(", {} tok/s", rate(timings.prompt_tokens_per_second()));
+    if timings.generated_tokens == 0 {
+        return line;
+    }
+    line += &format!(" | gen {}", counted(timings.generated_tokens, "token"));
+    line += &format!(", {} tok/s", rate(timings.tokens_per_second()));
+    line += &drafting((timings.drafted, timings.accepted), timings.generated_tokens, timings.steps, by_mtp);
     line
 }
 
@@ -32,9 +45,9 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds one reply.
+    /// Adds one reply; one that was stopped before its first token is none.
     pub fn add(&mut self, timings: &Timings) {
-        self.answers += 1;
+        self.answers += usize::from(timings.generated_tokens > 0);
         self.prompt_tokens += timings.prompt_tokens;
         self.cached_tokens += timings.cached_tokens;
         self.prompt_ms += timings.prompt_ms;
@@ -46,32 +59,36 @@ impl Totals {
         self.accepted += timings.accepted;
     }
 
-    /// The sums as text for `/stats`.
-    pub fn text(&self) -> String {
+    /// The sums as text for `/stats`; `by_mtp` as in [`line`].
+    pub fn text(&self, by_mtp: bool) -> String {
         if self.answers == 0 {
-            return "no answer yet".to_owned();
+            return "no reply yet".to_owned();
         }
         let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
         format!(
-            "{} answers\nprompts    {} tok, {} of them from the cache, {} tok/s\ngenerated  {} tok, {} tok/s{}",
-            self.answers,
-            self.prompt_tokens,
+            "{}\nprompts    {}, {} of them from the cache, {} tok/s\ngenerated  {}, {} tok/s{}",
+            counted(self.answers, "reply"),
+            counted(self.prompt_tokens, "token"),
             self.cached_tokens,
             rate(per_second(computed, self.prompt_ms)),
-            self.generated_tokens,
+            counted(self.generated_tokens, "token"),
             rate(per_second(self.timed_tokens, self.generated_ms)),
-            drafting(self.drafted, self.accepted, self.generated_tokens, self.cycles),
+            drafting((self.drafted, self.accepted), self.generated_tokens, self.cycles, by_mtp),
         )
     }
 }
 
-fn drafting(drafted: usize, accepted: usize, generated: usize, cycles: usize) -> String {
+fn drafting((drafted, accepted): (usize, usize), generated: usize, passes: usize, by_mtp: bool) -> String {
     if drafted == 0 {
         return String::new();
     }
-    let share = 100.0 * accepted as f64 / drafted as f64;
-    let per_step = generated.saturating_sub(1) as f64 / cycles.max(1) as f64;
-    format!(" | NextN {share:.0}% ({per_step:.1} tok/step)")
+    let per_pass = generated.saturating_sub(1) as f64 / passes.max(1) as f64;
+    let drafts = match (by_mtp, drafted) {
+        (true, 1) => format!("MTP: {accepted}/1 draft accepted"),
+        (true, n) => format!("MTP: {accepted}/{n} drafts accepted"),
+        (false, n) => format!("drafts: {accepted}/{n} accepted"),
+    };
+    format!(" | {drafts}, {per_pass:.2} tokens per pass")
 }
 
 fn per_second(tokens: usize, ms: f64) -> f64 {
@@ -106,35 +123,42 @@ mod tests {
 
     #[test]
     fn the_line_reads_as_documented() {
-        assert_eq!(line(&timings()), "prompt 512 tok 1830 tok/s | gen 97 tok 41.2 tok/s");
+        assert_eq!(line(&timings(), true), "prompt 512 tokens, 1830 tok/s | gen 97 tokens, 41.2 tok/s");
     }
 
     #[test]
     fn cached_prompts_and_drafts_are_told() {
         let timings = Timings { cached_tokens: 500, drafted: 100, accepted: 56, steps: 40, ..timings() };
-        assert_eq!(
-            line(&timings),
-            "prompt 512 tok (500 cached) 42.9 tok/s | gen 97 tok 41.2 tok/s | NextN 56% (2.4 tok/step)"
-        );
+        let told = "prompt 512 tokens (500 cached), 42.9 tok/s | gen 97 tokens, 41.2 tok/s | ";
+        let mtp = "MTP: 56/100 drafts accepted, 2.40 tokens per pass";
+        assert_eq!(line(&timings, true), format!("{told}{mtp}"));
+        assert_eq!(line(&timings, false), format!("{told}drafts: 56/100 accepted, 2.40 tokens per pass"));
     }
 
     #[test]
-    fn nothing_is_divided_by_nothing() {
+    fn nothing_is_divided_by_nothing_and_one_is_one() {
+        let timings = Timings { prompt_tokens: 1, generated_tokens: 1, drafted: 1, ..Timings::default() };
         assert_eq!(
-            line(&Timings { prompt_tokens: 3, generated_tokens: 1, ..Timings::default() }),
-            "prompt 3 tok - tok/s | gen 1 tok - tok/s"
+            line(&timings, true),
+            "prompt 1 token, - tok/s | gen 1 token, - tok/s | MTP: 0/1 draft accepted, 0.00 tokens per pass"
         );
+        let stopped = Timings { generated_tokens: 0, drafted: 0, ..timings };
+        assert_eq!(line(&stopped, true), "prompt 1 token, - tok/s");
     }
 
     #[test]
     fn sums_count_the_time_between_tokens_only() {
         let mut totals = Totals::default();
-        assert_eq!(totals.text(), "no answer yet");
+        assert_eq!(totals.text(true), "no reply yet");
+        totals.add(&Timings { prompt_tokens: 0, ..Timings::default() });
+        assert_eq!(totals.text(true), "no reply yet", "one that was stopped before its first token is none");
         totals.add(&timings());
+        assert!(totals.text(true).starts_with("1 reply\n"));
         totals.add(&timings());
         assert_eq!(
-            totals.text(),
-            "2 answers\nprompts    1024 tok, 0 of them from the cache, 1830 tok/s\ngenerated  194 tok, 41.2 tok/s"
+            totals.text(true),
+            "2 replies\nprompts    1024 tokens, 0 of them from the cache, 1830 tok/s\n\
+             generated  194 tokens, 41.2 tok/s"
         );
     }
 }

@@ -8,8 +8,14 @@ use super::choices::When;
 
 /// Headings of a reply.
 pub const HEADING: Style = AnsiColor::Cyan.on_default().bold();
-/// Code, inline and in blocks.
+/// Code, inline and in blocks of a language that is not known.
 pub const CODE: Style = AnsiColor::Yellow.on_default();
+/// Keywords of code.
+pub const KEYWORD: Style = AnsiColor::Magenta.on_default();
+/// Strings of code.
+pub const STRING: Style = AnsiColor::Green.on_default();
+/// Numbers of code.
+pub const NUMBER: Style = AnsiColor::Cyan.on_default();
 /// What is not the reply: thinking, marks, hints.
 pub const DIM: Style = Style::new().dimmed();
 /// `**strong**`.

@@ -33,6 +33,9 @@ struct Turn {
     video: Option<Film>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reply: Option<Reply>,
+    /// Tokens of the context up to here, once that was computed.
+    #[serde(skip)]
+    n_tokens: Option<usize>,
 }
 
 /// What the model gave back, also when it was stopped half-way.
@@ -54,9 +57,16 @@ impl Transcript {
         Self { system, turns: Vec::new() }
     }
 
-    /// Adds a message with images before its text; it waits for its reply.
+    /// Adds a message with images before its text; it waits for its reply. Where a message waits already, the new one goes on
+    /// with it: templates want replies between messages.
     pub fn ask(&mut self, user: String, images: Vec<Image>) {
-        self.turns.push(Turn { user, images, video: None, reply: None });
+        match self.turns.last_mut().filter(|turn| turn.reply.is_none()) {
+            Some(turn) => {
+                turn.user += &format!("\n\n{user}");
+                turn.images.extend(images);
+            }
+            None => self.turns.push(Turn { user, images, video: None, reply: None, n_tokens: None }),
+        }
     }
 
     /// Adds a video to the last message.
@@ -66,11 +76,19 @@ impl Transcript {
         }
     }
 
-    /// Sets the reply to the last message.
-    pub fn reply(&mut self, reply: Reply) {
+    /// Sets the reply to the last message; with it `n_tokens` of the context are used.
+    pub fn reply(&mut self, reply: Reply, n_tokens: usize) {
         if let Some(turn) = self.turns.last_mut() {
             turn.reply = Some(reply);
+            turn.n_tokens = Some(n_tokens);
         }
+    }
+
+    /// Tokens of the context that the conversation took when its last reply was made: 0 where nothing was said, `None` where
+    /// that reply comes from a file.
+    pub fn n_tokens(&self) -> Option<usize> {
+        let answered = self.turns.iter().rev().find(|turn| turn.reply.is_some());
+        answered.map_or(Some(0), |turn| turn.n_tokens)
     }
 
     /// Drops the last reply, so that its message can be answered again; false when nothing was said.
@@ -202,7 +220,7 @@ mod tests {
     fn chat() -> Transcript {
         let mut chat = Transcript::new(Some("be brief".into()));
         chat.ask("one".into(), Vec::new());
-        chat.reply(Reply { text: "1".into(), reasoning: "count".into(), tool_calls: Vec::new() });
+        chat.reply(Reply { text: "1".into(), reasoning: "count".into(), tool_calls: Vec::new() }, 12);
         chat.ask("two".into(), Vec::new());
         chat
     }
@@ -221,11 +239,35 @@ mod tests {
         let mut calls = Transcript::new(None);
         calls.ask("weather?".into(), Vec::new());
         let call = ToolCall { name: "weather".into(), arguments: "{\"at\":\"Ulm\"}".into() };
-        calls.reply(Reply { tool_calls: vec![call], ..Reply::default() });
+        calls.reply(Reply { tool_calls: vec![call], ..Reply::default() }, 12);
         assert_eq!(
             calls.messages()[1]["tool_calls"],
             json!([{"type": "function", "function": {"name": "weather", "arguments": "{\"at\":\"Ulm\"}"}}])
         );
+    }
+
+    #[test]
+    fn a_message_that_waits_takes_the_next_one_in() {
+        let mut chat = chat();
+        chat.ask("three".into(), Vec::new());
+        assert_eq!((chat.n_turns(), chat.last_message()), (2, Some("two\n\nthree")));
+        assert_eq!(chat.messages().len(), 4, "templates want replies between messages");
+    }
+
+    #[test]
+    fn the_context_in_use_follows_what_is_taken_back() {
+        let mut chat = chat();
+        assert_eq!(chat.n_tokens(), Some(12), "a message that waits was not computed");
+        chat.reply(Reply::default(), 30);
+        assert_eq!(chat.n_tokens(), Some(30));
+        chat.undo();
+        assert_eq!(chat.n_tokens(), Some(12));
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::remove_file(file.path()).expect("its name is free");
+        chat.save(file.path()).expect("saved");
+        assert_eq!(Transcript::load(file.path()).expect("loaded").n_tokens(), None, "a file does not know");
+        chat.undo();
+        assert_eq!(chat.n_tokens(), Some(0));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
+    args.how.check_output(&args.output)?;
     let options = Options { without_head: args.no_head, name: args.name.as_deref() };
     match Kind::of(&args.folder)? {
         Kind::Checkpoint => {}
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> Outcome {
         if projector.hears {
             eprintln!("note: the checkpoint hears too; the file has the tower that sees alone");
         }
-        return args.how.write(projector.model, args.file_type, &args.output, false);
+        return args.how.write(projector.model, args.file_type, &args.output, quantize::Next::Projector);
     }
     let checkpoint = Checkpoint::open(&args.folder, options)?;
     if checkpoint.sees {
@@ -65,5 +66,5 @@ pub fn run(args: &Args) -> Outcome {
         };
         eprintln!("note: {why}; the file has none. `extract-nextn graft` adds one");
     }
-    args.how.write(checkpoint.model, args.file_type, &args.output, false)
+    args.how.write(checkpoint.model, args.file_type, &args.output, quantize::Next::Checkpoint)
 }

@@ -21,6 +21,9 @@ pub struct Args {
     /// Type of the matrices: keep, or such as q8_0, bf16, q4_k
     #[arg(long = "type", value_name = "TYPE", default_value = "keep", value_parser = WeightType::parse)]
     dtype: WeightType,
+    /// Overwrite the file if it is there
+    #[arg(long)]
+    force: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -43,7 +46,12 @@ pub fn run(args: &Args) -> Outcome {
         Chosen::Slim => Layout::Slim,
         Chosen::Legacy => Layout::Legacy,
     };
+    work::check_output(&args.output, args.force)?;
     let new = extract(convert::Source::open(&args.file)?, Extract { layout, dtype: args.dtype })?;
-    work::write(new, &args.output, args.json)?;
+    let next = match args.layout {
+        Chosen::Upstream | Chosen::Slim => "draft with it: nextn-cli -m MODEL.gguf --draft-model {}",
+        Chosen::Legacy => "check it: extract-nextn verify {}",
+    };
+    work::write(new, &args.output, args.json, next)?;
     Ok(0)
 }

@@ -22,6 +22,9 @@ pub struct Args {
     /// Accept a layer of a model with another vocabulary
     #[arg(long)]
     other_tokenizer: bool,
+    /// Overwrite the file if it is there
+    #[arg(long)]
+    force: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -29,9 +32,11 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
+    work::check_output(&args.output, args.force)?;
     let target = convert::Source::open(&args.target)?;
     let head = HeadSource::open(&args.head)?;
     let how = Graft { dtype: args.dtype, other_tokenizer: args.other_tokenizer };
-    work::write(graft(target, head, how)?, &args.output, args.json)?;
+    let next = "measure what it gains: nextn-bench speed -m {}";
+    work::write(graft(target, head, how)?, &args.output, args.json, next)?;
     Ok(0)
 }

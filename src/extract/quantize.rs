@@ -16,9 +16,17 @@ pub struct Args {
     /// A GGUF file; of several shards the first (they become one file)
     file: PathBuf,
     /// File to write; the same command resumes an interrupted run
-    output: PathBuf,
+    #[arg(value_name = "OUTPUT", required_unless_present = "to")]
+    output: Option<PathBuf>,
+    /// Type of the file, as --type
+    #[arg(value_name = "TYPE", required_unless_present = "named_type")]
+    file_type: Option<FileType>,
+    /// File to write
+    #[arg(id = "to", short, long = "output", value_name = "FILE", conflicts_with = "output")]
+    to: Option<PathBuf>,
     /// Type of the file, such as q8_0, q4_k_m
-    file_type: FileType,
+    #[arg(id = "named_type", long = "type", value_name = "TYPE", conflicts_with = "file_type")]
+    named_type: Option<FileType>,
     /// Also change tensors that are already quantized
     #[arg(long)]
     requantize: bool,
@@ -41,20 +49,45 @@ pub struct How {
     /// Number of CPU threads [default: all cores]
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
+    /// Overwrite the file if it is there
+    #[arg(long)]
+    force: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
+/// What a file was made of, which says what can be done with it next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Next {
+    /// A checkpoint.
+    Checkpoint,
+    /// The tower of one.
+    Projector,
+    /// A GGUF file; `requantize` as asked for.
+    Gguf { requantize: bool },
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
+    let required = "clap asks for one of both";
+    let out = args.to.as_ref().or(args.output.as_ref()).expect(required);
+    let file_type = args.named_type.or(args.file_type).expect(required);
+    args.how.check_output(out)?;
     let model = convert::Source::open(&args.file)?.into_model()?;
-    args.how.write(model, args.file_type, &args.output, args.requantize)
+    args.how.write(model, file_type, out, Next::Gguf { requantize: args.requantize })
 }
 
 impl How {
+    /// # Errors
+    /// The file is there, and --force was not given.
+    pub fn check_output(&self, out: &Path) -> anyhow::Result<()> {
+        work::check_output(out, self.force)
+    }
+
     /// Gives a model its types and writes the file.
-    pub fn write(&self, mut model: Model, file_type: FileType, out: &Path, requantize: bool) -> Outcome {
+    pub fn write(&self, mut model: Model, file_type: FileType, out: &Path, next: Next) -> Outcome {
+        let requantize = next == Next::Gguf { requantize: true };
         let imatrix = self.imatrix.as_deref().map(Imatrix::open).transpose()?;
         let recipe =
             Recipe { file_type, head: self.head_type, plain: self.plain, imatrix: imatrix.as_ref(), requantize };
@@ -65,6 +98,7 @@ impl How {
         if imatrix.is_some() && n_without > 0 {
             eprintln!("note: the importance matrix has nothing for {n_without} of {n_tensors} tensors");
         }
+        let is_wide = model.tensors.iter().all(|t| t.dtype.block_size() == 1);
         let job = model.into_job(recipe.stamp())?;
         let n_threads = self.threads.unwrap_or_else(available_threads);
         let started = std::time::Instant::now();
@@ -83,7 +117,24 @@ impl How {
             let path = sanitize::clean_line(&out.display().to_string());
             let mix: Vec<String> = mix.iter().map(|(t, n)| format!("{} {t}", show::bytes(*n))).collect();
             writeln!(stdout, "{path}: {n_tensors} tensors, {}: {}", show::bytes(n_bytes), mix.join(", "))?;
+            drop(stdout);
+            work::say_next(out, next.words(is_wide));
         }
         Ok(0)
+    }
+}
+
+impl Next {
+    /// What can be done with the file, whose name goes between the braces.
+    fn words(self, is_wide: bool) -> &'static str {
+        match self {
+            Next::Projector => "show it a picture: nextn-cli -m MODEL.gguf --mmproj {} --image FILE",
+            Next::Checkpoint if is_wide => {
+                "chat with it: nextn-cli -m {}; make it smaller: extract-nextn quantize --type q4_k_m -o SMALL.gguf {}"
+            }
+            Next::Checkpoint | Next::Gguf { .. } => {
+                "chat with it: nextn-cli -m {}; measure it: nextn-bench speed -m {}"
+            }
+        }
     }
 }

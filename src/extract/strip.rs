@@ -12,6 +12,9 @@ pub struct Args {
     /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Overwrite the file if it is there
+    #[arg(long)]
+    force: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -19,7 +22,8 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
+    work::check_output(&args.output, args.force)?;
     let new = convert::heads::strip(convert::Source::open(&args.file)?)?;
-    work::write(new, &args.output, args.json)?;
+    work::write(new, &args.output, args.json, "chat with it: nextn-cli -m {}")?;
     Ok(0)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use anyhow::ensure;
 use convert::heads::NewFile;
 use convert::stream::{Control, available_threads};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -53,8 +54,22 @@ pub fn watched<T>(what: &'static str, work: impl FnOnce(&Control) -> T) -> anyho
     Ok(result)
 }
 
-/// Writes a file with all that belongs to it: notes, a bar, a last line.
-pub fn write(new: NewFile, out: &Path, json: bool) -> anyhow::Result<()> {
+/// # Errors
+/// `out` is there, and is not to be overwritten.
+pub fn check_output(out: &Path, force: bool) -> anyhow::Result<()> {
+    ensure!(force || !out.is_file(), "{}: the file is there; --force overwrites it", out.display());
+    Ok(())
+}
+
+/// Says on standard error what can be done with a file that was written; its name goes where `words` have braces.
+pub fn say_next(out: &Path, words: &str) {
+    let name = sanitize::clean_line(&out.display().to_string());
+    let name = if name.contains(' ') { format!("'{name}'") } else { name };
+    eprintln!("next: {}", words.replace("{}", &name));
+}
+
+/// Writes a file with all that belongs to it: notes, a bar, a last line, and what to do `next`.
+pub fn write(new: NewFile, out: &Path, json: bool, next: &str) -> anyhow::Result<()> {
     let n_tensors = new.model.tensors.len();
     for note in &new.notes {
         eprintln!("note: {}", sanitize::clean(note));
@@ -68,6 +83,8 @@ pub fn write(new: NewFile, out: &Path, json: bool) -> anyhow::Result<()> {
     } else {
         let path = sanitize::clean_line(&out.display().to_string());
         writeln!(stdout, "{path}: {n_tensors} tensors, {}", show::bytes(n_bytes))?;
+        drop(stdout);
+        say_next(out, next);
     }
     Ok(())
 }

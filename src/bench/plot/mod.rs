@@ -1,5 +1,6 @@
 //! Simple pictures: a canvas of lines, bars and words, written as SVG or PNG, and the two charts that measurements need.
-//! Knows nothing of what the numbers mean.
+//! Knows nothing of what the numbers mean. plotters would bring these charts, but stacked bars, and its text without fonts of
+//! the system is about to be replaced (its issues 735 and 736); a font and the crate that draws it are all that was missing.
 
 mod canvas;
 mod chart;

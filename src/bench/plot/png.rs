@@ -1,17 +1,21 @@
-//! A canvas as PNG: everything is drawn by distance, at twice the size; words in an 8 by 8 font.
+//! A canvas as PNG, at twice the size: lines and bars by distance, words in a font that is part of the program.
 
+use ab_glyph::{Font, FontRef, PxScale, ScaleFont, point};
 use anyhow::Context;
-use font8x8::UnicodeFonts;
 
 use super::canvas::{Anchor, Canvas, Colour, Shape};
 
 /// Pixels for one unit of the canvas.
 const SCALE: f64 = 2.0;
 
-/// Units that a character takes.
-const LETTER: f64 = 7.0;
+/// Units of the letters' em, as in SVG.
+const EM: f64 = 12.0;
+
+/// Latin letters, figures and signs of DejaVu Sans (LICENSE-DejaVuSans).
+const FONT: &[u8] = include_bytes!("DejaVuSans-subset.ttf");
 
 struct Pixels {
+    font: FontRef<'static>,
     width: usize,
     height: usize,
     rgb: Vec<u8>,
@@ -19,7 +23,8 @@ struct Pixels {
 
 pub(super) fn bytes(canvas: &Canvas) -> anyhow::Result<Vec<u8>> {
     let (width, height) = ((canvas.width * SCALE) as usize, (canvas.height * SCALE) as usize);
-    let mut pixels = Pixels { width, height, rgb: vec![255; 3 * width * height] };
+    let font = FontRef::try_from_slice(FONT).context("the program's font")?;
+    let mut pixels = Pixels { font, width, height, rgb: vec![255; 3 * width * height] };
     for shape in &canvas.shapes {
         pixels.draw(shape);
     }
@@ -61,29 +66,46 @@ impl Pixels {
                 self.cover(low, (at.0 + radius, at.1 + radius), *colour, inside);
             }
             Shape::Words { at, anchor, bold, colour, text } => {
-                let width = LETTER * text.chars().count() as f64;
-                let left = match anchor {
-                    Anchor::Start => at.0,
-                    Anchor::Middle => at.0 - width / 2.0,
-                    Anchor::End => at.0 - width,
-                };
-                for (i, letter) in text.chars().enumerate() {
-                    self.letter((left + LETTER * i as f64, at.1), letter, *bold, *colour);
+                self.words(*at, *anchor, *colour, text);
+                if *bold {
+                    self.words((at.0 + 0.4, at.1), *anchor, *colour, text);
                 }
             }
         }
     }
 
-    /// A character whose lower left corner is at `at`, a dot of the font being 14 sixteenths of a unit wide.
-    fn letter(&mut self, at: (f64, f64), letter: char, bold: bool, colour: Colour) {
-        let rows = font8x8::BASIC_FONTS.get(letter).or_else(|| font8x8::BASIC_FONTS.get('?')).unwrap_or_default();
-        let (step_x, step_y) = (LETTER / 8.0, 1.15);
-        for (r, row) in rows.iter().enumerate() {
-            for c in (0..8).filter(|c| row >> c & 1 == 1) {
-                let (x, y) = (at.0 + step_x * f64::from(c), at.1 - step_y * (7.0 - r as f64));
-                let (width, height) = (if bold { 1.5 } else { 1.0 } * step_x, step_y);
-                self.draw(&Shape::Bar { x, y, width, height, colour });
+    /// A line of text whose base line goes through `at`.
+    fn words(&mut self, at: (f64, f64), anchor: Anchor, colour: Colour, text: &str) {
+        let font = self.font.clone();
+        let em = font.units_per_em().unwrap_or(font.height_unscaled());
+        let scaled = font.as_scaled(PxScale::from((EM * SCALE) as f32 * font.height_unscaled() / em));
+        let (mut width, mut glyphs, mut before) = (0.0, Vec::new(), None);
+        for letter in text.chars() {
+            let mut id = scaled.glyph_id(letter);
+            if id.0 == 0 {
+                id = scaled.glyph_id('?');
             }
+            width += before.map_or(0.0, |before| scaled.kern(before, id));
+            glyphs.push((id, width));
+            width += scaled.h_advance(id);
+            before = Some(id);
+        }
+        let left = (at.0 * SCALE) as f32
+            - match anchor {
+                Anchor::Start => 0.0,
+                Anchor::Middle => width / 2.0,
+                Anchor::End => width,
+            };
+        for (id, x) in glyphs {
+            let glyph = id.with_scale_and_position(scaled.scale(), point(left + x, (at.1 * SCALE) as f32));
+            let Some(outline) = font.outline_glyph(glyph) else { continue };
+            let corner = outline.px_bounds().min;
+            outline.draw(|dx, dy, share| {
+                let (x, y) = (corner.x + dx as f32, corner.y + dy as f32);
+                if x >= 0.0 && y >= 0.0 {
+                    self.blend(x as usize, y as usize, colour, share.into());
+                }
+            });
         }
     }
 
@@ -97,11 +119,19 @@ impl Pixels {
             for px in span(low.0, high.0, self.width) {
                 let distance = inside((px as f64 + 0.5) / SCALE, (py as f64 + 0.5) / SCALE);
                 let share = (distance * SCALE + 0.5).clamp(0.0, 1.0);
-                let at = 3 * (py * self.width + px);
-                for (pixel, &c) in self.rgb[at..at + 3].iter_mut().zip(&colour) {
-                    *pixel = (f64::from(*pixel) * (1.0 - share) + f64::from(c) * share).round() as u8;
-                }
+                self.blend(px, py, colour, share);
             }
+        }
+    }
+
+    /// Covers a share of a pixel, where there is one.
+    fn blend(&mut self, x: usize, y: usize, colour: Colour, share: f64) {
+        if x >= self.width || y >= self.height {
+            return;
+        }
+        let at = 3 * (y * self.width + x);
+        for (pixel, &c) in self.rgb[at..at + 3].iter_mut().zip(&colour) {
+            *pixel = (f64::from(*pixel) * (1.0 - share) + f64::from(c) * share).round() as u8;
         }
     }
 }

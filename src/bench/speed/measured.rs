@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use memory::CacheType;
 use serde_json::Value;
-use speculate::DraftVocabSize;
+use speculate::{Depth, DraftVocabSize};
 
-use super::super::draft::Draft;
+use super::super::draft::{Draft, Source};
 use super::super::machine::Machine;
 use super::super::setup::Setup;
 use super::super::weigh::Weight;
@@ -25,7 +25,8 @@ pub(in super::super) struct Args {
     /// Also measure forward passes of N tokens, as in verification
     #[arg(long, value_delimiter = ',', value_name = "N,N,...", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(in super::super) rows: Vec<u16>,
-    /// Also measure generation with drafts of these lengths: numbers (0 is none), auto, async:N, ngram:N
+    /// Also measure generation with drafts of these lengths: numbers (0 is none), auto, async:N, ngram:N [default: auto, for
+    /// a model with an MTP layer]
     #[arg(short, long, value_delimiter = ',', value_name = "D,D,...")]
     pub(in super::super) draft: Vec<Draft>,
     /// Draft vocabulary: auto, full, or the first N token ids plus the tokens in context
@@ -49,6 +50,9 @@ pub(in super::super) struct Args {
     /// Do not measure memory bandwidth
     #[arg(long)]
     pub(in super::super) no_bandwidth: bool,
+    /// Print all that was measured, as Markdown tables
+    #[arg(short, long, conflicts_with_all = ["json", "csv"])]
+    pub(in super::super) verbose: bool,
     /// Print the result as JSON
     #[arg(long, conflicts_with = "csv")]
     pub(in super::super) json: bool,
@@ -93,8 +97,8 @@ pub(in super::super) struct Measured {
 #[derive(Clone, Debug)]
 pub(in super::super) struct Drafted {
     pub(in super::super) depth: Draft,
-    /// Rates divided by those without drafts, round by round.
-    pub(in super::super) ratios: Vec<f64>,
+    /// The median rate divided by that without drafts.
+    pub(in super::super) to_plain: f64,
     pub(in super::super) acceptance: f64,
     pub(in super::super) acceptance_by_depth: Vec<f64>,
     pub(in super::super) tokens_per_cycle: f64,
@@ -121,6 +125,20 @@ pub(in super::super) struct Findings {
 }
 
 impl Args {
+    /// With what is measured where nothing else is asked for: the MTP layer's drafts beside plain decoding.
+    pub(super) fn with_defaults(&self, has_head: bool) -> Self {
+        let mut args = self.clone();
+        if args.draft.is_empty() && args.parallel.is_empty() && args.rows.is_empty() && args.n_gen > 1 && has_head {
+            args.draft = vec![Draft::On(Source::Head, Depth::Auto)];
+        }
+        args
+    }
+
+    /// More than the headline is asked for.
+    pub(super) fn is_detailed(&self) -> bool {
+        self.verbose || self.json || self.csv
+    }
+
     /// What `nextn-bench report` measures.
     pub(in super::super) fn for_report(setup: Setup, repeat: u32, draft: Vec<Draft>) -> Self {
         Self {
@@ -136,6 +154,7 @@ impl Args {
             prompt: "Tell me a story about a fox and a river.".into(),
             repeat,
             no_bandwidth: false,
+            verbose: true,
             json: false,
             csv: false,
             plot: None,

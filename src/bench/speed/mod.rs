@@ -1,6 +1,7 @@
 //! `nextn-bench speed`: prompts, generation, forward passes over a few tokens, drafts and several sequences, in one run.
 //! Owns the options and the order of the tests; how each is done and shown is in the files beside.
 
+mod headline;
 mod measured;
 mod passes;
 mod picture;
@@ -33,10 +34,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// Runs all tests.
 pub(super) fn measure(args: &Args) -> anyhow::Result<Findings> {
     let model = args.setup.open()?;
+    let args = &args.with_defaults(model.nextn().is_bound());
     warn(draft::without_effect(&args.draft, args.draft_vocab, &model));
     let weight = args.setup.weight()?;
     let n_threads = args.setup.n_threads();
-    let bandwidth = (!args.no_bandwidth).then(|| machine::bandwidth(n_threads, machine::BANDWIDTH_BYTES));
+    let bandwidth =
+        (args.is_detailed() && !args.no_bandwidth).then(|| machine::bandwidth(n_threads, machine::BANDWIDTH_BYTES));
     let own = [args.setup.caches()];
     let caches = if args.cache_types.is_empty() { &own[..] } else { &args.cache_types };
     let mut tests = Vec::new();

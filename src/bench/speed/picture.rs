@@ -21,7 +21,7 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
         Draft::On(Source::Head, Depth::Fixed(n)) => Some(n as f64),
         Draft::On(..) => None,
     };
-    let measured = tests.iter().filter_map(|(_, d)| Some((depth(d)?, median(&d.ratios)))).collect();
+    let measured = tests.iter().filter_map(|(_, d)| Some((depth(d)?, d.to_plain))).collect();
     let mut series = vec![Series { name: "measured".into(), points: measured, measured: true }];
     let plain = tests.iter().find(|(_, d)| d.depth == Draft::Off).map_or(1.0, |(t, _)| median(&t.pass_ms));
     for share in SHARES {
@@ -31,7 +31,7 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
             Some((depth, tokens * plain / median(&t.pass_ms)))
         });
         series.push(Series {
-            name: format!("if {:.0} % right", 100.0 * share),
+            name: format!("if {:.0} % accepted", 100.0 * share),
             points: points.collect(),
             measured: false,
         });
@@ -44,15 +44,15 @@ pub(super) fn draw(found: &Findings, format: Format) -> anyhow::Result<Vec<u8>> 
     let mut canvas = Canvas::new(1080.0, 360.0);
     Curves {
         title: found.line.clone(),
-        x_name: "tokens drafted in a step".into(),
-        y_name: "speed, plain decoding = 1".into(),
+        x_name: "draft length (tokens)".into(),
+        y_name: "speed-up (times plain decoding)".into(),
         series,
         level: Some(1.0),
     }
     .draw(&mut canvas, 0.0, 560.0);
     Bars {
         title: String::new(),
-        y_name: "milliseconds of a step, by tokens drafted".into(),
+        y_name: "time of an engine step (ms), by draft length (tokens)".into(),
         parts: ["forward pass", "draft", "rest"].map(str::to_owned).to_vec(),
         bars,
     }

@@ -8,6 +8,7 @@ use text::TokenId;
 
 use super::super::draft::{Bench, Draft, Generated, degenerate};
 use super::super::setup::Setup;
+use super::super::stats::ratio_of_medians;
 use super::measured::{Args, Drafted, Measured, tokens};
 
 /// One way to generate.
@@ -120,7 +121,7 @@ impl Way {
             pass_ms: self.pass_ms.clone(),
             drafted: Some(Drafted {
                 depth: self.draft,
-                ratios: self.tokens_per_second.iter().zip(plain).map(|(a, b)| a / b).collect(),
+                to_plain: ratio_of_medians(&self.tokens_per_second, plain),
                 acceptance: accepted / drafted.max(1.0),
                 acceptance_by_depth: self.replies[0].timings.acceptance_by_depth(),
                 tokens_per_cycle: sum(|a| a.timings.generated_tokens - 1) / cycles,

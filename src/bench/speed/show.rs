@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::machine;
 use super::super::setup::say;
 use super::super::stats::{self, median, range};
+use super::headline;
 use super::measured::{Args, Findings, Measured};
 
 pub(super) fn show(args: &Args, found: &Findings) -> anyhow::Result<()> {
@@ -14,8 +15,10 @@ pub(super) fn show(args: &Args, found: &Findings) -> anyhow::Result<()> {
         say(json(found))
     } else if args.csv {
         say(csv(found).trim_end())
-    } else {
+    } else if args.verbose {
         say(table(found).trim_end())
+    } else {
+        say(headline::table(found).trim_end())
     }
 }
 
@@ -75,7 +78,7 @@ pub(super) fn table(found: &Findings) -> String {
             t.n_ctx,
             t.cache,
             median(&t.tokens_per_second),
-            median(&d.ratios),
+            d.to_plain,
             100.0 * d.acceptance,
             d.tokens_per_cycle,
             d.launches,
@@ -117,7 +120,7 @@ pub(super) fn json(found: &Findings) -> Value {
             "cache": t.cache,
             "tokens_per_second": t.tokens_per_second,
             "median": median(&t.tokens_per_second),
-            "ratio_to_plain": median(&d.ratios),
+            "ratio_to_plain": d.to_plain,
             "acceptance": d.acceptance,
             "acceptance_by_depth": d.acceptance_by_depth,
             "tokens_per_cycle": d.tokens_per_cycle,
@@ -158,7 +161,7 @@ fn csv(found: &Findings) -> String {
             median(&t.pass_ms),
             number(t.pass_bytes),
             number(traffic(found, t).and_then(|t| t.1)),
-            number(d.map(|d| median(&d.ratios))),
+            number(d.map(|d| d.to_plain)),
             number(d.map(|d| d.acceptance)),
             number(d.map(|d| d.tokens_per_cycle)),
             d.map_or(String::new(), |d| d.same_tokens.to_string()),
