@@ -33,7 +33,7 @@ pub(super) fn table(found: &Findings) -> String {
     let heads: Vec<String> = columns.iter().map(|(head, _)| (*head).to_owned()).collect();
     out += &aligned(&[vec![heads], rows].concat());
     if shown.iter().any(|test| test.drafted.as_ref().is_some_and(|d| !d.same_tokens)) {
-        out += "\nWith drafts the tokens were not those of plain decoding (near ties in batches of another width; --exact).\n";
+        out += "\nWith drafts other tokens came than without: near ties in batches of another width (--exact).\n";
     }
     if let Some(why) = shown.iter().find_map(|test| test.drafted.as_ref()?.degenerate.as_ref()) {
         // Writing to a string cannot fail.
