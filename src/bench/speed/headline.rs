@@ -8,13 +8,16 @@ use super::super::draft::{Draft, Source};
 use super::super::stats::{median, range};
 use super::measured::{Findings, Measured};
 
+/// What a column says of a test.
+type Cell = fn(&Measured) -> String;
+
 /// The table, with a line above about the model and the machine.
 pub(super) fn table(found: &Findings) -> String {
     let (threads, rounds) = (counted(found.n_threads, "thread"), counted(found.repeat as usize, "round"));
     let mut out = format!("{}\n{}, {threads}, {rounds}\n\n", found.line, found.machine.cpu);
     let shown: Vec<&Measured> = found.tests.iter().filter(|test| !is_measured_better(test, &found.tests)).collect();
-    let differs = |of: fn(&Measured) -> String| shown.windows(2).any(|pair| of(pair[0]) != of(pair[1]));
-    let mut columns: Vec<(&str, fn(&Measured) -> String)> = vec![("test", name as fn(&Measured) -> String)];
+    let differs = |of: Cell| shown.windows(2).any(|pair| of(pair[0]) != of(pair[1]));
+    let mut columns: Vec<(&str, Cell)> = vec![("test", name as Cell)];
     if differs(|test| test.n_ctx.to_string()) {
         columns.push(("context", |test| test.n_ctx.to_string()));
     }
@@ -33,7 +36,7 @@ pub(super) fn table(found: &Findings) -> String {
     let heads: Vec<String> = columns.iter().map(|(head, _)| (*head).to_owned()).collect();
     out += &aligned(&[vec![heads], rows].concat());
     if shown.iter().any(|test| test.drafted.as_ref().is_some_and(|d| !d.same_tokens)) {
-        out += "\nWith drafts the tokens were not those of plain decoding (near ties in batches of another width; --exact).\n";
+        out += "\nWith drafts other tokens came than without: near ties in batches of another width (--exact).\n";
     }
     if let Some(why) = shown.iter().find_map(|test| test.drafted.as_ref()?.degenerate.as_ref()) {
         // Writing to a string cannot fail.
