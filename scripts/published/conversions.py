@@ -6,8 +6,9 @@
 
 Makes small checkpoints with random weights (files/checkpoints.py) of each family that `convert` reads, with a NextN layer where
 transformers has none, converts them to BF16, and compares every key and the bytes of every tensor; then the logits that
-`nextn-bench logits` gives for our file (F32, F32 cells) with those of transformers. Prints a table, and writes it to
-docs/measurements/conversions.md with --write. Exit status: 1 when something differs that may not.
+`nextn-bench logits` gives for our file (F32, F32 cells) with those of transformers. Likewise projectors of checkpoints that see
+(files/towers.py), in each type that they are made in. Prints a table of each, and puts them in the places of those in
+docs/measurements/conversions.md with --write; --only NAMES does some. Exit status: 1 when something differs that may not.
 """
 import argparse, json, subprocess, sys
 from pathlib import Path
@@ -19,6 +20,8 @@ ROOT = HERE.parents[1]
 NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next", "llama", "llama-biased", "llama-mha", "llama-rope3", "llama-linear", "mistral",
          "mixtral", "ministral3", "qwen2", "qwen2-tied", "qwen2-yarn-factor", "qwen3", "qwen3-yarn", "qwen3-yarn-betas", "qwen3_moe", "glm4",
          "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "lfm2"]
+TOWERS = ["qwen3_5", "gemma4", "gemma3"]
+TYPES = ["F32", "F16", "BF16", "Q8_0"]
 # Keys that tell of the converter, or that a name is made for.
 IGNORED = {"general.name", "general.basename", "general.size_label", "general.quantization_version"}
 
@@ -66,28 +69,61 @@ def compare(args, name):
     return len(their_keys), differing, len(their_tensors), tensors, distance
 
 
+def compare_projectors(args, name):
+    folder = args.work / "towers" / name
+    if not (folder / "config.json").exists():
+        run(sys.executable, HERE / "files/towers.py", args.work / "towers", name)
+    n, equal = [], []
+    for kind in TYPES:
+        theirs, ours = (args.work / f"mmproj-{name}-{kind}-{end}.gguf" for end in ("theirs", "ours"))
+        run(sys.executable, args.folder / "llama.cpp/convert_hf_to_gguf.py", folder, "--mmproj", "--outtype", kind.lower(), "--outfile", theirs)
+        ours.unlink(missing_ok=True)
+        run(args.nextn / "extract-nextn", "convert", folder, "-o", ours, "--mmproj", "--type", kind)
+        keys, tensors = contents(ours)
+        n = len(keys), len(tensors)
+        equal.append(ours.read_bytes() == theirs.read_bytes())
+    return *n, [kind for kind, same in zip(TYPES, equal) if not same]
+
+
+def put(text, head, rows):
+    """The rows of the table with this head, in place of those that are there."""
+    before, after = text.split(head + "\n", 1)
+    lines = after.split("\n")
+    n = next(i for i, line in enumerate(lines) if not line.startswith("|"))
+    return "\n".join([before + head, lines[0], *rows, *lines[n:]])
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder", type=Path)
     p.add_argument("--work", type=Path, default=Path("conversions"))
     p.add_argument("--nextn", type=Path, default=ROOT / "target/debug")
-    p.add_argument("--only", default=",".join(NAMES))
+    p.add_argument("--only", default=",".join([*NAMES, *(f"{name}:mmproj" for name in TOWERS)]), help="names; NAME:mmproj is the projector")
     p.add_argument("--write", action="store_true")
     args = p.parse_args()
     args.work.mkdir(exist_ok=True, parents=True)
-    rows, right = [], True
+    rows, projectors, right = [], [], True
     for name in args.only.split(","):
+        if name.endswith(":mmproj"):
+            n_keys, n_tensors, other = compare_projectors(args, name.removesuffix(":mmproj"))
+            projectors.append(f"| {name.removesuffix(':mmproj')} | {n_keys} | {n_tensors} | {', '.join(other) or 'none'} |")
+            right &= not other
+            print(projectors[-1], flush=True)
+            continue
         n_keys, keys, n_tensors, tensors, distance = compare(args, name)
         rows.append(f"| {name} | {n_keys} | {', '.join(f'`{k}`' for k in keys) or 'none'} | {n_tensors} | {', '.join(tensors[:4]) or 'none'} | {distance:.0e} |")
         right &= not tensors and distance < 1e-3
         print(rows[-1], flush=True)
-    table = ["| Checkpoint | Keys | Of these differ | Tensors | Of these differ | Largest difference of a logit |", "|---|---|---|---|---|---|", *rows]
     if args.write:
-        head = ["# Conversions", "", "`extract-nextn convert` and llama.cpp's converter on the same checkpoints of transformers, to BF16: keys and the "
-                "bytes of tensors; and logits of our F32 file beside transformers'. Made by `scripts/published/conversions.py`.", ""]
-        (ROOT / "docs/measurements/conversions.md").write_text("\n".join([*head, *table, ""]))
+        page = ROOT / "docs/measurements/conversions.md"
+        text = page.read_text()
+        text = put(text, HEAD, rows) if rows else text
+        page.write_text(put(text, PROJECTOR_HEAD, projectors) if projectors else text)
     return 0 if right else 1
 
+
+HEAD = "| Checkpoint | Keys | Of these differ | Tensors | Of these differ | Largest difference of a logit |"
+PROJECTOR_HEAD = "| Checkpoint | Keys | Tensors | Types whose files differ |"
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::pictures;
 
-/// Texts and images in their order.
+/// Texts, images and videos in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// Images, and the texts before them.
@@ -40,6 +40,11 @@ impl Content {
     /// Adds an image in base64.
     pub(crate) fn image_of_base64(&mut self, encoded: &str) {
         self.add(pictures::part_of_base64(encoded));
+    }
+
+    /// Adds a part with a video, in the form of chat completions.
+    pub(crate) fn video(&mut self, part: &Value) {
+        self.add(part.clone());
     }
 
     fn add(&mut self, image: Value) {

@@ -171,7 +171,12 @@ fn check_headers(headers: &HeaderMap, max_body: usize) -> Result<(), ApiError> {
     let media = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = media == "application/json" || media.starts_with("application/") && media.ends_with("+json");
     if !is_json && hosts::is_from_browser(headers) {
-        let message = format!("the content type is `{media}`: send JSON with `Content-Type: application/json`");
+        let found = if media.is_empty() {
+            "no content type is given".to_owned()
+        } else {
+            format!("the content type is `{media}`")
+        };
+        let message = format!("{found}: send JSON with `Content-Type: application/json`");
         return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     if headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING) {

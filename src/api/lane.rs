@@ -1,5 +1,6 @@
 //! Turns at long work, one at a time and fair among clients: of those that wait, the client whose last turn is longest ago comes
-//! next, so that many requests of one client hold up another's by one turn. Knows not what is worked on.
+//! next, so that many requests of one client hold up another's by one turn, and long ones by a part of theirs. Knows not what is
+//! worked on.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,26 @@ impl Drop for Turn {
         if let Some(lane) = self.0.take() {
             lane.pass_on();
         }
+    }
+}
+
+impl Turn {
+    /// Lets a client go first who waits and had no turn for longer than `client`, whose turn this is; gives the next turn of
+    /// `client`. Blocks its thread until then: not for one that serves others.
+    pub(crate) fn after_others(mut self, client: Client) -> Turn {
+        let Some(lane) = self.0.clone() else { return self };
+        let (sender, turn) = oneshot::channel();
+        {
+            let mut queue = lane.queue();
+            if !queue.waiting.iter().any(|(waits, sender)| *waits != client && !sender.is_closed()) {
+                return self;
+            }
+            // Before the client's later requests.
+            queue.waiting.insert(0, (client, sender));
+        }
+        self.0 = None;
+        lane.pass_on();
+        turn.blocking_recv().unwrap_or(Turn(None))
     }
 }
 
@@ -147,5 +168,39 @@ mod tests {
         waits.await.unwrap();
         assert!(!lane.queue().busy);
         drop(lane.turn(Client::Key(3)).await);
+    }
+
+    #[tokio::test]
+    async fn between_two_parts_of_a_turn_another_client_has_one() {
+        let lane = Arc::new(Lane::default());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let long = lane.turn(Client::Key(0)).await;
+        let long = long.after_others(Client::Key(0));
+        let mut all = Vec::new();
+        for key in [0, 1, 1] {
+            let (lane, order) = (Arc::clone(&lane), Arc::clone(&order));
+            all.push(tokio::spawn(async move {
+                let _turn = lane.turn(Client::Key(key)).await;
+                order.lock().unwrap().push(key);
+            }));
+            yield_now().await;
+        }
+        let parts = tokio::task::spawn_blocking({
+            let order = Arc::clone(&order);
+            move || {
+                let mut turn = long;
+                for _ in 0..3 {
+                    turn = turn.after_others(Client::Key(0));
+                    order.lock().unwrap().push(9);
+                }
+            }
+        });
+        parts.await.unwrap();
+        for one in all {
+            one.await.unwrap();
+        }
+        // A part for each turn of the other client, then the rest, and the own request that came later.
+        assert_eq!(*order.lock().unwrap(), [1, 9, 1, 9, 9, 0]);
+        assert!(!lane.queue().busy);
     }
 }

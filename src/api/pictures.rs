@@ -77,7 +77,7 @@ pub(crate) fn taken(
                     total += bytes.len();
                     if total > MAX_BYTES { Err(heavy()) } else { Ok(bytes) }
                 });
-                conversation.videos.push(Video { frames: frames.collect::<Result<_, _>>()?, fps });
+                conversation.videos.push(Video { frames: frames.collect::<Result<_, _>>()?, fps, ..Video::default() });
                 continue;
             }
             if conversation.pictures.len() == MAX_IMAGES {
@@ -101,8 +101,9 @@ fn is_image(part: &Value) -> bool {
     matches!(part.get("type").and_then(Value::as_str), Some("image_url" | "input_image"))
 }
 
-fn is_video(part: &Value) -> bool {
-    matches!(part.get("type").and_then(Value::as_str), Some("video_url" | "video"))
+/// Whether a part of a message is a video.
+pub(crate) fn is_video(part: &Value) -> bool {
+    matches!(part.get("type").and_then(Value::as_str), Some("video_url" | "video" | "input_video"))
 }
 
 /// A frame of a video as it was sent.
@@ -111,8 +112,8 @@ enum Frame<'a> {
     Url(&'a str),
 }
 
-/// The frames of a part of type `video_url`, as vLLM's clients send them, or `video`, as Qwen's tools do; and how many of them
-/// are shown a second.
+/// The frames of a part of type `video_url`, as vLLM's clients send them, `input_video`, as llama.cpp's do, or `video`, as Qwen's
+/// tools do; and how many of them are shown a second.
 fn frames_of(part: &Value) -> Result<(Vec<Frame<'_>>, f64), String> {
     let rate = |keys: &[&str], default: f64| {
         let given = keys.iter().find_map(|key| part.pointer(key).filter(|fps| !fps.is_null()));
@@ -127,11 +128,12 @@ fn frames_of(part: &Value) -> Result<(Vec<Frame<'_>>, f64), String> {
         let frames = frames.collect::<Option<_>>().ok_or("video: a list of frames expected, each a data URI")?;
         return Ok((frames, rate(&["/fps", "/sample_fps"], 2.0)?));
     }
-    let url = part.get("video_url").and_then(|url| url.get("url").unwrap_or(url).as_str());
+    let url = part.get("video_url").or_else(|| part.get("input_video"));
+    let url = url.and_then(|url| url.get("url").or_else(|| url.get("data")).unwrap_or(url).as_str());
     let url = url.ok_or("an object `video_url` with a `url`, or `video` with a list of frames, is expected")?;
     let is_list = url.get(..FRAMES.len()).is_some_and(|head| head.eq_ignore_ascii_case(FRAMES));
     let frames = if is_list { &url[FRAMES.len()..] } else { return Err(NO_FILES.to_owned()) };
-    Ok((frames.split(',').map(Frame::Base64).collect(), rate(&["/fps", "/video_url/fps"], 1.0)?))
+    Ok((frames.split(',').map(Frame::Base64).collect(), rate(&["/fps", "/video_url/fps", "/input_video/fps"], 1.0)?))
 }
 
 /// How a data URI begins that is a list of frames.
@@ -212,13 +214,21 @@ mod tests {
     fn frames_are_read_in_both_forms() {
         let url = |fps: Value| json!({ "type": "video_url", "video_url": { "url": "data:video/jpeg;base64,aGk=,aG8=" }, "fps": fps });
         let list = |fps: Value| json!({ "type": "video", "video": ["data:image/png;base64,aGE=", "data:;base64,aGk="], "sample_fps": fps });
-        let content =
-            json!([url(Value::Null), list(json!("0.5")), url(json!(4)), list(Value::Null), part_of_base64("aGE=")]);
+        let of_llama =
+            json!({ "type": "input_video", "input_video": { "data": "data:video/jpeg;base64,aGk=", "fps": 8 } });
+        let content = json!([
+            url(Value::Null),
+            list(json!("0.5")),
+            url(json!(4)),
+            list(Value::Null),
+            part_of_base64("aGE="),
+            of_llama
+        ]);
         let conversation = conversation("user", content);
         assert!(are_in(&conversation));
         let taken = taken(conversation, true, None, ALWAYS).unwrap();
         let fps: Vec<f64> = taken.videos.iter().map(|video| video.fps).collect();
-        assert_eq!((fps, taken.pictures.len()), (vec![1.0, 0.5, 4.0, 2.0], 1));
+        assert_eq!((fps, taken.pictures.len()), (vec![1.0, 0.5, 4.0, 2.0, 8.0], 1));
         let frames: Vec<&[u8]> = taken.videos[..2].iter().flat_map(|video| &video.frames).map(|f| &f[..]).collect();
         assert_eq!(frames, [b"hi", b"ho", b"ha", b"hi"]);
         let kinds = [3, 4].map(|i| taken.messages[0]["content"][i]["type"].as_str().unwrap());

@@ -87,7 +87,7 @@ impl Prompts {
             let images =
                 images.iter().map(|image| pictures::of_base64(image).map_err(wrong)).collect::<Result<_, _>>()?;
             let tokens = prompt.showing(&shown).tokens(work.served().vocab());
-            Ok(work.served().prepare_seen(tokens, images, options.clone(), &|| work.is_wanted())?)
+            Ok(work.served().prepare_seen(tokens, images, options.clone(), work)?)
         };
         self.into_list().into_iter().map(one).collect()
     }

@@ -3,15 +3,14 @@
 //! threads that may block, and for as long as somebody waits for the result. Knows not what is worked on.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use engine::{RequestOptions, Reserved, Scope};
 use hyper::http::request::Parts;
-use session::{Conversation, Prepared, Rendered};
-use tokio::sync::OwnedSemaphorePermit;
+use session::{Conversation, Prepared, Rendered, Waiting};
 use tokio::time::{Instant, timeout_at};
 
 use crate::blocking::blocking;
@@ -69,6 +68,19 @@ pub struct Work {
     places: Vec<Reserved>,
     given_up: Arc<AtomicBool>,
     preparing: Preparing,
+    /// At looking at images, if it has images.
+    turn: Mutex<Option<Turn>>,
+}
+
+impl Waiting for Work {
+    fn is_wanted(&self) -> bool {
+        Work::is_wanted(self)
+    }
+
+    fn before_picture(&self) {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        *turn = turn.take().map(|turn| turn.after_others(self.caller.client));
+    }
 }
 
 impl Work {
@@ -98,7 +110,7 @@ impl Work {
     /// # Errors
     /// 400 with the field at fault; as [`Work::go_on`].
     pub fn prepare(&self, conversation: Conversation, options: RequestOptions) -> Result<Prepared, ApiError> {
-        Ok(self.served.prepare(self.whole(conversation)?, options, &|| self.is_wanted())?)
+        Ok(self.served.prepare(self.whole(conversation)?, options, self)?)
     }
 
     /// The prompts as `__verbose` shows them; none where that is not wanted.
@@ -113,13 +125,18 @@ impl Work {
     /// # Errors
     /// As [`Work::prepare`].
     pub fn render(&self, conversation: Conversation) -> Result<Rendered, ApiError> {
-        Ok(self.served.render(self.whole(conversation)?, &|| self.is_wanted())?)
+        Ok(self.served.render(self.whole(conversation)?, self)?)
     }
 
     /// With its images, and with the server's variables for the template where the request has none of that name.
     fn whole(&self, conversation: Conversation) -> Result<Conversation, ApiError> {
         let fetcher = self.state.settings().fetcher.as_ref();
-        let mut conversation = pictures::taken(conversation, self.sees(), fetcher, || self.go_on())?;
+        // An address of the web may answer late.
+        let next = || {
+            self.before_picture();
+            self.go_on()
+        };
+        let mut conversation = pictures::taken(conversation, self.sees(), fetcher, next)?;
         for (name, value) in &self.state.settings().template_kwargs {
             if !conversation.kwargs.contains_key(name) {
                 conversation.kwargs.insert(name.clone(), value.clone());
@@ -153,12 +170,6 @@ impl Work {
         self.preparing.one_less();
         Ok(RunningReply::new(&self.state, Arc::clone(&self.served), self.caller.key, generation, request.reply))
     }
-}
-
-/// Room that work has.
-enum Held {
-    Turn(#[allow(dead_code, reason = "its drop ends the turn")] Turn),
-    Place(#[allow(dead_code, reason = "its drop gives the place back")] OwnedSemaphorePermit),
 }
 
 /// Gives the work up when the future that waits for it is dropped: the client is gone, or it took too long.
@@ -214,6 +225,7 @@ impl AppState {
             places,
             given_up: Arc::clone(&given_up),
             preparing: self.metrics().preparing(n_places),
+            turn: Mutex::default(),
         };
         let give_up = GiveUp(given_up);
         let limits = &self.settings().limits;
@@ -222,11 +234,12 @@ impl AppState {
         let workplaces = self.workplaces();
         let turn = async {
             match kind {
-                WorkKind::Seeing => Ok(Held::Turn(workplaces.seeing().turn(caller.client).await)),
-                WorkKind::Quick => workplaces.quick().acquire_owned().await.map(Held::Place),
+                WorkKind::Seeing => Ok((Some(workplaces.seeing().turn(caller.client).await), None)),
+                WorkKind::Quick => workplaces.quick().acquire_owned().await.map(|place| (None, Some(place))),
             }
         };
-        let Ok(Ok(place)) = timeout_at(deadline, turn).await else { return Err(busy()) };
+        let Ok(Ok((turn, place))) = timeout_at(deadline, turn).await else { return Err(busy()) };
+        *piece.turn.get_mut().unwrap_or_else(PoisonError::into_inner) = turn;
         let span = tracing::Span::current();
         let done = timeout_at(
             deadline,

@@ -90,7 +90,8 @@ impl Film {
 
     /// As a conversation takes it.
     pub fn video(&self) -> Video {
-        Video { frames: self.frames.iter().map(Image::bytes).collect(), fps: self.fps }
+        let names = self.frames.iter().map(|frame| frame.name.clone()).collect();
+        Video { frames: self.frames.iter().map(Image::bytes).collect(), names, fps: self.fps }
     }
 }
 

@@ -44,10 +44,12 @@ impl Conversation {
 }
 
 /// A video as frames at equal distances in time.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Video {
     /// Encoded pictures of one size.
     pub frames: Vec<Arc<[u8]>>,
+    /// What their owner calls them, for messages; may be empty.
+    pub names: Vec<String>,
     /// Of these, so many a second; above 0.
     pub fps: f64,
 }

@@ -35,7 +35,7 @@ pub use named_templates::{named_template, template_names};
 pub use open::{DraftDefaults, LoadedModel, open, start_engine, start_engine_with};
 pub use open_error::{Fault, OpenError};
 pub use options::{ModelOptions, TemplateSource};
-pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Wanted, prompt_of};
+pub use prepare::{ALWAYS, PrepareError, Prepared, Rendered, ReplyPlan, Waiting, Wanted, prompt_of};
 pub use projector_file::is_projector;
 pub use reply::{Delta, End, Reply, Span, Step, Token};
 pub use sight::{SeenPicture, Shown, Sight, SightError};

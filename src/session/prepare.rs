@@ -19,8 +19,23 @@ use crate::roles::placed;
 use crate::sight::{PixelBudget, Shown, Sight, SightError};
 use crate::template::template_of;
 
+/// Who waits for a request.
+pub trait Waiting: Sync {
+    /// Whether anybody still does.
+    fn is_wanted(&self) -> bool;
+
+    /// Comes before each picture is looked at, which may take long: others may go first.
+    fn before_picture(&self) {}
+}
+
+impl<F: Fn() -> bool + Sync> Waiting for F {
+    fn is_wanted(&self) -> bool {
+        self()
+    }
+}
+
 /// Whether a request is still wanted.
-pub type Wanted<'a> = &'a (dyn Fn() -> bool + Sync);
+pub type Wanted<'a> = &'a dyn Waiting;
 
 /// A request that is wanted whatever happens.
 pub const ALWAYS: Wanted<'static> = &|| true;
@@ -289,6 +304,7 @@ impl LoadedModel {
         let Some(sight) = self.sight.as_ref().filter(|_| !shown.is_empty()) else { return Ok(Pictures::default()) };
         GenerateRequest::new(rendered.tokens.clone(), RequestOptions::default(), self.engine.limits())?;
         let seen = shown.iter().map(|one| {
+            wanted.before_picture();
             go_on(wanted)?;
             sight.see(one, wanted).map_err(|error| PrepareError::picture((one.name().to_owned(), error)))
         });
@@ -340,7 +356,7 @@ impl LoadedModel {
         let template = self.template.as_ref().ok_or(PrepareError::NoTemplate)?;
         // Templates that know the variable differ in what they make of its absence.
         chat.enable_thinking.get_or_insert(true);
-        let prompt = template.render_while(chat, wanted);
+        let prompt = template.render_while(chat, &|| wanted.is_wanted());
         prompt.map_err(|error| PrepareError::given("messages", error.to_string()))
     }
 
@@ -488,7 +504,7 @@ pub fn prompt_of(model: &Model, message: &str) -> Result<Vec<TokenId>, TemplateE
 }
 
 fn go_on(wanted: Wanted<'_>) -> Result<(), PrepareError> {
-    if wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
+    if wanted.is_wanted() { Ok(()) } else { Err(PrepareError::Abandoned) }
 }
 
 /// With as many tokens for each picture and each frame as it has rows.

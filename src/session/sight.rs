@@ -10,6 +10,7 @@ use text::{TokenId, Vocab};
 use vision::{ContentHash, DecodeLimits, ImageLimits, Picture, Processor, VisionError};
 
 use crate::conversation::Video;
+use crate::prepare::Wanted;
 use crate::video::{self, GEMMA4, QWEN, VideoForm};
 
 /// A projector beside its model. Threads may share it.
@@ -192,7 +193,7 @@ impl Sight {
     ///
     /// # Errors
     /// [`SightError::Vision`]: bytes that are no picture. [`SightError::Run`], with [`ggml::Error::Stopped`] when it was left.
-    pub fn see(&self, shown: &Shown, wanted: &(dyn Fn() -> bool + Sync)) -> Result<SeenPicture, SightError> {
+    pub fn see(&self, shown: &Shown, wanted: Wanted<'_>) -> Result<SeenPicture, SightError> {
         let hash = self.hash(shown);
         if let Some(embedded) = self.kept().find(&hash) {
             return Ok(SeenPicture { embedded, hash });
@@ -206,7 +207,7 @@ impl Sight {
                 self.processor.frame_patches(&first, second.as_ref(), size)
             }
         };
-        let embedded = Arc::new(self.projector.embed_while(&patches, wanted)?);
+        let embedded = Arc::new(self.projector.embed_while(&patches, &|| wanted.is_wanted())?);
         self.kept().put(hash, &embedded);
         Ok(SeenPicture { embedded, hash })
     }
@@ -267,7 +268,10 @@ impl Sight {
             let named = |error| (name.clone(), error);
             video::check(video).map_err(|what| named(SightError::Video(what)))?;
             let form = self.video_form().map_err(named)?;
-            let name_of = |k: usize| format!("{name}, frame {} of {}", k + 1, video.frames.len());
+            let name_of = |k: usize| {
+                let called = video.names.get(k).map_or_else(String::new, |called| format!(" ({called})"));
+                format!("{name}, frame {} of {}{called}", k + 1, video.frames.len())
+            };
             let mut sizes = Vec::with_capacity(video.frames.len());
             for (k, frame) in video.frames.iter().enumerate() {
                 let size = self.measured(frame, budget).map_err(|error| (name_of(k), error))?;

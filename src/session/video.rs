@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn video(n: usize, fps: f64) -> Video {
-        Video { frames: vec![Arc::from([1]); n], fps }
+        Video { frames: vec![Arc::from([1]); n], fps, ..Video::default() }
     }
 
     #[test]

@@ -36,11 +36,12 @@ pub(super) fn dtype(kind: &str, t: &TensorPlan, file_type: FileType) -> TensorTy
     if kind == "gemma3" && t.name == "mm.input_projection.weight" {
         return TensorType::F16;
     }
-    if t.name.contains(".patch_embd.weight") {
+    if t.name.contains(".patch_embd.weight") && kind != "gemma3" {
         return if base == TensorType::F16 { base } else { TensorType::F32 };
     }
     let is_vector = t.ne.iter().skip(1).all(|n| *n == 1);
-    let kept = t.name == "v.position_embd.weight" || t.name.ends_with("_norm.weight");
+    let kept = [".patch_embd.weight", ".position_embd.weight"].iter().any(|name| t.name.contains(name))
+        || t.name.ends_with("_norm.weight");
     if is_vector || kept || !t.name.ends_with(".weight") {
         return TensorType::F32;
     }

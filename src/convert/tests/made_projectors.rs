@@ -94,6 +94,44 @@ fn towers_of_checkpoints_become_the_files_of_llama_cpps_converter() {
 }
 
 #[test]
+fn patches_of_a_token_of_gemma_3_are_told_unless_they_are_the_published_towers() {
+    let mut entry = checkpoint("gemma3");
+    let mut all = tensors(&entry);
+    // Two tokens along a side of eight patches; the processor's word is not the tower's.
+    entry["files"]["config.json"]["vision_config"]["image_size"] = json!(32);
+    entry["files"]["config.json"]["mm_tokens_per_image"] = json!(4);
+    let positions = all.get_mut("vision_tower.vision_model.embeddings.position_embedding.weight").unwrap();
+    *positions = Tensor::f32(&[64, 32], vec![1.0; 64 * 32]);
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = convert(&write(dir.path(), &entry, &all), FileType::F32).expect("a sound checkpoint");
+    let header = Header::parse(&file).expect("a sound file");
+    let said = |key: &str| header.metadata().iter().find(|(name, _)| *name == key).map(|(_, value)| as_json(value));
+    assert_eq!(said("clip.vision.image_size"), Some(json!(32)));
+    assert_eq!(said("clip.vision.projector.scale_factor"), None);
+}
+
+#[test]
+fn both_spellings_of_the_tower_of_gemma_3_are_the_same_file_and_its_head_stays_out() {
+    let entry = checkpoint("gemma3");
+    let all = tensors(&entry);
+    let file = |all: &Tensors| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let model = Projector::open(&write(dir.path(), &entry, all), None).expect("a sound checkpoint").model;
+        let mut made: Vec<(String, Vec<u64>)> = model.tensors.into_iter().map(|plan| (plan.name, plan.ne)).collect();
+        made.sort();
+        made
+    };
+    let mut new = Tensors::new();
+    for (name, tensor) in &all {
+        new.insert(name.replace("vision_tower.vision_model.", "model.vision_tower."), tensor.clone());
+    }
+    for name in ["vision_tower.head.probe", "vision_tower.vision_model.head.layernorm.bias"] {
+        new.insert(name.into(), Tensor::f32(&[1, 1, 32], [1.0; 32]));
+    }
+    assert_eq!(file(&new), file(&all));
+}
+
+#[test]
 fn changing_the_type_of_a_projector_gives_the_file_that_convert_makes() {
     let entry = checkpoint("gemma4-clipped");
     let dir = tempfile::tempdir().expect("a folder");

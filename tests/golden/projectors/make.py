@@ -19,6 +19,8 @@ QWEN = {"depth": 2, "hidden_size": 40, "num_heads": 2, "intermediate_size": 64, 
         "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 48, "in_channels": 3, "deepstack_visual_indexes": []}
 GEMMA = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 56, "position_embedding_size": 20, "patch_size": 4,
          "pooling_kernel_size": 3, "head_dim": 16}
+GEMMA3 = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 56, "image_size": 36, "patch_size": 4,
+          "layer_norm_eps": 3e-6}
 N_TEXT = 48
 
 
@@ -57,6 +59,23 @@ def gemma(clipped):
                 yield f"{at}{name}.{limit}", []
 
 
+def gemma3():
+    d, ff = GEMMA3["hidden_size"], GEMMA3["intermediate_size"]
+    at = "vision_tower.vision_model."
+    yield f"{at}embeddings.patch_embedding.weight", [d, 3, 4, 4]
+    yield f"{at}embeddings.patch_embedding.bias", [d]
+    yield f"{at}embeddings.position_embedding.weight", [81, d]
+    for il in range(2):
+        for name, shape in [("layer_norm1", [d]), ("layer_norm2", [d]), ("mlp.fc1", [ff, d]), ("mlp.fc2", [d, ff])] + [
+                (f"self_attn.{x}_proj", [d, d]) for x in ("q", "k", "v", "out")]:
+            yield f"{at}encoder.layers.{il}.{name}.weight", shape
+            yield f"{at}encoder.layers.{il}.{name}.bias", shape[:1]
+    yield f"{at}post_layernorm.weight", [d]
+    yield f"{at}post_layernorm.bias", [d]
+    yield "multi_modal_projector.mm_input_projection_weight", [d, N_TEXT]
+    yield "multi_modal_projector.mm_soft_emb_norm.weight", [d]
+
+
 def checkpoints():
     text = {"hidden_size": N_TEXT, "rms_norm_eps": 2e-6}
     three = {"image_mean": [0.5, 0.4, 0.25], "image_std": [0.5, 0.25, 0.125]}
@@ -72,6 +91,9 @@ def checkpoints():
                   "vision_config": {**GEMMA, "use_clipped_linears": clipped, "standardize": not clipped}}
         files = {"config.json": config, "processor_config.json": {"image_seq_length": 70, "image_processor": three}}
         yield name, files, [("model." + n, shape) for n, shape in gemma(clipped)]
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text, "mm_tokens_per_image": 9,
+              "vision_config": GEMMA3}
+    yield "gemma3", {"config.json": config, "preprocessor_config.json": {**three, "image_seq_length": 9}}, list(gemma3())
 
 
 def numbers(name, shape):

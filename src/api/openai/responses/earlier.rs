@@ -77,7 +77,7 @@ impl Conversation {
 
     /// Some of the items may have images.
     pub(super) fn may_have_images(&self) -> bool {
-        input::have_images(&self.own) || self.kept.iter().any(|item| item.holds("\"input_image\""))
+        input::have_images(&self.own) || self.kept.iter().any(|item| SEEN.iter().any(|kind| item.holds(kind)))
     }
 
     /// All items, the kept ones first. They may be many: call it where that holds up nobody.
@@ -125,3 +125,5 @@ fn not_kept(id: &str, state: &AppState) -> ApiError {
         format!("previous_response_id: no response `{id}` is kept here: {why}; send the whole conversation as `input`");
     ApiError { code: Some("previous_response_not_found"), ..ApiError::field("previous_response_id", message) }
 }
+/// As kept items have them whose parts a model sees.
+const SEEN: [&str; 4] = ["\"input_image\"", "\"input_video\"", "\"video_url\"", "\"video\""];

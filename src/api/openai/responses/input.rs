@@ -7,6 +7,7 @@ use super::types::ResponsesRequest;
 use crate::content::Content;
 use crate::error::{ApiError, shortened};
 use crate::form;
+use crate::pictures;
 use session::{Conversation, Reasoning};
 
 /// The conversation of `items`, of which the last `n_own` came with the request, and all that shapes its prompt.
@@ -72,7 +73,7 @@ impl Turns {
             })
         };
         let user_content = || match item.get("content") {
-            Some(Value::Array(parts)) if parts.iter().any(is_image) => {
+            Some(Value::Array(parts)) if parts.iter().any(is_seen) => {
                 seen(parts, |what| wrong(format!(".content: {what}")))
             }
             _ => content("content").map(Value::from),
@@ -188,6 +189,7 @@ fn output(content: &Value) -> Option<Value> {
     for part in parts {
         match image_url(part) {
             Some(url) => contents.image(url),
+            None if pictures::is_video(part) => contents.video(part),
             None => {
                 let kind = part.get("type").and_then(Value::as_str)?;
                 contents.text(&text_of(&json!([part])).unwrap_or_else(|| form::left_out(kind)));
@@ -204,9 +206,11 @@ fn seen(parts: &[Value], wrong: impl Fn(&str) -> ApiError) -> Result<Value, ApiE
         match (image_url(part), is_image(part)) {
             (Some(url), _) => contents.image(url),
             (None, true) => return Err(wrong("input_image: an `image_url` expected: files are not kept here")),
+            (None, false) if pictures::is_video(part) => contents.video(part),
             (None, false) => {
                 let text = text_of(&json!([part]));
-                contents.text(&text.ok_or_else(|| wrong("parts of type input_text or input_image expected"))?);
+                contents
+                    .text(&text.ok_or_else(|| wrong("parts of type input_text, input_image or input_video expected"))?);
             }
         }
     }
@@ -223,10 +227,15 @@ fn image_url(part: &Value) -> Option<&str> {
     url.as_str().or_else(|| url.get("url")?.as_str())
 }
 
-/// Whether images are among the parts of items.
+/// Whether a part of an item is an image or a video.
+fn is_seen(part: &Value) -> bool {
+    is_image(part) || pictures::is_video(part)
+}
+
+/// Whether images or videos are among the parts of items.
 pub(super) fn have_images(items: &[Value]) -> bool {
     let parts = |item: &Value, name: &str| {
-        item.get(name).and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_image))
+        item.get(name).and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_seen))
     };
     items.iter().any(|item| parts(item, "content") || parts(item, "output"))
 }

@@ -214,6 +214,8 @@ async fn no_post_takes_what_a_form_of_a_page_can_send() {
                 let (status, answer) = app.send(request.body(Body::from(r#"{"model":"pocket"}"#)).unwrap()).await;
                 let answer = String::from_utf8_lossy(&answer);
                 assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{path} {kind:?} {browser:?}: {answer}");
+                let found = kind.map_or("no content type".to_owned(), |kind| format!("the content type is `{kind}`"));
+                assert!(answer.contains(&found), "{path} {kind:?}: {answer}");
             }
         }
     }

@@ -203,13 +203,23 @@ async fn frames_of_a_video_are_pairs_with_their_times() {
     let joined: Vec<String> = [1, 50, 100].map(png).into();
     let url = format!("data:video/jpeg;base64,{}", joined.join(","));
     let vllm = asked(
-        json!([{ "type": "video_url", "video_url": { "url": url }, "fps": 2 }, { "type": "text", "text": "What happens?" }]),
+        json!([{ "type": "video_url", "video_url": { "url": &url }, "fps": 2 }, { "type": "text", "text": "What happens?" }]),
     );
     let [first, again] = [&body, &vllm].map(async |body| app.ok("/v1/chat/completions", body).await);
     let (first, again) = (first.await, again.await);
     assert_eq!(first["choices"][0]["message"], again["choices"][0]["message"]);
     let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     assert!(cached(&again) >= 2 * 26, "the same frames are the same tokens: {again}");
+    // As a part of an item, and gone on from.
+    let video = json!({ "type": "input_video", "video_url": &url, "fps": 2 });
+    let content = json!([video, { "type": "input_text", "text": "What happens?" }]);
+    let item = json!({ "input": [{ "role": "user", "content": content }], "max_output_tokens": 12, "reasoning": { "effort": "none" } });
+    let response = app.ok("/v1/responses", &item).await;
+    assert_eq!(response["usage"]["input_tokens"], first["usage"]["prompt_tokens"], "{response}");
+    assert_eq!(response["output"][0]["content"][0]["text"], first["choices"][0]["message"]["content"]);
+    let next = json!({ "previous_response_id": response["id"], "input": "And now?", "max_output_tokens": 4 });
+    let next = app.ok("/v1/responses", &next).await;
+    assert!(next["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap() >= 2 * 26, "{next}");
     // The order of two frames that are seen as one counts.
     let other = app.ok("/v1/chat/completions", &film(&[50, 1, 100], 2.0)).await;
     assert!(cached(&other) < 20, "{other}");

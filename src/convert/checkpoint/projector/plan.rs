@@ -9,7 +9,7 @@ use super::row::Part;
 use crate::checkpoint::plan::{Maker, natural};
 use crate::error::Error;
 use crate::safetensors::{Place, Shards};
-use crate::stream::{MAX_ROW_ELEMENTS, Run, TensorPlan};
+use crate::stream::{MAX_ROW_ELEMENTS, Map, Run, TensorPlan};
 
 /// What `part` becomes, one plan for each tensor of the new file.
 ///
@@ -25,7 +25,7 @@ pub(super) fn plans(
     let ne: Vec<u64> = t.shape.iter().rev().copied().collect();
     let name = match part {
         Part::Whole(name) => name.as_str(),
-        Part::Frames(name) | Part::Pixels(name) => name,
+        Part::LacksOne(name) | Part::Frames(name) | Part::Pixels(name) => name,
     };
     let maker = Maker { shards, scales, config: None, name: name.to_owned() };
     let refused = |what: &str| Error::tensor(name, format!("{ne:?} found, {what} expected"));
@@ -40,6 +40,10 @@ pub(super) fn plans(
             let ne = if ne.is_empty() { vec![1] } else { ne };
             let dtype = if ne.len() < 2 { TensorType::F32 } else { natural(t.dtype) };
             Ok(vec![TensorPlan::of(name.to_owned(), ne, dtype, piece, row_len)])
+        }
+        Part::LacksOne(_) => {
+            let plan = TensorPlan::of(name.to_owned(), ne, TensorType::F32, piece, row_len);
+            Ok(vec![TensorPlan { map: Map::AddOne, ..plan }])
         }
         Part::Frames(_) => {
             let &[width, height, 2, n_channels, n] = ne.as_slice() else {

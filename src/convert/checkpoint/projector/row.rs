@@ -51,6 +51,8 @@ impl Config<'_> {
 pub(super) enum Part {
     /// A tensor of this name, as it is.
     Whole(String),
+    /// The weight of a norm that is stored without its 1.
+    LacksOne(&'static str),
     /// A kernel for two frames `[n_embd, 3, 2, patch, patch]`: this name for the first, with `.1` for the second.
     Frames(&'static str),
     /// A kernel `[n_embd, patch * patch * 3]` with the channels of a pixel together: a plane for each channel.

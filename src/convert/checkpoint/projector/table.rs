@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::row::Row;
-use super::{gemma4, qwen};
+use super::{gemma3, gemma4, qwen};
 use crate::checkpoint::fields::Fields;
 use crate::safetensors::quoted;
 
-const ROWS: &[&Row] = &[&qwen::ROW, &gemma4::ROW];
+const ROWS: &[&Row] = &[&qwen::ROW, &gemma4::ROW, &gemma3::ROW];
 
 /// The tower of a checkpoint of this `config.json`.
 ///
