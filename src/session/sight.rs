@@ -10,8 +10,8 @@ use text::{TokenId, Vocab};
 use vision::{ContentHash, DecodeLimits, ImageLimits, Picture, Processor, VisionError};
 
 use crate::conversation::Video;
-use crate::prepare::Wanted;
 use crate::video::{self, GEMMA4, QWEN, VideoForm};
+use crate::waiting::Wanted;
 
 /// A projector beside its model. Threads may share it.
 pub struct Sight {

@@ -5,8 +5,9 @@ use engine::{Generation, SubmitError};
 use crate::conversation::Conversation;
 use crate::open::LoadedModel;
 use crate::open_error::OpenError;
-use crate::prepare::{ALWAYS, PrepareError, Prepared};
+use crate::prepare::{PrepareError, Prepared};
 use crate::reply::{Delta, Reply};
+use crate::waiting::ALWAYS;
 
 /// Why there is no more of a reply.
 #[derive(Debug, thiserror::Error)]
