@@ -51,8 +51,8 @@ fn a_converted_checkpoint_verifies_and_runs_and_can_be_quantised() {
     let again = extract(&["quantize", "--type", "q4_k_m", "--force", "--json", "-o"], &[&small, &wide]);
     assert_eq!((again.status.code(), &*stderr(&again)), (Some(0), ""));
     assert!(std::fs::read(&small).unwrap() == before, "both ways to name the type are one");
-    let out = extract(&["quantize"], &[&wide]);
-    assert_eq!(out.status.code(), Some(2));
+    let bare = extract(&["quantize"], &[&wide]);
+    assert_eq!(bare.status.code(), Some(2));
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("small.gguf: 169 tensors") && text.contains("q8_0"), "{text}");
 

@@ -251,9 +251,13 @@ fn a_file_that_is_no_usable_model_ends_with_3_and_is_named() {
     let mut writer = gguf::Writer::create(Path::new(&path("other.gguf"))).expect("created");
     writer.add("general.architecture", "some-other").expect("added");
     writer.begin().expect("begun").finish().expect("finished");
-    for (name, word) in
-        [("missing.gguf", "No such file"), ("text.gguf", ""), ("cut.gguf", ""), ("other.gguf", "some-other"), ("", "")]
-    {
+    for (name, word) in [
+        ("missing.gguf", "there is no such file"),
+        ("text.gguf", ""),
+        ("cut.gguf", ""),
+        ("other.gguf", "some-other"),
+        ("", ""),
+    ] {
         let output = run(&["-m", &path(name), "-p", "x"]);
         let err = text(&output.stderr);
         assert_eq!(code(&output), 3, "{name}: {err}");

@@ -240,8 +240,7 @@ fn keys_and_ctrl_c_do_not_come_between_the_words_of_a_reply() {
     chat.press(CTRL_C);
     let shown = chat.expect("stopped; Ctrl-C again leaves");
     assert!(!shown.contains("^C") && !shown.contains("zzqqzz"), "{shown:?}");
-    // Settings of the terminal are those of before, and what was typed is there for the next line or thrown away by the key.
-    chat.press(CTRL_C);
+    // An empty line: what was typed meanwhile is gone.
     chat.prompt();
     chat.press("/show\r");
     chat.expect("1 message,");
@@ -259,7 +258,6 @@ fn a_message_that_is_stopped_before_its_first_token_is_kept() {
     chat.expect("go before the next message");
     chat.prompt();
     chat.press("Who ran?\r");
-    chat.expect("Who ran?");
     // The sign of life: nothing else is shown while the prompt is read.
     chat.expect(" tokens  ");
     chat.signal(Signal::INT);

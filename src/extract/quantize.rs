@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(value_name = "TYPE", required_unless_present = "named_type")]
     file_type: Option<FileType>,
     /// File to write
-    #[arg(id = "to", short, long = "output", value_name = "FILE", conflicts_with = "output")]
+    #[arg(id = "to", short = 'o', long = "output", value_name = "FILE", conflicts_with = "output")]
     to: Option<PathBuf>,
     /// Type of the file, such as q8_0, q4_k_m
     #[arg(id = "named_type", long = "type", value_name = "TYPE", conflicts_with = "file_type")]
