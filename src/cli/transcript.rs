@@ -294,12 +294,13 @@ mod tests {
         let file = directory.path().join("picture.png");
         std::fs::write(&file, [1, 2, 255]).unwrap();
         let mut seen = chat();
+        seen.undo();
         seen.ask("what is it?".into(), vec![Image::read(&file).unwrap()]);
         std::fs::remove_file(&file).unwrap();
         seen.save(&path).unwrap();
         let loaded = Transcript::load(&path).unwrap();
         let message = json!([{ "type": "image" }, { "type": "text", "text": "what is it?" }]);
-        assert_eq!(loaded.messages()[4]["content"], message);
+        assert_eq!(loaded.messages()[3]["content"], message);
         assert_eq!(loaded.images(), [Arc::from([1, 2, 255])]);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no other file is left");
     }

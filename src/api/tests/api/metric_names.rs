@@ -112,9 +112,10 @@ async fn what_a_model_did_is_told_under_its_name() {
 #[tokio::test]
 async fn what_vllm_has_too_is_told_under_its_names_where_they_are_asked_for() {
     let app = App::new();
+    let body = json!({ "prompt": "1, 2, 3, 4, 1, 2, 3, 4, 1, 2,", "n_predict": 24, "temperature": 0 });
+    app.ok("/completion", &body).await;
     for _ in 0..2 {
-        let body = json!({ "prompt": "1, 2, 3, 4, 1, 2, 3, 4, 1, 2,", "n_predict": 24, "temperature": 0 });
-        app.ok("/completion", &body).await;
+        app.ok("/v1/chat/completions", &question("Hello")).await;
     }
     let (status, metrics) = app.get("/metrics?names=vllm").await;
     assert_eq!(status, StatusCode::OK);
@@ -126,9 +127,9 @@ async fn what_vllm_has_too_is_told_under_its_names_where_they_are_asked_for() {
     assert_eq!((value("vllm:num_requests_running"), value("vllm:num_requests_waiting")), (0.0, 0.0));
     let fill = value("vllm:kv_cache_usage_perc");
     assert!(fill > 0.0 && fill < 1.0, "{fill}");
-    assert_eq!(value("vllm:generation_tokens_total"), 48.0);
+    assert!(value("vllm:generation_tokens_total") > 24.0, "{text}");
     let (hits, queries) = (value("vllm:prefix_cache_hits_total"), value("vllm:prefix_cache_queries_total"));
-    assert!(hits > 0.0 && hits < queries, "{hits} of {queries}: the second request repeats the first");
+    assert!(hits > 0.0 && hits < queries, "{hits} of {queries}: a question came twice");
     for name in [
         "vllm:time_to_first_token_seconds_count",
         "vllm:inter_token_latency_seconds_count",
