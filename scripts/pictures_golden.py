@@ -11,27 +11,17 @@ import json, sys
 
 import numpy as np
 import torch
-from gguf import GGUFReader
 from PIL import Image
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
+from gemma4_golden import File
+
 N_GREEDY = 12
 # Of tokens that the tiny vocabulary fills up with: a row of a picture, of a frame, before and after either.
 ROW, FRAME, BEGIN, END = 265, 266, 267, 268
-
-
-class File:
-    def __init__(self, path):
-        reader = GGUFReader(path)
-        self.keys = {k: f.contents() for k, f in reader.fields.items() if "tokenizer" not in k}
-        self.w = {t.name: torch.tensor(t.data.copy()) for t in reader.tensors}
-        self.arch = self.keys["general.architecture"]
-
-    def __getitem__(self, key):
-        return self.keys[f"{self.arch}.{key}"]
 
 
 def picture(width, height, i):
