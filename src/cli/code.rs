@@ -306,16 +306,14 @@ mod tests {
             line.chars().for_each(|c| code.push(c, &mut out));
             code.end_line(&mut out);
         }
-        for (style, mark) in [
+        let marks = [
             (style::KEYWORD, "<k>"),
             (style::STRING, "<s>"),
             (style::NUMBER, "<n>"),
             (style::DIM, "<d>"),
             (style::CODE, "<c>"),
-        ] {
-            out = out.replace(&style.render().to_string(), mark);
-        }
-        out.replace(&anstyle::Reset.render().to_string(), "<>")
+        ];
+        style::marked(out, &marks)
     }
 
     #[test]

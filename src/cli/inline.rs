@@ -252,16 +252,14 @@ mod tests {
             inline.push(c, &mut out);
         }
         inline.end_line(&mut out);
-        for (style, mark) in [
+        let marks = [
             (style::BOLD.italic(), "<bi>"),
             (style::CODE, "<c>"),
             (style::BOLD, "<b>"),
             (style::ITALIC, "<i>"),
             (style::STRUCK, "<s>"),
-        ] {
-            out = out.replace(&style.render().to_string(), mark);
-        }
-        out.replace(&anstyle::Reset.render().to_string(), "<>")
+        ];
+        style::marked(out, &marks)
     }
 
     #[test]

@@ -226,17 +226,14 @@ mod tests {
 
     /// Styles as short marks, so that a failing line can be read.
     fn marks(text: &str) -> String {
-        let mut out = render(text);
-        for (style, mark) in [
+        let marks = [
             (style::HEADING, "<h>"),
             (style::CODE, "<c>"),
             (style::DIM, "<d>"),
             (style::BOLD, "<b>"),
             (style::ITALIC, "<i>"),
-        ] {
-            out = out.replace(&style.render().to_string(), mark);
-        }
-        out.replace(&anstyle::Reset.render().to_string(), "<>")
+        ];
+        style::marked(render(text), &marks)
     }
 
     #[test]

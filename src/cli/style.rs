@@ -29,6 +29,15 @@ pub const PROMPT: Style = AnsiColor::Green.on_default().bold();
 /// The word that starts an error or a warning.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
+/// A text with marks in place of styles, so that a test that fails can be read.
+#[cfg(test)]
+pub fn marked(mut text: String, marks: &[(Style, &str)]) -> String {
+    for (style, mark) in marks {
+        text = text.replace(&style.render().to_string(), mark);
+    }
+    text.replace(&anstyle::Reset.render().to_string(), "<>")
+}
+
 /// What the three standard streams are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terminals {
