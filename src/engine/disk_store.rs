@@ -8,8 +8,8 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -38,6 +38,8 @@ struct Entry {
     tokens: Vec<TokenId>,
     /// Positions of its checkpoints, ascending.
     checkpoints: Vec<usize>,
+    /// The sequence itself as long as it is in memory: its file may not be written yet.
+    in_memory: Weak<SlotState>,
 }
 
 /// What a stored sequence is for, as its head says.
@@ -118,14 +120,17 @@ impl DiskStore {
         weighed.max().map(|(n, i)| (i, n))
     }
 
-    /// Reads a sequence; it stays on disk. `None`, and it is dropped, where the file is gone or not what it was.
-    pub(crate) fn read(&mut self, index: usize) -> Option<SlotState> {
+    /// Gives a sequence, which stays on disk. `None`, and it is dropped, where the file is gone or not what it was.
+    pub(crate) fn read(&mut self, index: usize) -> Option<Arc<SlotState>> {
         let entry = &self.entries[index];
+        if let Some(state) = entry.in_memory.upgrade() {
+            return Some(state);
+        }
         match read_body(entry, &self.format) {
             Ok(state) => {
                 // It was of use just now. Where the time cannot be set it only goes sooner.
                 let _ = File::options().append(true).open(&entry.path).and_then(|f| f.set_modified(SystemTime::now()));
-                Some(state)
+                Some(Arc::new(state))
             }
             Err(error) => {
                 drop_damaged(&entry.path, &error);
@@ -147,6 +152,7 @@ impl DiskStore {
             adapters: state.adapters.clone(),
             tokens: state.tokens.clone(),
             checkpoints: state.checkpoints.iter().map(|kept| kept.state.position()).collect(),
+            in_memory: Arc::downgrade(&state),
         };
         let job = Job::Write { path, scope, state };
         let sent = if waits { writer.send(job).is_ok() } else { writer.try_send(job).is_ok() };
@@ -309,7 +315,7 @@ fn read_head(path: &Path, format: &Arc<SlotFormat>) -> io::Result<Option<Entry>>
     }
     let checkpoints = (0..n_checkpoints).map(|_| bytes.number()).collect::<Result<Vec<_>, _>>().map_err(refused)?;
     let fits = tokens.len() <= format.limits.n_ctx;
-    Ok(fits.then(|| Entry { path: path.to_owned(), scope, adapters, tokens, checkpoints }))
+    Ok(fits.then(|| Entry { path: path.to_owned(), scope, adapters, tokens, checkpoints, in_memory: Weak::new() }))
 }
 
 fn read_body(entry: &Entry, format: &Arc<SlotFormat>) -> io::Result<SlotState> {

@@ -103,7 +103,7 @@ impl SlotCache {
                 // Taken out first, so that storing what was in the slot cannot push it out; what others may begin with stays.
                 Source::Stored(i) if n + MIN_LOSS > self.store.n_tokens(i) => Some(self.store.take(i)),
                 Source::Stored(i) => Some(self.store.lend(i)),
-                Source::Disk(i) => self.disk.as_mut().and_then(|disk| disk.read(i)).map(Arc::new),
+                Source::Disk(i) => self.disk.as_mut().and_then(|disk| disk.read(i)),
             };
             if stored.is_some() {
                 return (source, stored, n);

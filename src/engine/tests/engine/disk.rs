@@ -67,6 +67,24 @@ fn a_new_engine_takes_up_what_an_old_one_kept() {
     }
 }
 
+#[test]
+fn a_sequence_that_left_its_slot_a_moment_ago_is_taken_up_before_it_is_written() {
+    let model = tiny();
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let config = EngineConfig { n_sequences: 1, store_bytes: 0, ..config_in(dir.path()) };
+    let engine = spawn(&model, config, None);
+    let reused = || engine.stats().expect("it runs").reused.n_disk;
+    for turn in 0..10 {
+        for seed in 1..3 {
+            let before = reused();
+            generate(&engine, &prompt(seed), greedy_exactly(4));
+            assert_eq!(reused() - before >= 128, turn > 0, "turn {turn}, prompt {seed}");
+        }
+    }
+    end(engine);
+    assert_eq!(files(dir.path()).len(), 2);
+}
+
 #[cfg(unix)]
 #[test]
 fn only_the_owner_may_look_at_what_is_kept() {
