@@ -68,9 +68,11 @@ pub(super) fn build() -> Value {
 /// A line to stand under tables.
 pub(super) fn build_line() -> String {
     let b = program::version::build_info();
-    let debug = if cfg!(debug_assertions) { ", DEBUG BUILD: not for figures" } else { "" };
-    format!("nextn {} {}, ggml {}{debug}", b.version, b.revision, b.ggml)
+    format!("nextn {} {}, ggml {}{DEBUG}", b.version, b.revision, b.ggml)
 }
+
+/// What a build without optimisation adds to a line about itself.
+pub(super) const DEBUG: &str = if cfg!(debug_assertions) { ", DEBUG BUILD: not for figures" } else { "" };
 
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<&'static str> {

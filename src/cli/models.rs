@@ -140,7 +140,7 @@ fn remove(names: &[String], yes: bool) -> Outcome<()> {
     for name in &names {
         let removed = hub.remove(name).map_err(failure)?;
         let (n, bytes) = (removed.files.len(), HumanBytes(removed.n_bytes));
-        writeln!(io::stdout(), "removed {name}: {n} file{}, {bytes}", if n == 1 { "" } else { "s" })?;
+        writeln!(io::stdout(), "removed {name}: {}, {bytes}", program::words::counted(n, "file"))?;
     }
     Ok(())
 }

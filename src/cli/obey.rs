@@ -9,11 +9,11 @@ use super::chat::{Chat, Next};
 use super::clipboard;
 use super::command::{COMMANDS, Command};
 use super::pictures::Image;
-use super::stats::counted;
 use super::transcript::Transcript;
 use super::{input, settings, stats};
 use program::exit::Outcome;
 use program::sanitize::clean;
+use program::words::counted;
 
 impl Chat<'_> {
     /// Does what was typed.

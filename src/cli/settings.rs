@@ -9,8 +9,8 @@ use engine::sample::{PARAMETERS, SamplingParams, Setting};
 use model::AdapterSet;
 
 use super::args::TurnFlags;
-use super::stats::counted;
 use program::choices::OnOff;
+use program::words::counted;
 
 /// The settings of the next turn.
 #[derive(Clone, Debug)]

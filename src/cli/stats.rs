@@ -1,15 +1,7 @@
 //! The line of timings after a reply, and the sums of a chat. Owns how speeds are written.
 
 use engine::Timings;
-
-/// `1 token`, `2 tokens`.
-pub fn counted(n: usize, one: &str) -> String {
-    match (n, one.strip_suffix("reply")) {
-        (1, _) => format!("1 {one}"),
-        (n, Some(before)) => format!("{n} {before}replies"),
-        (n, None) => format!("{n} {one}s"),
-    }
-}
+use program::words::counted;
 
 /// `prompt 512 tokens, 1830 tok/s | gen 96 tokens, 41.2 tok/s`, with the drafts where there were any; `by_mtp`: the MTP layer
 /// made them. A reply that was stopped before its first token has its prompt alone.

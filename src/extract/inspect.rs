@@ -8,6 +8,7 @@ use convert::inspect::{AsDraft, Inspection, Promise, Share, Speculation, Status,
 use super::Outcome;
 use super::show::{bar, bytes, count};
 use program::sanitize;
+use program::words::counted;
 
 /// Options of `inspect`.
 #[derive(Debug, clap::Args)]
@@ -204,14 +205,11 @@ fn speculation(s: &Speculation) -> Vec<String> {
     lines.push("Times faster at most, if reading is all that takes time:".into());
     for acceptance in [0.6, 0.8] {
         let row = s.gains.iter().filter(|g| g.acceptance == acceptance);
-        let cells: Vec<String> = row.map(|g| format!("{} {:.2}", depth(g.depth), g.factor)).collect();
+        let cells: Vec<String> =
+            row.map(|g| format!("{} {:.2}", counted(g.depth as usize, "draft"), g.factor)).collect();
         lines.push(format!("  {:.0} % of drafts accepted:  {}", acceptance * 100.0, cells.join("   ")));
     }
     lines
-}
-
-fn depth(n: u32) -> String {
-    if n == 1 { "1 draft".into() } else { format!("{n} drafts") }
 }
 
 fn short(found: &Inspection) -> String {

@@ -1,5 +1,5 @@
 //! What the programs share beside the model: exit codes, signals, the terminal, short names of options, completions, the
-//! version, how far a download is, the model that is part of them. Knows no conversation.
+//! version, numbers in sentences, how far a download is, the model that is part of them. Knows no conversation.
 #![forbid(unsafe_code)]
 
 pub mod choices;
@@ -13,6 +13,7 @@ pub mod short_names;
 pub mod signals;
 pub mod terminal;
 pub mod version;
+pub mod words;
 
 pub use hub::free_bytes;
 

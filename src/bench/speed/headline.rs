@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use program::words::counted;
 use speculate::Depth;
 
 use super::super::draft::{Draft, Source};
+use super::super::machine;
 use super::super::stats::{median, range};
 use super::measured::{Findings, Measured};
 
@@ -14,7 +16,7 @@ type Cell = fn(&Measured) -> String;
 /// The table, with a line above about the model and the machine.
 pub(super) fn table(found: &Findings) -> String {
     let (threads, rounds) = (counted(found.n_threads, "thread"), counted(found.repeat as usize, "round"));
-    let mut out = format!("{}\n{}, {threads}, {rounds}\n\n", found.line, found.machine.cpu);
+    let mut out = format!("{}\n{}, {threads}, {rounds}{}\n\n", found.line, found.machine.cpu, machine::DEBUG);
     let shown: Vec<&Measured> = found.tests.iter().filter(|test| !is_measured_better(test, &found.tests)).collect();
     let differs = |of: Cell| shown.windows(2).any(|pair| of(pair[0]) != of(pair[1]));
     let mut columns: Vec<(&str, Cell)> = vec![("test", name as Cell)];
@@ -70,10 +72,6 @@ fn name(test: &Measured) -> String {
         Draft::On(Source::Head, Depth::Fixed(n)) => format!("{many}decode with MTP, {}", counted(n, "draft")),
         other => format!("{many}decode with {other}"),
     }
-}
-
-fn counted(n: usize, one: &str) -> String {
-    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
 fn acceptance(test: &Measured) -> String {
