@@ -89,12 +89,18 @@ prepare_cuda() {
         done
     done
 
-    # Attention loses its own race: with programmatic dependent launch in captured graphs, answers on an H200 differed from
-    # run to run, and never without it. So its files are compiled without; all others keep it, which is worth a tenth of the
-    # speed.
+    # Our kernels beside ggml's, called by lines that go into copies of its files. Attention loses its own race: with programmatic
+    # dependent launch in captured graphs, answers on an H200 differed from run to run, and never without it. So its files are
+    # compiled without; all others keep it, which is worth a tenth of the speed.
+    local own=$repository/vendor/ggml-sys/cuda file
     cp -r "$source/src/ggml-cuda" "$work/ggml-cuda"
-    sed -i 's/^#    define GGML_CUDA_USE_PDL$/#    ifndef NEXTN_NO_PDL\n#    define GGML_CUDA_USE_PDL\n#    endif/' "$work/ggml-cuda/common.cuh"
-    grep -q NEXTN_NO_PDL "$work/ggml-cuda/common.cuh" || stop "common.cuh is not as expected: read what it says of GGML_CUDA_USE_PDL"
+    cp "$own"/*.cu "$own"/*.cuh "$work/ggml-cuda"
+    for file in $(cut -d'|' -f1 "$own/hooks" | sort -u); do
+        awk -v file="$file" -F'|' 'NR == FNR { if ($1 == file) { n[$2] = 0; what[$2] = what[$2] $3 "\n" } next }
+            { print } $0 in n { n[$0]++; printf "%s", what[$0] }
+            END { for (line in n) if (n[line] != 1) { print n[line] " times in " file ": " line > "/dev/stderr"; exit 1 } }' \
+            "$own/hooks" "$source/src/ggml-cuda/$file" >"$work/ggml-cuda/$file" || stop "ggml has changed where our kernels are called"
+    done
     local instances=$work/ggml-cuda/template-instances
     ls "$instances"/mmq*.cu "$instances"/fattn-mma*.cu "$instances"/fattn-tile*.cu "$instances"/mmf*.cu "$work"/ggml-cuda/*.cu >>"$list"
     printf "$instances/fattn-vec-instance-%s.cu\n" "${pairs[@]}" >>"$list"

@@ -94,27 +94,63 @@ fn architectures() -> Result<Vec<String>, String> {
     if archs.is_empty() { Err("set CUDAARCHS, such as 90: there is no GPU here to ask".into()) } else { Ok(archs) }
 }
 
-/// A copy of the backend in which files compiled with NEXTN_NO_PDL do without programmatic dependent launch: with it,
-/// attention in captured graphs gives other answers from run to run.
+/// A copy of the backend with our kernels beside its files, and in these the lines of `cuda/hooks`: calls of the kernels, and
+/// files compiled with NEXTN_NO_PDL do without programmatic dependent launch, since with it attention in captured graphs gives
+/// other answers from run to run.
 fn patched(source: &Source, target: &Target) -> Result<PathBuf, String> {
     let (from, to) = (source.src().join("ggml-cuda"), target.out_dir.join("ggml-cuda"));
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+    println!("cargo::rerun-if-changed={}", own.display());
+    let hooks = read(&own.join("hooks"))?;
     for sub in ["", "template-instances", "vendors"] {
         let folder = to.join(sub);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         for path in listed(&from.join(sub))?.iter().filter(|path| path.is_file()) {
-            let copy = folder.join(path.file_name().expect("files have names"));
-            let mut text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-            if sub.is_empty() && path.ends_with("common.cuh") {
-                let line = "#    define GGML_CUDA_USE_PDL\n";
-                if text.matches(line).count() != 1 {
-                    return Err(format!("{}: read what became of `{}`", path.display(), line.trim()));
-                }
-                text = text.replace(line, &format!("#    ifndef NEXTN_NO_PDL\n{line}#    endif\n"));
+            let name = path.file_name().expect("files have names");
+            let mut text = read(path)?;
+            if sub.is_empty() {
+                text =
+                    hooked(&text, &hooks, &name.to_string_lossy()).map_err(|e| format!("{}: {e}", path.display()))?;
             }
-            std::fs::write(&copy, text).map_err(|e| format!("{}: {e}", copy.display()))?;
+            write(&folder.join(name), &text)?;
         }
     }
+    for path in listed(&own)?.iter().filter(|path| !path.ends_with("hooks")) {
+        write(&to.join(path.file_name().expect("files have names")), &read(path)?)?;
+    }
     Ok(to)
+}
+
+/// `text` of the file `name` with what `hooks` puts behind its lines: a file, a line and what follows it, between bars.
+fn hooked(text: &str, hooks: &str, name: &str) -> Result<String, String> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    // The last ones first: each goes straight behind its line.
+    for hook in hooks.lines().rev() {
+        let [file, line, what] = hook.splitn(3, '|').collect::<Vec<_>>()[..] else {
+            return Err(format!("`{hook}` is no hook"));
+        };
+        if file != name {
+            continue;
+        }
+        let found: Vec<usize> = (0..lines.len()).filter(|&i| lines[i] == line).collect();
+        let [at] = found[..] else {
+            return Err(format!(
+                "`{}` stands there {} times, not once: read what became of it",
+                line.trim(),
+                found.len()
+            ));
+        };
+        lines.insert(at + 1, what);
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn listed(folder: &Path) -> Result<Vec<PathBuf>, String> {
