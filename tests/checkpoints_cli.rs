@@ -53,6 +53,10 @@ fn a_converted_checkpoint_verifies_and_runs_and_can_be_quantised() {
     assert!(std::fs::read(&small).unwrap() == before, "both ways to name the type are one");
     let bare = extract(&["quantize"], &[&wide]);
     assert_eq!(bare.status.code(), Some(2));
+    let untyped = extract(&["quantize", "-o"], &[&small, &wide]);
+    let told = stderr(&untyped);
+    let asked: Vec<&str> = told.lines().filter(|line| line.starts_with("  <")).collect();
+    assert_eq!(asked, ["  <TYPE|--type <TYPE>>"], "{told}");
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("small.gguf: 169 tensors") && text.contains("q8_0"), "{text}");
 

@@ -26,7 +26,7 @@ pub(crate) async fn health(State(state): State<AppState>) -> Response {
     for (entry, _, phase) in state.registry().list() {
         match phase {
             Phase::Loading if entry.at_start => {
-                return ApiError::unavailable("the model is still loading: try again", Some(1)).into_response();
+                return state.registry().still_loading(&entry.id).into_response();
             }
             // What a client asked for and did not get is no illness of the server.
             Phase::Failed if !entry.from_hub => {

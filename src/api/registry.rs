@@ -12,22 +12,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use session::FileProgress;
 use tokio::sync::{broadcast, watch};
 
 use crate::error::ApiError;
 pub(crate) use entry::About;
 pub use entry::{ModelEntry, Phase, Served};
 pub use events::ModelEvent;
+use store::FileBytes;
 pub use store::{Detail, ModelStore};
 use table::{Outcome, Slot, State, Table};
 
 /// Makes a model ready. Called on a thread that may block.
 pub trait Loader: Send + Sync {
-    /// Loads the model that is configured under `id`.
+    /// Loads the model that is configured under `id`, and tells how far its files are.
     ///
     /// # Errors
     /// In words for the log and the client.
-    fn load(&self, id: &str) -> Result<Served, String>;
+    fn load(&self, id: &str, progress: FileProgress) -> Result<Served, String>;
 }
 
 /// All models. Cheap to clone.
@@ -80,7 +82,7 @@ impl Registry {
     pub fn of(served: Served) -> Self {
         struct Never;
         impl Loader for Never {
-            fn load(&self, id: &str) -> Result<Served, String> {
+            fn load(&self, id: &str, _progress: FileProgress) -> Result<Served, String> {
                 Err(format!("{id} cannot be loaded again"))
             }
         }
@@ -96,6 +98,11 @@ impl Registry {
             (0..table.slots.len()).for_each(|i| table.settle(i));
             table.listed().map(|slot| (slot.entry.clone(), slot.created, slot.phase())).collect()
         })
+    }
+
+    /// What whoever asks is told while a model loads at the start.
+    pub(crate) fn still_loading(&self, name: &str) -> ApiError {
+        self.with(|table| table.slots[table.place(name).unwrap_or(0)].still_loading())
     }
 
     /// What happens to the models from now on.
@@ -190,8 +197,7 @@ impl Registry {
                     State::Removed => Next::Done(Err(ApiError::no_model(&slot.entry.id, &[]))),
                     State::Failed(why) => Next::Done(Err(ApiError::server(why.clone()))),
                     State::Waiting { .. } | State::Loading(_) if slot.entry.at_start => {
-                        let message = "the model is still loading: try again";
-                        Next::Done(Err(ApiError::unavailable(message, Some(1))))
+                        Next::Done(Err(slot.still_loading()))
                     }
                     State::Waiting { done, .. } | State::Loading(done) => Next::Load(done.clone()),
                     State::Closing { changed, .. } => Next::Change(changed.subscribe()),
@@ -293,6 +299,7 @@ impl Registry {
     fn begin(&self, table: &mut Table, i: usize) -> watch::Receiver<Outcome> {
         let (sender, done) = watch::channel(None);
         table.slots[i].state = State::Waiting { done: done.clone(), since: Instant::now() };
+        table.slots[i].files = FileBytes::default();
         let registry = self.clone();
         let thread = std::thread::Builder::new().name("nextn-load".into());
         let started = thread.spawn(move || sender.send_replace(Some(registry.bring(i))));
@@ -313,7 +320,7 @@ impl Registry {
         }
         let start = Instant::now();
         let id = self.with(|table| table.slots[i].entry.id.clone());
-        let loaded = catch_unwind(AssertUnwindSafe(|| self.inner.loader.load(&id)));
+        let loaded = catch_unwind(AssertUnwindSafe(|| self.inner.loader.load(&id, self.listen(i))));
         let loaded = loaded.unwrap_or_else(|_| Err("the loader panicked".to_owned())).map(Arc::new);
         self.with(|table| {
             let slot = &mut table.slots[i];
@@ -331,6 +338,22 @@ impl Registry {
                     slot.state = State::Failed(why.clone());
                     Err(ApiError::server(why))
                 }
+            }
+        })
+    }
+
+    /// Takes note of how far the files of a model are that is loaded.
+    fn listen(&self, i: usize) -> FileProgress {
+        let registry = self.clone();
+        FileProgress::new(move |file, done, total| {
+            let name = file.file_name().map_or_else(|| file.to_string_lossy(), |name| name.to_string_lossy());
+            let event = registry.with(|table| {
+                let slot = &mut table.slots[i];
+                let is_due = slot.files.came(&name, done, total);
+                is_due.then(|| ModelEvent::new(&slot.entry.id, "load_progress", slot.files.progress()))
+            });
+            if let Some(event) = event {
+                registry.tell(event);
             }
         })
     }

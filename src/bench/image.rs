@@ -72,6 +72,7 @@ impl Args {
             device: self.device.chosen()?.first().copied(),
             n_threads: self.n_threads(),
             lock: self.device.mlock,
+            ..ProjectorOptions::default()
         };
         Projector::open(&self.mmproj, &options).map_err(|error| anyhow::anyhow!(error.in_file(&self.mmproj)))
     }

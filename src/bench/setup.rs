@@ -74,7 +74,7 @@ impl Setup {
         let device = &self.compute.device;
         let (placement, adapters) = (device.placement(planner)?, self.adapters.files());
         let rope = self.compute.rope.options();
-        let options = LoadOptions { placement, head, rope, adapters, lock: device.mlock };
+        let options = LoadOptions { placement, head, rope, adapters, lock: device.mlock, ..LoadOptions::default() };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 
@@ -89,7 +89,13 @@ impl Setup {
         let Some(path) = self.draft_files(spec)?.model else { return Ok(None) };
         let planned = self.engine(N_CELLS);
         let engine = move |_| planned.clone();
-        Ok(Some(session::open_draft(&path, &self.compute.device, SpecConfig::default(), engine)?))
+        Ok(Some(session::open_draft(
+            &path,
+            &self.compute.device,
+            SpecConfig::default(),
+            engine,
+            &session::FileProgress::default(),
+        )?))
     }
 
     /// A projector on the model's first device.
@@ -97,7 +103,12 @@ impl Setup {
         let device = &self.compute.device;
         device.load_backends()?;
         let chosen = device.chosen()?.first().copied();
-        let options = ProjectorOptions { device: chosen, n_threads: self.n_threads(), lock: device.mlock };
+        let options = ProjectorOptions {
+            device: chosen,
+            n_threads: self.n_threads(),
+            lock: device.mlock,
+            ..ProjectorOptions::default()
+        };
         Projector::open(path, &options).map_err(|error| anyhow::anyhow!(error.in_file(path)))
     }
 

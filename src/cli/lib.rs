@@ -158,7 +158,7 @@ fn run(args: &Args) -> Outcome<()> {
         tracing::info!("{note}");
     }
     let sign = Waiting::load(files.model.as_deref(), terminals.stderr);
-    let loaded = Loaded::open(args, &files, form)?;
+    let loaded = Loaded::open(args, &files, form, sign.progress())?;
     drop(sign);
     let named = [("--image", &args.prompt.image), ("--video", &args.prompt.video)];
     if let Some((flag, _)) = named.into_iter().find(|(_, files)| !files.is_empty() && loaded.model.sight().is_none()) {

@@ -9,7 +9,8 @@ use model::NextNHead;
 use serde_json::Value;
 use session::options::ImageOptions;
 use session::{
-    Conversation, Fault, Form, FormError, LoadedModel, ModelOptions, OpenError, PrepareError, Prepared, Video, Wanted,
+    Conversation, Fault, FileProgress, Form, FormError, LoadedModel, ModelOptions, OpenError, PrepareError, Prepared,
+    Video, Wanted,
 };
 use speculate::Mode;
 
@@ -47,11 +48,11 @@ pub enum Prompt {
 }
 
 impl Loaded {
-    /// Opens the files of the command line's model; a mistake in `form` is told now, before the first question.
+    /// Opens the files of the command line's model, telling `progress`; a mistake in `form` is told now, before the first question.
     ///
     /// # Errors
     /// With the code of the options, of the model file or of the machine.
-    pub fn open(args: &Args, files: &ModelFiles, form: Option<Form>) -> Outcome<Self> {
+    pub fn open(args: &Args, files: &ModelFiles, form: Option<Form>, progress: FileProgress) -> Outcome<Self> {
         let options = ModelOptions {
             run: args.run.clone(),
             adapters: args.adapters.clone(),
@@ -59,6 +60,7 @@ impl Loaded {
             head_beside: files.head.clone(),
             images: ImageOptions { without: args.hub.no_mmproj, ..args.images.clone() },
             projector_beside: files.projector.clone(),
+            progress,
             ..ModelOptions::default()
         };
         let model = session::open(program::source(files.model.as_deref()), &options).map_err(|error| match error {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use engine::PromptProgress;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use session::FileProgress;
 
 /// A line that turns, from a moment after it is made until it is dropped.
 pub struct Waiting {
@@ -34,6 +35,15 @@ impl Waiting {
         let waiting = Self::start(shown);
         waiting.bar.set_message(words);
         waiting
+    }
+
+    /// Shows how far the files of a model are; where the line is not shown, nothing listens.
+    pub fn progress(&self) -> FileProgress {
+        if self.thread.is_none() {
+            return FileProgress::default();
+        }
+        let bar = self.bar.clone();
+        FileProgress::new(move |file, done, total| bar.set_message(far(file, done, total)))
     }
 
     fn start(shown: bool) -> Self {
@@ -91,6 +101,17 @@ impl PromptBar {
     }
 }
 
+/// How far a file is, in words.
+fn far(file: &Path, done: u64, total: u64) -> String {
+    let percent = done * 100 / total.max(1);
+    format!(
+        "loading {} {percent} % ({} of {})",
+        program::sanitize::clean_line(&file.display().to_string()),
+        HumanBytes(done),
+        HumanBytes(total)
+    )
+}
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates stand in this file, and a test makes them all")
 }
@@ -103,6 +124,11 @@ const TURN: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_says_its_percent() {
+        assert_eq!(far(Path::new("m.gguf"), 430 << 20, 1000 << 20), "loading m.gguf 43 % (430.00 MiB of 1000.00 MiB)");
+    }
 
     #[test]
     fn a_prompt_is_followed_until_its_first_token() {

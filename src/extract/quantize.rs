@@ -12,6 +12,8 @@ use program::sanitize;
 
 /// Options of `quantize`.
 #[derive(Debug, clap::Args)]
+// A group, so that who forgets the type is asked for it alone.
+#[command(group(clap::ArgGroup::new("a_type").required(true).args(["file_type", "named_type"])))]
 pub struct Args {
     /// A GGUF file; of several shards the first (they become one file)
     file: PathBuf,
@@ -19,13 +21,13 @@ pub struct Args {
     #[arg(value_name = "OUTPUT", required_unless_present = "to")]
     output: Option<PathBuf>,
     /// Type of the file, as --type
-    #[arg(value_name = "TYPE", required_unless_present = "named_type")]
+    #[arg(value_name = "TYPE")]
     file_type: Option<FileType>,
     /// File to write
     #[arg(id = "to", short = 'o', long = "output", value_name = "FILE", conflicts_with = "output")]
     to: Option<PathBuf>,
     /// Type of the file, such as q8_0, q4_k_m
-    #[arg(id = "named_type", long = "type", value_name = "TYPE", conflicts_with = "file_type")]
+    #[arg(id = "named_type", long = "type", value_name = "TYPE")]
     named_type: Option<FileType>,
     /// Also change tensors that are already quantized
     #[arg(long)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::error::Error;
+use crate::progress::{Counted, LoadProgress};
 
 /// Bytes that stay where they are: a mapped file, data that is part of the program, or data that it has made.
 #[derive(Debug)]
@@ -45,14 +46,31 @@ impl Mapping {
         Ok(Mapping::File { map, path: path.to_owned() })
     }
 
-    /// Reads all pages and keeps them in memory: the system may not drop them any more.
+    /// Reads all pages of some files and keeps them in memory: the system may not drop them any more. Gives what went wrong;
+    /// the other files are locked all the same. Nothing of a file stays locked that cannot be locked whole.
     ///
     /// # Errors
     /// [`Error::Map`]: more than this process may lock, or than there is.
-    pub fn lock(&self) -> Result<(), Error> {
+    pub fn lock_all<'m>(maps: impl Iterator<Item = &'m Mapping> + Clone, progress: &LoadProgress) -> Vec<Error> {
+        let files = maps.filter(|map| matches!(map, Mapping::File { .. }));
+        let mut counted = progress.of(files.clone().map(|map| map.bytes().len()).sum());
+        files.filter_map(|map| map.lock(&mut counted).err()).collect()
+    }
+
+    fn lock(&self, counted: &mut Counted<'_>) -> Result<(), Error> {
         let Mapping::File { map, path } = self else { return Ok(()) };
-        map.lock()
-            .map_err(|e| Error::Map { path: path.display().to_string(), what: format!("is not locked in memory: {e}") })
+        for (i, part) in map.chunks(LOCKED_AT_ONCE).enumerate() {
+            // SAFETY: the part lies in the map, which stays; locking changes none of its bytes.
+            if let Err(error) = unsafe { rustix::mm::mlock(part.as_ptr().cast_mut().cast(), part.len()) } {
+                // Of a file that is not locked as a whole, the first parts only keep memory from others.
+                let _ = map.unlock();
+                counted.add(map.len() - i * LOCKED_AT_ONCE);
+                let what = format!("is not locked in memory: {error}");
+                return Err(Error::Map { path: path.display().to_string(), what });
+            }
+            counted.add(part.len());
+        }
+        Ok(())
     }
 
     /// All bytes.
@@ -74,8 +92,15 @@ impl Mapping {
     }
 }
 
+/// Bytes that are locked between two reports: a multiple of every system's pages.
+const LOCKED_AT_ONCE: usize = 16 << 20;
+
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
     #[cfg(target_os = "linux")]
     #[test]
     fn locked_pages_are_counted_as_such() {
@@ -86,10 +111,17 @@ mod tests {
         };
         // Any file of some pages.
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("graph.rs");
-        let map = super::Mapping::open(&path).unwrap();
+        let map = Mapping::open(&path).unwrap();
         let before = locked();
-        map.lock().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let progress = {
+            let told = Arc::clone(&told);
+            LoadProgress::new(move |done, total| told.lock().unwrap().push((done, total)))
+        };
+        let errors = Mapping::lock_all([&map, &Mapping::Static(&[1, 2, 3])].into_iter(), &progress);
+        assert!(errors.is_empty(), "{errors:?}");
         assert!(locked() >= before + map.bytes().len() as u64 / 1024, "{} kB after {before}", locked());
-        super::Mapping::Static(&[1, 2, 3]).lock().unwrap();
+        let n = map.bytes().len() as u64;
+        assert_eq!(*told.lock().unwrap(), [(0, n), (n, n)], "what is no file is not locked");
     }
 }

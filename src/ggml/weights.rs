@@ -12,6 +12,7 @@ use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::mapping::Mapping;
+use crate::progress::{Counted, LoadProgress};
 use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
 
@@ -36,12 +37,19 @@ struct Planned {
 pub struct WeightsBuilder {
     mappings: Vec<Arc<Mapping>>,
     planned: Vec<Planned>,
+    progress: LoadProgress,
 }
 
 impl WeightsBuilder {
     /// Tensors will lie in these maps, one for each file of the model.
     pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
-        Self { mappings, planned: Vec::new() }
+        Self { mappings, planned: Vec::new(), progress: LoadProgress::default() }
+    }
+
+    /// The same that tells how far the copies are, tensor by tensor.
+    #[must_use]
+    pub fn with_progress(self, progress: LoadProgress) -> Self {
+        Self { progress, ..self }
     }
 
     /// Adds a map; gives its number.
@@ -141,10 +149,15 @@ impl WeightsBuilder {
 
         let mut tensors = vec![None; self.planned.len()];
         let (mut buffers, mut contexts) = (Vec::new(), Vec::new());
-        for (place, &device) in devices.iter().enumerate() {
-            let on = OnDevice::describe(&self, device, place, &mut tensors)?;
+        let on_devices: Vec<OnDevice> = devices
+            .iter()
+            .enumerate()
+            .map(|(place, &device)| OnDevice::describe(&self, device, place, &mut tensors))
+            .collect::<Result<_, _>>()?;
+        let mut copied = self.progress.of(on_devices.iter().map(|on| on.copied_bytes(&self)).sum());
+        for on in on_devices {
             on.lay_over_maps(&self, &tensors, &mut buffers)?;
-            on.copy(&self, &tensors, &mut buffers)?;
+            on.copy(&self, &tensors, &mut buffers, &mut copied)?;
             contexts.extend([on.mapped_ctx, on.copied_ctx]);
         }
         let tensors = tensors.into_iter().map(|t| t.expect("every tensor lies on one of the devices")).collect();
@@ -238,17 +251,22 @@ impl OnDevice {
         Ok(())
     }
 
+    fn copied_bytes(&self, builder: &WeightsBuilder) -> usize {
+        self.copied.iter().map(|&i| builder.planned[i].range.len()).sum()
+    }
+
     /// Copies tensor by tensor from the map, so that nothing is held twice but by the system's cache.
     fn copy(
         &self,
         builder: &WeightsBuilder,
         tensors: &[Option<WeightTensor>],
         buffers: &mut Vec<Buffer>,
+        copied: &mut Counted<'_>,
     ) -> Result<(), Error> {
         if self.copied.is_empty() {
             return Ok(());
         }
-        let bytes = self.copied.iter().map(|&i| builder.planned[i].range.len()).sum();
+        let bytes = self.copied_bytes(builder);
         let buffer_type = self.device.buffer_type();
         // SAFETY: the arena holds just the tensors to copy; the buffer type is static.
         let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(self.copied_ctx.as_ptr(), buffer_type) };
@@ -261,6 +279,7 @@ impl OnDevice {
             let data = &builder.mappings[p.mapping].bytes()[p.range.clone()];
             // SAFETY: the tensor was allocated above and has `range.len()` bytes (checked by `add`).
             unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
+            copied.add(data.len());
         }
         buffers.push(buffer);
         Ok(())

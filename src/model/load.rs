@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use ggml::{DeviceKind, Mapping, WeightsBuilder};
+use ggml::{DeviceKind, LoadProgress, Mapping, WeightsBuilder};
 use gguf::{Header, SplitInfo};
 
 use crate::adapter;
@@ -36,6 +36,8 @@ pub struct LoadOptions {
     pub adapters: Vec<PathBuf>,
     /// Keep the pages of the files in memory. Where that is refused, a warning says so and the model is used all the same.
     pub lock: bool,
+    /// Told how far locking and copying are.
+    pub progress: LoadProgress,
 }
 
 /// Maps a file, with all shards when it is the first of several.
@@ -93,7 +95,7 @@ impl Model {
         let mut all = mappings.clone();
         all.extend(of_head.iter().cloned());
         if options.lock {
-            lock(all.iter().map(Arc::as_ref));
+            lock(all.iter().map(Arc::as_ref), &options.progress);
         }
         let meta = headers[0].metadata();
         let name = meta.require_str("general.architecture")?;
@@ -128,7 +130,7 @@ impl Model {
         let mut tensors = Tensors::Bind {
             file: FileTensors::of(&headers, 0),
             other: FileTensors::of(&head_headers, n_model),
-            weights: WeightsBuilder::new(all),
+            weights: WeightsBuilder::new(all).with_progress(options.progress.clone()),
             updatable: HashMap::new(),
             label: "",
         };
@@ -152,7 +154,7 @@ impl Model {
         let open = |(id, path): (usize, &PathBuf)| adapter::open(path, id, name, &updatable, &mut weights);
         let adapters = options.adapters.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         if options.lock {
-            lock(adapters.iter().map(adapter::Adapter::mapping));
+            lock(adapters.iter().map(adapter::Adapter::mapping), &LoadProgress::default());
         }
         let facts = facts(&opened, &weights);
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
@@ -189,8 +191,8 @@ impl Model {
 }
 
 /// Keeps the pages of files in memory, as far as that is allowed.
-fn lock<'m>(mappings: impl Iterator<Item = &'m Mapping>) {
-    for error in mappings.filter_map(|m| m.lock().err()) {
+fn lock<'m>(mappings: impl Iterator<Item = &'m Mapping> + Clone, progress: &LoadProgress) {
+    for error in Mapping::lock_all(mappings, progress) {
         tracing::warn!(%error, "going on without --mlock: raise the limit (ulimit -l), or use a smaller model");
     }
 }

@@ -7,7 +7,7 @@ use api::{Loader, Served};
 use hub::{Cancel, ModelFiles, Watch};
 use program::download::DownloadProgress;
 use session::options::{ImageOptions, SamplingOptions};
-use session::{ModelOptions, TemplateSource};
+use session::{FileProgress, ModelOptions, TemplateSource};
 
 use super::args::ModelFlags;
 use program::source;
@@ -22,7 +22,7 @@ pub(super) struct FromFlags {
 }
 
 impl Loader for FromFlags {
-    fn load(&self, id: &str) -> Result<Served, String> {
+    fn load(&self, id: &str, progress: FileProgress) -> Result<Served, String> {
         let others = || self.others.as_ref().map(|(flags, sampling)| (flags.cached(id), sampling.clone()));
         let configured = self.models.get(id).cloned();
         let (flags, sampling) = configured.or_else(others).ok_or_else(|| format!("no model is called {id}"))?;
@@ -49,6 +49,7 @@ impl Loader for FromFlags {
                 .map_or(TemplateSource::File, TemplateSource::Given),
             embeddings: self.embeddings,
             embedding: flags.embedding.clone(),
+            progress,
         };
         let model = session::open(source(files.model.as_deref()), &options).map_err(|error| error.to_string())?;
         let model = model.with_max_tokens(usize::try_from(flags.n_predict).ok()).with_ignore_eos(flags.ignore_eos);

@@ -8,6 +8,7 @@ use engine::EngineConfig;
 use model::{DraftFile, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement, map_shards};
 use speculate::SpecConfig;
 
+use crate::file_progress::FileProgress;
 use crate::open_error::OpenError;
 use crate::options::{DeviceOptions, DraftOptions, ModelOptions};
 
@@ -91,7 +92,8 @@ pub(crate) fn open_files(source: &ModelSource, options: &ModelOptions) -> Result
         Some(path) => {
             let planned = options.clone();
             let engine = move |n_ctx_train| planned.engine_config(n_ctx_train);
-            Some(open_draft(&path, &options.run.compute.device, options.drafts.config(), engine)?)
+            let device = &options.run.compute.device;
+            Some(open_draft(&path, device, options.drafts.config(), engine, &options.progress)?)
         }
         None => None,
     };
@@ -100,7 +102,7 @@ pub(crate) fn open_files(source: &ModelSource, options: &ModelOptions) -> Result
 }
 
 /// Opens a draft model on the devices of its target: on GPUs as many layers as fit. `engine` is made of the longest context that
-/// a model knows.
+/// a model knows; `progress` is told how far the file is.
 ///
 /// # Errors
 /// [`OpenError`]: no such devices, or a file that is no sound model.
@@ -109,6 +111,7 @@ pub fn open_draft(
     device: &DeviceOptions,
     drafts: SpecConfig,
     engine: impl Fn(usize) -> EngineConfig + Send + Sync + 'static,
+    progress: &FileProgress,
 ) -> Result<Arc<Model>, OpenError> {
     let planner = MemoryPlanner::new(move |facts| {
         speculate::draft_model_plan(&engine(facts.hparams.n_ctx_train), &drafts, facts, facts)
@@ -117,7 +120,7 @@ pub fn open_draft(
     // What was said of the target's layers holds for the target.
     let layers = if placement.layers == GpuLayers::Count(0) { placement.layers } else { GpuLayers::Auto };
     let placement = Placement { layers, n_cpu_moe: 0, ..placement };
-    let load = LoadOptions { placement, lock: device.mlock, ..LoadOptions::default() };
+    let load = LoadOptions { placement, lock: device.mlock, progress: progress.of(path), ..LoadOptions::default() };
     let model = Model::open(path, &load).map_err(|error| OpenError::Model(error.in_file(path)))?;
     tracing::info!(file = %path.display(), "draft model: {}", model.describe());
     Ok(model)
@@ -140,7 +143,11 @@ fn open_target(
     let rope = options.run.compute.rope.options();
     let beside = options.head_beside.clone().filter(|_| given.is_none() && options.drafts.uses_head());
     let head = given.or_else(|| beside.clone());
-    let load = LoadOptions { placement, head, rope, adapters: options.adapters.files(), lock: device.mlock };
+    let progress = match source {
+        ModelSource::File(path) => options.progress.of(path),
+        ModelSource::Embedded(_) => ggml::LoadProgress::default(),
+    };
+    let load = LoadOptions { placement, head, rope, adapters: options.adapters.files(), lock: device.mlock, progress };
     match (open_weights(source, &load), beside) {
         // The fault may be the model's: then this is its error.
         (Err(error), Some(beside)) => {

@@ -9,6 +9,7 @@
 mod conversation;
 pub mod dialect;
 mod embedding;
+mod file_progress;
 mod files;
 mod infill;
 mod messages;
@@ -29,6 +30,7 @@ mod waiting;
 
 pub use constrain::{Error as FormError, Kind, Limits};
 pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, Video};
+pub use file_progress::FileProgress;
 pub use files::{DraftFiles, ModelSource, open_draft, open_weights};
 pub use infill::Gap;
 pub use messages::{BLIND, text_of};

@@ -26,7 +26,7 @@ pub(crate) fn open_projector(
     };
     let Some(file) = images.mmproj.clone().or_else(found) else { return Ok(None) };
     let threads = options.run.compute.engine_config().n_threads();
-    match images.open(&file, &options.run.compute.device, threads) {
+    match images.open(&file, &options.run.compute.device, threads, options.progress.of(&file)) {
         Ok(projector) => Ok(Some((file, projector))),
         Err(error) => unseen(error.into(), options).map(|()| None),
     }

@@ -1,7 +1,6 @@
 //! `POST /models`, `DELETE /models` and `GET /models/sse`: llama.cpp's way to models of a hub.
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
@@ -11,6 +10,7 @@ use super::models::ModelName;
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::json::{Input, Output};
+use crate::query::Query;
 use crate::registry::{ModelEvent, Phase};
 use crate::state::{AppState, Course, reached};
 use crate::stream::{self, Events, Framing};
@@ -36,7 +36,7 @@ pub(crate) struct RemovedBody {
 /// Which model is to be removed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ModelQuery {
-    model: String,
+    model: Option<String>,
 }
 
 /// `POST /models`: begins to download a model.
@@ -49,12 +49,10 @@ pub(crate) async fn create(State(state): State<AppState>, input: Input) -> Resul
 /// `DELETE /models?model=NAME`.
 pub(crate) async fn remove(
     State(state): State<AppState>,
-    query: Result<Query<ModelQuery>, QueryRejection>,
+    Query(ModelQuery { model }): Query<ModelQuery>,
 ) -> Result<Output<RemovedBody>, ApiError> {
-    let Ok(Query(ModelQuery { model })) = query else {
-        return Err(ApiError::field("model", "the query is to name a model: DELETE /models?model=NAME"));
-    };
-    removed(state, model).await
+    let unnamed = || ApiError::field("model", "the query is to name a model: DELETE /models?model=NAME");
+    removed(state, model.ok_or_else(unnamed)?).await
 }
 
 /// `DELETE /models/{id}` and `/v1/models/{id}`.

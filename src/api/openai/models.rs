@@ -30,7 +30,8 @@ pub(crate) struct ModelBody {
     tags: Vec<String>,
     /// `downloading`, `unloaded`, `loading`, `loaded`, `unloading` (its last replies run) or `failed`.
     status: &'static str,
-    /// Of a download, for each file: bytes that are there, and all of them.
+    /// Of a download, and of a load that locks files in memory or copies them to devices: for each file the bytes that are
+    /// done, and all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<serde_json::Value>,
     /// Why it failed.

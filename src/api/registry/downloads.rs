@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Registry;
 use super::entry::{ModelEntry, Phase};
 use super::events::ModelEvent;
-use super::store::{Detail, Download, ModelStore};
+use super::store::{Detail, Download, FileBytes, ModelStore};
 use super::table::{Slot, State, Table};
 use crate::error::ApiError;
 
@@ -26,7 +26,12 @@ impl Registry {
     /// What more there is to say of a model.
     pub fn detail(&self, name: &str) -> Detail {
         self.with(|table| match table.place(name).map(|i| &table.slots[i].state) {
-            Some(State::Downloading(download)) => Detail { progress: Some(download.progress()), error: None },
+            Some(State::Loading(_)) => {
+                let files = table.place(name).map(|i| &table.slots[i].files);
+                let told = files.filter(|files| files.percent().is_some());
+                Detail { progress: told.map(FileBytes::progress), error: None }
+            }
+            Some(State::Downloading(download)) => Detail { progress: Some(download.files.progress()), error: None },
             Some(State::Failed(why)) => Detail { progress: None, error: Some(why.clone()) },
             _ => Detail::default(),
         })
@@ -144,8 +149,8 @@ impl Registry {
         let event = self.with(|table| {
             let slot = &mut table.slots[i];
             let State::Downloading(download) = &mut slot.state else { return None };
-            let is_due = download.came(file, done, total);
-            is_due.then(|| ModelEvent::new(&slot.entry.id, "download_progress", download.progress()))
+            let is_due = download.files.came(file, done, total);
+            is_due.then(|| ModelEvent::new(&slot.entry.id, "download_progress", download.files.progress()))
         });
         if let Some(event) = event {
             self.tell(event);

@@ -10,7 +10,7 @@ use super::entry::Phase;
 pub struct ModelEvent {
     /// Its name; `*` is all of them.
     pub model: String,
-    /// `model_status`, `download_progress`, `download_finished`, `download_failed`, `model_remove` or `models_reload`.
+    /// `model_status`, `load_progress`, `download_progress`, `download_finished`, `download_failed`, `model_remove` or `models_reload`.
     pub event: &'static str,
     /// More of it.
     #[serde(skip_serializing_if = "Value::is_null")]

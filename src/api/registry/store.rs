@@ -34,25 +34,16 @@ pub trait ModelStore: Send + Sync {
     fn remove(&self, id: &str) -> Result<(), String>;
 }
 
-/// A download that runs.
-pub(super) struct Download {
-    stop: Arc<AtomicBool>,
+/// How far the files of a model are that comes or is loaded.
+#[derive(Default)]
+pub(super) struct FileBytes {
     /// Bytes that are there and in all, by file.
     files: BTreeMap<String, (u64, u64)>,
     /// When they were told last.
     told: Option<Instant>,
 }
 
-impl Download {
-    /// True unless it was stopped before.
-    pub(super) fn stop(&self) -> bool {
-        !self.stop.swap(true, Ordering::Relaxed)
-    }
-
-    pub(super) fn new(stop: Arc<AtomicBool>) -> Self {
-        Self { stop, files: BTreeMap::new(), told: None }
-    }
-
+impl FileBytes {
     /// Bytes of a file are there. True when it is time to tell of it.
     pub(super) fn came(&mut self, file: &str, done: u64, total: u64) -> bool {
         self.files.insert(file.to_owned(), (done, total));
@@ -63,6 +54,12 @@ impl Download {
         is_due
     }
 
+    /// Of all files together; `None` while nothing is known of them.
+    pub(super) fn percent(&self) -> Option<u64> {
+        let [done, total] = self.files.values().fold([0, 0], |[a, b], (done, total)| [a + done, b + total]);
+        (done * 100).checked_div(total)
+    }
+
     /// As clients read it.
     pub(super) fn progress(&self) -> Value {
         let file =
@@ -71,10 +68,27 @@ impl Download {
     }
 }
 
+/// A download that runs.
+pub(super) struct Download {
+    stop: Arc<AtomicBool>,
+    pub(super) files: FileBytes,
+}
+
+impl Download {
+    pub(super) fn new(stop: Arc<AtomicBool>) -> Self {
+        Self { stop, files: FileBytes::default() }
+    }
+
+    /// True unless it was stopped before.
+    pub(super) fn stop(&self) -> bool {
+        !self.stop.swap(true, Ordering::Relaxed)
+    }
+}
+
 /// What more there is to say of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Detail {
-    /// Of a download: `{FILE: {"done", "total"}}`.
+    /// Of a download, and of a load that locks or copies: `{FILE: {"done", "total"}}`.
     pub progress: Option<Value>,
     /// Why it failed.
     pub error: Option<String>,

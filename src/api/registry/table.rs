@@ -10,7 +10,7 @@ use engine::EngineLife;
 use tokio::sync::watch;
 
 use super::entry::{About, ModelEntry, Phase, Served};
-use super::store::Download;
+use super::store::{Download, FileBytes};
 use crate::error::ApiError;
 
 /// How a load ended, for all who wait for it. It holds the model until each of them has it, so none is too late.
@@ -53,6 +53,8 @@ struct Past {
 pub(super) struct Slot {
     pub(super) entry: ModelEntry,
     pub(super) state: State,
+    /// How far those are that are locked or copied while it is loaded.
+    pub(super) files: FileBytes,
     pub(super) last_used: Instant,
     pub(super) created: u64,
     /// The phase that was told last to those who follow.
@@ -65,7 +67,8 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn new(entry: ModelEntry, created: u64) -> Self {
         let last_used = Instant::now();
-        Self { entry, state: State::Unloaded, last_used, created, told: None, past: None, asleep: None }
+        let (state, files) = (State::Unloaded, FileBytes::default());
+        Self { entry, state, files, last_used, created, told: None, past: None, asleep: None }
     }
 
     /// The model, if it answers.
@@ -87,6 +90,12 @@ impl Slot {
             State::Failed(_) => Phase::Failed,
             State::Ended => Phase::Ended,
         }
+    }
+
+    /// What whoever wants an answer is told while the model loads at the start.
+    pub(super) fn still_loading(&self) -> ApiError {
+        let far = self.files.percent().map_or_else(String::new, |percent| format!(" ({percent} %)"));
+        ApiError::unavailable(format!("the model is still loading{far}: try again"), Some(1))
     }
 
     /// It is one of those that clients know of.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ggml::{Data, Device, DeviceKind, Dtype, Executor, Graph, Mapping, Name, Weights, WeightsBuilder};
+use ggml::{Data, Device, DeviceKind, Dtype, Executor, Graph, LoadProgress, Mapping, Name, Weights, WeightsBuilder};
 use gguf::Header;
 use vision::{ImageLimits, Patches, Processor, VisionError};
 
@@ -23,7 +23,7 @@ use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a projector is opened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ProjectorOptions {
     /// Where it lies and computes; `None` is the CPU.
     pub device: Option<Device>,
@@ -31,6 +31,8 @@ pub struct ProjectorOptions {
     pub n_threads: usize,
     /// Keep the pages of the file in memory.
     pub lock: bool,
+    /// Told how far locking and copying are.
+    pub progress: LoadProgress,
 }
 
 /// What tells graphs of a tower apart: a picture's grid in patches, and whether it is a pair of frames.
@@ -60,9 +62,8 @@ impl Projector {
         let [mapping] = mappings.as_slice() else {
             return Err(LoadError::Projector(format!("it is in {} shards; one file is read", mappings.len())));
         };
-        if options.lock
-            && let Err(error) = mapping.lock()
-        {
+        let locked = [mapping.as_ref()].into_iter().filter(|_| options.lock);
+        for error in Mapping::lock_all(locked, &options.progress) {
             tracing::warn!(%error, "going on without --mlock for the projector: raise the limit (ulimit -l)");
         }
         Projector::of_mapping(mapping, options)
@@ -75,7 +76,7 @@ impl Projector {
         let mut tensors = Tensors::Bind {
             file: FileTensors::of(headers, 0),
             other: FileTensors::default(),
-            weights: WeightsBuilder::new(vec![Arc::clone(mapping)]),
+            weights: WeightsBuilder::new(vec![Arc::clone(mapping)]).with_progress(options.progress.clone()),
             updatable: HashMap::new(),
             label: "",
         };

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ggml::LoadProgress;
 use model::{LoadError, Projector, ProjectorOptions};
 use vision::ImageLimits;
 
@@ -71,17 +72,24 @@ impl ImageOptions {
         (self.image_cache.unwrap_or(256) as usize) << 20
     }
 
-    /// Opens a projector, with the model's devices and so many threads of its own.
+    /// Opens a projector, with the model's devices and so many threads of its own; `progress` is told how far it is.
     ///
     /// # Errors
     /// A device that is not here; a file that is no projector, or one of a kind that is not known.
-    pub fn open(&self, file: &Path, devices: &DeviceOptions, n_threads: usize) -> Result<Projector, ProjectorError> {
+    pub fn open(
+        &self,
+        file: &Path,
+        devices: &DeviceOptions,
+        n_threads: usize,
+        progress: LoadProgress,
+    ) -> Result<Projector, ProjectorError> {
         devices.load_backends()?;
         let chosen = match &self.mmproj_device {
             None | Some(DeviceChoice::Auto) => devices.chosen()?,
             Some(choice) => choice.devices()?,
         };
-        let options = ProjectorOptions { device: chosen.first().copied(), n_threads, lock: devices.mlock };
+        let device = chosen.first().copied();
+        let options = ProjectorOptions { device, n_threads, lock: devices.mlock, progress };
         Projector::open(file, &options).map_err(|error: LoadError| ProjectorError::File(error.in_file(file)))
     }
 }

@@ -16,6 +16,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::{DiskConfig, EngineConfig, FlashAttention};
 use memory::CacheType;
 
+use crate::file_progress::FileProgress;
+
 pub use adapters::AdapterOptions;
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
 pub use drafts::DraftOptions;
@@ -210,6 +212,8 @@ pub struct ModelOptions {
     pub embeddings: bool,
     /// How they are made.
     pub embedding: EmbeddingOptions,
+    /// Told how far the files are.
+    pub progress: FileProgress,
 }
 
 impl Default for ModelOptions {
@@ -227,6 +231,7 @@ impl Default for ModelOptions {
             chat_template: TemplateSource::File,
             embeddings: false,
             embedding: EmbeddingOptions::default(),
+            progress: FileProgress::default(),
         }
     }
 }

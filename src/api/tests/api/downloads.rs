@@ -10,6 +10,7 @@ use axum::http::{Method, Request};
 use engine::EngineConfig;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use session::FileProgress;
 use tower::ServiceExt;
 
 use crate::support::{App, served};
@@ -76,7 +77,7 @@ impl ModelStore for Hub {
 }
 
 impl Loader for Hub {
-    fn load(&self, id: &str) -> Result<Served, String> {
+    fn load(&self, id: &str, _progress: FileProgress) -> Result<Served, String> {
         if id != "first" && !self.0.files.lock().unwrap().contains(id) {
             return Err(format!("{id} is not there"));
         }
@@ -237,7 +238,10 @@ async fn configured_models_and_files_in_use_stay() {
     let app = app(&hub, Settings::default(), true);
     let (status, answer) = app.delete("/models?model=first").await;
     assert_eq!(status, 400, "{answer}");
-    assert_eq!(app.delete("/models").await.0, 400);
+    for unnamed in ["/models", "/models?model=first&model=second"] {
+        let (status, answer) = app.delete(unnamed).await;
+        assert_eq!((status, &answer["error"]["type"]), (400, &json!("invalid_request_error")), "{answer}");
+    }
     assert_eq!(app.delete("/models?model=nobody").await.0, 404);
     app.download("u/locked").await;
     app.wait_for("u/locked:Q4", Some("unloaded")).await;

@@ -3,6 +3,7 @@
 use api::{AppState, Loader, ModelEntry, Phase, Registry, Served, Settings};
 use engine::EngineConfig;
 use serde_json::json;
+use session::FileProgress;
 
 use crate::support::{App, served};
 
@@ -10,7 +11,7 @@ use crate::support::{App, served};
 struct Small;
 
 impl Loader for Small {
-    fn load(&self, id: &str) -> Result<Served, String> {
+    fn load(&self, id: &str, _progress: FileProgress) -> Result<Served, String> {
         match id {
             "broken" => Err("it is broken".into()),
             id => Ok(Served { id: id.to_owned(), ..served(EngineConfig::default()) }),
@@ -29,6 +30,45 @@ fn app(max_loaded: usize) -> App {
 async fn model_that_answers(app: &App, asked: &str) -> String {
     let answer = app.ok("/v1/completions", &json!({ "model": asked, "prompt": "Hi", "max_tokens": 1 })).await;
     answer["model"].as_str().unwrap().to_owned()
+}
+
+/// Stands still in the middle of a file.
+struct Halting(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl Loader for Halting {
+    fn load(&self, id: &str, progress: FileProgress) -> Result<Served, String> {
+        progress.tell("/models/m.gguf".as_ref(), 43, 100);
+        let _ = self.0.lock().unwrap().recv();
+        Small.load(id, progress)
+    }
+}
+
+#[tokio::test]
+async fn whoever_asks_is_told_how_far_a_load_is() {
+    let (go_on, halted) = std::sync::mpsc::channel();
+    let entries = vec![ModelEntry { id: "first".into(), at_start: true, ..ModelEntry::default() }];
+    let registry = Registry::new(entries, Box::new(Halting(halted.into())), None);
+    let state = AppState::new(registry, Settings::default());
+    let app = App { router: api::router(state.clone()), state };
+    let mut events = app.state.registry().events();
+    app.state.registry().start();
+    let files = json!({ "m.gguf": { "done": 43, "total": 100 } });
+    loop {
+        let event = events.recv().await.unwrap();
+        if event.event == "load_progress" {
+            assert_eq!((event.model.as_str(), &event.data), ("first", &files));
+            break;
+        }
+    }
+    let words = "the model is still loading (43 %): try again";
+    let (status, health) = app.get("/health").await;
+    assert_eq!((status.as_u16(), &health["error"]["message"]), (503, &json!(words)));
+    let (status, refused) = app.post("/v1/completions", &json!({ "prompt": "Hi" })).await;
+    assert_eq!((status.as_u16(), &refused["error"]["message"]), (503, &json!(words)));
+    assert_eq!(app.get("/v1/models").await.1["data"][0]["progress"], files);
+    go_on.send(()).unwrap();
+    assert!(app.state.registry().started().await);
+    assert_eq!(app.get("/v1/models").await.1["data"][0].get("progress"), None, "it is there");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use api::{AppState, Loader, ModelEntry, Phase, Registry, Served, Settings};
 use engine::{DraftRequest, EngineConfig, Proposer, ProposerInfo, TargetState};
 use model::{RunError, Runner};
 use serde_json::{Value, json};
+use session::FileProgress;
 use text::TokenId;
 
 use crate::support::{App, served_with};
@@ -90,7 +91,7 @@ impl Proposer for Witness {
 struct Logged(Arc<Log>);
 
 impl Loader for Logged {
-    fn load(&self, id: &str) -> Result<Served, String> {
+    fn load(&self, id: &str, _progress: FileProgress) -> Result<Served, String> {
         self.0.loads.lock().unwrap().push(id.to_owned());
         let config = EngineConfig { n_sequences: 2, ..EngineConfig::default() };
         Ok(Served { id: id.to_owned(), ..served_with(config, Some(Box::new(Witness::new(&self.0, id)))) })
