@@ -107,7 +107,8 @@ impl Assistant {
         let plans: Vec<(Option<GumbelPlan>, usize)> = which.iter().map(|r| (r.gumbel, 0)).collect();
         let n_vocab = runner.model().hparams().n_vocab;
         let vocab = self.vocab.as_ref();
-        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab).then_some(&self.noise[..]);
+        let n_threads = gumbel::threads_beside(runner.model());
+        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, n_threads).then_some(&self.noise[..]);
         let probs = which.iter().any(|r| r.p_min > 0.0);
         let n_entries = vec![1; which.len()];
         let (tokens, hidden, n_entries) = (&tokens[..], &hidden[..], &n_entries[..]);

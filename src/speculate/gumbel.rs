@@ -2,36 +2,107 @@
 //! sample will.
 //! Owns its layout. Knows nothing of graphs.
 
-use engine::sample::GumbelPlan;
-use model::DraftVocab;
+use std::num::NonZero;
+
+use engine::sample::{GumbelNoise, GumbelPlan};
+use model::{DraftVocab, Model};
+
+/// Words of a row that one thread takes at a time.
+const PART: usize = 32 << 10;
+
+/// Threads at most.
+const MAX_THREADS: usize = 8;
+
+/// Threads for noise: on a CPU the runner's own are waiting for it, and more would be in their way.
+pub(crate) fn threads_beside(model: &Model) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if model.is_on_cpu() { 1 } else { (cores / 2).clamp(1, MAX_THREADS) }
+}
 
 /// Fills `out` with what to add to the logits: for each of `depth` draft tokens the words of each sequence, `n_vocab` of
 /// them or those of `vocab`. The draft tokens of a sequence stand after so many others that were drafted before. Gives
-/// false, and nothing, when no sequence is sampled.
+/// false, and nothing of use, when no sequence is sampled.
 pub(crate) fn fill(
     out: &mut Vec<f32>,
     sequences: &[(Option<GumbelPlan>, usize)],
     depth: usize,
     n_vocab: usize,
     vocab: Option<&DraftVocab>,
+    n_threads: usize,
 ) -> bool {
-    out.clear();
     if sequences.iter().all(|(plan, _)| plan.is_none()) {
         return false;
     }
-    for i in 0..depth {
-        for (plan, n_before) in sequences {
-            let noise = plan.map(|a| (a.noise((n_before + i) as u64), a.temperature));
-            // Dividing the logits would come to the same, and cost a pass over them. Copies not in use stay out.
-            let of = |id: u32| noise.map_or(0.0, |(noise, temperature)| temperature * noise.for_draft(id));
-            match vocab {
-                None => out.extend((0..n_vocab as u32).map(of)),
-                Some(vocab) => out.extend(vocab.words().map(|word| word.map_or(-LOGIT_MAX, |word| of(word.0)))),
+    let n_words = vocab.map_or(n_vocab, DraftVocab::n_words);
+    out.resize(depth * sequences.len() * n_words, 0.0);
+    let mut parts: Vec<Part<'_>> = Vec::new();
+    for (row, words) in out.chunks_exact_mut(n_words.max(1)).enumerate() {
+        let (plan, n_before) = sequences[row % sequences.len()];
+        let noise = plan.map(|plan| (plan.noise((n_before + row / sequences.len()) as u64), plan.temperature));
+        parts.extend(words.chunks_mut(PART).enumerate().map(|(i, words)| Part { words, first: i * PART, noise }));
+    }
+    let each = parts.len().div_ceil(n_threads.max(1)).max(1);
+    let n_own = each.min(parts.len());
+    let (own, others) = parts.split_at_mut(n_own);
+    std::thread::scope(|scope| {
+        for parts in others.chunks_mut(each) {
+            scope.spawn(|| parts.iter_mut().for_each(|part| part.fill(vocab)));
+        }
+        own.iter_mut().for_each(|part| part.fill(vocab));
+    });
+    true
+}
+
+/// Some words of a row, from number `first` on.
+struct Part<'a> {
+    words: &'a mut [f32],
+    first: usize,
+    /// That of the row and its temperature; `None` where nothing is sampled.
+    noise: Option<(GumbelNoise, f32)>,
+}
+
+impl Part<'_> {
+    fn fill(&mut self, vocab: Option<&DraftVocab>) {
+        let noise = self.noise;
+        // Dividing the logits would come to the same, and cost a pass over them. Copies not in use stay out.
+        let of = |id: u32| noise.map_or(0.0, |(noise, temperature)| temperature * noise.for_draft(id));
+        match vocab {
+            None => (self.first as u32..).zip(&mut *self.words).for_each(|(id, x)| *x = of(id)),
+            Some(vocab) => {
+                let words = vocab.words().skip(self.first).zip(&mut *self.words);
+                words.for_each(|(word, x)| *x = word.map_or(-LOGIT_MAX, |word| of(word.0)));
             }
         }
     }
-    true
 }
 
 /// Beyond all logits.
 const LOGIT_MAX: f32 = 1e30;
+
+#[cfg(test)]
+mod tests {
+    use engine::sample::{Sampler, SamplingParams};
+
+    use super::*;
+
+    #[test]
+    fn any_number_of_threads_makes_the_same_noise() {
+        let params = SamplingParams { temperature: 0.7, seed: Some(5), ..SamplingParams::default() };
+        let plan = Sampler::new(&params, 100, &|_, _| {}).expect("sound parameters").gumbel_plan();
+        assert!(plan.is_some(), "it samples");
+        let n_vocab = 2 * PART + 7;
+        let made = |n_threads| {
+            // What was there before is overwritten.
+            let mut out = vec![9.0; 5];
+            assert!(fill(&mut out, &[(plan, 3), (None, 0)], 2, n_vocab, None, n_threads));
+            out
+        };
+        let (one, three) = (made(1), made(3));
+        assert_eq!(one.len(), 4 * n_vocab);
+        assert_eq!(one, three);
+        assert_eq!(made(64), one);
+        let noise = plan.expect("as above").noise(4);
+        assert_eq!(one[2 * n_vocab + 11], 0.7 * noise.for_draft(11), "the second draft token of the first sequence");
+        assert!(one[n_vocab..2 * n_vocab].iter().all(|&x| x == 0.0), "a greedy sequence has none");
+    }
+}

@@ -226,7 +226,8 @@ impl NextN {
         let n_vocab = runner.model().hparams().n_vocab;
         let n_before = n_inputs.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
         let plans: Vec<_> = wanted.gumbel.iter().copied().zip(n_before).collect();
-        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab).then_some(&self.noise[..]);
+        let n_threads = gumbel::threads_beside(runner.model());
+        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, n_threads).then_some(&self.noise[..]);
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
         let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
         let pictures = |&i: &usize| {
