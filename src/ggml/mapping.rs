@@ -48,10 +48,17 @@ impl Mapping {
     /// Reads all pages and keeps them in memory: the system may not drop them any more.
     ///
     /// # Errors
-    /// [`Error::Map`]: more than this process may lock, or than there is.
+    /// [`Error::Map`]: more than this process may lock, or than there is; a system that is not asked to (Windows).
     pub fn lock(&self) -> Result<(), Error> {
         let Mapping::File { map, path } = self else { return Ok(()) };
-        map.lock()
+        #[cfg(unix)]
+        let locked = map.lock();
+        #[cfg(not(unix))]
+        let locked = {
+            let _ = map;
+            Err::<(), _>(std::io::Error::from(std::io::ErrorKind::Unsupported))
+        };
+        locked
             .map_err(|e| Error::Map { path: path.display().to_string(), what: format!("is not locked in memory: {e}") })
     }
 
