@@ -36,10 +36,11 @@ works() {
     text=$(printf 'What is 20 + 15?\n' | inside nextn-cli --json --temp 0 -n 64)
     grep -q 35 <<<"$text" || stop "$1: the chat said: $text"
 
-    inside nextn-server --port 0 --log-file /srv/server.log &
+    # Not by the function: a shell of its own would get the signal.
+    chroot "$root" /usr/bin/env -i HOME=/srv PATH="$PATH_INSIDE" nextn-server --port 0 --log-file /srv/server.log &
     server=$!
     for ((n = 0; n < 100; n++)); do
-        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\).*|\1|p' "$root/srv/server.log" 2>/dev/null | head -1)
+        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\).*|\1|p' "$root/srv/server.log" 2>/dev/null | head -1) || : # not there yet
         [ -n "$port" ] && curl -fsS "http://127.0.0.1:$port/health" >/dev/null 2>&1 && break
         sleep 0.1
     done

@@ -26,8 +26,7 @@ impl Hosts {
         if any {
             return Self { names: None };
         }
-        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let names = settings.allowed_hosts.iter().cloned().chain([own]);
+        let names = settings.allowed_hosts.iter().cloned().chain(own_name());
         Self { names: Some(names.map(|name| name.to_ascii_lowercase()).collect()) }
     }
 
@@ -52,6 +51,18 @@ impl Hosts {
         }
         Ok(())
     }
+}
+
+/// What this machine calls itself.
+#[cfg(unix)]
+fn own_name() -> Option<String> {
+    Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
+}
+
+/// What this machine calls itself.
+#[cfg(windows)]
+fn own_name() -> Option<String> {
+    std::env::var("COMPUTERNAME").ok()
 }
 
 /// The host of `host:port` in the one way of writing it.

@@ -120,7 +120,7 @@ impl Server {
             let wrong = |error| ServeError::Bind { address: format!("{host}:{port}"), error };
             let listener = TcpListener::bind((host, port)).await.map_err(wrong)?;
             // As many as the system allows may wait to be taken: one more would be tried again by its system after a second.
-            rustix::net::listen(&listener, BACKLOG).map_err(|error| wrong(error.into()))?;
+            socket2::SockRef::from(&listener).listen(BACKLOG).map_err(wrong)?;
             port = listener.local_addr().map_err(wrong)?.port();
             listeners.push(listener);
         }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
@@ -49,19 +50,13 @@ impl Socket {
 /// Tokens are sent at once. A peer that is gone without a word is found out: by what it leaves unacknowledged where there
 /// is something to send, else by probes.
 fn prepare(stream: &TcpStream, limit: Duration) -> io::Result<()> {
-    use rustix::net::sockopt;
     stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
+    let socket = SockRef::from(stream);
     #[cfg(target_os = "linux")]
-    {
-        let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1);
-        sockopt::set_tcp_user_timeout(stream, millis)?;
-        sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
-        sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
-    }
+    socket.set_tcp_user_timeout(Some(limit.max(Duration::from_millis(1))))?;
     #[cfg(not(target_os = "linux"))]
     let _ = limit;
-    Ok(())
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY))
 }
 
 impl AsyncRead for Socket {
@@ -102,9 +97,7 @@ impl AsyncWrite for Socket {
 }
 
 /// Silence after which the kernel asks whether the peer is there, and how often it asks then.
-#[cfg(target_os = "linux")]
 const PROBE_AFTER: Duration = Duration::from_secs(30);
-#[cfg(target_os = "linux")]
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -145,11 +138,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn the_kernel_looks_for_peers_that_are_gone() {
-        use rustix::net::sockopt;
         let (server, _client) = pair().await;
         let socket = Socket::new(server, Duration::from_secs(60));
-        assert!(sockopt::socket_keepalive(&socket.stream).unwrap());
-        assert_eq!(sockopt::tcp_user_timeout(&socket.stream).unwrap(), 60_000);
-        assert_eq!(sockopt::tcp_keepidle(&socket.stream).unwrap(), PROBE_AFTER);
+        let asked = SockRef::from(&socket.stream);
+        assert!(asked.keepalive().unwrap());
+        assert_eq!(asked.tcp_user_timeout().unwrap(), Some(Duration::from_secs(60)));
+        assert_eq!(asked.tcp_keepalive_time().unwrap(), PROBE_AFTER);
     }
 }

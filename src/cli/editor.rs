@@ -126,12 +126,13 @@ impl LineEditor {
     }
 }
 
-/// Where the history is kept: `nextn/history` in the XDG state directory.
+/// Where the history is kept: `nextn/history` in the XDG state directory, or in the one that Windows has for programs.
 pub fn history_path(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let absolute = |path: String| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let state = env("XDG_STATE_HOME")
         .and_then(absolute)
-        .or_else(|| env("HOME").and_then(absolute).map(|home| home.join(".local/state")))?;
+        .or_else(|| env("HOME").and_then(absolute).map(|home| home.join(".local/state")))
+        .or_else(|| env("LOCALAPPDATA").and_then(absolute))?;
     Some(state.join("nextn/history"))
 }
 
@@ -150,7 +151,17 @@ fn open_history(editor: &mut Editor<Assist, FileHistory>, path: &Path) -> bool {
     }
 }
 
+/// Makes the file where it is missing. Whoever may read the folder may read it: that of programs is the user's alone.
+#[cfg(windows)]
+fn make_private(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::OpenOptions::new().append(true).create(true).open(path).map(drop)
+}
+
 /// Makes the file where it is missing; nobody else may read it.
+#[cfg(unix)]
 fn make_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 
@@ -294,6 +305,7 @@ mod tests {
         assert_eq!(history_path(relative), None, "the specification says that relative paths are ignored");
     }
 
+    #[cfg(unix)]
     #[test]
     fn only_the_owner_reads_the_history() {
         use std::os::unix::fs::PermissionsExt;

@@ -25,18 +25,12 @@ impl Stdin {
     /// That of this process.
     pub fn detect() -> Self {
         use std::io::IsTerminal;
-        use std::os::fd::AsFd;
-        use std::os::unix::fs::FileTypeExt;
 
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
             return Self::Terminal;
         }
-        let kind = stdin.as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata()).map(|m| m.file_type());
-        match kind {
-            Ok(kind) if kind.is_file() || kind.is_fifo() => Self::Data,
-            _ => Self::Other,
-        }
+        if is_data(&stdin) { Self::Data } else { Self::Other }
     }
 
     /// Whether it is read: always when nothing else says what to ask, and beside `-p` or `-f` only when somebody put
@@ -48,6 +42,19 @@ impl Stdin {
             Self::Other => !asked,
         }
     }
+}
+
+#[cfg(unix)]
+fn is_data(stdin: &impl std::os::fd::AsFd) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = stdin.as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata()).map(|m| m.file_type());
+    kind.is_ok_and(|kind| kind.is_file() || kind.is_fifo())
+}
+
+/// `NUL` is a device of characters.
+#[cfg(windows)]
+fn is_data(_: &std::io::Stdin) -> bool {
+    winapi_util::file::typ(winapi_util::HandleRef::stdin()).is_ok_and(|kind| kind.is_disk() || kind.is_pipe())
 }
 
 /// The parts of one prompt.

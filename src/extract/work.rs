@@ -11,24 +11,21 @@ use anyhow::ensure;
 use convert::heads::NewFile;
 use convert::stream::{Control, available_threads};
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
-use signal_hook::iterator::Signals;
 
 use super::show;
 use program::sanitize;
+use program::signals::Hearing;
 
 /// Runs `work` with a bar on standard error, if that is a terminal. Ctrl-C asks it to stop; a second one ends the process.
 pub fn watched<T>(what: &'static str, work: impl FnOnce(&Control) -> T) -> anyhow::Result<T> {
     let control = Arc::new(Control::default());
     // A limit on the size of files is an error of writing like a full disk, and no end of the process.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGXFSZ])?;
-    let handle = signals.handle();
-    let heard = Arc::clone(&control);
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            if signal != SIGXFSZ && heard.stop.swap(true, Ordering::Relaxed) {
-                std::process::exit(super::INTERRUPTED.into());
-            }
+    #[cfg(unix)]
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
+    let told = Arc::clone(&control);
+    let hearing = Hearing::start(move |_| {
+        if told.stop.swap(true, Ordering::Relaxed) {
+            std::process::exit(super::INTERRUPTED.into());
         }
     })?;
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
@@ -50,7 +47,7 @@ pub fn watched<T>(what: &'static str, work: impl FnOnce(&Control) -> T) -> anyho
         result
     });
     bar.finish_and_clear();
-    handle.close();
+    drop(hearing);
     Ok(result)
 }
 

@@ -50,7 +50,7 @@ impl Mapping {
     /// the other files are locked all the same. Nothing of a file stays locked that cannot be locked whole.
     ///
     /// # Errors
-    /// [`Error::Map`]: more than this process may lock, or than there is.
+    /// [`Error::Map`]: more than this process may lock, or than there is; a system that is not asked to (Windows).
     pub fn lock_all<'m>(maps: impl Iterator<Item = &'m Mapping> + Clone, progress: &LoadProgress) -> Vec<Error> {
         let files = maps.filter(|map| matches!(map, Mapping::File { .. }));
         let mut counted = progress.of(files.clone().map(|map| map.bytes().len()).sum());
@@ -60,9 +60,9 @@ impl Mapping {
     fn lock(&self, counted: &mut Counted<'_>) -> Result<(), Error> {
         let Mapping::File { map, path } = self else { return Ok(()) };
         for (i, part) in map.chunks(LOCKED_AT_ONCE).enumerate() {
-            // SAFETY: the part lies in the map, which stays; locking changes none of its bytes.
-            if let Err(error) = unsafe { rustix::mm::mlock(part.as_ptr().cast_mut().cast(), part.len()) } {
+            if let Err(error) = lock(part) {
                 // Of a file that is not locked as a whole, the first parts only keep memory from others.
+                #[cfg(unix)]
                 let _ = map.unlock();
                 counted.add(map.len() - i * LOCKED_AT_ONCE);
                 let what = format!("is not locked in memory: {error}");
@@ -90,6 +90,18 @@ impl Mapping {
             Mapping::Made(_) => "(made at run time)".into(),
         }
     }
+}
+
+/// Part of a map, of whole pages but for its end.
+#[cfg(unix)]
+fn lock(part: &[u8]) -> std::io::Result<()> {
+    // SAFETY: the bytes are there; locking changes none of them.
+    unsafe { rustix::mm::mlock(part.as_ptr().cast_mut().cast(), part.len()) }.map_err(Into::into)
+}
+
+#[cfg(not(unix))]
+fn lock(_: &[u8]) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 /// Bytes that are locked between two reports: a multiple of every system's pages.

@@ -32,13 +32,14 @@ impl Pages {
     /// # Safety
     /// Nobody has a reference to these bytes.
     pub(crate) unsafe fn give_back(&self, bytes: Range<usize>) -> [Range<usize>; 2] {
-        let inner = bytes.start.next_multiple_of(PAGE)..bytes.end / PAGE * PAGE;
         #[cfg(target_os = "linux")]
-        if inner.start < inner.end {
+        {
+            let inner = bytes.start.next_multiple_of(PAGE)..bytes.end / PAGE * PAGE;
             let (at, len) = (inner.start, inner.len());
             // SAFETY: the range lies within the map, whose pages are anonymous and private, so they become zeros; nobody
             // has a reference to them (the caller).
-            if unsafe { self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at, len) }.is_ok() {
+            if len > 0 && unsafe { self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at, len) }.is_ok()
+            {
                 return [bytes.start..inner.start, inner.end..bytes.end];
             }
         }

@@ -37,6 +37,8 @@ pub fn start(level: &str, lines: Lines) -> Result<(), String> {
 /// # Errors
 /// As [`start`]; a file that cannot be written.
 pub fn start_to(level: &str, lines: Lines, file: Option<&Path>) -> Result<(), String> {
+    #[cfg(windows)]
+    crate::terminal::take_marks();
     let filter = filter(level, std::env::var("NEXTN_LOG").ok().as_deref())?;
     let writer = match file {
         None => BoxMakeWriter::new(io::stderr),

@@ -5,9 +5,6 @@ use std::io::{self, Write};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals as Incoming;
-
 use crate::exit::Exit;
 
 /// The signals of this process.
@@ -33,13 +30,8 @@ impl Signals {
     /// The system refuses a handler or a thread.
     pub fn install() -> std::io::Result<Self> {
         let signals = Self { shared: Arc::default(), terminal: Arc::new(Terminal::note()) };
-        let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
         let own = signals.clone();
-        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            for signal in incoming.forever() {
-                own.heard(if signal == SIGTERM { Exit::Terminated } else { Exit::Interrupted });
-            }
-        })?;
+        Hearing::start(move |exit| own.heard(exit))?.for_ever();
         Ok(signals)
     }
 
@@ -79,6 +71,71 @@ impl Signals {
     }
 }
 
+/// While this lives a thread tells of every SIGINT and SIGTERM; on Windows of Ctrl-C, Ctrl-Break, and the console's end.
+pub struct Hearing {
+    #[cfg(unix)]
+    incoming: signal_hook::iterator::Handle,
+    /// Its end is the thread's.
+    #[cfg(windows)]
+    _end: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Hearing {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refuses a handler or a thread.
+    #[cfg(unix)]
+    pub fn start(heard: impl Fn(Exit) + Send + 'static) -> io::Result<Self> {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+        let incoming = signals.handle();
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in signals.forever() {
+                heard(if signal == SIGTERM { Exit::Terminated } else { Exit::Interrupted });
+            }
+        })?;
+        Ok(Self { incoming })
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refuses a handler or a thread.
+    #[cfg(windows)]
+    pub fn start(heard: impl Fn(Exit) + Send + 'static) -> io::Result<Self> {
+        use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+        let (mut interrupt, mut stop, mut close, mut end) = (ctrl_c()?, ctrl_break()?, ctrl_close()?, ctrl_shutdown()?);
+        let (sender, mut left) = tokio::sync::oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let listen = async move {
+            loop {
+                heard(tokio::select! {
+                    _ = interrupt.recv() => Exit::Interrupted,
+                    _ = stop.recv() => Exit::Terminated,
+                    _ = close.recv() => Exit::Terminated,
+                    _ = end.recv() => Exit::Terminated,
+                    _ = &mut left => return,
+                });
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(listen))?;
+        Ok(Self { _end: sender })
+    }
+
+    /// Until the process ends.
+    fn for_ever(self) {
+        std::mem::forget(self);
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.incoming.close();
+    }
+}
+
 /// Ends the process without waiting for threads that compute.
 pub fn exit_now(exit: Exit) -> ! {
     // Not `process::exit`: destructors must not run under threads that still use what they destroy.
@@ -108,23 +165,27 @@ impl Drop for Listening<'_> {
 
 /// How the terminal was set when the program started.
 struct Terminal {
+    #[cfg(unix)]
     mode: Option<rustix::termios::Termios>,
 }
 
 impl Terminal {
     fn note() -> Self {
-        // Fails where standard input is no terminal: there is nothing to restore then.
-        Self { mode: rustix::termios::tcgetattr(std::io::stdin()).ok() }
+        Self {
+            // Fails where standard input is no terminal: there is nothing to restore then.
+            #[cfg(unix)]
+            mode: rustix::termios::tcgetattr(std::io::stdin()).ok(),
+        }
     }
 
     /// The line editor may have been reading keys, a reply may have left colours on.
     fn restore(&self) {
-        use rustix::termios::{OptionalActions, tcsetattr};
         use std::io::IsTerminal;
 
         // The process is about to end: there is nobody to tell about errors.
+        #[cfg(unix)]
         if let Some(mode) = &self.mode {
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, mode);
+            let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, mode);
         }
         let mut err = std::io::stderr();
         if err.is_terminal() {
@@ -142,8 +203,10 @@ mod tests {
 
     use super::*;
 
+    #[cfg(unix)]
     #[test]
     fn a_listener_gets_the_signal_as_a_message() {
+        use signal_hook::consts::{SIGINT, SIGTERM};
         let signals = Signals::install().unwrap();
         let (sender, messages) = mpsc::channel();
         let listening = signals.listen(sender, |exit| exit);

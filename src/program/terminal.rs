@@ -2,9 +2,12 @@
 //! Knows nothing of what is shown.
 
 use std::io;
+#[cfg(unix)]
 use std::os::fd::AsFd;
 
+#[cfg(unix)]
 use rustix::process::getpgrp;
+#[cfg(unix)]
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 
 /// Columns of the terminal of standard output, where it is one that tells.
@@ -17,17 +20,39 @@ pub fn error_columns() -> Option<usize> {
     columns(&io::stderr())
 }
 
+#[cfg(windows)]
+fn columns(stream: &impl std::os::windows::io::AsHandle) -> Option<usize> {
+    terminal_size::terminal_size_of(stream).map(|(terminal_size::Width(n), _)| usize::from(n))
+}
+
+/// Has the console of Windows read the marks of colours and of the cursor, which one that stands alone does when it is asked.
+#[cfg(windows)]
+pub(crate) fn take_marks() {
+    // One that does not understand them shows them, as a terminal of Unix would.
+    let _ = anstyle_query::windows::enable_ansi_colors();
+}
+
+#[cfg(unix)]
 fn columns(stream: &impl AsFd) -> Option<usize> {
     tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col)).filter(|&n| n > 0)
 }
 
 /// While this lives the terminal of standard input shows no keys. They are not lost: what reads the next line gets them.
+/// The console of Windows shows keys only while they are read.
 pub struct SilentKeys {
+    #[cfg(unix)]
     before: Option<Termios>,
 }
 
 impl SilentKeys {
     /// Silences the keys, where standard input is a terminal that this process may set.
+    #[cfg(windows)]
+    pub fn new() -> Self {
+        Self {}
+    }
+
+    /// Silences the keys, where standard input is a terminal that this process may set.
+    #[cfg(unix)]
     pub fn new() -> Self {
         let stdin = io::stdin();
         // A process in the background that sets the terminal would be stopped.
@@ -48,6 +73,7 @@ impl Default for SilentKeys {
     }
 }
 
+#[cfg(unix)]
 impl Drop for SilentKeys {
     fn drop(&mut self) {
         if let Some(before) = &self.before {

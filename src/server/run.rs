@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
 use engine::EngineLife;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
 use super::config::{self, Resolved};
@@ -74,8 +73,7 @@ async fn serve(
     tls: Option<Tls>,
     ending: &mut Vec<EngineLife>,
 ) -> Outcome<()> {
-    let mut terminate = signal(SignalKind::terminate()).or_exit(Exit::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).or_exit(Exit::Runtime)?;
+    let told = told_to_end().or_exit(Exit::Runtime)?;
     let state = AppState::new(registry, settings);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let hosts: Vec<String> = hosts(http).collect();
@@ -87,8 +85,7 @@ async fn serve(
     let mut lost = None;
     let stop = async {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = told => {}
             why = registry.lost() => lost = Some(why),
         }
     };
@@ -103,6 +100,34 @@ async fn serve(
             Ok(())
         }
     }
+}
+
+/// Ready when SIGTERM or SIGINT comes.
+#[cfg(unix)]
+fn told_to_end() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Ready when Ctrl-C or Ctrl-Break is pressed, the console is closed, or the system ends.
+#[cfg(windows)]
+fn told_to_end() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+    let (mut interrupt, mut stop, mut close, mut end) = (ctrl_c()?, ctrl_break()?, ctrl_close()?, ctrl_shutdown()?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = stop.recv() => {}
+            _ = close.recv() => {}
+            _ = end.recv() => {}
+        }
+    })
 }
 
 /// Tells the addresses once a model can be had. The socket is open before, so that `/health` can tell how far the start is.
@@ -178,6 +203,7 @@ fn share_of_one(flags: &HttpFlags) -> usize {
 }
 
 /// Raises the number of files that may be open, as far as the system lets, to that of connections and some more.
+#[cfg(unix)]
 fn room_for(n_connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = n_connections as u64 + OTHER_FILES;
@@ -190,7 +216,12 @@ fn room_for(n_connections: usize) {
     }
 }
 
+/// Windows has no such limit.
+#[cfg(windows)]
+fn room_for(_: usize) {}
+
 /// Files that are open beside connections: the model's, those of threads, connections that are being refused.
+#[cfg(unix)]
 const OTHER_FILES: u64 = 512;
 
 /// The models of the configuration file, or the one of the command line; with `--allow-downloads` those in the hub's cache too.

@@ -26,7 +26,8 @@
     f(x, bool, ggml_is_numa, (void), ()) \
     f(x, void, ggml_numa_init, (enum ggml_numa_strategy strategy), (strategy)) \
     f(x, void, ggml_threadpool_free, (struct ggml_threadpool * pool), (pool)) \
-    f(x, struct ggml_threadpool *, ggml_threadpool_new, (struct ggml_threadpool_params * params), (params))
+    f(x, struct ggml_threadpool *, ggml_threadpool_new, (struct ggml_threadpool_params * params), (params)) \
+    f(x, void, ggml_threadpool_pause, (struct ggml_threadpool * pool), (pool))
 
 // The best first.
 #define VARIANTS(v) v(avx512) v(avx2) v(sse42)

@@ -3,7 +3,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +11,6 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use engine::{Scope, SlotError};
 use hyper::StatusCode;
-use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -168,7 +166,11 @@ fn restore(
 }
 
 fn create(path: &FilePath) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    let mut options = OpenOptions::new();
+    // Elsewhere the folder says who may read.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).create_new(true).open(path)
 }
 
 /// All of a file that has `most` bytes or less; a longer one is not brought into memory.
@@ -189,8 +191,17 @@ fn read(path: &FilePath, most: u64) -> io::Result<Vec<u8>> {
 
 /// A plain file that is no link.
 fn open(path: &FilePath) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path)?;
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags);
+    }
+    // FILE_FLAG_OPEN_REPARSE_POINT: a link itself, which is no plain file then.
+    #[cfg(windows)]
+    std::os::windows::fs::OpenOptionsExt::custom_flags(&mut options, 0x0020_0000);
+    let file = options.read(true).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::other("not a plain file")),

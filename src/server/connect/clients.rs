@@ -30,7 +30,10 @@ impl Client {
     /// There is no home folder.
     pub(super) fn file(self, env: impl Fn(&str) -> Option<String>) -> anyhow::Result<PathBuf> {
         let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = || set("HOME").ok_or_else(|| anyhow::anyhow!("HOME is not set: there is no place for settings"));
+        let home = || {
+            let found = set("HOME").or_else(|| set("USERPROFILE"));
+            found.ok_or_else(|| anyhow::anyhow!("HOME is not set: there is no place for settings"))
+        };
         let folder = |name: &str, own: &str| set(name).map_or_else(|| Ok(home()?.join(own)), anyhow::Ok);
         Ok(match self {
             Self::Claude => folder("CLAUDE_CONFIG_DIR", ".claude")?.join("settings.json"),

@@ -1,8 +1,7 @@
 //! A file of settings: reading it, showing what changes, keeping it as it was, and writing it whole or not at all.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -50,15 +49,49 @@ impl Settings {
         if text_of(path)? != self.text {
             bail!("{}: the file has changed since it was read: try again", path.display());
         }
-        // A key may stand in it.
-        let mode = fs::metadata(path).map_or(0o600, |file| file.permissions().mode() & 0o777);
-        let backup = self.text.as_deref().map(|old| backup(path, old, mode)).transpose()?;
+        let access = Access::of(path);
+        let backup = self.text.as_deref().map(|old| backup(path, old, &access)).transpose()?;
         let mut part = tempfile::NamedTempFile::new_in(folder).with_context(|| folder.display().to_string())?;
         part.write_all(new.as_bytes())?;
-        part.as_file().set_permissions(Permissions::from_mode(mode))?;
+        access.give(part.as_file())?;
         part.as_file().sync_all()?;
         part.persist(path).with_context(|| path.display().to_string())?;
         Ok(backup)
+    }
+}
+
+/// Who may read a file: a key may stand in it. Elsewhere than on Unix the folder says so.
+struct Access {
+    #[cfg(unix)]
+    mode: u32,
+}
+
+impl Access {
+    /// As `path` has it; its owner alone where there is no such file.
+    fn of(path: &Path) -> Self {
+        #[cfg(not(unix))]
+        let _ = path;
+        Self {
+            #[cfg(unix)]
+            mode: fs::metadata(path)
+                .map_or(0o600, |file| std::os::unix::fs::PermissionsExt::mode(&file.permissions()) & 0o777),
+        }
+    }
+
+    fn give(&self, file: &File) -> io::Result<()> {
+        #[cfg(unix)]
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode))?;
+        #[cfg(not(unix))]
+        let _ = file;
+        Ok(())
+    }
+
+    /// A new file that never had more readers.
+    fn create(&self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, self.mode);
+        options.write(true).create_new(true).open(path)
     }
 }
 
@@ -81,11 +114,11 @@ fn text_of(path: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// A copy beside the file, under the first name that is free.
-fn backup(path: &Path, text: &str, mode: u32) -> anyhow::Result<PathBuf> {
+fn backup(path: &Path, text: &str, access: &Access) -> anyhow::Result<PathBuf> {
     for i in 0..MAX_BACKUPS {
         let number = if i == 0 { String::new() } else { format!(".{i}") };
         let copy = PathBuf::from(format!("{}.bak{number}", path.display()));
-        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&copy) {
+        match access.create(&copy) {
             Ok(mut file) => {
                 file.write_all(text.as_bytes())
                     .and_then(|()| file.sync_all())
@@ -104,8 +137,14 @@ const MAX_BACKUPS: usize = 1000;
 
 #[cfg(test)]
 mod tests {
+    #[cfg(unix)]
+    use std::fs::Permissions;
+    #[cfg(unix)]
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
+    #[cfg(unix)]
     #[test]
     fn the_file_as_it_was_stands_beside_it_and_links_stay_links() {
         let folder = tempfile::tempdir().unwrap();
@@ -132,6 +171,7 @@ mod tests {
         let settings = Settings::read(path.clone()).unwrap();
         assert!(settings.text.is_none());
         assert_eq!(settings.replace("{}\n").unwrap(), None);
+        #[cfg(unix)]
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(settings.replace("{\"a\": 1}\n").unwrap_err().to_string().contains("has changed"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "{}\n");

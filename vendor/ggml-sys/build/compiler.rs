@@ -109,11 +109,31 @@ pub fn library(groups: &[Group], target: &Target) -> Result<(), String> {
         let objects: Vec<PathBuf> = of(Some(variant)).cloned().collect();
         library.object(variants::join(variant, &objects, target)?);
     }
+    if target.os == "windows" {
+        library.cpp_link_stdlib(None);
+    }
     library.try_compile("ggml").map_err(|e| format!("libggml.a: {e}"))?;
-    if target.os == "linux" {
-        for name in ["m", "pthread", "dl"] {
-            println!("cargo::rustc-link-lib={name}");
-        }
+    match target.os.as_str() {
+        "linux" => ["m", "pthread", "dl"].iter().for_each(|name| println!("cargo::rustc-link-lib={name}")),
+        "windows" => windows(target)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Links the C++ library into the programs, so that they need no DLL of the compiler's; and what sockets and the registry are in.
+fn windows(target: &Target) -> Result<(), String> {
+    let mut ask = tool(target, true)?.to_command();
+    let output = ask.arg("-print-file-name=libstdc++.a").output().map_err(|e| format!("{ask:?}: {e}"))?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    // A compiler that has none says the name again.
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Err(format!("{ask:?} names no file: Windows programs are built with mingw-w64's g++"));
+    };
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=static:-bundle=stdc++");
+    for name in ["ws2_32", "advapi32"] {
+        println!("cargo::rustc-link-lib={name}");
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ const X86_64: [Variant; 3] = [
 ];
 
 /// The functions of `variants.c`.
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: [&str; 15] = [
     "ggml_backend_cpu_init",
     "ggml_backend_cpu_reg",
     "ggml_backend_cpu_set_abort_callback",
@@ -56,6 +56,7 @@ const FUNCTIONS: [&str; 14] = [
     "ggml_numa_init",
     "ggml_threadpool_free",
     "ggml_threadpool_new",
+    "ggml_threadpool_pause",
 ];
 
 /// The copies of this build, none if there is one for all.
