@@ -110,13 +110,14 @@ impl Hearing {
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let listen = async move {
             loop {
-                heard(tokio::select! {
+                let exit = tokio::select! {
                     _ = interrupt.recv() => Exit::Interrupted,
                     _ = stop.recv() => Exit::Terminated,
                     _ = close.recv() => Exit::Terminated,
                     _ = end.recv() => Exit::Terminated,
                     _ = &mut left => return,
-                });
+                };
+                heard(exit);
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(listen))?;

@@ -47,8 +47,10 @@ bool is_on() {
     return on;
 }
 
+// A weight or some rows of one: nothing that a graph computes, so it can be read before the previous kernel has ended.
 bool is_weight(const ggml_tensor * w) {
-    return w->buffer && !w->view_src && ggml_backend_buffer_get_usage(w->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+    const ggml_tensor * whole = w->view_src ? w->view_src : w;
+    return whole->buffer && ggml_backend_buffer_get_usage(whole->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
         reinterpret_cast<uintptr_t>(w->data) % 16 == 0;
 }
 
