@@ -62,6 +62,19 @@ question='What is 20 + 15?'
 for program in nextn-cli nextn-chat nextn-server nextn-bench extract-nextn; do
     [ -f "$programs/$program.exe" ] || stop "$programs has no $program.exe"
 done
+# Rust's library takes random bytes from bcryptprimitives.dll, which wine 8 lacks: one that asks advapi32 stands in for it.
+if ! run nextn-cli --version </dev/null >/dev/null; then
+    compiler=${CC_x86_64_pc_windows_gnu:-x86_64-w64-mingw32-gcc-posix}
+    command -v "$compiler" >/dev/null || { cat errors >&2; stop "nextn-cli does not start; for wine 8 install g++-mingw-w64-x86-64-posix"; }
+    cat >random.c <<'END'
+#include <windows.h>
+BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE data, SIZE_T n) { return SystemFunction036(data, (ULONG)n); }
+END
+    "$compiler" -shared -O1 random.c -o bcryptprimitives.dll -ladvapi32
+    WINEPATH=$(winepath -w "$work" 2>/dev/null)
+    export WINEPATH
+fi
 run nextn-cli --version </dev/null | plain | sed -n 1p
 for program in nextn-cli nextn-chat; do
     is "$program answers" "$(run $program -p "$question" -n 64 --temp 0 --no-stats </dev/null | plain)" 35
