@@ -102,7 +102,10 @@ impl Registry {
 
     /// What whoever asks is told while a model loads at the start.
     pub(crate) fn still_loading(&self, name: &str) -> ApiError {
-        self.with(|table| table.slots[table.place(name).unwrap_or(0)].still_loading())
+        self.with(|table| match table.place(name) {
+            Some(i) => table.slots[i].still_loading(),
+            None => ApiError::no_model(name, &[]),
+        })
     }
 
     /// What happens to the models from now on.

@@ -25,6 +25,8 @@ pub struct Assistant {
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
+    /// That make it.
+    n_threads: usize,
 }
 
 /// One sequence.
@@ -76,6 +78,7 @@ impl Assistant {
             pace,
             output: DraftOutput::default(),
             noise: Vec::new(),
+            n_threads: gumbel::n_threads(model, engine),
         }))
     }
 
@@ -107,8 +110,8 @@ impl Assistant {
         let plans: Vec<(Option<GumbelPlan>, usize)> = which.iter().map(|r| (r.gumbel, 0)).collect();
         let n_vocab = runner.model().hparams().n_vocab;
         let vocab = self.vocab.as_ref();
-        let n_threads = gumbel::threads_beside(runner.model());
-        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, n_threads).then_some(&self.noise[..]);
+        let noise =
+            gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, self.n_threads).then_some(&self.noise[..]);
         let probs = which.iter().any(|r| r.p_min > 0.0);
         let n_entries = vec![1; which.len()];
         let (tokens, hidden, n_entries) = (&tokens[..], &hidden[..], &n_entries[..]);

@@ -2,8 +2,7 @@
 //! sample will.
 //! Owns its layout. Knows nothing of graphs.
 
-use std::num::NonZero;
-
+use engine::EngineConfig;
 use engine::sample::{GumbelNoise, GumbelPlan};
 use model::{DraftVocab, Model};
 
@@ -13,10 +12,9 @@ const PART: usize = 32 << 10;
 /// Threads at most.
 const MAX_THREADS: usize = 8;
 
-/// Threads for noise: on a CPU the runner's own are waiting for it, and more would be in their way.
-pub(crate) fn threads_beside(model: &Model) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    if model.is_on_cpu() { 1 } else { (cores / 2).clamp(1, MAX_THREADS) }
+/// Threads for noise: where the model computes on a CPU, its own are waiting for it, and more would be in their way.
+pub(crate) fn n_threads(model: &Model, engine: &EngineConfig) -> usize {
+    if model.is_on_cpu() { 1 } else { engine.n_threads().min(MAX_THREADS) }
 }
 
 /// Fills `out` with what to add to the logits: for each of `depth` draft tokens the words of each sequence, `n_vocab` of

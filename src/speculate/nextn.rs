@@ -62,6 +62,8 @@ pub struct NextN {
     output: DraftOutput,
     /// Scratch.
     noise: Vec<f32>,
+    /// That make it.
+    n_threads: usize,
 }
 
 /// Some of these drafts end where tokens become improbable.
@@ -123,6 +125,7 @@ impl NextN {
             drafts_ahead: false,
             output: DraftOutput::default(),
             noise: Vec::new(),
+            n_threads: gumbel::n_threads(model, engine),
         }))
     }
 
@@ -226,8 +229,8 @@ impl NextN {
         let n_vocab = runner.model().hparams().n_vocab;
         let n_before = n_inputs.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
         let plans: Vec<_> = wanted.gumbel.iter().copied().zip(n_before).collect();
-        let n_threads = gumbel::threads_beside(runner.model());
-        let noise = gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, n_threads).then_some(&self.noise[..]);
+        let noise =
+            gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, self.n_threads).then_some(&self.noise[..]);
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
         let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
         let pictures = |&i: &usize| {

@@ -16,6 +16,9 @@ mod cuda;
 mod declarations;
 #[path = "build/files.rs"]
 mod files;
+#[cfg(feature = "cuda")]
+#[path = "build/hooks.rs"]
+mod hooks;
 #[path = "build/metal.rs"]
 mod metal;
 #[path = "build/rpc.rs"]

@@ -2,6 +2,7 @@
 //! same flags. Architectures by CUDAARCHS ("90", "80;90"), otherwise those of this machine's GPUs.
 
 use crate::files;
+use crate::hooks;
 use crate::source::Source;
 use crate::target::Target;
 use std::path::{Path, PathBuf};
@@ -109,40 +110,17 @@ fn patched(source: &Source, target: &Target) -> Result<PathBuf, String> {
             let name = path.file_name().expect("files have names");
             let mut text = read(path)?;
             if sub.is_empty() {
-                text =
-                    hooked(&text, &hooks, &name.to_string_lossy()).map_err(|e| format!("{}: {e}", path.display()))?;
+                text = hooks::hooked(&text, &hooks, &name.to_string_lossy())
+                    .map_err(|e| format!("{}: {e}", path.display()))?;
             }
             write(&folder.join(name), &text)?;
         }
     }
-    for path in listed(&own)?.iter().filter(|path| !path.ends_with("hooks")) {
+    let is_source = |path: &&PathBuf| path.extension().is_some_and(|of| of == "cu" || of == "cuh");
+    for path in listed(&own)?.iter().filter(is_source) {
         write(&to.join(path.file_name().expect("files have names")), &read(path)?)?;
     }
     Ok(to)
-}
-
-/// `text` of the file `name` with what `hooks` puts behind its lines: a file, a line and what follows it, between bars.
-fn hooked(text: &str, hooks: &str, name: &str) -> Result<String, String> {
-    let mut lines: Vec<&str> = text.lines().collect();
-    // The last ones first: each goes straight behind its line.
-    for hook in hooks.lines().rev() {
-        let [file, line, what] = hook.splitn(3, '|').collect::<Vec<_>>()[..] else {
-            return Err(format!("`{hook}` is no hook"));
-        };
-        if file != name {
-            continue;
-        }
-        let found: Vec<usize> = (0..lines.len()).filter(|&i| lines[i] == line).collect();
-        let [at] = found[..] else {
-            return Err(format!(
-                "`{}` stands there {} times, not once: read what became of it",
-                line.trim(),
-                found.len()
-            ));
-        };
-        lines.insert(at + 1, what);
-    }
-    Ok(lines.join("\n") + "\n")
 }
 
 fn read(path: &Path) -> Result<String, String> {

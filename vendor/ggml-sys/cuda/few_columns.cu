@@ -147,10 +147,13 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
             ctx.nextn_columns = std::make_shared<kept_columns>();
         }
         kept = static_cast<kept_columns *>(ctx.nextn_columns.get());
-        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-        CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-        if (!kept->data && capture == cudaStreamCaptureStatusNone) {
-            CUDA_CHECK(cudaMalloc(&kept->data, kept_columns::SIZE));
+        if (!kept->data) {
+            // A stream that is being captured allows no allocation.
+            cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+            CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+            if (capture == cudaStreamCaptureStatusNone) {
+                CUDA_CHECK(cudaMalloc(&kept->data, kept_columns::SIZE));
+            }
         }
         kept = kept->data ? kept : nullptr;
     }

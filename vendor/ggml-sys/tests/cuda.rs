@@ -1,27 +1,42 @@
 //! The lines that call our CUDA kernels find their places in ggml's files: nvcc is not needed to know that.
 
+#[path = "../build/hooks.rs"]
+mod hooks;
 #[path = "../build/source.rs"]
 #[allow(dead_code)] // The build script uses all of it.
 mod source;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 #[test]
-fn every_hook_has_one_place_in_ggmls_source_and_names_what_we_have() {
+fn hooks_go_into_ggmls_source_and_call_what_we_have() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let pin = source::pin(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda")).expect("the pin of the checkout");
     let ggml = source::locate(&pin, env!("GGML_SYS_TARGET")).expect("ggml was compiled before this test");
-    let hooks = std::fs::read_to_string(here.join("cuda/hooks")).expect("it lies in the checkout");
-    let ours = std::fs::read_to_string(here.join("cuda/few_columns.cuh")).expect("it lies in the checkout");
-    assert!(hooks.lines().count() >= 8, "{hooks}");
-    for hook in hooks.lines() {
-        let [file, line, what] = hook.splitn(3, '|').collect::<Vec<_>>()[..] else { panic!("`{hook}` is no hook") };
-        let path = ggml.src().join("ggml-cuda").join(file);
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        assert_eq!(text.lines().filter(|l| *l == line).count(), 1, "`{line}` in {}", path.display());
-        for (at, _) in what.match_indices("nextn::") {
-            let name = what[at + "nextn::".len()..].split('(').next().expect("a name");
-            assert!(ours.contains(&format!(" {name}(")), "few_columns.cuh has no {name}");
-        }
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (list, ours) = (read(&here.join("cuda/hooks")), read(&here.join("cuda/few_columns.cuh")));
+    let files: BTreeSet<&str> = list.lines().filter_map(|hook| hook.split('|').next()).collect();
+    assert_eq!(files.len(), 3, "{list}");
+    let mut n_added = 0;
+    for file in files {
+        let text = read(&ggml.src().join("ggml-cuda").join(file));
+        let hooked = hooks::hooked(&text, &list, file).unwrap_or_else(|e| panic!("{file}: {e}"));
+        n_added += hooked.lines().count() - text.lines().count();
+    }
+    assert_eq!(n_added, list.lines().count());
+    for (at, _) in list.match_indices("nextn::") {
+        let name = list[at + "nextn::".len()..].split('(').next().expect("a name");
+        assert!(ours.contains(&format!(" {name}(")), "few_columns.cuh has no {name}");
+    }
+}
+
+#[test]
+fn lines_follow_in_their_order_and_a_line_that_has_changed_is_told() {
+    let hooks = "f|b|1\nf|b|2\ng|b|3\nf|c|4";
+    assert_eq!(hooks::hooked("a\nb\nc\n", hooks, "f").as_deref(), Ok("a\nb\n1\n2\nc\n4\n"));
+    for text in ["a\nc\n", "b\nb\nc\n"] {
+        let error = hooks::hooked(text, hooks, "f").expect_err("b does not stand there once");
+        assert!(error.contains("`b`"), "{error}");
     }
 }
