@@ -7,6 +7,7 @@ use crate::blocks::Linear;
 use crate::draft::{DraftBlock, DraftStep};
 use crate::error::LoadError;
 use crate::features::Features;
+use crate::head_shape::HeadShape;
 use crate::keys::Keys;
 use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
@@ -115,6 +116,10 @@ pub(crate) trait Architecture: Send + Sync {
     /// Nodes of one draft token of such a head, at most.
     fn max_draft_nodes(&self, _: &[Segment]) -> usize {
         0
+    }
+    /// What a layer of the NextN head computes; else why it cannot be said.
+    fn head_shape(&self) -> Result<HeadShape, String> {
+        Err("its NextN head is an architecture of its own".into())
     }
     /// The NextN head's draft. Never called without one.
     fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}

@@ -12,6 +12,7 @@ use crate::blocks::{
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::head_file::refused;
+use crate::head_shape::HeadShape;
 use crate::keys::{Keys, WIDTH};
 use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
@@ -148,6 +149,29 @@ impl DecoderConfig {
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
 
+    /// What a layer of the NextN head computes.
+    fn head_shape(&self) -> Result<HeadShape, String> {
+        let block = self.blocks[self.n_layer()..].first().ok_or("it has no NextN head")?;
+        let MixerConfig::Attention(attention) = &block.mixer else {
+            return Err("its NextN head has no plain attention".into());
+        };
+        if self.softcap.is_some() || self.factors != Factors::default() {
+            return Err("its logits are capped, or factors stand between its layers".into());
+        }
+        if block.norms.after.is_some() || self.mtp.layer_norm.is_some() {
+            return Err("its NextN head has norms after its parts, or a layer norm".into());
+        }
+        Ok(HeadShape {
+            n_embd: self.n_embd,
+            eps: self.eps,
+            pre_norm: self.mtp.pre_norm,
+            chained: self.mtp.chained,
+            ffn_norm: block.norms.ffn,
+            attention: attention.shape()?,
+            ffn: block.ffn.shape()?,
+        })
+    }
+
     /// Query heads, where a layer has most.
     fn n_head(&self) -> usize {
         let of = |block: &BlockConfig| match block.mixer {
@@ -172,6 +196,7 @@ struct Decoder {
     mtp_kind: MtpKind,
     factors: Factors,
     pictures: Option<PictureKind>,
+    head_shape: Result<HeadShape, String>,
 }
 
 struct Layer {
@@ -252,9 +277,23 @@ pub(crate) fn open(
     };
     let n_expert_used = c.n_expert().1;
     let n_head = c.n_head();
+    let head_shape = c.head_shape();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let DecoderConfig { softcap, factors, pictures, mtp: mtp_kind, .. } = c;
-    let decoder = Decoder { n_expert_used, softcap, embed, layers, norm, head, rank, mtp, mtp_kind, factors, pictures };
+    let decoder = Decoder {
+        n_expert_used,
+        softcap,
+        embed,
+        layers,
+        norm,
+        head,
+        rank,
+        mtp,
+        mtp_kind,
+        factors,
+        pictures,
+        head_shape,
+    };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn })
 }
 
@@ -583,6 +622,10 @@ impl Architecture for Decoder {
 
     fn mtp_takes_stream(&self) -> bool {
         self.mtp_kind.pre_norm && !self.mtp.is_empty()
+    }
+
+    fn head_shape(&self) -> Result<HeadShape, String> {
+        self.head_shape.clone()
     }
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {

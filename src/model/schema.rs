@@ -11,6 +11,7 @@ use crate::arch;
 use crate::architecture::{Hparams, ModelFile};
 use crate::error::LoadError;
 use crate::head_file::architecture_of;
+use crate::head_shape::HeadShape;
 use crate::keys::Keys;
 use crate::rope_options::RopeOptions;
 use crate::tensors::{TensorSchema, Tensors};
@@ -26,6 +27,8 @@ pub struct Schema {
     pub state: StateLayout,
     /// State of each MTP layer that the metadata count.
     pub mtp_states: Vec<LayerState>,
+    /// What a layer of the NextN head computes, where the metadata count one; else why that cannot be said.
+    pub head: Result<HeadShape, String>,
 }
 
 impl Schema {
@@ -51,13 +54,15 @@ impl Schema {
         if let Some(head) = arch::find_head(prefix) {
             let hparams = (head.open)(&keys, &mut tensors, n_vocab)?;
             let (state, mtp_states) = (StateLayout::default(), vec![LayerState::None]);
-            return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states });
+            let head = Err("it is a head that is an architecture of its own".into());
+            return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states, head });
         }
         let entry = arch::find(architecture_of(prefix))?;
         let opened =
             (entry.open)(&mut ModelFile { keys, head_keys: None, own_head: true, tensors: &mut tensors, n_vocab })?;
         let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
-        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states })
+        let head = opened.arch.head_shape();
+        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states, head })
     }
 }
 

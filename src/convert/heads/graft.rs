@@ -267,7 +267,8 @@ fn is_companion(name: &str, of: &str) -> bool {
     matches!(rest, Some("scale" | "input_scale"))
 }
 
-fn new_keys(
+/// The keys of `target` with a head of `n_blocks` blocks: those of `donor`, where the head comes from a GGUF file.
+pub(super) fn new_keys(
     target: &Source,
     info: &ModelInfo,
     n_blocks: u64,

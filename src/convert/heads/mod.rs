@@ -7,6 +7,7 @@ mod graft;
 mod info;
 pub(crate) mod keys;
 mod new_file;
+mod new_head;
 mod retype;
 mod strip;
 
@@ -16,5 +17,6 @@ pub use graft::{Graft, HeadSource, graft};
 pub(crate) use info::is_known;
 pub use info::{Content, Layout, ModelInfo};
 pub use new_file::NewFile;
+pub use new_head::NewHead;
 pub use retype::WeightType;
 pub use strip::strip;

@@ -8,9 +8,9 @@ use crate::decoder::{self, BlockConfig, DecoderConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::Keys;
 
-pub(super) const ENTRY: Entry = Entry { names: &["llama"], nextn: false, open: |file| decoder::open(file, llama) };
+pub(super) const ENTRY: Entry = Entry { names: &["llama"], nextn: true, open: |file| decoder::open(file, llama) };
 pub(super) const MISTRAL3: Entry =
-    Entry { names: &["mistral3"], nextn: false, open: |file| decoder::open(file, mistral3) };
+    Entry { names: &["mistral3"], nextn: true, open: |file| decoder::open(file, mistral3) };
 
 fn llama(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     config(keys, false)
@@ -28,5 +28,5 @@ fn config(keys: &Keys<'_, '_>, temperature: bool) -> Result<DecoderConfig, LoadE
     let ffn = FfnConfig::read(keys, n_block, dense, MoeKind { wide: true, ..MoeKind::default() })?;
     let blocks = AttentionConfig::read(keys, n_block, kind)?.into_iter().zip(ffn);
     let block = |(attention, ffn)| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
-    DecoderConfig::read(keys, blocks.map(block).collect(), 0)
+    DecoderConfig::read(keys, blocks.map(block).collect(), keys.n_nextn()?)
 }

@@ -7,12 +7,12 @@ use crate::decoder::{self, BlockConfig, DecoderConfig, NormNames};
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
 
-pub(super) const ENTRY: Entry = Entry { names: &["qwen2"], nextn: false, open: |file| decoder::open(file, config) };
+pub(super) const ENTRY: Entry = Entry { names: &["qwen2"], nextn: true, open: |file| decoder::open(file, config) };
 
 fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let kind = AttentionKind { neox: true, bias: true, ..AttentionKind::default() };
     let ffn = FfnConfig::Dense { n_ff: keys.need("feed_forward_length", WIDTH)?, fused: false, bias: false };
     let block = |attention| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
     let blocks = AttentionConfig::read(keys, keys.n_block()?, kind)?.into_iter().map(block).collect();
-    DecoderConfig::read(keys, blocks, 0)
+    DecoderConfig::read(keys, blocks, keys.n_nextn()?)
 }

@@ -8,7 +8,7 @@ use crate::error::LoadError;
 use crate::keys::Keys;
 
 pub(super) const ENTRY: Entry =
-    Entry { names: &["qwen3", "qwen3moe"], nextn: false, open: |file| decoder::open(file, config) };
+    Entry { names: &["qwen3", "qwen3moe"], nextn: true, open: |file| decoder::open(file, config) };
 
 fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let n_block = keys.n_block()?;
@@ -16,5 +16,5 @@ fn config(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     let ffn = FfnConfig::read(keys, n_block, DenseKind::default(), MoeKind::default())?;
     let blocks = AttentionConfig::read(keys, n_block, kind)?.into_iter().zip(ffn);
     let block = |(attention, ffn)| BlockConfig::attention(attention, NormNames::LLAMA, ffn);
-    DecoderConfig::read(keys, blocks.map(block).collect(), 0)
+    DecoderConfig::read(keys, blocks.map(block).collect(), keys.n_nextn()?)
 }

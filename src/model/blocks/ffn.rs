@@ -6,6 +6,7 @@ use super::gated_ffn::{Activation, GatedFfn};
 use super::moe::{MoeConfig, MoeFfn, MoeKind};
 use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
+use crate::head_shape::HeadFfn;
 use crate::keys::{Keys, MAX_BLOCKS};
 use crate::tensors::Scope;
 
@@ -107,6 +108,15 @@ impl FfnConfig {
         match self {
             Self::Moe(moe) | Self::Either { moe, .. } => Some(*moe),
             Self::Dense { .. } | Self::Geglu { .. } | Self::SquaredRelu { .. } | Self::None => None,
+        }
+    }
+
+    /// As a NextN head has it; else what of it cannot be said.
+    pub(crate) fn shape(&self) -> Result<HeadFfn, String> {
+        match self {
+            Self::Dense { n_ff, fused: false, .. } => Ok(HeadFfn::Dense { n_ff: *n_ff }),
+            Self::Moe(moe) => moe.shape(),
+            _ => Err("the feed-forward of its NextN head is of another kind than SwiGLU".into()),
         }
     }
 

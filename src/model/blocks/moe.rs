@@ -9,6 +9,7 @@ use super::linear::{Linear, updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
 use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
+use crate::head_shape::HeadFfn;
 use crate::keys::Keys;
 use crate::tensors::Scope;
 
@@ -127,6 +128,17 @@ impl MoeConfig {
         };
         let n_latent = if kind.latent { keys.find("moe_latent_size", 0..=1 << 22)?.filter(|&n| n > 0) } else { None };
         Ok(Some(Self { router, kind, n_ff, n_ff_shared, n_latent, shared_limit: None }))
+    }
+
+    /// As a NextN head has it; else what of it cannot be said.
+    pub(crate) fn shape(&self) -> Result<HeadFfn, String> {
+        let Self { kind, n_ff, n_ff_shared, n_latent, shared_limit, .. } = *self;
+        let (n_expert, n_used, norm) = self.router.by_softmax()?;
+        let plain = matches!(kind.glu, ExpertGlu::Silu) && n_latent.is_none() && shared_limit.is_none();
+        if !plain || (n_ff_shared > 0 && kind.shared != SharedExpert::Gated) {
+            return Err("the experts of its NextN head are of another kind than SwiGLU".into());
+        }
+        Ok(HeadFfn::Moe { n_expert, n_used, n_ff, norm, n_ff_shared })
     }
 
     /// The same with limits on the experts and on the shared one.

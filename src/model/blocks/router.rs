@@ -92,6 +92,17 @@ impl RouterConfig {
         let groups = Groups::read(keys, n_expert, n_used)?;
         Ok(Self { kind: RouterKind { gating, norm, ..kind }, n_expert, n_used, groups, scale })
     }
+
+    /// Experts, those of a token, and whether their weights are divided by their sum, of a router that is a softmax and nothing
+    /// more; else what it is.
+    pub(crate) fn by_softmax(&self) -> Result<(usize, usize, bool), String> {
+        let Self { kind, n_expert, n_used, groups, scale } = *self;
+        let plain = kind.gating == Gating::Softmax && !kind.correction && !kind.input_scale;
+        if !plain || groups.is_some() || scale != 1.0 {
+            return Err("the router of its NextN head is more than a softmax".into());
+        }
+        Ok((n_expert, n_used, kind.norm))
+    }
 }
 
 impl Groups {

@@ -8,6 +8,7 @@ use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
 use crate::error::LoadError;
+use crate::head_shape::HeadAttention;
 use crate::keys::{Keys, WIDTH};
 use crate::rope::{rope, rope_swa, without_yarn, yarn_factors};
 use crate::step::AttentionInputs;
@@ -197,6 +198,40 @@ impl AttentionConfig {
             Some(rope) => globals.find("rope_freqs.weight", &[rope.n_dims as usize / 2]),
             None => globals.refuse("rope_freqs.weight", "factors on frequencies are not supported").map(|()| None),
         }
+    }
+
+    /// As a NextN head has it; else what of it cannot be said.
+    pub(crate) fn shape(&self) -> Result<HeadAttention, String> {
+        let Self { kind, n_head, n_head_kv, d_k, d_v, scale, rope, .. } = *self;
+        let yarn = rope.is_some_and(|rope| rope.ext_factor != 0.0 || rope.attn_factor != 1.0);
+        let refused = [
+            (self.n_in != self.n_embd, "an input of another width"),
+            (self.window.is_some(), "a window"),
+            (self.softcap.is_some(), "capped scores"),
+            (self.value_scale.is_some(), "a factor on values"),
+            (self.long_above.is_some() || yarn, "rotations of long contexts"),
+            (self.temperature.is_some(), "scores that grow with positions"),
+            (kind.sinks, "attention sinks"),
+            (kind.head_gate || kind.wide_factors, "a gate or factors of another kind"),
+            (n_head_kv == 0 || n_head % n_head_kv.max(1) != 0, "no heads"),
+        ];
+        if let Some((_, what)) = refused.iter().find(|(is_there, _)| *is_there) {
+            return Err(format!("the attention of its NextN head has {what}"));
+        }
+        Ok(HeadAttention {
+            n_head,
+            n_head_kv,
+            d_k,
+            d_v,
+            scale,
+            qk_norm: kind.qk_norm,
+            gate: kind.gate,
+            n_rot: rope.map_or(0, |rope| rope.n_dims as usize),
+            neox: kind.neox,
+            rope_base: rope.map_or(1.0, |rope| rope.base),
+            rope_scale: rope.map_or(1.0, |rope| rope.scale),
+            freq_factors: kind.freq_factors && !kind.own_frequencies,
+        })
     }
 
     /// The state that such a layer keeps.

@@ -1,0 +1,113 @@
+//! The order of texts, by a seed: the same texts, seed and sizes give the same batches, from whichever one on.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use crate::data::Text;
+
+/// Texts that are computed together: their numbers.
+pub type Part = Vec<usize>;
+
+/// Batches without an end: every text once in each round.
+#[derive(Debug)]
+pub struct Batches {
+    lengths: Vec<(usize, usize)>,
+    n_batch: usize,
+    n_part: usize,
+    seed: u64,
+    round: u64,
+    /// Parts of the round that are still to come, the last one first.
+    parts: Vec<Part>,
+}
+
+/// Batches whose texts are sorted by length together, so that few of a part are padded.
+const N_SORTED: usize = 8;
+
+impl Batches {
+    /// Batches of `n_batch` tokens that count, in parts of at most `n_part` tokens, padding included.
+    pub fn new(texts: &[Text], n_batch: usize, n_part: usize, seed: u64) -> Self {
+        let lengths = texts.iter().map(|text| (text.tokens.len(), text.n_counted())).collect();
+        Self { lengths, n_batch, n_part, seed, round: 0, parts: Vec::new() }
+    }
+
+    /// The next batch: its parts.
+    pub fn next_batch(&mut self) -> Vec<Part> {
+        let (mut batch, mut n) = (Vec::new(), 0);
+        while n < self.n_batch {
+            let Some(part) = self.parts.pop() else {
+                if self.lengths.iter().all(|(_, n_counted)| *n_counted == 0) {
+                    break;
+                }
+                self.begin_round();
+                continue;
+            };
+            n += part.iter().map(|i| self.lengths[*i].1).sum::<usize>();
+            batch.push(part);
+        }
+        batch
+    }
+
+    fn begin_round(&mut self) {
+        let mut rng = StdRng::seed_from_u64(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(self.round));
+        self.round += 1;
+        let mut order: Vec<usize> = (0..self.lengths.len()).filter(|i| self.lengths[*i].1 > 0).collect();
+        order.shuffle(&mut rng);
+        let (mut group, mut n) = (Vec::new(), 0);
+        let mut all = Vec::new();
+        for i in order {
+            group.push(i);
+            n += self.lengths[i].1;
+            if n >= N_SORTED * self.n_batch {
+                all.extend(self.parts_of(std::mem::take(&mut group), &mut rng));
+                n = 0;
+            }
+        }
+        all.extend(self.parts_of(group, &mut rng));
+        self.parts = all;
+    }
+
+    /// A group of texts in parts of like lengths, in any order.
+    fn parts_of(&self, mut group: Vec<usize>, rng: &mut StdRng) -> Vec<Part> {
+        group.sort_by_key(|i| (self.lengths[*i].0, *i));
+        let mut parts: Vec<Part> = Vec::new();
+        for i in group {
+            // The longest so far: it pads the others.
+            let n = self.lengths[i].0;
+            match parts.last_mut().filter(|part| (part.len() + 1) * n <= self.n_part) {
+                Some(part) => part.push(i),
+                None => parts.push(vec![i]),
+            }
+        }
+        parts.shuffle(rng);
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use text::TokenId;
+
+    #[test]
+    fn a_round_has_every_text_once_and_its_order_is_the_seeds() {
+        let texts: Vec<Text> = (3..60).map(|n| Text::of_reply(&[TokenId(1)], &vec![TokenId(2); n])).collect();
+        let batches = |seed| {
+            let mut batches = Batches::new(&texts, 200, 128, seed);
+            let mut all = Vec::new();
+            while batches.round < 2 || !batches.parts.is_empty() {
+                all.push(batches.next_batch());
+                assert!(all.len() < 100);
+            }
+            all
+        };
+        let all = batches(1);
+        let mut seen: Vec<usize> = all.iter().flatten().flatten().copied().collect();
+        assert!(all.iter().flatten().all(|part| part.len() * part.iter().map(|i| i + 4).max().unwrap() <= 128));
+        seen.sort_unstable();
+        let twice: Vec<usize> = (0..texts.len()).flat_map(|i| [i, i]).collect();
+        assert_eq!(seen[..twice.len()], twice);
+        assert_eq!(all, batches(1));
+        assert_ne!(all, batches(2));
+    }
+}

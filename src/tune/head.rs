@@ -1,0 +1,493 @@
+//! `nextn-tune head`: the options, the texts, the loop over batches, the file at the end.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use candle_core::{Device, Tensor};
+use clap::ValueEnum;
+use convert::Key;
+use convert::heads::{Extract, Layout, NewHead, WeightType};
+use convert::stream::Control;
+use program::signals::Hearing;
+use session::options::{CapacityOptions, ComputeOptions, RunOptions};
+use session::{LoadedModel, ModelOptions};
+use sha2::{Digest, Sha256};
+
+use crate::answers::{self, Wanted};
+use crate::batches::{Batches, Part};
+use crate::data::{self, Text};
+use crate::loss::{MAX_WORDS, Worth};
+use crate::optimizer::share_of_rate;
+use crate::progress::{Shown, shares};
+use crate::state::{self, Progress};
+use crate::target::Target;
+use crate::train::{How, Trainer};
+use crate::{Stopped, start};
+
+/// Options of `head`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Model, with or without a head (the first shard)
+    model: PathBuf,
+    /// Texts to learn from: conversations in OpenAI's form, one a line (.jsonl), or plain text
+    #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present = "self_prompts")]
+    data: Vec<PathBuf>,
+    /// Prompts, one a line, that the model answers itself: it learns from its own replies
+    #[arg(long = "self", value_name = "PROMPTS")]
+    self_prompts: Option<PathBuf>,
+    /// Replies to each of these prompts: the first greedy, the others sampled
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    answers: u16,
+    /// Temperature of the sampled replies
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    temperature: f32,
+    /// File to write: the head alone
+    #[arg(short, long, value_name = "FILE", required_unless_present = "measure")]
+    output: Option<PathBuf>,
+    /// Measure the model's head on all texts, train and write nothing
+    #[arg(long, conflicts_with_all = ["output", "init", "heads"])]
+    measure: bool,
+    /// Numbers to start from [default: the model's own head, where it has one]
+    #[arg(long, value_enum)]
+    init: Option<Init>,
+    /// Layers of a new head, one for each draft token; one layer drafts all of them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    heads: u8,
+    /// Draft tokens to train
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    depth: u8,
+    /// Tokens to learn from: texts come again until there were so many
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    tokens: u64,
+    /// Train for so many minutes instead
+    #[arg(long, value_name = "M", conflicts_with = "tokens")]
+    minutes: Option<f64>,
+    /// Tokens of a step
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// Tokens of a text at most; longer ones are cut
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(8..))]
+    context: u32,
+    /// Learning rate of matrices [default: 0.005 for a head of the model's own, 0.02 for a new one]
+    #[arg(long, value_name = "X")]
+    rate: Option<f64>,
+    /// Weight of the chance of acceptance in the loss, beside the divergence from the model
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    acceptance: f32,
+    /// The model's likeliest words of each token that are learned
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=MAX_WORDS as i64))]
+    words: u16,
+    /// Words to draft from while training: the most frequent in the texts
+    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(1..))]
+    vocab: u32,
+    /// Share of the texts that is not learned from, to measure on
+    #[arg(long, value_name = "X", default_value_t = 0.05)]
+    held_out: f64,
+    /// Stop when so many measurements in a row found nothing better
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
+    patience: u16,
+    /// Seed of new numbers, of the texts' order and of sampled replies
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Type of the head's matrices: such as q8_0, bf16, f16, q4_k
+    #[arg(long = "type", value_name = "TYPE", default_value = "q8_0", value_parser = WeightType::parse)]
+    dtype: WeightType,
+    /// Write the head without embedding and output matrix, for use beside its model only
+    #[arg(long)]
+    slim: bool,
+    /// Host memory for what the model made of the texts, in MiB; what has no room is computed again
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    cache_size: u32,
+    /// Go on with a training that was broken off
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
+    /// Overwrite the file if it is there, and begin anew
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    compute: ComputeOptions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Init {
+    /// The model's own head
+    Own,
+    /// A new one
+    New,
+}
+
+/// Replies that are generated at a time.
+const N_PARALLEL: u16 = 16;
+
+/// Tokens, padding included, that go through the head at once.
+const N_PART: usize = 2048;
+
+/// Tokens that a measurement on the way is made on.
+const N_MEASURED: usize = 16_384;
+
+/// Measurements on the way.
+const N_MEASUREMENTS: f64 = 25.0;
+
+/// Seconds between two states on disk.
+const SAVE_EVERY: f64 = 60.0;
+
+/// Runs it.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    ensure!((0.0..=0.5).contains(&args.held_out), "--held-out is {}, 0 to 0.5 expected", args.held_out);
+    ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
+    ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate <= 1.0), "--rate must be above 0 and at most 1");
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let _hearing = Hearing::start(move |_| {
+        if told.swap(true, Ordering::Relaxed) {
+            std::process::exit(crate::INTERRUPTED.into());
+        }
+    })?;
+    let n_layers = (args.init == Some(Init::New)).then_some(u64::from(args.heads));
+    let source = NewHead::of(convert::Source::open(&args.model)?, n_layers)?;
+    ensure!(args.init != Some(Init::Own) || source.is_own(), "{}: no head in it to start from", args.model.display());
+    ensure!(!args.measure || source.is_own(), "{}: no head in it to measure", args.model.display());
+    let model = open(args)?;
+    let (folder, output) = (folder(args)?, args.output.as_deref());
+    if let Some(output) = output {
+        ensure!(
+            args.force || args.resume || !output.exists(),
+            "{}: the file is there; --force overwrites it",
+            output.display()
+        );
+        begin(&folder, args)?;
+    }
+    let texts = texts(args, &model, &folder, &stop)?;
+    let n_ctx = args.context as usize;
+    let (texts, n_learned) = if args.measure { (texts, 0) } else { split(texts, args.held_out, args.seed)? };
+    let device = Device::Cpu;
+    let n_threads = args.compute.threads.map_or_else(convert::stream::available_threads, usize::from);
+    let room = (args.cache_size as usize) << 20;
+    let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), room, n_threads)?;
+    let head = start::head(&source, n_ctx, args.seed, &device)?;
+    let words = words(&texts, source.n_vocab(), args.vocab as usize);
+    let how = How { depth: args.depth.into(), pull: args.acceptance, n_threads };
+    let identity = identity(args, &source, &texts, model.model())?;
+    let is_own = source.is_own();
+    let mut trainer = Trainer::new(source, head, target, words.as_deref(), (how, device.clone()))?;
+    let held: Vec<Part> = measured(&texts, n_learned, if args.measure { usize::MAX } else { N_MEASURED });
+    if args.measure {
+        let worth = trainer.measure(&texts, &held)?;
+        println!("{} tokens: {} of drafts are right, by depth", worth[0].n, shares(&worth));
+        return Ok(());
+    }
+    let output = output.context("an output file is required")?;
+    let rate = args.rate.unwrap_or(if is_own { 0.005 } else { 0.02 });
+    let training = Training { args, texts: &texts, n_learned, held: &held, folder: &folder, stop: &stop, rate };
+    let progress = training.run(&mut trainer, identity, &device)?;
+    write(args, trainer, &progress, is_own, output)?;
+    std::fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot be removed", folder.display()))
+}
+
+/// The model with an engine for many replies.
+fn open(args: &Args) -> anyhow::Result<LoadedModel> {
+    let many = args.self_prompts.is_some();
+    let capacity = CapacityOptions {
+        parallel: if many { N_PARALLEL } else { 1 },
+        max_queue: u32::from(N_PARALLEL) * 2,
+        ..CapacityOptions::of_one_chat()
+    };
+    let run = RunOptions { ctx_size: Some(args.context), compute: args.compute.clone() };
+    Ok(session::open(args.model.as_path(), &ModelOptions { run, capacity, ..ModelOptions::default() })?)
+}
+
+/// Where a training keeps what it has done.
+fn folder(args: &Args) -> anyhow::Result<PathBuf> {
+    let beside = args.output.as_deref().unwrap_or(Path::new("measure"));
+    let name = beside.file_name().with_context(|| format!("{}: a file's name expected", beside.display()))?;
+    let mut name = name.to_owned();
+    name.push(".training");
+    Ok(beside.with_file_name(name))
+}
+
+fn begin(folder: &Path, args: &Args) -> anyhow::Result<()> {
+    let shown = folder.display();
+    if folder.exists() && args.force {
+        std::fs::remove_dir_all(folder).with_context(|| format!("{shown}: cannot be removed"))?;
+    }
+    ensure!(
+        args.resume || !folder.exists(),
+        "{shown}: a training was broken off here; --resume goes on with it, --force begins anew"
+    );
+    std::fs::create_dir_all(folder).with_context(|| format!("{shown}: cannot be made"))
+}
+
+fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> anyhow::Result<Vec<Text>> {
+    let n_ctx = args.context as usize;
+    let mut all = Vec::new();
+    let mut n_groups = 0;
+    let mut add = |texts: Vec<Text>| {
+        let n = texts.iter().map(|text| text.group + 1).max().unwrap_or(0);
+        all.extend(texts.into_iter().map(|text| Text { group: n_groups + text.group, ..text }));
+        n_groups += n;
+    };
+    for path in &args.data {
+        add(data::read(path, model, n_ctx)?);
+    }
+    if let Some(path) = &args.self_prompts {
+        let prompts = answers::prompts(path)?;
+        let wanted = Wanted {
+            n_each: args.answers.into(),
+            n_ctx,
+            temperature: args.temperature,
+            seed: args.seed,
+            n_parallel: N_PARALLEL.into(),
+        };
+        let scratch = args.measure.then(|| std::env::temp_dir().join(format!("nextn-tune-{}", std::process::id())));
+        let kept = scratch.as_deref().unwrap_or(folder);
+        std::fs::create_dir_all(kept).with_context(|| format!("{}: cannot be made", kept.display()))?;
+        let begun = Instant::now();
+        let shown = Shown::new((prompts.len() * wanted.n_each) as u64, "replies");
+        let tell = |n: usize, n_tokens: usize| shown.at(n as u64, format!("answering: {n_tokens} tokens"));
+        let texts = answers::ask(model, &prompts, wanted, &kept.join("answers.jsonl"), (stop, &tell));
+        if let Some(scratch) = scratch {
+            std::fs::remove_dir_all(&scratch).with_context(|| format!("{}: cannot be removed", scratch.display()))?;
+        }
+        let texts = texts?;
+        let n: usize = texts.iter().map(Text::n_counted).sum();
+        shown.line(&format!("{} replies of {n} tokens in {:.0} s", texts.len(), begun.elapsed().as_secs_f64()));
+        add(texts);
+    }
+    Ok(all)
+}
+
+/// The texts in the order learned ones, then those held out, and the number of the former. Texts of one group stay together.
+fn split(texts: Vec<Text>, share: f64, seed: u64) -> anyhow::Result<(Vec<Text>, usize)> {
+    let chance = |group: usize| {
+        let digest = Sha256::digest([seed.to_le_bytes(), (group as u64).to_le_bytes()].concat());
+        let [first, ..] = digest.as_chunks::<8>().0 else { return 0.0 };
+        u64::from_le_bytes(*first) as f64 / u64::MAX as f64
+    };
+    let (held, mut learned): (Vec<Text>, Vec<Text>) = texts.into_iter().partition(|text| chance(text.group) < share);
+    let n_learned = learned.len();
+    let n: usize = learned.iter().map(Text::n_counted).sum();
+    ensure!(n > 0, "nothing is left to learn from: give more texts, or less --held-out");
+    learned.extend(held);
+    Ok((learned, n_learned))
+}
+
+/// Parts of the texts from `first` on, up to so many tokens that count.
+fn measured(texts: &[Text], first: usize, most: usize) -> Vec<Part> {
+    let mut n = 0;
+    let taken: Vec<usize> = (first..texts.len())
+        .take_while(|i| {
+            let before = n;
+            n += texts[*i].n_counted();
+            before < most
+        })
+        .collect();
+    let mut parts: Vec<Part> = Vec::new();
+    let mut by_length = taken;
+    by_length.sort_by_key(|i| (texts[*i].tokens.len(), *i));
+    for i in by_length {
+        let n = texts[i].tokens.len();
+        match parts.last_mut().filter(|part| (part.len() + 1) * n <= N_PART) {
+            Some(part) => part.push(i),
+            None => parts.push(vec![i]),
+        }
+    }
+    parts
+}
+
+/// The words that drafts are made of, ascending: the most frequent ones, then the first. `None` for all.
+fn words(texts: &[Text], n_vocab: usize, n: usize) -> Option<Vec<u32>> {
+    if n >= n_vocab {
+        return None;
+    }
+    let mut counts = vec![0_u64; n_vocab];
+    texts.iter().flat_map(|text| &text.tokens).for_each(|token| counts[token.0 as usize] += 1);
+    let mut ids: Vec<u32> = (0..n_vocab as u32).collect();
+    ids.sort_by_key(|id| (std::cmp::Reverse(counts[*id as usize]), *id));
+    ids.truncate(n);
+    ids.sort_unstable();
+    Some(ids)
+}
+
+/// What tells trainings apart.
+fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Model>) -> anyhow::Result<String> {
+    let mut digest = Sha256::new_with_prefix(model.fingerprint()?);
+    let how = (args.init, args.heads, args.depth, args.tokens, args.minutes, args.batch, args.context, args.rate);
+    let more = (args.acceptance, args.words, args.vocab, args.held_out, args.patience, args.seed, source.n_layers());
+    digest.update(format!("{how:?} {more:?}"));
+    for text in texts {
+        text.tokens.iter().for_each(|token| digest.update(token.0.to_le_bytes()));
+        digest.update(text.counted.iter().map(|counted| u8::from(*counted)).collect::<Vec<u8>>());
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The loop over batches.
+struct Training<'a> {
+    args: &'a Args,
+    texts: &'a [Text],
+    n_learned: usize,
+    held: &'a [Part],
+    folder: &'a Path,
+    stop: &'a AtomicBool,
+    rate: f64,
+}
+
+impl Training<'_> {
+    /// Trains until the tokens or minutes are over, or nothing gets better; the head is the best one then.
+    fn run(&self, trainer: &mut Trainer, identity: String, device: &Device) -> anyhow::Result<Progress> {
+        let mut progress = Progress { identity, ..Progress::default() };
+        let mut best: HashMap<String, Tensor> = HashMap::new();
+        if let Some(saved) = state::load(self.folder, device)? {
+            ensure!(
+                saved.progress.identity == progress.identity,
+                "{}: a training with other options or texts; --force begins anew",
+                self.folder.display()
+            );
+            progress = saved.progress.clone();
+            (trainer.optimizer, best) = saved.restore(trainer.head())?;
+        }
+        let learned = &self.texts[..self.n_learned];
+        let mut batches = Batches::new(learned, self.args.batch as usize, N_PART, self.args.seed);
+        // Where it was: the order of batches is that of the seed.
+        (0..progress.n_steps).for_each(|_| drop(batches.next_batch()));
+        let length = self.args.minutes.map_or(self.args.tokens, |m| (m * 60.0) as u64);
+        let shown = Shown::new(length, if self.args.minutes.is_some() { "s" } else { "tokens" });
+        let n: usize = learned.iter().map(Text::n_counted).sum();
+        shown.line(&format!(
+            "{} texts, {n} tokens to learn from; {} texts held out",
+            self.n_learned,
+            self.texts.len() - self.n_learned
+        ));
+        if progress.measured.is_empty() {
+            self.measure(trainer, (&mut progress, &mut best), &shown)?;
+        }
+        let (begun, before) = (Instant::now(), progress.seconds);
+        let mut saved_at = before;
+        let mut next_measure = self.share(&progress) + 1.0 / N_MEASUREMENTS;
+        let mut seen: Vec<Worth> = Vec::new();
+        while self.share(&progress) < 1.0 {
+            if self.stop.load(Ordering::Relaxed) {
+                state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress)?;
+                shown.line("--resume goes on from here");
+                anyhow::bail!(Stopped);
+            }
+            let batch = batches.next_batch();
+            let rate = self.rate * share_of_rate(self.share(&progress));
+            let worth = trainer.learn(learned, &batch, rate)?;
+            progress.n_steps += 1;
+            progress.n_tokens += worth[0].n;
+            progress.seconds = before + begun.elapsed().as_secs_f64();
+            merge(&mut seen, &worth);
+            let position = if self.args.minutes.is_some() { progress.seconds as u64 } else { progress.n_tokens as u64 };
+            shown.at(position.min(length), format!("right: {}", shares(&worth)));
+            if self.share(&progress) >= next_measure.min(1.0) {
+                next_measure += 1.0 / N_MEASUREMENTS;
+                self.measure(trainer, (&mut progress, &mut best), &shown)?;
+                progress.seconds = before + begun.elapsed().as_secs_f64();
+                if self.is_over(&progress) {
+                    shown.line("nothing better was found for a while: this is the end");
+                    break;
+                }
+            }
+            if progress.seconds - saved_at > SAVE_EVERY {
+                state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress)?;
+                saved_at = progress.seconds;
+            }
+        }
+        state::put(trainer.head(), &best)?;
+        let spent = trainer.spent;
+        shown.line(&format!(
+            "{:.0} tokens a second; seconds: the model's passes {:.0}, the head {:.0}, steps {:.0}",
+            progress.n_tokens as f64 / progress.seconds.max(1e-3),
+            spent.target,
+            spent.head,
+            spent.steps
+        ));
+        Ok(progress)
+    }
+
+    /// How much of the work is done.
+    fn share(&self, progress: &Progress) -> f64 {
+        match self.args.minutes {
+            Some(minutes) => progress.seconds / (minutes * 60.0),
+            None => progress.n_tokens as f64 / self.args.tokens.max(1) as f64,
+        }
+    }
+
+    /// Measures on what is held out, and keeps the numbers if they are the best so far.
+    fn measure(
+        &self,
+        trainer: &mut Trainer,
+        (progress, best): (&mut Progress, &mut HashMap<String, Tensor>),
+        shown: &Shown,
+    ) -> anyhow::Result<()> {
+        let worth = trainer.measure(self.texts, self.held)?;
+        let right: Vec<f64> = worth.iter().map(Worth::right).collect();
+        let is_best =
+            progress.measured.iter().all(|(_, before)| length(before) < length(&right)) || self.held.is_empty();
+        if is_best {
+            *best = state::named(trainer.head())
+                .into_iter()
+                .map(|(name, x)| Ok((name, x.copy()?)))
+                .collect::<candle_core::Result<_>>()?;
+        }
+        shown.line(&format!(
+            "{:>9} tokens {:>6.0} s   right: {}   tokens of a draft and its pass: {:.2}",
+            progress.n_tokens,
+            progress.seconds,
+            shares(&worth),
+            length(&right)
+        ));
+        progress.measured.push((progress.n_tokens, right));
+        Ok(())
+    }
+
+    /// The latest measurements were not better than those before them.
+    fn is_over(&self, progress: &Progress) -> bool {
+        let lengths: Vec<f64> = progress.measured.iter().map(|(_, right)| length(right)).collect();
+        let best = lengths.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i);
+        !self.held.is_empty() && lengths.len() - 1 - best >= usize::from(self.args.patience)
+    }
+}
+
+/// Tokens of a pass with a draft of all depths, on average: the sum of the chances that a draft gets so far, and the pass's own.
+fn length(right: &[f64]) -> f64 {
+    let chances = right.iter().scan(1.0, |chance, right| {
+        *chance *= right;
+        Some(*chance)
+    });
+    1.0 + chances.sum::<f64>()
+}
+
+fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
+    sum.resize(more.len().max(sum.len()), Worth::default());
+    sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
+}
+
+/// Writes the head with what is to be known of it.
+fn write(args: &Args, trainer: Trainer, progress: &Progress, is_own: bool, output: &Path) -> anyhow::Result<()> {
+    let (source, head) = trainer.into_parts();
+    let best = progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)));
+    let right: Vec<f32> = best.map(|right| right.iter().map(|x| *x as f32).collect()).unwrap_or_default();
+    let files = args.data.iter().chain(&args.self_prompts);
+    let names = files.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    let said = vec![
+        ("nextn.training.program".to_owned(), Key::from(concat!("nextn-tune ", env!("CARGO_PKG_VERSION")))),
+        ("nextn.training.start".to_owned(), Key::from(if is_own { "own" } else { "new" })),
+        ("nextn.training.data".to_owned(), Key::from(names.collect::<Vec<_>>().join(", ").as_str())),
+        ("nextn.training.tokens".to_owned(), Key::U64(progress.n_tokens as u64)),
+        ("nextn.training.acceptance".to_owned(), Key::Array(right.into_iter().collect())),
+    ];
+    let values = start::numbers(&head, source.n_layer())?;
+    let layout = if args.slim { Layout::Slim } else { Layout::Upstream };
+    let new = source.into_file(values, said, Extract { layout, dtype: args.dtype })?;
+    new.write(output, convert::stream::available_threads(), &Control::default())?;
+    let shown = output.display();
+    println!("{shown}: the head, after {} tokens", progress.n_tokens);
+    eprintln!("next: nextn-cli -m {} --draft-model {shown}", args.model.display());
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The program `nextn-tune`: trains NextN heads for models in GGUF files, on the machine that runs them.
+//! Owns training; the target's passes are the runtime's own, derivatives those of a library, files those of the convert crate.
+//!
+//! Top to bottom: [`head`] is the command, [`train`] a step of it; [`data`] and [`answers`] are texts, [`target`] what the model
+//! makes of them, [`block`] the head as a function, [`loss`] and [`optimizer`] how it changes.
+#![forbid(unsafe_code)]
+
+pub mod answers;
+mod batches;
+pub mod block;
+pub mod data;
+mod head;
+pub mod loss;
+pub mod optimizer;
+mod progress;
+mod start;
+mod state;
+pub mod target;
+pub mod train;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use program::{sanitize, shell};
+
+/// Train NextN (MTP) heads for models in GGUF files
+#[derive(Debug, Parser)]
+#[command(name = "nextn-tune", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "A guide: docs/TRAINING.md. Exit codes: 0 done, 1 refused or failed, 2 wrong options, 130 stopped by Ctrl-C."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Print a shell completion script
+    #[arg(long, value_name = "SHELL")]
+    completions: Option<clap_complete::Shell>,
+    /// Print the manual pages (roff), one for each command, and exit
+    #[arg(long)]
+    man: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train the model's head, or a new one, and write it to a file of its own
+    Head(Box<head::Args>),
+}
+
+/// Ctrl-C came, and what was done is kept.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("stopped; what was done is kept")]
+pub struct Stopped;
+
+/// Runs the program with the arguments of this process, and gives its exit code.
+pub fn main() -> ExitCode {
+    if let Some(code) = with_single_threads() {
+        return code;
+    }
+    let args: Args = program::version::parse(std::env::args_os());
+    let outcome = match &args.command {
+        Some(Command::Head(args)) => head::run(args),
+        None => page(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Names of tensors and keys come from files, and messages quote them.
+            eprintln!("error: {}", sanitize::clean(&format!("{error:#}")));
+            ExitCode::from(if error.is::<Stopped>() { INTERRUPTED } else { 1 })
+        }
+    }
+}
+
+/// The library's own threads, which it counts by these variables alone. One each: training shares out whole parts of a batch.
+const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
+
+/// Runs the program again with the variables set, and gives its exit code; `None` where somebody has set them.
+fn with_single_threads() -> Option<ExitCode> {
+    if THREADS.iter().any(|name| std::env::var_os(name).is_some()) {
+        return None;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().ok()?);
+    again.args(std::env::args_os().skip(1)).envs(THREADS.map(|name| (name, "1")));
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        // Comes back only if it failed.
+        let _ = again.exec();
+        None
+    }
+    #[cfg(not(unix))]
+    {
+        let code = again.status().ok()?.code()?;
+        Some(ExitCode::from(code.clamp(0, 255) as u8))
+    }
+}
+
+/// What is asked for without a command.
+fn page(args: &Args) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match args.completions {
+        Some(which) => shell::completions(Args::command(), which, &mut out)?,
+        None => shell::man(Args::command(), &mut out)?,
+    }
+    Ok(out.flush()?)
+}
+
+/// As shells number an end by Ctrl-C.
+const INTERRUPTED: u8 = 130;

@@ -1,0 +1,165 @@
+//! What the target model makes of texts: the hidden states that a head takes, and its likeliest words. Owns the passes, and how much
+//! of their results is kept.
+
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use half::f16;
+use memory::{CacheType, Memory, MemoryConfig};
+use model::{Model, Pass, PassOutput, Rows, Runner};
+
+use crate::data::Text;
+
+/// What is known of a text's tokens.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// `[n_embd]` for each token.
+    pub hidden: Vec<f16>,
+    /// The likeliest words after each token, the likeliest first.
+    pub ids: Vec<u32>,
+    /// Their probabilities; those of a token sum up to one.
+    pub probs: Vec<f16>,
+}
+
+impl Known {
+    fn n_bytes(&self) -> usize {
+        2 * (self.hidden.len() + self.probs.len()) + 4 * self.ids.len()
+    }
+}
+
+/// Computes texts, and keeps what there is room for.
+pub struct Target {
+    runner: Runner,
+    memory: Memory,
+    output: PassOutput,
+    n_words: usize,
+    kept: Vec<Option<Arc<Known>>>,
+    room: usize,
+}
+
+/// Tokens of a pass.
+const MAX_ROWS: usize = 512;
+
+/// Texts of a pass.
+const N_SLOTS: usize = 16;
+
+impl Target {
+    /// `n_texts`: of which results are kept, up to `room` bytes; texts have at most `n_ctx` tokens, and `n_words` words of each
+    /// token are wanted.
+    ///
+    /// # Errors
+    /// There is no memory for the model's state.
+    pub fn new(
+        model: &Arc<Model>,
+        (n_texts, n_ctx): (usize, usize),
+        n_words: usize,
+        room: usize,
+        n_threads: usize,
+    ) -> anyhow::Result<Self> {
+        let memory = model.memory(MemoryConfig {
+            n_slots: N_SLOTS,
+            n_ctx,
+            type_k: CacheType::F16,
+            type_v: CacheType::F16,
+            v_transposed: false,
+            n_snapshots: 1,
+            transactional: false,
+            max_rows: Some(MAX_ROWS.min(n_ctx)),
+            rotate: true,
+        })?;
+        let runner = Runner::new(Arc::clone(model), n_threads)?;
+        let n_words = n_words.min(model.hparams().n_vocab);
+        Ok(Self { runner, memory, output: PassOutput::default(), n_words, kept: vec![None; n_texts], room })
+    }
+
+    /// Words of each token.
+    pub fn n_words(&self) -> usize {
+        self.n_words
+    }
+
+    /// What is known of these texts, each with its number.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn of(&mut self, texts: &[(usize, &Text)]) -> anyhow::Result<Vec<Arc<Known>>> {
+        let mut all: Vec<Option<Arc<Known>>> = texts.iter().map(|(n, _)| self.kept[*n].clone()).collect();
+        let (mut together, mut n_rows) = (Vec::new(), 0);
+        for (i, (_, text)) in texts.iter().enumerate() {
+            if all[i].is_some() {
+                continue;
+            }
+            let n = text.tokens.len();
+            if !together.is_empty() && (n_rows + n > MAX_ROWS || together.len() == N_SLOTS) {
+                self.compute(texts, &std::mem::take(&mut together), &mut all)?;
+                n_rows = 0;
+            }
+            together.push(i);
+            n_rows += n;
+        }
+        self.compute(texts, &together, &mut all)?;
+        all.into_iter().map(|known| known.ok_or_else(|| anyhow!("a text was not computed"))).collect()
+    }
+
+    /// Computes some of `texts`: several short ones, or one.
+    fn compute(
+        &mut self,
+        texts: &[(usize, &Text)],
+        together: &[usize],
+        all: &mut [Option<Arc<Known>>],
+    ) -> anyhow::Result<()> {
+        let longest = together.iter().map(|&i| texts[i].1.tokens.len()).max().unwrap_or(0);
+        let mut slots = Vec::new();
+        for _ in together {
+            slots.push(self.memory.acquire()?.context("the memory has a free slot for each text")?);
+        }
+        slots.sort_by_key(memory::Slot::index);
+        let mut known = vec![Known::default(); together.len()];
+        // More than one text are no more tokens than a pass has.
+        for first in (0..longest).step_by(MAX_ROWS) {
+            let cut = |i: usize| {
+                let tokens = &texts[i].1.tokens;
+                &tokens[first.min(tokens.len())..(first + MAX_ROWS).min(tokens.len())]
+            };
+            let parts: Vec<_> = slots.iter().zip(together).map(|(slot, &i)| (slot, cut(i).len())).collect();
+            let n_rows: Vec<usize> = parts.iter().map(|(_, n)| *n).collect();
+            let tokens: Vec<_> = together.iter().flat_map(|&i| cut(i)).copied().collect();
+            let step = self.memory.begin(&parts, 1)?;
+            let rows: Vec<usize> = (0..tokens.len()).collect();
+            let pass = Pass { tokens: &tokens, rows: Rows::Top(&rows, self.n_words), hidden: true };
+            self.runner.run(step.view(), &pass, &mut self.output)?;
+            step.commit(&n_rows)?;
+            let (mut row, n_embd) = (0, self.output.mtp_hidden().len() / tokens.len());
+            for (known, n) in known.iter_mut().zip(n_rows) {
+                let hidden = &self.output.mtp_hidden()[row * n_embd..(row + n) * n_embd];
+                known.hidden.extend(hidden.iter().map(|x| f16::from_f32(*x)));
+                for row in row..row + n {
+                    add_words(known, self.output.top(row).context("the likeliest words were asked for")?);
+                }
+                row += n;
+            }
+        }
+        for slot in slots {
+            self.memory.release(slot);
+        }
+        for (&i, known) in together.iter().zip(known) {
+            let known = Arc::new(known);
+            if known.n_bytes() <= self.room {
+                self.room -= known.n_bytes();
+                self.kept[texts[i].0] = Some(Arc::clone(&known));
+            }
+            all[i] = Some(known);
+        }
+        Ok(())
+    }
+}
+
+/// Adds the words of one token, the likeliest first, with their share among these words.
+fn add_words(known: &mut Known, top: &[(text::TokenId, f32)]) {
+    let mut top = top.to_vec();
+    top.iter_mut().filter(|(_, logit)| logit.is_nan()).for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+    top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.0.cmp(&b.0.0)));
+    let most = top.first().map_or(0.0, |(_, logit)| *logit);
+    let sum: f32 = top.iter().map(|(_, logit)| (logit - most).exp()).sum();
+    known.ids.extend(top.iter().map(|(id, _)| id.0));
+    known.probs.extend(top.iter().map(|(_, logit)| f16::from_f32((logit - most).exp() / sum)));
+}
