@@ -11,12 +11,13 @@ use clap_complete::Shell;
 use program::exit::Exit;
 use serde_json::Value;
 
-fn programs() -> [(clap::Command, &'static [&'static str]); 4] {
+fn programs() -> [(clap::Command, &'static [&'static str]); 5] {
     [
         (cli::args::Args::command(), &["nextn-cli", "flash-attn"]),
         (server::command(), &["nextn-server", "draft-min", "connect"]),
         (bench::Args::command(), &["nextn-bench", "perplexity"]),
         (extract::Args::command(), &["extract-nextn", "graft", "layout", "requantize"]),
+        (tune::Args::command(), &["nextn-tune", "head", "patience"]),
     ]
 }
 

@@ -16,7 +16,6 @@ mod machine;
 mod memory;
 mod npy;
 mod perplexity;
-mod plot;
 mod report;
 mod sanity;
 mod setup;

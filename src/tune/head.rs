@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use convert::Key;
 use convert::heads::{Extract, Layout, NewHead, WeightType};
 use convert::stream::Control;
+use plot::{Canvas, Curves, Format, Series};
 use program::signals::Hearing;
 use session::options::{CapacityOptions, ComputeOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
@@ -54,7 +55,7 @@ pub struct Args {
     /// Numbers to start from [default: the model's own head, where it has one]
     #[arg(long, value_enum)]
     init: Option<Init>,
-    /// Layers of a new head, one for each draft token; one layer drafts all of them
+    /// Layers of a new head, one for each draft token; one layer drafts all of them; more mean --init new
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     heads: u8,
     /// Draft tokens to train
@@ -102,6 +103,9 @@ pub struct Args {
     /// Host memory for what the model made of the texts, in MiB; what has no room is computed again
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     cache_size: u32,
+    /// Also draw how the drafts got better: a .svg or .png file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Go on with a training that was broken off
     #[arg(long, conflicts_with = "force")]
     resume: bool,
@@ -119,6 +123,9 @@ enum Init {
     /// A new one
     New,
 }
+
+/// The file of replies in the folder of a training.
+const ANSWERS: &str = "answers.jsonl";
 
 /// Replies that are generated at a time.
 const N_PARALLEL: u16 = 16;
@@ -139,6 +146,7 @@ const SAVE_EVERY: f64 = 60.0;
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!((0.0..=0.5).contains(&args.held_out), "--held-out is {}, 0 to 0.5 expected", args.held_out);
     ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
+    let picture = args.plot.as_deref().map(Format::of).transpose()?;
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate <= 1.0), "--rate must be above 0 and at most 1");
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
@@ -147,7 +155,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             std::process::exit(crate::INTERRUPTED.into());
         }
     })?;
-    let n_layers = (args.init == Some(Init::New)).then_some(u64::from(args.heads));
+    let is_new = args.init == Some(Init::New) || args.heads > 1;
+    ensure!(args.heads == 1 || args.init != Some(Init::Own), "--heads is for a new head (--init new)");
+    let n_layers = is_new.then_some(u64::from(args.heads));
     let source = NewHead::of(convert::Source::open(&args.model)?, n_layers)?;
     ensure!(args.init != Some(Init::Own) || source.is_own(), "{}: no head in it to start from", args.model.display());
     ensure!(!args.measure || source.is_own(), "{}: no head in it to measure", args.model.display());
@@ -161,7 +171,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
         begin(&folder, args)?;
     }
-    let texts = texts(args, &model, &folder, &stop)?;
+    let done = train(args, source, &model, (&folder, &stop), picture);
+    if done.is_err() {
+        // Where nothing was kept, nothing was broken off: what is empty goes.
+        let answers = folder.join(ANSWERS);
+        if std::fs::metadata(&answers).is_ok_and(|m| m.len() == 0) {
+            drop(std::fs::remove_file(&answers));
+        }
+        drop(std::fs::remove_dir(&folder));
+    }
+    done
+}
+
+/// Texts, training, the file; or the measurement alone.
+fn train(
+    args: &Args,
+    source: NewHead,
+    model: &LoadedModel,
+    (folder, stop): (&Path, &AtomicBool),
+    picture: Option<Format>,
+) -> anyhow::Result<()> {
+    let texts = texts(args, model, folder, stop)?;
     let n_ctx = args.context as usize;
     let (texts, n_learned) = if args.measure { (texts, 0) } else { split(texts, args.held_out, args.seed)? };
     let device = Device::Cpu;
@@ -180,12 +210,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         println!("{} tokens: {} of drafts are right, by depth", worth[0].n, shares(&worth));
         return Ok(());
     }
-    let output = output.context("an output file is required")?;
+    let output = args.output.as_deref().context("an output file is required")?;
     let rate = args.rate.unwrap_or(if is_own { 0.005 } else { 0.02 });
-    let training = Training { args, texts: &texts, n_learned, held: &held, folder: &folder, stop: &stop, rate };
+    let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
     let progress = training.run(&mut trainer, identity, &device)?;
     write(args, trainer, &progress, is_own, output)?;
-    std::fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot be removed", folder.display()))
+    if let (Some(path), Some(format)) = (&args.plot, picture) {
+        let bytes = plot::bytes(&drawn(&progress.measured), format)?;
+        std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
+    std::fs::remove_dir_all(folder).with_context(|| format!("{}: cannot be removed", folder.display()))
 }
 
 /// The model with an engine for many replies.
@@ -218,7 +252,10 @@ fn begin(folder: &Path, args: &Args) -> anyhow::Result<()> {
         args.resume || !folder.exists(),
         "{shown}: a training was broken off here; --resume goes on with it, --force begins anew"
     );
-    std::fs::create_dir_all(folder).with_context(|| format!("{shown}: cannot be made"))
+    if folder.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir(folder).with_context(|| format!("{shown}: cannot be made"))
 }
 
 fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> anyhow::Result<Vec<Text>> {
@@ -248,7 +285,7 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
         let begun = Instant::now();
         let shown = Shown::new((prompts.len() * wanted.n_each) as u64, "replies");
         let tell = |n: usize, n_tokens: usize| shown.at(n as u64, format!("answering: {n_tokens} tokens"));
-        let texts = answers::ask(model, &prompts, wanted, &kept.join("answers.jsonl"), (stop, &tell));
+        let texts = answers::ask(model, &prompts, wanted, &kept.join(ANSWERS), (stop, &tell));
         if let Some(scratch) = scratch {
             std::fs::remove_dir_all(&scratch).with_context(|| format!("{}: cannot be removed", scratch.display()))?;
         }
@@ -351,7 +388,8 @@ impl Training<'_> {
             (trainer.optimizer, best) = saved.restore(trainer.head())?;
         }
         let learned = &self.texts[..self.n_learned];
-        let mut batches = Batches::new(learned, self.args.batch as usize, N_PART, self.args.seed);
+        let n_batch = self.args.batch as usize;
+        let mut batches = Batches::new(learned, n_batch, N_PART.min(n_batch), self.args.seed);
         // Where it was: the order of batches is that of the seed.
         (0..progress.n_steps).for_each(|_| drop(batches.next_batch()));
         let length = self.args.minutes.map_or(self.args.tokens, |m| (m * 60.0) as u64);
@@ -367,7 +405,6 @@ impl Training<'_> {
         }
         let (begun, before) = (Instant::now(), progress.seconds);
         let mut saved_at = before;
-        let mut next_measure = self.share(&progress) + 1.0 / N_MEASUREMENTS;
         let mut seen: Vec<Worth> = Vec::new();
         while self.share(&progress) < 1.0 {
             if self.stop.load(Ordering::Relaxed) {
@@ -375,6 +412,8 @@ impl Training<'_> {
                 shown.line("--resume goes on from here");
                 anyhow::bail!(Stopped);
             }
+            // Where measurements stand depends on nothing but how far it is.
+            let n_before = (self.share(&progress) * N_MEASUREMENTS).floor();
             let batch = batches.next_batch();
             let rate = self.rate * share_of_rate(self.share(&progress));
             let worth = trainer.learn(learned, &batch, rate)?;
@@ -384,8 +423,7 @@ impl Training<'_> {
             merge(&mut seen, &worth);
             let position = if self.args.minutes.is_some() { progress.seconds as u64 } else { progress.n_tokens as u64 };
             shown.at(position.min(length), format!("right: {}", shares(&worth)));
-            if self.share(&progress) >= next_measure.min(1.0) {
-                next_measure += 1.0 / N_MEASUREMENTS;
+            if (self.share(&progress) * N_MEASUREMENTS).floor() > n_before {
                 self.measure(trainer, (&mut progress, &mut best), &shown)?;
                 progress.seconds = before + begun.elapsed().as_secs_f64();
                 if self.is_over(&progress) {
@@ -466,6 +504,26 @@ fn length(right: &[f64]) -> f64 {
 fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
     sum.resize(more.len().max(sum.len()), Worth::default());
     sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
+}
+
+/// Shares of right drafts over the tokens learned from.
+fn drawn(measured: &[(usize, Vec<f64>)]) -> Canvas {
+    let n_depths = measured.first().map_or(0, |(_, right)| right.len());
+    let series = (0..n_depths).map(|k| Series {
+        name: format!("draft token {}", k + 1),
+        points: measured.iter().map(|(n, right)| ((*n as f64 / 1e3).round(), right[k])).collect(),
+        measured: true,
+    });
+    let mut canvas = Canvas::new(900.0, 380.0);
+    Curves {
+        title: "Drafts that are the model's own choice, on texts held out".into(),
+        x_name: "tokens learned from (thousands)".into(),
+        y_name: "share".into(),
+        series: series.collect(),
+        level: Some(1.0),
+    }
+    .draw(&mut canvas, 0.0, 880.0);
+    canvas
 }
 
 /// Writes the head with what is to be known of it.

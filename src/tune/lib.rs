@@ -67,10 +67,19 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Names of tensors and keys come from files, and messages quote them.
-            eprintln!("error: {}", sanitize::clean(&format!("{error:#}")));
+            eprintln!("error: {}", sanitize::clean(&words(&error)));
             ExitCode::from(if error.is::<Stopped>() { INTERRUPTED } else { 1 })
         }
     }
+}
+
+/// An error and its causes, but those that its words have already.
+fn words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => said.to_owned(),
+        said => format!("{said}: {cause}"),
+    })
 }
 
 /// The library's own threads, which it counts by these variables alone. One each: training shares out whole parts of a batch.

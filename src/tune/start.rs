@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, bail, ensure};
-use candle_core::Device;
+use candle_core::{DType, Device};
 use convert::heads::NewHead;
 use model::block_of;
 use rand::rngs::StdRng;
@@ -39,7 +39,8 @@ pub fn head(source: &NewHead, n_positions: usize, seed: u64, device: &Device) ->
         };
         layer.push((name.to_owned(), ne, numbers));
     }
-    let layers = layers.into_iter().map(|tensors| Layer::new(tensors, device)).collect::<Result<Vec<_>, _>>()?;
+    let layers =
+        layers.into_iter().map(|tensors| Layer::new(tensors, DType::F32, device)).collect::<Result<Vec<_>, _>>()?;
     let factors = source.floats("rope_freqs.weight")?;
     Ok(Head::new(source.shape().clone(), layers, (&final_norm, factors.as_deref()), n_positions, device)?)
 }

@@ -79,6 +79,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-gguf",
             "nextn-memory",
             "nextn-model",
+            "nextn-plot",
             "nextn-program",
             "nextn-session",
             "nextn-speculate",
@@ -87,6 +88,20 @@ const FLOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("nextn-extract", &["nextn-convert", "nextn-gguf", "nextn-model", "nextn-program"]),
+    (
+        "nextn-tune",
+        &[
+            "nextn-convert",
+            "nextn-engine",
+            "nextn-memory",
+            "nextn-model",
+            "nextn-plot",
+            "nextn-program",
+            "nextn-session",
+            "nextn-text",
+        ],
+    ),
+    ("nextn-plot", &[]),
     ("nextn-programs", &["nextn-bench", "nextn-cli", "nextn-extract", "nextn-ggml", "nextn-program", "nextn-server"]),
 ];
 

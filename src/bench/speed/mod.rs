@@ -17,7 +17,7 @@ use super::setup::warn;
 pub(super) use measured::{Args, Findings, tokens};
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let picture = args.plot.as_deref().map(super::plot::Format::of).transpose()?;
+    let picture = args.plot.as_deref().map(plot::Format::of).transpose()?;
     let found = measure(args)?;
     show::show(args, &found)?;
     if let (Some(path), Some(format)) = (&args.plot, picture) {

@@ -1,9 +1,9 @@
 //! What drafting gains by depth and acceptance, and where the time of an engine step goes.
 
-use super::super::plot::{self, Bars, Canvas, Curves, Format, Series};
 use super::super::stats::median;
 use super::measured::{Drafted, Findings, Measured};
 use crate::draft::{Draft, Source};
+use plot::{Bars, Canvas, Curves, Format, Series};
 use speculate::Depth;
 
 /// Acceptances to show beside what was measured.

@@ -93,7 +93,8 @@ pub(super) fn attend(
 /// Row `i` sees the cells up to `i`: `[n_rows, n_cells]`.
 fn mask(n_rows: usize, n_cells: usize, like: &Tensor) -> Result<Tensor> {
     let of = |row: usize| (0..n_cells).map(move |cell| if cell <= row { 0.0 } else { MASKED });
-    Tensor::from_vec((0..n_rows).flat_map(of).collect::<Vec<f32>>(), (n_rows, n_cells), like.device())
+    Tensor::from_vec((0..n_rows).flat_map(of).collect::<Vec<f32>>(), (n_rows, n_cells), like.device())?
+        .to_dtype(like.dtype())
 }
 
 /// Over the last dimension.

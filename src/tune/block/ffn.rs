@@ -1,6 +1,6 @@
 //! The feed-forward of a head while it is trained.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 use model::HeadFfn;
 
 use super::attention::{sigmoid, softmax};
@@ -35,7 +35,7 @@ fn experts(layer: &Layer, (n_expert, n_used, norm): (usize, usize, bool), x: &Te
     let shares = softmax(&layer.linear("ffn_gate_inp", x)?)?; // [n, n_expert]
     let mut rows_of = vec![Vec::new(); n_expert];
     let mut chosen = Vec::with_capacity(n * n_used);
-    for (row, shares) in shares.to_vec2::<f32>()?.into_iter().enumerate() {
+    for (row, shares) in shares.to_dtype(DType::F32)?.to_vec2::<f32>()?.into_iter().enumerate() {
         let mut ids: Vec<usize> = (0..n_expert).collect();
         ids.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]));
         for &id in &ids[..n_used] {

@@ -97,3 +97,133 @@ impl Head {
         Ok(((x + added)?, cells))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::DType;
+    use model::{HeadAttention, HeadFfn};
+
+    fn shape(neox: bool, ffn: HeadFfn) -> HeadShape {
+        HeadShape {
+            n_embd: 8,
+            eps: 1e-5,
+            pre_norm: !neox,
+            chained: true,
+            ffn_norm: "ffn_norm",
+            attention: HeadAttention {
+                n_head: 4,
+                n_head_kv: 2,
+                d_k: 6,
+                d_v: 6,
+                scale: 0.4,
+                qk_norm: neox,
+                gate: neox,
+                n_rot: 4,
+                neox,
+                rope_base: 100.0,
+                rope_scale: 1.0,
+                freq_factors: false,
+            },
+            ffn,
+        }
+    }
+
+    fn wave(n: usize, by: f32) -> Vec<f32> {
+        (0..n).map(|i| (i as f32 * by + by).sin()).collect()
+    }
+
+    fn layer(shape: &HeadShape, by: f32) -> Layer {
+        let a = &shape.attention;
+        let n_q = a.n_head * a.d_k * if a.gate { 2 } else { 1 };
+        let d = shape.n_embd;
+        let mut tensors = vec![
+            ("nextn.eh_proj.weight", vec![2 * d, d]),
+            ("nextn.enorm.weight", vec![d]),
+            ("nextn.hnorm.weight", vec![d]),
+            ("attn_norm.weight", vec![d]),
+            ("attn_q.weight", vec![d, n_q]),
+            ("attn_k.weight", vec![d, a.n_head_kv * a.d_k]),
+            ("attn_v.weight", vec![d, a.n_head_kv * a.d_v]),
+            ("attn_output.weight", vec![a.n_head * a.d_v, d]),
+            ("attn_q_norm.weight", vec![a.d_k]),
+            ("attn_k_norm.weight", vec![a.d_k]),
+            ("ffn_norm.weight", vec![d]),
+            (OWN_NORM, vec![d]),
+        ];
+        match shape.ffn {
+            HeadFfn::Dense { n_ff } => tensors.extend([
+                ("ffn_gate.weight", vec![d, n_ff]),
+                ("ffn_up.weight", vec![d, n_ff]),
+                ("ffn_down.weight", vec![n_ff, d]),
+            ]),
+            HeadFfn::Moe { n_expert, n_ff, n_ff_shared, .. } => tensors.extend([
+                ("ffn_gate_inp.weight", vec![d, n_expert]),
+                ("ffn_gate_exps.weight", vec![d, n_ff, n_expert]),
+                ("ffn_up_exps.weight", vec![d, n_ff, n_expert]),
+                ("ffn_down_exps.weight", vec![n_ff, d, n_expert]),
+                ("ffn_gate_inp_shexp.weight", vec![d]),
+                ("ffn_gate_shexp.weight", vec![d, n_ff_shared]),
+                ("ffn_up_shexp.weight", vec![d, n_ff_shared]),
+                ("ffn_down_shexp.weight", vec![n_ff_shared, d]),
+            ]),
+        }
+        let numbers = |(i, (name, ne)): (usize, (&str, Vec<usize>))| {
+            let n = ne.iter().product();
+            (name.to_owned(), ne, wave(n, by + i as f32 * 0.37))
+        };
+        Layer::new(tensors.into_iter().enumerate().map(numbers).collect(), DType::F64, &Device::Cpu).unwrap()
+    }
+
+    fn in_f64(x: Result<Tensor>) -> Tensor {
+        x.and_then(|x| x.to_dtype(DType::F64)).unwrap()
+    }
+
+    /// A number that all drafts of two texts come into, with weights of their own.
+    fn total(head: &Head) -> Tensor {
+        let (n, d) = (7, head.shape.n_embd);
+        let tensor = |by| in_f64(Tensor::from_vec(wave(2 * n * d, by), (2, n, d), &Device::Cpu));
+        let outs = head.unroll(&tensor(0.9), &tensor(1.7), 3).unwrap();
+        assert_eq!(outs.iter().map(|out| out.dim(1).unwrap()).collect::<Vec<_>>(), [5, 4, 3]);
+        let weighted = |(k, out): (usize, &Tensor)| {
+            let weights = in_f64(Tensor::from_vec(wave(out.elem_count(), 0.3 + k as f32), out.dims(), &Device::Cpu));
+            (out * weights).unwrap().sum_all().unwrap()
+        };
+        outs.iter().enumerate().map(weighted).reduce(|a, b| (a + b).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn gradients_through_the_chain_are_slopes() {
+        let moe = HeadFfn::Moe { n_expert: 4, n_used: 2, n_ff: 5, norm: true, n_ff_shared: 3 };
+        for (neox, ffn, n_layers) in
+            [(true, HeadFfn::Dense { n_ff: 9 }, 1), (false, HeadFfn::Dense { n_ff: 9 }, 3), (true, moe, 1)]
+        {
+            let shape = shape(neox, ffn);
+            let layers = (0..n_layers).map(|k| layer(&shape, 0.11 + k as f32)).collect();
+            let head = Head::new(shape, layers, (&[1.0; 8], None), 16, &Device::Cpu).unwrap();
+            let gradients = total(&head).backward().unwrap();
+            let mut n_checked = 0;
+            for (il, layer) in head.layers().iter().enumerate() {
+                for (name, var) in layer.vars() {
+                    let Some(gradient) = gradients.get(var) else { continue };
+                    let before = var.as_detached_tensor().copy().unwrap();
+                    let direction =
+                        in_f64(Tensor::from_vec(wave(before.elem_count(), 2.3), before.dims(), &Device::Cpu));
+                    let at = |by: f64| {
+                        var.set(&(&before + (&direction * by).unwrap()).unwrap()).unwrap();
+                        total(&head).to_scalar::<f64>().unwrap()
+                    };
+                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    at(0.0);
+                    let along = (gradient * &direction).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap();
+                    assert!(
+                        (slope - along).abs() < 1e-6 * along.abs().max(1.0),
+                        "layer {il}, {name}: {slope} and {along}"
+                    );
+                    n_checked += 1;
+                }
+            }
+            assert!(n_checked >= 13 * n_layers, "{n_checked} variables");
+        }
+    }
+}

@@ -42,7 +42,8 @@ impl Rotation {
     pub(super) fn turn(&self, x: &Tensor, first: usize) -> Result<Tensor> {
         let (n_rows, d) = (x.dim(D::Minus2)?, x.dim(D::Minus1)?);
         let n_pairs = self.cos.dim(1)?;
-        let (cos, sin) = (self.cos.narrow(0, first, n_rows)?, self.sin.narrow(0, first, n_rows)?);
+        let rows = |table: &Tensor| table.narrow(0, first, n_rows)?.to_dtype(x.dtype());
+        let (cos, sin) = (rows(&self.cos)?, rows(&self.sin)?);
         let turned = x.narrow(D::Minus1, 0, 2 * n_pairs)?;
         let (a, b) = if self.neox {
             (turned.narrow(D::Minus1, 0, n_pairs)?, turned.narrow(D::Minus1, n_pairs, n_pairs)?)

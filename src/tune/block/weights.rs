@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use candle_core::{D, Device, Result, Tensor, Var};
+use candle_core::{D, DType, Device, Result, Tensor, Var};
 
 /// The variables of one layer, by their names in files without the block: `attn_q.weight`, `ffn_up_exps.weight#3`.
 #[derive(Debug)]
@@ -17,19 +17,21 @@ pub struct Layer {
 const EXPERT: char = '#';
 
 impl Layer {
-    /// Out of tensors with their shapes as GGUF has them. Of three dimensions the last one counts experts.
-    pub fn new(tensors: Vec<(String, Vec<usize>, Vec<f32>)>, device: &Device) -> Result<Self> {
+    /// Out of tensors with their shapes as GGUF has them, computed in `dtype`. Of three dimensions the last one counts experts.
+    pub fn new(tensors: Vec<(String, Vec<usize>, Vec<f32>)>, dtype: DType, device: &Device) -> Result<Self> {
         let mut vars = BTreeMap::new();
+        let var = |numbers: &[f32], shape: &[usize]| {
+            Var::from_tensor(&Tensor::from_slice(numbers, shape, device)?.to_dtype(dtype)?)
+        };
         for (name, ne, numbers) in tensors {
             match ne[..] {
                 [n_in, n_out, n_expert] => {
                     for (id, numbers) in numbers.chunks_exact(n_in * n_out).enumerate().take(n_expert) {
-                        let var = Var::from_slice(numbers, (n_out, n_in), device)?;
-                        vars.insert(format!("{name}{EXPERT}{id:04}"), var);
+                        vars.insert(format!("{name}{EXPERT}{id:04}"), var(numbers, &[n_out, n_in])?);
                     }
                 }
-                [n_in, n_out] => drop(vars.insert(name, Var::from_slice(&numbers, (n_out, n_in), device)?)),
-                _ => drop(vars.insert(name, Var::from_slice(&numbers, numbers.len(), device)?)),
+                [n_in, n_out] => drop(vars.insert(name, var(&numbers, &[n_out, n_in])?)),
+                _ => drop(vars.insert(name, var(&numbers, &[numbers.len()])?)),
             }
         }
         Ok(Self { vars, fixed: HashMap::new() })
@@ -45,7 +47,9 @@ impl Layer {
         let mut all: HashMap<String, Vec<f32>> = HashMap::new();
         for (name, var) in &self.vars {
             let tensor = name.split(EXPERT).next().unwrap_or(name);
-            all.entry(tensor.to_owned()).or_default().extend(var.flatten_all()?.to_vec1::<f32>()?);
+            all.entry(tensor.to_owned())
+                .or_default()
+                .extend(var.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?);
         }
         Ok(all)
     }

@@ -4,32 +4,41 @@ use super::canvas::{Anchor, COLOURS, Canvas, Colour, FAINT, INK, Shape};
 
 /// A curve.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Series {
-    pub(in super::super) name: String,
-    pub(in super::super) points: Vec<(f64, f64)>,
+pub struct Series {
+    /// What it is of.
+    pub name: String,
+    /// Its points.
+    pub points: Vec<(f64, f64)>,
     /// Dots and a thick line; else a thin dashed one.
-    pub(in super::super) measured: bool,
+    pub measured: bool,
 }
 
 /// Curves in one frame.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Curves {
-    pub(in super::super) title: String,
-    pub(in super::super) x_name: String,
-    pub(in super::super) y_name: String,
-    pub(in super::super) series: Vec<Series>,
+pub struct Curves {
+    /// Above the frame.
+    pub title: String,
+    /// Below it.
+    pub x_name: String,
+    /// Beside it.
+    pub y_name: String,
+    /// The curves.
+    pub series: Vec<Series>,
     /// A level to compare with.
-    pub(in super::super) level: Option<f64>,
+    pub level: Option<f64>,
 }
 
 /// Bars side by side, each of parts on top of each other.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Bars {
-    pub(in super::super) title: String,
-    pub(in super::super) y_name: String,
-    pub(in super::super) parts: Vec<String>,
+pub struct Bars {
+    /// Above the frame.
+    pub title: String,
+    /// Beside it.
+    pub y_name: String,
+    /// Names of the parts, the lowest first.
+    pub parts: Vec<String>,
     /// A name and a value for each part.
-    pub(in super::super) bars: Vec<(String, Vec<f64>)>,
+    pub bars: Vec<(String, Vec<f64>)>,
 }
 
 /// The frame of a chart: corners on the canvas, and the largest value.
@@ -45,12 +54,15 @@ const LEFT: f64 = 56.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 44.0;
 
+/// Numbers below a frame at most.
+const MAX_TICKS: usize = 12;
+
 /// Room for names beside a frame.
 const LEGEND: f64 = 130.0;
 
 impl Curves {
     /// Draws into the box at `x` of this width, as high as the canvas.
-    pub(in super::super) fn draw(&self, canvas: &mut Canvas, x: f64, width: f64) {
+    pub fn draw(&self, canvas: &mut Canvas, x: f64, width: f64) {
         let all = || self.series.iter().flat_map(|s| s.points.iter());
         let most = all().map(|p| p.1).fold(self.level.unwrap_or(0.0), f64::max);
         let frame = Frame::new(canvas, x, width, &self.title, &self.y_name, most);
@@ -62,6 +74,9 @@ impl Curves {
         let mut ticks: Vec<f64> = all().map(|p| p.0).collect();
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
+        // Numbers beside each other, not over each other.
+        let every = ticks.len().div_ceil(MAX_TICKS).max(1);
+        let ticks = ticks.into_iter().step_by(every);
         for x in ticks {
             canvas.words((at(&(x, 0.0)).0, frame.bottom + 16.0), Anchor::Middle, format!("{x}"));
         }
@@ -87,7 +102,7 @@ impl Curves {
 
 impl Bars {
     /// Draws into the box at `x` of this width, as high as the canvas.
-    pub(in super::super) fn draw(&self, canvas: &mut Canvas, x: f64, width: f64) {
+    pub fn draw(&self, canvas: &mut Canvas, x: f64, width: f64) {
         let most = self.bars.iter().map(|bar| bar.1.iter().sum()).fold(0.0, f64::max);
         let frame = Frame::new(canvas, x, width, &self.title, &self.y_name, most);
         let step = (frame.right - frame.left) / self.bars.len().max(1) as f64;

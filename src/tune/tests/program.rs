@@ -1,0 +1,133 @@
+//! The program by hand: a head is trained, measured and used; what is broken off is taken up and gives the same file; bad input is
+//! refused in words.
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../tests/support/tiny.rs"]
+mod tiny;
+#[path = "../../../tests/support/words.rs"]
+mod words;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use model::{LoadOptions, Model};
+use tiny::Spec;
+
+/// A text in which letters follow each other in one way, so that a head can learn it.
+fn text() -> String {
+    (0..600).map(|i| format!("{} ", ["ab", "bc", "cd", "da"][i % 4])).collect()
+}
+
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    Spec { nextn: false, ..Spec::of("qwen3") }.document().write(&dir.path().join("model.gguf"));
+    fs::write(dir.path().join("text.txt"), text()).expect("room");
+    dir
+}
+
+fn command(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nextn-tune"));
+    command
+        .current_dir(dir)
+        .args(["head", "model.gguf", "-t", "1", "--context", "48", "--held-out", "0.2", "--patience", "30"])
+        .args(args);
+    command
+}
+
+fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = command(dir, args).output().expect("the program runs");
+    (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
+}
+
+const SHORT: [&str; 6] = ["--data", "text.txt", "--batch", "200", "--tokens", "12000"];
+
+#[test]
+fn a_new_head_fits_its_model_and_guesses_better_than_at_first() {
+    let dir = folder();
+    let args = [&SHORT[..], &["-o", "head.gguf", "--plot", "plot.svg", "--slim"]].concat();
+    let (code, said) = run(dir.path(), &args);
+    assert_eq!(code, Some(0), "{said}");
+    let right = |line: &str| line.split("right: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    let shares: Vec<f64> = said.lines().filter_map(right).collect();
+    assert!(shares.len() > 3 && shares.iter().any(|share| *share > shares[0] + 0.05), "{said}");
+    assert!(fs::read_to_string(dir.path().join("plot.svg")).expect("a picture").contains("draft token 3"));
+    assert!(!dir.path().join("head.gguf.training").exists());
+    let options = LoadOptions { head: Some(dir.path().join("head.gguf")), ..LoadOptions::default() };
+    let model = Model::open(&dir.path().join("model.gguf"), &options).expect("the head fits");
+    assert!(model.nextn().is_bound());
+    let bytes = fs::read(dir.path().join("head.gguf")).expect("the file");
+    let header = gguf::Header::parse(&bytes).expect("a header");
+    let of = |key: &str| header.metadata().str(key).ok().flatten().map(str::to_owned);
+    assert_eq!(of("nextn.training.start").as_deref(), Some("new"));
+    assert_eq!(of("nextn.training.data").as_deref(), Some("text.txt"));
+    assert_eq!(header.metadata().f32_array("nextn.training.acceptance").expect("shares").expect("shares").len(), 3);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_training_that_is_broken_off_goes_on_to_the_same_file() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    let dir = folder();
+    let (code, said) = run(dir.path(), &[&SHORT[..], &["-o", "whole.gguf"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+
+    let args = [&SHORT[..], &["-o", "parts.gguf"]].concat();
+    let mut child = command(dir.path(), &args).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let n_measured = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("right: ")).take(2).count();
+    assert_eq!(n_measured, 2);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{rest:?}");
+    assert!(!dir.path().join("parts.gguf").exists());
+
+    let (code, said) = run(dir.path(), &args);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("--resume goes on with it"), "{said}");
+    let (code, said) = run(dir.path(), &[&args[..], &["--resume", "--seed", "2"]].concat());
+    assert!(code == Some(1) && said.contains("a training with other options or texts"), "{said}");
+    let (code, said) = run(dir.path(), &[&args[..], &["--resume"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let read = |name: &str| fs::read(dir.path().join(name)).expect("the file");
+    assert!(read("whole.gguf") == read("parts.gguf"), "an interruption changed the numbers");
+}
+
+#[test]
+fn bad_input_is_refused_with_its_place() {
+    let dir = folder();
+    let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).expect("room");
+    write("empty.txt", b"");
+    write("broken.jsonl", b"\n{\"messages\": [");
+    write("silent.jsonl", br#"{"messages": [{"role": "user", "content": "hello"}]}"#);
+    write("bytes.txt", b"good \xff bad");
+    write("long.jsonl", &[b'x'; (16 << 20) + 2]);
+    write("none.txt", b"\n \n");
+    write("there.gguf", b"something");
+    for (args, wanted) in [
+        (&["--data", "gone.txt", "-o", "x.gguf"][..], "gone.txt: cannot be opened"),
+        (&["--data", "empty.txt", "-o", "x.gguf"], "empty.txt: nothing to learn from in it"),
+        (&["--data", "broken.jsonl", "-o", "x.gguf"], "broken.jsonl, line 2: no JSON"),
+        (&["--data", "silent.jsonl", "-o", "x.gguf"], "silent.jsonl, line 1: no message of the assistant"),
+        (&["--data", "bytes.txt", "-o", "x.gguf"], "bytes.txt: not UTF-8 from byte 5 on"),
+        (&["--data", "long.jsonl", "-o", "x.gguf"], "long.jsonl, line 1: longer than"),
+        (&["--self", "none.txt", "-o", "x.gguf"], "none.txt: no prompts in it"),
+        (&["--data", "text.txt", "-o", "there.gguf"], "--force overwrites it"),
+        (&["--data", "text.txt", "-o", "x.gguf", "--init", "own"], "no head in it to start from"),
+        (&["--data", "text.txt", "--measure"], "no head in it to measure"),
+        (&["--data", "text.txt", "-o", "x.gguf", "--plot", "x.jpg"], "pictures are .svg or .png files"),
+        (&["--data", "text.txt", "-o", "no/such/folder/x.gguf"], "cannot be made"),
+    ] {
+        let (code, said) = run(dir.path(), args);
+        assert!(code == Some(1) && said.contains(wanted), "{args:?}: {code:?} {said}");
+        fs::remove_dir_all(dir.path().join("x.gguf.training")).ok();
+    }
+    for args in [&["-o", "x.gguf"][..], &["--data", "text.txt"], &["--data", "text.txt", "-o", "x", "--type", "q99"]] {
+        let (code, said) = run(dir.path(), args);
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+    }
+    assert_eq!(fs::read(dir.path().join("there.gguf")).expect("it stays"), b"something");
+}
