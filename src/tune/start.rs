@@ -9,7 +9,7 @@ use model::block_of;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::block::{Head, Layer};
+use crate::block::{Head, Layer, Numbers};
 
 /// Tensors of a head that are not trained: they are the size of the vocabulary.
 const TABLES: [&str; 2] = ["nextn.embed_tokens.weight", "nextn.shared_head_head.weight"];
@@ -22,7 +22,7 @@ pub fn head(source: &NewHead, n_positions: usize, seed: u64, device: &Device) ->
     let mut rng = StdRng::seed_from_u64(seed);
     let final_norm =
         source.floats("output_norm.weight")?.context("the model has no final norm (output_norm.weight)")?;
-    let mut layers: Vec<Vec<(String, Vec<usize>, Vec<f32>)>> = vec![Vec::new(); source.n_layers()];
+    let mut layers: Vec<Vec<Numbers>> = vec![Vec::new(); source.n_layers()];
     for t in source.tensors() {
         let Some((il, name)) = block_of(&t.name) else { continue };
         if TABLES.contains(&name) {

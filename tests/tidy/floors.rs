@@ -57,6 +57,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-api", &["nextn-model", "nextn-engine", "nextn-session", "nextn-text"]),
     ("nextn", ALL_OF_THE_LIBRARY),
     ("nextn-program", &["nextn-ggml", "nextn-hub", "nextn-session"]),
+    ("nextn-plot", &[]),
     (
         "nextn-cli",
         &[
@@ -101,7 +102,6 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-text",
         ],
     ),
-    ("nextn-plot", &[]),
     ("nextn-programs", &["nextn-bench", "nextn-cli", "nextn-extract", "nextn-ggml", "nextn-program", "nextn-server"]),
 ];
 

@@ -11,7 +11,7 @@ use model::HeadShape;
 
 use attention::{Cells, Seen, attend};
 use rotation::Rotation;
-pub use weights::Layer;
+pub use weights::{Layer, Numbers};
 
 /// A head: one layer for all draft tokens, or one for each.
 #[derive(Debug)]

@@ -16,9 +16,12 @@ pub struct Layer {
 /// What stands between the name of a tensor of experts and the number of one.
 const EXPERT: char = '#';
 
+/// A tensor of a file: its name there, its shape, its numbers.
+pub type Numbers = (String, Vec<usize>, Vec<f32>);
+
 impl Layer {
     /// Out of tensors with their shapes as GGUF has them, computed in `dtype`. Of three dimensions the last one counts experts.
-    pub fn new(tensors: Vec<(String, Vec<usize>, Vec<f32>)>, dtype: DType, device: &Device) -> Result<Self> {
+    pub fn new(tensors: Vec<Numbers>, dtype: DType, device: &Device) -> Result<Self> {
         let mut vars = BTreeMap::new();
         let var = |numbers: &[f32], shape: &[usize]| {
             Var::from_tensor(&Tensor::from_slice(numbers, shape, device)?.to_dtype(dtype)?)
