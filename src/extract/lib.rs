@@ -11,13 +11,13 @@ mod strip;
 mod verify;
 mod work;
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use program::sanitize;
-use program::shell;
+use program::shell::Printed;
 
 /// Inspect, verify, convert and quantize model files, and move NextN (MTP) layers between them
 #[derive(Debug, Parser)]
@@ -28,12 +28,8 @@ use program::shell;
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print a shell completion script
-    #[arg(long, value_name = "SHELL")]
-    completions: Option<clap_complete::Shell>,
-    /// Print the manual pages (roff), one for each command, and exit
-    #[arg(long)]
-    man: bool,
+    #[command(flatten)]
+    printed: Printed,
 }
 
 #[derive(Debug, Subcommand)]
@@ -68,7 +64,7 @@ pub fn main() -> ExitCode {
         Some(Command::Strip(args)) => strip::run(&args),
         Some(Command::Convert(args)) => checkpoint::run(&args),
         Some(Command::Quantize(args)) => quantize::run(&args),
-        None => page(&args),
+        None => args.printed.print(Args::command()).map(|()| 0).map_err(Into::into),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -85,17 +81,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(if stopped { INTERRUPTED } else { 1 })
         }
     }
-}
-
-/// What is asked for without a command.
-fn page(args: &Args) -> Outcome {
-    let mut out = io::stdout().lock();
-    match args.completions {
-        Some(which) => shell::completions(Args::command(), which, &mut out)?,
-        None => shell::man(Args::command(), &mut out)?,
-    }
-    out.flush()?;
-    Ok(0)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -117,10 +117,6 @@ pub(crate) trait Architecture: Send + Sync {
     fn max_draft_nodes(&self, _: &[Segment]) -> usize {
         0
     }
-    /// What a layer of the NextN head computes; else why it cannot be said.
-    fn head_shape(&self) -> Result<HeadShape, String> {
-        Err("its NextN head is an architecture of its own".into())
-    }
     /// The NextN head's draft. Never called without one.
     fn draft<'g>(&self, _: &Graph<'g>, _: &DraftStep<'_, 'g>) {}
 }
@@ -142,6 +138,8 @@ pub(crate) struct Opened {
     pub(crate) arch: Box<dyn Architecture>,
     pub(crate) hparams: Hparams,
     pub(crate) nextn: NextNHead,
+    /// What a layer of the NextN head computes, where the metadata count one; else why that cannot be said.
+    pub(crate) head: Result<HeadShape, String>,
 }
 
 impl Opened {

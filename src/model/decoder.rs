@@ -1,17 +1,19 @@
 //! The decoder that most families share: blocks of a mixer and a feed-forward, each on a norm of its own, and a NextN head.
 //! Owns the order of things; what a family's blocks are is its configuration.
 
+mod mtp;
+
 use ggml::{Graph, Tensor, WeightId};
 use memory::{LayerState, Recurrent, Segment, StateLayout};
 
+use self::mtp::{MtpLayer, fits_after, mtp_of_file, mtp_of_model};
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, Tables, max_nodes};
 use crate::blocks::{
-    Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, LayerNorm,
-    Linear, Mamba, MambaConfig, RmsNorm, ShortConv, ShortConvConfig, embedded,
+    Attention, AttentionConfig, DeltaNet, DeltaNetConfig, Ffn, FfnConfig, LatentAttention, LatentConfig, Linear, Mamba,
+    MambaConfig, RmsNorm, ShortConv, ShortConvConfig, embedded,
 };
 use crate::draft::DraftStep;
 use crate::error::LoadError;
-use crate::head_file::refused;
 use crate::head_shape::HeadShape;
 use crate::keys::{Keys, WIDTH};
 use crate::pictures::PictureKind;
@@ -189,14 +191,13 @@ struct Decoder {
     softcap: Option<f32>,
     layers: Vec<Layer>,
     norm: RmsNorm,
-    head: Linear,
+    output: Linear,
     rank: Option<RankHead>,
     /// Those of the NextN head, in the order of the draft tokens.
     mtp: Vec<MtpLayer>,
     mtp_kind: MtpKind,
     factors: Factors,
     pictures: Option<PictureKind>,
-    head_shape: Result<HeadShape, String>,
 }
 
 struct Layer {
@@ -220,34 +221,6 @@ enum Mixer {
     None,
 }
 
-/// One layer of the NextN head: attention on the embedding of a token and the hidden state before it.
-struct MtpLayer {
-    embed: WeightId,
-    embed_norm: RmsNorm,
-    hidden_norm: RmsNorm,
-    project: Linear,
-    layer: Layer,
-    /// The target model's final norm if absent.
-    norm: Option<HeadNorm>,
-    /// The target model's output matrix if absent.
-    head: Option<Linear>,
-}
-
-/// The norm at the end of a NextN head.
-enum HeadNorm {
-    Rms(RmsNorm),
-    Layer(LayerNorm),
-}
-
-impl HeadNorm {
-    fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        match self {
-            Self::Rms(norm) => norm.forward(g, x),
-            Self::Layer(norm) => norm.forward(g, x),
-        }
-    }
-}
-
 /// Opens a file of a family whose metadata `config` reads.
 pub(crate) fn open(
     file: &mut ModelFile<'_, '_, '_>,
@@ -260,8 +233,8 @@ pub(crate) fn open(
     let embed = t.globals().need("token_embd.weight", &[n_embd, n_vocab])?;
     t.globals().refuse("output.bias", "biases are not supported")?;
     t.globals().updatable_rows("token_embd.weight", embed, &[n_embd, n_vocab]);
-    let head = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?;
-    let head = head.unwrap_or_else(|| {
+    let output = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?;
+    let output = output.unwrap_or_else(|| {
         t.globals().updatable("output.weight", embed, &[n_embd, n_vocab]);
         Linear::tied(embed)
     });
@@ -276,88 +249,12 @@ pub(crate) fn open(
         None => (Vec::new(), NextNHead::Absent),
     };
     let n_expert_used = c.n_expert().1;
-    let n_head = c.n_head();
-    let head_shape = c.head_shape();
+    let (n_head, head) = (c.n_head(), c.head_shape());
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let DecoderConfig { softcap, factors, pictures, mtp: mtp_kind, .. } = c;
-    let decoder = Decoder {
-        n_expert_used,
-        softcap,
-        embed,
-        layers,
-        norm,
-        head,
-        rank,
-        mtp,
-        mtp_kind,
-        factors,
-        pictures,
-        head_shape,
-    };
-    Ok(Opened { arch: Box::new(decoder), hparams, nextn })
-}
-
-/// The NextN head of the model's own file.
-fn mtp_of_model(
-    t: &mut Tensors<'_>,
-    c: &DecoderConfig,
-    n_vocab: usize,
-    embed: WeightId,
-) -> Result<(Vec<MtpLayer>, NextNHead), LoadError> {
-    if c.n_nextn == 0 {
-        return Ok((Vec::new(), NextNHead::Absent));
-    }
-    Ok(match mtp_layers(t, c, n_vocab, embed)? {
-        Ok(mtp) => (mtp, NextNHead::Bound),
-        Err(missing) => (Vec::new(), NextNHead::Missing(missing)),
-    })
-}
-
-/// All layers of the NextN head, or which tensors are missing: those of the first layer that is not whole.
-fn mtp_layers(
-    t: &mut Tensors<'_>,
-    c: &DecoderConfig,
-    n_vocab: usize,
-    embed: WeightId,
-) -> Result<Result<Vec<MtpLayer>, Vec<String>>, LoadError> {
-    let layers = (c.n_layer()..c.blocks.len()).map(|il| MtpLayer::open(t, il, c, n_vocab, embed));
-    Ok(layers.collect::<Result<Vec<_>, _>>()?.into_iter().collect())
-}
-
-/// Whether a file has a NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
-fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), LoadError> {
-    let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
-    if n_nextn == 0 {
-        let name = keys.full("nextn_predict_layers");
-        return Err(refused(format!("its {name} is 0, 1 or more expected: it holds no NextN head")));
-    }
-    if n_block - n_nextn != n_layer {
-        return Err(refused(format!("layers before the head: {} there, {n_layer} in the model", n_block - n_nextn)));
-    }
-    Ok(())
-}
-
-/// The NextN head of another file. Embedding, final norm and output matrix are the model's own unless the head brings some
-/// of its own kind: copies of the model's in that file are left alone.
-fn mtp_of_file(
-    t: &mut Tensors<'_>,
-    model: &DecoderConfig,
-    own: &DecoderConfig,
-    n_vocab: usize,
-    embed: WeightId,
-) -> Result<Vec<MtpLayer>, LoadError> {
-    let pairs = [("embedding_length", own.n_embd, model.n_embd), ("experts", own.n_expert().0, model.n_expert().0)];
-    if let Some((what, own, wanted)) = pairs.into_iter().find(|(_, own, wanted)| own != wanted) {
-        return Err(refused(format!("{what}: {own} there, {wanted} in the model")));
-    }
-    let mtp = t.in_head_file("", |t| {
-        if t.has("d2t") {
-            let what = "its head is cut to a part of the vocabulary (tensor d2t): take the whole head, drafts use a part of it by themselves";
-            return Err(refused(what));
-        }
-        mtp_layers(t, own, n_vocab, embed)
-    })?;
-    mtp.map_err(|missing| refused(format!("it lacks {}", missing.join(", "))))
+    let decoder =
+        Decoder { n_expert_used, softcap, embed, layers, norm, output, rank, mtp, mtp_kind, factors, pictures };
+    Ok(Opened { arch: Box::new(decoder), hparams, nextn, head })
 }
 
 impl Layer {
@@ -444,68 +341,10 @@ impl Layer {
     }
 }
 
-impl MtpLayer {
-    /// A block of the head, or which of its tensors are missing.
-    fn open(
-        t: &mut Tensors<'_>,
-        il: usize,
-        c: &DecoderConfig,
-        n_vocab: usize,
-        embed: WeightId,
-    ) -> Result<Result<Self, Vec<String>>, LoadError> {
-        let needed = ["nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight", "attn_norm.weight"];
-        let missing = t.block(il).missing(&needed);
-        if !missing.is_empty() {
-            return Ok(Err(missing));
-        }
-        let layer = match Layer::open(t, il, c) {
-            Ok(layer) => layer,
-            Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
-            Err(error) => return Err(error),
-        };
-        let (d, eps, t) = (c.n_embd, c.eps, &mut t.block(il));
-        let norm = match c.mtp.layer_norm {
-            None => match RmsNorm::find(t, "nextn.shared_head_norm", d, eps)? {
-                Some(norm) => Some(HeadNorm::Rms(norm)),
-                None => RmsNorm::find(t, "layer_output_norm", d, eps)?.map(HeadNorm::Rms),
-            },
-            Some(eps) => match LayerNorm::open(t, "nextn.shared_head_norm", d, eps) {
-                Ok(norm) => Some(HeadNorm::Layer(norm)),
-                Err(LoadError::Missing(tensor)) => return Ok(Err(vec![tensor])),
-                Err(error) => return Err(error),
-            },
-        };
-        Ok(Ok(Self {
-            project: Linear::open(t, "nextn.eh_proj", 2 * d, d)?,
-            embed_norm: RmsNorm::open(t, "nextn.enorm", d, eps)?,
-            hidden_norm: RmsNorm::open(t, "nextn.hnorm", d, eps)?,
-            layer,
-            norm,
-            embed: t.find("nextn.embed_tokens.weight", &[d, n_vocab])?.unwrap_or(embed),
-            head: Linear::find(t, "nextn.shared_head_head", d, n_vocab, false)?,
-        }))
-    }
-
-    /// One entry a column: embeddings of tokens and hidden states, `[n_embd, n_entries]` each; gives the layer's stream and
-    /// what its attention adds, for [`Layer::rest`]. Its KV cache is layer `k` of the head's memory.
-    fn attend<'g>(
-        &self,
-        g: &Graph<'g>,
-        inputs: &AttentionInputs<'_, 'g>,
-        k: usize,
-        (tokens, hidden): (Tensor<'g>, Tensor<'g>),
-    ) -> (Tensor<'g>, Tensor<'g>) {
-        let e = self.embed_norm.forward(g, tokens); // [n_embd, n_entries]
-        let h = self.hidden_norm.forward(g, hidden);
-        let x = self.project.forward(g, g.concat(e, h, 0)); // [n_embd, n_entries], of [2 * n_embd, n_entries]
-        (x, self.layer.attend(g, inputs, k, x))
-    }
-}
-
 impl Decoder {
     /// `h: [n_embd, n_out]` gives `[n_vocab, n_out]`.
     fn logits<'g>(&self, g: &Graph<'g>, h: Tensor<'g>) -> Tensor<'g> {
-        let logits = times(g, self.head.forward(g, h), self.factors.logits);
+        let logits = times(g, self.output.forward(g, h), self.factors.logits);
         self.softcap.map_or(logits, |cap| g.scale(g.tanh(g.scale(logits, 1.0 / cap)), cap))
     }
 
@@ -516,7 +355,7 @@ impl Decoder {
 
     /// The output matrix that an MTP layer's draft tokens come from.
     fn head_of<'m>(&'m self, mtp: &'m MtpLayer) -> &'m Linear {
-        mtp.head.as_ref().unwrap_or(&self.head)
+        mtp.head.as_ref().unwrap_or(&self.output)
     }
 
     /// What the next entry takes as its hidden state: of a stream, and of the same after the norm.
@@ -600,7 +439,7 @@ impl Architecture for Decoder {
     }
 
     fn tables(&self) -> Option<Tables> {
-        Some(Tables { embed: self.embed, output: self.head })
+        Some(Tables { embed: self.embed, output: self.output })
     }
 
     fn mtp_states(&self) -> Vec<LayerState> {
@@ -622,10 +461,6 @@ impl Architecture for Decoder {
 
     fn mtp_takes_stream(&self) -> bool {
         self.mtp_kind.pre_norm && !self.mtp.is_empty()
-    }
-
-    fn head_shape(&self) -> Result<HeadShape, String> {
-        self.head_shape.clone()
     }
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {

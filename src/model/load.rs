@@ -168,7 +168,7 @@ impl Model {
                 "the file promises a NextN head and lacks its tensors: running without speculation; `extract-nextn graft` adds a head"
             );
         }
-        let Opened { arch, hparams, nextn } = opened;
+        let Opened { arch, hparams, nextn, .. } = opened;
         Ok(Arc::new(Model {
             description: Description::of(&headers, name, nextn.is_bound()),
             template: meta.str("tokenizer.chat_template")?.map(str::to_owned),
@@ -222,12 +222,12 @@ fn with_features(
     keys: &Keys<'_, '_>,
     entry: &FeatureHeadEntry,
 ) -> Result<Opened, LoadError> {
-    let Opened { arch: target, hparams, .. } = opened;
+    let Opened { arch: target, hparams, head: shape, .. } = opened;
     let tables = target.tables().ok_or_else(|| refused("the model does not give the streams of its layers"))?;
     let Hparams { n_layer, n_embd, n_vocab, .. } = hparams;
     let of_target = FeatureTarget { n_layer, n_embd, n_vocab, tables };
     let head = tensors.in_head_file(entry.label, |t| (entry.open)(keys, t, &of_target))?;
-    Ok(Opened { arch: Box::new(WithFeatures { target, head }), hparams, nextn: NextNHead::Bound })
+    Ok(Opened { arch: Box::new(WithFeatures { target, head }), hparams, nextn: NextNHead::Bound, head: shape })
 }
 
 /// What is known of a model whose tensors are bound.

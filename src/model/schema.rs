@@ -61,8 +61,7 @@ impl Schema {
         let opened =
             (entry.open)(&mut ModelFile { keys, head_keys: None, own_head: true, tensors: &mut tensors, n_vocab })?;
         let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
-        let head = opened.arch.head_shape();
-        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states, head })
+        Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states, head: opened.head })
     }
 }
 

@@ -2,7 +2,30 @@
 
 use std::io::{self, Write};
 
-use clap::Command;
+use clap::{Args, Command};
+
+/// What programs with commands print instead of doing one.
+#[derive(Debug, Args)]
+pub struct Printed {
+    /// Print a shell completion script
+    #[arg(long, value_name = "SHELL")]
+    completions: Option<clap_complete::Shell>,
+    /// Print the manual pages (roff), one for each command, and exit
+    #[arg(long)]
+    man: bool,
+}
+
+impl Printed {
+    /// Prints what is asked for, of `program`: the manual where nothing is.
+    pub fn print(&self, program: Command) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self.completions {
+            Some(which) => completions(program, which, &mut out)?,
+            None => man(program, &mut out)?,
+        }
+        out.flush()
+    }
+}
 
 /// Writes the completion script of a program for `shell`.
 pub fn completions(mut program: Command, shell: clap_complete::Shell, out: &mut impl Write) -> io::Result<()> {

@@ -15,6 +15,7 @@ use engine::{Event, RequestOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::{ALWAYS, Conversation, LoadedModel};
+use sha2::{Digest, Sha256};
 use text::TokenId;
 
 use crate::data::{self, Text};
@@ -68,7 +69,7 @@ pub fn prompts(path: &Path) -> anyhow::Result<Vec<Conversation>> {
     Ok(prompts)
 }
 
-/// The replies to all prompts in their order. Those that `kept` has are not asked for again. `tell` is called with the number of
+/// The replies to all prompts in their order. Those that an earlier run left in `folder` are not asked for again. `tell` is called with the number of
 /// replies and of tokens that are there.
 ///
 /// # Errors
@@ -77,19 +78,17 @@ pub fn ask(
     model: &LoadedModel,
     prompts: &[Conversation],
     wanted: Wanted,
-    kept: &Path,
+    folder: &Path,
     (stop, tell): (&AtomicBool, &dyn Fn(usize, usize)),
 ) -> anyhow::Result<Vec<Text>> {
-    let shown = kept.display();
+    // Replies to other prompts, or otherwise sampled ones, are none of these.
+    let asked = Sha256::digest(format!("{prompts:?} {wanted:?}"));
+    let name: String = asked.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let kept = &folder.join(format!("answers-{name}.jsonl"));
+    let failed_to_write = || format!("{}: cannot be written", kept.display());
     let mut replies = earlier(kept)?;
-    let n_all = prompts.len() * wanted.n_each;
-    replies.retain(|n, _| *n < n_all);
-    let mut file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(kept)
-        .with_context(|| format!("{shown}: cannot be written"))?;
-    let open: Vec<usize> = (0..n_all).filter(|n| !replies.contains_key(n)).collect();
+    let mut file = None;
+    let open: Vec<usize> = (0..prompts.len() * wanted.n_each).filter(|n| !replies.contains_key(n)).collect();
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
     let mut n_tokens: usize = replies.values().map(|text: &Text| text.tokens.len()).sum();
     thread::scope(|scope| -> anyhow::Result<()> {
@@ -116,9 +115,10 @@ pub fn ask(
         for line in receive {
             let mut words = serde_json::to_string(&line)?;
             words.push('\n');
-            if let Err(error) = file.write_all(words.as_bytes()) {
+            // There is none before the first reply: what was refused leaves nothing.
+            if let Err(error) = append(&mut file, kept, words.as_bytes()) {
                 next.store(open.len(), Ordering::Relaxed);
-                return Err(error).with_context(|| format!("{shown}: cannot be written"));
+                return Err(error).with_context(failed_to_write);
             }
             let text = text_of(&line);
             n_tokens += text.tokens.len();
@@ -132,6 +132,15 @@ pub fn ask(
     }
     ensure!(!stop.load(Ordering::Relaxed), crate::Stopped);
     Ok(replies.into_iter().map(|(n, text)| Text { group: n % prompts.len(), ..text }).collect())
+}
+
+/// Writes at the end of the file, which is made when it is first written to.
+fn append(file: &mut Option<File>, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let file = match file {
+        Some(file) => file,
+        None => file.insert(OpenOptions::new().create(true).append(true).open(path)?),
+    };
+    file.write_all(bytes)
 }
 
 /// Those of a run that was broken off. A last line that is not whole is none.

@@ -68,20 +68,26 @@ impl Batches {
     }
 
     /// A group of texts in parts of like lengths, in any order.
-    fn parts_of(&self, mut group: Vec<usize>, rng: &mut StdRng) -> Vec<Part> {
-        group.sort_by_key(|i| (self.lengths[*i].0, *i));
-        let mut parts: Vec<Part> = Vec::new();
-        for i in group {
-            // The longest so far: it pads the others.
-            let n = self.lengths[i].0;
-            match parts.last_mut().filter(|part| (part.len() + 1) * n <= self.n_part) {
-                Some(part) => part.push(i),
-                None => parts.push(vec![i]),
-            }
-        }
+    fn parts_of(&self, group: Vec<usize>, rng: &mut StdRng) -> Vec<Part> {
+        let mut parts = parts_by_length(group, self.n_part, |i| self.lengths[i].0);
         parts.shuffle(rng);
         parts
     }
+}
+
+/// Texts in parts of at most `most` tokens, padding included, shortest first; a longer text is a part alone.
+pub fn parts_by_length(mut texts: Vec<usize>, most: usize, length: impl Fn(usize) -> usize) -> Vec<Part> {
+    texts.sort_by_key(|&i| (length(i), i));
+    let mut parts: Vec<Part> = Vec::new();
+    for i in texts {
+        // The longest so far: it pads the others.
+        let n = length(i);
+        match parts.last_mut().filter(|part| (part.len() + 1) * n <= most) {
+            Some(part) => part.push(i),
+            None => parts.push(vec![i]),
+        }
+    }
+    parts
 }
 
 #[cfg(test)]

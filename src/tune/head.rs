@@ -19,7 +19,7 @@ use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
 
 use crate::answers::{self, Wanted};
-use crate::batches::{Batches, Part};
+use crate::batches::{Batches, Part, parts_by_length};
 use crate::data::{self, Text};
 use crate::loss::{MAX_WORDS, Worth};
 use crate::optimizer::share_of_rate;
@@ -31,11 +31,12 @@ use crate::{Stopped, start};
 
 /// Options of `head`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("texts").args(["data", "self_prompts"]).required(true).multiple(true))]
 pub struct Args {
     /// Model, with or without a head (the first shard)
     model: PathBuf,
     /// Texts to learn from: conversations in OpenAI's form, one a line (.jsonl), or plain text
-    #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present = "self_prompts")]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Prompts, one a line, that the model answers itself: it learns from its own replies
     #[arg(long = "self", value_name = "PROMPTS")]
@@ -124,9 +125,6 @@ enum Init {
     New,
 }
 
-/// The file of replies in the folder of a training.
-const ANSWERS: &str = "answers.jsonl";
-
 /// Replies that are generated at a time.
 const N_PARALLEL: u16 = 16;
 
@@ -146,7 +144,7 @@ const SAVE_EVERY: f64 = 60.0;
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!((0.0..=0.5).contains(&args.held_out), "--held-out is {}, 0 to 0.5 expected", args.held_out);
     ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
-    let picture = args.plot.as_deref().map(Format::of).transpose()?;
+    args.plot.as_deref().map(Format::of).transpose()?;
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate <= 1.0), "--rate must be above 0 and at most 1");
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
@@ -162,64 +160,65 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.init != Some(Init::Own) || source.is_own(), "{}: no head in it to start from", args.model.display());
     ensure!(!args.measure || source.is_own(), "{}: no head in it to measure", args.model.display());
     let model = open(args)?;
-    let (folder, output) = (folder(args)?, args.output.as_deref());
-    if let Some(output) = output {
-        ensure!(
-            args.force || args.resume || !output.exists(),
-            "{}: the file is there; --force overwrites it",
-            output.display()
-        );
-        begin(&folder, args)?;
-    }
-    let done = train(args, source, &model, (&folder, &stop), picture);
+    let (Some(output), false) = (&args.output, args.measure) else { return measure(args, source, &model, &stop) };
+    ensure!(
+        args.force || args.resume || !output.exists(),
+        "{}: the file is there; --force overwrites it",
+        output.display()
+    );
+    let folder = folder(output)?;
+    begin(&folder, args)?;
+    let done = train(args, source, &model, output, (&folder, &stop));
+    // Where nothing was kept, nothing was broken off: an empty folder goes.
     if done.is_err() {
-        // Where nothing was kept, nothing was broken off: what is empty goes.
-        let answers = folder.join(ANSWERS);
-        if std::fs::metadata(&answers).is_ok_and(|m| m.len() == 0) {
-            drop(std::fs::remove_file(&answers));
-        }
         drop(std::fs::remove_dir(&folder));
     }
-    done
+    done?;
+    std::fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot be removed", folder.display()))
 }
 
-/// Texts, training, the file; or the measurement alone.
+/// Measures the model's own head on all texts.
+fn measure(args: &Args, source: NewHead, model: &LoadedModel, stop: &AtomicBool) -> anyhow::Result<()> {
+    let scratch = tempfile::tempdir().context("no folder for the model's replies")?;
+    let texts = texts(args, model, scratch.path(), stop)?;
+    let worth = trainer(args, source, model, &texts)?.measure(&texts, &measured(&texts, 0, usize::MAX))?;
+    println!("{} tokens: {} of drafts are right, by depth", worth[0].n, shares(&worth));
+    Ok(())
+}
+
+/// Texts, training, the file.
 fn train(
     args: &Args,
     source: NewHead,
     model: &LoadedModel,
+    output: &Path,
     (folder, stop): (&Path, &AtomicBool),
-    picture: Option<Format>,
 ) -> anyhow::Result<()> {
-    let texts = texts(args, model, folder, stop)?;
-    let n_ctx = args.context as usize;
-    let (texts, n_learned) = if args.measure { (texts, 0) } else { split(texts, args.held_out, args.seed)? };
-    let device = Device::Cpu;
+    let (texts, n_learned) = split(texts(args, model, folder, stop)?, args.held_out, args.seed)?;
+    let identity = identity(args, &source, &texts, model.model())?;
+    let rate = args.rate.unwrap_or(if source.is_own() { 0.005 } else { 0.02 });
+    let mut trainer = trainer(args, source, model, &texts)?;
+    let held = measured(&texts, n_learned, N_MEASURED);
+    let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
+    let progress = training.run(&mut trainer, identity)?;
+    write(args, trainer, &progress, output)?;
+    if let Some(path) = &args.plot {
+        let bytes = plot::bytes(&drawn(&progress.measured), Format::of(path)?)?;
+        std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A trainer of the head for these texts.
+fn trainer(args: &Args, source: NewHead, model: &LoadedModel, texts: &[Text]) -> anyhow::Result<Trainer> {
+    let (device, n_ctx) = (Device::Cpu, args.context as usize);
     let n_threads = args.compute.threads.map_or_else(convert::stream::available_threads, usize::from);
     let room = (args.cache_size as usize) << 20;
     let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), room, n_threads)?;
     let head = start::head(&source, n_ctx, args.seed, &device)?;
-    let words = words(&texts, source.n_vocab(), args.vocab as usize);
+    let words = words(texts, source.n_vocab(), args.vocab as usize);
     let how = How { depth: args.depth.into(), pull: args.acceptance, n_threads };
-    let identity = identity(args, &source, &texts, model.model())?;
-    let is_own = source.is_own();
-    let mut trainer = Trainer::new(source, head, target, words.as_deref(), (how, device.clone()))?;
-    let held: Vec<Part> = measured(&texts, n_learned, if args.measure { usize::MAX } else { N_MEASURED });
-    if args.measure {
-        let worth = trainer.measure(&texts, &held)?;
-        println!("{} tokens: {} of drafts are right, by depth", worth[0].n, shares(&worth));
-        return Ok(());
-    }
-    let output = args.output.as_deref().context("an output file is required")?;
-    let rate = args.rate.unwrap_or(if is_own { 0.005 } else { 0.02 });
-    let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
-    let progress = training.run(&mut trainer, identity, &device)?;
-    write(args, trainer, &progress, is_own, output)?;
-    if let (Some(path), Some(format)) = (&args.plot, picture) {
-        let bytes = plot::bytes(&drawn(&progress.measured), format)?;
-        std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
-    }
-    std::fs::remove_dir_all(folder).with_context(|| format!("{}: cannot be removed", folder.display()))
+    Trainer::new(source, head, target, words.as_deref(), (how, device))
 }
 
 /// The model with an engine for many replies.
@@ -234,13 +233,12 @@ fn open(args: &Args) -> anyhow::Result<LoadedModel> {
     Ok(session::open(args.model.as_path(), &ModelOptions { run, capacity, ..ModelOptions::default() })?)
 }
 
-/// Where a training keeps what it has done.
-fn folder(args: &Args) -> anyhow::Result<PathBuf> {
-    let beside = args.output.as_deref().unwrap_or(Path::new("measure"));
-    let name = beside.file_name().with_context(|| format!("{}: a file's name expected", beside.display()))?;
+/// Where a training keeps what it has done: beside its output.
+fn folder(output: &Path) -> anyhow::Result<PathBuf> {
+    let name = output.file_name().with_context(|| format!("{}: a file's name expected", output.display()))?;
     let mut name = name.to_owned();
     name.push(".training");
-    Ok(beside.with_file_name(name))
+    Ok(output.with_file_name(name))
 }
 
 fn begin(folder: &Path, args: &Args) -> anyhow::Result<()> {
@@ -279,17 +277,10 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
             seed: args.seed,
             n_parallel: N_PARALLEL.into(),
         };
-        let scratch = args.measure.then(|| std::env::temp_dir().join(format!("nextn-tune-{}", std::process::id())));
-        let kept = scratch.as_deref().unwrap_or(folder);
-        std::fs::create_dir_all(kept).with_context(|| format!("{}: cannot be made", kept.display()))?;
         let begun = Instant::now();
         let shown = Shown::new((prompts.len() * wanted.n_each) as u64, "replies");
         let tell = |n: usize, n_tokens: usize| shown.at(n as u64, format!("answering: {n_tokens} tokens"));
-        let texts = answers::ask(model, &prompts, wanted, &kept.join(ANSWERS), (stop, &tell));
-        if let Some(scratch) = scratch {
-            std::fs::remove_dir_all(&scratch).with_context(|| format!("{}: cannot be removed", scratch.display()))?;
-        }
-        let texts = texts?;
+        let texts = answers::ask(model, &prompts, wanted, folder, (stop, &tell))?;
         let n: usize = texts.iter().map(Text::n_counted).sum();
         shown.line(&format!("{} replies of {n} tokens in {:.0} s", texts.len(), begun.elapsed().as_secs_f64()));
         add(texts);
@@ -315,24 +306,14 @@ fn split(texts: Vec<Text>, share: f64, seed: u64) -> anyhow::Result<(Vec<Text>, 
 /// Parts of the texts from `first` on, up to so many tokens that count.
 fn measured(texts: &[Text], first: usize, most: usize) -> Vec<Part> {
     let mut n = 0;
-    let taken: Vec<usize> = (first..texts.len())
+    let taken = (first..texts.len())
         .take_while(|i| {
             let before = n;
             n += texts[*i].n_counted();
             before < most
         })
         .collect();
-    let mut parts: Vec<Part> = Vec::new();
-    let mut by_length = taken;
-    by_length.sort_by_key(|i| (texts[*i].tokens.len(), *i));
-    for i in by_length {
-        let n = texts[i].tokens.len();
-        match parts.last_mut().filter(|part| (part.len() + 1) * n <= N_PART) {
-            Some(part) => part.push(i),
-            None => parts.push(vec![i]),
-        }
-    }
-    parts
+    parts_by_length(taken, N_PART, |i| texts[i].tokens.len())
 }
 
 /// The words that drafts are made of, ascending: the most frequent ones, then the first. `None` for all.
@@ -375,10 +356,10 @@ struct Training<'a> {
 
 impl Training<'_> {
     /// Trains until the tokens or minutes are over, or nothing gets better; the head is the best one then.
-    fn run(&self, trainer: &mut Trainer, identity: String, device: &Device) -> anyhow::Result<Progress> {
+    fn run(&self, trainer: &mut Trainer, identity: String) -> anyhow::Result<Progress> {
         let mut progress = Progress { identity, ..Progress::default() };
         let mut best: HashMap<String, Tensor> = HashMap::new();
-        if let Some(saved) = state::load(self.folder, device)? {
+        if let Some(saved) = state::load(self.folder)? {
             ensure!(
                 saved.progress.identity == progress.identity,
                 "{}: a training with other options or texts; --force begins anew",
@@ -436,6 +417,10 @@ impl Training<'_> {
                 saved_at = progress.seconds;
             }
         }
+        // Where the file cannot be written, --resume has nothing left to do but that.
+        if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
+            shown.line(&format!("note: {error:#}"));
+        }
         state::put(trainer.head(), &best)?;
         let spent = trainer.spent;
         shown.line(&format!(
@@ -474,7 +459,7 @@ impl Training<'_> {
                 .collect::<candle_core::Result<_>>()?;
         }
         shown.line(&format!(
-            "{:>9} tokens {:>6.0} s   right: {}   tokens of a draft and its pass: {:.2}",
+            "{:>9} tokens {:>6.0} s   right: {}   tokens per pass: {:.2}",
             progress.n_tokens,
             progress.seconds,
             shares(&worth),
@@ -506,28 +491,28 @@ fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
     sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
 }
 
-/// Shares of right drafts over the tokens learned from.
+/// Shares of wrong drafts over the tokens learned from: near their end the right ones would all lie on one line.
 fn drawn(measured: &[(usize, Vec<f64>)]) -> Canvas {
     let n_depths = measured.first().map_or(0, |(_, right)| right.len());
     let series = (0..n_depths).map(|k| Series {
         name: format!("draft token {}", k + 1),
-        points: measured.iter().map(|(n, right)| ((*n as f64 / 1e3).round(), right[k])).collect(),
+        points: measured.iter().map(|(n, right)| ((*n as f64 / 1e3).round(), 100.0 * (1.0 - right[k]))).collect(),
         measured: true,
     });
     let mut canvas = Canvas::new(900.0, 380.0);
     Curves {
-        title: "Drafts that are the model's own choice, on texts held out".into(),
+        title: "Drafts that are not the model's own choice, on texts held out".into(),
         x_name: "tokens learned from (thousands)".into(),
-        y_name: "share".into(),
+        y_name: "wrong (%)".into(),
         series: series.collect(),
-        level: Some(1.0),
+        level: None,
     }
     .draw(&mut canvas, 0.0, 880.0);
     canvas
 }
 
 /// Writes the head with what is to be known of it.
-fn write(args: &Args, trainer: Trainer, progress: &Progress, is_own: bool, output: &Path) -> anyhow::Result<()> {
+fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> anyhow::Result<()> {
     let (source, head) = trainer.into_parts();
     let best = progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)));
     let right: Vec<f32> = best.map(|right| right.iter().map(|x| *x as f32).collect()).unwrap_or_default();
@@ -535,7 +520,7 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, is_own: bool, outpu
     let names = files.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned());
     let said = vec![
         ("nextn.training.program".to_owned(), Key::from(concat!("nextn-tune ", env!("CARGO_PKG_VERSION")))),
-        ("nextn.training.start".to_owned(), Key::from(if is_own { "own" } else { "new" })),
+        ("nextn.training.start".to_owned(), Key::from(if source.is_own() { "own" } else { "new" })),
         ("nextn.training.data".to_owned(), Key::from(names.collect::<Vec<_>>().join(", ").as_str())),
         ("nextn.training.tokens".to_owned(), Key::U64(progress.n_tokens as u64)),
         ("nextn.training.acceptance".to_owned(), Key::Array(right.into_iter().collect())),

@@ -1,28 +1,28 @@
 //! The program `nextn-tune`: trains NextN heads for models in GGUF files, on the machine that runs them.
 //! Owns training; the target's passes are the runtime's own, derivatives those of a library, files those of the convert crate.
 //!
-//! Top to bottom: [`head`] is the command, [`train`] a step of it; [`data`] and [`answers`] are texts, [`target`] what the model
-//! makes of them, [`block`] the head as a function, [`loss`] and [`optimizer`] how it changes.
+//! Top to bottom: `head` is the command, `train` a step of it; `data` and `answers` are texts, `target` what the model makes of
+//! them, [`block`] the head as a function, `loss` and `optimizer` how it changes.
 #![forbid(unsafe_code)]
 
-pub mod answers;
+mod answers;
 mod batches;
 pub mod block;
-pub mod data;
+mod data;
 mod head;
-pub mod loss;
-pub mod optimizer;
+mod loss;
+mod optimizer;
 mod progress;
 mod start;
 mod state;
-pub mod target;
-pub mod train;
+mod target;
+mod train;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use program::{sanitize, shell};
+use program::sanitize;
+use program::shell::Printed;
 
 /// Train NextN (MTP) heads for models in GGUF files
 #[derive(Debug, Parser)]
@@ -34,12 +34,8 @@ use program::{sanitize, shell};
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print a shell completion script
-    #[arg(long, value_name = "SHELL")]
-    completions: Option<clap_complete::Shell>,
-    /// Print the manual pages (roff), one for each command, and exit
-    #[arg(long)]
-    man: bool,
+    #[command(flatten)]
+    printed: Printed,
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,7 +57,7 @@ pub fn main() -> ExitCode {
     let args: Args = program::version::parse(std::env::args_os());
     let outcome = match &args.command {
         Some(Command::Head(args)) => head::run(args),
-        None => page(&args),
+        None => args.printed.print(Args::command()).map_err(Into::into),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,16 +100,6 @@ fn with_single_threads() -> Option<ExitCode> {
         let code = again.status().ok()?.code()?;
         Some(ExitCode::from(code.clamp(0, 255) as u8))
     }
-}
-
-/// What is asked for without a command.
-fn page(args: &Args) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match args.completions {
-        Some(which) => shell::completions(Args::command(), which, &mut out)?,
-        None => shell::man(Args::command(), &mut out)?,
-    }
-    Ok(out.flush()?)
 }
 
 /// As shells number an end by Ctrl-C.

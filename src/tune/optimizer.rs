@@ -73,11 +73,6 @@ impl Optimizer {
         self.n_steps += 1;
     }
 
-    /// Steps that were made.
-    pub fn n_steps(&self) -> usize {
-        self.n_steps
-    }
-
     /// What is kept from step to step, by name.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
         let mut all = Vec::new();

@@ -70,13 +70,13 @@ pub fn save(
 ///
 /// # Errors
 /// A file that is broken.
-pub fn load(folder: &Path, device: &Device) -> anyhow::Result<Option<Saved>> {
+pub fn load(folder: &Path) -> anyhow::Result<Option<Saved>> {
     let path = path(folder);
     if !path.is_file() {
         return Ok(None);
     }
     let broken = |e: String| anyhow!("{}: {e}; remove {} to begin anew", path.display(), folder.display());
-    let mut tensors = candle_core::safetensors::load(&path, device).map_err(|e| broken(e.to_string()))?;
+    let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu).map_err(|e| broken(e.to_string()))?;
     let words = tensors.remove(WORDS).ok_or_else(|| broken("not a training's state".into()))?;
     let words = words.to_vec1::<u8>().map_err(|e| broken(e.to_string()))?;
     let progress = serde_json::from_slice(&words).map_err(|e| broken(e.to_string()))?;

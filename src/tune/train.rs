@@ -98,12 +98,8 @@ impl Trainer {
     ) -> anyhow::Result<Self> {
         let block = format!("blk.{}.nextn", source.n_layer());
         let first_of = |names: &[&str]| -> anyhow::Result<String> {
-            for name in names {
-                if source.rows(name, &[0])?.is_some() {
-                    return Ok((*name).to_owned());
-                }
-            }
-            anyhow::bail!("{}: none of {} is there", source.path().display(), names.join(", "))
+            let found = names.iter().find(|name| source.has(name)).map(|name| (*name).to_owned());
+            found.with_context(|| format!("{}: none of {} is there", source.path().display(), names.join(", ")))
         };
         let embedding = first_of(&[&format!("{block}.embed_tokens.weight"), "token_embd.weight"])?;
         let output = first_of(&[&format!("{block}.shared_head_head.weight"), "output.weight", "token_embd.weight"])?;
@@ -202,8 +198,10 @@ impl Trainer {
         let (student, inputs, next) = (&self.student, &inputs, &next);
         let work = || {
             let mut done = Vec::new();
-            while let Some((of, known, hidden, embeddings)) = inputs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                done.push((of[0].0, student.drafts(of, known, (hidden, embeddings), learns)));
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some((of, known, hidden, embeddings)) = inputs.get(i) else { break };
+                done.push((i, student.drafts(of, known, (hidden, embeddings), learns)));
             }
             done
         };
@@ -215,8 +213,7 @@ impl Trainer {
         });
         self.spent.head += begun.elapsed().as_secs_f64();
         ensure!(done.len() == parts.len(), "a thread of the training has ended");
-        let place = |first: usize| parts.iter().position(|part| part[0] == first);
-        done.sort_by_key(|(first, _)| place(*first));
+        done.sort_by_key(|(i, _)| *i);
         done.into_iter().map(|(_, result)| result).collect()
     }
 

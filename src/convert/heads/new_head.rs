@@ -106,11 +106,6 @@ impl NewHead {
         self.n_vocab as usize
     }
 
-    /// The architecture's name in files.
-    pub fn architecture(&self) -> &str {
-        &self.info.arch
-    }
-
     /// The model's file, of several the first.
     pub fn path(&self) -> PathBuf {
         self.main.path.clone()
@@ -124,6 +119,11 @@ impl NewHead {
     /// Whether the model has a head, and it is the one that is meant.
     pub fn is_own(&self) -> bool {
         !self.own.is_empty()
+    }
+
+    /// Whether the model or its own head has a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.own.contains_key(name) || self.main.tensor(name).is_some()
     }
 
     /// The numbers of a tensor of the model or of its own head, row by row; `None` where there is none of this name.

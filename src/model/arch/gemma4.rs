@@ -69,7 +69,8 @@ fn open(file: &mut ModelFile<'_, '_, '_>) -> Result<Opened, LoadError> {
     let nextn = if assistant.is_some() { NextNHead::Bound } else { NextNHead::Absent };
     let (cap, state) = (c.cap, c.state());
     let arch = Gemma4 { n_embd, n_expert_used, state, embed, per_layer, layers, norm, head, cap, assistant };
-    Ok(Opened { arch: Box::new(arch), hparams, nextn })
+    let head = Err("its NextN head is an architecture of its own".into());
+    Ok(Opened { arch: Box::new(arch), hparams, nextn, head })
 }
 
 impl Architecture for Gemma4 {

@@ -10,7 +10,7 @@ use crate::keys::Keys;
 
 pub(super) const ENTRY: Entry = Entry { names: &["llama"], nextn: true, open: |file| decoder::open(file, llama) };
 pub(super) const MISTRAL3: Entry =
-    Entry { names: &["mistral3"], nextn: true, open: |file| decoder::open(file, mistral3) };
+    Entry { names: &["mistral3"], nextn: false, open: |file| decoder::open(file, mistral3) };
 
 fn llama(keys: &Keys<'_, '_>) -> Result<DecoderConfig, LoadError> {
     config(keys, false)
