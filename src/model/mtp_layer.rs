@@ -3,36 +3,37 @@
 
 use ggml::{Graph, Tensor, WeightId};
 
-use super::{DecoderConfig, Layer};
 use crate::architecture::NextNHead;
 use crate::blocks::{LayerNorm, Linear, RmsNorm};
+use crate::decoder_config::DecoderConfig;
 use crate::error::LoadError;
 use crate::head_file::refused;
 use crate::keys::Keys;
+use crate::layer::Layer;
 use crate::step::AttentionInputs;
 use crate::tensors::Tensors;
 
 /// One layer of the NextN head: attention on the embedding of a token and the hidden state before it.
-pub(super) struct MtpLayer {
-    pub(super) embed: WeightId,
+pub(crate) struct MtpLayer {
+    pub(crate) embed: WeightId,
     embed_norm: RmsNorm,
     hidden_norm: RmsNorm,
     project: Linear,
-    pub(super) layer: Layer,
+    pub(crate) layer: Layer,
     /// The target model's final norm if absent.
-    pub(super) norm: Option<HeadNorm>,
+    pub(crate) norm: Option<HeadNorm>,
     /// The target model's output matrix if absent.
-    pub(super) head: Option<Linear>,
+    pub(crate) head: Option<Linear>,
 }
 
 /// The norm at the end of a NextN head.
-pub(super) enum HeadNorm {
+pub(crate) enum HeadNorm {
     Rms(RmsNorm),
     Layer(LayerNorm),
 }
 
 impl HeadNorm {
-    pub(super) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
         match self {
             Self::Rms(norm) => norm.forward(g, x),
             Self::Layer(norm) => norm.forward(g, x),
@@ -84,7 +85,7 @@ impl MtpLayer {
 
     /// One entry a column: embeddings of tokens and hidden states, `[n_embd, n_entries]` each; gives the layer's stream and
     /// what its attention adds, for [`Layer::rest`]. Its KV cache is layer `k` of the head's memory.
-    pub(super) fn attend<'g>(
+    pub(crate) fn attend<'g>(
         &self,
         g: &Graph<'g>,
         inputs: &AttentionInputs<'_, 'g>,
@@ -99,7 +100,7 @@ impl MtpLayer {
 }
 
 /// The NextN head of the model's own file.
-pub(super) fn mtp_of_model(
+pub(crate) fn mtp_of_model(
     t: &mut Tensors<'_>,
     c: &DecoderConfig,
     n_vocab: usize,
@@ -126,7 +127,7 @@ fn mtp_layers(
 }
 
 /// Whether a file has a NextN head, for a model of `n_layer` layers. Looked at before its lists of layers are.
-pub(super) fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), LoadError> {
+pub(crate) fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), LoadError> {
     let (n_block, n_nextn) = (keys.n_block()?, keys.n_nextn()?);
     if n_nextn == 0 {
         let name = keys.full("nextn_predict_layers");
@@ -140,7 +141,7 @@ pub(super) fn fits_after(keys: &Keys<'_, '_>, n_layer: usize) -> Result<(), Load
 
 /// The NextN head of another file. Embedding, final norm and output matrix are the model's own unless the head brings some
 /// of its own kind: copies of the model's in that file are left alone.
-pub(super) fn mtp_of_file(
+pub(crate) fn mtp_of_file(
     t: &mut Tensors<'_>,
     model: &DecoderConfig,
     own: &DecoderConfig,
