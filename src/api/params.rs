@@ -49,6 +49,8 @@ pub struct Params {
     pub n_indent: Option<i64>,
     /// Take up and keep state of earlier requests with the same beginning.
     pub cache_prompt: Option<bool>,
+    /// Keep what the endpoint keeps; with false the reply is not kept to train on either.
+    pub store: Option<bool>,
     /// Most tokens of a draft for this request; 0 is without speculation.
     #[serde(rename = "speculative.n_max")]
     pub speculative_n_max: Option<i64>,
@@ -204,6 +206,7 @@ impl Params {
             lines,
             sampler_logprobs: post_sampling_probs,
             cache: self.cache_prompt.unwrap_or(true),
+            keep: self.store.unwrap_or(true),
             max_draft: n_max.map(|n| n as usize),
             min_draft: n_min as usize,
             draft_p_min: p_min,

@@ -9,6 +9,7 @@ use model::{Facts, MemoryPlan, Model};
 use crate::batch::{BatchPolicy, MAX_FORCED};
 use crate::cache::CacheLimits;
 use crate::disk_store::DiskConfig;
+use crate::finished::ReplySink;
 
 /// Positions of a sequence when the user does not say: the model's, up to this.
 const DEFAULT_N_CTX: usize = 8192;
@@ -132,6 +133,8 @@ pub struct EngineConfig {
     pub store_bytes: usize,
     /// Where sequences are kept that outlive the program, and how much of them; `None` keeps none.
     pub disk: Option<DiskConfig>,
+    /// Gets the replies that are complete, where somebody learns from them.
+    pub replies: Option<ReplySink>,
     /// Memory that state of running and resting sequences may take, in bytes, where it is taken when it is written; `None` is
     /// nine tenths of what the machine has free at the start.
     pub kv_bytes: Option<usize>,
@@ -161,6 +164,7 @@ impl Default for EngineConfig {
             checkpoint_every: None,
             store_bytes: 0,
             disk: None,
+            replies: None,
             kv_bytes: None,
             exact: Exact::Off,
             embeddings: false,

@@ -67,6 +67,8 @@ pub struct RequestOptions {
     pub cache: bool,
     /// Whose state that is.
     pub scope: Scope,
+    /// The reply may be kept to learn from, where the engine does that and `cache` is set.
+    pub keep: bool,
     /// LoRA adapters that prompt and generation are computed with. State that other adapters made is not reused.
     pub adapters: AdapterSet,
     /// Pictures in the prompt: their places there may hold any tokens, and get ids made of the pictures' content.
@@ -102,6 +104,7 @@ impl Default for RequestOptions {
             checkpoint_boundaries: Vec::new(),
             cache: true,
             scope: Scope::default(),
+            keep: true,
             adapters: AdapterSet::default(),
             pictures: Pictures::default(),
             grammar: None,

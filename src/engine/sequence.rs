@@ -9,6 +9,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, PromptProgress, Summary, Timings};
+use crate::finished::{Recording, ReplySink};
 use crate::lines::Lines;
 use crate::pooling::{Pooled, Pooling};
 use crate::request::GenerateRequest;
@@ -70,6 +71,8 @@ pub(crate) struct Sequence {
     embedding: Option<Vec<f32>>,
     events: tokio::sync::mpsc::Sender<Event>,
     outbox: VecDeque<Event>,
+    /// Of the reply, where it is kept.
+    recording: Option<Recording>,
     pub(crate) timings: Timings,
     started: Instant,
     first_token: Option<Instant>,
@@ -107,6 +110,7 @@ impl Sequence {
             embedding: None,
             events,
             outbox: VecDeque::new(),
+            recording: None,
             timings,
             started: Instant::now(),
             first_token: None,
@@ -115,6 +119,11 @@ impl Sequence {
             is_spoiled: false,
             request,
         }
+    }
+
+    /// Its reply goes to `sink` as well when it is complete, if the request lets it.
+    pub(crate) fn record(&mut self, sink: Option<&ReplySink>) {
+        self.recording = Recording::of(&self.request, sink);
     }
 
     /// What it does, for people.
@@ -331,6 +340,9 @@ impl Sequence {
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.stops.finish();
+        if let Some(recording) = self.recording.take().filter(|_| reason != FinishReason::Cancelled) {
+            recording.finish(&self.request);
+        }
         let embedding = self.embedding.take();
         tracing::debug!(
             n_prompt = self.timings.prompt_tokens,

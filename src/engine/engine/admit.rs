@@ -30,6 +30,9 @@ impl Engine {
                     let pictures = request.pictures().clone();
                     self.begin(slot, &pictures);
                     let mut sequence = Sequence::new(submission, slot, n_cached, self.stats.n_steps);
+                    if !self.warming_up {
+                        sequence.record(self.config.replies.as_ref());
+                    }
                     if let Some(every) = every {
                         sequence.want_checkpoints(every);
                     }

@@ -112,6 +112,9 @@ impl Sequence {
     /// Owes the reader the tokens of a step whose draft had `n_drafted`.
     fn give(&mut self, mut pieces: Vec<Piece>, n_drafted: usize) {
         pieces.iter_mut().for_each(|piece| piece.draft.n_drafted = n_drafted);
+        if let Some(recording) = &mut self.recording {
+            recording.take(&pieces, n_drafted);
+        }
         if !pieces.is_empty() {
             self.outbox.push_back(Event::Tokens(pieces));
         }
