@@ -314,6 +314,8 @@ impl Metrics {
             memory.push((served.id.as_str(), stats));
         }
         self.counts.by_model.memory(memory.into_iter());
+        let learning = loaded.iter().filter_map(|served| Some((served.id.as_str(), &**served.learning()?)));
+        self.counts.by_model.learning(learning);
         self.waiting.set(waiting as i64);
         // Those that are prepared have a place in the queue, and no reply that runs.
         let waiting = waiting.saturating_sub(usize::try_from(self.preparing.get()).unwrap_or(0));

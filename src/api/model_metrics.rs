@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Prometheus;
+use session::Learning;
 
 type Counts = Family<ModelLabel, Counter>;
 type Bytes = Family<ModelLabel, Gauge<i64, AtomicI64>>;
@@ -31,6 +32,9 @@ pub(crate) struct ModelMetrics {
     checkpoint_bytes: Bytes,
     stored_bytes: Bytes,
     compute_bytes: Bytes,
+    kept_replies: Bytes,
+    kept_bytes: Bytes,
+    dropped_replies: Bytes,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
@@ -61,6 +65,9 @@ impl Default for ModelMetrics {
             checkpoint_bytes: Bytes::default(),
             stored_bytes: Bytes::default(),
             compute_bytes: Bytes::default(),
+            kept_replies: Bytes::default(),
+            kept_bytes: Bytes::default(),
+            dropped_replies: Bytes::default(),
         }
     }
 }
@@ -106,6 +113,21 @@ impl ModelMetrics {
                 &self.stored_bytes,
             ),
             ("nextn:model_compute_bytes", "Bytes of compute buffers, by loaded model", &self.compute_bytes),
+            (
+                "nextn:model_learn_replies",
+                "Replies kept to train on since the model was loaded, by loaded model (--learn)",
+                &self.kept_replies,
+            ),
+            (
+                "nextn:model_learn_bytes",
+                "Bytes in the folder of --learn, when a reply of the loaded model was last kept",
+                &self.kept_bytes,
+            ),
+            (
+                "nextn:model_learn_dropped",
+                "Replies not kept since the model was loaded: a slow, full or unwritable disk",
+                &self.dropped_replies,
+            ),
         ] {
             to.register(name, help, family.clone());
         }
@@ -143,6 +165,18 @@ impl ModelMetrics {
         for (model, stats) in loaded {
             let bytes = [stats.taken_bytes, stats.checkpoint_bytes, stats.stored_bytes, stats.compute_bytes];
             for (family, n) in families.iter().zip(bytes) {
+                family.get_or_create(&label(model)).set(n as i64);
+            }
+        }
+    }
+
+    /// What is kept to train on, of all models that are loaded now and of which something is.
+    pub(crate) fn learning<'m>(&self, loaded: impl Iterator<Item = (&'m str, &'m Learning)>) {
+        let families = [&self.kept_replies, &self.kept_bytes, &self.dropped_replies];
+        families.iter().for_each(|family| family.clear());
+        for (model, learning) in loaded {
+            let counts = [learning.n_kept(), learning.n_bytes(), learning.n_dropped()];
+            for (family, n) in families.iter().zip(counts) {
                 family.get_or_create(&label(model)).set(n as i64);
             }
         }

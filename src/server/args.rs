@@ -313,6 +313,14 @@ pub struct ServingFlags {
     #[arg(long, value_name = "DIR")]
     pub slot_save_path: Option<PathBuf>,
 
+    /// Keep finished replies as token ids in this folder, to train the head on with nextn-tune --from [default: off]
+    #[arg(long, value_name = "FOLDER")]
+    pub learn: Option<PathBuf>,
+
+    /// Most that is kept there, in MiB; the oldest goes first
+    #[arg(long, value_name = "MIB", requires = "learn", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub learn_size: u32,
+
     /// Serve /v1/embeddings and /v1/rerank
     #[arg(long, visible_aliases = ["embedding", "rerank", "reranking"])]
     pub embeddings: bool,

@@ -7,7 +7,7 @@ use api::{Loader, Served};
 use hub::{Cancel, ModelFiles, Watch};
 use program::download::DownloadProgress;
 use session::options::{ImageOptions, SamplingOptions};
-use session::{FileProgress, ModelOptions, TemplateSource};
+use session::{FileProgress, LearnOptions, ModelOptions, TemplateSource};
 
 use super::args::ModelFlags;
 use program::source;
@@ -19,6 +19,8 @@ pub(super) struct FromFlags {
     pub(super) others: Option<(ModelFlags, SamplingOptions)>,
     /// Make room for embeddings.
     pub(super) embeddings: bool,
+    /// Keep replies to train on.
+    pub(super) learn: Option<LearnOptions>,
 }
 
 impl Loader for FromFlags {
@@ -40,6 +42,7 @@ impl Loader for FromFlags {
             drafts: flags.drafts.clone(),
             capacity: flags.capacity.clone(),
             head_beside: files.head,
+            learn: self.learn.clone(),
             images: ImageOptions { without: flags.hub.no_mmproj, ..flags.images.clone() },
             projector_beside: files.projector,
             sampling,

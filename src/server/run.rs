@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Server, Settings, Tls};
-use engine::EngineLife;
+use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Served, Server, Settings, Tls};
+use engine::{EngineLife, Scope};
+use session::{LearnOptions, Learning};
 
-use super::args::{AccessFlags, Args, CacheScope, HttpFlags, ModelFlags};
+use super::args::{AccessFlags, Args, CacheScope, HttpFlags, ModelFlags, ServingFlags};
 use super::config::{self, Resolved};
 use super::folder::{self, Found};
 use super::load::FromFlags;
@@ -46,6 +48,7 @@ pub(super) fn run(resolved: Resolved, notes: &[String], command: fn() -> clap::C
     }
     let keys = api_keys(&args.access)?;
     let tls = tls(&args.http)?;
+    tell_folders(&args, &keys);
     let settings = settings(&args, keys);
     let registry = registry(&args, models)?;
     room_for(settings.limits.max_connections);
@@ -56,7 +59,8 @@ pub(super) fn run(resolved: Resolved, notes: &[String], command: fn() -> clap::C
     runtime.shutdown_background();
     // Engines are, which may have sequences to keep on disk.
     let start = Instant::now();
-    while !ending.iter().all(EngineLife::is_freed) && start.elapsed() < LONGEST_END {
+    let is_over = |ending: &Ending| ending.engine.is_freed() && ending.learning.as_ref().is_none_or(|l| l.is_done());
+    while !ending.iter().all(is_over) && start.elapsed() < LONGEST_END {
         std::thread::sleep(Duration::from_millis(5));
     }
     served
@@ -65,13 +69,20 @@ pub(super) fn run(resolved: Resolved, notes: &[String], command: fn() -> clap::C
 /// Engines that take longer to end are left behind, with what they have not kept yet.
 const LONGEST_END: Duration = Duration::from_secs(60);
 
+/// What still runs at the end.
+struct Ending {
+    engine: EngineLife,
+    /// Writes replies.
+    learning: Option<Arc<Learning>>,
+}
+
 /// `ending`: gets the engines that still run at the end.
 async fn serve(
     registry: Registry,
     settings: Settings,
     http: &HttpFlags,
     tls: Option<Tls>,
-    ending: &mut Vec<EngineLife>,
+    ending: &mut Vec<Ending>,
 ) -> Outcome<()> {
     let told = told_to_end().or_exit(Exit::Runtime)?;
     let state = AppState::new(registry, settings);
@@ -90,7 +101,8 @@ async fn serve(
         }
     };
     server.run(api::router(state), stop, Duration::from_secs(http.shutdown_timeout)).await;
-    *ending = registry.loaded().iter().map(|served| served.engine().life()).collect();
+    let of = |served: &Arc<Served>| Ending { engine: served.engine().life(), learning: served.learning().cloned() };
+    *ending = registry.loaded().iter().map(of).collect();
     match lost {
         // A server without a model is of no use. The log has said why, unless it is off.
         Some(_) if tracing::enabled!(tracing::Level::ERROR) => Err(Failure::silent(Exit::ModelFile)),
@@ -266,7 +278,8 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
         store = Some(found);
     }
     let others = store.is_some().then(|| (args.model.clone(), args.sampling.clone()));
-    let loader = FromFlags { models: loaders, others, embeddings: args.serving.embeddings };
+    let learn = learn_options(&args.serving);
+    let loader = FromFlags { models: loaders, others, embeddings: args.serving.embeddings, learn };
     // Whoever asks for model after model is not to fill the memory.
     let of_store = store.is_some().then_some(n_configured);
     let max_loaded = args.models_max.map(usize::from).or(if has_folder { Some(FROM_FOLDER) } else { of_store });
@@ -275,6 +288,23 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
         registry.allow_downloads(Box::new(store));
     }
     Ok(registry)
+}
+
+/// `--learn` and its bound.
+fn learn_options(flags: &ServingFlags) -> Option<LearnOptions> {
+    let n_bytes = u64::from(flags.learn_size) << 20;
+    flags.learn.clone().map(|folder| LearnOptions { folder, n_bytes })
+}
+
+/// Says which folder is whose, so that one key's replies can be removed.
+fn tell_folders(args: &Args, keys: &[String]) {
+    let Some(folder) = args.serving.learn.as_ref().filter(|_| args.access.cache_scope == CacheScope::Key) else {
+        return;
+    };
+    for (i, key) in keys.iter().enumerate() {
+        let folder = folder.join(session::folder_of(Scope::of_key(key)));
+        tracing::info!(key = i + 1, folder = %folder.display(), "replies of this API key, counted from 1, are kept here");
+    }
 }
 
 /// The models of `--models-dir`.

@@ -12,6 +12,7 @@ mod embedding;
 mod file_progress;
 mod files;
 mod infill;
+mod learning;
 mod messages;
 mod named_templates;
 mod open;
@@ -33,6 +34,7 @@ pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, Video}
 pub use file_progress::FileProgress;
 pub use files::{DraftFiles, ModelSource, open_draft, open_weights};
 pub use infill::Gap;
+pub use learning::{KeptError, KeptReply, LearnOptions, Learning, folder_of, read_replies};
 pub use messages::{BLIND, text_of};
 pub use named_templates::{named_template, template_names};
 pub use open::{DraftDefaults, LoadedModel, open, start_engine, start_engine_with};

@@ -14,6 +14,7 @@ use text::template::ChatTemplate;
 
 use crate::dialect::Dialect;
 use crate::files::{ModelSource, Opened, open_files};
+use crate::learning::Learning;
 use crate::open_error::OpenError;
 use crate::options::{EmbeddingOptions, ModelOptions, defaults_of_file};
 use crate::projector_file::{open_projector, sight_of};
@@ -39,6 +40,7 @@ pub struct LoadedModel {
     /// Where a request does not say; a server's clients may change it.
     adapters: RwLock<AdapterSet>,
     n_sequences: usize,
+    learning: Option<Arc<Learning>>,
     path: Option<PathBuf>,
     load_time: Duration,
 }
@@ -118,6 +120,9 @@ pub fn start_engine_with(
     };
     let n_sequences = config.n_sequences;
     let adapters = options.adapters.set().map_err(|error| EngineError::Config(error.to_string()))?;
+    let learning = options.learn.as_ref().map(|learn| Learning::start(learn, &model)).transpose();
+    let (replies, learning) = learning.map_err(EngineError::Config)?.unzip();
+    let config = EngineConfig { replies: replies.or_else(|| config.replies.clone()), ..config };
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
         max_tokens: None,
@@ -132,6 +137,7 @@ pub fn start_engine_with(
         sight: None,
         adapters: RwLock::new(adapters),
         n_sequences,
+        learning,
         path: None,
         load_time: start.elapsed(),
         engine,
@@ -250,6 +256,11 @@ impl LoadedModel {
     /// Sequences at a time.
     pub fn n_sequences(&self) -> usize {
         self.n_sequences
+    }
+
+    /// What is kept of its replies to train on, where that was asked for.
+    pub fn learning(&self) -> Option<&Arc<Learning>> {
+        self.learning.as_ref()
     }
 
     /// The file; `None` for a model inside the program.

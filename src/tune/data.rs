@@ -16,6 +16,8 @@ pub struct Text {
     pub tokens: Vec<TokenId>,
     /// For each token whether it counts: what an assistant wrote, or all of a plain text.
     pub counted: Vec<bool>,
+    /// Positions of tokens in whose place a drafted one was refused, ascending; known of replies of a server only.
+    pub refused: Vec<usize>,
     /// Texts of one number have a beginning in common: they are learned from together, or held out together.
     pub group: usize,
 }
@@ -25,13 +27,14 @@ impl Text {
     pub fn of_reply(prompt: &[TokenId], reply: &[TokenId]) -> Self {
         let mut counted = vec![false; prompt.len()];
         counted.resize(prompt.len() + reply.len(), true);
-        Self { tokens: [prompt, reply].concat(), counted, group: 0 }
+        Self { tokens: [prompt, reply].concat(), counted, ..Self::default() }
     }
 
     /// The first `n` tokens.
     pub fn cut(mut self, n: usize) -> Self {
         self.tokens.truncate(n);
         self.counted.truncate(n);
+        self.refused.retain(|at| *at < n);
         self
     }
 

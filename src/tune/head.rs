@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::answers::{self, Wanted};
 use crate::batches::{Batches, Part, parts_by_length};
 use crate::data::{self, Text};
+use crate::from_use::{self, FromUse};
 use crate::loss::{MAX_WORDS, Worth};
 use crate::optimizer::share_of_rate;
 use crate::progress::{Shown, shares};
@@ -31,7 +32,7 @@ use crate::{Stopped, start};
 
 /// Options of `head`.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("texts").args(["data", "self_prompts"]).required(true).multiple(true))]
+#[command(group = clap::ArgGroup::new("texts").args(["data", "self_prompts", "from"]).required(true).multiple(true))]
 pub struct Args {
     /// Model, with or without a head (the first shard)
     model: PathBuf,
@@ -41,6 +42,12 @@ pub struct Args {
     /// Prompts, one a line, that the model answers itself: it learns from its own replies
     #[arg(long = "self", value_name = "PROMPTS")]
     self_prompts: Option<PathBuf>,
+    /// Folder of nextn-server --learn, or one key's in it: learn from the replies that were kept there
+    #[arg(long, value_name = "FOLDER")]
+    from: Option<PathBuf>,
+    /// Weight of tokens in whose place a draft was refused, beside 1 of all others; known of --from
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    refused_weight: f32,
     /// Replies to each of these prompts: the first greedy, the others sampled
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     answers: u16,
@@ -146,6 +153,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
     args.plot.as_deref().map(Format::of).transpose()?;
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate <= 1.0), "--rate must be above 0 and at most 1");
+    ensure!(
+        args.refused_weight > 0.0 && args.refused_weight <= 100.0,
+        "--refused-weight must be above 0 and at most 100"
+    );
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let _hearing = Hearing::start(move |_| {
@@ -217,7 +228,7 @@ fn trainer(args: &Args, source: NewHead, model: &LoadedModel, texts: &[Text]) ->
     let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), room, n_threads)?;
     let head = start::head(&source, n_ctx, args.seed, &device)?;
     let words = words(texts, source.n_vocab(), args.vocab as usize);
-    let how = How { depth: args.depth.into(), pull: args.acceptance, n_threads };
+    let how = How { depth: args.depth.into(), pull: args.acceptance, refused: args.refused_weight, n_threads };
     Trainer::new(source, head, target, words.as_deref(), (how, device))
 }
 
@@ -267,6 +278,21 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
     };
     for path in &args.data {
         add(data::read(path, model, n_ctx)?);
+    }
+    if let Some(folder) = &args.from {
+        let FromUse { texts, n_cut, n_others } = from_use::read(folder, model, n_ctx)?;
+        let n_refused: usize = texts.iter().map(|text| text.refused.len()).sum();
+        let n: usize = texts.iter().map(Text::n_counted).sum();
+        eprintln!("{} replies of {n} tokens; drafts were refused at {n_refused} of them", texts.len());
+        if n_cut > 0 {
+            eprintln!(
+                "{n_cut} of them are longer than --context {n_ctx} with their prompts: they lost their beginnings"
+            );
+        }
+        if n_others > 0 {
+            eprintln!("{n_others} files of other models were left alone");
+        }
+        add(texts);
     }
     if let Some(path) = &args.self_prompts {
         let prompts = answers::prompts(path)?;
@@ -336,6 +362,11 @@ fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Mo
     let how = (args.init, args.heads, args.depth, args.tokens, args.minutes, args.batch, args.context, args.rate);
     let more = (args.acceptance, args.words, args.vocab, args.held_out, args.patience, args.seed, source.n_layers());
     digest.update(format!("{how:?} {more:?}"));
+    // Trainings that know nothing of refused drafts keep their identity.
+    if args.refused_weight != 1.0 {
+        digest.update(args.refused_weight.to_le_bytes());
+        texts.iter().flat_map(|text| &text.refused).for_each(|at| digest.update((*at as u64).to_le_bytes()));
+    }
     for text in texts {
         text.tokens.iter().for_each(|token| digest.update(token.0.to_le_bytes()));
         digest.update(text.counted.iter().map(|counted| u8::from(*counted)).collect::<Vec<u8>>());
@@ -516,7 +547,7 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> a
     let (source, head) = trainer.into_parts();
     let best = progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)));
     let right: Vec<f32> = best.map(|right| right.iter().map(|x| *x as f32).collect()).unwrap_or_default();
-    let files = args.data.iter().chain(&args.self_prompts);
+    let files = args.data.iter().chain(&args.self_prompts).chain(&args.from);
     let names = files.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned());
     let said = vec![
         ("nextn.training.program".to_owned(), Key::from(concat!("nextn-tune ", env!("CARGO_PKG_VERSION")))),

@@ -1,7 +1,7 @@
 //! The program `nextn-tune`: trains NextN heads for models in GGUF files, on the machine that runs them.
 //! Owns training; the target's passes are the runtime's own, derivatives those of a library, files those of the convert crate.
 //!
-//! Top to bottom: `head` is the command, `train` a step of it; `data` and `answers` are texts, `target` what the model makes of
+//! Top to bottom: `head` is the command, `train` a step of it; `data`, `answers` and `from_use` are texts, `target` what the model makes of
 //! them, [`block`] the head as a function, `loss` and `optimizer` how it changes.
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod answers;
 mod batches;
 pub mod block;
 mod data;
+mod from_use;
 mod head;
 mod loss;
 mod optimizer;

@@ -15,6 +15,8 @@ pub struct Targets {
     pub ids: Vec<u32>,
     /// Their probabilities, which sum up to one.
     pub probs: Vec<f32>,
+    /// A factor of each row's gradient.
+    pub weights: Vec<f32>,
 }
 
 /// What the drafts of some rows are worth.
@@ -78,6 +80,10 @@ fn of_rows(rows: &mut [f32], n_vocab: usize, targets: &Targets, (first, pull): (
     for (i, row) in rows.chunks_exact_mut(n_vocab).enumerate() {
         let at = (first + i) * targets.n_words..(first + i + 1) * targets.n_words;
         worth.add(&of_row(row, &targets.ids[at.clone()], &targets.probs[at], pull));
+        let weight = targets.weights[first + i];
+        if weight != 1.0 {
+            row.iter_mut().for_each(|x| *x *= weight);
+        }
     }
     worth
 }
@@ -153,17 +159,18 @@ mod tests {
         let (h, w) = (wave(2 * n_embd, 1.3), wave(n_vocab * n_embd, 0.7));
         let ids = vec![3, 5, 0, 8, 1, 2];
         let probs = vec![0.6, 0.3, 0.1, 0.5, 0.4, 0.1];
-        let targets = Targets { n_words: 3, ids: ids.clone(), probs: probs.clone() };
+        let targets = Targets { n_words: 3, ids: ids.clone(), probs: probs.clone(), weights: vec![1.0, 2.5] };
         let cpu = Device::Cpu;
         let rows = Tensor::from_slice(&h, (2, n_embd), &cpu).unwrap();
         let output = Tensor::from_slice(&w, (n_vocab, n_embd), &cpu).unwrap();
         let (gradient, worth) = loss(&rows, &output, &targets, (true, pull)).unwrap();
         let gradient = gradient.unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let of = |h: &[f64]| -> f64 {
+        let weights = [1.0, 2.5];
+        let of = |h: &[f64], weights: [f64; 2]| -> f64 {
             let rows = h.chunks(n_embd).enumerate().map(|(i, h)| {
                 let logits: Vec<f64> =
                     w.chunks(n_embd).map(|w| w.iter().zip(h).map(|(w, h)| f64::from(*w) * h).sum()).collect();
-                by_definition(&logits, &ids[i * 3..i * 3 + 3], &probs[i * 3..i * 3 + 3], f64::from(pull))
+                weights[i] * by_definition(&logits, &ids[i * 3..i * 3 + 3], &probs[i * 3..i * 3 + 3], f64::from(pull))
             });
             rows.sum()
         };
@@ -172,13 +179,14 @@ mod tests {
             let moved = |by: f64| {
                 let mut h = h.clone();
                 h[i] += by;
-                of(&h)
+                of(&h, weights)
             };
             let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!((slope - f64::from(gradient[i])).abs() < 1e-4, "{i}: {slope} and {}", gradient[i]);
         }
         let sum = worth.divergence - f64::from(pull) * worth.acceptance;
-        assert!((sum - of(&h)).abs() < 1e-5, "{sum} and {}", of(&h));
+        let plain = of(&h, [1.0, 1.0]);
+        assert!((sum - plain).abs() < 1e-5, "{sum} and {plain}");
         assert_eq!(worth.n, 2);
     }
 }

@@ -80,6 +80,8 @@ pub struct How {
     pub depth: usize,
     /// Weight of the chance of acceptance beside the divergence.
     pub pull: f32,
+    /// Weight of tokens in whose place a draft was refused; 1 is that of others.
+    pub refused: f32,
     /// Threads that compute parts of a batch.
     pub n_threads: usize,
 }
@@ -293,6 +295,8 @@ impl Student {
                 let at = before * n_words..(before + 1) * n_words;
                 if self.add_words(&known.ids[at.clone()], &known.probs[at], &mut targets) {
                     rows.push((i * n_rows + t) as u32);
+                    let was_refused = text.refused.binary_search(&guessed).is_ok();
+                    targets.weights.push(if was_refused { self.how.refused } else { 1.0 });
                 }
             }
         }

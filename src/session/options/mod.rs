@@ -17,6 +17,7 @@ use engine::{DiskConfig, EngineConfig, FlashAttention};
 use memory::CacheType;
 
 use crate::file_progress::FileProgress;
+use crate::learning::LearnOptions;
 
 pub use adapters::AdapterOptions;
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
@@ -200,6 +201,8 @@ pub struct ModelOptions {
     /// A file with the model's MTP layer that was found beside the model. It is used where no other is asked for and drafts are
     /// made with a layer; one that does not fit is told in the log.
     pub head_beside: Option<PathBuf>,
+    /// Keep finished replies to train the head on.
+    pub learn: Option<LearnOptions>,
     /// The projector, and how large pictures are for it.
     pub images: ImageOptions,
     /// A projector that a hub's repository has for the model. One that cannot be used is told in the log.
@@ -225,6 +228,7 @@ impl Default for ModelOptions {
             drafts: DraftOptions::default(),
             capacity: CapacityOptions::of_one_chat(),
             head_beside: None,
+            learn: None,
             images: ImageOptions::default(),
             projector_beside: None,
             sampling: SamplingOptions::default(),

@@ -1,0 +1,21 @@
+//! Replies that are kept to train a model's head on (docs/decisions/0023-replies-are-kept-as-tokens.md).
+//! [`Learning`] writes them beside an engine, [`read_replies`] gives them back, `kept` is the form that they have in files.
+
+mod kept;
+mod read;
+mod write;
+
+pub use kept::KeptReply;
+pub use read::{KeptError, read_replies};
+pub use write::{Learning, folder_of};
+
+use std::path::PathBuf;
+
+/// Where replies are kept, and how much of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnOptions {
+    /// The folder, which is made where there is none.
+    pub folder: PathBuf,
+    /// Bytes of all files in it, those of other models included.
+    pub n_bytes: u64,
+}
