@@ -96,6 +96,63 @@ fn a_training_that_is_broken_off_goes_on_to_the_same_file() {
     assert!(read("whole.gguf") == read("parts.gguf"), "an interruption changed the numbers");
 }
 
+/// A file as `nextn-server --learn` writes it, of letters that follow each other in one way.
+fn kept(dir: &Path, model: &str) -> String {
+    let model = Model::open(&dir.join(model), &LoadOptions::default()).expect("a model");
+    let fingerprint: String = model.fingerprint().expect("one").iter().map(|byte| format!("{byte:02x}")).collect();
+    let n_vocab = model.hparams().n_vocab;
+    let head = format!("{{\"format\":\"nextn-replies\",\"version\":1,\"model\":\"{fingerprint}\",\"n_vocab\":{n_vocab}}}\n");
+    let lines = (0..40).map(|i| {
+        let ids: Vec<usize> = (0..40).map(|t| 3 + (i + t) % 4).collect();
+        format!("{{\"prompt\":{:?},\"reply\":{:?},\"refused\":[[2,1],[9,2]]}}\n", &ids[..4], &ids[4..])
+    });
+    head + &lines.collect::<String>()
+}
+
+#[test]
+fn a_head_learns_from_replies_that_a_server_kept() {
+    let dir = folder();
+    Spec { nextn: false, ..Spec::of("llama") }.document().write(&dir.path().join("other.gguf"));
+    let (ours, others) = (kept(dir.path(), "model.gguf"), kept(dir.path(), "other.gguf"));
+    let of_key = dir.path().join("kept").join("0123456789abcdef");
+    fs::create_dir_all(&of_key).expect("room");
+    let put = |name: &str, text: &str| fs::write(of_key.join(name), text).expect("room");
+    put("a-1-0.jsonl", &others);
+    // The writer of the last line was ended.
+    put("b-2-0.jsonl", &format!("{ours}{{\"prompt\":[3,"));
+    let args = ["--from", "kept", "--batch", "200", "--tokens", "4000", "--refused-weight", "2", "--context", "32"];
+    let (code, said) = run(dir.path(), &[&args[..], &["-o", "head.gguf"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    for words in ["40 replies of", "at 80 of them", "40 of them are longer than --context 32", "1 files of other models"] {
+        assert!(said.contains(words), "{words} is missing: {said}");
+    }
+    let options = LoadOptions { head: Some(dir.path().join("head.gguf")), ..LoadOptions::default() };
+    assert!(Model::open(&dir.path().join("model.gguf"), &options).expect("the head fits").nextn().is_bound());
+
+    let refused = |wanted: &str| {
+        let (code, said) = run(dir.path(), &["--from", "kept", "-o", "x.gguf"]);
+        assert!(code == Some(1) && said.contains(wanted), "{wanted}: {code:?} {said}");
+        assert!(!dir.path().join("x.gguf.training").exists(), "{said}");
+    };
+    let head = ours.lines().next().expect("a line");
+    put("b-2-0.jsonl", &format!("{head}\n{{\"prompt\":[3,4],\"reply\":}}\n"));
+    refused("b-2-0.jsonl, line 2: not a kept reply");
+    put("b-2-0.jsonl", &format!("{head}\n{{\"prompt\":[3,4],\"reply\":[4000000000]}}\n"));
+    refused("b-2-0.jsonl, line 2: token id 4000000000 is outside the vocabulary");
+    put("b-2-0.jsonl", &format!("{head}\n{{\"prompt\":[3,4],\"reply\":[4],\"refused\":[[1,1]]}}\n"));
+    refused("b-2-0.jsonl, line 2: a draft was refused at position 1 of a reply of 1 tokens");
+    put("b-2-0.jsonl", &head.replace("\"version\":1", "\"version\":9").replace('}', "}\n"));
+    refused("b-2-0.jsonl, line 1: nextn-replies 1 expected, nextn-replies 9 found");
+    put("b-2-0.jsonl", "something\n");
+    refused("b-2-0.jsonl, line 1: not the beginning of kept replies");
+    fs::remove_file(of_key.join("b-2-0.jsonl")).expect("it is there");
+    refused("replies of model ");
+    fs::remove_dir_all(&of_key).expect("it is there");
+    refused("kept: no kept replies are in this folder");
+    fs::remove_dir_all(dir.path().join("kept")).expect("it is there");
+    refused("kept: cannot be read");
+}
+
 #[test]
 fn bad_input_is_refused_with_its_place() {
     let dir = folder();
