@@ -101,9 +101,10 @@ fn kept(dir: &Path, model: &str) -> String {
     let model = Model::open(&dir.join(model), &LoadOptions::default()).expect("a model");
     let fingerprint: String = model.fingerprint().expect("one").iter().map(|byte| format!("{byte:02x}")).collect();
     let n_vocab = model.hparams().n_vocab;
-    let head = format!("{{\"format\":\"nextn-replies\",\"version\":1,\"model\":\"{fingerprint}\",\"n_vocab\":{n_vocab}}}\n");
+    let head =
+        format!("{{\"format\":\"nextn-replies\",\"version\":1,\"model\":\"{fingerprint}\",\"n_vocab\":{n_vocab}}}\n");
     let lines = (0..40).map(|i| {
-        let ids: Vec<usize> = (0..40).map(|t| 3 + (i + t) % 4).collect();
+        let ids: Vec<usize> = (0..60).map(|t| 3 + (i + t) % 4).collect();
         format!("{{\"prompt\":{:?},\"reply\":{:?},\"refused\":[[2,1],[9,2]]}}\n", &ids[..4], &ids[4..])
     });
     head + &lines.collect::<String>()
@@ -120,10 +121,12 @@ fn a_head_learns_from_replies_that_a_server_kept() {
     put("a-1-0.jsonl", &others);
     // The writer of the last line was ended.
     put("b-2-0.jsonl", &format!("{ours}{{\"prompt\":[3,"));
-    let args = ["--from", "kept", "--batch", "200", "--tokens", "4000", "--refused-weight", "2", "--context", "32"];
+    let args = ["--from", "kept", "--batch", "200", "--tokens", "4000", "--refused-weight", "2"];
     let (code, said) = run(dir.path(), &[&args[..], &["-o", "head.gguf"]].concat());
     assert_eq!(code, Some(0), "{said}");
-    for words in ["40 replies of", "at 80 of them", "40 of them are longer than --context 32", "1 files of other models"] {
+    for words in
+        ["40 replies of", "at 80 of them", "40 of them are longer than --context 48", "1 files of other models"]
+    {
         assert!(said.contains(words), "{words} is missing: {said}");
     }
     let options = LoadOptions { head: Some(dir.path().join("head.gguf")), ..LoadOptions::default() };
