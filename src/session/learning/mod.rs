@@ -7,15 +7,4 @@ mod write;
 
 pub use kept::KeptReply;
 pub use read::{KeptError, read_replies};
-pub use write::{Learning, folder_of};
-
-use std::path::PathBuf;
-
-/// Where replies are kept, and how much of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LearnOptions {
-    /// The folder, which is made where there is none.
-    pub folder: PathBuf,
-    /// Bytes of all files in it, those of other models included.
-    pub n_bytes: u64,
-}
+pub use write::{LearnOptions, Learning, folder_of};

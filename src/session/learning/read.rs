@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use model::Model;
 
-use super::kept::{ENDING, FORMAT, Head, KeptReply, VERSION};
+use super::kept::{ENDING, FORMAT, Head, KeptReply, VERSION, hex, stem};
 
 /// Why kept replies cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum KeptError {
 /// # Errors
 /// [`KeptError`]: a file that cannot be read, a line that is not a kept reply, a folder without a reply of this model.
 pub fn read_replies(folder: &Path, model: &Model) -> Result<(Vec<KeptReply>, usize), KeptError> {
-    let fingerprint = super::write::hex(&model.fingerprint()?);
+    let fingerprint = hex(&model.fingerprint()?);
     let n_vocab = model.hparams().n_vocab;
     let mut files = files(folder)?;
     for inside in folders(folder)? {
@@ -67,11 +67,7 @@ pub fn read_replies(folder: &Path, model: &Model) -> Result<(Vec<KeptReply>, usi
                 "no kept replies are in this folder; nextn-server --learn FOLDER keeps them".into()
             }
             Some(other) => {
-                format!(
-                    "replies of model {} expected, {} found",
-                    super::kept::stem(&fingerprint),
-                    super::kept::stem(other)
-                )
+                format!("replies of model {} expected, {} found", stem(&fingerprint), stem(other))
             }
             None => "its files have no reply yet".into(),
         };

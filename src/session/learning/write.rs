@@ -12,8 +12,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::{FinishedReply, ReplySink, Scope};
 use model::Model;
 
-use super::LearnOptions;
-use super::kept::{ENDING, Head, KeptReply, is_digest, is_ours, stem};
+use super::kept::{ENDING, Head, KeptReply, hex, is_digest, is_ours, stem};
+
+/// Where replies are kept, and how much of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnOptions {
+    /// The folder, which is made where there is none.
+    pub folder: PathBuf,
+    /// Bytes of all files in it, those of other models included.
+    pub n_bytes: u64,
+}
 
 /// What was kept of a model's replies since it was loaded.
 #[derive(Debug, Default)]
@@ -57,9 +65,10 @@ impl Learning {
             for reply in replies {
                 let written = writer.write(&reply);
                 let (n, lost) = if written.is_ok() { (1, 0) } else { (0, 1) };
-                counts.n_kept.fetch_add(n, Ordering::Relaxed);
-                counts.n_lost.fetch_add(lost, Ordering::Relaxed);
+                // Whoever sees a reply counted sees its bytes.
                 writer.tell(written, &counts);
+                counts.n_kept.fetch_add(n, Ordering::Release);
+                counts.n_lost.fetch_add(lost, Ordering::Relaxed);
             }
             counts.is_done.store(true, Ordering::Release);
         };
@@ -70,7 +79,7 @@ impl Learning {
 
     /// Replies that were written.
     pub fn n_kept(&self) -> u64 {
-        self.n_kept.load(Ordering::Relaxed)
+        self.n_kept.load(Ordering::Acquire)
     }
 
     /// Bytes of all files in the folder, when it was last written to.
@@ -116,7 +125,7 @@ impl Writer {
         let folder = self.options.folder.join(folder_of(reply.scope));
         make_folder(&self.options.folder)?;
         make_folder(&folder)?;
-        let all = self.make_room(more)?;
+        let mut all = self.make_room(more)? + line.len() as u64;
         let of_file = (self.options.n_bytes / N_PARTS).max(1);
         let has_room = |path: &&PathBuf| fs::metadata(path).is_ok_and(|file| file.len() + more <= of_file);
         let path = match self.files.get(&reply.scope.0).filter(has_room) {
@@ -125,6 +134,7 @@ impl Writer {
                 let path = self.new_path(&folder);
                 create(&path)?.write_all(&head).inspect_err(|_| remove(&path))?;
                 self.files.insert(reply.scope.0, path.clone());
+                all += head.len() as u64;
                 path
             }
         };
@@ -137,7 +147,7 @@ impl Writer {
             }
             return Err(error);
         }
-        Ok(all + more)
+        Ok(all)
     }
 
     /// Names are in the order of their making.
@@ -232,10 +242,6 @@ fn remove(path: &Path) {
         }
         _ => {}
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Replies that wait to be written.
