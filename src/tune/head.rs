@@ -12,19 +12,20 @@ use clap::ValueEnum;
 use convert::Key;
 use convert::heads::{Extract, Layout, NewHead, WeightType};
 use convert::stream::Control;
-use plot::{Canvas, Curves, Format, Series};
+use plot::Format;
 use program::signals::Hearing;
 use session::options::{CapacityOptions, ComputeOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
 
 use crate::answers::{self, Wanted};
-use crate::batches::{Batches, Part, parts_by_length};
+use crate::batches::{Batches, Part};
 use crate::data::{self, Text};
 use crate::from_use::{self, FromUse};
 use crate::loss::{MAX_WORDS, Worth};
 use crate::optimizer::share_of_rate;
-use crate::progress::{Shown, shares};
+use crate::progress::{Shown, drawn, length, shares};
+use crate::split::{N_PART, measured, split, words};
 use crate::state::{self, Progress};
 use crate::target::Target;
 use crate::train::{How, Trainer};
@@ -134,9 +135,6 @@ enum Init {
 
 /// Replies that are generated at a time.
 const N_PARALLEL: u16 = 16;
-
-/// Tokens, padding included, that go through the head at once.
-const N_PART: usize = 2048;
 
 /// Tokens that a measurement on the way is made on.
 const N_MEASURED: usize = 16_384;
@@ -314,48 +312,6 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
     Ok(all)
 }
 
-/// The texts in the order learned ones, then those held out, and the number of the former. Texts of one group stay together.
-fn split(texts: Vec<Text>, share: f64, seed: u64) -> anyhow::Result<(Vec<Text>, usize)> {
-    let chance = |group: usize| {
-        let digest = Sha256::digest([seed.to_le_bytes(), (group as u64).to_le_bytes()].concat());
-        let [first, ..] = digest.as_chunks::<8>().0 else { return 0.0 };
-        u64::from_le_bytes(*first) as f64 / u64::MAX as f64
-    };
-    let (held, mut learned): (Vec<Text>, Vec<Text>) = texts.into_iter().partition(|text| chance(text.group) < share);
-    let n_learned = learned.len();
-    let n: usize = learned.iter().map(Text::n_counted).sum();
-    ensure!(n > 0, "nothing is left to learn from: give more texts, or less --held-out");
-    learned.extend(held);
-    Ok((learned, n_learned))
-}
-
-/// Parts of the texts from `first` on, up to so many tokens that count.
-fn measured(texts: &[Text], first: usize, most: usize) -> Vec<Part> {
-    let mut n = 0;
-    let taken = (first..texts.len())
-        .take_while(|i| {
-            let before = n;
-            n += texts[*i].n_counted();
-            before < most
-        })
-        .collect();
-    parts_by_length(taken, N_PART, |i| texts[i].tokens.len())
-}
-
-/// The words that drafts are made of, ascending: the most frequent ones, then the first. `None` for all.
-fn words(texts: &[Text], n_vocab: usize, n: usize) -> Option<Vec<u32>> {
-    if n >= n_vocab {
-        return None;
-    }
-    let mut counts = vec![0_u64; n_vocab];
-    texts.iter().flat_map(|text| &text.tokens).for_each(|token| counts[token.0 as usize] += 1);
-    let mut ids: Vec<u32> = (0..n_vocab as u32).collect();
-    ids.sort_by_key(|id| (std::cmp::Reverse(counts[*id as usize]), *id));
-    ids.truncate(n);
-    ids.sort_unstable();
-    Some(ids)
-}
-
 /// What tells trainings apart.
 fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Model>) -> anyhow::Result<String> {
     let mut digest = Sha256::new_with_prefix(model.fingerprint()?);
@@ -508,38 +464,9 @@ impl Training<'_> {
     }
 }
 
-/// Tokens of a pass with a draft of all depths, on average: the sum of the chances that a draft gets so far, and the pass's own.
-fn length(right: &[f64]) -> f64 {
-    let chances = right.iter().scan(1.0, |chance, right| {
-        *chance *= right;
-        Some(*chance)
-    });
-    1.0 + chances.sum::<f64>()
-}
-
 fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
     sum.resize(more.len().max(sum.len()), Worth::default());
     sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
-}
-
-/// Shares of wrong drafts over the tokens learned from: near their end the right ones would all lie on one line.
-fn drawn(measured: &[(usize, Vec<f64>)]) -> Canvas {
-    let n_depths = measured.first().map_or(0, |(_, right)| right.len());
-    let series = (0..n_depths).map(|k| Series {
-        name: format!("draft token {}", k + 1),
-        points: measured.iter().map(|(n, right)| ((*n as f64 / 1e3).round(), 100.0 * (1.0 - right[k]))).collect(),
-        measured: true,
-    });
-    let mut canvas = Canvas::new(900.0, 380.0);
-    Curves {
-        title: "Drafts that are not the model's own choice, on texts held out".into(),
-        x_name: "tokens learned from (thousands)".into(),
-        y_name: "wrong (%)".into(),
-        series: series.collect(),
-        level: None,
-    }
-    .draw(&mut canvas, 0.0, 880.0);
-    canvas
 }
 
 /// Writes the head with what is to be known of it.

@@ -1,8 +1,8 @@
 //! The program `nextn-tune`: trains NextN heads for models in GGUF files, on the machine that runs them.
 //! Owns training; the target's passes are the runtime's own, derivatives those of a library, files those of the convert crate.
 //!
-//! Top to bottom: `head` is the command, `train` a step of it; `data`, `answers` and `from_use` are texts, `target` what the model makes of
-//! them, [`block`] the head as a function, `loss` and `optimizer` how it changes.
+//! Top to bottom: `head` is the command, `train` a step of it; `data`, `answers` and `from_use` are texts, `split` which of them
+//! are learned from, `target` what the model makes of them, [`block`] the head as a function, `loss` and `optimizer` how it changes.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -14,6 +14,7 @@ mod head;
 mod loss;
 mod optimizer;
 mod progress;
+mod split;
 mod start;
 mod state;
 mod target;
