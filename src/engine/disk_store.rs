@@ -16,8 +16,9 @@ use std::time::{Duration, SystemTime};
 use memory::{ByteReader, put_number};
 use model::AdapterSet;
 use sha2::{Digest, Sha256};
-use text::TokenId;
+use text::{TokenId, hex};
 
+use crate::private_files::{create, make_folder, remove};
 use crate::request::Scope;
 use crate::slot_file::{SlotFormat, SlotState};
 
@@ -77,7 +78,7 @@ impl DiskStore {
         let refuse = |what: &str, error: &dyn std::fmt::Display| {
             format!("--cache-dir {}: {what}: {error}", config.dir.display())
         };
-        make_dir(&dir).map_err(|error| refuse("the folder cannot be made", &error))?;
+        make_folder(&dir).map_err(|error| refuse("the folder cannot be made", &error))?;
         let prefix = prefix(&format).map_err(|error| refuse("the model has no fingerprint", &error))?;
         let listed = fs::read_dir(&dir).map_err(|error| refuse("the folder cannot be read", &error))?;
         let mut found = Vec::new();
@@ -220,7 +221,7 @@ fn write(
     }
     make_room(dir, n_bytes, of_file, Some(path))?;
     let unfinished = PathBuf::from(format!("{}{UNFINISHED}{}", path.display(), std::process::id()));
-    let written = create(&unfinished).and_then(|mut file| {
+    let written = create(&unfinished, File::options().write(true).create(true).truncate(true)).and_then(|mut file| {
         file.write_all(MAGIC)?;
         for part in [&head, &body] {
             file.write_all(&(part.len() as u64).to_le_bytes())?;
@@ -378,10 +379,6 @@ fn digest_of(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn modified(path: &Path) -> SystemTime {
     fs::metadata(path).and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
@@ -395,33 +392,6 @@ fn drop_damaged(path: &Path, error: &io::Error) {
         tracing::warn!(%error, path = %path.display(), "a sequence on disk was dropped: its file cannot be used");
         remove(path);
     }
-}
-
-fn remove(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %path.display(), "a file of the cache was not removed");
-        }
-        _ => {}
-    }
-}
-
-/// Conversations are nobody else's business: only the owner may look into the folder.
-fn make_dir(dir: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir)
-}
-
-/// A new file that only the owner may read.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
 }
 
 const MAGIC: &[u8; 8] = b"NXTSEQ01";

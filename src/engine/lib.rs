@@ -23,6 +23,7 @@ mod live_state;
 mod liveness;
 mod memory_check;
 mod pooling;
+pub mod private_files;
 mod proposer;
 mod request;
 mod reused;

@@ -15,7 +15,12 @@ use crate::error::Error;
 pub fn fingerprint(meta: &Metadata<'_>) -> Result<Option<String>, Error> {
     let Some(tokens) = meta.array(TOKENS)? else { return Ok(None) };
     let digest = Sha256::digest(tokens.bytes());
-    Ok(Some(format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())))
+    Ok(Some(format!("sha256:{}", hex(&digest))))
+}
+
+/// Two hexadecimal digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const TOKENS: &str = "tokenizer.ggml.tokens";

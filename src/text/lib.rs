@@ -22,6 +22,6 @@ mod vocab;
 
 pub use decode::Decoder;
 pub use error::Error;
-pub use fingerprint::fingerprint;
+pub use fingerprint::{fingerprint, hex};
 pub use pretokenize::{BYTE_LEVEL_SPLIT, split_rule, split_rules};
 pub use vocab::{Fim, Special, SpecialIds, TokenId, TokenKind, Vocab, VocabSource};

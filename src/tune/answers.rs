@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::{ALWAYS, Conversation, LoadedModel};
 use sha2::{Digest, Sha256};
-use text::TokenId;
+use text::{TokenId, hex};
 
 use crate::data::{self, Text};
 
@@ -83,7 +83,7 @@ pub fn ask(
 ) -> anyhow::Result<Vec<Text>> {
     // Replies to other prompts, or otherwise sampled ones, are none of these.
     let asked = Sha256::digest(format!("{prompts:?} {wanted:?}"));
-    let name: String = asked.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let name = hex(&asked[..8]);
     let kept = &folder.join(format!("answers-{name}.jsonl"));
     let failed_to_write = || format!("{}: cannot be written", kept.display());
     let mut replies = earlier(kept)?;

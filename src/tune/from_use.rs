@@ -1,6 +1,8 @@
 //! Replies that a server kept (`nextn-server --learn`) as texts. Owns which part of a long one is learned from, and which of them
 //! belong together.
 
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 
 use session::{KeptReply, LoadedModel};
@@ -42,14 +44,23 @@ fn text(kept: &KeptReply, n_ctx: usize) -> Text {
 
 /// A number for each reply: turns of one conversation, and replies to one prompt, have the same.
 fn groups(replies: &[KeptReply]) -> Vec<usize> {
-    let mut groups = Vec::with_capacity(replies.len());
-    for (i, kept) in replies.iter().enumerate() {
-        let whole = |other: &KeptReply| other.n_left_out == 0 && kept.n_left_out == 0;
-        let goes_on = |other: &KeptReply| whole(other) && kept.prompt.starts_with(&other.prompt);
-        let before = replies[..i].iter().rposition(goes_on);
-        groups.push(before.map_or(i, |before| groups[before]));
-    }
-    groups
+    // The groups of whole prompts by a hash of their tokens.
+    let mut of_prompts: HashMap<u64, usize> = HashMap::new();
+    let group = |(i, kept): (usize, &KeptReply)| {
+        if kept.n_left_out > 0 {
+            return i;
+        }
+        let (mut hasher, mut hash, mut group) = (DefaultHasher::new(), 0, None);
+        for id in &kept.prompt {
+            hasher.write_u32(*id);
+            hash = hasher.finish();
+            group = of_prompts.get(&hash).copied().or(group);
+        }
+        let group = group.unwrap_or(i);
+        of_prompts.insert(hash, group);
+        group
+    };
+    replies.iter().enumerate().map(group).collect()
 }
 
 #[cfg(test)]
@@ -74,5 +85,7 @@ mod tests {
     fn turns_of_one_conversation_belong_together() {
         let all = [kept(&[1, 2], &[3], &[]), kept(&[1, 4], &[3], &[]), kept(&[1, 2, 3, 5], &[6], &[])];
         assert_eq!(groups(&all), [0, 1, 0]);
+        let cut = |prompt| KeptReply { n_left_out: 1, ..kept(prompt, &[3], &[]) };
+        assert_eq!(groups(&[cut(&[1, 2]), kept(&[1, 2, 3], &[4], &[]), cut(&[1, 2, 3, 4])]), [0, 1, 2]);
     }
 }

@@ -17,6 +17,7 @@ use program::signals::Hearing;
 use session::options::{CapacityOptions, ComputeOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
+use text::hex;
 
 use crate::answers::{self, Wanted};
 use crate::batches::{Batches, Part};
@@ -327,7 +328,7 @@ fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Mo
         text.tokens.iter().for_each(|token| digest.update(token.0.to_le_bytes()));
         digest.update(text.counted.iter().map(|counted| u8::from(*counted)).collect::<Vec<u8>>());
     }
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&digest.finalize()))
 }
 
 /// The loop over batches.

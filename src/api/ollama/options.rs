@@ -27,6 +27,8 @@ pub(super) fn params(options: Option<&Map<String, Value>>) -> Result<Params, Api
                 }
             }
             "stop" => _ = fields.insert(name, stops(value)),
+            // No options of Ollama's, but the only way to say it here.
+            "cache_prompt" | "store" => _ = fields.insert(name, value),
             _ => match PARAMETERS.iter().find(|parameter| parameter.fields.contains(&name.as_str())) {
                 Some(parameter) if matches!(parameter.kind, Of::Integer | Of::Seed) => {
                     fields.insert(name, whole(value));
@@ -146,9 +148,10 @@ mod tests {
         let options = json!({
             "num_predict": 12, "temperature": 1, "top_k": 40.0, "seed": 7, "repeat_last_n": -1, "stop": ["a", ""],
             "num_ctx": 4096, "num_gpu": 99, "tfs_z": 1.0, "mirostat_tau": 5.0, "min_p": null,
+            "store": false, "cache_prompt": false,
         });
         let read = of(options).unwrap();
-        assert_eq!(read.n_predict, Some(12));
+        assert_eq!((read.n_predict, read.store, read.cache_prompt), (Some(12), Some(false), Some(false)));
         assert!(matches!(&read.stop, Some(crate::OneOrMany::Many(texts)) if *texts == ["a"]));
         let get = |name: &str| read.sampling.get(name).cloned();
         assert_eq!(get("temperature"), Some(Setting::Number(1.0)));

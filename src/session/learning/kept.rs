@@ -54,11 +54,6 @@ impl KeptReply {
     }
 }
 
-/// As in names and heads of files.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// How names of files begin, for a model.
 pub(super) fn stem(model: &str) -> &str {
     model.get(..16).unwrap_or(model)

@@ -5,8 +5,9 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use model::Model;
+use text::hex;
 
-use super::kept::{ENDING, FORMAT, Head, KeptReply, VERSION, hex, stem};
+use super::kept::{ENDING, FORMAT, Head, KeptReply, VERSION, stem};
 
 /// Why kept replies cannot be used.
 #[derive(Debug, thiserror::Error)]

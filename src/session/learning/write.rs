@@ -3,16 +3,19 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use engine::private_files::{create, make_folder, remove};
 use engine::{FinishedReply, ReplySink, Scope};
 use model::Model;
+use text::hex;
 
-use super::kept::{ENDING, Head, KeptReply, hex, is_digest, is_ours, stem};
+use super::kept::{ENDING, Head, KeptReply, is_digest, is_ours, stem};
 
 /// Where replies are kept, and how much of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +27,18 @@ pub struct LearnOptions {
 }
 
 /// What was kept of a model's replies since it was loaded.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Learning {
+    counts: Arc<Counts>,
+    n_overrun: Arc<AtomicU64>,
+    writer: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     n_kept: AtomicU64,
     n_bytes: AtomicU64,
     n_lost: AtomicU64,
-    n_overrun: Arc<AtomicU64>,
-    is_done: AtomicBool,
 }
 
 impl Learning {
@@ -57,44 +65,43 @@ impl Learning {
              `nextn-tune head MODEL --from FOLDER` learns from them, removing the folder forgets them"
         );
         let (sink, replies) = ReplySink::new(MAX_WAITING);
-        let learning = Arc::new(Self { n_overrun: sink.n_dropped(), ..Self::default() });
-        let counts = Arc::clone(&learning);
-        let thread = move || {
+        let counts = Arc::<Counts>::default();
+        let told = Arc::clone(&counts);
+        let work = move || {
             let begun = make_folder(&writer.options.folder).and_then(|()| writer.make_room(0));
-            writer.tell(begun, &counts);
+            writer.tell(begun, &told);
             for reply in replies {
                 let written = writer.write(&reply);
-                let (n, lost) = if written.is_ok() { (1, 0) } else { (0, 1) };
+                let counted = if written.is_ok() { &told.n_kept } else { &told.n_lost };
                 // Whoever sees a reply counted sees its bytes.
-                writer.tell(written, &counts);
-                counts.n_kept.fetch_add(n, Ordering::Release);
-                counts.n_lost.fetch_add(lost, Ordering::Relaxed);
+                writer.tell(written, &told);
+                counted.fetch_add(1, Ordering::Release);
             }
-            counts.is_done.store(true, Ordering::Release);
         };
-        let thread = std::thread::Builder::new().name("nextn-learn".into()).spawn(thread);
-        thread.map_err(|error| format!("--learn: no thread was started: {error}"))?;
-        Ok((sink, learning))
+        let writer = std::thread::Builder::new().name("nextn-learn".into()).spawn(work);
+        let writer = writer.map_err(|error| format!("--learn: no thread was started: {error}"))?;
+        let n_overrun = sink.n_dropped();
+        Ok((sink, Arc::new(Self { counts, n_overrun, writer })))
     }
 
     /// Replies that were written.
     pub fn n_kept(&self) -> u64 {
-        self.n_kept.load(Ordering::Acquire)
+        self.counts.n_kept.load(Ordering::Acquire)
     }
 
     /// Bytes of all files in the folder, when it was last written to.
     pub fn n_bytes(&self) -> u64 {
-        self.n_bytes.load(Ordering::Relaxed)
+        self.counts.n_bytes.load(Ordering::Relaxed)
     }
 
     /// Replies that were not kept: the disk was slower than they came, or refused them.
     pub fn n_dropped(&self) -> u64 {
-        self.n_lost.load(Ordering::Relaxed) + self.n_overrun.load(Ordering::Relaxed)
+        self.counts.n_lost.load(Ordering::Relaxed) + self.n_overrun.load(Ordering::Relaxed)
     }
 
     /// The engine has ended, and all of it is written.
     pub fn is_done(&self) -> bool {
-        self.is_done.load(Ordering::Acquire)
+        self.writer.is_finished()
     }
 }
 
@@ -132,7 +139,9 @@ impl Writer {
             Some(path) => path.clone(),
             None => {
                 let path = self.new_path(&folder);
-                create(&path)?.write_all(&head).inspect_err(|_| remove(&path))?;
+                create(&path, File::options().write(true).create_new(true))?
+                    .write_all(&head)
+                    .inspect_err(|_| remove(&path))?;
                 self.files.insert(reply.scope.0, path.clone());
                 all += head.len() as u64;
                 path
@@ -192,7 +201,7 @@ impl Writer {
     }
 
     /// Tells of the first reply that is lost, and when they are kept again.
-    fn tell(&mut self, outcome: io::Result<u64>, counts: &Learning) {
+    fn tell(&mut self, outcome: io::Result<u64>, counts: &Counts) {
         let folder = self.options.folder.display();
         match outcome {
             Ok(n_bytes) => {
@@ -215,33 +224,6 @@ fn json_line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     Ok(line)
-}
-
-/// Conversations are nobody else's business: only the owner may look into the folder.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
-}
-
-/// A new file that only the owner may read.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
-}
-
-fn remove(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %path.display(), "a file of kept replies was not removed");
-        }
-        _ => {}
-    }
 }
 
 /// Replies that wait to be written.

@@ -99,7 +99,7 @@ fn a_training_that_is_broken_off_goes_on_to_the_same_file() {
 /// A file as `nextn-server --learn` writes it, of letters that follow each other in one way.
 fn kept(dir: &Path, model: &str) -> String {
     let model = Model::open(&dir.join(model), &LoadOptions::default()).expect("a model");
-    let fingerprint: String = model.fingerprint().expect("one").iter().map(|byte| format!("{byte:02x}")).collect();
+    let fingerprint = text::hex(&model.fingerprint().expect("one"));
     let n_vocab = model.hparams().n_vocab;
     let head =
         format!("{{\"format\":\"nextn-replies\",\"version\":1,\"model\":\"{fingerprint}\",\"n_vocab\":{n_vocab}}}\n");
