@@ -23,7 +23,7 @@ use crate::answers::{self, Wanted};
 use crate::batches::{Batches, Part};
 use crate::data::{self, Text};
 use crate::from_use::{self, FromUse};
-use crate::loss::{MAX_WORDS, Worth};
+use crate::loss::{MAX_WORDS, Worth, merge};
 use crate::optimizer::share_of_rate;
 use crate::progress::{Shown, drawn, length, shares};
 use crate::split::{N_PART, measured, split, words};
@@ -212,7 +212,7 @@ fn train(
     let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
     let progress = training.run(&mut trainer, identity)?;
     write(args, trainer, &progress, output)?;
-    if let Some(path) = &args.plot {
+    if let Some(path) = args.plot.as_ref().filter(|_| !held.is_empty()) {
         let bytes = plot::bytes(&drawn(&progress.measured), Format::of(path)?)?;
         std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
@@ -369,6 +369,9 @@ impl Training<'_> {
             self.n_learned,
             self.texts.len() - self.n_learned
         ));
+        if self.held.is_empty() {
+            shown.line("note: nothing is held out, so drafts are not measured, and there is nothing to plot");
+        }
         if progress.measured.is_empty() {
             self.measure(trainer, (&mut progress, &mut best), &shown)?;
         }
@@ -409,7 +412,9 @@ impl Training<'_> {
         if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
             shown.line(&format!("note: {error:#}"));
         }
-        state::put(trainer.head(), &best)?;
+        if !best.is_empty() {
+            state::put(trainer.head(), &best)?;
+        }
         let spent = trainer.spent;
         shown.line(&format!(
             "{:.0} tokens a second; seconds: the model's passes {:.0}, the head {:.0}, steps {:.0}",
@@ -429,18 +434,19 @@ impl Training<'_> {
         }
     }
 
-    /// Measures on what is held out, and keeps the numbers if they are the best so far.
+    /// Measures on what is held out, if anything is, and keeps the numbers if they are the best so far.
     fn measure(
         &self,
         trainer: &mut Trainer,
         (progress, best): (&mut Progress, &mut HashMap<String, Tensor>),
         shown: &Shown,
     ) -> anyhow::Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
         let worth = trainer.measure(self.texts, self.held)?;
         let right: Vec<f64> = worth.iter().map(Worth::right).collect();
-        let is_best =
-            progress.measured.iter().all(|(_, before)| length(before) < length(&right)) || self.held.is_empty();
-        if is_best {
+        if progress.measured.iter().all(|(_, before)| length(before) < length(&right)) {
             *best = state::named(trainer.head())
                 .into_iter()
                 .map(|(name, x)| Ok((name, x.copy()?)))
@@ -461,29 +467,25 @@ impl Training<'_> {
     fn is_over(&self, progress: &Progress) -> bool {
         let lengths: Vec<f64> = progress.measured.iter().map(|(_, right)| length(right)).collect();
         let best = lengths.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i);
-        !self.held.is_empty() && lengths.len() - 1 - best >= usize::from(self.args.patience)
+        lengths.len() > best + usize::from(self.args.patience)
     }
-}
-
-fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
-    sum.resize(more.len().max(sum.len()), Worth::default());
-    sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
 }
 
 /// Writes the head with what is to be known of it.
 fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> anyhow::Result<()> {
     let (source, head) = trainer.into_parts();
     let best = progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)));
-    let right: Vec<f32> = best.map(|right| right.iter().map(|x| *x as f32).collect()).unwrap_or_default();
     let files = args.data.iter().chain(&args.self_prompts).chain(&args.from);
     let names = files.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned());
-    let said = vec![
+    let mut said = vec![
         ("nextn.training.program".to_owned(), Key::from(concat!("nextn-tune ", env!("CARGO_PKG_VERSION")))),
         ("nextn.training.start".to_owned(), Key::from(if source.is_own() { "own" } else { "new" })),
         ("nextn.training.data".to_owned(), Key::from(names.collect::<Vec<_>>().join(", ").as_str())),
         ("nextn.training.tokens".to_owned(), Key::U64(progress.n_tokens as u64)),
-        ("nextn.training.acceptance".to_owned(), Key::Array(right.into_iter().collect())),
     ];
+    if let Some(right) = best {
+        said.push(("nextn.training.acceptance".to_owned(), Key::Array(right.iter().map(|x| *x as f32).collect())));
+    }
     let values = start::numbers(&head, source.n_layer())?;
     let layout = if args.slim { Layout::Slim } else { Layout::Upstream };
     let new = source.into_file(values, said, Extract { layout, dtype: args.dtype })?;

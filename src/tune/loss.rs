@@ -136,6 +136,12 @@ pub const MAX_WORDS: usize = 64;
 /// Keeps logarithms finite.
 const TINY: f32 = 1e-30;
 
+/// Adds `more` to `sum`, depth by depth.
+pub fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
+    sum.resize(more.len().max(sum.len()), Worth::default());
+    sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
