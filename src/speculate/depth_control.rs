@@ -21,6 +21,10 @@ const MARGIN: f64 = 1.02;
 const MARGIN_OF_SHORT: f64 = 1.08;
 const SHORT: f64 = 1e-3;
 
+/// Steps of a try where plain decoding is best. The first brings the proposer up to date with what was decoded without it, so
+/// that only the second shows what the depth costs.
+const STEPS_OF_TRY: u32 = 2;
+
 /// The chance that a draft's first token is accepted, before any was verified.
 const FIRST_CHANCE: f64 = 0.6;
 
@@ -75,6 +79,8 @@ pub(crate) struct DepthControl {
     allowance: f64,
     /// Steps so far.
     now: u64,
+    /// Sequences and depth of a try that goes on for another step.
+    trying: Option<(usize, usize)>,
 }
 
 impl DepthControl {
@@ -86,12 +92,14 @@ impl DepthControl {
             costs: StepCosts::default(),
             allowance: 0.0,
             now: 0,
+            trying: None,
         }
     }
 
     /// A new generation begins on `slot`.
     pub(crate) fn begin(&mut self, slot: usize) {
         self.of_slot[slot].fill(Chance::default());
+        self.trying = None;
     }
 
     /// A step verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`.
@@ -127,6 +135,9 @@ impl DepthControl {
         let Some(deep) = (1..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b))) else { return 0 };
         let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
         let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
+        if let Some((_, depth)) = self.trying.take().filter(|&(seqs, depth)| seqs == n && depth <= most && best == 0) {
+            return depth;
+        }
         // Seconds that a step at `d` is expected to lose against the same tokens at the best depth. A draft that is not
         // expected to pay is not free either, however near it comes.
         let loss = |d: usize| {
@@ -138,7 +149,7 @@ impl DepthControl {
         let is_judged = |d: usize| self.is_verified(slots, d) || !self.is_verified(slots, best);
         let to_try = if best == 0 {
             // Only drafting tells whether the text has become easier.
-            Some(deep).filter(affordable)
+            Some(deep).filter(|&d| f64::from(STEPS_OF_TRY) * loss(d) <= self.allowance)
         } else {
             [0, best + 1, best - 1]
                 .into_iter()
@@ -146,7 +157,12 @@ impl DepthControl {
                 .find(affordable)
         };
         let depth = to_try.unwrap_or(best);
-        self.allowance -= if depth == best { 0.0 } else { loss(depth) };
+        if depth != best && best == 0 {
+            self.trying = Some((n, depth));
+            self.allowance -= f64::from(STEPS_OF_TRY) * loss(depth);
+        } else if depth != best {
+            self.allowance -= loss(depth);
+        }
         depth
     }
 
@@ -305,6 +321,26 @@ mod tests {
         world.run(1500, 1, 0.9, linear(0.01, 0.2), 0.1);
         let ratio = world.measure(500, 1, 0.9, linear(0.01, 0.2), 0.1);
         assert!(ratio < 0.6, "{ratio}");
+    }
+
+    #[test]
+    fn a_cost_that_was_too_high_at_first_is_measured_again_by_tries() {
+        // What follows a plain step brings the proposer up to date and is no measure; before graphs were kept a draft took 2.2
+        // plain steps, and takes 1.3 since.
+        let mut world = World::new(6);
+        let (mut last, mut n_drafted) = (0, 0);
+        for step in 0..1500 {
+            let d = world.control.choose(&[0], 1);
+            let slow = if step < 8 { 2.2 } else { 1.3 };
+            if d > 0 && last == 0 && step >= 8 {
+                world.control.verified(0, d, d);
+            } else {
+                world.run_at(d, 1, 0.95, 0.01 * if d > 0 { slow } else { 1.0 }, 0.0);
+            }
+            n_drafted += usize::from(step >= 1000 && d > 0);
+            last = d;
+        }
+        assert!(n_drafted > 450, "{n_drafted} of the last 500 steps drafted");
     }
 
     #[test]
