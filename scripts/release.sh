@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stop() { echo "release: $1" >&2; exit 1; }
-programs=(nextn-cli nextn-server nextn-bench extract-nextn)
+programs=(nextn-cli nextn-server nextn-bench nextn-tune extract-nextn)
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 target=${TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
 out=${OUT:-target/dist}
@@ -30,7 +30,7 @@ if zig; then glibc=${GLIBC:-2.17}; else glibc=${GLIBC:-}; fi
 built=${PROGRAMS:-${CARGO_TARGET_DIR:-target}/$target/dist}
 
 build() {
-    local arguments=(-p nextn-programs --profile dist --locked --features portable --bins)
+    local arguments=(-p nextn-programs -p nextn-tune --profile dist --locked --features nextn-programs/portable --bins)
     if zig; then
         cargo zigbuild "${arguments[@]}" --target "$target.$glibc"
     else

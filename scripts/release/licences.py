@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 
+# Packages whose programs an archive has (scripts/release.sh).
+PROGRAMS = ("nextn-programs", "nextn-tune")
 NAMES = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)", re.IGNORECASE)
 
 
@@ -18,16 +20,16 @@ def metadata(manifest, target):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def linked(data, root):
-    """The packages that `root` is linked with: its dependencies, but for those of build scripts and tests."""
+def linked(data):
+    """The packages that the programs are linked with: dependencies, but for those of build scripts and tests."""
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
-    seen, todo = set(), [root]
+    seen, todo = set(), [p["id"] for p in data["packages"] if p["name"] in PROGRAMS and not p["source"]]
     while todo:
         at = todo.pop()
         if at not in seen:
             seen.add(at)
             todo += [d["pkg"] for d in nodes[at]["deps"] if any(k["kind"] is None for k in d["dep_kinds"])]
-    return [p for p in data["packages"] if p["id"] in seen and p["source"]]
+    return [p for p in data["packages"] if p["id"] in seen]
 
 
 def texts(folder):
@@ -38,8 +40,13 @@ def texts(folder):
 def main():
     target = sys.argv[1]
     data = metadata("Cargo.toml", target)
-    packages = linked(data, data["resolve"]["root"])
-    entries = [(f"{p['name']} {p['version']}", p["license"] or "see below", texts(pathlib.Path(p["manifest_path"]).parent)) for p in packages]
+    entries = []
+    for p in linked(data):
+        found = texts(pathlib.Path(p["manifest_path"]).parent)
+        if p["source"]:
+            entries.append((f"{p['name']} {p['version']}", p["license"] or "see below", found))
+        elif p["name"] not in PROGRAMS and found:
+            entries.append((f"files of others in {p['name']}", "see below", found))
     pin = metadata("vendor/ggml-sys/ggml/Cargo.toml", target)
     carrier = next(p for p in pin["packages"] if p["name"] == "llama-cpp-sys-4")
     upstream = pathlib.Path(carrier["manifest_path"]).parent / "llama.cpp"

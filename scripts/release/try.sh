@@ -3,7 +3,8 @@
 #   debootstrap --variant=minbase bullseye ROOT && scripts/release/try.sh ROOT [FOLDER]
 # FOLDER: where scripts/release.sh put its files, target/dist if not given.
 # For the archive, the installer (from a folder, and from an address of this machine) and the Debian package: a chat with the
-# model inside, the server with curl (this machine's), and a round trip of extract-nextn. Then each is taken away again.
+# model inside, the server with curl (this machine's), a round trip of extract-nextn, and the head measured by nextn-tune.
+# Then each is taken away again.
 set -euo pipefail
 root=${1:?which root? scripts/release/try.sh ROOT [FOLDER]}
 dist=$(cd "${2:-target/dist}" && pwd)
@@ -62,8 +63,11 @@ works() {
         text=$(inside nextn-cli -m "/srv/$file.gguf" -p 'Tell me a joke.' -n 40 --temp 0 --no-stats)
         [ "$text" = "$want" ] || stop "$1: $file.gguf says: $text; expected: $want"
     done
-    rm "$root"/srv/{model,plain,head,again}.gguf
-    echo "-- $1: chat, server and extract work, $((($(date +%s%N) - start) / 1000000)) ms"
+    printf '{"messages": [{"role": "user", "content": "What is 20 + 15?"}, {"role": "assistant", "content": "35"}]}\n%.0s' 1 2 3 4 >"$root/srv/texts.jsonl"
+    text=$(inside nextn-tune head /srv/model.gguf --data /srv/texts.jsonl --measure 2>&1) || stop "$1: nextn-tune said: $text"
+    grep -q 'tokens per pass' <<<"$text" || stop "$1: nextn-tune said: $text"
+    rm "$root"/srv/{model,plain,head,again}.gguf "$root/srv/texts.jsonl"
+    echo "-- $1: chat, server, extract and tune work, $((($(date +%s%N) - start) / 1000000)) ms"
     PATH_INSIDE=/usr/sbin:/usr/bin:/sbin:/bin
 }
 
