@@ -65,7 +65,7 @@ works() {
     done
     printf '{"messages": [{"role": "user", "content": "What is 20 + 15?"}, {"role": "assistant", "content": "35"}]}\n%.0s' 1 2 3 4 >"$root/srv/texts.jsonl"
     text=$(inside nextn-tune head /srv/model.gguf --data /srv/texts.jsonl --measure 2>&1) || stop "$1: nextn-tune said: $text"
-    grep -q 'tokens per pass' <<<"$text" || stop "$1: nextn-tune said: $text"
+    grep -q 'of drafts are right' <<<"$text" || stop "$1: nextn-tune said: $text"
     rm "$root"/srv/{model,plain,head,again}.gguf "$root/srv/texts.jsonl"
     echo "-- $1: chat, server, extract and tune work, $((($(date +%s%N) - start) / 1000000)) ms"
     PATH_INSIDE=/usr/sbin:/usr/bin:/sbin:/bin
