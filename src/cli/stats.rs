@@ -31,7 +31,7 @@ pub struct Totals {
     /// Generated tokens that lie between two others in time: the first of every reply belongs to its prompt.
     timed_tokens: usize,
     generated_ms: f64,
-    cycles: usize,
+    steps: usize,
     drafted: usize,
     accepted: usize,
 }
@@ -46,7 +46,7 @@ impl Totals {
         self.generated_tokens += timings.generated_tokens;
         self.timed_tokens += timings.generated_tokens.saturating_sub(1);
         self.generated_ms += timings.generated_ms;
-        self.cycles += timings.steps;
+        self.steps += timings.steps;
         self.drafted += timings.drafted;
         self.accepted += timings.accepted;
     }
@@ -65,22 +65,22 @@ impl Totals {
             rate(per_second(computed, self.prompt_ms)),
             counted(self.generated_tokens, "token"),
             rate(per_second(self.timed_tokens, self.generated_ms)),
-            drafting((self.drafted, self.accepted), self.generated_tokens, self.cycles, by_mtp),
+            drafting((self.drafted, self.accepted), self.generated_tokens, self.steps, by_mtp),
         )
     }
 }
 
-fn drafting((drafted, accepted): (usize, usize), generated: usize, passes: usize, by_mtp: bool) -> String {
+fn drafting((drafted, accepted): (usize, usize), generated: usize, steps: usize, by_mtp: bool) -> String {
     if drafted == 0 {
         return String::new();
     }
-    let per_pass = generated.saturating_sub(1) as f64 / passes.max(1) as f64;
+    let per_step = generated.saturating_sub(1) as f64 / steps.max(1) as f64;
     let drafts = match (by_mtp, drafted) {
         (true, 1) => format!("MTP: {accepted}/1 draft accepted"),
         (true, n) => format!("MTP: {accepted}/{n} drafts accepted"),
         (false, n) => format!("drafts: {accepted}/{n} accepted"),
     };
-    format!(" | {drafts}, {per_pass:.2} tokens per pass")
+    format!(" | {drafts}, {per_step:.2} tokens per step")
 }
 
 fn per_second(tokens: usize, ms: f64) -> f64 {
@@ -122,9 +122,9 @@ mod tests {
     fn cached_prompts_and_drafts_are_told() {
         let timings = Timings { cached_tokens: 500, drafted: 100, accepted: 56, steps: 40, ..timings() };
         let told = "prompt 512 tokens (500 cached), 42.9 tok/s | gen 97 tokens, 41.2 tok/s | ";
-        let mtp = "MTP: 56/100 drafts accepted, 2.40 tokens per pass";
+        let mtp = "MTP: 56/100 drafts accepted, 2.40 tokens per step";
         assert_eq!(line(&timings, true), format!("{told}{mtp}"));
-        assert_eq!(line(&timings, false), format!("{told}drafts: 56/100 accepted, 2.40 tokens per pass"));
+        assert_eq!(line(&timings, false), format!("{told}drafts: 56/100 accepted, 2.40 tokens per step"));
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let timings = Timings { prompt_tokens: 1, generated_tokens: 1, drafted: 1, ..Timings::default() };
         assert_eq!(
             line(&timings, true),
-            "prompt 1 token, - tok/s | gen 1 token, - tok/s | MTP: 0/1 draft accepted, 0.00 tokens per pass"
+            "prompt 1 token, - tok/s | gen 1 token, - tok/s | MTP: 0/1 draft accepted, 0.00 tokens per step"
         );
         let stopped = Timings { generated_tokens: 0, drafted: 0, ..timings };
         assert_eq!(line(&stopped, true), "prompt 1 token, - tok/s");

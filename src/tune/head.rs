@@ -453,7 +453,7 @@ impl Training<'_> {
                 .collect::<candle_core::Result<_>>()?;
         }
         shown.line(&format!(
-            "{:>9} tokens {:>6.0} s   right: {}   tokens per pass: {:.2}",
+            "{:>9} tokens {:>6.0} s   right: {}   tokens per step: {:.2}",
             progress.n_tokens,
             progress.seconds,
             shares(&worth),

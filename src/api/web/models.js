@@ -66,7 +66,7 @@ function progress(model) {
       const [done, total] = ["done", "total"].map((name) => files.reduce((n, file) => n + file[name], 0));
       bar.max = total;
       bar.value = done;
-      words.push(`${figure(done / 2 ** 20)} of ${figure(total / 2 ** 20)} MiB`);
+      words.push(`${Math.floor((100 * done) / total)} %`, `${figure(done / 2 ** 20)} of ${figure(total / 2 ** 20)} MiB`);
     }
     box.replaceChildren(el("span", {}, words.join(" · ")), bar);
   } else {

@@ -1,8 +1,8 @@
-// What speculation does while an answer comes: its figures, acceptance by depth, and a strip of the last cycles.
+// What speculation does while an answer comes: its figures, acceptance by depth, and a strip of the last engine steps.
 
 import { $, el, figure, svg } from "./common.js";
 
-const CYCLES = 60;
+const STEPS = 60;
 /** Milliseconds of answer that the live figures look back. */
 const WINDOW = 1500;
 
@@ -11,7 +11,7 @@ export class Speculation {
   constructor() {
     this.reached = [];
     this.kept = [];
-    this.cycles = [];
+    this.steps = [];
     this.marks = [];
     this.last = -1;
     this.timings = null;
@@ -26,14 +26,14 @@ export class Speculation {
     }
     if (!drafts || drafts.cycle === this.last) return;
     this.last = drafts.cycle;
-    // The prompt's last pass judges nothing.
+    // The prompt's last step judges nothing.
     if (drafts.cycle === 0) return;
     for (let d = 0; d < drafts.n_drafted; d += 1) {
       this.reached[d] = (this.reached[d] ?? 0) + 1;
       this.kept[d] = (this.kept[d] ?? 0) + (d < drafts.n_accepted ? 1 : 0);
     }
-    this.cycles.push({ drafted: drafts.n_drafted, accepted: drafts.n_accepted });
-    if (this.cycles.length > CYCLES) this.cycles.shift();
+    this.steps.push({ drafted: drafts.n_drafted, accepted: drafts.n_accepted });
+    if (this.steps.length > STEPS) this.steps.shift();
   }
 
   /** The figures at the end, as the engine counts them. */
@@ -43,7 +43,7 @@ export class Speculation {
     const parts = [`${t.predicted_n} tokens`, `${figure(t.predicted_per_second)}/s`];
     if (t.draft_n > 0) {
       parts.push(`${Math.round((100 * t.draft_n_accepted) / t.draft_n)} % of ${t.draft_n} drafted tokens accepted`);
-      parts.push(`${figure(t.predicted_ms / Math.max(t.cycles, 1))} ms/cycle`);
+      parts.push(`${figure(t.predicted_ms / Math.max(t.cycles, 1))} ms/step`);
     }
     if (t.cache_n > 0) parts.push(`${t.cache_n} of ${t.cache_n + t.prompt_n} prompt tokens known`);
     return parts.join(" · ");
@@ -56,10 +56,10 @@ export class Speculation {
     $("panel").hidden = false;
     const [first, last] = [this.marks[0], this.marks.at(-1)];
     const ms = last.ms - first.ms;
-    const cycles = last.cycles - first.cycles;
+    const steps = last.cycles - first.cycles;
     $("rate").textContent = figure(ms > 0 ? ((last.tokens - first.tokens) * 1000) / ms : t.predicted_per_second);
-    $("cycle").textContent = figure(cycles > 0 ? ms / cycles : NaN);
-    $("per-cycle").textContent = figure(t.cycles > 0 ? (t.predicted_n - 1) / t.cycles : NaN);
+    $("step-ms").textContent = figure(steps > 0 ? ms / steps : NaN);
+    $("per-step").textContent = figure(t.cycles > 0 ? (t.predicted_n - 1) / t.cycles : NaN);
     $("accepted").textContent = t.draft_n > 0 ? `${Math.round((100 * t.draft_n_accepted) / t.draft_n)} %` : "no drafts";
     this.showDepths();
     this.showStrip();
@@ -78,12 +78,12 @@ export class Speculation {
   }
 
   showStrip() {
-    const deepest = Math.max(1, ...this.cycles.map((cycle) => cycle.drafted));
+    const deepest = Math.max(1, ...this.steps.map((step) => step.drafted));
     const strip = $("strip");
-    strip.setAttribute("viewBox", `0 0 ${CYCLES} ${deepest}`);
-    const from = CYCLES - this.cycles.length;
+    strip.setAttribute("viewBox", `0 0 ${STEPS} ${deepest}`);
+    const from = STEPS - this.steps.length;
     const box = (i, y, height, name) => svg("rect", { x: from + i + 0.1, y, width: 0.8, height, class: name });
-    const boxes = this.cycles.flatMap(({ drafted, accepted }, i) => {
+    const boxes = this.steps.flatMap(({ drafted, accepted }, i) => {
       if (drafted === 0) return [box(i, deepest - 0.14, 0.14, "none")];
       const name = (d) => (d < accepted ? `d${Math.min(d + 1, 8)}` : "missed");
       return Array.from({ length: drafted }, (_, d) => box(i, deepest - d - 0.94, 0.88, name(d)));
