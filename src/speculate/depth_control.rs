@@ -23,7 +23,7 @@ const SHORT: f64 = 1e-3;
 
 /// Steps of a try where plain decoding is best. The first brings the proposer up to date with what was decoded without it, so
 /// that only the second shows what the depth costs.
-const STEPS_OF_TRY: u32 = 2;
+const STEPS_OF_TRY: f64 = 2.0;
 
 /// The chance that a draft's first token is accepted, before any was verified.
 const FIRST_CHANCE: f64 = 0.6;
@@ -138,18 +138,19 @@ impl DepthControl {
         if let Some((_, depth)) = self.trying.take().filter(|&(seqs, depth)| seqs == n && depth <= most && best == 0) {
             return depth;
         }
-        // Seconds that a step at `d` is expected to lose against the same tokens at the best depth. A draft that is not
+        // Seconds that a try at `d` is expected to lose against the same tokens at the best depth. A draft that is not
         // expected to pay is not free either, however near it comes.
+        let n_steps = if best == 0 { STEPS_OF_TRY } else { 1.0 };
         let loss = |d: usize| {
             let least = if best == 0 && d > 0 { (margin - 1.0) * times[d] } else { 0.0 };
-            (times[d] - tokens[d] / rate(best)).max(least)
+            n_steps * (times[d] - tokens[d] / rate(best)).max(least)
         };
         let affordable = |d: &usize| loss(*d) <= self.allowance;
         // What comes after a depth is judged by it, until some drafts got there.
         let is_judged = |d: usize| self.is_verified(slots, d) || !self.is_verified(slots, best);
         let to_try = if best == 0 {
             // Only drafting tells whether the text has become easier.
-            Some(deep).filter(|&d| f64::from(STEPS_OF_TRY) * loss(d) <= self.allowance)
+            Some(deep).filter(affordable)
         } else {
             [0, best + 1, best - 1]
                 .into_iter()
@@ -157,12 +158,8 @@ impl DepthControl {
                 .find(affordable)
         };
         let depth = to_try.unwrap_or(best);
-        if depth != best && best == 0 {
-            self.trying = Some((n, depth));
-            self.allowance -= f64::from(STEPS_OF_TRY) * loss(depth);
-        } else if depth != best {
-            self.allowance -= loss(depth);
-        }
+        self.allowance -= if depth == best { 0.0 } else { loss(depth) };
+        self.trying = (best == 0 && depth > 0).then_some((n, depth));
         depth
     }
 
