@@ -279,7 +279,8 @@ await check("on a phone everything to touch has 44 pixels, and the model has its
 await check("a model among several is chosen, loaded with progress, and named", {}, async (made) => {
   let status = "unloaded";
   const meta = { quantization: "Q4_K_M", nextn: true };
-  const list = () => ({ object: "list", data: [{ id: "pocket", status: "loaded", meta }, { id: "large", status, ...(status === "loaded" && { meta }) }] });
+  const more = { loaded: { meta }, loading: { progress: { "large.gguf": { done: 3 * 2 ** 20, total: 8 * 2 ** 20 } } } };
+  const list = () => ({ object: "list", data: [{ id: "pocket", status: "loaded", meta }, { id: "large", status, ...more[status] }] });
   await made.route("**/v1/models", (route) => route.fulfill({ json: list() }));
   await made.route("**/models/load", (route) => {
     status = "loading";
@@ -290,7 +291,7 @@ await check("a model among several is chosen, loaded with progress, and named", 
   await made.waitForSelector("#pick:visible");
   assert.deepEqual(await texts(made, "#pick option"), ["pocket", "large (not loaded)"]);
   await made.selectOption("#pick", "large");
-  await made.waitForFunction(() => /Loading large/.test(document.querySelector("#loading").textContent));
+  await made.waitForFunction(() => /Loading large .* 37 % · 3.* of 8.* MiB/.test(document.querySelector("#loading").textContent));
   await made.waitForFunction(() => document.querySelector("#loading").hidden);
   const sent = made.waitForRequest((request) => request.url().endsWith("/v1/chat/completions"));
   await made.fill("#ask", "Hello");
