@@ -5,7 +5,8 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { mcpServer } from "./mcp.mjs";
-import { LOOKS, answered, browser, folder, page, say, server } from "./harness.mjs";
+import { LOOKS, answered, browser, folder, page, say, send, server } from "./harness.mjs";
+import { hostile } from "./hostile.mjs";
 import { difference, shots } from "./shots.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -431,8 +432,7 @@ for (const look of LOOKS) {
     const mcp = await mcpServer();
     await withTools(made, mcp.url);
     await made.click("#new");
-    await made.fill("#ask", "What is the weather in Oslo?");
-    await made.press("#ask", "Enter");
+    await send(made, "What is the weather in Oslo?");
     await made.waitForSelector(".call .question");
     await serious("the question before a call");
     await made.click("#stop");
@@ -442,6 +442,8 @@ for (const look of LOOKS) {
     await serious("the dashboard");
   });
 }
+
+await hostile(check, opened, rendered);
 
 await check("the pages look as in docs/pictures", {}, async (made) => {
   const to = folder();

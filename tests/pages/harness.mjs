@@ -58,14 +58,15 @@ export const browser = () => chromium.launch({ executablePath: browserPath(), ar
 /** Sizes and themes at which pages are looked at. */
 export const LOOKS = [1280, 390].flatMap((width) => ["light", "dark"].map((theme) => ({ width, theme })));
 
-/** A page of a browser's own, with nothing kept. What goes wrong in it is put into `errors`. */
-export async function page(of, url, { width = 1280, theme = "light" } = {}) {
+/** A page of a browser's own, with nothing kept; `before` runs in it first. What goes wrong in it is put into `errors`. */
+export async function page(of, url, { width = 1280, theme = "light", before } = {}) {
   const phone = width < 600;
   const context = await of.newContext({
     viewport: { width, height: phone ? 844 : 800 }, colorScheme: theme, hasTouch: phone, isMobile: phone, acceptDownloads: true, baseURL: url,
   });
   const made = await context.newPage();
   made.setDefaultTimeout(60_000);
+  if (before) await made.addInitScript(before);
   const errors = [];
   made.on("pageerror", (error) => errors.push(error.stack ?? String(error)));
   // A refused request is told in the console too: those are the page's own business.
@@ -89,11 +90,17 @@ async function fromFolder(context, folder) {
   });
 }
 
+/** Writes a message and sends it; on a phone Enter is a new line. */
+export async function send(made, text) {
+  await made.fill("#ask", text);
+  if (made.viewportSize().width < 600) await made.tap("#send");
+  else await made.press("#ask", "Enter");
+}
+
 /** Writes a message, sends it, and waits for the answer's end. */
 export async function say(made, text) {
   const before = await made.locator("article.assistant").count();
-  await made.fill("#ask", text);
-  await made.press("#ask", "Enter");
+  await send(made, text);
   await answered(made, before + 1);
 }
 

@@ -8,6 +8,9 @@ const MAX_BYTES = 20 * 1024 * 1024;
 /** Of one text: more than most contexts hold. */
 const MAX_TEXT_BYTES = 2 * 1024 * 1024;
 
+/** A longer text that is pasted becomes a file: the box would be slow with it, and hide the question. */
+const MAX_PASTED = 50_000;
+
 /** Images as data URIs (`name`, `data`), and texts (`name`, `text`). */
 let items = [];
 let changed = () => {};
@@ -133,6 +136,8 @@ export function listen() {
   });
   $("ask").addEventListener("paste", (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    if (!files.length && text.length > MAX_PASTED) files.push(new File([text], "pasted.txt", { type: "text/plain" }));
     if (!files.length) return;
     event.preventDefault();
     add(files);

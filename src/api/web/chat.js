@@ -20,6 +20,8 @@ let running = null;
 let coming = null;
 /** Number of the message that is being edited. */
 let editing = null;
+/** A phone or a tablet: its keyboard comes up where the box has the focus, and has no other key for a new line than Enter. */
+const touch = window.matchMedia("(pointer: coarse)");
 /** How often a conversation is kept while an answer comes. */
 const KEEP_MS = 2000;
 
@@ -31,6 +33,7 @@ function draw() {
   $("empty").hidden = shown.length > 0;
   $("new").hidden = shown.length === 0;
   document.title = conversation.open.title ? `${conversation.open.title} - nextn` : "nextn";
+  showEdited();
   showTints();
 }
 
@@ -111,11 +114,11 @@ function fill(body, message) {
 const isAtEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
 const toEnd = () => window.scrollTo(0, document.documentElement.scrollHeight);
 
-/** Keeps the conversation; says so where it cannot be kept. */
-async function kept() {
+/** Keeps the conversation; says so where it cannot be kept, or has become one of its own. `listed`: the list shows it, too. */
+async function kept(listed = true) {
   try {
-    await conversation.keep();
-    await history.show();
+    if (!(await conversation.keep())) history.tell("Another tab goes on with this conversation: here it is one of its own now.");
+    if (listed) await history.show();
   } catch (error) {
     history.tell(`This conversation could not be kept in the browser (${error.message}). Export it, or delete others.`);
   }
@@ -193,7 +196,7 @@ async function turn(mine, signal) {
       show();
       if (performance.now() - lastKept > KEEP_MS) {
         lastKept = performance.now();
-        conversation.keep().catch(() => {});
+        kept(false);
       }
     }
     whole = true;
@@ -275,8 +278,7 @@ function edit(i) {
   ask.value = message.content;
   attachments.put(message);
   $("send").textContent = "Send again";
-  const from = conversation.shown().indexOf(i);
-  [...log.children].forEach((node, k) => node.classList.toggle("to-go", k >= from));
+  showEdited();
   grow();
   ask.focus();
 }
@@ -285,11 +287,17 @@ function leaveEditing() {
   if (editing === null) return;
   editing = null;
   $("send").textContent = "Send";
-  for (const node of log.children) node.classList.remove("to-go");
+  showEdited();
+}
+
+/** Makes faint what an edited message will replace. */
+function showEdited() {
+  const from = conversation.shown().indexOf(editing);
+  [...log.children].forEach((node, k) => node.classList.toggle("to-go", from >= 0 && k >= from));
 }
 
 /** Shows the conversation with this id, or an empty one. */
-async function openOne(id) {
+async function openOne(id, typing = !touch.matches) {
   stop();
   leaveEditing();
   clear();
@@ -298,10 +306,16 @@ async function openOne(id) {
   draw();
   await history.show();
   if (id) toEnd();
-  ask.focus();
+  if (typing) ask.focus();
 }
 
-const fresh = () => openOne(null);
+const fresh = () => openOne(null, true);
+
+/** Another tab has changed a conversation: where it is the open one, shows what became of it. */
+async function changedElsewhere(id) {
+  const still = () => !running && conversation.open.id === id;
+  if (still() && (await conversation.load(id, still))) following(draw);
+}
 
 // ---- settings ----
 
@@ -322,7 +336,7 @@ function takeSettings() {
   $("key-wrong").hidden = true;
   if (!running) draw();
   if (changed) hello();
-  ask.focus();
+  if (!touch.matches) ask.focus();
 }
 
 function needKey() {
@@ -387,6 +401,9 @@ function grow() {
   sendable();
 }
 
+/** What the Enter key of a phone's keyboard says. */
+const showKey = () => (ask.enterKeyHint = touch.matches ? "enter" : "send");
+
 const SHORTCUTS = {
   KeyC: () => history.toggle(),
   KeyF: () => {
@@ -422,7 +439,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 ask.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+  // 229: Safari has ended the composition before it tells of the Enter that did so.
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229 && !touch.matches) {
     event.preventDefault();
     send();
   } else if (event.key === "ArrowUp" && !ask.value) {
@@ -461,8 +479,10 @@ tools.listen();
 legend();
 draw();
 hello();
-history.listen(openOne).then(() => {
+history.listen(openOne, changedElsewhere).then(() => {
   const last = conversation.lastOpen();
   if (last) openOne(last);
 });
-ask.focus();
+touch.addEventListener("change", showKey);
+showKey();
+if (!touch.matches) ask.focus();

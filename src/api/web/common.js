@@ -24,23 +24,29 @@ export function svg(name, attributes = {}, ...children) {
   return node;
 }
 
-/** A store of the browser's; without one (some settings forbid it) nothing is remembered. */
+/** What a store of the browser's did not take: for as long as the page is open. */
+const aside = new Map();
+
+/**
+ * What is kept under a name in one of the browser's stores ("localStorage", "sessionStorage"). Some settings forbid them, and then
+ * already naming one throws.
+ */
 export function remembered(store, name, fallback) {
+  if (aside.has(name)) return aside.get(name);
   try {
-    return JSON.parse(store.getItem(name)) ?? fallback;
+    return JSON.parse(window[store].getItem(name)) ?? fallback;
   } catch {
     return fallback;
   }
 }
 
-/** Keeps a value under a name; false where that cannot be. */
+/** Keeps a value under a name; where the store is full or forbidden, until the page is closed. */
 export function remember(store, name, value) {
   try {
-    store.setItem(name, JSON.stringify(value));
-    return true;
+    window[store].setItem(name, JSON.stringify(value));
+    aside.delete(name);
   } catch {
-    // Full, or forbidden: the page works without.
-    return false;
+    aside.set(name, value);
   }
 }
 
@@ -48,14 +54,14 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
 /** Light or dark as it was chosen last, else as the system has it. */
 export function applyTheme() {
-  const chosen = remembered(localStorage, "nextn-theme", null);
+  const chosen = remembered("localStorage", "nextn-theme", null);
   document.documentElement.dataset.theme = chosen ?? (dark.matches ? "dark" : "light");
 }
 
 /** The other one. */
 export function switchTheme() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  remember(localStorage, "nextn-theme", next);
+  remember("localStorage", "nextn-theme", next);
   applyTheme();
   return next;
 }
@@ -65,8 +71,8 @@ applyTheme();
 
 /** The key that the user typed, for as long as the tab is open. */
 export const key = {
-  get: () => remembered(sessionStorage, "nextn-key", ""),
-  set: (value) => remember(sessionStorage, "nextn-key", value),
+  get: () => remembered("sessionStorage", "nextn-key", ""),
+  set: (value) => remember("sessionStorage", "nextn-key", value),
 };
 
 /** An answer of the server that is an error. */

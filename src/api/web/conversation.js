@@ -11,15 +11,15 @@ export const OF_PRESETS = ["system", "thinking", "n_max", ...NUMBERS];
 const DEFAULTS = { system: "", thinking: "", n_max: "", tint: true, name: "", model: "", mcp: [] };
 
 /** What the user set. */
-export const settings = { ...DEFAULTS, ...remembered(localStorage, "nextn-settings", {}) };
+export const settings = { ...DEFAULTS, ...remembered("localStorage", "nextn-settings", {}) };
 
 /** Keeps the settings. */
-export const keepSettings = () => remember(localStorage, "nextn-settings", settings);
+export const keepSettings = () => remember("localStorage", "nextn-settings", settings);
 
 /** Named groups of settings. */
-export const presets = remembered(localStorage, "nextn-presets", {});
+export const presets = remembered("localStorage", "nextn-presets", {});
 /** Keeps the presets. */
-export const keepPresets = () => remember(localStorage, "nextn-presets", presets);
+export const keepPresets = () => remember("localStorage", "nextn-presets", presets);
 
 /** An id that no other conversation has. */
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -83,26 +83,36 @@ function titleOf({ content, images, texts }) {
 /** Begins an empty conversation. */
 export function begin() {
   open = empty();
-  remember(sessionStorage, "nextn-open", null);
+  remember("sessionStorage", "nextn-open", null);
 }
 
-/** Opens a kept conversation; false where there is none of this id. */
-export async function load(id) {
+/** Opens a kept conversation if that is wanted `still`; false where there is none of this id. */
+export async function load(id, still = () => true) {
   const found = id && (await store.fetched(id));
+  if (!still()) return false;
   if (found) open = found;
-  remember(sessionStorage, "nextn-open", found ? id : null);
+  remember("sessionStorage", "nextn-open", found ? id : null);
   return Boolean(found);
 }
 
 /** The conversation that this tab had open when it was loaded again. */
-export const lastOpen = () => remembered(sessionStorage, "nextn-open", null);
+export const lastOpen = () => remembered("sessionStorage", "nextn-open", null);
 
-/** Keeps the open conversation, once there is something in it. */
+/**
+ * Keeps the open conversation, once there is something in it. Where another tab has changed the kept one, this one becomes a
+ * conversation of its own; false then.
+ */
 export async function keep() {
-  if (!open.nodes.length) return;
-  open.changed = Date.now();
-  remember(sessionStorage, "nextn-open", open.id);
-  await store.keep(open);
+  const it = open;
+  if (!it.nodes.length) return true;
+  it.changed = Date.now();
+  const own = await store.keep(it);
+  if (!own) {
+    Object.assign(it, { id: newId(), revision: 0, title: `${it.title} (2)` });
+    await store.keep(it);
+  }
+  if (it === open) remember("sessionStorage", "nextn-open", it.id);
+  return own;
 }
 
 /** Keeps a conversation that is not open any more, unless it was deleted meanwhile. */

@@ -30,7 +30,8 @@ export async function show() {
   const query = $("search").value;
   const entries = await store.listed(query);
   $("conversations").replaceChildren(...entries.map(item));
-  const none = query ? "Nothing was found." : "Conversations are kept in this browser.";
+  const place = (await store.lasts()) ? "in this browser" : "until this page is closed: the browser's settings forbid more";
+  const none = query ? "Nothing was found." : `Conversations are kept ${place}.`;
   $("conversations-none").textContent = entries.length ? "" : none;
   $("search").hidden = !entries.length && !query;
   $("export").hidden = !entries.length;
@@ -112,8 +113,11 @@ export function toggle(on = !document.body.classList.contains("listed")) {
 /** Whether the list lies over the conversation. */
 export const isOver = () => document.body.classList.contains("listed") && !wide.matches;
 
-/** Makes the list work; `open` is called with the id of a conversation that is to be shown, or null for an empty one. */
-export function listen(open) {
+/**
+ * Makes the list work; `open` is called with the id of a conversation that is to be shown, or null for an empty one, `elsewhere`
+ * with the id of one that another tab has changed.
+ */
+export function listen(open, elsewhere) {
   opened = (id) => {
     if (isOver()) toggle(false);
     open(id);
@@ -135,7 +139,10 @@ export function listen(open) {
     act?.();
   });
   $("note-close").addEventListener("click", () => ($("note").hidden = true));
-  store.onChange(show);
+  store.onChange((id) => {
+    show();
+    elsewhere(id);
+  });
   toggle(wide.matches);
   return show();
 }

@@ -36,6 +36,8 @@ const FORMULA = /^ {0,3}(?:\$\$(.+)\$\$|\\\[(.+)\\\]|(\$\$|\\\[)(.*))\s*$/;
 const MAX_FORMULA_LINES = 60;
 const TASK = /^\[([ xX])\]\s+(?=\S)/;
 const MAX_NESTING = 8;
+/** What parts the cells of a table: a bar that no backslash stands before. */
+const BAR = /(?<!\\)\|/;
 
 function blocks(lines, out, depths, level) {
   let i = 0;
@@ -65,16 +67,17 @@ function blocks(lines, out, depths, level) {
     } else if (QUOTE.test(text) && level < MAX_NESTING) {
       const inner = [];
       for (; i < lines.length && QUOTE.test(lines[i].text); i += 1) inner.push(cut(lines[i], lines[i].text.match(QUOTE)[0].length));
-      const node = el("blockquote");
+      const node = el("blockquote", { dir: "auto" });
       blocks(inner, node, depths, level + 1);
       out.append(node);
     } else if (ITEM.test(text) && level < MAX_NESTING) {
       i = list(lines, i, out, depths, level);
-    } else if (text.includes("|") && i + 1 < lines.length && DIVIDER.test(lines[i + 1].text) && lines[i + 1].text.includes("-")) {
+    } else if (isTable(lines, i)) {
       i = table(lines, i, out, depths);
     } else {
       const paragraph = [];
-      for (; i < lines.length && lines[i].text.trim() && (paragraph.length === 0 || !interrupts(lines[i].text)); i += 1) {
+      const goesOn = () => !interrupts(lines[i].text) && !isTable(lines, i) && !beginsFormula(lines, i);
+      for (; i < lines.length && lines[i].text.trim() && (paragraph.length === 0 || goesOn()); i += 1) {
         paragraph.push(cut(lines[i], lines[i].text.length - lines[i].text.trimStart().length));
       }
       const node = el("p");
@@ -85,6 +88,11 @@ function blocks(lines, out, depths, level) {
 }
 
 const interrupts = (text) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((sign) => sign.test(text));
+
+const isTable = (lines, i) => lines[i].text.includes("|") && DIVIDER.test(lines[i + 1]?.text ?? "") && lines[i + 1].text.includes("-");
+
+/** A formula of several lines, or of one that is its own: models put them straight behind a sentence. */
+const beginsFormula = (lines, i) => FORMULA.test(lines[i].text) && formula(lines, i, document.createDocumentFragment()) !== undefined;
 
 const cut = (line, n) => ({ text: line.text.slice(n), at: line.at + n });
 
@@ -103,7 +111,7 @@ function code(lines, i, [, marks, info], out, depths) {
     top.append(copy);
   }
   const label = language ? `Code: ${language}` : "Code";
-  out.append(el("div", { class: "code" }, top, el("pre", { tabindex: "0", role: "region", "aria-label": label }, inner)));
+  out.append(el("div", { class: "code" }, top, el("pre", { dir: "ltr", tabindex: "0", role: "region", "aria-label": label }, inner)));
   return i + 1;
 }
 
@@ -146,7 +154,7 @@ function list(lines, i, out, depths, level) {
   const [, , mark = lines[i].text.trim()] = lines[i].text.match(ITEM);
   const ordered = /\d/.test(mark);
   const first = lines[i].text.length - lines[i].text.trimStart().length;
-  const node = el(ordered ? "ol" : "ul", ordered && parseInt(mark, 10) !== 1 ? { start: parseInt(mark, 10) } : {});
+  const node = el(ordered ? "ol" : "ul", { dir: "auto", start: ordered && parseInt(mark, 10) !== 1 ? parseInt(mark, 10) : undefined });
   while (i < lines.length) {
     const found = lines[i].text.match(ITEM);
     const indent = lines[i].text.length - lines[i].text.trimStart().length;
@@ -198,11 +206,12 @@ function table(lines, i, out, depths) {
     const lead = text.length - text.trimStart().length;
     [text, at] = [text.trim(), at + lead];
     if (text.startsWith("|")) [text, at] = [text.slice(1), at + 1];
-    if (text.endsWith("|")) text = text.slice(0, -1);
-    for (const [n, cell] of text.split("|").entries()) {
+    if (/(?<!\\)\|$/.test(text)) text = text.slice(0, -1);
+    for (const [n, cell] of text.split(BAR).entries()) {
       const space = cell.length - cell.trimStart().length;
       const inner = el(name, { class: aligned[n] });
       inline(inner, [{ text: cell.trim(), at: at + space }], depths);
+      for (const code of inner.querySelectorAll("code")) code.textContent = code.textContent.replaceAll("\\|", "|");
       node.append(inner);
       at += cell.length + 1;
     }
@@ -211,7 +220,7 @@ function table(lines, i, out, depths) {
   const head = el("thead", {}, row(lines[i], "th"));
   const body = el("tbody");
   for (i += 2; i < lines.length && lines[i].text.includes("|"); i += 1) body.append(row(lines[i], "td"));
-  out.append(el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, el("table", {}, head, body)));
+  out.append(el("div", { class: "wide", dir: "auto", tabindex: "0", role: "region", "aria-label": "Table" }, el("table", {}, head, body)));
   return i;
 }
 
@@ -238,6 +247,7 @@ const SPAN = new RegExp(
     /~~(?=\S)(?<del>[\s\S]{0,999}?\S)~~/,
     /!?\[(?<words>[^\]\n]{0,999})\]\((?<target>[^()\s]{0,999})(?:\s+"[^"]{0,200}")?\)/,
     /\\(?<escaped>[!-/:-@[-`{-~])/,
+    /(?<line><[bB][rR] ?\/?>)/,
     /(?<address>https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/,
     /\$\$(?<dollars>[^$\n]{1,999})\$\$/,
     // Sums of money are no formulas: nothing stands between a formula and its signs.
@@ -276,7 +286,8 @@ function spans(out, text, places, from, to, depths, level) {
     else if (is.del !== undefined) within(el("del"), is.del, 2);
     else if (is.words !== undefined) {
       within(link(is.target) ?? el("span"), is.words, match[0].indexOf("[") + 1);
-    } else if (is.escaped) emit(out, text, places, from + start + 1, from + done, depths);
+    } else if (is.line) out.append(el("br"));
+    else if (is.escaped) emit(out, text, places, from + start + 1, from + done, depths);
     else {
       const node = link(is.address) ?? el("span");
       emit(node, text, places, from + start, from + done, depths);

@@ -39,10 +39,19 @@ async function within(mode, work) {
   });
 }
 
-/** Tells other tabs of this page. */
-const others = "BroadcastChannel" in window ? new BroadcastChannel(NAME) : null;
-/** Calls `then` when another tab has changed what is kept. */
-export const onChange = (then) => others?.addEventListener("message", then);
+/** Tells other tabs of this page; null where the browser's settings forbid it. */
+const others = channel();
+
+function channel() {
+  try {
+    return new BroadcastChannel(NAME);
+  } catch {
+    return null;
+  }
+}
+
+/** Calls `then` with the id of a conversation that another tab has changed. */
+export const onChange = (then) => others?.addEventListener("message", ({ data }) => then(data));
 
 const textOf = (node) => [node.content, node.reasoning, ...(node.texts ?? []).map(({ text }) => text)].filter(Boolean).join("\n");
 
@@ -53,19 +62,30 @@ const entryOf = (conversation) => ({
   text: conversation.nodes.map(textOf).join("\n").slice(0, MAX_SEARCHED).toLowerCase(),
 });
 
-/** Keeps a conversation. Throws where there is no room for it. */
+/**
+ * Keeps a conversation and counts its `revision`; false, and nothing is done, where another tab has kept it since it was read here.
+ * Throws where there is no room for it.
+ */
 export async function keep(conversation) {
-  const entry = entryOf(conversation);
+  let done = false;
+  const put = (before, conversations, entries) => {
+    if (before && (before.revision ?? 0) !== (conversation.revision ?? 0)) return;
+    conversation.revision = (conversation.revision ?? 0) + 1;
+    conversations(conversation);
+    entries(entryOf(conversation));
+    done = true;
+  };
   if (await lasts()) {
     await within("readwrite", (conversations, entries) => {
-      conversations.put(conversation);
-      entries.put(entry);
+      const before = conversations.get(conversation.id);
+      before.onsuccess = () => put(before.result, (it) => conversations.put(it), (it) => entries.put(it));
     });
   } else {
-    aside.conversations.set(conversation.id, structuredClone(conversation));
-    aside.entries.set(entry.id, entry);
+    const into = (map) => (it) => map.set(it.id, structuredClone(it));
+    put(aside.conversations.get(conversation.id), into(aside.conversations), into(aside.entries));
   }
-  others?.postMessage(conversation.id);
+  if (done) others?.postMessage(conversation.id);
+  return done;
 }
 
 /** A conversation by its id; undefined where there is none. */

@@ -15,8 +15,8 @@ const waiting = new Map();
 const runs = new Set();
 
 const tokens = {
-  get: (url) => remembered(sessionStorage, "nextn-mcp-tokens", {})[url] ?? "",
-  set: (url, token) => remember(sessionStorage, "nextn-mcp-tokens", { ...remembered(sessionStorage, "nextn-mcp-tokens", {}), [url]: token }),
+  get: (url) => remembered("sessionStorage", "nextn-mcp-tokens", {})[url] ?? "",
+  set: (url, token) => remember("sessionStorage", "nextn-mcp-tokens", { ...remembered("sessionStorage", "nextn-mcp-tokens", {}), [url]: token }),
 };
 
 /** Greets the servers that are switched on and leaves the others. */
