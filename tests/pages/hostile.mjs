@@ -63,6 +63,23 @@ export async function hostile(check, opened, rendered) {
     for (const word of ["Hello!", "Here", "There"]) assert.ok(messages.some((all) => all.includes(word)), `${word} is kept: ${messages}`);
   });
 
+  await check("an answer that breaks off keeps what came, and is asked for again", {}, async (made) => {
+    const body = `data: ${JSON.stringify({ model: "pocket", choices: [{ delta: { content: "Half an ans" } }] })}\n\n`;
+    await made.route("**/v1/chat/completions", (route) => route.fulfill({ contentType: "text/event-stream", body }));
+    await opened(made);
+    await send(made, "What is 20 + 15?");
+    await made.waitForFunction(() => /lost while this answer came/.test(document.querySelector("article.assistant .wrong")?.textContent));
+    await made.waitForFunction(() => document.querySelector("#lost").hidden);
+    await made.unroute("**/v1/chat/completions");
+    await made.reload();
+    await made.waitForSelector("article.assistant .wrong");
+    assert.match(await made.innerText("article.assistant .text"), /Half an ans/);
+    await made.getByRole("button", { name: "Retry" }).click();
+    await answered(made, 1);
+    assert.match(await made.innerText("article.assistant .text"), /35/);
+    assert.match(await made.innerText("article.assistant .versions"), /2 of 2/);
+  });
+
   await check("on a phone Enter is a new line and the keyboard waits to be asked for", { width: 390 }, async (made) => {
     await opened(made);
     assert.notEqual(await made.evaluate(() => document.activeElement.id), "ask", "the keyboard would hide half of the page");
