@@ -45,7 +45,7 @@ const CHARTS = [
     })),
   },
   {
-    title: "Passes of the model, a second",
+    title: "Forward passes a second",
     series: [
       { name: "passes", of: (a, b, s) => grown(a, b, "llamacpp:n_decode_total") / s },
       { name: "their tokens", of: (a, b, s) => grown(a, b, "nextn:rows_total") / s },
@@ -70,11 +70,12 @@ const TILES = [
 const percent = (part, whole) => (whole > 0 ? `${Math.round((100 * part) / whole)} %` : "-");
 const bytes = (n) => (n === undefined ? "-" : `${figure(n / 2 ** 20)} MiB`);
 
-/** Two quantiles of all that a histogram took in since the server started, in milliseconds or, above one, seconds. */
+/** Two quantiles of all that a histogram took in since the server started. */
 const pair = (v, family, label = "") => {
   const [half, most] = [0.5, 0.95].map((q) => 1000 * quantile(NONE, v, family, q, label));
   if (!Number.isFinite(half)) return "-";
-  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${figure(half / 1000)} · ${figure(most / 1000)} s`;
+  if (half >= 1000) return `${figure(half / 1000)} · ${figure(most / 1000)} s`;
+  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${figure(half)} ms · ${figure(most / 1000)} s`;
 };
 const NONE = new Map();
 const sum = (v, family) => [...v].reduce((n, [name, value]) => (name.startsWith(`${family}{`) ? n + value : n), 0);
