@@ -353,6 +353,10 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let n_nodes = unsafe { sys::ggml_graph_n_nodes(cgraph.as_ptr()) };
         let size = 2 * (usize::try_from(n_nodes).unwrap_or(0) + n_leaves + 64);
         let place = self.plan(cgraph, (size, 2 * graph_size), to_share)?;
+        if crate::nodes::wanted() {
+            // SAFETY: the graph is alive and was planned just now.
+            unsafe { crate::nodes::tell(cgraph, &self.planner, &place) };
+        }
         self.stats.n_builds += 1;
         self.stats.build += start.elapsed();
         let (inputs, outputs, states) = (parts.inputs, parts.outputs, parts.states);

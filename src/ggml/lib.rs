@@ -47,6 +47,7 @@ mod graph;
 mod log;
 mod low_rank;
 mod mapping;
+mod nodes;
 mod numa;
 mod ops;
 mod pages;

@@ -100,6 +100,16 @@ impl Planner {
         self.streams[0].device
     }
 
+    /// The device that computes a node of the graph that was planned last.
+    pub(crate) fn device_of(&self, place: &Place, node: NonNull<sys::ggml_tensor>) -> Option<Device> {
+        let backend = match (place, &self.plan) {
+            (Place::Own(split), _) => split.backend_of(node),
+            (Place::Shared, Plan::One(_)) => return Some(self.device()),
+            (Place::Shared, Plan::Split(shared)) => shared.backend_of(node)?,
+        };
+        self.streams.iter().find(|stream| stream.backend.as_ptr() == backend).map(|stream| stream.device)
+    }
+
     /// Bytes of the buffers that graphs share, on all devices.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.buffer_bytes

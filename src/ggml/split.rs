@@ -43,6 +43,11 @@ impl OwnSplit {
         Some(OwnSplit { scheduler, n_bytes })
     }
 
+    /// Who computes a node of its graph.
+    pub(crate) fn backend_of(&self, node: NonNull<sys::ggml_tensor>) -> sys::ggml_backend_t {
+        backend_of(&self.scheduler, node)
+    }
+
     /// Bytes of its memory on all devices.
     pub(crate) fn n_bytes(&self) -> usize {
         self.n_bytes
@@ -75,6 +80,11 @@ impl SharedSplit {
         unsafe { sys::ggml_backend_sched_reset(scheduler.as_ptr()) };
         // SAFETY: scheduler and graph are alive; the graph has at most `size` nodes and leaves and is not split already.
         unsafe { sys::ggml_backend_sched_alloc_graph(scheduler.as_ptr(), graph.as_ptr()) }
+    }
+
+    /// Who computes a node of the graph that was planned last.
+    pub(crate) fn backend_of(&self, node: NonNull<sys::ggml_tensor>) -> Option<sys::ggml_backend_t> {
+        self.scheduler.as_ref().map(|(scheduler, _)| backend_of(scheduler, node))
     }
 
     /// Bytes of its memory on all devices.
@@ -112,6 +122,12 @@ fn scheduler(streams: &[Stream], size: usize) -> Option<Scheduler> {
         unsafe { sys::ggml_backend_sched_new(backends.as_mut_ptr(), std::ptr::null_mut(), n, size, false, true) };
     // SAFETY: just made, no other owner.
     unsafe { Scheduler::own(made) }
+}
+
+/// For nodes of the graph that `scheduler` has planned: it would take up others.
+fn backend_of(scheduler: &Scheduler, node: NonNull<sys::ggml_tensor>) -> sys::ggml_backend_t {
+    // SAFETY: scheduler and node are alive; the node is only looked up.
+    unsafe { sys::ggml_backend_sched_get_tensor_backend(scheduler.as_ptr(), node.as_ptr()) }
 }
 
 fn buffer_bytes(scheduler: &Scheduler, streams: &[Stream]) -> usize {
