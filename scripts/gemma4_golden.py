@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden of a tiny Gemma 4 with its assistant, by a plain reference in PyTorch.
 
-  NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test gemma4
+  NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test all gemma4
   scripts/gemma4_golden.py FOLDER tests/golden/gemma4/gemma4.json      needs the Python packages torch and gguf
 
 The reference follows the models' published description and reads nothing of ours but the two files. On the project's larger

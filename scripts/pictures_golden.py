@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden of tiny models that see, by transformers: Gemma 3 with pictures, Qwen3.5 with a video.
 
-  NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test seen
+  NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test all seen
   scripts/pictures_golden.py FOLDER tests/golden/pictures/pictures.json    needs the Python packages torch, transformers and gguf
 
 Made with transformers 5.23 on a CPU, in F32. The weights of our files are put into transformers' models; pictures, prompts,

@@ -24,6 +24,8 @@ const ALL_OF_THE_LIBRARY: &[&str] = &[
 /// Every crate of the workspace, lowest first, with the crates of ours that it may use. Tests and examples may use more.
 const FLOORS: &[(&str, &[&str])] = &[
     ("nextn-ggml-sys", &[]),
+    // For tests only.
+    ("nextn-metal-rules", &["nextn-ggml-sys"]),
     ("nextn-kernels", &["nextn-ggml-sys"]),
     ("nextn-ggml", &["nextn-kernels", "nextn-ggml-sys"]),
     ("nextn-gguf", &[]),

@@ -1,19 +1,9 @@
 //! LoRA adapters: passes with them give what the merged weights give, whatever stands beside a row; what does not fit is refused.
 
-#[path = "../../../tests/support/adapters.rs"]
-mod adapters;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::{adapters, rig, tiny};
 use adapters::{adapter, floats, merged};
 use gguf::TensorType;
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, LoadOptions, Model, Runner};

@@ -1,18 +1,10 @@
 //! Exactness: the logits of a row have the same bits in a pass of its own and beside others, over short and long contexts, in
 //! both forms of attention, with one thread and with two.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::{CacheType, MemoryConfig};
 use model::{LoadOptions, Model, Pass, PassOutput, Rows, Runner};
 use rig::exact;

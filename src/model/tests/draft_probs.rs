@@ -1,16 +1,8 @@
 //! How probable the head finds its draft tokens: the softmax of the logits that it picks them from, against a plain one.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Runner};
 use rig::exact;
 use text::TokenId;

@@ -1,19 +1,8 @@
 //! Heads that read the streams of the target's layers give the logits of a plain reference, and read the layers that they name.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/feature_heads.rs"]
-mod heads;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{heads, rig, tiny};
 use heads::FeatureHead;
 use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Pass, PassOutput, Rows, Runner};
 use rig::exact;

@@ -1,19 +1,11 @@
 //! A tiny Gemma 4 and its assistant give the logits of an independent reference (`scripts/gemma4_golden.py`), prompts behind
 //! the window included.
-//! `NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test gemma4` writes the files that the script reads.
-
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
+//! `NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test all gemma4` writes the files that the script reads.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::MemoryConfig;
 use model::{Draft, DraftOutput, LoadOptions, Model, Runner};
 use rig::{Rig, exact};

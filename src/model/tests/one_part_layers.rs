@@ -1,17 +1,9 @@
 //! Layers that are not attention with a gated feed-forward: latent rows, Mamba-2 mixers, layers of one part. What files may
 //! say in several ways comes to the same, and a row has the same bits alone and in company.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::{CacheType, LayerState, MemoryConfig};
 use model::{LoadError, LoadOptions, Model};
 use rig::{Rig, exact};

@@ -1,16 +1,8 @@
 //! Rows of pictures in passes: those that are what tokens have give what the tokens give.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use model::{
     BothWays, Embedded, LoadOptions, Model, Pass, PassOutput, PictureKind, Pictures, Placed, PlacedRows, Rows, Runner,
 };

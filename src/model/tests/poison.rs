@@ -1,17 +1,9 @@
 //! Cells that hold NaN, from a file or a step that went wrong, do not reach the slot's next user: masked cells are multiplied by
 //! zero, and zero times NaN is NaN.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::{CacheType, MemoryConfig, SavedSequence, Slot};
 use model::{LoadOptions, Model};
 use rig::{Rig, exact};

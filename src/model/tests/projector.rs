@@ -1,12 +1,10 @@
 //! Projectors against a plain reference in f64, and files that are refused by name.
 
-#[path = "projector/plain.rs"]
 mod plain;
-#[path = "../../../tests/support/projector.rs"]
-mod tiny;
 
 use std::path::Path;
 
+use crate::support::projector as tiny;
 use model::{LoadError, LoadOptions, Model, Projector, ProjectorOptions, ProjectorSchema, RunError};
 use tiny::{N_LAYER, TinyProjector};
 use vision::{ImageLimits, Patches, Picture};

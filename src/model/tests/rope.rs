@@ -1,14 +1,9 @@
 //! The rotation of positions by flags and keys: what it changes beside logits, and what is refused. Logits are compared with
 //! llama.cpp's in `tests/golden.rs`.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::tiny;
 use model::{LoadError, LoadOptions, Model, RopeOptions, RopeScaling};
 use tiny::{Meta, Spec};
 

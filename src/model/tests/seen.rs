@@ -1,22 +1,11 @@
 //! Tiny models that see give what transformers gives (`scripts/pictures_golden.py`): rows of the projector, logits and greedy text
 //! behind a picture of Gemma 3 and behind a video of Qwen3.5.
-//! `NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test seen` writes the files that the script reads.
-
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/projector.rs"]
-mod projector;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
+//! `NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test all seen` writes the files that the script reads.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{projector, rig, tiny};
 use model::{
     Embedded, LoadOptions, Model, Pass, PassOutput, Pictures, Placed, PlacedRows, Projector, ProjectorOptions, Rows,
     Runner,

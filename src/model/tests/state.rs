@@ -4,18 +4,10 @@
 //! Two tolerances. None, where the compared passes have the same numbers of rows: the same kernels run on the same
 //! numbers. `CLOSE`, where they differ: ggml's matrix products sum in another order for one row than for several.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::{CacheType, MemoryConfig, Slot};
 use model::{Draft, DraftOutput, Likeliest, LoadOptions, Model, Pass, PassOutput, Rows, RunError, Runner};
 use rig::{Rig, exact};

@@ -1,18 +1,10 @@
 //! The logits of a model have the same bits with any number of threads, in prompts and one token at a time: so an executor may
 //! change it between passes, where other programs take processors.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::{CacheType, MemoryConfig};
 use model::{LoadOptions, Model, Pass, PassOutput, Rows, Runner};
 use rig::exact;

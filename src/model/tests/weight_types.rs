@@ -1,17 +1,9 @@
 //! Whole models with weights of every type: they predict what the same numbers as F32 predict, tokens have the bits that they
 //! have alone, scales beside matrices count, and types without products are refused by the tensor's name.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use ggml::{BatchInvariance, Dtype};
 use gguf::TensorType;
 use model::{LoadError, LoadOptions, Model};

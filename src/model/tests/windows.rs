@@ -1,17 +1,9 @@
 //! Models with windows whose cells are a ring: the logits of a memory that keeps all cells, and after whatever was dropped,
 //! restored or loaded the bits of a sequence to which nothing happened. Tiny random models; every failure names its seed.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../../tests/support/tiny.rs"]
-mod tiny;
-#[path = "../../../tests/support/words.rs"]
-mod words;
-
 use std::sync::Arc;
 
+use crate::support::{rig, tiny};
 use memory::{CacheType, MemoryConfig};
 use model::{LoadOptions, Model};
 use rig::{Rig, exact};

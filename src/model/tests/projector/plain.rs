@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use vision::Patches;
 
-use crate::tiny::{N_EMBD, N_HEAD, N_LAYER, N_PLACES, PATCH, SIDE, SQUARE, Tensor, TinyProjector};
+use crate::support::projector::{N_EMBD, N_HEAD, N_LAYER, N_PLACES, PATCH, SIDE, SQUARE, Tensor, TinyProjector};
 
 /// Rows of numbers.
 type Rows = Vec<Vec<f64>>;

@@ -1,0 +1,19 @@
+//! All tests of models, in one program: each further one would be linked with everything anew.
+
+mod adapters;
+mod company;
+mod draft_probs;
+mod feature_heads;
+mod gemma4;
+mod metal;
+mod one_part_layers;
+mod pictures;
+mod poison;
+mod projector;
+mod rope;
+mod seen;
+mod state;
+mod support;
+mod threads;
+mod weight_types;
+mod windows;
