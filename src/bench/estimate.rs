@@ -45,10 +45,10 @@ pub(super) struct Args {
     /// Memory to fit into, in GiB [default: what is free]
     #[arg(long, value_name = "GIB", value_parser = positive)]
     memory: Option<f64>,
-    /// Type of the cached keys: f32, f16, q8_0, q5_1, q5_0, q4_1, iq4_nl, q4_0
+    /// Type of the cached keys: f32, f16, q8_0, q5_1, q5_0, q4_1, iq4_nl, q4_0, turbo4, turbo3
     #[arg(long, default_value_t)]
     cache_type_k: CacheType,
-    /// Type of the cached values: f32, f16, q8_0, q5_1, q5_0, q4_1, iq4_nl, q4_0
+    /// Type of the cached values: f32, f16, q8_0, q5_1, q5_0, q4_1, iq4_nl, q4_0, turbo4, turbo3
     #[arg(long, default_value_t)]
     cache_type_v: CacheType,
     /// Print the result as JSON

@@ -34,10 +34,10 @@ pub(super) struct Weight {
     pub(super) n_expert_used: u64,
     pub(super) n_vocab: u64,
     pub(super) n_embd: u64,
-    /// Elements of keys and of values of one position, in all layers of the target model.
-    kv: [u64; 2],
+    /// Layers of the target model that keep keys and values.
+    kv: Vec<Kv>,
     /// The same of the MTP layer.
-    mtp_kv: [u64; 2],
+    mtp_kv: Vec<Kv>,
     /// Recurrent state of one sequence.
     pub(super) state: u64,
     /// The widest activation of a layer.
@@ -98,7 +98,7 @@ impl Weight {
         };
         for layer in &schema.state.layers {
             match layer {
-                LayerState::Kv(kv) => weight.kv = [weight.kv[0] + keys(kv), weight.kv[1] + values(kv)],
+                LayerState::Kv(kv) => weight.kv.push(*kv),
                 LayerState::Recurrent(r) => {
                     weight.state += r.n_bytes() as u64;
                 }
@@ -107,7 +107,7 @@ impl Weight {
         }
         for layer in &schema.mtp_states {
             if let LayerState::Kv(kv) = layer {
-                weight.mtp_kv = [weight.mtp_kv[0] + keys(kv), weight.mtp_kv[1] + values(kv)];
+                weight.mtp_kv.push(*kv);
             }
         }
         for (name, n_params, n_bytes) in tensors {
@@ -156,12 +156,12 @@ impl Weight {
 
     /// Bytes of one cached position in all layers of the target model.
     pub(super) fn position(&self, type_k: CacheType, type_v: CacheType) -> f64 {
-        bytes(self.kv, type_k, type_v)
+        bytes(&self.kv, type_k, type_v)
     }
 
     /// Bytes of one cached position of the MTP layer.
     pub(super) fn head_position(&self, type_k: CacheType, type_v: CacheType) -> f64 {
-        bytes(self.mtp_kv, type_k, type_v)
+        bytes(&self.mtp_kv, type_k, type_v)
     }
 
     /// True when there is an MTP layer.
@@ -170,22 +170,20 @@ impl Weight {
     }
 }
 
-fn keys(kv: &Kv) -> u64 {
-    (kv.n_head_kv * kv.d_k) as u64
+/// Bytes of one position's keys and values in these layers.
+fn bytes(layers: &[Kv], type_k: CacheType, type_v: CacheType) -> f64 {
+    let of_layer = |kv: &Kv| {
+        let values = if kv.latent { 0.0 } else { head_bytes(type_v, kv.d_v) };
+        kv.n_head_kv as f64 * (head_bytes(type_k, kv.d_k) + values)
+    };
+    layers.iter().map(of_layer).sum()
 }
 
-fn values(kv: &Kv) -> u64 {
-    if kv.latent { 0 } else { (kv.n_head_kv * kv.d_v) as u64 }
-}
-
-/// Bytes of so many elements of keys and of values.
-fn bytes([keys, values]: [u64; 2], type_k: CacheType, type_v: CacheType) -> f64 {
-    keys as f64 * element(type_k) + values as f64 * element(type_v)
-}
-
-fn element(cache: CacheType) -> f64 {
-    let dtype = cache.dtype();
-    dtype.block_bytes() as f64 / dtype.block_size() as f64
+/// Bytes of a head of `d` elements; where no block divides it, as many as of a longer one.
+fn head_bytes(cache: CacheType, d: usize) -> f64 {
+    const LONGER: usize = 256;
+    let of_longer = || cache.head_bytes(LONGER).map_or(f64::NAN, |bytes| bytes as f64 * d as f64 / LONGER as f64);
+    cache.head_bytes(d).map_or_else(of_longer, |bytes| bytes as f64)
 }
 
 #[cfg(test)]

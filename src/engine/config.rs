@@ -252,7 +252,7 @@ impl EngineConfig {
     /// As [`EngineConfig::memory`], of what is known of a model.
     pub fn plain_state(&self, facts: &Facts) -> MemoryConfig {
         // The unfused form and its transposed values serve the CPU's kernels.
-        let plain_values = facts.on_cpu && self.cache_type_v.is_plain();
+        let plain_values = facts.on_cpu && self.cache_type_v.is_plain() && !self.cache_type_k.is_turbo();
         MemoryConfig {
             n_slots: self.n_sequences,
             n_ctx: self.n_ctx(facts),

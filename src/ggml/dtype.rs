@@ -39,6 +39,8 @@ impl Dtype {
     pub const Q6_K: Self = Self(sys::GGML_TYPE_Q6_K);
     /// 8-bit super-blocks of 256 that ggml makes of activations; not found in files.
     pub(crate) const Q8_K: Self = Self(sys::GGML_TYPE_Q8_K);
+    /// Bytes: what ggml makes nothing of, as rows of types of our own.
+    pub const I8: Self = Self(sys::GGML_TYPE_I8);
     /// 32-bit signed integer.
     pub const I32: Self = Self(sys::GGML_TYPE_I32);
     /// 64-bit signed integer.

@@ -422,15 +422,34 @@ impl<'g> Graph<'g> {
         args: &[Tensor<'g>],
         fun: unsafe extern "C" fn(*mut sys::ggml_tensor, c_int, c_int, *mut c_void),
     ) -> Tensor<'g> {
+        self.custom_of(op, dtype, ne, args, fun, &[])
+    }
+
+    /// As [`Graph::custom`], with parameters that `fun` finds in the node from [`kernels::FIRST_PARAMETER`] on.
+    pub(crate) fn custom_of(
+        &self,
+        op: &'static str,
+        dtype: Dtype,
+        ne: [i64; 4],
+        args: &[Tensor<'g>],
+        fun: unsafe extern "C" fn(*mut sys::ggml_tensor, c_int, c_int, *mut c_void),
+        parameters: &[i32],
+    ) -> Tensor<'g> {
         let mut raw: Vec<_> = args.iter().map(|t| t.raw()).collect();
         let n_args = c_int::try_from(raw.len()).expect("a few operands");
         let [n0, n1, n2, n3] = ne;
-        self.node(op, args[0], |ctx| {
+        let t = self.node(op, args[0], |ctx| {
             let (args, no_data) = (raw.as_mut_ptr(), std::ptr::null_mut());
             let (dtype, all) = (dtype.raw(), sys::GGML_N_TASKS_MAX);
             // SAFETY: the arena has room (`node` counts); the operands carry the brand and their pointers are copied.
             unsafe { sys::ggml_custom_4d(ctx, dtype, n0, n1, n2, n3, args, n_args, Some(fun), all, no_data) }
-        })
+        });
+        if self.ok() {
+            // SAFETY: the node just made, which nobody else looks at. ggml keeps function, tasks and data in front of these.
+            let all = unsafe { &mut (*t.raw()).op_params };
+            all[kernels::FIRST_PARAMETER..][..parameters.len()].copy_from_slice(parameters);
+        }
+        t
     }
 
     /// What `make` gives, made once for each `purpose` and the rows of `source` (however they are arranged in dimensions 1

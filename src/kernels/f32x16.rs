@@ -25,6 +25,13 @@ pub(crate) trait F32x16: Copy {
     /// As [`F32x16::load_f16`].
     unsafe fn load_bf16(p: *const u8) -> Self;
 
+    /// The entries of `table` that sixteen codes of `BITS` bits name, 3 or 4; they follow each other, the first in the lowest
+    /// bits. A table of codes of 3 bits has its eight entries twice.
+    ///
+    /// # Safety
+    /// `BITS + 4` bytes can be read at `codes`.
+    unsafe fn look_up<const BITS: usize>(codes: *const u8, table: &[f32; 16]) -> Self;
+
     /// # Safety
     /// Sixteen floats can be written at `p`.
     unsafe fn store(self, p: *mut f32);
@@ -75,6 +82,15 @@ impl F32x16 for [f32; 16] {
         halves.map(|half| f32::from_bits(u32::from(u16::from_le(half)) << 16))
     }
 
+    unsafe fn look_up<const BITS: usize>(codes: *const u8, table: &[f32; 16]) -> Self {
+        // SAFETY: `BITS + 4` bytes can be read (the caller).
+        let halves = unsafe { eights::<BITS>(codes) };
+        std::array::from_fn(|i| {
+            let code = halves[i / 8] >> (BITS * (i % 8));
+            table[code as usize & ((1 << BITS) - 1)]
+        })
+    }
+
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: sixteen floats can be written at `p` (the caller).
         unsafe { p.cast::<Self>().write_unaligned(self) };
@@ -102,6 +118,16 @@ impl F32x16 for [f32; 16] {
     }
 }
 
+/// Two words of eight codes of `BITS` bits each, in the lowest bits.
+///
+/// # Safety
+/// `BITS + 4` bytes can be read at `codes`.
+#[inline(always)]
+unsafe fn eights<const BITS: usize>(codes: *const u8) -> [u32; 2] {
+    // SAFETY: four bytes from each place on (the caller).
+    [0, BITS].map(|at| u32::from_le(unsafe { codes.add(at).cast::<u32>().read_unaligned() }))
+}
+
 /// What was streamed comes before what is written from now on.
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -115,7 +141,7 @@ pub(crate) fn fence() {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::F32x16;
+    use super::{F32x16, eights};
     use crate::lanes::sum_lanes;
 
     /// One register of AVX-512. Used with `Isa::Avx512` alone: the CPU has AVX2, FMA and AVX-512 F and DQ.
@@ -159,6 +185,21 @@ pub(crate) mod x86 {
             unsafe {
                 let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
                 Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn look_up<const BITS: usize>(codes: *const u8, table: &[f32; 16]) -> Self {
+            let b = BITS as i32;
+            // SAFETY: `BITS + 4` bytes can be read (the caller); the CPU has AVX-512 F. The lowest four bits of a lane name an
+            // entry, of codes of 3 bits whatever the fourth is.
+            unsafe {
+                let [low, high] = eights::<BITS>(codes);
+                let words = _mm512_castsi256_si512(_mm256_set1_epi32(low as i32));
+                let words = _mm512_inserti64x4::<1>(words, _mm256_set1_epi32(high as i32));
+                let shifts = _mm256_mullo_epi32(_mm256_set1_epi32(b), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+                let words = _mm512_srlv_epi32(words, _mm512_broadcast_i64x4(shifts));
+                Self(_mm512_permutexvar_ps(words, _mm512_loadu_ps(table.as_ptr())))
             }
         }
 
@@ -240,6 +281,24 @@ pub(crate) mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn look_up<const BITS: usize>(codes: *const u8, table: &[f32; 16]) -> Self {
+            let b = BITS as i32;
+            // SAFETY: `BITS + 4` bytes can be read (the caller); the CPU has AVX2. The lowest three bits of a lane name an entry
+            // of eight; the fourth says which eight.
+            let [low, high] = unsafe { eights::<BITS>(codes) }.map(|word| unsafe {
+                let shifts = _mm256_mullo_epi32(_mm256_set1_epi32(b), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+                let places = _mm256_srlv_epi32(_mm256_set1_epi32(word as i32), shifts);
+                let first = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), places);
+                if BITS == 3 {
+                    return first;
+                }
+                let second = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), places);
+                _mm256_blendv_ps(first, second, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places)))
+            });
+            Self(low, high)
+        }
+
+        #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
             // SAFETY: sixteen floats can be written at `p` (the caller).
             unsafe {
@@ -287,7 +346,7 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::F32x16;
+    use super::{F32x16, eights};
     use crate::lanes::sum_lanes;
 
     /// Four registers of NEON, which every 64-bit ARM CPU has that Rust's standard library runs on.
@@ -333,6 +392,24 @@ pub(crate) mod neon {
                 let [a, c] = [vzip1q_u16(zero, a), vzip2q_u16(zero, a)].map(|x| vreinterpretq_f32_u16(x));
                 let [b, d] = [vzip1q_u16(zero, b), vzip2q_u16(zero, b)].map(|x| vreinterpretq_f32_u16(x));
                 Self([a, c, b, d])
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn look_up<const BITS: usize>(codes: *const u8, table: &[f32; 16]) -> Self {
+            // SAFETY: `BITS + 4` bytes can be read (the caller); the CPU has NEON. Each lane gets the four bytes of an entry.
+            unsafe {
+                let bytes = vld1q_u8_x4(table.as_ptr().cast());
+                let halves = eights::<BITS>(codes);
+                Self(std::array::from_fn(|i| {
+                    let b = BITS as i32;
+                    let first = (i % 2) as i32 * 4 * b;
+                    let shifts = [-first, -first - b, -first - 2 * b, -first - 3 * b];
+                    let words = vshlq_u32(vdupq_n_u32(halves[i / 2]), vld1q_s32(shifts.as_ptr()));
+                    let places = vandq_u32(words, vdupq_n_u32((1 << BITS) - 1));
+                    let places = vmlaq_u32(vdupq_n_u32(0x0302_0100), places, vdupq_n_u32(0x0404_0404));
+                    vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(places)))
+                }))
             }
         }
 

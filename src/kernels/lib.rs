@@ -29,6 +29,7 @@ mod avx2;
 mod avx512;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod by_weight_type;
+mod cell_attention;
 mod delta_rule;
 mod dispatch;
 mod experts;
@@ -50,16 +51,19 @@ pub mod slices;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod turbo;
 mod weight_type;
 mod weighted_rows;
 
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
+pub use cell_attention::attention_over_cells;
 pub use delta_rule::{HEAD_SIZES, delta_rule};
 pub use experts::{expert_products, head_products};
 pub use geglu::{gated_gelu, gelu};
 pub use isa::Isa;
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, TAPS, short_conv};
+pub use turbo::{FIRST_PARAMETER, GROUPS, Turbo, store_turbo};
 pub use weight_type::{ActivationFormat, FEW_COLUMNS, WeightType};
 pub use weighted_rows::weighted_rows;

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod cache_type;
 mod error;
 mod footprint;
 mod hold;
@@ -30,9 +31,10 @@ mod txn;
 mod view;
 
 pub use bytes::{ByteReader, put_number};
+pub use cache_type::CacheType;
 pub use error::Error;
 pub use footprint::Footprint;
-pub use layout::{CacheType, Kv, LayerState, Recurrent, StateLayout};
+pub use layout::{Kv, LayerState, Recurrent, StateLayout};
 pub use saved::{Checkpoint, SavedSequence};
 pub use shape::StateShape;
 pub use size::KV_STEP;

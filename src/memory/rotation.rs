@@ -5,6 +5,7 @@
 
 use ggml::{Graph, StateId, Tensor};
 
+use crate::cache_type::CacheType;
 use crate::layout::{Kv, LayerState, StateLayout};
 use crate::slots::{Memory, MemoryConfig};
 use crate::view::StepView;
@@ -18,15 +19,17 @@ type Rotation = (Option<usize>, Option<usize>);
 impl MemoryConfig {
     /// The rotation of a layer's keys and values.
     pub(crate) fn rotation(&self, kv: &Kv) -> Rotation {
-        let is_kept = |d: usize, plain: bool| self.rotate && !plain && d > 0 && d.is_multiple_of(LEAST);
+        // Types of our own rotate by themselves.
+        let is_kept =
+            |d: usize, t: CacheType| self.rotate && !t.is_plain() && !t.is_turbo() && d > 0 && d.is_multiple_of(LEAST);
         if kv.latent {
             // The values are elements of the keys, so both are rotated in the same runs.
-            let n = (is_kept(kv.d_k, self.type_k.is_plain()) && kv.d_v.is_multiple_of(LEAST)).then_some(LEAST);
+            let n = (is_kept(kv.d_k, self.type_k) && kv.d_v.is_multiple_of(LEAST)).then_some(LEAST);
             return (n, n);
         }
         let largest = |d: usize| 1 << d.trailing_zeros();
-        let k = is_kept(kv.d_k, self.type_k.is_plain()).then(|| largest(kv.d_k));
-        (k, is_kept(kv.d_v, self.type_v.is_plain()).then_some(LEAST))
+        let k = is_kept(kv.d_k, self.type_k).then(|| largest(kv.d_k));
+        (k, is_kept(kv.d_v, self.type_v).then_some(LEAST))
     }
 
     /// The rotations of each layer's keys and values.

@@ -1,8 +1,9 @@
 //! What the saved state of one sequence must be like to fit a memory: types, widths, lengths, finite values.
 //! Plain data without device tensors, so that state is checked wherever it comes in, while the memory computes elsewhere.
 
+use crate::cache_type::CacheType;
 use crate::error::Error;
-use crate::layout::{CacheType, Kv, LayerState, StateLayout};
+use crate::layout::{Kv, LayerState, StateLayout};
 use crate::ring::n_kept;
 use crate::saved::{Checkpoint, SavedSequence, check_floats};
 use crate::slots::Memory;
@@ -118,17 +119,7 @@ impl StateShape {
         for row in self.rows(len).filter(|row| of(row.window)) {
             let (cells, after) = rest.split_at_checked(row.n_cells * row.n_bytes).unwrap_or((rest, &[]));
             rest = after;
-            let sound = match row.kept_as {
-                CacheType::F32 => cells.as_chunks::<4>().0.iter().all(|&v| f32::from_le_bytes(v).is_finite()),
-                CacheType::F16 => cells.as_chunks::<2>().0.iter().all(|&v| is_finite_f16(v)),
-                _ => {
-                    let mut blocks = cells.chunks(row.kept_as.dtype().block_bytes());
-                    blocks.all(|block| {
-                        block.as_chunks::<2>().0.iter().take(row.kept_as.n_scales()).all(|&n| is_finite_f16(n))
-                    })
-                }
-            };
-            if !sound {
+            if !row.kept_as.is_finite(cells, row.d) {
                 return Err(Error::Saved("a value of its cells is not finite".into()));
             }
         }
@@ -153,21 +144,18 @@ impl StateShape {
     /// Each tensor's part of the cells of a sequence of `len` positions, in the order in which cells are saved.
     fn rows(&self, len: usize) -> impl Iterator<Item = CellRows> {
         let of_layer = move |layer: &LayerState| {
-            let (window, widths) = match *layer {
-                LayerState::Kv(kv) => {
-                    let n_v = if kv.latent { 0 } else { kv.d_v * kv.n_head_kv };
-                    (kv.window, [kv.d_k * kv.n_head_kv, n_v])
-                }
-                LayerState::None | LayerState::Recurrent(_) => (None, [0; 2]),
+            let (window, n_heads, widths) = match *layer {
+                LayerState::Kv(kv) => (kv.window, kv.n_head_kv, [kv.d_k, if kv.latent { 0 } else { kv.d_v }]),
+                LayerState::None | LayerState::Recurrent(_) => (None, 0, [0; 2]),
             };
             let n_cells = n_kept(window, self.rings, len);
-            // A memory with rows that no block divides is not made.
-            let n_bytes = |t: CacheType, n: usize| t.dtype().row_bytes(n as i64).unwrap_or(0);
+            // A memory with heads that no block divides is not made.
+            let n_bytes = move |t: CacheType, d: usize| n_heads * t.head_bytes(d).unwrap_or(0);
             [self.type_k, self.type_v]
                 .into_iter()
                 .zip(widths)
-                .filter(|(_, n)| *n > 0)
-                .map(move |(kept_as, n)| CellRows { window, n_cells, kept_as, n_bytes: n_bytes(kept_as, n) })
+                .filter(move |(_, d)| *d > 0 && n_heads > 0)
+                .map(move |(kept_as, d)| CellRows { window, n_cells, kept_as, d, n_bytes: n_bytes(kept_as, d) })
         };
         self.layout.layers.iter().flat_map(of_layer)
     }
@@ -179,8 +167,7 @@ impl StateShape {
 
     /// The shape as numbers, the context left out: what a saved sequence carries along.
     pub(crate) fn words(&self) -> Vec<u64> {
-        let mut words =
-            vec![self.type_k.dtype().id().into(), self.type_v.dtype().id().into(), self.v_transposed.into()];
+        let mut words = vec![self.type_k.id(), self.type_v.id(), self.v_transposed.into()];
         for layer in &self.layout.layers {
             let numbers = match layer {
                 LayerState::None => [0; 4],
@@ -205,10 +192,8 @@ struct CellRows {
     window: Option<usize>,
     n_cells: usize,
     kept_as: CacheType,
+    /// Elements of a head.
+    d: usize,
     /// Of one cell.
     n_bytes: usize,
-}
-
-fn is_finite_f16(bytes: [u8; 2]) -> bool {
-    u16::from_le_bytes(bytes) & 0x7C00 != 0x7C00
 }

@@ -3,6 +3,7 @@
 
 use ggml::Dtype;
 
+use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::{LayerState, StateLayout};
 use crate::slots::MemoryConfig;
@@ -54,13 +55,14 @@ impl MemoryConfig {
             LayerState::None => Ok(Vec::new()),
             LayerState::Kv(kv) => {
                 let type_v = if kv.latent { config.type_k } else { config.type_v };
-                for (d, t, of) in [(kv.d_k, config.type_k, "key"), (kv.d_v, type_v, "value")] {
-                    if t.dtype().row_bytes(as_dim(d)).is_err() {
-                        let what = format!("a {of} head of {d} elements cannot be kept as {t}: use f16");
-                        return Err(Error::Layout(what));
-                    }
+                let row = |(d, t, of): (usize, CacheType, &str)| {
+                    let row = t.row(d, kv.n_head_kv).filter(|_| t.head_bytes(d).is_some());
+                    row.map(as_dim).ok_or_else(|| Error::Layout(unkept(d, t, of)))
+                };
+                let (d_k, d_v) = (row((kv.d_k, config.type_k, "key"))?, row((kv.d_v, type_v, "value"))?);
+                if kv.latent && config.type_k.turbo(kv.d_k).is_some_and(|turbo| turbo.n_bytes(kv.d_v).is_none()) {
+                    return Err(Error::Layout(unkept(kv.d_v, config.type_k, "value")));
                 }
-                let (d_k, d_v) = (as_dim(kv.d_k * kv.n_head_kv), as_dim(kv.d_v * kv.n_head_kv));
                 let n_cells = as_dim(config.n_cells(kv.window));
                 let k = ("cache_k", config.type_k.dtype(), [d_k, n_cells, n_slots, 1]);
                 if kv.latent {
@@ -78,6 +80,17 @@ impl MemoryConfig {
             }
         }
     }
+}
+
+/// Why heads of `d` elements cannot be kept as `t`, and what to do.
+fn unkept(d: usize, t: CacheType, of: &str) -> String {
+    let option = if of == "key" { "--cache-type-k" } else { "--cache-type-v" };
+    let instead = match t.is_turbo() && CacheType::Q4_0.head_bytes(d).is_some() {
+        true => "q4_0",
+        false => "f16",
+    };
+    let takes = if t.is_turbo() { ", which takes multiples of 64" } else { "" };
+    format!("a {of} head of {d} elements cannot be kept as {t}{takes}: use {option} {instead}")
 }
 
 fn as_dim(n: usize) -> i64 {

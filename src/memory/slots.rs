@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use ggml::{Device, Dtype, StateBuffer, StateId, StateSpec};
+use ggml::{Device, DeviceKind, Dtype, StateBuffer, StateId, StateSpec};
 
+use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::footprint::Footprint;
-use crate::layout::{CacheType, CellKinds, LayerState, StateLayout, number};
+use crate::layout::{CellKinds, LayerState, StateLayout, number};
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;
@@ -112,6 +113,13 @@ pub struct Memory {
     pub(crate) footprint: Footprint,
 }
 
+impl MemoryConfig {
+    /// A type of our own that keys or values are kept in.
+    fn turbo_type(&self) -> Option<CacheType> {
+        [self.type_k, self.type_v].into_iter().find(|t| t.is_turbo())
+    }
+}
+
 impl SlotStatus {
     /// So many cells from the first are written, or will be.
     pub(crate) fn writes(&mut self, n_cells: usize) {
@@ -132,7 +140,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::Layout`]: no slots, no positions, no snapshots, a quantised type whose block does not divide a head,
-    /// transposed values of a quantised type, an empty window, or more than [`MAX_KINDS`] of windows. [`Error::Device`]: no
+    /// transposed values of a quantised type, a type of our own on a GPU, an empty window, or more than [`MAX_KINDS`] of windows. [`Error::Device`]: no
     /// room.
     pub fn placed(
         place: impl Fn(usize) -> Device,
@@ -145,6 +153,9 @@ impl Memory {
         }
         if config.v_transposed && !config.type_v.is_plain() {
             return refuse(format!("values of type {} need flash attention: switch it on, or use f16", config.type_v));
+        }
+        if config.v_transposed && config.type_k.is_turbo() {
+            return refuse(format!("keys of type {} need flash attention: switch it on, or use q8_0", config.type_k));
         }
         let kinds = CellKinds::of(&layout);
         if kinds.windows.len().max(kinds.values.len()) > MAX_KINDS {
@@ -170,6 +181,14 @@ impl Memory {
         let mut specs = Vec::new();
         for (il, layer) in layout.layers.iter().enumerate() {
             let device = place(il);
+            if let (LayerState::Kv(_), Some(t)) = (layer, config.turbo_type())
+                && device.kind() != DeviceKind::Cpu
+            {
+                return refuse(format!(
+                    "{} keeps layer {il}, and only a CPU computes with cells of type {t}: use q4_0, or -ngl 0",
+                    device.name()
+                ));
+            }
             let spec = |(what, dtype, ne)| StateSpec { name: format!("{what}.{il}"), dtype, ne, device };
             specs.extend(config.tensors(layer)?.into_iter().map(spec));
         }

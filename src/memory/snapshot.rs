@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ggml::StateId;
 
+use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
@@ -229,7 +230,9 @@ impl Memory {
             return Ok(Vec::new());
         };
         let n_cells = self.config.n_cells(kv.window);
-        let k_row = type_k.dtype().row_bytes((kv.d_k * kv.n_head_kv) as i64)?;
+        // Heads that no block divides were refused when the tensors were made.
+        let row = |t: CacheType, d: usize| kv.n_head_kv * t.head_bytes(d).unwrap_or(0);
+        let k_row = row(type_k, kv.d_k);
         let rows = |id, row| cells.clone().map(move |c| (id, (index * n_cells + c.start) * row, c.len() * row));
         let mut ranges: Vec<Bytes> = rows(k, k_row).collect();
         if kv.latent {
@@ -242,7 +245,7 @@ impl Memory {
                 ranges.extend(cells.clone().map(|c| (v, (row + c.start) * size, c.len() * size)));
             }
         } else {
-            ranges.extend(rows(v, type_v.dtype().row_bytes((kv.d_v * kv.n_head_kv) as i64)?));
+            ranges.extend(rows(v, row(type_v, kv.d_v)));
         }
         Ok(ranges)
     }

@@ -3,6 +3,7 @@
 
 use ggml::StateId;
 
+use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::footprint::{Footprint, Run};
 use crate::layout::LayerState;
@@ -21,9 +22,9 @@ impl Memory {
                         continue;
                     };
                     let n_cells = self.n_cells(self.kinds.window_of(il));
-                    // A row of blocks was checked when the tensors were made.
-                    let row = |t: crate::CacheType, n: usize| t.dtype().row_bytes(n as i64).unwrap_or(0);
-                    let k_row = row(self.config.type_k, kv.d_k * kv.n_head_kv);
+                    // Blocks of a head were checked when the tensors were made.
+                    let row = |t: CacheType, d: usize| kv.n_head_kv * t.head_bytes(d).unwrap_or(0);
+                    let k_row = row(self.config.type_k, kv.d_k);
                     footprint.add(Run { cell_bytes: k_row, n_cells, page }, 1);
                     let n_values = kv.d_v * kv.n_head_kv;
                     match self.config.v_transposed {
@@ -32,7 +33,7 @@ impl Memory {
                             let cell_bytes = self.config.type_v.dtype().block_bytes();
                             footprint.add(Run { cell_bytes, n_cells, page }, n_values);
                         }
-                        false => footprint.add(Run { cell_bytes: row(self.config.type_v, n_values), n_cells, page }, 1),
+                        false => footprint.add(Run { cell_bytes: row(self.config.type_v, kv.d_v), n_cells, page }, 1),
                     }
                 }
                 (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, .. }) => match page(*conv) {
@@ -109,7 +110,6 @@ impl Memory {
     fn stripe_bytes(&self, il: usize, keys: bool) -> Result<usize, Error> {
         let LayerState::Kv(kv) = self.layout.layers[il] else { return Ok(0) };
         let (t, d) = if keys { (self.config.type_k, kv.d_k) } else { (self.config.type_v, kv.d_v) };
-        let (n_row, n_cells) = ((d * kv.n_head_kv) as i64, self.n_cells_of(il));
-        Ok(t.dtype().row_bytes(n_row)? * n_cells)
+        Ok(kv.n_head_kv * t.head_bytes(d).unwrap_or(0) * self.n_cells_of(il))
     }
 }

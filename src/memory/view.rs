@@ -1,11 +1,12 @@
 //! What the graph of a step may read and write: state tensors as views, and the index and mask data that go with them.
 
-use ggml::{Graph, Tensor};
+use ggml::{Cells, Graph, Tensor};
 
+use crate::cache_type::CacheType;
 use crate::error::Error;
-use crate::layout::{CacheType, Kv, LayerState, Recurrent};
+use crate::layout::{Kv, LayerState, Recurrent};
 use crate::size::KV_STEP;
-use crate::slots::{LayerTensors, Memory, Slot};
+use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -231,23 +232,17 @@ impl<'m> StepView<'m> {
     ) {
         let Some((kv, k_id, v_id)) = self.kv(il) else { return };
         let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
-        let (d_k, d_v) = ((kv.d_k * kv.n_head_kv) as i64, (kv.d_v * kv.n_head_kv) as i64);
-        let cache = g.state(&self.memory.buffer, k_id);
-        let k = finite(g, cache, self.memory.config.type_k, k);
-        let cache = g.reshape(cache, [d_k, n_cells]); // was [d_k * n_head_kv, n_ctx, n_slots]
-        g.keep(g.set_rows(cache, k, rows));
+        let (type_k, type_v) = (self.memory.config.type_k, self.memory.config.type_v);
+        store_rows(g, (g.state(&self.memory.buffer, k_id), n_cells), (k, rows), (type_k, kv.d_k));
         let cache = g.state(&self.memory.buffer, v_id);
-        let v = finite(g, cache, self.memory.config.type_v, v);
         match elements {
             Some(elements) => {
+                let v = finite(g, cache, type_v, v);
                 let v = g.reshape(v, [1, v.n_elements()]); // was [d_v * n_head_kv, n_tokens]
                 let cache = g.reshape(cache, [1, cache.n_elements()]); // was [n_ctx, d_v * n_head_kv, n_slots]
                 g.keep(g.set_rows(cache, v, elements));
             }
-            None => {
-                let cache = g.reshape(cache, [d_v, n_cells]); // was [d_v * n_head_kv, n_ctx, n_slots]
-                g.keep(g.set_rows(cache, v, rows));
-            }
+            None => store_rows(g, (cache, n_cells), (v, rows), (type_v, kv.d_v)),
         }
     }
 
@@ -255,30 +250,35 @@ impl<'m> StepView<'m> {
     pub fn store_latent<'g>(&self, g: &Graph<'g>, il: usize, x: Tensor<'g>, rows: Tensor<'g>) {
         let Some((kv, id, _)) = self.kv(il) else { return };
         let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
-        let cache = g.state(&self.memory.buffer, id);
-        let x = finite(g, cache, self.memory.config.type_k, x);
-        let cache = g.reshape(cache, [kv.d_k as i64, n_cells]); // was [d_k, n_ctx, n_slots]
-        g.keep(g.set_rows(cache, x, rows));
+        let cache = g.state(&self.memory.buffer, id); // [d_k, n_ctx, n_slots]
+        store_rows(g, (cache, n_cells), (x, rows), (self.memory.config.type_k, kv.d_k));
     }
 
     /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
-    pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Cells<'g>> {
         let (kv, id, _) = self.kv(il)?;
-        Some(self.cells(g, id, [kv.d_k, self.n_kv(self.window_of(il), s), kv.n_head_kv], s))
+        let turbo = self.memory.config.type_k.turbo(kv.d_k);
+        let d = turbo.map_or(Some(kv.d_k), |turbo| turbo.n_bytes(kv.d_k))?;
+        let rows = self.cells(g, id, [d, self.n_kv(self.window_of(il), s), kv.n_head_kv], s);
+        Some(Cells { rows, turbo })
     }
 
     /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
     /// they are transposed. Those of a latent layer never are.
-    pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Cells<'g>> {
         let (kv, _, id) = self.kv(il)?;
         let n_kv = self.n_kv(self.window_of(il), s);
         if kv.latent || !self.memory.config.v_transposed {
-            return Some(self.cells(g, id, [kv.d_v, n_kv, kv.n_head_kv], s));
+            let MemoryConfig { type_k, type_v, .. } = self.memory.config;
+            let turbo = if kv.latent { type_k.turbo(kv.d_k) } else { type_v.turbo(kv.d_v) };
+            let d = turbo.map_or(Some(kv.d_v), |turbo| turbo.n_bytes(kv.d_v))?;
+            return Some(Cells { rows: self.cells(g, id, [d, n_kv, kv.n_head_kv], s), turbo });
         }
         let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
         let nb = cache.nb();
         let ne = [n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
-        Some(g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.first_slot * nb[2]))
+        let rows = g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.first_slot * nb[2]);
+        Some(Cells { rows, turbo: None })
     }
 
     /// `[d, n_kv, n_head_kv, n_seqs]`.
@@ -358,6 +358,20 @@ impl<'m> StepView<'m> {
         let first = plane as usize * n_slots + s.first_slot;
         g.view(state, ne, [row, n_slots * row, n_slots * row], first * row)
     }
+}
+
+/// Writes `x` over the rows `rows` of `cache`, which has `n_cells` of all slots, with heads of `d` elements.
+fn store_rows<'g>(
+    g: &Graph<'g>,
+    (cache, n_cells): (Tensor<'g>, i64),
+    (x, rows): (Tensor<'g>, Tensor<'g>),
+    (kept_as, d): (CacheType, usize),
+) {
+    let into = g.reshape(cache, [cache.ne()[0], n_cells]); // was [.., n_ctx, n_slots]
+    g.keep(match kept_as.turbo(d) {
+        Some(turbo) => g.store_turbo(into, x, rows, turbo),
+        None => g.set_rows(into, finite(g, cache, kept_as, x), rows),
+    });
 }
 
 /// `x` as numbers that `cache` keeps as finite ones, NaN too. A masked cell is multiplied by zero, so what is not finite would

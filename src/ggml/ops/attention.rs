@@ -61,7 +61,7 @@ impl<'g> Graph<'g> {
     }
 
     /// Checks what is said of scores of `n_head` heads.
-    fn check_scores(&self, op: &'static str, scores: &Scores<'g>, n_head: i64) -> bool {
+    pub(super) fn check_scores(&self, op: &'static str, scores: &Scores<'g>, n_head: i64) -> bool {
         let capped = scores.softcap.is_none_or(|cap| cap.is_finite() && cap > 0.0);
         self.check(op, capped, || format!("scores are capped at {:?}, a number above 0 is needed", scores.softcap))
             && scores.sinks.is_none_or(|sinks| {

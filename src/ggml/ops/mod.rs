@@ -3,6 +3,7 @@
 
 mod attention;
 mod basic;
+mod cells;
 mod checks;
 mod ids;
 mod matmul;
@@ -13,6 +14,7 @@ mod rope;
 mod shape;
 
 pub use attention::Scores;
+pub use cells::Cells;
 pub use own_kernels::kernels_in_use;
 pub use recurrent::{DeltaRule, SsmScan};
 pub use rope::Rope;

@@ -93,7 +93,7 @@ impl Rig {
                 view.store_kv(g, il, (k, v), rows, elements);
                 for (i, s) in view.segments().iter().enumerate() {
                     let name = |what| Name(what, (il * 100 + i) as u32);
-                    let (k, v) = (view.k(g, il, s).expect("keys"), view.v(g, il, s).expect("values"));
+                    let (k, v) = (view.k(g, il, s).expect("keys").rows, view.v(g, il, s).expect("values").rows);
                     g.output(name("keys"), g.cont(k)); // [d_k, n_kv, n_head_kv, n_seqs]
                     g.output(name("values"), g.cont(if view.v_transposed() { g.transpose(v) } else { v }));
                 }

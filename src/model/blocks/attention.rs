@@ -81,24 +81,18 @@ fn over_cells<'g>(
         let q = g.view(q, ne, [nb[1], nb[2], nb[2] * s.n_rows], nb[2] * s.first_row);
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
-        if inputs.view.v_transposed() {
-            gqa_folded(g, s, (q, k), mask, scores, |weights| weigh(v, weights))
-        } else {
-            fused(g, s, (q, k, v), mask, scores)
+        let (is_turbo, rows) = (k.turbo.or(v.turbo).is_some(), (q, k.rows, v.rows));
+        match inputs.view.v_transposed() {
+            true => gqa_folded(g, s, (q, k.rows), mask, scores, |weights| weigh(v.rows, weights)),
+            false if is_turbo => in_rows(g, s, g.attend_cells((q, k, v), mask, scores)),
+            false => in_rows(g, s, g.flash_attn_of(rows, mask, scores)),
         }
     });
     inputs.view.rotate_v(g, il, join(g, parts).unwrap_or(q))
 }
 
-/// One op for all; values in rows.
-fn fused<'g>(
-    g: &Graph<'g>,
-    s: &Segment,
-    (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
-    mask: Tensor<'g>,
-    scores: &Scores<'g>,
-) -> Tensor<'g> {
-    let o = g.flash_attn_of((q, k, v), mask, scores); // [d_v, n_head, n_rows, n_seqs]
+/// What one op made of all of a segment, `[d_v, n_head, n_rows, n_seqs]`, as `[d_v * n_head, n_tokens]`.
+fn in_rows<'g>(g: &Graph<'g>, s: &Segment, o: Tensor<'g>) -> Tensor<'g> {
     let [d_v, n_head, ..] = o.ne();
     g.reshape(o, [d_v * n_head, s.n_tokens() as i64])
 }
@@ -347,7 +341,7 @@ mod tests {
             layer(kv(1, 96, 96), 2),
         ];
         let steps = [[7, 7], [1, 1], [90, 3], [1, 0]];
-        for cache in CacheType::ALL.into_iter().filter(|t| !t.is_plain()) {
+        for cache in CacheType::ALL.into_iter().filter(|t| !t.is_plain() && !t.is_turbo()) {
             let worst = Two::new(heads.clone(), cache, false, true).worst(&steps);
             let plain = Two::new(heads.clone(), cache, false, false).worst(&steps);
             // Numbers without outliers: rotation spreads them wider, and the steps are as much larger.
@@ -355,6 +349,67 @@ mod tests {
             assert!(bounded, "{cache}: {worst:?}, without rotation {plain:?}");
             assert_ne!(worst[..4], plain[..4], "{cache}: they are rotated");
             assert_eq!(worst[4], plain[4], "{cache}: a head of 96 is not");
+        }
+    }
+
+    #[test]
+    fn cells_in_types_of_our_own_attend_as_counted_out_but_for_the_rounding() {
+        let kv = |n_head_kv, d_k, d_v, window| Kv { n_head_kv, d_k, d_v, window, latent: false };
+        let layer = |kv, n_head| Layer { kv, n_head, scale: 0.1, softcap: None, sinks: false };
+        // Keys in groups of 64, 128, 128 and 64, values in groups of 64, 128, 128 and 64.
+        let heads = vec![
+            layer(kv(2, 64, 64, None), 4),
+            Layer { softcap: Some(1.5), ..layer(kv(1, 128, 128, Some(1)), 3) },
+            Layer { sinks: true, ..layer(kv(2, 256, 128, None), 2) },
+            layer(kv(1, 192, 64, Some(70)), 2),
+        ];
+        let steps = [[7, 7], [1, 1], [90, 3], [1, 0], [3, 60]];
+        let of = |cache, rotate| Two::new(heads.clone(), cache, false, rotate).worst(&steps);
+        // The worst of some thousand results, of values from -2 to 2 that keep 4.1 and 3.1 bits.
+        for (cache, most) in [(CacheType::Turbo4, 1.0), (CacheType::Turbo3, 1.8)] {
+            let worst = of(cache, true);
+            assert!(worst.iter().all(|d| (1e-3..most).contains(d)), "{cache}: {worst:?}");
+            assert_eq!(of(cache, false), worst, "{cache} rotates by itself");
+        }
+    }
+
+    #[test]
+    fn heads_without_whole_groups_and_transposed_values_are_refused_with_what_to_use() {
+        let kv = |d_k, d_v| Kv { n_head_kv: 2, d_k, d_v, window: None, latent: false };
+        let refused = |kv: Kv, (type_k, type_v), v_transposed| {
+            let config = MemoryConfig {
+                n_slots: 1,
+                n_ctx: 256,
+                type_k,
+                type_v,
+                v_transposed,
+                n_snapshots: 1,
+                transactional: false,
+                max_rows: None,
+                rotate: true,
+            };
+            let layout = StateLayout { layers: vec![LayerState::Kv(kv)] };
+            Memory::new(Device::cpu().unwrap(), layout, config).expect_err("a refusal").to_string()
+        };
+        let (turbo3, f16) = (CacheType::Turbo3, CacheType::F16);
+        for (kv, types, transposed, says) in [
+            (
+                kv(96, 64),
+                (turbo3, f16),
+                false,
+                "a key head of 96 elements cannot be kept as turbo3, which takes multiples of 64: use --cache-type-k q4_0",
+            ),
+            (
+                kv(64, 80),
+                (f16, CacheType::Turbo4),
+                false,
+                "a value head of 80 elements cannot be kept as turbo4, which takes multiples of 64: use --cache-type-v f16",
+            ),
+            (kv(64, 64), (turbo3, f16), true, "keys of type turbo3 need flash attention"),
+            (kv(64, 64), (f16, turbo3), true, "values of type turbo3 need flash attention"),
+        ] {
+            let found = refused(kv, types, transposed);
+            assert!(found.contains(says), "{found}");
         }
     }
 }

@@ -129,7 +129,7 @@ fn with_cells_of(long: &SavedSequence, short: &SavedSequence, config: &MemoryCon
     // From the back: the runs of the last layer come last.
     for layer in model.state_layout().layers.iter().rev() {
         let memory::LayerState::Kv(kv) = layer else { continue };
-        let row = |d: usize, t: CacheType| t.dtype().row_bytes((d * kv.n_head_kv) as i64).expect("whole blocks");
+        let row = |d: usize, t: CacheType| kv.n_head_kv * t.head_bytes(d).expect("whole blocks");
         let (k, v) = (row(kv.d_k, config.type_k), row(kv.d_v, config.type_v));
         let values = if config.v_transposed {
             let n = kv.d_v * kv.n_head_kv;

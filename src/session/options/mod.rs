@@ -61,7 +61,7 @@ pub struct ComputeOptions {
 }
 
 fn cache_type() -> impl TypedValueParser<Value = CacheType> {
-    PossibleValuesParser::new(CacheType::ALL.map(|t| t.dtype().name())).try_map(|word| word.parse())
+    PossibleValuesParser::new(CacheType::ALL.map(CacheType::name)).try_map(|word| word.parse())
 }
 
 fn on_or_off() -> impl TypedValueParser<Value = bool> {

@@ -3,6 +3,7 @@
 
 mod attention;
 mod batch_invariance;
+mod cells;
 mod delta_net;
 mod elements;
 mod errors;

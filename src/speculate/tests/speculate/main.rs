@@ -3,6 +3,7 @@
 mod adapters;
 mod assistant;
 mod bad_numbers;
+mod cache_types;
 mod draft_models;
 mod feature_heads;
 mod memory_plan;

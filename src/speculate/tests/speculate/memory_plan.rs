@@ -28,7 +28,9 @@ fn models() -> Vec<Arc<Model>> {
 }
 
 fn some_engine(rng: &mut Rng) -> EngineConfig {
-    let cache_type_v = rng.pick(&CacheType::ALL);
+    // The heads of these models are too short for the types of our own.
+    let types: Vec<_> = CacheType::ALL.into_iter().filter(|t| !t.is_turbo()).collect();
+    let cache_type_v = rng.pick(&types);
     let forms: &[_] = match cache_type_v.is_plain() {
         true => &[FlashAttention::On, FlashAttention::Off, FlashAttention::Auto],
         false => &[FlashAttention::On, FlashAttention::Auto],
@@ -37,7 +39,7 @@ fn some_engine(rng: &mut Rng) -> EngineConfig {
         n_ctx: (rng.below(5) > 0).then(|| 1 + rng.below(3000)),
         n_sequences: 1 + rng.below(5),
         threads: Some(1),
-        cache_type_k: rng.pick(&CacheType::ALL),
+        cache_type_k: rng.pick(&types),
         cache_type_v,
         flash_attention: rng.pick(forms),
         n_batch: 64 + rng.below(300),
