@@ -267,7 +267,7 @@ fn a_message_that_is_stopped_before_its_first_token_is_kept() {
     chat.expect("1 message, 0 of 16384 tokens");
     chat.prompt();
     chat.press("/stats\r");
-    chat.expect("no reply yet");
+    assert!(!chat.expect("no reply yet").contains("prompt 0 tokens"), "what was not read has no figures");
     chat.prompt();
     chat.press("/undo\r");
     chat.expect("taken back: The fox ran");
@@ -279,6 +279,25 @@ fn a_message_that_is_stopped_before_its_first_token_is_kept() {
     chat.prompt();
     chat.press("/show\r");
     chat.expect("0 messages, 0 of 16384 tokens");
+    chat.press(CTRL_D);
+    assert_eq!(chat.end(), Some(0));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_in_lines_that_fit() {
+    let columns = 40;
+    let program = Command::new(env!("CARGO_BIN_EXE_nextn-cli"));
+    let mut chat = Terminal::start_as(program, columns as u16, &["-c", "64"]);
+    chat.prompt();
+    chat.press(&format!("{}\r", "The fox ran to the river. ".repeat(20)));
+    chat.expect("error: ");
+    let words = chat.expect("the message was not sent");
+    assert!(words.contains("(-c N)"), "{words:?}");
+    // Colours are no part of a line.
+    let lines = words.split("\r\n").map(|line| line.split('\x1b').next().unwrap_or_default());
+    let long: Vec<&str> = lines.skip(1).filter(|line| line.len() > columns).collect();
+    assert!(long.is_empty() && words.matches("\r\n").count() >= 3, "{words:?}");
+    chat.prompt();
     chat.press(CTRL_D);
     assert_eq!(chat.end(), Some(0));
 }

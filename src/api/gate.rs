@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::error::ApiError;
 use crate::hosts::check_site;
 use crate::ids;
-use crate::metrics::HttpLabels;
+use crate::metrics::{HttpLabels, tenths};
 use crate::rate::Client;
 use crate::serve::Peer;
 use crate::settings::CacheScope;
@@ -59,7 +59,7 @@ pub(crate) async fn gate(State(state): State<AppState>, mut request: Request, ne
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         let status = response.status().as_u16();
-        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let ms = tenths(start.elapsed().as_secs_f64() * 1e3);
         // What can come as often as anybody likes is not to fill the log.
         match is_open(&state, &path) || status == 429 {
             true => tracing::debug!(%method, %path, status, ms, "answered"),

@@ -437,8 +437,8 @@ impl Drop for Running {
             n_generated = t.generated_tokens,
             n_drafted = t.drafted,
             n_accepted = t.accepted,
-            prompt_ms = t.prompt_ms,
-            generated_ms = t.generated_ms,
+            prompt_ms = tenths(t.prompt_ms),
+            generated_ms = tenths(t.generated_ms),
             "answer ended"
         );
         c.by_model.ended(&self.model, t);
@@ -470,6 +470,11 @@ impl Drop for Running {
             }
         }
     }
+}
+
+/// As log lines have times: no digit more than anybody reads.
+pub(crate) fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
 }
 
 fn observe(histogram: &Option<Histogram>, seconds: f64) {

@@ -74,9 +74,9 @@ struct Seen {
 /// Drafts at one depth.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
-    /// Those before them were right.
+    /// Those before them were accepted.
     reached: usize,
-    /// They were right, too.
+    /// They were accepted, too.
     right: usize,
 }
 
@@ -167,11 +167,11 @@ fn total(by_domain: &BTreeMap<String, Seen>) -> Seen {
 }
 
 fn show(args: &Args, line: &str, found: &[(String, BTreeMap<String, Seen>)]) -> anyhow::Result<()> {
-    say(format_args!("{line}, drafts of {}, answers of {} tokens at most, greedy", args.draft, args.n_gen))?;
-    say("Columns 1, 2, ..: of the drafts that were right so far, how many were right at this depth too.\n")?;
+    say(format_args!("{line}, drafts of {}, replies of {} tokens at most, greedy", args.draft, args.n_gen))?;
+    say("Columns 1, 2, ..: of the draft tokens that this position was reached with, the share that was accepted.\n")?;
     let depths: String = (1..=args.draft).map(|d| format!(" {d} |")).collect();
     let rule = "---|".repeat(args.draft.into());
-    say(format_args!("| vocabulary | domain | prompts | tokens | tokens a step |{depths} first, 95 % |"))?;
+    say(format_args!("| vocabulary | domain | prompts | tokens | tokens/step |{depths} first, 95 % |"))?;
     say(format_args!("|---|---|---|---|---|{rule}---|"))?;
     let mut n_degenerate = 0;
     for (vocab, by_domain) in found {
@@ -198,7 +198,7 @@ fn show(args: &Args, line: &str, found: &[(String, BTreeMap<String, Seen>)]) -> 
     }
     if n_degenerate > 0 {
         say(format_args!(
-            "\n{n_degenerate} answers are degenerate, which is easy to draft: do not trust these figures."
+            "\n{n_degenerate} replies are degenerate, which is easy to draft: do not trust these figures."
         ))?;
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use model::{Model, Pass, PassOutput, Rows};
+use program::words::counted;
 use serde_json::{Value, json};
 use speculate::DraftVocabSize;
 use text::{Special, TokenId};
@@ -256,7 +257,8 @@ impl Found<'_> {
 
     fn show(&self) -> anyhow::Result<()> {
         let a = self.args;
-        say(format_args!("{}, {} threads, {} rounds in turns", self.line, a.setup.n_threads(), a.repeat))?;
+        let (threads, rounds) = (counted(a.setup.n_threads(), "thread"), counted(a.repeat as usize, "round"));
+        say(format_args!("{}, {threads}, {rounds} in turns", self.line))?;
         say(format_args!("{}; {}", Machine::this().line(), machine::build_line()))?;
         let other = a.server.as_ref().map_or_else(|| a.url.clone(), |p| Some(p.display().to_string()));
         say(format_args!("the other: {} {}", other.unwrap_or_default(), a.server_args))?;

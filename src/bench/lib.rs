@@ -134,7 +134,7 @@ enum Command {
     Compare(Box<compare::Args>),
     /// Score questions with known answers, with drafts and without
     Eval(eval::Args),
-    /// Print what a projector sees of a picture as JSON: size, bytes, rows; or its speed
+    /// Print what a projector makes of an image as JSON: size, bytes, embeddings; or its speed
     Image(Box<image::Args>),
     /// Check a served model against its baseline on this machine
     Sanity(sanity::Args),

@@ -152,16 +152,21 @@ impl<'a> Chat<'a> {
             Err(Failure { exit: exit @ (Exit::Prompt | Exit::Usage), error: Some(error) }) => {
                 // The message can be shortened, the setting changed: the chat goes on without it.
                 self.transcript = before;
-                Failure::new(exit, error).report(&mut io::stderr());
+                let mut words = Vec::new();
+                Failure::new(exit, error).report(&mut words);
+                // As in `tell`.
+                let _ = write!(io::stderr(), "{}", self.plan.lines(&String::from_utf8_lossy(&words)));
                 self.tell("the message was not sent; /undo or /clear make room, /set changes settings");
                 return Ok(Next::Line);
             }
             Err(failure) => return Err(failure),
         };
-        self.totals.add(&done.timings);
-        self.last = Some(done.timings.clone());
         let (finish, answer) = (done.answer.finish_reason, done.answer);
         let is_empty = answer.token_ids.is_empty();
+        if !is_empty || done.timings.prompt_tokens > 0 {
+            self.totals.add(&done.timings);
+            self.last = Some(done.timings.clone());
+        }
         if !is_empty {
             let reply = Reply { text: answer.text, reasoning: answer.reasoning, tool_calls: answer.tool_calls };
             self.transcript.reply(reply, done.timings.prompt_tokens + answer.token_ids.len());

@@ -160,7 +160,7 @@ fn not_prepared(error: PrepareError) -> Failure {
         PrepareError::Form { error: FormError::Busy | FormError::Broken(_), .. } => Exit::Runtime,
         PrepareError::Form { .. } => Exit::Usage,
         PrepareError::Request(RequestError::PromptTooLong { .. }) => {
-            return Failure::new(Exit::Prompt, anyhow::Error::new(error).context("-c sets the context"));
+            return Failure::message(Exit::Prompt, format!("{error} (-c N)"));
         }
         PrepareError::Request(RequestError::EmptyPrompt) => Exit::Prompt,
         PrepareError::Request(

@@ -87,8 +87,12 @@ impl Plan {
 impl Plan {
     /// The program's own words, in lines that fit the terminal of standard error.
     pub fn aside(&self, words: &str) -> String {
-        let columns = self.wrap_err.then_some(terminal::error_columns as fn() -> Option<usize>);
-        paint(&wrapped(columns, words), style::DIM, self.colours.err)
+        paint(&self.lines(words), style::DIM, self.colours.err)
+    }
+
+    /// Words that are no aside, in such lines.
+    pub fn lines(&self, words: &str) -> String {
+        wrapped(self.wrap_err.then_some(terminal::error_columns as fn() -> Option<usize>), words)
     }
 }
 

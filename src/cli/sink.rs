@@ -11,6 +11,8 @@ use super::screen::Screen;
 
 /// Takes a reply as it comes.
 pub trait Sink {
+    /// The prompt, of so many tokens, is about to be read.
+    fn begin(&mut self, _n_prompt: usize) {}
     /// So much of the prompt is done.
     ///
     /// # Errors
@@ -57,6 +59,10 @@ impl<O: Write, E: Write> Person<O, E> {
 }
 
 impl<O: Write, E: Write> Sink for Person<O, E> {
+    fn begin(&mut self, n_prompt: usize) {
+        self.bar.update(PromptProgress { done: 0, cached: 0, total: n_prompt });
+    }
+
     fn prompt(&mut self, progress: PromptProgress) -> io::Result<()> {
         self.bar.update(progress);
         Ok(())
@@ -98,6 +104,10 @@ impl Silent {
 }
 
 impl Sink for Silent {
+    fn begin(&mut self, n_prompt: usize) {
+        self.bar.update(PromptProgress { done: 0, cached: 0, total: n_prompt });
+    }
+
     fn prompt(&mut self, progress: PromptProgress) -> io::Result<()> {
         self.bar.update(progress);
         Ok(())

@@ -55,6 +55,7 @@ pub fn run(
             return Ok(Done { answer, timings, stopped: Some(exit) });
         }
     };
+    sink.begin(prepared.request.prompt().len());
     let (mut generation, reply) = loaded.model.submit(prepared).map_err(not_submitted)?;
 
     let (sender, happenings) = mpsc::channel();

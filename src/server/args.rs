@@ -416,15 +416,16 @@ const LLAMA_VARIABLES: [(&str, &str); 36] = [
 const WORKER_ADDRESS: &str = "127.0.0.1:50052";
 
 const AFTER_HELP: &str = "\
-llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -hff, -hft, -md, -cmoe,
--ncmoe, -sm, -mg, -ts, -to.
+llama.cpp's short names are accepted: -np, -ngl, -dev, -fa, -ctk, -ctv, -cram, -cpent, -hf, -hff,
+-hft, -md, -cmoe, -ncmoe, -sm, -mg, -ts, -to.
 
-nextn-server connect claude|codex|opencode|continue prints the settings by which that program uses this server, and
-writes them with --write; connect --help says more.
+nextn-server connect claude|codex|opencode|continue prints the settings by which that program uses
+this server, and writes them with --write; connect --help says more.
 
-Every option can be an environment variable, NEXTN_ and its name in capitals, such as NEXTN_CTX_SIZE,
-or stand in the file of --config, without its dashes. Flags override variables, and variables the file.
-Many of llama.cpp's variables are read as well, such as LLAMA_ARG_CTX_SIZE; ours go before them.
+Every option can be an environment variable, NEXTN_ and its name in capitals, such as
+NEXTN_CTX_SIZE, or stand in the file of --config, without its dashes. Flags override variables, and
+variables the file. Many of llama.cpp's variables are read as well, such as LLAMA_ARG_CTX_SIZE; ours
+go before them.
 NEXTN_LOG sets the level of log lines by part, such as engine=debug,info.
 
 Exit codes:
@@ -440,6 +441,12 @@ mod tests {
     #[test]
     fn the_options_are_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_is_not_wrapped_twice() {
+        let long: Vec<&str> = AFTER_HELP.lines().filter(|line| line.len() > 100).collect();
+        assert!(long.is_empty(), "help is shown at 100 columns: {long:#?}");
     }
 
     #[test]

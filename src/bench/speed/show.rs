@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use program::words::counted;
 use serde_json::{Value, json};
 
 use super::super::machine;
@@ -31,7 +32,8 @@ fn traffic(found: &Findings, t: &Measured) -> Option<(f64, Option<f64>)> {
 pub(super) fn table(found: &Findings) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(out, "{}, {} threads, {} rounds", found.line, found.n_threads, found.repeat);
+    let (threads, rounds) = (counted(found.n_threads, "thread"), counted(found.repeat as usize, "round"));
+    let _ = writeln!(out, "{}, {threads}, {rounds}", found.line);
     let _ = writeln!(out, "{}; {}", found.machine.line(), machine::build_line());
     if let Some(rate) = found.bandwidth {
         let _ = writeln!(out, "memory reads at {:.1} GB/s with {} threads", rate / 1e9, found.n_threads);
@@ -62,7 +64,7 @@ pub(super) fn table(found: &Findings) -> String {
         );
     }
     if !drafted.is_empty() {
-        out.push_str("\n| draft | sequences | context | cache | tokens/s | lowest | highest | to plain | acceptance | tokens a step | ms a step: forward pass, draft, rest | launches | kB copied | same tokens |\n");
+        out.push_str("\n| draft | sequences | context | cache | tokens/s | lowest | highest | to plain | acceptance | tokens/step | ms/step: forward pass, draft, rest | launches | kB copied | same tokens |\n");
         out.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     }
     for t in &drafted {

@@ -25,7 +25,7 @@ pub struct ImageOptions {
     #[arg(long, value_name = "NAME", env = "NEXTN_MMPROJ_DEVICE", hide_env_values = true)]
     pub mmproj_device: Option<DeviceChoice>,
 
-    /// Host memory for rows of images that were seen, in MiB; 0 keeps none [default: 256]
+    /// Host memory for embeddings of images that were seen, in MiB; 0 keeps none [default: 256]
     #[arg(long, value_name = "MIB")]
     pub image_cache: Option<u32>,
 
