@@ -12,6 +12,7 @@ use ggml_sys as sys;
 
 use crate::f32x16::{F32x16, by_isa, fence};
 use crate::isa::Isa;
+use crate::which::Which;
 
 /// Rows of the state that go through the tokens together, so that one's sums are made while the other's wait.
 const ROWS_AT_ONCE: usize = 2;
@@ -164,6 +165,8 @@ unsafe fn of_size(isa: Isa, s: usize, head: &mut Head<'_>, rows: Range<usize>) {
 unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
     // SAFETY: the node has seven operands.
     let [q, k, v, g, beta, state, into] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
+    // SAFETY: the eighth operand is null or has a number for each sequence.
+    let which = unsafe { Which::of(dst.src[7]) };
     let [s, n_heads, n_tokens, n_seqs] = v.ne.map(|n| n as usize);
     let mut tokens = vec![TokenFactors::default(); n_tokens];
     let n = n_seqs * n_heads * s / ROWS_AT_ONCE;
@@ -192,7 +195,7 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
             v: PerToken::of(v, h, seq),
             out: dst.data.cast::<f32>().wrapping_add((seq * n_tokens * n_heads + h) * s),
             out_stride: n_heads * s,
-            from: state.data.cast::<f32>().wrapping_add(at + seq * state.nb[3] / size_of::<f32>()),
+            from: state.data.cast::<f32>().wrapping_add(at + which.state(seq) * state.nb[3] / size_of::<f32>()),
             into: into.data.cast::<f32>().wrapping_add(at + seq * into.nb[1] / size_of::<f32>()),
             snapshot_stride: into.nb[2] / size_of::<f32>(),
             n_snapshots: into.ne[2] as usize,
@@ -209,7 +212,8 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
 /// `src`: queries and keys `[s, n_k_heads, n_tokens, n_seqs]`, values `[s, n_v_heads, n_tokens, n_seqs]`, logarithms of
 /// decays and betas `[1, n_v_heads, n_tokens, n_seqs]`, the state `[s, s, n_v_heads, n_seqs]`, all F32, give
 /// `dst: [s * n_v_heads, n_tokens * n_seqs]`; snapshots of the state go to `src[6]: [s * s * n_v_heads, n_seqs,
-/// n_snapshots]`, newest first.
+/// n_snapshots]`, newest first. With `src[7]: i32 [n_seqs]` there may be more states, and these are the numbers of those
+/// that the sequences have.
 ///
 /// # Safety
 /// The node contract; `s` is one of [`HEAD_SIZES`], there are 1 to `n_tokens` snapshots, and `src[6]` may be written.

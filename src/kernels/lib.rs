@@ -54,6 +54,7 @@ mod tile;
 mod turbo;
 mod weight_type;
 mod weighted_rows;
+mod which;
 
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};

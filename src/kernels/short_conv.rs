@@ -9,6 +9,7 @@ use ggml_sys as sys;
 
 use crate::f32x16::{F32x16, by_isa};
 use crate::isa::Isa;
+use crate::which::Which;
 
 /// Inputs that make an output: the token's own and those of [`PAST`] before it.
 pub const TAPS: usize = 4;
@@ -83,6 +84,8 @@ by_isa!(on_isa, channels, (s: &Sequence, part: Range<usize>));
 unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
     // SAFETY: the node has four operands.
     let [inputs, past, w, into] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
+    // SAFETY: the fifth operand is null or has a number for each sequence.
+    let which = unsafe { Which::of(dst.src[4]) };
     let [n_channels, n_tokens, n_seqs, _] = inputs.ne.map(|n| n as usize);
     let floats = |bytes: usize| bytes / size_of::<f32>();
     let n = n_channels / CHANNELS_AT_ONCE;
@@ -93,7 +96,7 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
             input_stride: floats(inputs.nb[1]),
             n_tokens,
             weights: w.data.cast(),
-            past: past.data.cast::<f32>().wrapping_add(seq * floats(past.nb[2])),
+            past: past.data.cast::<f32>().wrapping_add(which.state(seq) * floats(past.nb[2])),
             out: dst.data.cast::<f32>().wrapping_add(seq * floats(dst.nb[2])),
             out_stride: floats(dst.nb[1]),
             into: into.data.cast::<f32>().wrapping_add(seq * floats(into.nb[1])),
@@ -107,7 +110,8 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
 
 /// `src[0]: [n_channels, n_tokens, n_seqs]` inputs, `src[1]: [PAST, n_channels, n_seqs]` those before them, `src[2]: [TAPS,
 /// n_channels]` weights, all F32, give `dst: [n_channels, n_tokens, n_seqs]`; the last [`PAST`] inputs as they were after
-/// the last tokens go to `src[3]: [PAST * n_channels, n_seqs, n_snapshots]`, newest first.
+/// the last tokens go to `src[3]: [PAST * n_channels, n_seqs, n_snapshots]`, newest first. With `src[4]: i32 [n_seqs]` there
+/// may be more of those before them, and these are the numbers of those that the sequences have.
 ///
 /// # Safety
 /// The node contract; `n_channels` is a multiple of [`CHANNELS_AT_ONCE`], there are 1 to `n_tokens` snapshots, and `src[3]`

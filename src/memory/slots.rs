@@ -111,6 +111,8 @@ pub struct Memory {
     pub(crate) rotations: Vec<(Option<StateId>, Option<StateId>)>,
     pub(crate) slots: Vec<SlotStatus>,
     pub(crate) footprint: Footprint,
+    /// See [`Memory::name_states`].
+    pub(crate) names_states: bool,
 }
 
 impl MemoryConfig {
@@ -128,6 +130,13 @@ impl SlotStatus {
 }
 
 impl Memory {
+    /// Has every step name the recurrent state that a sequence goes on from by an input ([`crate::StepView::state_rows`]): for
+    /// devices whose ops take numbers of states, so that a graph serves a sequence whatever was kept of its last step.
+    /// Otherwise one sequence's is a part of the graph, which needs no copy.
+    pub fn name_states(&mut self) {
+        self.names_states = true;
+    }
+
     /// Allocates state for `config.n_slots` sequences on `device`, zeroed.
     ///
     /// # Errors
@@ -237,7 +246,8 @@ impl Memory {
             buffer.in_small_pages();
         }
         let footprint = Footprint::default();
-        let memory = Self { layout, kinds, config, buffer, layers, rotations, slots, footprint };
+        let names_states = false;
+        let memory = Self { layout, kinds, config, buffer, layers, rotations, slots, footprint, names_states };
         Ok(Self { footprint: memory.footprint_of(), ..memory })
     }
 

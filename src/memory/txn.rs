@@ -92,7 +92,7 @@ impl Memory {
                     n_seqs: 1,
                     n_rows,
                     n_kv,
-                    read_plane: Some(state.plane),
+                    read_plane: (!self.names_states).then_some(state.plane),
                     write_plane,
                     n_snapshots,
                     first_row,

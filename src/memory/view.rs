@@ -1,6 +1,6 @@
 //! What the graph of a step may read and write: state tensors as views, and the index and mask data that go with them.
 
-use ggml::{Cells, Graph, Tensor};
+use ggml::{Cells, Graph, PastState, Tensor};
 
 use crate::cache_type::CacheType;
 use crate::error::Error;
@@ -19,8 +19,8 @@ pub struct Segment {
     pub n_rows: usize,
     /// Cells that attention reads, a multiple of 256 or the whole context.
     pub n_kv: usize,
-    /// Plane of the state before the step; `None` where sequences differ and an input says it
-    /// ([`StepView::state_rows`]).
+    /// Plane of the state before the step; `None` where an input says it ([`StepView::state_rows`]): sequences differ, or
+    /// the device's ops take it so ([`Memory::name_states`]).
     pub read_plane: Option<u32>,
     /// Plane of the newest state after it; older ones follow.
     pub write_plane: u32,
@@ -299,18 +299,17 @@ impl<'m> StepView<'m> {
 
     /// The last inputs of the convolution of a segment's sequences: `[n_conv, n_channels, n_seqs]`, time fastest. `rows`: see
     /// [`StepView::state_rows`].
-    pub fn conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
+    pub fn conv<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<PastState<'g>> {
         let (r, id, _) = self.recurrent(il)?;
-        let state = self.read_rows(g, id, s, rows)?;
-        Some(g.reshape(state, [r.n_conv as i64, r.n_channels as i64, s.n_seqs as i64])) // was [row, n_seqs]
+        let (n_conv, n_channels) = (r.n_conv as i64, r.n_channels as i64);
+        self.past(g, id, s, rows, |n| [n_conv, n_channels, n, 1])
     }
 
     /// The matrices of a segment's sequences: `[d_state, d_head, n_heads, n_seqs]`. `rows`: see [`StepView::state_rows`].
-    pub fn heads<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<Tensor<'g>> {
+    pub fn heads<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment, rows: Option<Tensor<'g>>) -> Option<PastState<'g>> {
         let (r, _, id) = self.recurrent(il)?;
-        let state = self.read_rows(g, id, s, rows)?;
-        let ne = [r.d_state, r.d_head, r.n_heads, s.n_seqs].map(|n| n as i64);
-        Some(g.reshape(state, ne)) // was [row, n_seqs]
+        let [d_state, d_head, n_heads] = [r.d_state, r.d_head, r.n_heads].map(|n| n as i64);
+        self.past(g, id, s, rows, |n| [d_state, d_head, n_heads, n])
     }
 
     /// The rows of the recurrent tensors that a segment without one plane reads, one for each sequence: contents of the
@@ -322,17 +321,25 @@ impl<'m> StepView<'m> {
         into.extend((s.first_slot..s.first_slot + s.n_seqs).map(row));
     }
 
-    /// `[row, n_seqs, 1]` as they were before the step: a window on one plane, or copies of the rows that the input names.
-    fn read_rows<'g>(
+    /// What the sequences of a segment stood at before the step, `ne(n)` being the shape of `n` states: a window on one plane, or
+    /// all there is and the rows that the input names.
+    fn past<'g>(
         &self,
         g: &Graph<'g>,
         id: ggml::StateId,
         s: &Segment,
         rows: Option<Tensor<'g>>,
-    ) -> Option<Tensor<'g>> {
+        ne: impl Fn(i64) -> [i64; 4],
+    ) -> Option<PastState<'g>> {
         match s.read_plane {
-            Some(plane) => Some(self.planes(g, id, s, plane, 1)),
-            None => Some(g.get_rows(g.state(&self.memory.buffer, id), rows?)),
+            Some(plane) => {
+                let window = self.planes(g, id, s, plane, 1); // [row, n_seqs, 1]
+                Some(PastState::Own(g.reshape(window, ne(s.n_seqs as i64))))
+            }
+            None => {
+                let all = g.state(&self.memory.buffer, id); // [row, n_slots * n_planes]
+                Some(PastState::Among(g.reshape(all, ne(all.ne()[1])), rows?))
+            }
         }
     }
 

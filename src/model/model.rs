@@ -171,7 +171,11 @@ impl Model {
     /// # Errors
     /// As [`Memory::new`].
     pub fn memory(&self, config: MemoryConfig) -> Result<Memory, memory::Error> {
-        Memory::placed(|il| self.plan.block(il), self.state_layout(), config)
+        let mut memory = Memory::placed(|il| self.plan.block(il), self.state_layout(), config)?;
+        if self.is_on_cpu() && ggml::take_state_numbers() {
+            memory.name_states();
+        }
+        Ok(memory)
     }
 
     /// State of the NextN head for as many sequences: the KV caches of its layers. `None` without a head.

@@ -16,5 +16,5 @@ mod shape;
 pub use attention::Scores;
 pub use cells::Cells;
 pub use own_kernels::kernels_in_use;
-pub use recurrent::{DeltaRule, SsmScan};
+pub use recurrent::{DeltaRule, PastState, SsmScan, take_state_numbers};
 pub use rope::Rope;

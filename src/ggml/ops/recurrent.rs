@@ -6,6 +6,64 @@ use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
+/// The recurrent state that the sequences of an op go on from.
+#[derive(Clone, Copy, Debug)]
+pub enum PastState<'g> {
+    /// One state for each sequence, in their order: `[.., n_seqs]`.
+    Own(Tensor<'g>),
+    /// All states, `[.., n_states]`, and which of them each sequence has: i32 `[n_seqs]`. Which one it is changes from run to
+    /// run of one graph.
+    Among(Tensor<'g>, Tensor<'g>),
+}
+
+impl<'g> PastState<'g> {
+    /// The tensor that the states lie in.
+    fn tensor(self) -> Tensor<'g> {
+        match self {
+            Self::Own(states) | Self::Among(states, _) => states,
+        }
+    }
+
+    /// One state for each sequence, copied where they lie among others. `dim`: the dimension that counts states.
+    pub fn own(self, g: &Graph<'g>, dim: usize) -> Tensor<'g> {
+        match self {
+            Self::Own(states) => states,
+            Self::Among(all, which) => {
+                let mut ne = all.ne();
+                let flat = g.reshape(all, [ne[..dim].iter().product(), ne[dim]]);
+                ne[dim] = which.ne()[0];
+                g.reshape(g.get_rows(flat, which), ne) // was [.., n_seqs] with all but the last dimension in one
+            }
+        }
+    }
+
+    /// True when there is one for each of `n_seqs` sequences of this shape, counted in dimension `dim`.
+    fn fits(self, ne: [i64; 4], dim: usize) -> bool {
+        match self {
+            Self::Own(states) => states.ne() == ne,
+            Self::Among(all, which) => {
+                let mut all = all.ne();
+                let n_states = std::mem::replace(&mut all[dim], ne[dim]);
+                n_states > 0 && all == ne && which.ne() == [ne[dim], 1, 1, 1] && which.dtype() == Dtype::I32
+            }
+        }
+    }
+
+    /// The numbers that an op takes as another operand: in range, like all numbers that rows are looked up by.
+    fn which(self, g: &Graph<'g>, op: &'static str, dim: usize) -> Option<Tensor<'g>> {
+        match self {
+            Self::Own(_) => None,
+            Self::Among(all, which) => Some(g.bounded(op, which, all.ne()[dim])),
+        }
+    }
+}
+
+/// True where recurrent ops on a CPU go on from [`PastState::Among`] without copying it: our kernels do, for the sizes that
+/// models have, and ggml's scan.
+pub fn take_state_numbers() -> bool {
+    Isa::chosen().is_some()
+}
+
 /// What the gated delta rule works on, all F32; value head `h` reads key head `h mod n_k_heads`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule<'g> {
@@ -20,13 +78,13 @@ pub struct DeltaRule<'g> {
     /// Shares of a value that are written, likewise.
     pub beta: Tensor<'g>,
     /// Before the first token, `[s, s, n_v_heads, n_seqs]`.
-    pub state: Tensor<'g>,
+    pub state: PastState<'g>,
 }
 
 impl<'g> DeltaRule<'g> {
     pub(crate) fn named(&self) -> [(&'static str, Tensor<'g>); 6] {
         let &Self { q, k, v, g, beta, state } = self;
-        [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state)]
+        [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state.tensor())]
     }
 
     /// True when the shapes belong together.
@@ -37,7 +95,7 @@ impl<'g> DeltaRule<'g> {
             && n_heads % nq[1] == 0
             && self.g.ne() == [1, n_heads, n_tokens, n_seqs]
             && self.beta.ne() == self.g.ne()
-            && self.state.ne() == [s, s, n_heads, n_seqs]
+            && self.state.fits([s, s, n_heads, n_seqs], 3)
     }
 }
 
@@ -45,7 +103,7 @@ impl<'g> DeltaRule<'g> {
 #[derive(Clone, Copy, Debug)]
 pub struct SsmScan<'g> {
     /// Before the first token, `[d_state, d_head, n_heads, n_seqs]`.
-    pub state: Tensor<'g>,
+    pub state: PastState<'g>,
     /// Inputs, `[d_head, n_heads, n_tokens, n_seqs]`.
     pub x: Tensor<'g>,
     /// Time steps before their softplus, `[n_heads, n_tokens, n_seqs]`.
@@ -61,12 +119,12 @@ pub struct SsmScan<'g> {
 impl<'g> SsmScan<'g> {
     fn named(&self) -> [(&'static str, Tensor<'g>); 6] {
         let &Self { state, x, dt, a, b, c } = self;
-        [("state", state), ("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c)]
+        [("state", state.tensor()), ("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c)]
     }
 
     fn fits(&self) -> bool {
         let ([d_head, n_heads, n_tokens, n_seqs], [d_state, n_groups, ..]) = (self.x.ne(), self.b.ne());
-        self.state.ne() == [d_state, d_head, n_heads, n_seqs]
+        self.state.fits([d_state, d_head, n_heads, n_seqs], 3)
             && self.dt.ne() == [n_heads, n_tokens, n_seqs, 1]
             && self.a.ne() == [1, n_heads, 1, 1]
             && self.b.ne() == [d_state, n_groups, n_tokens, n_seqs]
@@ -84,7 +142,7 @@ impl<'g> Graph<'g> {
     pub fn ssm_scan(&self, x: &SsmScan<'g>, n_snapshots: i64) -> (Tensor<'g>, Tensor<'g>) {
         let [d_head, n_heads, n_tokens, n_seqs] = x.x.ne();
         let fits = x.fits() && (1..=n_tokens).contains(&n_snapshots) && n_snapshots <= i64::from(i32::MAX);
-        let n_state = x.state.ne()[..3].iter().product::<i64>();
+        let n_state = x.state.tensor().ne()[..3].iter().product::<i64>();
         let n_outputs = d_head * n_heads * n_tokens * n_seqs;
         let packed = |t: Tensor<'g>| t.nb()[1] == 4 * t.ne()[0] as usize;
         let sound = self.check("ssm_scan", fits, || {
@@ -101,11 +159,11 @@ impl<'g> Graph<'g> {
             && self.check_size("ssm_scan", Dtype::F32, [n_state, n_seqs, n_snapshots, 1])
             && self.check_size("ssm_scan", Dtype::F32, [n_outputs, 1, 1, 1]);
         if !sound {
-            return (x.x, x.state);
+            return (x.x, x.state.tensor());
         }
-        let ids = self.ids_up_to(n_seqs, x.x);
+        let ids = x.state.which(self, "ssm_scan", 3).unwrap_or_else(|| self.ids_up_to(n_seqs, x.x));
         let (of_x, dt, a, b, c) = (x.x.raw(), x.dt.raw(), x.a.raw(), x.b.raw(), x.c.raw());
-        let all = op!(self, "ssm_scan", ggml_ssm_scan, x.state, of_x, dt, a, b, c, ids.raw(), n_snapshots);
+        let all = op!(self, "ssm_scan", ggml_ssm_scan, x.state.tensor(), of_x, dt, a, b, c, ids.raw(), n_snapshots);
         let (row, state) = (4 * (d_head * n_heads) as usize, 4 * n_state as usize);
         let outputs = self.view(all, [d_head * n_heads, n_tokens * n_seqs, 1, 1], [row; 3], 0);
         let planes = [state, state * n_seqs as usize, state * n_seqs as usize];
@@ -156,7 +214,8 @@ impl<'g> Graph<'g> {
         if !sound {
             return x.v;
         }
-        let (k, v, g, beta, state) = (x.k.raw(), x.v.raw(), x.g.raw(), x.beta.raw(), x.state.raw());
+        let state = x.state.own(self, 3).raw();
+        let (k, v, g, beta) = (x.k.raw(), x.v.raw(), x.g.raw(), x.beta.raw());
         op!(self, "gated_delta_net", ggml_gated_delta_net, x.q, k, v, g, beta, state, n_snapshots)
     }
 
@@ -168,7 +227,7 @@ impl<'g> Graph<'g> {
     pub fn short_conv(
         &self,
         inputs: Tensor<'g>,
-        past: Tensor<'g>,
+        past: PastState<'g>,
         w: Tensor<'g>,
         into: Tensor<'g>,
     ) -> Option<Tensor<'g>> {
@@ -176,21 +235,22 @@ impl<'g> Graph<'g> {
         let past_ne = [kernels::PAST as i64, n_channels, n_seqs, 1];
         let fits = one == 1
             && n_channels % kernels::CHANNELS_AT_ONCE as i64 == 0
-            && past.ne() == past_ne
+            && past.fits(past_ne, 2)
             && w.ne() == [kernels::TAPS as i64, n_channels, 1, 1]
             && into.ne()[..2] == [past_ne[0] * n_channels, n_seqs]
             // Fewer would leave snapshots as they are, which nobody expects.
             && (1..=n_tokens).contains(&into.ne()[2])
             && into.ne()[3] == 1;
-        let all = [inputs, past, w, into];
+        let all = [inputs, past.tensor(), w, into];
         let served = fits
             && all.into_iter().all(in_rows)
-            && past.nb()[1] == 4 * kernels::PAST
+            && past.tensor().nb()[1] == 4 * kernels::PAST
             && w.nb()[1] == 4 * kernels::TAPS
             && into.lies_on_host()
             && Isa::chosen().is_some()
             && self.check_writable("short_conv", "into", into);
         served.then(|| {
+            let all: Vec<_> = all.into_iter().chain(past.which(self, "short_conv", 2)).collect();
             self.custom("short_conv", Dtype::F32, [n_channels, n_tokens, n_seqs, 1], &all, kernels::short_conv)
         })
     }
@@ -201,7 +261,7 @@ impl<'g> Graph<'g> {
     /// operands.
     pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Tensor<'g>) -> Option<Tensor<'g>> {
         let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
-        let all = [x.q, x.k, x.v, x.g, x.beta, x.state, into];
+        let all = [x.q, x.k, x.v, x.g, x.beta, x.state.tensor(), into];
         let fits = x.fits()
             && into.ne()[..2] == [s * s * n_heads, n_seqs]
             // Fewer would leave snapshots as they are, which nobody expects.
@@ -211,11 +271,12 @@ impl<'g> Graph<'g> {
         let served = kernels::HEAD_SIZES.contains(&s)
             && fits
             && all.into_iter().all(in_rows)
-            && whole(x.state, s * s)
+            && whole(x.state.tensor(), s * s)
             && into.lies_on_host()
             && Isa::chosen().is_some()
             && self.check_writable("delta_rule", "into", into);
         served.then(|| {
+            let all: Vec<_> = all.into_iter().chain(x.state.which(self, "delta_rule", 3)).collect();
             self.custom("delta_rule", Dtype::F32, [s * n_heads, n_tokens * n_seqs, 1, 1], &all, kernels::delta_rule)
         })
     }

@@ -20,10 +20,11 @@ pub(crate) fn causal_conv<'g>(
     let ne = [n_channels, seg.n_rows as i64, n_seqs, 1];
     let strides = [nb[1], nb[1] * seg.n_rows, nb[1] * seg.n_tokens()];
     let rows = g.view(x, ne, strides, nb[1] * seg.first_row + nb[0] * first);
-    let past = view.conv(g, il, seg, states)?; // [n_taps - 1, n_channels, n_seqs]
+    let past = view.conv(g, il, seg, states)?;
     let planes = view.conv_planes(g, il, seg)?;
     let by_kernel = g.short_conv(rows, past, w, planes);
     Some(by_kernel.unwrap_or_else(|| {
+        let past = past.own(g, 2); // [n_taps - 1, n_channels, n_seqs]
         let columns = g.transpose(rows); // [n_rows, n_channels, n_seqs]
         // What lies apart is joined slowly on GPUs.
         let columns = if seg.n_rows > 1 { g.cont(columns) } else { columns };

@@ -2,7 +2,7 @@
 //! where, and that pieces, snapshots and the place of the state do not change a bit.
 
 use crate::support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
-use ggml::{Data, DeltaRule, Device, Dtype, Executor, Graph, Name, StateBuffer, StateId, StateSpec, Tensor};
+use ggml::{Data, DeltaRule, Device, Dtype, Executor, Graph, Name, PastState, StateBuffer, StateId, StateSpec, Tensor};
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -72,7 +72,7 @@ fn recurrence(z: Sizes, inputs: &[In; 6]) -> (Vec<f64>, Vec<Vec<f64>>) {
 }
 
 fn net<'g>(g: &Graph<'g>, t: &[Tensor<'g>], n_snapshots: usize) -> Tensor<'g> {
-    let rule = DeltaRule { q: t[0], k: t[1], v: t[2], g: t[3], beta: t[4], state: t[5] };
+    let rule = DeltaRule { q: t[0], k: t[1], v: t[2], g: t[3], beta: t[4], state: PastState::Own(t[5]) };
     g.gated_delta_net(&rule, n_snapshots as i64)
 }
 
@@ -224,12 +224,12 @@ impl Places {
 }
 
 /// Runs `rule` over a state in place; gives its output, and the rows of the state before and afterwards. It gets the
-/// operands and the window for the snapshots.
+/// operands and the window for the snapshots. `named`: where the sequences stand is an input.
 fn in_place(
     z: Sizes,
     inputs: &[In; 6],
     places: Places,
-    threads: usize,
+    (threads, named): (usize, bool),
     rule: impl for<'g> Fn(&Graph<'g>, &DeltaRule<'g>, Tensor<'g>) -> Tensor<'g>,
 ) -> (Vec<f32>, [Vec<Vec<f32>>; 2]) {
     let Places { n_slots, n_planes, first_slot, read_plane, write_plane, n_snapshots } = places;
@@ -252,14 +252,22 @@ fn in_place(
             g.view(all, ne, [nb, n_slots * nb, n_slots * nb], (plane * n_slots + first_slot) * nb)
         };
         let d = z.s as i64;
-        let old = g.reshape(planes(read_plane, 1), [d, d, z.n_v as i64, z.n_seqs as i64]);
-        let x = DeltaRule { q, k, v, g: decay, beta, state: old };
+        let states = |t, n: usize| g.reshape(t, [d, d, z.n_v as i64, n as i64]);
+        let state = if named {
+            PastState::Among(states(all, n_slots * n_planes), g.input("which", Dtype::I32, [z.n_seqs as i64, 1, 1, 1]))
+        } else {
+            PastState::Own(states(planes(read_plane, 1), z.n_seqs))
+        };
+        let x = DeltaRule { q, k, v, g: decay, beta, state };
         g.output("out", rule(g, &x, planes(write_plane, n_snapshots)));
     };
     let _alone = alone();
     let mut executor: Executor<u32> = Executor::new(no_weights(), threads).unwrap();
     let values: Vec<_> = inputs[..5].iter().map(In::f32).collect();
-    let data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
+    let mut data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
+    let first = (read_plane * n_slots + first_slot) as i32;
+    let which: Vec<i32> = (first..).take(z.n_seqs).collect();
+    data.extend(named.then_some((Name("which", 0), Data::I32(&which))));
     let mut out = Vec::new();
     executor.run(&0, 64, build, &data).unwrap().f32("out", &mut out).unwrap();
     (out, [before, all_rows(&state)])
@@ -276,21 +284,23 @@ fn a_state_used_in_place_gives_the_bits_of_a_gathered_one() {
             let want = computed(&inputs, n_snapshots, threads);
             let places = Places { n_slots: 4, n_planes: 4, first_slot: 1, read_plane, write_plane, n_snapshots };
             let row = z.s * z.s * z.n_v;
-            let (got, [before, now]) = in_place(z, &inputs, places, threads, |g, x, into| {
-                let out = g.gated_delta_net(x, n_snapshots as i64);
-                let size = row * 4;
-                let strides = [size, size * z.n_seqs, size * z.n_seqs * n_snapshots];
-                g.keep(g.cpy(g.view(out, into.ne(), strides, z.outputs() * 4), into));
-                out
-            });
-            assert_same_bits(&got, &want, "results");
-            for (r, (old, now)) in before.iter().zip(&now).enumerate() {
-                let Some((seq, back)) = places.written(z, r) else {
-                    assert_same_bits(now, old, &format!("row {r}, which is another's"));
-                    continue;
-                };
-                let at = z.outputs() + (back * z.n_seqs + seq) * row;
-                assert_same_bits(now, &want[at..][..row], &format!("row {r}"));
+            for named in [false, true] {
+                let (got, [before, now]) = in_place(z, &inputs, places, (threads, named), |g, x, into| {
+                    let out = g.gated_delta_net(x, n_snapshots as i64);
+                    let size = row * 4;
+                    let strides = [size, size * z.n_seqs, size * z.n_seqs * n_snapshots];
+                    g.keep(g.cpy(g.view(out, into.ne(), strides, z.outputs() * 4), into));
+                    out
+                });
+                assert_same_bits(&got, &want, "results");
+                for (r, (old, now)) in before.iter().zip(&now).enumerate() {
+                    let Some((seq, back)) = places.written(z, r) else {
+                        assert_same_bits(now, old, &format!("row {r}, which is another's"));
+                        continue;
+                    };
+                    let at = z.outputs() + (back * z.n_seqs + seq) * row;
+                    assert_same_bits(now, &want[at..][..row], &format!("row {r}"));
+                }
             }
         }
     }
@@ -302,12 +312,13 @@ fn ruled(
     z: Sizes,
     inputs: &[In; 6],
     (read_plane, write_plane, n_snapshots): (usize, usize, usize),
-    threads: usize,
+    (threads, named): (usize, bool),
 ) -> (Vec<f32>, Places, [Vec<Vec<f32>>; 2]) {
     let (n_slots, n_planes) = (z.n_seqs + 1, write_plane + n_snapshots + 1);
     let places = Places { n_slots, n_planes, first_slot: 1, read_plane, write_plane, n_snapshots };
-    let (out, rows) =
-        in_place(z, inputs, places, threads, |g, x, into| g.delta_rule(x, into).expect("a kernel for these operands"));
+    let (out, rows) = in_place(z, inputs, places, (threads, named), |g, x, into| {
+        g.delta_rule(x, into).expect("a kernel for these operands")
+    });
     (out, places, rows)
 }
 
@@ -321,8 +332,9 @@ fn the_kernel_is_the_recurrence_and_writes_snapshots_where_they_belong() {
         let z = Sizes { s, n_k, n_v, n_tokens, n_seqs };
         let inputs = operands(&mut rng, z);
         let (want, states) = recurrence(z, &inputs);
-        for planes in [(0, 0, 1), (0, 0, 3), (2, 1, 3), (0, 1, 2)] {
-            let (out, places, [before, now]) = ruled(z, &inputs, planes, 2);
+        let all = [(0, 0, 1), (0, 0, 3), (2, 1, 3), (0, 1, 2)];
+        for (planes, named) in all.into_iter().flat_map(|planes| [(planes, false), (planes, true)]) {
+            let (out, places, [before, now]) = ruled(z, &inputs, planes, (2, named));
             assert_close(&out, &want, 1e-5);
             let n = s * s * n_v;
             for (r, (old, now)) in before.iter().zip(&now).enumerate() {
@@ -341,13 +353,13 @@ fn the_kernel_gives_a_token_its_bits_alone_and_in_company() {
     let mut rng = Rng::new(66);
     let z = Sizes { s: 128, n_k: 2, n_v: 4, n_tokens: 6, n_seqs: 1 };
     let inputs = operands(&mut rng, z);
-    let (out, _, [_, rows]) = ruled(z, &inputs, (0, 1, 6), 2);
-    assert_same_bits(&ruled(z, &inputs, (0, 1, 6), 1).0, &out, "one thread");
+    let (out, _, [_, rows]) = ruled(z, &inputs, (0, 1, 6), (2, false));
+    assert_same_bits(&ruled(z, &inputs, (0, 1, 6), (1, false)).0, &out, "one thread");
     let mut state = inputs[5].f32();
     for t in 0..z.n_tokens {
         let one = Sizes { n_tokens: 1, ..z };
         let inputs: [In; 6] = part(z, &inputs, t, t + 1, &state).try_into().unwrap_or_else(|_| panic!("six"));
-        let (alone, _, [_, planes]) = ruled(one, &inputs, (0, 1, 1), 2);
+        let (alone, _, [_, planes]) = ruled(one, &inputs, (0, 1, 1), (2, true));
         assert_same_bits(&alone, &out[t * alone.len()..][..alone.len()], "an output");
         state = planes[3].clone();
         // Plane 1 has the newest; slot 1 of two.

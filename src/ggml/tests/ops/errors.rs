@@ -3,7 +3,8 @@
 
 use crate::support::{executor, weights};
 use ggml::{
-    Data, DeltaRule, Dtype, Error, Executor, Graph, Name, Rope, Scores, SsmScan, StateBuffer, StateSpec, Tensor,
+    Data, DeltaRule, Dtype, Error, Executor, Graph, Name, PastState, Rope, Scores, SsmScan, StateBuffer, StateSpec,
+    Tensor,
 };
 
 const F: Dtype = Dtype::F32;
@@ -230,7 +231,7 @@ fn recurrent_ops_refuse_types_shapes_and_strides() {
         refused("ssm_scan", |g| {
             let [state, x, dt, a, b, c] =
                 std::array::from_fn(|i| g.input(Name("t", i as u32), shapes[i].0, shapes[i].1));
-            g.ssm_scan(&SsmScan { state, x, dt, a, b, c }, k).0
+            g.ssm_scan(&SsmScan { state: PastState::Own(state), x, dt, a, b, c }, k).0
         });
     };
     scan(0, |_| ());
@@ -252,7 +253,7 @@ fn recurrent_ops_refuse_types_shapes_and_strides() {
         refused("gated_delta_net", |g| {
             let [q, key, v, decay, beta, state] =
                 std::array::from_fn(|i| g.input(Name("t", i as u32), shapes[i].0, shapes[i].1));
-            g.gated_delta_net(&DeltaRule { q, k: key, v, g: decay, beta, state }, k)
+            g.gated_delta_net(&DeltaRule { q, k: key, v, g: decay, beta, state: PastState::Own(state) }, k)
         });
     };
     net(0, |_| ());
@@ -277,7 +278,7 @@ fn recurrent_ops_refuse_types_shapes_and_strides() {
         let state = g.permute(t(g, 5, F, [32, 32, 4]), [1, 0, 2, 3]);
         let (q, k, v) = (t(g, 0, F, [32, 2, 5]), t(g, 1, F, [32, 2, 5]), t(g, 2, F, [32, 4, 5]));
         let (decay, beta) = (t(g, 3, F, [1, 4, 5]), t(g, 4, F, [1, 4, 5]));
-        g.gated_delta_net(&DeltaRule { q, k, v, g: decay, beta, state }, 1)
+        g.gated_delta_net(&DeltaRule { q, k, v, g: decay, beta, state: PastState::Own(state) }, 1)
     });
 }
 
@@ -423,13 +424,13 @@ fn kernels_do_not_write_into_weights() {
     let conv = |g: &Graph<'_>| {
         let into = g.reshape(g.weight(ids[0]), [48, 1, 1]);
         let (rows, past) = (t(g, 0, F, [16, 1, 1]), t(g, 1, F, [3, 16, 1]));
-        g.output("y", g.short_conv(rows, past, t(g, 2, F, [4, 16]), into).unwrap_or(rows));
+        g.output("y", g.short_conv(rows, PastState::Own(past), t(g, 2, F, [4, 16]), into).unwrap_or(rows));
     };
     let delta = |g: &Graph<'_>| {
         let into = g.reshape(g.weight(ids[1]), [256, 1, 1]);
         let [q, k, v] = [0, 1, 2].map(|i| t(g, i, F, [16, 1, 1, 1]));
         let [decay, beta] = [3, 4].map(|i| t(g, i, F, [1, 1, 1, 1]));
-        let x = ggml::DeltaRule { q, k, v, g: decay, beta, state: t(g, 5, F, [16, 16, 1, 1]) };
+        let x = ggml::DeltaRule { q, k, v, g: decay, beta, state: PastState::Own(t(g, 5, F, [16, 16, 1, 1])) };
         g.output("y", g.delta_rule(&x, into).unwrap_or(v));
     };
     for (op, result) in

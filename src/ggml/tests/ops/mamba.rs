@@ -1,7 +1,7 @@
 //! The scan of Mamba-2 against a scalar recurrence in F64, and the promises that rollback rests on: which snapshot lies where,
 //! and that tokens one by one have the bits of one call.
 
-use ggml::{Graph, SsmScan, Tensor};
+use ggml::{Graph, PastState, SsmScan, Tensor};
 
 use crate::support::{In, Rng, assert_close, assert_same_bits, no_weights, run_over};
 
@@ -61,7 +61,7 @@ fn recurrence(z: Sizes, inputs: &[In; 6]) -> (Vec<f64>, Vec<Vec<f64>>) {
 }
 
 fn scan<'g>(g: &Graph<'g>, t: &[Tensor<'g>], n_snapshots: usize) -> (Tensor<'g>, Tensor<'g>) {
-    let scan = SsmScan { state: t[0], x: t[1], dt: t[2], a: t[3], b: t[4], c: t[5] };
+    let scan = SsmScan { state: PastState::Own(t[0]), x: t[1], dt: t[2], a: t[3], b: t[4], c: t[5] };
     g.ssm_scan(&scan, n_snapshots as i64)
 }
 
