@@ -78,6 +78,15 @@ impl Engine {
         let alike = observed.len() == kept.len() && batch.scheduled.iter().all(alike);
         let start = Instant::now();
         let took = (alike && usual).then(|| start - self.clock.start);
+        tracing::debug!(
+            n_seqs = observed.len(),
+            n_drafted = observed.first().map(|s| s.n_drafted),
+            n_accepted = observed.iter().map(|s| s.n_accepted).sum::<usize>(),
+            took_us = (start - self.clock.start).as_micros() as u64,
+            n_builds = self.computed().n_builds.saturating_sub(self.clock.computed.n_builds),
+            alike,
+            "engine step"
+        );
         let step = ObservedStep { sequences: &observed, took, expected: &expected, warm_up: self.warming_up };
         self.state.drafter.observe(&mut self.runner, &step);
         let took = millis(start.elapsed());
