@@ -403,3 +403,37 @@ fn a_model_file_is_locked_by_option_or_variable_and_a_refusal_is_no_error() {
         assert_eq!(answer(Some(value)), plain, "{value}");
     }
 }
+
+#[test]
+fn what_was_measured_of_drafts_is_kept_where_it_is_said_and_changes_no_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("calibration");
+    let kept_in = |folder: &Path| {
+        let folder = folder.to_str().expect("UTF-8");
+        run(&["--temp", "0", "-t", "1", "-n", "80", "-p", "Tell me a story.", "--calibration", folder])
+    };
+    let first = kept_in(&place);
+    assert_eq!(code(&first), 0, "{}", text(&first.stderr));
+    let file = || {
+        let files: Vec<_> = std::fs::read_dir(&place).expect("a folder").flatten().map(|file| file.path()).collect();
+        assert_eq!(files.len(), 1, "one model: {files:?}");
+        files[0].clone()
+    };
+    let kept: Value = serde_json::from_slice(&std::fs::read(file()).expect("readable")).expect("JSON");
+    let ways = kept["ways"].as_object().expect("ways to compute the model");
+    let nextn = &ways.values().next().expect("one")["sources"]["nextn"];
+    assert!(nextn["costs"].as_array().is_some_and(|costs| !costs.is_empty()), "{kept}");
+
+    assert_eq!(kept_in(&place).stdout, first.stdout);
+    // A file that is no such file is said, does no harm, and is mended.
+    std::fs::write(file(), "{\"version\":").expect("writable");
+    let damaged = kept_in(&place);
+    assert_eq!((code(&damaged), &damaged.stdout), (0, &first.stdout), "{}", text(&damaged.stderr));
+    assert!(text(&damaged.stderr).contains("is measured anew"), "{}", text(&damaged.stderr));
+    assert!(!text(&kept_in(&place).stderr).contains("is measured anew"));
+    // Nor does a folder that cannot be one.
+    let nowhere = place.join(file().file_name().expect("a name"));
+    let refused = kept_in(&nowhere);
+    assert_eq!((code(&refused), &refused.stdout), (0, &first.stdout), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("is not kept"), "{}", text(&refused.stderr));
+}

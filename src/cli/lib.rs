@@ -169,7 +169,7 @@ fn run(args: &Args) -> Outcome<()> {
         let _ = writeln!(io::stderr(), "{}", paint(&loaded.line(), style::DIM, colours.err));
     }
 
-    match text {
+    let done = match text {
         Some(text) => once::run(args, &loaded, &signals, system, &text, plan, terminals),
         None => {
             let history = if args.output.no_history { None } else { history_path(env) };
@@ -177,7 +177,9 @@ fn run(args: &Args) -> Outcome<()> {
             signals.ask_twice();
             Chat::new(args, &loaded, &signals, system, plan, terminals)?.run(&mut editor)
         }
-    }
+    };
+    loaded.model.close();
+    done
 }
 
 /// Ranges that clap does not know; those that need the vocabulary are checked with the request.

@@ -3,6 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks at whether an engine has ended.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// The life of an engine. Holding this does not keep the engine running, unlike an [`crate::EngineHandle`].
 #[derive(Clone, Debug, Default)]
@@ -23,6 +27,15 @@ impl EngineLife {
     /// All that the engine's thread owned is freed: state, compute buffers, its hold on the model.
     pub fn is_freed(&self) -> bool {
         self.0.freed.load(Ordering::Acquire)
+    }
+
+    /// Waits for that, `patience` at most; true when it came. Whoever waits holds no handle of the engine.
+    pub fn wait_until_freed(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        while !self.is_freed() && start.elapsed() < patience {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.is_freed()
     }
 
     /// Says that the engine has stopped when this is dropped.

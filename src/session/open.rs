@@ -21,6 +21,9 @@ use crate::projector_file::{open_projector, sight_of};
 use crate::sight::Sight;
 use crate::template::{Sources, text_of};
 
+/// How long a program waits for the end of its engine.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
 /// A model that is ready to answer.
 pub struct LoadedModel {
     /// Of a reply, at most.
@@ -85,7 +88,9 @@ pub fn start_engine(
     options: &ModelOptions,
 ) -> Result<LoadedModel, OpenError> {
     let config = options.engine_config(model.hparams().n_ctx_train);
-    let proposer = speculate::proposer_with(&model, draft.as_ref(), &config, options.drafts.config())?;
+    let calibration = options.drafts.calibration(&model, draft.as_deref(), &config);
+    let drafts = options.drafts.config();
+    let proposer = speculate::calibrated_proposer(&model, draft.as_ref(), &config, drafts, calibration.as_ref())?;
     for words in options.without_effect(model.nextn().is_bound(), draft.is_some()) {
         tracing::warn!("{words}");
     }
@@ -261,6 +266,15 @@ impl LoadedModel {
     /// What is kept of its replies to train on, where that was asked for.
     pub fn learning(&self) -> Option<&Arc<Learning>> {
         self.learning.as_ref()
+    }
+
+    /// Ends the engine, and waits a moment for what it keeps at its end: a program that goes on to exit would cut it off.
+    pub fn close(self) {
+        let life = self.engine.life();
+        drop(self);
+        if !life.wait_until_freed(LAST_MOMENT) {
+            tracing::debug!("the engine has not ended in time");
+        }
     }
 
     /// The file; `None` for a model inside the program.

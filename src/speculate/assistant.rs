@@ -10,6 +10,7 @@ use engine::{ObservedSequence, TargetState};
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
+use crate::calibration::Calibration;
 use crate::gumbel;
 use crate::nextn::NextNConfig;
 use crate::pace::Pace;
@@ -80,6 +81,11 @@ impl Assistant {
             noise: Vec::new(),
             n_threads: gumbel::n_threads(model, engine),
         }))
+    }
+
+    /// Begins with what earlier engines measured, and keeps there what this one does.
+    pub fn calibrate(&mut self, calibration: &Calibration) {
+        self.pace.calibrate(calibration.of("assistant"));
     }
 
     /// Remembers which drafts were accepted, and which tokens the text is made of.

@@ -12,6 +12,7 @@ use engine::{
 use model::{RunError, Runner};
 use text::TokenId;
 
+use crate::calibration::{Calibration, OfSource};
 use crate::depth::Depth;
 use crate::depth_control::DepthControl;
 use crate::draft_model::FEW;
@@ -42,6 +43,8 @@ struct Judged {
     catch_up: Option<f64>,
     /// Times that it was asked for a draft, and no step was measured.
     n_tries: usize,
+    /// Where what was measured goes.
+    kept: Option<OfSource>,
 }
 
 impl Judged {
@@ -85,10 +88,20 @@ impl BestOf {
             lag: vec![0; n_slots],
             catch_up: None,
             n_tries: 0,
+            kept: None,
         };
         let sources = proposers.into_iter().map(judged).collect();
         let plain_too = depth == Depth::Auto;
         Self { sources, used: vec![None; n_slots], plain_too, allowance: 0.0, n_warm: 0 }
+    }
+
+    /// Begins with what earlier engines measured, and keeps there what this one does.
+    pub fn calibrate(&mut self, calibration: &Calibration) {
+        for (i, source) in self.sources.iter_mut().enumerate() {
+            let kept = calibration.of(format!("source {i}"));
+            source.control.begin_with(&kept.known());
+            source.kept = Some(kept);
+        }
     }
 
     /// The source that `slot` drafts by in a step of so many sequences; `None` is plain decoding.
@@ -146,6 +159,16 @@ impl BestOf {
                 self.sources[i].n_tries = 0;
             }
             None => self.sources.iter_mut().for_each(|s| s.control.took(n_seqs, 0, took)),
+        }
+    }
+}
+
+impl Drop for BestOf {
+    fn drop(&mut self) {
+        for source in &self.sources {
+            if let Some((kept, known)) = source.kept.as_ref().zip(source.control.known()) {
+                kept.keep(known);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use model::{Facts, MemoryPlan, Model, NextNHead, RunError};
 use crate::assistant::Assistant;
 use crate::async_proposer::AsyncProposer;
 use crate::best_of::BestOf;
+use crate::calibration::Calibration;
 use crate::combined::CombinedProposer;
 use crate::depth::Depth;
 use crate::draft_model::DraftModel;
@@ -225,6 +226,20 @@ pub fn proposer_with(
     engine: &EngineConfig,
     config: SpecConfig,
 ) -> Result<Option<Box<dyn Proposer>>, SpecError> {
+    calibrated_proposer(model, draft, engine, config, None)
+}
+
+/// As [`proposer_with`]; it begins with what earlier engines measured, and keeps there what this one does.
+///
+/// # Errors
+/// As [`proposer_with`].
+pub fn calibrated_proposer(
+    model: &Arc<Model>,
+    draft: Option<&Arc<Model>>,
+    engine: &EngineConfig,
+    config: SpecConfig,
+    calibration: Option<&Calibration>,
+) -> Result<Option<Box<dyn Proposer>>, SpecError> {
     let SpecConfig { mode, depth, draft_mode, .. } = config;
     if mode == Mode::Off || depth == Depth::Fixed(0) {
         return Ok(None);
@@ -239,14 +254,16 @@ pub fn proposer_with(
     engine::check_memory(model, engine, &plan)?;
     let mut sources: Vec<Box<dyn Proposer>> = Vec::new();
     if mode.uses_head() {
-        sources.extend(head(model, engine, config, draft.is_some())?);
+        sources.extend(head(model, engine, config, (draft.is_some(), calibration))?);
     }
     match draft {
         Some(draft) => {
             if draft_mode == DraftMode::Async {
                 tracing::warn!("--draft-mode async does not go with a draft model: drafts are made between passes");
             }
-            sources.push(Box::new(DraftModel::new(draft, model, engine, depth)?));
+            let mut source = DraftModel::new(draft, model, engine, depth)?;
+            calibration.into_iter().for_each(|of| source.calibrate(of));
+            sources.push(Box::new(source));
         }
         None if mode.uses_draft_model() && mode != Mode::Auto => return Err(SpecError::NoDraftModel),
         None => {}
@@ -254,8 +271,13 @@ pub fn proposer_with(
     let ngram = || Ngram::new(model, engine, depth);
     // What a draft model must read before its first draft is weighed, too.
     let by_gain = sources.len() > 1 || draft.is_some() && depth == Depth::Auto;
-    let computed: Option<Box<dyn Proposer>> =
-        if by_gain { Some(Box::new(BestOf::new(sources, engine.n_sequences, depth))) } else { sources.pop() };
+    let computed: Option<Box<dyn Proposer>> = if by_gain {
+        let mut best = BestOf::new(sources, engine.n_sequences, depth);
+        calibration.into_iter().for_each(|of| best.calibrate(of));
+        Some(Box::new(best))
+    } else {
+        sources.pop()
+    };
     Ok(match computed {
         Some(computed) if mode.uses_lookup() => Some(Box::new(CombinedProposer::new(computed, ngram()))),
         None if mode.uses_lookup() => Some(Box::new(ngram())),
@@ -263,15 +285,17 @@ pub fn proposer_with(
     })
 }
 
-/// The model's head; `None` where it has none and none was asked for. `among_others`: it is not the only source.
+/// The model's head; `None` where it has none and none was asked for. `among_others`: it is not the only source; `calibration`:
+/// what earlier engines measured.
 fn head(
     model: &Arc<Model>,
     engine: &EngineConfig,
     config: SpecConfig,
-    among_others: bool,
+    (among_others, calibration): (bool, Option<&Calibration>),
 ) -> Result<Option<Box<dyn Proposer>>, SpecError> {
     let of_head = NextNConfig { depth: config.depth, vocab: config.vocab };
-    if let Some(assistant) = Assistant::new(model, engine, of_head)? {
+    if let Some(mut assistant) = Assistant::new(model, engine, of_head)? {
+        calibration.into_iter().for_each(|of| assistant.calibrate(of));
         if config.draft_mode == DraftMode::Async {
             tracing::warn!(
                 "--draft-mode async does not go with an assistant, which reads the model's cells: it drafts between passes"
@@ -279,13 +303,14 @@ fn head(
         }
         return Ok(Some(Box::new(assistant)));
     }
-    let Some(head) = NextN::new(model, engine, of_head)? else {
+    let Some(mut head) = NextN::new(model, engine, of_head)? else {
         return match (config.mode, model.nextn()) {
             (Mode::Auto, _) => Ok(None),
             (_, NextNHead::Missing(names)) => Err(SpecError::Incomplete(names.join(", "))),
             _ => Err(SpecError::NoHead),
         };
     };
+    calibration.into_iter().for_each(|of| head.calibrate(of));
     Ok(Some(match config.draft_mode {
         DraftMode::Async if !among_others => Box::new(beside(head, model, engine)?),
         _ => Box::new(head),

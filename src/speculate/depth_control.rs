@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::calibration::Known;
 use crate::step_costs::{StepCosts, TRUSTED};
 
 /// Share of the time that trying other depths may cost.
@@ -39,6 +40,9 @@ const PRIOR_WEIGHT: f64 = 3.0;
 
 /// Verified drafts that an estimate remembers, about.
 const MEMORY: f64 = 90.0;
+
+/// Verified drafts that what earlier engines saw counts as, at most: this one's texts may be others.
+const MOST_KNOWN: f64 = 20.0;
 
 /// Steps of a warm-up at one depth that tell nothing of its cost: they build graphs, or the first passes are slow.
 const FIRST_STEPS: usize = 2;
@@ -94,6 +98,21 @@ impl DepthControl {
             now: 0,
             trying: None,
         }
+    }
+
+    /// Begins with what earlier engines measured.
+    pub(crate) fn begin_with(&mut self, known: &Known) {
+        self.costs.begin_with(&known.costs);
+        for (chance, &(accepted, n)) in self.of_all.iter_mut().zip(&known.accepted).filter(|(_, (_, n))| *n > 0.0) {
+            let weight = (MOST_KNOWN / n).min(1.0);
+            *chance = Chance { accepted: weight * accepted, n: weight * n };
+        }
+    }
+
+    /// What this engine has measured, for later ones; `None` where they do better with what is known already.
+    pub(crate) fn known(&self) -> Option<Known> {
+        let costs = self.costs.known()?;
+        Some(Known { costs, accepted: self.of_all.iter().map(|c| (c.accepted, c.n)).collect() })
     }
 
     /// A new generation begins on `slot`.
@@ -167,7 +186,7 @@ impl DepthControl {
     pub(crate) fn choose_unknown(&mut self, n_seqs: usize, most: usize) -> usize {
         self.now += 1;
         let deepest = (WARM_UP_TOKENS / n_seqs.max(1)).saturating_sub(1).clamp(1, self.max);
-        (0..=most.min(deepest)).find(|&d| self.costs.trusted(n_seqs, d).is_none()).unwrap_or(0)
+        (0..=most.min(deepest)).find(|&d| !self.costs.is_measured(n_seqs, d)).unwrap_or(0)
     }
 
     /// Engine steps until a warm-up knows every depth.
@@ -463,6 +482,69 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn plain_steps_that_were_slow_at_first_do_not_keep_drafts_short() {
+        // The first plain steps read the file, and none was measured since: a draft of one takes less, so they do too.
+        let mut world = World::new(6);
+        let cost = linear(0.0007, 0.55);
+        for _ in 0..3 {
+            let d = world.control.choose(&[0], 6);
+            world.run_at(d, 1, 0.95, 0.018, 0.0);
+        }
+        world.run(60, 1, 0.95, &cost, 0.05);
+        let rate = |d: usize| (0..=d).map(|i| 0.95_f64.powi(i as i32)).sum::<f64>() / cost(1 + d);
+        let best = (0..=6).map(rate).fold(0.0, f64::max);
+        let share = 1.0 / (world.measure(200, 1, 0.95, &cost, 0.05) * cost(1) * best);
+        assert!(share > 0.96, "{share} of the best");
+    }
+
+    #[test]
+    fn an_engine_that_begins_with_what_another_measured_is_as_fast_from_the_first_token() {
+        for machine in 0..3 {
+            for (n, a) in [(1, 0.35), (1, 0.8), (1, 0.95), (4, 0.65), (8, 0.9)] {
+                // The machine is half as fast now as it was.
+                let cost = |d: usize| made_up(machine, n, d);
+                let rate = |d: usize| n as f64 * (0..=d).map(|i| f64::powi(a, i as i32)).sum::<f64>() / cost(d);
+                let best = (0..=6).map(rate).fold(0.0, f64::max);
+                let mut first = World { control: DepthControl::new(8, 6), ..World::new(6) };
+                first.run(2000, n, a, |tokens| 0.5 * cost(tokens - 1), 0.1);
+                let known = first.control.known().unwrap();
+                let slots: Vec<usize> = (0..n).collect();
+                let (mut tokens, mut time) = (0.0, 0.0);
+                for seed in 0..20 {
+                    let mut next = World { control: DepthControl::new(8, 6), state: 99 + 7919 * seed, ..World::new(6) };
+                    next.control.begin_with(&known);
+                    while next.tokens < 64.0 * n as f64 {
+                        let d = next.control.choose(&slots, usize::MAX);
+                        (tokens, time) = (tokens + rate(d) * cost(d), time + cost(d));
+                        next.run_at(d, n, a, cost(d), 0.1);
+                    }
+                }
+                let what = format!("machine {machine}, {n} sequences, acceptance {a}");
+                assert!(tokens / time >= 0.97 * best, "{what}: {} of the best", tokens / time / best);
+                assert!(tokens / time >= 0.98 * rate(0), "{what}: {} of plain", tokens / time / rate(0));
+            }
+        }
+    }
+
+    #[test]
+    fn costs_of_another_machine_are_measured_anew() {
+        // There drafts were free, here each token costs a whole step.
+        let mut there = World::new(6);
+        there.run(500, 1, 0.7, linear(0.01, 0.02), 0.1);
+        let mut here = World::new(6);
+        here.control.begin_with(&there.control.known().unwrap());
+        here.run(40, 1, 0.7, linear(0.02, 1.0), 0.1);
+        assert_eq!(here.control.known(), None, "a machine that may only have been busy");
+        let ratio = here.measure(500, 1, 0.7, linear(0.02, 1.0), 0.1);
+        assert!(ratio < 1.03, "{ratio}");
+        // What is kept is what was measured here, as far as it was.
+        let known = here.control.known().unwrap();
+        let of = |d: usize| known.costs.iter().find(|&&(n, depth, _)| (n, depth) == (1, d)).map(|c| c.2);
+        assert!(of(0).is_some_and(|s| (s / 0.02 - 1.0).abs() < 0.1), "{known:?}");
+        assert!(known.accepted.len() == 6, "{known:?}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use memory::{Memory, MemoryConfig, Slot};
 use model::{Facts, MemoryPlan, Model, Pass, PassOutput, Rows, RunError, Runner};
 use text::TokenId;
 
+use crate::calibration::Calibration;
 use crate::depth::Depth;
 use crate::pace::Pace;
 use crate::pick::{Pick, pick};
@@ -82,6 +83,11 @@ impl DraftModel {
             n_vocab: target.hparams().n_vocab,
             output: PassOutput::default(),
         })
+    }
+
+    /// Begins with what earlier engines measured, and keeps there what this one does.
+    pub fn calibrate(&mut self, calibration: &Calibration) {
+        self.pace.calibrate(calibration.of("draft"));
     }
 
     /// Its state for the sequences of an engine of the target: of positions as many, and those of a chain.

@@ -6,6 +6,7 @@ mod acceptance_warning;
 mod assistant;
 mod async_proposer;
 mod best_of;
+mod calibration;
 mod combined;
 mod config;
 mod depth;
@@ -25,9 +26,11 @@ mod step_costs;
 pub use assistant::Assistant;
 pub use async_proposer::{AsyncProposer, DraftAhead};
 pub use best_of::BestOf;
+pub use calibration::Calibration;
 pub use combined::CombinedProposer;
 pub use config::{
-    DraftMode, Mode, SpecConfig, SpecError, draft_model_plan, memory_plan, memory_plan_with, proposer, proposer_with,
+    DraftMode, Mode, SpecConfig, SpecError, calibrated_proposer, draft_model_plan, memory_plan, memory_plan_with,
+    proposer, proposer_with,
 };
 pub use depth::Depth;
 pub use draft_model::DraftModel;

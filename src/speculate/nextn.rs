@@ -18,6 +18,7 @@ use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, PlacedEntr
 use text::TokenId;
 
 use crate::async_proposer::DraftAhead;
+use crate::calibration::Calibration;
 use crate::depth::Depth;
 use crate::draft_vocab::DraftVocabSize;
 use crate::gumbel;
@@ -127,6 +128,11 @@ impl NextN {
             noise: Vec::new(),
             n_threads: gumbel::n_threads(model, engine),
         }))
+    }
+
+    /// Begins with what earlier engines measured, and keeps there what this one does.
+    pub fn calibrate(&mut self, calibration: &Calibration) {
+        self.pace.calibrate(calibration.of("nextn"));
     }
 
     /// The layer's KV cells for the sequences of an engine made with `engine`.

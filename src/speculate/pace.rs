@@ -4,11 +4,18 @@
 use engine::{DraftRequest, ObservedSequence, ObservedStep, ProposerInfo};
 
 use crate::acceptance_warning::AcceptanceWarning;
+use crate::calibration::OfSource;
 use crate::depth::Depth;
 use crate::depth_control::DepthControl;
 
 /// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
 const FIXED_WARM_UP: usize = 4;
+
+/// Fewer steps than this are not worth a file.
+const ENOUGH_TO_KEEP: usize = 16;
+
+/// As many are kept while the engine goes on, as soon as a generation begins: a program may be killed.
+const MANY_TO_KEEP: usize = 1000;
 
 /// The lengths of one proposer's drafts.
 pub(crate) struct Pace {
@@ -16,6 +23,10 @@ pub(crate) struct Pace {
     /// `None` with a fixed depth.
     control: Option<DepthControl>,
     warning: AcceptanceWarning,
+    /// Where what was measured comes from and goes to.
+    kept: Option<OfSource>,
+    /// Steps that were measured since it was kept.
+    n_new: usize,
     /// The last drafts are no measure of what their depth costs: they computed more than a step leaves behind, or their
     /// lengths differ.
     pub(crate) unusual: bool,
@@ -25,7 +36,15 @@ impl Pace {
     /// For so many sequences, with drafts of up to `max_depth` tokens.
     pub(crate) fn new(depth: Depth, n_slots: usize, max_depth: usize) -> Self {
         let control = (depth == Depth::Auto).then(|| DepthControl::new(n_slots, max_depth));
-        Self { max_depth, control, warning: AcceptanceWarning::default(), unusual: false }
+        Self { max_depth, control, warning: AcceptanceWarning::default(), kept: None, n_new: 0, unusual: false }
+    }
+
+    /// Begins with what earlier engines measured, and keeps there what this one does.
+    pub(crate) fn calibrate(&mut self, kept: OfSource) {
+        if let Some(control) = &mut self.control {
+            control.begin_with(&kept.known());
+            self.kept = Some(kept);
+        }
     }
 
     /// What the engine has to know of it.
@@ -41,6 +60,9 @@ impl Pace {
     pub(crate) fn begin(&mut self, slot: usize) {
         if let Some(control) = &mut self.control {
             control.begin(slot);
+        }
+        if self.n_new >= MANY_TO_KEEP {
+            self.keep();
         }
     }
 
@@ -70,6 +92,23 @@ impl Pace {
         let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
         if let Some(took) = step.took.filter(|_| alike) {
             control.took(step.sequences.len(), n_drafted, took);
+            self.n_new += 1;
         }
+    }
+
+    /// Keeps what was measured for later engines, where there is enough of it.
+    fn keep(&mut self) {
+        if let (Some(control), Some(kept)) = (&self.control, &self.kept)
+            && self.n_new >= ENOUGH_TO_KEEP
+        {
+            control.known().into_iter().for_each(|known| kept.keep(known));
+            self.n_new = 0;
+        }
+    }
+}
+
+impl Drop for Pace {
+    fn drop(&mut self) {
+        self.keep();
     }
 }

@@ -2,7 +2,7 @@
 //! steps that are alike.
 //! Pure arithmetic. Knows nothing of tokens or graphs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// What a drafted token costs before any was measured, as a share of a plain step.
@@ -41,36 +41,117 @@ impl Cost {
     }
 }
 
+/// Ratios that a median is taken of.
+const N_RATIOS: usize = 15;
+
+/// So many tell whether what earlier engines measured holds: the first steps of a program are slow.
+const ENOUGH_RATIOS: usize = 9;
+
+/// A machine that is faster or slower than this against earlier is another one: its costs have another shape.
+const MOST_CHANGED: f64 = 2.5;
+
+/// Or it was busy with other programs: only so many steps outweigh what was known.
+const LONG_CHANGED: u64 = 500;
+
 /// Costs of whole steps, by sequences and depth.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StepCosts(HashMap<(usize, usize), Cost>);
+pub(crate) struct StepCosts {
+    measured: HashMap<(usize, usize), Cost>,
+    /// What earlier engines measured, in seconds: that of a step stands here until it is trusted as measured. Of another speed of
+    /// the machine, all are out by one factor.
+    earlier: HashMap<(usize, usize), f64>,
+    /// The last steps' times as shares of what was known of them earlier.
+    ratios: VecDeque<f64>,
+    /// Steps since what was known earlier turned out not to hold.
+    n_since_changed: Option<u64>,
+}
 
 impl StepCosts {
     /// Step number `now`, of `n_seqs` sequences with `depth` draft tokens each, took so long from asking for drafts to
     /// verifying them.
     pub(crate) fn add(&mut self, n_seqs: usize, depth: usize, took: Duration, now: u64) {
-        self.0.entry((n_seqs, depth)).or_default().add(took.as_secs_f64(), now);
+        let seconds = took.as_secs_f64();
+        self.measured.entry((n_seqs, depth)).or_default().add(seconds, now);
+        self.n_since_changed = self.n_since_changed.map(|n| n + 1);
+        if let Some(earlier) = self.earlier.get(&(n_seqs, depth)) {
+            self.ratios.truncate(N_RATIOS - 1);
+            self.ratios.push_front(seconds / earlier);
+            let holds = (1.0 / MOST_CHANGED..=MOST_CHANGED).contains(&self.scale());
+            if self.ratios.len() >= ENOUGH_RATIOS && !holds {
+                (self.earlier, self.ratios) = Default::default();
+                self.n_since_changed = Some(0);
+            }
+        }
     }
 
-    /// Seconds as measured.
+    /// Takes what earlier engines measured.
+    pub(crate) fn begin_with(&mut self, costs: &[(usize, usize, f64)]) {
+        self.earlier = costs.iter().map(|&(n, d, seconds)| ((n, d), seconds)).collect();
+    }
+
+    /// All that is trusted, for later engines: as measured, and what earlier ones measured of other steps. `None` where that
+    /// did not hold and too little was measured to say otherwise.
+    pub(crate) fn known(&self) -> Option<Vec<(usize, usize, f64)>> {
+        if self.n_since_changed.is_some_and(|n| n < LONG_CHANGED) {
+            return None;
+        }
+        let trusted = self.measured.iter().filter(|(_, cost)| cost.n >= TRUSTED);
+        let mut all: HashMap<_, _> = trusted.map(|(&step, cost)| (step, cost.median)).collect();
+        let scale = self.scale();
+        for (&step, seconds) in &self.earlier {
+            all.entry(step).or_insert(seconds * scale);
+        }
+        let mut all: Vec<_> = all.into_iter().map(|((n, d), seconds)| (n, d, seconds)).collect();
+        all.sort_unstable_by_key(|&(n, d, _)| (n, d));
+        Some(all)
+    }
+
+    /// How much slower this machine is now than where the earlier costs were measured.
+    fn scale(&self) -> f64 {
+        let mut sorted: Vec<f64> = self.ratios.iter().copied().collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(1.0)
+    }
+
+    /// Seconds by what earlier engines measured, at the speed of this one.
+    fn by_earlier(&self, n_seqs: usize, depth: usize) -> Option<f64> {
+        Some(self.earlier.get(&(n_seqs, depth))? * self.scale())
+    }
+
+    /// Seconds as measured, or as earlier engines did as long as that is not trusted. A longer draft of as many sequences is never
+    /// cheaper: where one was measured to be, the machine was busy with something else, and what the longer one takes is an
+    /// upper bound.
     pub(crate) fn measured(&self, n_seqs: usize, depth: usize) -> Option<f64> {
-        self.0.get(&(n_seqs, depth)).map(|c| c.median)
+        let of_this = self.measured.get(&(n_seqs, depth));
+        let trusted = of_this.filter(|cost| cost.n >= TRUSTED).map(|cost| cost.median);
+        let by_earlier = || self.by_earlier(n_seqs, depth);
+        let own = trusted.or_else(by_earlier).or_else(|| Some(of_this?.median))?;
+        let longer = self.measured.iter().filter(|((n, d), c)| *n == n_seqs && *d > depth && c.n >= TRUSTED);
+        Some(longer.map(|(_, c)| c.median).fold(own, f64::min))
     }
 
-    /// Seconds as measured often enough.
+    /// Seconds as measured often enough, here or by earlier engines.
     pub(crate) fn trusted(&self, n_seqs: usize, depth: usize) -> Option<f64> {
-        self.0.get(&(n_seqs, depth)).filter(|c| c.n >= TRUSTED).map(|c| c.median)
+        let is_trusted = self.is_measured(n_seqs, depth) || self.earlier.contains_key(&(n_seqs, depth));
+        self.measured(n_seqs, depth).filter(|_| is_trusted)
+    }
+
+    /// Measured often enough by this engine.
+    pub(crate) fn is_measured(&self, n_seqs: usize, depth: usize) -> bool {
+        self.measured.get(&(n_seqs, depth)).is_some_and(|cost| cost.n >= TRUSTED)
     }
 
     /// The longest draft that was measured with so many sequences; 0 for none.
     pub(crate) fn deepest(&self, n_seqs: usize) -> usize {
-        self.0.keys().filter(|(seqs, _)| *seqs == n_seqs).map(|(_, d)| *d).max().unwrap_or(0)
+        let all = self.measured.keys().chain(self.earlier.keys());
+        all.filter(|(seqs, _)| *seqs == n_seqs).map(|(_, d)| *d).max().unwrap_or(0)
     }
 
     /// The nearest numbers of sequences below and above whose cost at this depth is trusted: generations of a batch end one
     /// by one, and what the whole batch has learned must not be learned again for each number.
     fn neighbours(&self, n_seqs: usize, depth: usize) -> Option<(usize, usize)> {
-        let all = || self.0.iter().filter(|((_, d), c)| *d == depth && c.n >= TRUSTED).map(|((n, _), _)| *n);
+        let measured = || self.measured.iter().filter(|(_, c)| c.n >= TRUSTED).map(|(step, _)| step);
+        let all = || measured().chain(self.earlier.keys()).filter(|(_, d)| *d == depth).map(|(n, _)| *n);
         Some((all().filter(|n| *n < n_seqs).max()?, all().filter(|n| *n > n_seqs).min()?))
     }
 
@@ -83,7 +164,10 @@ impl StepCosts {
 
     /// Measured of late, as seen from step `now`, or lying between two that were.
     pub(crate) fn is_known(&self, n_seqs: usize, depth: usize, now: u64) -> bool {
-        let of_late = |n| self.0.get(&(n, depth)).is_some_and(|c| c.n >= TRUSTED && now - c.at < STALE);
+        let of_late = |n| match self.measured.get(&(n, depth)).filter(|c| c.n >= TRUSTED) {
+            Some(cost) => now - cost.at < STALE,
+            None => now < STALE && self.earlier.contains_key(&(n, depth)),
+        };
         of_late(n_seqs) || self.neighbours(n_seqs, depth).is_some_and(|(below, above)| of_late(below) && of_late(above))
     }
 
@@ -94,9 +178,10 @@ impl StepCosts {
             return known;
         }
         // What a drafted token adds, by the nearest number of sequences, then the nearest depth.
-        let added = self.0.iter().filter(|((_, d), _)| *d > 0).filter_map(|(&(n, d), c)| {
+        let steps = self.measured.keys().chain(self.earlier.keys());
+        let added = steps.filter(|(_, d)| *d > 0).filter_map(|&(n, d)| {
             let away = (n.abs_diff(n_seqs), d.abs_diff(depth), n, d);
-            Some((away, (c.median - self.measured(n, 0)?) / (n * d) as f64))
+            Some((away, (self.measured(n, d)? - self.measured(n, 0)?) / (n * d) as f64))
         });
         let token = added.min_by_key(|&(away, _)| away).map_or(TOKEN_COST * plain / n_seqs as f64, |(_, token)| token);
         plain + token.max(0.0) * (n_seqs * depth) as f64

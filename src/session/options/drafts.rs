@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::Exact;
-use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
+use engine::{EngineConfig, Exact};
+use model::Model;
+use speculate::{Calibration, Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
+
+use super::calibration::CalibrationPlace;
 
 /// Where drafts come from and how long they are.
 #[derive(Clone, Debug, Default, Args)]
@@ -41,6 +44,12 @@ pub struct DraftOptions {
     /// On a CPU, drafts never change the output of a single sequence
     #[arg(long, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "on")]
     pub exact: Exact,
+
+    /// Where measured step costs and acceptance are kept from run to run: auto (the user's cache folder), off, or a folder
+    ///
+    /// With them --draft-max auto drafts well from the first token on. A file of a few KiB for each model, no text
+    #[arg(long, value_name = "DIR", default_value = "auto", env = "NEXTN_CALIBRATION", hide_env_values = true)]
+    pub calibration: CalibrationPlace,
 
     /// Draft with another GGUF file: a small model of the same tokens, or a head (MTP, EAGLE-3, DFlash); one of each
     #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
@@ -89,6 +98,13 @@ impl DraftOptions {
     /// As the proposer wants them.
     pub fn config(&self) -> SpecConfig {
         SpecConfig { mode: self.spec, depth: self.draft_max, vocab: self.draft_vocab, draft_mode: self.draft_mode }
+    }
+
+    /// Where what engines of this model measure is kept, if it is.
+    pub fn calibration(&self, model: &Model, draft: Option<&Model>, engine: &EngineConfig) -> Option<Calibration> {
+        let drafting = format!("exact {}, vocabulary {}, {}", self.exact, self.draft_vocab, self.draft_mode);
+        let place = Some(&self.calibration).filter(|_| self.draft_max == Depth::Auto)?;
+        place.of((model, draft), engine, &drafting)
     }
 
     /// Drafts are made with an MTP layer, if there is one.

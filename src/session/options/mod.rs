@@ -2,6 +2,7 @@
 //! Owns what options mean for the engine. The options that a program has for itself are its own.
 
 mod adapters;
+mod calibration;
 mod devices;
 mod drafts;
 mod embedding;
@@ -20,6 +21,7 @@ use crate::file_progress::FileProgress;
 use crate::learning::LearnOptions;
 
 pub use adapters::AdapterOptions;
+pub use calibration::CalibrationPlace;
 pub use devices::{DeviceChoice, DeviceError, DeviceOptions, NumaMode, SplitMode, device_table};
 pub use drafts::DraftOptions;
 pub use embedding::EmbeddingOptions;
