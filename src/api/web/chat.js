@@ -90,7 +90,7 @@ function fill(body, message) {
   const parts = [];
   if (message.reasoning) {
     const thinks = message === coming && !message.content;
-    const seconds = `${figure(message.thinkingMs / 1000, 2)} s`;
+    const seconds = message.thinkingMs < 100 ? "less than 0.1 s" : `${figure(message.thinkingMs / 1000, 2)} s`;
     const words = thinks ? `Thinking … ${seconds}` : message.thinkingMs ? `Thought for ${seconds}` : "Thinking";
     const text = el("div", { class: "plain" });
     text.append(plain(message.reasoning, message.reasoningDepths));
