@@ -62,10 +62,13 @@ await check("a conversation is kept, found, renamed, deleted and brought back", 
   await made.waitForFunction(() => document.querySelector("article.user .plain")?.textContent === "What is 20 + 15?");
   await made.fill("#search", "");
   const row = made.locator("#conversations li", { hasText: "20 + 15" });
+  // A row has its buttons where the pointer is.
+  await row.hover();
   await row.getByRole("button", { name: /Rename/ }).click();
   await made.fill("#conversations input", "Sums");
   await made.press("#conversations input", "Enter");
   await made.waitForSelector("#conversations .title:has-text('Sums')");
+  await made.locator("#conversations li", { hasText: "Sums" }).hover();
   await made.getByRole("button", { name: "Delete: Sums" }).click();
   await made.waitForFunction(() => document.querySelectorAll("#conversations li").length === 1);
   assert.equal(await made.locator("article").count(), 0, "what was deleted is not shown");
