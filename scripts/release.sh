@@ -2,11 +2,13 @@
 # Makes what a release consists of, as far as this Linux machine can: archives, .deb, installers, formula, container files.
 #   scripts/release.sh [PART..]      all parts if none is named, in this order:
 #     programs     build them (profile `dist`, feature `portable`)
-#     archive      programs, manual pages, completions, licences: nextn-VERSION-TARGET.tar.gz
+#     archive      programs, manual pages, completions, licences: nextn-VERSION-TARGET.tar.gz; of Windows programs and
+#                  licences, a .zip
 #     deb          a Debian package of the same, with the service
 #     collect      SHA256SUMS of all archives and packages in the folder, installers, formula, container files
 # OUT       where they go: target/dist if not set. `collect` takes up what other machines put there
-# TARGET    x86_64-unknown-linux-gnu (this machine's if not set); aarch64-unknown-linux-gnu needs that target of Rust
+# TARGET    x86_64-unknown-linux-gnu (this machine's if not set); aarch64-unknown-linux-gnu needs that target of Rust;
+#           x86_64-pc-windows-gnu too, and mingw-w64 (g++-mingw-w64-x86-64-posix on Debian)
 # GLIBC     the oldest glibc that the programs run with: 2.17 with cargo-zigbuild (pip install ziglang cargo-zigbuild), this
 #           machine's without. What was asked for is checked in the programs' symbols
 # URL       where the release will be: https://github.com/$GITHUB_REPOSITORY/releases/download/vVERSION if not set
@@ -25,14 +27,29 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/n
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
+case $target in
+    *-linux-*) system=linux ;;
+    *-apple-darwin) system=macos ;;
+    *-windows-gnu) system=windows ;;
+    *) stop "no releases for $target" ;;
+esac
+exe=
+[ "$system" != windows ] || exe=.exe
+
 zig() { cargo zigbuild --help >/dev/null 2>&1; }
 if zig; then glibc=${GLIBC:-2.17}; else glibc=${GLIBC:-}; fi
 built=${PROGRAMS:-${CARGO_TARGET_DIR:-target}/$target/dist}
 
 build() {
     local arguments=(-p nextn-programs -p nextn-tune --profile dist --locked --features nextn-programs/portable --bins)
-    if zig; then
+    if [ "$system" = windows ]; then
+        . scripts/mingw.sh
+        command -v "$CXX_x86_64_pc_windows_gnu" >/dev/null || stop "missing: $CXX_x86_64_pc_windows_gnu (g++-mingw-w64-x86-64-posix)"
+        cargo build "${arguments[@]}" --target "$target"
+    elif [ "$system" = linux ] && zig; then
         cargo zigbuild "${arguments[@]}" --target "$target.$glibc"
+    elif [ "$system" != linux ]; then
+        cargo build "${arguments[@]}" --target "$target"
     else
         echo "release: without cargo-zigbuild the programs need this machine's glibc and libstdc++ or newer" >&2
         cargo build "${arguments[@]}" --target "$target"
@@ -44,10 +61,20 @@ floor() {
     objdump -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1 | cut -d_ -f2
 }
 
+# What a Windows needs beside the programs: nothing but its own libraries.
+libraries() {
+    local foreign file
+    for file in "$@"; do [ -f "$file" ] || stop "there is no $file"; done
+    foreign=$("${OBJDUMP:-x86_64-w64-mingw32-objdump}" -p "$@" | sed -n 's/^\tDLL Name: //p' | sort -uf |
+        grep -ivE '^(api-ms-win-.*|advapi32|bcrypt|bcryptprimitives|crypt32|dbghelp|gdi32|iphlpapi|kernel32|msvcrt|ntdll|ole32|oleaut32|powrprof|psapi|secur32|shell32|ucrtbase|user32|userenv|version|ws2_32)\.dll$') || return 0
+    stop "the programs need libraries that no Windows has: $(tr '\n' ' ' <<<"$foreign")"
+}
+
 # The programs as they run here, for their manual pages and completions.
 runner() {
     case $target in
-        "$(uname -m)"-*) ;;
+        # A Mac calls its processor arm64.
+        "$(uname -m | sed 's/^arm64$/aarch64/')"-*) ;;
         aarch64-*) echo qemu-aarch64-static -L /usr/aarch64-linux-gnu ;;
         *) stop "programs for $target do not run here" ;;
     esac
@@ -56,31 +83,46 @@ runner() {
 # $1: a prefix to fill.
 fill() {
     local program run
+    if [ "$system" = windows ]; then
+        # Manual pages are none of Windows'; completions for PowerShell come from --completions powershell.
+        mkdir -p "$1/bin" "$1/doc"
+        for program in "${programs[@]}"; do install -m 755 "$built/$program.exe" "$1/bin/"; done
+        install -m 644 LICENSE README.md CHANGELOG.md "$1/doc/"
+        scripts/release/licences.py "$target" >"$1/doc/LICENCES-OF-OTHERS"
+        return
+    fi
     read -ra run <<<"$(runner)"
     mkdir -p "$1"/{bin,share/man/man1,share/bash-completion/completions,share/zsh/site-functions,share/fish/vendor_completions.d,share/doc/nextn}
     for program in "${programs[@]}"; do
         install -m 755 "$built/$program" "$1/bin/"
         # It says all of itself with --help.
         [ "$program" != nextn-bench ] || continue
-        "${run[@]}" "$1/bin/$program" --man | gzip -9n >"$1/share/man/man1/$program.1.gz"
-        "${run[@]}" "$1/bin/$program" --completions bash >"$1/share/bash-completion/completions/$program"
-        "${run[@]}" "$1/bin/$program" --completions zsh >"$1/share/zsh/site-functions/_$program"
-        "${run[@]}" "$1/bin/$program" --completions fish >"$1/share/fish/vendor_completions.d/$program.fish"
+        ${run[@]+"${run[@]}"} "$1/bin/$program" --man | gzip -9n >"$1/share/man/man1/$program.1.gz"
+        ${run[@]+"${run[@]}"} "$1/bin/$program" --completions bash >"$1/share/bash-completion/completions/$program"
+        ${run[@]+"${run[@]}"} "$1/bin/$program" --completions zsh >"$1/share/zsh/site-functions/_$program"
+        ${run[@]+"${run[@]}"} "$1/bin/$program" --completions fish >"$1/share/fish/vendor_completions.d/$program.fish"
     done
     install -m 644 LICENSE README.md CHANGELOG.md "$1/share/doc/nextn/"
     scripts/release/licences.py "$target" >"$1/share/doc/nextn/LICENCES-OF-OTHERS"
 }
 
 archive() {
-    local needed
-    needed=$(floor "${programs[@]/#/$built/}")
-    if [ -n "$glibc" ] && [ "$(printf '%s\n' "$glibc" "$needed" | sort -V | tail -1)" != "$glibc" ]; then
-        stop "the programs need glibc $needed, $glibc is to be enough"
-    fi
+    local needed file=$name.tar.gz with=
+    local paths=("${programs[@]/#/$built/}")
+    case $system in
+        linux)
+            needed=$(floor "${paths[@]}")
+            if [ -n "$glibc" ] && [ "$(printf '%s\n' "$glibc" "$needed" | sort -V | tail -1)" != "$glibc" ]; then
+                stop "the programs need glibc $needed, $glibc is to be enough"
+            fi
+            with=", glibc $needed or newer" ;;
+        windows)
+            file=$name.zip
+            libraries "${paths[@]/%/$exe}" ;;
+    esac
     fill "$work/$name"
-    tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -cf - "$name" |
-        gzip -9n >"$out/$name.tar.gz"
-    echo "release: $name.tar.gz, $(du -h "$out/$name.tar.gz" | cut -f1), glibc $needed or newer"
+    scripts/release/pack.py "$work/$name" "$out/$file" "$SOURCE_DATE_EPOCH"
+    echo "release: $file, $(du -h "$out/$file" | cut -f1)$with"
 }
 
 deb() {

@@ -35,7 +35,7 @@ if (-not [Environment]::Is64BitOperatingSystem -or $env:PROCESSOR_ARCHITECTURE -
     throw "there is no archive for $env:PROCESSOR_ARCHITECTURE"
 }
 # Windows on ARM runs x86-64 programs.
-$target = 'x86_64-pc-windows-msvc'
+$target = 'x86_64-pc-windows-gnu'
 
 $work = Join-Path ([IO.Path]::GetTempPath()) ([Guid]::NewGuid())
 New-Item -ItemType Directory $work | Out-Null
