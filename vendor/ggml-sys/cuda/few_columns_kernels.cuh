@@ -1,49 +1,42 @@
-// Kernels for products of quantised weights with one to eight columns, on GPUs with tensor cores (sm_80 and later).
+// Kernels for products of quantised weights with few columns, on GPUs with tensor cores (sm_80 and later).
 //
-// A warp takes 16 rows of the weight, or fewer warps' worth of a block of 256 values at a time: rows are copied to shared memory
-// some blocks ahead, quants are multiplied as bytes on tensor cores, 16 rows with 8 columns at once, and each sum of 32 (or 16)
-// products is scaled in F32. So a pass of eight columns costs about what one of one column does, and a column's bits do not
-// depend on what stands beside it: the order of sums depends on the weight's shape alone.
+// A warp takes 16 rows of the weight and a block of 256 values at a time: rows are copied to shared memory some blocks ahead, and
+// become F16 fragments once for all columns, which tensor cores multiply eight at a time. Columns are F16 too, with a scale for
+// each block of 256 values. A column's bits do not depend on how many stand beside it, nor on its place: the order of sums
+// depends on the weight's shape alone.
 #pragma once
 
-#include <cstdint>
-#include <cuda_fp16.h>
+#include "columns.cuh"
+#include "weights.cuh"
 
 namespace nextn {
-
-// Values of a block that a warp takes at a time.
-constexpr int BLOCK = 256;
-
-// Values of a column that share a scale.
-constexpr int SUB = 32;
 
 // Weight rows of a tile.
 constexpr int TILE = 16;
 
-// Columns of a tile.
-constexpr int MAX_COLUMNS = 8;
+// Columns of a launch.
+constexpr int MAX_COLUMNS = 48;
 
-// Columns as bytes, in groups of eight: of sub-block s of column c of a group 32 quants at (s * 8 + c) * 32, and the scale and the
-// scale times the sum of the quants at s * 8 + c. A group of which fewer columns are there takes as much room.
-struct quantised {
-    const int8_t * quants;
-    const float2 * scales;
-};
+// Warps of a thread block.
+constexpr int WARPS = 4;
 
 // What a launch computes. Without ids: w times the first n_tokens columns. With ids: for each slot u of token t the matrix
-// number ids[t * ids_stride + u] of w times column t * n_each + u % n_each.
+// number ids[t * ids_stride + u] of w times column t * n_each + u % n_each; with chunks these name the matrices.
 struct products {
     const uint8_t * w;
     const uint8_t * gate;       // of the same shape, or null
     int64_t row_bytes, matrix_bytes;
     int n_blocks, n_rows;
-    quantised y;
+    const column_block * y;
     int n_tokens;
     const int32_t * ids;        // or null
     int ids_stride, n_used, n_each;
+    const chunk * chunks;       // or null; n_routed of them, of which the last may be empty
+    int n_routed;               // grid rows before those of the shared matrix
     float * dst;
     int64_t dst_slot, dst_token;    // floats from slot to slot, from token to token (column to column)
-    const float * bias, * gate_bias;    // added to each result, laid out as dst, or null; without ids only
+    // Added to each result: laid out as dst without ids, a column for each matrix with them; or null.
+    const float * bias, * gate_bias;
     int glu;                    // how a gate acts
     float glu_limit;
     // A matrix beside those of ids, times column t of each token t; or null.
@@ -52,73 +45,10 @@ struct products {
     int64_t shared_token;
 };
 
-static __device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-static __device__ __forceinline__ uint32_t magnitude(float x) {
-    return __float_as_uint(x) & 0x7fffffff;
-}
-
-// x: column c of token t at t * token + c * each floats, k values each; grid (k / 1024, columns).
-static __global__ void quantise(const float * x, int64_t each, int64_t token, int n_each, int8_t * quants, float2 * scales, int k) {
-    const int i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
-    const int c = blockIdx.y;
-    wait_for_previous();
-    let_next_start();
-    if (i >= k) {
-        return;
-    }
-    const float4 v = *reinterpret_cast<const float4 *>(x + c / n_each * token + c % n_each * each + i);
-    // As bits, of which those of a NaN are the largest: it stays in the scale, and in all products with it.
-    uint32_t bits = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
-#pragma unroll
-    for (int o = 1; o < SUB / 4; o *= 2) {
-        bits = max(bits, __shfl_xor_sync(0xffffffff, bits, o));
-    }
-    const float most = __uint_as_float(bits);
-    const float d = most / 127.0f;
-    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-    const int q[4] = { __float2int_rn(v.x * inverse), __float2int_rn(v.y * inverse), __float2int_rn(v.z * inverse), __float2int_rn(v.w * inverse) };
-    int sum = q[0] + q[1] + q[2] + q[3];
-#pragma unroll
-    for (int o = 1; o < SUB / 4; o *= 2) {
-        sum += __shfl_xor_sync(0xffffffff, sum, o);
-    }
-    const int64_t place = (int64_t(c / MAX_COLUMNS) * (k / SUB) + i / SUB) * MAX_COLUMNS + c % MAX_COLUMNS;
-    *reinterpret_cast<char4 *>(quants + place * SUB + i % SUB) = make_char4(q[0], q[1], q[2], q[3]);
-    if (i % SUB == 0) {
-        scales[place] = make_float2(d, d * float(sum));
-    }
-}
-
-// The bits of 1.5 * 2^23: an integer of up to 22 bits added to them makes the float that is that much larger.
-constexpr int MAGIC = 0x4b400000;
-
-static __device__ __forceinline__ float of_magic(int bits) {
-    return __int_as_float(bits) - 12582912.0f;
-}
-
-static __device__ __forceinline__ void mma_32(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
-}
-
-static __device__ __forceinline__ void mma_16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
 
@@ -140,263 +70,98 @@ template <int N> static __device__ __forceinline__ void wait_stages() {
 #endif
 }
 
-template <typename T> static __device__ __forceinline__ T at(const void * p) {
-    return *reinterpret_cast<const T *>(p);
+// Bytes of shared memory that a thread block needs: stages of rows, then in their place the warps' sums.
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS> constexpr int memory_of(bool has_gate) {
+    const int stages = WARPS * STAGES * TILES * TILE * T::WINDOW;
+    const int sums = (has_gate ? 2 : 1) * WARPS * GROUPS * GROUP * (TILE + 4) * int(sizeof(float));
+    return LANES == 1 || stages > sums ? stages : sums;
 }
 
-static __device__ __forceinline__ float byte_of(uint32_t word, int i) {
-    return float((word >> (8 * i)) & 0xff);
-}
-
-static __device__ __forceinline__ float2 two_halves(uint32_t bits) {
-    return __half22float2(*reinterpret_cast<const __half2 *>(&bits));
-}
-
-// A lane's part of a block of the columns: lanes 4g + t have quants of column g, of which the sub-blocks' lanes have eight each
-// (8t to 8t + 7; HALVES: 4t to 4t + 3 of the first 16 and of the others), and scales and sums of columns 2t and 2t + 1.
-template <bool HALVES> struct lane_columns {
-    uint2 q[BLOCK / SUB];
-    float4 scale[BLOCK / SUB];
-
-    // From where the block's first sub-block begins for this lane; of a single column all lanes have the one scale.
-    __device__ __forceinline__ void load(const int8_t * quants, const float2 * scales, bool single, int t) {
-#pragma unroll
-        for (int s = 0; s < BLOCK / SUB; s++) {
-            const int8_t * from = quants + s * MAX_COLUMNS * SUB;
-            q[s] = HALVES ? make_uint2(at<uint32_t>(from + 4 * t), at<uint32_t>(from + 16 + 4 * t)) : at<uint2>(from + 8 * t);
-            if (single) {
-                const float2 one = scales[s * MAX_COLUMNS];
-                scale[s] = make_float4(one.x, one.y, one.x, one.y);
-            } else {
-                scale[s] = at<float4>(scales + s * MAX_COLUMNS);
-            }
-        }
-    }
-};
-
-// How a type's blocks lie, and one block of rows g and g + 8 (in shared memory) times the columns, added to acc: results of row
-// g and columns 2t and 2t + 1, then of row g + 8.
-
-// Q4_K, and Q5_K with its fifth bits: value = d * scale * quant - dmin * min, eight of these for 32 values each.
-template <bool FIVE> struct k_quants {
-    static constexpr int BYTES = FIVE ? 176 : 144;
-    static constexpr int WINDOW = BYTES;
-    static constexpr int QUANTS = BYTES - 128;
-    static constexpr bool HALVES = false;
-
-    static __device__ __forceinline__ void step(const uint8_t * const (&rows)[2], const lane_columns<HALVES> & y, int t, float (&acc)[4]) {
-        uint4 head[2];
-        uint2 fifth[2] = {};
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            head[r] = at<uint4>(rows[r]);
-            if (FIVE) {
-                fifth[r] = at<uint2>(rows[r] + 16 + 8 * t);
-            }
-        }
-        float a[4] = {}, u[4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t scales[2], mins[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint4 h = head[r];
-                scales[r] = half == 0 ? h.y & 0x3f3f3f3f : (h.w & 0x0f0f0f0f) | ((h.y >> 2) & 0x30303030);
-                mins[r] = half == 0 ? h.z & 0x3f3f3f3f : ((h.w >> 4) & 0x0f0f0f0f) | ((h.z >> 2) & 0x30303030);
-            }
-#pragma unroll
-            for (int s = 0; s < 4; s++) {
-                const int shift = 4 * (s % 2);
-                uint32_t v[4];
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const uint2 x = at<uint2>(rows[r] + QUANTS + (half * 2 + s / 2) * 32 + 8 * t);
-                    v[r] = (x.x >> shift) & 0x0f0f0f0f;
-                    v[r + 2] = (x.y >> shift) & 0x0f0f0f0f;
-                    if (FIVE) {
-                        v[r] |= ((fifth[r].x >> (half * 4 + s)) & 0x01010101) << 4;
-                        v[r + 2] |= ((fifth[r].y >> (half * 4 + s)) & 0x01010101) << 4;
-                    }
-                }
-                int c[4] = { MAGIC, MAGIC, MAGIC, MAGIC };
-                const uint2 b = y.q[half * 4 + s];
-                const float4 ds = y.scale[half * 4 + s];
-                mma_32(c, v, b.x, b.y);
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const float scale = byte_of(scales[r], s), least = byte_of(mins[r], s);
-                    a[2 * r] += of_magic(c[2 * r]) * (scale * ds.x);
-                    a[2 * r + 1] += of_magic(c[2 * r + 1]) * (scale * ds.z);
-                    u[2 * r] += least * ds.y;
-                    u[2 * r + 1] += least * ds.w;
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 d = two_halves(head[i / 2].x);
-            acc[i] += d.x * a[i] - d.y * u[i];
-        }
-    }
-};
-
-// Q8_0: eight times a half d and 32 bytes; value = d * byte.
-struct bytes_with_scales {
-    static constexpr int BYTES = 272;
-    static constexpr int WINDOW = BYTES;
-    static constexpr bool HALVES = false;
-
-    static __device__ __forceinline__ void step(const uint8_t * const (&rows)[2], const lane_columns<HALVES> & y, int t, float (&acc)[4]) {
-#pragma unroll
-        for (int s = 0; s < 8; s++) {
-            const uint2 b = y.q[s];
-            const float4 ds = y.scale[s];
-            uint32_t v[4];
-            float d[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint8_t * from = rows[r] + 34 * s;
-                d[r] = __half2float(at<__half>(from));
-                from += 2 + 8 * t;
-                if (s % 2 == 1) {
-                    v[r] = at<uint32_t>(from);
-                    v[r + 2] = at<uint32_t>(from + 4);
-                } else {
-                    const uint32_t x = at<uint32_t>(from - 2), z = at<uint32_t>(from + 2);
-                    v[r] = __funnelshift_r(x, z, 16);
-                    v[r + 2] = __funnelshift_r(z, at<uint16_t>(from + 6), 16);
-                }
-            }
-            int c[4] = { MAGIC, MAGIC, MAGIC, MAGIC };
-            mma_32(c, v, b.x, b.y);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                acc[2 * r] += of_magic(c[2 * r]) * (d[r] * ds.x);
-                acc[2 * r + 1] += of_magic(c[2 * r + 1]) * (d[r] * ds.z);
-            }
-        }
-    }
-};
-
-// Q6_K: four bits of each value, then two bits, then sixteen signed scales, then d; value = d * scale * (quant - 32). A block
-// has 210 bytes, so the windows that are copied begin at the 16 bytes in which it begins.
-struct q6_k {
-    static constexpr int BYTES = 210;
-    static constexpr int WINDOW = 240;
-    static constexpr bool HALVES = true;
-
-    static __device__ __forceinline__ uint32_t word(const uint8_t * p, int i) {
-        // p lies on an even address.
-        const uint8_t * even = reinterpret_cast<const uint8_t *>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(3));
-        const int shift = (reinterpret_cast<uintptr_t>(p) & 2) * 8;
-        return __funnelshift_r(at<uint32_t>(even + i), at<uint32_t>(even + i + 4), shift);
-    }
-
-    static __device__ __forceinline__ void step(const uint8_t * const (&rows)[2], const lane_columns<HALVES> & y, int t, float (&acc)[4]) {
-        float a[4] = {};
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            uint32_t low[2][4], high[2][2], scales[2][2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    low[r][i] = word(rows[r], 64 * n + 16 * i + 4 * t);
-                }
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    high[r][i] = word(rows[r], 128 + 32 * n + 16 * i + 4 * t);
-                    scales[r][i] = word(rows[r], 192 + 8 * n + 4 * i);
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int s = 4 * n + j;
-                const float4 ds = y.scale[s];
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    uint32_t v[2];
-#pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        const uint32_t four = (low[r][2 * (j % 2) + h] >> (4 * (j / 2))) & 0x0f0f0f0f;
-                        const uint32_t two = ((high[r][h] >> (2 * j)) & 0x03030303) << 4;
-                        // Less 32 in each byte, without borrowing from its neighbour.
-                        v[r] = ((four | two | 0x80808080) - 0x20202020) ^ 0x80808080;
-                    }
-                    int c[4] = { MAGIC, MAGIC, MAGIC, MAGIC };
-                    mma_16(c, v[0], v[1], h == 0 ? y.q[s].x : y.q[s].y);
-#pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        const float scale = float(int8_t(scales[r][j / 2] >> (8 * (2 * (j % 2) + h))));
-                        a[2 * r] += of_magic(c[2 * r]) * (scale * ds.x);
-                        a[2 * r + 1] += of_magic(c[2 * r + 1]) * (scale * ds.z);
-                    }
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            acc[i] += __half2float(at<__half>(rows[i / 2] + 208)) * a[i];
-        }
-    }
-};
-
-// Grid: tiles of rows, then matrices; block: lanes, then WARPS warps that share the blocks of a row, with STAGES stages of
-// shared memory each. finish(p, value, gate, at, in_gate) makes the result.
-template <typename T, int WARPS, int STAGES, typename F>
-static __global__ void __launch_bounds__(32 * WARPS) few_columns(const products p, const F finish) {
+// Grid: tiles of rows, then matrices; block: lanes, then warps: LANES warps share the blocks of a row, with STAGES stages of
+// shared memory each. A warp takes one tile, then that of the gate, or (TILES = 2, there is a gate) both at a time, so that columns
+// are read once for both. finish(p, value, gate, in_gate, place, place of the bias) makes the result. Up to GROUPS groups of
+// columns, and one of routed and shared matrices.
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS, typename F>
+static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
     constexpr int CHUNKS = T::WINDOW / 16, ALL = TILE * CHUNKS, EACH = (ALL + 31) / 32, STAGE = TILE * T::WINDOW;
+    static_assert(LANES == 1 || LANES == WARPS, "a thread block takes the same rows, or each of its warps some");
+    static_assert(TILES == 1 || LANES == WARPS, "warps with rows of their own take one tile");
     extern __shared__ __align__(16) uint8_t memory[];
-    const int lane = threadIdx.x, warp = threadIdx.y;
+    const int lane = threadIdx.x, warp = threadIdx.y, part = warp % LANES;
     const int g = lane / 4, t = lane % 4;
-    const int row0 = blockIdx.x * TILE;
-    const bool is_shared = p.shared_w && blockIdx.y + 1 == gridDim.y;
+    const bool is_shared = p.shared_w && int(blockIdx.y) >= p.n_routed;
     const bool is_routed = p.ids && !is_shared;
-
     const uint8_t * w = is_shared ? p.shared_w : p.w, * gate = is_shared ? p.shared_gate : p.gate;
-    int first = 0, n = p.n_tokens;
+    const int row0 = (blockIdx.x * (WARPS / LANES) + warp / LANES) * TILE;
+    if (LANES == 1 && row0 >= p.n_rows) {
+        return;
+    }
+
+    // The columns: n from the first on, or those of slots.
+    int first = 0, n = p.n_tokens, matrix = 0;
     float * dst = is_shared ? p.shared_dst : p.dst;
     const int64_t dst_column = is_shared ? p.shared_token : p.dst_token;
+    const int * slots = nullptr;
+    if (is_shared) {
+        first = (blockIdx.y - p.n_routed) * GROUP;
+        n = min(n - first, GROUP);
+        dst += first * dst_column;
+    }
     if (is_routed) {
         // Who goes where was computed just before.
         wait_for_previous();
-        const int token = blockIdx.y / p.n_used, slot = blockIdx.y % p.n_used;
-        const int64_t matrix = p.ids[token * p.ids_stride + slot] * p.matrix_bytes;
-        w += matrix;
-        gate = gate ? gate + matrix : nullptr;
-        first = token * p.n_each + slot % p.n_each;
-        n = 1;
-        dst += slot * p.dst_slot + token * p.dst_token;
+        if (p.chunks) {
+            const chunk & mine = p.chunks[blockIdx.y];
+            n = mine.n;
+            if (n == 0) {
+                return;
+            }
+            matrix = mine.matrix;
+            slots = mine.slots;
+        } else {
+            const int token = blockIdx.y / p.n_used, slot = blockIdx.y % p.n_used;
+            matrix = p.ids[token * p.ids_stride + slot];
+            first = token * p.n_each + slot % p.n_each;
+            n = 1;
+            dst += slot * p.dst_slot + token * p.dst_token;
+        }
+        w += matrix * p.matrix_bytes;
+        gate = gate ? gate + matrix * p.matrix_bytes : nullptr;
     }
 
-    uint8_t * mine = memory + warp * STAGES * STAGE;
+    uint8_t * mine = memory + warp * STAGES * TILES * STAGE;
     const uint32_t to = uint32_t(__cvta_generic_to_shared(mine));
-    // The warp's blocks: those of w, then those of the gate.
-    const int n_mine = p.n_blocks > warp ? (p.n_blocks - warp + WARPS - 1) / WARPS : 0;
-    const int n_all = gate ? 2 * n_mine : n_mine;
+    // The warp's blocks: of both tiles, or those of w, then those of the gate.
+    const int n_mine = p.n_blocks > part ? (p.n_blocks - part + LANES - 1) / LANES : 0;
+    const int n_all = TILES == 1 && gate ? 2 * n_mine : n_mine;
+    // Rows behind the last are the last one again.
+    const auto row_of = [&](int i) { return uint32_t(min(i, p.n_rows - 1 - row0)) * uint32_t(p.row_bytes); };
+    w += row0 * p.row_bytes + part * T::BYTES;
+    gate += gate ? row0 * p.row_bytes + part * T::BYTES : 0;
     // What each lane copies of a stage: of which row, from its beginning, and which 16 bytes.
     uint32_t row_at[EACH];
     int chunk_at[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int chunk = e * 32 + lane;
-        row_at[e] = uint32_t(min(chunk / CHUNKS, p.n_rows - 1 - row0)) * uint32_t(p.row_bytes);
         chunk_at[e] = chunk % CHUNKS * 16;
+        row_at[e] = row_of(chunk / CHUNKS) + (T::BYTES % 16 == 0 ? chunk_at[e] : 0);
     }
-    w += row0 * p.row_bytes + warp * T::BYTES;
-    gate += gate ? row0 * p.row_bytes + warp * T::BYTES : 0;
     const auto fetch = [&](int i, int stage) {
         if (i < n_all) {
             const bool in_gate = i >= n_mine;
-            const uintptr_t from = reinterpret_cast<uintptr_t>(in_gate ? gate : w) + (in_gate ? i - n_mine : i) * (WARPS * T::BYTES);
 #pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                if (ALL % 32 == 0 || e * 32 + lane < ALL) {
-                    const uintptr_t begin = from + row_at[e];
-                    const uintptr_t place = (T::BYTES % 16 == 0 ? begin : begin & ~uintptr_t(15)) + chunk_at[e];
-                    // The last bytes of a window may lie behind the block, and that of the last row behind the weight.
-                    if (T::BYTES % 16 == 0 || place < begin + T::BYTES) {
-                        copy_16(to + stage * STAGE + (e * 32 + lane) * 16, reinterpret_cast<const void *>(place));
+            for (int r = 0; r < TILES; r++) {
+                const uintptr_t from = reinterpret_cast<uintptr_t>(in_gate || r == 1 ? gate : w) + (in_gate ? i - n_mine : i) * (LANES * T::BYTES);
+#pragma unroll
+                for (int e = 0; e < EACH; e++) {
+                    if (ALL % 32 == 0 || e * 32 + lane < ALL) {
+                        const uintptr_t begin = from + row_at[e];
+                        const uintptr_t place = T::BYTES % 16 == 0 ? begin : (begin & ~uintptr_t(15)) + chunk_at[e];
+                        // The last bytes of a window may lie behind the block, and that of the last row behind the weight.
+                        if (T::BYTES % 16 == 0 || place < begin + T::BYTES) {
+                            copy_16(to + (stage * TILES + r) * STAGE + (e * 32 + lane) * 16, reinterpret_cast<const void *>(place));
+                        }
                     }
                 }
             }
@@ -413,54 +178,193 @@ static __global__ void __launch_bounds__(32 * WARPS) few_columns(const products 
     }
     let_next_start();
 
-    constexpr int EACH_BLOCK = BLOCK / SUB * MAX_COLUMNS;
-    const bool single = n == 1;
-    const int64_t group = (int64_t(first / MAX_COLUMNS) * p.n_blocks + warp) * EACH_BLOCK + first % MAX_COLUMNS;
-    const int8_t * quants = p.y.quants + (group + min(g, n - 1)) * SUB;
-    const float2 * scales = p.y.scales + group + (single ? 0 : 2 * min(t, (n - 1) / 2));
-    const uint32_t my_rows[2] = { min(g, p.n_rows - 1 - row0) * uint32_t(p.row_bytes), min(g + 8, p.n_rows - 1 - row0) * uint32_t(p.row_bytes) };
-    float acc[4] = {}, of_up[4] = {};
+    // Where the lane's columns are: column g of each group, of which only the last has fewer than eight.
+    const auto column_of = [&](int i) {
+        i = min(i, n - 1);
+        if (slots) {
+            const int slot = slots[i];
+            return slot / p.n_used * p.n_each + slot % p.n_used % p.n_each;
+        }
+        return first + i;
+    };
+    const int my_column = column_of((GROUPS - 1) * GROUP + g);
+    constexpr int LANE_BYTES = T::HALVES ? 8 : 16;
+    const auto lane_of = [&](const column_block * block, int c) { return reinterpret_cast<const uint8_t *>(block->values[0][c]) + LANE_BYTES * t; };
+    const uint8_t * last = lane_of(p.y + int64_t(my_column / GROUP) * p.n_blocks + part, my_column % GROUP);
+    const uint8_t * full = lane_of(p.y + part, g);
+    // From a group to the next, and from a block of the warp to its next.
+    const int64_t group_bytes = int64_t(p.n_blocks) * sizeof(column_block);
+    constexpr uint32_t STEP = LANES * sizeof(column_block);
+    const auto values_of = [&](int j, int s, uint32_t at_block) {
+        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + s * sizeof(column_block::values[0]);
+        if (T::HALVES) {
+            const uint2 one = at<uint2>(from), two = at<uint2>(from + 32);
+            return make_uint4(one.x, one.y, two.x, two.y);
+        }
+        return at<uint4>(from);
+    };
+    // Sums of the lane's column, then its scale.
+    const auto rest_of = [&](int j, uint32_t at_block) {
+        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + sizeof(column_block::values);
+        if (T::HALVES) {
+            return make_uint4(0, 0, at<uint32_t>(from + (1 - t % 2) * 8), 0);
+        }
+        return at<uint4>(from);
+    };
+
+    // Sums of the first four sub-blocks and of the others are made apart. With one group by turns, so that no product waits for the
+    // one before, and with the columns a block ahead; else one after the other.
+    constexpr int N_SUB = BLOCK / SUB, AHEAD = GROUPS == 1 ? N_SUB : 2;
+    const auto nth_sub = [](int i) { return GROUPS == 1 ? i % 2 * (N_SUB / 2) + i / 2 : i; };
+    uint4 y[AHEAD][GROUPS], rest[GROUPS];
+    const auto load = [&](int i, uint32_t at_block) {
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            y[i % AHEAD][j] = values_of(j, nth_sub(i % N_SUB), at_block);
+        }
+    };
+    if (GROUPS == 1) {
+#pragma unroll
+        for (int i = 0; i < AHEAD - 1; i++) {
+            load(i, 0);
+        }
+    }
+    float acc[TILES][GROUPS][4] = {}, of_up[TILES == 1 ? GROUPS : 1][4] = {};
     int stage = 0;
     for (int i = 0; i < n_all; i++) {
         const bool in_gate = i >= n_mine;
         const int nth = in_gate ? i - n_mine : i;
-        lane_columns<T::HALVES> y;
-        y.load(quants + nth * (WARPS * EACH_BLOCK * SUB), scales + nth * (WARPS * EACH_BLOCK), single, t);
+        [[maybe_unused]] const uint32_t now = nth * STEP, next = i + 1 == n_all ? now : i + 1 == n_mine ? 0 : now + STEP;
+        if (GROUPS > 1) {
+            load(0, now);
+        }
         wait_stages<STAGES - 2>();
         __syncwarp();
         fetch(i + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
-        if (i == n_mine) {
+        if (TILES == 1 && i == n_mine) {
 #pragma unroll
-            for (int o = 0; o < 4; o++) {
-                of_up[o] = acc[o];
-                acc[o] = 0.0f;
+            for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+                for (int o = 0; o < 4; o++) {
+                    of_up[TILES == 1 ? j : 0][o] = acc[0][j][o];
+                    acc[0][j][o] = 0.0f;
+                }
             }
         }
-        const uint8_t * rows[2];
+        T weight[TILES];
+        const uint8_t * rows[TILES][2];
+        // One sum is added before the next begins, unless they are made by turns.
+        constexpr int N_SUMS = GROUPS == 1 ? 2 : 1;
+        float sum[N_SUMS][TILES][GROUPS][4] = {};
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            rows[r] = mine + stage * STAGE + (8 * r + g) * T::WINDOW;
-            if (T::BYTES % 16 != 0) {
-                rows[r] += (reinterpret_cast<uintptr_t>(in_gate ? gate : w) + nth * (WARPS * T::BYTES) + my_rows[r]) & 15;
+        for (int r = 0; r < TILES; r++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                rows[r][h] = mine + (stage * TILES + r) * STAGE + (8 * h + g) * T::WINDOW;
+                if (T::BYTES % 16 != 0) {
+                    rows[r][h] += (reinterpret_cast<uintptr_t>(in_gate || r == 1 ? gate : w) + nth * (LANES * T::BYTES) + row_of(8 * h + g)) & 15;
+                }
+            }
+            weight[r].begin(rows[r], t);
+        }
+        const auto add = [&](int which) {
+#pragma unroll
+            for (int r = 0; r < TILES; r++) {
+                const float2 d[2] = { weight[r].scale(rows[r], 0), weight[r].scale(rows[r], 1) };
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++) {
+                    float less[4] = {};
+                    if (T::LEAST && which == 1) {
+                        const uint32_t mins[2] = { weight[r].least(0, t), weight[r].least(1, t) }, a[4] = { mins[0], mins[1], mins[0], mins[1] };
+                        mma(less, a, rest[j].x, rest[j].y);
+                    }
+                    // Of columns 2t and 2t + 1.
+                    const float scales[2] = { __uint_as_float(__shfl_sync(0xffffffff, rest[j].z, 8 * t)), __uint_as_float(__shfl_sync(0xffffffff, rest[j].z, 8 * t + 4)) };
+#pragma unroll
+                    for (int o = 0; o < 4; o++) {
+                        // Spelled out, so that kernels for different numbers of groups round alike.
+                        float & from = sum[which % N_SUMS][r][j][o];
+                        const float product = __fmul_rn(d[o / 2].x, from);
+                        acc[r][j][o] = fmaf(scales[o % 2], T::LEAST && which == 1 ? fmaf(-d[o / 2].y, less[o], product) : product, acc[r][j][o]);
+                        from = 0.0f;
+                    }
+                }
+            }
+        };
+#pragma unroll
+        for (int i = 0; i < N_SUB; i++) {
+            if (GROUPS == 1) {
+                load(i + AHEAD - 1, i == 0 ? now : next);
+            } else if (i + 1 < N_SUB) {
+                load(i + 1, now);
+            }
+            if (i == (GROUPS == 1 ? 0 : N_SUB / 2 - 2)) {
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++) {
+                    rest[j] = rest_of(j, now);
+                }
+            }
+            const int s = nth_sub(i);
+#pragma unroll
+            for (int r = 0; r < TILES; r++) {
+                uint32_t a[2][4];
+                weight[r].fragment(rows[r], t, s, a);
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++) {
+                    float (&to)[4] = sum[GROUPS == 1 ? s / (N_SUB / 2) : 0][r][j];
+                    mma(to, a[0], y[i % AHEAD][j].x, y[i % AHEAD][j].y);
+                    mma(to, a[1], y[i % AHEAD][j].z, y[i % AHEAD][j].w);
+                }
+            }
+            if (GROUPS > 1 && i == N_SUB / 2 - 1) {
+                add(0);
             }
         }
-        T::step(rows, y, t, acc);
+        if (GROUPS == 1) {
+            add(0);
+        }
+        add(1);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     wait_stages<0>();
+
+    const auto put = [&](int c, int row, float value, float in_gate) {
+        int64_t place;
+        if (slots) {
+            const int slot = slots[c];
+            place = slot % p.n_used * p.dst_slot + slot / p.n_used * p.dst_token + row;
+        } else {
+            place = c * dst_column + row;
+        }
+        dst[place] = finish(p, value, gate != nullptr, in_gate, place, is_routed ? int64_t(matrix) * p.n_rows + row : place);
+    };
+    if (LANES == 1) {
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+            for (int o = 0; o < 4; o++) {
+                const int row = row0 + g + o / 2 * 8, c = j * GROUP + 2 * t + o % 2;
+                if (row < p.n_rows && c < n) {
+                    put(c, row, gate ? of_up[TILES == 1 ? j : 0][o] : acc[0][j][o], acc[0][j][o]);
+                }
+            }
+        }
+        return;
+    }
     __syncthreads();
 
-    // Warp after warp, so that the order is always the same.
-    constexpr int WIDTH = TILE + 4;
-    float * part = reinterpret_cast<float *>(memory);
+    // Warp after warp, so that the order is always the same. Sums of w, then those of the gate.
+    constexpr int WIDTH = TILE + 4, ROWS = GROUPS * GROUP * WIDTH;
+    float * sums = reinterpret_cast<float *>(memory);
 #pragma unroll
-    for (int o = 0; o < 4; o++) {
-        const int place = (warp * MAX_COLUMNS + 2 * t + o % 2) * WIDTH + g + o / 2 * 8;
-        if (gate) {
-            part[place] = of_up[o];
-            part[WARPS * MAX_COLUMNS * WIDTH + place] = acc[o];
-        } else {
-            part[place] = acc[o];
+    for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+        for (int o = 0; o < 4; o++) {
+            const int place = warp * ROWS + (j * GROUP + 2 * t + o % 2) * WIDTH + g + o / 2 * 8;
+            sums[place] = TILES == 1 && gate ? of_up[TILES == 1 ? j : 0][o] : acc[0][j][o];
+            if (gate) {
+                sums[WARPS * ROWS + place] = acc[TILES - 1][j][o];
+            }
         }
     }
     __syncthreads();
@@ -469,15 +373,44 @@ static __global__ void __launch_bounds__(32 * WARPS) few_columns(const products 
         float value = 0.0f, in_gate = 0.0f;
 #pragma unroll
         for (int o = 0; o < WARPS; o++) {
-            value += part[(o * MAX_COLUMNS + c) * WIDTH + row];
+            const int place = o * ROWS + c * WIDTH + row;
+            value += sums[place];
             if (gate) {
-                in_gate += part[WARPS * MAX_COLUMNS * WIDTH + (o * MAX_COLUMNS + c) * WIDTH + row];
+                in_gate += sums[WARPS * ROWS + place];
             }
         }
         if (row0 + row < p.n_rows) {
-            const int64_t place = c * dst_column + row0 + row;
-            dst[place] = finish(p, value, gate != nullptr, in_gate, place);
+            put(c, row0 + row, value, in_gate);
         }
+    }
+}
+
+// Calls run<LANES, STAGES, TILES, GROUPS>() with the kernel for a launch: the order of sums follows from the shape alone,
+// all else from the number of columns. A block of rows takes WARPS / LANES tiles.
+template <typename T, typename F> void chosen(const products & p, const F & run) {
+    constexpr int STAGES = T::BYTES <= 144 ? 4 : T::BYTES <= 240 ? 3 : 2;
+    if (p.n_blocks < WARPS) {
+        return run.template operator()<1, 3, 1, 1>();
+    }
+    const int n_groups = p.ids ? 1 : (p.n_tokens + GROUP - 1) / GROUP;
+    if (n_groups == 1) {
+        return run.template operator()<WARPS, STAGES, 1, 1>();
+    }
+    if (p.gate) {
+        switch (n_groups) {
+            case 2: return run.template operator()<WARPS, 2, 2, 2>();
+            case 3: return run.template operator()<WARPS, 2, 2, 3>();
+            case 4: return run.template operator()<WARPS, 2, 2, 4>();
+            case 5: return run.template operator()<WARPS, 2, 2, 5>();
+            default: return run.template operator()<WARPS, 2, 2, 6>();
+        }
+    }
+    switch (n_groups) {
+        case 2: return run.template operator()<WARPS, 3, 1, 2>();
+        case 3: return run.template operator()<WARPS, 3, 1, 3>();
+        case 4: return run.template operator()<WARPS, 3, 1, 4>();
+        case 5: return run.template operator()<WARPS, 3, 1, 5>();
+        default: return run.template operator()<WARPS, 3, 1, 6>();
     }
 }
 

@@ -8,7 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 #define CHECK(x)                                                                                                                 \
     do {                                                                                                                         \
@@ -93,9 +94,9 @@ static void dequant(int type, const uint8_t * b, float * out) {
                 out[s * 32 + i] = half_of(b + 34 * s) * (int8_t)b[34 * s + 2 + i];
 }
 struct finish {
-    __device__ float operator()(const products & p, float v, bool has, float g, int64_t at) const {
+    __device__ float operator()(const products & p, float v, bool has, float g, int64_t, int64_t bias) const {
         if (p.bias)
-            v += p.bias[at];
+            v += p.bias[bias];
         return has ? v * g / (1 + expf(-g)) : v;
     }
 };
@@ -112,49 +113,92 @@ template <typename... P, typename... A> static void launch(size_t size, void (*f
     c.numAttrs = 1;
     CHECK(cudaLaunchKernelEx(&c, f, P(a)...));
 }
-template <typename T, int S> static void run(const products & p, int n, cudaStream_t s) {
-    if (p.n_blocks >= 4)
-        launch(4 * S * 16 * T::WINDOW, few_columns<T, 4, S, finish>, dim3((p.n_rows + 15) / 16, n), dim3(32, 4), s, p, finish());
-    else
-        launch(2 * S * 16 * T::WINDOW, few_columns<T, 2, S, finish>, dim3((p.n_rows + 15) / 16, n), dim3(32, 2), s, p, finish());
-}
+template <typename T> struct launched {
+    const products & p;
+    int n_matrices;
+    cudaStream_t s;
+    template <int LANES, int STAGES, int TILES, int GROUPS> void operator()() const {
+        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, finish>;
+        const int size = memory_of<T, LANES, STAGES, TILES, GROUPS>(p.gate), rows = WARPS / LANES * TILE;
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
+        launch(size, kernel, dim3((p.n_rows + rows - 1) / rows, n_matrices), dim3(32, WARPS), s, p, finish());
+    }
+};
 static void run(int type, const products & p, int n, cudaStream_t s) {
-    type == 0   ? run<k_quants<false>, 3>(p, n, s)
-    : type == 1 ? run<k_quants<true>, 3>(p, n, s)
-    : type == 2 ? run<q6_k, 3>(p, n, s)
-                : run<bytes_with_scales, 2>(p, n, s);
+    type == 0   ? chosen<k_quants<false>>(p, launched<k_quants<false>>{p, n, s})
+    : type == 1 ? chosen<k_quants<true>>(p, launched<k_quants<true>>{p, n, s})
+    : type == 2 ? chosen<q6_k>(p, launched<q6_k>{p, n, s})
+                : chosen<bytes_with_scales>(p, launched<bytes_with_scales>{p, n, s});
+}
+static bool failed = false;
+static const char * verdict(bool good) {
+    failed = failed || !good;
+    return good ? "yes" : "NO";
+}
+// Microseconds of one of `count` launches that follow each other in a graph: the median of seven.
+static double timed(cudaStream_t s, int count, const std::function<void(int)> & each) {
+    cudaGraph_t g;
+    cudaGraphExec_t e;
+    CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    for (int i = 0; i < count; i++)
+        each(i);
+    CHECK(cudaStreamEndCapture(s, &g));
+    CHECK(cudaGraphInstantiate(&e, g, 0));
+    cudaEvent_t a, b;
+    CHECK(cudaEventCreate(&a));
+    CHECK(cudaEventCreate(&b));
+    std::vector<float> t;
+    for (int i = 0; i < 7; i++) {
+        CHECK(cudaEventRecord(a, s));
+        CHECK(cudaGraphLaunch(e, s));
+        CHECK(cudaEventRecord(b, s));
+        CHECK(cudaEventSynchronize(b));
+        float ms;
+        CHECK(cudaEventElapsedTime(&ms, a, b));
+        t.push_back(ms);
+    }
+    std::sort(t.begin(), t.end());
+    cudaGraphExecDestroy(e);
+    cudaGraphDestroy(g);
+    return t[3] / count * 1e3;
 }
 int main() {
     const char * names[] = {"q4_k", "q5_k", "q6_k", "q8_0"};
     const int block[] = {144, 176, 210, 272};
-    const int max_k = 17408, max_n = 64;
+    const int max_k = 17408, max_n = 8 * MAX_COLUMNS;
     const int64_t wide = 248320;
     const size_t bytes = size_t(4) << 30;
     uint8_t * w;
     CHECK(cudaMalloc(&w, bytes));
     std::vector<float> hx(size_t(max_k) * max_n);
     uint64_t z = 1;
+    const auto random = [&] { return z = z * 6364136223846793005ull + 1442695040888963407ull; };
     for (auto & v : hx) {
         float u = 0;
-        for (int i = 0; i < 4; i++) {
-            z = z * 6364136223846793005ull + 1442695040888963407ull;
-            u += float(z >> 40) / (1 << 24) - 0.5f;
-        }
+        for (int i = 0; i < 4; i++)
+            u += float(random() >> 40) / (1 << 24) - 0.5f;
         v = u;
     }
+    // Large values beside small ones, in blocks and between them.
+    for (size_t i = 0; i < hx.size(); i += 1009)
+        hx[i] *= 300;
     float * x;
     CHECK(cudaMalloc(&x, hx.size() * 4));
     CHECK(cudaMemcpy(x, hx.data(), hx.size() * 4, cudaMemcpyHostToDevice));
-    int8_t * quants;
-    float2 * scales;
+    column_block * y;
     float * dst;
     int32_t * ids;
-    CHECK(cudaMalloc(&quants, size_t(max_k) * max_n));
-    CHECK(cudaMalloc(&scales, size_t(max_k) / 32 * max_n * 8));
-    CHECK(cudaMalloc(&dst, wide * 8 * 4));
-    CHECK(cudaMalloc(&ids, 256));
+    chunk * chunks;
+    CHECK(cudaMalloc(&y, size_t(max_k / 256) * (max_n / 8) * sizeof(column_block)));
+    CHECK(cudaMalloc(&dst, wide * MAX_COLUMNS * 4));
+    CHECK(cudaMalloc(&ids, 24 * MAX_COLUMNS * 8 * 4));
+    CHECK(cudaMalloc(&chunks, 24 * MAX_COLUMNS * 8 * sizeof(chunk)));
     cudaStream_t s;
     CHECK(cudaStreamCreate(&s));
+    const auto columns = [&](int k, int cols, int each = 1, int first = 0) {
+        launch(0, quantise, dim3((k / 256 + 3) / 4, cols), dim3(128), s, x + size_t(first) * max_k, int64_t(max_k), int64_t(max_k) * each,
+               each, y, k / 256);
+    };
     for (int type = 0; type < 4; type++) {
         fill<<<4096, 256>>>((uint32_t *)w, bytes / 4);
         halves<<<4096, 256>>>(w, bytes / block[type], type, block[type]);
@@ -165,15 +209,12 @@ int main() {
             p.row_bytes = int64_t(k / 256) * block[type];
             p.n_blocks = k / 256;
             p.n_rows = n;
-            p.y = {quants, scales};
+            p.y = y;
             p.n_tokens = cols;
+            p.n_routed = 1;
             p.dst = dst;
             p.dst_token = n;
             return p;
-        };
-        const auto columns = [&](int k, int cols) {
-            launch(0, quantise, dim3((k + 1023) / 1024, cols), dim3(256), s, x, int64_t(max_k), int64_t(max_k), 1, quants, scales,
-                   k);
         };
         const auto row = [&](size_t offset, int k) {
             std::vector<uint8_t> b(k / 256 * block[type]);
@@ -189,24 +230,35 @@ int main() {
                 v += double(f[i]) * hx[size_t(c) * max_k + i];
             return v;
         };
-        // right, and the same bits at every width
+        const auto result = [&](size_t n) {
+            CHECK(cudaStreamSynchronize(s));
+            std::vector<float> out(n);
+            CHECK(cudaMemcpy(out.data(), dst, n * 4, cudaMemcpyDeviceToHost));
+            return out;
+        };
+        // Right, and the same bits at every width and place.
         double worst = 0;
-        bool same = true;
+        bool widths = true, places = true;
         for (auto [n, k] : {std::pair{1000, 5120}, {517, 256}, {48, 512}, {333, 1280}, {129, 17408}}) {
-            std::vector<float> widest;
-            for (int cols = 8; cols >= 1; cols--) {
+            std::vector<float> widest, widest_behind_gate;
+            const int most = k < 1024 ? 8 : MAX_COLUMNS;
+            for (int cols = most; cols >= 1; cols--) {
                 CHECK(cudaMemsetAsync(dst, 0xff, wide * 8 * 4, s));
                 columns(k, cols);
+                products gated = base(n, k, cols);
+                gated.gate = w + gated.row_bytes * n;
+                run(type, gated, 1, s);
+                const auto behind_gate = result(size_t(n) * cols);
+                CHECK(cudaMemsetAsync(dst, 0xff, wide * 8 * 4, s));
                 run(type, base(n, k, cols), 1, s);
-                CHECK(cudaStreamSynchronize(s));
-                std::vector<float> out(size_t(n) * cols);
-                CHECK(cudaMemcpy(out.data(), dst, out.size() * 4, cudaMemcpyDeviceToHost));
-                if (cols == 8)
-                    widest = out;
-                else
-                    same = same && !memcmp(out.data(), widest.data(), out.size() * 4);
-                if (cols != 8)
+                const auto out = result(size_t(n) * cols);
+                if (cols < most) {
+                    widths = widths && !memcmp(out.data(), widest.data(), out.size() * 4) &&
+                             !memcmp(behind_gate.data(), widest_behind_gate.data(), out.size() * 4);
                     continue;
+                }
+                widest = out;
+                widest_behind_gate = behind_gate;
                 double num = 0, den = 0;
                 for (int r = 0; r < n; r += n / 23) {
                     auto f = row(size_t(r) * k / 256 * block[type], k);
@@ -220,17 +272,25 @@ int main() {
                 }
                 worst = std::max(worst, sqrt(num / den));
             }
+            for (int first = 1; first < most; first++) {
+                const int cols = std::min(most - first, 1 + first * 7 % 19);
+                columns(k, cols, 1, first);
+                run(type, base(n, k, cols), 1, s);
+                const auto out = result(size_t(n) * cols);
+                places = places && !memcmp(out.data(), widest.data() + size_t(first) * n, out.size() * 4);
+            }
         }
-        // routed, with a gate and a shared matrix
+        // Routed, with a gate and a shared matrix: each slot by itself, and matrices read once for those who want them.
         double routed = 0;
-        for (auto [n, k, each] : {std::tuple{512, 2048, 1}, {200, 512, 3}}) {
-            const int tokens = 3, used = 3;
-            std::vector<int32_t> which = {4, 0, 9, 4, 1, 2, 7, 4, 3};
-            CHECK(cudaMemcpy(ids, which.data(), 36, cudaMemcpyHostToDevice));
-            launch(0, quantise, dim3((k + 1023) / 1024, tokens * each), dim3(256), s, x, int64_t(max_k), int64_t(max_k) * each,
-                   each, quants, scales, k);
-            products p = base(n, k, tokens * each);
-            p.n_tokens = tokens;
+        bool alike = true;
+        for (auto [n, k, each] : {std::tuple{512, 2048, 1}, {200, 512, 4}, {130, 1280, 4}}) {
+            const int tokens = 29, used = 4, matrices = 12;
+            std::vector<int32_t> which;
+            for (int i = 0; i < tokens * used; i++)
+                which.push_back(i % 3 == 0 ? 7 : (random() >> 40) % matrices);
+            CHECK(cudaMemcpy(ids, which.data(), which.size() * 4, cudaMemcpyHostToDevice));
+            columns(k, tokens * each, each);
+            products p = base(n, k, tokens);
             p.matrix_bytes = p.row_bytes * n;
             p.gate = w + p.matrix_bytes * 16;
             p.ids = ids;
@@ -239,17 +299,24 @@ int main() {
             p.n_each = each;
             p.dst_slot = n;
             p.dst_token = n * used;
+            p.n_routed = tokens * used;
+            const int n_shared = each == 1 ? (tokens + 7) / 8 : 0;
             if (each == 1) {
                 p.shared_w = w + p.matrix_bytes * 40;
                 p.shared_gate = w + p.matrix_bytes * 41;
                 p.shared_dst = dst + tokens * used * n;
                 p.shared_token = n;
             }
-            CHECK(cudaMemsetAsync(dst, 0xff, wide * 4, s));
-            run(type, p, tokens * used + (each == 1), s);
-            CHECK(cudaStreamSynchronize(s));
-            std::vector<float> out(size_t(n) * (tokens * used + tokens));
-            CHECK(cudaMemcpy(out.data(), dst, out.size() * 4, cudaMemcpyDeviceToHost));
+            const size_t all = size_t(n) * tokens * (used + (each == 1));
+            CHECK(cudaMemsetAsync(dst, 0xff, all * 4, s));
+            run(type, p, p.n_routed + n_shared, s);
+            const auto out = result(all);
+            p.n_routed = std::min(tokens * used, matrices + tokens * used / 8);
+            p.chunks = chunks;
+            CHECK(cudaMemsetAsync(dst, 0xff, all * 4, s));
+            launch((tokens * used + 32) * 4, find_chunks, dim3(1), dim3(32), s, ids, used, used, tokens * used, matrices, chunks, p.n_routed);
+            run(type, p, p.n_routed + n_shared, s);
+            alike = alike && !memcmp(out.data(), result(all).data(), all * 4);
             double num = 0, den = 0;
             const auto compare = [&](size_t up, size_t gate, int c, float got) {
                 double g = dot(row(gate, k), c), want = dot(row(up, k), c) * g / (1 + exp(-g)), e = got - want;
@@ -258,7 +325,7 @@ int main() {
                 num += e * e;
                 den += want * want;
             };
-            for (int t = 0; t < tokens; t++)
+            for (int t = 0; t < tokens; t += 3)
                 for (int r = 0; r < n; r += 41) {
                     for (int u = 0; u < used; u++) {
                         size_t m = which[t * used + u] * p.matrix_bytes + r * p.row_bytes;
@@ -270,117 +337,97 @@ int main() {
                 }
             routed = std::max(routed, sqrt(num / den));
         }
-        printf("%s: error %.1e, same bits at every width: %s, routed with gate %.1e\n", names[type], worst, same ? "yes" : "NO",
-               routed);
-        printf("  TB/s at 1, 2, 4, 8 columns:");
+        printf("%s: error %.1e (%s), same bits at every width: %s, at every place: %s; routed with gate %.1e (%s), read once alike: %s\n",
+               names[type], worst, verdict(worst < 1e-3), verdict(widths), verdict(places), routed, verdict(routed < 4e-3), verdict(alike));
+        const int counts[] = {1, 2, 4, 8, 16, 24, 32, 40, 48};
+        printf("  microseconds at");
+        for (int cols : counts)
+            printf(" %d", cols);
+        printf(" columns, and TB/s at one\n");
         struct shape {
             int n, k;
+            bool gate = false;
         };
-        for (auto h : {shape{10240, 5120}, {5120, 6144}, {17408, 5120}, {5120, 17408}, {1024, 5120}, {248320, 2048}}) {
-            printf("  %dx%d", h.n, h.k);
-            for (int cols : {1, 2, 4, 8}) {
-                const size_t size = size_t(h.n) * (h.k / 256) * block[type];
-                const int count = 24;
-                cudaGraph_t g;
-                cudaGraphExec_t e;
-                CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+        for (auto h : {shape{1024, 5120}, {5120, 6144}, {5120, 17408}, {10240, 5120}, {17408, 5120}, {17408, 5120, true}, {248320, 2048}}) {
+            printf("  %6d x %5d%s", h.n, h.k, h.gate ? " x 2" : "    ");
+            double one = 0;
+            const size_t size = size_t(h.n) * (h.k / 256) * block[type], all = h.gate ? 2 * size : size;
+            for (int cols : counts) {
+                columns(h.k, cols);
                 size_t at = 0;
-                for (int i = 0; i < count; i++) {
-                    if (at + size > bytes - 4096)
+                const double us = timed(s, 24, [&](int) {
+                    if (at + all > bytes - 4096)
                         at = 0;
                     products p = base(h.n, h.k, cols);
                     p.w += at;
+                    p.gate = h.gate ? p.w + size : nullptr;
                     run(type, p, 1, s);
-                    at += size / 16 * 16;
-                }
-                CHECK(cudaStreamEndCapture(s, &g));
-                CHECK(cudaGraphInstantiate(&e, g, 0));
-                cudaEvent_t a, b;
-                cudaEventCreate(&a);
-                cudaEventCreate(&b);
-                std::vector<float> t;
-                for (int i = 0; i < 7; i++) {
-                    cudaEventRecord(a, s);
-                    CHECK(cudaGraphLaunch(e, s));
-                    cudaEventRecord(b, s);
-                    CHECK(cudaEventSynchronize(b));
-                    float ms;
-                    cudaEventElapsedTime(&ms, a, b);
-                    t.push_back(ms);
-                }
-                std::sort(t.begin(), t.end());
-                printf(" %.2f", size * count / double(t[3]) / 1e9);
-                cudaGraphExecDestroy(e);
-                cudaGraphDestroy(g);
+                    at += all / 16 * 16;
+                });
+                one = one == 0 ? us : one;
+                printf(" %6.1f", us);
             }
+            printf("   %.2f\n", all / one / 1e6);
+            fflush(stdout);
         }
-        printf("\n");
-        fflush(stdout);
     }
     { // experts of 35B-A3B: 8 of 256 matrices of 512 x 2048, gate and up, and a shared one
         fill<<<4096, 256>>>((uint32_t *)w, bytes / 4);
         halves<<<4096, 256>>>(w, bytes / 144, 0, 144);
         CHECK(cudaDeviceSynchronize());
-        for (int tokens : {1, 2, 4, 8}) {
-            std::vector<int32_t> which;
-            int32_t * many;
+        for (int tokens : {1, 2, 4, 8, 12, 16, 24, 32, 48}) {
             const int count = 24;
-            for (int i = 0; i < count * tokens * 8; i++) {
-                z = z * 6364136223846793005ull + 1442695040888963407ull;
-                which.push_back(z >> 56);
-            }
-            CHECK(cudaMalloc(&many, which.size() * 4));
-            CHECK(cudaMemcpy(many, which.data(), which.size() * 4, cudaMemcpyHostToDevice));
-            float ms_of[2];
-            for (int down = 0; down < 2; down++) {
-                const int n = down ? 2048 : 512, k = down ? 512 : 2048;
-                cudaGraph_t g;
-                cudaGraphExec_t e;
-                CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-                for (int i = 0; i < count; i++) {
-                    products p = {};
-                    p.row_bytes = k / 256 * 144;
-                    p.matrix_bytes = p.row_bytes * n;
-                    p.w = w + (i % 6) * 515 * p.matrix_bytes;
-                    if (!down) {
-                        p.gate = p.w + 256 * p.matrix_bytes;
-                        p.shared_w = p.w + 512 * p.matrix_bytes;
-                        p.shared_gate = p.shared_w + p.matrix_bytes;
-                        p.shared_dst = dst;
-                        p.shared_token = n;
-                    }
-                    p.n_blocks = k / 256;
-                    p.n_rows = n;
-                    p.n_each = down ? 8 : 1;
-                    p.y = {quants, scales};
-                    p.n_tokens = tokens;
-                    p.ids = many + i * tokens * 8;
-                    p.ids_stride = 8;
-                    p.n_used = 8;
-                    p.dst = dst;
-                    p.dst_slot = n;
-                    p.dst_token = 8 * n;
-                    run(0, p, tokens * 8 + !down, s);
+            std::vector<int32_t> which;
+            for (int i = 0; i < count * tokens * 8; i++)
+                which.push_back(random() >> 56);
+            CHECK(cudaMemcpy(ids, which.data(), which.size() * 4, cudaMemcpyHostToDevice));
+            printf("experts, %2d tokens:", tokens);
+            for (int once = 0; once < 2; once++) {
+                printf(once ? ";  matrices read once:" : " microseconds of each slot by itself:");
+                for (int down = 0; down < 2; down++) {
+                    const int n = down ? 2048 : 512, k = down ? 512 : 2048, many = std::min(tokens * 8, 256 + tokens);
+                    columns(k, tokens * (down ? 8 : 1), down ? 8 : 1);
+                    for (int i = 0; i < count; i++)
+                        launch((tokens * 8 + 32) * 4, find_chunks, dim3(1), dim3(256), s, ids + i * tokens * 8, 8, 8, tokens * 8, 256,
+                               chunks + i * many, many);
+                    const double us = timed(s, count, [&](int i) {
+                        products p = {};
+                        p.row_bytes = k / 256 * 144;
+                        p.matrix_bytes = p.row_bytes * n;
+                        p.w = w + (i % 6) * 515 * p.matrix_bytes;
+                        if (!down) {
+                            p.gate = p.w + 256 * p.matrix_bytes;
+                            p.shared_w = p.w + 512 * p.matrix_bytes;
+                            p.shared_gate = p.shared_w + p.matrix_bytes;
+                            p.shared_dst = dst;
+                            p.shared_token = n;
+                        }
+                        p.n_blocks = k / 256;
+                        p.n_rows = n;
+                        p.n_each = down ? 8 : 1;
+                        p.y = y;
+                        p.n_tokens = tokens;
+                        p.ids = ids + i * tokens * 8;
+                        p.ids_stride = 8;
+                        p.n_used = 8;
+                        p.dst = dst;
+                        p.dst_slot = n;
+                        p.dst_token = 8 * n;
+                        p.chunks = once ? chunks + i * many : nullptr;
+                        p.n_routed = once ? many : tokens * 8;
+                        run(0, p, p.n_routed + (down ? 0 : (tokens + 7) / 8), s);
+                    });
+                    printf(" %s %.1f", down ? "down" : "gate and up", us);
                 }
-                CHECK(cudaStreamEndCapture(s, &g));
-                CHECK(cudaGraphInstantiate(&e, g, 0));
-                cudaEvent_t a, b;
-                cudaEventCreate(&a);
-                cudaEventCreate(&b);
-                std::vector<float> t;
-                for (int i = 0; i < 7; i++) {
-                    cudaEventRecord(a, s);
-                    CHECK(cudaGraphLaunch(e, s));
-                    cudaEventRecord(b, s);
-                    CHECK(cudaEventSynchronize(b));
-                    float ms;
-                    cudaEventElapsedTime(&ms, a, b);
-                    t.push_back(ms);
-                }
-                std::sort(t.begin(), t.end());
-                ms_of[down] = t[3] / count;
             }
-            printf("experts, %d tokens: gate and up %.1f us, down %.1f us\n", tokens, ms_of[0] * 1e3, ms_of[1] * 1e3);
+            const double us = timed(s, count, [&](int i) {
+                const int many = std::min(tokens * 8, 256 + tokens);
+                launch((tokens * 8 + 32) * 4, find_chunks, dim3(1), dim3(256), s, ids + i * tokens * 8, 8, 8, tokens * 8, 256,
+                       chunks + i * many, many);
+            });
+            printf("; finding them %.1f\n", us);
+            fflush(stdout);
         }
     }
+    return failed;
 }

@@ -1,0 +1,152 @@
+// Columns as our products take them, and which columns want which matrix.
+#pragma once
+
+#include "dependent_launch.cuh"
+
+#include <cstdint>
+#include <cuda_fp16.h>
+
+namespace nextn {
+
+// Values of a block that a warp takes at a time.
+constexpr int BLOCK = 256;
+
+// Values that share a scale in a weight, or two.
+constexpr int SUB = 32;
+
+// Columns of a tile: a group.
+constexpr int GROUP = 8;
+
+// Columns as they are multiplied: for each group and each block of values the scaled values, their sums and the scales. Value i
+// of four stands at { 0, 2, 1, 3 }[i]. Sums are of 32 scaled values, as two F16 that add up to one: those of sub-blocks 2t and
+// 2t + 1, then what these leave out. A group of which fewer columns are there takes as much room.
+struct column_block {
+    __half values[BLOCK / SUB][GROUP][SUB];
+    struct {
+        __half sums[4];
+        float scale, again;
+    } rest[GROUP][BLOCK / SUB / 2];
+};
+
+// Up to eight slots (token * n_used + slot) that want the same matrix.
+struct chunk {
+    int matrix, n, slots[GROUP];
+};
+
+static __device__ __forceinline__ uint32_t magnitude(float x) {
+    return __float_as_uint(x) & 0x7fffffff;
+}
+
+static __device__ __forceinline__ uint32_t bits_of(__half2 x) {
+    return *reinterpret_cast<uint32_t *>(&x);
+}
+
+static __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
+    return *reinterpret_cast<__half2 *>(&bits);
+}
+
+// x: column c of token t at t * token + c * each floats, n_blocks blocks each; grid (n_blocks / 4, columns), a warp a block.
+static __global__ void __launch_bounds__(128) quantise(const float * x, int64_t each, int64_t token, int n_each, column_block * y, int n_blocks) {
+    const int lane = threadIdx.x % 32, b = blockIdx.x * 4 + threadIdx.x / 32, c = blockIdx.y;
+    wait_for_previous();
+    let_next_start();
+    if (b >= n_blocks) {
+        return;
+    }
+    float v[8];
+    {
+        const float4 * from = reinterpret_cast<const float4 *>(x + c / n_each * token + c % n_each * each + b * BLOCK + 8 * lane);
+        const float4 one = from[0], two = from[1];
+        v[0] = one.x; v[1] = one.y; v[2] = one.z; v[3] = one.w;
+        v[4] = two.x; v[5] = two.y; v[6] = two.z; v[7] = two.w;
+    }
+    // As bits, of which those of a NaN are the largest.
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        most = max(most, magnitude(v[i]));
+    }
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+        most = max(most, __shfl_xor_sync(0xffffffff, most, o));
+    }
+    // A power of two, so that values keep all bits that F16 has: the largest is between 1 and 2. What is no number stays so.
+    const uint32_t exponent = most >> 23;
+    const bool plain = exponent == 0 || exponent == 255;
+    const float scale = plain ? 1.0f : __uint_as_float(min(exponent, 252u) << 23);
+    const float inverse = plain ? 1.0f : __uint_as_float((254 - min(exponent, 252u)) << 23);
+    __half2 h[4];
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        h[i] = __floats2half2_rn(v[at] * inverse, v[at + 2] * inverse);
+        const float2 rounded = __half22float2(h[i]);
+        sum += rounded.x + rounded.y;
+    }
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+    column_block & to = y[int64_t(c / GROUP) * n_blocks + b];
+    const int s = lane / 4, t = lane % 4, place = c % GROUP;
+    *reinterpret_cast<uint4 *>(&to.values[s][place][8 * t]) = make_uint4(bits_of(h[0]), bits_of(h[1]), bits_of(h[2]), bits_of(h[3]));
+    const float next = __shfl_down_sync(0xffffffff, sum, 4);
+    if (lane % 8 == 0) {
+        const __half2 high = __floats2half2_rn(sum, next);
+        const float2 in = __half22float2(high);
+        const __half2 low = __floats2half2_rn(sum - in.x, next - in.y);
+        *reinterpret_cast<uint4 *>(&to.rest[place][s / 2]) = make_uint4(bits_of(high), bits_of(low), __float_as_uint(scale), __float_as_uint(scale));
+    }
+}
+
+// Which slots want which matrix: chunks of up to eight, in the order of matrices and slots; those behind the last are empty. One
+// thread block of at least n_matrices threads; memory for the ids of all slots and 32 counts.
+static __global__ void find_chunks(const int32_t * ids, int ids_stride, int n_used, int n_slots, int n_matrices, chunk * chunks, int n_chunks) {
+    extern __shared__ int all[];
+    int * counts = all + n_slots;
+    const int m = threadIdx.x, lane = m % 32, warp = m / 32;
+    wait_for_previous();
+    let_next_start();
+    for (int i = m; i < n_slots; i += blockDim.x) {
+        all[i] = ids[i / n_used * ids_stride + i % n_used];
+    }
+    __syncthreads();
+    int mine = 0;
+    for (int i = 0; i < n_slots; i++) {
+        mine += all[i] == m;
+    }
+    const int wanted = m < n_matrices ? (mine + GROUP - 1) / GROUP : 0;
+    int before = wanted;
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+        const int other = __shfl_up_sync(0xffffffff, before, o);
+        before += lane >= o ? other : 0;
+    }
+    if (lane == 31) {
+        counts[warp] = before;
+    }
+    __syncthreads();
+    int total = 0;
+    for (int i = 0; i < int(blockDim.x) / 32; i++) {
+        before += i < warp ? counts[i] : 0;
+        total += counts[i];
+    }
+    chunk * to = chunks + before - wanted;
+    if (wanted > 0) {
+        int n = 0;
+        for (int i = 0; i < n_slots; i++) {
+            if (all[i] == m) {
+                to[n / GROUP].slots[n % GROUP] = i;
+                n++;
+            }
+        }
+        for (int i = 0; i < wanted; i++) {
+            to[i].matrix = m;
+            to[i].n = min(n - i * GROUP, GROUP);
+        }
+    }
+    for (int i = total + m; i < n_chunks; i += blockDim.x) {
+        chunks[i].n = 0;
+    }
+}
+
+}  // namespace nextn
