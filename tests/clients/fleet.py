@@ -2,8 +2,9 @@
 when one server is killed?
 
 fleet.py [--conversations N] [--turns T] [--tokens K] [--workers W]; standard library, and haproxy in PATH. The model is the
-one inside the program; HAProxy's configuration is that of scripts/deploy, with three servers on free ports. Prints a table
-of the ways below. `hits`: tokens that were taken from state (`cached_tokens`), as a share of those that a turn could take: all
+one inside the program; HAProxy's configuration is that of scripts/deploy, with three servers on free ports. With --litellm
+PROGRAM (pip install 'litellm[proxy]', the version of requirements.txt) LiteLLM's proxy stands in HAProxy's place, which
+spreads requests and does not know conversations. Prints a table of the ways below. `hits`: tokens that were taken from state (`cached_tokens`), as a share of those that a turn could take: all
 of the prompt and reply of the turn before. Ends with 1 when a request was neither answered nor refused with an error, or
 when conversations on three servers hit less than 0.9 times as much as on one.
 """
@@ -11,6 +12,7 @@ when conversations on three servers hit less than 0.9 times as much as on one.
 import argparse
 import http.client
 import json
+import os
 import pathlib
 import random
 import signal
@@ -25,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from server import Server
 
 CONFIG = pathlib.Path(__file__).parents[2] / "scripts/deploy/helm/nextn/files/haproxy.cfg"
+# LiteLLM wants one; the servers ask for none.
+KEY = f"sk-fleet-{os.urandom(16).hex()}"
 THINGS = ["a dragon", "a fox", "a robot", "a whale", "a queen", "a tailor", "an owl", "a river"]
 
 
@@ -64,6 +68,39 @@ class Front:
         self.process.wait()
 
 
+class LiteLLM:
+    """LiteLLM's proxy before `servers`, which it takes at random; a server that fails is left out for a while."""
+
+    def __init__(self, servers, program):
+        self.port, self.program = free_port(), program
+        models = [{"model_name": "fleet", "litellm_params": {"model": "openai/nextn", "api_base": f"{s.url}/v1", "api_key": "none"}} for s in servers]
+        router = {"routing_strategy": "simple-shuffle", "num_retries": 3, "allowed_fails": 1, "cooldown_time": 30}
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+        # JSON is YAML.
+        json.dump({"model_list": models, "router_settings": router, "litellm_settings": {"telemetry": False}}, self.file)
+        self.file.flush()
+
+    def __enter__(self):
+        # It asks the net for prices otherwise.
+        environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY, "LITELLM_LOG": "ERROR"}
+        command = [self.program, "--config", self.file.name, "--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        while self.process.poll() is None:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+                connection.request("GET", "/health/liveliness")
+                if connection.getresponse().status == 200:
+                    return self
+            except OSError:
+                pass
+            time.sleep(0.2)
+        raise SystemExit(f"{self.program} did not start")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+
 class Tally:
     def __init__(self):
         self.lock = threading.Lock()
@@ -78,10 +115,10 @@ class Tally:
 
 def ask(port, messages, session, tokens, stream):
     """`(outcome, text, usage)`: `answered`, `refused` (an error with its reason), or `broken`."""
-    body = {"messages": messages, "temperature": 0, "max_tokens": tokens, "chat_template_kwargs": {"enable_thinking": False}}
+    body = {"model": "fleet", "messages": messages, "temperature": 0, "max_tokens": tokens, "chat_template_kwargs": {"enable_thinking": False}}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    headers = {"Content-Type": "application/json"} | ({"x-session-id": session} if session else {})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"} | ({"x-session-id": session} if session else {})
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
@@ -161,6 +198,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--litellm", metavar="PROGRAM")
     args = parser.parse_args()
     options = ["-np", "4", "-t", "1", "-c", "1024", "--max-queue", "16", "--max-connections-per-address", "1024"]
     rows = []
@@ -168,7 +206,7 @@ def main():
     def way(title, n, balance=None, by_header=True, end=None):
         servers = [Server(*options).__enter__() for _ in range(n)]
         try:
-            with Front(servers, balance) as front:
+            with LiteLLM(servers, args.litellm) if args.litellm else Front(servers, balance) as front:
                 kill = (lambda: servers[1].process.send_signal(end)) if end else None
                 start = time.monotonic()
                 tally = run(front.port, args, by_header, kill)
@@ -182,15 +220,18 @@ def main():
                 server.__exit__()
 
     print("| servers | answered | refused, then asked again | broken | hits | median, s | 99th of 100, s | all, s |\n|---|---|---|---|---|---|---|---|")
-    way("one", 1)
-    way("three, in turns", 3, balance="roundrobin")
-    way("three, by header", 3)
-    way("three, by how they begin", 3, by_header=False)
+    if args.litellm:
+        way("three, behind LiteLLM", 3)
+    else:
+        way("one", 1)
+        way("three, in turns", 3, balance="roundrobin")
+        way("three, by header", 3)
+        way("three, by how they begin", 3, by_header=False)
     way("three, one ends (SIGTERM)", 3, end=signal.SIGTERM)
     way("three, one is killed (SIGKILL)", 3, end=signal.SIGKILL)
     one = rows[0][2]
     wrong = [f"{title}: {tally.broken} broken" for title, tally, _ in rows if tally.broken]
-    wrong += [f"{title}: hits {hits:.1%}, one server {one:.1%}" for title, _, hits in rows if title.startswith("three, by") and hits < 0.9 * one]
+    wrong += [f"{title}: hits {hits:.1%}, one server {one:.1%}" for title, _, hits in rows if title.startswith("three, by ") and hits < 0.9 * one]
     print("\n".join(wrong) or "all is well")
     sys.exit(bool(wrong))
 
