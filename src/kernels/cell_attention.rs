@@ -30,8 +30,8 @@ const MASKED: u16 = 0xFC00;
 /// Keys or values. Strides are in bytes, from cell to cell, head to head, sequence to sequence.
 #[derive(Clone, Copy)]
 struct Cells {
-    /// `None` for rows of ggml's own types.
-    turbo: Option<Turbo>,
+    /// With what its codes stand for; `None` for rows of ggml's own types.
+    turbo: Option<(Turbo, [f32; 16])>,
     dtype: sys::ggml_type,
     data: *const u8,
     strides: [usize; 3],
@@ -106,9 +106,9 @@ impl Cells {
             let (row, rest) = row.split_at_mut(self.d);
             rest.fill(0.0);
             let from = self.data.wrapping_add((first + i) * of_cell + head * of_head + seq * of_seq);
-            match self.turbo {
+            match &self.turbo {
                 // SAFETY: the row's bytes.
-                Some(turbo) => unsafe { turbo.unpack::<V>(from, row) },
+                Some((turbo, table)) => unsafe { turbo.unpack::<V>(table, from, row) },
                 // SAFETY: as many floats.
                 None if self.dtype == sys::GGML_TYPE_F32 => unsafe {
                     std::ptr::copy_nonoverlapping(from, row.as_mut_ptr().cast(), 4 * self.d);
@@ -146,20 +146,18 @@ thread_local! {
     static FLOATS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Tiles<'_> {
-    /// Calls `f` with tiles of heads of these sizes.
-    fn with(d_k: usize, d_v: usize, f: impl FnOnce(Tiles<'_>)) {
+impl<'a> Tiles<'a> {
+    /// Those of heads of these sizes, in `floats`, which grow to what is needed.
+    fn new(floats: &'a mut Vec<f32>, d_k: usize, d_v: usize) -> Self {
         let sizes = [QUERIES * d_k, CELLS * d_k, CELLS * d_v, QUERIES * CELLS, QUERIES * d_v, QUERIES, QUERIES];
-        FLOATS.with_borrow_mut(|floats| {
-            let n = sizes.iter().sum::<usize>();
-            if floats.len() < n {
-                floats.resize(n, 0.0);
-            }
-            let mut rest = &mut floats[..];
-            let mut part = |n: usize| rest.split_off_mut(..n).unwrap_or_default();
-            let [q, k, v, scores, out, largest, sum] = sizes.map(&mut part);
-            f(Tiles { q, k, v, scores, out, largest, sum });
-        });
+        let n = sizes.iter().sum::<usize>();
+        if floats.len() < n {
+            floats.resize(n, 0.0);
+        }
+        let mut rest = &mut floats[..];
+        let mut part = |n: usize| rest.split_off_mut(..n).unwrap_or_default();
+        let [q, k, v, scores, out, largest, sum] = sizes.map(&mut part);
+        Self { q, k, v, scores, out, largest, sum }
     }
 }
 
@@ -301,7 +299,7 @@ unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
         query[o.k.d..].fill(0.0);
         // SAFETY: a token's query.
         unsafe { std::ptr::copy_nonoverlapping(o.q.wrapping_add(at).cast(), query.as_mut_ptr(), o.k.d) };
-        if let Some(turbo) = o.k.turbo {
+        if let Some((turbo, _)) = o.k.turbo {
             turbo.rotate(query);
         }
     }
@@ -349,7 +347,7 @@ unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
         // Who sees nothing gets nothing.
         let factor = if sum == 0.0 { 0.0 } else { factor / sum };
         out.iter_mut().for_each(|x| *x *= factor);
-        if let Some(turbo) = o.v.turbo {
+        if let Some((turbo, _)) = o.v.turbo {
             turbo.rotate_back(out);
         }
         let at = ((seq * o.n_rows + row_of(i)) * o.n_head + head_of(i)) * o.v.d;
@@ -363,16 +361,27 @@ unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
 /// # Safety
 /// As [`attend`], of all parts.
 #[inline(always)]
-unsafe fn parts<V: F32x16>(o: &Operands, [ith, nth]: [usize; 2]) {
-    Tiles::with(o.k.padded(), o.v.padded(), |mut t| {
-        for part in (ith..o.n_parts()).step_by(nth) {
-            // SAFETY: handed on.
-            unsafe { attend::<V>(o, part, &mut t) };
-        }
-    });
+unsafe fn parts<V: F32x16>(o: &Operands, [ith, nth]: [usize; 2], t: &mut Tiles<'_>) {
+    for part in (ith..o.n_parts()).step_by(nth) {
+        // SAFETY: handed on.
+        unsafe { attend::<V>(o, part, t) };
+    }
 }
 
-by_isa!(on_isa, parts, (operands: &Operands, thread: [usize; 2]));
+by_isa!(parts_on, parts, (operands: &Operands, thread: [usize; 2], tiles: &mut Tiles<'_>));
+
+/// The parts of one thread.
+///
+/// # Safety
+/// As [`attend`], of all parts; the instruction set is available.
+unsafe fn on_isa(isa: Isa, o: &Operands, thread: [usize; 2]) {
+    // Taken out: a function that is called within another one's closure is not compiled for the instruction set.
+    let mut floats = FLOATS.take();
+    let mut tiles = Tiles::new(&mut floats, o.k.padded(), o.v.padded());
+    // SAFETY: handed on.
+    unsafe { parts_on(isa, o, thread, &mut tiles) };
+    FLOATS.set(floats);
+}
 
 /// `src[0]: [d_k, n_rows, n_head, n_seqs]` F32 queries with whole rows, `src[1]` keys and `src[2]` values, `[.., n_cells, n_head_kv,
 /// n_seqs]` of any type that unpacks or in bytes as [`Turbo`] has them, `src[3]: [n_cells, >= n_rows, 1, n_seqs]` F16 mask of zeros
@@ -391,7 +400,7 @@ pub unsafe extern "C" fn attention_over_cells(dst: *mut sys::ggml_tensor, ith: c
     let sinks = unsafe { dst.src[4].as_ref() };
     let parameter = |i: usize| dst.op_params[FIRST_PARAMETER + i];
     let cells = |t: &sys::ggml_tensor, word: i32, d: i64| Cells {
-        turbo: Turbo::from_word(word),
+        turbo: Turbo::from_word(word).map(|turbo| (turbo, turbo.table())),
         dtype: t.type_,
         data: t.data.cast(),
         strides: [t.nb[1], t.nb[2], t.nb[3]],

@@ -113,7 +113,8 @@ impl Case {
         let of = |data: &Vec<u8>, i: usize| {
             let head = data.len() / (self.n_cells * self.n_head_kv * self.n_seqs);
             let cell = head * self.n_head_kv;
-            let (turbo, strides) = (self.kept[i].turbo(self.d[i]), [cell, head, cell * self.n_cells]);
+            let turbo = self.kept[i].turbo(self.d[i]).map(|turbo| (turbo, turbo.table()));
+            let (turbo, strides) = (turbo, [cell, head, cell * self.n_cells]);
             Cells { turbo, dtype: self.kept[i].dtype(), data: data.as_ptr(), strides, d: self.d[i] }
         };
         let row = 4 * self.d[0] * self.n_head;

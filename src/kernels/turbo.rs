@@ -69,7 +69,7 @@ impl Turbo {
     }
 
     /// The places of all codes, in rising order; those of 3 bits twice.
-    fn table(self) -> [f32; 16] {
+    pub(crate) fn table(self) -> [f32; 16] {
         let scale = 1.0 / (f32::from(self.group)).sqrt();
         let half: &[f32] = if self.bits == 3 { &PLACES_3 } else { &PLACES_4 };
         std::array::from_fn(|code| {
@@ -129,17 +129,17 @@ impl Turbo {
         factor.copy_from_slice(&unsafe { sys::ggml_fp32_to_fp16(scale) }.to_le_bytes());
     }
 
-    /// Reads whole groups as they were rotated.
+    /// Reads whole groups as they were rotated; `table`: [`Turbo::table`].
     ///
     /// # Safety
     /// `from` has the bytes of as many values as `to` has, the CPU has what `V` needs.
     #[inline(always)]
-    pub(crate) unsafe fn unpack<V: F32x16>(self, from: *const u8, to: &mut [f32]) {
+    pub(crate) unsafe fn unpack<V: F32x16>(self, table: &[f32; 16], from: *const u8, to: &mut [f32]) {
         // SAFETY: handed on.
         unsafe {
             match self.bits {
-                3 => self.unpack_of::<V, 3>(from, to),
-                _ => self.unpack_of::<V, 4>(from, to),
+                3 => self.unpack_of::<V, 3>(table, from, to),
+                _ => self.unpack_of::<V, 4>(table, from, to),
             }
         }
     }
@@ -147,8 +147,7 @@ impl Turbo {
     /// # Safety
     /// As [`Turbo::unpack`].
     #[inline(always)]
-    unsafe fn unpack_of<V: F32x16, const BITS: usize>(self, from: *const u8, to: &mut [f32]) {
-        let table = self.table();
+    unsafe fn unpack_of<V: F32x16, const BITS: usize>(self, table: &[f32; 16], from: *const u8, to: &mut [f32]) {
         for (i, group) in to.chunks_exact_mut(self.group()).enumerate() {
             let block = from.wrapping_add(i * self.block_bytes());
             // SAFETY: the last two bytes of a block; converting has no preconditions.
@@ -158,7 +157,7 @@ impl Turbo {
             };
             for (j, lanes) in group.chunks_exact_mut(16).enumerate() {
                 // SAFETY: sixteen codes of the block, behind which its factor lies; the group has room for as many floats.
-                unsafe { V::look_up::<BITS>(block.add(2 * BITS * j), &table).mul(factor).store(lanes.as_mut_ptr()) };
+                unsafe { V::look_up::<BITS>(block.add(2 * BITS * j), table).mul(factor).store(lanes.as_mut_ptr()) };
             }
         }
     }
@@ -373,7 +372,7 @@ mod tests {
     #[inline(always)]
     unsafe fn unpacked<V: F32x16>(turbo: Turbo, from: &[u8], to: &mut [f32]) {
         // SAFETY: the test's bytes are those of as many values; the instruction set is available.
-        unsafe { turbo.unpack::<V>(from.as_ptr(), to) };
+        unsafe { turbo.unpack::<V>(&turbo.table(), from.as_ptr(), to) };
     }
 
     by_isa!(unpack_on, unpacked, (turbo: Turbo, from: &[u8], to: &mut [f32]));
