@@ -159,9 +159,10 @@ impl Rig {
             }
             Kind::Rows(n) => {
                 let all = tokens(n + N_PASSES, self.n_vocab);
+                let each: Vec<usize> = (0..n).collect();
                 for i in 0..N_PASSES {
-                    // As when all drafts are wrong: one token stays.
-                    self.pass(&all[i..i + n], Rows::All, n, 1)?;
+                    // As when greedy drafts are checked and all are wrong: the likeliest tokens are wanted, one token stays.
+                    self.pass(&all[i..i + n], Rows::Best(&each), n, 1)?;
                 }
             }
         }
