@@ -21,8 +21,8 @@ use crate::projector_file::{open_projector, sight_of};
 use crate::sight::Sight;
 use crate::template::{Sources, text_of};
 
-/// How long a program waits for the end of its engine.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// How long a program waits for the end of its engine: nobody who leaves is to notice.
+const LAST_MOMENT: Duration = Duration::from_millis(300);
 
 /// A model that is ready to answer.
 pub struct LoadedModel {

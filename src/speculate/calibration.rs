@@ -80,6 +80,11 @@ impl Calibration {
         Self { file: folder.join(format!("{name}.json")), way }
     }
 
+    /// The part of the source of this name.
+    pub(crate) fn of(&self, source: impl Into<String>) -> OfSource {
+        OfSource { calibration: self.clone(), source: source.into() }
+    }
+
     /// What is known of the source of this name; nothing where the file is missing or cannot be used, which the log says.
     pub(crate) fn known(&self, source: &str) -> Known {
         let read = self.read().unwrap_or_else(|error| {
@@ -97,6 +102,7 @@ impl Calibration {
     pub(crate) fn keep(&self, source: &str, known: Known) -> io::Result<()> {
         let folder = self.file.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
+        let is_new = !self.file.exists();
         let mut all = self.read().unwrap_or_default();
         all.version = VERSION;
         let way = all.ways.entry(self.way.clone()).or_default();
@@ -111,7 +117,9 @@ impl Calibration {
         let mut file = fs::File::create(&new)?;
         let written = file.write_all(&serde_json::to_vec(&all)?).and_then(|()| fs::rename(&new, &self.file));
         written.inspect_err(|_| drop(fs::remove_file(&new)))?;
-        drop_oldest(folder);
+        if is_new {
+            drop_oldest(folder);
+        }
         Ok(())
     }
 
@@ -138,13 +146,6 @@ fn drop_oldest(folder: &Path) {
     files.sort();
     let n_over = files.len().saturating_sub(MAX_FILES);
     files.iter().take(n_over).for_each(|(_, path)| drop(fs::remove_file(path)));
-}
-
-impl Calibration {
-    /// The part of the source of this name.
-    pub(crate) fn of(&self, source: impl Into<String>) -> OfSource {
-        OfSource { calibration: self.clone(), source: source.into() }
-    }
 }
 
 /// The part of a calibration that one source reads at its start and keeps at its end.

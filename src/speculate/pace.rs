@@ -1,6 +1,8 @@
 //! How long the next drafts are, and what was learned of the last: the part that every proposer with a model of some kind has.
 //! Owns acceptance, costs and the warning when drafts gain nothing. Knows nothing of how drafts are made.
 
+use std::time::{Duration, Instant};
+
 use engine::{DraftRequest, ObservedSequence, ObservedStep, ProposerInfo};
 
 use crate::acceptance_warning::AcceptanceWarning;
@@ -14,8 +16,8 @@ const FIXED_WARM_UP: usize = 4;
 /// Fewer steps than this are not worth a file.
 const ENOUGH_TO_KEEP: usize = 16;
 
-/// As many are kept while the engine goes on, as soon as a generation begins: a program may be killed.
-const MANY_TO_KEEP: usize = 1000;
+/// While the engine goes on it is kept so often at most, where a generation begins: a program may be killed.
+const KEEP_AGAIN: Duration = Duration::from_secs(60);
 
 /// The lengths of one proposer's drafts.
 pub(crate) struct Pace {
@@ -25,8 +27,10 @@ pub(crate) struct Pace {
     warning: AcceptanceWarning,
     /// Where what was measured comes from and goes to.
     kept: Option<OfSource>,
-    /// Steps that were measured since it was kept.
+    /// Steps that were measured since it was kept, or read.
     n_new: usize,
+    /// When that was.
+    kept_at: Instant,
     /// The last drafts are no measure of what their depth costs: they computed more than a step leaves behind, or their
     /// lengths differ.
     pub(crate) unusual: bool,
@@ -36,7 +40,15 @@ impl Pace {
     /// For so many sequences, with drafts of up to `max_depth` tokens.
     pub(crate) fn new(depth: Depth, n_slots: usize, max_depth: usize) -> Self {
         let control = (depth == Depth::Auto).then(|| DepthControl::new(n_slots, max_depth));
-        Self { max_depth, control, warning: AcceptanceWarning::default(), kept: None, n_new: 0, unusual: false }
+        Self {
+            max_depth,
+            control,
+            warning: AcceptanceWarning::default(),
+            kept: None,
+            n_new: 0,
+            kept_at: Instant::now(),
+            unusual: false,
+        }
     }
 
     /// Begins with what earlier engines measured, and keeps there what this one does.
@@ -61,7 +73,7 @@ impl Pace {
         if let Some(control) = &mut self.control {
             control.begin(slot);
         }
-        if self.n_new >= MANY_TO_KEEP {
+        if self.kept_at.elapsed() >= KEEP_AGAIN {
             self.keep();
         }
     }
@@ -102,7 +114,7 @@ impl Pace {
             && self.n_new >= ENOUGH_TO_KEEP
         {
             control.known().into_iter().for_each(|known| kept.keep(known));
-            self.n_new = 0;
+            (self.n_new, self.kept_at) = (0, Instant::now());
         }
     }
 }

@@ -102,7 +102,8 @@ impl DraftOptions {
 
     /// Where what engines of this model measure is kept, if it is.
     pub fn calibration(&self, model: &Model, draft: Option<&Model>, engine: &EngineConfig) -> Option<Calibration> {
-        let drafting = format!("exact {}, vocabulary {}, {}", self.exact, self.draft_vocab, self.draft_mode);
+        let drafting =
+            format!("{}, exact {}, vocabulary {}, {}", self.spec, self.exact, self.draft_vocab, self.draft_mode);
         let place = Some(&self.calibration).filter(|_| self.draft_max == Depth::Auto)?;
         place.of((model, draft), engine, &drafting)
     }
