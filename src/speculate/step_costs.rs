@@ -8,7 +8,7 @@ use std::time::Duration;
 /// What a drafted token costs before any was measured, as a share of a plain step.
 const TOKEN_COST: f64 = 0.2;
 
-/// Times that a median is taken of.
+/// Times that the usual one is taken of.
 const N_TIMES: usize = 9;
 
 /// Measured so often, a cost is trusted..
@@ -25,7 +25,9 @@ struct Cost {
     n: usize,
     /// The step in which the newest was measured.
     at: u64,
-    median: f64,
+    /// Of the last times a quarter was shorter.
+    usual: f64,
+    least: f64,
 }
 
 impl Cost {
@@ -36,8 +38,9 @@ impl Cost {
         let mut sorted = self.times;
         let sorted = &mut sorted[..self.n.min(N_TIMES)];
         sorted.sort_unstable_by(f64::total_cmp);
-        // Of an even number the smaller: a pause of the machine is no cost of the depth.
-        self.median = sorted[(sorted.len() - 1) / 2];
+        // Not the median, and of three the least: a pause of the machine, or a file that is read, is no cost of the depth.
+        self.usual = sorted[(sorted.len() - 1) / 4];
+        self.least = if self.n == 1 { seconds } else { self.least.min(seconds) };
     }
 }
 
@@ -89,17 +92,17 @@ impl StepCosts {
         self.earlier = costs.iter().map(|&(n, d, seconds)| ((n, d), seconds)).collect();
     }
 
-    /// All that is trusted, for later engines: as measured, and what earlier ones measured of other steps. `None` where that
-    /// did not hold and too little was measured to say otherwise.
+    /// All that is trusted, for later engines: the least that such a step took here or in earlier ones. What it takes when nothing
+    /// else runs is the same from run to run, and an engine that never decodes plainly does not mend what was measured while
+    /// the file was read. `None` where earlier costs did not hold and too little was measured to say otherwise.
     pub(crate) fn known(&self) -> Option<Vec<(usize, usize, f64)>> {
         if self.n_since_changed.is_some_and(|n| n < LONG_CHANGED) {
             return None;
         }
-        let trusted = self.measured.iter().filter(|(_, cost)| cost.n >= TRUSTED);
-        let mut all: HashMap<_, _> = trusted.map(|(&step, cost)| (step, cost.median)).collect();
-        let scale = self.scale();
-        for (&step, seconds) in &self.earlier {
-            all.entry(step).or_insert(seconds * scale);
+        let mut all = self.earlier.clone();
+        for (&step, cost) in self.measured.iter().filter(|(_, cost)| cost.n >= TRUSTED) {
+            let least = all.entry(step).or_insert(cost.least);
+            *least = least.min(cost.least);
         }
         let mut all: Vec<_> = all.into_iter().map(|((n, d), seconds)| (n, d, seconds)).collect();
         all.sort_unstable_by_key(|&(n, d, _)| (n, d));
@@ -123,11 +126,11 @@ impl StepCosts {
     /// upper bound.
     pub(crate) fn measured(&self, n_seqs: usize, depth: usize) -> Option<f64> {
         let of_this = self.measured.get(&(n_seqs, depth));
-        let trusted = of_this.filter(|cost| cost.n >= TRUSTED).map(|cost| cost.median);
+        let trusted = of_this.filter(|cost| cost.n >= TRUSTED).map(|cost| cost.usual);
         let by_earlier = || self.by_earlier(n_seqs, depth);
-        let own = trusted.or_else(by_earlier).or_else(|| Some(of_this?.median))?;
+        let own = trusted.or_else(by_earlier).or_else(|| Some(of_this?.usual))?;
         let longer = self.measured.iter().filter(|((n, d), c)| *n == n_seqs && *d > depth && c.n >= TRUSTED);
-        Some(longer.map(|(_, c)| c.median).fold(own, f64::min))
+        Some(longer.map(|(_, c)| c.usual).fold(own, f64::min))
     }
 
     /// Seconds as measured often enough, here or by earlier engines.
