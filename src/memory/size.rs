@@ -11,6 +11,23 @@ use crate::slots::MemoryConfig;
 /// Contexts, and the cells that attention reads, are rounded up to this, so that graphs are reused from step to step.
 pub const KV_STEP: usize = 256;
 
+/// The same on devices other than CPUs, where a graph is dear to build and a masked cell cheap to read, in short contexts.
+const KV_STEP_OF_DEVICES: usize = 1024;
+
+/// In long contexts there, this share of them.
+const KV_SHARE: usize = 8;
+
+/// Cells that attention reads of a sequence of `len` positions: a few more than it has, so that graphs are reused.
+pub(crate) fn n_cells_read(len: usize, on_cpu: bool) -> usize {
+    let step = if on_cpu {
+        KV_STEP
+    } else {
+        // Powers of two: steps of one size follow each other.
+        KV_STEP_OF_DEVICES.max(len.checked_ilog2().map_or(0, |log| 1 << log) / KV_SHARE)
+    };
+    len.next_multiple_of(step)
+}
+
 /// One tensor of a layer's state: what it is for, type, shape.
 pub(crate) type StateTensor = (&'static str, Dtype, [i64; 4]);
 
@@ -95,4 +112,25 @@ fn unkept(d: usize, t: CacheType, of: &str) -> String {
 
 fn as_dim(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attention_reads_all_cells_and_few_more_in_few_steps() {
+        for on_cpu in [true, false] {
+            let mut sizes: Vec<usize> = (1..=65536).map(|len| n_cells_read(len, on_cpu)).collect();
+            for (len, n) in (1..=65536).zip(&sizes) {
+                assert!(*n >= len && n % KV_STEP == 0, "{len}: {n}");
+                let most = if on_cpu { KV_STEP - 1 } else { (KV_STEP_OF_DEVICES - 1).max(len / KV_SHARE) };
+                assert!(n - len <= most, "{len}: {n}");
+            }
+            assert!(sizes.is_sorted());
+            sizes.dedup();
+            assert_eq!(sizes.len(), if on_cpu { 256 } else { 32 }, "{sizes:?}");
+        }
+        assert_eq!((n_cells_read(100, true), n_cells_read(100, false)), (256, 1024));
+    }
 }

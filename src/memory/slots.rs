@@ -113,6 +113,8 @@ pub struct Memory {
     pub(crate) footprint: Footprint,
     /// See [`Memory::name_states`].
     pub(crate) names_states: bool,
+    /// All of it lies on CPUs.
+    pub(crate) on_cpu: bool,
 }
 
 impl MemoryConfig {
@@ -220,6 +222,7 @@ impl Memory {
             ne: [n as i64, n as i64, 1, 1],
             device,
         }));
+        let on_cpu = specs.iter().all(|spec| spec.device.kind() == DeviceKind::Cpu);
         let (mut buffer, ids) = StateBuffer::new(&specs)?;
         for (&id, &(_, n)) in ids[n_of_layers..].iter().zip(&matrices) {
             buffer.write(id, 0, &MemoryConfig::rotation_matrix(n))?;
@@ -247,7 +250,7 @@ impl Memory {
         }
         let footprint = Footprint::default();
         let names_states = false;
-        let memory = Self { layout, kinds, config, buffer, layers, rotations, slots, footprint, names_states };
+        let memory = Self { layout, kinds, config, buffer, layers, rotations, slots, footprint, names_states, on_cpu };
         Ok(Self { footprint: memory.footprint_of(), ..memory })
     }
 

@@ -1,7 +1,6 @@
 //! One step's claim on the memory: where its tokens go, and what is kept of them.
 
 use crate::error::Error;
-use crate::size::KV_STEP;
 use crate::slots::{Memory, Slot};
 use crate::view::{Segment, StepView};
 
@@ -79,7 +78,7 @@ impl Memory {
                 )));
             }
             claimed.push(Claim { index, n_rows, n_snapshots, write_plane });
-            let n_kv = end.next_multiple_of(KV_STEP).min(self.config.n_ctx);
+            let n_kv = self.n_kv(end);
             match segments.last_mut() {
                 Some(s) if s.first_slot + s.n_seqs == index && (s.n_rows, s.write_plane) == (n_rows, write_plane) => {
                     s.n_seqs += 1;

@@ -5,7 +5,7 @@ use ggml::{Cells, Graph, PastState, Tensor};
 use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::{Kv, LayerState, Recurrent};
-use crate::size::KV_STEP;
+use crate::size::n_cells_read;
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot};
 
 /// Sequences of a step that one call of an op can serve: adjacent slots, as many rows each, written to the same planes.
@@ -17,7 +17,7 @@ pub struct Segment {
     pub n_seqs: usize,
     /// Rows of each sequence.
     pub n_rows: usize,
-    /// Cells that attention reads, a multiple of 256 or the whole context.
+    /// Cells that attention reads: a multiple of 256, on other devices than CPUs of 1024 and more, or the whole context.
     pub n_kv: usize,
     /// Plane of the state before the step; `None` where an input says it ([`StepView::state_rows`]): sequences differ, or
     /// the device's ops take it so ([`Memory::name_states`]).
@@ -63,6 +63,11 @@ impl OwnedView<'_> {
 }
 
 impl Memory {
+    /// Cells that attention reads of a sequence of so many positions.
+    pub(crate) fn n_kv(&self, len: usize) -> usize {
+        n_cells_read(len, self.on_cpu).min(self.config.n_ctx)
+    }
+
     /// One row behind the last token of each of these sequences, in ascending order of their slots, which sees the cells
     /// before it and has none of its own: for graphs that read a sequence and add nothing to it.
     ///
@@ -76,7 +81,7 @@ impl Memory {
             if len == 0 {
                 return Err(Error::Step(format!("slot {index}: an empty sequence has no cells to read")));
             }
-            let n_kv = len.next_multiple_of(KV_STEP).min(self.config.n_ctx);
+            let n_kv = self.n_kv(len);
             match segments.last_mut() {
                 Some(last) if last.first_slot + last.n_seqs > index => {
                     return Err(Error::Step("sequences must be in ascending order of their slots".into()));
@@ -135,7 +140,7 @@ impl<'m> StepView<'m> {
                 let (skip, n_rows) = rows(slot);
                 *skipped = skip;
                 let end = self.memory.slots[slot].len + skip + n_rows;
-                let n_kv = end.next_multiple_of(KV_STEP).min(self.memory.config.n_ctx);
+                let n_kv = self.memory.n_kv(end);
                 match segments.last_mut() {
                     Some(last) if last.first_slot + last.n_seqs == slot && last.n_rows == n_rows => {
                         last.n_seqs += 1;

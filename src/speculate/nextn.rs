@@ -33,6 +33,11 @@ const N_BATCH: usize = 512;
 /// graph is the same whatever each kept.
 const MAX_FILL: usize = 8;
 
+/// On devices other than CPUs, where a graph is dear to build and a few rows more cost next to nothing, so many inputs of one
+/// sequence or twice as many share one: how many a step leaves behind changes from step to step. Several sequences even that out
+/// among them.
+const DEVICE_WIDTH: usize = 4;
+
 /// How the MTP layer is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NextNConfig {
@@ -58,6 +63,8 @@ pub struct NextN {
     /// The whole vocabulary if `None`.
     vocab: Option<DraftVocab>,
     pace: Pace,
+    /// See [`DEVICE_WIDTH`].
+    fills_up: bool,
     /// Drafts will be continued while they are verified, so their hidden states are wanted.
     drafts_ahead: bool,
     output: DraftOutput,
@@ -65,6 +72,11 @@ pub struct NextN {
     noise: Vec<f32>,
     /// That make it.
     n_threads: usize,
+}
+
+/// The width that so many inputs are filled up to, where that is little.
+fn filled_up(n: usize) -> usize {
+    if n <= 2 * DEVICE_WIDTH { n.next_multiple_of(DEVICE_WIDTH) } else { n }
 }
 
 /// Some of these drafts end where tokens become improbable.
@@ -123,6 +135,7 @@ impl NextN {
             slots,
             vocab,
             pace,
+            fills_up: !model.is_on_cpu(),
             drafts_ahead: false,
             output: DraftOutput::default(),
             noise: Vec::new(),
@@ -227,7 +240,9 @@ impl NextN {
             n_inputs.push(n + drafted.len());
         }
         let (fewest, most) = (n_inputs.iter().min(), n_inputs.iter().max());
-        let width = most.zip(fewest).filter(|(most, fewest)| *most - *fewest <= MAX_FILL).map_or(0, |(&most, _)| most);
+        let fills_up = self.fills_up && which.len() == 1;
+        let most = most.map(|&most| if fills_up { filled_up(most) } else { most });
+        let width = most.zip(fewest).filter(|(most, fewest)| *most - *fewest <= MAX_FILL).map_or(0, |(most, _)| most);
         let n_tokens = |n: usize| n.max(width) + n_chain;
         let claims: Vec<_> = which.iter().zip(&n_inputs).map(|(&i, &n)| (&self.slots[i].slot, n_tokens(n))).collect();
         let step = self.memory.begin(&claims, 1)?;
