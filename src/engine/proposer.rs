@@ -53,6 +53,14 @@ pub enum SequenceChange<'a> {
         /// What was saved with it.
         saved: &'a [u8],
     },
+    /// The slot was given the first tokens of the sequence of another slot, which may be in use: the proposer takes up what it
+    /// keeps of them there, or nothing. [`SequenceChange::Begin`] follows before the sequence is used.
+    Copy {
+        /// The other slot.
+        from: usize,
+        /// Tokens of its sequence.
+        n_tokens: usize,
+    },
     /// The sequence ended badly, or had to leave the slot: nothing that is kept of it may be used again, its numbers may be
     /// NaN, and the memory that it took is given back.
     Forget,

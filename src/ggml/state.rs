@@ -11,9 +11,10 @@ use ggml_sys as sys;
 use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::pages::{PAGE, Pages};
+use crate::pages::{PAGE, Pages, whole};
 use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
+use crate::shared_pages::{File, Part, SharedPages};
 
 /// The position of a tensor in its [`StateBuffer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -209,6 +210,91 @@ impl StateBuffer {
         left.into_iter().try_for_each(|left| self.zero(id, left.start - start, left.len()))
     }
 
+    /// Puts the whole pages within these ranges (tensor, offset, bytes) where other ranges can show them too, until one of
+    /// them is written to. The ranges hold what they held. `None` where that is not possible, or not worth it: on other
+    /// devices than the host, on other systems than Linux, of few pages.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, or a range lies outside it.
+    pub fn share(&mut self, ranges: &[(StateId, usize, usize)]) -> Result<Option<SharedPages>, Error> {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut n_bytes = 0;
+        for &(id, offset, len) in ranges {
+            self.range(id, offset, len)?;
+            let Some((_, start)) = self.inner.tensors[id.0 as usize].in_pages else { continue };
+            let pages = whole(&(start + offset..start + offset + len));
+            if !pages.is_empty() {
+                parts.push(Part { id, bytes: pages.start - start..pages.end - start, at: n_bytes });
+                n_bytes += pages.len();
+            }
+        }
+        if n_bytes < LEAST_SHARED {
+            return Ok(None);
+        }
+        let Some(file) = File::new(n_bytes) else { return Ok(None) };
+        let _access = self.inner.lock();
+        for part in &parts {
+            // SAFETY: descriptions live as long as the buffer.
+            let data = unsafe { (*self.inner.tensors[part.id.0 as usize].ptr.as_ptr()).data };
+            // SAFETY: the range lies within the tensor, whose bytes are on the host.
+            let start = unsafe { data.cast::<u8>().add(part.bytes.start) };
+            // SAFETY: as above, and they are initialised; the lock keeps graphs off them, `&mut self` everybody else.
+            let bytes = unsafe { std::slice::from_raw_parts(start, part.bytes.len()) };
+            if !file.write(bytes, part.at) {
+                return Ok(None);
+            }
+        }
+        let shared = SharedPages { of: Arc::as_ptr(&self.inner), file, parts };
+        // Pages that cannot be shown stay what they are: both hold the same.
+        let is_done = shared.parts.iter().all(|part| self.show_at(&shared, part, part.bytes.clone()));
+        Ok(is_done.then_some(shared))
+    }
+
+    /// Has a tensor show the first `len` bytes of part number `part` of some shared pages from `offset` on, as whole pages:
+    /// what it held there is gone. False, and nothing has changed, where the pages do not lie so or the system refuses.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: pages of another state, no such part, or the range lies outside its tensor.
+    pub fn show(&mut self, shared: &SharedPages, part: usize, offset: usize, len: usize) -> Result<bool, Error> {
+        self.is_of(shared)?;
+        let missing = || Error::Slot { kind: "part", name: part.to_string(), what: "does not exist".into() };
+        let part = shared.parts.get(part).filter(|part| len <= part.bytes.len()).ok_or_else(missing)?;
+        self.range(part.id, offset, len)?;
+        let _access = self.inner.lock();
+        Ok(self.show_at(shared, part, offset..offset + len))
+    }
+
+    /// Gives back the memory of all but the first bytes of each part, in whole pages: no range shows the others any more. (One
+    /// that does reads zeros.) `kept` has a number of bytes for each part.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: pages of another state.
+    pub fn keep_shared(&mut self, shared: &SharedPages, kept: impl Iterator<Item = usize>) -> Result<(), Error> {
+        self.is_of(shared)?;
+        let _access = self.inner.lock();
+        for (part, kept) in shared.parts.iter().zip(kept) {
+            let kept = kept.next_multiple_of(PAGE).min(part.bytes.len());
+            shared.file.punch(part.at + kept..part.at + part.bytes.len());
+        }
+        Ok(())
+    }
+
+    fn is_of(&self, shared: &SharedPages) -> Result<(), Error> {
+        if shared.of == Arc::as_ptr(&self.inner) {
+            return Ok(());
+        }
+        Err(Error::Slot { kind: "shared pages", name: "these".into(), what: "are those of another state".into() })
+    }
+
+    /// `bytes`: within the tensor, no more than the part has. The lock is held.
+    fn show_at(&self, shared: &SharedPages, part: &Part, bytes: std::ops::Range<usize>) -> bool {
+        let Some((pages, start)) = self.inner.tensors[part.id.0 as usize].in_pages else { return false };
+        let place = start + bytes.start..start + bytes.end;
+        // SAFETY: the lock keeps graphs off the state, and nobody has a reference to it. The file is as long as its parts, and
+        // nobody writes to it once it is made: `keep` gives up only what nobody shows.
+        unsafe { self.inner.pages[pages].show(place, &shared.file, part.at) }
+    }
+
     fn range(&self, id: StateId, offset: usize, len: usize) -> Result<NonNull<sys::ggml_tensor>, Error> {
         let slot = |what: String| Error::Slot { kind: "state", name: id.0.to_string(), what };
         let t = self.inner.tensors.get(id.0 as usize).ok_or_else(|| slot("does not exist".into()))?;
@@ -247,6 +333,9 @@ fn in_pages(device: Device, tensors: &mut [&mut StateTensor], number: usize) -> 
     }
     Some((buffer, pages))
 }
+
+/// Fewer bytes than these are copied as fast as they are mapped.
+const LEAST_SHARED: usize = 16 * PAGE;
 
 /// Where tensors begin: what ggml asks for on a CPU, and a line of its cache.
 const ALIGNMENT: usize = 64;

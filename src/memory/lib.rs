@@ -23,6 +23,7 @@ mod ring;
 mod rotation;
 mod saved;
 mod shape;
+mod shared;
 mod size;
 mod slots;
 mod snapshot;

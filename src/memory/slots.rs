@@ -8,6 +8,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::footprint::Footprint;
 use crate::layout::{CellKinds, LayerState, StateLayout, number};
+use crate::shared::Shown;
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;
@@ -110,6 +111,8 @@ pub struct Memory {
     /// The matrices by which keys and values of each layer are rotated.
     pub(crate) rotations: Vec<(Option<StateId>, Option<StateId>)>,
     pub(crate) slots: Vec<SlotStatus>,
+    /// For each slot what of its first cells it shows and does not own, in order.
+    pub(crate) shown: Vec<Vec<Shown>>,
     pub(crate) footprint: Footprint,
     /// See [`Memory::name_states`].
     pub(crate) names_states: bool,
@@ -249,8 +252,10 @@ impl Memory {
             buffer.in_small_pages();
         }
         let footprint = Footprint::default();
+        let shown = vec![Vec::new(); config.n_slots];
         let names_states = false;
-        let memory = Self { layout, kinds, config, buffer, layers, rotations, slots, footprint, names_states, on_cpu };
+        let memory =
+            Self { layout, kinds, config, buffer, layers, rotations, slots, shown, footprint, names_states, on_cpu };
         Ok(Self { footprint: memory.footprint_of(), ..memory })
     }
 
@@ -381,10 +386,11 @@ impl Memory {
         if !state.spoiled || first >= state.n_written {
             return Ok(());
         }
+        self.stop_showing(index, first)?;
         for il in 0..self.layers.len() {
             let window = self.kinds.window_of(il);
             let n_written = state.n_written.min(self.n_cells(window));
-            for cells in others(n_written, self.kept_cells(window, first)) {
+            for cells in others(0..n_written, self.kept_cells(window, first)) {
                 for (id, offset, n_bytes) in self.layer_ranges(il, index, std::iter::once(cells))? {
                     self.buffer.zero(id, offset, n_bytes)?;
                 }
@@ -409,17 +415,17 @@ impl Memory {
     }
 }
 
-/// What `of` leaves of the cells `0..n`, where `of` has one part or two in any order.
-fn others(n: usize, of: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+/// What is left of `all` without the parts `of` it, which may come in any order.
+pub(crate) fn others(all: Range<usize>, of: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut of: Vec<_> = of.collect();
-    of.sort_unstable_by_key(|cells| cells.start);
-    let mut at = 0;
+    of.sort_unstable_by_key(|part| part.start);
+    let mut at = all.start;
     let mut left = Vec::new();
-    for cells in of {
-        left.push(at..cells.start.min(n));
-        at = at.max(cells.end);
+    for part in of {
+        left.push(at..part.start.min(all.end));
+        at = at.max(part.end);
     }
-    left.push(at..n);
-    left.retain(|cells| cells.start < cells.end);
+    left.push(at..all.end);
+    left.retain(|part| part.start < part.end);
     left
 }

@@ -8,7 +8,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
-use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot};
+use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
 
 impl Memory {
     /// Copies the recurrent state at the sequence's end, and the cells of windows. It is empty where any position can be gone
@@ -77,6 +77,7 @@ impl Memory {
         let ranges = self.cell_ranges(index, saved.len)?;
         // Its numbers may come from a file, and be anything.
         self.wipe(index, 0)?;
+        self.stop_showing(index, 0)?;
         let state = &mut self.slots[index];
         state.writes(saved.len);
         state.spoiled = true;
@@ -90,7 +91,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes `to` a copy of the first `len` positions of `from`. `checkpoint` has what cannot be cut there; it is not needed
+    /// Makes `to` a copy of the first `len` positions of `from`. Cells that need no copy of their own until one of the two
+    /// writes over them are shared. `checkpoint` has what cannot be cut there; it is not needed
     /// where `from` could be cut to them.
     ///
     /// # Errors
@@ -124,16 +126,21 @@ impl Memory {
             return Err(Error::Step(format!("{len} positions were to be copied, the state is there for {position}")));
         }
         self.wipe(target, 0)?;
+        self.stop_showing(target, 0)?;
         let spoiled = self.slots[source].spoiled;
         let state = &mut self.slots[target];
         state.writes(len);
         state.spoiled |= spoiled;
+        let there = self.show(source, target, len)?;
         let mut bytes = Vec::new();
         let ranges = self.plain_ranges(source, len)?.into_iter().zip(self.plain_ranges(target, len)?);
         for ((id, offset, n_bytes), (_, to, _)) in ranges {
-            bytes.resize(n_bytes, 0);
-            self.buffer.read(id, offset, &mut bytes)?;
-            self.buffer.write(id, to, &bytes)?;
+            let there = there.iter().filter(|(of, _)| *of == id).map(|(_, shown)| shown.clone());
+            for left in others(to..to + n_bytes, there) {
+                bytes.resize(left.len(), 0);
+                self.buffer.read(id, offset + left.start - to, &mut bytes)?;
+                self.buffer.write(id, left.start, &bytes)?;
+            }
         }
         self.write_checkpoint(target, checkpoint)
     }

@@ -51,7 +51,8 @@ impl Memory {
         &self.footprint
     }
 
-    /// Bytes that a slot has taken so far, by its sequence or by those before it.
+    /// Bytes that a slot has taken so far, by its sequence or by those before it, those that it shares
+    /// ([`Memory::shown_by`]) included.
     ///
     /// # Errors
     /// [`Error::Slot`]: the slot is not in use.
@@ -67,8 +68,9 @@ impl Memory {
     /// Bytes of memory that all of it takes now: of what is taken when it is written only that.
     pub fn taken_bytes(&self) -> usize {
         let later = self.config.n_slots * self.footprint.n_bytes(self.config.n_ctx);
-        let now: usize = (0..self.slots.len()).map(|index| self.taken(index)).sum();
-        self.n_bytes().saturating_sub(later) + now
+        let own = |index| self.taken(index).saturating_sub(self.shown_bytes(index));
+        let now: usize = (0..self.slots.len()).map(own).sum();
+        self.n_bytes().saturating_sub(later) + now + self.shared_bytes(None)
     }
 
     /// Forgets the whole sequence and gives back the memory that it took, where all of the state is taken when it is written.
@@ -82,6 +84,7 @@ impl Memory {
         }
         // Pages that go back are zeros, whatever they held.
         self.slots[index].spoiled = false;
+        self.stop_showing(index, 0)?;
         self.clear(index)?;
         let state = self.slots[index];
         for il in 0..self.layers.len() {

@@ -30,7 +30,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::Slot`], [`Error::Full`], [`Error::Step`]: nothing to do, slots out of order, more snapshots than the memory
-    /// was made for, a sequence whose state was lost.
+    /// was made for, a sequence whose state was lost. [`Error::Device`]: cells that were shared could not be made its own.
     pub fn begin(&mut self, sequences: &[(&Slot, usize)], n_snapshots: usize) -> Result<Txn<'_>, Error> {
         let refuse = |what: &str| Err(Error::Step(what.into()));
         if sequences.is_empty() || sequences.iter().any(|(_, n_rows)| *n_rows == 0) {
@@ -100,6 +100,7 @@ impl Memory {
             first_row += n_rows;
         }
         for p in &claimed {
+            self.stop_showing(p.index, self.slots[p.index].len)?;
             let state = &mut self.slots[p.index];
             state.writes(state.len + p.n_rows);
             state.n_stepped = state.n_stepped.max(state.len + p.n_rows);

@@ -264,7 +264,7 @@ impl Proposer for DraftModel {
                 self.pace.begin(slot);
             }
             // Its own state is of tokens alone: what it shares with the new ones is found when they are known.
-            SequenceChange::Load { .. } => {}
+            SequenceChange::Load { .. } | SequenceChange::Copy { .. } => {}
             SequenceChange::Forget => {
                 (s.tokens, s.cells) = (Vec::new(), Vec::new());
                 self.memory.spoil(&s.slot).and_then(|()| self.memory.discard(&s.slot)).map_err(RunError::from)?;

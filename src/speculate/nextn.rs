@@ -175,6 +175,21 @@ impl NextN {
         Ok(())
     }
 
+    /// The first `n_tokens` of the sequence of slot `from` are those of slot `to`, with the same inputs and cells.
+    fn copy(&mut self, from: usize, to: usize, n_tokens: usize) -> Result<(), RunError> {
+        let source = &self.slots[from];
+        let there = source.saved(self.memory.len(&source.slot)?, n_tokens.saturating_sub(1));
+        // Cells that windows have left behind are there no more.
+        let earliest = self.memory.rewinds_to(&source.slot)?;
+        let Some((n_cells, n_waiting)) = there.filter(|(n_cells, _)| *n_cells >= earliest) else {
+            return self.begin(to, &[], &[]);
+        };
+        let (tokens, hidden) = (source.tokens[..n_waiting].to_vec(), source.hidden[..n_waiting * self.n_embd].to_vec());
+        self.memory.copy(&source.slot, &self.slots[to].slot, n_cells, None)?;
+        self.slots[to].replace(tokens, hidden);
+        Ok(())
+    }
+
     /// Remembers which drafts were accepted, and which tokens the text is made of.
     fn learn(&mut self, model: &Model, step: &ObservedStep<'_>) -> Result<(), RunError> {
         for s in step.sequences {
@@ -338,6 +353,7 @@ impl Proposer for NextN {
                     None => self.begin(slot, &[], &[])?,
                 }
             }
+            SequenceChange::Copy { from, n_tokens } => self.copy(from, slot, n_tokens)?,
             SequenceChange::Forget => {
                 let s = &mut self.slots[slot];
                 s.begin(0, &[], &[]);

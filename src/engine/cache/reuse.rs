@@ -11,6 +11,7 @@ use text::TokenId;
 
 use super::{CachedSlot, MIN_COPY, MIN_LOSS, SlotCache, Wish, rewind};
 use crate::live_state::LiveState;
+use crate::proposer::SequenceChange;
 use crate::request::Scope;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::SlotError;
@@ -81,6 +82,16 @@ impl SlotCache {
         self.copy_from(state, wish, from, index, n_there)?;
         self.reused.n_copied += (n_there - n) as u64;
         Ok(n_there)
+    }
+
+    /// Bytes of what the request would have in this slot that other slots have as well and are there once.
+    pub(crate) fn shared_with_others(&self, memory: &Memory, wish: &Wish<'_>, index: usize) -> usize {
+        let own = self.usable_of(wish, memory, &self.slots[index]);
+        match self.source(wish, memory, index, own) {
+            (Source::Slot(_), n) => memory.shareable_bytes(n),
+            (Source::Own, n) => memory.common_bytes(&self.slots[index].slot, n).unwrap_or(0),
+            (Source::Stored(_) | Source::Disk(_), _) => 0,
+        }
     }
 
     /// True when slots give copies of their state to others.
@@ -224,15 +235,12 @@ impl SlotCache {
             None => Vec::new(),
         };
         let checkpoints = source.checkpoints.iter().filter(|c| c.state.position() <= n).cloned().collect();
-        let drafts = state.drafter.save(source.slot.index(), n);
         // A checkpoint of state that can be cut anywhere only tells where a boundary is.
         let checkpoint = kept.map(|kept| &kept.state);
         let copied = state.memory.copy(&source.slot, &target.slot, n, checkpoint).map_err(SlotError::from);
         let copied = copied.and_then(|()| {
-            state.load_drafts(&target.slot, &tokens, &drafts).or_else(|_| {
-                // The generation does not depend on them.
-                state.load_drafts(&target.slot, &tokens, &[])
-            })
+            let change = SequenceChange::Copy { from: source.slot.index(), n_tokens: n };
+            Ok(state.drafter.change(target.slot.index(), change)?)
         });
         if let Err(error) = copied {
             self.forget(&mut state.memory, to);

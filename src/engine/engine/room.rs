@@ -39,6 +39,7 @@ impl Engine {
         loop {
             let Some((index, _)) = self.cache.choose(&self.state.memory, wish) else { return false };
             let needs = self.bytes_of(wish.prompt.len() + 1).max(self.taken(index));
+            let needs = needs.saturating_sub(self.cache.shared_with_others(&self.state.memory, wish, index));
             if self.needed(Some(index)).saturating_add(needs) <= budget {
                 return true;
             }
@@ -112,13 +113,17 @@ impl Engine {
         true
     }
 
-    /// Bytes that all slots need for this step, but for one of them.
+    /// Bytes that all slots need for this step, but for one of them; what several share counts once.
     fn needed(&self, except: Option<usize>) -> usize {
+        let memory = &self.state.memory;
+        let own =
+            |slot: usize, bytes: usize| bytes.saturating_sub(memory.shown_by(&self.cache.get(slot).slot).unwrap_or(0));
         let resting = (0..self.cache.n_slots()).filter(|&i| !self.cache.is_busy(i) && Some(i) != except);
-        let resting: usize = resting.map(|i| self.taken(i)).sum();
+        let resting: usize = resting.map(|i| own(i, self.taken(i))).sum();
         let running = self.sequences.iter().filter(|s| Some(s.slot) != except);
-        let running = running.map(|s| self.bytes_of(self.positions(s)).max(self.taken(s.slot)));
-        resting.saturating_add(running.sum())
+        let running = running.map(|s| own(s.slot, self.bytes_of(self.positions(s)).max(self.taken(s.slot))));
+        let shared = memory.shared_bytes(except.map(|i| &self.cache.get(i).slot));
+        resting.saturating_add(running.sum()).saturating_add(shared)
     }
 
     /// Positions that a sequence may have after this step; those of its prompt are its own from the beginning.

@@ -102,6 +102,7 @@ impl Proposer for Told {
             }
             SequenceChange::Forget => format!("slot {slot} is forgotten"),
             SequenceChange::Load { .. } => format!("slot {slot} is loaded"),
+            SequenceChange::Copy { from, n_tokens } => format!("slot {slot} is given {n_tokens} of slot {from}"),
         });
         Ok(())
     }

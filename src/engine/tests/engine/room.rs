@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::{EngineConfig, FlashAttention};
+use memory::LayerState;
 use model::Model;
 use test_support::*;
 use text::TokenId;
@@ -67,6 +68,43 @@ fn a_running_sequence_that_has_to_wait_goes_on_where_it_was() {
     let alone = spawn(&model, EngineConfig { n_sequences: 1, kv_bytes: None, ..config }, None);
     for (prompt, got) in prompts.iter().zip(&together) {
         assert_eq!(got.tokens, generate(&alone, prompt, greedy_exactly(500)).tokens);
+    }
+}
+
+/// Bytes of one recurrent state of a sequence.
+fn recurrent_bytes(model: &Model) -> usize {
+    let of_layer = |layer: &LayerState| if let LayerState::Recurrent(r) = layer { r.n_bytes() } else { 0 };
+    model.state_layout().layers.iter().map(of_layer).sum()
+}
+
+/// Conversations with one system prompt, which are there at once.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_beginning_that_eight_sequences_have_in_common_is_there_once() {
+    for model in [pocket(), tiny()] {
+        let (flash_attention, checkpoint_every) = (FlashAttention::On, Some(64));
+        let config = EngineConfig { flash_attention, checkpoint_every, ..config_of(2048, 8) };
+        let system: Vec<TokenId> = (0..1600).map(|i| TokenId(i * 7 % 190 + 5)).collect();
+        let prompts: Vec<Vec<TokenId>> =
+            (0..8).map(|of| system.iter().copied().chain([TokenId(of + 5), TokenId(3)]).collect()).collect();
+        let alone = spawn(&model, EngineConfig { n_sequences: 1, ..config.clone() }, None);
+        let expected: Vec<_> =
+            prompts.iter().map(|prompt| generate(&alone, prompt, greedy_exactly(20)).tokens).collect();
+        let one = alone.stats().expect("it runs").taken_bytes;
+        let recurrent = recurrent_bytes(&model);
+        // Twice what one takes is enough for eight: the budget holds what they have in common once.
+        let needed = 2 * one + 8 * recurrent;
+        let room = spawn(&model, EngineConfig { n_sequences: 2, ..config.clone() }, None);
+        let of_one = room.stats().expect("it runs").state_bytes / 2;
+        let config = EngineConfig { kv_bytes: Some(needed.max(of_one)), ..config };
+        let (engine, _alone) = engine(&model, config);
+        let requests = prompts.iter().map(|prompt| (prompt.clone(), greedy_exactly(20))).collect();
+        let together = generate_all(&engine, requests);
+        let stats = engine.stats().expect("it runs");
+        assert!(together.iter().map(|got| &got.tokens).eq(&expected), "{model:?}");
+        assert_eq!((stats.n_paused, stats.n_evicted), (0, 0), "{model:?}: {stats:?}");
+        assert!(stats.taken_bytes < one * 5 / 4 + 7 * recurrent, "{model:?}: one takes {one}, eight {stats:?}");
+        assert!((stats.n_tokens as usize) < 1700 + 8 * 90, "{model:?}: computed again, {stats:?}");
     }
 }
 

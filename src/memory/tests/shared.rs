@@ -1,0 +1,297 @@
+//! Sequences that share the cells of their beginning: whatever happens to them, each holds what it would hold alone, and what is
+//! shared is there once, as the memory counts it and as the system does.
+#![cfg(target_os = "linux")]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ggml::{Data, Device, Dtype, Executor, Graph, Mapping, Name, WeightsBuilder};
+use memory::{CacheType, Kv, LayerState, Memory, MemoryConfig, SavedSequence, Slot, StateLayout};
+use proptest::prelude::*;
+
+/// Tests take turns: each would change what the other one counts.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const N_CTX: usize = 1024;
+const N_SLOTS: usize = 4;
+
+/// Rows of 512, 256 and 768 bytes, so pages begin at different cells; the last tensor does not begin at a page.
+fn layout() -> StateLayout {
+    let kv = |n_head_kv, d_k, d_v, latent| LayerState::Kv(Kv { n_head_kv, d_k, d_v, window: None, latent });
+    let window = LayerState::Kv(Kv { n_head_kv: 1, d_k: 64, d_v: 64, window: Some(8), latent: false });
+    StateLayout { layers: vec![kv(2, 64, 32, false), LayerState::None, kv(1, 192, 64, true), window] }
+}
+
+fn config(type_k: CacheType, n_slots: usize, v_transposed: bool) -> MemoryConfig {
+    MemoryConfig {
+        n_slots,
+        n_ctx: N_CTX,
+        type_k,
+        type_v: if v_transposed { CacheType::F32 } else { type_k },
+        v_transposed,
+        n_snapshots: 1,
+        transactional: false,
+        max_rows: Some(N_CTX),
+        rotate: false,
+    }
+}
+
+struct Rig {
+    memory: Memory,
+    slots: Vec<Slot>,
+    executor: Executor<usize>,
+    n_steps: usize,
+}
+
+impl Rig {
+    fn new(config: MemoryConfig) -> Rig {
+        let mut memory = Memory::new(Device::cpu().unwrap(), layout(), config).expect("a sound layout");
+        let slots = (0..config.n_slots).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();
+        let nothing = vec![Arc::new(Mapping::Static(&[]))];
+        let weights = WeightsBuilder::new(nothing).build(Device::cpu().unwrap()).expect("no weights");
+        Rig { memory, slots, executor: Executor::new(weights, 1).expect("the CPU"), n_steps: 0 }
+    }
+
+    /// Writes the numbers as keys and values of one row each behind a sequence; keeps the first `kept`, none for `None`.
+    fn step(&mut self, slot: usize, numbers: &[f32], kept: Option<usize>) {
+        let txn = self.memory.begin(&[(&self.slots[slot], numbers.len())], 1).expect("a step that can be made");
+        let view = txn.view();
+        let of = |n: usize| numbers.iter().flat_map(|&x| (0..n).map(move |i| x + i as f32)).collect::<Vec<f32>>();
+        let layers = layout().layers;
+        let kvs: Vec<(usize, Kv)> = layers
+            .iter()
+            .enumerate()
+            .filter_map(|(il, l)| if let LayerState::Kv(kv) = l { Some((il, *kv)) } else { None })
+            .collect();
+        let operands: Vec<_> =
+            kvs.iter().map(|(_, kv)| (of(kv.d_k * kv.n_head_kv), of(kv.d_v * kv.n_head_kv))).collect();
+        let places: Vec<(Vec<i64>, Vec<i64>)> = kvs
+            .iter()
+            .map(|&(il, kv)| {
+                let (mut rows, mut elements) = (Vec::new(), Vec::new());
+                view.kv_rows(view.window_of(il), &mut rows);
+                if view.v_transposed() && !kv.latent {
+                    view.v_element_rows(view.v_kind_of(il), &mut elements);
+                }
+                (rows, elements)
+            })
+            .collect();
+        let mut inputs = Vec::new();
+        for ((&(il, kv), (k, v)), (rows, elements)) in kvs.iter().zip(&operands).zip(&places) {
+            inputs.extend([(Name("k", il as u32), Data::F32(k)), (Name("rows", il as u32), Data::I64(rows))]);
+            if !kv.latent {
+                inputs.push((Name("v", il as u32), Data::F32(v)));
+            }
+            if !elements.is_empty() {
+                inputs.push((Name("elements", il as u32), Data::I64(elements)));
+            }
+        }
+        let n_tokens = numbers.len() as i64;
+        let build = |g: &Graph<'_>| {
+            for (&(il, kv), (_, elements)) in kvs.iter().zip(&places) {
+                let input = |name, dtype, n: usize, m: i64| g.input(Name(name, il as u32), dtype, [n as i64, m, 1, 1]);
+                let k = input("k", Dtype::F32, kv.d_k * kv.n_head_kv, n_tokens);
+                let rows = g.input(Name("rows", il as u32), Dtype::I64, [n_tokens, 1, 1, 1]);
+                if kv.latent {
+                    view.store_latent(g, il, k, rows);
+                    continue;
+                }
+                let v = input("v", Dtype::F32, kv.d_v * kv.n_head_kv, n_tokens);
+                let elements = (!elements.is_empty()).then(|| input("elements", Dtype::I64, elements.len(), 1));
+                view.store_kv(g, il, (k, v), rows, elements);
+            }
+        };
+        self.n_steps += 1;
+        self.executor.run(&self.n_steps, 512, build, &inputs).expect("a graph that can be computed");
+        if let Some(kept) = kept {
+            txn.commit(&[kept]).expect("rows that can be kept");
+        }
+    }
+
+    fn saved(&self, slot: usize) -> SavedSequence {
+        self.memory.save(&self.slots[slot]).expect("copied")
+    }
+
+    fn copy(&mut self, from: usize, to: usize, len: usize) {
+        self.memory.copy(&self.slots[from], &self.slots[to], len, None).expect("there are as many");
+    }
+
+    /// What all slots show of each other's, and what is behind it.
+    fn shown(&self) -> (usize, usize) {
+        let shown = self.slots.iter().map(|slot| self.memory.shown_by(slot).unwrap()).sum();
+        (shown, self.memory.shared_bytes(None))
+    }
+}
+
+fn numbers(seed: usize, n: usize) -> Vec<f32> {
+    (0..n).map(|i| (seed * 1000 + i) as f32 / 64.0).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append(usize, usize),
+    /// Appends rows of which only the first are kept, or none.
+    Drop(usize, usize, Option<usize>),
+    Copy(usize, usize, usize),
+    Cut(usize, usize),
+    Load(usize, usize),
+    Discard(usize),
+    Reset(usize),
+    TakeBack(usize, usize),
+    Spoil(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let slot = || 0..N_SLOTS;
+    prop_oneof![
+        4 => (slot(), 1..300usize).prop_map(|(s, n)| Op::Append(s, n)),
+        1 => (slot(), 1..20usize, proptest::option::of(0..20usize)).prop_map(|(s, n, k)| Op::Drop(s, n, k.map(|k| k.min(n)))),
+        6 => (slot(), slot(), 0..=100usize).prop_map(|(a, b, share)| Op::Copy(a, b, share)),
+        3 => (slot(), 0..=100usize).prop_map(|(s, share)| Op::Cut(s, share)),
+        1 => (slot(), slot()).prop_map(|(a, b)| Op::Load(a, b)),
+        1 => slot().prop_map(Op::Discard),
+        1 => slot().prop_map(Op::Reset),
+        1 => (slot(), 1..40usize).prop_map(|(s, n)| Op::TakeBack(s, n)),
+        1 => slot().prop_map(Op::Spoil),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn sequences_that_share_cells_hold_what_they_hold_alone(
+        ops in proptest::collection::vec(op(), 1..60),
+        q8 in any::<bool>(),
+        v_transposed in any::<bool>(),
+    ) {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = |n_slots| config(if q8 { CacheType::Q8_0 } else { CacheType::F32 }, n_slots, v_transposed);
+        let mut rig = Rig::new(config(N_SLOTS));
+        let mut known: Vec<Vec<f32>> = vec![Vec::new(); N_SLOTS];
+        let nothing = rig.memory.taken_bytes();
+        for (seed, op) in ops.iter().enumerate() {
+            match *op {
+                Op::Append(s, n) => {
+                    let new = numbers(seed, n.min(N_CTX - known[s].len()));
+                    if !new.is_empty() {
+                        rig.step(s, &new, Some(new.len()));
+                        known[s].extend(new);
+                    }
+                }
+                Op::Drop(s, n, kept) => {
+                    let new = numbers(seed, n);
+                    if known[s].len() + n <= N_CTX {
+                        rig.step(s, &new, kept);
+                        known[s].extend(&new[..kept.unwrap_or(0)]);
+                    }
+                }
+                Op::Copy(a, b, share) if a != b => {
+                    // Behind its window a copy cannot go back far.
+                    let earliest = rig.memory.rewinds_to(&rig.slots[a]).unwrap();
+                    let len = (known[a].len() * share / 100).max(earliest);
+                    rig.copy(a, b, len);
+                    known[b] = known[a][..len].to_vec();
+                }
+                Op::Cut(s, share) => {
+                    let earliest = rig.memory.rewinds_to(&rig.slots[s]).unwrap();
+                    let len = (known[s].len() * share / 100).max(earliest);
+                    rig.memory.truncate(&rig.slots[s], len).expect("its window is there");
+                    known[s].truncate(len);
+                }
+                Op::Load(a, b) if a != b => {
+                    let saved = rig.saved(a);
+                    rig.memory.load(&rig.slots[b], &saved).expect("of the same shape");
+                    known[b] = known[a].clone();
+                }
+                Op::Discard(s) => {
+                    rig.memory.discard(&rig.slots[s]).expect("given back");
+                    known[s].clear();
+                    prop_assert_eq!(rig.memory.taken_by(&rig.slots[s]).unwrap(), 0);
+                }
+                Op::Reset(s) => {
+                    rig.memory.reset(&rig.slots[s]).expect("cleared");
+                    known[s].clear();
+                }
+                Op::TakeBack(s, n) => {
+                    rig.memory.hold(&rig.slots[s]).unwrap();
+                    if known[s].len() + n <= N_CTX {
+                        rig.step(s, &numbers(seed, n), Some(n));
+                    }
+                    rig.memory.take_back(&rig.slots[s]).unwrap();
+                    rig.memory.let_go(&rig.slots[s]).unwrap();
+                }
+                Op::Spoil(s) => rig.memory.spoil(&rig.slots[s]).unwrap(),
+                Op::Copy(..) | Op::Load(..) => {}
+            }
+            for (s, known) in known.iter().enumerate() {
+                let mut alone = Rig::new(config(1));
+                if !known.is_empty() {
+                    alone.step(0, known, Some(known.len()));
+                }
+                prop_assert!(rig.saved(s) == alone.saved(0), "slot {} after {:?}", s, &ops[..=seed]);
+            }
+            let (shown, shared) = rig.shown();
+            prop_assert!(shared <= shown, "{} bytes shown of {}", shown, shared);
+        }
+        for s in 0..N_SLOTS {
+            rig.memory.discard(&rig.slots[s]).expect("given back");
+        }
+        prop_assert_eq!((rig.memory.taken_bytes(), rig.shown()), (nothing, (0, 0)));
+    }
+}
+
+/// Bytes of memory behind this process, pages that it shows several times counted once.
+fn proportional() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux tells");
+    let line = text.lines().find(|line| line.starts_with("Pss:")).expect("a sum of pages");
+    let kib: usize = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    kib << 10
+}
+
+#[test]
+fn what_is_shared_takes_memory_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let kv = LayerState::Kv(Kv { n_head_kv: 8, d_k: 128, d_v: 128, window: None, latent: false });
+    let n_slots = 8;
+    let memory_config = MemoryConfig { n_ctx: 8192, ..config(CacheType::F16, n_slots, false) };
+    let layout = StateLayout { layers: vec![kv; 4] };
+    let mut memory = Memory::new(Device::cpu().unwrap(), layout, memory_config).expect("a sound layout");
+    let slots: Vec<Slot> = (0..n_slots).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();
+    let len = 4001;
+    let one = memory.footprint().n_bytes(len);
+    memory.begin(&[(&slots[0], len)], 1).expect("a step").commit(&[len]).expect("all rows");
+    let mut bytes = Vec::new();
+    memory.save(&slots[0]).expect("copied").write_to(&mut bytes);
+    let at = bytes.len() - len * 2 * 8 * 128 * 2 * 4;
+    bytes[at..].iter_mut().enumerate().for_each(|(i, b)| *b = (i % 59) as u8);
+    let saved = SavedSequence::from_bytes(&bytes).expect("the same lengths");
+    memory.load(&slots[0], &saved).expect("it fits");
+    let before = proportional();
+    for slot in &slots[1..] {
+        memory.copy(&slots[0], slot, len, None).expect("a copy");
+    }
+    // Read all of them: what is shown counts when it was looked at.
+    for slot in &slots {
+        assert!(memory.save(slot).expect("copied") == saved);
+    }
+    let taken = proportional().saturating_sub(before);
+    assert!(taken < one / 8, "{taken} bytes more for seven copies of {one}");
+    let counted = memory.taken_bytes();
+    assert!(counted < one + one / 50, "{counted} bytes counted for eight sequences of {one}");
+    assert!(memory.shareable_bytes(len) > one / 100 * 98);
+    assert_eq!(memory.common_bytes(&slots[0], len).unwrap(), memory.shown_by(&slots[0]).unwrap());
+    // Whoever writes over the beginning takes what it writes, and the others keep what they have.
+    memory.truncate(&slots[0], 100).expect("attention alone");
+    memory.begin(&[(&slots[0], 50)], 1).expect("a step").commit(&[50]).expect("all rows");
+    assert!(memory.shown_by(&slots[0]).unwrap() <= one / 40);
+    assert!(memory.save(&slots[7]).expect("copied") == saved);
+    // With the last of them the pages go back.
+    for slot in &slots[1..] {
+        memory.discard(slot).expect("given back");
+    }
+    assert!(memory.shared_bytes(None) <= one / 40, "{}", memory.shared_bytes(None));
+    memory.discard(&slots[0]).expect("given back");
+    assert_eq!(memory.shared_bytes(None), 0);
+    let left = proportional().saturating_sub(before.saturating_sub(one));
+    assert!(left < one / 8, "{left} bytes are left of {one}");
+}
