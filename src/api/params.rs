@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use engine::{LineLimits, RequestOptions, Timings};
+use engine::{ContextShift, LineLimits, RequestOptions, Timings};
 use model::AdapterSet;
 use serde::Deserialize;
 use serde_json::Value;
@@ -62,9 +62,9 @@ pub struct Params {
     pub speculative_p_min: Option<f32>,
     /// LoRA adapters of this request, `[{"id": 0, "scale": 0.5}]`: those that are not named get 0, and an empty list is as none.
     pub lora: Option<Vec<LoraScale>>,
-    /// llama.cpp's context shift, which is not done here: checked and left alone.
+    /// Tokens that go in a context shift, where the server does that; 0 is half of what may go.
     pub n_discard: Option<i64>,
-    /// As `n_discard`.
+    /// Tokens of the prompt that stay in one; -1 is all of it.
     pub n_keep: Option<i64>,
     /// The slot to answer in, if it is free; -1 is any.
     pub id_slot: Option<i64>,
@@ -177,8 +177,12 @@ impl Params {
         let most = served.request_options().max_tokens;
         let max_tokens = self.max_tokens()?.into_iter().chain(most).min();
         let n = self.n_replies()?;
-        range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
-        range("n_keep", self.n_keep.unwrap_or(0), -1, i64::MAX)?;
+        let discard = range("n_discard", self.n_discard.unwrap_or(0), 0, i64::MAX)?;
+        let keep = self.n_keep.map(|n| range("n_keep", n, -1, i64::MAX)).transpose()?;
+        let shift = served.request_options().shift.map(|shift| ContextShift {
+            keep: keep.map(|n| usize::try_from(n).unwrap_or(usize::MAX)).or(shift.keep),
+            discard: usize::try_from(discard).ok().filter(|&n| n > 0).or(shift.discard),
+        });
         let n_max = self.speculative_n_max.map(|n| range("speculative.n_max", n, 0, 1 << 20)).transpose()?;
         let n_min = self.speculative_n_min.unwrap_or(served.drafts().min as i64);
         let n_min = range("speculative.n_min", n_min, 0, 1 << 20)?;
@@ -204,6 +208,7 @@ impl Params {
             ignore_eos: self.ignore_eos.unwrap_or(served.request_options().ignore_eos),
             logprobs: (n_probs > 0).then_some(n_probs as usize),
             lines,
+            shift,
             sampler_logprobs: post_sampling_probs,
             cache: self.cache_prompt.unwrap_or(true),
             keep: self.store.unwrap_or(true),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use hub::HubOptions;
-use session::options::{AdapterOptions, DraftOptions, ImageOptions, RunOptions, SamplingOptions};
+use session::options::{AdapterOptions, DraftOptions, ImageOptions, RunOptions, SamplingOptions, ShiftOptions};
 
 use program::choices::{OnOff, Think};
 
@@ -39,6 +39,10 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub run: RunOptions,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shift: ShiftOptions,
 
     #[command(flatten)]
     #[allow(missing_docs)]

@@ -67,6 +67,7 @@ impl Loaded {
             OpenError::Template(_) => Failure::message(Exit::ModelFile, format!("{error} (--raw needs no template)")),
             error => Failure::new(exit_of(error.fault()), error),
         })?;
+        let model = model.with_context_shift(args.shift.shift());
         model.grammar(form.as_ref()).map_err(not_prepared)?;
         Ok(Self { model, spec: args.spec.spec, form, has_draft_model: !args.spec.draft_model.is_empty() })
     }

@@ -273,6 +273,18 @@ impl SlotCache {
         self.make_room(index, 0, 0);
     }
 
+    /// Brings the state of a slot in use back to its first `n` tokens, or to the last checkpoint before them. Gives how many
+    /// it holds.
+    pub(crate) fn cut(&mut self, memory: &mut Memory, index: usize, n: usize) -> Result<usize, memory::Error> {
+        let s = &mut self.slots[index];
+        let n = match memory.rewinds_to(&s.slot)? {
+            earliest if n >= earliest => n,
+            _ => s.checkpoints.iter().map(|c| c.state.position()).filter(|&at| at <= n).max().unwrap_or(0),
+        };
+        rewind(memory, s, n)?;
+        Ok(n)
+    }
+
     /// Empties a slot that is free; gives the number of its tokens.
     pub(crate) fn clear(&mut self, memory: &mut Memory, index: usize) -> Result<usize, SlotError> {
         self.check_free(index)?;

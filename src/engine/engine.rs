@@ -34,6 +34,7 @@ mod forward;
 mod prefix_sharing;
 mod receive;
 mod room;
+mod shift;
 #[cfg(test)]
 mod tests;
 mod warm_up;
@@ -216,6 +217,7 @@ impl Engine {
     /// One engine step: what has come in, drafts, forward passes if there is anything to compute, what goes out.
     fn step(&mut self) {
         let start = self.receive();
+        self.shift_full();
         self.make_room();
         self.admit();
         self.draft();

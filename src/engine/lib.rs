@@ -52,7 +52,7 @@ pub use pooling::Pooling;
 pub use proposer::{
     DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
 };
-pub use request::{GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
+pub use request::{ContextShift, GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
 pub use reused::Reused;
 pub use slot_file::SavedSlot;
 pub use slot_info::{SlotError, SlotInfo, SlotWork};

@@ -87,9 +87,20 @@ pub struct RequestOptions {
     pub thinking: Option<Thinking>,
     /// Limits that end the generation at a line, as one that is as long as it may be.
     pub lines: LineLimits,
+    /// Go on when the context is full; `None` ends the generation there. Not of prompts with pictures.
+    pub shift: Option<ContextShift>,
     /// Give the prompt's hidden states, pooled, and no tokens. They need all of the prompt: nothing is cached then, unless the
     /// prompt is ranked by its last one.
     pub embed: Option<Pooling>,
+}
+
+/// How a generation goes on that has filled the context: over the tokens at its beginning and those at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextShift {
+    /// Tokens of the prompt that stay, half of the context at most; `None`: the prompt's first message.
+    pub keep: Option<usize>,
+    /// Tokens behind them that go; `None`: half of what there is.
+    pub discard: Option<usize>,
 }
 
 impl Default for RequestOptions {
@@ -114,6 +125,7 @@ impl Default for RequestOptions {
             slot: None,
             thinking: None,
             lines: LineLimits::default(),
+            shift: None,
             embed: None,
         }
     }
@@ -163,8 +175,15 @@ impl GenerateRequest {
         if !ascending || options.checkpoint_boundaries.last().is_some_and(|&b| b > prompt.len()) {
             return Err(RequestError::Boundaries { n_prompt: prompt.len() });
         }
+        if !options.pictures.is_empty() || options.embed.is_some() {
+            options.shift = None;
+        }
         let room = limits.n_ctx - prompt.len();
-        let max_tokens = options.max_tokens.unwrap_or(room).min(room);
+        let max_tokens = match options.shift {
+            // As many as the context has where nobody says how many: a generation without an end ends there.
+            Some(_) => options.max_tokens.unwrap_or(limits.n_ctx),
+            None => options.max_tokens.unwrap_or(room).min(room),
+        };
         let stops = StopMatcher::new(&options.stops)?;
         Ok(Self { prompt, options, limits, max_tokens, stops })
     }
@@ -189,14 +208,19 @@ impl GenerateRequest {
         self.limits
     }
 
-    /// Most tokens this request can generate: what was asked for, cut to the room that the context leaves.
+    /// Most tokens this request can generate: what was asked for, cut to the room that the context leaves unless it shifts.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
 
+    /// How it goes on when the context is full.
+    pub fn shift(&self) -> Option<ContextShift> {
+        self.options.shift
+    }
+
     /// True when the context, not the caller, sets [`GenerateRequest::max_tokens`].
     pub fn limited_by_context(&self) -> bool {
-        self.options.max_tokens.is_none_or(|n| n > self.max_tokens)
+        self.options.shift.is_none() && self.options.max_tokens.is_none_or(|n| n > self.max_tokens)
     }
 
     pub(crate) fn stop_matcher(&self) -> StopMatcher {

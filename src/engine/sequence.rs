@@ -57,7 +57,12 @@ pub(crate) struct Sequence {
     last_checkpoint: usize,
     /// Its prompt begins as one that is being computed: it waits to take that state over.
     pub(crate) waits: bool,
+    /// Tokens of the prompt that the state holds; after a context shift of what was left.
     pub(crate) n_prompt_done: usize,
+    /// Tokens that are computed as a prompt is: those of the prompt, after a context shift those that were left.
+    n_prefill: usize,
+    /// Its state does not begin with its prompt any more.
+    is_shifted: bool,
     /// Number of the last step that it took part in; before the first, of the last step before it came.
     pub(crate) last_step: u64,
     sampler: Sampler,
@@ -100,6 +105,8 @@ impl Sequence {
             last_checkpoint: n_cached,
             waits: false,
             n_prompt_done: n_cached,
+            n_prefill: request.prompt().len(),
+            is_shifted: false,
             last_step,
             sampler,
             constraint: constraint.map(Constrained::new),
@@ -133,7 +140,7 @@ impl Sequence {
             options: Box::new(self.request.options().clone()),
             has_new_line: self.lines.has_break,
             prompt_tokens: self.request.prompt().len(),
-            prompt_done: self.n_prompt_done,
+            prompt_done: if self.is_shifted { self.request.prompt().len() } else { self.n_prompt_done },
             cached_tokens: self.timings.cached_tokens,
             generated_tokens: self.timings.generated_tokens,
             max_tokens: self.request.max_tokens(),
@@ -153,7 +160,7 @@ impl Sequence {
 
     /// True while the prompt is not computed.
     pub(crate) fn is_prefill(&self) -> bool {
-        self.n_prompt_done < self.request.prompt().len()
+        self.n_prompt_done < self.n_prefill
     }
 
     /// True when nothing was computed for it yet.
@@ -172,9 +179,23 @@ impl Sequence {
     pub(crate) fn resume(&mut self, slot: usize, n: usize, tokens: &[TokenId]) {
         (self.slot, self.waits) = (slot, false);
         self.pending = tokens[n..].iter().copied().collect();
-        self.n_prompt_done = n.min(self.request.prompt().len());
+        self.n_prompt_done = n.min(self.n_prefill);
         self.last_checkpoint = self.n_prompt_done;
         self.checkpoints.retain(|&at| at > n);
+    }
+
+    /// What is left of its tokens are `tokens`, the last one that was sampled included, and the state holds the first `n`.
+    pub(crate) fn shift(&mut self, n: usize, tokens: &[TokenId]) {
+        self.pending = tokens[n..].iter().copied().collect();
+        self.draft.clear();
+        (self.n_prompt_done, self.n_prefill, self.is_shifted) = (n, tokens.len(), true);
+        self.checkpoints.clear();
+        (self.checkpoint_every, self.last_checkpoint) = (None, n);
+    }
+
+    /// True after a context shift.
+    pub(crate) fn is_shifted(&self) -> bool {
+        self.is_shifted
     }
 
     /// A checkpoint is wanted at this position of the prompt, or shortly before it, if it is still to come.
@@ -241,7 +262,7 @@ impl Sequence {
     /// So many tokens of the prompt were computed.
     pub(crate) fn prompt_advanced(&mut self, n_tokens: usize) {
         // A sequence that was paused may compute tokens after its prompt with it.
-        self.n_prompt_done = (self.n_prompt_done + n_tokens).min(self.request.prompt().len());
+        self.n_prompt_done = (self.n_prompt_done + n_tokens).min(self.n_prefill);
         if self.first_token.is_some() {
             return;
         }

@@ -13,6 +13,7 @@ use super::values::{chat_template, host_name, json_object, origin};
 use hub::HubOptions;
 use session::options::{
     AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, ImageOptions, RunOptions, SamplingOptions,
+    ShiftOptions,
 };
 
 use program::choices::{OnOff, Think};
@@ -126,6 +127,10 @@ pub struct ModelFlags {
     /// Most tokens of a reply, also where a request asks for more; -1 is until the context is full
     #[arg(short, long, alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub n_predict: i64,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shift: ShiftOptions,
 
     /// Continue past the end-of-generation token where a request does not say
     #[arg(long)]

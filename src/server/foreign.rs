@@ -66,7 +66,7 @@ const MAPPED: &str = "model files are mapped, and weights are read as they are u
 const LOGS: &str = "log lines have the form that -v, -q, --log-json and NEXTN_LOG choose";
 
 /// What has no effect, and why; without a sentence it is how this server is anyway.
-const NOTHING: [(&[&str], Takes, &str); 45] = [
+const NOTHING: [(&[&str], Takes, &str); 43] = [
     (&["-tb", "--threads-batch", "-td", "--threads-draft", "-tbd", "--threads-batch-draft"], Value, ONE_POOL),
     (&["--threads-http"], Value, "connections are served by one thread per core"),
     (&["--prio", "--prio-batch", "--prio-draft", "--poll", "--poll-batch", "--poll-draft"], Value, SYSTEM),
@@ -90,8 +90,6 @@ const NOTHING: [(&[&str], Takes, &str); 45] = [
     (&["-kvu", "--kv-unified"], Nothing, "every sequence has a context of its own, of --ctx-size tokens"),
     (&["-no-kvu", "--no-kv-unified"], Nothing, ""),
     (&["--swa-full"], Nothing, "layers with a window keep what the window needs"),
-    (&["--keep"], Value, "there is no context shift"),
-    (&["--context-shift"], Nothing, "a full context ends the reply with `length`"),
     (&["--no-context-shift"], Nothing, ""),
     (
         &["--cache-reuse"],

@@ -56,6 +56,7 @@ impl Loader for FromFlags {
         };
         let model = session::open(source(files.model.as_deref()), &options).map_err(|error| error.to_string())?;
         let model = model.with_max_tokens(usize::try_from(flags.n_predict).ok()).with_ignore_eos(flags.ignore_eos);
+        let model = model.with_context_shift(flags.shift.shift());
         Ok(Served { id: id.to_owned(), model })
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use constrain::{Compiler, Limits};
 use engine::sample::SamplingParams;
-use engine::{Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
+use engine::{ContextShift, Engine, EngineConfig, EngineError, EngineHandle, Proposer, RequestOptions};
 use model::{AdapterSet, Model};
 use text::Vocab;
 use text::template::ChatTemplate;
@@ -28,6 +28,7 @@ const LAST_MOMENT: Duration = Duration::from_millis(300);
 pub struct LoadedModel {
     /// Of a reply, at most.
     max_tokens: Option<usize>,
+    shift: Option<ContextShift>,
     ignore_eos: bool,
     pub(crate) model: Arc<Model>,
     pub(crate) engine: EngineHandle,
@@ -131,6 +132,7 @@ pub fn start_engine_with(
     let engine = Engine::spawn_with(Arc::clone(&model), config, proposer)?;
     Ok(LoadedModel {
         max_tokens: None,
+        shift: None,
         ignore_eos: false,
         grammars: Compiler::new(model.shared_vocab(), Limits::default()),
         dialect: Dialect::detect(sources.shown().as_deref(), model.vocab()),
@@ -176,6 +178,12 @@ impl LoadedModel {
     #[must_use]
     pub fn with_max_tokens(self, max_tokens: Option<usize>) -> Self {
         Self { max_tokens, ..self }
+    }
+
+    /// The same with replies that go on when the context is full, where a request does not say how.
+    #[must_use]
+    pub fn with_context_shift(self, shift: Option<ContextShift>) -> Self {
+        Self { shift, ..self }
     }
 
     /// The same with replies that go on past the model's end of its turn, where a request does not say.
@@ -249,6 +257,7 @@ impl LoadedModel {
     pub fn request_options(&self) -> RequestOptions {
         RequestOptions {
             max_tokens: self.max_tokens,
+            shift: self.shift,
             ignore_eos: self.ignore_eos,
             sampling: self.sampling.clone(),
             min_draft: self.drafts.min,

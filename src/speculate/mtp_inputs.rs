@@ -148,7 +148,8 @@ impl MtpInputs {
         let all_accepted = o.n_drafted > 0 && o.n_drafted == self.n_out && o.n_accepted == self.n_out;
         if all_accepted && o.next.is_some() && o.next.as_ref() == self.drafted.get(self.n_out) {
             self.drafted.drain(..=self.n_out);
-            self.draft_hidden.drain(..(self.n_out + 1) * self.n_embd);
+            // Hidden states and probabilities are there where somebody asked for them.
+            self.draft_hidden.drain(..((self.n_out + 1) * self.n_embd).min(self.draft_hidden.len()));
             self.draft_probs.drain(..(self.n_out + 1).min(self.draft_probs.len()));
             (self.n_out, self.cut) = (0, false);
         } else {

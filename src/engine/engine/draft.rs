@@ -32,9 +32,12 @@ impl Engine {
         let ready = |s: &Sequence| {
             !s.finished && !s.is_prefill() && !s.is_cancelled() && (later || !s.is_blocked()) && s.pending.len() == 1
         };
+        let n_ctx = self.config.n_ctx(self.model.facts());
+        // A context that will shift may have less room than the generation is long.
+        let room = |s: &Sequence| n_ctx.saturating_sub(self.cache.get(s.slot).tokens.len() + s.pending.len());
         let request = |s: &Sequence| DraftRequest {
             slot: s.slot,
-            max: s.max_draft().min(depth),
+            max: s.max_draft().min(depth).min(room(s)),
             gumbel: s.gumbel_plan(),
             p_min: s.draft_p_min(),
             warm_up: self.warming_up,

@@ -51,7 +51,13 @@ fn leader(before: &[Sequence], s: &Sequence) -> Option<(usize, usize)> {
     let shared = |l: &Sequence| {
         let of_l = l.request.options();
         let own = of_l.scope == of_s.scope && of_l.adapters == of_s.adapters;
-        let leads = own && l.is_prefill() && of_l.cache && !l.finished && !l.is_cancelled() && !l.is_blocked();
+        let leads = own
+            && l.is_prefill()
+            && !l.is_shifted()
+            && of_l.cache
+            && !l.finished
+            && !l.is_cancelled()
+            && !l.is_blocked();
         let common = l.request.prompt().iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
         let common = s.request.pictures().whole(common);
         (leads && common > l.n_prompt_done && common >= s.n_prompt_done + MIN_COPY).then_some(common)

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use engine::{DiskConfig, EngineConfig, FlashAttention};
+use engine::{ContextShift, DiskConfig, EngineConfig, FlashAttention};
 use memory::CacheType;
 
 use crate::file_progress::FileProgress;
@@ -86,6 +86,28 @@ pub struct RunOptions {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub compute: ComputeOptions,
+}
+
+/// What happens when the context is full.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Generation")]
+pub struct ShiftOptions {
+    /// Go on when the context is full: the first tokens stay, and of the rest the later half, which is computed anew
+    #[arg(long)]
+    pub context_shift: bool,
+
+    /// Tokens of the prompt that stay in a context shift, half of the context at most; -1 is all of it [default: its first
+    /// message]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    pub keep: Option<i32>,
+}
+
+impl ShiftOptions {
+    /// What it asks for; `None` ends replies when the context is full.
+    pub fn shift(&self) -> Option<ContextShift> {
+        let keep = self.keep.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        self.context_shift.then_some(ContextShift { keep, discard: None })
+    }
 }
 
 /// How many sequences are served at a time, and what is kept of those that are not.

@@ -18,6 +18,7 @@ mod sample_known;
 mod sample_stages;
 mod scopes;
 mod sharing;
+mod shift;
 mod slot_files;
 mod soak;
 mod widths;
