@@ -19,7 +19,8 @@ use crate::device::DeviceKind;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::low_rank::{LowRank, LowRanks};
-use crate::state::{Inner, StateBuffer, StateId};
+use crate::state::{Inner, StateBuffer};
+use crate::state_id::StateId;
 use crate::weights::{WeightId, Weights};
 
 /// Makes `'g` invariant, so that two builders never have the same brand.

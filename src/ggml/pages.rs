@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
 
-use crate::shared_pages::File;
+use crate::memory_file::File;
 
 /// Zeroed bytes, of which only what is written takes memory.
 #[derive(Debug)]

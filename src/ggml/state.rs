@@ -11,14 +11,12 @@ use ggml_sys as sys;
 use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::memory_file::File;
 use crate::pages::{PAGE, Pages, whole};
 use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
-use crate::shared_pages::{File, Part, SharedPages};
-
-/// The position of a tensor in its [`StateBuffer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StateId(u32);
+use crate::shared_pages::{Part, SharedPages};
+use crate::state_id::StateId;
 
 /// What a state tensor is to be.
 #[derive(Clone, Debug)]
@@ -244,7 +242,7 @@ impl StateBuffer {
                 return Ok(None);
             }
         }
-        let shared = SharedPages { of: Arc::as_ptr(&self.inner), file, parts };
+        let shared = SharedPages { of: Arc::as_ptr(&self.inner).cast(), file, parts };
         // Pages that cannot be shown stay what they are: both hold the same.
         let is_done = shared.parts.iter().all(|part| self.show_at(&shared, part, part.bytes.clone()));
         Ok(is_done.then_some(shared))
@@ -280,7 +278,7 @@ impl StateBuffer {
     }
 
     fn is_of(&self, shared: &SharedPages) -> Result<(), Error> {
-        if shared.of == Arc::as_ptr(&self.inner) {
+        if shared.of == Arc::as_ptr(&self.inner).cast() {
             return Ok(());
         }
         Err(Error::Slot { kind: "shared pages", name: "these".into(), what: "are those of another state".into() })

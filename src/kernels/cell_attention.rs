@@ -1,7 +1,10 @@
-//! Attention over cells of a KV cache that ggml has no products for: rows are unpacked tile by tile, into what stays in the
+//! Attention over cells of a KV cache, of any type that unpacks: rows are unpacked tile by tile, into what stays in the
 //! cache of the processor, and serve all queries of a tile. Softmax in one pass; sums and products are F32.
-//! A token has the same bits in every instruction set, with any number of threads, whatever tokens and masked cells stand
-//! beside it: sums go tile by tile from the first cell on, and a tile that nobody sees changes nothing.
+//!
+//! Sums are made of runs of [`RUN`] cells, and those are added up in order. Runs of few tokens are computed apart, so that
+//! threads share them ([`attention_over_runs`], [`sums_of_runs`]); of many tokens, tile by tile one after the other
+//! ([`attention_over_cells`]). A token has the same bits both ways, in every instruction set, with any number of threads,
+//! whatever tokens and masked cells stand beside it: a tile or a run that nobody sees changes nothing.
 //!
 //! Source: Milakov and Gimelshein 2018 (softmax in one pass); Dao et al. 2022 (tiles).
 
@@ -20,6 +23,12 @@ use crate::turbo::{FIRST_PARAMETER, Turbo};
 /// Queries and cells of a tile.
 const QUERIES: usize = 32;
 const CELLS: usize = 64;
+
+/// Cells of a run, whole tiles.
+pub const RUN: usize = 512;
+
+/// Floats of a run's sums beside those of the values: the largest score, and the sum of the powers.
+pub const BESIDE: usize = 2;
 
 /// Sums of values that are in registers together.
 const TOGETHER: usize = 4;
@@ -59,8 +68,10 @@ struct Operands {
     scale: f32,
     /// 0 for none.
     softcap: f32,
-    /// `[d_v]` for each head of each row of each sequence.
+    /// `[d_v]` for each head of each row of each sequence; of runs apart `[BESIDE + d_v, n_runs]`.
     out: *mut f32,
+    /// Runs are computed apart.
+    apart: bool,
 }
 
 impl Operands {
@@ -74,8 +85,12 @@ impl Operands {
         (self.n_group() * self.n_rows).div_ceil(QUERIES)
     }
 
+    fn n_runs(&self) -> usize {
+        self.n_cells.div_ceil(RUN)
+    }
+
     fn n_parts(&self) -> usize {
-        self.n_tiles() * self.n_head_kv * self.n_seqs
+        self.n_tiles() * self.n_head_kv * self.n_seqs * if self.apart { self.n_runs() } else { 1 }
     }
 
     /// The mask of a row.
@@ -113,6 +128,22 @@ impl Cells {
                 None if self.dtype == sys::GGML_TYPE_F32 => unsafe {
                     std::ptr::copy_nonoverlapping(from, row.as_mut_ptr().cast(), 4 * self.d);
                 },
+                // SAFETY: as many halves, in whole groups of lanes.
+                None if self.dtype == sys::GGML_TYPE_F16 && self.d.is_multiple_of(LANES) => unsafe {
+                    for (e, to) in row.chunks_exact_mut(LANES).enumerate() {
+                        V::load_f16(from.add(2 * LANES * e)).store(to.as_mut_ptr());
+                    }
+                },
+                // SAFETY: whole blocks of the row's bytes.
+                None if self.dtype == sys::GGML_TYPE_Q8_0 => unsafe { unpack_q8_0(from, row) },
+                // SAFETY: likewise.
+                None if self.dtype == sys::GGML_TYPE_Q4_0 => unsafe { unpack_four::<18, false, false>(from, row) },
+                // SAFETY: likewise.
+                None if self.dtype == sys::GGML_TYPE_Q4_1 => unsafe { unpack_four::<20, true, false>(from, row) },
+                // SAFETY: likewise.
+                None if self.dtype == sys::GGML_TYPE_Q5_0 => unsafe { unpack_four::<22, false, true>(from, row) },
+                // SAFETY: likewise.
+                None if self.dtype == sys::GGML_TYPE_Q5_1 => unsafe { unpack_four::<24, true, true>(from, row) },
                 // SAFETY: the table has every type; the type unpacks (checked when the node was made), and the row has its
                 // bytes.
                 None => unsafe {
@@ -123,6 +154,59 @@ impl Cells {
             }
         }
     }
+}
+
+/// Blocks of a factor (F16) and 32 bytes with a sign.
+///
+/// # Safety
+/// The bytes of all blocks can be read.
+#[inline(always)]
+unsafe fn unpack_q8_0(from: *const u8, to: &mut [f32]) {
+    for (i, to) in to.chunks_exact_mut(32).enumerate() {
+        // SAFETY: a block (the caller).
+        let block = unsafe { from.add(34 * i).cast::<[u8; 34]>().read_unaligned() };
+        let factor = half(block[0], block[1]);
+        for (x, &q) in to.iter_mut().zip(&block[2..]) {
+            *x = factor * f32::from(q as i8);
+        }
+    }
+}
+
+/// Blocks of `BYTES` bytes: a factor (F16), with `LEAST` the least value (F16), with `FIFTH` a fifth bit of each number in 32
+/// bits, then 32 numbers of 4 bits, the first 16 in the lower halves of bytes. Without a least value numbers are half of
+/// their range more than they stand for.
+///
+/// # Safety
+/// The bytes of all blocks can be read.
+#[inline(always)]
+unsafe fn unpack_four<const BYTES: usize, const LEAST: bool, const FIFTH: bool>(from: *const u8, to: &mut [f32]) {
+    for (i, to) in to.chunks_exact_mut(32).enumerate() {
+        // SAFETY: a block (the caller).
+        let block = unsafe { from.add(BYTES * i).cast::<[u8; BYTES]>().read_unaligned() };
+        let factor = half(block[0], block[1]);
+        let least = if LEAST { half(block[2], block[3]) } else { 0.0 };
+        let (head, numbers) = block.split_at(BYTES - 16);
+        let fifth = match head {
+            [.., a, b, c, d] if FIFTH => u32::from_le_bytes([*a, *b, *c, *d]),
+            _ => 0,
+        };
+        let value = |q: u32| match LEAST {
+            true => factor * q as f32 + least,
+            false => factor * (q as f32 - if FIFTH { 16.0 } else { 8.0 }),
+        };
+        let (low, high) = to.split_at_mut(16);
+        for (j, ((low, high), &q)) in low.iter_mut().zip(high).zip(numbers).enumerate() {
+            let of = |n: u32| if FIFTH { (fifth >> n & 1) << 4 } else { 0 };
+            let (j, q) = (j as u32, u32::from(q));
+            (*low, *high) = (value(q & 15 | of(j)), value(q >> 4 | of(j + 16)));
+        }
+    }
+}
+
+#[inline(always)]
+fn half(low: u8, high: u8) -> f32 {
+    // SAFETY: no preconditions.
+    unsafe { sys::ggml_fp16_to_fp32(u16::from_le_bytes([low, high])) }
 }
 
 /// What a thread works on, in floats of its own.
@@ -140,6 +224,10 @@ struct Tiles<'a> {
     /// The largest score of each query so far, and the sum of the powers.
     largest: &'a mut [f32],
     sum: &'a mut [f32],
+    /// `out`, `largest` and `sum` of all runs before.
+    all_out: &'a mut [f32],
+    all_largest: &'a mut [f32],
+    all_sum: &'a mut [f32],
 }
 
 thread_local! {
@@ -149,15 +237,17 @@ thread_local! {
 impl<'a> Tiles<'a> {
     /// Those of heads of these sizes, in `floats`, which grow to what is needed.
     fn new(floats: &'a mut Vec<f32>, d_k: usize, d_v: usize) -> Self {
-        let sizes = [QUERIES * d_k, CELLS * d_k, CELLS * d_v, QUERIES * CELLS, QUERIES * d_v, QUERIES, QUERIES];
+        let of_sums = [QUERIES * d_v, QUERIES, QUERIES];
+        let [out, largest, sum] = of_sums;
+        let sizes = [QUERIES * d_k, CELLS * d_k, CELLS * d_v, QUERIES * CELLS, out, largest, sum, out, largest, sum];
         let n = sizes.iter().sum::<usize>();
         if floats.len() < n {
             floats.resize(n, 0.0);
         }
         let mut rest = &mut floats[..];
         let mut part = |n: usize| rest.split_off_mut(..n).unwrap_or_default();
-        let [q, k, v, scores, out, largest, sum] = sizes.map(&mut part);
-        Self { q, k, v, scores, out, largest, sum }
+        let [q, k, v, scores, out, largest, sum, all_out, all_largest, all_sum] = sizes.map(&mut part);
+        Self { q, k, v, scores, out, largest, sum, all_out, all_largest, all_sum }
     }
 }
 
@@ -174,8 +264,12 @@ unsafe fn products<V: F32x16, const R: usize, const C: usize>(
 ) {
     let mut sums = [[V::zero(); C]; R];
     for e in (0..n).step_by(LANES) {
-        // SAFETY: a group of lanes of each key (the caller).
-        let keys: [V; C] = std::array::from_fn(|c| unsafe { V::load(k.data.add(c * k.stride + e)) });
+        // Not in a closure, which is not compiled for the instruction set.
+        let mut keys = [V::zero(); C];
+        for (c, key) in keys.iter_mut().enumerate() {
+            // SAFETY: a group of lanes of each key (the caller).
+            *key = unsafe { V::load(k.data.add(c * k.stride + e)) };
+        }
         for (r, sums) in sums.iter_mut().enumerate() {
             // SAFETY: a group of lanes of each query (the caller).
             let x = unsafe { V::load(q.data.add(r * q.stride + e)) };
@@ -281,13 +375,48 @@ fn powers(scores: &mut [f32; CELLS], largest: f32) -> (f32, f32, f32) {
     (new, power(largest, base), half(0) + half(8))
 }
 
-/// One part of the work: a tile of the queries that share a key head of a sequence.
+/// Adds the sums of a run to those of the runs before it: the largest score, the sum of the powers, and the sums of values.
+#[inline(always)]
+fn add_run(all: (&mut f32, &mut f32, &mut [f32]), run: (f32, f32, &[f32])) {
+    let ((all_largest, all_sum, all_out), (largest, sum, out)) = (all, run);
+    // Of what is not a number the sum is none either, and goes on.
+    if sum == 0.0 {
+        return;
+    }
+    let new = if largest > *all_largest { largest } else { *all_largest };
+    let (old, more) = (power(*all_largest, new), power(largest, new));
+    *all_largest = new;
+    *all_sum = old * *all_sum + more * sum;
+    for (all, &x) in all_out.iter_mut().zip(out) {
+        *all = old * *all + more * x;
+    }
+}
+
+/// The factor that makes a token's result of its sums: with a sink there is one more score.
+#[inline(always)]
+fn last_factor(largest: f32, mut sum: f32, sink: Option<f32>) -> f32 {
+    let mut factor = 1.0;
+    if let Some(sink) = sink {
+        let new = if sink > largest { sink } else { largest };
+        factor = power(largest, new);
+        sum = sum.mul_add(factor, power(sink, new));
+    }
+    // Who sees nothing gets nothing.
+    if sum == 0.0 { 0.0 } else { factor / sum }
+}
+
+/// One part of the work: a tile of the queries that share a key head of a sequence, and one run of its cells where runs are
+/// apart.
 ///
 /// # Safety
 /// All pointers are good for their sizes and strides, the part is one of [`Operands::n_parts`], the CPU has what `V` needs.
 #[inline(always)]
 unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
     let (n_tiles, n_group) = (o.n_tiles(), o.n_group());
+    let (part, runs) = match o.apart {
+        true => (part / o.n_runs(), part % o.n_runs()..part % o.n_runs() + 1),
+        false => (part, 0..o.n_runs()),
+    };
     let (tile, head_kv, seq) = (part % n_tiles, part / n_tiles % o.n_head_kv, part / n_tiles / o.n_head_kv);
     let first = tile * QUERIES;
     let n = QUERIES.min(n_group * o.n_rows - first);
@@ -303,11 +432,64 @@ unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
             turbo.rotate(query);
         }
     }
+    t.all_out[..n * d_v].fill(0.0);
+    t.all_largest.fill(f32::NEG_INFINITY);
+    t.all_sum.fill(0.0);
+    for run in runs.clone() {
+        // SAFETY: handed on; a run of the cells.
+        unsafe { attend_to_run::<V>(o, run, (head_kv, seq), (first, n), t) };
+        if o.apart {
+            break;
+        }
+        for i in 0..n {
+            let all = (&mut t.all_largest[i], &mut t.all_sum[i], &mut t.all_out[i * d_v..][..d_v]);
+            add_run(all, (t.largest[i], t.sum[i], &t.out[i * d_v..][..d_v]));
+        }
+    }
+    for i in 0..n {
+        let token = (seq * o.n_rows + row_of(i)) * o.n_head + head_of(i);
+        if o.apart {
+            let size = BESIDE + o.v.d;
+            let to = o.out.wrapping_add((token * o.n_runs() + runs.start) * size);
+            // SAFETY: the sums of this run of a token, as many floats.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, size) };
+            (to[0], to[1]) = (t.largest[i], t.sum[i]);
+            to[BESIDE..].copy_from_slice(&t.out[i * d_v..][..o.v.d]);
+            continue;
+        }
+        // SAFETY: one for each head.
+        let sink = (!o.sinks.is_null()).then(|| unsafe { *o.sinks.add(head_of(i)) });
+        let factor = last_factor(t.all_largest[i], t.all_sum[i], sink);
+        let out = &mut t.all_out[i * d_v..][..d_v];
+        out.iter_mut().for_each(|x| *x *= factor);
+        if let Some((turbo, _)) = o.v.turbo {
+            turbo.rotate_back(out);
+        }
+        // SAFETY: a token's result.
+        unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), o.out.add(token * o.v.d), o.v.d) };
+    }
+}
+
+/// The sums of `n` queries from `first` on over a run of cells.
+///
+/// # Safety
+/// As [`attend`]; the run is there.
+#[inline(always)]
+unsafe fn attend_to_run<V: F32x16>(
+    o: &Operands,
+    run: usize,
+    (head_kv, seq): (usize, usize),
+    (first, n): (usize, usize),
+    t: &mut Tiles<'_>,
+) {
+    let n_group = o.n_group();
+    let (d_k, d_v) = (o.k.padded(), o.v.padded());
+    let row_of = |i: usize| (first + i) / n_group;
     t.out[..n * d_v].fill(0.0);
     t.largest.fill(f32::NEG_INFINITY);
     t.sum.fill(0.0);
     let rows = row_of(0)..row_of(n - 1) + 1;
-    for cell in (0..o.n_cells).step_by(CELLS) {
+    for cell in (run * RUN..o.n_cells.min((run + 1) * RUN)).step_by(CELLS) {
         let n_cells = CELLS.min(o.n_cells - cell);
         // SAFETY: rows of the mask. A later token sees more cells.
         let sees = |row| unsafe { o.mask_of(row, seq)[cell..cell + n_cells].iter().any(|&mask| mask != MASKED) };
@@ -334,25 +516,6 @@ unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
         let out = At { data: t.out.as_mut_ptr(), stride: d_v };
         // SAFETY: the tiles have these sizes.
         unsafe { add_product::<V, TOGETHER>(weights, v, out, [n, n_cells, d_v]) };
-    }
-    for (i, out) in t.out.chunks_exact_mut(d_v).enumerate().take(n) {
-        let (mut factor, mut sum) = (1.0, t.sum[i]);
-        if !o.sinks.is_null() {
-            // SAFETY: one for each head.
-            let sink = unsafe { *o.sinks.add(head_of(i)) };
-            let largest = if sink > t.largest[i] { sink } else { t.largest[i] };
-            factor = power(t.largest[i], largest);
-            sum = sum.mul_add(factor, power(sink, largest));
-        }
-        // Who sees nothing gets nothing.
-        let factor = if sum == 0.0 { 0.0 } else { factor / sum };
-        out.iter_mut().for_each(|x| *x *= factor);
-        if let Some((turbo, _)) = o.v.turbo {
-            turbo.rotate_back(out);
-        }
-        let at = ((seq * o.n_rows + row_of(i)) * o.n_head + head_of(i)) * o.v.d;
-        // SAFETY: a token's result.
-        unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), o.out.add(at), o.v.d) };
     }
 }
 
@@ -386,11 +549,28 @@ unsafe fn on_isa(isa: Isa, o: &Operands, thread: [usize; 2]) {
 /// `src[0]: [d_k, n_rows, n_head, n_seqs]` F32 queries with whole rows, `src[1]` keys and `src[2]` values, `[.., n_cells, n_head_kv,
 /// n_seqs]` of any type that unpacks or in bytes as [`Turbo`] has them, `src[3]: [n_cells, >= n_rows, 1, n_seqs]` F16 mask of zeros
 /// and minus infinities, and perhaps `src[4]: [n_head]` F32 sinks give `dst: [d_v, n_head, n_rows, n_seqs]` F32.
-/// Parameters: [`Turbo::word`] of keys and of values, scale, and a cap on scores, 0 for none.
+/// Parameters: [`Turbo::word`] of keys and of values, scale, a cap on scores, 0 for none, and `d_v`.
 ///
 /// # Safety
 /// The node contract.
 pub unsafe extern "C" fn attention_over_cells(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    // SAFETY: handed on.
+    unsafe { on_node(dst, [ith, nth], false) }
+}
+
+/// As [`attention_over_cells`], the sums of each run of [`RUN`] cells apart: `dst: [BESIDE + d_v, n_runs, n_head, n_rows *
+/// n_seqs]` F32, no sinks. [`sums_of_runs`] makes attention of them.
+///
+/// # Safety
+/// The node contract.
+pub unsafe extern "C" fn attention_over_runs(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    // SAFETY: handed on.
+    unsafe { on_node(dst, [ith, nth], true) }
+}
+
+/// # Safety
+/// As [`attention_over_cells`], or [`attention_over_runs`] with `apart`.
+unsafe fn on_node(dst: *mut sys::ggml_tensor, [ith, nth]: [c_int; 2], apart: bool) {
     let isa = Isa::chosen().unwrap_or(Isa::Scalar);
     // SAFETY: the node is alive.
     let dst = unsafe { &*dst };
@@ -415,17 +595,68 @@ pub unsafe extern "C" fn attention_over_cells(dst: *mut sys::ggml_tensor, ith: c
         q: q.data.cast(),
         q_strides: [q.nb[1], q.nb[2], q.nb[3]],
         k: cells(k, parameter(0), q.ne[0]),
-        v: cells(v, parameter(1), dst.ne[0]),
+        v: cells(v, parameter(1), parameter(4).into()),
         mask: mask.data.cast(),
         mask_rows: mask.ne[1] as usize,
         sinks: sinks.map_or(std::ptr::null(), |sinks| sinks.data.cast()),
         scale: f32::from_bits(parameter(2) as u32),
         softcap: f32::from_bits(parameter(3) as u32),
         out: dst.data.cast(),
+        apart,
     };
     // SAFETY: shapes were checked when the node was made; parts are this thread's.
     unsafe { on_isa(isa, &operands, [ith as usize, nth as usize]) }
 }
+
+/// Attention of the sums of its runs: `src[0]: [BESIDE + d_v, n_runs, n_head, n_rows * n_seqs]` as [`attention_over_runs`] gives
+/// them, and perhaps `src[1]: [n_head]` F32 sinks, give `dst: [d_v, n_head, n_rows, n_seqs]` F32. Parameter: [`Turbo::word`] of the
+/// values.
+///
+/// # Safety
+/// The node contract.
+pub unsafe extern "C" fn sums_of_runs(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    let isa = Isa::chosen().unwrap_or(Isa::Scalar);
+    // SAFETY: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has an operand.
+    let runs = unsafe { &*dst.src[0] };
+    // SAFETY: null, or an operand.
+    let sinks = unsafe { dst.src[1].as_ref() };
+    let [size, n_runs, n_head, n_tokens] = runs.ne.map(|n| n as usize);
+    let turbo = Turbo::from_word(dst.op_params[FIRST_PARAMETER]);
+    // SAFETY: `[size, n_runs, n_head, n_tokens]` floats, contiguous (checked when the node was made).
+    let runs = unsafe { std::slice::from_raw_parts(runs.data.cast::<f32>(), size * n_runs * n_head * n_tokens) };
+    // SAFETY: one for each head.
+    let sinks = sinks.map(|sinks| unsafe { std::slice::from_raw_parts(sinks.data.cast::<f32>(), n_head) });
+    for token in (ith as usize..n_head * n_tokens).step_by(nth as usize) {
+        let to = dst.data.cast::<f32>().wrapping_add(token * (size - BESIDE));
+        // SAFETY: a token's result, of one head, which is this thread's.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, size - BESIDE) };
+        // SAFETY: the instruction set is available.
+        unsafe {
+            sums_on(isa, &runs[token * n_runs * size..][..n_runs * size], sinks.map(|s| s[token % n_head]), turbo, to)
+        };
+    }
+}
+
+/// # Safety
+/// The CPU has what `V` needs.
+#[inline(always)]
+unsafe fn sums<V: F32x16>(runs: &[f32], sink: Option<f32>, turbo: Option<Turbo>, to: &mut [f32]) {
+    let _ = V::N_REGISTERS;
+    to.fill(0.0);
+    let (mut largest, mut sum) = (f32::NEG_INFINITY, 0.0);
+    for run in runs.chunks_exact(BESIDE + to.len()) {
+        add_run((&mut largest, &mut sum, to), (run[0], run[1], &run[BESIDE..]));
+    }
+    let factor = last_factor(largest, sum, sink);
+    to.iter_mut().for_each(|x| *x *= factor);
+    if let Some(turbo) = turbo {
+        turbo.rotate_back(to);
+    }
+}
+
+by_isa!(sums_on, sums, (runs: &[f32], sink: Option<f32>, turbo: Option<Turbo>, to: &mut [f32]));
 
 #[cfg(test)]
 #[path = "cell_attention_tests.rs"]

@@ -14,7 +14,13 @@ enum Kept {
     Turbo(usize),
     F32,
     F16,
+    BF16,
     Q8_0,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Iq4Nl,
 }
 
 impl Kept {
@@ -23,7 +29,13 @@ impl Kept {
             Kept::Turbo(_) => sys::GGML_TYPE_I8,
             Kept::F32 => sys::GGML_TYPE_F32,
             Kept::F16 => sys::GGML_TYPE_F16,
+            Kept::BF16 => sys::GGML_TYPE_BF16,
             Kept::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Kept::Q4_0 => sys::GGML_TYPE_Q4_0,
+            Kept::Q4_1 => sys::GGML_TYPE_Q4_1,
+            Kept::Q5_0 => sys::GGML_TYPE_Q5_0,
+            Kept::Q5_1 => sys::GGML_TYPE_Q5_1,
+            Kept::Iq4Nl => sys::GGML_TYPE_IQ4_NL,
         }
     }
 
@@ -103,13 +115,32 @@ impl Case {
     }
 
     fn attend(&self, isa: Isa, nth: usize) -> Vec<f32> {
+        self.attend_by(isa, nth, false)
+    }
+
+    /// As [`Case::attend`], with runs of cells apart and added up, as for few tokens.
+    fn attend_by_runs(&self, isa: Isa, nth: usize) -> Vec<f32> {
+        let (n_runs, size) = (self.n_cells.div_ceil(RUN), BESIDE + self.d[1]);
+        let runs = self.attend_by(isa, nth, true);
+        let mut out = vec![f32::NAN; self.d[1] * self.n_head * self.sees.len()];
+        let turbo = self.kept[1].turbo(self.d[1]);
+        for (i, (to, runs)) in out.chunks_exact_mut(self.d[1]).zip(runs.chunks_exact(n_runs * size)).enumerate() {
+            let sink = self.sinks.as_ref().map(|sinks| sinks[i % self.n_head]);
+            // SAFETY: the instruction set is available.
+            unsafe { sums_on(isa, runs, sink, turbo, to) };
+        }
+        out
+    }
+
+    fn attend_by(&self, isa: Isa, nth: usize, apart: bool) -> Vec<f32> {
         let cells = |x: &[f32], i: usize| self.kept[i].rows(x, self.d[i]).0;
         let (k, v) = (cells(&self.k, 0), cells(&self.v, 1));
         let mut mask = vec![MASKED; self.n_cells * self.sees.len()];
         for (mask, sees) in mask.chunks_exact_mut(self.n_cells).zip(&self.sees) {
             mask[sees.clone()].fill(0);
         }
-        let mut out = vec![f32::NAN; self.d[1] * self.n_head * self.sees.len()];
+        let of_token = if apart { self.n_cells.div_ceil(RUN) * (BESIDE + self.d[1]) } else { self.d[1] };
+        let mut out = vec![f32::NAN; of_token * self.n_head * self.sees.len()];
         let of = |data: &Vec<u8>, i: usize| {
             let head = data.len() / (self.n_cells * self.n_head_kv * self.n_seqs);
             let cell = head * self.n_head_kv;
@@ -134,6 +165,7 @@ impl Case {
             scale: SCALE,
             softcap: self.softcap,
             out: out.as_mut_ptr(),
+            apart,
         };
         for ith in 0..nth {
             // SAFETY: everything has the sizes said above; the instruction set is available.
@@ -174,7 +206,7 @@ impl Case {
 }
 
 fn cases() -> Vec<Case> {
-    use Kept::{F16, F32, Q8_0, Turbo};
+    use Kept::{BF16, F16, F32, Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Turbo};
     let shapes = [[256, 1, 4, 2, 1], [300, 5, 6, 2, 2], [70, 40, 3, 1, 1], [1, 1, 1, 1, 1]];
     let mut cases: Vec<Case> =
         [([64, 64], [Turbo(3); 2]), ([128, 128], [Turbo(4); 2]), ([256, 64], [Turbo(3), Turbo(4)])]
@@ -183,12 +215,22 @@ fn cases() -> Vec<Case> {
             .collect();
     let mixed = [([64, 40], [Turbo(3), F16]), ([96, 192], [Q8_0, Turbo(3)]), ([20, 64], [F32, Turbo(4)])];
     cases.extend(mixed.map(|(d, kept)| Case::new(d, shapes[1], kept)));
+    // Of ggml's types, each with rows that end within a group of lanes where they may.
+    let of_ggml = [([64, 64], F16), ([128, 96], Q8_0), ([64, 128], Q4_0), ([40, 20], F16), ([24, 72], BF16)];
+    cases.extend(of_ggml.map(|(d, kept)| Case::new(d, shapes[1], [kept; 2])));
+    cases.extend([Q4_1, Q5_0, Q5_1, Iq4Nl].map(|kept| Case::new([32, 64], shapes[1], [kept; 2])));
+    // Several runs, the last of which is cut, and which some rows see little of.
+    let long = [1300, 3, 4, 2, 1];
+    cases.extend(
+        [([64, 64], Turbo(4)), ([64, 32], F16), ([128, 128], Q8_0)].map(|(d, kept)| Case::new(d, long, [kept; 2])),
+    );
     let with = |softcap, sinks: bool| Case {
         softcap,
         sinks: sinks.then(|| numbers(6, 4)),
         ..Case::new([64, 128], shapes[1], [Turbo(4), Turbo(3)])
     };
     cases.extend([with(2.5, false), with(0.0, true), with(1.2, true)]);
+    cases.push(Case { sinks: Some(numbers(4, 4)), ..Case::new([64, 64], long, [Kept::Q4_0, Kept::Turbo(3)]) });
     cases
 }
 
@@ -207,6 +249,11 @@ fn every_instruction_set_and_number_of_threads_gives_the_same_bits_and_they_are_
                 let found = case.attend(isa, n_threads);
                 let same = first.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits());
                 assert!(same, "{isa:?}, {what}, {n_threads} threads");
+                assert_eq!(
+                    found,
+                    case.attend_by_runs(isa, n_threads),
+                    "{isa:?}, {what}, {n_threads} threads, runs apart"
+                );
             }
         }
     }
@@ -228,6 +275,8 @@ fn a_row_has_the_same_bits_alone_and_among_others_and_before_cells_that_nobody_s
                 let (k, v) = (more(&case.k, case.d[0]), more(&case.v, case.d[1]));
                 let before = Case { n_cells: case.n_cells + n_more, k, v, ..alone };
                 assert_eq!(before.attend(isa, 1), together[i * row..][..row], "{isa:?}, row {i} before others");
+                let by_runs = before.attend_by_runs(isa, 1);
+                assert_eq!(by_runs, together[i * row..][..row], "{isa:?}, row {i} before others, runs apart");
             }
         }
     }
@@ -255,6 +304,8 @@ fn a_query_that_is_no_number_gives_none() {
     case.q[3] = f32::NAN;
     for isa in Isa::available() {
         let found = case.attend(isa, 1);
-        assert!(found[..64].iter().all(|x| x.is_nan()) && found[64..].iter().all(|x| x.is_finite()), "{isa:?}");
+        for found in [found, case.attend_by_runs(isa, 1)] {
+            assert!(found[..64].iter().all(|x| x.is_nan()) && found[64..].iter().all(|x| x.is_finite()), "{isa:?}");
+        }
     }
 }

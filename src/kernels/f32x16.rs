@@ -240,6 +240,26 @@ pub(crate) mod x86 {
         }
     }
 
+    /// The entries of `table` that the eight codes of a word name.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
+    #[inline(always)]
+    unsafe fn look_up_eight<const BITS: usize>(word: u32, table: &[f32; 16]) -> __m256 {
+        // SAFETY: the CPU has AVX2; the table has two times eight floats. The lowest three bits of a lane name an entry of
+        // eight; the fourth says which eight.
+        unsafe {
+            let shifts = _mm256_mullo_epi32(_mm256_set1_epi32(BITS as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            let places = _mm256_srlv_epi32(_mm256_set1_epi32(word as i32), shifts);
+            let first = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), places);
+            if BITS == 3 {
+                return first;
+            }
+            let second = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), places);
+            _mm256_blendv_ps(first, second, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places)))
+        }
+    }
+
     impl F32x16 for YmmPair {
         const N_REGISTERS: usize = 2;
 
@@ -282,19 +302,10 @@ pub(crate) mod x86 {
 
         #[inline(always)]
         unsafe fn look_up<const BITS: usize>(codes: *const u8, table: &[f32; 16]) -> Self {
-            let b = BITS as i32;
-            // SAFETY: `BITS + 4` bytes can be read (the caller); the CPU has AVX2. The lowest three bits of a lane name an entry
-            // of eight; the fourth says which eight.
-            let [low, high] = unsafe { eights::<BITS>(codes) }.map(|word| unsafe {
-                let shifts = _mm256_mullo_epi32(_mm256_set1_epi32(b), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-                let places = _mm256_srlv_epi32(_mm256_set1_epi32(word as i32), shifts);
-                let first = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), places);
-                if BITS == 3 {
-                    return first;
-                }
-                let second = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), places);
-                _mm256_blendv_ps(first, second, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places)))
-            });
+            // SAFETY: `BITS + 4` bytes can be read (the caller).
+            let [low, high] = unsafe { eights::<BITS>(codes) };
+            // SAFETY: the CPU has AVX2. Not in a closure, which is not compiled for it.
+            let (low, high) = unsafe { (look_up_eight::<BITS>(low, table), look_up_eight::<BITS>(high, table)) };
             Self(low, high)
         }
 

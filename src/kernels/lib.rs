@@ -58,7 +58,7 @@ mod which;
 
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
-pub use cell_attention::attention_over_cells;
+pub use cell_attention::{BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
 pub use delta_rule::{HEAD_SIZES, delta_rule};
 pub use experts::{expert_products, head_products};
 pub use geglu::{gated_gelu, gelu};

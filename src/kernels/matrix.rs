@@ -27,8 +27,12 @@ unsafe fn block<V: F32x16, const R: usize, const N: usize>(
 ) {
     let mut sums = [[V::zero(); N]; R];
     for t in 0..k {
-        // SAFETY: row `t` of `b` (the caller).
-        let row: [V; N] = std::array::from_fn(|s| unsafe { V::load(b.data.add(t * b.stride + s * LANES)) });
+        // Not in a closure, which is not compiled for the instruction set.
+        let mut row = [V::zero(); N];
+        for (s, lanes) in row.iter_mut().enumerate() {
+            // SAFETY: row `t` of `b` (the caller).
+            *lanes = unsafe { V::load(b.data.add(t * b.stride + s * LANES)) };
+        }
         for (r, sums) in sums.iter_mut().enumerate() {
             // SAFETY: column `t` of `a` (the caller).
             let x = V::all(unsafe { *a.data.add(r * a.stride + t) });

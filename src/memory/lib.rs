@@ -24,6 +24,7 @@ mod rotation;
 mod saved;
 mod shape;
 mod shared;
+mod shown;
 mod size;
 mod slots;
 mod snapshot;

@@ -6,70 +6,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml::{SharedPages, StateId};
+use ggml::StateId;
 
 use crate::error::Error;
 use crate::layout::LayerState;
+use crate::shown::{Extent, Place, Shown, Stripes};
 use crate::slots::{LayerTensors, Memory, Slot};
 
 /// Pages that slots show at one time, at most: a system has room for some tens of thousands of different ones.
 const MAX_SHOWN: usize = 8192;
-
-/// Cells of a slot that it shows and does not own.
-#[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    extent: Arc<Extent>,
-    /// Past the last cell; the first one is the extent's.
-    end: usize,
-}
-
-/// The cells `first..end` of a sequence, as they were when it was first copied: what of them is whole pages.
-#[derive(Debug)]
-struct Extent {
-    first: usize,
-    pages: SharedPages,
-    places: Vec<Place>,
-}
-
-/// Where a part of an extent's pages is in every slot that shows it.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    of: Stripes,
-    /// Its first byte, counted from the slot's first. Pages begin here.
-    at: usize,
-    n_bytes: usize,
-}
-
-/// What the cells of all slots are in one tensor: rows that lie together.
-#[derive(Clone, Copy, Debug)]
-struct Stripes {
-    id: StateId,
-    /// Bytes of a cell.
-    row: usize,
-    /// Bytes of a slot.
-    stripe: usize,
-    page: usize,
-}
-
-impl Place {
-    /// The bytes of its pages that hold nothing but cells before `end`.
-    fn whole(&self, end: usize) -> usize {
-        let n_bytes = (end * self.of.row).saturating_sub(self.at).min(self.n_bytes);
-        n_bytes / self.of.page * self.of.page
-    }
-
-    /// The bytes of its pages that hold a cell before `end`.
-    fn any(&self, end: usize) -> usize {
-        (end * self.of.row).saturating_sub(self.at).next_multiple_of(self.of.page).min(self.n_bytes)
-    }
-}
-
-impl Extent {
-    /// Bytes of its pages that hold nothing but cells before `end`.
-    fn n_bytes(&self, end: usize) -> usize {
-        self.places.iter().map(|place| place.whole(end)).sum()
-    }
-}
 
 impl Memory {
     /// Has `target` show the first `len` cells of `source`, as far as they are whole pages. Gives the bytes of each tensor

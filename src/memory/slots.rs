@@ -8,7 +8,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::footprint::Footprint;
 use crate::layout::{CellKinds, LayerState, StateLayout, number};
-use crate::shared::Shown;
+use crate::shown::Shown;
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;

@@ -1,12 +1,15 @@
 //! KV caches in types of our own, [`Turbo`]: rows go in as they are rounded, attention unpacks them as it reads. A CPU computes
 //! both, in kernels of the crate `kernels`.
 
-use kernels::Turbo;
+use kernels::{BESIDE, Isa, RUN, Turbo};
 
 use super::attention::Scores;
 use super::checks::ask;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
+
+/// Tokens of a sequence that keep threads busy without parting their cells.
+const MANY_ROWS: i64 = 64;
 
 /// Keys or values in a KV cache.
 #[derive(Clone, Copy)]
@@ -55,7 +58,14 @@ impl<'g> Graph<'g> {
         self.custom_of(OP, Dtype::F32, [1; 4], &[into, from, ids], kernels::store_turbo, &parameters)
     }
 
-    /// Attention in one op over cells of which some are in bytes as [`Turbo`] has them: `q: [d_k, n_rows, n_head, n_seqs]` F32,
+    /// True where [`Graph::attend_cells`] is the way to attend to these: on a CPU with kernels of our own, and for types of
+    /// our own.
+    pub fn attends_itself(&self, k: Cells<'g>, v: Cells<'g>) -> bool {
+        let served = |cells: Cells<'g>| cells.rows.dtype().unpacks() && cells.rows.lies_on_host();
+        k.turbo.or(v.turbo).is_some() || Isa::chosen().is_some() && served(k) && served(v)
+    }
+
+    /// Attention over cells as they are kept, in bytes as [`Turbo`] has them too: `q: [d_k, n_rows, n_head, n_seqs]` F32,
     /// `mask: [n_cells, >= n_rows, 1, n_seqs]` F16, zeros and minus infinities, contiguous; gives
     /// `[d_v, n_head, n_rows, n_seqs]`. A token has the same bits in any company.
     pub fn attend_cells(
@@ -95,9 +105,22 @@ impl<'g> Graph<'g> {
             return q;
         }
         let mut args = vec![q, k.rows, v.rows, mask];
-        args.extend(scores.sinks);
         let floats = [scores.scale, scores.softcap.unwrap_or(0.0)].map(|x| x.to_bits() as i32);
-        let parameters = [Turbo::word(k.turbo), Turbo::word(v.turbo), floats[0], floats[1]];
-        self.custom_of(OP, Dtype::F32, ne, &args, kernels::attention_over_cells, &parameters)
+        let Ok(n_values) = i32::try_from(d_v) else { return self.fail(OP, format!("heads of {d_v} values")) };
+        let of_values = Turbo::word(v.turbo);
+        let parameters = [Turbo::word(k.turbo), of_values, floats[0], floats[1], n_values];
+        let n_runs = (nk[1] as usize).div_ceil(RUN) as i64;
+        if n_runs == 1 || nq[1] >= MANY_ROWS {
+            args.extend(scores.sinks);
+            return self.custom_of(OP, Dtype::F32, ne, &args, kernels::attention_over_cells, &parameters);
+        }
+        let of_runs = [BESIDE as i64 + d_v, n_runs, nq[2], nq[1] * nq[3]];
+        if !self.check_size(OP, Dtype::F32, of_runs) {
+            return q;
+        }
+        let runs = self.custom_of(OP, Dtype::F32, of_runs, &args, kernels::attention_over_runs, &parameters);
+        let mut args = vec![runs];
+        args.extend(scores.sinks);
+        self.custom_of(OP, Dtype::F32, ne, &args, kernels::sums_of_runs, &[of_values])
     }
 }

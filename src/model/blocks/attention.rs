@@ -81,10 +81,10 @@ fn over_cells<'g>(
         let q = g.view(q, ne, [nb[1], nb[2], nb[2] * s.n_rows], nb[2] * s.first_row);
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
-        let (is_turbo, rows) = (k.turbo.or(v.turbo).is_some(), (q, k.rows, v.rows));
+        let rows = (q, k.rows, v.rows);
         match inputs.view.v_transposed() {
             true => gqa_folded(g, s, (q, k.rows), mask, scores, |weights| weigh(v.rows, weights)),
-            false if is_turbo => in_rows(g, s, g.attend_cells((q, k, v), mask, scores)),
+            false if g.attends_itself(k, v) => in_rows(g, s, g.attend_cells((q, k, v), mask, scores)),
             false => in_rows(g, s, g.flash_attn_of(rows, mask, scores)),
         }
     });

@@ -1,0 +1,70 @@
+//! Files without a name, in memory, whose pages several places can map. Linux alone has them.
+
+#[cfg(target_os = "linux")]
+mod of_system {
+    use std::ops::Range;
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+
+    /// A file without a name, in memory.
+    #[derive(Debug)]
+    pub(crate) struct File(pub(crate) OwnedFd);
+
+    impl File {
+        /// One of `n_bytes` zeros; `None` where the system has none or refuses.
+        pub(crate) fn new(n_bytes: usize) -> Option<Self> {
+            let file = memfd_create("nextn-state", MemfdFlags::CLOEXEC).ok()?;
+            ftruncate(&file, n_bytes as u64).ok()?;
+            Some(Self(file))
+        }
+
+        /// Writes all of `bytes`; false if there is no room.
+        pub(crate) fn write(&self, mut bytes: &[u8], mut at: usize) -> bool {
+            while !bytes.is_empty() {
+                match rustix::io::pwrite(&self.0, bytes, at as u64) {
+                    Ok(0) => return false,
+                    Ok(n) => (bytes, at) = (&bytes[n..], at + n),
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => return false,
+                }
+            }
+            true
+        }
+
+        /// Gives back the memory of a range, which is zeros then.
+        pub(crate) fn punch(&self, range: Range<usize>) {
+            if !range.is_empty() {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                // Where that is refused the memory goes back with the file.
+                let _ = fallocate(&self.0, flags, range.start as u64, range.len() as u64);
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod of_system {
+    use std::convert::Infallible;
+    use std::ops::Range;
+
+    /// There is none here.
+    #[derive(Debug)]
+    pub(crate) struct File(pub(crate) Infallible);
+
+    impl File {
+        pub(crate) fn new(_: usize) -> Option<Self> {
+            None
+        }
+
+        pub(crate) fn write(&self, _: &[u8], _: usize) -> bool {
+            match self.0 {}
+        }
+
+        pub(crate) fn punch(&self, _: Range<usize>) {
+            match self.0 {}
+        }
+    }
+}
+
+pub(crate) use of_system::File;
