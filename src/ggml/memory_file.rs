@@ -1,4 +1,4 @@
-//! Files without a name, in memory, whose pages several places can map. Linux alone has them.
+//! A file without a name, in memory, whose pages several places can map. Linux alone has them.
 
 #[cfg(target_os = "linux")]
 mod of_system {
@@ -7,16 +7,20 @@ mod of_system {
 
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
-    /// A file without a name, in memory.
+    /// One file for all of a state, so that what is shared takes one descriptor. It grows at its end and never shrinks; what is
+    /// given back are holes, which take no memory.
     #[derive(Debug)]
     pub(crate) struct File(pub(crate) OwnedFd);
 
     impl File {
-        /// One of `n_bytes` zeros; `None` where the system has none or refuses.
-        pub(crate) fn new(n_bytes: usize) -> Option<Self> {
-            let file = memfd_create("nextn-state", MemfdFlags::CLOEXEC).ok()?;
-            ftruncate(&file, n_bytes as u64).ok()?;
-            Some(Self(file))
+        /// An empty one; `None` where the system has none or refuses.
+        pub(crate) fn new() -> Option<Self> {
+            memfd_create("nextn-state", MemfdFlags::CLOEXEC).ok().map(Self)
+        }
+
+        /// Makes it `n_bytes` long; false where the system refuses.
+        pub(crate) fn grow(&self, n_bytes: usize) -> bool {
+            ftruncate(&self.0, n_bytes as u64).is_ok()
         }
 
         /// Writes all of `bytes`; false if there is no room.
@@ -53,8 +57,12 @@ mod of_system {
     pub(crate) struct File(pub(crate) Infallible);
 
     impl File {
-        pub(crate) fn new(_: usize) -> Option<Self> {
+        pub(crate) fn new() -> Option<Self> {
             None
+        }
+
+        pub(crate) fn grow(&self, _: usize) -> bool {
+            match self.0 {}
         }
 
         pub(crate) fn write(&self, _: &[u8], _: usize) -> bool {

@@ -2,18 +2,27 @@
 //! system. Owns the memory behind them. On Linux alone; elsewhere nothing is shared, and whoever asks copies.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::memory_file::File;
 use crate::state_id::StateId;
 
-/// Pages that were shared by [`crate::StateBuffer::share`]. What they hold never changes; their memory goes back when the
-/// last owner and the last range that shows them are gone.
+/// Pages that were shared by [`crate::StateBuffer::share`]. What they hold does not change; their memory goes back when this
+/// is dropped, and a range that shows them even so reads zeros.
 #[derive(Debug)]
 pub struct SharedPages {
     /// The state that they are of.
     pub(crate) of: *const (),
-    pub(crate) file: File,
+    pub(crate) file: Arc<File>,
+    /// Its part of the file.
+    pub(crate) range: Range<usize>,
     pub(crate) parts: Vec<Part>,
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        self.file.punch(self.range.clone());
+    }
 }
 
 // SAFETY: `of` is compared and never read.

@@ -4,7 +4,8 @@
 
 use std::ffi::CString;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ggml_sys as sys;
 
@@ -51,6 +52,10 @@ pub(crate) struct Inner {
     _contexts: Vec<Context>,
     /// Of the buffers on the host.
     pages: Vec<Pages>,
+    /// Where pages are that several ranges show, made when it is needed; `None` where the system has no such files.
+    file: OnceLock<Option<Arc<File>>>,
+    /// Bytes of it that were given to someone.
+    n_shared: AtomicUsize,
     /// Held while a graph computes over the state and while the host reads or writes it.
     access: Mutex<()>,
 }
@@ -135,7 +140,8 @@ impl StateBuffer {
         }
         let tensors: Vec<StateTensor> = tensors.into_iter().map(|(_, t)| t).collect();
         let ids = (0..tensors.len()).map(|i| StateId(i as u32)).collect();
-        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, pages, access: Mutex::new(()) });
+        let (file, n_shared, access) = (OnceLock::new(), AtomicUsize::new(0), Mutex::new(()));
+        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, pages, file, n_shared, access });
         Ok((Self { inner, n_bytes: total }, ids))
     }
 
@@ -229,8 +235,14 @@ impl StateBuffer {
         if n_bytes < LEAST_SHARED {
             return Ok(None);
         }
-        let Some(file) = File::new(n_bytes) else { return Ok(None) };
+        let Some(file) = self.inner.file.get_or_init(|| File::new().map(Arc::new)).clone() else { return Ok(None) };
         let _access = self.inner.lock();
+        let first = self.inner.n_shared.fetch_add(n_bytes, Ordering::Relaxed);
+        let range = first..first + n_bytes;
+        parts.iter_mut().for_each(|part| part.at += first);
+        if !file.grow(range.end) {
+            return Ok(None);
+        }
         for part in &parts {
             // SAFETY: descriptions live as long as the buffer.
             let data = unsafe { (*self.inner.tensors[part.id.0 as usize].ptr.as_ptr()).data };
@@ -239,13 +251,18 @@ impl StateBuffer {
             // SAFETY: as above, and they are initialised; the lock keeps graphs off them, `&mut self` everybody else.
             let bytes = unsafe { std::slice::from_raw_parts(start, part.bytes.len()) };
             if !file.write(bytes, part.at) {
+                file.punch(range);
                 return Ok(None);
             }
         }
-        let shared = SharedPages { of: Arc::as_ptr(&self.inner).cast(), file, parts };
+        let shared = SharedPages { of: Arc::as_ptr(&self.inner).cast(), file, range, parts };
         // Pages that cannot be shown stay what they are: both hold the same.
-        let is_done = shared.parts.iter().all(|part| self.show_at(&shared, part, part.bytes.clone()));
-        Ok(is_done.then_some(shared))
+        if shared.parts.iter().all(|part| self.show_at(&shared, part, part.bytes.clone())) {
+            return Ok(Some(shared));
+        }
+        // Some may be shown: they keep their memory until the state is gone.
+        std::mem::forget(shared);
+        Ok(None)
     }
 
     /// Has a tensor show the first `len` bytes of part number `part` of some shared pages from `offset` on, as whole pages:
