@@ -15,6 +15,7 @@ pub(crate) struct Pages {
     map: MmapMut,
     in_small_pages: AtomicBool,
     /// Some pages may show a file.
+    #[cfg(target_os = "linux")]
     shows_files: AtomicBool,
 }
 
@@ -22,7 +23,15 @@ impl Pages {
     /// `n_bytes` of zeros. No memory is reserved for them: whoever writes knows how much there is.
     pub(crate) fn new(n_bytes: usize) -> Option<Self> {
         let map = MmapOptions::new().len(n_bytes).no_reserve_swap().map_anon().ok()?;
-        Some(Self { map, in_small_pages: AtomicBool::new(false), shows_files: AtomicBool::new(false) })
+        let in_small_pages = AtomicBool::new(false);
+        #[cfg(target_os = "linux")]
+        let shows_files = AtomicBool::new(false);
+        Some(Self {
+            map,
+            in_small_pages,
+            #[cfg(target_os = "linux")]
+            shows_files,
+        })
     }
 
     pub(crate) fn start(&mut self) -> *mut u8 {
