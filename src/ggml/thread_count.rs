@@ -90,11 +90,6 @@ impl ThreadCount {
         trial.map_or(self.serves, |trial| trial.n_threads)
     }
 
-    /// All of them.
-    pub(crate) fn most(&self) -> usize {
-        self.most
-    }
-
     /// The number that serves outside of trials.
     pub(crate) fn serves(&self) -> usize {
         self.serves
