@@ -214,7 +214,7 @@ await check("tints have a legend and a switch", {}, async (made) => {
   await opened(made);
   await say(made, "Count from 1 to 20.");
   assert.ok((await made.locator("article .drafted").count()) > 0, "something was drafted");
-  const told = (await made.innerText("article.assistant:last-of-type")).match(/([\d.,]+)\/s · .* · ([\d.,]+) ms\/step/);
+  const told = (await made.innerText("article.assistant:last-of-type")).match(/([\d.,]+)\/s · .* · ([\d.,]+)\sms\/step/);
   assert.deepEqual([await made.innerText("#rate"), await made.innerText("#step-ms")], told?.slice(1), "panel and answer agree");
   assert.equal(await made.isVisible("#tint-legend"), true);
   await made.click("#tint-switch");

@@ -75,7 +75,9 @@ const pair = (v, family, label = "") => {
   const [half, most] = [0.5, 0.95].map((q) => 1000 * quantile(NONE, v, family, q, label));
   if (!Number.isFinite(half)) return "-";
   if (half >= 1000) return `${figure(half / 1000)} · ${figure(most / 1000)} s`;
-  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${figure(half)} ms · ${figure(most / 1000)} s`;
+  // One unit and few digits: a tile is narrow.
+  if (most >= 10_000) return `${(half / 1000).toFixed(2)} · ${figure(most / 1000)} s`;
+  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${Math.round(half)} · ${Math.round(most)} ms`;
 };
 const NONE = new Map();
 const sum = (v, family) => [...v].reduce((n, [name, value]) => (name.startsWith(`${family}{`) ? n + value : n), 0);

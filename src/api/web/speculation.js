@@ -45,7 +45,7 @@ export class Speculation {
     const parts = [`${t.predicted_n} tokens`, `${figure(t.predicted_per_second)}/s`];
     if (t.draft_n > 0) {
       parts.push(`${Math.round((100 * t.draft_n_accepted) / t.draft_n)} % of ${t.draft_n} drafted tokens accepted`);
-      parts.push(`${figure(t.predicted_ms / Math.max(t.cycles, 1))} ms/step`);
+      parts.push(`${figure(t.predicted_ms / Math.max(t.cycles, 1))}\u00a0ms/step`);
     }
     if (t.cache_n > 0) parts.push(`${t.cache_n} of ${t.cache_n + t.prompt_n} prompt tokens cached`);
     return parts.join(" · ");
