@@ -193,7 +193,7 @@ fn what_goes_wrong_is_told_with_its_exit_code() {
         (&["-hf", "u/r", "-hff", "../x.gguf"], 2, "path in the repository"),
         (&["-hf", "u/r", "--offline"], 3, "not in the cache"),
         (&["models", "list"], 2, "--prompt"),
-        (&["-m", "u/none"], 3, "--hf-repo u/none"),
+        (&["-m", "u/none"], 3, "-hf u/none"),
         (&["-m", "u/none.gguf"], 3, "u/none.gguf"),
         (&["-hf", "u/r"], 3, "m-Q4_K_M.gguf"),
     ] {

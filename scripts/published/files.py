@@ -4,7 +4,7 @@
   scripts/published/llamacpp.sh FOLDER --build --torch
   cargo build && FOLDER/venv/bin/python scripts/published/files.py FOLDER [--work DIR] [--nextn target/debug] [--only SECTION,..] [--types MODEL,..]
 
-Makes checkpoints with transformers (files/checkpoints.py), converts them with llama.cpp's converter, quantises, splits and merges them with
+Makes checkpoints with transformers (files/checkpoints.py), converts them with llama.cpp's converter, quantizes, splits and merges them with
 its tools, and compares logits of a prompt of 200 tokens and the greedy text after it: `nextn-bench logits` and `generate` beside libllama,
 both with F32 cells and without fused attention. Writes docs/measurements/files.md. Sections: checkpoints, rope, types, layouts, drafts;
 those that --only leaves out stay as they were made before. Half an hour on two cores that other programs used, too. Exit status: 1 when a cell is not as expected.
@@ -94,7 +94,7 @@ class Lab:
         return run(self.bin / name, *arguments, ok=ok)
 
     def quantize(self, source, kind, imatrix=None, *options):
-        """The quantised file, or why the tool makes none."""
+        """The quantized file, or why the tool makes none."""
         out = self.files / f"{source.stem}.{kind}{'.imatrix' if imatrix else ''}.gguf"
         if not out.exists():
             with_imatrix = ["--imatrix", imatrix] if imatrix else []
@@ -382,7 +382,7 @@ def drafts(lab):
             rows.append(f"| {name} | {kind} | {what} | {same(off, plain)} | {same(ours, off)}; {t.get('draft_n_accepted', '?')} of "
                         f"{t.get('draft_n', '?')} | {their} |")
     return ["## Draft heads", "", f"Greedy text of {n} tokens: nextn without drafts beside llama.cpp's server without drafts, then each with drafts of up to "
-            "3 tokens beside its own without, and accepted of drafted tokens. The heads have random weights. Where quantised experts are "
+            "3 tokens beside its own without, and accepted of drafted tokens. The heads have random weights. Where quantized experts are "
             "nearly tied, roundings choose between them, and texts part.", "",
             "| Checkpoint | Type | Head | nextn, no drafts | nextn, drafts | llama.cpp, drafts |", "|---|---|---|---|---|---|", *rows]
 
@@ -433,7 +433,7 @@ def main():
     parser.add_argument("--work", type=Path, help="where files go [default: FOLDER/files]")
     parser.add_argument("--nextn", type=Path, default=ROOT / "target/debug", help="where the programs are")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, joined by commas")
-    parser.add_argument("--types", default="qwen3_5,llama", type=lambda s: s.split(","), help="checkpoints that are quantised to every type")
+    parser.add_argument("--types", default="qwen3_5,llama", type=lambda s: s.split(","), help="checkpoints that are quantized to every type")
     parser.add_argument("--port", type=int, default=21400)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/measurements/files.md")
     args = parser.parse_args()

@@ -198,6 +198,14 @@ impl ApiError {
         }
         response
     }
+
+    /// The response to a probe, which asks whether there is something to be told: the log has no line of it.
+    pub(crate) fn into_probe_response(self) -> Response {
+        let mut response = self.response_with(&self.body());
+        // For the family of endpoints that says it in another shape.
+        response.extensions_mut().insert(self);
+        response
+    }
 }
 
 impl IntoResponse for ApiError {
@@ -205,10 +213,7 @@ impl IntoResponse for ApiError {
         if self.status.is_server_error() {
             tracing::warn!(status = self.status.as_u16(), message = %self.message, "request not served");
         }
-        let mut response = self.response_with(&self.body());
-        // For the family of endpoints that says it in another shape.
-        response.extensions_mut().insert(self);
-        response
+        self.into_probe_response()
     }
 }
 

@@ -89,7 +89,7 @@ pub const COMMANDS: &[Entry] = &[
     entry("/image", Takes::File, "FILE", "show an image with the next message"),
     entry("/think", Takes::Word(&["on", "off", "auto"]), "[on|off|auto]", "show or set thinking"),
     entry("/spec", Takes::Word(&["auto", "off"]), "[auto|off|N]", "show or set drafts: auto, off, or at most N tokens"),
-    entry("/lora", Takes::Text, "[ID SCALE]", "show LoRA adapters, or set the factor of one; 0 leaves it out"),
+    entry("/lora", Takes::Text, "[ID SCALE]", "show LoRA adapters, or set the factor of one"),
     entry("/copy", Takes::Nothing, "", "copy the last reply to the clipboard"),
 ];
 

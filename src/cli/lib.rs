@@ -51,7 +51,7 @@ use report::Line;
 use screen::{Plan, Wishes};
 use settings::TurnSettings;
 use sink::Lines;
-use style::{Colours, Terminals, paint};
+use style::{Colours, Terminals};
 
 use program::{logging, shell};
 
@@ -166,7 +166,7 @@ fn run(args: &Args) -> Outcome<()> {
     }
     if terminals.stderr && !args.machine() {
         // A terminal that is gone is noticed when the reply is written.
-        let _ = writeln!(io::stderr(), "{}", paint(&loaded.line(), style::DIM, colours.err));
+        let _ = writeln!(io::stderr(), "{}", plan.aside(&loaded.line()));
     }
 
     let done = match text {

@@ -113,10 +113,14 @@ impl Loaded {
             NextNHead::Missing(_) => "incomplete",
             NextNHead::Absent => "none",
         };
+        // Some names say it already.
+        let types = match about.name.ends_with(&about.quantization) {
+            true => String::new(),
+            false => format!(" {}", about.quantization),
+        };
         let line = format!(
-            "{} {}, context {}, {}, NextN layer: {head}",
+            "{}{types}, context {}, {}, NextN layer: {head}",
             about.name,
-            about.quantization,
             self.model.engine().limits().n_ctx,
             model.weights().device().name(),
         );

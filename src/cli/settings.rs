@@ -88,7 +88,7 @@ impl TurnSettings {
         let options = self.options(0);
         let s = &options.sampling;
         let seed = s.seed.map_or("new each time".to_owned(), |seed| seed.to_string());
-        let order = s.stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(";");
+        let order = s.stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(", ");
         let mut text = format!(
             "temp {}  top-k {}  top-p {}  min-p {}  seed {seed}  max-tokens {}\nsamplers {order}",
             s.temperature,

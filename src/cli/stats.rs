@@ -28,7 +28,7 @@ pub struct Totals {
     cached_tokens: usize,
     prompt_ms: f64,
     generated_tokens: usize,
-    /// Generated tokens that lie between two others in time: the first of every reply belongs to its prompt.
+    /// Generated tokens that steps made: the first of every reply belongs to its prompt.
     timed_tokens: usize,
     generated_ms: f64,
     steps: usize,
@@ -44,7 +44,7 @@ impl Totals {
         self.cached_tokens += timings.cached_tokens;
         self.prompt_ms += timings.prompt_ms;
         self.generated_tokens += timings.generated_tokens;
-        self.timed_tokens += timings.generated_tokens.saturating_sub(1);
+        self.timed_tokens += if timings.steps == 0 { 0 } else { timings.generated_tokens.saturating_sub(1) };
         self.generated_ms += timings.generated_ms;
         self.steps += timings.steps;
         self.drafted += timings.drafted;

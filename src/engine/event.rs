@@ -156,9 +156,10 @@ impl Timings {
         depths.map(|(&drafted, &right)| right as f64 / drafted.max(1) as f64).collect()
     }
 
-    /// Generated tokens a second, `(generated_tokens - 1) / generated_ms`; 0 while fewer than two tokens are out.
+    /// Generated tokens a second, `(generated_tokens - 1) / generated_ms`; 0 while fewer than two tokens are out, and where no
+    /// step made them: a grammar that allows one text alone needs none.
     pub fn tokens_per_second(&self) -> f64 {
-        if self.generated_tokens < 2 || self.generated_ms <= 0.0 {
+        if self.generated_tokens < 2 || self.steps == 0 || self.generated_ms <= 0.0 {
             return 0.0;
         }
         (self.generated_tokens - 1) as f64 * 1e3 / self.generated_ms

@@ -166,13 +166,17 @@ fn fitting(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) ->
             found.push(format!("{flags} -c {n_ctx}"));
         }
     }
-    match found.is_empty() {
-        true => "No context fits: use a smaller model, or fewer layers on the GPU (-ngl)".into(),
-        false => format!("What fits: {}", found.join(", or ")),
+    if found.is_empty() {
+        return "No context fits: use a smaller model, or fewer layers on the GPU (-ngl)".into();
     }
+    let trained = match facts.hparams.n_ctx_train {
+        n if n > 0 && config.n_ctx(facts) > n => format!("; the model was trained for {n} tokens"),
+        _ => String::new(),
+    };
+    format!("What fits: {}{trained}", found.join(", or "))
 }
 
-/// The longest context that fits with settings that are otherwise these.
+/// The longest context that fits with settings that are otherwise these, as a round number.
 fn longest(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) -> bool) -> Option<usize> {
     let with = |steps: usize| EngineConfig { n_ctx: Some(steps * STEP), ..config.clone() };
     let (mut most, mut too_many) = (0, config.n_ctx(facts).div_ceil(STEP));
@@ -180,7 +184,13 @@ fn longest(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) ->
         let middle = most + (too_many - most) / 2;
         if fits(&with(middle)) { most = middle } else { too_many = middle }
     }
-    (most > 0).then_some(most * STEP)
+    (most > 0).then(|| round(most * STEP))
+}
+
+/// At most so much, in five bits with zeros behind them, as people choose contexts: less than a sixteenth is lost.
+fn round(n_ctx: usize) -> usize {
+    let unit = 1 << (n_ctx / 16).max(STEP).ilog2();
+    n_ctx / unit * unit
 }
 
 /// Contexts are tried in multiples of this.
@@ -188,4 +198,17 @@ const STEP: usize = 256;
 
 fn mib(bytes: usize) -> usize {
     bytes >> 20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_are_advised_in_round_numbers() {
+        for (fits, advised) in [(256, 256), (4352, 4352), (20224, 19456), (684_544, 655_360), (1 << 20, 1 << 20)] {
+            assert_eq!(round(fits), advised);
+        }
+        assert!((1..4000).map(|n| n * STEP).all(|n| round(n) <= n && n - round(n) <= n / 16));
+    }
 }

@@ -397,10 +397,8 @@ impl VariableThreads {
             // SAFETY: no preconditions.
             unsafe { sys::nextn_set_crowded(self.count.is_crowded()) };
         }
-        let serve = self.count.serves();
-        if serve != before {
-            let why = if self.count.is_crowded() { "other programs use the processors" } else { "processors are free" };
-            tracing::info!("{serve} of {} threads compute: {why}", self.count.most());
+        if let Some(change) = self.count.change_from(before) {
+            tracing::info!("{change}");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! another program holds up all that wait for it at the end of each node, so fewer may be faster: that is measured.
 //! Pure arithmetic over times of graphs. Knows nothing of what computes, nor where a load comes from.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -89,14 +90,20 @@ impl ThreadCount {
         trial.map_or(self.serves, |trial| trial.n_threads)
     }
 
-    /// All of them.
-    pub(crate) fn most(&self) -> usize {
-        self.most
-    }
-
     /// The number that serves outside of trials.
     pub(crate) fn serves(&self) -> usize {
         self.serves
+    }
+
+    /// What to tell if another number served before.
+    pub(crate) fn change_from(&self, before: usize) -> Option<String> {
+        let (serves, most) = (self.serves, self.most);
+        match serves.cmp(&before) {
+            Ordering::Equal => None,
+            Ordering::Less => Some(format!("{serves} of {most} threads compute: other programs use the processors")),
+            Ordering::Greater if serves == most => Some(format!("all {most} threads compute again")),
+            Ordering::Greater => Some(format!("{serves} of {most} threads compute: more processors are free")),
+        }
     }
 
     /// Whether threads that wait for each other are to give way to other programs.
@@ -246,10 +253,14 @@ mod tests {
         let load = |n: usize| if n > 4 { crowd(1.0) } else { Load { n_idle: 4.0 - n as f64, ..NO_LOAD } };
         machine.run(2000, seconds, load);
         assert_eq!(machine.count.serves, 4);
+        let told = machine.count.change_from(6);
+        assert_eq!(told.as_deref(), Some("4 of 6 threads compute: other programs use the processors"));
+        assert_eq!(machine.count.change_from(4), None);
         let took = machine.run(4000, seconds, load);
         assert!(took < 1.03 * 4000.0 * 0.6 * seconds(4), "{took}: trials cost little");
         machine.run(4000, |n| 0.04 / n as f64, |n| Load { n_idle: 6.0 - n as f64, ..NO_LOAD });
         assert_eq!(machine.count.serves, 6);
+        assert_eq!(machine.count.change_from(4).as_deref(), Some("all 6 threads compute again"));
     }
 
     #[test]

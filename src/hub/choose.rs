@@ -97,7 +97,7 @@ pub fn choose<'a>(files: &'a [RepoFile], name: &ModelName) -> Result<Choice<'a>,
     };
     let Some(&model) = chosen else {
         let wanted = match name.part() {
-            Part::Any => "any quantisation",
+            Part::Any => "any quantization",
             Part::Quant(part) | Part::File(part) => part,
         };
         return Err(HubError::NoFile { repo: name.repo().into(), wanted: wanted.into(), found: found(&models) });

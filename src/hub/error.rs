@@ -104,7 +104,7 @@ pub enum HubError {
     },
     /// What was given as a file may be meant as a model's name, and is neither.
     #[error(
-        "{name}: there is no such file, and no such model in the cache {cache}; --hf-repo {name} fetches one from the hub"
+        "{name}: there is no such file, and no such model in the cache {cache}; `-hf {name}` downloads it from the hub"
     )]
     NoFileNorModel {
         /// As given.

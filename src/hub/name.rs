@@ -69,7 +69,7 @@ impl FromStr for ModelName {
             Some(file) if file.ends_with(".gguf") => name.with_file(file),
             Some(quant) if is_word(quant) && quant.len() <= MAX_REPO => Ok(name.with(Part::Quant(quant.to_owned()))),
             Some(_) => {
-                Err(wrong("the quantisation has other characters than letters, digits, `-`, `_` and single `.`"))
+                Err(wrong("the quantization has other characters than letters, digits, `-`, `_` and single `.`"))
             }
         }
     }

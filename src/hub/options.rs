@@ -15,7 +15,7 @@ use crate::name::ModelName;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub struct HubOptions {
-    /// Download a model from a hub: USER/REPO[:QUANT] or USER/REPO:FILE.gguf
+    /// Download a model from a hub (-hf): USER/REPO[:QUANT] or USER/REPO:FILE.gguf
     ///
     /// Uses HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_TOKEN
     #[arg(long, value_name = "NAME", env = "NEXTN_HF_REPO", hide_env_values = true)]

@@ -328,7 +328,7 @@ pub(crate) fn weight_type(of_file: TensorType) -> Result<Dtype, String> {
     let dtype = Dtype::from_id(of_file.id()).map_err(|error| error.to_string())?;
     match dtype.is_for_weights() {
         true => Ok(dtype),
-        false => Err(format!("type {dtype} found, which has no products; a float or quantised type expected")),
+        false => Err(format!("type {dtype} found, which has no products; a float or quantized type expected")),
     }
 }
 

@@ -214,6 +214,8 @@ await check("tints have a legend and a switch", {}, async (made) => {
   await opened(made);
   await say(made, "Count from 1 to 20.");
   assert.ok((await made.locator("article .drafted").count()) > 0, "something was drafted");
+  const told = (await made.innerText("article.assistant:last-of-type")).match(/([\d.,]+)\/s · .* · ([\d.,]+)\sms\/step/);
+  assert.deepEqual([await made.innerText("#rate"), await made.innerText("#step-ms")], told?.slice(1), "panel and answer agree");
   assert.equal(await made.isVisible("#tint-legend"), true);
   await made.click("#tint-switch");
   assert.equal(await made.evaluate(() => document.body.classList.contains("tinted")), false);
@@ -396,10 +398,10 @@ await check("the dashboard shows rates of tokens, quantiles and models", {}, asy
   // Passes are counted as they are computed, tokens when the answer has ended.
   await made.waitForFunction(() => / · .* m?s$/.test([...document.querySelectorAll("#tiles dt")].find((dt) => dt.textContent.startsWith("between"))?.nextSibling?.textContent ?? ""));
   const tiles = await made.innerText("#tiles");
-  assert.match(tiles, /first token, p50 · p95\s+[\d.,]+( ms)? · [\d.,]+ m?s/);
+  assert.match(tiles, /first token, p50\s·\sp95\s+[\d.,]+( ms)? · [\d.,]+ m?s/);
   const models = await made.innerText("#models");
   assert.match(models, /pocket/);
-  assert.match(models, /between tokens, p50 · p95\s+[\d.,]+( ms)? · [\d.,]+ m?s/);
+  assert.match(models, /between tokens, p50\s·\sp95\s+[\d.,]+( ms)? · [\d.,]+ m?s/);
 });
 
 for (const look of LOOKS) {

@@ -14,7 +14,7 @@ const { url, stop } = await server("--temp", "0");
 try {
   for (const name of await shots(chromium, url, TO)) {
     const path = `${TO}/${name}`;
-    const smaller = [["pngquant", "--force", "--nofs", "--strip", "--output", path, "56", path], ["zopflipng", "-y", path, path]];
+    const smaller = [["pngquant", "--force", "--nofs", "--strip", "--output", path, "112", path], ["zopflipng", "-y", path, path]];
     const missing = smaller.filter(([program, ...options]) => spawnSync(program, options).error).map(([program]) => program);
     console.log(`${path} ${statSync(path).size}${missing.length ? ` (not installed: ${missing.join(", ")})` : ""}`);
   }

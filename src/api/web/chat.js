@@ -206,7 +206,7 @@ async function turn(mine, signal) {
     else failed(error, message);
   }
   message.progress = "";
-  message.figures = speculation.summary();
+  message.figures = speculation.end();
   delete message.thinkingSince;
   coming = null;
   // Half a call is none.

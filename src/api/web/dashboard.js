@@ -59,8 +59,8 @@ const TILES = [
   ["waiting", (v) => figure(v.get("llamacpp:requests_deferred"))],
   ["tokens generated", (v) => figure(v.get("llamacpp:tokens_predicted_total"))],
   ["draft tokens accepted", (v) => percent(v.get("llamacpp:spec_decode_num_accepted_tokens_total"), v.get("llamacpp:spec_decode_num_draft_tokens_total"))],
-  ["first token, p50 · p95", (v) => pair(v, "nextn:time_to_first_token_seconds")],
-  ["between tokens, p50 · p95", (v) => pair(v, "nextn:inter_token_seconds")],
+  ["first token, p50\u00a0·\u00a0p95", (v) => pair(v, "nextn:time_to_first_token_seconds")],
+  ["between tokens, p50\u00a0·\u00a0p95", (v) => pair(v, "nextn:inter_token_seconds")],
   ["prompt cache hits", (v) => `${figure(v.get("nextn:prompt_cache_hits_total"))} of ${figure(sum(v, "nextn:requests_total"))}`],
   ["prompt tokens from cache", (v) => percent(v.get("nextn:prompt_tokens_cached_total"), v.get("nextn:prompt_tokens_cached_total") + v.get("llamacpp:prompt_tokens_total"))],
   ["KV and state", (v) => bytes(v.get("nextn:state_bytes"))],
@@ -75,7 +75,9 @@ const pair = (v, family, label = "") => {
   const [half, most] = [0.5, 0.95].map((q) => 1000 * quantile(NONE, v, family, q, label));
   if (!Number.isFinite(half)) return "-";
   if (half >= 1000) return `${figure(half / 1000)} · ${figure(most / 1000)} s`;
-  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${figure(half)} ms · ${figure(most / 1000)} s`;
+  // One unit and few digits: a tile is narrow.
+  if (most >= 10_000) return `${(half / 1000).toFixed(2)} · ${figure(most / 1000)} s`;
+  return most < 1000 ? `${figure(half)} · ${figure(most)} ms` : `${Math.round(half)} · ${Math.round(most)} ms`;
 };
 const NONE = new Map();
 const sum = (v, family) => [...v].reduce((n, [name, value]) => (name.startsWith(`${family}{`) ? n + value : n), 0);
@@ -87,8 +89,8 @@ const MODELS = [
   ["draft tokens accepted", (v, m) => percent(v.get(`nextn:model_accepted_tokens_total${m}`), v.get(`nextn:model_draft_tokens_total${m}`))],
   ["prompt cache hits", (v, m) => figure(v.get(`nextn:model_prompt_cache_hits_total${m}`))],
   ["prompt tokens from cache", (v, m) => share(v, `nextn:model_prompt_tokens_cached_total${m}`, `nextn:model_prompt_tokens_total${m}`)],
-  ["first token, p50 · p95", (v, m) => pair(v, "nextn:model_time_to_first_token_seconds", m)],
-  ["between tokens, p50 · p95", (v, m) => pair(v, "nextn:model_inter_token_seconds", m)],
+  ["first token, p50\u00a0·\u00a0p95", (v, m) => pair(v, "nextn:model_time_to_first_token_seconds", m)],
+  ["between tokens, p50\u00a0·\u00a0p95", (v, m) => pair(v, "nextn:model_inter_token_seconds", m)],
   ["KV and state", (v, m) => bytes(v.get(`nextn:model_state_bytes${m}`))],
   ["checkpoints", (v, m) => bytes(v.get(`nextn:model_checkpoint_bytes${m}`))],
   ["kept conversations", (v, m) => bytes(v.get(`nextn:model_stored_bytes${m}`))],

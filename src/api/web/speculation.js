@@ -15,6 +15,7 @@ export class Speculation {
     this.marks = [];
     this.last = -1;
     this.timings = null;
+    this.ended = false;
   }
 
   /** Takes a chunk's `drafts` and `timings`. */
@@ -36,14 +37,15 @@ export class Speculation {
     if (this.steps.length > STEPS) this.steps.shift();
   }
 
-  /** The figures at the end, as the engine counts them. */
-  summary() {
+  /** The figures at the end, as the engine counts them; from now on the panel shows those of the whole answer too. */
+  end() {
+    this.ended = true;
     const t = this.timings;
     if (!t || t.predicted_n < 2) return "";
     const parts = [`${t.predicted_n} tokens`, `${figure(t.predicted_per_second)}/s`];
     if (t.draft_n > 0) {
       parts.push(`${Math.round((100 * t.draft_n_accepted) / t.draft_n)} % of ${t.draft_n} drafted tokens accepted`);
-      parts.push(`${figure(t.predicted_ms / Math.max(t.cycles, 1))} ms/step`);
+      parts.push(`${figure(t.predicted_ms / Math.max(t.cycles, 1))}\u00a0ms/step`);
     }
     if (t.cache_n > 0) parts.push(`${t.cache_n} of ${t.cache_n + t.prompt_n} prompt tokens cached`);
     return parts.join(" · ");
@@ -54,10 +56,11 @@ export class Speculation {
     const t = this.timings;
     if (!t) return;
     $("panel").hidden = false;
-    const [first, last] = [this.marks[0], this.marks.at(-1)];
+    // The first token of an answer is the prompt's.
+    const [first, last] = [this.ended ? { ms: 0, tokens: 1, cycles: 0 } : this.marks[0], this.marks.at(-1)];
     const ms = last.ms - first.ms;
     const steps = last.cycles - first.cycles;
-    $("rate").textContent = figure(ms > 0 ? ((last.tokens - first.tokens) * 1000) / ms : t.predicted_per_second);
+    $("rate").textContent = figure(ms > 0 ? ((last.tokens - Math.max(first.tokens, 1)) * 1000) / ms : t.predicted_per_second);
     $("step-ms").textContent = figure(steps > 0 ? ms / steps : NaN);
     $("per-step").textContent = figure(t.cycles > 0 ? (t.predicted_n - 1) / t.cycles : NaN);
     $("accepted").textContent = t.draft_n > 0 ? `${Math.round((100 * t.draft_n_accepted) / t.draft_n)} %` : "no drafts";

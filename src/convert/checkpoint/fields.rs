@@ -68,7 +68,7 @@ impl<'j> Fields<'j> {
 
     pub(crate) fn quantized(&self) -> Result<Option<Quantized>, String> {
         if self.get("quantization").is_some() && self.get("quantization_config").is_none() {
-            return Err("quantised for MLX: convert the original checkpoint".into());
+            return Err("quantized for MLX: convert the original checkpoint".into());
         }
         let Some(q) = self.get("quantization_config") else { return Ok(None) };
         let text = |name: &str| q.get(name).and_then(Value::as_str);
@@ -80,7 +80,7 @@ impl<'j> Fields<'j> {
             let method = text("quant_method").unwrap_or("?");
             let format = text("format").map_or(String::new(), |f| format!(", format {f:?}"));
             return Err(format!(
-                "quantised by {method:?}{format}; plain floats or fp8 expected: convert the original checkpoint"
+                "quantized by {method:?}{format}; plain floats or fp8 expected: convert the original checkpoint"
             ));
         }
         let groups = q.get("config_groups").and_then(|g| g.as_object()?.values().next()?.get("weights"));

@@ -354,6 +354,6 @@ fn kept_in_floats(plans: &[TensorPlan], target: &Source) -> Option<String> {
     let quantised = target.tensors.iter().filter(|t| !is_float(t.dtype)).map(|t| t.n_elements()).sum::<u64>();
     let all = target.tensors.iter().map(|t| t.n_elements()).sum::<u64>();
     (floats > 0 && quantised * 2 > all).then(|| {
-        "the head's matrices stay floats beside a quantised main model; with --type q8_0 a draft reads about half as much".into()
+        "the head's matrices stay floats beside a quantized main model; with --type q8_0 a draft reads about half as much".into()
     })
 }

@@ -209,7 +209,7 @@ impl Recipe<'_> {
         let quantized = |piece: &crate::stream::Piece| matches!(piece.stored, crate::stream::Stored::Ggml(d) if d.is_quantized() && d.id() != dtype.id());
         if t.pieces.iter().any(quantized) && !self.requantize {
             let what = format!(
-                "is quantised already and would become {dtype}, which loses twice; quantise the original, or say --requantize"
+                "is quantized already and would become {dtype}, which loses twice; quantize the original, or say --requantize"
             );
             return Err(Error::tensor(&t.name, what));
         }

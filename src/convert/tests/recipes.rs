@@ -78,7 +78,7 @@ fn what_is_quantised_is_not_quantised_again_unless_told() {
     let path = models().join("pocket-moe-q8_0.gguf");
     let mut model = Source::open(&path).unwrap().into_model().unwrap();
     let e = recipe(FileType::Q4_K_M).apply(&mut model).unwrap_err().to_string();
-    assert!(e.contains("is quantised already") && e.contains("--requantize"), "{e}");
+    assert!(e.contains("is quantized already") && e.contains("--requantize"), "{e}");
     let mut model = Source::open(&path).unwrap().into_model().unwrap();
     Recipe { requantize: true, ..recipe(FileType::Q4_K_M) }.apply(&mut model).unwrap();
     // The same type changes nothing, so nothing is lost.

@@ -17,7 +17,7 @@ pub struct DeviceOptions {
     #[arg(long, value_name = "NAME,NAME,...", default_value = "auto", env = "NEXTN_DEVICE", hide_env_values = true)]
     pub device: DeviceChoice,
 
-    /// Number of layers on GPUs, from the last, or auto (as many as fit)
+    /// Number of layers on GPUs (-ngl), from the last, or auto (as many as fit)
     #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", default_value = "auto", env = "NEXTN_GPU_LAYERS", hide_env_values = true, value_parser = gpu_layers)]
     pub gpu_layers: GpuLayers,
 

@@ -45,7 +45,7 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type())]
     pub cache_type_v: CacheType,
 
-    /// Rotate quantised keys and values, so that they lose less by rounding: on or off [default: on]
+    /// Rotate quantized keys and values, so that they lose less by rounding: on or off [default: on]
     #[arg(long, value_name = "WHEN", value_parser = on_or_off())]
     pub kv_rotate: Option<bool>,
 
