@@ -231,7 +231,10 @@ impl EngineConfig {
 
     /// Which tokens may share a batch of a model.
     pub(crate) fn batch_policy(&self, facts: &Facts) -> BatchPolicy {
-        match (self.exact, facts.rows_alike) {
+        // What a GPU promises is of its kernels for attention over F16.
+        let f16 = self.cache_type_k == CacheType::F16 && self.cache_type_v == CacheType::F16;
+        let fused = self.flash_attention != FlashAttention::Off;
+        match (self.exact, facts.rows_alike.filter(|_| facts.on_cpu || f16 && fused)) {
             (Exact::Off, _) => BatchPolicy::Any,
             (Exact::On, Some(n)) => BatchPolicy::UpTo(n),
             (Exact::On, None) => BatchPolicy::Width(EXACT_WIDTH),
