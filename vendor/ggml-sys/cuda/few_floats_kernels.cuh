@@ -1,5 +1,5 @@
 // Kernel for products of small F32 matrices (router, decay, beta) with any number of columns. A thread block takes a row, or two,
-// and up to eight columns; each of its 128 threads sums every 128th four values of a column in their order, so a column's bits do
+// and up to eight columns; each of its 256 threads sums every 256th four values of a column in their order, so a column's bits do
 // not depend on how many stand beside it, nor on its place.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace nextn {
 
 // Columns and threads of a thread block.
-constexpr int FLOAT_COLUMNS = 8, FLOAT_THREADS = 128;
+constexpr int FLOAT_COLUMNS = 8, FLOAT_THREADS = 256;
 
 // What a launch computes: w times n columns; k values a row, a multiple of 4.
 struct float_products {
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(FLOAT_THREADS) few_floats(const float_p
     wait_for_previous();
     let_next_start();
     float sums[ROWS][COLUMNS] = {};
-#pragma unroll 2
+#pragma unroll(COLUMNS > 4 ? 2 : 4)
     for (int i = threadIdx.x; i < p.k / 4; i += FLOAT_THREADS) {
         float4 w[ROWS];
 #pragma unroll
@@ -83,7 +83,12 @@ static __global__ void __launch_bounds__(FLOAT_THREADS) few_floats(const float_p
         return;
     }
     const auto sum = [&](int r) {
-        return __fadd_rn(__fadd_rn(parts[0][r][c], parts[1][r][c]), __fadd_rn(parts[2][r][c], parts[3][r][c]));
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < FLOAT_THREADS / 32; i++) {
+            sum = __fadd_rn(sum, parts[i][r][c]);
+        }
+        return sum;
     };
     const int64_t place = (first + c) * p.dst_column + first_row + r;
     p.dst[place] = finish(p, sum(r), p.gate ? sum(ROWS - 1) : 0.0f, place);
