@@ -314,3 +314,30 @@ pub enum EngineError {
     #[error("the engine's thread was not started: {0}")]
     Thread(#[from] std::io::Error),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a backend says of its kernels holds for fused attention over F16; all else keeps batches of one width.
+    #[test]
+    fn a_gpus_promise_is_of_f16_cells() {
+        let gpu = Facts { rows_alike: Some(48), ..Facts::default() };
+        let policy =
+            |facts: &Facts, config: EngineConfig| EngineConfig { exact: Exact::On, ..config }.batch_policy(facts);
+        let quantised = || EngineConfig { cache_type_v: CacheType::Q8_0, ..EngineConfig::default() };
+        let unfused = EngineConfig { flash_attention: FlashAttention::Off, ..EngineConfig::default() };
+        assert_eq!(policy(&gpu, EngineConfig::default()), BatchPolicy::UpTo(48));
+        assert_eq!(policy(&gpu, quantised()), BatchPolicy::Width(EXACT_WIDTH));
+        assert_eq!(policy(&gpu, unfused), BatchPolicy::Width(EXACT_WIDTH));
+        assert_eq!(
+            policy(&Facts { rows_alike: None, ..gpu.clone() }, EngineConfig::default()),
+            BatchPolicy::Width(EXACT_WIDTH)
+        );
+        assert_eq!(policy(&Facts { on_cpu: true, ..gpu }, quantised()), BatchPolicy::UpTo(48));
+        assert_eq!(
+            EngineConfig::default().batch_policy(&Facts { rows_alike: Some(48), ..Facts::default() }),
+            BatchPolicy::Any
+        );
+    }
+}
