@@ -277,7 +277,9 @@ impl EngineConfig {
     /// layers are placed by it. What a source of drafts keeps is its own to add.
     pub fn memory_plan(&self, facts: &Facts, depth: usize) -> MemoryPlan {
         let (plain, policy) = (self.plain_state(facts), self.batch_policy(facts));
-        let depth = depth.min(policy.max_draft());
+        // Layers are placed before it is known what a GPU's kernels promise, and with it which drafts `--exact` allows.
+        let is_open = self.exact == Exact::On && !facts.on_cpu && facts.rows_alike.is_none();
+        let depth = if is_open { depth } else { depth.min(policy.max_draft()) };
         let n_snapshots = policy.n_past().max(depth + 1);
         let n_ctx = plain.n_ctx.saturating_add(policy.n_past());
         let max_rows = Some(self.n_batch.max(n_snapshots).max(MAX_FORCED));
