@@ -231,7 +231,10 @@ impl EngineConfig {
 
     /// Which tokens may share a batch of a model.
     pub(crate) fn batch_policy(&self, facts: &Facts) -> BatchPolicy {
-        match (self.exact, facts.rows_alike) {
+        // What a GPU promises is of its kernels for attention over F16.
+        let f16 = self.cache_type_k == CacheType::F16 && self.cache_type_v == CacheType::F16;
+        let fused = self.flash_attention != FlashAttention::Off;
+        match (self.exact, facts.rows_alike.filter(|_| facts.on_cpu || f16 && fused)) {
             (Exact::Off, _) => BatchPolicy::Any,
             (Exact::On, Some(n)) => BatchPolicy::UpTo(n),
             (Exact::On, None) => BatchPolicy::Width(EXACT_WIDTH),
@@ -274,7 +277,9 @@ impl EngineConfig {
     /// layers are placed by it. What a source of drafts keeps is its own to add.
     pub fn memory_plan(&self, facts: &Facts, depth: usize) -> MemoryPlan {
         let (plain, policy) = (self.plain_state(facts), self.batch_policy(facts));
-        let depth = depth.min(policy.max_draft());
+        // Layers are placed before it is known what a GPU's kernels promise, and with it which drafts `--exact` allows.
+        let is_open = self.exact == Exact::On && !facts.on_cpu && facts.rows_alike.is_none();
+        let depth = if is_open { depth } else { depth.min(policy.max_draft()) };
         let n_snapshots = policy.n_past().max(depth + 1);
         let n_ctx = plain.n_ctx.saturating_add(policy.n_past());
         let max_rows = Some(self.n_batch.max(n_snapshots).max(MAX_FORCED));
@@ -310,4 +315,31 @@ pub enum EngineError {
     /// The system has no thread for it.
     #[error("the engine's thread was not started: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a backend says of its kernels holds for fused attention over F16; all else keeps batches of one width.
+    #[test]
+    fn a_gpus_promise_is_of_f16_cells() {
+        let gpu = Facts { rows_alike: Some(48), ..Facts::default() };
+        let policy =
+            |facts: &Facts, config: EngineConfig| EngineConfig { exact: Exact::On, ..config }.batch_policy(facts);
+        let quantised = || EngineConfig { cache_type_v: CacheType::Q8_0, ..EngineConfig::default() };
+        let unfused = EngineConfig { flash_attention: FlashAttention::Off, ..EngineConfig::default() };
+        assert_eq!(policy(&gpu, EngineConfig::default()), BatchPolicy::UpTo(48));
+        assert_eq!(policy(&gpu, quantised()), BatchPolicy::Width(EXACT_WIDTH));
+        assert_eq!(policy(&gpu, unfused), BatchPolicy::Width(EXACT_WIDTH));
+        assert_eq!(
+            policy(&Facts { rows_alike: None, ..gpu.clone() }, EngineConfig::default()),
+            BatchPolicy::Width(EXACT_WIDTH)
+        );
+        assert_eq!(policy(&Facts { on_cpu: true, ..gpu }, quantised()), BatchPolicy::UpTo(48));
+        assert_eq!(
+            EngineConfig::default().batch_policy(&Facts { rows_alike: Some(48), ..Facts::default() }),
+            BatchPolicy::Any
+        );
+    }
 }

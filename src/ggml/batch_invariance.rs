@@ -6,7 +6,7 @@ use kernels::{FEW_COLUMNS, Isa, WeightType};
 
 use crate::device::DeviceKind;
 use crate::dtype::Dtype;
-use crate::weights::Weights;
+use crate::weights::{WeightId, Weights};
 
 /// Tokens up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone, where they do:
 /// from the next on it takes tiles of the larger super-blocks, which it sums in another order.
@@ -110,15 +110,20 @@ fn width_in_weights(dtype: Dtype) -> Option<usize> {
 }
 
 impl Weights {
-    /// Tokens of a forward pass up to which each has the bits that it has alone; `None` where a token's bits depend on how
-    /// many there are: where some weights lie on another device than a CPU, or are of a type of which
-    /// [`BatchInvariance::No`] is said. Large matrices of floats are not counted on x86-64 that the kernels do not serve:
-    /// with these a token may differ from the token alone.
+    /// Tokens of a forward pass up to which each has the bits that it has alone, in products with these weights; `None` where a
+    /// token's bits depend on how many there are: where some weights are of a type of which [`BatchInvariance::No`] is said, or
+    /// lie on another device, whose backend says nothing of its kernels. Large matrices of floats are not counted on x86-64 that
+    /// the kernels do not serve: with these a token may differ from the token alone.
     pub fn rows_alike(&self) -> Option<usize> {
-        if self.devices().iter().any(|d| d.kind() != DeviceKind::Cpu) {
-            return None;
-        }
-        self.dtypes().map(width_in_weights).try_fold(FEW_COLUMNS as usize, |least, n| Some(least.min(n?)))
+        let width = |id: WeightId| {
+            let (dtype, device) = (self.dtype(id)?, self.device_of(id)?);
+            match device.kind() {
+                DeviceKind::Cpu => width_in_weights(dtype),
+                _ => device.columns_alike(dtype, self.ne(id)?),
+            }
+        };
+        let least = self.ids().map(width).try_fold(usize::MAX, |least, n| Some(least.min(n?)))?;
+        Some(if self.is_empty() { FEW_COLUMNS as usize } else { least })
     }
 
     /// The names of the types that keep [`Weights::rows_alike`] from a number, each once.

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 
 use ggml_sys as sys;
 
+use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::raw::{Backend, Threadpool};
 
@@ -28,6 +29,9 @@ pub enum DeviceKind {
     /// Something else, such as a matrix unit beside the CPU.
     Accelerator,
 }
+
+type ColumnsAlike = unsafe extern "C" fn(i32, *const i64) -> i32;
+type QueriesAlike = unsafe extern "C" fn(i64) -> i32;
 
 impl Device {
     /// Every device, in ggml's order.
@@ -143,6 +147,27 @@ impl Device {
             next = unsafe { next.add(1) };
         }
         names
+    }
+
+    /// Tokens of a batch up to which each has the bits that it has alone, in products with weights of this type and shape, on a
+    /// device that is no CPU: what the backend says of its kernels (`vendor/ggml-sys/cuda`). `None` if it says nothing.
+    pub(crate) fn columns_alike(self, dtype: Dtype, ne: [i64; 4]) -> Option<usize> {
+        let found = self.function(c"nextn_columns_alike");
+        // SAFETY: null or, by this name, of this type.
+        let function: Option<ColumnsAlike> = unsafe { std::mem::transmute(found) };
+        // SAFETY: four numbers, as it reads.
+        let n = unsafe { function?(dtype.raw() as i32, ne.as_ptr()) };
+        usize::try_from(n).ok().filter(|&n| n > 0)
+    }
+
+    /// The same of attention with heads of `head_size` elements over F16 cells.
+    pub fn queries_alike(self, head_size: usize) -> Option<usize> {
+        let found = self.function(c"nextn_queries_alike");
+        // SAFETY: null or, by this name, of this type.
+        let function: Option<QueriesAlike> = unsafe { std::mem::transmute(found) };
+        // SAFETY: it takes any number.
+        let n = unsafe { function?(i64::try_from(head_size).ok()?) };
+        usize::try_from(n).ok().filter(|&n| n > 0)
     }
 
     /// Has ggml make what all threads share and the end of the process destroys, which it would do in the first graph.

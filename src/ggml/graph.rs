@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ggml_sys as sys;
 
-use crate::device::DeviceKind;
+use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::low_rank::{LowRank, LowRanks};
@@ -102,6 +102,19 @@ impl<'g> Tensor<'g> {
     pub fn lies_on_host(self) -> bool {
         // SAFETY: the buffer is alive with the weight or state.
         self.is_placed() && unsafe { sys::ggml_backend_buffer_is_host(self.base().buffer) }
+    }
+
+    /// Where the elements lie; `None` of what has no place yet, and where ggml does not say.
+    pub(crate) fn device(self) -> Option<Device> {
+        if !self.is_placed() {
+            return None;
+        }
+        // SAFETY: the buffer is alive with the weight or state.
+        let kind = unsafe { sys::ggml_backend_buffer_get_type(self.base().buffer) };
+        // SAFETY: buffer types are static.
+        let raw = NonNull::new(unsafe { sys::ggml_backend_buft_get_device(kind) })?;
+        // SAFETY: buffer types name entries of the registry.
+        Some(unsafe { Device::from_raw(raw.as_ptr()) })
     }
 
     /// True when a backend keeps the elements in an order of its own.

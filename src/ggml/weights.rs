@@ -366,9 +366,14 @@ impl Weights {
         Some(unsafe { t.0.as_ref() }.ne)
     }
 
+    /// All tensors.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = WeightId> + use<> {
+        (0..self.tensors.len() as u32).map(WeightId)
+    }
+
     /// The types of all tensors.
     pub(crate) fn dtypes(&self) -> impl Iterator<Item = Dtype> + '_ {
-        (0..self.tensors.len()).filter_map(|i| self.dtype(WeightId(i as u32)))
+        self.ids().filter_map(|id| self.dtype(id))
     }
 
     /// Copies bytes out of a tensor, from `offset` on.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use ggml::{DeviceKind, LoadProgress, Mapping, WeightsBuilder};
 use gguf::{Header, SplitInfo};
+use memory::LayerState;
 
 use crate::adapter;
 use crate::arch;
@@ -161,7 +162,7 @@ impl Model {
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         let weights = weights.build_on(plan.output(), |name| plan.device(name, tied))?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
-        tell_of_batches(&weights, on_cpu);
+        tell_of_batches(&weights, rows_alike(&facts, &weights), on_cpu);
         if let NextNHead::Missing(names) = &opened.nextn {
             tracing::warn!(
                 missing = names.join(", "),
@@ -175,7 +176,7 @@ impl Model {
             tool_use_template: meta.str("tokenizer.chat_template.tool_use")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
             embedding,
-            facts: Facts { on_cpu, rows_alike: weights.rows_alike(), ..facts },
+            facts: Facts { on_cpu, rows_alike: rows_alike(&facts, &weights), ..facts },
             n_files: [n_model, of_head.len()],
             rope: options.rope,
             fingerprints: OnceLock::new(),
@@ -197,9 +198,21 @@ fn lock<'m>(mappings: impl Iterator<Item = &'m Mapping> + Clone, progress: &Load
     }
 }
 
+/// See [`Model::rows_alike`]: products, and on GPUs attention over F16 cells.
+fn rows_alike(facts: &Facts, weights: &ggml::Weights) -> Option<usize> {
+    let gpus = || weights.devices().iter().filter(|d| d.kind() != DeviceKind::Cpu);
+    let of_layer = |layer: &LayerState| match layer {
+        LayerState::Kv(kv) if kv.latent || kv.d_k != kv.d_v => gpus().next().is_none().then_some(usize::MAX),
+        LayerState::Kv(kv) => gpus().try_fold(usize::MAX, |least, d| Some(least.min(d.queries_alike(kv.d_k)?))),
+        LayerState::None | LayerState::Recurrent(_) => Some(usize::MAX),
+    };
+    let products = weights.rows_alike()?;
+    facts.layout.layers.iter().map(of_layer).try_fold(products, |least, n| Some(least.min(n?)))
+}
+
 /// Says so where drafts may change a greedy reply (docs/NUMERICS.md).
-fn tell_of_batches(weights: &ggml::Weights, on_cpu: bool) {
-    if weights.rows_alike().is_some() {
+fn tell_of_batches(weights: &ggml::Weights, rows_alike: Option<usize>, on_cpu: bool) {
+    if rows_alike.is_some() {
         return;
     }
     if !on_cpu {

@@ -53,6 +53,11 @@ impl<'g> Graph<'g> {
         w.dtype().is_quantized() || self.kernel_for(w).is_some() || !w.lies_on_host()
     }
 
+    /// True when the device of this weight, which is no CPU, gives each token the bits that it has alone in up to so many.
+    pub fn device_keeps_rows(&self, w: Tensor<'g>, n: usize) -> bool {
+        w.device().and_then(|d| d.columns_alike(w.dtype(), w.ne())).is_some_and(|most| n <= most)
+    }
+
     /// The type of the weight `a`, if kernels serve it.
     fn kernel_for(&self, a: Tensor<'g>) -> Option<WeightType> {
         let ty = WeightType::of(a.dtype().raw())?;

@@ -169,7 +169,8 @@ pub(crate) fn embedded<'g>(g: &Graph<'g>, id: WeightId, tokens: Tensor<'g>) -> T
 fn invariant_mul_mat<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
     let small = w.nb()[1] * w.ne()[1] as usize <= SMALL_FLOATS;
     let one_row = x.ne()[1..] == [1, 1, 1];
-    if w.dtype() == Dtype::F32 && !w.lies_on_host() && IN_THREES.contains(&x.ne()[1]) && x.ne()[2..] == [1, 1] {
+    let in_parts = IN_THREES.contains(&x.ne()[1]) && x.ne()[2..] == [1, 1];
+    if w.dtype() == Dtype::F32 && !w.lies_on_host() && in_parts && !g.device_keeps_rows(w, x.ne()[1] as usize) {
         return in_threes(g, w, x);
     }
     if g.row_may_stand_alone(w) || !small || !one_row {
@@ -195,8 +196,8 @@ pub(crate) fn by_head<'g>(g: &Graph<'g>, heads: Tensor<'g>, x: Tensor<'g>) -> Te
 /// Rows from which on a copy of the weight is little beside the product.
 const WIDE: i64 = 64;
 
-/// Rows that are multiplied with F32 weights on a GPU in threes. Up to three, CUDA's backend has a kernel for vectors; for four
-/// rows of a router it took another one, and 13 us instead of 4.
+/// Rows that are multiplied with F32 weights on a GPU in threes, where no kernels of ours serve. Up to three, CUDA's backend has a
+/// kernel for vectors; for four rows of a router it took another one, and 13 us instead of 4.
 const IN_THREES: std::ops::RangeInclusive<i64> = 4..=6;
 
 /// `w` times three rows of `x: [n_in, n_rows]` at a time.

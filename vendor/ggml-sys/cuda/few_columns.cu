@@ -1,5 +1,8 @@
 #include "few_columns.cuh"
+#include "attention.cuh"
 #include "few_columns_kernels.cuh"
+#include "few_floats_kernels.cuh"
+#include "mmvq.cuh"
 #include "unary.cuh"
 
 #include <algorithm>
@@ -7,6 +10,8 @@
 #include <cstring>
 
 namespace nextn {
+
+static_assert(MAX_TOKENS == MAX_COLUMNS, "both say what is served");
 
 namespace {
 
@@ -38,6 +43,19 @@ struct finish_as_ggml {
         }
         return ggml_cuda_op_glu_single(ggml_glu_op(p.glu), gate, value, p.glu_limit);
     }
+
+    __device__ float operator()(const float_products & p, float value, float gate, int64_t place) const {
+        if (p.bias) {
+            value += p.bias[place];
+        }
+        if (!p.gate) {
+            return value;
+        }
+        if (p.gate_bias) {
+            gate += p.gate_bias[place];
+        }
+        return ggml_cuda_op_glu_single(ggml_glu_op(p.glu), gate, value, p.glu_limit);
+    }
 };
 
 // A weight or some rows of one: nothing that a graph computes, so it can be read before the previous kernel has ended.
@@ -50,28 +68,119 @@ bool is_weight(const ggml_tensor * w) {
 // Tokens from which on a matrix that several want is read once for them. Fewer seldom want the same one.
 constexpr int MIN_SHARED = 9;
 
-bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * ids, const ggml_tensor * dst) {
-    const int cc = ggml_cuda_info().devices[ggml_cuda_get_device()].cc;
-    if (!kernels_are_on() || !GGML_CUDA_CC_IS_NVIDIA(cc) || ggml_cuda_highest_compiled_arch(cc) < GGML_CUDA_CC_AMPERE) {
-        return false;
-    }
-    switch (w->type) {
+// Experts among which those that several tokens want are found.
+constexpr int MAX_EXPERTS = 1024;
+
+// Larger F32 matrices are worth tensor cores.
+constexpr int64_t MAX_FLOATS = 4 << 20;
+
+// Tokens up to which a weight of this shape is served.
+int most_tokens(ggml_type type, const int64_t * ne) {
+    switch (type) {
         case GGML_TYPE_Q4_K:
         case GGML_TYPE_Q5_K:
         case GGML_TYPE_Q6_K:
         case GGML_TYPE_Q8_0:
-            break;
+            return ne[0] % BLOCK != 0 || ne[3] != 1 ? 0 : ne[2] > MAX_EXPERTS ? GROUP : MAX_COLUMNS;
+        case GGML_TYPE_F32:
+            return ne[0] % 4 != 0 || ne[2] * ne[3] != 1 || ne[0] * ne[1] > MAX_FLOATS ? 0 : MAX_COLUMNS;
         default:
-            return false;
+            return 0;
     }
+}
+
+bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * ids, const ggml_tensor * dst) {
     // Columns are read four floats at a time.
     const bool aligned = reinterpret_cast<uintptr_t>(x->data) % 16 == 0 && x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0;
     const int64_t n_tokens = ids ? x->ne[2] : x->ne[1];
-    const bool of_few_blocks = w->ne[0] < WARPS * BLOCK;
-    const bool served = n_tokens <= GROUP || (n_tokens <= MAX_COLUMNS && (ids ? w->ne[2] <= 1024 : !of_few_blocks));
-    return served && is_weight(w) && w->ne[0] % BLOCK == 0 && w->nb[1] == ggml_row_size(w->type, w->ne[0]) && w->ne[3] == 1 &&
+    return is_served_here() && n_tokens <= most_tokens(w->type, w->ne) && is_weight(w) && w->nb[1] == ggml_row_size(w->type, w->ne[0]) &&
         x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && aligned && dst->type == GGML_TYPE_F32 &&
-        dst->nb[0] == sizeof(float) && (ids ? x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
+        dst->nb[0] == sizeof(float) &&
+        (ids ? w->type != GGML_TYPE_F32 && x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
+}
+
+struct launch_floats {
+    const float_products & p;
+    cudaStream_t stream;
+
+    template <int ROWS, int COLUMNS> void operator()() const {
+        const int rows = p.gate ? 1 : ROWS;
+        const ggml_cuda_kernel_launch_params params(dim3((p.n_rows + rows - 1) / rows, (p.n + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS),
+            dim3(FLOAT_THREADS), size_t(0), stream);
+        ggml_cuda_kernel_launch(few_floats<ROWS, COLUMNS, finish_as_ggml>, params, p, finish_as_ggml());
+    }
+};
+
+// What is fused is a bias as large as the result, or a gate of the same shape.
+void floats(ggml_backend_cuda_context & ctx, const ggml_tensor * w, const ggml_tensor * x, ggml_tensor * dst,
+            const ggml_cuda_mm_fusion_args_host * fusion) {
+    float_products p = {};
+    p.w = (const float *) w->data;
+    p.row = w->nb[1] / sizeof(float);
+    p.k = int(w->ne[0]);
+    p.n_rows = int(w->ne[1]);
+    p.n = int(x->ne[1]);
+    p.x = (const float *) x->data;
+    p.column = x->nb[1] / sizeof(float);
+    p.dst = (float *) dst->data;
+    p.dst_column = dst->nb[1] / sizeof(float);
+    if (fusion) {
+        const auto data = [](const ggml_tensor * tensor) { return tensor ? (const float *) tensor->data : nullptr; };
+        p.gate = data(fusion->gate);
+        p.bias = data(fusion->x_bias);
+        p.gate_bias = data(fusion->gate_bias);
+        p.glu = fusion->glu_op;
+        p.glu_limit = fusion->glu_limit;
+    }
+    chosen(p, launch_floats{ p, ctx.stream() });
+}
+
+// A token at a time, for which ggml has a kernel with any fusion.
+void one_by_one(ggml_backend_cuda_context & ctx, const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * ids, ggml_tensor * dst,
+                const ggml_cuda_mm_fusion_args_host & fusion) {
+    const int along = ids ? 2 : 1;
+    const auto nth = [](const ggml_tensor * tensor, int along, int64_t i) {
+        ggml_tensor one = *tensor;
+        one.data = (char *) tensor->data + i * tensor->nb[along];
+        one.ne[along] = 1;
+        return one;
+    };
+    for (int64_t i = 0; i < x->ne[along]; i++) {
+        ggml_cuda_mm_fusion_args_host of_one = fusion;
+        const ggml_tensor columns = nth(x, along, i);
+        ggml_tensor chosen_by, bias, gate_bias, shared, to = nth(dst, along, i);
+        if (ids) {
+            chosen_by = nth(ids, 1, i);
+        } else {
+            if (fusion.x_bias) {
+                bias = nth(fusion.x_bias, 1, i);
+                of_one.x_bias = &bias;
+            }
+            if (fusion.gate_bias) {
+                gate_bias = nth(fusion.gate_bias, 1, i);
+                of_one.gate_bias = &gate_bias;
+            }
+        }
+        if (fusion.shared_dst) {
+            shared = nth(fusion.shared_dst, 1, i);
+            of_one.shared_dst = &shared;
+        }
+        ggml_cuda_mul_mat_vec_q(ctx, w, &columns, ids ? &chosen_by : nullptr, &to, &of_one);
+    }
+}
+
+bool is_set_to(const char * what) {
+    const char * value = getenv("NEXTN_CUDA_KERNELS");
+    return value && strcmp(value, what) == 0;
+}
+
+// For nextn: see function().
+extern "C" int32_t columns_alike(int32_t type, const int64_t * ne) {
+    return kernels_are_on() ? most_tokens(ggml_type(type), ne) : 0;
+}
+
+extern "C" int32_t queries_alike_by_name(int64_t head_size) {
+    return queries_alike(head_size);
 }
 
 template <typename T> struct launch {
@@ -95,11 +204,35 @@ template <typename T> struct launch {
 }  // namespace
 
 bool kernels_are_on() {
-    static const bool on = [] {
-        const char * value = getenv("NEXTN_CUDA_KERNELS");
-        return !value || strcmp(value, "off") != 0;
-    }();
+    static const bool on = !is_set_to("off");
     return on;
+}
+
+bool attention_is_on() {
+    static const bool on = kernels_are_on() && !is_set_to("products");
+    return on;
+}
+
+bool is_served_here() {
+    const int cc = ggml_cuda_info().devices[ggml_cuda_get_device()].cc;
+    return kernels_are_on() && GGML_CUDA_CC_IS_NVIDIA(cc) && ggml_cuda_highest_compiled_arch(cc) >= GGML_CUDA_CC_AMPERE;
+}
+
+void * function(const char * name) {
+    // All devices, since the functions are of them all.
+    for (int i = 0; i < ggml_cuda_info().device_count; i++) {
+        const int cc = ggml_cuda_info().devices[i].cc;
+        if (!GGML_CUDA_CC_IS_NVIDIA(cc) || ggml_cuda_highest_compiled_arch(cc) < GGML_CUDA_CC_AMPERE) {
+            return nullptr;
+        }
+    }
+    if (strcmp(name, "nextn_columns_alike") == 0) {
+        return reinterpret_cast<void *>(columns_alike);
+    }
+    if (strcmp(name, "nextn_queries_alike") == 0) {
+        return reinterpret_cast<void *>(queries_alike_by_name);
+    }
+    return nullptr;
 }
 
 bool fuses(const ggml_tensor * product) {
@@ -119,18 +252,24 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
     if (!serves(src0, src1, ids, dst)) {
         return false;
     }
+    if (src0->type == GGML_TYPE_F32) {
+        floats(ctx, src0, src1, dst, fusion);
+        return true;
+    }
     products p = {};
     if (fusion) {
-        // What is fused with more than a group of columns must be served: there is no other kernel that does it. ggml scales only
-        // what is of other types, gates are of the type and shape of what they gate, and both are weights.
+        // ggml scales only what is of other types, gates are of the type and shape of what they gate, and both are weights.
         const auto is_as_w = [&](const ggml_tensor * other) { return !other || (is_weight(other) && other->type == src0->type); };
         const auto is_packed = [&](const ggml_tensor * bias) { return !bias || !ids || bias->nb[1] == src0->ne[1] * sizeof(float); };
         const bool can = !fusion->x_scale && !fusion->gate_scale && is_as_w(fusion->gate) && is_as_w(fusion->shared_up) &&
             is_as_w(fusion->shared_gate) && (!fusion->gate || ggml_are_same_stride(fusion->gate, src0)) &&
             is_packed(fusion->x_bias) && is_packed(fusion->gate_bias);
         if (!can) {
-            GGML_ASSERT((ids ? src1->ne[2] : src1->ne[1]) <= GROUP && "a fusion that our kernels do not know");
-            return false;
+            const bool is_one = (ids ? src1->ne[2] : src1->ne[1]) == 1;
+            if (!is_one) {
+                one_by_one(ctx, src0, src1, ids, dst, *fusion);
+            }
+            return !is_one;
         }
         const auto data = [](const ggml_tensor * tensor) { return tensor ? tensor->data : nullptr; };
         p.gate = (const uint8_t *) data(fusion->gate);
@@ -152,7 +291,7 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
     // Whole groups of columns, then chunks.
     const size_t size = size_t(GGML_PAD(n, GROUP) / GROUP) * (k / BLOCK) * sizeof(column_block);
     const int n_slots = ids ? int(ids->ne[0]) * p.n_tokens : 0;
-    const bool in_chunks = ids && p.n_tokens >= MIN_SHARED && src0->ne[2] <= 1024;
+    const bool in_chunks = ids && p.n_tokens >= MIN_SHARED && src0->ne[2] <= MAX_EXPERTS;
     const int n_chunks = in_chunks ? std::min(n_slots, int(src0->ne[2]) + n_slots / GROUP) : 0;
     ggml_cuda_pool_alloc<char> temporary(ctx.pool());
     kept_columns * kept = nullptr;
@@ -208,6 +347,14 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
         p.chunks = in_chunks ? chunks : nullptr;
     }
     p.n_routed = in_chunks ? n_chunks : ids ? n_slots : 1;
+    if (!ids && p.n_blocks < WARPS && p.n_tokens > GROUP) {
+        // The kernel for rows of so few blocks takes a group of columns.
+        p.shared_w = p.w;
+        p.shared_gate = p.gate;
+        p.shared_dst = p.dst;
+        p.shared_token = p.dst_token;
+        p.n_routed = 0;
+    }
     // A shared matrix takes its columns a group at a time.
     const int n_matrices = p.n_routed + (p.shared_w ? (p.n_tokens + GROUP - 1) / GROUP : 0);
     switch (src0->type) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "columns.cuh"
+#include "tensor_cores.cuh"
 #include "weights.cuh"
 
 namespace nextn {
@@ -39,36 +40,11 @@ struct products {
     const float * bias, * gate_bias;
     int glu;                    // how a gate acts
     float glu_limit;
-    // A matrix beside those of ids, times column t of each token t; or null.
+    // A matrix beside those of ids, or alone without ids, times column t of each token t, in groups; or null.
     const uint8_t * shared_w, * shared_gate;
     float * shared_dst;
     int64_t shared_token;
 };
-
-static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
-}
-
-static __device__ __forceinline__ void copy_16(uint32_t to, const void * from) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
-#endif
-}
-
-static __device__ __forceinline__ void end_stage() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int N> static __device__ __forceinline__ void wait_stages() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-#endif
-}
 
 // Bytes of shared memory that a thread block needs: stages of rows, then in their place the warps' sums.
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS> constexpr int memory_of(bool has_gate) {
@@ -336,7 +312,7 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
         } else {
             place = c * dst_column + row;
         }
-        dst[place] = finish(p, value, gate != nullptr, in_gate, place, is_routed ? int64_t(matrix) * p.n_rows + row : place);
+        dst[place] = finish(p, value, gate != nullptr, in_gate, place, is_routed ? int64_t(matrix) * p.n_rows + row : first * dst_column + place);
     };
     if (LANES == 1) {
 #pragma unroll

@@ -1,0 +1,334 @@
+// Kernels for attention of few queries over cells of F16, on GPUs with tensor cores (sm_80 and later).
+//
+// A thread block takes the queries of a key head and a chunk of 256 cells, 64 at a time; a second kernel adds the chunks of each
+// query in their order. A query's bits depend on the cells that it sees alone: not on how many queries stand beside it, nor on how
+// many cells behind the last that it sees are there, masked.
+#pragma once
+
+#include "dependent_launch.cuh"
+#include "tensor_cores.cuh"
+
+#include <cuda_fp16.h>
+
+namespace nextn {
+
+// Cells of a chunk and of a step, warps of a thread block.
+constexpr int CHUNK_CELLS = 256, STEP_CELLS = 64, ATTENTION_WARPS = 4;
+
+// What a launch computes. A column is a query of a token: column c of a key head is head c % group of token c / group.
+struct attention {
+    const float * q;
+    int64_t q_token, q_head, q_sequence;    // floats
+    const __half * k, * v;
+    int64_t k_cell, k_head, k_sequence, v_cell, v_head, v_sequence;     // halves
+    const __half * mask;
+    int64_t mask_token, mask_sequence;      // halves
+    int n_tokens, n_head, n_head_kv, group, n_columns, n_cells, n_chunks;
+    float scale, softcap;       // scores are softcap * tanh(scale * q * k / softcap), or scale * q * k if it is 0
+    const float * sinks;        // of each head, or null
+    float * sums;               // [head_size, n_columns, n_chunks, n_head_kv, n_sequences]: sums of values by weight
+    float2 * totals;            // [n_columns, n_chunks, n_head_kv, n_sequences]: the largest exponent, and the sum of weights
+    float * dst;                // [head_size, n_head, n_tokens, n_sequences]
+};
+
+constexpr float LOG2_E = 1.44269504f;
+
+// Halves of a row in shared memory: 16 bytes more than its values, so that rows begin in different banks.
+template <int D> constexpr int ROW = D + 8;
+constexpr int WEIGHTS_ROW = STEP_CELLS + 8;
+
+// Bytes of shared memory: keys, values, queries, weights; then what warps tell each other.
+template <int D, int GROUPS> constexpr int attention_memory() {
+    return (2 * STEP_CELLS + 8 * GROUPS) * ROW<D> * 2 + 8 * GROUPS * WEIGHTS_ROW * 2 + ATTENTION_WARPS * 8 * GROUPS * 4;
+}
+
+// Grid: parts of GROUPS * 8 columns of each key head, so that those that read the same cells stand side by side; then chunks, then
+// sequences.
+template <int D, int GROUPS>
+static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const attention p) {
+    constexpr int COLUMNS = 8 * GROUPS, THREADS = 32 * ATTENTION_WARPS, DIMS = D / ATTENTION_WARPS;
+    static_assert(STEP_CELLS == 16 * ATTENTION_WARPS && DIMS % 16 == 0, "a warp takes 16 cells, then a part of the dimensions");
+    extern __shared__ __align__(16) uint8_t memory[];
+    __half * keys = reinterpret_cast<__half *>(memory), * values = keys + STEP_CELLS * ROW<D>, * queries = values + STEP_CELLS * ROW<D>;
+    __half * weights = queries + COLUMNS * ROW<D>;
+    float * told = reinterpret_cast<float *>(weights + COLUMNS * WEIGHTS_ROW);      // [warp][column]
+    __shared__ int n_seen;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
+    const int n_parts = (p.n_columns + COLUMNS - 1) / COLUMNS;
+    const int head = blockIdx.x / n_parts, first = blockIdx.x % n_parts * COLUMNS, chunk = blockIdx.y, sequence = blockIdx.z;
+    const int cell0 = chunk * CHUNK_CELLS, n_cells = min(CHUNK_CELLS, p.n_cells - cell0), n_here = min(COLUMNS, p.n_columns - first);
+    const __half * k = p.k + sequence * p.k_sequence + head * p.k_head + cell0 * p.k_cell;
+    const __half * v = p.v + sequence * p.v_sequence + head * p.v_head + cell0 * p.v_cell;
+    const __half * mask = p.mask + sequence * p.mask_sequence + cell0;
+    const auto token_of = [&](int c) { return min(first + c, p.n_columns - 1) / p.group; };
+    const auto fetch = [&](__half * to, const __half * from, int64_t each, int step) {
+#pragma unroll
+        for (int i = 0; i < STEP_CELLS * D / 8 / THREADS; i++) {
+            const int n = i * THREADS + thread, cell = n / (D / 8), at = n % (D / 8) * 8;
+            copy_16(shared_address(to + cell * ROW<D> + at), from + (step * STEP_CELLS + cell) * each + at);
+        }
+        end_stage();
+    };
+
+    if (thread == 0) {
+        n_seen = 0;
+    }
+    wait_for_previous();
+    let_next_start();
+    fetch(keys, k, p.k_cell, 0);
+    fetch(values, v, p.v_cell, 0);
+    __syncthreads();
+
+    // Steps up to the last cell that some query sees.
+    {
+        const int t0 = token_of(0), n_pairs = n_cells / 2, n_all = (token_of(n_here - 1) - t0 + 1) * n_pairs;
+        int last = 0;
+#pragma unroll 4
+        for (int i = thread; i < n_all; i += THREADS) {
+            const int token = i / n_pairs, pair = i - token * n_pairs;
+            const __half2 both = reinterpret_cast<const __half2 *>(mask + (t0 + token) * p.mask_token)[pair];
+            if (!__hisinf(__low2half(both)) || !__hisinf(__high2half(both))) {
+                last = max(last, 2 * pair + 2);
+            }
+        }
+#pragma unroll
+        for (int o = 16; o > 0; o /= 2) {
+            last = max(last, __shfl_xor_sync(0xffffffff, last, o));
+        }
+        if (lane == 0 && last > 0) {
+            atomicMax(&n_seen, last);
+        }
+    }
+    // Queries as F16, times the scale, and with it as exponents of two if nothing caps them. Columns behind the last are it again.
+    const float scale = p.softcap == 0.0f ? p.scale * LOG2_E : p.scale / p.softcap;
+#pragma unroll
+    for (int i = 0; i < COLUMNS * D / 4 / THREADS; i++) {
+        const int n = i * THREADS + thread, c = n / (D / 4), at = n % (D / 4) * 4, column = first + min(c, n_here - 1);
+        const int token = column / p.group, of = head * p.group + column % p.group;
+        const float4 q = *reinterpret_cast<const float4 *>(p.q + sequence * p.q_sequence + token * p.q_token + of * p.q_head + at);
+        __half2 * to = reinterpret_cast<__half2 *>(queries + c * ROW<D> + at);
+        to[0] = __floats2half2_rn(__fmul_rn(q.x, scale), __fmul_rn(q.y, scale));
+        to[1] = __floats2half2_rn(__fmul_rn(q.z, scale), __fmul_rn(q.w, scale));
+    }
+    __syncthreads();
+    const int n_steps = (n_seen + STEP_CELLS - 1) / STEP_CELLS;
+
+    float largest[GROUPS][2], total[GROUPS][2], sums[DIMS / 16][GROUPS][4] = {};
+    int mask_of[GROUPS][2];
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            largest[j][h] = -INFINITY;
+            total[j][h] = 0.0f;
+            mask_of[j][h] = token_of(8 * j + 2 * t + h) * int(p.mask_token);
+        }
+    }
+    for (int step = 0; step < n_steps; step++) {
+        // Element o of four: of cell g + o / 2 * 8 of the warp, column 2 * t + o % 2 of the group.
+        float scores[GROUPS][4] = {};
+        __half masks[GROUPS][4];
+        const int cell = step * STEP_CELLS + warp * 16 + g;
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+            for (int o = 0; o < 4; o++) {
+                masks[j][o] = mask[mask_of[j][o % 2] + cell + o / 2 * 8];
+            }
+        }
+        wait_stages<1>();
+        __syncthreads();
+#pragma unroll
+        for (int d = 0; d < D; d += 16) {
+            uint32_t a[4];
+            load_16x16(a, keys + (warp * 16 + lane % 16) * ROW<D> + d + lane / 16 * 8);
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++) {
+                const __half * q = queries + (8 * j + g) * ROW<D> + d + 2 * t;
+                mma(scores[j], a, *reinterpret_cast<const uint32_t *>(q), *reinterpret_cast<const uint32_t *>(q + 8));
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            float most[2] = { -INFINITY, -INFINITY };
+#pragma unroll
+            for (int o = 0; o < 4; o++) {
+                float & s = scores[j][o];
+                if (p.softcap != 0.0f) {
+                    s = __fmul_rn(p.softcap * LOG2_E, tanhf(s));
+                }
+                const float m = __half2float(masks[j][o]);
+                // What is masked may be no number.
+                s = isinf(m) ? -INFINITY : fmaf(m, LOG2_E, s);
+                most[o % 2] = fmaxf(most[o % 2], s);
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+#pragma unroll
+                for (int o = 4; o < 32; o *= 2) {
+                    most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffff, most[h], o));
+                }
+                if (g == 0) {
+                    told[warp * COLUMNS + 8 * j + 2 * t + h] = most[h];
+                }
+            }
+        }
+        __syncthreads();
+        // All warps have read the keys.
+        if (step + 1 < n_steps) {
+            fetch(keys, k, p.k_cell, step + 1);
+        }
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            float again[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float most = largest[j][h];
+#pragma unroll
+                for (int w = 0; w < ATTENTION_WARPS; w++) {
+                    most = fmaxf(most, told[w * COLUMNS + 8 * j + 2 * t + h]);
+                }
+                // Nothing seen yet: any number will do.
+                const float from = most == -INFINITY ? 0.0f : most;
+                again[h] = exp2f(largest[j][h] - from);
+                float sum = 0.0f;
+#pragma unroll
+                for (int o = h; o < 4; o += 2) {
+                    const __half weight = __float2half_rn(exp2f(scores[j][o] - from));
+                    weights[(8 * j + 2 * t + h) * WEIGHTS_ROW + warp * 16 + g + o / 2 * 8] = weight;
+                    sum = __fadd_rn(sum, __half2float(weight));
+                }
+                total[j][h] = fmaf(total[j][h], again[h], sum);
+                largest[j][h] = most;
+            }
+#pragma unroll
+            for (int i = 0; i < DIMS / 16; i++) {
+#pragma unroll
+                for (int o = 0; o < 4; o++) {
+                    sums[i][j][o] = __fmul_rn(sums[i][j][o], again[o % 2]);
+                }
+            }
+        }
+        if (step + 1 < n_steps) {
+            wait_stages<1>();
+        } else {
+            wait_stages<0>();
+        }
+        __syncthreads();
+#pragma unroll
+        for (int c = 0; c < STEP_CELLS; c += 16) {
+            uint32_t b[GROUPS][2];
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++) {
+                const __half * from = weights + (8 * j + g) * WEIGHTS_ROW + c + 2 * t;
+                b[j][0] = *reinterpret_cast<const uint32_t *>(from);
+                b[j][1] = *reinterpret_cast<const uint32_t *>(from + 8);
+            }
+#pragma unroll
+            for (int i = 0; i < DIMS / 16; i++) {
+                uint32_t a[4];
+                load_16x16_turned(a, values + (c + lane % 8 + lane / 16 * 8) * ROW<D> + warp * DIMS + 16 * i + lane / 8 % 2 * 8);
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++) {
+                    mma(sums[i][j], a, b[j][0], b[j][1]);
+                }
+            }
+        }
+        if (step + 1 < n_steps) {
+            __syncthreads();
+            fetch(values, v, p.v_cell, step + 1);
+        }
+    }
+    wait_stages<0>();
+
+    // Totals of all cells: of the warp's, then of the warps in their order.
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+            for (int o = 4; o < 32; o *= 2) {
+                total[j][h] = __fadd_rn(total[j][h], __shfl_xor_sync(0xffffffff, total[j][h], o));
+            }
+            if (g == 0) {
+                told[warp * COLUMNS + 8 * j + 2 * t + h] = total[j][h];
+            }
+        }
+    }
+    __syncthreads();
+    const int64_t place = (int64_t(sequence * p.n_head_kv + head) * p.n_chunks + chunk) * p.n_columns + first;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int c = 8 * j + 2 * t + h;
+            if (c >= n_here) {
+                continue;
+            }
+            if (warp == 0 && g == 0) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int w = 0; w < ATTENTION_WARPS; w++) {
+                    sum = __fadd_rn(sum, told[w * COLUMNS + c]);
+                }
+                p.totals[place + c] = make_float2(largest[j][h], sum);
+            }
+            if (n_steps > 0) {
+#pragma unroll
+                for (int i = 0; i < DIMS / 16; i++) {
+                    float * to = p.sums + (place + c) * D + warp * DIMS + 16 * i + g;
+                    to[0] = sums[i][j][h];
+                    to[8] = sums[i][j][2 + h];
+                }
+            }
+        }
+    }
+}
+
+// Adds the chunks of a column. Grid: columns, then key heads, then sequences; a thread for each dimension.
+template <int D> static __global__ void __launch_bounds__(D) add_chunks(const attention p) {
+    const int column = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z, d = threadIdx.x;
+    const int token = column / p.group, of = head * p.group + column % p.group;
+    const int64_t place = int64_t(sequence * p.n_head_kv + head) * p.n_chunks * p.n_columns + column;
+    wait_for_previous();
+    let_next_start();
+    const float2 * totals = p.totals + place;
+    float most = -INFINITY;
+    for (int i = d % 32; i < p.n_chunks; i += 32) {
+        most = fmaxf(most, totals[int64_t(i) * p.n_columns].x);
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) {
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, o));
+    }
+    const float sink = p.sinks ? p.sinks[of] * LOG2_E : -INFINITY;
+    most = fmaxf(most, sink);
+    const float from = most == -INFINITY ? 0.0f : most;
+    float total = exp2f(sink - from), sum = 0.0f;
+    const float * sums = p.sums + place * D + d;
+#pragma unroll 4
+    for (int i = 0; i < p.n_chunks; i++) {
+        const float2 of_chunk = totals[int64_t(i) * p.n_columns];
+        // Of a chunk of which nothing is seen there may be no sums. A total that is no number is seen.
+        const bool is_seen = of_chunk.y != 0.0f;
+        const float value = is_seen ? sums[int64_t(i) * p.n_columns * D] : 0.0f;
+        const float weight = is_seen ? exp2f(of_chunk.x - from) : 0.0f;
+        total = fmaf(of_chunk.y, weight, total);
+        sum = fmaf(value, weight, sum);
+    }
+    p.dst[((int64_t(sequence) * p.n_tokens + token) * p.n_head + of) * D + d] = total == 0.0f ? 0.0f : __fdiv_rn(sum, total);
+}
+
+// Calls run<GROUPS>() with the kernel for so many columns.
+template <typename F> void chosen_groups(int n_columns, const F & run) {
+    if (n_columns <= 8) {
+        return run.template operator()<1>();
+    }
+    if (n_columns <= 16) {
+        return run.template operator()<2>();
+    }
+    return run.template operator()<4>();
+}
+
+}  // namespace nextn
