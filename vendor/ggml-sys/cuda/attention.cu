@@ -59,7 +59,7 @@ bool attention_of_few(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const bool served = is_served_here() && q->type == GGML_TYPE_F32 && k->type == GGML_TYPE_F16 && v->type == GGML_TYPE_F16 &&
         n_tokens <= queries_alike(d) && k->ne[0] == d && v->ne[0] == d && n_cells % STEP_CELLS == 0 && n_cells / CHUNK_CELLS < 65535 &&
         k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && v->ne[2] == k->ne[2] && q->ne[2] % k->ne[2] == 0 && max_bias == 0.0f &&
-        most_cells == 0 && q->nb[0] == sizeof(float) && k->nb[0] == sizeof(half) && v->nb[0] == sizeof(half) && whole(q, 16) &&
+        most_cells == 0 && q->nb[0] == sizeof(float) && k->nb[0] == sizeof(half) && v->nb[0] == sizeof(half) && whole(q, 8) &&
         whole(k, 16) && whole(v, 16) && mask && mask->type == GGML_TYPE_F16 && mask->ne[0] == n_cells && mask->ne[1] >= n_tokens &&
         mask->ne[2] == 1 && (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) && mask->nb[0] == sizeof(half) && whole(mask, 4) &&
         mask->nb[1] / sizeof(half) * MAX_TOKENS < INT32_MAX && ggml_is_contiguous(dst) && (!sinks || sinks->type == GGML_TYPE_F32);

@@ -81,14 +81,14 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
 
     // Steps up to the last cell that some query sees.
     {
-        const int t0 = token_of(0), n_pairs = n_cells / 2, n_all = (token_of(n_here - 1) - t0 + 1) * n_pairs;
+        const int t0 = token_of(0), t1 = token_of(n_here - 1);
         int last = 0;
-#pragma unroll 4
-        for (int i = thread; i < n_all; i += THREADS) {
-            const int token = i / n_pairs, pair = i - token * n_pairs;
-            const __half2 both = reinterpret_cast<const __half2 *>(mask + (t0 + token) * p.mask_token)[pair];
-            if (!__hisinf(__low2half(both)) || !__hisinf(__high2half(both))) {
-                last = max(last, 2 * pair + 2);
+        for (int token = t0; token <= t1; token++) {
+            for (int i = thread; i < n_cells / 2; i += THREADS) {
+                const __half2 both = reinterpret_cast<const __half2 *>(mask + token * p.mask_token)[i];
+                if (!__hisinf(__low2half(both)) || !__hisinf(__high2half(both))) {
+                    last = max(last, 2 * i + 2);
+                }
             }
         }
 #pragma unroll
@@ -99,16 +99,17 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
             atomicMax(&n_seen, last);
         }
     }
-    // Queries as F16, times the scale, and with it as exponents of two if nothing caps them. Columns behind the last are it again.
+    // Queries as F16, times the scale, and with it as exponents of two if nothing caps them.
     const float scale = p.softcap == 0.0f ? p.scale * LOG2_E : p.scale / p.softcap;
-#pragma unroll
-    for (int i = 0; i < COLUMNS * D / 4 / THREADS; i++) {
-        const int n = i * THREADS + thread, c = n / (D / 4), at = n % (D / 4) * 4, column = first + min(c, n_here - 1);
-        const int token = column / p.group, of = head * p.group + column % p.group;
-        const float4 q = *reinterpret_cast<const float4 *>(p.q + sequence * p.q_sequence + token * p.q_token + of * p.q_head + at);
-        __half2 * to = reinterpret_cast<__half2 *>(queries + c * ROW<D> + at);
-        to[0] = __floats2half2_rn(__fmul_rn(q.x, scale), __fmul_rn(q.y, scale));
-        to[1] = __floats2half2_rn(__fmul_rn(q.z, scale), __fmul_rn(q.w, scale));
+    for (int i = thread; i < COLUMNS * D / 2; i += THREADS) {
+        const int c = i / (D / 2), at = i % (D / 2) * 2;
+        __half2 both = __floats2half2_rn(0.0f, 0.0f);
+        if (c < n_here) {
+            const int column = first + c, token = column / p.group, of = head * p.group + column % p.group;
+            const float2 q = *reinterpret_cast<const float2 *>(p.q + sequence * p.q_sequence + token * p.q_token + of * p.q_head + at);
+            both = __floats2half2_rn(__fmul_rn(q.x, scale), __fmul_rn(q.y, scale));
+        }
+        *reinterpret_cast<__half2 *>(queries + c * ROW<D> + at) = both;
     }
     __syncthreads();
     const int n_steps = (n_seen + STEP_CELLS - 1) / STEP_CELLS;
