@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 
 use ggml_sys as sys;
 
+use crate::cell_rows::Cells;
 use crate::f32x16::{F32x16, by_isa};
 use crate::geglu::exp;
 use crate::isa::Isa;
@@ -35,18 +36,6 @@ const TOGETHER: usize = 4;
 
 /// A masked cell, as F16.
 const MASKED: u16 = 0xFC00;
-
-/// Keys or values. Strides are in bytes, from cell to cell, head to head, sequence to sequence.
-#[derive(Clone, Copy)]
-struct Cells {
-    /// With what its codes stand for; `None` for rows of ggml's own types.
-    turbo: Option<(Turbo, [f32; 16])>,
-    dtype: sys::ggml_type,
-    data: *const u8,
-    strides: [usize; 3],
-    /// Values of a row.
-    d: usize,
-}
 
 /// The operands of one node. Strides are in bytes.
 struct Operands {
@@ -102,111 +91,6 @@ impl Operands {
         // SAFETY: a row of the mask.
         unsafe { std::slice::from_raw_parts(self.mask.add(first), self.n_cells) }
     }
-}
-
-impl Cells {
-    /// Floats of an unpacked row, filled up to whole groups of lanes.
-    fn padded(&self) -> usize {
-        self.d.next_multiple_of(LANES)
-    }
-
-    /// Unpacks `n` rows from cell `first` on, filled up with zeros; as they were rotated, where they were.
-    ///
-    /// # Safety
-    /// The cells are there, `to` has rows of [`Cells::padded`] floats for them, the CPU has what `V` needs.
-    #[inline(always)]
-    unsafe fn unpack<V: F32x16>(&self, [first, n]: [usize; 2], head: usize, seq: usize, to: &mut [f32]) {
-        let [of_cell, of_head, of_seq] = self.strides;
-        for (i, row) in to.chunks_exact_mut(self.padded()).enumerate().take(n) {
-            let (row, rest) = row.split_at_mut(self.d);
-            rest.fill(0.0);
-            let from = self.data.wrapping_add((first + i) * of_cell + head * of_head + seq * of_seq);
-            match &self.turbo {
-                // SAFETY: the row's bytes.
-                Some((turbo, table)) => unsafe { turbo.unpack::<V>(table, from, row) },
-                // SAFETY: as many floats.
-                None if self.dtype == sys::GGML_TYPE_F32 => unsafe {
-                    std::ptr::copy_nonoverlapping(from, row.as_mut_ptr().cast(), 4 * self.d);
-                },
-                // SAFETY: as many halves, in whole groups of lanes.
-                None if self.dtype == sys::GGML_TYPE_F16 && self.d.is_multiple_of(LANES) => unsafe {
-                    for (e, to) in row.chunks_exact_mut(LANES).enumerate() {
-                        V::load_f16(from.add(2 * LANES * e)).store(to.as_mut_ptr());
-                    }
-                },
-                // SAFETY: whole blocks of the row's bytes.
-                None if self.dtype == sys::GGML_TYPE_Q8_0 => unsafe { unpack_q8_0(from, row) },
-                // SAFETY: likewise.
-                None if self.dtype == sys::GGML_TYPE_Q4_0 => unsafe { unpack_four::<18, false, false>(from, row) },
-                // SAFETY: likewise.
-                None if self.dtype == sys::GGML_TYPE_Q4_1 => unsafe { unpack_four::<20, true, false>(from, row) },
-                // SAFETY: likewise.
-                None if self.dtype == sys::GGML_TYPE_Q5_0 => unsafe { unpack_four::<22, false, true>(from, row) },
-                // SAFETY: likewise.
-                None if self.dtype == sys::GGML_TYPE_Q5_1 => unsafe { unpack_four::<24, true, true>(from, row) },
-                // SAFETY: the table has every type; the type unpacks (checked when the node was made), and the row has its
-                // bytes.
-                None => unsafe {
-                    if let Some(to_float) = (*sys::ggml_get_type_traits(self.dtype)).to_float {
-                        to_float(from.cast(), row.as_mut_ptr(), self.d as i64);
-                    }
-                },
-            }
-        }
-    }
-}
-
-/// Blocks of a factor (F16) and 32 bytes with a sign.
-///
-/// # Safety
-/// The bytes of all blocks can be read.
-#[inline(always)]
-unsafe fn unpack_q8_0(from: *const u8, to: &mut [f32]) {
-    for (i, to) in to.chunks_exact_mut(32).enumerate() {
-        // SAFETY: a block (the caller).
-        let block = unsafe { from.add(34 * i).cast::<[u8; 34]>().read_unaligned() };
-        let factor = half(block[0], block[1]);
-        for (x, &q) in to.iter_mut().zip(&block[2..]) {
-            *x = factor * f32::from(q as i8);
-        }
-    }
-}
-
-/// Blocks of `BYTES` bytes: a factor (F16), with `LEAST` the least value (F16), with `FIFTH` a fifth bit of each number in 32
-/// bits, then 32 numbers of 4 bits, the first 16 in the lower halves of bytes. Without a least value numbers are half of
-/// their range more than they stand for.
-///
-/// # Safety
-/// The bytes of all blocks can be read.
-#[inline(always)]
-unsafe fn unpack_four<const BYTES: usize, const LEAST: bool, const FIFTH: bool>(from: *const u8, to: &mut [f32]) {
-    for (i, to) in to.chunks_exact_mut(32).enumerate() {
-        // SAFETY: a block (the caller).
-        let block = unsafe { from.add(BYTES * i).cast::<[u8; BYTES]>().read_unaligned() };
-        let factor = half(block[0], block[1]);
-        let least = if LEAST { half(block[2], block[3]) } else { 0.0 };
-        let (head, numbers) = block.split_at(BYTES - 16);
-        let fifth = match head {
-            [.., a, b, c, d] if FIFTH => u32::from_le_bytes([*a, *b, *c, *d]),
-            _ => 0,
-        };
-        let value = |q: u32| match LEAST {
-            true => factor * q as f32 + least,
-            false => factor * (q as f32 - if FIFTH { 16.0 } else { 8.0 }),
-        };
-        let (low, high) = to.split_at_mut(16);
-        for (j, ((low, high), &q)) in low.iter_mut().zip(high).zip(numbers).enumerate() {
-            let of = |n: u32| if FIFTH { (fifth >> n & 1) << 4 } else { 0 };
-            let (j, q) = (j as u32, u32::from(q));
-            (*low, *high) = (value(q & 15 | of(j)), value(q >> 4 | of(j + 16)));
-        }
-    }
-}
-
-#[inline(always)]
-fn half(low: u8, high: u8) -> f32 {
-    // SAFETY: no preconditions.
-    unsafe { sys::ggml_fp16_to_fp32(u16::from_le_bytes([low, high])) }
 }
 
 /// What a thread works on, in floats of its own.
@@ -392,9 +276,9 @@ fn add_run(all: (&mut f32, &mut f32, &mut [f32]), run: (f32, f32, &[f32])) {
     }
 }
 
-/// The factor that makes a token's result of its sums: with a sink there is one more score.
+/// Makes a token's result of its sums: with a sink there is one more score.
 #[inline(always)]
-fn last_factor(largest: f32, mut sum: f32, sink: Option<f32>) -> f32 {
+fn finish(out: &mut [f32], largest: f32, mut sum: f32, sink: Option<f32>, turbo: Option<Turbo>) {
     let mut factor = 1.0;
     if let Some(sink) = sink {
         let new = if sink > largest { sink } else { largest };
@@ -402,29 +286,55 @@ fn last_factor(largest: f32, mut sum: f32, sink: Option<f32>) -> f32 {
         sum = sum.mul_add(factor, power(sink, new));
     }
     // Who sees nothing gets nothing.
-    if sum == 0.0 { 0.0 } else { factor / sum }
+    let factor = if sum == 0.0 { 0.0 } else { factor / sum };
+    out.iter_mut().for_each(|x| *x *= factor);
+    if let Some(turbo) = turbo {
+        turbo.rotate_back(out);
+    }
 }
 
-/// One part of the work: a tile of the queries that share a key head of a sequence, and one run of its cells where runs are
-/// apart.
+/// The queries of one part of the work: those of a tile that share a key head of a sequence.
+struct Tile {
+    n_group: usize,
+    head_kv: usize,
+    seq: usize,
+    /// Its first query among those of the key head, and how many it has.
+    first: usize,
+    n: usize,
+}
+
+impl Tile {
+    fn new(o: &Operands, number: usize) -> Self {
+        let (n_tiles, n_group) = (o.n_tiles(), o.n_group());
+        let first = number % n_tiles * QUERIES;
+        let (head_kv, seq) = (number / n_tiles % o.n_head_kv, number / n_tiles / o.n_head_kv);
+        Self { n_group, head_kv, seq, first, n: QUERIES.min(n_group * o.n_rows - first) }
+    }
+
+    fn row(&self, i: usize) -> usize {
+        (self.first + i) / self.n_group
+    }
+
+    fn head(&self, i: usize) -> usize {
+        self.head_kv * self.n_group + (self.first + i) % self.n_group
+    }
+
+    /// The number of query `i` among all of the result.
+    fn number(&self, o: &Operands, i: usize) -> usize {
+        (self.seq * o.n_rows + self.row(i)) * o.n_head + self.head(i)
+    }
+}
+
+/// One part of the work: a tile, and one run of its cells where runs are apart.
 ///
 /// # Safety
 /// All pointers are good for their sizes and strides, the part is one of [`Operands::n_parts`], the CPU has what `V` needs.
 #[inline(always)]
 unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
-    let (n_tiles, n_group) = (o.n_tiles(), o.n_group());
-    let (part, runs) = match o.apart {
-        true => (part / o.n_runs(), part % o.n_runs()..part % o.n_runs() + 1),
-        false => (part, 0..o.n_runs()),
-    };
-    let (tile, head_kv, seq) = (part % n_tiles, part / n_tiles % o.n_head_kv, part / n_tiles / o.n_head_kv);
-    let first = tile * QUERIES;
-    let n = QUERIES.min(n_group * o.n_rows - first);
-    let (d_k, d_v) = (o.k.padded(), o.v.padded());
-    let row_of = |i: usize| (first + i) / n_group;
-    let head_of = |i: usize| head_kv * n_group + (first + i) % n_group;
-    for (i, query) in t.q.chunks_exact_mut(d_k).enumerate().take(n) {
-        let at = row_of(i) * o.q_strides[0] + head_of(i) * o.q_strides[1] + seq * o.q_strides[2];
+    let tile = Tile::new(o, if o.apart { part / o.n_runs() } else { part });
+    let d_k = o.k.padded();
+    for (i, query) in t.q.chunks_exact_mut(d_k).enumerate().take(tile.n) {
+        let at = tile.row(i) * o.q_strides[0] + tile.head(i) * o.q_strides[1] + tile.seq * o.q_strides[2];
         query[o.k.d..].fill(0.0);
         // SAFETY: a token's query.
         unsafe { std::ptr::copy_nonoverlapping(o.q.wrapping_add(at).cast(), query.as_mut_ptr(), o.k.d) };
@@ -432,63 +342,71 @@ unsafe fn attend<V: F32x16>(o: &Operands, part: usize, t: &mut Tiles<'_>) {
             turbo.rotate(query);
         }
     }
-    t.all_out[..n * d_v].fill(0.0);
-    t.all_largest.fill(f32::NEG_INFINITY);
-    t.all_sum.fill(0.0);
-    for run in runs.clone() {
-        // SAFETY: handed on; a run of the cells.
-        unsafe { attend_to_run::<V>(o, run, (head_kv, seq), (first, n), t) };
-        if o.apart {
-            break;
+    // SAFETY: handed on; runs of the cells.
+    unsafe {
+        match o.apart {
+            true => give_run::<V>(o, &tile, part % o.n_runs(), t),
+            false => give_all_runs::<V>(o, &tile, t),
         }
-        for i in 0..n {
-            let all = (&mut t.all_largest[i], &mut t.all_sum[i], &mut t.all_out[i * d_v..][..d_v]);
-            add_run(all, (t.largest[i], t.sum[i], &t.out[i * d_v..][..d_v]));
-        }
-    }
-    for i in 0..n {
-        let token = (seq * o.n_rows + row_of(i)) * o.n_head + head_of(i);
-        if o.apart {
-            let size = BESIDE + o.v.d;
-            let to = o.out.wrapping_add((token * o.n_runs() + runs.start) * size);
-            // SAFETY: the sums of this run of a token, as many floats.
-            let to = unsafe { std::slice::from_raw_parts_mut(to, size) };
-            (to[0], to[1]) = (t.largest[i], t.sum[i]);
-            to[BESIDE..].copy_from_slice(&t.out[i * d_v..][..o.v.d]);
-            continue;
-        }
-        // SAFETY: one for each head.
-        let sink = (!o.sinks.is_null()).then(|| unsafe { *o.sinks.add(head_of(i)) });
-        let factor = last_factor(t.all_largest[i], t.all_sum[i], sink);
-        let out = &mut t.all_out[i * d_v..][..d_v];
-        out.iter_mut().for_each(|x| *x *= factor);
-        if let Some((turbo, _)) = o.v.turbo {
-            turbo.rotate_back(out);
-        }
-        // SAFETY: a token's result.
-        unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), o.out.add(token * o.v.d), o.v.d) };
     }
 }
 
-/// The sums of `n` queries from `first` on over a run of cells.
+/// Gives the sums of one run.
 ///
 /// # Safety
 /// As [`attend`]; the run is there.
 #[inline(always)]
-unsafe fn attend_to_run<V: F32x16>(
-    o: &Operands,
-    run: usize,
-    (head_kv, seq): (usize, usize),
-    (first, n): (usize, usize),
-    t: &mut Tiles<'_>,
-) {
-    let n_group = o.n_group();
-    let (d_k, d_v) = (o.k.padded(), o.v.padded());
-    let row_of = |i: usize| (first + i) / n_group;
+unsafe fn give_run<V: F32x16>(o: &Operands, tile: &Tile, run: usize, t: &mut Tiles<'_>) {
+    // SAFETY: handed on.
+    unsafe { attend_to_run::<V>(o, tile, run, t) };
+    let (d_v, size) = (o.v.padded(), BESIDE + o.v.d);
+    for i in 0..tile.n {
+        let to = o.out.wrapping_add((tile.number(o, i) * o.n_runs() + run) * size);
+        // SAFETY: the sums of this run of a token, as many floats.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, size) };
+        (to[0], to[1]) = (t.largest[i], t.sum[i]);
+        to[BESIDE..].copy_from_slice(&t.out[i * d_v..][..o.v.d]);
+    }
+}
+
+/// Adds up all runs and gives the results of tokens.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn give_all_runs<V: F32x16>(o: &Operands, tile: &Tile, t: &mut Tiles<'_>) {
+    let d_v = o.v.padded();
+    t.all_out[..tile.n * d_v].fill(0.0);
+    t.all_largest.fill(f32::NEG_INFINITY);
+    t.all_sum.fill(0.0);
+    for run in 0..o.n_runs() {
+        // SAFETY: handed on.
+        unsafe { attend_to_run::<V>(o, tile, run, t) };
+        for i in 0..tile.n {
+            let all = (&mut t.all_largest[i], &mut t.all_sum[i], &mut t.all_out[i * d_v..][..d_v]);
+            add_run(all, (t.largest[i], t.sum[i], &t.out[i * d_v..][..d_v]));
+        }
+    }
+    for (i, out) in t.all_out.chunks_exact_mut(d_v).enumerate().take(tile.n) {
+        // SAFETY: one for each head.
+        let sink = (!o.sinks.is_null()).then(|| unsafe { *o.sinks.add(tile.head(i)) });
+        finish(out, t.all_largest[i], t.all_sum[i], sink, o.v.turbo.map(|(turbo, _)| turbo));
+        // SAFETY: a token's result.
+        unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), o.out.add(tile.number(o, i) * o.v.d), o.v.d) };
+    }
+}
+
+/// The sums of a tile over a run of cells.
+///
+/// # Safety
+/// As [`attend`]; the run is there.
+#[inline(always)]
+unsafe fn attend_to_run<V: F32x16>(o: &Operands, tile: &Tile, run: usize, t: &mut Tiles<'_>) {
+    let (&Tile { head_kv, seq, n, .. }, d_k, d_v) = (tile, o.k.padded(), o.v.padded());
     t.out[..n * d_v].fill(0.0);
     t.largest.fill(f32::NEG_INFINITY);
     t.sum.fill(0.0);
-    let rows = row_of(0)..row_of(n - 1) + 1;
+    let rows = tile.row(0)..tile.row(n - 1) + 1;
     for cell in (run * RUN..o.n_cells.min((run + 1) * RUN)).step_by(CELLS) {
         let n_cells = CELLS.min(o.n_cells - cell);
         // SAFETY: rows of the mask. A later token sees more cells.
@@ -505,7 +423,7 @@ unsafe fn attend_to_run<V: F32x16>(
         let (scores, _) = t.scores.as_chunks_mut::<CELLS>();
         for (i, scores) in scores.iter_mut().enumerate().take(n) {
             // SAFETY: a row of the mask.
-            let mask = unsafe { o.mask_of(row_of(i), seq) };
+            let mask = unsafe { o.mask_of(tile.row(i), seq) };
             scored(scores, &mask[cell..cell + n_cells], o);
             let (largest, factor, sum) = powers(scores, t.largest[i]);
             (t.largest[i], t.sum[i]) = (largest, t.sum[i].mul_add(factor, sum));
@@ -639,21 +557,18 @@ pub unsafe extern "C" fn sums_of_runs(dst: *mut sys::ggml_tensor, ith: c_int, nt
     }
 }
 
+/// `V` is of no use but to compile it for an instruction set.
+///
 /// # Safety
-/// The CPU has what `V` needs.
+/// None: as the other functions that are compiled so.
 #[inline(always)]
 unsafe fn sums<V: F32x16>(runs: &[f32], sink: Option<f32>, turbo: Option<Turbo>, to: &mut [f32]) {
-    let _ = V::N_REGISTERS;
     to.fill(0.0);
     let (mut largest, mut sum) = (f32::NEG_INFINITY, 0.0);
     for run in runs.chunks_exact(BESIDE + to.len()) {
         add_run((&mut largest, &mut sum, to), (run[0], run[1], &run[BESIDE..]));
     }
-    let factor = last_factor(largest, sum, sink);
-    to.iter_mut().for_each(|x| *x *= factor);
-    if let Some(turbo) = turbo {
-        turbo.rotate_back(to);
-    }
+    finish(to, largest, sum, sink, turbo);
 }
 
 by_isa!(sums_on, sums, (runs: &[f32], sink: Option<f32>, turbo: Option<Turbo>, to: &mut [f32]));

@@ -30,6 +30,7 @@ mod avx512;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod by_weight_type;
 mod cell_attention;
+mod cell_rows;
 mod delta_rule;
 mod dispatch;
 mod experts;
