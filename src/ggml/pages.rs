@@ -98,14 +98,12 @@ impl Pages {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: within the map, as checked.
         let place = unsafe { self.map.as_ptr().cast_mut().add(pages.start) }.cast();
-        let zeros = || {
-            // SAFETY: whole pages within the map, which this struct owns, and nobody has a reference to them (the caller).
-            unsafe { mmap_anonymous(place, pages.len(), access, flags) }.is_ok()
-        };
         let is_done = match of {
-            // SAFETY: as above; the file is as long and does not change (the caller).
-            Some((file, at)) => unsafe { mmap(place, pages.len(), access, flags, &file.0, at as u64) }.is_ok(),
-            None => zeros(),
+            // SAFETY: whole pages within the map, which this struct owns, and nobody has a reference to them; the file is as
+            // long and does not change (the caller).
+            Some((file, at)) => unsafe { mmap(place, pages.len(), access, flags, &file.fd, at as u64) }.is_ok(),
+            // SAFETY: likewise.
+            None => unsafe { mmap_anonymous(place, pages.len(), access, flags) }.is_ok(),
         };
         if !is_done {
             // The system looks for what it lacks before it takes the old pages away. If it has not, these bytes are gone, and

@@ -11,8 +11,7 @@ use crate::state_id::StateId;
 /// is dropped, and a range that shows them even so reads zeros.
 #[derive(Debug)]
 pub struct SharedPages {
-    /// The state that they are of.
-    pub(crate) of: *const (),
+    /// That of the state that they are of.
     pub(crate) file: Arc<File>,
     /// Its part of the file.
     pub(crate) range: Range<usize>,
@@ -24,11 +23,6 @@ impl Drop for SharedPages {
         self.file.punch(self.range.clone());
     }
 }
-
-// SAFETY: `of` is compared and never read.
-unsafe impl Send for SharedPages {}
-// SAFETY: as above.
-unsafe impl Sync for SharedPages {}
 
 /// Whole pages of one range.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 
 use std::ffi::CString;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ggml_sys as sys;
@@ -54,8 +53,6 @@ pub(crate) struct Inner {
     pages: Vec<Pages>,
     /// Where pages are that several ranges show, made when it is needed; `None` where the system has no such files.
     file: OnceLock<Option<Arc<File>>>,
-    /// Bytes of it that were given to someone.
-    n_shared: AtomicUsize,
     /// Held while a graph computes over the state and while the host reads or writes it.
     access: Mutex<()>,
 }
@@ -140,8 +137,8 @@ impl StateBuffer {
         }
         let tensors: Vec<StateTensor> = tensors.into_iter().map(|(_, t)| t).collect();
         let ids = (0..tensors.len()).map(|i| StateId(i as u32)).collect();
-        let (file, n_shared, access) = (OnceLock::new(), AtomicUsize::new(0), Mutex::new(()));
-        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, pages, file, n_shared, access });
+        let (file, access) = (OnceLock::new(), Mutex::new(()));
+        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, pages, file, access });
         Ok((Self { inner, n_bytes: total }, ids))
     }
 
@@ -237,12 +234,8 @@ impl StateBuffer {
         }
         let Some(file) = self.inner.file.get_or_init(|| File::new().map(Arc::new)).clone() else { return Ok(None) };
         let _access = self.inner.lock();
-        let first = self.inner.n_shared.fetch_add(n_bytes, Ordering::Relaxed);
-        let range = first..first + n_bytes;
-        parts.iter_mut().for_each(|part| part.at += first);
-        if !file.grow(range.end) {
-            return Ok(None);
-        }
+        let Some(range) = file.grow(n_bytes) else { return Ok(None) };
+        parts.iter_mut().for_each(|part| part.at += range.start);
         for part in &parts {
             // SAFETY: descriptions live as long as the buffer.
             let data = unsafe { (*self.inner.tensors[part.id.0 as usize].ptr.as_ptr()).data };
@@ -255,7 +248,7 @@ impl StateBuffer {
                 return Ok(None);
             }
         }
-        let shared = SharedPages { of: Arc::as_ptr(&self.inner).cast(), file, range, parts };
+        let shared = SharedPages { file, range, parts };
         // Pages that cannot be shown stay what they are: both hold the same.
         if shared.parts.iter().all(|part| self.show_at(&shared, part, part.bytes.clone())) {
             return Ok(Some(shared));
@@ -295,7 +288,8 @@ impl StateBuffer {
     }
 
     fn is_of(&self, shared: &SharedPages) -> Result<(), Error> {
-        if shared.of == Arc::as_ptr(&self.inner).cast() {
+        let own = self.inner.file.get().and_then(Option::as_ref);
+        if own.is_some_and(|own| Arc::ptr_eq(own, &shared.file)) {
             return Ok(());
         }
         Err(Error::Slot { kind: "shared pages", name: "these".into(), what: "are those of another state".into() })
