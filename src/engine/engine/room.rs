@@ -39,8 +39,9 @@ impl Engine {
         loop {
             let Some((index, _)) = self.cache.choose(&self.state.memory, wish) else { return false };
             let needs = self.bytes_of(wish.prompt.len() + 1).max(self.taken(index));
-            let needs = needs.saturating_sub(self.cache.shared_with_others(&self.state.memory, wish, index));
-            if self.needed(Some(index)).saturating_add(needs) <= budget {
+            let beyond = self.needed(Some(index)).saturating_add(needs).saturating_sub(budget);
+            // What others have as well is there once: looked for where it decides.
+            if beyond == 0 || beyond <= self.cache.shared_with_others(&self.state.memory, wish, index).min(needs) {
                 return true;
             }
             // The chosen one last: it may have more of another conversation than the request needs.
