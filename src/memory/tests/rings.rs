@@ -1,13 +1,12 @@
 //! Layers with a window that keep the cells of the window only: whatever happens to sequences, a row sees the numbers that it
 //! sees in a memory which keeps all cells, bit for bit.
 
-use std::sync::Arc;
-
-use ggml::{Data, Device, Dtype, Executor, Graph, Mapping, Name, WeightsBuilder};
-use memory::{
-    ByteReader, CacheType, Checkpoint, Error, Kv, LayerState, Memory, MemoryConfig, SavedSequence, Slot, StateLayout,
-};
+use memory::{ByteReader, CacheType, Checkpoint, Error, Kv, LayerState, MemoryConfig, SavedSequence, StateLayout};
 use proptest::prelude::*;
+
+mod support;
+
+use support::Rig;
 
 /// More than one ring of the narrow windows holds, and than the wide one's.
 const N_CTX: usize = 1024;
@@ -34,102 +33,6 @@ fn config(max_rows: Option<usize>, v_transposed: bool) -> MemoryConfig {
     }
 }
 
-/// A memory with a graph that writes to it and reads it.
-struct Rig {
-    memory: Memory,
-    slots: Vec<Slot>,
-    executor: Executor<usize>,
-    n_steps: usize,
-}
-
-impl Rig {
-    fn new(config: MemoryConfig) -> Rig {
-        let mut memory = Memory::new(Device::cpu().unwrap(), layout(), config).expect("a sound layout");
-        let slots = (0..N_SLOTS).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();
-        let nothing = vec![Arc::new(Mapping::Static(&[]))];
-        let weights = WeightsBuilder::new(nothing).build(Device::cpu().unwrap()).expect("no weights");
-        Rig { memory, slots, executor: Executor::new(weights, 1).expect("the CPU"), n_steps: 0 }
-    }
-
-    /// Writes a number for each row, as keys and values of all layers; keeps the first rows of each sequence. Gives what each
-    /// row sees in each layer, in the order of the numbers' bits.
-    fn step(&mut self, parts: &[(usize, Vec<f32>)], kept: &[usize]) -> Vec<Vec<u32>> {
-        let rows: Vec<_> = parts.iter().map(|(slot, rows)| (&self.slots[*slot], rows.len())).collect();
-        let txn = self.memory.begin(&rows, 1).expect("a step that can be made");
-        let view = txn.view();
-        let numbers: Vec<f32> = parts.iter().flat_map(|(_, rows)| rows.iter().copied()).collect();
-        let of = |n: usize| numbers.iter().flat_map(|&x| (0..n).map(move |i| x + i as f32)).collect::<Vec<f32>>();
-        let kvs: Vec<(usize, Kv)> = layout().layers.iter().enumerate().filter_map(kv_of).collect();
-        let operands: Vec<_> =
-            kvs.iter().map(|(_, kv)| (of(kv.d_k * kv.n_head_kv), of(kv.d_v * kv.n_head_kv))).collect();
-        let cells: Vec<(Vec<i64>, Vec<i64>)> = kvs
-            .iter()
-            .map(|&(il, _)| {
-                let (mut rows, mut elements) = (Vec::new(), Vec::new());
-                view.kv_rows(view.window_of(il), &mut rows);
-                if view.v_transposed() {
-                    view.v_element_rows(view.v_kind_of(il), &mut elements);
-                }
-                (rows, elements)
-            })
-            .collect();
-        let mut inputs = Vec::new();
-        for ((&(il, _), (k, v)), (rows, elements)) in kvs.iter().zip(&operands).zip(&cells) {
-            inputs.extend([(Name("k", il as u32), Data::F32(k)), (Name("v", il as u32), Data::F32(v))]);
-            inputs.push((Name("rows", il as u32), Data::I64(rows)));
-            if !elements.is_empty() {
-                inputs.push((Name("elements", il as u32), Data::I64(elements)));
-            }
-        }
-        let n_tokens = numbers.len() as i64;
-        let build = |g: &Graph<'_>| {
-            for (&(il, kv), (_, elements)) in kvs.iter().zip(&cells) {
-                let input = |name, dtype, n: i64, m: i64| g.input(Name(name, il as u32), dtype, [n, m, 1, 1]);
-                let k = input("k", Dtype::F32, (kv.d_k * kv.n_head_kv) as i64, n_tokens);
-                let v = input("v", Dtype::F32, (kv.d_v * kv.n_head_kv) as i64, n_tokens);
-                let rows = input("rows", Dtype::I64, n_tokens, 1);
-                let n = elements.len() as i64;
-                let elements = (n > 0).then(|| input("elements", Dtype::I64, n, 1));
-                view.store_kv(g, il, (k, v), rows, elements);
-                for (i, s) in view.segments().iter().enumerate() {
-                    let name = |what| Name(what, (il * 100 + i) as u32);
-                    let (k, v) = (view.k(g, il, s).expect("keys").rows, view.v(g, il, s).expect("values").rows);
-                    g.output(name("keys"), g.cont(k)); // [d_k, n_kv, n_head_kv, n_seqs]
-                    g.output(name("values"), g.cont(if view.v_transposed() { g.transpose(v) } else { v }));
-                }
-            }
-        };
-        self.n_steps += 1;
-        let mut results = self.executor.run(&self.n_steps, 512, build, &inputs).expect("a graph that can be computed");
-        let mut seen = Vec::new();
-        for &(il, kv) in &kvs {
-            for (i, s) in view.segments().iter().enumerate() {
-                let (mut keys, mut values, mut mask) = (Vec::new(), Vec::new(), Vec::new());
-                results.f32(Name("keys", (il * 100 + i) as u32), &mut keys).expect("an output");
-                results.f32(Name("values", (il * 100 + i) as u32), &mut values).expect("an output");
-                view.mask(view.window_of(il), s, &mut mask);
-                let n_kv = view.n_kv(view.window_of(il), s);
-                for (row, mask) in mask.chunks(n_kv).enumerate() {
-                    let seq = row / s.n_rows;
-                    let (of_k, of_v) = (kv.d_k * n_kv * kv.n_head_kv * seq, kv.d_v * n_kv * kv.n_head_kv * seq);
-                    let cells = (0..n_kv).filter(|&c| mask[c] == 0);
-                    let mut found: Vec<[u32; 2]> = cells
-                        .map(|c| [keys[of_k + c * kv.d_k].to_bits(), values[of_v + c * kv.d_v].to_bits()])
-                        .collect();
-                    found.sort_unstable();
-                    seen.push(found.into_flattened());
-                }
-            }
-        }
-        txn.commit(kept).expect("rows that can be kept");
-        seen
-    }
-}
-
-fn kv_of((il, layer): (usize, &LayerState)) -> Option<(usize, Kv)> {
-    if let LayerState::Kv(kv) = layer { Some((il, *kv)) } else { None }
-}
-
 /// Two memories to which the same happens, and what is known of their sequences.
 struct Pair {
     ring: Rig,
@@ -145,8 +48,8 @@ struct Pair {
 impl Pair {
     fn new(v_transposed: bool) -> Pair {
         Pair {
-            ring: Rig::new(config(Some(MAX_ROWS), v_transposed)),
-            all: Rig::new(config(None, v_transposed)),
+            ring: Rig::new(layout(), config(Some(MAX_ROWS), v_transposed)),
+            all: Rig::new(layout(), config(None, v_transposed)),
             tokens: vec![Vec::new(); N_SLOTS],
             next: 1.0,
             checkpoints: Vec::new(),
@@ -254,7 +157,7 @@ impl Pair {
             self.next += 8.0 * n_rows as f32;
         }
         let kept: Vec<usize> = rows.iter().map(|(_, rows)| kept.map_or(rows.len(), |n| n % (rows.len() + 1))).collect();
-        let (found, expected) = (self.ring.step(&rows, &kept), self.all.step(&rows, &kept));
+        let (found, expected) = (self.ring.step(&rows, Some(&kept)), self.all.step(&rows, Some(&kept)));
         assert!(found == expected, "rows see other numbers");
         for ((slot, rows), kept) in rows.iter().zip(kept) {
             self.tokens[*slot].extend_from_slice(&rows[..kept]);
@@ -282,7 +185,7 @@ proptest! {
 
 #[test]
 fn rings_take_the_bytes_of_their_windows_and_refuse_longer_steps() {
-    let (ring, all) = (Rig::new(config(Some(MAX_ROWS), false)), Rig::new(config(None, false)));
+    let (ring, all) = (Rig::new(layout(), config(Some(MAX_ROWS), false)), Rig::new(layout(), config(None, false)));
     // Keys and values of a position in each layer; 5 + 39 and 1 + 39 cells are rounded up to 256, 300 + 39 to 512.
     let row = [5, 6, 3, 4].map(|n| 4 * n * N_SLOTS);
     assert_eq!(all.memory.n_bytes(), row.iter().sum::<usize>() * N_CTX);

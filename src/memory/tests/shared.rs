@@ -2,11 +2,15 @@
 //! shared is there once, as the memory counts it and as the system does.
 #![cfg(target_os = "linux")]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use ggml::{Data, Device, Dtype, Executor, Graph, Mapping, Name, WeightsBuilder};
+use ggml::Device;
 use memory::{CacheType, Kv, LayerState, Memory, MemoryConfig, SavedSequence, Slot, StateLayout};
 use proptest::prelude::*;
+
+mod support;
+
+use support::Rig;
 
 /// Tests take turns: each would change what the other one counts.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -35,91 +39,14 @@ fn config(type_k: CacheType, n_slots: usize, v_transposed: bool) -> MemoryConfig
     }
 }
 
-struct Rig {
-    memory: Memory,
-    slots: Vec<Slot>,
-    executor: Executor<usize>,
-    n_steps: usize,
+fn saved(rig: &Rig, slot: usize) -> SavedSequence {
+    rig.memory.save(&rig.slots[slot]).expect("copied")
 }
 
-impl Rig {
-    fn new(config: MemoryConfig) -> Rig {
-        let mut memory = Memory::new(Device::cpu().unwrap(), layout(), config).expect("a sound layout");
-        let slots = (0..config.n_slots).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();
-        let nothing = vec![Arc::new(Mapping::Static(&[]))];
-        let weights = WeightsBuilder::new(nothing).build(Device::cpu().unwrap()).expect("no weights");
-        Rig { memory, slots, executor: Executor::new(weights, 1).expect("the CPU"), n_steps: 0 }
-    }
-
-    /// Writes the numbers as keys and values of one row each behind a sequence; keeps the first `kept`, none for `None`.
-    fn step(&mut self, slot: usize, numbers: &[f32], kept: Option<usize>) {
-        let txn = self.memory.begin(&[(&self.slots[slot], numbers.len())], 1).expect("a step that can be made");
-        let view = txn.view();
-        let of = |n: usize| numbers.iter().flat_map(|&x| (0..n).map(move |i| x + i as f32)).collect::<Vec<f32>>();
-        let layers = layout().layers;
-        let kvs: Vec<(usize, Kv)> = layers
-            .iter()
-            .enumerate()
-            .filter_map(|(il, l)| if let LayerState::Kv(kv) = l { Some((il, *kv)) } else { None })
-            .collect();
-        let operands: Vec<_> =
-            kvs.iter().map(|(_, kv)| (of(kv.d_k * kv.n_head_kv), of(kv.d_v * kv.n_head_kv))).collect();
-        let places: Vec<(Vec<i64>, Vec<i64>)> = kvs
-            .iter()
-            .map(|&(il, kv)| {
-                let (mut rows, mut elements) = (Vec::new(), Vec::new());
-                view.kv_rows(view.window_of(il), &mut rows);
-                if view.v_transposed() && !kv.latent {
-                    view.v_element_rows(view.v_kind_of(il), &mut elements);
-                }
-                (rows, elements)
-            })
-            .collect();
-        let mut inputs = Vec::new();
-        for ((&(il, kv), (k, v)), (rows, elements)) in kvs.iter().zip(&operands).zip(&places) {
-            inputs.extend([(Name("k", il as u32), Data::F32(k)), (Name("rows", il as u32), Data::I64(rows))]);
-            if !kv.latent {
-                inputs.push((Name("v", il as u32), Data::F32(v)));
-            }
-            if !elements.is_empty() {
-                inputs.push((Name("elements", il as u32), Data::I64(elements)));
-            }
-        }
-        let n_tokens = numbers.len() as i64;
-        let build = |g: &Graph<'_>| {
-            for (&(il, kv), (_, elements)) in kvs.iter().zip(&places) {
-                let input = |name, dtype, n: usize, m: i64| g.input(Name(name, il as u32), dtype, [n as i64, m, 1, 1]);
-                let k = input("k", Dtype::F32, kv.d_k * kv.n_head_kv, n_tokens);
-                let rows = g.input(Name("rows", il as u32), Dtype::I64, [n_tokens, 1, 1, 1]);
-                if kv.latent {
-                    view.store_latent(g, il, k, rows);
-                    continue;
-                }
-                let v = input("v", Dtype::F32, kv.d_v * kv.n_head_kv, n_tokens);
-                let elements = (!elements.is_empty()).then(|| input("elements", Dtype::I64, elements.len(), 1));
-                view.store_kv(g, il, (k, v), rows, elements);
-            }
-        };
-        self.n_steps += 1;
-        self.executor.run(&self.n_steps, 512, build, &inputs).expect("a graph that can be computed");
-        if let Some(kept) = kept {
-            txn.commit(&[kept]).expect("rows that can be kept");
-        }
-    }
-
-    fn saved(&self, slot: usize) -> SavedSequence {
-        self.memory.save(&self.slots[slot]).expect("copied")
-    }
-
-    fn copy(&mut self, from: usize, to: usize, len: usize) {
-        self.memory.copy(&self.slots[from], &self.slots[to], len, None).expect("there are as many");
-    }
-
-    /// What all slots show of each other's, and what is behind it.
-    fn shown(&self) -> (usize, usize) {
-        let shown = self.slots.iter().map(|slot| self.memory.shown_by(slot).unwrap()).sum();
-        (shown, self.memory.shared_bytes(None))
-    }
+/// What all slots show of each other's, and what is behind it.
+fn shown(rig: &Rig) -> (usize, usize) {
+    let shown = rig.slots.iter().map(|slot| rig.memory.shown_by(slot).unwrap()).sum();
+    (shown, rig.memory.shared_bytes(None))
 }
 
 fn numbers(seed: usize, n: usize) -> Vec<f32> {
@@ -166,7 +93,7 @@ proptest! {
     ) {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let config = |n_slots| config(if q8 { CacheType::Q8_0 } else { CacheType::F32 }, n_slots, v_transposed);
-        let mut rig = Rig::new(config(N_SLOTS));
+        let mut rig = Rig::new(layout(), config(N_SLOTS));
         let mut known: Vec<Vec<f32>> = vec![Vec::new(); N_SLOTS];
         let nothing = rig.memory.taken_bytes();
         for (seed, op) in ops.iter().enumerate() {
@@ -174,14 +101,14 @@ proptest! {
                 Op::Append(s, n) => {
                     let new = numbers(seed, n.min(N_CTX - known[s].len()));
                     if !new.is_empty() {
-                        rig.step(s, &new, Some(new.len()));
+                        rig.step(&[(s, new.clone())], Some(&[new.len()]));
                         known[s].extend(new);
                     }
                 }
                 Op::Drop(s, n, kept) => {
                     let new = numbers(seed, n);
                     if known[s].len() + n <= N_CTX {
-                        rig.step(s, &new, kept);
+                        rig.step(&[(s, new.clone())], kept.as_ref().map(std::slice::from_ref));
                         known[s].extend(&new[..kept.unwrap_or(0)]);
                     }
                 }
@@ -189,7 +116,7 @@ proptest! {
                     // Behind its window a copy cannot go back far.
                     let earliest = rig.memory.rewinds_to(&rig.slots[a]).unwrap();
                     let len = (known[a].len() * share / 100).max(earliest);
-                    rig.copy(a, b, len);
+                    rig.memory.copy(&rig.slots[a], &rig.slots[b], len, None).expect("there are as many");
                     known[b] = known[a][..len].to_vec();
                 }
                 Op::Cut(s, share) => {
@@ -199,7 +126,7 @@ proptest! {
                     known[s].truncate(len);
                 }
                 Op::Load(a, b) if a != b => {
-                    let saved = rig.saved(a);
+                    let saved = saved(&rig, a);
                     rig.memory.load(&rig.slots[b], &saved).expect("of the same shape");
                     known[b] = known[a].clone();
                 }
@@ -215,7 +142,7 @@ proptest! {
                 Op::TakeBack(s, n) => {
                     rig.memory.hold(&rig.slots[s]).unwrap();
                     if known[s].len() + n <= N_CTX {
-                        rig.step(s, &numbers(seed, n), Some(n));
+                        rig.step(&[(s, numbers(seed, n))], Some(&[n]));
                     }
                     rig.memory.take_back(&rig.slots[s]).unwrap();
                     rig.memory.let_go(&rig.slots[s]).unwrap();
@@ -224,19 +151,19 @@ proptest! {
                 Op::Copy(..) | Op::Load(..) => {}
             }
             for (s, known) in known.iter().enumerate() {
-                let mut alone = Rig::new(config(1));
+                let mut alone = Rig::new(layout(), config(1));
                 if !known.is_empty() {
-                    alone.step(0, known, Some(known.len()));
+                    alone.step(&[(0, known.clone())], Some(&[known.len()]));
                 }
-                prop_assert!(rig.saved(s) == alone.saved(0), "slot {} after {:?}", s, &ops[..=seed]);
+                prop_assert!(saved(&rig, s) == saved(&alone, 0), "slot {} after {:?}", s, &ops[..=seed]);
             }
-            let (shown, shared) = rig.shown();
+            let (shown, shared) = shown(&rig);
             prop_assert!(shared <= shown, "{} bytes shown of {}", shown, shared);
         }
         for s in 0..N_SLOTS {
             rig.memory.discard(&rig.slots[s]).expect("given back");
         }
-        prop_assert_eq!((rig.memory.taken_bytes(), rig.shown()), (nothing, (0, 0)));
+        prop_assert_eq!((rig.memory.taken_bytes(), shown(&rig)), (nothing, (0, 0)));
     }
 }
 
