@@ -9,7 +9,6 @@ use std::sync::Arc;
 use ggml::StateId;
 
 use crate::error::Error;
-use crate::layout::LayerState;
 use crate::shown::{Extent, Place, Shown, Stripes};
 use crate::slots::{LayerTensors, Memory, Slot};
 
@@ -136,20 +135,17 @@ impl Memory {
     /// The tensors whose slots can show each other's pages: in whole pages of the host, cells in rows.
     fn stripes(&self) -> Vec<Stripes> {
         let mut all = Vec::new();
-        for (il, (layer, tensors)) in self.layout.layers.iter().zip(&self.layers).enumerate() {
-            let (LayerState::Kv(kv), LayerTensors::Kv { k, v }) = (layer, tensors) else { continue };
+        for (il, tensors) in self.layers.iter().enumerate() {
+            let LayerTensors::Kv { k, v } = *tensors else { continue };
             let window = self.kinds.window_of(il);
             if self.window(window).is_some() && self.has_rings() {
                 continue;
             }
-            let row = |t: crate::CacheType, d: usize| kv.n_head_kv * t.head_bytes(d).unwrap_or(0);
-            let (k_row, v_row) = (row(self.config.type_k, kv.d_k), row(self.config.type_v, kv.d_v));
-            let keys = Some((*k, k_row));
-            let values = (k != v && !self.config.v_transposed).then_some((*v, v_row));
-            for (id, row) in keys.into_iter().chain(values) {
-                let stripe = row * self.n_cells(window);
+            let values = (k != v && !self.config.v_transposed).then_some((v, false));
+            for (id, keys) in [(k, true)].into_iter().chain(values) {
+                let stripe = self.stripe_bytes(il, keys);
                 if let Some(page) = self.buffer.page_bytes(id).filter(|&page| stripe.is_multiple_of(page)) {
-                    all.push(Stripes { id, row, stripe, page });
+                    all.push(Stripes { id, row: stripe / self.n_cells(window), stripe, page });
                 }
             }
         }

@@ -90,7 +90,7 @@ impl Memory {
         for il in 0..self.layers.len() {
             if let (LayerTensors::Kv { k, v }, true) = (self.layers[il], state.n_taken > 0) {
                 for (id, keys) in [(k, true), (v, false)].into_iter().take(if k == v { 1 } else { 2 }) {
-                    let stripe = self.stripe_bytes(il, keys)?;
+                    let stripe = self.stripe_bytes(il, keys);
                     self.buffer.discard(id, index * stripe, stripe)?;
                 }
             }
@@ -110,9 +110,9 @@ impl Memory {
     }
 
     /// Bytes of all cells of one slot in a layer, of its keys or of its values.
-    fn stripe_bytes(&self, il: usize, keys: bool) -> Result<usize, Error> {
-        let LayerState::Kv(kv) = self.layout.layers[il] else { return Ok(0) };
+    pub(crate) fn stripe_bytes(&self, il: usize, keys: bool) -> usize {
+        let LayerState::Kv(kv) = self.layout.layers[il] else { return 0 };
         let (t, d) = if keys { (self.config.type_k, kv.d_k) } else { (self.config.type_v, kv.d_v) };
-        Ok(kv.n_head_kv * t.head_bytes(d).unwrap_or(0) * self.n_cells_of(il))
+        kv.n_head_kv * t.head_bytes(d).unwrap_or(0) * self.n_cells_of(il)
     }
 }
