@@ -97,7 +97,7 @@ unsafe fn kernel<const N: usize, const ROWS: usize, V: F32x16, const TYPE: usize
     }
     for (i, sum) in sums.iter().enumerate() {
         for h in 0..ROWS {
-            dots[r + h][j + i] = sum[h].sum();
+            dots[j + i][r + h] = sum[h].sum();
         }
     }
 }

@@ -142,10 +142,17 @@ impl Part<'_> {
             };
             // The tile contract: `rows` are rows of the weight, `tile` was made by `Activations`, and both have the same
             // number of blocks (the caller).
-            for (i, dots) in dots(&RowGroup { rows, ahead }).iter().take(range.end - r).enumerate() {
-                for (&dot, out) in dots[..tile.n].iter().zip(out) {
-                    // SAFETY: `r + i` is in `range`, for which there is room and no other writer (the caller).
-                    unsafe { *out.wrapping_add(r + i) = dot };
+            let n_rows = ROWS.min(range.end - r);
+            for (dots, out) in dots(&RowGroup { rows, ahead })[..tile.n].iter().zip(out) {
+                let to = out.wrapping_add(r);
+                // SAFETY: `r` and the `n_rows` from it on are in `range`, for which there is room and no other writer (the
+                // caller); `dots` is a copy.
+                unsafe {
+                    if n_rows == ROWS {
+                        to.cast::<[f32; ROWS]>().write_unaligned(*dots);
+                    } else {
+                        std::ptr::copy_nonoverlapping(dots.as_ptr(), to, n_rows);
+                    }
                 }
             }
         }

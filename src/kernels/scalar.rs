@@ -26,8 +26,8 @@ pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &Column
         }
     };
     let mut dots = Dots::default();
-    for (dots, &w) in dots.iter_mut().zip(&group.rows) {
-        for (dot, &column) in dots[..y.n].iter_mut().zip(&y.columns) {
+    for (dots, &column) in dots[..y.n].iter_mut().zip(&y.columns) {
+        for (dot, &w) in dots.iter_mut().zip(&group.rows) {
             // SAFETY: row and column have `y.n_blocks` blocks of this type and its format (the tile contract).
             *dot = unsafe { one(order, ty, w, column, y) };
         }

@@ -14,5 +14,5 @@ pub(crate) struct RowGroup<const ROWS: usize = GROUP> {
     pub(crate) ahead: *const u8,
 }
 
-/// Dot products of weight rows with up to eight columns.
-pub(crate) type Dots<const ROWS: usize = GROUP> = [[f32; MAX_COLUMNS]; ROWS];
+/// Dot products of up to eight columns with weight rows, column after column, as they lie in the result.
+pub(crate) type Dots<const ROWS: usize = GROUP> = [[f32; ROWS]; MAX_COLUMNS];

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{by_row, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use super::rows::{by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, RowGroup, WIDE};
@@ -111,7 +111,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool>(
         for j in 0..N {
             sums[j] = _mm256_add_ps(sums[j], mins[j]);
         }
-        by_row(&sums)
+        by_column(&sums)
     }
 }
 

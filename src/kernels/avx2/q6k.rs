@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{by_row, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use super::rows::{by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, RowGroup, WIDE};
@@ -88,7 +88,7 @@ unsafe fn kernel<const N: usize, const VNNI: bool>(group: &RowGroup<WIDE>, y: &C
                 sums[j] = _mm256_fmadd_ps(_mm256_mul_ps(dy, d), _mm256_cvtepi32_ps(whole), sums[j]);
             }
         }
-        by_row(&sums)
+        by_column(&sums)
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::MAX_COLUMNS;
 use crate::tile::{Dots, WIDE};
 
 /// Bytes `4c` to `4c + 3` of every row in register `c`, of the 16 bytes from `at` on.
@@ -88,15 +87,11 @@ pub(crate) unsafe fn everywhere(p: *const u8) -> __m256i {
 /// # Safety
 /// The CPU has AVX.
 #[inline(always)]
-pub(crate) unsafe fn by_row<const N: usize>(sums: &[__m256; N]) -> Dots<WIDE> {
-    let mut dots = [[0.0; MAX_COLUMNS]; WIDE];
-    for (j, sum) in sums.iter().enumerate() {
-        let mut lanes = [0.0f32; WIDE];
+pub(crate) unsafe fn by_column<const N: usize>(sums: &[__m256; N]) -> Dots<WIDE> {
+    let mut dots = Dots::<WIDE>::default();
+    for (dots, sum) in dots.iter_mut().zip(sums) {
         // SAFETY: room for eight floats.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), *sum) };
-        for (dots, lane) in dots.iter_mut().zip(lanes) {
-            dots[j] = lane;
-        }
+        unsafe { _mm256_storeu_ps(dots.as_mut_ptr(), *sum) };
     }
     dots
 }

@@ -162,7 +162,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool>(group: &RowGroup, y: &ColumnT
         unsafe { _mm512_storeu_ps(four.as_mut_ptr(), mins[j]) };
         for (r, dot) in sum_lanes_of_four(&sums[j]).into_iter().enumerate() {
             let m = &four[4 * r..4 * r + 4];
-            dots[r][j] = dot + if FIVE { m[0] } else { (m[0] + m[2]) + (m[1] + m[3]) };
+            dots[j][r] = dot + if FIVE { m[0] } else { (m[0] + m[2]) + (m[1] + m[3]) };
         }
     }
     dots

@@ -94,10 +94,8 @@ unsafe fn kernel<const N: usize, const QUANTS: usize>(group: &RowGroup, y: &Colu
         }
     }
     let mut dots = Dots::default();
-    for (j, sum) in sums.iter().enumerate() {
-        for (r, dot) in sum_lanes_of_four(sum).into_iter().enumerate() {
-            dots[r][j] = dot;
-        }
+    for (dots, sum) in dots.iter_mut().zip(&sums) {
+        *dots = sum_lanes_of_four(sum);
     }
     dots
 }

@@ -111,6 +111,6 @@ unsafe fn kernel<const N: usize, const FIVE: bool>(
     }
     for i in 0..N {
         let mins = if FIVE { vgetq_lane_f32::<0>(mins[i]) } else { sum_pairs(mins[i]) };
-        dots[r][j + i] = sum_lanes(sums[i]) + mins;
+        dots[j + i][r] = sum_lanes(sums[i]) + mins;
     }
 }

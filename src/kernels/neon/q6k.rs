@@ -87,6 +87,6 @@ unsafe fn kernel<const N: usize>(group: &RowGroup, y: &ColumnTile, r: usize, j: 
         }
     }
     for (i, sum) in sums.iter().enumerate() {
-        dots[r][j + i] = sum_lanes(*sum);
+        dots[j + i][r] = sum_lanes(*sum);
     }
 }

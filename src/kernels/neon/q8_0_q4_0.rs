@@ -93,7 +93,7 @@ unsafe fn kernel<const N: usize, const QUANTS: usize>(
     }
     for (i, sum) in sums.iter().enumerate() {
         for h in 0..2 {
-            dots[r + h][j + i] = sum_lanes(sum[h]);
+            dots[j + i][r + h] = sum_lanes(sum[h]);
         }
     }
 }
