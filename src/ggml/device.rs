@@ -170,6 +170,11 @@ impl Device {
         usize::try_from(n).ok().filter(|&n| n > 0)
     }
 
+    /// True when the device makes Gumbel noise by itself ([`crate::Graph::add_gumbel`]), by a kernel of ours.
+    pub fn makes_noise(self) -> bool {
+        !self.function(c"nextn_adds_gumbel").is_null()
+    }
+
     /// Has ggml make what all threads share and the end of the process destroys, which it would do in the first graph.
     fn make_shared_parts(self) {
         let found = self.function(c"ggml_backend_dev_get_extra_bufts");

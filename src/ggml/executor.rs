@@ -26,7 +26,7 @@ use crate::thread_count::ThreadCount;
 use crate::weights::Weights;
 
 /// Built graphs kept at most; the one unused for longest goes first.
-const MAX_GRAPHS: usize = 64;
+const MAX_GRAPHS: usize = 96;
 
 /// The contents of one input.
 #[derive(Clone, Copy, Debug)]

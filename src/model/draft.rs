@@ -6,7 +6,7 @@
 //! before. Of several, layer `k` makes draft token `k + 1`: its entry `i` is (token `i + 1 + k`, hidden state `i`), so its
 //! last `k` tokens are those that the layers before it drafted. All layers have their entries at the same positions.
 
-use ggml::{Dtype, Graph, Name, Tensor, WeightId};
+use ggml::{Dtype, Graph, Name, NoiseKey, Tensor, WeightId};
 use memory::StepView;
 
 use crate::blocks::{Linear, embedded};
@@ -34,6 +34,23 @@ pub(crate) struct DraftWords<'g> {
     pub(crate) mask: Option<Tensor<'g>>,
 }
 
+/// The noise of a draft graph, one tensor for each draft token.
+pub(crate) enum StepNoise<'g> {
+    /// The likeliest words are taken.
+    None,
+    /// F32 `[n_words, n_seqs]`.
+    Numbers(Vec<Tensor<'g>>),
+    /// What the device makes it from: I32 `[4, n_seqs]`.
+    Keys(Vec<Tensor<'g>>),
+}
+
+/// Who makes the noise of a draft graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum NoiseBy {
+    Host,
+    Device,
+}
+
 /// What a draft graph reads: the KV cache of the head, the entries to catch up with, and the rows of the chain.
 pub(crate) struct DraftStep<'s, 'g> {
     /// Where the entries stand.
@@ -59,9 +76,8 @@ pub(crate) struct DraftStep<'s, 'g> {
     pub(crate) shifts: Vec<Tensor<'g>>,
     /// The words that draft tokens are picked from; the whole vocabulary if `None`.
     pub(crate) words: Option<DraftWords<'g>>,
-    /// What is added to the logits of each draft token before the largest is taken: F32 `[n_words, n_seqs]`; none for
-    /// the likeliest words.
-    pub(crate) noise: Vec<Tensor<'g>>,
+    /// What is added to the logits of each draft token before the largest is taken.
+    pub(crate) noise: StepNoise<'g>,
     /// The logits of the draft tokens are wanted too.
     pub(crate) verbose: bool,
     /// The hidden states that the draft tokens were made from are wanted too.
@@ -99,7 +115,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             }),
             inputs,
             words: None,
-            noise: Vec::new(),
+            noise: StepNoise::None,
             verbose: false,
             rows: false,
             probs: false,
@@ -122,7 +138,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             block: None,
             shifts: Vec::new(),
             words: None,
-            noise: Vec::new(),
+            noise: StepNoise::None,
             verbose: false,
             rows: false,
             probs: false,
@@ -136,13 +152,24 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     }
 
     /// The same with Gumbel noise of so many words for every draft token.
-    pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize) -> Self {
+    pub(crate) fn with_noise(self, g: &Graph<'g>, n_words: usize, by: NoiseBy) -> Self {
         let n_seqs = match self.block {
             Some(rows) => rows.ne()[0] / (self.depth as i64 + 1),
             None => self.last.unwrap_or(self.tokens).ne()[0],
         };
-        let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
-        let noise = (0..self.depth).map(input).collect();
+        let noise = match by {
+            NoiseBy::Host => {
+                let input = |i| g.input(Name("noise", i as u32), Dtype::F32, [n_words as i64, n_seqs, 1, 1]);
+                StepNoise::Numbers((0..self.depth).map(input).collect())
+            }
+            NoiseBy::Device => {
+                let n = NoiseKey::N as i64;
+                let keys = g.input("noise_keys", Dtype::I32, [n, n_seqs, self.depth as i64, 1]);
+                let (of_seq, of_token) = (size_of::<i32>() * NoiseKey::N, size_of::<i32>() * NoiseKey::N * n_seqs as usize);
+                let of = |i: usize| g.view(keys, [n, n_seqs, 1, 1], [of_seq, of_token, of_token], i * of_token);
+                StepNoise::Keys((0..self.depth).map(of).collect())
+            }
+        };
         Self { noise, ..self }
     }
 
@@ -191,7 +218,15 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     /// draft token.
     pub(crate) fn choose(&self, g: &Graph<'g>, i: usize, logits: Tensor<'g>) -> Tensor<'g> {
         let n_seqs = logits.ne()[1];
-        let best = g.argmax(self.noise.get(i).map_or(logits, |&noise| g.add(logits, noise))); // [n_seqs]
+        let scores = match &self.noise {
+            StepNoise::None => logits,
+            StepNoise::Numbers(noise) => noise.get(i).map_or(logits, |&noise| g.add(logits, noise)),
+            StepNoise::Keys(keys) => {
+                let words = self.words.as_ref().map(|words| (words.ids, words.mask));
+                keys.get(i).map_or(logits, |&keys| g.add_gumbel(logits, keys, words))
+            }
+        };
+        let best = g.argmax(scores); // [n_seqs]
         // Rows of NaN have none: the draft token is a wrong one then, and must still be a token.
         let best = g.within(best, logits.ne()[0]);
         let ids = match &self.words {

@@ -60,7 +60,7 @@ pub use head_shape::{HeadAttention, HeadFfn, HeadShape};
 pub use load::{LoadOptions, map_shards};
 pub use memory_plan::{Facts, MemoryBytes, MemoryPlan, MemoryPlanner};
 pub use model::Model;
-pub use pass::{Draft, DraftOutput, Pass, PassOutput, Rows, Runner};
+pub use pass::{Draft, DraftOutput, Noise, Pass, PassOutput, Rows, Runner};
 pub use pictures::{BothWays, MIN_PICTURE_TOKENS, PictureError, PictureKind, Pictures, Placed};
 pub use placed::{PlacedEntries, PlacedRows};
 pub use placement::{GpuLayers, Placement, Split, gpus};
@@ -71,4 +71,4 @@ pub use schema::Schema;
 pub use step::Likeliest;
 pub use tensors::{TensorSchema, block_of};
 
-pub use ggml::Stats;
+pub use ggml::{NoiseKey, Stats};

@@ -257,6 +257,13 @@ impl Model {
         Ok(*self.fingerprints.get_or_init(|| (model, head)))
     }
 
+    /// True where the device that makes the logits of drafts makes their noise too ([`crate::Noise::Keys`]).
+    pub fn makes_noise(&self) -> bool {
+        let heads = self.draft_heads();
+        let makes = |head: &ggml::WeightId| self.weights().device_of(*head).is_some_and(ggml::Device::makes_noise);
+        !heads.is_empty() && heads.iter().all(makes)
+    }
+
     /// The output matrices that draft tokens come from, each once.
     pub(crate) fn draft_heads(&self) -> Vec<ggml::WeightId> {
         each_once(self.arch.draft_heads())

@@ -8,7 +8,7 @@ mod with_cells;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml::{Data, Dtype, Executor, Name, Stats, WeightId};
+use ggml::{Data, Dtype, Executor, Name, NoiseKey, Stats, WeightId};
 use memory::{Segment, StepView};
 use text::TokenId;
 
@@ -16,7 +16,7 @@ use crate::adapter::InUse;
 use crate::adapter_set::AdapterSet;
 use crate::attention_data::AttentionData;
 use crate::blocks::Linear;
-use crate::draft::DraftBlock;
+use crate::draft::{DraftBlock, NoiseBy};
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
@@ -124,7 +124,7 @@ enum Key {
         depth: usize,
         n_seqs: usize,
         n_first: Option<usize>,
-        noise: bool,
+        noise: Option<NoiseBy>,
         verbose: bool,
         rows: bool,
         probs: bool,
@@ -136,7 +136,7 @@ enum Key {
         segments: Vec<Segment>,
         depth: usize,
         n_first: Option<usize>,
-        noise: bool,
+        noise: Option<NoiseBy>,
         verbose: bool,
         probs: bool,
         adapters: AdapterSet,
@@ -452,6 +452,43 @@ impl Runner {
     }
 }
 
+/// Gumbel noise of sampled drafts.
+#[derive(Clone, Copy, Debug)]
+pub enum Noise<'a> {
+    /// For each draft token of the chain `[n_words, n_seqs]`, `n_words` being [`DraftVocab::n_words`] or the whole vocabulary.
+    Numbers(&'a [f32]),
+    /// [`NoiseKey::numbers`] for each draft token and sequence: the device makes the noise ([`Model::makes_noise`]).
+    Keys(&'a [i32]),
+}
+
+impl<'a> Noise<'a> {
+    fn by(self) -> NoiseBy {
+        match self {
+            Noise::Numbers(_) => NoiseBy::Host,
+            Noise::Keys(_) => NoiseBy::Device,
+        }
+    }
+
+    /// True where it is that of so many draft tokens, sequences and words.
+    fn is_of(self, depth: usize, n_seqs: usize, n_words: usize) -> bool {
+        match self {
+            Noise::Numbers(noise) => noise.len() == depth * n_seqs * n_words,
+            Noise::Keys(keys) => keys.len() == depth * n_seqs * NoiseKey::N,
+        }
+    }
+
+    /// The inputs of a graph, in each of which are `n` numbers where the host makes them.
+    fn inputs(self, n: usize, inputs: &mut Vec<(Name, Data<'a>)>) {
+        match self {
+            Noise::Numbers(noise) => {
+                let noise = noise.chunks_exact(n).enumerate();
+                inputs.extend(noise.map(|(i, noise)| (Name("noise", i as u32), Data::F32(noise))));
+            }
+            Noise::Keys(keys) => inputs.push((Name("noise_keys", 0), Data::I32(keys))),
+        }
+    }
+}
+
 /// What one draft computes, for the sequences of a step of the head's memory, in ascending order of their slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
@@ -465,9 +502,8 @@ pub struct Draft<'a> {
     pub depth: usize,
     /// Words to draft from; the whole vocabulary if `None`. A runner serves one such part only.
     pub vocab: Option<&'a DraftVocab>,
-    /// Added to the logits before the largest is taken, for sampled replies: for each draft token of the chain
-    /// `[n_words, n_seqs]`, `n_words` being [`DraftVocab::n_words`] or the whole vocabulary. `None` takes the likeliest.
-    pub noise: Option<&'a [f32]>,
+    /// Added to the logits before the largest is taken, for sampled replies; `None` takes the likeliest.
+    pub noise: Option<Noise<'a>>,
     /// Also give the logits of every draft token.
     pub verbose: bool,
     /// Also give the hidden state that every draft token was made from: with the draft token it makes the entry of a

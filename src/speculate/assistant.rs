@@ -11,7 +11,7 @@ use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Model, RunError, Runner}
 use text::TokenId;
 
 use crate::calibration::Calibration;
-use crate::gumbel;
+use crate::gumbel::NoiseMaker;
 use crate::nextn::NextNConfig;
 use crate::pace::Pace;
 
@@ -24,10 +24,7 @@ pub struct Assistant {
     vocab: Option<DraftVocab>,
     pace: Pace,
     output: DraftOutput,
-    /// Scratch.
-    noise: Vec<f32>,
-    /// That make it.
-    n_threads: usize,
+    noise: NoiseMaker,
 }
 
 /// One sequence.
@@ -78,8 +75,7 @@ impl Assistant {
             vocab,
             pace,
             output: DraftOutput::default(),
-            noise: Vec::new(),
-            n_threads: gumbel::n_threads(model, engine),
+            noise: NoiseMaker::new(model, engine),
         }))
     }
 
@@ -114,10 +110,8 @@ impl Assistant {
         let tokens: Vec<TokenId> = slots.iter().filter_map(|&slot| self.slots[slot].token).collect();
         let hidden: Vec<f32> = slots.iter().flat_map(|&slot| &self.slots[slot].hidden).copied().collect();
         let plans: Vec<(Option<GumbelPlan>, usize)> = which.iter().map(|r| (r.gumbel, 0)).collect();
-        let n_vocab = runner.model().hparams().n_vocab;
         let vocab = self.vocab.as_ref();
-        let noise =
-            gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, self.n_threads).then_some(&self.noise[..]);
+        let noise = self.noise.make(&plans, depth, vocab);
         let probs = which.iter().any(|r| r.p_min > 0.0);
         let n_entries = vec![1; which.len()];
         let (tokens, hidden, n_entries) = (&tokens[..], &hidden[..], &n_entries[..]);

@@ -44,7 +44,8 @@ const MEMORY: f64 = 90.0;
 /// Verified drafts that what earlier engines saw counts as, at most: this one's texts may be others.
 const MOST_KNOWN: f64 = 20.0;
 
-/// Steps of a warm-up at one depth that tell nothing of its cost: they build graphs, or the first passes are slow.
+/// Steps of a warm-up at one depth that tell nothing of its cost, and one more for each draft token: they build graphs, or the first
+/// passes are slow.
 const FIRST_STEPS: usize = 2;
 
 /// Tokens of a batch up to which a warm-up measures depths.
@@ -191,7 +192,7 @@ impl DepthControl {
 
     /// Engine steps until a warm-up knows every depth.
     pub(crate) fn n_warm_up_steps(&self) -> usize {
-        (1 + self.max) * (TRUSTED + FIRST_STEPS)
+        (0..=self.max).map(|depth| TRUSTED + FIRST_STEPS + depth).sum()
     }
 
     /// Tokens a second of a sequence that drafts in a step of so many, at the best of the depths that were measured; `None` where

@@ -4,7 +4,7 @@
 
 use engine::EngineConfig;
 use engine::sample::{GumbelNoise, GumbelPlan};
-use model::{DraftVocab, Model};
+use model::{DraftVocab, Model, Noise, NoiseKey};
 
 /// Words of a row that one thread takes at a time.
 const PART: usize = 32 << 10;
@@ -12,15 +12,67 @@ const PART: usize = 32 << 10;
 /// Threads at most.
 const MAX_THREADS: usize = 8;
 
+/// Makes noise; owns what is reused from draft to draft.
+#[derive(Debug)]
+pub(crate) struct NoiseMaker {
+    n_vocab: usize,
+    n_threads: usize,
+    by_device: bool,
+    numbers: Vec<f32>,
+    keys: Vec<i32>,
+}
+
+impl NoiseMaker {
+    /// For drafts of `model` in an engine made with `engine`.
+    pub(crate) fn new(model: &Model, engine: &EngineConfig) -> Self {
+        Self {
+            n_vocab: model.hparams().n_vocab,
+            n_threads: n_threads(model, engine),
+            by_device: model.makes_noise(),
+            numbers: Vec::new(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// The noise of `depth` draft tokens of each sequence among the words of `vocab`, or all. The draft tokens of a sequence stand
+    /// after so many others that were drafted before. `None` when no sequence is sampled.
+    pub(crate) fn make(
+        &mut self,
+        sequences: &[(Option<GumbelPlan>, usize)],
+        depth: usize,
+        vocab: Option<&DraftVocab>,
+    ) -> Option<Noise<'_>> {
+        if depth == 0 || sequences.iter().all(|(plan, _)| plan.is_none()) {
+            return None;
+        }
+        if self.by_device {
+            self.keys.clear();
+            let all = (0..depth).flat_map(|i| sequences.iter().map(move |&(plan, n_before)| key(plan, n_before + i)));
+            all.for_each(|key| self.keys.extend(key.numbers()));
+            return Some(Noise::Keys(&self.keys));
+        }
+        fill(&mut self.numbers, sequences, depth, self.n_vocab, vocab, self.n_threads)
+            .then_some(Noise::Numbers(&self.numbers))
+    }
+}
+
+/// That of a sequence's draft token with so many before it.
+fn key(plan: Option<GumbelPlan>, n_before: usize) -> NoiseKey {
+    plan.map_or_else(NoiseKey::default, |plan| NoiseKey {
+        key: plan.noise(n_before as u64).key(),
+        temperature: plan.temperature,
+    })
+}
+
 /// Threads for noise: where the model computes on a CPU, its own are waiting for it, and more would be in their way.
-pub(crate) fn n_threads(model: &Model, engine: &EngineConfig) -> usize {
+fn n_threads(model: &Model, engine: &EngineConfig) -> usize {
     if model.is_on_cpu() { 1 } else { engine.n_threads().min(MAX_THREADS) }
 }
 
 /// Fills `out` with what to add to the logits: for each of `depth` draft tokens the words of each sequence, `n_vocab` of
 /// them or those of `vocab`. The draft tokens of a sequence stand after so many others that were drafted before. Gives
 /// false, and nothing of use, when no sequence is sampled.
-pub(crate) fn fill(
+fn fill(
     out: &mut Vec<f32>,
     sequences: &[(Option<GumbelPlan>, usize)],
     depth: usize,

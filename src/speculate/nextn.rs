@@ -21,7 +21,7 @@ use crate::async_proposer::DraftAhead;
 use crate::calibration::Calibration;
 use crate::depth::Depth;
 use crate::draft_vocab::DraftVocabSize;
-use crate::gumbel;
+use crate::gumbel::NoiseMaker;
 use crate::mtp_inputs::{MAX_WAITING, MtpInputs};
 use crate::pace::Pace;
 use crate::saved_mtp::SavedMtp;
@@ -68,10 +68,7 @@ pub struct NextN {
     /// Drafts will be continued while they are verified, so their hidden states are wanted.
     drafts_ahead: bool,
     output: DraftOutput,
-    /// Scratch.
-    noise: Vec<f32>,
-    /// That make it.
-    n_threads: usize,
+    noise: NoiseMaker,
 }
 
 /// The width that so many inputs are filled up to, where that is little.
@@ -138,8 +135,7 @@ impl NextN {
             fills_up: !model.is_on_cpu(),
             drafts_ahead: false,
             output: DraftOutput::default(),
-            noise: Vec::new(),
-            n_threads: gumbel::n_threads(model, engine),
+            noise: NoiseMaker::new(model, engine),
         }))
     }
 
@@ -262,11 +258,9 @@ impl NextN {
         let claims: Vec<_> = which.iter().zip(&n_inputs).map(|(&i, &n)| (&self.slots[i].slot, n_tokens(n))).collect();
         let step = self.memory.begin(&claims, 1)?;
         let vocab = self.vocab.as_ref();
-        let n_vocab = runner.model().hparams().n_vocab;
         let n_before = n_inputs.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
         let plans: Vec<_> = wanted.gumbel.iter().copied().zip(n_before).collect();
-        let noise =
-            gumbel::fill(&mut self.noise, &plans, depth, n_vocab, vocab, self.n_threads).then_some(&self.noise[..]);
+        let noise = self.noise.make(&plans, depth, vocab);
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
         let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
         let pictures = |&i: &usize| {

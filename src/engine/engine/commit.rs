@@ -11,8 +11,9 @@ use crate::batch::ScheduledSequence;
 use crate::proposer::{ObservedSequence, ObservedStep};
 use crate::sequence::millis;
 
-/// So many steps in turn may build graphs before that counts as what such steps cost.
-const FEW_BUILDS: u32 = 4;
+/// So many steps in turn may build graphs before that counts as what such steps cost: on a GPU one depth has a graph for each state
+/// that a step may begin from.
+const FEW_BUILDS: u32 = 12;
 
 impl Engine {
     /// Books the tokens of a batch that were kept, as many of each sequence as `kept` says; an error ends its sequences.

@@ -7,6 +7,7 @@ mod cells;
 mod checks;
 mod ids;
 mod matmul;
+mod noise;
 mod norm;
 mod own_kernels;
 mod recurrent;
@@ -15,6 +16,7 @@ mod shape;
 
 pub use attention::Scores;
 pub use cells::Cells;
+pub use noise::NoiseKey;
 pub use own_kernels::kernels_in_use;
 pub use recurrent::{DeltaRule, PastState, SsmScan, take_state_numbers};
 pub use rope::Rope;

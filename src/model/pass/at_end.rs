@@ -3,7 +3,7 @@
 use ggml::{Data, Name};
 use memory::StepView;
 
-use super::{Draft, DraftOutput, Key, Runner};
+use super::{Draft, DraftOutput, Key, Noise, Runner};
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
@@ -33,7 +33,7 @@ impl Runner {
             && draft.n_entries.iter().all(|&n| n == 1)
             && draft.tokens.len() == n_seqs
             && draft.hidden.len() == n_seqs * sizes.n_embd
-            && draft.noise.is_none_or(|noise| noise.len() == depth * n_seqs * n_words)
+            && draft.noise.is_none_or(|noise| noise.is_of(depth, n_seqs, n_words))
             && draft.tokens.iter().all(|id| (id.0 as usize) < sizes.n_vocab);
         if !sound {
             let (tokens, hidden) = (draft.tokens.len(), draft.hidden.len());
@@ -47,14 +47,13 @@ impl Runner {
         s.tokens.extend(draft.tokens.iter().map(|id| id.0 as i32));
         let mut inputs = s.inputs(1);
         inputs.push((Name("hidden_in", 0), Data::F32(draft.hidden)));
-        let noise = draft.noise.unwrap_or_default().chunks_exact(n_seqs * n_words).enumerate();
-        inputs.extend(noise.map(|(i, noise)| (Name("noise", i as u32), Data::F32(noise))));
+        draft.noise.into_iter().for_each(|noise| noise.inputs(n_seqs * n_words, &mut inputs));
         let in_use = &self.adapters;
         let key = Key::DraftAtEnd {
             segments: view.segments().to_vec(),
             depth,
             n_first: draft.vocab.map(DraftVocab::n_first),
-            noise: draft.noise.is_some(),
+            noise: draft.noise.map(Noise::by),
             verbose: draft.verbose,
             probs: draft.probs,
             adapters: in_use.set.clone(),
@@ -63,7 +62,10 @@ impl Runner {
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
             let step = DraftStep::at_end(g, view, depth, sizes.n_embd);
-            let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
+            let step = match draft.noise {
+                Some(noise) => step.with_noise(g, n_words, noise.by()),
+                None => step,
+            };
             let Draft { vocab, verbose, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));
             arch.draft(g, &DraftStep { words, verbose, probs, ..step });

@@ -3,7 +3,7 @@
 use ggml::{Data, Name};
 use memory::StepView;
 
-use super::{Draft, DraftOutput, Key, Runner};
+use super::{Draft, DraftOutput, Key, Noise, Runner};
 use crate::draft::DraftStep;
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
@@ -81,8 +81,7 @@ impl Runner {
             if block.is_none() {
                 inputs.push((Name("last", 0), Data::I32(&s.out)));
             }
-            let noise = draft.noise.unwrap_or_default().chunks_exact(n_seqs * n_words).enumerate();
-            inputs.extend(noise.map(|(i, noise)| (Name("noise", i as u32), Data::F32(noise))));
+            draft.noise.into_iter().for_each(|noise| noise.inputs(n_seqs * n_words, &mut inputs));
         }
         let in_use = &self.adapters;
         let key = Key::Draft {
@@ -92,7 +91,7 @@ impl Runner {
             depth: draft.depth,
             n_seqs: n_drafting,
             n_first: draft.vocab.map(DraftVocab::n_first),
-            noise: draft.noise.is_some(),
+            noise: draft.noise.map(Noise::by),
             verbose: draft.verbose,
             rows: draft.rows,
             probs: draft.probs,
@@ -112,7 +111,10 @@ impl Runner {
             let size = (draft.depth, n_drafting);
             let step = DraftStep::declare(g, caught_up.view(), (&views, block.is_some()), size, n_embd);
             let step = step.with(g, sizes.n_embd, extras);
-            let step = if draft.noise.is_some() { step.with_noise(g, n_words) } else { step };
+            let step = match draft.noise {
+                Some(noise) => step.with_noise(g, n_words, noise.by()),
+                None => step,
+            };
             let Draft { vocab, verbose, rows, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));
             arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
@@ -156,10 +158,10 @@ impl Runner {
                 "the head drafts {n} words of its own (DraftVocab::of_head), other were given"
             )));
         }
-        if let Some(noise) = draft.noise.filter(|noise| noise.len() != draft.depth * n_seqs * n_words) {
-            let (n, depth) = (noise.len(), draft.depth);
+        if draft.noise.is_some_and(|noise| !noise.is_of(draft.depth, n_seqs, n_words)) {
+            let depth = draft.depth;
             return Err(RunError::Pass(format!(
-                "{n} numbers of Gumbel noise for {depth} draft tokens of {n_seqs} sequences among {n_words} words"
+                "Gumbel noise of another size than {depth} draft tokens of {n_seqs} sequences among {n_words} words need"
             )));
         }
         let sound = widths.len() == n_seqs

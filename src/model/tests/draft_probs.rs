@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{rig, tiny};
-use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Runner};
+use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Noise, Runner};
 use rig::exact;
 use text::TokenId;
 use tiny::{Rng, Spec};
@@ -17,7 +17,7 @@ const DEPTH: usize = 3;
 const N_ENTRIES: [usize; 2] = [2, 1];
 
 /// One draft of two sequences.
-fn draft(model: &Arc<Model>, vocab: Option<&DraftVocab>, noise: Option<&[f32]>, probs: bool) -> DraftOutput {
+fn draft(model: &Arc<Model>, vocab: Option<&DraftVocab>, noise: Option<Noise<'_>>, probs: bool) -> DraftOutput {
     let n_embd = model.hparams().n_embd;
     let mut rng = Rng::new(SEED);
     let n: usize = N_ENTRIES.iter().sum();
@@ -53,7 +53,7 @@ fn a_draft_token_is_as_probable_as_the_softmax_of_the_heads_logits_says() {
             let noise: Vec<f32> =
                 (0..2 * DEPTH).flat_map(|_| words.iter().map(&mut some).collect::<Vec<_>>()).collect();
             let mut least = 1.0;
-            for noise in [None, Some(&noise[..])] {
+            for noise in [None, Some(Noise::Numbers(&noise))] {
                 let found = draft(&model, vocab, noise, true);
                 for (i, logits) in found.logits.iter().enumerate() {
                     for (sequence, logits) in logits.chunks_exact(words.len()).enumerate() {

@@ -57,7 +57,7 @@ bool attention_of_few(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     };
     const int64_t d = q->ne[0], n_tokens = q->ne[1], n_cells = k->ne[1];
     const bool served = is_served_here() && q->type == GGML_TYPE_F32 && k->type == GGML_TYPE_F16 && v->type == GGML_TYPE_F16 &&
-        n_tokens <= queries_alike(d) && k->ne[0] == d && v->ne[0] == d && n_cells % STEP_CELLS == 0 && n_cells / CHUNK_CELLS < 65535 &&
+        n_tokens <= queries_alike(d) && k->ne[0] == d && v->ne[0] == d && n_cells % STEP_CELLS == 0 && n_cells < 4 * STEP_CELLS * 65000 &&
         k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && v->ne[2] == k->ne[2] && q->ne[2] % k->ne[2] == 0 && max_bias == 0.0f &&
         most_cells == 0 && q->nb[0] == sizeof(float) && k->nb[0] == sizeof(half) && v->nb[0] == sizeof(half) && whole(q, 8) &&
         whole(k, 16) && whole(v, 16) && mask && mask->type == GGML_TYPE_F16 && mask->ne[0] == n_cells && mask->ne[1] >= n_tokens &&
@@ -88,7 +88,7 @@ bool attention_of_few(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     p.group = p.n_head / p.n_head_kv;
     p.n_columns = p.n_tokens * p.group;
     p.n_cells = int(n_cells);
-    p.n_chunks = int((n_cells + CHUNK_CELLS - 1) / CHUNK_CELLS);
+    p.n_chunks = chunks_of(int(n_cells));
     p.scale = scale;
     p.softcap = softcap;
     p.sinks = sinks ? (const float *) sinks->data : nullptr;

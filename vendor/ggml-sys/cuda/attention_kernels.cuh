@@ -1,8 +1,9 @@
 // Kernels for attention of few queries over cells of F16, on GPUs with tensor cores (sm_80 and later).
 //
-// A thread block takes the queries of a key head and a chunk of 256 cells, 64 at a time; a second kernel adds the chunks of each
-// query in their order. A query's bits depend on the cells that it sees alone: not on how many queries stand beside it, nor on how
-// many cells behind the last that it sees are there, masked.
+// A thread block takes the queries of a key head and a chunk of cells, 64 at a time; a second kernel adds the chunks of each query in
+// their order. Where a chunk begins depends on nothing: the first cells are in small chunks, so that short contexts fill a GPU, later
+// ones in large chunks, so that long contexts leave few sums. So a query's bits depend on the cells that it sees alone: not on how many
+// queries stand beside it, nor on how many cells behind the last that it sees are there, masked.
 #pragma once
 
 #include "dependent_launch.cuh"
@@ -12,8 +13,24 @@
 
 namespace nextn {
 
-// Cells of a chunk and of a step, warps of a thread block.
-constexpr int CHUNK_CELLS = 256, STEP_CELLS = 64, ATTENTION_WARPS = 4;
+// Cells of a step, warps of a thread block.
+constexpr int STEP_CELLS = 64, ATTENTION_WARPS = 4;
+
+// Chunks of one step come first, then chunks of two, then of four.
+constexpr int CHUNKS_OF_ONE = 32, CHUNKS_OF_TWO = 48;
+
+// The first cell of a chunk, and how many chunks so many cells are in.
+__host__ __device__ constexpr int first_cell(int chunk) {
+    const int of_two = chunk > CHUNKS_OF_ONE ? chunk - CHUNKS_OF_ONE : 0, of_four = of_two > CHUNKS_OF_TWO ? of_two - CHUNKS_OF_TWO : 0;
+    return STEP_CELLS * (chunk + of_two + 2 * of_four);
+}
+constexpr int chunks_of(int n_cells) {
+    const int one = first_cell(CHUNKS_OF_ONE), two = first_cell(CHUNKS_OF_ONE + CHUNKS_OF_TWO);
+    return n_cells <= one ? (n_cells + STEP_CELLS - 1) / STEP_CELLS :
+        n_cells <= two ? CHUNKS_OF_ONE + (n_cells - one + 2 * STEP_CELLS - 1) / (2 * STEP_CELLS) :
+        CHUNKS_OF_ONE + CHUNKS_OF_TWO + (n_cells - two + 4 * STEP_CELLS - 1) / (4 * STEP_CELLS);
+}
+static_assert(first_cell(33) == 2176 && first_cell(81) == 8448 && chunks_of(2048) == 32 && chunks_of(2049) == 33 && chunks_of(8193) == 81, "");
 
 // What a launch computes. A column is a query of a token: column c of a key head is head c % group of token c / group.
 struct attention {
@@ -56,7 +73,7 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
     const int n_parts = (p.n_columns + COLUMNS - 1) / COLUMNS;
     const int head = blockIdx.x / n_parts, first = blockIdx.x % n_parts * COLUMNS, chunk = blockIdx.y, sequence = blockIdx.z;
-    const int cell0 = chunk * CHUNK_CELLS, n_cells = min(CHUNK_CELLS, p.n_cells - cell0), n_here = min(COLUMNS, p.n_columns - first);
+    const int cell0 = first_cell(chunk), n_cells = min(first_cell(chunk + 1), p.n_cells) - cell0, n_here = min(COLUMNS, p.n_columns - first);
     const __half * k = p.k + sequence * p.k_sequence + head * p.k_head + cell0 * p.k_cell;
     const __half * v = p.v + sequence * p.v_sequence + head * p.v_head + cell0 * p.v_cell;
     const __half * mask = p.mask + sequence * p.mask_sequence + cell0;
@@ -308,7 +325,7 @@ template <int D> static __global__ void __launch_bounds__(D) add_chunks(const at
     const float from = most == -INFINITY ? 0.0f : most;
     float total = exp2f(sink - from), sum = 0.0f;
     const float * sums = p.sums + place * D + d;
-#pragma unroll 4
+#pragma unroll 8
     for (int i = 0; i < p.n_chunks; i++) {
         const float2 of_chunk = totals[int64_t(i) * p.n_columns];
         // Of a chunk of which nothing is seen there may be no sums. A total that is no number is seen.

@@ -2,6 +2,7 @@
 #include "attention.cuh"
 #include "few_columns_kernels.cuh"
 #include "few_floats_kernels.cuh"
+#include "gumbel.cuh"
 #include "mmvq.cuh"
 #include "unary.cuh"
 
@@ -231,6 +232,9 @@ void * function(const char * name) {
     }
     if (strcmp(name, "nextn_queries_alike") == 0) {
         return reinterpret_cast<void *>(queries_alike_by_name);
+    }
+    if (kernels_are_on() && strcmp(name, "nextn_adds_gumbel") == 0) {
+        return reinterpret_cast<void *>(adds_gumbel);
     }
     return nullptr;
 }

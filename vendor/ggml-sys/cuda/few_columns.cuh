@@ -25,6 +25,7 @@ bool fuses(const ggml_tensor * product);
 
 // Functions of the backend by name, for nextn; null if there is none. nextn_columns_alike(type, ne): tokens of a batch up to which
 // one has the bits that it has alone in products with weights of this shape; 0 if none. nextn_queries_alike: of attention.
+// nextn_adds_gumbel: there if nodes that add Gumbel noise are computed.
 void * function(const char * name);
 
 // Forgets which columns are kept: a graph begins.

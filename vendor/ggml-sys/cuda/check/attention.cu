@@ -105,7 +105,7 @@ template <typename T> static T * device(const std::vector<T> & from) {
     return to;
 }
 template <int D> static void check_attention(cudaStream_t s, int n_head, int n_head_kv, float softcap, bool with_sinks) {
-    const int most = 48, n_sequences = 2, most_cells = 1536, group = n_head / n_head_kv;
+    const int most = 48, n_sequences = 2, most_cells = 9216, group = n_head / n_head_kv;
     std::vector<float> q(size_t(D) * n_head * most * n_sequences), sinks(n_head);
     std::vector<__half> k(size_t(D) * n_head_kv * most_cells * n_sequences), v(k.size()), mask(size_t(most_cells) * most * n_sequences);
     for (auto & x : q)
@@ -116,20 +116,20 @@ template <int D> static void check_attention(cudaStream_t s, int n_head, int n_h
         x = __float2half(random_number());
     for (auto & x : v)
         x = __float2half(random_number());
-    // Token t of sequence i sees the cells up to t + 300 (of the second, from 200 on as well up to t + 1100); what nobody sees is no number.
-    const auto sees = [](int i, int t, int cell) { return i == 0 ? cell <= t + 300 : cell >= 200 && cell <= t + 1100; };
+    // Token t of sequence i sees the cells up to t + 300 (of the second, from 200 on as well up to t + 8900); what nobody sees is no number.
+    const auto sees = [](int i, int t, int cell) { return i == 0 ? cell <= t + 300 : cell >= 200 && cell <= t + 8900; };
     for (int i = 0; i < n_sequences; i++)
         for (int cell = 0; cell < most_cells; cell++) {
             for (int t = 0; t < most; t++)
                 mask[(size_t(i) * most + t) * most_cells + cell] = __float2half(sees(i, t, cell) ? 0.0f : -INFINITY);
-            if (i == 0 ? cell > 300 + most : cell > 1100 + most)
+            if (i == 0 ? cell > 300 + most : cell > 8900 + most)
                 for (int h = 0; h < n_head_kv * D; h++)
                     k[(size_t(i) * most_cells + cell) * n_head_kv * D + h] = __float2half(NAN);
         }
     float * dq = device(q), * ds = device(sinks), * dst, * sums;
     __half * dk = device(k), * dv = device(v), * dm = device(mask);
     float2 * totals;
-    const size_t n_out = size_t(D) * n_head * most * n_sequences, n_chunks = (most_cells + CHUNK_CELLS - 1) / CHUNK_CELLS;
+    const size_t n_out = size_t(D) * n_head * most * n_sequences, n_chunks = chunks_of(most_cells);
     CHECK(cudaMalloc(&dst, n_out * 4));
     CHECK(cudaMalloc(&sums, n_out * n_chunks * 4));
     CHECK(cudaMalloc(&totals, n_out / D * n_chunks * 8));
@@ -156,7 +156,7 @@ template <int D> static void check_attention(cudaStream_t s, int n_head, int n_h
         p.group = group;
         p.n_columns = n * group;
         p.n_cells = cells;
-        p.n_chunks = (cells + CHUNK_CELLS - 1) / CHUNK_CELLS;
+        p.n_chunks = chunks_of(cells);
         p.scale = 1 / sqrtf(D);
         p.softcap = softcap;
         p.sinks = with_sinks ? ds : nullptr;
@@ -172,7 +172,7 @@ template <int D> static void check_attention(cudaStream_t s, int n_head, int n_h
     const auto all = attended_to(0, most, most_cells);
     bool alike = true;
     for (int first = 0, n = 1; first < most; first = (first + 5) % 48 + (n == most), n++) {
-        const int cells = n % 2 ? most_cells : 1216, here = std::min(n, most - first);
+        const int cells = n % 2 ? most_cells : 9024, here = std::min(n, most - first);
         const auto out = attended_to(first, here, cells);
         for (int i = 0; i < n_sequences; i++)
             alike = alike && !memcmp(out.data() + size_t(i) * here * n_head * D, all.data() + (size_t(i) * most + first) * n_head * D, size_t(here) * n_head * D * 4);
@@ -214,7 +214,7 @@ static void time_attention(cudaStream_t s, int n_head, int n_head_kv) {
     for (int cells : {1024, 4096, 16384, 65536}) {
         attention p = {};
         const size_t n = size_t(cells) * n_head_kv * D;
-        const int n_chunks = cells / CHUNK_CELLS, copies = std::max<int>(1, (200 << 20) / (4 * n));
+        const int n_chunks = chunks_of(cells), copies = std::max<int>(1, (200 << 20) / (4 * n));
         __half * k, * mask;
         float * q, * sums;
         CHECK(cudaMalloc(&k, n * 4 * copies));
