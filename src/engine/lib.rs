@@ -50,7 +50,8 @@ pub use liveness::EngineLife;
 pub use memory_check::check_memory;
 pub use pooling::Pooling;
 pub use proposer::{
-    DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
+    Built, DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange,
+    TargetState,
 };
 pub use request::{ContextShift, GenerateRequest, Limits, MAX_LOGPROBS, RequestError, RequestOptions, Scope};
 pub use reused::Reused;

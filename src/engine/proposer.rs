@@ -94,10 +94,21 @@ pub struct ObservedStep<'a> {
     /// The time since drafts were asked for, if the step held nothing but generations of one token and a draft, and no
     /// graph had to be built.
     pub took: Option<Duration>,
+    /// The graphs that such a step had to build, where it did.
+    pub built: Option<Built>,
     /// The drafts that will probably be asked for next: whoever drafts beside the engine may begin.
     pub expected: &'a [DraftRequest],
     /// The sequences belong to a warm-up: nothing is remembered of them but what the step cost.
     pub warm_up: bool,
+}
+
+/// What a step built before it was computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Built {
+    /// Graphs.
+    pub n_graphs: u64,
+    /// The time of the whole step.
+    pub took: Duration,
 }
 
 /// A request for a draft.

@@ -165,7 +165,8 @@ impl<'s, 'g> DraftStep<'s, 'g> {
             NoiseBy::Device => {
                 let n = NoiseKey::N as i64;
                 let keys = g.input("noise_keys", Dtype::I32, [n, n_seqs, self.depth as i64, 1]);
-                let (of_seq, of_token) = (size_of::<i32>() * NoiseKey::N, size_of::<i32>() * NoiseKey::N * n_seqs as usize);
+                let (of_seq, of_token) =
+                    (size_of::<i32>() * NoiseKey::N, size_of::<i32>() * NoiseKey::N * n_seqs as usize);
                 let of = |i: usize| g.view(keys, [n, n_seqs, 1, 1], [of_seq, of_token, of_token], i * of_token);
                 StepNoise::Keys((0..self.depth).map(of).collect())
             }

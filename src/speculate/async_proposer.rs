@@ -93,7 +93,7 @@ impl<P: DraftAhead> Drafting<P> {
         if !work.observed.is_empty() {
             let sequences: Vec<_> = work.observed.iter().map(OwnedObservation::view).collect();
             let (took, warm_up) = (work.took, work.warm_up);
-            let step = ObservedStep { sequences: &sequences, took, expected: &[], warm_up };
+            let step = ObservedStep { sequences: &sequences, took, built: None, expected: &[], warm_up };
             self.proposer.observe(&mut self.runner, &step)?;
         }
         match work.then {

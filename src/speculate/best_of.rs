@@ -212,10 +212,10 @@ impl Proposer for BestOf {
                 false => ObservedSequence { n_drafted: 0, n_accepted: 0, ..*s },
             });
             let sequences: Vec<_> = of_source.collect();
-            let took = step.took.filter(|_| !of_others);
+            let (took, built) = (step.took.filter(|_| !of_others), step.built.filter(|_| !of_others));
             let expected = if self.sources.len() > 1 { &[] } else { step.expected };
             let source = &mut self.sources[i];
-            source.proposer.observe(runner, &ObservedStep { sequences: &sequences, took, expected, ..*step })?;
+            source.proposer.observe(runner, &ObservedStep { sequences: &sequences, took, built, expected, ..*step })?;
             step.sequences.iter().for_each(|s| source.lag[s.slot] += s.tokens.len());
         }
         step.sequences.iter().for_each(|s| self.used[s.slot] = None);
@@ -337,7 +337,7 @@ mod tests {
                 n_accepted,
             };
             let took = Some(Duration::from_secs_f64(seconds));
-            self.best.learn(&ObservedStep { sequences: &[sequence], took, expected: &[], warm_up: false });
+            self.best.learn(&ObservedStep { sequences: &[sequence], took, built: None, expected: &[], warm_up: false });
             self.used[chosen.unwrap_or(2)] += 1;
             self.tokens += tokens.len() as f64;
             self.time += seconds;

@@ -67,9 +67,10 @@ impl Proposer for CombinedProposer {
         });
         let of_mtp: Vec<_> = of_mtp.collect();
         let only_lookup = of_mtp.iter().all(|s| s.n_drafted == 0);
-        self.ngram.observe(runner, &ObservedStep { took: step.took.filter(|_| only_lookup), ..*step })?;
-        let took = step.took.filter(|_| !looked_up.contains(&true));
-        self.mtp.observe(runner, &ObservedStep { sequences: &of_mtp, took, ..*step })
+        self.ngram.observe(runner, &ObservedStep { took: step.took.filter(|_| only_lookup), built: None, ..*step })?;
+        let alone = !looked_up.contains(&true);
+        let (took, built) = (step.took.filter(|_| alone), step.built.filter(|_| alone));
+        self.mtp.observe(runner, &ObservedStep { sequences: &of_mtp, took, built, ..*step })
     }
 
     fn propose(

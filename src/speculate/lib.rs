@@ -13,6 +13,7 @@ mod depth;
 mod depth_control;
 mod draft_model;
 mod draft_vocab;
+mod graph_prices;
 mod gumbel;
 mod mtp_inputs;
 mod nextn;

@@ -82,8 +82,11 @@ impl Pace {
     pub(crate) fn choose(&mut self, requests: &[DraftRequest]) -> usize {
         let most = requests.iter().map(|r| r.max).max().unwrap_or(0);
         match &mut self.control {
-            Some(control) if requests.iter().any(|r| r.warm_up) => control.choose_unknown(requests.len(), most),
-            Some(control) => control.choose(&requests.iter().map(|r| r.slot).collect::<Vec<_>>(), most),
+            Some(control) => {
+                let slots: Vec<_> = requests.iter().map(|r| r.slot).collect();
+                let is_warm_up = requests.iter().any(|r| r.warm_up);
+                if is_warm_up { control.choose_unknown(&slots, most) } else { control.choose(&slots, most) }
+            }
             None => most.min(self.max_depth),
         }
     }
@@ -102,6 +105,9 @@ impl Pace {
         let Some(control) = &mut self.control else { return };
         let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
         let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
+        if let Some((built, first)) = step.built.zip(step.sequences.first()).filter(|_| alike) {
+            control.built((first.slot, step.sequences.len(), n_drafted), built);
+        }
         if let Some(took) = step.took.filter(|_| alike) {
             control.took(step.sequences.len(), n_drafted, took);
             self.n_new += 1;

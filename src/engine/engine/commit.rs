@@ -8,7 +8,7 @@ use model::RunError;
 use super::Engine;
 use super::forward::Batch;
 use crate::batch::ScheduledSequence;
-use crate::proposer::{ObservedSequence, ObservedStep};
+use crate::proposer::{Built, ObservedSequence, ObservedStep};
 use crate::sequence::millis;
 
 /// So many steps in turn may build graphs before that counts as what such steps cost: on a GPU one depth has a graph for each state
@@ -79,16 +79,18 @@ impl Engine {
         let alike = observed.len() == kept.len() && batch.scheduled.iter().all(alike);
         let start = Instant::now();
         let took = (alike && usual).then(|| start - self.clock.start);
+        let n_graphs = self.computed().n_builds.saturating_sub(self.clock.computed.n_builds);
+        let built = (alike && builds).then(|| Built { n_graphs, took: start - self.clock.start });
         tracing::debug!(
             n_seqs = observed.len(),
             n_drafted = observed.first().map(|s| s.n_drafted),
             n_accepted = observed.iter().map(|s| s.n_accepted).sum::<usize>(),
             took_us = (start - self.clock.start).as_micros() as u64,
-            n_builds = self.computed().n_builds.saturating_sub(self.clock.computed.n_builds),
+            n_builds = n_graphs,
             alike,
             "engine step"
         );
-        let step = ObservedStep { sequences: &observed, took, expected: &expected, warm_up: self.warming_up };
+        let step = ObservedStep { sequences: &observed, took, built, expected: &expected, warm_up: self.warming_up };
         self.state.drafter.observe(&mut self.runner, &step);
         let took = millis(start.elapsed());
         for p in &batch.scheduled {

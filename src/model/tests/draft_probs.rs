@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{rig, tiny};
-use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Noise, Runner};
+use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Noise, NoiseKey, Runner};
 use rig::exact;
 use text::TokenId;
 use tiny::{Rng, Spec};
@@ -84,5 +84,40 @@ fn a_draft_token_is_as_probable_as_the_softmax_of_the_heads_logits_says() {
             }
             assert!(least < 0.5, "{arch}: probabilities that are not all near 1: {least}");
         }
+    }
+}
+
+#[test]
+fn noise_made_from_keys_is_that_of_the_numbers() {
+    println!("seed {SEED}");
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = Spec { nextn: true, ..Spec::of("qwen35") }.document().write(&dir.path().join("tiny.gguf"));
+    let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
+    let mut part = DraftVocab::new(&model, 100, 16).expect("room for a part of the vocabulary");
+    part.see(&model, [101, 250].map(TokenId)).expect("two copies");
+    let mut rng = Rng::new(SEED);
+    for vocab in [None, Some(&part)] {
+        // The second sequence is not sampled.
+        let keys: Vec<NoiseKey> = (0..2 * DEPTH)
+            .map(|i| NoiseKey {
+                key: (rng.below(1 << 30) as u64) << 34 | rng.below(1 << 30) as u64,
+                temperature: if i % 2 == 0 { 3.0 } else { 0.0 },
+            })
+            .collect();
+        let all = || (0..model.hparams().n_vocab as u32).map(|id| Some(TokenId(id))).collect();
+        let words: Vec<Option<TokenId>> = vocab.map_or_else(all, |vocab| vocab.words().collect());
+        let of = |key: &NoiseKey, id: u32| match key.temperature {
+            0.0 => 0.0,
+            temperature => temperature * ggml::gumbel(key.key, id),
+        };
+        let row = |key: &NoiseKey| words.iter().map(|w| w.map_or(-1e30, |w| of(key, w.0))).collect::<Vec<_>>();
+        let numbers: Vec<f32> = keys.iter().flat_map(row).collect();
+        let keys: Vec<i32> = keys.iter().flat_map(|key| key.numbers()).collect();
+        let by_host = draft(&model, vocab, Some(Noise::Numbers(&numbers)), false).tokens;
+        let by_device = draft(&model, vocab, Some(Noise::Keys(&keys)), false).tokens;
+        let likeliest = draft(&model, vocab, None, false).tokens;
+        assert_eq!(by_device, by_host);
+        assert_eq!(by_device[1], likeliest[1], "no noise");
+        assert_ne!(by_device[0], likeliest[0], "noise of this temperature is louder than the logits of a tiny model");
     }
 }

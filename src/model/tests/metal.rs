@@ -14,7 +14,7 @@ use heads::FeatureHead;
 use memory::{CacheType, MemoryConfig, Slot};
 use metal_rules::Node;
 use model::{
-    AdapterSet, Draft, DraftOutput, DraftVocab, LoadOptions, Model, Pass, PassOutput, Placement, Projector,
+    AdapterSet, Draft, DraftOutput, DraftVocab, LoadOptions, Model, Noise, Pass, PassOutput, Placement, Projector,
     ProjectorOptions, Rows, Runner, architectures, nextn_architectures,
 };
 use nodes::{nodes_of, worker};
@@ -141,7 +141,7 @@ fn drafts(model: &Arc<Model>, config: MemoryConfig, rows: bool) {
             let tokens: Vec<TokenId> = (0..n as u32).map(|i| TokenId(i * 7 % 256)).collect();
             let hidden = vec![0.25; n * n_embd];
             let noise = vec![0.5; depth * 2 * n_words];
-            let noise = (more && depth > 0).then_some(&noise[..]);
+            let noise = (more && depth > 0).then_some(Noise::Numbers(&noise));
             let more = more && depth > 0;
             let most = n_entries[0].max(n_entries[1]) + model.n_chain_rows(depth);
             let txn = memory.begin(&[(&slots[0], most), (&slots[1], most)], 1).expect("a step");
@@ -173,7 +173,7 @@ fn drafts_at_end(model: &Arc<Model>, config: MemoryConfig) {
     txn.commit(&[tokens.len()]).expect("rows that can be kept");
     let hidden = vec![0.25; model.hparams().n_embd];
     let noise = vec![0.5; DEPTH * model.hparams().n_vocab];
-    for noise in [None, Some(&noise[..])] {
+    for noise in [None, Some(Noise::Numbers(&noise))] {
         let (verbose, rows, probs) = (noise.is_some(), false, noise.is_some());
         let (tokens, n_entries) = (&tokens[..1], &[1][..]);
         let draft =

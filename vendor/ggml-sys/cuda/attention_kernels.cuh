@@ -16,21 +16,18 @@ namespace nextn {
 // Cells of a step, warps of a thread block.
 constexpr int STEP_CELLS = 64, ATTENTION_WARPS = 4;
 
-// Chunks of one step come first, then chunks of two, then of four.
-constexpr int CHUNKS_OF_ONE = 32, CHUNKS_OF_TWO = 48;
+// Chunks of one step, which come first, and the steps of later ones.
+constexpr int SHORT_CHUNKS = 32, LONG_CHUNK = 4;
 
 // The first cell of a chunk, and how many chunks so many cells are in.
 __host__ __device__ constexpr int first_cell(int chunk) {
-    const int of_two = chunk > CHUNKS_OF_ONE ? chunk - CHUNKS_OF_ONE : 0, of_four = of_two > CHUNKS_OF_TWO ? of_two - CHUNKS_OF_TWO : 0;
-    return STEP_CELLS * (chunk + of_two + 2 * of_four);
+    return STEP_CELLS * (chunk + (chunk > SHORT_CHUNKS ? (chunk - SHORT_CHUNKS) * (LONG_CHUNK - 1) : 0));
 }
 constexpr int chunks_of(int n_cells) {
-    const int one = first_cell(CHUNKS_OF_ONE), two = first_cell(CHUNKS_OF_ONE + CHUNKS_OF_TWO);
-    return n_cells <= one ? (n_cells + STEP_CELLS - 1) / STEP_CELLS :
-        n_cells <= two ? CHUNKS_OF_ONE + (n_cells - one + 2 * STEP_CELLS - 1) / (2 * STEP_CELLS) :
-        CHUNKS_OF_ONE + CHUNKS_OF_TWO + (n_cells - two + 4 * STEP_CELLS - 1) / (4 * STEP_CELLS);
+    const int n_steps = (n_cells + STEP_CELLS - 1) / STEP_CELLS;
+    return n_steps <= SHORT_CHUNKS ? n_steps : SHORT_CHUNKS + (n_steps - SHORT_CHUNKS + LONG_CHUNK - 1) / LONG_CHUNK;
 }
-static_assert(first_cell(33) == 2176 && first_cell(81) == 8448 && chunks_of(2048) == 32 && chunks_of(2049) == 33 && chunks_of(8193) == 81, "");
+static_assert(first_cell(32) == 2048 && first_cell(34) == 2560 && chunks_of(2048) == 32 && chunks_of(2049) == 33 && chunks_of(2368) == 34, "");
 
 // What a launch computes. A column is a query of a token: column c of a key head is head c % group of token c / group.
 struct attention {
