@@ -98,7 +98,7 @@ impl Packed {
                     let byte = |lane: i32| 0x0101_0101 * (4 * lane + i as i32 / 2);
                     let [p, q, r, s] = [byte(0), byte(1), byte(2), byte(3)];
                     let all = _mm256_shuffle_epi8(self.fifth, _mm256_setr_epi32(p, q, r, s, p, q, r, s));
-                    let bit = _mm256_set1_epi32(if i % 2 == 0 { 0x0804_0201 } else { 0x8040_2010u32 as i32 });
+                    let bit = _mm256_set1_epi32(if i.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010u32 as i32 });
                     let set = _mm256_cmpeq_epi8(_mm256_and_si256(all, bit), bit);
                     _mm256_sub_epi8(_mm256_or_si256(nibbles, _mm256_and_si256(set, _mm256_set1_epi8(16))), more)
                 }
