@@ -94,7 +94,7 @@ pub struct ObservedStep<'a> {
     /// The time since drafts were asked for, if the step held nothing but generations of one token and a draft, and no
     /// graph had to be built.
     pub took: Option<Duration>,
-    /// The graphs that such a step had to build, where it did.
+    /// The graphs that such a step had to build, where it did and they take time: not on a CPU.
     pub built: Option<Built>,
     /// The drafts that will probably be asked for next: whoever drafts beside the engine may begin.
     pub expected: &'a [DraftRequest],
