@@ -75,7 +75,7 @@ pub use dtype::Dtype;
 pub use error::{Error, version};
 pub use executor::{Data, Executor, Outputs, Stats};
 pub use graph::{Graph, Name, Tensor};
-pub use kernels::{Turbo, gumbel};
+pub use kernels::{Turbo, gumbel, uniform};
 pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
 pub use numa::Numa;

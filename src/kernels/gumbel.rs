@@ -17,24 +17,31 @@ const NOT_THERE: f32 = -1e30;
 /// The noise of token `id`: `-ln(-ln(u))` of a uniform number `u` that [`uniform`] makes of key and token.
 #[inline]
 pub fn gumbel(key: u64, id: u32) -> f32 {
-    let u = uniform(key, id);
+    let u = uniform(key, u64::from(id));
     // Near 1, where the winners are, the difference from 1 would be lost in the rounding.
     let rest = (1.0 - u) as f32;
     let exponential = if rest < 1.0 / 64.0 { rest * (1.0 + 0.5 * rest) } else { -rough_ln(u as f32) };
     -rough_ln(exponential)
 }
 
-/// Uniform in (0, 1), an odd multiple of 2^-53: number `id` of the SplitMix64 stream that starts at `key`.
-/// Source: Steele et al. 2014.
+/// Uniform in (0, 1), an odd multiple of 2^-53, so that its logarithm is finite and not zero: by number `i` of the SplitMix64
+/// stream that starts at `key`.
 #[inline]
-fn uniform(key: u64, id: u32) -> f64 {
-    let z = key.wrapping_add((u64::from(id) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+pub fn uniform(key: u64, i: u64) -> f64 {
+    // The 52 bits become those of a number in [1, 2): exact, and without the slow conversion of a 64-bit integer.
+    f64::from_bits(1.0_f64.to_bits() | mix(key, i) >> 12) - (1.0 - HALF_STEP)
+}
+
+/// Number `i` of the SplitMix64 stream that starts at `key`. Source: Steele et al. 2014.
+#[inline]
+fn mix(key: u64, i: u64) -> u64 {
+    let z = key.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    // The 52 bits become those of a number in [1, 2): exact, and without the slow conversion of a 64-bit integer.
-    let bits = (z ^ (z >> 31)) >> 12;
-    f64::from_bits(1.0_f64.to_bits() | bits) - (1.0 - 0.5 * f64::EPSILON)
+    z ^ (z >> 31)
 }
+
+const HALF_STEP: f64 = 1.0 / (1_u64 << 53) as f64;
 
 /// Natural logarithm of a positive normal number, good for 3 digits or within 1e-4.
 #[inline]
@@ -95,6 +102,14 @@ mod tests {
         let mean = all.iter().sum::<f64>() / 1e5;
         // The mean of 100,000 has a standard deviation of 0.0009.
         assert!((mean - 0.5).abs() < 0.003, "{mean}");
+        assert_eq!(f64::from_bits(1.0_f64.to_bits()) - (1.0 - HALF_STEP), HALF_STEP);
+        assert_eq!(f64::from_bits(2.0_f64.to_bits() - 1) - (1.0 - HALF_STEP), 1.0 - HALF_STEP);
+    }
+
+    #[test]
+    fn a_key_means_the_same_numbers_forever() {
+        // SplitMix64 from 1234567: published values.
+        assert_eq!([0, 1].map(|i| mix(1_234_567, i)), [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub use cell_attention::{BESIDE, RUN, attention_over_cells, attention_over_runs,
 pub use delta_rule::{HEAD_SIZES, delta_rule};
 pub use experts::{expert_products, head_products};
 pub use geglu::{gated_gelu, gelu};
-pub use gumbel::{GUMBEL, add_gumbel, gumbel};
+pub use gumbel::{GUMBEL, add_gumbel, gumbel, uniform};
 pub use isa::Isa;
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, TAPS, short_conv};
