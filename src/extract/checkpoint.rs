@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use convert::Kind;
 use convert::checkpoint::{Checkpoint, Options, Projector};
+use convert::heads::is_assistant;
 use convert::quantize::FileType;
 
 use super::{Outcome, quantize};
@@ -56,6 +57,9 @@ pub fn run(args: &Args) -> Outcome {
     let checkpoint = Checkpoint::open(&args.folder, options)?;
     if checkpoint.sees {
         eprintln!("note: the checkpoint sees; `extract-nextn convert --mmproj` makes its projector, a file of its own");
+    }
+    if is_assistant(checkpoint.config.architecture()) {
+        return args.how.write(checkpoint.model, args.file_type, &args.output, quantize::Next::Assistant);
     }
     if checkpoint.n_head_layers == 0 && !args.no_head {
         let promised = checkpoint.config.n_head_layers.is_some_and(|n| n > 0);

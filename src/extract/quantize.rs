@@ -64,6 +64,8 @@ pub struct How {
 pub enum Next {
     /// A checkpoint.
     Checkpoint,
+    /// That of a draft head for another model.
+    Assistant,
     /// The tower of one.
     Projector,
     /// A GGUF file; `requantize` as asked for.
@@ -131,6 +133,7 @@ impl Next {
     fn words(self, is_wide: bool) -> &'static str {
         match self {
             Next::Projector => "show it a picture: nextn-cli -m MODEL.gguf --mmproj {} --image FILE",
+            Next::Assistant => "draft with it: nextn-cli -m MODEL.gguf --draft-model {}",
             Next::Checkpoint if is_wide => {
                 "chat with it: nextn-cli -m {}; make it smaller: extract-nextn quantize --type q4_k_m -o SMALL.gguf {}"
             }

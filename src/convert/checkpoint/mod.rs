@@ -9,6 +9,7 @@ mod fields;
 mod gather;
 mod head;
 mod keys;
+mod layer_list;
 mod names;
 mod plan;
 mod projector;

@@ -45,13 +45,22 @@ pub(crate) fn meaning_in(name: &str, table: &Table, n_layer: u64) -> Name {
             .or_else(|| (rest == "self_attn.kv_b_proj.weight").then_some(Part::Latent))
             .or_else(|| of_experts(rest))
     };
-    let Ok((rest, false)) = within(name) else { return Name::Skip };
+    let Ok((rest, of_head)) = within(name) else { return Name::Skip };
+    if of_head && row.mtp.is_empty() || rest.split_once('.').is_some_and(|(first, _)| row.left_out.contains(&first)) {
+        return Name::Skip;
+    }
     let meaning = match rest.strip_prefix("layers.") {
+        None if of_head => None,
         None => of(row.globals, rest).or_else(|| of(GLOBAL, rest)).map(|part| Name::MainModel(None, part)),
         Some(tail) => {
             let Some((no, tail)) = tail.split_once('.') else { return Name::Unknown };
             let Ok(no) = no.parse::<u64>() else { return Name::Unknown };
             match no.checked_sub(n_layer) {
+                _ if of_head => {
+                    let n_parts = row.mtp.len() as u64;
+                    let part = of(row.mtp[(no % n_parts) as usize], tail).or_else(|| in_layer(tail));
+                    part.map(|part| Name::Head(no / n_parts, part))
+                }
                 Some(_) if !row.nextn => Some(Name::Skip),
                 Some(k) => of(APPENDED_HEAD, tail).or_else(|| in_layer(tail)).map(|part| Name::Head(k, part)),
                 None => in_layer(tail).map(|part| Name::MainModel(Some(no), part)),
@@ -108,7 +117,7 @@ fn within(name: &str) -> Result<(&str, bool), Name> {
     let mut head = false;
     while let Some((first, tail)) = rest.split_once('.') {
         match first {
-            "model" | "language_model" | "text_model" => rest = tail,
+            "model" | "language_model" | "text_model" | "backbone" => rest = tail,
             "mtp" => (rest, head) = (tail, true),
             "visual"
             | "vision_tower"
@@ -147,7 +156,7 @@ fn in_layer(rest: &str) -> Option<Part> {
 
 /// Of one expert, or of all of a layer.
 fn of_experts(rest: &str) -> Option<Part> {
-    let known = ["mlp.experts.", "mlp.switch_mlp.", "block_sparse_moe.experts."];
+    let known = ["mlp.experts.", "mlp.switch_mlp.", "block_sparse_moe.experts.", "mixer.experts."];
     let experts = known.iter().find_map(|prefix| rest.strip_prefix(prefix))?;
     let experts = experts.strip_suffix(".weight").unwrap_or(experts);
     if experts == "gate_up_proj" {
@@ -252,6 +261,8 @@ const TABLE_LAYER: &[(&str, &str)] = &[
 
 #[cfg(test)]
 mod tests {
+    use super::super::families;
+    use super::super::table::Sizes;
     use super::*;
 
     #[test]
@@ -285,5 +296,19 @@ mod tests {
         assert_eq!(meaning("layers.0.input_layernorm.weight", true), Name::Head(0, whole("attn_norm.weight")));
         assert!(is_bare_head(["fc.weight", "pre_fc_norm_hidden.weight"].into_iter()));
         assert!(!is_bare_head(["mtp.fc.weight", "mtp.pre_fc_norm_hidden.weight"].into_iter()));
+    }
+
+    #[test]
+    fn centroids_of_an_assistant_are_left_out_and_those_of_another_family_are_unknown() {
+        let of = |class, name| {
+            let (row, arch) = families::find(class).expect("a family");
+            meaning_in(name, &Table { row, arch, sizes: Sizes::default() }, 4)
+        };
+        for name in ["masked_embedding.centroids.weight", "model.masked_embedding.token_ordering"] {
+            assert_eq!(of("Gemma4AssistantForCausalLM", name), Name::Skip, "{name}");
+            assert_eq!(of("LlamaForCausalLM", name), Name::Unknown, "{name}");
+        }
+        let projection = Name::MainModel(None, Part::Whole("nextn.pre_projection.weight"));
+        assert_eq!(of("Gemma4AssistantForCausalLM", "pre_projection.weight"), projection);
     }
 }

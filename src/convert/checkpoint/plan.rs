@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gguf::TensorType;
-use model::TensorSchema;
+use model::{TensorSchema, block_of};
 
 use super::config::Config;
 use super::delta::DeltaConfig;
@@ -79,7 +79,8 @@ impl Maker<'_> {
             ne.remove(1);
         }
         // Single numbers are rows of their own where heads are put in order.
-        let by_number = matches!(part, "ssm_a" | "ssm_dt.bias") || self.interleaved(part).is_some() && ne.len() == 1;
+        let by_number =
+            matches!(part, "ssm_a" | "ssm_d" | "ssm_dt.bias") || self.interleaved(part).is_some() && ne.len() == 1;
         let row_len = if by_number { 1 } else { ne.first().copied().unwrap_or(1) };
         if row_len > MAX_ROW_ELEMENTS {
             return Err(self.refused(format!("rows of {row_len} elements, at most {MAX_ROW_ELEMENTS} allowed")));
@@ -110,9 +111,10 @@ impl Maker<'_> {
                     LatentPart::Values => vec![n_rank, each.1, n_head],
                 };
             }
-            Sources::One(_) => {}
+            Sources::One(_) => ne = as_expected(part, ne, expected),
         }
-        let row_len = if matches!(sources, Sources::Latent(..)) { ne[0] } else { row_len };
+        let by_row = matches!(sources, Sources::Latent(..)) || part == "ssm_norm.weight";
+        let row_len = if by_row { ne[0] } else { row_len };
         if let Some(expected) = expected.filter(|expected| !expected.has_shape(&ne)) {
             return Err(Error::Shape { name: self.name.clone(), found: ne, expected: expected.ne.clone() });
         }
@@ -123,8 +125,8 @@ impl Maker<'_> {
         };
         let lacks_one = self.config.and_then(Config::table).is_none_or(|table| table.row.norms_lack_one);
         let map = match part {
-            _ if !lacks_one => Map::Keep,
             "ssm_a" => Map::NegExp,
+            _ if !lacks_one => Map::Keep,
             "nextn.enorm.weight" | "nextn.hnorm.weight" => Map::AddOne,
             _ if part.ends_with("norm.weight") && part != "ssm_norm.weight" => Map::AddOne,
             _ => Map::Keep,
@@ -145,7 +147,10 @@ impl Maker<'_> {
         match sources {
             Sources::One(place) => {
                 let piece = self.piece(*place, row_len)?;
-                let runs = self.runs(part, piece.n_rows)?;
+                let runs = match self.ranks(self.shards.tensor(*place)) {
+                    Some(ranks) => ranks.together(),
+                    None => self.runs(part, piece.n_rows)?,
+                };
                 Ok((vec![piece], runs))
             }
             Sources::Latent(place, part) => {
@@ -259,6 +264,9 @@ impl Maker<'_> {
         let blocks = [rows.div_ceil(block_rows), cols.div_ceil(block_cols)];
         let inner = if matrices > 1 && t.shape.first() == Some(&matrices) { &t.shape[1..] } else { &t.shape[..] };
         let for_each = inner.len() < t.shape.len() || matrices == 1;
+        if let Some(Ranks { n_rows, n_blocks, .. }) = self.ranks(weight) {
+            return grid(n_rows, n_blocks, blocks[1], block_rows, block_cols);
+        }
         match inner {
             _ if t.n_elements() == 1 => grid(matrices * rows, 1, 1, matrices * rows, cols),
             [] | [1] | [1, 1] if for_each => grid(rows, 1, 1, rows, cols),
@@ -269,6 +277,24 @@ impl Maker<'_> {
                 t.shape, weight.shape
             ))),
         }
+    }
+
+    /// How a matrix of queries, keys and values was split among the devices that its 8-bit floats were made on; `None` where it
+    /// was not.
+    fn ranks(&self, weight: &Tensor) -> Option<Ranks> {
+        let (il, "attn_qkv.weight") = block_of(&self.name)? else { return None };
+        let fused = &self.config.and_then(Config::table)?.sizes.fused;
+        let &(queries, keys, values) = fused.get(il as usize).or(fused.last())?;
+        let scales = self.shards.tensor(*self.scales.get(&weight.name)?);
+        let all = queries + keys + values;
+        let (block_rows, _) = self.config.and_then(|c| c.quantized?.block).unwrap_or((128, 128));
+        let n_blocks =
+            *scales.shape.first().filter(|_| weight.shape.first() == Some(&all) && scales.shape.len() == 2)?;
+        // Blocks of scales begin anew on each device.
+        let of = |n: u64| (all.is_multiple_of(n) && n_blocks == n * (all / n).div_ceil(block_rows)).then_some(n);
+        let n = [8, 4].into_iter().find_map(of)?;
+        let parts = [queries / n, keys / n, values / n];
+        Some(Ranks { n, n_rows: all / n, n_blocks: n_blocks / n, parts })
     }
 
     /// Rows in the order of the new file.
@@ -338,6 +364,39 @@ impl Maker<'_> {
 
     fn refused(&self, what: String) -> Error {
         Error::tensor(&self.name, what)
+    }
+}
+
+/// Queries, keys and values of one device after those of another.
+struct Ranks {
+    /// Devices.
+    n: u64,
+    /// Rows of one.
+    n_rows: u64,
+    /// Rows of scales of one.
+    n_blocks: u64,
+    /// Of one, rows of queries, of keys, of values.
+    parts: [u64; 3],
+}
+
+impl Ranks {
+    /// All queries, then all keys, then all values.
+    fn together(&self) -> Vec<Run> {
+        let of = |(i, &n): (usize, &u64)| {
+            let first: u64 = self.parts[..i].iter().sum();
+            (0..self.n).map(move |rank| (rank, first, n))
+        };
+        let all = self.parts.iter().enumerate().flat_map(of);
+        all.map(|(rank, first, n)| Run { piece: 0, start: rank * self.n_rows + first, n }).collect()
+    }
+}
+
+/// The shape of a part that checkpoints have as a row of numbers, and files as a matrix.
+fn as_expected(part: &str, ne: Vec<u64>, expected: Option<&TensorSchema>) -> Vec<u64> {
+    let is_row = matches!(part, "ssm_a" | "ssm_d" | "ssm_norm.weight") && ne.len() == 1;
+    match expected.filter(|t| is_row && t.ne.iter().product::<u64>() == ne[0]) {
+        Some(t) => t.ne.clone(),
+        None => ne,
     }
 }
 

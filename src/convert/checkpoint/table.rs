@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::fields::{Fields, MAX_DIM};
+use super::layer_list::LayerList;
 use crate::gguf_model::Key;
 
 /// One family.
@@ -23,10 +24,15 @@ pub(crate) struct Row {
     pub(crate) norms_lack_one: bool,
     /// Layers after the last are those of a NextN head.
     pub(crate) nextn: bool,
+    /// Names within `mtp.layers`, which go before those within a layer: a list for each of the parts that a layer of the head
+    /// is made of, one after another; none where nothing is read there.
+    pub(crate) mtp: &'static [&'static [(&'static str, &'static str)]],
     /// Special tokens that the tokenizer's files do not tell: the key's name, and the token.
     pub(crate) special: &'static [(&'static str, &'static str)],
     /// How its vocabulary is stored.
     pub(crate) vocabulary: Vocabulary,
+    /// Names outside of layers, up to a dot, of tensors that files lack.
+    pub(crate) left_out: &'static [&'static str],
 }
 
 /// Ways in which a vocabulary is stored.
@@ -49,8 +55,10 @@ impl Row {
         interleaves: false,
         norms_lack_one: false,
         nextn: false,
+        mtp: &[],
         special: &[],
         vocabulary: Vocabulary::ByteLevel,
+        left_out: &[],
     };
 }
 
@@ -89,10 +97,14 @@ pub(crate) struct Sizes {
     pub(crate) n_head_kv: u64,
     /// Keys of the architecture, without its name and without `block_count`, in the order of llama.cpp's converter.
     pub(crate) keys: Vec<(&'static str, Key)>,
+    /// What these keys hold, where it is a list with an entry for each layer.
+    pub(crate) lists: Vec<(&'static str, LayerList)>,
     /// Tensors that no file of the checkpoint has: names and numbers.
     pub(crate) made: Vec<(&'static str, Vec<f32>)>,
     /// Of latent attention: elements of a head's key that are not turned, and of its value.
     pub(crate) latent: Option<(u64, u64)>,
+    /// Of queries, keys and values in one matrix, their rows in each layer; further layers are as the last.
+    pub(crate) fused: Vec<(u64, u64, u64)>,
 }
 
 impl Sizes {
@@ -101,6 +113,12 @@ impl Sizes {
             Some((_, old)) => *old = value,
             None => self.keys.push((key, value)),
         }
+    }
+
+    /// A key with an entry for each layer.
+    pub(crate) fn list(&mut self, key: &'static str, list: LayerList) {
+        self.put(key, list.key(0));
+        self.lists.push((key, list));
     }
 
     pub(crate) fn number(&mut self, key: &'static str, value: u64) {
@@ -142,6 +160,13 @@ impl Sizes {
 
     /// The keys of nearly all families.
     pub(crate) fn usual(&mut self, c: &Fields<'_>) -> Result<(), String> {
+        self.widths(c)?;
+        self.rope(c)?;
+        self.others(c)
+    }
+
+    /// Context, widths and heads.
+    pub(crate) fn widths(&mut self, c: &Fields<'_>) -> Result<(), String> {
         if let Some(n) = c.find("max_position_embeddings", u32::MAX.into())? {
             self.number("context_length", n);
         }
@@ -153,7 +178,11 @@ impl Sizes {
         if c.get("num_key_value_heads").is_some() {
             self.number("attention.head_count_kv", self.n_head_kv);
         }
-        self.rope(c)?;
+        Ok(())
+    }
+
+    /// Norms, experts, and the width of heads.
+    pub(crate) fn others(&mut self, c: &Fields<'_>) -> Result<(), String> {
         for (key, names) in [
             ("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"]),
             ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon"]),
@@ -225,14 +254,16 @@ impl Sizes {
     /// The keys with `block_count` in front, for a file with so many layers of a head.
     pub(crate) fn keys(&self, n_head_layers: u64) -> Vec<(&'static str, Key)> {
         let count = ("block_count", Key::U32((self.n_layer + n_head_layers) as u32));
-        let list = self.keys.iter().map(|(key, value)| (*key, value.clone()));
+        let n_layers = self.n_layer + n_head_layers;
+        let of_layers = |key: &str| self.lists.iter().find(|(k, _)| *k == key).map(|(_, list)| list.key(n_layers));
+        let list = self.keys.iter().map(|(key, value)| (*key, of_layers(key).unwrap_or_else(|| value.clone())));
         let head = (n_head_layers > 0).then_some(("nextn_predict_layers", Key::U32(n_head_layers as u32)));
         std::iter::once(count).chain(list).chain(head).collect()
     }
 }
 
 /// What divides each frequency of Llama 3.1's rotation. Source: the reference model's `llama3` rotation.
-fn llama3_factors(rope: &Fields<'_>, head_dim: u64, base: f64) -> Result<Vec<f32>, String> {
+pub(crate) fn llama3_factors(rope: &Fields<'_>, head_dim: u64, base: f64) -> Result<Vec<f32>, String> {
     let number = |name: &str, default: f64| -> Result<f64, String> { Ok(rope.float(name)?.unwrap_or(default)) };
     let (factor, low, high) =
         (number("factor", 8.0)?, number("low_freq_factor", 1.0)?, number("high_freq_factor", 4.0)?);

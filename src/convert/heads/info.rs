@@ -159,8 +159,8 @@ fn has_blocks(arch: &str) -> bool {
     nextn_architectures().contains(&plain(arch))
 }
 
-/// Whether it is that of draft heads in files of their own.
-fn is_assistant(arch: &str) -> bool {
+/// Whether an architecture is that of draft heads in files of their own, such as Gemma 4's assistants.
+pub fn is_assistant(arch: &str) -> bool {
     head_architectures().iter().any(|(head, _)| *head == arch)
 }
 

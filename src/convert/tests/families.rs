@@ -1,7 +1,7 @@
 //! Checkpoints of the families of the table: every tensor finds its place, and only those change whose order or shape differs
 //! in files.
 
-use crate::support::{Tensor, Tensors, write_folder};
+use crate::support::{Tensor, Tensors, as_fp8, write_folder};
 use convert::Error;
 use convert::checkpoint::{Checkpoint, Options};
 use convert::quantize::{FileType, Recipe};
@@ -125,6 +125,13 @@ fn same(file: &[u8], tensors: &Tensors, pairs: &[(&str, &str)]) {
 fn key(file: &[u8], name: &str) -> String {
     let header = Header::parse(file).expect("a sound file");
     header.metadata().get(name).map_or("absent".into(), |value| format!("{value:?}"))
+}
+
+/// The entries of a key that is a list.
+fn list(file: &[u8], name: &str) -> String {
+    let header = Header::parse(file).expect("a sound file");
+    let Some(gguf::Value::Array(array)) = header.metadata().get(name) else { panic!("{name} is no list") };
+    format!("{:?}", array.iter().collect::<Vec<_>>())
 }
 
 #[test]
@@ -300,6 +307,288 @@ fn what_is_one_matrix_in_a_checkpoint_of_phi_stays_one() {
             ("blk.2.ffn_up.weight", "model.layers.2.mlp.gate_up_proj.weight"),
         ],
     );
+}
+
+/// The model's and `n` layers' of a head within `mtp.layers`.
+fn mtp(tensors: &mut Tensors, no: u64, names: &[(&str, &[u64])]) {
+    for (name, shape) in names {
+        add(tensors, &[(&format!("mtp.layers.{no}.{name}"), shape)]);
+    }
+}
+
+/// What starts a layer of a head.
+const FUSION: &[(&str, &[u64])] =
+    &[("eh_proj.weight", &[N_EMBD, 2 * N_EMBD]), ("enorm.weight", &[N_EMBD]), ("hnorm.weight", &[N_EMBD])];
+
+#[test]
+fn the_head_of_mimo_lies_within_mtp_layers_and_rows_that_devices_shared_are_put_together() {
+    let (n_head, n_kv, d_k, d_v) = (4u64, 4u64, 12u64, 8u64);
+    let config = config(
+        "MiMoV2FlashForCausalLM",
+        json!({"num_key_value_heads": 2, "swa_num_key_value_heads": n_kv, "v_head_dim": d_v, "sliding_window": 16,
+            "hybrid_layer_pattern": [0, 1, 1], "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+            "rms_norm_eps": null, "layernorm_epsilon": 1e-5, "partial_rotary_factor": 0.334, "swa_rope_theta": 100.0,
+            "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}),
+    );
+    // Rows of one of four devices: queries, keys, values. Each has scales of its own.
+    let rows_of_rank = (n_head * d_k + n_kv * (d_k + d_v)) / 4;
+    let bytes: Vec<u8> = (0..2 * 4 * rows_of_rank * N_EMBD).map(|i| (i * 37 % 251) as u8).collect();
+    let (weight, scales, plain) =
+        as_fp8(&Tensor::bf16(&[4 * rows_of_rank, N_EMBD], &bytes), (rows_of_rank as usize, 128));
+    let plain = plain.floats();
+    let exact: Vec<&[f32]> = plain.chunks((rows_of_rank * N_EMBD) as usize).collect();
+    let mut tensors = globals();
+    for il in 0..3 {
+        layer(&mut tensors, il, &[ATTENTION[0], ATTENTION[1], ("self_attn.o_proj.weight", &[N_EMBD, n_head * d_v])]);
+        if il == 0 { layer(&mut tensors, il, DENSE) } else { experts(&mut tensors, il, false) }
+    }
+    layer(&mut tensors, 0, &[("self_attn.qkv_proj.weight", &[48 + 2 * (d_k + d_v), N_EMBD])]);
+    for il in [1, 2] {
+        layer(
+            &mut tensors,
+            il,
+            &[("mlp.gate.e_score_correction_bias", &[5]), ("self_attn.attention_sink_bias", &[n_head])],
+        );
+    }
+    layer(&mut tensors, 1, &[("self_attn.qkv_proj.weight", &[4 * rows_of_rank, N_EMBD])]);
+    let qkv = "model.layers.2.self_attn.qkv_proj.weight";
+    tensors.insert(qkv.into(), weight);
+    tensors.insert(format!("{qkv}_scale_inv"), scales);
+    for k in 0..2 {
+        mtp(&mut tensors, k, FUSION);
+        mtp(&mut tensors, k, DENSE);
+        mtp(
+            &mut tensors,
+            k,
+            &[
+                ATTENTION[0],
+                ("pre_mlp_layernorm.weight", &[N_EMBD]),
+                ("final_layernorm.weight", &[N_EMBD]),
+                ("self_attn.o_proj.weight", &[N_EMBD, n_head * d_v]),
+                ("self_attn.attention_sink_bias", &[n_head]),
+                ("self_attn.qkv_proj.weight", &[4 * rows_of_rank, N_EMBD]),
+            ],
+        );
+    }
+    let file = converted(&config, &tensors).expect("a whole checkpoint");
+    same(
+        &file,
+        &tensors,
+        &[
+            ("blk.1.attn_qkv.weight", "model.layers.1.self_attn.qkv_proj.weight"),
+            ("blk.1.attn_sinks.weight", "model.layers.1.self_attn.attention_sink_bias"),
+            ("blk.4.layer_output_norm.weight", "mtp.layers.1.final_layernorm.weight"),
+            ("blk.4.ffn_norm.weight", "mtp.layers.1.pre_mlp_layernorm.weight"),
+            ("blk.3.nextn.eh_proj.weight", "mtp.layers.0.eh_proj.weight"),
+            ("blk.3.attn_qkv.weight", "mtp.layers.0.self_attn.qkv_proj.weight"),
+        ],
+    );
+    let width = N_EMBD as usize;
+    let parts = [(0, d_k), (d_k, d_k), (2 * d_k, d_v)].map(|(first, n)| (first as usize * width, n as usize * width));
+    let expected: Vec<f32> =
+        parts.iter().flat_map(|&(at, n)| exact.iter().flat_map(move |rank| rank[at..at + n].to_vec())).collect();
+    assert_eq!(numbers(&file, "blk.2.attn_qkv.weight").1, expected);
+    for (name, value) in [
+        ("attention.head_count_kv", "[I32(2), I32(4), I32(4), I32(4), I32(4)]"),
+        ("attention.sliding_window_pattern", "[I32(0), I32(1), I32(1), I32(1), I32(1)]"),
+    ] {
+        assert_eq!(list(&file, &format!("mimo2.{name}")), value);
+    }
+    assert_eq!(key(&file, "mimo2.nextn_predict_layers"), "U32(2)");
+    assert_eq!(key(&file, "mimo2.attention.layer_norm_rms_epsilon"), "F32(1e-5)");
+    assert_eq!(key(&file, "mimo2.rope.dimension_count"), "U32(4)");
+    // Without its head, lists are as long as the model.
+    tensors.retain(|name, _| !name.starts_with("mtp."));
+    let file = converted(&config, &tensors).expect("a whole model without a head");
+    assert_eq!(list(&file, "mimo2.attention.head_count_kv"), "[I32(2), I32(4), I32(4)]");
+}
+
+#[test]
+fn norms_of_step_get_their_one_and_its_kinds_of_layers_are_lists() {
+    let config = config(
+        "Step3p5ForCausalLM",
+        json!({"num_key_value_heads": null, "num_attention_groups": 2, "rope_parameters": null, "sliding_window": 16,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
+            "attention_other_setting": {"num_attention_heads": 6, "num_attention_groups": 1},
+            "rope_theta": [5e6, 1e4, 1e4, 1e4], "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0],
+            "rope_scaling": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64},
+            "moe_layers_enum": "1,2", "moe_num_experts": 5, "moe_top_k": 2, "moe_intermediate_size": 16,
+            "share_expert_dim": 16, "moe_router_scaling_factor": 3.0, "norm_expert_weight": true,
+            "swiglu_limits": [null, 0.5, 0.0], "num_nextn_predict_layers": 1}),
+    );
+    let mut tensors = globals();
+    for il in 0..4 {
+        let (n_head, n_kv) = if il == 0 { (4, 2) } else { (6, 1) };
+        layer(&mut tensors, il, &[ATTENTION[0], ATTENTION[1]]);
+        layer(
+            &mut tensors,
+            il,
+            &[
+                ("self_attn.q_proj.weight", &[n_head * 12, N_EMBD]),
+                ("self_attn.k_proj.weight", &[n_kv * 12, N_EMBD]),
+                ("self_attn.v_proj.weight", &[n_kv * 12, N_EMBD]),
+                ("self_attn.o_proj.weight", &[N_EMBD, n_head * 12]),
+                ("self_attn.g_proj.weight", &[n_head, N_EMBD]),
+                ("self_attn.q_norm.weight", &[12]),
+                ("self_attn.k_norm.weight", &[12]),
+            ],
+        );
+        if il == 0 || il == 3 {
+            layer(&mut tensors, il, DENSE);
+            continue;
+        }
+        layer(
+            &mut tensors,
+            il,
+            &[
+                ("moe.gate.weight", &[5, N_EMBD]),
+                ("moe.router_bias", &[5]),
+                ("moe.gate_proj.weight", &[5, 16, N_EMBD]),
+                ("moe.up_proj.weight", &[5, 16, N_EMBD]),
+                ("moe.down_proj.weight", &[5, N_EMBD, 16]),
+                ("share_expert.gate_proj.weight", &[16, N_EMBD]),
+                ("share_expert.up_proj.weight", &[16, N_EMBD]),
+                ("share_expert.down_proj.weight", &[N_EMBD, 16]),
+            ],
+        );
+    }
+    layer(&mut tensors, 3, FUSION);
+    layer(
+        &mut tensors,
+        3,
+        &[
+            ("transformer.shared_head.norm.weight", &[N_EMBD]),
+            ("transformer.shared_head.output.weight", &[N_VOCAB, N_EMBD]),
+        ],
+    );
+    let file = converted(&config, &tensors).expect("a whole checkpoint");
+    same(
+        &file,
+        &tensors,
+        &[
+            ("blk.2.attn_gate.weight", "model.layers.2.self_attn.g_proj.weight"),
+            ("blk.2.exp_probs_b.bias", "model.layers.2.moe.router_bias"),
+            ("blk.1.ffn_down_exps.weight", "model.layers.1.moe.down_proj.weight"),
+            ("blk.3.nextn.shared_head_head.weight", "model.layers.3.transformer.shared_head.output.weight"),
+        ],
+    );
+    for (gguf, hf) in [
+        ("output_norm.weight", "model.norm.weight"),
+        ("blk.0.attn_q_norm.weight", "model.layers.0.self_attn.q_norm.weight"),
+        ("blk.3.nextn.enorm.weight", "model.layers.3.enorm.weight"),
+        ("blk.3.nextn.shared_head_norm.weight", "model.layers.3.transformer.shared_head.norm.weight"),
+    ] {
+        let expected: Vec<f32> = tensors[hf].floats().iter().map(|x| x + 1.0).collect();
+        assert_eq!(numbers(&file, gguf).1, expected, "{gguf}");
+    }
+    let factors = numbers(&file, "rope_freqs.weight").1;
+    assert_eq!((factors[0], &factors[2..]), (1.0, &[2.0, 1.0, 1.0, 1.0][..]), "half of a head turns, the rest stays");
+    for (name, value) in [
+        ("attention.head_count", "[I32(4), I32(6), I32(6), I32(6)]"),
+        ("attention.head_count_kv", "[I32(2), I32(1), I32(1), I32(1)]"),
+        ("attention.sliding_window_pattern", "[Bool(false), Bool(true), Bool(true), Bool(true)]"),
+        ("swiglu_clamp_exp", "[F32(0.0), F32(0.5), F32(0.0), F32(0.0)]"),
+    ] {
+        assert_eq!(list(&file, &format!("step35.{name}")), value);
+    }
+    assert_eq!(key(&file, "step35.leading_dense_block_count"), "U32(1)");
+    let mut other = config;
+    other["partial_rotary_factors"] = json!([0.25, 1.0, 1.0, 1.0]);
+    let error = converted(&other, &tensors).expect_err("files have no key for it").to_string();
+    assert!(error.contains("0.25 found") && error.contains("0.5 expected"), "{error}");
+}
+
+#[test]
+fn two_layers_of_nemotrons_mtp_are_one_of_the_head_and_rows_of_mamba_become_matrices() {
+    let config = config(
+        "NemotronHForCausalLM",
+        json!({"hybrid_override_pattern": "M*E", "layer_norm_epsilon": 1e-5, "n_routed_experts": 5, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16, "n_shared_experts": 1,
+            "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 4, "conv_kernel": 4,
+            "norm_topk_prob": true, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1, "rope_parameters": null}),
+    );
+    let attention: &[(&str, &[u64])] = &[
+        ("norm.weight", &[N_EMBD]),
+        ("mixer.q_proj.weight", &[48, N_EMBD]),
+        ("mixer.k_proj.weight", &[24, N_EMBD]),
+        ("mixer.v_proj.weight", &[24, N_EMBD]),
+        ("mixer.o_proj.weight", &[N_EMBD, 48]),
+    ];
+    let mut routed: Vec<(String, Vec<u64>)> = vec![
+        ("norm.weight".into(), vec![N_EMBD]),
+        ("mixer.gate.weight".into(), vec![5, N_EMBD]),
+        ("mixer.gate.e_score_correction_bias".into(), vec![5]),
+        ("mixer.shared_experts.up_proj.weight".into(), vec![16, N_EMBD]),
+        ("mixer.shared_experts.down_proj.weight".into(), vec![N_EMBD, 16]),
+    ];
+    for e in 0..5 {
+        routed.push((format!("mixer.experts.{e}.up_proj.weight"), vec![16, N_EMBD]));
+        routed.push((format!("mixer.experts.{e}.down_proj.weight"), vec![N_EMBD, 16]));
+    }
+    let routed: Vec<(&str, &[u64])> = routed.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+    let mut tensors = Tensors::new();
+    add(
+        &mut tensors,
+        &[
+            ("backbone.embeddings.weight", &[N_VOCAB, N_EMBD]),
+            ("backbone.norm_f.weight", &[N_EMBD]),
+            ("lm_head.weight", &[N_VOCAB, N_EMBD]),
+        ],
+    );
+    let mut backbone = |il: u64, names: &[(&str, &[u64])]| {
+        for (name, shape) in names {
+            add(&mut tensors, &[(&format!("backbone.layers.{il}.{name}"), shape)]);
+        }
+    };
+    backbone(
+        0,
+        &[
+            ("norm.weight", &[N_EMBD]),
+            ("mixer.D", &[8]),
+            ("mixer.dt_bias", &[8]),
+            ("mixer.conv1d.weight", &[80, 1, 4]),
+            ("mixer.conv1d.bias", &[80]),
+            ("mixer.norm.weight", &[64]),
+            ("mixer.in_proj.weight", &[152, N_EMBD]),
+            ("mixer.out_proj.weight", &[N_EMBD, 64]),
+        ],
+    );
+    backbone(1, attention);
+    backbone(2, &routed);
+    tensors.insert("backbone.layers.0.mixer.A_log".into(), Tensor::f32(&[8], (0..8).map(|i| i as f32 / 4.0)));
+    mtp(&mut tensors, 0, FUSION);
+    mtp(&mut tensors, 0, attention);
+    mtp(&mut tensors, 1, &routed);
+    mtp(&mut tensors, 1, &[("final_layernorm.weight", &[N_EMBD])]);
+    let file = converted(&config, &tensors).expect("a whole checkpoint");
+    same(
+        &file,
+        &tensors,
+        &[
+            ("blk.0.ssm_in.weight", "backbone.layers.0.mixer.in_proj.weight"),
+            ("blk.0.ssm_conv1d.bias", "backbone.layers.0.mixer.conv1d.bias"),
+            ("blk.3.attn_norm.weight", "mtp.layers.0.norm.weight"),
+            ("blk.3.attn_v.weight", "mtp.layers.0.mixer.v_proj.weight"),
+            ("blk.3.post_attention_norm.weight", "mtp.layers.1.norm.weight"),
+            ("blk.3.nextn.shared_head_norm.weight", "mtp.layers.1.final_layernorm.weight"),
+            ("blk.3.ffn_up_shexp.weight", "mtp.layers.1.mixer.shared_experts.up_proj.weight"),
+        ],
+    );
+    let of = |name: &str| tensors[&format!("backbone.layers.0.mixer.{name}")].floats();
+    assert_eq!(numbers(&file, "blk.0.ssm_d"), (vec![1, 8], of("D")));
+    assert_eq!(numbers(&file, "blk.0.ssm_norm.weight"), (vec![32, 2], of("norm.weight")));
+    let (shape, decays) = numbers(&file, "blk.0.ssm_a");
+    assert_eq!(shape, [1, 8]);
+    for (a, log) in decays.iter().zip(of("A_log")) {
+        assert!((a + log.exp()).abs() <= 1e-6 * log.exp(), "{a} of {log}");
+    }
+    assert_eq!(list(&file, "nemotron_h_moe.attention.head_count_kv"), "[I32(0), I32(2), I32(0), I32(2)]");
+    assert_eq!(list(&file, "nemotron_h_moe.feed_forward_length"), "[I32(0), I32(0), I32(16), I32(16)]");
+    let mut other = config;
+    other["hybrid_override_pattern"] = json!("M-E");
+    let error = converted(&other, &tensors).expect_err("a dense layer").to_string();
+    assert!(error.contains("layer 1 is \"-\""), "{error}");
 }
 
 #[test]

@@ -19,11 +19,6 @@ pub(super) const GEMMA4: Row = Row {
 pub(super) const ASSISTANT: Row = Row {
     classes: &[("Gemma4AssistantForCausalLM", "gemma4-assistant")],
     read: |c, s| {
-        if c.flag("use_ordered_embeddings") == Some(true) {
-            return Err(
-                "use_ordered_embeddings: an assistant with centroids (masked_embedding) is not supported".into()
-            );
-        }
         s.gemma4(c)?;
         s.number("embedding_length_out", c.need("backbone_hidden_size", MAX_DIM)?);
         s.number("nextn_predict_layers", s.n_layer);
@@ -32,6 +27,9 @@ pub(super) const ASSISTANT: Row = Row {
     layer: LAYER,
     globals: GLOBALS,
     vocabulary: Vocabulary::Gemma,
+    // Centroids (`use_ordered_embeddings`) choose among words before the output matrix does; drafts have a vocabulary of their
+    // own for that, and llama.cpp's files lack them too.
+    left_out: &["masked_embedding"],
     ..Row::PLAIN
 };
 

@@ -6,8 +6,11 @@ mod glm;
 mod granite;
 mod lfm2;
 mod llama;
+mod mimo;
+mod nemotron;
 mod phi3;
 mod qwen;
+mod step;
 
 use super::table::Row;
 
@@ -26,6 +29,9 @@ const ROWS: &[&Row] = &[
     &deepseek::GLM_FLASH,
     &gemma::GEMMA4,
     &gemma::ASSISTANT,
+    &mimo::ROW,
+    &step::ROW,
+    &nemotron::ROW,
 ];
 
 /// The family of a class, and the architecture of its files.
