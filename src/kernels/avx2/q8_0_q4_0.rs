@@ -12,7 +12,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words};
+use super::rows::{add_unsigned, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words};
 use crate::activations::ColumnTile;
 use crate::isa::Isa;
 use crate::prefetch::prefetch;
@@ -21,14 +21,15 @@ use crate::weight_type::{mxfp4, quants};
 
 for_both!(kernel, QUANTS: usize);
 
-/// A block for each `i` of 0 to 7, one behind the other: where the compiler keeps a loop, registers become memory.
+/// A block for each `i` of 0 to 7 (`I` in constants), one behind the other: where the compiler keeps a loop, registers become memory.
 macro_rules! eight {
     ($i:ident, $body:block) => {
         eight!($i, $body, 0, 1, 2, 3, 4, 5, 6, 7)
     };
     ($i:ident, $body:block, $($number:literal),*) => {
         $({
-            let $i: usize = $number;
+            const I: usize = $number;
+            let $i = I;
             $body
         })*
     };
@@ -212,8 +213,11 @@ unsafe fn unsigned<const N: usize, const QUANTS: usize>(x: &Packed, y: &ColumnTi
         eight!(i, {
             let w = x.weights::<QUANTS, true>(i);
             for (whole, column) in whole.iter_mut().zip(y.columns) {
-                let q = everywhere(column.add(l * 32 + 4 * i));
-                *whole = _mm256_add_epi16(*whole, _mm256_maddubs_epi16(w, q));
+                let column = column.add(l * 32);
+                *whole = match N {
+                    1 => _mm256_add_epi16(*whole, _mm256_maddubs_epi16(w, everywhere(column.add(4 * i)))),
+                    _ => add_unsigned::<{ 4 * I }>(*whole, w, column),
+                };
             }
         });
         for whole in &mut whole {

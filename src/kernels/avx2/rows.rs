@@ -2,6 +2,7 @@
 //!
 //! All functions are inlined into kernels that are compiled for AVX2, FMA and F16C; nothing else calls them.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::tile::{Dots, WIDE};
@@ -94,4 +95,29 @@ pub(crate) unsafe fn by_column<const N: usize>(sums: &[__m256; N]) -> Dots<WIDE>
         unsafe { _mm256_storeu_ps(dots.as_mut_ptr(), *sum) };
     }
     dots
+}
+
+/// `sum`, words, and the products of the four bytes of each row in `w`, which have no sign, with the four of a column at `q + AT`.
+/// Its instructions stay together: of many columns the compiler fetches all of a block first, and spills what registers cannot hold.
+///
+/// # Safety
+/// The four bytes can be read.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) unsafe fn add_unsigned<const AT: usize>(mut sum: __m256i, w: __m256i, q: *const u8) -> __m256i {
+    // SAFETY: four bytes are read (the caller), and registers written.
+    unsafe {
+        asm!(
+            "vpbroadcastd {t}, dword ptr [{q} + {at}]",
+            "vpmaddubsw {t}, {w}, {t}",
+            "vpaddw {sum}, {sum}, {t}",
+            t = out(ymm_reg) _,
+            q = in(reg) q,
+            at = const AT,
+            w = in(ymm_reg) w,
+            sum = inout(ymm_reg) sum,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    sum
 }
