@@ -250,7 +250,7 @@ impl SlotCache {
     ) -> Result<usize, SlotError> {
         self.check_free(index)?;
         let n = saved.tokens.len();
-        match state.load(&self.slots[index].slot, &saved) {
+        match state.load(&self.slots[index].slot, &saved, None) {
             Ok(()) => self.replace(index, &saved),
             Err(SlotError::State(memory::Error::Device(error))) => {
                 self.forget(&mut state.memory, index);

@@ -71,7 +71,22 @@ impl Memory {
     /// # Errors
     /// [`Error::Slot`]; [`Error::Saved`], and nothing has changed: as [`crate::StateShape::check`]. [`Error::Device`].
     pub fn load(&mut self, slot: &Slot, saved: &SavedSequence) -> Result<(), Error> {
+        self.load_beside(slot, saved, None)
+    }
+
+    /// As [`Memory::load`]. Where `beside` names another slot that holds the same first positions, and how many, the cells of
+    /// these are shared with it as [`Memory::copy`] does; the saved ones are used where they cannot be.
+    ///
+    /// # Errors
+    /// As [`Memory::load`]; [`Error::Slot`] of the other slot.
+    pub fn load_beside(
+        &mut self,
+        slot: &Slot,
+        saved: &SavedSequence,
+        beside: Option<(&Slot, usize)>,
+    ) -> Result<(), Error> {
         let index = self.index(slot)?;
+        let beside = beside.map(|(other, n)| Ok::<_, Error>((self.index(other)?, n))).transpose()?;
         // Before anything is written: what does not fit leaves the slot as it was.
         self.shape().check(saved)?;
         let ranges = self.cell_ranges(index, saved.len)?;
@@ -81,9 +96,17 @@ impl Memory {
         let state = &mut self.slots[index];
         state.writes(saved.len);
         state.spoiled = true;
+        let there = match beside.filter(|&(other, _)| other != index && !self.slots[other].lost) {
+            Some((other, n)) => self.show(other, index, n.min(saved.len).min(self.slots[other].len))?,
+            None => Vec::new(),
+        };
         let mut start = 0;
         for (id, offset, n_bytes) in ranges {
-            self.buffer.write(id, offset, &saved.cells[start..start + n_bytes])?;
+            let there = there.iter().filter(|(of, _)| *of == id).map(|(_, shown)| shown.clone());
+            for left in others(offset..offset + n_bytes, there) {
+                let from = start + left.start - offset;
+                self.buffer.write(id, left.start, &saved.cells[from..from + left.len()])?;
+            }
             start += n_bytes;
         }
         self.write_recurrent(index, &saved.recurrent)?;

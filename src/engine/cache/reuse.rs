@@ -37,7 +37,8 @@ impl SlotCache {
         let (source, stored, n) = self.fetch(wish, &state.memory, index, n);
         self.keep(state, index, if let Source::Own = source { n } else { 0 });
         if let Some(stored) = stored {
-            self.bring_back(state, index, &stored)?;
+            let beside = self.beside(wish, index, n);
+            self.bring_back(state, index, &stored, beside)?;
         } else if let Source::Slot(from) = source {
             self.copy_from(state, wish, from, index, n)?;
         }
@@ -90,8 +91,20 @@ impl SlotCache {
         match self.source(wish, memory, index, own) {
             (Source::Slot(_), n) => memory.shareable_bytes(n),
             (Source::Own, n) => memory.common_bytes(&self.slots[index].slot, n).unwrap_or(0),
-            (Source::Stored(_) | Source::Disk(_), _) => 0,
+            (Source::Stored(_) | Source::Disk(_), n) => {
+                self.beside(wish, index, n).map_or(0, |(_, n)| memory.shareable_bytes(n))
+            }
         }
+    }
+
+    /// The slot beside `index` that holds most of the first `n` tokens of the prompt, and how many, where that is worth sharing
+    /// with a sequence that comes back with them.
+    fn beside(&self, wish: &Wish<'_>, index: usize, n: usize) -> Option<(usize, usize)> {
+        let may = |s: &CachedSlot| !s.private && (s.scope, &s.adapters) == (wish.scope, wish.adapters);
+        let others = self.slots.iter().enumerate().filter(|&(i, s)| i != index && self.limits.share && may(s));
+        let common = |s: &CachedSlot| s.tokens.iter().zip(&wish.prompt[..n]).take_while(|(a, b)| a == b).count();
+        let best = others.map(|(i, s)| (common(s), Reverse(i))).max().filter(|(n, _)| *n >= MIN_COPY);
+        best.map(|(n, Reverse(i))| (i, n))
     }
 
     /// True when slots give copies of their state to others.
@@ -202,12 +215,19 @@ impl SlotCache {
         }
     }
 
-    /// Puts a stored sequence into a slot.
-    fn bring_back(&mut self, state: &mut LiveState, index: usize, stored: &SlotState) -> Result<(), SlotError> {
+    /// Puts a stored sequence into a slot, whose beginning is there `beside` it ([`SlotCache::beside`]).
+    fn bring_back(
+        &mut self,
+        state: &mut LiveState,
+        index: usize,
+        stored: &SlotState,
+        beside: Option<(usize, usize)>,
+    ) -> Result<(), SlotError> {
         let slot = &self.slots[index].slot;
-        let loaded = state.load(slot, stored).or_else(|error| match error {
+        let beside = beside.map(|(other, n)| (&self.slots[other].slot, n));
+        let loaded = state.load(slot, stored, beside).or_else(|error| match error {
             // The generation does not depend on them.
-            SlotError::Drafts(_) => state.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }),
+            SlotError::Drafts(_) => state.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }, beside),
             error => Err(error),
         });
         match loaded {

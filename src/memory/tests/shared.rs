@@ -60,7 +60,8 @@ enum Op {
     Drop(usize, usize, Option<usize>),
     Copy(usize, usize, usize),
     Cut(usize, usize),
-    Load(usize, usize),
+    /// Beside a third that may begin alike.
+    Load(usize, usize, usize),
     Discard(usize),
     Reset(usize),
     TakeBack(usize, usize),
@@ -74,7 +75,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (slot(), 1..20usize, proptest::option::of(0..20usize)).prop_map(|(s, n, k)| Op::Drop(s, n, k.map(|k| k.min(n)))),
         6 => (slot(), slot(), 0..=100usize).prop_map(|(a, b, share)| Op::Copy(a, b, share)),
         3 => (slot(), 0..=100usize).prop_map(|(s, share)| Op::Cut(s, share)),
-        1 => (slot(), slot()).prop_map(|(a, b)| Op::Load(a, b)),
+        2 => (slot(), slot(), slot()).prop_map(|(a, b, c)| Op::Load(a, b, c)),
         1 => slot().prop_map(Op::Discard),
         1 => slot().prop_map(Op::Reset),
         1 => (slot(), 1..40usize).prop_map(|(s, n)| Op::TakeBack(s, n)),
@@ -125,9 +126,11 @@ proptest! {
                     rig.memory.truncate(&rig.slots[s], len).expect("its window is there");
                     known[s].truncate(len);
                 }
-                Op::Load(a, b) if a != b => {
+                Op::Load(a, b, c) if a != b => {
                     let saved = saved(&rig, a);
-                    rig.memory.load(&rig.slots[b], &saved).expect("of the same shape");
+                    let common = known[a].iter().zip(&known[c]).take_while(|(x, y)| x == y).count();
+                    let beside = (c != b).then(|| (&rig.slots[c], common));
+                    rig.memory.load_beside(&rig.slots[b], &saved, beside).expect("of the same shape");
                     known[b] = known[a].clone();
                 }
                 Op::Discard(s) => {
@@ -212,6 +215,12 @@ fn what_is_shared_takes_memory_once() {
     memory.begin(&[(&slots[0], 50)], 1).expect("a step").commit(&[50]).expect("all rows");
     assert!(memory.shown_by(&slots[0]).unwrap() <= one / 40);
     assert!(memory.save(&slots[7]).expect("copied") == saved);
+    // One that comes back from elsewhere shares what another slot has.
+    memory.discard(&slots[6]).expect("given back");
+    let counted = memory.taken_bytes();
+    memory.load_beside(&slots[6], &saved, Some((&slots[7], len))).expect("it fits");
+    assert!(memory.save(&slots[6]).expect("copied") == saved);
+    assert!(memory.taken_bytes() < counted + one / 50, "{} bytes counted after {counted}", memory.taken_bytes());
     // With the last of them the pages go back.
     for slot in &slots[1..] {
         memory.discard(slot).expect("given back");

@@ -108,6 +108,36 @@ fn a_beginning_that_eight_sequences_have_in_common_is_there_once() {
     }
 }
 
+/// Conversations with one system prompt that left their slots for others.
+#[cfg(target_os = "linux")]
+#[test]
+fn sequences_that_come_back_from_the_store_share_their_beginning_again() {
+    for model in [pocket(), tiny()] {
+        let (flash_attention, checkpoint_every) = (FlashAttention::On, Some(64));
+        let config = EngineConfig { flash_attention, checkpoint_every, store_bytes: 256 << 20, ..config_of(2048, 2) };
+        let system = || (0..1600).map(|i| TokenId(i * 7 % 190 + 5));
+        let talk =
+            |of: u32, n: u32| system().chain((0..n).map(|i| TokenId((of * 31 + i * (7 + of)) % 190 + 5))).collect();
+        let talks: Vec<Vec<TokenId>> = vec![talk(1, 200), talk(2, 200)];
+        let alone = spawn(&model, EngineConfig { n_sequences: 1, ..config.clone() }, None);
+        let expected: Vec<_> = talks.iter().map(|prompt| generate(&alone, prompt, greedy_exactly(20)).tokens).collect();
+        let one = alone.stats().expect("it runs").taken_bytes;
+        let (engine, _alone) = engine(&model, config);
+        for prompt in talks.iter().chain(&prompts(2, 1500)) {
+            generate(&engine, prompt, greedy_exactly(4));
+        }
+        let stored = engine.stats().expect("it runs").stored_bytes;
+        assert!(stored > one, "{model:?}: both left their slots, {stored} bytes are stored, one takes {one}");
+        let n_tokens = engine.stats().expect("it runs").n_tokens;
+        let got = generate_all(&engine, talks.iter().map(|prompt| (prompt.clone(), greedy_exactly(20))).collect());
+        let stats = engine.stats().expect("it runs");
+        assert!(got.iter().map(|got| &got.tokens).eq(&expected), "{model:?}");
+        assert!(stats.n_tokens - n_tokens < 400, "{model:?}: computed again, {stats:?}");
+        let recurrent = recurrent_bytes(&model);
+        assert!(stats.taken_bytes < one * 3 / 2 + recurrent, "{model:?}: one takes {one}, both {stats:?}");
+    }
+}
+
 #[test]
 fn a_budget_below_one_sequence_is_refused_with_the_numbers() {
     let model = tiny();
