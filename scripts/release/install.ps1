@@ -64,7 +64,7 @@ try {
     New-Item -ItemType Directory -Force $Prefix | Out-Null
     Copy-Item -Recurse -Force (Join-Path $tree '*') $Prefix
     Set-UserPath { param($parts) @($parts | Where-Object { $_ -ne $bin }) + $bin }
-    Write-Output $version[0]
+    Write-Output @($version)[0]
     Write-Output "installed in $Prefix; open a new terminal, where it is in PATH"
 } finally {
     Remove-Item -Recurse -Force $work
