@@ -1,10 +1,14 @@
 //! Replies that are kept to train a model's head on (docs/decisions/0023-replies-are-kept-as-tokens.md).
-//! [`Learning`] writes them beside an engine, [`read_replies`] gives them back, `kept` is the form that they have in files.
+//! [`Learning`] writes them beside an engine, [`read_replies`] gives them back, `kept` is the form that they have in files, `live`
+//! has the head learn from them while no request waits.
 
 mod kept;
+mod live;
 mod read;
 mod write;
 
 pub use kept::KeptReply;
+pub(crate) use live::Subject;
+pub use live::{LiveNumbers, LiveOptions};
 pub use read::{KeptError, read_replies};
 pub use write::{LearnOptions, Learning, folder_of};

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,6 +16,7 @@ use model::Model;
 use text::hex;
 
 use super::kept::{ENDING, Head, KeptReply, is_digest, is_ours, stem};
+use super::live::{Live, LiveNumbers, LiveOptions, Share, Subject};
 
 /// Where replies are kept, and how much of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct LearnOptions {
     pub folder: PathBuf,
     /// Bytes of all files in it, those of other models included.
     pub n_bytes: u64,
+    /// Have the head learn from them while no request waits.
+    pub live: Option<LiveOptions>,
 }
 
 /// What was kept of a model's replies since it was loaded.
@@ -32,13 +35,19 @@ pub struct Learning {
     counts: Arc<Counts>,
     n_overrun: Arc<AtomicU64>,
     writer: JoinHandle<()>,
+    live: OnceLock<Live>,
 }
 
+/// Of finished replies.
 #[derive(Debug, Default)]
-struct Counts {
+pub(super) struct Counts {
     n_kept: AtomicU64,
     n_bytes: AtomicU64,
     n_lost: AtomicU64,
+    /// Of kept replies.
+    n_tokens: AtomicU64,
+    n_drafts: AtomicU64,
+    n_begun: AtomicU64,
 }
 
 impl Learning {
@@ -75,13 +84,14 @@ impl Learning {
                 let counted = if written.is_ok() { &told.n_kept } else { &told.n_lost };
                 // Whoever sees a reply counted sees its bytes.
                 writer.tell(written, &told);
+                told.add_drafts(&reply);
                 counted.fetch_add(1, Ordering::Release);
             }
         };
         let writer = std::thread::Builder::new().name("nextn-learn".into()).spawn(work);
         let writer = writer.map_err(|error| format!("--learn: no thread was started: {error}"))?;
         let n_overrun = sink.n_dropped();
-        Ok((sink, Arc::new(Self { counts, n_overrun, writer })))
+        Ok((sink, Arc::new(Self { counts, n_overrun, writer, live: OnceLock::new() })))
     }
 
     /// Replies that were written.
@@ -101,7 +111,42 @@ impl Learning {
 
     /// The engine has ended, and all of it is written.
     pub fn is_done(&self) -> bool {
-        self.writer.is_finished()
+        self.writer.is_finished() && self.live.get().is_none_or(Live::is_done)
+    }
+
+    /// What has come of learning while no request waits, where that was asked for.
+    pub fn live(&self) -> Option<LiveNumbers> {
+        self.live.get().map(Live::numbers)
+    }
+
+    /// Starts learning while no request waits; `life` is of the model's engine.
+    ///
+    /// # Errors
+    /// A sentence: the head cannot learn so, or the system has no thread.
+    pub(crate) fn start_live(&self, learn: &LearnOptions, subject: Subject) -> Result<(), String> {
+        let Some(options) = &learn.live else { return Ok(()) };
+        let live = Live::start(learn, options, subject, Arc::clone(&self.counts))?;
+        drop(self.live.set(live));
+        Ok(())
+    }
+}
+
+impl Counts {
+    fn add_drafts(&self, reply: &FinishedReply) {
+        self.n_drafts.fetch_add(reply.n_drafts as u64, Ordering::Relaxed);
+        self.n_begun.fetch_add(reply.n_begun as u64, Ordering::Relaxed);
+        self.n_tokens.fetch_add(reply.reply.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Generated tokens of replies.
+    pub(super) fn n_tokens(&self) -> u64 {
+        self.n_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Drafts that were verified, and those of them whose first token was the model's choice.
+    pub(super) fn drafts(&self) -> Share {
+        let n_right = self.n_begun.load(Ordering::Relaxed);
+        Share { n: self.n_drafts.load(Ordering::Relaxed), n_right }
     }
 }
 
