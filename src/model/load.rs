@@ -14,13 +14,12 @@ use crate::architecture::{Hparams, ModelFile, NextNHead, Opened};
 use crate::describe::Description;
 use crate::error::LoadError;
 use crate::feature_head::{FeatureHeadEntry, FeatureTarget, WithFeatures};
-use crate::head_file::{head_keys, refused};
+use crate::head_file::{head_keys, mark_replaceable, refused};
 use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
 use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
-use crate::replaced_head;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
 use crate::tensors::{FileTensors, Tensors};
@@ -162,7 +161,7 @@ impl Model {
         }
         if options.replaceable_head {
             let of_head = if head_headers.is_empty() { &headers } else { &head_headers };
-            replaced_head::mark(&mut weights, of_head, opened.hparams.n_layer);
+            mark_replaceable(&mut weights, of_head, opened.hparams.n_layer);
         }
         let facts = facts(&opened, &weights);
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;

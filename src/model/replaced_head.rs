@@ -1,11 +1,11 @@
 //! Another head's numbers in the place of those that a model drafts with, while it is in use.
-//! Owns which tensors of a head may change, and whether a file has all of them. Knows nothing of who made the file.
+//! Owns whether a file has all that may change, as it has to be. Knows nothing of who made the file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ggml::{Mapping, WeightId, WeightsBuilder};
+use ggml::{Mapping, WeightId};
 use gguf::{Header, TensorInfo, TensorType};
 
 use crate::arch;
@@ -13,20 +13,7 @@ use crate::error::LoadError;
 use crate::head_file::{head_keys, refused};
 use crate::load::map_shards;
 use crate::model::Model;
-use crate::tensors::{block_of, trimmed, weight_type};
-
-/// Tensors of a head that stay: they are of the size of the vocabulary, and no training changes them.
-const TABLES: [&str; 2] = ["nextn.embed_tokens.weight", "nextn.shared_head_head.weight"];
-
-/// Has the tensors of the head that `headers` hold and `weights` have bound copied, so that they can be replaced. Blocks from
-/// `n_layer` on are the head's.
-pub(crate) fn mark(weights: &mut WeightsBuilder, headers: &[Header<'_>], n_layer: usize) {
-    let in_file: HashSet<&str> = headers.iter().flat_map(Header::tensors).map(|t| t.name).collect();
-    weights.replaceable(|name| {
-        let of_head = block_of(name).filter(|(il, rest)| *il >= n_layer as u64 && !TABLES.contains(rest));
-        of_head.is_some() && in_file.contains(name)
-    });
-}
+use crate::tensors::{trimmed, weight_type};
 
 impl Model {
     /// True when it was opened with [`crate::LoadOptions::replaceable_head`], and its head is one whose numbers can be replaced.

@@ -15,19 +15,10 @@ use engine::{FinishedReply, ReplySink, Scope};
 use model::Model;
 use text::hex;
 
+use super::counts::Counts;
 use super::kept::{ENDING, Head, KeptReply, is_digest, is_ours, stem};
-use super::live::{Live, LiveNumbers, LiveOptions, Share, Subject};
-
-/// Where replies are kept, and how much of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LearnOptions {
-    /// The folder, which is made where there is none.
-    pub folder: PathBuf,
-    /// Bytes of all files in it, those of other models included.
-    pub n_bytes: u64,
-    /// Have the head learn from them while no request waits.
-    pub live: Option<LiveOptions>,
-}
+use super::live::{Live, LiveNumbers, Subject};
+use super::options::LearnOptions;
 
 /// What was kept of a model's replies since it was loaded.
 #[derive(Debug)]
@@ -36,18 +27,6 @@ pub struct Learning {
     n_overrun: Arc<AtomicU64>,
     writer: JoinHandle<()>,
     live: OnceLock<Live>,
-}
-
-/// Of finished replies.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    n_kept: AtomicU64,
-    n_bytes: AtomicU64,
-    n_lost: AtomicU64,
-    /// Of kept replies.
-    n_tokens: AtomicU64,
-    n_drafts: AtomicU64,
-    n_begun: AtomicU64,
 }
 
 impl Learning {
@@ -84,7 +63,7 @@ impl Learning {
                 let counted = if written.is_ok() { &told.n_kept } else { &told.n_lost };
                 // Whoever sees a reply counted sees its bytes.
                 writer.tell(written, &told);
-                told.add_drafts(&reply);
+                told.add(&reply);
                 counted.fetch_add(1, Ordering::Release);
             }
         };
@@ -128,25 +107,6 @@ impl Learning {
         let live = Live::start(learn, options, subject, Arc::clone(&self.counts))?;
         drop(self.live.set(live));
         Ok(())
-    }
-}
-
-impl Counts {
-    fn add_drafts(&self, reply: &FinishedReply) {
-        self.n_drafts.fetch_add(reply.n_drafts as u64, Ordering::Relaxed);
-        self.n_begun.fetch_add(reply.n_begun as u64, Ordering::Relaxed);
-        self.n_tokens.fetch_add(reply.reply.len() as u64, Ordering::Relaxed);
-    }
-
-    /// Generated tokens of replies.
-    pub(super) fn n_tokens(&self) -> u64 {
-        self.n_tokens.load(Ordering::Relaxed)
-    }
-
-    /// Drafts that were verified, and those of them whose first token was the model's choice.
-    pub(super) fn drafts(&self) -> Share {
-        let n_right = self.n_begun.load(Ordering::Relaxed);
-        Share { n: self.n_drafts.load(Ordering::Relaxed), n_right }
     }
 }
 

@@ -17,28 +17,11 @@ use engine::{EngineLife, busy};
 use model::{Model, RopeOptions};
 use text::hex;
 
-use super::write::{Counts, LearnOptions};
+use super::counts::Counts;
+use super::options::{LearnOptions, LiveOptions};
 use place::Place;
-use round::{Ended, Report, Round};
-pub(super) use rule::Share;
+use round::{Ended, Report, Round, lock};
 use rule::{Decision, Watch, decide};
-
-/// How a head learns while no request waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveOptions {
-    /// The program that trains: `nextn-tune`.
-    pub program: PathBuf,
-    /// Tokens that a round learns from.
-    pub n_tokens: u32,
-    /// Tokens of new replies after which another round begins.
-    pub n_new: u32,
-    /// Tokens of the latest replies to measure on, at most half of all.
-    pub n_held_out: u32,
-    /// A round begins, and goes on, when no request has come for so long.
-    pub idle: Duration,
-    /// Host memory of the program beside the model's file, in MiB.
-    pub n_mib: u32,
-}
 
 /// What learns.
 pub(crate) struct Subject {
@@ -132,11 +115,6 @@ impl Live {
     pub(super) fn is_done(&self) -> bool {
         self.thread.is_finished()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Numbers and a unit: nothing is half-done in there when a thread panics.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Of several models of a process one learns at a time.

@@ -6,14 +6,14 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use super::place::HEAD;
 use super::rule::Measured;
-use super::{LiveOptions, lock};
+use crate::learning::options::LiveOptions;
 
 /// What the program measured: shares of right drafts, by depth (`nextn-tune head --report`).
 #[derive(Debug, Deserialize)]
@@ -194,6 +194,12 @@ fn keep_last(from: impl Read, into: &Mutex<VecDeque<String>>) {
         said.push_back(String::from_utf8_lossy(&line).trim_end().chars().filter(|c| !c.is_control()).collect());
         line.clear();
     }
+}
+
+/// The numbers or lines in there.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Numbers and lines: nothing is half-done in there when a thread panics.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What differs between systems.

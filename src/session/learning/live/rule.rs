@@ -1,21 +1,6 @@
 //! Which head is used, by what was measured. Owns the thresholds. Knows no files and no clock.
 
-/// How often something was right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::learning) struct Share {
-    pub(in crate::learning) n: u64,
-    pub(in crate::learning) n_right: u64,
-}
-
-impl Share {
-    fn since(self, before: Share) -> Share {
-        Share { n: self.n - before.n, n_right: self.n_right - before.n_right }
-    }
-
-    fn value(self) -> f64 {
-        self.n_right as f64 / self.n.max(1) as f64
-    }
-}
+use crate::learning::counts::Share;
 
 /// What heads are worth on replies that none of them learned from: tokens of a forward pass with a draft.
 #[derive(Clone, Copy, Debug, PartialEq)]
