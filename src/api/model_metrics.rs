@@ -1,7 +1,7 @@
 //! Metrics by model: what each model of a server generated, reused and drafted, how long its clients waited, and its memory.
 //! Owns the families with the label `model`. Knows no requests and no engines: `metrics` tells what has happened.
 
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use engine::{EngineStats, Timings};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,6 +14,7 @@ use session::Learning;
 
 type Counts = Family<ModelLabel, Counter>;
 type Bytes = Family<ModelLabel, Gauge<i64, AtomicI64>>;
+type Numbers = Family<ModelLabel, Gauge<f64, AtomicU64>>;
 type Seconds = Family<ModelLabel, Histogram, fn() -> Histogram>;
 
 /// The families.
@@ -35,6 +36,12 @@ pub(crate) struct ModelMetrics {
     kept_replies: Bytes,
     kept_bytes: Bytes,
     dropped_replies: Bytes,
+    live_rounds: Bytes,
+    live_paused: Bytes,
+    live_kept: Bytes,
+    live_undone: Bytes,
+    live_failed: Bytes,
+    live_tokens_per_pass: Numbers,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
@@ -68,6 +75,12 @@ impl Default for ModelMetrics {
             kept_replies: Bytes::default(),
             kept_bytes: Bytes::default(),
             dropped_replies: Bytes::default(),
+            live_rounds: Bytes::default(),
+            live_paused: Bytes::default(),
+            live_kept: Bytes::default(),
+            live_undone: Bytes::default(),
+            live_failed: Bytes::default(),
+            live_tokens_per_pass: Numbers::default(),
         }
     }
 }
@@ -128,9 +141,23 @@ impl ModelMetrics {
                 "Replies not kept since the model was loaded: a slow, full or unwritable disk",
                 &self.dropped_replies,
             ),
+            (
+                "nextn:model_learn_live_rounds",
+                "Rounds in which the head learned since the model was loaded (--learn-live)",
+                &self.live_rounds,
+            ),
+            ("nextn:model_learn_live_paused", "Times that a request stopped such a round", &self.live_paused),
+            ("nextn:model_learn_live_kept", "Rounds whose head was taken into use", &self.live_kept),
+            ("nextn:model_learn_live_undone", "Learned heads that were taken out of use again", &self.live_undone),
+            ("nextn:model_learn_live_failed", "Rounds that ended without a usable head", &self.live_failed),
         ] {
             to.register(name, help, family.clone());
         }
+        to.register(
+            "nextn:model_learn_live_tokens_per_pass",
+            "Tokens of a pass with a draft of three, by the head in use on the latest replies, as last measured",
+            self.live_tokens_per_pass.clone(),
+        );
     }
 
     /// The histograms of `model`.
@@ -173,11 +200,21 @@ impl ModelMetrics {
     /// What is kept to train on, of all models that are loaded now and of which something is.
     pub(crate) fn learning<'m>(&self, loaded: impl Iterator<Item = (&'m str, &'m Learning)>) {
         let families = [&self.kept_replies, &self.kept_bytes, &self.dropped_replies];
-        families.iter().for_each(|family| family.clear());
+        let of_live = [&self.live_rounds, &self.live_paused, &self.live_kept, &self.live_undone, &self.live_failed];
+        families.iter().chain(&of_live).for_each(|family| family.clear());
+        self.live_tokens_per_pass.clear();
         for (model, learning) in loaded {
             let counts = [learning.n_kept(), learning.n_bytes(), learning.n_dropped()];
             for (family, n) in families.iter().zip(counts) {
                 family.get_or_create(&label(model)).set(n as i64);
+            }
+            let Some(live) = learning.live() else { continue };
+            let counts = [live.n_rounds, live.n_paused, live.n_kept, live.n_undone, live.n_failed];
+            for (family, n) in of_live.iter().zip(counts) {
+                family.get_or_create(&label(model)).set(n as i64);
+            }
+            if let Some(n) = live.tokens_per_pass {
+                self.live_tokens_per_pass.get_or_create(&label(model)).set(n);
             }
         }
     }

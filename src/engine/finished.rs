@@ -22,6 +22,10 @@ pub struct FinishedReply {
     /// Where a drafted token was refused: the position in `reply` of the token that the model took instead, and the depth of the
     /// draft, the first being 1. Ascending.
     pub refused: Vec<(usize, usize)>,
+    /// Drafts that were verified.
+    pub n_drafts: usize,
+    /// Of these, drafts whose first token was the model's choice: this does not depend on how long drafts are.
+    pub n_begun: usize,
 }
 
 /// Takes finished replies from an engine. Where its queue is full they are dropped, and counted.
@@ -56,6 +60,8 @@ pub(crate) struct Recording {
     sink: ReplySink,
     reply: Vec<TokenId>,
     refused: Vec<(usize, usize)>,
+    n_drafts: usize,
+    n_begun: usize,
 }
 
 impl Recording {
@@ -65,12 +71,14 @@ impl Recording {
         let options = request.options();
         let plain = options.adapters.is_empty() && options.pictures.is_empty() && options.embed.is_none();
         let sink = sink.filter(|_| options.cache && options.keep && plain && request.max_tokens() > 0)?.clone();
-        Some(Self { sink, reply: Vec::new(), refused: Vec::new() })
+        Some(Self { sink, reply: Vec::new(), refused: Vec::new(), n_drafts: 0, n_begun: 0 })
     }
 
     /// The tokens of a step whose draft had `n_drafted`.
     pub(crate) fn take(&mut self, pieces: &[Piece], n_drafted: usize) {
         let n_agreed = pieces.iter().take_while(|piece| piece.draft.depth > 0).count();
+        self.n_drafts += usize::from(n_drafted > 0);
+        self.n_begun += usize::from(n_agreed > 0);
         if n_agreed < n_drafted && n_agreed < pieces.len() {
             self.refused.push((self.reply.len() + n_agreed, n_agreed + 1));
         }
@@ -79,8 +87,8 @@ impl Recording {
 
     /// The generation is complete.
     pub(crate) fn finish(self, request: &GenerateRequest) {
-        let Self { sink, reply, refused } = self;
+        let Self { sink, reply, refused, n_drafts, n_begun } = self;
         let prompt = request.prompt().to_vec();
-        sink.put(FinishedReply { scope: request.options().scope, prompt, reply, refused });
+        sink.put(FinishedReply { scope: request.options().scope, prompt, reply, refused, n_drafts, n_begun });
     }
 }

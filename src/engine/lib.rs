@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod busy;
 mod cache;
 mod config;
 mod constraint;

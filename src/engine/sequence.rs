@@ -7,6 +7,7 @@ use model::RunError;
 use text::TokenId;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::busy::Busy;
 use crate::constraint::Constrained;
 use crate::event::{Event, FinishReason, PromptProgress, Summary, Timings};
 use crate::finished::{Recording, ReplySink};
@@ -78,6 +79,8 @@ pub(crate) struct Sequence {
     outbox: VecDeque<Event>,
     /// Of the reply, where it is kept.
     recording: Option<Recording>,
+    /// It counts as a request until it is gone.
+    _busy: Busy,
     pub(crate) timings: Timings,
     started: Instant,
     first_token: Option<Instant>,
@@ -118,6 +121,7 @@ impl Sequence {
             events,
             outbox: VecDeque::new(),
             recording: None,
+            _busy: _permit.busy.clone(),
             timings,
             started: Instant::now(),
             first_token: None,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use crate::busy::Busy;
 use crate::constraint::Constraint;
 use crate::event::{Event, FinishReason, Summary, Timings};
 use crate::request::{GenerateRequest, Scope};
@@ -55,20 +56,24 @@ impl Submission {
 }
 
 /// The right to be among the waiting requests; dropping it gives it back, so that no way out of the queue is forgotten.
-pub(crate) struct QueuePermit(Arc<AtomicUsize>);
+pub(crate) struct QueuePermit {
+    n_waiting: Arc<AtomicUsize>,
+    /// The request counts from here on, whatever becomes of the permit.
+    pub(crate) busy: Busy,
+}
 
 impl QueuePermit {
     /// Takes `n` permits, or none where there are not so many below `max`; the error is how many are taken.
     pub(crate) fn take(n_waiting: &Arc<AtomicUsize>, n: usize, max: usize) -> Result<Vec<Self>, usize> {
         let more = |taken: usize| taken.checked_add(n).filter(|&all| all <= max);
         n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
-        Ok((0..n).map(|_| Self(Arc::clone(n_waiting))).collect())
+        Ok((0..n).map(|_| Self { n_waiting: Arc::clone(n_waiting), busy: Busy::new() }).collect())
     }
 }
 
 impl Drop for QueuePermit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.n_waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -244,6 +244,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let ready = Instant::now();
         self.stats.inputs += ready - start;
 
+        let reading = self.weights.reading();
         // Host reads of these states wait until the graph is done. Locked in one order everywhere, so that two executors
         // over the same states cannot wait for each other.
         let mut order: Vec<&Arc<Inner>> = graph.states.iter().collect();
@@ -259,6 +260,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
             threads.ran(turn, ready.elapsed());
         }
         drop(access);
+        drop(reading);
         self.stats.compute += ready.elapsed();
         self.stats.n_runs += 1;
         if let Some(lost) = self.planner.lost() {

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use ggml_sys as sys;
 
@@ -31,6 +31,8 @@ struct Planned {
     range: Range<usize>,
     /// Among the devices of the weights.
     place: usize,
+    /// [`WeightsBuilder::replaceable`] was asked for.
+    replaceable: bool,
 }
 
 /// Collects tensors; [`WeightsBuilder::build`] places them on a device.
@@ -92,8 +94,19 @@ impl WeightsBuilder {
             return Err(refused(format!("bytes {range:?} lie outside {} of {len} bytes", map.label())));
         }
         let id = WeightId(u32::try_from(self.planned.len()).expect("fewer tensors than bytes in a file header"));
-        self.planned.push(Planned { name: c_name, dtype, ne, mapping, range, place: 0 });
+        self.planned.push(Planned { name: c_name, dtype, ne, mapping, range, place: 0, replaceable: false });
         Ok(id)
+    }
+
+    /// Has the tensors whose names `is_one` says yes to copied into memory of their own, also where the device could use the map:
+    /// [`Weights::replace`] may give them other numbers. Gives how many there are.
+    pub fn replaceable(&mut self, is_one: impl Fn(&str) -> bool) -> usize {
+        let mut n = 0;
+        for p in self.planned.iter_mut().filter(|p| p.name.to_str().is_ok_and(&is_one)) {
+            p.replaceable = true;
+            n += 1;
+        }
+        n
     }
 
     /// Bytes of a map.
@@ -163,8 +176,18 @@ impl WeightsBuilder {
         let tensors = tensors.into_iter().map(|t| t.expect("every tensor lies on one of the devices")).collect();
         let names = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
         let places = self.planned.iter().map(|p| p.place).collect();
-        let mappings = self.mappings;
-        Ok(Arc::new(Weights { tensors, names, devices, places, _buffers: buffers, _contexts: contexts, mappings }))
+        let replaceable = self.planned.iter().map(|p| p.replaceable).collect();
+        Ok(Arc::new(Weights {
+            tensors,
+            names,
+            devices,
+            places,
+            replaceable,
+            numbers: RwLock::new(()),
+            _buffers: buffers,
+            _contexts: contexts,
+            mappings: self.mappings,
+        }))
     }
 }
 
@@ -192,7 +215,7 @@ impl OnDevice {
         let mut on = OnDevice { device, mapped, copied, mapped_ctx: arena()?, copied_ctx: arena()? };
         for (i, p) in builder.planned.iter().enumerate().filter(|(_, p)| p.place == place) {
             let address = builder.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
-            let mapped = over_maps && address.is_multiple_of(ALIGNMENT);
+            let mapped = over_maps && !p.replaceable && address.is_multiple_of(ALIGNMENT);
             let (list, ctx) = if mapped { (&mut on.mapped, &on.mapped_ctx) } else { (&mut on.copied, &on.copied_ctx) };
             list.push(i);
             // SAFETY: the arena has room for all tensors; `ne` has four dimensions of at least 1 (checked by `add`).
@@ -202,8 +225,8 @@ impl OnDevice {
             unsafe { sys::ggml_set_name(t.as_ptr(), p.name.as_ptr()) };
             tensors[i] = Some(WeightTensor(t));
         }
-        if over_maps && !on.copied.is_empty() {
-            let n_misaligned = on.copied.len();
+        let n_misaligned = on.copied.iter().filter(|&&i| !builder.planned[i].replaceable).count();
+        if over_maps && n_misaligned > 0 {
             tracing::warn!(n_misaligned, "tensors not aligned to {ALIGNMENT} bytes in the file are copied into memory");
         }
         Ok(on)
@@ -294,12 +317,13 @@ fn mark_as_weights(buffer: &Buffer) {
 #[derive(Clone, Copy)]
 struct WeightTensor(NonNull<sys::ggml_tensor>);
 
-// SAFETY: descriptions are not changed after `build`; graphs over them only read them (see `raw::Context`).
+// SAFETY: descriptions are not changed after `build`; graphs over them only read them (see `raw::Context`). Their numbers change
+// in `Weights::replace` alone, under a lock that whoever reads them holds.
 unsafe impl Send for WeightTensor {}
 // SAFETY: as above.
 unsafe impl Sync for WeightTensor {}
 
-/// Weights placed on devices, read-only. Shared by every executor that computes over them.
+/// Weights placed on devices, read-only but for [`Weights::replace`]. Shared by every executor that computes over them.
 ///
 /// Field order is drop order: descriptions point into buffers, buffers lie over maps.
 pub struct Weights {
@@ -309,6 +333,10 @@ pub struct Weights {
     devices: Vec<Device>,
     /// The number of each tensor's device.
     places: Vec<usize>,
+    /// Which of them lie in memory that nothing else uses.
+    replaceable: Vec<bool>,
+    /// Held to read while numbers are read, graphs that run included; to write while some are replaced.
+    numbers: RwLock<()>,
     _buffers: Vec<Buffer>,
     _contexts: Vec<Context>,
     mappings: Vec<Arc<Mapping>>,
@@ -388,9 +416,51 @@ impl Weights {
         if offset.checked_add(into.len()).is_none_or(|end| end > n_bytes) {
             return Err(slot(format!("bytes {offset}+{} lie outside its {n_bytes}", into.len())));
         }
-        // SAFETY: the range lies within the tensor; weights are not written to.
+        let _reading = self.reading();
+        // SAFETY: the range lies within the tensor, which is not written to while the guard lives.
         unsafe { sys::ggml_backend_tensor_get(t.as_ptr(), into.as_mut_ptr().cast(), offset, into.len()) };
         Ok(())
+    }
+
+    /// The tensors whose numbers may be replaced.
+    pub fn replaceable(&self) -> impl Iterator<Item = WeightId> + '_ {
+        self.ids().zip(&self.replaceable).filter(|(_, is)| **is).map(|(id, _)| id)
+    }
+
+    /// Gives tensors other numbers: bytes of their own types, as many as they have. Waits for graphs that run; those that run
+    /// later see all of the new numbers. Nothing has changed where one of them is refused.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, one that was not asked to be [`WeightsBuilder::replaceable`], or another number of bytes.
+    pub fn replace(&self, new: &[(WeightId, &[u8])]) -> Result<(), Error> {
+        let mut tensors = Vec::with_capacity(new.len());
+        for (id, bytes) in new {
+            let slot = |what: String| Error::Slot { kind: "weight", name: id.0.to_string(), what };
+            let t = self.raw(*id).ok_or_else(|| slot("does not exist".into()))?;
+            if !self.replaceable[id.0 as usize] {
+                return Err(slot("was loaded to stay as it is".into()));
+            }
+            // SAFETY: the description lives in `_contexts`.
+            let n_bytes = unsafe { sys::ggml_nbytes(t.as_ptr()) };
+            if bytes.len() != n_bytes {
+                return Err(slot(format!("has {n_bytes} bytes, {} are given", bytes.len())));
+            }
+            tensors.push((t, bytes));
+        }
+        let _working = crate::shutdown::working();
+        let _writing = self.numbers.write().unwrap_or_else(PoisonError::into_inner);
+        for (t, bytes) in tensors {
+            // SAFETY: the tensor was copied into a buffer of ours (`describe`) and has as many bytes; nobody reads it while the
+            // guard lives.
+            unsafe { sys::ggml_backend_tensor_set(t.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len()) };
+        }
+        Ok(())
+    }
+
+    /// Numbers stay what they are while the guard lives. To be taken before states are locked: whoever has states may wait for
+    /// nothing else.
+    pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
+        self.numbers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The maps under the tensors.

@@ -1,11 +1,15 @@
 //! A NextN head in a file of its own, for a model that has none or another one: whether the two belong together.
-//! Owns the reasons for which a head is refused. The head's tensors are bound by the model's architecture.
+//! Owns the reasons for which a head is refused, and which of its tensors may change while it is in use. The head's tensors are bound by the model's architecture.
 
-use gguf::Metadata;
+use std::collections::HashSet;
+
+use ggml::WeightsBuilder;
+use gguf::{Header, Metadata};
 
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::rope_options::RopeOptions;
+use crate::tensors::block_of;
 
 /// Ending of the architecture's name in draft files of an old layout.
 const LEGACY: &str = "_mtp";
@@ -18,6 +22,16 @@ pub(crate) fn architecture_of(name: &str) -> &str {
 /// The head does not belong to the model.
 pub(crate) fn refused(what: impl Into<String>) -> LoadError {
     LoadError::Head(what.into())
+}
+
+/// Has the tensors of the head that `headers` hold and `weights` have bound copied, so that they can be replaced. Blocks from
+/// `n_layer` on are the head's.
+pub(crate) fn mark_replaceable(weights: &mut WeightsBuilder, headers: &[Header<'_>], n_layer: usize) {
+    let in_file: HashSet<&str> = headers.iter().flat_map(Header::tensors).map(|t| t.name).collect();
+    weights.replaceable(|name| {
+        let of_head = block_of(name).filter(|(il, rest)| *il >= n_layer as u64 && !TABLES.contains(rest));
+        of_head.is_some() && in_file.contains(name)
+    });
 }
 
 /// The head's metadata, when they are of the same family and vocabulary as those of the model, `model`. `drafts_for` tells
@@ -86,3 +100,6 @@ fn short(fingerprint: &str) -> String {
     let start: String = fingerprint.chars().take(19).collect();
     if start.len() < fingerprint.len() { start + "..." } else { start }
 }
+
+/// Tensors of a head that stay: they are of the size of the vocabulary, and no training changes them.
+const TABLES: [&str; 2] = ["nextn.embed_tokens.weight", "nextn.shared_head_head.weight"];

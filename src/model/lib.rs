@@ -38,6 +38,7 @@ mod placement;
 mod pooling;
 mod projector;
 mod rank_head;
+mod replaced_head;
 mod rope;
 mod rope_options;
 mod schema;

@@ -14,7 +14,7 @@ use crate::architecture::{Hparams, ModelFile, NextNHead, Opened};
 use crate::describe::Description;
 use crate::error::LoadError;
 use crate::feature_head::{FeatureHeadEntry, FeatureTarget, WithFeatures};
-use crate::head_file::{head_keys, refused};
+use crate::head_file::{head_keys, mark_replaceable, refused};
 use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
@@ -31,6 +31,8 @@ pub struct LoadOptions {
     pub placement: Placement,
     /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
     pub head: Option<PathBuf>,
+    /// Keep the numbers of the NextN head in memory of their own, for [`Model::replace_head`].
+    pub replaceable_head: bool,
     /// The rotation of positions, where it shall differ from the file's; of the head as well.
     pub rope: RopeOptions,
     /// Files of LoRA adapters, which passes may use; their numbers are their places here.
@@ -156,6 +158,10 @@ impl Model {
         let adapters = options.adapters.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         if options.lock {
             lock(adapters.iter().map(adapter::Adapter::mapping), &LoadProgress::default());
+        }
+        if options.replaceable_head {
+            let of_head = if head_headers.is_empty() { &headers } else { &head_headers };
+            mark_replaceable(&mut weights, of_head, opened.hparams.n_layer);
         }
         let facts = facts(&opened, &weights);
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;

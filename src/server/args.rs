@@ -9,7 +9,7 @@ use clap::builder::{FalseyValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, Args as ClapArgs, Command, CommandFactory, Parser};
 use serde_json::{Map, Value};
 
-use super::values::{chat_template, host_name, json_object, origin};
+use super::values::{chat_template, host_name, json_object, origin, seconds};
 use hub::HubOptions;
 use session::options::{
     AdapterOptions, CapacityOptions, DraftOptions, EmbeddingOptions, ImageOptions, RunOptions, SamplingOptions,
@@ -325,6 +325,26 @@ pub struct ServingFlags {
     /// Most that is kept there, in MiB; the oldest goes first
     #[arg(long, value_name = "MIB", requires = "learn", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub learn_size: u32,
+
+    /// Have the NextN head learn from the kept replies while no request waits, by the program nextn-tune [default: off]
+    #[arg(long, requires = "learn")]
+    pub learn_live: bool,
+
+    /// It learns when no request has come for so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "learn_live", default_value_t = 5.0, value_parser = seconds)]
+    pub learn_live_idle: f64,
+
+    /// Tokens that it learns from before it is measured; a sixteenth of new ones begins another round
+    #[arg(long, value_name = "N", requires = "learn_live", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(1024..))]
+    pub learn_live_tokens: u32,
+
+    /// Host memory for that, in MiB
+    #[arg(long, value_name = "MIB", requires = "learn_live", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=16_777_216))]
+    pub learn_live_memory: u32,
+
+    /// The program nextn-tune [default: beside this one, else on PATH]
+    #[arg(long, value_name = "FILE", requires = "learn_live")]
+    pub learn_live_program: Option<PathBuf>,
 
     /// Serve /v1/embeddings and /v1/rerank
     #[arg(long, visible_aliases = ["embedding", "rerank", "reranking"])]

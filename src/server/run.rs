@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use api::{AppState, HttpLimits, KeptResponses, ModelEntry, Reasoning, Registry, Served, Server, Settings, Tls};
 use engine::{EngineLife, Scope};
-use session::{LearnOptions, Learning};
+use session::{LearnOptions, Learning, LiveOptions};
 
 use super::args::{AccessFlags, Args, CacheScope, HttpFlags, ModelFlags, ServingFlags};
 use super::config::{self, Resolved};
@@ -47,6 +47,11 @@ pub(super) fn run(resolved: Resolved, notes: &[String], command: fn() -> clap::C
         return super::worker::run(address, &args.model);
     }
     let keys = api_keys(&args.access)?;
+    if args.serving.learn_live && keys.len() > 1 && args.access.cache_scope == CacheScope::Key {
+        let words = "--learn-live has one head learn from the replies of all API keys, and how fast others are answered may tell of \
+                     them: --cache-scope all says that keys need not be kept apart; or train a head of one key's folder with nextn-tune";
+        return Err(Failure::message(Exit::Usage, words.to_owned()));
+    }
     let tls = tls(&args.http)?;
     tell_folders(&args, &keys);
     let settings = settings(&args, keys);
@@ -278,7 +283,7 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
         store = Some(found);
     }
     let others = store.is_some().then(|| (args.model.clone(), args.sampling.clone()));
-    let learn = learn_options(&args.serving);
+    let learn = learn_options(&args.serving)?;
     let loader = FromFlags { models: loaders, others, embeddings: args.serving.embeddings, learn };
     // Whoever asks for model after model is not to fill the memory.
     let of_store = store.is_some().then_some(n_configured);
@@ -290,10 +295,45 @@ fn registry(args: &Args, models: Vec<(String, config::Model)>) -> Outcome<Regist
     Ok(registry)
 }
 
-/// `--learn` and its bound.
-fn learn_options(flags: &ServingFlags) -> Option<LearnOptions> {
+/// `--learn`, its bound, and `--learn-live`.
+fn learn_options(flags: &ServingFlags) -> Outcome<Option<LearnOptions>> {
     let n_bytes = u64::from(flags.learn_size) << 20;
-    flags.learn.clone().map(|folder| LearnOptions { folder, n_bytes })
+    let live = if flags.learn_live { Some(live_options(flags)?) } else { None };
+    Ok(flags.learn.clone().map(|folder| LearnOptions { folder, n_bytes, live }))
+}
+
+fn live_options(flags: &ServingFlags) -> Outcome<LiveOptions> {
+    Ok(LiveOptions {
+        program: tune_program(flags.learn_live_program.as_deref())?,
+        n_tokens: flags.learn_live_tokens,
+        n_new: flags.learn_live_tokens / 16,
+        n_held_out: LIVE_HELD_OUT,
+        idle: Duration::from_secs_f64(flags.learn_live_idle),
+        n_mib: flags.learn_live_memory,
+    })
+}
+
+/// Tokens of the latest replies that heads are measured on.
+const LIVE_HELD_OUT: u32 = 4096;
+
+/// The program that trains: the one that was named, beside this one, or on `PATH`.
+fn tune_program(named: Option<&Path>) -> Outcome<PathBuf> {
+    if let Some(named) = named {
+        let missing =
+            || Failure::message(Exit::Usage, format!("--learn-live-program {}: no such file", named.display()));
+        return if named.is_file() { Ok(named.to_owned()) } else { Err(missing()) };
+    }
+    let name = format!("nextn-tune{}", std::env::consts::EXE_SUFFIX);
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let found = beside.into_iter().chain(std::env::split_paths(&on_path)).map(|folder| folder.join(&name));
+    found.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        let words = format!(
+            "--learn-live: {name} is neither beside this program nor on PATH; archives have it, `cargo build --release -p \
+             nextn-tune` builds it, --learn-live-program FILE names it"
+        );
+        Failure::message(Exit::Usage, words)
+    })
 }
 
 /// Says which folder is whose, so that one key's replies can be removed.

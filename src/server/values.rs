@@ -18,6 +18,12 @@ pub(super) fn chat_template(typed: &str) -> Result<String, String> {
     ))
 }
 
+/// A time, up to a day.
+pub(super) fn seconds(typed: &str) -> Result<f64, String> {
+    let seconds = typed.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "a number of seconds from 0 to 86400 expected".to_owned())
+}
+
 pub(super) fn json_object(typed: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(typed)
         .map_err(|error| format!("a JSON object such as {{\"enable_thinking\": false}} expected: {error}"))

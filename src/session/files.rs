@@ -33,6 +33,8 @@ pub(crate) struct Opened {
     pub(crate) model: Arc<Model>,
     /// What drafts beside it.
     pub(crate) draft: Option<Arc<Model>>,
+    /// The file of its NextN head, where that is not the model's.
+    pub(crate) head: Option<PathBuf>,
 }
 
 /// The files given for drafts.
@@ -97,8 +99,8 @@ pub(crate) fn open_files(source: &ModelSource, options: &ModelOptions) -> Result
         }
         None => None,
     };
-    let model = open_target(source, options, files.head, draft.as_ref())?;
-    Ok(Opened { model, draft })
+    let (model, head) = open_target(source, options, files.head, draft.as_ref())?;
+    Ok(Opened { model, draft, head })
 }
 
 /// Opens a draft model on the devices of its target: on GPUs as many layers as fit. `engine` is made of the longest context that
@@ -131,7 +133,7 @@ fn open_target(
     options: &ModelOptions,
     given: Option<PathBuf>,
     draft: Option<&Arc<Model>>,
-) -> Result<Arc<Model>, OpenError> {
+) -> Result<(Arc<Model>, Option<PathBuf>), OpenError> {
     let (planned, drafts) = (options.clone(), options.drafts.config());
     let of_draft = draft.map(|draft| draft.facts().clone());
     let planner = MemoryPlanner::new(move |facts| {
@@ -147,15 +149,23 @@ fn open_target(
         ModelSource::File(path) => options.progress.of(path),
         ModelSource::Embedded(_) => ggml::LoadProgress::default(),
     };
-    let load = LoadOptions { placement, head, rope, adapters: options.adapters.files(), lock: device.mlock, progress };
+    let load = LoadOptions {
+        placement,
+        head: head.clone(),
+        replaceable_head: options.learn.as_ref().is_some_and(|learn| learn.live.is_some()),
+        rope,
+        adapters: options.adapters.files(),
+        lock: device.mlock,
+        progress,
+    };
     match (open_weights(source, &load), beside) {
         // The fault may be the model's: then this is its error.
         (Err(error), Some(beside)) => {
             let model = open_weights(source, &LoadOptions { head: None, ..load })?;
             tracing::warn!(file = %beside.display(), %error, "the MTP layer beside the model does not fit: going on without it");
-            Ok(model)
+            Ok((model, None))
         }
-        (opened, _) => opened,
+        (opened, _) => Ok((opened?, head)),
     }
 }
 

@@ -34,7 +34,7 @@ pub use conversation::{Conversation, Effort, Form, Reasoning, ToolChoice, Video}
 pub use file_progress::FileProgress;
 pub use files::{DraftFiles, ModelSource, open_draft, open_weights};
 pub use infill::Gap;
-pub use learning::{KeptError, KeptReply, LearnOptions, Learning, folder_of, read_replies};
+pub use learning::{KeptError, KeptReply, LearnOptions, Learning, LiveNumbers, LiveOptions, folder_of, read_replies};
 pub use messages::{BLIND, text_of};
 pub use named_templates::{named_template, template_names};
 pub use open::{DraftDefaults, LoadedModel, open, start_engine, start_engine_with};

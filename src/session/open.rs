@@ -14,7 +14,7 @@ use text::template::ChatTemplate;
 
 use crate::dialect::Dialect;
 use crate::files::{ModelSource, Opened, open_files};
-use crate::learning::Learning;
+use crate::learning::{Learning, Subject};
 use crate::open_error::OpenError;
 use crate::options::{EmbeddingOptions, ModelOptions, defaults_of_file};
 use crate::projector_file::{open_projector, sight_of};
@@ -69,13 +69,21 @@ pub fn open(source: impl Into<ModelSource>, options: &ModelOptions) -> Result<Lo
     let source = source.into();
     // Before the model, whose layers take what is left of a device.
     let projector = open_projector(&source, options)?;
-    let Opened { model, draft } = open_files(&source, options)?;
+    let Opened { model, draft, head } = open_files(&source, options)?;
     let path = match source {
         ModelSource::File(path) => Some(path),
         ModelSource::Embedded(_) => None,
     };
     let sight = projector.map(|(file, projector)| sight_of(&file, projector, &model, options)).transpose()?.flatten();
     let loaded = start_engine(model, draft, options)?;
+    if let Some((learning, learn)) = loaded.learning.as_ref().zip(options.learn.as_ref()) {
+        let (model, life) = (Arc::downgrade(&loaded.model), loaded.engine.life());
+        let rope = options.run.compute.rope.options();
+        let subject = Subject { model, life, path: path.clone(), head, rope };
+        if let Err(why) = learning.start_live(learn, subject) {
+            tracing::warn!("--learn-live: the head does not learn: {why}");
+        }
+    }
     Ok(LoadedModel { path, sight, load_time: start.elapsed(), ..loaded })
 }
 

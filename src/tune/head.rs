@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use std::{io, thread};
 
 use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
@@ -14,7 +15,7 @@ use convert::heads::{Extract, Layout, NewHead, WeightType};
 use convert::stream::Control;
 use plot::Format;
 use program::signals::Hearing;
-use session::options::{CapacityOptions, ComputeOptions, RunOptions};
+use session::options::{CapacityOptions, ComputeOptions, DraftOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
 use text::hex;
@@ -26,7 +27,7 @@ use crate::from_use::{self, FromUse};
 use crate::loss::{MAX_WORDS, Worth, merge};
 use crate::optimizer::share_of_rate;
 use crate::progress::{Shown, drawn, length, shares};
-use crate::split::{N_PART, measured, split, words};
+use crate::split::{N_PART, hold_latest, measured, split, words};
 use crate::state::{self, Progress};
 use crate::target::Target;
 use crate::train::{How, Trainer};
@@ -62,6 +63,9 @@ pub struct Args {
     /// Measure the model's head on all texts, train and write nothing
     #[arg(long, conflicts_with_all = ["output", "init", "heads"])]
     measure: bool,
+    /// Head to start from, in a file of its own [default: the model's]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["init", "heads"])]
+    head: Option<PathBuf>,
     /// Numbers to start from [default: the model's own head, where it has one]
     #[arg(long, value_enum)]
     init: Option<Init>,
@@ -98,6 +102,21 @@ pub struct Args {
     /// Share of the texts that is not learned from, to measure on
     #[arg(long, value_name = "X", default_value_t = 0.05)]
     held_out: f64,
+    /// Hold out the latest replies of --from instead, about so many tokens, and at most half of all
+    #[arg(long, value_name = "N", conflicts_with = "held_out", requires = "from")]
+    hold_latest: Option<u32>,
+    /// Measurements on the way
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    measurements: u16,
+    /// Also measure the head of this file on what is held out
+    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
+    rival: Option<PathBuf>,
+    /// Write what was measured to a file as JSON
+    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
+    report: Option<PathBuf>,
+    /// End when standard input does, so that nothing is left behind by a program that started this one and is gone
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
     /// Stop when so many measurements in a row found nothing better
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
     patience: u16,
@@ -140,9 +159,6 @@ const N_PARALLEL: u16 = 16;
 /// Tokens that a measurement on the way is made on.
 const N_MEASURED: usize = 16_384;
 
-/// Measurements on the way.
-const N_MEASUREMENTS: f64 = 25.0;
-
 /// Seconds between two states on disk.
 const SAVE_EVERY: f64 = 60.0;
 
@@ -163,10 +179,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             std::process::exit(crate::INTERRUPTED.into());
         }
     })?;
+    if args.until_stdin_ends {
+        thread::spawn(|| {
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            std::process::exit(crate::INTERRUPTED.into());
+        });
+    }
     let is_new = args.init == Some(Init::New) || args.heads > 1;
     ensure!(args.heads == 1 || args.init != Some(Init::Own), "--heads is for a new head (--init new)");
     let n_layers = is_new.then_some(u64::from(args.heads));
-    let source = NewHead::of(convert::Source::open(&args.model)?, n_layers)?;
+    let source = match &args.head {
+        Some(head) => head_of_file(args, head)?,
+        None => NewHead::of(convert::Source::open(&args.model)?, n_layers)?,
+    };
     ensure!(args.init != Some(Init::Own) || source.is_own(), "{}: no head in it to start from", args.model.display());
     ensure!(!args.measure || source.is_own(), "{}: no head in it to measure", args.model.display());
     let model = open(args)?;
@@ -187,6 +212,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     std::fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot be removed", folder.display()))
 }
 
+/// The head of another file for the model.
+fn head_of_file(args: &Args, head: &Path) -> anyhow::Result<NewHead> {
+    Ok(NewHead::of_file(convert::Source::open(&args.model)?, convert::Source::open(head)?)?)
+}
+
 /// Measures the model's own head on all texts.
 fn measure(args: &Args, source: NewHead, model: &LoadedModel, stop: &AtomicBool) -> anyhow::Result<()> {
     let scratch = tempfile::tempdir().context("no folder for the model's replies")?;
@@ -204,19 +234,68 @@ fn train(
     output: &Path,
     (folder, stop): (&Path, &AtomicBool),
 ) -> anyhow::Result<()> {
-    let (texts, n_learned) = split(texts(args, model, folder, stop)?, args.held_out, args.seed)?;
+    let texts = texts(args, model, folder, stop)?;
+    let (texts, n_learned) = match args.hold_latest {
+        Some(n) => hold_latest(texts, n as usize)?,
+        None => split(texts, args.held_out, args.seed)?,
+    };
     let identity = identity(args, &source, &texts, model.model())?;
     let rate = args.rate.unwrap_or(if source.is_own() { 0.005 } else { 0.02 });
     let mut trainer = trainer(args, source, model, &texts)?;
     let held = measured(&texts, n_learned, N_MEASURED);
+    let rival = match &args.rival {
+        Some(path) if !held.is_empty() => Some(rival(args, path, &mut trainer, &texts, &held)?),
+        _ => None,
+    };
     let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
     let progress = training.run(&mut trainer, identity)?;
+    if let Some(path) = &args.report {
+        let start = progress.measured.first().map(|(_, right)| right.clone());
+        let report = Report {
+            n_tokens: progress.n_tokens,
+            n_held_out: held.iter().flatten().map(|i| texts[*i].n_counted()).sum(),
+            best: best(&progress).cloned(),
+            start,
+            rival,
+        };
+        let bytes = serde_json::to_vec(&report)?;
+        std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
     write(args, trainer, &progress, output)?;
     if let Some(path) = args.plot.as_ref().filter(|_| !held.is_empty()) {
         let bytes = plot::bytes(&drawn(&progress.measured), Format::of(path)?)?;
         std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     Ok(())
+}
+
+/// `--report`: shares of right drafts by depth, on what is held out.
+#[derive(Debug, serde::Serialize)]
+struct Report {
+    /// Tokens that were learned from.
+    n_tokens: usize,
+    /// Tokens that were measured on.
+    n_held_out: usize,
+    /// Before the first step.
+    start: Option<Vec<f64>>,
+    /// Of the head that was written.
+    best: Option<Vec<f64>>,
+    /// Of `--rival`.
+    rival: Option<Vec<f64>>,
+}
+
+/// What the head of another file is worth on what is held out, by depth.
+fn rival(args: &Args, path: &Path, trainer: &mut Trainer, texts: &[Text], held: &[Part]) -> anyhow::Result<Vec<f64>> {
+    let other = start::head(&head_of_file(args, path)?, args.context as usize, args.seed, &Device::Cpu)?;
+    let own: HashMap<String, Tensor> = state::named(trainer.head())
+        .into_iter()
+        .map(|(name, x)| Ok((name, x.copy()?)))
+        .collect::<candle_core::Result<_>>()?;
+    state::put(trainer.head(), &state::named(&other))
+        .with_context(|| format!("{}: another kind of head than the one that is trained", path.display()))?;
+    let worth = trainer.measure(texts, held)?;
+    state::put(trainer.head(), &own)?;
+    Ok(worth.iter().map(Worth::right).collect())
 }
 
 /// A trainer of the head for these texts.
@@ -237,10 +316,16 @@ fn open(args: &Args) -> anyhow::Result<LoadedModel> {
     let capacity = CapacityOptions {
         parallel: if many { N_PARALLEL } else { 1 },
         max_queue: u32::from(N_PARALLEL) * 2,
+        no_warmup: !many,
         ..CapacityOptions::of_one_chat()
     };
+    let mut drafts = DraftOptions::default();
+    if !many {
+        // The engine answers nothing: what drafts cost is not measured, least of all by a program that is stopped now and then.
+        drafts.spec = "off".parse().map_err(|why: String| anyhow::anyhow!(why))?;
+    }
     let run = RunOptions { ctx_size: Some(args.context), compute: args.compute.clone() };
-    Ok(session::open(args.model.as_path(), &ModelOptions { run, capacity, ..ModelOptions::default() })?)
+    Ok(session::open(args.model.as_path(), &ModelOptions { run, capacity, drafts, ..ModelOptions::default() })?)
 }
 
 /// Where a training keeps what it has done: beside its output.
@@ -319,6 +404,10 @@ fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Mo
     let how = (args.init, args.heads, args.depth, args.tokens, args.minutes, args.batch, args.context, args.rate);
     let more = (args.acceptance, args.words, args.vocab, args.held_out, args.patience, args.seed, source.n_layers());
     digest.update(format!("{how:?} {more:?}"));
+    // As those below: trainings without them keep their identity.
+    if args.head.is_some() || args.hold_latest.is_some() {
+        digest.update(format!("{:?} {:?}", args.head, args.hold_latest));
+    }
     // Trainings that know nothing of refused drafts keep their identity.
     if args.refused_weight != 1.0 {
         digest.update(args.refused_weight.to_le_bytes());
@@ -385,7 +474,8 @@ impl Training<'_> {
                 anyhow::bail!(Stopped);
             }
             // Where measurements stand depends on nothing but how far it is.
-            let n_before = (self.share(&progress) * N_MEASUREMENTS).floor();
+            let n_measured = |share: f64| (share * f64::from(self.args.measurements)).floor();
+            let n_before = n_measured(self.share(&progress));
             let batch = batches.next_batch();
             let rate = self.rate * share_of_rate(self.share(&progress));
             let worth = trainer.learn(learned, &batch, rate)?;
@@ -395,7 +485,7 @@ impl Training<'_> {
             merge(&mut seen, &worth);
             let position = if self.args.minutes.is_some() { progress.seconds as u64 } else { progress.n_tokens as u64 };
             shown.at(position.min(length), format!("right: {}", shares(&worth)));
-            if (self.share(&progress) * N_MEASUREMENTS).floor() > n_before {
+            if n_measured(self.share(&progress)) > n_before {
                 self.measure(trainer, (&mut progress, &mut best), &shown)?;
                 progress.seconds = before + begun.elapsed().as_secs_f64();
                 if self.is_over(&progress) {
@@ -471,10 +561,15 @@ impl Training<'_> {
     }
 }
 
+/// The best of what was measured on the way.
+fn best(progress: &Progress) -> Option<&Vec<f64>> {
+    progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)))
+}
+
 /// Writes the head with what is to be known of it.
 fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> anyhow::Result<()> {
     let (source, head) = trainer.into_parts();
-    let best = progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)));
+    let best = best(progress);
     let files = args.data.iter().chain(&args.self_prompts).chain(&args.from);
     let names = files.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned());
     let mut said = vec![

@@ -1,5 +1,7 @@
 //! Which texts are learned from and which held out, what is measured, and which words drafts are made of.
 
+use std::collections::{HashMap, HashSet};
+
 use anyhow::ensure;
 use sha2::{Digest, Sha256};
 
@@ -28,6 +30,34 @@ pub fn split(texts: Vec<Text>, share: f64, seed: u64) -> anyhow::Result<(Vec<Tex
     let n: usize = learned.iter().map(Text::n_counted).sum();
     ensure!(n > 0, "nothing is left to learn from: give more texts, or less --held-out");
     learned.extend(held);
+    Ok((learned, n_learned))
+}
+
+/// As [`split`]: held out are the latest texts, about `n_tokens` that count but at most half of all, with all of their groups; the
+/// last one is the first of them.
+///
+/// # Errors
+/// As [`split`]; all texts are of one group.
+pub fn hold_latest(texts: Vec<Text>, n_tokens: usize) -> anyhow::Result<(Vec<Text>, usize)> {
+    let of_groups = |mut counts: HashMap<usize, usize>, text: &Text| {
+        *counts.entry(text.group).or_default() += text.n_counted();
+        counts
+    };
+    let counts = texts.iter().fold(HashMap::new(), of_groups);
+    let most = n_tokens.min(counts.values().sum::<usize>() / 2);
+    let (mut held, mut n) = (HashSet::new(), 0);
+    for text in texts.iter().rev() {
+        // A long conversation is passed over where it would be too much.
+        if n < most && n + counts[&text.group] <= 2 * most && held.insert(text.group) {
+            n += counts[&text.group];
+        }
+    }
+    let (mut latest, mut learned): (Vec<Text>, Vec<Text>) = texts.into_iter().partition(|t| held.contains(&t.group));
+    let n_learned = learned.len();
+    ensure!(!latest.is_empty(), "no replies can be held out: all belong to one conversation, or there is one alone");
+    ensure!(learned.iter().any(|text| text.n_counted() > 0), "nothing is left to learn from beside what is held out");
+    latest.reverse();
+    learned.extend(latest);
     Ok((learned, n_learned))
 }
 
@@ -79,5 +109,17 @@ mod tests {
         assert_eq!(split(texts(0..9), 0.0, 0).unwrap().1, 9);
         let n_learned = split(texts(0..1000), 0.2, 0).unwrap().1;
         assert!((750..850).contains(&n_learned), "{n_learned}");
+    }
+
+    #[test]
+    fn the_latest_replies_are_held_out_with_their_conversations() {
+        let groups = |all: &[Text]| all.iter().map(|text| text.group).collect::<Vec<usize>>();
+        let (all, n_learned) = hold_latest(texts([0, 1, 2, 3, 1, 4, 5, 6].into_iter()), 3).unwrap();
+        assert_eq!((groups(&all), n_learned), (vec![0, 1, 2, 3, 1, 6, 5, 4], 5));
+        let (all, n_learned) = hold_latest(texts([0, 1, 2, 3, 4, 1].into_iter()), 2).unwrap();
+        assert_eq!((groups(&all), n_learned), (vec![0, 2, 3, 4, 1, 1], 4), "an earlier turn is not learned from");
+        assert_eq!(hold_latest(texts(0..6), 100).unwrap().1, 3, "half of all at most");
+        assert!(hold_latest(texts([7, 7].into_iter()), 1).is_err());
+        assert!(hold_latest(texts(0..1), 1).is_err());
     }
 }

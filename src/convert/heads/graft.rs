@@ -187,7 +187,12 @@ impl Parts {
 const MAX_NEW_BLOCKS: u64 = 16;
 
 /// What the head's file says, compared with the target.
-fn donor_facts(source: &Source, target: &Source, info: &ModelInfo, other_tokenizer: bool) -> Result<ModelInfo, Error> {
+pub(super) fn donor_facts(
+    source: &Source,
+    target: &Source,
+    info: &ModelInfo,
+    other_tokenizer: bool,
+) -> Result<ModelInfo, Error> {
     let donor = ModelInfo::with_blocks(source)?;
     let refused = |what: String| Err(Error::input(&source.path, what));
     if !matches!(donor.content, Content::Combined | Content::Head(_)) {

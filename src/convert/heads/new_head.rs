@@ -11,9 +11,10 @@ use model::{HeadShape, Schema, TensorSchema};
 
 use super::expected::vocab_size;
 use super::extract::{Extract, extract};
-use super::graft::new_keys;
+use super::graft::{donor_facts, new_keys};
 use super::info::{Content, ModelInfo};
 use super::new_file::NewFile;
+use super::retype::{WeightType, can_be_made};
 use super::strip::strip;
 use crate::error::Error;
 use crate::gguf_model::{Key, Model, metadata};
@@ -52,24 +53,57 @@ impl NewHead {
     /// # Errors
     /// A file without a main model; an architecture that takes no head, or one of a kind that cannot be said in [`HeadShape`].
     pub fn of(source: Source, n_layers: Option<u64>) -> Result<Self, Error> {
-        let info = ModelInfo::with_blocks(&source)?;
-        let path = source.path.clone();
-        let refused = |what: String| Error::input(&path, what);
-        if matches!(info.content, Content::Head(_) | Content::Assistant) {
-            return Err(refused("is a head without its model, a whole model expected".into()));
-        }
+        let info = Self::info_of(&source)?;
         let is_new = n_layers.is_some() || info.content != Content::Combined;
         let mut own = HashMap::new();
         for t in source.tensors.iter().filter(|t| !is_new && info.is_head(&t.name)) {
             own.insert(t.name.clone(), t.plan(0)?);
         }
-        let n_layers = n_layers.unwrap_or(info.n_nextn.max(1));
+        Self::beside(source, info.content, own, (n_layers.unwrap_or(info.n_nextn.max(1)), is_new))
+    }
+
+    /// The head of the file `head` beside `source`, a whole model, whose own head does not count.
+    ///
+    /// # Errors
+    /// As [`NewHead::of`]; a file without a head, or with one for another model.
+    pub fn of_file(source: Source, head: Source) -> Result<Self, Error> {
+        let info = Self::info_of(&source)?;
+        let donor = donor_facts(&head, &source, &info, false)?;
+        let mut own = HashMap::new();
+        for t in head.tensors.iter().filter(|t| donor.is_head(&t.name)) {
+            // Their files come after those of the model.
+            own.insert(t.name.clone(), t.plan(source.inputs.len())?);
+        }
+        let mut new = Self::beside(source, info.content, own, (donor.n_nextn, false))?;
+        new.main.inputs.extend(head.inputs);
+        Ok(new)
+    }
+
+    fn info_of(source: &Source) -> Result<ModelInfo, Error> {
+        let info = ModelInfo::with_blocks(source)?;
+        match info.content {
+            Content::Head(_) | Content::Assistant => {
+                Err(Error::input(&source.path, "is a head without its model, a whole model expected".to_owned()))
+            }
+            _ => Ok(info),
+        }
+    }
+
+    /// Beside `source`, which holds `content`: a head of these tensors and so many layers, or a new one.
+    fn beside(
+        source: Source,
+        content: Content,
+        own: HashMap<String, TensorPlan>,
+        (n_layers, is_new): (u64, bool),
+    ) -> Result<Self, Error> {
+        let path = source.path.clone();
+        let refused = |what: String| Error::input(&path, what);
         if n_layers == 0 || n_layers > MAX_LAYERS {
             return Err(refused(format!("a head of {n_layers} layers was asked for, 1 to {MAX_LAYERS} expected")));
         }
         let n_vocab = vocab_size(&source).ok_or_else(|| refused("does not tell the size of its vocabulary".into()))?;
         let tokenizer = source.tokenizer.clone();
-        let mut main = match info.content {
+        let mut main = match content {
             Content::MainModel => source,
             _ => Source::of_model(&path, strip(source)?.model),
         };
@@ -161,7 +195,7 @@ impl NewHead {
     }
 
     /// The head as a file of its own: `values` are the numbers of its tensors by name, the others stay those of the model's own
-    /// head. `said` are keys to add.
+    /// head. `said` are keys to add. Where types are kept, those of the model's own head are; of a new one all are F32.
     ///
     /// # Errors
     /// A tensor is left without numbers, or has too few or too many.
@@ -175,7 +209,10 @@ impl NewHead {
         let mut tensors = main.tensors.iter().map(|t| t.plan(0)).collect::<Result<Vec<_>, _>>()?;
         for t in &self.wanted {
             let plan = match (values.remove(&t.name), self.own.get(&t.name)) {
-                (Some(numbers), _) if numbers.len() as u64 == t.ne.iter().product::<u64>() => made(t, numbers),
+                (Some(numbers), own) if numbers.len() as u64 == t.ne.iter().product::<u64>() => {
+                    let own = own.filter(|_| how.dtype == WeightType::Keep);
+                    TensorPlan { dtype: own.map_or(Ok(TensorType::F32), type_of)?, ..made(t, numbers) }
+                }
                 (None, Some(own)) => own.clone(),
                 (Some(numbers), _) => {
                     return Err(Error::tensor(&t.name, format!("{} numbers for {:?}", numbers.len(), t.ne)));
@@ -192,6 +229,13 @@ impl NewHead {
         new.model.keys.extend(said);
         Ok(new)
     }
+}
+
+/// The type of a tensor whose numbers are made anew.
+fn type_of(own: &TensorPlan) -> Result<TensorType, Error> {
+    let other =
+        || format!("{} is a type that numbers are not turned to; give the head another one (--type)", own.dtype);
+    if can_be_made(own.dtype) { Ok(own.dtype) } else { Err(Error::tensor(&own.name, other())) }
 }
 
 /// A tensor of these numbers, in the floats that quantising starts from.

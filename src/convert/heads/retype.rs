@@ -84,7 +84,7 @@ pub(super) fn is_matrix(plan: &TensorPlan) -> bool {
     plan.ne.len() > 1 && name.ends_with(".weight") && !name.contains("_norm.") && !name.contains("ffn_gate_inp")
 }
 
-fn can_be_made(dtype: TensorType) -> bool {
+pub(super) fn can_be_made(dtype: TensorType) -> bool {
     ggml::Dtype::from_id(dtype.id()).is_ok_and(ggml::Dtype::can_be_packed)
 }
 

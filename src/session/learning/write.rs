@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,16 +15,10 @@ use engine::{FinishedReply, ReplySink, Scope};
 use model::Model;
 use text::hex;
 
+use super::counts::Counts;
 use super::kept::{ENDING, Head, KeptReply, is_digest, is_ours, stem};
-
-/// Where replies are kept, and how much of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LearnOptions {
-    /// The folder, which is made where there is none.
-    pub folder: PathBuf,
-    /// Bytes of all files in it, those of other models included.
-    pub n_bytes: u64,
-}
+use super::live::{Live, LiveNumbers, Subject};
+use super::options::LearnOptions;
 
 /// What was kept of a model's replies since it was loaded.
 #[derive(Debug)]
@@ -32,13 +26,7 @@ pub struct Learning {
     counts: Arc<Counts>,
     n_overrun: Arc<AtomicU64>,
     writer: JoinHandle<()>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    n_kept: AtomicU64,
-    n_bytes: AtomicU64,
-    n_lost: AtomicU64,
+    live: OnceLock<Live>,
 }
 
 impl Learning {
@@ -75,13 +63,14 @@ impl Learning {
                 let counted = if written.is_ok() { &told.n_kept } else { &told.n_lost };
                 // Whoever sees a reply counted sees its bytes.
                 writer.tell(written, &told);
+                told.add(&reply);
                 counted.fetch_add(1, Ordering::Release);
             }
         };
         let writer = std::thread::Builder::new().name("nextn-learn".into()).spawn(work);
         let writer = writer.map_err(|error| format!("--learn: no thread was started: {error}"))?;
         let n_overrun = sink.n_dropped();
-        Ok((sink, Arc::new(Self { counts, n_overrun, writer })))
+        Ok((sink, Arc::new(Self { counts, n_overrun, writer, live: OnceLock::new() })))
     }
 
     /// Replies that were written.
@@ -101,7 +90,23 @@ impl Learning {
 
     /// The engine has ended, and all of it is written.
     pub fn is_done(&self) -> bool {
-        self.writer.is_finished()
+        self.writer.is_finished() && self.live.get().is_none_or(Live::is_done)
+    }
+
+    /// What has come of learning while no request waits, where that was asked for.
+    pub fn live(&self) -> Option<LiveNumbers> {
+        self.live.get().map(Live::numbers)
+    }
+
+    /// Starts learning while no request waits; `life` is of the model's engine.
+    ///
+    /// # Errors
+    /// A sentence: the head cannot learn so, or the system has no thread.
+    pub(crate) fn start_live(&self, learn: &LearnOptions, subject: Subject) -> Result<(), String> {
+        let Some(options) = &learn.live else { return Ok(()) };
+        let live = Live::start(learn, options, subject, Arc::clone(&self.counts))?;
+        drop(self.live.set(live));
+        Ok(())
     }
 }
 

@@ -157,6 +157,56 @@ fn a_head_learns_from_replies_that_a_server_kept() {
 }
 
 #[test]
+fn a_head_goes_on_learning_from_the_latest_replies_in_the_types_that_it_has() {
+    let dir = folder();
+    let (code, said) = run(dir.path(), &[&SHORT[..], &["-o", "first.gguf", "--slim"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let of_key = dir.path().join("kept").join("0123456789abcdef");
+    fs::create_dir_all(&of_key).expect("room");
+    fs::write(of_key.join("a-1-0.jsonl"), kept(dir.path(), "model.gguf")).expect("room");
+    let head = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nextn-tune"));
+        let output =
+            command.current_dir(dir.path()).args(["head", "model.gguf", "-t", "1", "--context", "48"]).args(args);
+        let Output { status, stderr, .. } = output.output().expect("the program runs");
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let round = ["--from", "kept", "--hold-latest", "300", "--batch", "200", "--tokens", "4000", "--measurements", "4"];
+    let heads = ["--head", "first.gguf", "--rival", "first.gguf", "--report", "report.json"];
+    let (code, said) = head(&[&round[..], &heads, &["-o", "second.gguf", "--slim", "--type", "keep"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.path().join("report.json")).expect("a file")).expect("JSON");
+    let shares = |name: &str| report[name].as_array().expect("shares").iter().map(|x| x.as_f64().expect("a number"));
+    assert_eq!(shares("start").count(), 3);
+    // Measured with the head that is used: the one that the training starts from.
+    assert!(shares("rival").eq(shares("start")), "{report}");
+    assert!(shares("best").sum::<f64>() >= shares("start").sum::<f64>(), "{report}");
+    assert!((300..=600).contains(&report["n_held_out"].as_u64().expect("a number")), "{report}");
+    assert!(report["n_tokens"].as_u64().expect("a number") >= 4000, "{report}");
+
+    let tensors = |name: &str| {
+        let bytes = fs::read(dir.path().join(name)).expect("a file");
+        let header = gguf::Header::parse(&bytes).expect("a header");
+        header.tensors().iter().map(|t| (t.name.to_owned(), t.dtype, t.ne)).collect::<Vec<_>>()
+    };
+    assert_eq!(tensors("first.gguf"), tensors("second.gguf"));
+    let options =
+        LoadOptions { head: Some(dir.path().join("first.gguf")), replaceable_head: true, ..LoadOptions::default() };
+    let model = Model::open(&dir.path().join("model.gguf"), &options).expect("the head fits");
+    assert!(model.can_replace_head());
+    model.replace_head(&dir.path().join("second.gguf")).expect("it has the same tensors");
+    model.restore_head().expect("its own fits");
+    let (code, said) = run(dir.path(), &[&SHORT[..], &["-o", "other.gguf", "--slim", "--type", "f16"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let error = model.replace_head(&dir.path().join("other.gguf")).expect_err("other types").to_string();
+    assert!(error.contains("expected, f16"), "{error}");
+    Spec { nextn: false, ..Spec::of("llama") }.document().write(&dir.path().join("other.gguf"));
+    let (code, said) = head(&[&round[..], &["--head", "other.gguf", "-o", "x.gguf"]].concat());
+    assert!(code == Some(1) && said.contains("other.gguf: has no NextN head to give"), "{said}");
+}
+
+#[test]
 fn bad_input_is_refused_with_its_place() {
     let dir = folder();
     let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).expect("room");

@@ -105,6 +105,38 @@ fn weights_lie_over_the_map_and_outlive_the_builder() {
 }
 
 #[test]
+fn graphs_compute_with_numbers_that_were_replaced() {
+    let map = Arc::new(Mapping::Static(f32s([1.0, 2.0, 3.0, 4.0])));
+    let mut builder = WeightsBuilder::new(vec![map]);
+    let a = builder.add("a", Dtype::F32, [2, 1, 1, 1], 0, 0..8).unwrap();
+    let b = builder.add("b", Dtype::F32, [2, 1, 1, 1], 0, 8..16).unwrap();
+    assert_eq!(builder.replaceable(|name| name == "b"), 1);
+    let weights = builder.build(Device::cpu().unwrap()).unwrap();
+    let mut executor: Executor<u32> = Executor::new(Arc::clone(&weights), 1).unwrap();
+    let mut sum = || {
+        let mut y = Vec::new();
+        let build = |g: &ggml::Graph<'_>| {
+            let x = g.input("x", Dtype::F32, [2, 1, 1, 1]);
+            g.output("y", g.add(g.mul_mat(g.weight(a), x), g.mul_mat(g.weight(b), x)));
+        };
+        executor.run(&0, 16, build, &[(Name("x", 0), Data::F32(&[10.0, 1.0]))]).unwrap().f32("y", &mut y).unwrap();
+        y[0]
+    };
+    assert_eq!(sum(), 12.0 + 34.0);
+    let of = |numbers: [f32; 2]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let (new, short) = (of([5.0, 6.0]), vec![0; 4]);
+    assert!(weights.replace(&[(b, &new), (a, &new)]).is_err(), "`a` lies over the map");
+    assert!(weights.replace(&[(b, &new), (b, &short)]).is_err());
+    assert_eq!(sum(), 12.0 + 34.0, "what is refused changes nothing");
+    weights.replace(&[(b, &new)]).unwrap();
+    assert_eq!(sum(), 12.0 + 56.0, "the graph that was built before sees them");
+    assert_eq!(weights.replaceable().collect::<Vec<_>>(), [b]);
+    let mut read = [0; 8];
+    weights.read(b, 0, &mut read).unwrap();
+    assert_eq!(read, *new);
+}
+
+#[test]
 fn state_keeps_what_a_graph_writes() {
     let mut executor = executor();
     let spec = StateSpec { name: "s".into(), dtype: Dtype::F32, ne: [2, 3, 1, 1], device: Device::cpu().unwrap() };
