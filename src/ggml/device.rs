@@ -179,7 +179,8 @@ impl Device {
         let found = self.function(c"nextn_states_by_number");
         // SAFETY: null or, by this name, of this type.
         let function: Option<StatesByNumber> = unsafe { std::mem::transmute(found) };
-        let [n_past, n_channels, head_size] = [n_past, n_channels, head_size].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+        let [n_past, n_channels, head_size] =
+            [n_past, n_channels, head_size].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         // SAFETY: it takes any numbers.
         let n = unsafe { function?(n_past, n_channels, head_size) };
         usize::try_from(n).ok().filter(|&n| n > 0)

@@ -124,7 +124,8 @@ impl<'g> Graph<'g> {
             && [k, v].iter().all(|t| t.dtype() == Dtype::F16 && t.nb()[1..].iter().all(|n| n % 16 == 0))
             && q.nb()[1..].iter().all(|n| n % 8 == 0)
             && k.ne()[1] % 64 == 0;
-        let sound = self.check(OP, served, || format!("no kernel reads cells of slots by number for {q:?}, {k:?}, {v:?}"))
+        let sound = self
+            .check(OP, served, || format!("no kernel reads cells of slots by number for {q:?}, {k:?}, {v:?}"))
             && self.check(OP, slots.ne() == [nq[3], 1, 1, 1] && slots.dtype() == Dtype::I32, || {
                 format!("`slots` {slots:?} are not a number for each of {} sequences", nq[3])
             })

@@ -2,7 +2,10 @@
 //! where, and that pieces, snapshots and the place of the state do not change a bit.
 
 use crate::support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
-use ggml::{Data, DeltaRule, Device, Dtype, Executor, Graph, Name, PastState, Snapshots, StateBuffer, StateId, StateSpec, Tensor};
+use ggml::{
+    Data, DeltaRule, Device, Dtype, Executor, Graph, Name, PastState, Snapshots, StateBuffer, StateId, StateSpec,
+    Tensor,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
