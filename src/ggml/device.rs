@@ -32,6 +32,7 @@ pub enum DeviceKind {
 
 type ColumnsAlike = unsafe extern "C" fn(i32, *const i64) -> i32;
 type QueriesAlike = unsafe extern "C" fn(i64) -> i32;
+type StatesByNumber = unsafe extern "C" fn(i64, i64, i64) -> i32;
 
 impl Device {
     /// Every device, in ggml's order.
@@ -167,6 +168,21 @@ impl Device {
         let function: Option<QueriesAlike> = unsafe { std::mem::transmute(found) };
         // SAFETY: it takes any number.
         let n = unsafe { function?(i64::try_from(head_size).ok()?) };
+        usize::try_from(n).ok().filter(|&n| n > 0)
+    }
+
+    /// Rows of a sequence up to which a device that is no CPU computes recurrent layers that go on from [`crate::PastState::Among`]
+    /// and keep snapshots by the number of a slot ([`crate::Snapshots`]), by kernels of ours: of a convolution that keeps
+    /// `n_past` inputs of `n_channels` channels ([`crate::Graph::short_conv`]), and of heads with states of `head_size` times
+    /// `head_size` ([`crate::Graph::delta_rule`]; 0 for none). `None` if it does not.
+    pub fn states_by_number(self, n_past: usize, n_channels: usize, head_size: usize) -> Option<usize> {
+        let found = self.function(c"nextn_states_by_number");
+        // SAFETY: null or, by this name, of this type.
+        let function: Option<StatesByNumber> = unsafe { std::mem::transmute(found) };
+        let [n_past, n_channels, head_size] =
+            [n_past, n_channels, head_size].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+        // SAFETY: it takes any numbers.
+        let n = unsafe { function?(n_past, n_channels, head_size) };
         usize::try_from(n).ok().filter(|&n| n > 0)
     }
 

@@ -89,6 +89,18 @@ impl<'g> Tensor<'g> {
         end.is_some_and(|end| end <= unsafe { sys::ggml_nbytes(self.base()) })
     }
 
+    /// Bytes from where the tensor that this one looks into begins.
+    pub(crate) fn view_offset(self) -> usize {
+        self.description().view_offs
+    }
+
+    /// True when the tensor that this one looks into has room for `n` of its steps in the last dimension.
+    pub(crate) fn has_room_for(self, n: i64) -> bool {
+        let bytes = usize::try_from(n).ok().and_then(|n| self.nb()[3].checked_mul(n)?.checked_add(self.view_offset()));
+        // SAFETY: the base is alive; the function only reads it.
+        bytes.is_some_and(|end| end <= unsafe { sys::ggml_nbytes(self.base()) })
+    }
+
     fn description(&self) -> &sys::ggml_tensor {
         // SAFETY: the arena that holds the description outlives the brand.
         unsafe { self.ptr.as_ref() }

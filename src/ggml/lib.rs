@@ -79,7 +79,9 @@ pub use kernels::{Turbo, gumbel, uniform};
 pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
 pub use numa::Numa;
-pub use ops::{Cells, DeltaRule, NoiseKey, PastState, Rope, Scores, SsmScan, kernels_in_use, take_state_numbers};
+pub use ops::{
+    Cells, DeltaRule, NoiseKey, PastState, Rope, Scores, Snapshots, SsmScan, kernels_in_use, take_state_numbers,
+};
 pub use plugin::{load_plugin, load_plugins};
 pub use progress::LoadProgress;
 pub use quantize::{pack_rows, unpack};

@@ -14,6 +14,10 @@ use crate::f32x16::{F32x16, by_isa, fence};
 use crate::isa::Isa;
 use crate::which::Which;
 
+/// The parameter that tells [`delta_rule`] from other nodes with functions, at [`crate::FIRST_PARAMETER`]: a device that computes
+/// it by itself is `vendor/ggml-sys/cuda/states.cu`.
+pub const DELTA_RULE: i32 = 0x6465_6c74;
+
 /// Rows of the state that go through the tokens together, so that one's sums are made while the other's wait.
 const ROWS_AT_ONCE: usize = 2;
 

@@ -11,6 +11,9 @@ use crate::f32x16::{F32x16, by_isa};
 use crate::isa::Isa;
 use crate::which::Which;
 
+/// The parameter that tells [`short_conv`] from other nodes with functions, as [`crate::DELTA_RULE`] does.
+pub const SHORT_CONV: i32 = 0x636f_6e76;
+
 /// Inputs that make an output: the token's own and those of [`PAST`] before it.
 pub const TAPS: usize = 4;
 /// Inputs that a sequence keeps from before the first token.

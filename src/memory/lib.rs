@@ -19,6 +19,7 @@ mod footprint;
 mod hold;
 mod layout;
 mod masks;
+mod names;
 mod ring;
 mod rotation;
 mod saved;

@@ -116,6 +116,8 @@ pub struct Memory {
     pub(crate) footprint: Footprint,
     /// See [`Memory::name_states`].
     pub(crate) names_states: bool,
+    /// See [`Memory::name_slots`].
+    pub(crate) names_slots: usize,
     /// All of it lies on CPUs.
     pub(crate) on_cpu: bool,
 }
@@ -138,8 +140,16 @@ impl Memory {
     /// Has every step name the recurrent state that a sequence goes on from by an input ([`crate::StepView::state_rows`]): for
     /// devices whose ops take numbers of states, so that a graph serves a sequence whatever was kept of its last step.
     /// Otherwise one sequence's is a part of the graph, which needs no copy.
-    pub fn name_states(&mut self) {
+    pub(crate) fn name_states(&mut self) {
         self.names_states = true;
+    }
+
+    /// Has steps of up to `n_rows` rows of each sequence name slots by an input too ([`Segment::names_slots`]), so that a graph
+    /// serves every slot: for devices whose kernels for attention and recurrent layers take numbers of slots.
+    ///
+    /// [`Segment::names_slots`]: crate::Segment::names_slots
+    pub(crate) fn name_slots(&mut self, n_rows: usize) {
+        self.names_slots = n_rows;
     }
 
     /// Allocates state for `config.n_slots` sequences on `device`, zeroed.
@@ -253,9 +263,20 @@ impl Memory {
         }
         let footprint = Footprint::default();
         let shown = vec![Vec::new(); config.n_slots];
-        let names_states = false;
-        let memory =
-            Self { layout, kinds, config, buffer, layers, rotations, slots, shown, footprint, names_states, on_cpu };
+        let memory = Self {
+            layout,
+            kinds,
+            config,
+            buffer,
+            layers,
+            rotations,
+            slots,
+            shown,
+            footprint,
+            names_states: false,
+            names_slots: 0,
+            on_cpu,
+        };
         Ok(Self { footprint: memory.footprint_of(), ..memory })
     }
 

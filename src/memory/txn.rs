@@ -95,6 +95,7 @@ impl Memory {
                     write_plane,
                     n_snapshots,
                     first_row,
+                    names_slots: n_rows <= self.names_slots,
                 }),
             }
             first_row += n_rows;

@@ -1,6 +1,6 @@
 //! What the graph of a step may read and write: state tensors as views, and the index and mask data that go with them.
 
-use ggml::{Cells, Graph, PastState, Tensor};
+use ggml::{Cells, Graph, PastState, Snapshots, Tensor};
 
 use crate::cache_type::CacheType;
 use crate::error::Error;
@@ -20,7 +20,7 @@ pub struct Segment {
     /// Cells that attention reads: a multiple of 256, on other devices than CPUs of 1024 and more, or the whole context.
     pub n_kv: usize,
     /// Plane of the state before the step; `None` where an input says it ([`StepView::state_rows`]): sequences differ, or
-    /// the device's ops take it so ([`Memory::name_states`]).
+    /// the device's ops take it so ([`Memory::name_what_devices_take`]).
     pub read_plane: Option<u32>,
     /// Plane of the newest state after it; older ones follow.
     pub write_plane: u32,
@@ -28,12 +28,19 @@ pub struct Segment {
     pub n_snapshots: usize,
     /// The first sequence's first row among the rows of the view.
     pub first_row: usize,
+    /// An input says the slots ([`StepView::slot_numbers`]), so that graphs do not depend on them ([`Memory::name_what_devices_take`]).
+    pub names_slots: bool,
 }
 
 impl Segment {
     /// Rows of all its sequences.
     pub fn n_tokens(&self) -> usize {
         self.n_seqs * self.n_rows
+    }
+
+    /// The same as far as a graph depends on it.
+    fn in_graph(self) -> Self {
+        if self.names_slots { Self { first_slot: 0, ..self } } else { self }
     }
 }
 
@@ -99,6 +106,7 @@ impl Memory {
                     write_plane: 0,
                     n_snapshots: 0,
                     first_row,
+                    names_slots: false,
                 }),
             }
         }
@@ -162,6 +170,11 @@ impl<'m> StepView<'m> {
     /// The step's segments, in row order.
     pub fn segments(&self) -> &'m [Segment] {
         self.segments
+    }
+
+    /// What a graph over the view depends on.
+    pub fn shape(&self) -> Vec<Segment> {
+        self.segments.iter().map(|s| s.in_graph()).collect()
     }
 
     /// Rows of the step.
@@ -259,7 +272,19 @@ impl<'m> StepView<'m> {
         store_rows(g, (cache, n_cells), (x, rows), (self.memory.config.type_k, kv.d_k));
     }
 
-    /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`.
+    /// The slots of a segment's sequences: contents of the input i32 `[n_seqs]`.
+    pub fn slot_numbers(&self, s: &Segment, into: &mut Vec<i32>) {
+        into.clear();
+        into.extend((s.first_slot..s.first_slot + s.n_seqs).map(|slot| slot as i32));
+    }
+
+    /// Slots that there are.
+    pub fn n_slots(&self) -> usize {
+        self.memory.config.n_slots
+    }
+
+    /// The keys of a segment's sequences: `[d_k, n_kv, n_head_kv, n_seqs]`; where the segment names slots, of the first ones, to
+    /// be read by number.
     pub fn k<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Cells<'g>> {
         let (kv, id, _) = self.kv(il)?;
         let turbo = self.memory.config.type_k.turbo(kv.d_k);
@@ -269,7 +294,7 @@ impl<'m> StepView<'m> {
     }
 
     /// The values of a segment's sequences: `[d_v, n_kv, n_head_kv, n_seqs]`, or `[n_kv, d_v, n_head_kv, n_seqs]` when
-    /// they are transposed. Those of a latent layer never are.
+    /// they are transposed. Those of a latent layer never are. Where the segment names slots, as [`StepView::k`].
     pub fn v<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Cells<'g>> {
         let (kv, _, id) = self.kv(il)?;
         let n_kv = self.n_kv(self.window_of(il), s);
@@ -282,7 +307,7 @@ impl<'m> StepView<'m> {
         let cache = g.state(&self.memory.buffer, id); // [n_ctx, d_v * n_head_kv, n_slots]
         let nb = cache.nb();
         let ne = [n_kv as i64, kv.d_v as i64, kv.n_head_kv as i64, s.n_seqs as i64];
-        let rows = g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.first_slot * nb[2]);
+        let rows = g.view(cache, ne, [nb[1], nb[1] * kv.d_v, nb[2]], s.in_graph().first_slot * nb[2]);
         Some(Cells { rows, turbo: None })
     }
 
@@ -292,7 +317,7 @@ impl<'m> StepView<'m> {
         let nb = cache.nb();
         let head = nb[1] / n_head_kv;
         let ne = [d as i64, n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
-        g.view(cache, ne, [nb[1], head, nb[2]], s.first_slot * nb[2])
+        g.view(cache, ne, [nb[1], head, nb[2]], s.in_graph().first_slot * nb[2])
     }
 
     fn recurrent(&self, il: usize) -> Option<(Recurrent, ggml::StateId, ggml::StateId)> {
@@ -348,18 +373,41 @@ impl<'m> StepView<'m> {
         }
     }
 
-    /// Where the convolution's last inputs are to be written, as they were after the segment's last rows: `[n_conv *
-    /// n_channels, n_seqs, n_snapshots]`, newest first. `None` for a layer without recurrent state.
-    pub fn conv_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    /// Where the convolution's last inputs are to be written, as they were after the segment's last rows: `n_conv * n_channels`
+    /// numbers of each sequence. `slots`: see [`StepView::slot_numbers`]. `None` for a layer without recurrent state.
+    pub fn conv_planes<'g>(
+        &self,
+        g: &Graph<'g>,
+        il: usize,
+        s: &Segment,
+        slots: Option<Tensor<'g>>,
+    ) -> Option<Snapshots<'g>> {
         let (_, id, _) = self.recurrent(il)?;
-        Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
+        Some(self.snapshots(g, id, s, slots))
     }
 
-    /// Where all snapshots of the matrices are to be written, newest first: `[d_state * d_head * n_heads, n_seqs,
-    /// n_snapshots]`. `None` for a layer without recurrent state.
-    pub fn head_planes<'g>(&self, g: &Graph<'g>, il: usize, s: &Segment) -> Option<Tensor<'g>> {
+    /// Where all snapshots of the matrices are to be written: `d_state * d_head * n_heads` numbers of each sequence. `slots`: see
+    /// [`StepView::slot_numbers`]. `None` for a layer without recurrent state.
+    pub fn head_planes<'g>(
+        &self,
+        g: &Graph<'g>,
+        il: usize,
+        s: &Segment,
+        slots: Option<Tensor<'g>>,
+    ) -> Option<Snapshots<'g>> {
         let (_, _, id) = self.recurrent(il)?;
-        Some(self.planes(g, id, s, s.write_plane, s.n_snapshots))
+        Some(self.snapshots(g, id, s, slots))
+    }
+
+    /// Where a segment's snapshots of a state go.
+    fn snapshots<'g>(&self, g: &Graph<'g>, id: ggml::StateId, s: &Segment, slots: Option<Tensor<'g>>) -> Snapshots<'g> {
+        match slots {
+            None => Snapshots::Window(self.planes(g, id, s, s.write_plane, s.n_snapshots)),
+            Some(slots) => {
+                let all = Segment { first_slot: 0, n_seqs: self.n_slots(), ..*s };
+                Snapshots::OfSlots(self.planes(g, id, &all, s.write_plane, s.n_snapshots), slots)
+            }
+        }
     }
 
     /// `[row, n_seqs, n_planes]` from `plane` on.

@@ -20,6 +20,8 @@ pub(crate) struct AttentionData {
     v_elements: Vec<Vec<i64>>,
     /// One for each segment; empty where it reads one recurrent-state slot.
     states: Vec<Vec<i32>>,
+    /// One for each segment; empty where slots are a part of the graph.
+    slots: Vec<Vec<i32>>,
 }
 
 #[derive(Default)]
@@ -48,6 +50,13 @@ impl AttentionData {
             states.clear();
             if segment.read_plane.is_none() {
                 view.state_rows(segment, states);
+            }
+        }
+        self.slots.resize_with(n_segments, Vec::new);
+        for (segment, slots) in view.segments().iter().zip(&mut self.slots) {
+            slots.clear();
+            if segment.names_slots {
+                view.slot_numbers(segment, slots);
             }
         }
     }
@@ -103,7 +112,9 @@ impl AttentionData {
         }
         let elements = |(kind, elements)| (Name("v_elements", kind_number(part, kind)), Data::I64(elements));
         into.extend(self.v_elements.iter().map(Vec::as_slice).enumerate().map(elements));
-        let states = self.states.iter().map(Vec::as_slice).enumerate().filter(|(_, states)| !states.is_empty());
-        into.extend(states.map(|(i, states)| (Name("states", segment_number(part, i)), Data::I32(states))));
+        for (name, numbers) in [("states", &self.states), ("slots", &self.slots)] {
+            let given = numbers.iter().map(Vec::as_slice).enumerate().filter(|(_, numbers)| !numbers.is_empty());
+            into.extend(given.map(|(i, numbers)| (Name(name, segment_number(part, i)), Data::I32(numbers))));
+        }
     }
 }

@@ -171,10 +171,9 @@ impl Model {
     /// # Errors
     /// As [`Memory::new`].
     pub fn memory(&self, config: MemoryConfig) -> Result<Memory, memory::Error> {
-        let mut memory = Memory::placed(|il| self.plan.block(il), self.state_layout(), config)?;
-        if self.is_on_cpu() && ggml::take_state_numbers() {
-            memory.name_states();
-        }
+        let place = |il| self.plan.block(il);
+        let mut memory = Memory::placed(place, self.state_layout(), config)?;
+        memory.name_what_devices_take(place);
         Ok(memory)
     }
 
@@ -198,7 +197,9 @@ impl Model {
             return Ok(None);
         }
         let place = |k| self.plan.block(self.hparams.n_layer + k);
-        Memory::placed(place, StateLayout { layers }, config).map(Some)
+        let mut memory = Memory::placed(place, StateLayout { layers }, config)?;
+        memory.name_what_devices_take(place);
+        Ok(Some(memory))
     }
 
     /// How pictures stand among the tokens of this model; `None` where it takes none.

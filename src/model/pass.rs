@@ -293,7 +293,7 @@ impl Runner {
         let all = AdapterSet::new((0..n).map(|id| (id, 1.0)), n).unwrap_or_default();
         let in_use = InUse::of(self.model.adapters(), &all).unwrap_or_default();
         let (give, extras) = (Give::Logits, Extras::default());
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden, give, adapters: all, extras };
+        let key = Key::Trunk { segments: view.shape(), out, hidden, give, adapters: all, extras };
         let arch = self.model.arch();
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
@@ -364,7 +364,7 @@ impl Runner {
         }
         let in_use = &self.adapters;
         let adapters = in_use.set.clone();
-        let key = Key::Trunk { segments: view.segments().to_vec(), out, hidden: pass.hidden, give, adapters, extras };
+        let key = Key::Trunk { segments: view.shape(), out, hidden: pass.hidden, give, adapters, extras };
         let (arch, n_embd) = (self.model.arch(), self.model.hparams().n_embd);
         // What follows the last mixer may be there twice: `Step::end`.
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);

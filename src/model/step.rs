@@ -130,8 +130,17 @@ pub(crate) struct AttentionInputs<'s, 'g> {
     windows: Vec<WindowInputs<'g>>,
     /// For each kind of values, the place of each element when they are kept transposed: i64 `[n_tokens * elements]`.
     v_elements: Vec<Tensor<'g>>,
-    /// Rows of recurrent state that a segment reads: i32 `[n_seqs]`; `None` where it reads one recurrent-state slot.
-    pub(crate) states: Vec<Option<Tensor<'g>>>,
+    /// For each segment.
+    pub(crate) numbers: Vec<Numbers<'g>>,
+}
+
+/// Where the state of a segment's sequences lies, as far as inputs say it.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers<'g> {
+    /// Rows of recurrent state that it reads: i32 `[n_seqs]`; `None` where it reads one recurrent-state slot.
+    pub(crate) states: Option<Tensor<'g>>,
+    /// Slots of the sequences: i32 `[n_seqs]`; `None` where they are a part of the graph.
+    pub(crate) slots: Option<Tensor<'g>>,
 }
 
 /// What layers of one window read.
@@ -173,16 +182,17 @@ impl<'s, 'g> AttentionInputs<'s, 'g> {
         let elements = |(kind, n): (usize, usize)| {
             g.input(Name("v_elements", kind_number(part, kind)), Dtype::I64, [n_tokens * n as i64, 1, 1, 1])
         };
-        let state = |(i, s): (usize, &memory::Segment)| {
-            let ne = [s.n_seqs as i64, 1, 1, 1];
-            s.read_plane.is_none().then(|| g.input(Name("states", segment_number(part, i)), Dtype::I32, ne))
+        let numbers = |(i, s): (usize, &memory::Segment)| {
+            let input = |name| g.input(Name(name, segment_number(part, i)), Dtype::I32, [s.n_seqs as i64, 1, 1, 1]);
+            let states = s.read_plane.is_none().then(|| input("states"));
+            Numbers { states, slots: s.names_slots.then(|| input("slots")) }
         };
         Self {
             positions: g.input(Name("positions", part), Dtype::I32, [n_tokens, 1, 1, 1]),
             sections: None,
             windows: (0..view.n_windows()).map(window).collect(),
             v_elements: view.v_elements().enumerate().map(elements).collect(),
-            states: view.segments().iter().enumerate().map(state).collect(),
+            numbers: view.segments().iter().enumerate().map(numbers).collect(),
             view,
         }
     }

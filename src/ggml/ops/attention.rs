@@ -106,6 +106,44 @@ impl<'g> Graph<'g> {
         self.fused_attention((q, k, v), Some(mask), scores)
     }
 
+    /// As [`Graph::flash_attn_of`] over cells of slots that an input names, of which `k` and `v` are windows on those of the first
+    /// ones: `slots`, i32 `[n_seqs]`, has one of `n_slots` for each sequence, `nb[3]` of them apart. For devices, types and sizes
+    /// of which [`crate::Device::queries_alike`] says that a kernel of ours serves so many tokens; anything else is an error.
+    pub fn flash_attn_among(
+        &self,
+        (q, k, v): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
+        mask: Tensor<'g>,
+        scores: &Scores<'g>,
+        (slots, n_slots): (Tensor<'g>, usize),
+    ) -> Tensor<'g> {
+        const OP: &str = "flash_attn";
+        let (nq, n_slots) = (q.ne(), i64::try_from(n_slots).unwrap_or(i64::MAX));
+        let most = k.device().and_then(|d| d.queries_alike(usize::try_from(nq[0]).ok()?));
+        let served = most.is_some_and(|most| usize::try_from(nq[1]).is_ok_and(|n| n <= most))
+            && v.ne()[0] == nq[0]
+            && [k, v].iter().all(|t| t.dtype() == Dtype::F16 && t.nb()[1..].iter().all(|n| n % 16 == 0))
+            && q.nb()[1..].iter().all(|n| n % 8 == 0)
+            && k.ne()[1] % 64 == 0;
+        let sound = self
+            .check(OP, served, || format!("no kernel reads cells of slots by number for {q:?}, {k:?}, {v:?}"))
+            && self.check(OP, slots.ne() == [nq[3], 1, 1, 1] && slots.dtype() == Dtype::I32, || {
+                format!("`slots` {slots:?} are not a number for each of {} sequences", nq[3])
+            })
+            && self.check(OP, k.has_room_for(n_slots) && v.has_room_for(n_slots), || {
+                format!("`k` {k:?} or `v` {v:?} do not lie in cells of {n_slots} slots")
+            });
+        if !sound {
+            return q;
+        }
+        let slots = self.bounded(OP, slots, n_slots);
+        let t = self.flash_attn_of((q, k, v), mask, scores);
+        if self.ok() {
+            // SAFETY: the flash attention node just made, or a view of it, which nobody else looks at; the slots carry the brand.
+            unsafe { (*t.raw()).src[5] = slots.raw() };
+        }
+        t
+    }
+
     /// As [`Graph::flash_attn`], of every token to every other, without a mask. On a CPU a kernel of our own serves F32.
     pub fn flash_attn_to_all(&self, q: Tensor<'g>, k: Tensor<'g>, v: Tensor<'g>, scale: f32) -> Tensor<'g> {
         if !self.check_qkv((q, k, v)) {

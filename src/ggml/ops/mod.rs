@@ -18,5 +18,5 @@ pub use attention::Scores;
 pub use cells::Cells;
 pub use noise::NoiseKey;
 pub use own_kernels::kernels_in_use;
-pub use recurrent::{DeltaRule, PastState, SsmScan, take_state_numbers};
+pub use recurrent::{DeltaRule, PastState, Snapshots, SsmScan, take_state_numbers};
 pub use rope::Rope;

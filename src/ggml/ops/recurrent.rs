@@ -58,6 +58,44 @@ impl<'g> PastState<'g> {
     }
 }
 
+/// Where snapshots of a state go that an op makes: no weight.
+#[derive(Clone, Copy, Debug)]
+pub enum Snapshots<'g> {
+    /// A window on the state, the newest first: `[.., n_seqs, n_snapshots]`.
+    Window(Tensor<'g>),
+    /// Of all slots, `[.., n_slots, n_snapshots]`, and the slot of each sequence: i32 `[n_seqs]`. For devices of which
+    /// [`crate::Device::states_by_number`] says that they take it.
+    OfSlots(Tensor<'g>, Tensor<'g>),
+}
+
+impl<'g> Snapshots<'g> {
+    /// The window, of the op's sequences or of all slots.
+    pub fn window(self) -> Tensor<'g> {
+        match self {
+            Self::Window(into) | Self::OfSlots(into, _) => into,
+        }
+    }
+
+    /// True when there are 1 to `n_tokens` of each of `n_seqs` sequences, `n` elements each.
+    fn fit(self, n: i64, n_seqs: i64, n_tokens: i64) -> bool {
+        let [row, n_slots, n_snapshots, one] = self.window().ne();
+        let slots_fit = match self {
+            Self::Window(_) => n_slots == n_seqs,
+            Self::OfSlots(_, slots) => slots.ne() == [n_seqs, 1, 1, 1] && slots.dtype() == Dtype::I32,
+        };
+        // Fewer would leave snapshots as they are, which nobody expects.
+        row == n && slots_fit && (1..=n_tokens).contains(&n_snapshots) && one == 1
+    }
+
+    /// The numbers that an op takes as another operand, in range.
+    fn slots(self, g: &Graph<'g>, op: &'static str) -> Option<Tensor<'g>> {
+        match self {
+            Self::Window(_) => None,
+            Self::OfSlots(into, slots) => Some(g.bounded(op, slots, into.ne()[1])),
+        }
+    }
+}
+
 /// True where recurrent ops on a CPU go on from [`PastState::Among`] without copying it: our kernels do, for the sizes that
 /// models have, and ggml's scan.
 pub fn take_state_numbers() -> bool {
@@ -219,67 +257,104 @@ impl<'g> Graph<'g> {
         op!(self, "gated_delta_net", ggml_gated_delta_net, x.q, k, v, g, beta, state, n_snapshots)
     }
 
+    /// Copies `x`, so many numbers of each of `n_seqs` sequences in their order, over the snapshot that many before the newest.
+    pub fn keep_snapshot(&self, x: Tensor<'g>, into: Snapshots<'g>, back: usize) {
+        let window = into.window();
+        let ([n, n_slots, ..], nb) = (window.ne(), window.nb());
+        let plane = self.view(window, [n, n_slots, 1, 1], [nb[1], nb[2], nb[2]], back * nb[2]);
+        self.keep(match into {
+            Snapshots::Window(_) => self.cpy(x, plane),
+            Snapshots::OfSlots(_, slots) => {
+                let rows = self.reshape(self.cont(x), [n, slots.ne()[0]]); // was [.., n_seqs]
+                self.set_rows(plane, rows, slots)
+            }
+        });
+    }
+
+    /// Copies all snapshots `x: [n, n_seqs, n_snapshots]`, the newest first, to where they go.
+    pub fn keep_snapshots(&self, x: Tensor<'g>, into: Snapshots<'g>) {
+        if let Snapshots::Window(window) = into {
+            return self.keep(self.cpy(x, window));
+        }
+        let ([n, n_seqs, n_snapshots, _], nb) = (x.ne(), x.nb());
+        for back in 0..n_snapshots as usize {
+            self.keep_snapshot(self.view(x, [n, n_seqs, 1, 1], [nb[1], nb[2], nb[2]], back * nb[2]), into, back);
+        }
+    }
+
     /// [`Graph::ssm_conv`] over `past: [3, n_channels, n_seqs]`, time fastest, and `inputs: [n_channels, n_tokens, n_seqs]` after
-    /// it; `w: [4, n_channels]`. The last three inputs as they were after the last tokens go to `into: [3 * n_channels,
-    /// n_seqs, n_snapshots]`, a window on a state, newest first; no weight. Gives `[n_channels, n_tokens, n_seqs]`. `past`
-    /// may lie in the same buffer, and each sequence's in the place of a snapshot of itself, but of no other. `None` where
-    /// there is no kernel for these operands.
+    /// it; `w: [4, n_channels]`. The last three inputs as they were after the last tokens, `3 * n_channels` numbers of each
+    /// sequence, go to `into`. Gives `[n_channels, n_tokens, n_seqs]`. `past` may lie in the same buffer, and each sequence's
+    /// in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these operands.
     pub fn short_conv(
         &self,
         inputs: Tensor<'g>,
         past: PastState<'g>,
         w: Tensor<'g>,
-        into: Tensor<'g>,
+        into: Snapshots<'g>,
     ) -> Option<Tensor<'g>> {
+        const OP: &str = "short_conv";
         let [n_channels, n_tokens, n_seqs, one] = inputs.ne();
         let past_ne = [kernels::PAST as i64, n_channels, n_seqs, 1];
         let fits = one == 1
             && n_channels % kernels::CHANNELS_AT_ONCE as i64 == 0
             && past.fits(past_ne, 2)
             && w.ne() == [kernels::TAPS as i64, n_channels, 1, 1]
-            && into.ne()[..2] == [past_ne[0] * n_channels, n_seqs]
-            // Fewer would leave snapshots as they are, which nobody expects.
-            && (1..=n_tokens).contains(&into.ne()[2])
-            && into.ne()[3] == 1;
-        let all = [inputs, past.tensor(), w, into];
+            && into.fit(past_ne[0] * n_channels, n_seqs, n_tokens);
+        let all = [inputs, past.tensor(), w, into.window()];
         let served = fits
             && all.into_iter().all(in_rows)
             && past.tensor().nb()[1] == 4 * kernels::PAST
             && w.nb()[1] == 4 * kernels::TAPS
-            && into.lies_on_host()
-            && Isa::chosen().is_some()
-            && self.check_writable("short_conv", "into", into);
+            && self.takes_states(into, n_tokens, 0)
+            && self.check_writable(OP, "into", into.window());
         served.then(|| {
-            let all: Vec<_> = all.into_iter().chain(past.which(self, "short_conv", 2)).collect();
-            self.custom("short_conv", Dtype::F32, [n_channels, n_tokens, n_seqs, 1], &all, kernels::short_conv)
+            let all: Vec<_> = all.into_iter().chain(past.which(self, OP, 2)).chain(into.slots(self, OP)).collect();
+            let ne = [n_channels, n_tokens, n_seqs, 1];
+            self.custom_of(OP, Dtype::F32, ne, &all, kernels::short_conv, &[kernels::SHORT_CONV])
         })
     }
 
-    /// [`Graph::gated_delta_net`] whose snapshots go to `into: [s * s * n_heads, n_seqs, n_snapshots]`, a window on a state,
-    /// newest first and no weight; gives the outputs `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer,
-    /// and each of its rows in the place of a snapshot of itself, but of no other. `None` where there is no kernel for these
-    /// operands.
-    pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Tensor<'g>) -> Option<Tensor<'g>> {
+    /// [`Graph::gated_delta_net`] whose snapshots, `s * s * n_heads` numbers of each sequence, go to `into`; gives the outputs
+    /// `[s * n_heads, n_tokens * n_seqs]`. `state` may lie in the same buffer, and each of its rows in the place of a snapshot of
+    /// itself, but of no other. `None` where there is no kernel for these operands.
+    pub fn delta_rule(&self, x: &DeltaRule<'g>, into: Snapshots<'g>) -> Option<Tensor<'g>> {
+        const OP: &str = "delta_rule";
         let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
-        let all = [x.q, x.k, x.v, x.g, x.beta, x.state.tensor(), into];
-        let fits = x.fits()
-            && into.ne()[..2] == [s * s * n_heads, n_seqs]
-            // Fewer would leave snapshots as they are, which nobody expects.
-            && (1..=n_tokens).contains(&into.ne()[2])
-            && into.ne()[3] == 1;
+        let all = [x.q, x.k, x.v, x.g, x.beta, x.state.tensor(), into.window()];
+        let fits = x.fits() && into.fit(s * s * n_heads, n_seqs, n_tokens);
         let whole = |t: Tensor<'g>, n: i64| t.nb()[1] == 4 * s as usize && t.nb()[2] == 4 * n as usize;
         let served = kernels::HEAD_SIZES.contains(&s)
             && fits
             && all.into_iter().all(in_rows)
             && whole(x.state.tensor(), s * s)
-            && into.lies_on_host()
-            && Isa::chosen().is_some()
-            && self.check_writable("delta_rule", "into", into);
+            // GPUs read four numbers at a time.
+            && (into.window().lies_on_host() || [x.q, x.k].into_iter().all(in_fours))
+            && self.takes_states(into, n_tokens, s)
+            && self.check_writable(OP, "into", into.window());
         served.then(|| {
-            let all: Vec<_> = all.into_iter().chain(x.state.which(self, "delta_rule", 3)).collect();
-            self.custom("delta_rule", Dtype::F32, [s * n_heads, n_tokens * n_seqs, 1, 1], &all, kernels::delta_rule)
+            let all: Vec<_> = all.into_iter().chain(x.state.which(self, OP, 3)).chain(into.slots(self, OP)).collect();
+            let ne = [s * n_heads, n_tokens * n_seqs, 1, 1];
+            self.custom_of(OP, Dtype::F32, ne, &all, kernels::delta_rule, &[kernels::DELTA_RULE])
         })
     }
+
+    /// True when a kernel of ours computes so many tokens of a sequence where its snapshots go, with heads of `s` (0: the
+    /// convolution).
+    fn takes_states(&self, into: Snapshots<'g>, n_tokens: i64, s: i64) -> bool {
+        let window = into.window();
+        if window.lies_on_host() {
+            return matches!(into, Snapshots::Window(_)) && Isa::chosen().is_some();
+        }
+        let most = window.device().and_then(|d| d.states_by_number(kernels::PAST, 0, usize::try_from(s).ok()?));
+        most.is_some_and(|most| usize::try_from(n_tokens).is_ok_and(|n| n <= most))
+    }
+}
+
+/// True where rows, whatever they count, are whole multiples of four floats apart and begin at such a multiple of the tensor that
+/// they lie in.
+fn in_fours(t: Tensor<'_>) -> bool {
+    t.nb()[1..].iter().all(|n| n % 16 == 0) && t.view_offset() % 16 == 0
 }
 
 /// True for floats whose rows follow each other element by element.

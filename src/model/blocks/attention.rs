@@ -73,8 +73,8 @@ fn over_cells<'g>(
 ) -> Tensor<'g> {
     let Some(window) = inputs.window(il) else { return q };
     let q = inputs.view.rotate_k(g, il, q);
-    let segments = inputs.view.segments().iter().zip(&window.masks);
-    let parts = segments.map(|(s, &mask)| {
+    let segments = inputs.view.segments().iter().zip(&window.masks).zip(&inputs.numbers);
+    let parts = segments.map(|((s, &mask), numbers)| {
         let [d_k, n_head, ..] = q.ne();
         let nb = q.nb();
         let ne = [d_k, n_head, s.n_rows as i64, s.n_seqs as i64];
@@ -82,6 +82,10 @@ fn over_cells<'g>(
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
         let rows = (q, k.rows, v.rows);
+        if let Some(slots) = numbers.slots {
+            let slots = (slots, inputs.view.n_slots());
+            return in_rows(g, s, g.flash_attn_among(rows, mask, scores, slots));
+        }
         match inputs.view.v_transposed() {
             true => gqa_folded(g, s, (q, k.rows), mask, scores, |weights| weigh(v.rows, weights)),
             false if g.attends_itself(k, v) => in_rows(g, s, g.attend_cells((q, k, v), mask, scores)),

@@ -9,7 +9,7 @@ use super::linear::{Linear, join, vector};
 use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::step::Step;
+use crate::step::{Numbers, Step};
 use crate::tensors::Scope;
 
 /// Epsilon under the root of the norms of queries and keys; fixed by the architecture.
@@ -164,8 +164,8 @@ impl DeltaNet {
         let alpha = g.add(alpha, vector(g, self.dt_bias));
         let decay = g.mul(g.softplus(alpha), vector(g, self.a)); // [n_v_heads, n_tokens], at most 0
 
-        let segments = step.inputs.view.segments().iter().zip(&step.inputs.states);
-        let parts = segments.map(|(seg, &state)| self.recur(g, step, il, (seg, state), (qkv, decay, beta)));
+        let segments = step.inputs.view.segments().iter().zip(&step.inputs.numbers);
+        let parts = segments.map(|(seg, &numbers)| self.recur(g, step, il, (seg, numbers), (qkv, decay, beta)));
         let o = join(g, parts).unwrap_or(z); // [d_value, n_tokens]
         let o = g.reshape(o, [s, n_heads, n_tokens]);
         let z = g.reshape(z, [s, n_heads, n_tokens]);
@@ -210,20 +210,20 @@ impl DeltaNet {
         g.reshape(repeated, [s, n_of_head * n_heads, n_rows, n_seqs])
     }
 
-    /// The recurrence of one segment's sequences, which read those rows of the state; gives `[d_value, n_rows * n_seqs]`.
+    /// The recurrence of one segment's sequences, whose state lies where `numbers` say; gives `[d_value, n_rows * n_seqs]`.
     fn recur<'g>(
         &self,
         g: &Graph<'g>,
         step: &Step<'_, 'g>,
         il: usize,
-        (seg, states): (&Segment, Option<Tensor<'g>>),
+        (seg, numbers): (&Segment, Numbers<'g>),
         (qkv, decay, beta): (Tensor<'g>, Tensor<'g>, Tensor<'g>),
     ) -> Tensor<'g> {
         let s = self.config.d_state;
         let (n_k, n_v) = (self.config.n_k_heads as i64, self.config.n_v_heads as i64);
         let (n_rows, n_seqs) = (seg.n_rows as i64, seg.n_seqs as i64);
         let view = &step.inputs.view;
-        let conv = causal_conv(g, view, il, (seg, states), (qkv, 0), vector(g, self.conv));
+        let conv = causal_conv(g, view, il, (seg, numbers), (qkv, 0), vector(g, self.conv));
         let Some(c) = conv else { return qkv };
         let c = g.silu(c); // [n_channels, n_rows, n_seqs]
 
@@ -243,7 +243,7 @@ impl DeltaNet {
             let ne = [1, n_v, n_rows, n_seqs];
             g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
         };
-        let (state, planes) = (view.heads(g, il, seg, states), view.head_planes(g, il, seg));
+        let (state, planes) = (view.heads(g, il, seg, numbers.states), view.head_planes(g, il, seg, numbers.slots));
         let Some((state, planes)) = state.zip(planes) else { return qkv };
         let rule = DeltaRule { q, k, v, g: gate(decay), beta: gate(beta), state };
         if let Some(out) = g.delta_rule(&rule, planes) {
@@ -259,7 +259,7 @@ impl DeltaNet {
         let ne = [n_state as i64, n_seqs, n_snapshots, 1];
         let strides = [n_state * size, n_state * size * seg.n_seqs, n_state * size * seg.n_seqs * seg.n_snapshots];
         let states = g.view(out, ne, strides, n_tokens * row);
-        g.keep(g.cpy(states, planes));
+        g.keep_snapshots(states, planes);
         g.view(out, [d_value as i64, n_tokens as i64, 1, 1], [row, row * n_tokens, row * n_tokens], 0)
     }
 }

@@ -9,7 +9,7 @@ use super::causal_conv::causal_conv;
 use super::linear::{Linear, join, vector};
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
-use crate::step::Step;
+use crate::step::{Numbers, Step};
 use crate::tensors::Scope;
 
 /// Sizes and constants of a Mamba-2 layer.
@@ -121,8 +121,8 @@ impl Mamba {
             |first: usize, n: usize| g.view(all, [n as i64, n_tokens, 1, 1], [nb[1], nb[2], nb[3]], first * nb[0]);
         let dt = g.add(g.cont(part(d_inner + n_channels, n_heads)), vector(g, self.dt_bias)); // [n_heads, n_tokens]
 
-        let segments = step.inputs.view.segments().iter().zip(&step.inputs.states);
-        let parts = segments.map(|(seg, &states)| self.recur(g, step, il, (seg, states), (all, dt)));
+        let segments = step.inputs.view.segments().iter().zip(&step.inputs.numbers);
+        let parts = segments.map(|(seg, &numbers)| self.recur(g, step, il, (seg, numbers), (all, dt)));
         let y = join(g, parts).unwrap_or(x); // [d_inner, n_tokens]
         let y = g.swiglu(part(0, d_inner), y);
         let y = g.reshape(y, [(d_inner / n_groups) as i64, n_groups as i64, n_tokens]);
@@ -130,13 +130,13 @@ impl Mamba {
         self.out.forward(g, g.reshape(y, [d_inner as i64, n_tokens]))
     }
 
-    /// The recurrence of one segment's sequences, which read those rows of the state; gives `[d_inner, n_rows * n_seqs]`.
+    /// The recurrence of one segment's sequences, whose state lies where `numbers` say; gives `[d_inner, n_rows * n_seqs]`.
     fn recur<'g>(
         &self,
         g: &Graph<'g>,
         step: &Step<'_, 'g>,
         il: usize,
-        (seg, states): (&Segment, Option<Tensor<'g>>),
+        (seg, numbers): (&Segment, Numbers<'g>),
         (all, dt): (Tensor<'g>, Tensor<'g>),
     ) -> Tensor<'g> {
         let MambaConfig { d_state, n_groups, n_heads, d_inner, .. } = self.config;
@@ -144,7 +144,7 @@ impl Mamba {
         let (n_rows, n_seqs) = (seg.n_rows as i64, seg.n_seqs as i64);
         let view = &step.inputs.view;
         let channels = (all, d_inner);
-        let Some(c) = causal_conv(g, view, il, (seg, states), channels, vector(g, self.conv)) else { return all };
+        let Some(c) = causal_conv(g, view, il, (seg, numbers), channels, vector(g, self.conv)) else { return all };
         let c = self.conv_bias.map_or(c, |bias| g.add(c, vector(g, bias)));
         let c = g.silu(c); // [n_channels, n_rows, n_seqs]
         let nb = c.nb();
@@ -159,13 +159,13 @@ impl Mamba {
             [nb, nb * seg.n_rows, nb * seg.n_tokens()],
             nb * seg.first_row,
         );
-        let (state, planes) = (view.heads(g, il, seg, states), view.head_planes(g, il, seg));
+        let (state, planes) = (view.heads(g, il, seg, numbers.states), view.head_planes(g, il, seg, numbers.slots));
         let Some((state, planes)) = state.zip(planes) else { return all };
         let b = heads(d_state, n_groups, d_inner); // [d_state, n_groups, n_rows, n_seqs]
         let c = heads(d_state, n_groups, d_inner + d_groups);
         let scan = SsmScan { state, x, dt, a: vector(g, self.a), b, c };
         let (y, states) = g.ssm_scan(&scan, seg.n_snapshots as i64);
-        g.keep(g.cpy(states, planes));
+        g.keep_snapshots(states, planes);
         let direct = g.mul(x, vector(g, self.d)); // [d_head, n_heads, n_rows, n_seqs]
         g.add(y, g.reshape(direct, [d_inner as i64, n_rows * n_seqs]))
     }

@@ -62,9 +62,9 @@ impl ShortConv {
             |i: usize| g.view(all, [n_embd, n_tokens, 1, 1], [nb[1], nb[2], nb[3]], i * n_embd as usize * nb[0]);
         let inner = g.mul(third(0), third(2)); // [n_embd, n_tokens]
         let (view, conv) = (&step.inputs.view, vector(g, self.conv));
-        let segments = view.segments().iter().zip(&step.inputs.states);
-        let parts = segments.filter_map(|(seg, &states)| {
-            let y = causal_conv(g, view, il, (seg, states), (inner, 0), conv)?; // [n_embd, n_rows, n_seqs]
+        let segments = view.segments().iter().zip(&step.inputs.numbers);
+        let parts = segments.filter_map(|(seg, &numbers)| {
+            let y = causal_conv(g, view, il, (seg, numbers), (inner, 0), conv)?; // [n_embd, n_rows, n_seqs]
             Some(g.reshape(y, [n_embd, seg.n_tokens() as i64]))
         });
         let y = join(g, parts).unwrap_or(inner);

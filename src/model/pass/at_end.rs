@@ -50,7 +50,7 @@ impl Runner {
         draft.noise.into_iter().for_each(|noise| noise.inputs(n_seqs * n_words, &mut inputs));
         let in_use = &self.adapters;
         let key = Key::DraftAtEnd {
-            segments: view.segments().to_vec(),
+            segments: view.shape(),
             depth,
             n_first: draft.vocab.map(DraftVocab::n_first),
             noise: draft.noise.map(Noise::by),

@@ -85,8 +85,8 @@ impl Runner {
         }
         let in_use = &self.adapters;
         let key = Key::Draft {
-            segments: caught_up.view().segments().to_vec(),
-            chain: views.iter().map(|v| v.segments().to_vec()).collect(),
+            segments: caught_up.view().shape(),
+            chain: views.iter().map(StepView::shape).collect(),
             n_layers,
             depth: draft.depth,
             n_seqs: n_drafting,

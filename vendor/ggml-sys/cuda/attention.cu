@@ -46,6 +46,8 @@ int queries_alike(int64_t head_size) {
 
 bool attention_of_few(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3], * sinks = dst->src[4];
+    // Whose cells each sequence reads, where an input says it: Graph::flash_attn_among of the crate ggml.
+    const ggml_tensor * slots = dst->src[5];
     float scale, max_bias, softcap;
     memcpy(&scale, (const float *) dst->op_params + 0, sizeof(float));
     memcpy(&max_bias, (const float *) dst->op_params + 1, sizeof(float));
@@ -62,8 +64,10 @@ bool attention_of_few(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
         most_cells == 0 && q->nb[0] == sizeof(float) && k->nb[0] == sizeof(half) && v->nb[0] == sizeof(half) && whole(q, 8) &&
         whole(k, 16) && whole(v, 16) && mask && mask->type == GGML_TYPE_F16 && mask->ne[0] == n_cells && mask->ne[1] >= n_tokens &&
         mask->ne[2] == 1 && (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) && mask->nb[0] == sizeof(half) && whole(mask, 4) &&
-        mask->nb[1] / sizeof(half) * MAX_TOKENS < INT32_MAX && ggml_is_contiguous(dst) && (!sinks || sinks->type == GGML_TYPE_F32);
+        mask->nb[1] / sizeof(half) * MAX_TOKENS < INT32_MAX && ggml_is_contiguous(dst) && (!sinks || sinks->type == GGML_TYPE_F32) &&
+        (!slots || (slots->type == GGML_TYPE_I32 && ggml_is_contiguous(slots) && ggml_nelements(slots) == q->ne[3]));
     if (!served) {
+        GGML_ASSERT(!slots && "ggml's kernels do not read slots");
         return false;
     }
     attention p = {};
@@ -79,6 +83,7 @@ bool attention_of_few(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     p.v_cell = v->nb[1] / sizeof(half);
     p.v_head = v->nb[2] / sizeof(half);
     p.v_sequence = v->nb[3] / sizeof(half);
+    p.slots = slots ? (const int32_t *) slots->data : nullptr;
     p.mask = (const half *) mask->data;
     p.mask_token = mask->nb[1] / sizeof(half);
     p.mask_sequence = mask->ne[3] == 1 ? 0 : mask->nb[3] / sizeof(half);

@@ -35,6 +35,7 @@ struct attention {
     int64_t q_token, q_head, q_sequence;    // floats
     const __half * k, * v;
     int64_t k_cell, k_head, k_sequence, v_cell, v_head, v_sequence;     // halves
+    const int32_t * slots;      // whose cells each sequence reads; null: those of its own number
     const __half * mask;
     int64_t mask_token, mask_sequence;      // halves
     int n_tokens, n_head, n_head_kv, group, n_columns, n_cells, n_chunks;
@@ -71,8 +72,7 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
     const int n_parts = (p.n_columns + COLUMNS - 1) / COLUMNS;
     const int head = blockIdx.x / n_parts, first = blockIdx.x % n_parts * COLUMNS, chunk = blockIdx.y, sequence = blockIdx.z;
     const int cell0 = first_cell(chunk), n_cells = min(first_cell(chunk + 1), p.n_cells) - cell0, n_here = min(COLUMNS, p.n_columns - first);
-    const __half * k = p.k + sequence * p.k_sequence + head * p.k_head + cell0 * p.k_cell;
-    const __half * v = p.v + sequence * p.v_sequence + head * p.v_head + cell0 * p.v_cell;
+    const __half * k = p.k + head * p.k_head + cell0 * p.k_cell, * v = p.v + head * p.v_head + cell0 * p.v_cell;
     const __half * mask = p.mask + sequence * p.mask_sequence + cell0;
     const auto token_of = [&](int c) { return min(first + c, p.n_columns - 1) / p.group; };
     const auto fetch = [&](__half * to, const __half * from, int64_t each, int step) {
@@ -89,6 +89,9 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
     }
     wait_for_previous();
     let_next_start();
+    const int slot = p.slots ? p.slots[sequence] : sequence;
+    k += slot * p.k_sequence;
+    v += slot * p.v_sequence;
     fetch(keys, k, p.k_cell, 0);
     fetch(values, v, p.v_cell, 0);
     __syncthreads();

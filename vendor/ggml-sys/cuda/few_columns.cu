@@ -3,6 +3,7 @@
 #include "few_columns_kernels.cuh"
 #include "few_floats_kernels.cuh"
 #include "gumbel.cuh"
+#include "states.cuh"
 #include "mmvq.cuh"
 #include "unary.cuh"
 
@@ -184,6 +185,10 @@ extern "C" int32_t queries_alike_by_name(int64_t head_size) {
     return queries_alike(head_size);
 }
 
+extern "C" int32_t states_by_number_by_name(int64_t n_past, int64_t n_channels, int64_t head_size) {
+    return states_by_number(n_past, n_channels, head_size);
+}
+
 template <typename T> struct launch {
     const products & p;
     int n_matrices;
@@ -214,6 +219,11 @@ bool attention_is_on() {
     return on;
 }
 
+bool states_are_on() {
+    static const bool on = attention_is_on() && !is_set_to("attention");
+    return on;
+}
+
 bool is_served_here() {
     const int cc = ggml_cuda_info().devices[ggml_cuda_get_device()].cc;
     return kernels_are_on() && GGML_CUDA_CC_IS_NVIDIA(cc) && ggml_cuda_highest_compiled_arch(cc) >= GGML_CUDA_CC_AMPERE;
@@ -232,6 +242,9 @@ void * function(const char * name) {
     }
     if (strcmp(name, "nextn_queries_alike") == 0) {
         return reinterpret_cast<void *>(queries_alike_by_name);
+    }
+    if (strcmp(name, "nextn_states_by_number") == 0) {
+        return reinterpret_cast<void *>(states_by_number_by_name);
     }
     if (kernels_are_on() && strcmp(name, "nextn_adds_gumbel") == 0) {
         return reinterpret_cast<void *>(adds_gumbel);

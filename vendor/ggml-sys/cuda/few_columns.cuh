@@ -8,9 +8,10 @@ namespace nextn {
 // Tokens of a batch up to which the kernels serve.
 constexpr int MAX_TOKENS = 48;
 
-// NEXTN_CUDA_KERNELS=off leaves everything to ggml, =products attention.
+// NEXTN_CUDA_KERNELS=off leaves everything to ggml, =products attention and recurrent layers, =attention recurrent layers.
 bool kernels_are_on();
 bool attention_is_on();
+bool states_are_on();
 
 // Whether this device can run the kernels: NVIDIA's, from sm_80 on.
 bool is_served_here();
@@ -25,7 +26,8 @@ bool fuses(const ggml_tensor * product);
 
 // Functions of the backend by name, for nextn; null if there is none. nextn_columns_alike(type, ne): tokens of a batch up to which
 // one has the bits that it has alone in products with weights of this shape; 0 if none. nextn_queries_alike: of attention.
-// nextn_adds_gumbel: there if nodes that add Gumbel noise are computed.
+// nextn_adds_gumbel: there if nodes that add Gumbel noise are computed. nextn_states_by_number(n_past, n_channels, head_size): tokens of a
+// sequence up to which recurrent layers take the number of a state from an input.
 void * function(const char * name);
 
 // Forgets which columns are kept: a graph begins.

@@ -2,7 +2,10 @@
 //! where, and that pieces, snapshots and the place of the state do not change a bit.
 
 use crate::support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
-use ggml::{Data, DeltaRule, Device, Dtype, Executor, Graph, Name, PastState, StateBuffer, StateId, StateSpec, Tensor};
+use ggml::{
+    Data, DeltaRule, Device, Dtype, Executor, Graph, Name, PastState, Snapshots, StateBuffer, StateId, StateSpec,
+    Tensor,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -317,7 +320,7 @@ fn ruled(
     let (n_slots, n_planes) = (z.n_seqs + 1, write_plane + n_snapshots + 1);
     let places = Places { n_slots, n_planes, first_slot: 1, read_plane, write_plane, n_snapshots };
     let (out, rows) = in_place(z, inputs, places, (threads, named), |g, x, into| {
-        g.delta_rule(x, into).expect("a kernel for these operands")
+        g.delta_rule(x, Snapshots::Window(into)).expect("a kernel for these operands")
     });
     (out, places, rows)
 }

@@ -3,8 +3,8 @@
 
 use crate::support::{executor, weights};
 use ggml::{
-    Data, DeltaRule, Dtype, Error, Executor, Graph, Name, PastState, Rope, Scores, SsmScan, StateBuffer, StateSpec,
-    Tensor,
+    Data, DeltaRule, Dtype, Error, Executor, Graph, Name, PastState, Rope, Scores, Snapshots, SsmScan, StateBuffer,
+    StateSpec, Tensor,
 };
 
 const F: Dtype = Dtype::F32;
@@ -424,14 +424,17 @@ fn kernels_do_not_write_into_weights() {
     let conv = |g: &Graph<'_>| {
         let into = g.reshape(g.weight(ids[0]), [48, 1, 1]);
         let (rows, past) = (t(g, 0, F, [16, 1, 1]), t(g, 1, F, [3, 16, 1]));
-        g.output("y", g.short_conv(rows, PastState::Own(past), t(g, 2, F, [4, 16]), into).unwrap_or(rows));
+        g.output(
+            "y",
+            g.short_conv(rows, PastState::Own(past), t(g, 2, F, [4, 16]), Snapshots::Window(into)).unwrap_or(rows),
+        );
     };
     let delta = |g: &Graph<'_>| {
         let into = g.reshape(g.weight(ids[1]), [256, 1, 1]);
         let [q, k, v] = [0, 1, 2].map(|i| t(g, i, F, [16, 1, 1, 1]));
         let [decay, beta] = [3, 4].map(|i| t(g, i, F, [1, 1, 1, 1]));
         let x = ggml::DeltaRule { q, k, v, g: decay, beta, state: PastState::Own(t(g, 5, F, [16, 16, 1, 1])) };
-        g.output("y", g.delta_rule(&x, into).unwrap_or(v));
+        g.output("y", g.delta_rule(&x, Snapshots::Window(into)).unwrap_or(v));
     };
     for (op, result) in
         [("short_conv", executor.reserve(64, &0, conv)), ("delta_rule", executor.reserve(64, &1, delta))]
