@@ -354,7 +354,7 @@ impl<'g> Graph<'g> {
 /// True where rows, whatever they count, are whole multiples of four floats apart and begin at such a multiple of the tensor that
 /// they lie in.
 fn in_fours(t: Tensor<'_>) -> bool {
-    t.nb()[1..].iter().all(|n| n % 16 == 0) && t.view_offset() % 16 == 0
+    t.nb()[1..].iter().all(|n| n.is_multiple_of(16)) && t.view_offset().is_multiple_of(16)
 }
 
 /// True for floats whose rows follow each other element by element.
