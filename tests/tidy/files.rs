@@ -8,7 +8,7 @@ use crate::none;
 use crate::tree::Tree;
 
 /// A clone is to be quick.
-const MAX_BYTES: u64 = 53_000_000;
+const MAX_BYTES: u64 = 52_000_000;
 
 /// Folders at the root that hold one machine's files. Written in parts, so that this list is not found itself.
 const LOCAL: &[&str] = &["home", "Users", "root", "work", "tmp"];
