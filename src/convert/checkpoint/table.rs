@@ -89,6 +89,9 @@ impl Table {
     }
 }
 
+/// Routing by sigmoids, as `expert_gating_func` counts.
+pub(crate) const SIGMOID: u64 = 2;
+
 /// What a family reads of `config.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
@@ -242,6 +245,15 @@ impl Sizes {
             self.made.push(("rope_freqs.weight", numbers));
         }
         Ok(())
+    }
+
+    /// The share of a head that turns; `otherwise` where none is told.
+    pub(crate) fn turned_share(c: &Fields<'_>, otherwise: f64) -> Result<f64, String> {
+        let share = Self::rope_fields(c).float("partial_rotary_factor")?.unwrap_or(otherwise);
+        match share > 0.0 && share <= 1.0 {
+            true => Ok(share),
+            false => Err(format!("partial_rotary_factor is {share}, a share of 1 expected")),
+        }
     }
 
     /// The fields of the rotation, those of full attention where layers differ; the base may stand outside.

@@ -493,10 +493,16 @@ fn norms_of_step_get_their_one_and_its_kinds_of_layers_are_lists() {
         assert_eq!(list(&file, &format!("step35.{name}")), value);
     }
     assert_eq!(key(&file, "step35.leading_dense_block_count"), "U32(1)");
-    let mut other = config;
+    let mut other = config.clone();
     other["partial_rotary_factors"] = json!([0.25, 1.0, 1.0, 1.0]);
     let error = converted(&other, &tensors).expect_err("files have no key for it").to_string();
     assert!(error.contains("0.25 found") && error.contains("0.5 expected"), "{error}");
+    for (name, value) in [("rope_theta", json!([5e6, "x"])), ("swiglu_limits", json!([0.5, "x"]))] {
+        let mut other = config.clone();
+        other[name] = value;
+        let error = converted(&other, &tensors).expect_err("no numbers").to_string();
+        assert!(error.contains(name) && error.contains("number"), "{error}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! DeepSeek V2 and V3, and GLM-4.7-Flash: latent attention, whose keys are absorbed into queries.
 
 use super::super::fields::{Fields, MAX_DIM};
-use super::super::table::{Row, Sizes};
+use super::super::table::{Row, SIGMOID, Sizes};
 use super::glm;
 use crate::gguf_model::Key;
 
@@ -32,9 +32,6 @@ const LATENT: &[(&str, &str)] = &[
     ("self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"),
     ("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"),
 ];
-
-/// As `expert_gating_func` counts.
-const SIGMOID: u64 = 2;
 
 impl Sizes {
     fn latent(&mut self, c: &Fields<'_>) -> Result<(), String> {

@@ -121,10 +121,7 @@ impl Sizes {
             self.put("rope.freq_base_swa", Key::F32(base as f32));
         }
         // Of full layers a share of the pairs turns, those at the front.
-        let share = Sizes::rope_fields(c).float("partial_rotary_factor")?.unwrap_or(1.0);
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(format!("partial_rotary_factor is {share}, a share of 1 expected"));
-        }
+        let share = Sizes::turned_share(c, 1.0)?;
         let n_turned = (d_full as f64 * share / 2.0) as u64;
         let factors = (0..d_full / 2).map(|pair| if pair < n_turned { 1.0 } else { STILL });
         self.made.push(("rope_freqs.weight", factors.collect()));

@@ -1,7 +1,7 @@
 //! GLM-4 and GLM-4.5: dense, and with experts and a NextN head.
 
 use super::super::fields::Fields;
-use super::super::table::{Row, Sizes};
+use super::super::table::{Row, SIGMOID, Sizes};
 use crate::gguf_model::Key;
 
 pub(super) const GLM4: Row = Row {
@@ -45,16 +45,10 @@ pub(super) const GLM4_MOE: Row = Row {
 pub(super) const SPECIAL: &[(&str, &str)] =
     &[("bos", "[gMASK]"), ("eot", "<|user|>"), ("unknown", "<|endoftext|>"), ("eom", "<|observation|>")];
 
-/// As `expert_gating_func` counts.
-const SIGMOID: u64 = 2;
-
 impl Sizes {
     /// Half of a head turns, where nothing else is said.
     fn partly_turned(&mut self, c: &Fields<'_>) -> Result<(), String> {
-        let share = Sizes::rope_fields(c).float("partial_rotary_factor")?.unwrap_or(0.5);
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(format!("partial_rotary_factor is {share}, a share of 1 expected"));
-        }
+        let share = Sizes::turned_share(c, 0.5)?;
         let head_dim = self.head_dim(c)?;
         self.number("rope.dimension_count", (head_dim as f64 * share) as u64);
         Ok(())

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::fields::{Fields, MAX_DIM};
 use super::super::layer_list::LayerList;
-use super::super::table::{Row, Sizes};
+use super::super::table::{Row, SIGMOID, Sizes};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -21,9 +21,6 @@ pub(super) const ROW: Row = Row {
     ]],
     ..Row::PLAIN
 };
-
-/// As `expert_gating_func` counts.
-const SIGMOID: u64 = 2;
 
 impl Sizes {
     fn mimo(&mut self, c: &Fields<'_>) -> Result<(), String> {
@@ -69,10 +66,7 @@ impl Sizes {
         let pattern = slides.iter().map(|s| i32::from(*s)).collect();
         self.list("attention.sliding_window_pattern", LayerList::I32(pattern, 1));
         self.number("expert_feed_forward_length", c.need("moe_intermediate_size", MAX_DIM)?);
-        let share = Sizes::rope_fields(c).float("partial_rotary_factor")?.unwrap_or(1.0);
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(format!("partial_rotary_factor is {share}, a share of 1 expected"));
-        }
+        let share = Sizes::turned_share(c, 1.0)?;
         self.number("rope.dimension_count", (d_key as f64 * share) as u64);
         self.float_of("attention.value_scale", c, "attention_value_scale")?;
         if let Some(scale) = c.float("routed_scaling_factor")?.filter(|scale| *scale != 1.0) {

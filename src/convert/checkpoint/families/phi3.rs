@@ -10,10 +10,7 @@ pub(super) const ROW: Row = Row {
         let rope = Sizes::rope_fields(c);
         let n_ctx = c.need("max_position_embeddings", u32::MAX.into())?;
         let trained = rope.find("original_max_position_embeddings", u32::MAX.into())?.unwrap_or(n_ctx);
-        let share = rope.float("partial_rotary_factor")?.unwrap_or(1.0);
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(format!("partial_rotary_factor is {share}, a share of 1 expected"));
-        }
+        let share = Sizes::turned_share(c, 1.0)?;
         let n_embd = c.need("hidden_size", MAX_DIM)?;
         let n_turned = (share * n_embd as f64) as u64 / s.n_head;
         s.number("context_length", n_ctx);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::fields::{Fields, MAX_DIM, short};
 use super::super::layer_list::LayerList;
-use super::super::table::{Row, Sizes, llama3_factors};
+use super::super::table::{Row, SIGMOID, Sizes, llama3_factors};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -28,8 +28,6 @@ pub(super) const ROW: Row = Row {
     ..Row::PLAIN
 };
 
-/// As `expert_gating_func` counts.
-const SIGMOID: u64 = 2;
 /// The share of a head that turns in full layers: files have no key for it.
 const FULL_SHARE: f64 = 0.5;
 
@@ -71,7 +69,10 @@ impl Sizes {
         self.number("moe_every_n_layers", c.find("moe_every_n_layer", 4096)?.unwrap_or(1));
         for (key, name) in [("swiglu_clamp_exp", "swiglu_limits"), ("swiglu_clamp_shexp", "swiglu_limits_shared")] {
             let Some(list) = c.get(name).and_then(Value::as_array) else { continue };
-            let limits = list.iter().map(|v| v.as_f64().unwrap_or(0.0) as f32).collect();
+            // None is no limit.
+            let limit = |v: &Value| if v.is_null() { Some(0.0) } else { v.as_f64().map(|x| x as f32) };
+            let limits: Option<Vec<f32>> = list.iter().map(limit).collect();
+            let limits = limits.ok_or_else(|| format!("{name}: a list of numbers expected"))?;
             self.list(key, LayerList::F32(limits, 0.0));
         }
         Ok(())
@@ -80,11 +81,10 @@ impl Sizes {
     /// Bases of full layers and of those with a window, and what divides the frequencies of the former.
     fn step_rope(&mut self, c: &Fields<'_>, slides: &[bool]) -> Result<(), String> {
         let base = |slides_or_not: bool| -> Result<Option<f64>, String> {
-            let of_kind = || slides.iter().position(|s| *s == slides_or_not);
-            match c.get("rope_theta") {
-                Some(Value::Array(list)) => Ok(of_kind().and_then(|il| list.get(il)?.as_f64())),
-                _ => c.float("rope_theta"),
-            }
+            let Some(Value::Array(list)) = c.get("rope_theta") else { return c.float("rope_theta") };
+            let Some(il) = slides.iter().position(|s| *s == slides_or_not) else { return Ok(None) };
+            let number = list.get(il).and_then(Value::as_f64);
+            number.map(Some).ok_or_else(|| format!("rope_theta has no number for layer {il}"))
         };
         let (full, sliding) = (base(false)?, base(true)?);
         for (key, base) in [("rope.freq_base", full), ("rope.freq_base_swa", sliding)] {
