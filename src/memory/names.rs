@@ -31,6 +31,11 @@ impl Memory {
         self.name_slots(slots.unwrap_or(0));
     }
 
+    /// Graphs of few rows of a sequence do not depend on its slot.
+    pub fn serves_all_slots(&self) -> bool {
+        self.names_slots > 0
+    }
+
     /// Rows of a sequence up to which a device attends to cells of slots that an input names.
     fn rows_of_cells(&self, kv: Kv, device: Device) -> Option<usize> {
         let config = &self.config;

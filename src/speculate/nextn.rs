@@ -113,7 +113,10 @@ impl NextN {
         }
         let vocab = config.vocab.make(model)?;
         let whole = model.draft_block().filter(|_| config.depth != Depth::Auto).map(|_| max_depth);
-        let pace = Pace::new(config.depth, slots.len(), max_depth);
+        let mut pace = Pace::new(config.depth, slots.len(), max_depth);
+        if memory.serves_all_slots() {
+            pace.serve_all_slots();
+        }
         let info = ProposerInfo {
             wants_hidden: true,
             n_hidden: n_layers,

@@ -51,6 +51,13 @@ impl Pace {
         }
     }
 
+    /// The proposer's graphs do not depend on slots, and so the target's do not: their attention is of one kind.
+    pub(crate) fn serve_all_slots(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.serve_all_slots();
+        }
+    }
+
     /// Begins with what earlier engines measured, and keeps there what this one does.
     pub(crate) fn calibrate(&mut self, kept: OfSource) {
         if let Some(control) = &mut self.control {
@@ -105,8 +112,8 @@ impl Pace {
         let Some(control) = &mut self.control else { return };
         let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
         let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
-        if let Some((built, first)) = step.built.zip(step.sequences.first()).filter(|_| alike) {
-            control.built((first.slot, step.sequences.len(), n_drafted), built);
+        if let Some(first) = step.sequences.first().filter(|_| alike && (step.built.is_some() || step.took.is_some())) {
+            control.built((first.slot, step.sequences.len(), n_drafted), step.built);
         }
         if let Some(took) = step.took.filter(|_| alike) {
             control.took(step.sequences.len(), n_drafted, took);
