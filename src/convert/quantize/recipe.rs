@@ -83,7 +83,11 @@ impl Recipe<'_> {
         let rules = self.rules(model, &arch);
         let mut i_value = 0;
         for t in &mut model.tensors {
-            if may_change(t) {
+            // What is packed already stays so, unless it was asked for: it loses nothing, in files of all types.
+            let stays = t.is_mxfp4() && !self.requantize;
+            if stays {
+                t.dtype = TensorType::MXFP4;
+            } else if may_change(t) {
                 let dtype = self.dtype(t, &rules, &mut i_value);
                 self.set(t, dtype)?;
             }
