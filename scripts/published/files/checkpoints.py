@@ -72,8 +72,8 @@ MODELS = {
                                          rope_parameters=PLAIN | dict(partial_rotary_factor=0.5), **ROUTED)),
     "deepseek_v3": ("DeepseekV3", "llama-bpe", dict(rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0), rope_interleave=True,
                                                     scoring_func="sigmoid", **LATENT, **ROUTED)),
-    "gpt_oss": ("GptOss", "qwen2", dict(rope_parameters=YARN | dict(beta_fast=32.0, beta_slow=1.0, truncate=True), **OSS)),
-    "gpt_oss-mxfp4": ("GptOss", "qwen2", dict(rope_parameters=YARN | dict(beta_fast=32.0, beta_slow=1.0, truncate=True), **OSS)),
+    "gpt_oss": ("GptOss", "qwen2", dict(rope_parameters=YARN | dict(beta_fast=32.0, beta_slow=1.0, truncate=False), **OSS)),
+    "gpt_oss-mxfp4": ("GptOss", "qwen2", dict(rope_parameters=YARN | dict(beta_fast=32.0, beta_slow=1.0, truncate=False), **OSS)),
     "gemma2": ("Gemma2", "default", dict(head_dim=64, query_pre_attn_scalar=64, sliding_window=32, tie_word_embeddings=True, rope_parameters=dict(
         rope_type="default", rope_theta=1e4), attn_logit_softcapping=50.0, final_logit_softcapping=30.0)),
     "gemma3": ("Gemma3", "default", dict(rope_parameters=GEMMA_ROPE, **GEMMA)),
@@ -126,6 +126,8 @@ class Pieces:
         config = dict(tokenizer_class="GemmaTokenizer", added_tokens_decoder=added, add_bos_token=True, add_eos_token=False,
                       bos_token=piece(2), eos_token=piece(1), pad_token=piece(0), unk_token=piece(3))
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
+        beside = dict(added_tokens=[dict(id=int(id)) | t for id, t in added.items()], model=dict(type="BPE", vocab={}, merges=[]))
+        (folder / "tokenizer.json").write_text(json.dumps(beside, indent=1))
 
     def __call__(self, text):
         return {"input_ids": self.processor.encode(text)}

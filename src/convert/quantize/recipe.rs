@@ -96,6 +96,8 @@ impl Recipe<'_> {
         if self.file_type.is_quantized() {
             model.set_last("general.quantization_version", version);
             model.set_last("general.file_type", kind);
+        } else if model.tensors.iter().any(TensorPlan::is_repacked) {
+            model.set("general.file_type", Key::U32(MXFP4_MOE));
         } else {
             model.set("general.file_type", kind);
         }
@@ -227,6 +229,9 @@ impl Recipe<'_> {
         Ok(())
     }
 }
+
+/// The type of a file whose experts are MXFP4 and whose other matrices are floats.
+const MXFP4_MOE: u32 = 38;
 
 /// Matrices, but for norms, routers and the convolution.
 fn may_change(t: &TensorPlan) -> bool {

@@ -86,6 +86,8 @@ fn blocks_keep_their_numbers_whether_they_stay_packed_or_not() {
     let unpacked = converted_with(&config(), &tensors, true, |_| ()).expect("a whole checkpoint");
     let file = converted_with(&config(), &tensors, false, |_| ()).expect("a whole checkpoint");
     let header = Header::parse(&file).expect("a sound file");
+    assert_eq!(key(&file, "general.file_type"), "U32(38)");
+    assert_eq!(key(&unpacked, "general.file_type"), "U32(0)");
     for (il, (both, down)) in experts.iter().enumerate() {
         let expected = [("gate", alternate(both, WIDTH, 0)), ("up", alternate(both, WIDTH, 1)), ("down", down.clone())];
         for (part, expected) in expected {
