@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Questions about facts that are hidden in long texts, in the words of the pocket models' world: what quantized KV caches lose.
 
-  scripts/needles.py OUT.jsonl [--words 300,700,1200] [--per-kind 20] [--seed 1]
+  scripts/needles.py OUT.jsonl [--words 30,60,120] [--kinds fact,people,json,call] [--per-kind 20] [--seed 1]
   nextn-bench eval -m MODEL -f OUT.jsonl -d 3 --cache-type-k TYPE --cache-type-v TYPE --kv-rotate on|off
 
 Each question stands behind a text of so many words: stories, and facts of other people. Kinds, by the number of words: a fact of one person
@@ -74,12 +74,13 @@ def question(rng, kind, n_words):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out", type=Path)
-    p.add_argument("--words", default="300,700,1200")
+    p.add_argument("--words", default="30,60,120")
+    p.add_argument("--kinds", default="fact,people,json,call")
     p.add_argument("--per-kind", type=int, default=20)
     p.add_argument("--seed", type=int, default=1)
     args = p.parse_args()
     world.r = rng = random.Random(args.seed)
-    lines = [question(rng, kind, int(n)) for kind in ("fact", "people", "json", "call") for n in args.words.split(",") for _ in range(args.per_kind)]
+    lines = [question(rng, kind, int(n)) for kind in args.kinds.split(",") for n in args.words.split(",") for _ in range(args.per_kind)]
     args.out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     print(f"{args.out}: {len(lines)} questions")
 

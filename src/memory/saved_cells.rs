@@ -154,7 +154,7 @@ mod tests {
         one.share_with(&other);
         // What is left: behind the beginning, and a part at its end in each tensor.
         let left = n_own(&one, &other);
-        assert!(left >= 200 * 256 && left <= 200 * 256 + 2 * PART, "{left} of {} bytes", one.len());
+        assert!((200 * 256..=200 * 256 + 2 * PART).contains(&left), "{left} of {} bytes", one.len());
         assert_eq!(one, cells(1000, 800, 1).0);
         assert_ne!(one, cells(1000, 800, 3).0);
     }
