@@ -1,8 +1,13 @@
 //! Workers lend their devices: two processes of this machine compute one model, and one that is gone is an error.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
+
+use support::tiny::Spec;
+use tempfile::TempDir;
 
 /// A worker with one thread on a free port; ended with the test.
 struct Worker {
@@ -75,6 +80,56 @@ fn two_workers_compute_one_model_with_drafts_and_without() {
     let shares = bench(&["generate", "--tokens", "5", "--rpc", &both, "--tensor-split", "1,2,3"]);
     let error = String::from_utf8_lossy(&shares.stderr).into_owned();
     assert!(!shares.status.success() && error.contains("3 numbers, and 2 GPUs"), "{error}");
+}
+
+#[test]
+fn tensors_go_by_name_to_workers_and_to_the_cpu_and_tokens_stay() {
+    let (first, second) = (Worker::start(), Worker::start());
+    let both = format!("{},{}", first.address, second.address);
+    let dir = TempDir::new().expect("a folder");
+    let spec = Spec { nextn: true, ..Spec::of("qwen35moe") };
+    let model = spec.document().write(&dir.path().join("moe.gguf"));
+    let model = model.to_str().expect("a path of letters");
+    let alone = tokens(&["-m", model, "--device", "cpu"]);
+    let places: [&[&str]; 5] = [
+        &["-ot", "exps=CPU"],
+        &["--split-mode", "layer", "--override-tensor", r"blk\.[0-2]\.ffn_.*_exps=RPC1,ssm_conv1d=CPU"],
+        &["-ot", r"blk\.[34]\.=CPU", "-ot", r"blk\.\d{1,2}\.attn=RPC1"],
+        &["--cpu-moe", "-ot", r"blk\.0\.ffn_.*_exps=rpc0,nextn=cpu"],
+        &["-ngl", "0", "-ot", "ffn=RPC0,ssm_out=RPC1"],
+    ];
+    for place in places {
+        for draft in ["0", "2"] {
+            let found = tokens(&[&["-m", model, "--rpc", &both, "--draft", draft], place].concat());
+            assert_eq!(found, alone, "{place:?}, drafts of {draft}");
+        }
+    }
+
+    let counted = |more: &[&str]| {
+        let all = [&["memory", "-m", model, "-c", "1024", "--json", "--rpc", &first.address], more].concat();
+        let output = bench(&all);
+        assert!(output.status.success(), "{all:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        printed["parts"][0]["counted"].as_u64().expect("bytes of weights")
+    };
+    let (all, of_experts) = (counted(&[]), counted(&["-ot", "exps=CPU"]));
+    assert!(of_experts < all, "{of_experts} of {all} bytes without experts");
+    assert_eq!(of_experts, counted(&["--cpu-moe"]));
+
+    for (list, told) in [
+        ("exps=CUDA7", "there is no device `CUDA7`; there are: "),
+        ("exps=RPC1", "name RPC1 in --device as well"),
+        ("exps=RPC", "several devices are called so: RPC0, RPC1"),
+        ("(exps=CPU", "`(exps` is not a regular expression: unclosed group"),
+        ("exps", "`exps` names no device"),
+        ("expz=CPU", "`expz=CPU`: no tensor of the model has a name that matches"),
+    ] {
+        let devices = if list == "exps=RPC" { "rpc0,rpc1" } else { "rpc0" };
+        let output =
+            bench(&["generate", "-m", model, "--tokens", "5", "--rpc", &both, "--device", devices, "-ot", list]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(told), "{list}: {error}");
+    }
 }
 
 #[test]

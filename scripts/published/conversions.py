@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next", "llama", "llama-biased", "llama-mha", "llama-rope3", "llama-linear", "mistral",
          "mixtral", "ministral3", "qwen2", "qwen2-tied", "qwen2-yarn-factor", "qwen3", "qwen3-yarn", "qwen3-yarn-betas", "qwen3_moe", "glm4",
-         "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "lfm2"]
+         "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "lfm2", "gpt_oss", "gpt_oss-mxfp4", "gemma2", "gemma3", "gemma3-seeing"]
 TOWERS = ["qwen3_5", "gemma4", "gemma3"]
 TYPES = ["F32", "F16", "BF16", "Q8_0"]
 # Keys that tell of the converter, or that a name is made for.
@@ -55,9 +55,10 @@ def compare(args, name):
         run(sys.executable, HERE / "files/checkpoints.py", args.work, name)
     theirs, ours, wide = (args.work / f"{name}-{end}.gguf" for end in ("theirs", "ours", "f32"))
     convert_theirs(args, folder, theirs)
-    for out, kind in ((ours, "BF16"), (wide, "F32")):
+    # Experts that are packed stay so; products with them are computed with rounded activations.
+    for out, *kind in ((ours, "BF16"), (wide, "F32", "--requantize")):
         out.unlink(missing_ok=True)
-        run(args.nextn / "extract-nextn", "convert", folder, "-o", out, "--type", kind)
+        run(args.nextn / "extract-nextn", "convert", folder, "-o", out, "--type", *kind)
     (their_keys, their_tensors), (our_keys, our_tensors) = contents(theirs), contents(ours)
     differing = sorted(k for k in (their_keys.keys() | our_keys.keys()) - IGNORED if their_keys.get(k) != our_keys.get(k))
     tensors = sorted(t for t in their_tensors.keys() | our_tensors.keys() if their_tensors.get(t) != our_tensors.get(t))

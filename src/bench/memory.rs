@@ -1,7 +1,7 @@
 //! What a model takes of its GPUs' memory, part by part: what the program counts beside what the devices have less.
 
 use anyhow::{Context, ensure};
-use ggml::{Device, DeviceKind};
+use ggml::Device;
 use memory::MemoryConfig;
 use model::{Draft, DraftOutput, Pass, PassOutput, Rows};
 use serde_json::json;
@@ -43,9 +43,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
 
     let model = args.setup.open()?;
-    let on_host = model.weights().devices().iter().any(|d| d.kind() == DeviceKind::Cpu);
-    ensure!(!on_host, "some layers stay in the host's memory, where nothing is counted: choose a smaller model");
-    part("weights", model.weights().devices().iter().map(|&d: &Device| model.weights().bytes_on(d)).sum());
+    ensure!(
+        !model.has_state_on_host(),
+        "some layers stay in the host's memory, where nothing is counted: choose a smaller model, or keep experts there (--cpu-moe)"
+    );
+    let on_gpus = |bytes: &dyn Fn(Device) -> usize| gpus.iter().map(|&d| bytes(d)).sum::<usize>();
+    part("weights", on_gpus(&|d| model.weights().bytes_on(d)));
 
     let n_ctx = args.ctx_size as usize;
     let (mut runner, mut state) = args.setup.runner_with(&model, n_ctx, DEPTH + 1)?;
@@ -63,9 +66,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         runner.run(step.view(), &pass, &mut output)?;
         step.commit(&[n])?;
     }
-    part("buffers of forward passes", runner.buffer_bytes());
+    part("buffers of forward passes", on_gpus(&|d| runner.buffer_bytes_on(d)));
     if let Some(head) = &mut head {
-        let counted = runner.buffer_bytes();
+        let counted = on_gpus(&|d| runner.buffer_bytes_on(d));
         let slot = head.acquire()?.context("a new memory has a free slot")?;
         let n_layers = model.n_mtp_layers();
         let depth = if n_layers > 1 { DEPTH.min(n_layers) } else { DEPTH };
@@ -84,7 +87,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         };
         runner.draft(step.view(), &draft, &mut DraftOutput::default())?;
         step.commit(&[1])?;
-        part("more buffers for drafts", runner.buffer_bytes() - counted);
+        part("more buffers for drafts", on_gpus(&|d| runner.buffer_bytes_on(d)).saturating_sub(counted));
     }
 
     let all = Part("together", parts.iter().map(|p| p.1).sum(), before - last);

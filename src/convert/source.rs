@@ -203,7 +203,7 @@ impl SourceTensor {
             }
         };
         let dtype = Dtype::from_id(self.dtype.id()).map_err(|e| Error::tensor(&self.name, e.to_string()))?;
-        let piece = Piece { file, at, stored: Stored::Ggml(dtype), n_rows: self.n_rows(), scale: None };
+        let piece = Piece { file, at, stored: Stored::Ggml(dtype), n_rows: self.n_rows(), every: 1, scale: None };
         Ok(TensorPlan::of(self.name.clone(), self.ne.clone(), self.dtype, piece, self.row_len()))
     }
 }

@@ -99,7 +99,7 @@ pub struct RequestOptions {
 pub struct ContextShift {
     /// Tokens of the prompt that stay, half of the context at most; `None`: the prompt's first message.
     pub keep: Option<usize>,
-    /// Tokens behind them that go; `None`: half of what there is.
+    /// Tokens behind them that go, a sixteenth of what there is at least; `None`: half of it.
     pub discard: Option<usize>,
 }
 

@@ -49,8 +49,30 @@ pub(crate) struct SlotState {
 impl SlotState {
     /// Bytes that it takes on the host.
     pub(crate) fn n_bytes(&self) -> usize {
-        let checkpoints: usize = self.checkpoints.iter().map(|kept| kept.n_bytes()).sum();
-        self.state.n_bytes() + checkpoints + self.drafts.len() + 4 * (self.tokens.len() + self.hidden.len())
+        self.own_bytes() + self.parts().map(|(_, n_bytes)| n_bytes).sum::<usize>()
+    }
+
+    /// Bytes that it has in common with no other.
+    pub(crate) fn own_bytes(&self) -> usize {
+        self.state.own_bytes() + self.drafts.len() + 4 * (self.tokens.len() + self.hidden.len())
+    }
+
+    /// What others may have as well, cells and checkpoints: what tells each from others as long as one of them lives, and its
+    /// bytes.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        let checkpoints = self.checkpoints.iter().map(|kept| (Arc::as_ptr(kept).addr(), kept.n_bytes()));
+        self.state.parts().chain(checkpoints)
+    }
+
+    /// Has what is the same in `other` in common with it: cells of their beginning, and checkpoints.
+    pub(crate) fn share_with(&mut self, other: &SlotState) {
+        self.state.share_with(&other.state);
+        for kept in &mut self.checkpoints {
+            let same = other.checkpoints.iter().find(|theirs| theirs.state.position() == kept.state.position());
+            if let Some(same) = same.filter(|theirs| *theirs == kept) {
+                *kept = Arc::clone(same);
+            }
+        }
     }
 }
 

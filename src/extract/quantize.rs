@@ -29,9 +29,6 @@ pub struct Args {
     /// Type of the file, such as q8_0, q4_k_m
     #[arg(id = "named_type", long = "type", value_name = "TYPE")]
     named_type: Option<FileType>,
-    /// Also change tensors that are already quantized
-    #[arg(long)]
-    requantize: bool,
     #[command(flatten)]
     how: How,
 }
@@ -48,6 +45,9 @@ pub struct How {
     /// Use llama.cpp's mix of types, without more bits for MTP layer and embedding
     #[arg(long)]
     plain: bool,
+    /// Also change tensors that are already quantized
+    #[arg(long)]
+    requantize: bool,
     /// Number of CPU threads [default: all cores]
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
@@ -68,8 +68,8 @@ pub enum Next {
     Assistant,
     /// The tower of one.
     Projector,
-    /// A GGUF file; `requantize` as asked for.
-    Gguf { requantize: bool },
+    /// A GGUF file.
+    Gguf,
 }
 
 /// Runs it.
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Outcome {
     let file_type = args.named_type.or(args.file_type).expect(required);
     args.how.check_output(out)?;
     let model = convert::Source::open(&args.file)?.into_model()?;
-    args.how.write(model, file_type, out, Next::Gguf { requantize: args.requantize })
+    args.how.write(model, file_type, out, Next::Gguf)
 }
 
 impl How {
@@ -91,10 +91,14 @@ impl How {
 
     /// Gives a model its types and writes the file.
     pub fn write(&self, mut model: Model, file_type: FileType, out: &Path, next: Next) -> Outcome {
-        let requantize = next == Next::Gguf { requantize: true };
         let imatrix = self.imatrix.as_deref().map(Imatrix::open).transpose()?;
-        let recipe =
-            Recipe { file_type, head: self.head_type, plain: self.plain, imatrix: imatrix.as_ref(), requantize };
+        let recipe = Recipe {
+            file_type,
+            head: self.head_type,
+            plain: self.plain,
+            imatrix: imatrix.as_ref(),
+            requantize: self.requantize,
+        };
         recipe.apply(&mut model)?;
         let mix = model.mix();
         let n_tensors = model.tensors.len();
@@ -137,9 +141,7 @@ impl Next {
             Next::Checkpoint if is_wide => {
                 "chat with it: nextn-cli -m {}; make it smaller: extract-nextn quantize --type q4_k_m -o SMALL.gguf {}"
             }
-            Next::Checkpoint | Next::Gguf { .. } => {
-                "chat with it: nextn-cli -m {}; measure it: nextn-bench speed -m {}"
-            }
+            Next::Checkpoint | Next::Gguf => "chat with it: nextn-cli -m {}; measure it: nextn-bench speed -m {}",
         }
     }
 }

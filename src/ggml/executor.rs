@@ -146,6 +146,13 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         self.planner.buffer_bytes() + self.own_bytes()
     }
 
+    /// [`Executor::buffer_bytes`] of one device.
+    pub fn buffer_bytes_on(&self, device: Device) -> usize {
+        let own = self.graphs.iter().filter(|g| matches!(g.place, Place::Own(_)));
+        let own: usize = own.map(|g| self.planner.bytes_on(&g.place, device)).sum();
+        self.planner.bytes_on(&Place::Shared, device) + own
+    }
+
     /// Where the time went.
     pub fn stats(&self) -> Stats {
         self.stats

@@ -65,6 +65,7 @@ mod staging;
 mod state;
 mod state_id;
 mod thread_count;
+mod weight_use;
 mod weights;
 
 pub use batch_invariance::{BatchInvariance, SMALL_FLOATS};
@@ -89,4 +90,5 @@ pub use rpc::{add_worker, serve_as_worker};
 pub use shared_pages::SharedPages;
 pub use state::{StateBuffer, StateSpec};
 pub use state_id::StateId;
+pub use weight_use::WeightUse;
 pub use weights::{WeightId, Weights, WeightsBuilder};

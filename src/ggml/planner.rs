@@ -115,6 +115,16 @@ impl Planner {
         self.buffer_bytes
     }
 
+    /// Bytes that a place or, with [`Place::Shared`], the buffers that graphs share have on one device.
+    pub(crate) fn bytes_on(&self, place: &Place, device: Device) -> usize {
+        let streams = self.streams.iter().filter(|stream| stream.device == device);
+        match (place, &self.plan) {
+            (Place::Own(split), _) => streams.map(|stream| split.bytes_on(stream)).sum(),
+            (Place::Shared, Plan::One(_)) => streams.map(|_| self.buffer_bytes).sum(),
+            (Place::Shared, Plan::Split(shared)) => streams.map(|stream| shared.bytes_on(stream)).sum(),
+        }
+    }
+
     /// Sees to it that some device has each op of `graph`. Comes before planning it; true when all graphs that were planned
     /// before are no longer valid.
     pub(crate) fn prepare(&mut self, graph: Cgraph) -> Result<bool, Error> {

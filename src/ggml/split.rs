@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 use ggml_sys as sys;
 
-use crate::device::Stream;
+use crate::device::{Device, Stream};
 use crate::raw::Scheduler;
 
 /// Bytes that a graph may have to itself.
@@ -34,6 +34,7 @@ impl OwnSplit {
     pub(crate) fn plan(streams: &[Stream], graph: Cgraph, size: usize) -> Option<OwnSplit> {
         let links = Links::of(graph);
         let scheduler = scheduler(streams, size)?;
+        pin(&scheduler, streams, graph);
         // SAFETY: scheduler and graph are alive; the graph has at most `size` nodes and leaves and is not split already.
         if !unsafe { sys::ggml_backend_sched_alloc_graph(scheduler.as_ptr(), graph.as_ptr()) } {
             links.restore();
@@ -51,6 +52,11 @@ impl OwnSplit {
     /// Bytes of its memory on all devices.
     pub(crate) fn n_bytes(&self) -> usize {
         self.n_bytes
+    }
+
+    /// Those on one device.
+    pub(crate) fn bytes_on(&self, stream: &Stream) -> usize {
+        bytes_on(&self.scheduler, stream)
     }
 
     /// # Safety
@@ -78,6 +84,7 @@ impl SharedSplit {
         let Some((scheduler, _)) = &self.scheduler else { return false };
         // SAFETY: the scheduler is alive.
         unsafe { sys::ggml_backend_sched_reset(scheduler.as_ptr()) };
+        pin(scheduler, streams, graph);
         // SAFETY: scheduler and graph are alive; the graph has at most `size` nodes and leaves and is not split already.
         unsafe { sys::ggml_backend_sched_alloc_graph(scheduler.as_ptr(), graph.as_ptr()) }
     }
@@ -90,6 +97,11 @@ impl SharedSplit {
     /// Bytes of its memory on all devices.
     pub(crate) fn n_bytes(&self, streams: &[Stream]) -> usize {
         self.scheduler.as_ref().map_or(0, |(scheduler, _)| buffer_bytes(scheduler, streams))
+    }
+
+    /// Those on one device.
+    pub(crate) fn bytes_on(&self, stream: &Stream) -> usize {
+        self.scheduler.as_ref().map_or(0, |(scheduler, _)| bytes_on(scheduler, stream))
     }
 
     /// # Safety
@@ -106,6 +118,7 @@ pub(crate) fn needed_bytes(streams: &[Stream], graph: Cgraph, size: usize) -> Op
     let links = Links::of(graph);
     // Its own: one that has measured thinks that it has memory.
     let scheduler = scheduler(streams, size)?;
+    pin(&scheduler, streams, graph);
     let mut sizes = vec![0; streams.len()];
     // SAFETY: as in `OwnSplit::plan`; there is a place for each of the scheduler's devices.
     unsafe { sys::ggml_backend_sched_reserve_size(scheduler.as_ptr(), graph.as_ptr(), sizes.as_mut_ptr()) };
@@ -130,10 +143,67 @@ fn backend_of(scheduler: &Scheduler, node: NonNull<sys::ggml_tensor>) -> sys::gg
     unsafe { sys::ggml_backend_sched_get_tensor_backend(scheduler.as_ptr(), node.as_ptr()) }
 }
 
+/// Says who computes those nodes that ggml, which goes by weights and neighbours, might give to the wrong device:
+/// - what reads or writes state on another device than a CPU stays there: elsewhere ggml would copy cells for each run;
+/// - a kernel of ours that has state in the host's memory stays on the CPU: it writes state where it lies, and a copy's changes
+///   would be lost;
+/// - other kernels of ours are the CPU's, unless a device says that it has them: a worker says so of everything.
+fn pin(scheduler: &Scheduler, streams: &[Stream], graph: Cgraph) {
+    // SAFETY: the graph is alive.
+    let n = unsafe { sys::ggml_graph_n_nodes(graph.as_ptr()) };
+    let Some((cpu, others)) = streams.split_last() else { return };
+    // SAFETY: `i` is below the count.
+    for node in (0..n).filter_map(|i| NonNull::new(unsafe { sys::ggml_graph_node(graph.as_ptr(), i) })) {
+        // SAFETY: nodes are alive as long as their graph.
+        let t = unsafe { node.as_ref() };
+        // SAFETY: stream and node are alive.
+        let has = |s: &Stream| unsafe { sys::ggml_backend_supports_op(s.backend.as_ptr(), node.as_ptr()) };
+        let is_ours = t.op == sys::GGML_OP_CUSTOM;
+        let stream = match t.src.iter().find_map(|src| state_under(*src)) {
+            Some(device) => match others.iter().find(|s| Some(s.device) == device) {
+                Some(there) if t.view_src.is_null() => Some(there).filter(|there| has(there)),
+                Some(_) => None,
+                None => Some(cpu).filter(|_| is_ours),
+            },
+            None => Some(cpu).filter(|_| is_ours && !others.iter().any(|s| !s.device.is_remote() && has(s))),
+        };
+        if let Some(stream) = stream {
+            // SAFETY: scheduler, node and backend are alive, the backend is one of the scheduler's, and the graph is not
+            // planned yet.
+            unsafe {
+                sys::ggml_backend_sched_set_tensor_backend(scheduler.as_ptr(), node.as_ptr(), stream.backend.as_ptr());
+            }
+        }
+    }
+}
+
+/// The device of the state that a node's source is, or is a view of; `Some(None)` where ggml does not say which. `None` for
+/// weights and what is computed.
+fn state_under(src: *const sys::ggml_tensor) -> Option<Option<Device>> {
+    // SAFETY: null, or a tensor that lives as long as its graph.
+    let t = unsafe { src.as_ref() }?;
+    // SAFETY: likewise.
+    let base = unsafe { t.view_src.as_ref() }.unwrap_or(t);
+    let buffer = NonNull::new(base.buffer)?;
+    // SAFETY: the buffer lives as long as its tensors.
+    if unsafe { sys::ggml_backend_buffer_get_usage(buffer.as_ptr()) } != sys::GGML_BACKEND_BUFFER_USAGE_ANY {
+        return None;
+    }
+    // SAFETY: likewise.
+    let kind = unsafe { sys::ggml_backend_buffer_get_type(buffer.as_ptr()) };
+    // SAFETY: buffer types are static.
+    let device = NonNull::new(unsafe { sys::ggml_backend_buft_get_device(kind) });
+    // SAFETY: buffer types name entries of the registry.
+    Some(device.map(|raw| unsafe { Device::from_raw(raw.as_ptr()) }))
+}
+
 fn buffer_bytes(scheduler: &Scheduler, streams: &[Stream]) -> usize {
+    streams.iter().map(|stream| bytes_on(scheduler, stream)).sum()
+}
+
+fn bytes_on(scheduler: &Scheduler, stream: &Stream) -> usize {
     // SAFETY: the backend is one of the scheduler's.
-    let bytes = |s: &Stream| unsafe { sys::ggml_backend_sched_get_buffer_size(scheduler.as_ptr(), s.backend.as_ptr()) };
-    streams.iter().map(bytes).sum()
+    unsafe { sys::ggml_backend_sched_get_buffer_size(scheduler.as_ptr(), stream.backend.as_ptr()) }
 }
 
 /// What the nodes of a graph read: a scheduler makes them read copies, and a graph is to be split but once.

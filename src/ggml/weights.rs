@@ -119,9 +119,9 @@ impl WeightsBuilder {
         self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.range.len()))
     }
 
-    /// Name and shape of every tensor added so far.
-    pub fn shapes(&self) -> impl Iterator<Item = (&str, [i64; 4])> + Clone {
-        self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.ne))
+    /// Name, type and shape of every tensor added so far.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, Dtype, [i64; 4])> + Clone {
+        self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.dtype, p.ne))
     }
 
     /// Bytes of a row of a tensor that was added.
@@ -135,29 +135,27 @@ impl WeightsBuilder {
     /// # Errors
     /// As [`WeightsBuilder::build_on`].
     pub fn build(self, device: Device) -> Result<Arc<Weights>, Error> {
-        self.build_on(device, |_| device)
+        self.build_on(&[device], |_| device)
     }
 
-    /// Places each tensor on the device that `place` names for it; `first` is the one that outputs come from. On each: over
-    /// the maps where it can use them, copied where it cannot.
+    /// Places each tensor on the device that `place` names for it; graphs over them may compute on `used` besides, of which the
+    /// first is the one that outputs come from. On each: over the maps where it can use them, copied where it cannot.
     ///
     /// # Errors
     /// [`Error::Alloc`]: no room for the copies. [`Error::Device`]: a device refuses the map.
-    pub fn build_on(mut self, first: Device, place: impl Fn(&str) -> Device) -> Result<Arc<Weights>, Error> {
+    pub fn build_on(mut self, used: &[Device], place: impl Fn(&str) -> Device) -> Result<Arc<Weights>, Error> {
         crate::log::install();
-        let mut devices = vec![first];
-        for p in &mut self.planned {
-            let device = place(&p.name.to_string_lossy());
-            p.place = devices.iter().position(|&d| d == device).unwrap_or_else(|| {
-                devices.push(device);
-                devices.len() - 1
-            });
+        let of_tensors: Vec<Device> = self.planned.iter().map(|p| place(&p.name.to_string_lossy())).collect();
+        let mut devices: Vec<Device> = Vec::new();
+        for device in used.iter().chain(&of_tensors) {
+            if !devices.contains(device) {
+                devices.push(*device);
+            }
         }
         // ggml's scheduler prefers the devices in this order and wants a CPU as the last of them.
-        devices[1..].sort_by_key(|d| d.kind() == DeviceKind::Cpu);
-        for p in &mut self.planned {
-            let device = place(&p.name.to_string_lossy());
-            p.place = devices.iter().position(|&d| d == device).expect("every device is listed");
+        devices.sort_by_key(|d| d.kind() == DeviceKind::Cpu);
+        for (p, device) in self.planned.iter_mut().zip(&of_tensors) {
+            p.place = devices.iter().position(|d| d == device).expect("every device is listed");
         }
 
         let mut tensors = vec![None; self.planned.len()];
@@ -329,7 +327,7 @@ unsafe impl Sync for WeightTensor {}
 pub struct Weights {
     tensors: Vec<WeightTensor>,
     names: Vec<String>,
-    /// The one that outputs come from first, a CPU last.
+    /// A CPU last.
     devices: Vec<Device>,
     /// The number of each tensor's device.
     places: Vec<usize>,
@@ -343,12 +341,13 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// The device that outputs come from.
+    /// The first of [`Weights::devices`].
     pub fn device(&self) -> Device {
         self.devices[0]
     }
 
-    /// Every device that holds some of them.
+    /// Every device that graphs over them compute on, in the order in which it is preferred: first the one that outputs come
+    /// from, unless that is a CPU among others, which is always the last.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }

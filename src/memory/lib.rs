@@ -23,6 +23,7 @@ mod names;
 mod ring;
 mod rotation;
 mod saved;
+mod saved_cells;
 mod shape;
 mod shared;
 mod shown;

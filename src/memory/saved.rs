@@ -2,6 +2,7 @@
 
 use crate::bytes::{ByteReader, put_number};
 use crate::error::Error;
+use crate::saved_cells::SavedCells;
 
 /// What cannot be cut, at a position: recurrent state, and the cells that are seen from there in layers with a window. With
 /// the other cells before it still in place, a sequence can go back there.
@@ -46,7 +47,7 @@ impl Checkpoint {
 pub struct SavedSequence {
     pub(crate) len: usize,
     pub(crate) recurrent: Vec<u8>,
-    pub(crate) cells: Vec<u8>,
+    pub(crate) cells: SavedCells,
     /// What it was made for: types and widths of every layer.
     pub(crate) shape: Vec<u64>,
 }
@@ -67,6 +68,24 @@ impl SavedSequence {
         self.recurrent.len() + self.cells.len()
     }
 
+    /// Bytes that no other sequence has in common with it.
+    pub fn own_bytes(&self) -> usize {
+        self.recurrent.len()
+    }
+
+    /// Parts of its cells, each with what tells it from others as long as a sequence has it, and its bytes: whoever keeps several
+    /// sequences counts each part once.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.cells.parts()
+    }
+
+    /// Has cells that are the same in `other` in common with it from here on. Its values stay what they are.
+    pub fn share_with(&mut self, other: &Self) {
+        if self.shape == other.shape {
+            self.cells.share_with(&other.cells);
+        }
+    }
+
     /// Appends it as bytes: numbers, then state.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         for n in [self.len, self.shape.len(), self.recurrent.len(), self.cells.len()] {
@@ -74,7 +93,7 @@ impl SavedSequence {
         }
         self.shape.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         out.extend_from_slice(&self.recurrent);
-        out.extend_from_slice(&self.cells);
+        self.cells.slices().for_each(|bytes| out.extend_from_slice(bytes));
     }
 
     /// Reads what [`SavedSequence::write_to`] wrote; nothing may follow it.
@@ -92,7 +111,7 @@ impl SavedSequence {
         if cells.len() != n_cells {
             return Err(Error::Saved(format!("{} bytes of cells, {n_cells} expected", cells.len())));
         }
-        Ok(Self { len, recurrent, cells: cells.to_vec(), shape })
+        Ok(Self { len, recurrent, cells: SavedCells::whole_of(cells.to_vec()), shape })
     }
 }
 

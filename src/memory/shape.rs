@@ -101,7 +101,7 @@ impl StateShape {
     /// [`Error::Saved`] names the part.
     pub fn check_values(&self, saved: &SavedSequence) -> Result<(), Error> {
         check_floats(&saved.recurrent)?;
-        self.check_cells(&saved.cells, saved.len, |_| true)
+        self.check_cells(&saved.cells.in_a_row(), saved.len, |_| true)
     }
 
     /// As [`StateShape::check_values`], of a checkpoint that passed [`StateShape::check_checkpoint`].

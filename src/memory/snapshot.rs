@@ -8,6 +8,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
+use crate::saved_cells::SavedCells;
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
 
 impl Memory {
@@ -61,8 +62,12 @@ impl Memory {
             return Err(Error::Step(format!("a sequence of {} positions cannot be copied up to {len}", state.len)));
         }
         let recurrent = self.read_recurrent(index)?;
-        let mut cells = Vec::new();
-        self.read_cells(self.cell_ranges(index, len)?, &mut cells)?;
+        let (mut cells, mut bytes) = (SavedCells::default(), Vec::new());
+        for (i, (id, offset, n_bytes)) in self.cell_ranges(index, len)?.into_iter().enumerate() {
+            bytes.resize(n_bytes, 0);
+            self.buffer.read(id, offset, &mut bytes)?;
+            cells.push(i, &bytes);
+        }
         Ok(SavedSequence { len, recurrent, cells, shape: self.shape().words() })
     }
 
@@ -100,12 +105,13 @@ impl Memory {
             Some((other, n)) => self.show(other, index, n.min(saved.len).min(self.slots[other].len))?,
             None => Vec::new(),
         };
-        let mut start = 0;
+        let (mut start, mut bytes) = (0, Vec::new());
         for (id, offset, n_bytes) in ranges {
             let there = there.iter().filter(|(of, _)| *of == id).map(|(_, shown)| shown.clone());
             for left in others(offset..offset + n_bytes, there) {
                 let from = start + left.start - offset;
-                self.buffer.write(id, left.start, &saved.cells[from..from + left.len()])?;
+                saved.cells.copy(from..from + left.len(), &mut bytes);
+                self.buffer.write(id, left.start, &bytes)?;
             }
             start += n_bytes;
         }

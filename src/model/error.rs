@@ -105,6 +105,43 @@ pub enum LoadError {
         /// Free there beside the buffers of passes, in MiB.
         free: usize,
     },
+    /// A pattern of `--override-tensor` for tensors that the model does not have.
+    #[error(
+        "--override-tensor `{pattern}={device}`: no tensor of the model has a name that matches; `extract-nextn inspect` lists them"
+    )]
+    NoSuchTensor {
+        /// The regular expression.
+        pattern: String,
+        /// Where they were to go.
+        device: String,
+    },
+    /// More by `--override-tensor` than a device has room for.
+    #[error(
+        "{device}: --override-tensor puts {needs} MiB there, {free} MiB are free beside what passes need: have its patterns match fewer tensors"
+    )]
+    OverrideRoom {
+        /// Which device.
+        device: String,
+        /// The tensors, in MiB.
+        needs: usize,
+        /// Free there beside the buffers of passes, in MiB.
+        free: usize,
+    },
+    /// A tensor that `--override-tensor` puts on a device that cannot compute with it.
+    #[error(
+        "{name}: {device} computes nothing with a tensor of type {dtype} and shape {ne:?}: have the pattern of --override-tensor \
+         leave it out, or put one before it that matches it, with =CPU"
+    )]
+    OverrideType {
+        /// The tensor.
+        name: String,
+        /// The device.
+        device: String,
+        /// The tensor's type.
+        dtype: &'static str,
+        /// The tensor's shape, in ggml order.
+        ne: [i64; 4],
+    },
     /// The shards of a split file.
     #[error("{0}")]
     Shard(String),

@@ -43,6 +43,7 @@ mod rope;
 mod rope_options;
 mod schema;
 mod step;
+mod tensor_override;
 mod tensors;
 mod zero_fill;
 
@@ -70,6 +71,7 @@ pub use projector::{Projector, ProjectorOptions, ProjectorSchema};
 pub use rope_options::{RopeOptions, RopeScaling};
 pub use schema::Schema;
 pub use step::Likeliest;
+pub use tensor_override::{TensorOverride, TensorPattern};
 pub use tensors::{TensorSchema, block_of};
 
 pub use ggml::{NoiseKey, Stats};

@@ -22,6 +22,7 @@ use crate::placement::{Placement, Plan, block};
 use crate::pooling::EmbeddingInfo;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
+use crate::tensor_override::check_overrides;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a model is opened.
@@ -166,7 +167,8 @@ impl Model {
         let facts = facts(&opened, &weights);
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
-        let weights = weights.build_on(plan.output(), |name| plan.device(name, tied))?;
+        check_overrides(&options.placement.overrides, weights.shapes())?;
+        let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
         tell_of_batches(&weights, rows_alike(&facts, &weights), on_cpu);
         if let NextNHead::Missing(names) = &opened.nextn {
@@ -253,7 +255,7 @@ fn with_features(
 fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     let (arch, hparams) = (&opened.arch, opened.hparams.clone());
     let mut widths: HashMap<usize, usize> = HashMap::new();
-    for (name, [_, n_out, n_matrices, _]) in weights.shapes() {
+    for (name, _, [_, n_out, n_matrices, _]) in weights.shapes() {
         if let Some(il) = block(name) {
             let n_matrices = usize::try_from(n_matrices).unwrap_or(1);
             // Of experts those that a token uses; those of heads all.

@@ -161,6 +161,11 @@ impl Model {
         self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
     }
 
+    /// True when the state of some layer lies in the host's memory.
+    pub fn has_state_on_host(&self) -> bool {
+        self.plan.devices().iter().any(|d| d.kind() == ggml::DeviceKind::Cpu)
+    }
+
     /// State that the target model's layers need.
     pub fn state_layout(&self) -> StateLayout {
         self.arch.state()

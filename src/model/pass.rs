@@ -281,6 +281,11 @@ impl Runner {
         self.executor.buffer_bytes()
     }
 
+    /// [`Runner::buffer_bytes`] of one device.
+    pub fn buffer_bytes_on(&self, device: ggml::Device) -> usize {
+        self.executor.buffer_bytes_on(device)
+    }
+
     /// Makes room for steps of this size, so that later ones need no new memory.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
-//! Which device holds which tensor: layers on GPUs, from the last one on; the rest, or all experts, in the host's memory.
+//! Which device holds which tensor: layers on GPUs, from the last one on; the rest, or all experts, in the host's memory;
+//! tensors of some names where a user says (`tensor_override.rs`).
 //! Owns the choice and its arithmetic. Knows names and sizes; knows nothing of what layers compute.
 
 use ggml::{Device, DeviceKind};
 
 use crate::error::LoadError;
 use crate::memory_plan::{Facts, MemoryPlanner};
+use crate::tensor_override::{ByName, TensorOverride, device_by_name};
 use crate::tensors::block_of;
 
 /// How many layers go to the GPUs.
@@ -38,6 +40,8 @@ pub struct Placement {
     pub split: Split,
     /// Layers, from the first, whose experts stay in the host's memory.
     pub n_cpu_moe: usize,
+    /// Tensors that go elsewhere than all this says, by name; the first pattern that matches decides.
+    pub overrides: Vec<TensorOverride>,
     /// What will be kept beside the weights.
     pub planner: MemoryPlanner,
 }
@@ -52,6 +56,7 @@ pub(crate) struct Plan {
     /// The embedding, when it is not the head too.
     input: Device,
     n_cpu_moe: usize,
+    overrides: Vec<TensorOverride>,
     cpu: Device,
 }
 
@@ -76,15 +81,31 @@ impl Plan {
         let cpu = Device::cpu()?;
         let n_states = facts.layout.layers.len() + facts.head.len();
         let n_blocks = tensors.clone().filter_map(|(name, _)| block(name)).max().map_or(0, |il| il + 1).max(n_states);
-        let all_on = |device| Plan { blocks: vec![device; n_blocks], output: device, input: device, n_cpu_moe: 0, cpu };
-        if wanted.gpus.is_empty() || wanted.layers == GpuLayers::Count(0) {
+        let overrides = &wanted.overrides;
+        let all_on = |device| Plan {
+            blocks: vec![device; n_blocks],
+            output: device,
+            input: device,
+            n_cpu_moe: 0,
+            overrides: overrides.clone(),
+            cpu,
+        };
+        let by_name = ByName::of(overrides, tensors.clone())?;
+        let no_layers = wanted.gpus.is_empty() || wanted.layers == GpuLayers::Count(0);
+        if no_layers && by_name.is_on_cpu() {
+            return Ok(all_on(cpu));
+        }
+        let bytes = wanted.planner.bytes(facts)?;
+        let reserve = RESERVE.saturating_add(bytes.passes).saturating_add(bytes.beside);
+        by_name.check_room(|device| device.memory().0.saturating_sub(reserve))?;
+        if no_layers {
             return Ok(all_on(cpu));
         }
 
         let mut blocks = vec![Need::default(); n_blocks];
         let (mut input, mut output) = (0, 0);
         let tied = !tensors.clone().any(|(name, _)| name == "output.weight");
-        for (name, bytes) in tensors {
+        for (name, bytes) in tensors.filter(|(name, _)| device_by_name(overrides, name).is_none()) {
             match block(name) {
                 Some(il) if is_expert(name) && il < wanted.n_cpu_moe => {}
                 Some(il) => blocks[il].weights += bytes,
@@ -92,15 +113,14 @@ impl Plan {
                 None => output += bytes,
             }
         }
-        let bytes = wanted.planner.bytes(facts)?;
         for (need, state) in blocks.iter_mut().zip(&bytes.blocks) {
             need.state = *state;
         }
-        let reserve = RESERVE.saturating_add(bytes.passes).saturating_add(bytes.beside);
         let sizes = Sizes { blocks: blocks.iter().map(|b| b.weights + b.state).collect(), input, output };
 
         let mut gpus = wanted.gpus.clone();
-        let mut free: Vec<usize> = gpus.iter().map(|d| d.memory().0.saturating_sub(reserve)).collect();
+        let mut free: Vec<usize> =
+            gpus.iter().map(|d| d.memory().0.saturating_sub(reserve.saturating_add(by_name.on(*d)))).collect();
         if wanted.split == Split::Auto && gpus.len() > 1 {
             // A GPU of this machine before one of another.
             let fits = |i: &usize| sizes.all() <= free[*i];
@@ -160,9 +180,15 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The device that outputs come from.
-    pub(crate) fn output(&self) -> Device {
-        self.output
+    /// Every device that holds a layer's state, the one that outputs come from first.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        let mut devices = vec![self.output];
+        for device in &self.blocks {
+            if !devices.contains(device) {
+                devices.push(*device);
+            }
+        }
+        devices
     }
 
     /// The device of block `il`'s state.
@@ -172,6 +198,9 @@ impl Plan {
 
     /// The device of a tensor. `tied`: there is no head but the embedding.
     pub(crate) fn device(&self, name: &str, tied: bool) -> Device {
+        if let Some(device) = device_by_name(&self.overrides, name) {
+            return device;
+        }
         match block(name) {
             Some(il) if is_expert(name) && il < self.n_cpu_moe => self.cpu,
             Some(il) => self.block(il),
@@ -338,6 +367,6 @@ mod tests {
         let plan = Plan::new(&Placement::default(), tensors.into_iter(), &Facts::default()).unwrap();
         let cpu = Device::cpu().unwrap();
         assert!(tensors.iter().all(|(name, _)| plan.device(name, false) == cpu));
-        assert!(plan.output() == cpu && plan.block(0) == cpu && plan.block(9) == cpu);
+        assert!(plan.devices() == [cpu] && plan.block(0) == cpu && plan.block(9) == cpu);
     }
 }

@@ -11,7 +11,7 @@ pub fn spelled_out(words: impl Iterator<Item = OsString>) -> impl Iterator<Item 
     })
 }
 
-const NAMES: [(&str, &str); 21] = [
+const NAMES: [(&str, &str); 22] = [
     ("-cmoe", "--cpu-moe"),
     ("-cpent", "--checkpoint-every"),
     ("-cram", "--cache-ram"),
@@ -29,6 +29,7 @@ const NAMES: [(&str, &str); 21] = [
     ("-ncmoe", "--n-cpu-moe"),
     ("-ngl", "--gpu-layers"),
     ("-np", "--parallel"),
+    ("-ot", "--override-tensor"),
     ("-sm", "--split-mode"),
     ("-to", "--request-timeout"),
     ("-ts", "--tensor-split"),

@@ -398,7 +398,7 @@ fn variable(arg: &Arg) -> Option<String> {
 }
 
 /// llama.cpp's environment variables, by our names of the options; ours go before them.
-const LLAMA_VARIABLES: [(&str, &str); 36] = [
+const LLAMA_VARIABLES: [(&str, &str); 37] = [
     ("model", "LLAMA_ARG_MODEL"),
     ("hf-repo", "LLAMA_ARG_HF_REPO"),
     ("hf-file", "LLAMA_ARG_HF_FILE"),
@@ -425,6 +425,7 @@ const LLAMA_VARIABLES: [(&str, &str); 36] = [
     ("tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
     ("main-gpu", "LLAMA_ARG_MAIN_GPU"),
     ("n-cpu-moe", "LLAMA_ARG_N_CPU_MOE"),
+    ("override-tensor", "LLAMA_ARG_OVERRIDE_TENSOR"),
     ("host", "LLAMA_ARG_HOST"),
     ("port", "LLAMA_ARG_PORT"),
     ("api-key", "LLAMA_API_KEY"),

@@ -66,7 +66,7 @@ const MAPPED: &str = "model files are mapped, and weights are read as they are u
 const LOGS: &str = "log lines have the form that -v, -q, --log-json and NEXTN_LOG choose";
 
 /// What has no effect, and why; without a sentence it is how this server is anyway.
-const NOTHING: [(&[&str], Takes, &str); 43] = [
+const NOTHING: [(&[&str], Takes, &str); 42] = [
     (&["-tb", "--threads-batch", "-td", "--threads-draft", "-tbd", "--threads-batch-draft"], Value, ONE_POOL),
     (&["--threads-http"], Value, "connections are served by one thread per core"),
     (&["--prio", "--prio-batch", "--prio-draft", "--poll", "--poll-batch", "--poll-draft"], Value, SYSTEM),
@@ -83,7 +83,6 @@ const NOTHING: [(&[&str], Takes, &str); 43] = [
     (&["--check-tensors"], Nothing, "`extract-nextn verify` checks a file"),
     (&["-nkvo", "--no-kv-offload"], Nothing, "the cache of a layer lies where the layer lies, see --gpu-layers"),
     (&["-kvo", "--kv-offload", "--op-offload", "--no-op-offload"], Nothing, ""),
-    (&["-ot", "--override-tensor"], Value, "see --cpu-moe, --n-cpu-moe and --tensor-split"),
     (&["-fit", "--fit"], Value, "what does not fit is told before anything is allocated, with settings that fit"),
     (&["-fitt", "--fit-target", "-fitc", "--fit-ctx"], Value, "what does not fit is told, with settings that fit"),
     (&["--no-cache-idle-slots"], Nothing, "a conversation that loses its slot moves to the host, see --cache-ram"),

@@ -121,7 +121,7 @@ pub fn open_draft(
     let placement = device.placement(planner)?;
     // What was said of the target's layers holds for the target.
     let layers = if placement.layers == GpuLayers::Count(0) { placement.layers } else { GpuLayers::Auto };
-    let placement = Placement { layers, n_cpu_moe: 0, ..placement };
+    let placement = Placement { layers, n_cpu_moe: 0, overrides: Vec::new(), ..placement };
     let load = LoadOptions { placement, lock: device.mlock, progress: progress.of(path), ..LoadOptions::default() };
     let model = Model::open(path, &load).map_err(|error| OpenError::Model(error.in_file(path)))?;
     tracing::info!(file = %path.display(), "draft model: {}", model.describe());

@@ -28,6 +28,11 @@ MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, norm
 ROUTED = dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, n_shared_experts=1, n_group=1, topk_group=1,
               first_k_dense_replace=1, routed_scaling_factor=1.5, norm_topk_prob=True)
 LATENT = dict(num_key_value_heads=4, q_lora_rank=256, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=128)
+OSS = dict(head_dim=64, num_local_experts=8, num_experts_per_tok=2, sliding_window=32, intermediate_size=256)
+# Layer 5 is the one without a window.
+GEMMA = dict(head_dim=64, query_pre_attn_scalar=64, num_hidden_layers=6, sliding_window=32, tie_word_embeddings=True)
+GEMMA_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6), sliding_attention=dict(rope_type="default", rope_theta=1e4))
+SIGLIP = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2, image_size=56, patch_size=14)
 # One line a checkpoint: transformers' class, pre-tokenizer, what its configuration says beside SIZES.
 MODELS = {
     "qwen3": ("Qwen3", "qwen2", dict(head_dim=128, tie_word_embeddings=True, rope_parameters=PLAIN)),
@@ -67,6 +72,12 @@ MODELS = {
                                          rope_parameters=PLAIN | dict(partial_rotary_factor=0.5), **ROUTED)),
     "deepseek_v3": ("DeepseekV3", "llama-bpe", dict(rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0), rope_interleave=True,
                                                     scoring_func="sigmoid", **LATENT, **ROUTED)),
+    "gpt_oss": ("GptOss", "qwen2", dict(rope_parameters=YARN | dict(beta_fast=32.0, beta_slow=1.0, truncate=False), **OSS)),
+    "gpt_oss-mxfp4": ("GptOss", "qwen2", dict(rope_parameters=YARN | dict(beta_fast=32.0, beta_slow=1.0, truncate=False), **OSS)),
+    "gemma2": ("Gemma2", "default", dict(head_dim=64, query_pre_attn_scalar=64, sliding_window=32, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="default", rope_theta=1e4), attn_logit_softcapping=50.0, final_logit_softcapping=30.0)),
+    "gemma3": ("Gemma3", "default", dict(rope_parameters=GEMMA_ROPE, **GEMMA)),
+    "gemma3-seeing": ("Gemma3", "default", dict(rope_parameters=GEMMA_ROPE, **GEMMA)),
     "glm4_moe_lite": ("Glm4MoeLite", "glm4", dict(num_nextn_predict_layers=1, rope_parameters=PLAIN, scoring_func="sigmoid", **LATENT, **ROUTED)),
 }
 VISION = dict(depth=2, hidden_size=128, intermediate_size=256, num_heads=2, out_hidden_size=256, num_position_embeddings=64, patch_size=16)
@@ -94,17 +105,79 @@ def tokenizer(pre, text):
     return PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|endoftext|>", bos_token="<|endoftext|>")
 
 
-def model(family, config):
+class Pieces:
+    """A SentencePiece vocabulary of N_VOCAB pieces with a token for each byte, as Gemma's: `tokenizer.model`."""
+    def __init__(self, text):
+        import io, sentencepiece
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text.splitlines()), model_writer=out, vocab_size=N_VOCAB - 2, model_type="bpe", byte_fallback=True,
+            pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=False, remove_extra_whitespaces=False,
+            normalization_rule_name="identity", user_defined_symbols=["\n\n", "<unused0>"], max_sentence_length=100000, minloglevel=2)
+        self.bytes = out.getvalue()
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.bytes)
+
+    def save_pretrained(self, folder):
+        (folder / "tokenizer.model").write_bytes(self.bytes)
+        piece = lambda id: self.processor.id_to_piece(id)
+        token = lambda content, special: dict(content=content, lstrip=False, normalized=False, rstrip=False, single_word=False, special=special)
+        added = {str(i): token(piece(i), True) for i in range(4)} | {str(i): token(piece(i), False) for i in (4, 5)}
+        added |= {str(N_VOCAB - 2): token("<start_of_turn>", True), str(N_VOCAB - 1): token("\u2581\u2581a", False)}
+        config = dict(tokenizer_class="GemmaTokenizer", added_tokens_decoder=added, add_bos_token=True, add_eos_token=False,
+                      bos_token=piece(2), eos_token=piece(1), pad_token=piece(0), unk_token=piece(3))
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
+        beside = dict(added_tokens=[dict(id=int(id)) | t for id, t in added.items()], model=dict(type="BPE", vocab={}, merges=[]))
+        (folder / "tokenizer.json").write_text(json.dumps(beside, indent=1))
+
+    def __call__(self, text):
+        return {"input_ids": self.processor.encode(text)}
+
+    def decode(self, ids):
+        return self.processor.decode(ids)
+
+
+def pack_experts(folder, m):
+    """Puts experts in blocks of MXFP4 into the model, and into its file in place of floats."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    values = torch.cat([values, -values])
+    g = torch.Generator().manual_seed(5)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name, p in sorted(m.named_parameters()):
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        n_expert, n_in, n_out = p.shape
+        blocks = torch.randint(0, 256, (n_expert, n_out, n_in // 32, 16), generator=g, dtype=torch.uint8)
+        scales = torch.randint(120, 124, (n_expert, n_out, n_in // 32), generator=g, dtype=torch.uint8)
+        numbers = torch.stack([values[(blocks & 15).long()], values[(blocks >> 4).long()]], dim=-1).flatten(-2)
+        numbers = numbers * torch.exp2(scales.float() - 127).unsqueeze(-1)
+        with torch.no_grad():
+            p.copy_(numbers.flatten(-2).transpose(1, 2))
+        del tensors[name]
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(tensors, file, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router"])
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def model(family, config, sees=False):
     """A transformers model with weights that let every part move the logits."""
     import torch, transformers
     delta = family.startswith("Qwen3_5")
-    text = getattr(transformers, f"{family}TextConfig" if delta else f"{family}Config")
+    text = getattr(transformers, f"{family}TextConfig" if delta or family == "Gemma3" else f"{family}Config")
     config = SIZES | config
     if family == "Mixtral":
         config["intermediate_size"] = 256
     tied = config.pop("tie_word_embeddings", False)
     ids = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    if delta:
+    if sees:
+        text = text(**config, tie_word_embeddings=tied, **ids).to_dict()
+        config = transformers.Gemma3Config(text_config=text, vision_config=SIGLIP, mm_tokens_per_image=4, tie_word_embeddings=tied)
+        m = transformers.Gemma3ForConditionalGeneration
+    elif delta:
         whole = getattr(transformers, f"{family}Config")
         config = whole(text_config=text(**config, tie_word_embeddings=tied, **ids).to_dict(), vision_config=VISION, tie_word_embeddings=tied)
         m = getattr(transformers, f"{family}ForConditionalGeneration")
@@ -125,7 +198,7 @@ def randomize(parameters, seed, tied=False):
     with torch.no_grad():
         for name, p in sorted(parameters):
             noise = torch.randn(p.shape, generator=g)
-            if "visual" in name:
+            if "visual" in name or "vision_tower" in name:
                 p.copy_(noise * 0.02)
             elif p.ndim == 1 or "conv1d" in name:
                 sharp = 0.3 if name.endswith(("q_norm.weight", "k_norm.weight")) else 0.0
@@ -179,8 +252,11 @@ def write(out, name):
     family, pre, config = MODELS[name]
     folder = out / name
     text = documents()
-    tok, m = tokenizer(pre, text), model(family, dict(config))
+    m = model(family, dict(config), name.endswith("-seeing"))
+    tok = Pieces(text) if family in ("Gemma2", "Gemma3") else tokenizer(pre, text)
     m.save_pretrained(folder)
+    if name.endswith("-mxfp4"):
+        pack_experts(folder, m)
     tok.save_pretrained(folder)
     if family == "Qwen3Next":
         file = folder / "model.safetensors"

@@ -24,8 +24,8 @@ use tasks::{Reply, Task};
 pub(super) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// Questions, one JSON object per line: prompt, answer, optionally match (exact, contains, number, json) and
-    /// kind
+    /// Questions, one JSON object per line: prompt, answer, optionally match (exact, contains, number, json,
+    /// call), kind and tools
     #[arg(short, long, value_name = "FILE.jsonl")]
     file: Option<PathBuf>,
     /// Number of generated questions of each kind

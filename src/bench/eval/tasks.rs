@@ -174,9 +174,11 @@ struct Line {
     answer: Value,
     #[serde(default)]
     kind: Option<String>,
-    /// How to judge: exact (the default), contains, number, json.
+    /// How to judge: exact (the default), contains, number, json, call.
     #[serde(default, rename = "match")]
     by: Option<String>,
+    #[serde(default)]
+    tools: Vec<Value>,
 }
 
 /// Questions of a JSONL file.
@@ -197,10 +199,15 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Task>> {
                 whole(&line.answer).with_context(|| format!("{}: answer {} is no whole number", at(), line.answer))?,
             ),
             "json" => Expected::Json(line.answer.clone()),
-            other => bail!("{}: match `{other}` is not one of exact, contains, number, json", at()),
+            "call" => {
+                let (name, arguments) = (line.answer["name"].as_str(), line.answer.get("arguments"));
+                let (name, arguments) = name.zip(arguments).with_context(|| format!("{}: answer is no call", at()))?;
+                Expected::Call(name.to_owned(), arguments.clone())
+            }
+            other => bail!("{}: match `{other}` is not one of exact, contains, number, json, call", at()),
         };
         let kind = line.kind.unwrap_or_else(|| "file".into());
-        tasks.push(Task { kind, question: line.prompt, tools: Vec::new(), expected });
+        tasks.push(Task { kind, question: line.prompt, tools: line.tools, expected });
     }
     ensure!(!tasks.is_empty(), "{}: no questions", path.display());
     Ok(tasks)
@@ -248,6 +255,23 @@ mod tests {
         assert!(tasks[0].expected.is(&says("5")) && tasks[1].expected.is(&says("It is 6.")));
         let error = questions(r#""six""#).err().unwrap().to_string();
         assert!(error.contains("line 2") && error.contains("six"), "{error}");
+    }
+
+    #[test]
+    fn a_file_may_ask_for_calls_of_its_tools() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = json!({
+            "prompt": "What is the weather in Rome?", "match": "call", "tools": [{ "type": "function" }],
+            "answer": { "name": "get_weather", "arguments": { "city": "Rome" } },
+        });
+        std::fs::write(file.path(), line.to_string()).unwrap();
+        let tasks = read(file.path()).unwrap();
+        let calls = |city: &str| vec![("get_weather".to_owned(), format!("{{\"city\": \"{city}\"}}"))];
+        let reply = |city| Reply { text: String::new(), calls: calls(city) };
+        assert_eq!(tasks[0].tools.len(), 1);
+        assert!(tasks[0].expected.is(&reply("Rome")) && !tasks[0].expected.is(&reply("Oslo")));
+        std::fs::write(file.path(), r#"{"prompt": "x", "match": "call", "answer": "Rome"}"#).unwrap();
+        assert!(read(file.path()).err().unwrap().to_string().contains("no call"));
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Config {
             "Qwen3NextForCausalLM" | "qwen3_next" => Some((Family::Qwen3Next, true)),
             _ => None,
         };
+        let c = c.with_defaults(families::find(class).map_or(&[], |(row, _)| row.defaults));
         let (layout, promised) = match (delta, families::find(class)) {
             (Some((family, with_experts)), _) => {
                 (Layout::Delta(Box::new(DeltaConfig::of(&c, family, with_experts)?)), "mtp_num_hidden_layers")

@@ -191,7 +191,7 @@ fn layer_types(c: &Fields<'_>, n_layer: u64) -> Result<Option<Vec<bool>>, String
 
 fn rope(c: &Fields<'_>) -> Result<Rope, String> {
     let inner = c.get("rope_parameters").or_else(|| c.get("rope_scaling")).filter(|v| v.is_object());
-    let rope = Fields { root: c.text.unwrap_or(c.root), text: inner };
+    let rope = Fields { root: c.text.unwrap_or(c.root), text: inner, defaults: &[] };
     let base = rope.float("rope_theta")?.unwrap_or(10000.0) as f32;
     let share = rope.float("partial_rotary_factor")?.unwrap_or(0.25);
     if !(share > 0.0 && share <= 1.0) {

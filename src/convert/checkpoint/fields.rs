@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// Weights in 8-bit floats.
+/// Weights in 8-bit floats, or experts in blocks of MXFP4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantized {
     /// Rows and columns under one scale, if the file says so.
@@ -14,11 +14,22 @@ pub struct Quantized {
 pub(crate) struct Fields<'j> {
     pub(crate) root: &'j Value,
     pub(crate) text: Option<&'j Value>,
+    /// Numbers of those that are in neither.
+    pub(crate) defaults: &'static [(&'static str, u64)],
 }
 
 impl<'j> Fields<'j> {
     pub(crate) fn of(root: &'j Value) -> Self {
-        Self { root, text: root.get("text_config").filter(|t| t.is_object()) }
+        Self { root, text: root.get("text_config").filter(|t| t.is_object()), defaults: &[] }
+    }
+
+    /// The same with numbers for fields that are not there.
+    pub(crate) fn with_defaults(self, defaults: &'static [(&'static str, u64)]) -> Self {
+        Self { defaults, ..self }
+    }
+
+    fn default(&self, name: &str) -> Option<u64> {
+        self.defaults.iter().find(|(field, _)| *field == name).map(|(_, n)| *n)
     }
 
     /// The model's class, or its type where no class is named.
@@ -49,7 +60,7 @@ impl<'j> Fields<'j> {
     }
 
     pub(crate) fn find(&self, name: &str, most: u64) -> Result<Option<u64>, String> {
-        let Some(v) = self.get(name) else { return Ok(None) };
+        let Some(v) = self.get(name) else { return Ok(self.default(name)) };
         match v.as_u64() {
             Some(n) if (1..=most).contains(&n) => Ok(Some(n)),
             _ => Err(format!("{name} is {}, a number from 1 to {most} expected", short(v))),
@@ -74,13 +85,13 @@ impl<'j> Fields<'j> {
         let text = |name: &str| q.get(name).and_then(Value::as_str);
         let known = matches!(
             (text("quant_method"), text("format")),
-            (Some("fp8"), _) | (Some("compressed-tensors"), Some("float-quantized" | "naive-quantized"))
+            (Some("fp8" | "mxfp4"), _) | (Some("compressed-tensors"), Some("float-quantized" | "naive-quantized"))
         );
         if !known {
             let method = text("quant_method").unwrap_or("?");
             let format = text("format").map_or(String::new(), |f| format!(", format {f:?}"));
             return Err(format!(
-                "quantized by {method:?}{format}; plain floats or fp8 expected: convert the original checkpoint"
+                "quantized by {method:?}{format}; plain floats, fp8 or mxfp4 expected: convert the original checkpoint"
             ));
         }
         let groups = q.get("config_groups").and_then(|g| g.as_object()?.values().next()?.get("weights"));

@@ -201,6 +201,13 @@ impl Found {
                     found.add(block, "ffn_gate_exps.weight", (i, 0), Sources::Half(place, 0), t, path)?;
                     found.add(block, "ffn_up_exps.weight", (i, 1), Sources::Half(place, 1), t, path)?;
                 }
+                Part::Alternate(kind) => {
+                    let names = [format!("ffn_gate_exps.{kind}"), format!("ffn_up_exps.{kind}")];
+                    for (name, which) in names.iter().zip(0..) {
+                        found.add(block, name, (i, which), Sources::Alternate(place, which), t, path)?;
+                    }
+                }
+                Part::Columns(name) => found.add(block, name, (i, 0), Sources::Columns(place), t, path)?,
                 Part::Latent => {
                     found.add(block, "attn_k_b.weight", (i, 0), Sources::Latent(place, LatentPart::Keys), t, path)?;
                     found.add(block, "attn_v_b.weight", (i, 1), Sources::Latent(place, LatentPart::Values), t, path)?;

@@ -4,6 +4,7 @@
 
 mod config;
 mod delta;
+mod experts;
 mod families;
 mod fields;
 mod gather;
@@ -13,6 +14,7 @@ mod layer_list;
 mod names;
 mod plan;
 mod projector;
+mod sentencepiece;
 mod table;
 mod tokenizer;
 
@@ -111,10 +113,12 @@ impl Checkpoint {
 }
 
 /// What a checkpoint has besides its weights; not all of it is in every one.
-const DESCRIPTIONS: [&str; 7] = [
+const DESCRIPTIONS: [&str; 9] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tokenizer.model",
+    "added_tokens.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",

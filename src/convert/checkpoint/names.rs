@@ -31,6 +31,10 @@ pub(crate) enum Part {
     ByKeyHead,
     /// Of latent attention, for each head what makes keys of latent rows, and what makes values.
     Latent,
+    /// The gates of all experts and their up matrices in turns, or the biases of both; what follows the dot in their names.
+    Alternate(&'static str),
+    /// Matrices of all experts, each turned.
+    Columns(&'static str),
 }
 
 /// The name's meaning in a checkpoint of a family of the table. `n_layer`: layers from there on are the head's.
@@ -43,6 +47,7 @@ pub(crate) fn meaning_in(name: &str, table: &Table, n_layer: u64) -> Name {
         of(row.layer, rest)
             .or_else(|| of(TABLE_LAYER, rest))
             .or_else(|| (rest == "self_attn.kv_b_proj.weight").then_some(Part::Latent))
+            .or_else(|| row.alternating.then(|| alternating(rest)).flatten())
             .or_else(|| of_experts(rest))
     };
     let Ok((rest, of_head)) = within(name) else { return Name::Skip };
@@ -108,7 +113,8 @@ fn scales(name: &str) -> Option<Name> {
 
 /// The weight that the tensor of this name has scales for.
 pub(crate) fn scales_of(name: &str) -> Option<String> {
-    name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")).map(str::to_owned)
+    let of_blocks = || name.strip_suffix("_scales").map(|weight| format!("{weight}_blocks"));
+    name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")).map(str::to_owned).or_else(of_blocks)
 }
 
 /// As [`text_name`], whether it is that of scales or not.
@@ -152,6 +158,16 @@ fn in_layer(rest: &str) -> Option<Part> {
         return Some(Part::ByKeyHead);
     }
     of_experts(rest)
+}
+
+/// Of all experts of a layer, in families where gates and up matrices stand in turns.
+fn alternating(rest: &str) -> Option<Part> {
+    match rest.strip_prefix("mlp.experts.")? {
+        "gate_up_proj_blocks" | "gate_up_proj" => Some(Part::Alternate("weight")),
+        "gate_up_proj_bias" => Some(Part::Alternate("bias")),
+        "down_proj" => Some(Part::Columns("ffn_down_exps.weight")),
+        _ => None,
+    }
 }
 
 /// Of one expert, or of all of a layer.

@@ -24,6 +24,10 @@ pub(crate) enum Sources {
     ByKeyHead(Place, DeltaPart),
     /// A part of the rows of latent attention, which stand head by head.
     Latent(Place, LatentPart),
+    /// One of two kinds of rows, or of columns of matrices in floats, that stand in turns: gates (0) and what follows them (1).
+    Alternate(Place, u64),
+    /// Matrices of experts in floats, whose columns are the new rows.
+    Columns(Place),
 }
 
 /// A part of what latent attention makes of a latent row: for each head rows of its key, then rows of its value.
@@ -50,6 +54,8 @@ impl Sources {
             Sources::One(place)
             | Sources::Half(place, _)
             | Sources::ByKeyHead(place, _)
+            | Sources::Alternate(place, _)
+            | Sources::Columns(place)
             | Sources::Latent(place, _) => *place,
             Sources::Experts(list) => *list.first_key_value().expect("made with its first").1,
         }
@@ -74,6 +80,9 @@ impl Maker<'_> {
         expected: Option<&TensorSchema>,
     ) -> Result<TensorPlan, Error> {
         let t = self.shards.tensor(sources.first());
+        if t.dtype == Dtype::U8 || matches!(sources, Sources::Alternate(..) | Sources::Columns(_)) {
+            return self.plan_of_experts(sources, expected);
+        }
         let mut ne: Vec<u64> = t.shape.iter().rev().copied().collect();
         if matches!(part, "ssm_conv1d.weight" | "shortconv.conv.weight") && ne.len() == 3 && ne[1] == 1 {
             ne.remove(1);
@@ -111,7 +120,7 @@ impl Maker<'_> {
                     LatentPart::Values => vec![n_rank, each.1, n_head],
                 };
             }
-            Sources::One(_) => ne = as_expected(part, ne, expected),
+            Sources::One(_) | Sources::Alternate(..) | Sources::Columns(_) => ne = as_expected(part, ne, expected),
         }
         let by_row = matches!(sources, Sources::Latent(..)) || part == "ssm_norm.weight";
         let row_len = if by_row { ne[0] } else { row_len };
@@ -120,7 +129,7 @@ impl Maker<'_> {
         }
         let (pieces, runs) = self.rows(part, sources, &ne, row_len)?;
         let turned = match sources {
-            Sources::Latent(_, LatentPart::Keys) => Some(Turned { n_cols: ne[1] }),
+            Sources::Latent(_, LatentPart::Keys) => Some(Turned { n_cols: ne[1], first: 0, every: 1 }),
             _ => None,
         };
         let lacks_one = self.config.and_then(Config::table).is_none_or(|table| table.row.norms_lack_one);
@@ -176,6 +185,7 @@ impl Maker<'_> {
                     .ok_or_else(|| self.refused("a delta net without its sizes".into()))?;
                 Ok((vec![piece], by_key_head(c, *part)))
             }
+            Sources::Alternate(..) | Sources::Columns(_) => Err(self.refused("rows of experts in turns".into())),
             Sources::Half(place, which) => {
                 let (half, n_expert) = (ne[1], ne[2]);
                 if n_expert > MAX_EXPERTS {
@@ -240,7 +250,7 @@ impl Maker<'_> {
                 return Err(self.refused(format!("{} has scales, but is {}", quoted(&t.name), t.dtype)));
             }
         };
-        Ok(Piece { file: place.file, at: t.start, stored, n_rows: n / row_len, scale })
+        Ok(Piece { file: place.file, at: t.start, stored, n_rows: n / row_len, every: 1, scale })
     }
 
     /// What each number of a weight is multiplied with: one number for all, for a matrix, for a row, or for a block.
@@ -362,7 +372,7 @@ impl Maker<'_> {
         Ok(Some(Arc::new(tiled(c).flat_map(|h| (h * head..(h + 1) * head).map(|i| i as u32)).collect())))
     }
 
-    fn refused(&self, what: String) -> Error {
+    pub(super) fn refused(&self, what: String) -> Error {
         Error::tensor(&self.name, what)
     }
 }
@@ -436,7 +446,7 @@ pub(crate) fn natural(dtype: Dtype) -> TensorType {
     }
 }
 
-fn float(dtype: Dtype) -> Option<ggml::Dtype> {
+pub(super) fn float(dtype: Dtype) -> Option<ggml::Dtype> {
     match dtype {
         Dtype::F32 => Some(ggml::Dtype::F32),
         Dtype::F16 => Some(ggml::Dtype::F16),
@@ -446,4 +456,4 @@ fn float(dtype: Dtype) -> Option<ggml::Dtype> {
 }
 
 /// As in config.json.
-const MAX_EXPERTS: u64 = 65536;
+pub(super) const MAX_EXPERTS: u64 = 65536;

@@ -33,6 +33,10 @@ pub(crate) struct Row {
     pub(crate) vocabulary: Vocabulary,
     /// Names outside of layers, up to a dot, of tensors that files lack.
     pub(crate) left_out: &'static [&'static str],
+    /// Gates and up matrices of experts stand in turns.
+    pub(crate) alternating: bool,
+    /// Numbers that hold where the configuration does not tell them.
+    pub(crate) defaults: &'static [(&'static str, u64)],
 }
 
 /// Ways in which a vocabulary is stored.
@@ -43,6 +47,8 @@ pub(crate) enum Vocabulary {
     ByteLevel,
     /// Merges over characters, with tokens for single bytes.
     Gemma,
+    /// Pieces with scores, in `tokenizer.model`.
+    SentencePiece,
 }
 
 impl Row {
@@ -59,6 +65,8 @@ impl Row {
         special: &[],
         vocabulary: Vocabulary::ByteLevel,
         left_out: &[],
+        alternating: false,
+        defaults: &[],
     };
 }
 
@@ -260,7 +268,7 @@ impl Sizes {
     pub(crate) fn rope_fields<'j>(c: &Fields<'j>) -> Fields<'j> {
         let inner = c.get("rope_parameters").or_else(|| c.get("rope_scaling")).filter(|v| v.is_object());
         let inner = inner.map(|v| v.get("full_attention").filter(|v| v.is_object()).unwrap_or(v));
-        Fields { root: c.text.unwrap_or(c.root), text: inner }
+        Fields { root: c.text.unwrap_or(c.root), text: inner, defaults: &[] }
     }
 
     /// The keys with `block_count` in front, for a file with so many layers of a head.

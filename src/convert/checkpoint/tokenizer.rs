@@ -1,5 +1,5 @@
-//! The tokenizer of a checkpoint as keys of a GGUF file: tokens, kinds, merges, special ids, chat template.
-//! Owns `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
+//! The tokenizer of a checkpoint as keys of a GGUF file: tokens, kinds, scores, merges, special ids, chat template.
+//! Owns `tokenizer.json`, `added_tokens.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::config::Config;
+use super::sentencepiece::{self, PieceKind};
 use super::table::Vocabulary;
 use crate::error::Error;
 use crate::gguf_model::Key;
@@ -23,6 +24,8 @@ pub(crate) struct Tokenizer {
     /// Of byte-level ones.
     pre: Option<&'static str>,
     tokens: Vec<(String, Kind)>,
+    /// Of vocabularies whose tokens have them.
+    scores: Vec<f32>,
     merges: Vec<String>,
     /// By the key's name, in order.
     special_ids: Vec<(&'static str, u32)>,
@@ -35,6 +38,7 @@ pub(crate) struct Tokenizer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Normal = 1,
+    Unknown = 2,
     Control = 3,
     UserDefined = 4,
     Unused = 5,
@@ -51,6 +55,15 @@ struct Json {
     #[serde(default)]
     post_processor: Value,
     model: Bpe,
+}
+
+/// `tokenizer.json`, as far as it is used beside `tokenizer.model`.
+#[derive(Default, Deserialize)]
+struct JsonBeside {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    post_processor: Value,
 }
 
 #[derive(Deserialize)]
@@ -87,12 +100,15 @@ impl Tokenizer {
     /// the embedding; a template that is no text.
     pub(crate) fn open(folder: &Path, c: &Config, root: &Value) -> Result<Tokenizer, Error> {
         let path = folder.join("tokenizer.json");
-        let json: Json = read_json(&path, MAX_JSON_BYTES)?;
         let config_path = folder.join("tokenizer_config.json");
         let config = find_json(&config_path, MAX_JSON_BYTES)?.unwrap_or(Value::Null);
         let vocabulary = c.table().map_or(Vocabulary::ByteLevel, |table| table.row.vocabulary);
-        let made =
-            Tokenizer::of(json, &config, root, (c.n_vocab, vocabulary)).map_err(|what| Error::input(&path, what))?;
+        let made = if vocabulary == Vocabulary::SentencePiece {
+            Tokenizer::of_pieces(folder, &config, root, c.n_vocab)?
+        } else {
+            let json: Json = read_json(&path, MAX_JSON_BYTES)?;
+            Tokenizer::of(json, &config, root, (c.n_vocab, vocabulary)).map_err(|what| Error::input(&path, what))?
+        };
         let templates = templates(folder, &config).map_err(|e| match e {
             Problem::Words(what) => Error::input(&config_path, what),
             Problem::Error(e) => e,
@@ -111,9 +127,9 @@ impl Tokenizer {
         }
         let pre = match vocabulary {
             Vocabulary::ByteLevel => Some(pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?),
-            Vocabulary::Gemma => None,
+            Vocabulary::Gemma | Vocabulary::SentencePiece => None,
         };
-        let added = added_tokens(&json, config)?;
+        let added = added_tokens(&json.added_tokens, config)?;
         let mut tokens = tokens(json.model.vocab, &added, n_vocab)?;
         if vocabulary == Vocabulary::Gemma {
             tokens.iter_mut().for_each(as_gemma);
@@ -129,7 +145,45 @@ impl Tokenizer {
             around.retain(|(name, _)| *name != "bos");
             around.push(("bos", true));
         }
-        Ok(Tokenizer { vocabulary, pre, tokens, merges, special_ids, added: around, templates: Vec::new() })
+        let scores = match vocabulary {
+            Vocabulary::Gemma => vec![-1000.0; tokens.len()],
+            _ => Vec::new(),
+        };
+        Ok(Tokenizer { vocabulary, pre, tokens, scores, merges, special_ids, added: around, templates: Vec::new() })
+    }
+
+    /// Of `tokenizer.model`; what the other files add goes over its pieces.
+    fn of_pieces(folder: &Path, config: &Value, root: &Value, n_vocab: u64) -> Result<Tokenizer, Error> {
+        let pieces = sentencepiece::pieces(&folder.join("tokenizer.model"))?;
+        let path = folder.join("tokenizer.json");
+        let beside = if path.exists() { read_json(&path, MAX_JSON_BYTES)? } else { JsonBeside::default() };
+        let mut tokens: Vec<(String, Kind)> = (0..n_vocab).map(|id| (format!("[PAD{id}]"), Kind::Unused)).collect();
+        let mut scores = vec![-10000.0; tokens.len()];
+        for ((token, score), piece) in tokens.iter_mut().zip(&mut scores).zip(pieces) {
+            (*token, *score) = ((piece.text, Kind::of(piece.kind)), piece.score);
+        }
+        let mut put = |id: u64, token: String, kind: Kind| {
+            // Ids without a row of the embedding cannot be used.
+            if let Some(slot) = usize::try_from(id).ok().filter(|&id| id < tokens.len()) {
+                (tokens[slot], scores[slot]) = ((token, kind), -1000.0);
+            }
+        };
+        let more = find_json(&folder.join("added_tokens.json"), MAX_JSON_BYTES)?;
+        for (token, id) in more.as_ref().and_then(Value::as_object).into_iter().flatten() {
+            put(id.as_u64().unwrap_or(u64::MAX), token.clone(), Kind::UserDefined);
+        }
+        let refused = |what: String| Error::input(&folder.join("tokenizer_config.json"), what);
+        for (id, (token, special)) in added_tokens(&[], config).map_err(refused)? {
+            if special || looks_special(&token) {
+                put(id, token, Kind::Control);
+            } else {
+                put(id, token.replace('\u{2581}', " "), Kind::UserDefined);
+            }
+        }
+        let added = added_tokens(&beside.added_tokens, config).map_err(refused)?;
+        let (special_ids, added) = special(config, root, &added, &beside.post_processor, n_vocab).map_err(refused)?;
+        let (vocabulary, merges, templates) = (Vocabulary::SentencePiece, Vec::new(), Vec::new());
+        Ok(Tokenizer { vocabulary, pre: Some("default"), tokens, scores, merges, special_ids, added, templates })
     }
 
     /// The same with these special tokens, where the files tell none and the vocabulary has them: the key's name, and the token.
@@ -147,14 +201,18 @@ impl Tokenizer {
     pub(crate) fn into_keys(self) -> Vec<(String, Key)> {
         let mut keys = Vec::new();
         let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.{key}"), value));
-        let is_gemma = self.vocabulary == Vocabulary::Gemma;
-        put("ggml.model", if is_gemma { "gemma4" } else { "gpt2" }.into());
+        let model = match self.vocabulary {
+            Vocabulary::ByteLevel => "gpt2",
+            Vocabulary::Gemma => "gemma4",
+            Vocabulary::SentencePiece => "llama",
+        };
+        put("ggml.model", model.into());
         if let Some(pre) = self.pre {
             put("ggml.pre", pre.into());
         }
         put("ggml.tokens", Key::Array(self.tokens.iter().map(|(token, _)| token.as_str()).collect::<ArrayBuf>()));
-        if is_gemma {
-            put("ggml.scores", Key::Array(std::iter::repeat_n(-1000.0f32, self.tokens.len()).collect::<ArrayBuf>()));
+        if !self.scores.is_empty() {
+            put("ggml.scores", Key::Array(self.scores.iter().copied().collect::<ArrayBuf>()));
         }
         put("ggml.token_type", Key::Array(self.tokens.iter().map(|(_, kind)| *kind as i32).collect::<ArrayBuf>()));
         if !self.merges.is_empty() {
@@ -166,7 +224,7 @@ impl Tokenizer {
         for (name, yes) in self.added {
             put(&format!("ggml.add_{name}_token"), Key::Bool(yes));
         }
-        if is_gemma {
+        if self.vocabulary != Vocabulary::ByteLevel {
             put("ggml.add_space_prefix", Key::Bool(false));
         }
         let others: Vec<&str> =
@@ -208,9 +266,9 @@ fn pre_tokenizer(v: &Value, whole_words: bool) -> Result<&'static str, String> {
 }
 
 /// Tokens besides the vocabulary, by id: those of `tokenizer.json`, then those that only the other file has.
-fn added_tokens(json: &Json, config: &Value) -> Result<BTreeMap<u64, (String, bool)>, String> {
+fn added_tokens(list: &[Added], config: &Value) -> Result<BTreeMap<u64, (String, bool)>, String> {
     let mut added = BTreeMap::new();
-    for t in &json.added_tokens {
+    for t in list {
         if added.insert(t.id, (t.content.clone(), t.special)).is_some() {
             return Err(format!("added token {} appears twice", t.id));
         }
@@ -248,6 +306,27 @@ fn tokens(
     }
     let named = |(id, token): (usize, Option<_>)| token.unwrap_or_else(|| (format!("[PAD{id}]"), Kind::Unused));
     Ok(tokens.into_iter().enumerate().map(named).collect())
+}
+
+impl Kind {
+    fn of(kind: PieceKind) -> Self {
+        match kind {
+            PieceKind::Normal | PieceKind::UserDefined => Kind::Normal,
+            PieceKind::Unknown => Kind::Unknown,
+            PieceKind::Control => Kind::Control,
+            PieceKind::Unused => Kind::Unused,
+            PieceKind::Byte => Kind::Byte,
+        }
+    }
+}
+
+/// Tokens that some models add as text though they are none.
+fn looks_special(token: &str) -> bool {
+    let within = |first: &str, last: &str| token.starts_with(first) && token.ends_with(last);
+    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&token)
+        || within("<|", "|>")
+        || within("<\u{ff5c}", "\u{ff5c}>")
+        || within("<unused", ">")
 }
 
 /// Tokens of Gemma that stand for a byte, and special ones that are shown: a reader of replies needs them.

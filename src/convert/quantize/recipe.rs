@@ -83,7 +83,11 @@ impl Recipe<'_> {
         let rules = self.rules(model, &arch);
         let mut i_value = 0;
         for t in &mut model.tensors {
-            if may_change(t) {
+            // What is packed already stays so, unless it was asked for: it loses nothing, in files of all types.
+            let stays = t.is_mxfp4() && !self.requantize;
+            if stays {
+                t.dtype = TensorType::MXFP4;
+            } else if may_change(t) {
                 let dtype = self.dtype(t, &rules, &mut i_value);
                 self.set(t, dtype)?;
             }
@@ -92,6 +96,8 @@ impl Recipe<'_> {
         if self.file_type.is_quantized() {
             model.set_last("general.quantization_version", version);
             model.set_last("general.file_type", kind);
+        } else if model.tensors.iter().any(TensorPlan::is_repacked) {
+            model.set("general.file_type", Key::U32(MXFP4_MOE));
         } else {
             model.set("general.file_type", kind);
         }
@@ -223,6 +229,9 @@ impl Recipe<'_> {
         Ok(())
     }
 }
+
+/// The type of a file whose experts are MXFP4 and whose other matrices are floats.
+const MXFP4_MOE: u32 = 38;
 
 /// Matrices, but for norms, routers and the convolution.
 fn may_change(t: &TensorPlan) -> bool {

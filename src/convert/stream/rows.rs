@@ -34,6 +34,8 @@ impl Worker {
                 inputs[piece.file].read_at(&mut self.packed[at..at + bytes], piece.at + start * row_bytes as u64)?;
                 at += bytes;
             }
+        } else if plan.is_repacked() {
+            self.repack(plan, inputs, row_bytes, (first, n))?;
         } else {
             self.floats(plan, inputs, first, n)?;
             self.pack(plan, dtype, row_bytes, first, n)?;
@@ -71,14 +73,15 @@ impl Worker {
         inputs: &[Input],
         (first, n): (u64, u64),
     ) -> Result<(), Error> {
-        let (n_cols, mut rows) = (turned.n_cols, Vec::new());
+        let (n_cols, each, mut rows) = (turned.n_cols, turned.n_rows(), Vec::new());
         let mut at = first;
         while at < first + n {
-            let run = plan.runs[(at / n_cols) as usize];
-            let end = ((at / n_cols + 1) * n_cols).min(first + n);
+            let run = plan.runs[(at / each) as usize];
+            let end = ((at / each + 1) * each).min(first + n);
             self.floats.clear();
             self.read(plan, &plan.pieces[run.piece], inputs, (run.start, run.n, n_cols))?;
-            for column in at % n_cols..at % n_cols + (end - at) {
+            for row in at % each..at % each + (end - at) {
+                let column = turned.first + row * turned.every;
                 rows.extend(self.floats.iter().skip(column as usize).step_by(n_cols as usize));
             }
             at = end;
@@ -95,9 +98,7 @@ impl Worker {
         inputs: &[Input],
         (start, n, row_len): (u64, u64, u64),
     ) -> Result<(), Error> {
-        let row_bytes = piece.stored.row_bytes(row_len).expect("plans are made of rows that have a size");
-        self.raw.resize((row_bytes * n) as usize, 0);
-        inputs[piece.file].read_at(&mut self.raw, piece.at + start * row_bytes)?;
+        self.read_raw(piece, inputs, (start, n, row_len))?;
         let from = self.floats.len();
         self.floats.resize(from + (row_len * n) as usize, 0.0);
         let floats = &mut self.floats[from..];
@@ -110,6 +111,55 @@ impl Worker {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The bytes of rows of a piece, one after the other.
+    fn read_raw(&mut self, piece: &Piece, inputs: &[Input], (start, n, row_len): (u64, u64, u64)) -> Result<(), Error> {
+        let row_bytes = piece.stored.row_bytes(row_len).expect("plans are made of rows that have a size");
+        let spanned = n.saturating_sub(1) * piece.every + n.min(1);
+        self.raw.resize((row_bytes * spanned) as usize, 0);
+        inputs[piece.file].read_at(&mut self.raw, piece.at + start * piece.every * row_bytes)?;
+        if piece.every > 1 {
+            let size = row_bytes as usize;
+            for row in 1..n as usize {
+                let from = row * piece.every as usize * size;
+                self.raw.copy_within(from..from + size, row * size);
+            }
+            self.raw.truncate(n as usize * size);
+        }
+        Ok(())
+    }
+
+    /// Rows of MXFP4 in ggml's order: for each 32 numbers the power of two, then the numbers, number `i` in the lower half of byte
+    /// `i` and number `i + 16` in the upper one.
+    fn repack(
+        &mut self,
+        plan: &TensorPlan,
+        inputs: &[Input],
+        row_bytes: usize,
+        (first, n): (u64, u64),
+    ) -> Result<(), Error> {
+        let mut packed = std::mem::take(&mut self.packed);
+        let mut rows = packed.chunks_exact_mut(row_bytes);
+        let mut powers = Vec::new();
+        for (piece, start, n) in parts(plan, first, n) {
+            self.read_raw(piece, inputs, (start, n, plan.row_len))?;
+            let scale = piece.scale.as_ref().expect("blocks of MXFP4 have a scale each");
+            for (i, numbers) in self.raw.chunks_exact(plan.row_len as usize / 2).enumerate() {
+                powers.resize(scale.n_cols as usize, 0);
+                inputs[scale.file].read_at(&mut powers, scale.at + scale.grid_row(start + i as u64) * scale.n_cols)?;
+                let row = rows.next().expect("there are as many rows as are asked for");
+                for ((block, numbers), power) in row.chunks_exact_mut(17).zip(numbers.chunks_exact(16)).zip(&powers) {
+                    block[0] = *power;
+                    let number = |i: usize| numbers[i / 2] >> (i % 2 * 4) & 15;
+                    for (i, byte) in block[1..].iter_mut().enumerate() {
+                        *byte = number(i) | number(i + 16) << 4;
+                    }
+                }
+            }
+        }
+        self.packed = packed;
         Ok(())
     }
 
@@ -179,9 +229,8 @@ fn load_cells<'s>(
     raw: &mut Vec<u8>,
     anew: bool,
 ) -> Result<&'s [f32], Error> {
-    let of = |row: u64| row / scale.matrix_rows * scale.n_rows + row % scale.matrix_rows / scale.cell_rows;
-    let grid_row = of(row);
-    if anew || of(row - 1) != grid_row {
+    let grid_row = scale.grid_row(row);
+    if anew || scale.grid_row(row - 1) != grid_row {
         let row_bytes = scale.stored.row_bytes(scale.n_cols).expect("plans are made of scales that have a size");
         raw.resize(row_bytes as usize, 0);
         cells.resize(scale.n_cols as usize, 0.0);
@@ -202,6 +251,11 @@ fn widen(stored: Stored, raw: &[u8], floats: &mut [f32]) -> Result<(), ggml::Err
         }
         Stored::F8E4M3 => floats.iter_mut().zip(raw).for_each(|(x, byte)| *x = E4M3[usize::from(*byte)]),
         Stored::F8E5M2 => floats.iter_mut().zip(raw).for_each(|(x, byte)| *x = E5M2[usize::from(*byte)]),
+        Stored::F4E2M1 => {
+            for (pair, byte) in floats.chunks_exact_mut(2).zip(raw) {
+                (pair[0], pair[1]) = (E2M1[usize::from(byte & 15)], E2M1[usize::from(byte >> 4)]);
+            }
+        }
         Stored::F8E8M0 => floats.iter_mut().zip(raw).for_each(|(x, byte)| *x = e8m0(*byte)),
     }
     Ok(())
@@ -211,6 +265,9 @@ fn widen(stored: Stored, raw: &[u8], floats: &mut [f32]) -> Result<(), ggml::Err
 const E4M3: [f32; 256] = small_floats(4, 3, false);
 /// 1 sign, 5 bits of exponent with bias 15, 2 of fraction; as in halves, the largest exponent is infinity or not a number.
 const E5M2: [f32; 256] = small_floats(5, 2, true);
+
+/// 1 sign, 2 bits of exponent with bias 1, 1 of fraction.
+const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// All floats of 8 bits by their bits, made by arithmetic that is exact.
 const fn small_floats(n_exponent: u32, n_fraction: u32, has_infinity: bool) -> [f32; 256] {

@@ -31,11 +31,22 @@ pub struct TensorPlan {
     pub importance: Option<Importance>,
 }
 
-/// Matrices that are turned. A run of `row_len` rows of `n_cols` elements makes `n_cols` rows.
+/// Matrices that are turned. A run of `row_len` rows of `n_cols` elements makes a row of every `every`-th column from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turned {
     /// Elements of a row before.
     pub n_cols: u64,
+    /// The first column that becomes a row.
+    pub first: u64,
+    /// Columns from one to the next.
+    pub every: u64,
+}
+
+impl Turned {
+    /// Rows that a run makes.
+    pub fn n_rows(self) -> u64 {
+        self.n_cols.saturating_sub(self.first).div_ceil(self.every.max(1))
+    }
 }
 
 /// A matrix in a file.
@@ -49,6 +60,8 @@ pub struct Piece {
     pub stored: Stored,
     /// Rows, of `row_len` elements each.
     pub n_rows: u64,
+    /// Rows from one of them to the next in the file: 1 where they lie together.
+    pub every: u64,
     /// Numbers to multiply with.
     pub scale: Option<Scale>,
 }
@@ -99,6 +112,8 @@ pub enum Stored {
     F8E5M2,
     /// Powers of two.
     F8E8M0,
+    /// 4-bit floats with two bits of exponent and one of fraction, two in a byte, the first in its lower half.
+    F4E2M1,
 }
 
 /// What is done to each number.
@@ -121,6 +136,13 @@ pub struct Importance {
     pub matrix_rows: u64,
 }
 
+impl Scale {
+    /// The row of cells over a row of the piece.
+    pub(crate) fn grid_row(&self, row: u64) -> u64 {
+        row / self.matrix_rows * self.n_rows + row % self.matrix_rows / self.cell_rows
+    }
+}
+
 impl Stored {
     /// Bytes of `n` elements in a row; None when they are no whole blocks or too many.
     pub fn row_bytes(self, n: u64) -> Option<u64> {
@@ -128,6 +150,7 @@ impl Stored {
             Stored::Ggml(dtype) => dtype.row_bytes(i64::try_from(n).ok()?).ok().map(|n| n as u64),
             Stored::F64 => n.checked_mul(8),
             Stored::F8E4M3 | Stored::F8E5M2 | Stored::F8E8M0 => Some(n),
+            Stored::F4E2M1 => n.is_multiple_of(2).then_some(n / 2),
         }
     }
 }
@@ -169,7 +192,7 @@ impl TensorPlan {
     pub fn n_rows(&self) -> u64 {
         match (&self.made, self.turned) {
             (Some(numbers), _) => numbers.len() as u64 / self.row_len.max(1),
-            (None, Some(turned)) => self.runs.len() as u64 * turned.n_cols,
+            (None, Some(turned)) => self.runs.len() as u64 * turned.n_rows(),
             (None, None) => self.runs.iter().map(|run| run.n).sum(),
         }
     }
@@ -193,12 +216,30 @@ impl TensorPlan {
     /// Whether its bytes are those of its sources, one after the other.
     pub fn is_copy(&self) -> bool {
         let same = |piece: &Piece| {
-            piece.scale.is_none() && matches!(piece.stored, Stored::Ggml(dtype) if dtype.id() == self.dtype.id())
+            piece.scale.is_none()
+                && piece.every == 1
+                && matches!(piece.stored, Stored::Ggml(dtype) if dtype.id() == self.dtype.id())
         };
         self.columns.is_none()
             && self.turned.is_none()
             && self.made.is_none()
             && self.map == Map::Keep
             && self.pieces.iter().all(same)
+    }
+
+    /// Whether its numbers are blocks of MXFP4 in the file and in the new one: bits in another order.
+    pub fn is_repacked(&self) -> bool {
+        self.is_mxfp4()
+            && self.dtype == TensorType::MXFP4
+            && self.columns.is_none()
+            && self.turned.is_none()
+            && self.map == Map::Keep
+    }
+
+    /// Whether its numbers are blocks of MXFP4 in the file: 4-bit floats, and a power of two for each 32 of them.
+    pub fn is_mxfp4(&self) -> bool {
+        let block = |scale: &Scale| scale.stored == Stored::F8E8M0 && (scale.cell_rows, scale.cell_cols) == (1, 32);
+        let is = |piece: &Piece| piece.stored == Stored::F4E2M1 && piece.scale.as_ref().is_some_and(block);
+        !self.pieces.is_empty() && self.pieces.iter().all(is)
     }
 }

@@ -11,6 +11,8 @@ mod hostile;
 mod made_projectors;
 mod next;
 mod output;
+mod packed_experts;
+mod pieces;
 mod projectors;
 mod recipes;
 mod several_layers;

@@ -1,6 +1,8 @@
 //! Checkpoints of the families of the table: every tensor finds its place, and only those change whose order or shape differs
 //! in files.
 
+use std::path::Path;
+
 use crate::support::{Tensor, Tensors, as_fp8, write_folder};
 use convert::Error;
 use convert::checkpoint::{Checkpoint, Options};
@@ -9,12 +11,12 @@ use convert::stream::{Control, OnFailure};
 use gguf::{Header, TensorType};
 use serde_json::{Value, json};
 
-const N_EMBD: u64 = 32;
+pub(crate) const N_EMBD: u64 = 32;
 /// That of the folder's tokenizer.
-const N_VOCAB: u64 = 4096;
+pub(crate) const N_VOCAB: u64 = 4096;
 
 /// A configuration of three layers, with these fields besides.
-fn config(class: &str, more: Value) -> Value {
+pub(crate) fn config(class: &str, more: Value) -> Value {
     let mut config = json!({
         "architectures": [class], "num_hidden_layers": 3, "hidden_size": N_EMBD, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 12, "intermediate_size": 40, "vocab_size": N_VOCAB,
@@ -26,19 +28,19 @@ fn config(class: &str, more: Value) -> Value {
 }
 
 /// Numbers that tell tensor and place apart, exact in BF16 or not as it may be: the file is of F32.
-fn tensor(name: &str, shape: &[u64]) -> Tensor {
+pub(crate) fn tensor(name: &str, shape: &[u64]) -> Tensor {
     let seed: u64 = name.bytes().fold(7, |sum, b| sum.wrapping_mul(31).wrapping_add(b.into()));
     Tensor::f32(shape, (0..shape.iter().product()).map(|i| (seed.wrapping_add(i * 7919) % 100_003) as f32))
 }
 
-fn add(tensors: &mut Tensors, names: &[(&str, &[u64])]) {
+pub(crate) fn add(tensors: &mut Tensors, names: &[(&str, &[u64])]) {
     for (name, shape) in names {
         tensors.insert((*name).to_owned(), tensor(name, shape));
     }
 }
 
 /// What stands outside of layers.
-fn globals() -> Tensors {
+pub(crate) fn globals() -> Tensors {
     let mut tensors = Tensors::new();
     add(
         &mut tensors,
@@ -51,13 +53,13 @@ fn globals() -> Tensors {
     tensors
 }
 
-fn layer(tensors: &mut Tensors, il: u64, names: &[(&str, &[u64])]) {
+pub(crate) fn layer(tensors: &mut Tensors, il: u64, names: &[(&str, &[u64])]) {
     for (name, shape) in names {
         add(tensors, &[(&format!("model.layers.{il}.{name}"), shape)]);
     }
 }
 
-const ATTENTION: &[(&str, &[u64])] = &[
+pub(crate) const ATTENTION: &[(&str, &[u64])] = &[
     ("input_layernorm.weight", &[N_EMBD]),
     ("post_attention_layernorm.weight", &[N_EMBD]),
     ("self_attn.q_proj.weight", &[48, N_EMBD]),
@@ -65,7 +67,7 @@ const ATTENTION: &[(&str, &[u64])] = &[
     ("self_attn.v_proj.weight", &[24, N_EMBD]),
     ("self_attn.o_proj.weight", &[N_EMBD, 48]),
 ];
-const DENSE: &[(&str, &[u64])] = &[
+pub(crate) const DENSE: &[(&str, &[u64])] = &[
     ("mlp.gate_proj.weight", &[40, N_EMBD]),
     ("mlp.up_proj.weight", &[40, N_EMBD]),
     ("mlp.down_proj.weight", &[N_EMBD, 40]),
@@ -94,10 +96,21 @@ fn experts(tensors: &mut Tensors, il: u64, shared: bool) {
 }
 
 fn converted(config: &Value, tensors: &Tensors) -> Result<Vec<u8>, Error> {
+    converted_with(config, tensors, false, |_| ())
+}
+
+/// With more files in the folder; `requantize` unpacks experts.
+pub(crate) fn converted_with(
+    config: &Value,
+    tensors: &Tensors,
+    requantize: bool,
+    more: impl Fn(&Path),
+) -> Result<Vec<u8>, Error> {
     let dir = tempfile::tempdir().expect("a folder");
     write_folder(dir.path(), config, std::slice::from_ref(tensors));
+    more(dir.path());
     let mut model = Checkpoint::open(dir.path(), Options { name: Some("test"), ..Options::default() })?.model;
-    let recipe = Recipe { file_type: FileType::F32, head: None, plain: false, imatrix: None, requantize: false };
+    let recipe = Recipe { file_type: FileType::F32, head: None, plain: false, imatrix: None, requantize };
     recipe.apply(&mut model)?;
     let out = dir.path().join("out.gguf");
     model.into_job(recipe.stamp())?.run(&out, 2, &Control::default(), OnFailure::Remove)?;
@@ -105,7 +118,7 @@ fn converted(config: &Value, tensors: &Tensors) -> Result<Vec<u8>, Error> {
 }
 
 /// The numbers of a tensor of a file, and its shape.
-fn numbers(file: &[u8], name: &str) -> (Vec<u64>, Vec<f32>) {
+pub(crate) fn numbers(file: &[u8], name: &str) -> (Vec<u64>, Vec<f32>) {
     let header = Header::parse(file).expect("a sound file");
     let t = header.tensor(name).unwrap_or_else(|| panic!("{name} is not there"));
     assert_eq!(t.dtype, TensorType::F32, "{name}");
@@ -114,7 +127,7 @@ fn numbers(file: &[u8], name: &str) -> (Vec<u64>, Vec<f32>) {
 }
 
 /// A tensor of the file is one of the checkpoint as it was.
-fn same(file: &[u8], tensors: &Tensors, pairs: &[(&str, &str)]) {
+pub(crate) fn same(file: &[u8], tensors: &Tensors, pairs: &[(&str, &str)]) {
     for (gguf, hf) in pairs {
         let t = tensors.get(*hf).unwrap_or_else(|| panic!("{hf} is not there"));
         let shape: Vec<u64> = t.shape.iter().rev().copied().collect();
@@ -122,7 +135,7 @@ fn same(file: &[u8], tensors: &Tensors, pairs: &[(&str, &str)]) {
     }
 }
 
-fn key(file: &[u8], name: &str) -> String {
+pub(crate) fn key(file: &[u8], name: &str) -> String {
     let header = Header::parse(file).expect("a sound file");
     header.metadata().get(name).map_or("absent".into(), |value| format!("{value:?}"))
 }

@@ -204,8 +204,10 @@ impl SlotCache {
             return;
         }
         let (s, store) = (&mut self.slots[index], &mut self.store);
-        match s.copy(state).map(Arc::new) {
-            Ok(saved) => {
+        match s.copy(state) {
+            Ok(mut saved) => {
+                store.share(s.scope, &mut saved);
+                let saved = Arc::new(saved);
                 if let Some(disk) = to_disk {
                     disk.put(s.scope, Arc::clone(&saved), false);
                 }

@@ -46,10 +46,16 @@ fn shifted(
     // Half of the context at most, so that there is something to shift.
     let n_keep = shift.keep.unwrap_or(boundary.unwrap_or(1)).min(n_prompt).min(n_ctx / 2);
     let n_rest = all.len() - n_keep;
+    // All of the rest is read anew at each shift: one for each token would read a context for each token.
+    let least = n_rest.div_ceil(LEAST_PART);
     // What was sampled last stays: its successor is to be sampled.
-    let n_cut = shift.discard.unwrap_or(n_rest / 2).clamp(1, (n_rest - 1).max(1)).max(all.len().saturating_sub(n_ctx));
+    let most = n_rest.saturating_sub(1).max(least);
+    let n_cut = shift.discard.unwrap_or(n_rest / 2).clamp(least, most).max(all.len().saturating_sub(n_ctx));
     (n_keep, [&all[..n_keep], &all[n_keep + n_cut..]].concat())
 }
+
+/// A shift discards at least this part of the tokens behind those that stay, so that a new token costs the reading of 16 at most.
+const LEAST_PART: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -73,7 +79,10 @@ mod tests {
                             match discard {
                                 None => assert!(left.len() <= n_ctx * 3 / 4 + 8, "{case}"),
                                 Some(usize::MAX) => assert_eq!(left.len(), n_keep + 1, "{case}"),
-                                Some(n) => assert_eq!(left.len(), (n_all - n).min(n_ctx), "{case}"),
+                                Some(n) => {
+                                    let n = n.max((n_all - n_keep).div_ceil(16));
+                                    assert_eq!(left.len(), (n_all - n).min(n_ctx), "{case}");
+                                }
                             }
                         }
                     }
@@ -86,5 +95,13 @@ mod tests {
             [kept(None, Some(7)), kept(None, None), kept(Some(0), Some(7)), kept(Some(90), None)],
             [7, 1, 0, 20]
         );
+    }
+
+    #[test]
+    fn a_shift_of_one_token_makes_room_for_many() {
+        let n_ctx = 1024;
+        let all: Vec<TokenId> = (0..1025).map(TokenId).collect();
+        let room = |discard| n_ctx - shifted(ContextShift { keep: Some(1), discard }, None, 20, n_ctx, &all).1.len();
+        assert_eq!([Some(1), Some(63), Some(64), Some(65), Some(100)].map(room), [63, 63, 63, 64, 99]);
     }
 }

@@ -38,7 +38,7 @@ fn matrices(split: bool) -> (Arc<Weights>, [WeightId; 2]) {
     let mut add = |name: &str, at: usize| builder.add(name, Dtype::F32, [N, N, 1, 1], 0, at..at + n_bytes).unwrap();
     let ids = [add("far", 0), add("near", n_bytes)];
     let (cpu, far) = (Device::cpu().unwrap(), if split { worker() } else { Device::cpu().unwrap() });
-    (builder.build_on(far, |name| if name == "far" { far } else { cpu }).unwrap(), ids)
+    (builder.build_on(&[far], |name| if name == "far" { far } else { cpu }).unwrap(), ids)
 }
 
 /// Products with both matrices in turn, `depth` times, of `n_rows` rows.

@@ -7,6 +7,7 @@ mod feature_heads;
 mod gemma4;
 mod metal;
 mod one_part_layers;
+mod overrides;
 mod pictures;
 mod poison;
 mod projector;

@@ -17,7 +17,8 @@ use model::{
     AdapterSet, Draft, DraftOutput, DraftVocab, LoadOptions, Model, Noise, Pass, PassOutput, Placement, Projector,
     ProjectorOptions, Rows, Runner, architectures, nextn_architectures,
 };
-use nodes::{nodes_of, worker};
+use nodes::nodes_of;
+pub(crate) use nodes::{new_worker, worker};
 use projectors::TinyProjector;
 use text::TokenId;
 use tiny::{Meta, Rng, Spec};

@@ -9,6 +9,9 @@ use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind, Numa};
 use model::{GpuLayers, MemoryPlanner, Placement, Split};
 
+use super::device_names::{is_called, kind, listed};
+use super::tensor_overrides::{self, TensorOverrides};
+
 /// Where the model computes.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Devices")]
@@ -28,6 +31,10 @@ pub struct DeviceOptions {
     /// Keep the experts of the first N layers in host memory
     #[arg(long, value_name = "N")]
     pub n_cpu_moe: Option<usize>,
+
+    /// Put the tensors whose names match a pattern on a device (-ot), such as exps=CPU
+    #[arg(long, value_name = "REGEX=DEVICE,...", env = "NEXTN_OVERRIDE_TENSOR", hide_env_values = true)]
+    pub override_tensor: Vec<TensorOverrides>,
 
     /// Split a model over GPUs: layer, none (one GPU), or auto (one GPU if it fits, else layer)
     #[arg(long, value_name = "MODE", default_value = "auto")]
@@ -185,6 +192,7 @@ impl DeviceOptions {
     pub fn placement(&self, planner: MemoryPlanner) -> Result<Placement, DeviceError> {
         self.load_backends()?;
         let mut gpus = self.chosen()?;
+        let overrides = tensor_overrides::resolve(&self.override_tensor, &gpus).map_err(DeviceError::Unusable)?;
         if self.split_mode == SplitMode::None && !gpus.is_empty() {
             let Some(&main) = gpus.get(self.main_gpu) else {
                 return Err(DeviceError::Unusable(format!(
@@ -206,7 +214,7 @@ impl DeviceOptions {
             SplitMode::Auto | SplitMode::None => Split::Auto,
         };
         let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
-        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, planner })
+        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, overrides, planner })
     }
 }
 
@@ -234,13 +242,9 @@ impl DeviceChoice {
         };
         let mut chosen = Vec::new();
         for name in names {
-            let of_name = |d: &&Device| {
-                let own = d.name();
-                own.eq_ignore_ascii_case(name) || kind(&own).eq_ignore_ascii_case(word(name))
-            };
-            let found: Vec<Device> = gpus.iter().filter(of_name).copied().collect();
+            let found: Vec<Device> = gpus.iter().filter(|d| is_called(**d, name)).copied().collect();
             if found.is_empty() {
-                let all = Device::all().into_iter().map(Device::name).collect::<Vec<_>>().join(", ");
+                let all = listed(&Device::all());
                 return Err(DeviceError::Unusable(format!(
                     "there is no device `{name}`; there are: {all} (--backend-dir and --rpc add more)"
                 )));
@@ -249,16 +253,6 @@ impl DeviceChoice {
         }
         Ok(chosen)
     }
-}
-
-/// A device's name without its number.
-fn kind(name: &str) -> &str {
-    name.trim_end_matches(|c: char| c.is_ascii_digit())
-}
-
-/// What ggml calls a backend that users know by another word.
-fn word(name: &str) -> &str {
-    if name.eq_ignore_ascii_case("metal") { "MTL" } else { name }
 }
 
 /// One line for each device: name, kind, free and total memory, description.
@@ -287,7 +281,6 @@ mod tests {
         assert_eq!(("cpu".parse(), "none".parse()), (Ok(DeviceChoice::Cpu), Ok(DeviceChoice::Cpu)));
         assert_eq!("CUDA0, cuda1".parse(), Ok(DeviceChoice::Named(vec!["cuda0".into(), "cuda1".into()])));
         assert!("cuda0,,x".parse::<DeviceChoice>().is_err());
-        assert_eq!(kind("CUDA12"), "CUDA");
         assert_eq!(gpu_layers("all"), Ok(GpuLayers::Count(usize::MAX)));
         assert!(gpu_layers("-1").is_err());
     }

@@ -3,12 +3,14 @@
 
 mod adapters;
 mod calibration;
+mod device_names;
 mod devices;
 mod drafts;
 mod embedding;
 mod images;
 mod rope;
 mod sampling;
+mod tensor_overrides;
 
 use std::path::PathBuf;
 
@@ -28,6 +30,7 @@ pub use embedding::EmbeddingOptions;
 pub use images::{ImageLimitOptions, ImageOptions, ProjectorError};
 pub use rope::RopeArgs;
 pub use sampling::{SamplingOptions, defaults_of_file, markdown_table, request_fields, request_schema};
+pub use tensor_overrides::TensorOverrides;
 
 /// What the model computes with.
 #[derive(Clone, Debug, Default, Args)]

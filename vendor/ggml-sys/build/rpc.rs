@@ -26,7 +26,8 @@ const CHANGED: &str = "ggml-rpc/ggml-rpc.cpp";
 
 /// The backend's text, in which a connection that breaks is remembered: what was asked for is zeros from then on, and
 /// `nextn_rpc_lost` tells. A worker forgets all graphs when a buffer is freed: so does its client, which would otherwise ask
-/// for one that is not there and lose the connection. Also what the protocol's version is.
+/// for one that is not there and lose the connection; and so does the worker wholly, which would otherwise go on counting them and
+/// reach the number at which it forgets all earlier than its client. Also what the protocol's version is.
 fn with_losses(text: &str) -> Result<String, String> {
     let changes = [
         (
@@ -41,6 +42,11 @@ fn with_losses(text: &str) -> Result<String, String> {
             1,
             "    ctx->dispatcher->send(RPC_CMD_FREE_BUFFER, request, sizeof(*request));\n",
             "    ctx->dispatcher->forget_graphs([&] { ctx->dispatcher->send(RPC_CMD_FREE_BUFFER, request, sizeof(*request)); });\n",
+        ),
+        (
+            1,
+            "        for (auto & sg : sgs) {\n            sg.second.graph = nullptr;\n        }\n",
+            "        sgs.clear();\n",
         ),
         (
             1,

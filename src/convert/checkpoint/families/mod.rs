@@ -2,7 +2,9 @@
 
 mod deepseek;
 mod gemma;
+mod gemma3;
 mod glm;
+mod gpt_oss;
 mod granite;
 mod lfm2;
 mod llama;
@@ -27,11 +29,14 @@ const ROWS: &[&Row] = &[
     &lfm2::ROW,
     &deepseek::ROW,
     &deepseek::GLM_FLASH,
+    &gemma3::GEMMA2,
+    &gemma3::ROW,
     &gemma::GEMMA4,
     &gemma::ASSISTANT,
     &mimo::ROW,
     &step::ROW,
     &nemotron::ROW,
+    &gpt_oss::ROW,
 ];
 
 /// The family of a class, and the architecture of its files.

@@ -42,7 +42,7 @@ impl Sizes {
         self.step_rope(c, &slides)?;
         let (n_head, n_kv) = (self.n_head, c.need("num_attention_groups", 65536)?);
         let other = c.get("attention_other_setting").filter(|v| v.is_object());
-        let other = Fields { root: other.unwrap_or(&Value::Null), text: None };
+        let other = Fields { root: other.unwrap_or(&Value::Null), text: None, defaults: &[] };
         let sliding = |name: &str, full: u64| Ok::<_, String>(other.find(name, 65536)?.unwrap_or(full));
         let heads = [n_head, sliding("num_attention_heads", n_head)?];
         let groups = [n_kv, sliding("num_attention_groups", n_kv)?];

@@ -58,9 +58,9 @@ impl Projector {
         let row = find(&root).map_err(in_config)?;
         let processor = processor(json("preprocessor_config.json")?, json("processor_config.json")?);
         let config = Config {
-            vision: Fields { root: &root["vision_config"], text: None },
+            vision: Fields { root: &root["vision_config"], text: None, defaults: &[] },
             text: Fields::of(&root),
-            processor: Fields { root: &processor, text: None },
+            processor: Fields { root: &processor, text: None, defaults: &[] },
         };
         let sizes = sizes(row, &config).map_err(in_config)?;
         let is_tower = |name: &str| row.prefixes.iter().any(|prefix| within(name).starts_with(prefix));

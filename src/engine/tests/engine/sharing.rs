@@ -43,6 +43,28 @@ fn running(engine: &EngineHandle, prompt: &[TokenId], options: RequestOptions) -
 }
 
 #[test]
+fn stored_sequences_have_their_beginning_in_common_and_come_back_as_they_were() {
+    for model in [pocket(), pocket_moe()] {
+        let config = every(64, EngineConfig { store_bytes: 256 << 20, ..config(2048, 1) });
+        let (engine, _alone) = engine(&model, config.clone());
+        let base = plus(&long(&model).repeat(3), &[9]);
+        let prompt = |i: u32| plus(&base, &(0..90).map(|k| 20 + (7 * i + k) % 150).collect::<Vec<_>>());
+        let stored = || engine.stats().expect("it runs").stored_bytes;
+        let answers: Vec<_> = (0..2).map(|i| generate(&engine, &prompt(i), greedy_exactly(40)).tokens).collect();
+        let one = stored();
+        assert!(one > 0);
+        let more: Vec<_> = (2..8).map(|i| generate(&engine, &prompt(i), greedy_exactly(40)).tokens).collect();
+        assert!(stored() < 7 * one / 2, "{model:?}: seven take {} bytes, one {one}", stored());
+        for (i, answer) in (0..).zip(answers.iter().chain(&more)) {
+            let again = generate(&engine, &prompt(i), greedy_exactly(40));
+            assert!(again.n_cached() > base.len(), "{model:?}, {i}: {} tokens came back", again.n_cached());
+            assert_eq!(again.tokens, *answer, "{model:?}, {i}");
+        }
+        assert_eq!(more[5], fresh(&model, &config, &prompt(7), 40), "{model:?}");
+    }
+}
+
+#[test]
 fn a_second_request_takes_up_what_a_running_one_has_computed() {
     for model in [pocket(), pocket_moe(), tiny()] {
         let config = every(64, config(1024, 2));

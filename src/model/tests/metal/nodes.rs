@@ -83,15 +83,18 @@ impl Visit for Fields {
 /// A device of a worker that runs in this process and ends with it.
 pub fn worker() -> Device {
     static WORKER: OnceLock<Device> = OnceLock::new();
-    *WORKER.get_or_init(|| {
-        let (told, address) = mpsc::channel();
-        std::thread::spawn(move || {
-            let free = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
-            let cpu = Device::cpu().expect("the CPU is there");
-            let ended = ggml::serve_as_worker(free, &[cpu], 1, |at| told.send(at).expect("somebody waits"));
-            panic!("{ended}");
-        });
-        let address = address.recv().expect("a free port");
-        ggml::add_worker(&address.to_string()).expect("it listens")[0]
-    })
+    *WORKER.get_or_init(new_worker)
+}
+
+/// A device of another such worker.
+pub fn new_worker() -> Device {
+    let (told, address) = mpsc::channel();
+    std::thread::spawn(move || {
+        let free = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        let cpu = Device::cpu().expect("the CPU is there");
+        let ended = ggml::serve_as_worker(free, &[cpu], 1, |at| told.send(at).expect("somebody waits"));
+        panic!("{ended}");
+    });
+    let address = address.recv().expect("a free port");
+    ggml::add_worker(&address.to_string()).expect("it listens")[0]
 }

@@ -1,0 +1,155 @@
+//! `tokenizer.model`: the pieces of a SentencePiece vocabulary, with their scores and kinds.
+//! Owns what of the file's protocol buffer is read: pieces, and of the rest nothing. Source: SentencePiece's `ModelProto`.
+
+use std::path::Path;
+
+use crate::error::Error;
+use crate::io::Input;
+
+/// A piece.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) score: f32,
+    pub(super) kind: PieceKind,
+}
+
+/// What a piece is for, as numbered in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PieceKind {
+    Normal = 1,
+    Unknown = 2,
+    Control = 3,
+    UserDefined = 4,
+    Unused = 5,
+    Byte = 6,
+}
+
+/// The pieces of a file, by their ids.
+///
+/// # Errors
+/// The file is missing or too large, or is no such file.
+pub(super) fn pieces(path: &Path) -> Result<Vec<Piece>, Error> {
+    let bytes = Input::read_small(path, MAX_BYTES)?;
+    parse(&bytes).ok_or_else(|| Error::input(path, "is no SentencePiece model: a damaged download?"))
+}
+
+/// `None` for what is no message with pieces.
+fn parse(bytes: &[u8]) -> Option<Vec<Piece>> {
+    let mut pieces = Vec::new();
+    let mut rest = Reader(bytes);
+    while let Some(field) = rest.field()? {
+        if let (1, Value::Bytes(message)) = field {
+            pieces.push(piece(message)?);
+        }
+    }
+    (!pieces.is_empty()).then_some(pieces)
+}
+
+fn piece(message: &[u8]) -> Option<Piece> {
+    let mut piece = Piece { text: String::new(), score: 0.0, kind: PieceKind::Normal };
+    let mut rest = Reader(message);
+    while let Some(field) = rest.field()? {
+        match field {
+            (1, Value::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).ok()?,
+            (2, Value::Bits32(bits)) => piece.score = f32::from_bits(bits),
+            (3, Value::Number(kind)) => {
+                use PieceKind as K;
+                let kinds = [K::Normal, K::Unknown, K::Control, K::UserDefined, K::Unused, K::Byte];
+                piece.kind = kinds.into_iter().find(|k| *k as u64 == kind)?;
+            }
+            _ => {}
+        }
+    }
+    Some(piece)
+}
+
+/// A field's contents.
+enum Value<'a> {
+    Number(u64),
+    Bits32(u32),
+    Bytes(&'a [u8]),
+    Other,
+}
+
+/// What is left of a message.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next field, `Some(None)` at the end, `None` where there is none such.
+    fn field(&mut self) -> Option<Option<(u64, Value<'a>)>> {
+        if self.0.is_empty() {
+            return Some(None);
+        }
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => self.take(8).map(|_| Value::Other)?,
+            2 => {
+                let n = usize::try_from(self.varint()?).ok()?;
+                Value::Bytes(self.take(n)?)
+            }
+            5 => Value::Bits32(u32::from_le_bytes(self.take(4)?.try_into().ok()?)),
+            _ => return None,
+        };
+        Some(Some((tag >> 3, value)))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.take(1)?[0];
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(n);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+}
+
+/// Gemma's has 4 MiB.
+const MAX_BYTES: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message of one piece in a file with other fields around it.
+    fn file(text: &str, score: f32, kind: u8) -> Vec<u8> {
+        let mut piece = vec![0x0a, text.len() as u8];
+        piece.extend(text.as_bytes());
+        piece.push(0x15);
+        piece.extend(score.to_le_bytes());
+        piece.extend([0x18, kind]);
+        let mut all = vec![0x12, 2, 0x18, 1, 0x0a, piece.len() as u8];
+        all.extend(piece);
+        all.extend([0x19, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0x96, 0x01]);
+        all
+    }
+
+    #[test]
+    fn pieces_are_read_between_other_fields() {
+        let found = parse(&file("\u{2581}the", -3.5, 1)).unwrap();
+        assert_eq!(found, [Piece { text: "\u{2581}the".into(), score: -3.5, kind: PieceKind::Normal }]);
+        assert_eq!(parse(&file("<0x0A>", 0.0, 6)).unwrap()[0].kind, PieceKind::Byte);
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_refused_wherever_it_is_cut() {
+        let whole = file("abc", 1.0, 4);
+        // Behind the piece a cut may fall between two fields.
+        for n in (0..whole.len() - 12).chain([whole.len() - 1]) {
+            assert!(parse(&whole[..n]).is_none(), "{n} of {} bytes", whole.len());
+        }
+        assert!(parse(&file("abc", 1.0, 9)).is_none(), "a kind that there is not");
+        assert!(parse(b"version https://git-lfs.github.com/spec/v1").is_none());
+        assert!(parse(&[]).is_none());
+    }
+}
