@@ -516,7 +516,10 @@ impl Training<'_> {
                 }
             }
             if progress.seconds - saved_at > SAVE_EVERY {
-                state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress)?;
+                // Room may be there in a minute; what was kept before stays.
+                if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
+                    shown.line(&format!("note: {error:#}"));
+                }
                 saved_at = progress.seconds;
             }
         }
