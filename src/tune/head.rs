@@ -29,7 +29,7 @@ use crate::optimizer::share_of_rate;
 use crate::progress::{Shown, drawn, length, shares};
 use crate::split::{N_PART, hold_latest, measured, split, words};
 use crate::state::{self, Progress};
-use crate::target::Target;
+use crate::target::{Keep, Target};
 use crate::train::{How, Trainer};
 use crate::{Stopped, start};
 
@@ -132,6 +132,12 @@ pub struct Args {
     /// Host memory for what the model made of the texts, in MiB; what has no room is computed again
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     cache_size: u32,
+    /// Folder for what has no room in memory, instead of computing it again; removed when the head is written
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Disk space for --cache-dir, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 8192, requires = "cache_dir")]
+    cache_disk: u32,
     /// Also draw how the drafts got better: a .svg or .png file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -221,7 +227,12 @@ fn head_of_file(args: &Args, head: &Path) -> anyhow::Result<NewHead> {
 fn measure(args: &Args, source: NewHead, model: &LoadedModel, stop: &AtomicBool) -> anyhow::Result<()> {
     let scratch = tempfile::tempdir().context("no folder for the model's replies")?;
     let texts = texts(args, model, scratch.path(), stop)?;
-    let worth = trainer(args, source, model, &texts)?.measure(&texts, &measured(&texts, 0, usize::MAX))?;
+    let mut trainer = trainer(args, source, model, &texts)?;
+    let worth = trainer.measure(&texts, &measured(&texts, 0, usize::MAX))?;
+    let on_disk = trainer.on_disk().map(Path::to_owned);
+    // A file that is open cannot be removed everywhere.
+    drop(trainer);
+    forget(on_disk.as_deref())?;
     println!("{} tokens: {} of drafts are right, by depth", worth[0].n, shares(&worth));
     Ok(())
 }
@@ -261,12 +272,20 @@ fn train(
         let bytes = serde_json::to_vec(&report)?;
         std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
+    let on_disk = trainer.on_disk().map(Path::to_owned);
     write(args, trainer, &progress, output)?;
+    forget(on_disk.as_deref())?;
     if let Some(path) = args.plot.as_ref().filter(|_| !held.is_empty()) {
         let bytes = plot::bytes(&drawn(&progress.measured), Format::of(path)?)?;
         std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     Ok(())
+}
+
+/// Removes the passes on disk: nothing is left to take them up.
+fn forget(on_disk: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = on_disk else { return Ok(()) };
+    std::fs::remove_file(path).with_context(|| format!("{}: cannot be removed", path.display()))
 }
 
 /// `--report`: shares of right drafts by depth, on what is held out.
@@ -302,8 +321,11 @@ fn rival(args: &Args, path: &Path, trainer: &mut Trainer, texts: &[Text], held: 
 fn trainer(args: &Args, source: NewHead, model: &LoadedModel, texts: &[Text]) -> anyhow::Result<Trainer> {
     let (device, n_ctx) = (Device::Cpu, args.context as usize);
     let n_threads = args.compute.threads.map_or_else(convert::stream::available_threads, usize::from);
-    let room = (args.cache_size as usize) << 20;
-    let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), room, n_threads)?;
+    let keep = Keep {
+        in_memory: (args.cache_size as usize) << 20,
+        on_disk: args.cache_dir.as_deref().map(|dir| (dir, u64::from(args.cache_disk) << 20)),
+    };
+    let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), keep, n_threads)?;
     let head = start::head(&source, n_ctx, args.seed, &device)?;
     let words = words(texts, source.n_vocab(), args.vocab as usize);
     let how = How { depth: args.depth.into(), pull: args.acceptance, refused: args.refused_weight, n_threads };
@@ -494,7 +516,10 @@ impl Training<'_> {
                 }
             }
             if progress.seconds - saved_at > SAVE_EVERY {
-                state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress)?;
+                // Room may be there in a minute; what was kept before stays.
+                if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
+                    shown.line(&format!("note: {error:#}"));
+                }
                 saved_at = progress.seconds;
             }
         }

@@ -62,8 +62,11 @@ pub fn save(
     tensors.insert(WORDS.to_owned(), Tensor::from_slice(&words, words.len(), &Device::Cpu)?);
     let failed = || format!("{}: cannot be written", path.display());
     let part = path.with_extension("part");
-    candle_core::safetensors::save(&tensors, &part).with_context(failed)?;
-    std::fs::rename(&part, &path).with_context(failed)
+    let written = candle_core::safetensors::save(&tensors, &part).map_err(anyhow::Error::from);
+    written.and_then(|()| Ok(std::fs::rename(&part, &path)?)).with_context(failed).inspect_err(|_| {
+        // A full disk wants the room.
+        drop(std::fs::remove_file(&part));
+    })
 }
 
 /// What [`save`] left; `None` where nothing is there.

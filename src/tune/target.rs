@@ -1,6 +1,7 @@
-//! What the target model makes of texts: the hidden states that a head takes, and its likeliest words. Owns the passes, and how much
-//! of their results is kept.
+//! What the target model makes of texts: the hidden states that a head takes, and its likeliest words. Owns the passes, and which
+//! of their results are kept in memory; what has no room there goes to `disk`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -9,6 +10,7 @@ use memory::{CacheType, Memory, MemoryConfig};
 use model::{Model, Pass, PassOutput, Rows, Runner};
 
 use crate::data::Text;
+use crate::disk::{DiskCache, Sizes};
 
 /// What is known of a text's tokens.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +37,16 @@ pub struct Target {
     n_words: usize,
     kept: Vec<Option<Arc<Known>>>,
     room: usize,
+    disk: Option<DiskCache>,
+}
+
+/// What of a target's passes is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep<'a> {
+    /// Bytes in memory.
+    pub in_memory: usize,
+    /// A folder for what has no room there, and the most bytes in it.
+    pub on_disk: Option<(&'a Path, u64)>,
 }
 
 /// Tokens of a pass.
@@ -44,16 +56,16 @@ const MAX_ROWS: usize = 512;
 const N_SLOTS: usize = 16;
 
 impl Target {
-    /// `n_texts`: of which results are kept, up to `room` bytes; texts have at most `n_ctx` tokens, and `n_words` words of each
-    /// token are wanted.
+    /// `n_texts`: of which results are kept as `keep` says; texts have at most `n_ctx` tokens, and `n_words` words of each token
+    /// are wanted.
     ///
     /// # Errors
-    /// There is no memory for the model's state.
+    /// There is no memory for the model's state; the folder for results cannot be used.
     pub fn new(
         model: &Arc<Model>,
         (n_texts, n_ctx): (usize, usize),
         n_words: usize,
-        room: usize,
+        keep: Keep<'_>,
         n_threads: usize,
     ) -> anyhow::Result<Self> {
         let memory = model.memory(MemoryConfig {
@@ -69,12 +81,23 @@ impl Target {
         })?;
         let runner = Runner::new(Arc::clone(model), n_threads)?;
         let n_words = n_words.min(model.hparams().n_vocab);
-        Ok(Self { runner, memory, output: PassOutput::default(), n_words, kept: vec![None; n_texts], room })
+        let sizes = Sizes { n_embd: model.n_embd_mtp(), n_words };
+        let disk = match keep.on_disk {
+            Some((dir, most)) => DiskCache::open(dir, &model.fingerprint()?, sizes, most)?,
+            None => None,
+        };
+        let kept = vec![None; n_texts];
+        Ok(Self { runner, memory, output: PassOutput::default(), n_words, kept, room: keep.in_memory, disk })
     }
 
     /// Words of each token.
     pub fn n_words(&self) -> usize {
         self.n_words
+    }
+
+    /// The file on disk that results are kept in.
+    pub fn on_disk(&self) -> Option<&Path> {
+        self.disk.as_ref().map(DiskCache::path)
     }
 
     /// What is known of these texts, each with its number.
@@ -85,6 +108,9 @@ impl Target {
         let mut all: Vec<Option<Arc<Known>>> = texts.iter().map(|(n, _)| self.kept[*n].clone()).collect();
         let (mut together, mut n_rows) = (Vec::new(), 0);
         for (i, (_, text)) in texts.iter().enumerate() {
+            if all[i].is_none() {
+                all[i] = self.disk.as_mut().and_then(|disk| disk.get(&text.tokens)).map(Arc::new);
+            }
             if all[i].is_some() {
                 continue;
             }
@@ -146,6 +172,8 @@ impl Target {
             if known.n_bytes() <= self.room {
                 self.room -= known.n_bytes();
                 self.kept[texts[i].0] = Some(Arc::clone(&known));
+            } else if let Some(disk) = &mut self.disk {
+                disk.put(&texts[i].1.tokens, &known);
             }
             all[i] = Some(known);
         }

@@ -2,6 +2,7 @@
 //! wanted in the end, the share of drafts that are right. Owns no file and no clock.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -122,6 +123,11 @@ impl Trainer {
     /// What learns.
     pub fn head(&self) -> &Head {
         &self.student.head
+    }
+
+    /// The file on disk in which the target's passes are kept.
+    pub fn on_disk(&self) -> Option<&Path> {
+        self.target.on_disk()
     }
 
     /// What the head is of, and the head; the trainer ends.

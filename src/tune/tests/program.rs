@@ -96,6 +96,47 @@ fn a_training_that_is_broken_off_goes_on_to_the_same_file() {
     assert!(read("whole.gguf") == read("parts.gguf"), "an interruption changed the numbers");
 }
 
+#[cfg(unix)]
+#[test]
+fn passes_on_disk_change_no_number_and_go_when_the_head_is_written() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    let dir = folder();
+    let read = |name: &str| fs::read(dir.path().join(name)).expect("the file");
+    let files = || fs::read_dir(dir.path().join("passes")).expect("a folder").map(|file| file.expect("one").path());
+    let none = [&SHORT[..], &["--cache-size", "0", "-o", "none.gguf"]].concat();
+    let (code, said) = run(dir.path(), &none);
+    assert_eq!(code, Some(0), "{said}");
+    let on_disk = [&SHORT[..], &["--cache-size", "0", "--cache-dir", "passes"]].concat();
+    let (code, said) = run(dir.path(), &[&on_disk[..], &["-o", "disk.gguf"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(read("none.gguf") == read("disk.gguf"), "passes on disk changed the numbers");
+    assert_eq!(files().count(), 0);
+
+    let args = [&on_disk[..], &["-o", "parts.gguf"]].concat();
+    let mut child = command(dir.path(), &args).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let n_measured = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("right: ")).take(2).count();
+    assert_eq!(n_measured, 2);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::KILL)
+        .expect("it runs");
+    child.wait().expect("it ends");
+    let path = files().next().expect("what was kept");
+    let mut bytes = fs::read(&path).expect("a file");
+    let n = bytes.len();
+    assert!(n > 1000, "{n}");
+    bytes[n / 2] ^= 1;
+    fs::write(&path, bytes).expect("room");
+    let (code, said) = run(dir.path(), &[&args[..], &["--resume"]].concat());
+    assert!(code == Some(0) && said.contains(".passes: damaged"), "{said}");
+    assert!(read("none.gguf") == read("parts.gguf"), "a damaged file changed the numbers");
+    assert_eq!(files().count(), 0);
+    fs::write(dir.path().join("file"), "").expect("room");
+    let (code, said) = run(dir.path(), &[&SHORT[..], &["--cache-dir", "file", "-o", "x.gguf"]].concat());
+    assert!(code == Some(1) && said.contains("file: cannot be made"), "{said}");
+}
+
 /// A file as `nextn-server --learn` writes it, of letters that follow each other in one way.
 fn kept(dir: &Path, model: &str) -> String {
     let model = Model::open(&dir.join(model), &LoadOptions::default()).expect("a model");
