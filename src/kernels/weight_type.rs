@@ -99,7 +99,8 @@ impl WeightType {
     }
 
     /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
-    /// sequences, whose columns must have the bits that they have alone.
+    /// sequences, whose columns must have the bits that they have alone. On x86-64
+    /// ggml is slower at any number of columns with weights that are quantised.
     ///
     /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: a token that
     /// is generated may stand beside the prompt of another sequence.
@@ -107,6 +108,7 @@ impl WeightType {
         match self {
             Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 => i64::MAX,
             Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
+            Self::Q4K | Self::Q5K | Self::Q6K if cfg!(target_arch = "x86_64") => i64::MAX,
             Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
         }
     }

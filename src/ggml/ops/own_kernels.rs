@@ -24,7 +24,9 @@ impl<'g> Graph<'g> {
     pub(super) fn kernel_experts(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Option<Tensor<'g>> {
         let (ne, ni) = (experts.ne(), ids.ne());
         let ty = self.kernel_for(experts)?;
-        let few = ni[1] <= ty.max_columns(ne[0] * ne[1] * ne[2]);
+        // What each expert's matrix is multiplied with, were all chosen alike.
+        let of_each = (ni[0] * ni[1] + ne[2] - 1) / ne[2].max(1);
+        let few = of_each.min(ni[1]) <= ty.max_columns(ne[0] * ne[1] * ne[2]);
         let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize;
         let quantised = (even && few).then(|| self.quantised(ty.format(), b))??;
         let args = [experts, quantised, ids, b];
