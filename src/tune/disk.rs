@@ -12,7 +12,7 @@ use program::sanitize;
 use sha2::{Digest, Sha256};
 use text::{TokenId, hex};
 
-use crate::target::Known;
+use crate::known::Known;
 
 /// Sizes of a record: hidden states have `n_embd` numbers for each token, and `n_words` of its likeliest words are known.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 //! Owns training; the target's passes are the runtime's own, derivatives those of a library, files those of the convert crate.
 //!
 //! Top to bottom: `head` is the command, `train` a step of it; `data`, `answers` and `from_use` are texts, `split` which of them
-//! are learned from, `target` what the model makes of them, `disk` what of that is
-//! kept there, [`block`] the head as a function, `loss` and `optimizer` how it changes.
+//! are learned from, `target` what the model makes of them (`known`), `disk` what
+//! of that is kept there, [`block`] the head as a function, `loss` and `optimizer` how it changes.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -13,6 +13,7 @@ mod data;
 mod disk;
 mod from_use;
 mod head;
+mod known;
 mod loss;
 mod optimizer;
 mod progress;

@@ -11,23 +11,7 @@ use model::{Model, Pass, PassOutput, Rows, Runner};
 
 use crate::data::Text;
 use crate::disk::{DiskCache, Sizes};
-
-/// What is known of a text's tokens.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// `[n_embd]` for each token.
-    pub hidden: Vec<f16>,
-    /// The likeliest words after each token, the likeliest first.
-    pub ids: Vec<u32>,
-    /// Their probabilities; those of a token sum up to one.
-    pub probs: Vec<f16>,
-}
-
-impl Known {
-    fn n_bytes(&self) -> usize {
-        2 * (self.hidden.len() + self.probs.len()) + 4 * self.ids.len()
-    }
-}
+use crate::known::Known;
 
 /// Computes texts, and keeps what there is room for.
 pub struct Target {

@@ -15,9 +15,10 @@ use convert::heads::NewHead;
 use crate::batches::Part;
 use crate::block::Head;
 use crate::data::Text;
+use crate::known::Known;
 use crate::loss::{Targets, Worth, loss};
 use crate::optimizer::Optimizer;
-use crate::target::{Known, Target};
+use crate::target::Target;
 
 /// Rows of a matrix of the model, read when they are first wanted.
 #[derive(Debug)]
