@@ -99,6 +99,19 @@ impl SavedCells {
     }
 }
 
+/// Bytes that are worth a walk through what is free.
+const MUCH: usize = 1 << 20;
+
+impl Drop for SavedCells {
+    /// Freed pieces are too small to go back to the system by themselves.
+    fn drop(&mut self) {
+        self.parts.clear();
+        if self.n_bytes >= MUCH {
+            ggml::give_back_freed();
+        }
+    }
+}
+
 impl PartialEq for SavedCells {
     fn eq(&self, other: &Self) -> bool {
         self.n_bytes == other.n_bytes && self.in_a_row() == other.in_a_row()
