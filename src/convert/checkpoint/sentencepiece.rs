@@ -14,7 +14,7 @@ pub(super) struct Piece {
     pub(super) kind: PieceKind,
 }
 
-/// What a piece is for, as numbered in the file.
+/// What a piece is for, as numbered in such a file and in GGUF files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceKind {
     Normal = 1,

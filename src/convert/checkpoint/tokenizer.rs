@@ -23,7 +23,7 @@ pub(crate) struct Tokenizer {
     vocabulary: Vocabulary,
     /// Of byte-level ones.
     pre: Option<&'static str>,
-    tokens: Vec<(String, Kind)>,
+    tokens: Vec<(String, PieceKind)>,
     /// Of vocabularies whose tokens have them.
     scores: Vec<f32>,
     merges: Vec<String>,
@@ -32,17 +32,6 @@ pub(crate) struct Tokenizer {
     /// `bos`, `eos`, ..: whether it is put around a text.
     added: Vec<(&'static str, bool)>,
     templates: Vec<(String, String)>,
-}
-
-/// As numbered in GGUF files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Normal = 1,
-    Unknown = 2,
-    Control = 3,
-    UserDefined = 4,
-    Unused = 5,
-    Byte = 6,
 }
 
 /// `tokenizer.json`, as far as it is used.
@@ -157,12 +146,15 @@ impl Tokenizer {
         let pieces = sentencepiece::pieces(&folder.join("tokenizer.model"))?;
         let path = folder.join("tokenizer.json");
         let beside = if path.exists() { read_json(&path, MAX_JSON_BYTES)? } else { JsonBeside::default() };
-        let mut tokens: Vec<(String, Kind)> = (0..n_vocab).map(|id| (format!("[PAD{id}]"), Kind::Unused)).collect();
+        let mut tokens: Vec<(String, PieceKind)> =
+            (0..n_vocab).map(|id| (format!("[PAD{id}]"), PieceKind::Unused)).collect();
         let mut scores = vec![-10000.0; tokens.len()];
         for ((token, score), piece) in tokens.iter_mut().zip(&mut scores).zip(pieces) {
-            (*token, *score) = ((piece.text, Kind::of(piece.kind)), piece.score);
+            // What users define there is text like any other.
+            let kind = if piece.kind == PieceKind::UserDefined { PieceKind::Normal } else { piece.kind };
+            (*token, *score) = ((piece.text, kind), piece.score);
         }
-        let mut put = |id: u64, token: String, kind: Kind| {
+        let mut put = |id: u64, token: String, kind: PieceKind| {
             // Ids without a row of the embedding cannot be used.
             if let Some(slot) = usize::try_from(id).ok().filter(|&id| id < tokens.len()) {
                 (tokens[slot], scores[slot]) = ((token, kind), -1000.0);
@@ -170,14 +162,14 @@ impl Tokenizer {
         };
         let more = find_json(&folder.join("added_tokens.json"), MAX_JSON_BYTES)?;
         for (token, id) in more.as_ref().and_then(Value::as_object).into_iter().flatten() {
-            put(id.as_u64().unwrap_or(u64::MAX), token.clone(), Kind::UserDefined);
+            put(id.as_u64().unwrap_or(u64::MAX), token.clone(), PieceKind::UserDefined);
         }
         let refused = |what: String| Error::input(&folder.join("tokenizer_config.json"), what);
         for (id, (token, special)) in added_tokens(&[], config).map_err(refused)? {
             if special || looks_special(&token) {
-                put(id, token, Kind::Control);
+                put(id, token, PieceKind::Control);
             } else {
-                put(id, token.replace('\u{2581}', " "), Kind::UserDefined);
+                put(id, token.replace('\u{2581}', " "), PieceKind::UserDefined);
             }
         }
         let added = added_tokens(&beside.added_tokens, config).map_err(refused)?;
@@ -289,35 +281,23 @@ fn tokens(
     vocab: HashMap<String, u64>,
     added: &BTreeMap<u64, (String, bool)>,
     n_vocab: u64,
-) -> Result<Vec<(String, Kind)>, String> {
-    let mut tokens: Vec<Option<(String, Kind)>> = vec![None; n_vocab as usize];
+) -> Result<Vec<(String, PieceKind)>, String> {
+    let mut tokens: Vec<Option<(String, PieceKind)>> = vec![None; n_vocab as usize];
     let outside = |token: &str, id: u64| format!("token {} has id {id}, vocab_size is {n_vocab}", quoted(token));
     for (token, id) in vocab {
         let slot = usize::try_from(id).ok().and_then(|i| tokens.get_mut(i)).ok_or_else(|| outside(&token, id))?;
         if let Some((other, _)) = slot {
             return Err(format!("tokens {} and {} have id {id}", quoted(other), quoted(&token)));
         }
-        *slot = Some((token, Kind::Normal));
+        *slot = Some((token, PieceKind::Normal));
     }
     for (id, (token, special)) in added {
         let slot = usize::try_from(*id).ok().and_then(|i| tokens.get_mut(i)).ok_or_else(|| outside(token, *id))?;
         let control = *special || (token.starts_with("<|") && token.ends_with("|>"));
-        *slot = Some((token.clone(), if control { Kind::Control } else { Kind::UserDefined }));
+        *slot = Some((token.clone(), if control { PieceKind::Control } else { PieceKind::UserDefined }));
     }
-    let named = |(id, token): (usize, Option<_>)| token.unwrap_or_else(|| (format!("[PAD{id}]"), Kind::Unused));
+    let named = |(id, token): (usize, Option<_>)| token.unwrap_or_else(|| (format!("[PAD{id}]"), PieceKind::Unused));
     Ok(tokens.into_iter().enumerate().map(named).collect())
-}
-
-impl Kind {
-    fn of(kind: PieceKind) -> Self {
-        match kind {
-            PieceKind::Normal | PieceKind::UserDefined => Kind::Normal,
-            PieceKind::Unknown => Kind::Unknown,
-            PieceKind::Control => Kind::Control,
-            PieceKind::Unused => Kind::Unused,
-            PieceKind::Byte => Kind::Byte,
-        }
-    }
 }
 
 /// Tokens that some models add as text though they are none.
@@ -330,14 +310,14 @@ fn looks_special(token: &str) -> bool {
 }
 
 /// Tokens of Gemma that stand for a byte, and special ones that are shown: a reader of replies needs them.
-fn as_gemma((token, kind): &mut (String, Kind)) {
+fn as_gemma((token, kind): &mut (String, PieceKind)) {
     const SHOWN: [&str; 7] =
         ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
     let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-    if *kind == Kind::Normal && byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok()) {
-        *kind = Kind::Byte;
+    if *kind == PieceKind::Normal && byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok()) {
+        *kind = PieceKind::Byte;
     } else if SHOWN.contains(&token.as_str()) {
-        *kind = Kind::UserDefined;
+        *kind = PieceKind::UserDefined;
     }
 }
 
