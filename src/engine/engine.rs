@@ -12,7 +12,7 @@ use model::{Model, PassOutput, Runner, Stats};
 
 use crate::batch::BatchPolicy;
 use crate::cache::SlotCache;
-use crate::config::{EngineConfig, EngineError};
+use crate::config::{EngineConfig, EngineError, Exact};
 use crate::disk_store::DiskStore;
 use crate::drafter::Drafter;
 use crate::handle::EngineHandle;
@@ -30,6 +30,7 @@ mod admit;
 mod commit;
 mod draft;
 mod emit;
+mod expert_copies;
 mod forward;
 mod prefix_sharing;
 mod receive;
@@ -80,6 +81,8 @@ pub struct Engine {
     open: bool,
     /// The sequences are those of a warm-up.
     warming_up: bool,
+    /// When to look next whether other experts should have copies; `None` where copies stay as they are.
+    expert_renewal: Option<Instant>,
 }
 
 /// When drafts were asked for, and what had been computed until then: what the step's batch costs is counted from here.
@@ -176,6 +179,8 @@ impl Engine {
         };
         let clock =
             StepClock { start: Instant::now(), computed: Stats::default(), drafting: Duration::ZERO, n_building: 0 };
+        let renews = model.weights().has_expert_copies() && config.exact == Exact::Off;
+        let expert_renewal = renews.then(Instant::now);
         let engine = Self {
             model,
             config,
@@ -197,6 +202,7 @@ impl Engine {
             pause: READER_PAUSE,
             open: true,
             warming_up: false,
+            expert_renewal,
         };
         Ok((engine, handle))
     }
@@ -231,6 +237,7 @@ impl Engine {
         }
         self.emit();
         if computes {
+            self.renew_expert_copies();
             self.pause = READER_PAUSE;
             self.stats.step += start.elapsed();
         }

@@ -188,6 +188,8 @@ pub(crate) struct Ids {
     pub(crate) trusted: HashSet<Base>,
     /// Some op writes over them.
     pub(crate) written: HashSet<Base>,
+    /// Some stand for no expert.
+    pub(crate) partial: HashSet<Base>,
 }
 
 /// What a finished builder hands to the executor.
@@ -283,6 +285,16 @@ impl<'g> Graph<'g> {
             Some(ptr) => Tensor { ptr, brand: PhantomData },
             None => self.fail("weight", format!("{id:?} is not one of this model's {}", self.weights.len())),
         }
+    }
+
+    /// What `look` finds in the model's weights.
+    pub(crate) fn with_weights<T>(&self, look: impl FnOnce(&Weights) -> T) -> T {
+        look(&self.weights)
+    }
+
+    /// A tensor that lives as long as the weights.
+    pub(crate) fn placed(&self, ptr: NonNull<sys::ggml_tensor>) -> Tensor<'g> {
+        Tensor { ptr, brand: PhantomData }
     }
 
     /// From here on these updates of weights hold.

@@ -43,6 +43,7 @@ mod device;
 mod dtype;
 mod error;
 mod executor;
+mod expert_cache;
 mod graph;
 mod heap;
 mod log;
@@ -76,6 +77,7 @@ pub use device::{Device, DeviceKind};
 pub use dtype::Dtype;
 pub use error::{Error, version};
 pub use executor::{Data, Executor, Outputs, Stats};
+pub use expert_cache::ExpertLayer;
 pub use graph::{Graph, Name, Tensor};
 pub use heap::give_back_freed;
 pub use kernels::{Turbo, gumbel, uniform};
@@ -83,7 +85,8 @@ pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
 pub use numa::Numa;
 pub use ops::{
-    Cells, DeltaRule, NoiseKey, PastState, Rope, Scores, Snapshots, SsmScan, kernels_in_use, take_state_numbers,
+    Cells, DeltaRule, ExpertCopies, NoiseKey, PastState, Rope, Scores, Snapshots, SsmScan, kernels_in_use,
+    take_state_numbers,
 };
 pub use plugin::{load_plugin, load_plugins};
 pub use progress::LoadProgress;

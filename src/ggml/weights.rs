@@ -4,13 +4,14 @@
 use std::ffi::CString;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use ggml_sys as sys;
 
 use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::expert_cache::{Added, ExpertCache, ExpertLayer};
 use crate::mapping::Mapping;
 use crate::progress::{Counted, LoadProgress};
 use crate::raw::{Buffer, Context};
@@ -19,6 +20,16 @@ use crate::rpc::no_room;
 /// The position of a tensor in its [`Weights`]. One of another model is wrong but harmless: it is checked on use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WeightId(u32);
+
+impl WeightId {
+    pub(crate) fn at(index: usize) -> Self {
+        Self(u32::try_from(index).expect("fewer tensors than bytes in a file header"))
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// ggml's kernels load whole vectors; data at other addresses is copied once.
 const ALIGNMENT: usize = 32;
@@ -39,13 +50,14 @@ struct Planned {
 pub struct WeightsBuilder {
     mappings: Vec<Arc<Mapping>>,
     planned: Vec<Planned>,
+    expert_layers: Vec<ExpertLayer>,
     progress: LoadProgress,
 }
 
 impl WeightsBuilder {
     /// Tensors will lie in these maps, one for each file of the model.
     pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
-        Self { mappings, planned: Vec::new(), progress: LoadProgress::default() }
+        Self { mappings, planned: Vec::new(), expert_layers: Vec::new(), progress: LoadProgress::default() }
     }
 
     /// The same that tells how far the copies are, tensor by tensor.
@@ -93,7 +105,7 @@ impl WeightsBuilder {
             let len = map.bytes().len();
             return Err(refused(format!("bytes {range:?} lie outside {} of {len} bytes", map.label())));
         }
-        let id = WeightId(u32::try_from(self.planned.len()).expect("fewer tensors than bytes in a file header"));
+        let id = WeightId::at(self.planned.len());
         self.planned.push(Planned { name: c_name, dtype, ne, mapping, range, place: 0, replaceable: false });
         Ok(id)
     }
@@ -107,6 +119,17 @@ impl WeightsBuilder {
             n += 1;
         }
         n
+    }
+
+    /// Has some experts of these layers, which lie in the host's memory and are not [`WeightsBuilder::replaceable`], copied to
+    /// another device as well.
+    pub fn copy_experts(&mut self, layers: Vec<ExpertLayer>) {
+        self.expert_layers = layers;
+    }
+
+    /// The number of each tensor added so far, in the order of [`WeightsBuilder::shapes`], and whether it is replaceable.
+    pub fn ids(&self) -> impl Iterator<Item = (WeightId, bool)> + Clone {
+        self.planned.iter().enumerate().map(|(i, p)| (WeightId::at(i), p.replaceable))
     }
 
     /// Bytes of a map.
@@ -165,22 +188,36 @@ impl WeightsBuilder {
             .enumerate()
             .map(|(place, &device)| OnDevice::describe(&self, device, place, &mut tensors))
             .collect::<Result<_, _>>()?;
-        let mut copied = self.progress.of(on_devices.iter().map(|on| on.copied_bytes(&self)).sum());
+        let of_experts = ExpertCache::copied_bytes(&self.expert_layers, |id| self.planned[id.index()].range.len());
+        let of_tensors: usize = on_devices.iter().map(|on| on.copied_bytes(&self)).sum();
+        let mut copied = self.progress.of(of_tensors + of_experts);
         for on in on_devices {
             on.lay_over_maps(&self, &tensors, &mut buffers)?;
             on.copy(&self, &tensors, &mut buffers, &mut copied)?;
             contexts.extend([on.mapped_ctx, on.copied_ctx]);
         }
-        let tensors = tensors.into_iter().map(|t| t.expect("every tensor lies on one of the devices")).collect();
-        let names = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
-        let places = self.planned.iter().map(|p| p.place).collect();
-        let replaceable = self.planned.iter().map(|p| p.replaceable).collect();
+        let of_each = |t: Option<WeightTensor>| t.expect("every tensor lies on one of the devices");
+        let mut tensors: Vec<WeightTensor> = tensors.into_iter().map(of_each).collect();
+        let mut names: Vec<String> = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
+        let mut places: Vec<usize> = self.planned.iter().map(|p| p.place).collect();
+        let mut replaceable: Vec<bool> = self.planned.iter().map(|p| p.replaceable).collect();
+        let expert_cache = {
+            let (tensors, names, places) = (&mut tensors, &mut names, &mut places);
+            let mut added = Added { tensors, names, places, buffers: &mut buffers, contexts: &mut contexts };
+            let data = |id: WeightId| {
+                let p = &self.planned[id.index()];
+                &self.mappings[p.mapping].bytes()[p.range.clone()]
+            };
+            ExpertCache::build(&self.expert_layers, &devices, data, &mut added, &mut copied)?
+        };
+        replaceable.resize(tensors.len(), false);
         Ok(Arc::new(Weights {
             tensors,
             names,
             devices,
             places,
             replaceable,
+            expert_cache,
             numbers: RwLock::new(()),
             _buffers: buffers,
             _contexts: contexts,
@@ -307,16 +344,16 @@ impl OnDevice {
     }
 }
 
-fn mark_as_weights(buffer: &Buffer) {
+pub(crate) fn mark_as_weights(buffer: &Buffer) {
     // SAFETY: the buffer is alive.
     unsafe { sys::ggml_backend_buffer_set_usage(buffer.as_ptr(), sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS) }
 }
 
 #[derive(Clone, Copy)]
-struct WeightTensor(NonNull<sys::ggml_tensor>);
+pub(crate) struct WeightTensor(pub(crate) NonNull<sys::ggml_tensor>);
 
 // SAFETY: descriptions are not changed after `build`; graphs over them only read them (see `raw::Context`). Their numbers change
-// in `Weights::replace` alone, under a lock that whoever reads them holds.
+// in `Weights::replace` and `Weights::renew_expert_copies` alone, under a lock that whoever reads them holds.
 unsafe impl Send for WeightTensor {}
 // SAFETY: as above.
 unsafe impl Sync for WeightTensor {}
@@ -333,6 +370,7 @@ pub struct Weights {
     places: Vec<usize>,
     /// Which of them lie in memory that nothing else uses.
     replaceable: Vec<bool>,
+    expert_cache: ExpertCache,
     /// Held to read while numbers are read, graphs that run included; to write while some are replaced.
     numbers: RwLock<()>,
     _buffers: Vec<Buffer>,
@@ -460,6 +498,19 @@ impl Weights {
     /// nothing else.
     pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.numbers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Weights::reading`], for whoever changes numbers; `None` where somebody reads them.
+    pub(crate) fn try_writing(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        match self.numbers.try_write() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(crate) fn expert_cache(&self) -> &ExpertCache {
+        &self.expert_cache
     }
 
     /// The maps under the tensors.

@@ -4,6 +4,7 @@
 use ggml_sys as sys;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use crate::activations::{Activations, MAX_COLUMNS, Shape};
 use crate::isa::Isa;
@@ -26,8 +27,12 @@ pub(crate) struct Route {
     pub(crate) to: u32,
 }
 
+/// The id of a column that no expert is wanted for: it becomes zeros.
+pub const NO_EXPERT: i32 = -1;
+
 /// `src[0]: [k, m, n_expert]`, for each of `src[2]: [n_used, n_tokens]` (i32) one matrix of it, times `src[1]`, the columns
 /// of `src[3]: [k, n_used or 1, n_tokens]` quantised (floats: those columns), gives `dst: [m, n_used, n_tokens]` F32.
+/// [`NO_EXPERT`] gives zeros, any other id outside NaN.
 ///
 /// # Safety
 /// The node contract.
@@ -53,10 +58,11 @@ pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int,
             let from = (t * n_each + u % n_each) as u32;
             match u32::try_from(id) {
                 Ok(expert) if (expert as usize) < n_expert => order.push(Route { expert, from, to: to as u32 }),
-                // No such expert: the column says so, rather than hold what was there before.
-                _ => (0..m).for_each(|i| {
-                    // SAFETY: within the result; all threads write the same.
-                    unsafe { *out.wrapping_add(to * m + i) = f32::NAN }
+                // The column says so, rather than hold what was there before.
+                _ => rows_of_thread(m, ith as usize, nth as usize).for_each(|i| {
+                    let nothing = if id == NO_EXPERT { 0.0 } else { f32::NAN };
+                    // SAFETY: within the result; no other thread writes these rows.
+                    unsafe { *out.wrapping_add(to * m + i) = nothing }
                 }),
             }
         }
@@ -65,6 +71,42 @@ pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int,
         // SAFETY: operands have these shapes (checked when the node was made); the routes lie in them.
         unsafe { on_thread(isa, &experts, &activations, order, out, ith as usize, nth as usize) }
     });
+}
+
+/// Ids of experts without those of whom there are copies elsewhere: `src[0]: [n_used, n_tokens]` (i32) gives `dst`, of the same
+/// shape and contiguous, with [`NO_EXPERT`] where `src[1]: [n_expert]` (i32) has the number of a copy, which is not below zero.
+/// `src[2]: [n_expert + 1]` (i32) counts how often each expert was asked for, and behind them how often there was a copy.
+///
+/// # Safety
+/// The node contract. Nobody but such nodes changes `src[2]` meanwhile.
+pub unsafe extern "C" fn experts_left(dst: *mut sys::ggml_tensor, ith: c_int, _: c_int, _: *mut c_void) {
+    if ith != 0 {
+        return;
+    }
+    // SAFETY: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has three operands.
+    let [ids, copies, counts] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
+    let (n_used, n_tokens, n_expert) = (ids.ne[0] as usize, ids.ne[1] as usize, copies.ne[0] as usize);
+    // SAFETY: an aligned number of the counts; graphs that compute at the same time change it by atomics, too.
+    let count =
+        |i: usize| unsafe { AtomicI32::from_ptr(counts.data.cast::<i32>().wrapping_add(i)) }.fetch_add(1, Relaxed);
+    for to in 0..n_used * n_tokens {
+        let (t, u) = (to / n_used, to % n_used);
+        // SAFETY: within the ids.
+        let id = unsafe { *ids.data.wrapping_byte_add(t * ids.nb[1] + u * ids.nb[0]).cast::<i32>() };
+        let mut left = id;
+        if let Some(expert) = usize::try_from(id).ok().filter(|&expert| expert < n_expert) {
+            count(expert);
+            // SAFETY: within the numbers.
+            if unsafe { *copies.data.cast::<i32>().wrapping_add(expert) } >= 0 {
+                count(n_expert);
+                left = NO_EXPERT;
+            }
+        }
+        // SAFETY: within the result, which is contiguous.
+        unsafe { *dst.data.cast::<i32>().wrapping_add(to) = left }
+    }
 }
 
 /// Each of the matrices `src[0]: [k, m, n]` times the column of its number of each token: `src[1]`, the columns of `src[2]:

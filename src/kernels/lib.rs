@@ -62,7 +62,7 @@ pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
 pub use cell_attention::{BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
 pub use delta_rule::{DELTA_RULE, HEAD_SIZES, delta_rule};
-pub use experts::{expert_products, head_products};
+pub use experts::{NO_EXPERT, expert_products, experts_left, head_products};
 pub use geglu::{gated_gelu, gelu};
 pub use gumbel::{GUMBEL, add_gumbel, gumbel, uniform};
 pub use isa::Isa;

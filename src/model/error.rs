@@ -105,6 +105,25 @@ pub enum LoadError {
         /// Free there beside the buffers of passes, in MiB.
         free: usize,
     },
+    /// Copies of experts that lie on GPUs already, or of none.
+    #[error(
+        "--expert-cache: no layer on a GPU has experts in host memory to copy: add --cpu-moe, or leave the option out"
+    )]
+    NoExpertsToCopy,
+    /// More copies of experts than a GPU has room for, or too little room for any.
+    #[error(
+        "{device}: --expert-cache wants {wanted} MiB there, {free} MiB are free beside everything else; at least {least} MiB hold one expert of each layer"
+    )]
+    ExpertCacheRoom {
+        /// Which GPU.
+        device: String,
+        /// Wanted there, in MiB.
+        wanted: usize,
+        /// Free there, in MiB.
+        free: usize,
+        /// What one expert of each layer needs, in MiB.
+        least: usize,
+    },
     /// A pattern of `--override-tensor` for tensors that the model does not have.
     #[error(
         "--override-tensor `{pattern}={device}`: no tensor of the model has a name that matches; `extract-nextn inspect` lists them"

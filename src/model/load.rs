@@ -13,6 +13,7 @@ use crate::arch;
 use crate::architecture::{Hparams, ModelFile, NextNHead, Opened};
 use crate::describe::Description;
 use crate::error::LoadError;
+use crate::expert_cache::expert_copies;
 use crate::feature_head::{FeatureHeadEntry, FeatureTarget, WithFeatures};
 use crate::head_file::{head_keys, mark_replaceable, refused};
 use crate::keys::{Keys, PROJECTOR};
@@ -168,6 +169,8 @@ impl Model {
         let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         check_overrides(&options.placement.overrides, weights.shapes())?;
+        let wanted = options.placement.expert_cache;
+        weights.copy_experts(expert_copies(wanted, &plan, &weights, tied, !adapters.is_empty())?);
         let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
         tell_of_batches(&weights, rows_alike(&facts, &weights), on_cpu);

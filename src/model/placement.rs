@@ -29,6 +29,18 @@ pub enum Split {
     Layers(Vec<f64>),
 }
 
+/// GPU memory for copies of experts that lie in the host's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpertCacheSize {
+    /// None.
+    #[default]
+    Off,
+    /// What is free beside everything else.
+    Auto,
+    /// So many bytes on all GPUs together, or it is an error.
+    Bytes(usize),
+}
+
 /// Where a model's tensors go.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
@@ -40,6 +52,8 @@ pub struct Placement {
     pub split: Split,
     /// Layers, from the first, whose experts stay in the host's memory.
     pub n_cpu_moe: usize,
+    /// Copies of experts that stay there.
+    pub expert_cache: ExpertCacheSize,
     /// Tensors that go elsewhere than all this says, by name; the first pattern that matches decides.
     pub overrides: Vec<TensorOverride>,
     /// What will be kept beside the weights.
@@ -58,6 +72,8 @@ pub(crate) struct Plan {
     n_cpu_moe: usize,
     overrides: Vec<TensorOverride>,
     cpu: Device,
+    /// Bytes on GPUs that nothing was planned for.
+    left: Vec<(Device, usize)>,
 }
 
 /// Bytes of a block.
@@ -89,6 +105,7 @@ impl Plan {
             n_cpu_moe: 0,
             overrides: overrides.clone(),
             cpu,
+            left: Vec::new(),
         };
         let by_name = ByName::of(overrides, tensors.clone())?;
         let no_layers = wanted.gpus.is_empty() || wanted.layers == GpuLayers::Count(0);
@@ -170,6 +187,8 @@ impl Plan {
                 return Err(LoadError::ShareRoom { device: gpus[i].name(), needs, free });
             }
         };
+        let left = |i: usize| (gpus[i], free[i].saturating_sub(sizes.on(&spread, i)));
+        plan.left = (0..gpus.len()).map(left).collect();
         plan.blocks[n_host..].iter_mut().zip(&spread).for_each(|(d, &gpu)| *d = gpus[gpu]);
         plan.output = *plan.blocks.last().unwrap_or(&cpu);
         plan.input = if n_host == 0 { plan.blocks[0] } else { cpu };
@@ -194,6 +213,11 @@ impl Plan {
     /// The device of block `il`'s state.
     pub(crate) fn block(&self, il: usize) -> Device {
         self.blocks.get(il).copied().unwrap_or(self.output)
+    }
+
+    /// Bytes on each GPU that nothing was planned for.
+    pub(crate) fn left(&self) -> &[(Device, usize)] {
+        &self.left
     }
 
     /// The device of a tensor. `tied`: there is no head but the embedding.
@@ -225,7 +249,7 @@ fn is_input(name: &str, tied: bool) -> bool {
     name.starts_with("token_embd") && !tied || name.starts_with("per_layer_token_embd")
 }
 
-fn is_expert(name: &str) -> bool {
+pub(crate) fn is_expert(name: &str) -> bool {
     name.contains("_exps.")
 }
 

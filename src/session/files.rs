@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::EngineConfig;
-use model::{DraftFile, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement, map_shards};
+use model::{DraftFile, ExpertCacheSize, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement, map_shards};
 use speculate::SpecConfig;
 
 use crate::file_progress::FileProgress;
@@ -121,7 +121,8 @@ pub fn open_draft(
     let placement = device.placement(planner)?;
     // What was said of the target's layers holds for the target.
     let layers = if placement.layers == GpuLayers::Count(0) { placement.layers } else { GpuLayers::Auto };
-    let placement = Placement { layers, n_cpu_moe: 0, overrides: Vec::new(), ..placement };
+    let placement =
+        Placement { layers, n_cpu_moe: 0, expert_cache: ExpertCacheSize::Off, overrides: Vec::new(), ..placement };
     let load = LoadOptions { placement, lock: device.mlock, progress: progress.of(path), ..LoadOptions::default() };
     let model = Model::open(path, &load).map_err(|error| OpenError::Model(error.in_file(path)))?;
     tracing::info!(file = %path.display(), "draft model: {}", model.describe());

@@ -44,7 +44,8 @@ impl<'g> Graph<'g> {
     }
 
     /// One matrix of `experts: [k, m, n_expert]` for each id: `b: [k, n_used or 1, n_tokens]`, `ids: [n_used, n_tokens]`
-    /// (i32, below `n_expert`) gives `[m, n_used, n_tokens]`. Ids outside are kept away as by [`Graph::get_rows`].
+    /// (i32, below `n_expert`) gives `[m, n_used, n_tokens]`. Ids outside are kept away as by [`Graph::get_rows`]; those of
+    /// [`Graph::ids_without_copies`] may stand for no expert, and give zeros.
     pub fn mul_mat_id(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Tensor<'g> {
         let (ne, nb, ni) = (experts.ne(), b.ne(), ids.ne());
         let fits = ne[0] == nb[0]
@@ -64,8 +65,12 @@ impl<'g> Graph<'g> {
         if !sound {
             return b;
         }
-        let ids = self.bounded("mul_mat_id", ids, ne[2]);
+        let partial = self.ids.borrow().partial.contains(&ids.base_ptr());
+        let ids = if partial { ids } else { self.bounded("mul_mat_id", ids, ne[2]) };
         let by_kernel = self.kernel_experts(experts, b, ids);
+        if partial && by_kernel.is_none() {
+            return self.fail("mul_mat_id", format!("no kernel leaves columns of {b:?} with {experts:?} out"));
+        }
         by_kernel.unwrap_or_else(|| op!(self, "mul_mat_id", ggml_mul_mat_id, experts, b.raw(), ids.raw()))
     }
 

@@ -5,6 +5,7 @@ mod attention;
 mod basic;
 mod cells;
 mod checks;
+mod expert_copies;
 mod ids;
 mod matmul;
 mod noise;
@@ -16,6 +17,7 @@ mod shape;
 
 pub use attention::Scores;
 pub use cells::Cells;
+pub use expert_copies::ExpertCopies;
 pub use noise::NoiseKey;
 pub use own_kernels::kernels_in_use;
 pub use recurrent::{DeltaRule, PastState, Snapshots, SsmScan, take_state_numbers};

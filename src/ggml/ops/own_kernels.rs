@@ -24,13 +24,20 @@ impl<'g> Graph<'g> {
     pub(super) fn kernel_experts(&self, experts: Tensor<'g>, b: Tensor<'g>, ids: Tensor<'g>) -> Option<Tensor<'g>> {
         let (ne, ni) = (experts.ne(), ids.ne());
         let ty = self.kernel_for(experts)?;
-        // What each expert's matrix is multiplied with, were all chosen alike.
-        let of_each = (ni[0] * ni[1] + ne[2] - 1) / ne[2].max(1);
-        let few = of_each.min(ni[1]) <= ty.max_columns(ne[0] * ne[1] * ne[2]);
-        let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize;
-        let quantised = (even && few).then(|| self.quantised(ty.format(), b))??;
+        let served = self.kernel_takes_experts(experts, ids);
+        let quantised = served.then(|| self.quantised(ty.format(), b))??;
         let args = [experts, quantised, ids, b];
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, kernels::expert_products))
+    }
+
+    /// True when a kernel multiplies with these experts for `ids: [n_used, n_tokens]`.
+    pub(super) fn kernel_takes_experts(&self, experts: Tensor<'g>, ids: Tensor<'g>) -> bool {
+        let (ne, ni) = (experts.ne(), ids.ne());
+        let Some(ty) = self.kernel_for(experts) else { return false };
+        // What each expert's matrix is multiplied with, were all chosen alike.
+        let of_each = (ni[0] * ni[1] + ne[2] - 1) / ne[2].max(1);
+        let even = experts.nb()[2] == experts.nb()[1] * ne[1] as usize;
+        even && of_each.min(ni[1]) <= ty.max_columns(ne[0] * ne[1] * ne[2])
     }
 
     /// `mul_mat_by_head(heads, b)` by a kernel, likewise.

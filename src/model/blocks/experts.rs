@@ -1,6 +1,6 @@
 //! Matrices of experts: each token is multiplied with those of the experts that it goes to.
 
-use ggml::{Graph, Tensor, WeightId};
+use ggml::{ExpertCopies, Graph, Tensor, WeightId};
 
 use super::linear::{updated_experts, vector};
 use super::router::Route;
@@ -42,15 +42,29 @@ impl Experts {
         }
     }
 
+    /// The copies of the layer's experts, for a pass that goes this way.
+    pub(crate) fn copies_for<'g>(&self, g: &Graph<'g>, route: &Route<'g>) -> Option<ExpertCopies<'g>> {
+        g.expert_copies(self.weight, route.ids)
+    }
+
+    /// The same over the copies of these experts.
+    pub(crate) fn copies(&self, g: &Graph<'_>) -> Option<Self> {
+        let copies = |id: Option<WeightId>| match id {
+            Some(id) => g.copies_of(id).map(Some),
+            None => Some(None),
+        };
+        Some(Self { weight: g.copies_of(self.weight)?, scales: copies(self.scales)?, bias: copies(self.bias)? })
+    }
+
+    pub(crate) fn has_bias(&self) -> bool {
+        self.bias.is_some()
+    }
+
     /// `x: [n_in, n_used or 1, n_tokens]` gives `[n_out, n_used, n_tokens]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
         let y = g.mul_mat_id(g.weight(self.weight), x, route.ids);
         let y = match self.scales {
-            Some(scales) => {
-                let n_expert = route.by_token.ne()[1];
-                let scales = g.repeat(g.reshape(vector(g, scales), [1, n_expert]), route.by_token); // was [n_expert]
-                g.mul(y, g.get_rows(scales, route.ids)) // [1, n_used, n_tokens]
-            }
+            Some(scales) => g.mul(y, route.look_up(g, vector(g, scales))),
             None => y,
         };
         let y = updated_experts(g, self.weight, x, route.ids, y);

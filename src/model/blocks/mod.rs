@@ -4,6 +4,7 @@
 mod attention;
 mod causal_conv;
 mod delta_net;
+mod expert_ffn;
 mod experts;
 mod ffn;
 mod gated_ffn;

@@ -3,8 +3,8 @@
 
 use ggml::{Graph, Tensor, WeightId};
 
-use super::experts::Experts;
-use super::gated_ffn::{GatedFfn, limited_swiglu};
+use super::expert_ffn::ExpertFfn;
+use super::gated_ffn::GatedFfn;
 use super::linear::{Linear, updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
 use super::squared_relu::SquaredReluFfn;
@@ -60,9 +60,9 @@ pub(crate) struct MoeKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoeConfig {
     pub(crate) router: RouterConfig,
-    kind: MoeKind,
+    pub(crate) kind: MoeKind,
     /// Width of one expert.
-    n_ff: usize,
+    pub(crate) n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
     n_ff_shared: usize,
     /// Width of what experts read and give; `None` for the stream's.
@@ -150,24 +150,11 @@ impl MoeConfig {
 
 /// The weights of an MoE layer.
 pub(crate) struct MoeFfn {
-    config: MoeConfig,
     router: Router,
-    gate_up: GateUp,
-    down: Experts,
+    experts: ExpertFfn,
     shared: Option<Shared>,
     /// Into the width of experts, and out of it.
     latent: Option<(Linear, Linear)>,
-}
-
-enum GateUp {
-    Split {
-        gate: Experts,
-        up: Experts,
-    },
-    /// Gate rows first, then up.
-    Fused(Experts),
-    /// There is no gate.
-    Up(Experts),
 }
 
 /// What the expert that every token uses is made of.
@@ -224,35 +211,10 @@ impl Shared {
     }
 }
 
-impl GateUp {
-    fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
-        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
-        let one = [n_in, n_ff, router.n_expert];
-        if let ExpertGlu::SquaredRelu = glu {
-            t.refuse("ffn_gate_exps.weight", "a gate is not expected here")?;
-            return Ok(Self::Up(Experts::open(t, "ffn_up_exps", one, bias)?));
-        }
-        Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, router.n_expert], bias)? {
-            Some(both) => {
-                for name in ["ffn_gate_exps.bias", "ffn_up_exps.bias"] {
-                    t.refuse(name, "biases of joint experts are in ffn_gate_up_exps.bias")?;
-                }
-                Self::Fused(both)
-            }
-            None => Self::Split {
-                gate: Experts::open(t, "ffn_gate_exps", one, bias)?,
-                up: Experts::open(t, "ffn_up_exps", one, bias)?,
-            },
-        })
-    }
-}
-
 impl MoeFfn {
     /// Asks for the tensors of a block.
     pub(crate) fn open(t: &mut Scope<'_, '_>, n_embd: usize, config: MoeConfig) -> Result<Self, LoadError> {
-        let MoeConfig { router, kind: MoeKind { bias, .. }, n_ff, .. } = config;
-        let n_expert = router.n_expert;
-        let router = Router::open(t, n_embd, router)?;
+        let router = Router::open(t, n_embd, config.router)?;
         let latent = match config.n_latent {
             Some(n) => {
                 Some((Linear::open(t, "ffn_latent_down", n_embd, n)?, Linear::open(t, "ffn_latent_up", n, n_embd)?))
@@ -262,10 +224,9 @@ impl MoeFfn {
             }
         };
         let n_in = config.n_latent.unwrap_or(n_embd);
-        let gate_up = GateUp::open(t, &config, n_in)?;
-        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_in, n_expert], bias)?;
+        let experts = ExpertFfn::open(t, &config, n_in)?;
         let shared = Shared::open(t, n_embd, &config)?;
-        Ok(Self { config, router, gate_up, down, shared, latent })
+        Ok(Self { router, experts, shared, latent })
     }
 
     /// `x: [n_embd, n_tokens]`; gives the same shape.
@@ -275,42 +236,9 @@ impl MoeFfn {
 
     /// As [`MoeFfn::forward`], where the router reads `seen` in place of `x`, of the same shape.
     pub(crate) fn forward_by<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, seen: Tensor<'g>) -> Tensor<'g> {
-        let (n_used, n_ff) = (self.config.router.n_used as i64, self.config.n_ff as i64);
         let route = self.router.route(g, seen);
         let inputs = self.latent.as_ref().map_or(x, |(down, _)| down.forward(g, x)); // [n_in, n_tokens]
-        let [n_in, n_tokens, ..] = inputs.ne();
-        let rows = g.reshape(inputs, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
-        let (gate, up) = match &self.gate_up {
-            GateUp::Split { gate, up } => (gate.forward(g, rows, &route), up.forward(g, rows, &route)),
-            GateUp::Up(up) => {
-                let up = up.forward(g, rows, &route);
-                (up, up)
-            }
-            GateUp::Fused(both) => {
-                let both = both.forward(g, rows, &route); // [2 * n_ff, n_used, n_tokens]
-                let (nb, ne) = (both.nb(), [n_ff, n_used, n_tokens, 1]);
-                let half = |offset| g.view(both, ne, [nb[1], nb[2], nb[3]], offset);
-                (half(0), half(n_ff as usize * nb[0]))
-            }
-        }; // [n_ff, n_used, n_tokens]
-        let inner = match self.config.kind.glu {
-            ExpertGlu::Silu => g.swiglu(gate, up),
-            ExpertGlu::Gelu => g.geglu(gate, up),
-            ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
-            ExpertGlu::SquaredRelu => g.sqr(g.relu(up)),
-            ExpertGlu::Limited { limit } => limited_swiglu(g, gate, up, limit),
-        };
-        let out = self.down.forward(g, inner, &route); // [n_in, n_used, n_tokens]
-        let out = g.mul(out, route.weights);
-        let nb = out.nb();
-        let expert = |i: usize| g.view(out, [n_in, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
-        let mut sum = expert(0); // [n_in, n_tokens]
-        for i in 1..self.config.router.n_used {
-            sum = g.add(sum, expert(i));
-        }
-        if self.config.router.n_used == 1 {
-            sum = g.cont(sum);
-        }
+        let sum = self.experts.forward(g, inputs, &route); // [n_in, n_tokens]
         let sum = self.latent.as_ref().map_or(sum, |(_, up)| up.forward(g, sum)); // [n_embd, n_tokens]
         self.shared.as_ref().map_or(sum, |shared| g.add(sum, shared.forward(g, x)))
     }

@@ -1,7 +1,7 @@
 //! Which experts a token goes to, and how much each of them counts.
 //! Sources: Shazeer et al. 2017; Dai et al. 2024 and DeepSeek-AI 2024 (sigmoid scores, their correction, groups of experts).
 
-use ggml::{Graph, Tensor, WeightId};
+use ggml::{Dtype, Graph, Tensor, WeightId};
 
 use super::linear::{Linear, vector};
 use crate::error::LoadError;
@@ -157,13 +157,43 @@ pub(crate) struct Router {
 }
 
 /// Which experts the tokens go to.
+#[derive(Clone, Copy)]
 pub(crate) struct Route<'g> {
     /// i32 `[n_used, n_tokens]`.
     pub(crate) ids: Tensor<'g>,
     /// `[1, n_used, n_tokens]`.
     pub(crate) weights: Tensor<'g>,
-    /// A number for each expert and token, `[1, n_expert, n_tokens]`: the shape to which scales of experts are repeated.
-    pub(crate) by_token: Tensor<'g>,
+    /// A number for each expert and token, `[1, n_expert, n_tokens]`: the shape to which scales of experts are repeated, to be
+    /// looked up by ids that are not contiguous. `None` where they are.
+    by_token: Option<Tensor<'g>>,
+}
+
+impl<'g> Route<'g> {
+    /// The same by other ids, which are contiguous.
+    pub(crate) fn with_ids(&self, ids: Tensor<'g>) -> Self {
+        Self { ids, by_token: None, ..*self }
+    }
+
+    /// The same with weights of zero where ids stand for no expert.
+    pub(crate) fn without_weights_of_no_expert(&self, g: &Graph<'g>) -> Self {
+        let [n_used, n_tokens, ..] = self.ids.ne();
+        let is_one = g.scale_and_add(g.clamp(g.cast(self.ids, Dtype::F32), -1.0, 0.0), 1.0, 1.0);
+        let is_one = g.reshape(is_one, [1, n_used, n_tokens]); // was [n_used, n_tokens]
+        Self { weights: g.mul(self.weights, is_one), ..*self }
+    }
+
+    /// The number of each token's experts among `of: [n_expert]`: `[1, n_used, n_tokens]`.
+    pub(crate) fn look_up(&self, g: &Graph<'g>, of: Tensor<'g>) -> Tensor<'g> {
+        let ([n_used, n_tokens, ..], n_expert) = (self.ids.ne(), of.ne()[0]);
+        let of = g.reshape(of, [1, n_expert]); // was [n_expert]
+        match self.by_token {
+            Some(by_token) => g.get_rows(g.repeat(of, by_token), self.ids),
+            None => {
+                let flat = g.reshape(self.ids, [n_used * n_tokens]); // was [n_used, n_tokens]
+                g.reshape(g.get_rows(of, flat), [1, n_used, n_tokens]) // was [1, n_used * n_tokens]
+            }
+        }
+    }
 }
 
 impl Router {
@@ -218,6 +248,6 @@ impl Router {
             weights = g.scale(weights, scale);
         }
         g.order(weights);
-        Route { ids, weights, by_token }
+        Route { ids, weights, by_token: Some(by_token) }
     }
 }

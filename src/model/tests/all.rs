@@ -3,6 +3,7 @@
 mod adapters;
 mod company;
 mod draft_probs;
+mod expert_copies;
 mod feature_heads;
 mod gemma4;
 mod metal;

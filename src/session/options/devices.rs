@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use ggml::{Device, DeviceKind, Numa};
-use model::{GpuLayers, MemoryPlanner, Placement, Split};
+use model::{ExpertCacheSize, GpuLayers, MemoryPlanner, Placement, Split};
 
 use super::device_names::{is_called, kind, listed};
 use super::tensor_overrides::{self, TensorOverrides};
@@ -31,6 +31,10 @@ pub struct DeviceOptions {
     /// Keep the experts of the first N layers in host memory
     #[arg(long, value_name = "N")]
     pub n_cpu_moe: Option<usize>,
+
+    /// GPU memory in MiB for copies of often used experts that stay in host memory, or auto (what is free)
+    #[arg(long, value_name = "MIB", env = "NEXTN_EXPERT_CACHE", hide_env_values = true, value_parser = expert_cache)]
+    pub expert_cache: Option<ExpertCacheSize>,
 
     /// Put the tensors whose names match a pattern on a device (-ot), such as exps=CPU
     #[arg(long, value_name = "REGEX=DEVICE,...", env = "NEXTN_OVERRIDE_TENSOR", hide_env_values = true)]
@@ -116,6 +120,17 @@ fn gpu_layers(s: &str) -> Result<GpuLayers, String> {
         "auto" => Ok(GpuLayers::Auto),
         "all" => Ok(GpuLayers::Count(usize::MAX)),
         n => n.parse().map(GpuLayers::Count).map_err(|_| format!("`{n}` is not a number of layers, all or auto")),
+    }
+}
+
+fn expert_cache(s: &str) -> Result<ExpertCacheSize, String> {
+    match (s, s.parse::<usize>()) {
+        ("auto", _) => Ok(ExpertCacheSize::Auto),
+        ("off" | "0", _) => Ok(ExpertCacheSize::Off),
+        (_, Ok(mib)) => {
+            mib.checked_mul(1 << 20).map(ExpertCacheSize::Bytes).ok_or_else(|| format!("`{s}` MiB are too many"))
+        }
+        _ => Err(format!("`{s}` is not a number of MiB, auto or off")),
     }
 }
 
@@ -214,7 +229,8 @@ impl DeviceOptions {
             SplitMode::Auto | SplitMode::None => Split::Auto,
         };
         let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
-        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, overrides, planner })
+        let expert_cache = self.expert_cache.unwrap_or_default();
+        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, expert_cache, overrides, planner })
     }
 }
 

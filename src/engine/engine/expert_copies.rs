@@ -1,0 +1,32 @@
+//! Copies of experts on a GPU follow what is asked for, a little between steps.
+
+use std::time::{Duration, Instant};
+
+use super::Engine;
+
+/// Time for exchanges between two steps.
+const AT_ONCE: Duration = Duration::from_millis(2);
+
+/// Steps take so many times as long as exchanges at least.
+const STEPS_PER_EXCHANGE: u32 = 32;
+
+/// How long to wait before looking again, at least.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Engine {
+    /// Exchanges some copies, if it is time. Which experts have one changes the bits of what they give, so with `--exact` they stay.
+    pub(super) fn renew_expert_copies(&mut self) {
+        let now = Instant::now();
+        if self.warming_up || self.expert_renewal.is_none_or(|next| now < next) {
+            return;
+        }
+        let weights = self.model.weights();
+        let n_exchanged = weights.renew_expert_copies(now + AT_ONCE);
+        let took = now.elapsed();
+        self.expert_renewal = Some(now + (took * STEPS_PER_EXCHANGE).max(PAUSE));
+        if n_exchanged > 0 {
+            let (n_asked, n_found) = weights.expert_uses();
+            tracing::debug!(n_exchanged, ?took, n_asked, n_found, "copies of experts exchanged");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Experts in the host's memory of whom some have copies on another device: which these are, and how they change.
+//! Owns the copies, their numbers and the counts of use. Knows tensors of equal parts; knows nothing of what experts compute.
+//!
+//! A layer's experts have numbers of copies in two tables, one for each device: the host leaves experts with copies out
+//! (`ops/expert_copies.rs`), the other device looks up where theirs lie. Behind the last copy lies one of zeros, for experts
+//! that have none. So whatever is copied, a sum over both devices is that of all experts that a token uses.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use ggml_sys as sys;
+use kernels::{Isa, WeightType};
+
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::progress::Counted;
+use crate::raw::{Buffer, Context};
+use crate::rpc::no_room;
+use crate::weights::{WeightId, WeightTensor, Weights, mark_as_weights};
+
+/// The experts of one layer, some of whom shall have copies.
+#[derive(Clone, Debug)]
+pub struct ExpertLayer {
+    /// Tensors in the host's memory whose last dimension counts experts: matrices `[n_in, n_out, n_expert]` and what belongs to
+    /// them.
+    pub tensors: Vec<WeightId>,
+    /// How many experts there are.
+    pub n_expert: usize,
+    /// How many have copies at one time.
+    pub n_copies: usize,
+    /// Where the copies lie.
+    pub device: Device,
+}
+
+impl ExpertLayer {
+    /// True when the CPU's kernels can leave matrices `ne: [n_in, n_out, n_expert]` of this type out.
+    pub fn serves(dtype: Dtype, ne: [i64; 4]) -> bool {
+        let ty = WeightType::of(dtype.raw()).filter(|_| Isa::chosen().is_some());
+        ty.is_some_and(|ty| usize::try_from(ne[0]).is_ok_and(|k| k.is_multiple_of(ty.format().block())))
+    }
+
+    /// Bytes that copies of `n_copies` experts take where one has `bytes`: with the one of zeros and the numbers.
+    pub fn bytes(bytes: usize, n_expert: usize, n_copies: usize) -> usize {
+        bytes * (n_copies + 1) + n_expert * size_of::<i32>()
+    }
+}
+
+/// An expert takes the place of another when it was used so many times more often, and half as often again: chance alone moves
+/// few copies.
+const MORE_USES: i32 = 16;
+
+/// Uses of an expert on average from which on all counts are halved, so that the latest texts count most.
+const MANY_USES: i32 = 64;
+
+/// A layer with copies.
+pub(crate) struct CachedLayer {
+    /// Each tensor and its copies.
+    pairs: Vec<(WeightId, WeightId)>,
+    n_expert: usize,
+    n_copies: usize,
+    /// i32 `[1, n_expert]` on the device of the copies: the number of an expert's copy, `n_copies` without one.
+    numbers_there: WeightTensor,
+    /// i32 `[n_expert]` in the host's memory: the same, -1 without one.
+    numbers: WeightTensor,
+    /// i32 `[n_expert + 1]` in the host's memory: how often each was asked for, and how often there was a copy.
+    counts: WeightTensor,
+    /// The expert of each copy.
+    held: Mutex<Vec<usize>>,
+}
+
+/// Copies of a model's experts.
+#[derive(Default)]
+pub(crate) struct ExpertCache {
+    pub(crate) layers: Vec<CachedLayer>,
+}
+
+/// Tensors that are added to those of a file.
+pub(crate) struct Added<'a> {
+    pub(crate) tensors: &'a mut Vec<WeightTensor>,
+    pub(crate) names: &'a mut Vec<String>,
+    /// The number of each tensor's device among the weights'.
+    pub(crate) places: &'a mut Vec<usize>,
+    pub(crate) buffers: &'a mut Vec<Buffer>,
+    pub(crate) contexts: &'a mut Vec<Context>,
+}
+
+impl ExpertCache {
+    /// Copies the first experts of each layer. `devices`: those of the weights; `data`: the bytes of a tensor.
+    pub(crate) fn build<'d>(
+        layers: &[ExpertLayer],
+        devices: &[Device],
+        data: impl Fn(WeightId) -> &'d [u8],
+        added: &mut Added<'_>,
+        copied: &mut Counted<'_>,
+    ) -> Result<Self, Error> {
+        let cpu = Device::cpu()?;
+        let mut host = Arena::new(cpu, 2 * layers.len())?;
+        let mut there: Vec<(usize, Arena)> = Vec::new();
+        let mut cache = Self::default();
+        for layer in layers {
+            let refused = |what: String| Error::Tensor { name: format!("{:?}", layer.tensors), what };
+            let place = devices.iter().position(|d| *d == layer.device);
+            let place = place.ok_or_else(|| refused(format!("{} computes nothing", layer.device.name())))?;
+            if !there.iter().any(|(p, _)| *p == place) {
+                let n = layers.iter().map(|l| l.tensors.len() + 1).sum();
+                there.push((place, Arena::new(layer.device, n)?));
+            }
+            let (_, arena) = there.iter_mut().find(|(p, _)| *p == place).expect("just added");
+            let n_expert = layer.n_expert as i64;
+            let mut pairs = Vec::new();
+            for &id in &layer.tensors {
+                let of = added.tensors.get(id.index()).ok_or_else(|| refused(format!("there is no {id:?}")))?;
+                // SAFETY: descriptions of weights are alive.
+                let t = unsafe { of.0.as_ref() };
+                let last = t.ne.iter().rposition(|&n| n != 1).unwrap_or(0);
+                if t.ne[last] != n_expert || layer.n_copies == 0 || layer.n_copies >= layer.n_expert {
+                    let n = layer.n_copies;
+                    return Err(refused(format!("{:?} has no {n} parts of {n_expert} to copy", t.ne)));
+                }
+                let mut ne = t.ne;
+                ne[last] = layer.n_copies as i64 + 1;
+                let name = format!("{} (copies)", added.names[id.index()]);
+                let copies = arena.tensor(Dtype::from_raw(t.type_), ne, &name)?;
+                pairs.push((id, WeightId::at(added.tensors.len())));
+                added.tensors.push(copies);
+                added.names.push(name);
+                added.places.push(place);
+            }
+            cache.layers.push(CachedLayer {
+                pairs,
+                n_expert: layer.n_expert,
+                n_copies: layer.n_copies,
+                numbers_there: arena.tensor(Dtype::I32, [1, n_expert, 1, 1], "numbers of copies")?,
+                numbers: host.tensor(Dtype::I32, [n_expert, 1, 1, 1], "experts with copies")?,
+                counts: host.tensor(Dtype::I32, [n_expert + 1, 1, 1, 1], "uses of experts")?,
+                held: Mutex::new((0..layer.n_copies).collect()),
+            });
+        }
+        for arena in there.into_iter().map(|(_, arena)| arena).chain([host]) {
+            let (context, buffer) = arena.into_memory()?;
+            added.contexts.push(context);
+            added.buffers.extend(buffer);
+        }
+        for layer in &cache.layers {
+            for &(of, copies) in &layer.pairs {
+                let (data, t) = (data(of), &added.tensors[copies.index()]);
+                let one = data.len() / layer.n_expert;
+                set(t, 0, &data[..one * layer.n_copies]);
+                set(t, one * layer.n_copies, &vec![0; one]);
+                copied.add(one * layer.n_copies);
+            }
+            let numbers: Vec<i32> = (0..layer.n_expert).map(|e| layer.number(e).unwrap_or(-1)).collect();
+            set_numbers(&layer.numbers, 0, &numbers);
+            let none = layer.n_copies as i32;
+            let numbers: Vec<i32> = (0..layer.n_expert).map(|e| layer.number(e).unwrap_or(none)).collect();
+            set_numbers(&layer.numbers_there, 0, &numbers);
+            set_numbers(&layer.counts, 0, &vec![0; layer.n_expert + 1]);
+        }
+        Ok(cache)
+    }
+
+    /// Bytes that building will copy.
+    pub(crate) fn copied_bytes(layers: &[ExpertLayer], bytes: impl Fn(WeightId) -> usize) -> usize {
+        let of_layer = |l: &ExpertLayer| {
+            let all: usize = l.tensors.iter().map(|&id| bytes(id)).sum();
+            all / l.n_expert.max(1) * l.n_copies
+        };
+        layers.iter().map(of_layer).sum()
+    }
+
+    /// The layer that a tensor is one of.
+    pub(crate) fn layer_of(&self, id: WeightId) -> Option<&CachedLayer> {
+        self.layers.iter().find(|layer| layer.copies_of(id).is_some())
+    }
+}
+
+impl CachedLayer {
+    /// The copies of a tensor.
+    pub(crate) fn copies_of(&self, id: WeightId) -> Option<WeightId> {
+        self.pairs.iter().find(|(of, _)| *of == id).map(|(_, copies)| *copies)
+    }
+
+    /// The tensors that have copies.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = WeightId> + '_ {
+        self.pairs.iter().map(|(of, _)| *of)
+    }
+
+    pub(crate) fn n_copies(&self) -> usize {
+        self.n_copies
+    }
+
+    /// Numbers of copies on their device, numbers on the host, and counts.
+    pub(crate) fn tables(&self) -> [NonNull<sys::ggml_tensor>; 3] {
+        [self.numbers_there.0, self.numbers.0, self.counts.0]
+    }
+
+    /// The number of an expert's copy.
+    fn number(&self, expert: usize) -> Option<i32> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.iter().position(|&e| e == expert).map(|number| number as i32)
+    }
+
+    /// What was counted under `i`.
+    fn count(&self, i: usize) -> &AtomicI32 {
+        debug_assert!(i <= self.n_expert);
+        // SAFETY: the counts have `n_expert + 1` aligned numbers in the host's memory, which lives as long as the layer's
+        // weights; whoever changes them does so by atomics.
+        unsafe { AtomicI32::from_ptr(self.counts.0.as_ref().data.cast::<i32>().wrapping_add(i.min(self.n_expert))) }
+    }
+
+    /// The expert that has most reason to get a copy, and the number of the copy that has least to stay.
+    fn next_change(&self, held: &[usize]) -> Option<(usize, usize)> {
+        let uses = |expert: usize| self.count(expert).load(Relaxed);
+        let wanted = (0..self.n_expert).filter(|expert| !held.contains(expert)).max_by_key(|&e| uses(e))?;
+        let (number, &least) = held.iter().enumerate().min_by_key(|&(_, &e)| uses(e))?;
+        let (more, least) = (uses(wanted), uses(least));
+        (more >= least.saturating_add(least / 2).saturating_add(MORE_USES)).then_some((wanted, number))
+    }
+
+    /// Makes older uses count less.
+    fn fade(&self) {
+        let all: i64 = (0..self.n_expert).map(|e| i64::from(self.count(e).load(Relaxed))).sum();
+        if all > i64::from(MANY_USES) * self.n_expert as i64 {
+            (0..=self.n_expert).for_each(|i| {
+                let uses = self.count(i);
+                uses.fetch_sub(uses.load(Relaxed) / 2, Relaxed);
+            });
+        }
+    }
+}
+
+impl Weights {
+    /// True when some experts have copies on another device.
+    pub fn has_expert_copies(&self) -> bool {
+        !self.expert_cache().layers.is_empty()
+    }
+
+    /// How often experts of the layers with copies were asked for, and how often there was a copy.
+    pub fn expert_uses(&self) -> (u64, u64) {
+        let mut all = (0, 0);
+        for layer in &self.expert_cache().layers {
+            // Halved from time to time, both alike.
+            let uses = |i: usize| u64::try_from(layer.count(i).load(Relaxed)).unwrap_or(0);
+            all.0 += (0..layer.n_expert).map(uses).sum::<u64>();
+            all.1 += uses(layer.n_expert);
+        }
+        all
+    }
+
+    /// Has experts that are asked for often take the places of copies that are not, until there are no such experts or `until` is
+    /// past, whatever comes first; gives how many were exchanged. Graphs that run later find the new copies; where one runs
+    /// now, nothing is done.
+    pub fn renew_expert_copies(&self, until: Instant) -> usize {
+        let _working = crate::shutdown::working();
+        let Some(_writing) = self.try_writing() else { return 0 };
+        let mut n_exchanged = 0;
+        for layer in &self.expert_cache().layers {
+            let mut held = layer.held.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some((expert, number)) = layer.next_change(&held) {
+                if Instant::now() >= until {
+                    return n_exchanged;
+                }
+                self.exchange(layer, held[number], expert, number);
+                held[number] = expert;
+                n_exchanged += 1;
+            }
+            layer.fade();
+        }
+        n_exchanged
+    }
+
+    /// Puts a copy of `expert` in the place of `last`'s. Nobody reads copies and numbers meanwhile.
+    fn exchange(&self, layer: &CachedLayer, last: usize, expert: usize, number: usize) {
+        for &(of, copies) in &layer.pairs {
+            let (Some(of), Some(copies)) = (self.raw(of), self.raw(copies)) else { continue };
+            // SAFETY: the tensor lies in the host's memory (`model` gives no others) and has as many bytes.
+            let all =
+                unsafe { std::slice::from_raw_parts(of.as_ref().data.cast::<u8>(), sys::ggml_nbytes(of.as_ptr())) };
+            let one = all.len() / layer.n_expert;
+            set(&WeightTensor(copies), one * number, &all[one * expert..][..one]);
+        }
+        set_numbers(&layer.numbers_there, last, &[layer.n_copies as i32]);
+        set_numbers(&layer.numbers_there, expert, &[number as i32]);
+        set_numbers(&layer.numbers, last, &[-1]);
+        set_numbers(&layer.numbers, expert, &[number as i32]);
+    }
+}
+
+/// Descriptions that get memory on one device together.
+struct Arena {
+    device: Device,
+    context: Context,
+    n_bytes: usize,
+}
+
+impl Arena {
+    fn new(device: Device, n_tensors: usize) -> Result<Self, Error> {
+        let context = Context::new(n_tensors.max(1), 0);
+        let context = context.ok_or_else(|| Error::no_arena(n_tensors * 512, "tensor descriptions"))?;
+        Ok(Self { device, context, n_bytes: 0 })
+    }
+
+    fn tensor(&mut self, dtype: Dtype, ne: [i64; 4], name: &str) -> Result<WeightTensor, Error> {
+        // SAFETY: the arena has room for all tensors that it was made for; `ne` has four dimensions of at least 1.
+        let t = unsafe { sys::ggml_new_tensor(self.context.as_ptr(), dtype.raw(), 4, ne.as_ptr()) };
+        let t = NonNull::new(t).ok_or_else(|| Error::no_arena(512, "a tensor's description"))?;
+        let name = CString::new(name).unwrap_or_default();
+        // SAFETY: `t` was just made; the name is copied, cut to ggml's length.
+        unsafe { sys::ggml_set_name(t.as_ptr(), name.as_ptr()) };
+        // SAFETY: `t` was just made.
+        self.n_bytes += unsafe { sys::ggml_nbytes(t.as_ptr()) };
+        Ok(WeightTensor(t))
+    }
+
+    fn into_memory(self) -> Result<(Context, Option<Buffer>), Error> {
+        if self.n_bytes == 0 {
+            return Ok((self.context, None));
+        }
+        let buffer_type = self.device.buffer_type();
+        // SAFETY: the arena holds just the tensors to place; the buffer type is static.
+        let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(self.context.as_ptr(), buffer_type) };
+        // SAFETY: just made, no other owner.
+        let buffer = unsafe { Buffer::own(buffer) };
+        let buffer = buffer.ok_or_else(|| no_room(self.device, self.n_bytes, "copies of experts"))?;
+        mark_as_weights(&buffer);
+        Ok((self.context, Some(buffer)))
+    }
+}
+
+/// Writes bytes of a tensor from `offset` on, which lie within it.
+fn set(t: &WeightTensor, offset: usize, bytes: &[u8]) {
+    // SAFETY: the tensor is alive.
+    debug_assert!(offset + bytes.len() <= unsafe { sys::ggml_nbytes(t.0.as_ptr()) });
+    // SAFETY: the tensor was given memory, and the bytes lie within it (the caller); nobody reads it meanwhile.
+    unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), bytes.as_ptr().cast(), offset, bytes.len()) }
+}
+
+/// Writes numbers of a table from number `at` on.
+fn set_numbers(t: &WeightTensor, at: usize, numbers: &[i32]) {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
+    set(t, at * size_of::<i32>(), &bytes);
+}

@@ -1,0 +1,122 @@
+//! The experts of a layer, each a feed-forward, and their sum by weight; computed on two devices where some experts have copies
+//! on another one.
+
+use ggml::{Graph, Tensor};
+
+use super::experts::Experts;
+use super::gated_ffn::limited_swiglu;
+use super::moe::{ExpertGlu, MoeConfig, MoeKind};
+use super::router::Route;
+use crate::error::LoadError;
+use crate::tensors::Scope;
+
+/// The weights of a layer's experts.
+pub(crate) struct ExpertFfn {
+    glu: ExpertGlu,
+    /// Width of one expert.
+    n_ff: usize,
+    n_used: usize,
+    gate_up: GateUp,
+    down: Experts,
+}
+
+enum GateUp {
+    Split {
+        gate: Experts,
+        up: Experts,
+    },
+    /// Gate rows first, then up.
+    Fused(Experts),
+    /// There is no gate.
+    Up(Experts),
+}
+
+impl GateUp {
+    fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
+        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
+        let one = [n_in, n_ff, router.n_expert];
+        if let ExpertGlu::SquaredRelu = glu {
+            t.refuse("ffn_gate_exps.weight", "a gate is not expected here")?;
+            return Ok(Self::Up(Experts::open(t, "ffn_up_exps", one, bias)?));
+        }
+        Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, router.n_expert], bias)? {
+            Some(both) => {
+                for name in ["ffn_gate_exps.bias", "ffn_up_exps.bias"] {
+                    t.refuse(name, "biases of joint experts are in ffn_gate_up_exps.bias")?;
+                }
+                Self::Fused(both)
+            }
+            None => Self::Split {
+                gate: Experts::open(t, "ffn_gate_exps", one, bias)?,
+                up: Experts::open(t, "ffn_up_exps", one, bias)?,
+            },
+        })
+    }
+}
+
+impl ExpertFfn {
+    /// Asks for the tensors of a block whose experts read and give `n_in` values.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
+        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
+        let gate_up = GateUp::open(t, config, n_in)?;
+        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_in, router.n_expert], bias)?;
+        Ok(Self { glu, n_ff, n_used: router.n_used, gate_up, down })
+    }
+
+    /// What the experts of each token make of `x: [n_in, n_tokens]`, summed by weight; gives the same shape.
+    pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
+        let (Some(there), Some(copies)) = (self.copies(g), self.down.copies_for(g, route)) else {
+            return self.sum(g, x, route);
+        };
+        // Experts with copies are zeros here, those without are zeros there.
+        let left = route.with_ids(g.ids_without_copies(&copies, route.ids));
+        let left = if self.down.has_bias() { left.without_weights_of_no_expert(g) } else { left };
+        let here = self.sum(g, x, &left);
+        g.add(here, there.sum(g, x, &route.with_ids(g.ids_of_copies(&copies, route.ids))))
+    }
+
+    /// The same over the copies of these experts.
+    fn copies(&self, g: &Graph<'_>) -> Option<Self> {
+        let gate_up = match &self.gate_up {
+            GateUp::Split { gate, up } => GateUp::Split { gate: gate.copies(g)?, up: up.copies(g)? },
+            GateUp::Fused(both) => GateUp::Fused(both.copies(g)?),
+            GateUp::Up(up) => GateUp::Up(up.copies(g)?),
+        };
+        Some(Self { gate_up, down: self.down.copies(g)?, ..*self })
+    }
+
+    fn sum<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
+        let (n_used, n_ff) = (self.n_used as i64, self.n_ff as i64);
+        let [n_in, n_tokens, ..] = x.ne();
+        let rows = g.reshape(x, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
+        let (gate, up) = match &self.gate_up {
+            GateUp::Split { gate, up } => (gate.forward(g, rows, route), up.forward(g, rows, route)),
+            GateUp::Up(up) => {
+                let up = up.forward(g, rows, route);
+                (up, up)
+            }
+            GateUp::Fused(both) => {
+                let both = both.forward(g, rows, route); // [2 * n_ff, n_used, n_tokens]
+                let (nb, ne) = (both.nb(), [n_ff, n_used, n_tokens, 1]);
+                let half = |offset| g.view(both, ne, [nb[1], nb[2], nb[3]], offset);
+                (half(0), half(n_ff as usize * nb[0]))
+            }
+        }; // [n_ff, n_used, n_tokens]
+        let inner = match self.glu {
+            ExpertGlu::Silu => g.swiglu(gate, up),
+            ExpertGlu::Gelu => g.geglu(gate, up),
+            ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
+            ExpertGlu::SquaredRelu => g.sqr(g.relu(up)),
+            ExpertGlu::Limited { limit } => limited_swiglu(g, gate, up, limit),
+        };
+        let out = self.down.forward(g, inner, route); // [n_in, n_used, n_tokens]
+        let out = g.mul(out, route.weights);
+        let nb = out.nb();
+        let expert = |i: usize| g.view(out, [n_in, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
+        let mut sum = expert(0); // [n_in, n_tokens]
+        for i in 1..self.n_used {
+            sum = g.add(sum, expert(i));
+        }
+        if self.n_used == 1 { g.cont(sum) } else { sum }
+    }
+}
