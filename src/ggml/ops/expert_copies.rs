@@ -5,6 +5,12 @@ use kernels::Isa;
 use crate::graph::{Graph, Tensor};
 use crate::weights::WeightId;
 
+/// Tokens up to which every backend multiplies with the expert of each id by itself.
+const BY_ID: i64 = 8;
+
+/// Ids of a pass at most: CUDA's backend sorts them in memory that a few thousand blocks of threads share.
+const MAX_IDS: i64 = 16 << 10;
+
 /// What of a layer's experts has copies.
 #[derive(Clone, Copy)]
 pub struct ExpertCopies<'g> {
@@ -18,9 +24,9 @@ pub struct ExpertCopies<'g> {
 
 impl<'g> Graph<'g> {
     /// The copies of the layer that the experts `of` are of, for tokens that go to `ids: [n_used, n_tokens]`; `None` where it has
-    /// none, or where the kernels that leave experts out do not take so many tokens.
+    /// none, or where the kernels on either side do not take so many tokens.
     pub fn expert_copies(&self, of: WeightId, ids: Tensor<'g>) -> Option<ExpertCopies<'g>> {
-        Isa::chosen()?;
+        Isa::chosen().filter(|_| ids.n_elements() <= MAX_IDS)?;
         let (tables, n_copies, tensors) = self.with_weights(|weights| {
             let layer = weights.expert_cache().layer_of(of)?;
             Some((layer.tables(), layer.n_copies() as i64, layer.tensors().collect::<Vec<_>>()))
@@ -36,6 +42,12 @@ impl<'g> Graph<'g> {
     /// Where the copies of `id`'s experts lie: `[.., n_copies + 1]`, the last of zeros.
     pub fn copies_of(&self, id: WeightId) -> Option<WeightId> {
         self.with_weights(|weights| weights.expert_cache().layer_of(id)?.copies_of(id))
+    }
+
+    /// True when `mul_mat_id` with these experts takes ids `[n_used, n_tokens]` of which a token has the same one several times. For
+    /// many tokens backends sort columns by expert, and take it for granted that a token has each once.
+    pub fn takes_expert_twice(&self, experts: WeightId, n_tokens: i64) -> bool {
+        n_tokens <= BY_ID || self.device_keeps_rows(self.weight(experts), n_tokens as usize)
     }
 
     /// Numbers of copies for `ids: [n_used, n_tokens]` (i32, ids of experts), the one of zeros for experts that have none: i32 of

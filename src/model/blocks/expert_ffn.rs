@@ -72,7 +72,17 @@ impl ExpertFfn {
         let left = route.with_ids(g.ids_without_copies(&copies, route.ids));
         let left = if self.down.has_bias() { left.without_weights_of_no_expert(g) } else { left };
         let here = self.sum(g, x, &left);
-        g.add(here, there.sum(g, x, &route.with_ids(g.ids_of_copies(&copies, route.ids))))
+        let route = route.with_ids(g.ids_of_copies(&copies, route.ids));
+        // Experts without a copy share one of zeros.
+        let [n_in, n_tokens, ..] = x.ne();
+        if there.down.take_one_twice(g, n_tokens) {
+            return g.add(here, there.sum(g, x, &route));
+        }
+        let n_used = self.n_used as i64;
+        let rows = g.repeat_to(g.reshape(x, [n_in, 1, n_tokens]), [n_in, n_used, n_tokens, 1]);
+        let rows = g.reshape(rows, [n_in, 1, n_used * n_tokens]); // was [n_in, n_used, n_tokens]
+        let out = there.outputs(g, rows, &route.one_by_one(g)); // [n_in, 1, n_used * n_tokens]
+        g.add(here, self.added(g, g.reshape(out, [n_in, n_used, n_tokens])))
     }
 
     /// The same over the copies of these experts.
@@ -86,9 +96,15 @@ impl ExpertFfn {
     }
 
     fn sum<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
-        let (n_used, n_ff) = (self.n_used as i64, self.n_ff as i64);
         let [n_in, n_tokens, ..] = x.ne();
         let rows = g.reshape(x, [n_in, 1, n_tokens]); // was [n_in, n_tokens]
+        self.added(g, self.outputs(g, rows, route))
+    }
+
+    /// What experts make of `rows: [n_in, 1, n_tokens]`, times their weights: `[n_in, n_used, n_tokens]`.
+    fn outputs<'g>(&self, g: &Graph<'g>, rows: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
+        let n_ff = self.n_ff as i64;
+        let [n_used, n_tokens, ..] = route.ids.ne();
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, route), up.forward(g, rows, route)),
             GateUp::Up(up) => {
@@ -110,8 +126,12 @@ impl ExpertFfn {
             ExpertGlu::Limited { limit } => limited_swiglu(g, gate, up, limit),
         };
         let out = self.down.forward(g, inner, route); // [n_in, n_used, n_tokens]
-        let out = g.mul(out, route.weights);
-        let nb = out.nb();
+        g.mul(out, route.weights)
+    }
+
+    /// The sum of each token's experts: `[n_in, n_used, n_tokens]` gives `[n_in, n_tokens]`.
+    fn added<'g>(&self, g: &Graph<'g>, out: Tensor<'g>) -> Tensor<'g> {
+        let ([n_in, _, n_tokens, _], nb) = (out.ne(), out.nb());
         let expert = |i: usize| g.view(out, [n_in, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
         let mut sum = expert(0); // [n_in, n_tokens]
         for i in 1..self.n_used {

@@ -56,6 +56,11 @@ impl Experts {
         Some(Self { weight: g.copies_of(self.weight)?, scales: copies(self.scales)?, bias: copies(self.bias)? })
     }
 
+    /// See [`Graph::takes_expert_twice`].
+    pub(crate) fn take_one_twice(&self, g: &Graph<'_>, n_tokens: i64) -> bool {
+        g.takes_expert_twice(self.weight, n_tokens)
+    }
+
     pub(crate) fn has_bias(&self) -> bool {
         self.bias.is_some()
     }

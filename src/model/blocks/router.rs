@@ -174,6 +174,13 @@ impl<'g> Route<'g> {
         Self { ids, by_token: None, ..*self }
     }
 
+    /// The same for a row of each token and expert, in their order: ids `[1, n_used * n_tokens]`, which are contiguous.
+    pub(crate) fn one_by_one(&self, g: &Graph<'g>) -> Self {
+        let n = self.ids.n_elements();
+        // These were [n_used, n_tokens] and [1, n_used, n_tokens].
+        Self { ids: g.reshape(self.ids, [1, n]), weights: g.reshape(self.weights, [1, 1, n]), by_token: None }
+    }
+
     /// The same with weights of zero where ids stand for no expert.
     pub(crate) fn without_weights_of_no_expert(&self, g: &Graph<'g>) -> Self {
         let [n_used, n_tokens, ..] = self.ids.ne();
