@@ -33,6 +33,7 @@ pub(crate) struct ModelMetrics {
     checkpoint_bytes: Bytes,
     stored_bytes: Bytes,
     compute_bytes: Bytes,
+    expert_copies_found: Numbers,
     kept_replies: Bytes,
     kept_bytes: Bytes,
     dropped_replies: Bytes,
@@ -72,6 +73,7 @@ impl Default for ModelMetrics {
             checkpoint_bytes: Bytes::default(),
             stored_bytes: Bytes::default(),
             compute_bytes: Bytes::default(),
+            expert_copies_found: Numbers::default(),
             kept_replies: Bytes::default(),
             kept_bytes: Bytes::default(),
             dropped_replies: Bytes::default(),
@@ -154,6 +156,11 @@ impl ModelMetrics {
             to.register(name, help, family.clone());
         }
         to.register(
+            "nextn:model_expert_copies_found",
+            "Share of the experts wanted lately that had a copy on a GPU, by loaded model (--expert-cache)",
+            self.expert_copies_found.clone(),
+        );
+        to.register(
             "nextn:model_learn_live_tokens_per_pass",
             "Tokens of a pass with a draft of three, by the head in use on the latest replies, as last measured",
             self.live_tokens_per_pass.clone(),
@@ -185,11 +192,15 @@ impl ModelMetrics {
         }
     }
 
-    /// The memory of all models that are loaded now; others have none.
+    /// The memory of all models that are loaded now, and how often it served; others have none.
     pub(crate) fn memory<'m>(&self, loaded: impl Iterator<Item = (&'m str, EngineStats)>) {
         let families = [&self.state_bytes, &self.checkpoint_bytes, &self.stored_bytes, &self.compute_bytes];
         families.iter().for_each(|family| family.clear());
+        self.expert_copies_found.clear();
         for (model, stats) in loaded {
+            if let Some(share) = stats.copies_found {
+                self.expert_copies_found.get_or_create(&label(model)).set(share);
+            }
             let bytes = [stats.taken_bytes, stats.checkpoint_bytes, stats.stored_bytes, stats.compute_bytes];
             for (family, n) in families.iter().zip(bytes) {
                 family.get_or_create(&label(model)).set(n as i64);

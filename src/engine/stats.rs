@@ -41,4 +41,6 @@ pub struct EngineStats {
     pub reused: Reused,
     /// Bytes of stored sequences.
     pub stored_bytes: usize,
+    /// Experts with copies on a GPU (`--expert-cache`): the share of lately wanted ones that had a copy; `None` without copies.
+    pub copies_found: Option<f64>,
 }

@@ -116,6 +116,10 @@ impl ExpertCache {
                 let of = added.tensors.get(id.index()).ok_or_else(|| refused(format!("there is no {id:?}")))?;
                 // SAFETY: descriptions of weights are alive.
                 let t = unsafe { of.0.as_ref() };
+                // SAFETY: tensors of a file have memory by now.
+                if !unsafe { sys::ggml_backend_buffer_is_host(t.buffer) } {
+                    return Err(refused(format!("{} does not lie in the host's memory", added.names[id.index()])));
+                }
                 let last = t.ne.iter().rposition(|&n| n != 1).unwrap_or(0);
                 if t.ne[last] != n_expert || layer.n_copies == 0 || layer.n_copies >= layer.n_expert {
                     let n = layer.n_copies;
@@ -207,9 +211,11 @@ impl CachedLayer {
     /// What was counted under `i`.
     fn count(&self, i: usize) -> &AtomicI32 {
         debug_assert!(i <= self.n_expert);
-        // SAFETY: the counts have `n_expert + 1` aligned numbers in the host's memory, which lives as long as the layer's
-        // weights; whoever changes them does so by atomics.
-        unsafe { AtomicI32::from_ptr(self.counts.0.as_ref().data.cast::<i32>().wrapping_add(i.min(self.n_expert))) }
+        // SAFETY: descriptions are alive with the weights, and not changed.
+        let counts = unsafe { self.counts.0.as_ref() }.data.cast::<i32>();
+        // SAFETY: `n_expert + 1` aligned numbers in the host's memory, which lives as long as the layer's weights; whoever changes
+        // them does so by atomics.
+        unsafe { AtomicI32::from_ptr(counts.wrapping_add(i.min(self.n_expert))) }
     }
 
     /// The expert that has most reason to get a copy, and the number of the copy that has least to stay.
@@ -277,9 +283,12 @@ impl Weights {
     fn exchange(&self, layer: &CachedLayer, last: usize, expert: usize, number: usize) {
         for &(of, copies) in &layer.pairs {
             let (Some(of), Some(copies)) = (self.raw(of), self.raw(copies)) else { continue };
-            // SAFETY: the tensor lies in the host's memory (`model` gives no others) and has as many bytes.
-            let all =
-                unsafe { std::slice::from_raw_parts(of.as_ref().data.cast::<u8>(), sys::ggml_nbytes(of.as_ptr())) };
+            // SAFETY: descriptions are alive with the weights.
+            let n_bytes = unsafe { sys::ggml_nbytes(of.as_ptr()) };
+            // SAFETY: likewise.
+            let data = unsafe { of.as_ref() }.data.cast::<u8>();
+            // SAFETY: the tensor lies in the host's memory (`ExpertLayer`) and has so many bytes, which nobody changes.
+            let all = unsafe { std::slice::from_raw_parts(data, n_bytes) };
             let one = all.len() / layer.n_expert;
             set(&WeightTensor(copies), one * number, &all[one * expert..][..one]);
         }

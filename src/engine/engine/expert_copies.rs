@@ -29,4 +29,10 @@ impl Engine {
             tracing::debug!(n_exchanged, ?took, n_asked, n_found, "copies of experts exchanged");
         }
     }
+
+    /// Of the experts that were lately wanted, the share that had a copy.
+    pub(super) fn copies_found(&self) -> Option<f64> {
+        let (n_asked, n_found) = self.model.weights().expert_uses();
+        (n_asked > 0).then(|| n_found as f64 / n_asked as f64)
+    }
 }

@@ -114,6 +114,7 @@ impl Engine {
             checkpoint_bytes: self.cache.checkpoint_bytes(),
             stored_bytes: self.cache.stored_bytes(),
             reused: self.cache.reused(),
+            copies_found: self.copies_found(),
             ..self.stats
         }
     }
