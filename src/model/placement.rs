@@ -195,7 +195,8 @@ impl Plan {
         let of = |d: &Device| plan.blocks.iter().filter(|b| *b == d).count();
         let on: Vec<String> = gpus.iter().map(|d| format!("{} on {}", of(d), d.name())).collect();
         let free_mib = mib(free.iter().sum());
-        tracing::info!(n_gpu, n_host, n_cpu_moe = wanted.n_cpu_moe, free_mib, on = on.join(", "), "layers placed");
+        let n_cpu_moe = wanted.n_cpu_moe.min(n_blocks);
+        tracing::info!(n_gpu, n_host, n_cpu_moe, free_mib, on = on.join(", "), "layers placed");
         Ok(plan)
     }
 
