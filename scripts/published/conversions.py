@@ -19,7 +19,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next", "llama", "llama-biased", "llama-mha", "llama-rope3", "llama-linear", "mistral",
          "mixtral", "ministral3", "qwen2", "qwen2-tied", "qwen2-yarn-factor", "qwen3", "qwen3-yarn", "qwen3-yarn-betas", "qwen3_moe", "glm4",
-         "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "lfm2", "gpt_oss", "gpt_oss-mxfp4", "gemma2", "gemma3", "gemma3-seeing"]
+         "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "llama-pieces", "llama-merges",
+         "mistral-pieces", "mixtral-pieces", "phi3-pieces", "phi3-pieces-long", "lfm2", "gpt_oss", "gpt_oss-mxfp4", "gemma2", "gemma3", "gemma3-seeing"]
 TOWERS = ["qwen3_5", "gemma4", "gemma3"]
 TYPES = ["F32", "F16", "BF16", "Q8_0"]
 # Keys that tell of the converter, or that a name is made for.

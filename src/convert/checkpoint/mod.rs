@@ -100,7 +100,7 @@ impl Checkpoint {
         let n_head_layers = gathered.n_head_layers;
         let name = match options.name {
             Some(name) => name.to_owned(),
-            None => keys::title(folder),
+            None => tokenizer.name(keys::title(folder)),
         };
         let sources = keys::KeySources { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
         let keys = keys::all(&sources, &gathered.tensors, tokenizer);

@@ -49,6 +49,10 @@ pub(crate) enum Vocabulary {
     Gemma,
     /// Pieces with scores, in `tokenizer.model`.
     SentencePiece,
+    /// Byte-level merges, or pieces with a space before a text, as the folder has it.
+    Llama,
+    /// As Llama's, and added tokens of all files are taken as they are.
+    Phi,
 }
 
 impl Row {
@@ -86,11 +90,8 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn of(row: &'static Row, arch: &'static str, c: &Fields<'_>) -> Result<Self, String> {
-        let mut sizes = Sizes {
-            n_layer: c.need("num_hidden_layers", 4096)?,
-            n_head: c.need("num_attention_heads", 65536)?,
-            ..Sizes::default()
-        };
+        let mut sizes =
+            Sizes { n_layer: c.need("num_hidden_layers", 4096)?, n_head: c.need("num_attention_heads", 65536)?, ..Sizes::default() };
         sizes.n_head_kv = c.find("num_key_value_heads", 65536)?.unwrap_or(sizes.n_head);
         (row.read)(c, &mut sizes)?;
         Ok(Self { row, arch, sizes })

@@ -1,6 +1,8 @@
 //! The tokenizer of a checkpoint as keys of a GGUF file: tokens, kinds, scores, merges, special ids, chat template.
 //! Owns `tokenizer.json`, `added_tokens.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
 
+mod pieces;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -9,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::config::Config;
-use super::sentencepiece::{self, PieceKind};
+use super::sentencepiece::PieceKind;
 use super::table::Vocabulary;
 use crate::error::Error;
 use crate::gguf_model::Key;
@@ -20,8 +22,9 @@ use crate::safetensors::quoted;
 /// Everything that goes into keys.
 #[derive(Debug)]
 pub(crate) struct Tokenizer {
-    vocabulary: Vocabulary,
-    /// Of byte-level ones.
+    /// As GGUF files name the kind of vocabulary.
+    model: &'static str,
+    /// Of byte-level ones, and of pieces.
     pre: Option<&'static str>,
     tokens: Vec<(String, PieceKind)>,
     /// Of vocabularies whose tokens have them.
@@ -31,6 +34,10 @@ pub(crate) struct Tokenizer {
     special_ids: Vec<(&'static str, u32)>,
     /// `bos`, `eos`, ..: whether it is put around a text.
     added: Vec<(&'static str, bool)>,
+    /// Whether a space goes before a text; `None`: as models of this kind do.
+    space_first: Option<bool>,
+    /// White space after special tokens is not encoded.
+    drops_space: bool,
     templates: Vec<(String, String)>,
 }
 
@@ -46,21 +53,14 @@ struct Json {
     model: Bpe,
 }
 
-/// `tokenizer.json`, as far as it is used beside `tokenizer.model`.
-#[derive(Default, Deserialize)]
-struct JsonBeside {
-    #[serde(default)]
-    added_tokens: Vec<Added>,
-    #[serde(default)]
-    post_processor: Value,
-}
-
 #[derive(Deserialize)]
 struct Added {
     id: u64,
     content: String,
     #[serde(default)]
     special: bool,
+    #[serde(default)]
+    rstrip: bool,
 }
 
 #[derive(Deserialize)]
@@ -85,19 +85,28 @@ impl Tokenizer {
     /// Reads the files of a folder; `root` is its `config.json`.
     ///
     /// # Errors
-    /// `tokenizer.json` is missing, is no byte-level BPE, splits words by a rule that is not known, or has ids outside of
-    /// the embedding; a template that is no text.
+    /// A file is missing or damaged; `tokenizer.json` is no BPE, splits words by a rule that is not known, or has ids outside of
+    /// the embedding; `tokenizer.model` is not merged by scores; a template that is no text.
     pub(crate) fn open(folder: &Path, c: &Config, root: &Value) -> Result<Tokenizer, Error> {
         let path = folder.join("tokenizer.json");
         let config_path = folder.join("tokenizer_config.json");
         let config = find_json(&config_path, MAX_JSON_BYTES)?.unwrap_or(Value::Null);
         let vocabulary = c.table().map_or(Vocabulary::ByteLevel, |table| table.row.vocabulary);
-        let made = if vocabulary == Vocabulary::SentencePiece {
-            Tokenizer::of_pieces(folder, &config, root, c.n_vocab)?
+        let of_pieces = match vocabulary {
+            Vocabulary::SentencePiece => true,
+            Vocabulary::Llama | Vocabulary::Phi => pieces::are_in(folder)?,
+            Vocabulary::ByteLevel | Vocabulary::Gemma => false,
+        };
+        let mut made = if of_pieces {
+            pieces::read(folder, &config, root, (c.n_vocab, vocabulary))?
         } else {
             let json: Json = read_json(&path, MAX_JSON_BYTES)?;
             Tokenizer::of(json, &config, root, (c.n_vocab, vocabulary)).map_err(|what| Error::input(&path, what))?
         };
+        if vocabulary == Vocabulary::Llama && c.n_vocab == N_VOCAB_WITHOUT_BOS {
+            made.added.retain(|(name, _)| *name != "bos");
+            made.added.push(("bos", false));
+        }
         let templates = templates(folder, &config).map_err(|e| match e {
             Problem::Words(what) => Error::input(&config_path, what),
             Problem::Error(e) => e,
@@ -114,13 +123,14 @@ impl Tokenizer {
         if json.model.kind != "BPE" && !json.model.kind.is_empty() {
             return Err(format!("a model of type {} found, BPE expected", quoted(&json.model.kind)));
         }
-        let pre = match vocabulary {
-            Vocabulary::ByteLevel => Some(pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?),
-            Vocabulary::Gemma | Vocabulary::SentencePiece => None,
+        let gemma = vocabulary == Vocabulary::Gemma;
+        let pre = match gemma {
+            true => None,
+            false => Some(pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?),
         };
         let added = added_tokens(&json.added_tokens, config)?;
         let mut tokens = tokens(json.model.vocab, &added, n_vocab)?;
-        if vocabulary == Vocabulary::Gemma {
+        if gemma {
             tokens.iter_mut().for_each(as_gemma);
         }
         let merges = json.model.merges.into_iter().map(|merge| match merge {
@@ -130,52 +140,29 @@ impl Tokenizer {
         });
         let merges = merges.collect();
         let (special_ids, mut around) = special(config, root, &added, &json.post_processor, n_vocab)?;
-        if vocabulary == Vocabulary::Gemma {
+        if gemma {
             around.retain(|(name, _)| *name != "bos");
             around.push(("bos", true));
         }
-        let scores = match vocabulary {
-            Vocabulary::Gemma => vec![-1000.0; tokens.len()],
-            _ => Vec::new(),
+        let scores = if gemma { vec![-1000.0; tokens.len()] } else { Vec::new() };
+        let space_first = match vocabulary {
+            Vocabulary::Gemma => Some(false),
+            Vocabulary::Llama => config.get("add_prefix_space").and_then(Value::as_bool),
+            _ => None,
         };
-        Ok(Tokenizer { vocabulary, pre, tokens, scores, merges, special_ids, added: around, templates: Vec::new() })
-    }
-
-    /// Of `tokenizer.model`; what the other files add goes over its pieces.
-    fn of_pieces(folder: &Path, config: &Value, root: &Value, n_vocab: u64) -> Result<Tokenizer, Error> {
-        let pieces = sentencepiece::pieces(&folder.join("tokenizer.model"))?;
-        let path = folder.join("tokenizer.json");
-        let beside = if path.exists() { read_json(&path, MAX_JSON_BYTES)? } else { JsonBeside::default() };
-        let mut tokens: Vec<(String, PieceKind)> =
-            (0..n_vocab).map(|id| (format!("[PAD{id}]"), PieceKind::Unused)).collect();
-        let mut scores = vec![-10000.0; tokens.len()];
-        for ((token, score), piece) in tokens.iter_mut().zip(&mut scores).zip(pieces) {
-            // What users define there is text like any other.
-            let kind = if piece.kind == PieceKind::UserDefined { PieceKind::Normal } else { piece.kind };
-            (*token, *score) = ((piece.text, kind), piece.score);
-        }
-        let mut put = |id: u64, token: String, kind: PieceKind| {
-            // Ids without a row of the embedding cannot be used.
-            if let Some(slot) = usize::try_from(id).ok().filter(|&id| id < tokens.len()) {
-                (tokens[slot], scores[slot]) = ((token, kind), -1000.0);
-            }
-        };
-        let more = find_json(&folder.join("added_tokens.json"), MAX_JSON_BYTES)?;
-        for (token, id) in more.as_ref().and_then(Value::as_object).into_iter().flatten() {
-            put(id.as_u64().unwrap_or(u64::MAX), token.clone(), PieceKind::UserDefined);
-        }
-        let refused = |what: String| Error::input(&folder.join("tokenizer_config.json"), what);
-        for (id, (token, special)) in added_tokens(&[], config).map_err(refused)? {
-            if special || looks_special(&token) {
-                put(id, token, PieceKind::Control);
-            } else {
-                put(id, token.replace('\u{2581}', " "), PieceKind::UserDefined);
-            }
-        }
-        let added = added_tokens(&beside.added_tokens, config).map_err(refused)?;
-        let (special_ids, added) = special(config, root, &added, &beside.post_processor, n_vocab).map_err(refused)?;
-        let (vocabulary, merges, templates) = (Vocabulary::SentencePiece, Vec::new(), Vec::new());
-        Ok(Tokenizer { vocabulary, pre: Some("default"), tokens, scores, merges, special_ids, added, templates })
+        let (model, templates) = (if gemma { "gemma4" } else { "gpt2" }, Vec::new());
+        Ok(Tokenizer {
+            model,
+            pre,
+            tokens,
+            scores,
+            merges,
+            special_ids,
+            added: around,
+            space_first,
+            drops_space: false,
+            templates,
+        })
     }
 
     /// The same with these special tokens, where the files tell none and the vocabulary has them: the key's name, and the token.
@@ -189,16 +176,22 @@ impl Tokenizer {
         self
     }
 
+    /// A model's name by which readers know that white space after special tokens is not encoded, where it is not: GGUF files have
+    /// no key for it, and llama.cpp goes by the words.
+    pub(crate) fn name(&self, title: String) -> String {
+        let known = |title: &str| ["phi-3", "phi3"].iter().any(|phi| title.to_lowercase().contains(phi));
+        match title.replace("Phi 3", "Phi-3") {
+            _ if !self.drops_space => title,
+            with_dash if known(&with_dash) => with_dash,
+            other => format!("{other} (Phi-3)"),
+        }
+    }
+
     /// In the order of llama.cpp's converter.
     pub(crate) fn into_keys(self) -> Vec<(String, Key)> {
         let mut keys = Vec::new();
         let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.{key}"), value));
-        let model = match self.vocabulary {
-            Vocabulary::ByteLevel => "gpt2",
-            Vocabulary::Gemma => "gemma4",
-            Vocabulary::SentencePiece => "llama",
-        };
-        put("ggml.model", model.into());
+        put("ggml.model", self.model.into());
         if let Some(pre) = self.pre {
             put("ggml.pre", pre.into());
         }
@@ -216,8 +209,8 @@ impl Tokenizer {
         for (name, yes) in self.added {
             put(&format!("ggml.add_{name}_token"), Key::Bool(yes));
         }
-        if self.vocabulary != Vocabulary::ByteLevel {
-            put("ggml.add_space_prefix", Key::Bool(false));
+        if let Some(yes) = self.space_first {
+            put("ggml.add_space_prefix", Key::Bool(yes));
         }
         let others: Vec<&str> =
             self.templates.iter().map(|(name, _)| name.as_str()).filter(|n| *n != "default").collect();
@@ -300,21 +293,17 @@ fn tokens(
     Ok(tokens.into_iter().enumerate().map(named).collect())
 }
 
-/// Tokens that some models add as text though they are none.
-fn looks_special(token: &str) -> bool {
-    let within = |first: &str, last: &str| token.starts_with(first) && token.ends_with(last);
-    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&token)
-        || within("<|", "|>")
-        || within("<\u{ff5c}", "\u{ff5c}>")
-        || within("<unused", ">")
+/// Whether a token stands for a byte.
+fn is_byte(token: &str) -> bool {
+    let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
 }
 
 /// Tokens of Gemma that stand for a byte, and special ones that are shown: a reader of replies needs them.
 fn as_gemma((token, kind): &mut (String, PieceKind)) {
     const SHOWN: [&str; 7] =
         ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
-    let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-    if *kind == PieceKind::Normal && byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok()) {
+    if *kind == PieceKind::Normal && is_byte(token) {
         *kind = PieceKind::Byte;
     } else if SHOWN.contains(&token.as_str()) {
         *kind = PieceKind::UserDefined;
@@ -415,6 +404,9 @@ fn templates(folder: &Path, config: &Value) -> Result<Vec<(String, String)>, Pro
 }
 
 const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
+
+/// Llama's small relatives with a vocabulary of this size are trained without BOS, which no file of theirs tells.
+const N_VOCAB_WITHOUT_BOS: u64 = 49152;
 
 /// Short names in checkpoints, and what the keys call them.
 const SPECIAL: [(&str, &str); 7] = [

@@ -8,6 +8,7 @@ mod grafts;
 mod header_mutations;
 mod heads;
 mod hostile;
+mod llama_pieces;
 mod made_projectors;
 mod next;
 mod output;
