@@ -73,7 +73,7 @@ impl Config {
             Layout::Table(table) => table.row.nextn,
         };
         Ok(Config {
-            n_layer: c.need("num_hidden_layers", 4096)?,
+            n_layer: c.n_layer()?,
             n_head_layers: if has_head { c.count(promised, 64)? } else { None },
             n_vocab: c.need("vocab_size", MAX_VOCAB)?,
             tied: c.flag("tie_word_embeddings"),

@@ -67,6 +67,16 @@ impl<'j> Fields<'j> {
         }
     }
 
+    /// Layers without the head; newer files have only the list of what they are.
+    pub(crate) fn n_layer(&self) -> Result<u64, String> {
+        let kinds = self.get("layers_block_type").and_then(Value::as_array);
+        match (self.find("num_hidden_layers", MAX_LAYERS)?, kinds.map(|list| list.len() as u64)) {
+            (None, Some(n @ 1..=MAX_LAYERS)) => Ok(n),
+            (None, _) => self.need("num_hidden_layers", MAX_LAYERS),
+            (Some(n), _) => Ok(n),
+        }
+    }
+
     pub(crate) fn need(&self, name: &str, most: u64) -> Result<u64, String> {
         self.find(name, most)?.ok_or_else(|| format!("{name} is missing"))
     }
@@ -118,6 +128,8 @@ pub(crate) fn short(v: &Value) -> String {
     if text.chars().count() > 60 { text.chars().take(60).collect::<String>() + ".." } else { text }
 }
 
+/// Far above all models.
+const MAX_LAYERS: u64 = 4096;
 /// Far above all models, and products of two stay far from 64 bits.
 pub(crate) const MAX_DIM: u64 = 1 << 24;
 /// Each token has a string in memory.

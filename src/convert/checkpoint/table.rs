@@ -91,10 +91,10 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn of(row: &'static Row, arch: &'static str, c: &Fields<'_>) -> Result<Self, String> {
         let mut sizes =
-            Sizes { n_layer: c.need("num_hidden_layers", 4096)?, n_head: c.need("num_attention_heads", 65536)?, ..Sizes::default() };
+            Sizes { n_layer: c.n_layer()?, n_head: c.need("num_attention_heads", 65536)?, ..Sizes::default() };
         sizes.n_head_kv = c.find("num_key_value_heads", 65536)?.unwrap_or(sizes.n_head);
         (row.read)(c, &mut sizes)?;
-        Ok(Self { row, arch, sizes })
+        Ok(Self { row, arch: sizes.arch.unwrap_or(arch), sizes })
     }
 }
 
@@ -104,6 +104,8 @@ pub(crate) const SIGMOID: u64 = 2;
 /// What a family reads of `config.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
+    /// The architecture in files, where it is another than the class's.
+    pub(crate) arch: Option<&'static str>,
     pub(crate) n_layer: u64,
     pub(crate) n_head: u64,
     pub(crate) n_head_kv: u64,

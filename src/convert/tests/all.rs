@@ -10,6 +10,7 @@ mod heads;
 mod hostile;
 mod llama_pieces;
 mod made_projectors;
+mod nemotron_dense;
 mod next;
 mod output;
 mod packed_experts;
