@@ -32,6 +32,8 @@ OSS = dict(head_dim=64, num_local_experts=8, num_experts_per_tok=2, sliding_wind
 # Layer 5 is the one without a window.
 GEMMA = dict(head_dim=64, query_pre_attn_scalar=64, num_hidden_layers=6, sliding_window=32, tie_word_embeddings=True)
 GEMMA_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6), sliding_attention=dict(rope_type="default", rope_theta=1e4))
+# Transformers holds time steps above the smallest that a model begins with, which neither the model's own code nor llama.cpp does.
+STEPS = dict(layer_norm_epsilon=1e-5, conv_kernel=4, time_step_min=1e-9)
 SIGLIP = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2, image_size=56, patch_size=14)
 # One line a checkpoint: transformers' class, pre-tokenizer, what its configuration says beside SIZES.
 MODELS = {
@@ -79,6 +81,13 @@ MODELS = {
         short_factor=[1.0 + i / 64 for i in range(32)]))),
     "lfm2": ("Lfm2", "llama-bpe", dict(rope_parameters=PLAIN, conv_L_cache=3, norm_eps=1e-5, block_auto_adjust_ff_dim=False, block_ff_dim=512,
                                        tie_word_embeddings=True, layer_types=["conv", "full_attention", "conv", "full_attention"])),
+    # Keys and values of one head for four of queries; layers by letters, as published.
+    "nemotron_h": ("NemotronH", "llama-bpe", dict(num_key_value_heads=1, head_dim=96, attention_head_dim=96, **STEPS,
+                                                  mamba_num_heads=8, mamba_head_dim=64, n_groups=2, ssm_state_size=32, chunk_size=64,
+                                                  layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
+    "nemotron_h-biased": ("NemotronH", "llama-bpe", dict(head_dim=64, **STEPS, attention_bias=True,
+                                                         tie_word_embeddings=True, mamba_num_heads=4, mamba_head_dim=64, n_groups=1, ssm_state_size=64,
+                                                         chunk_size=64, layers_block_type=["mlp", "linear_attention", "full_attention", "linear_attention"])),
     "glm4_moe": ("Glm4Moe", "glm4", dict(head_dim=128, attention_bias=True, use_qk_norm=True, num_nextn_predict_layers=1,
                                          rope_parameters=PLAIN | dict(partial_rotary_factor=0.5), **ROUTED)),
     "deepseek_v3": ("DeepseekV3", "llama-bpe", dict(rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0), rope_interleave=True,
@@ -318,6 +327,15 @@ def write(out, name):
     if family == "Phi3" and pre != "default":       # the name by which llama.cpp's converter knows byte-level vocabularies
         file = folder / "tokenizer_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
+    if family == "NemotronH":
+        file = folder / "config.json"
+        written = json.loads(file.read_text())
+        kinds = written.pop("layers_block_type")
+        for key in [key for key in written if "expert" in key or "moe" in key or key in ("n_group", "topk_group")]:
+            del written[key]
+        letters = dict(linear_attention="M", mlp="-", full_attention="*")
+        written |= dict(num_hidden_layers=len(kinds), hybrid_override_pattern="".join(letters[kind] for kind in kinds))
+        file.write_text(json.dumps(written, indent=1))
     if family.startswith("Qwen3_5"):
         file = folder / "model.safetensors"
         save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})

@@ -20,7 +20,9 @@ pub(crate) struct Fields<'j> {
 
 impl<'j> Fields<'j> {
     pub(crate) fn of(root: &'j Value) -> Self {
-        Self { root, text: root.get("text_config").filter(|t| t.is_object()), defaults: &[] }
+        let inner = ["text_config", "transformer_layer_config"];
+        let text = inner.iter().find_map(|name| root.get(name).filter(|t| t.is_object()));
+        Self { root, text, defaults: &[] }
     }
 
     /// The same with numbers for fields that are not there.

@@ -3,7 +3,7 @@
 //! are those that people know by the names, with two exceptions that cost little: the head and the embedding.
 
 use gguf::TensorType;
-use model::{ProjectorSchema, architectures, block_of, head_architectures};
+use model::{ProjectorSchema, architectures, block_of, feature_heads, head_architectures};
 
 use super::imatrix::Imatrix;
 use super::projector;
@@ -67,7 +67,8 @@ impl Recipe<'_> {
             Some(Key::Str(name)) => String::from_utf8_lossy(name).into_owned(),
             _ => return Err(Error::tensor("general.architecture", "missing, or no text")),
         };
-        let is_head = head_architectures().iter().any(|(head, _)| *head == arch);
+        let is_head =
+            head_architectures().iter().any(|(head, _)| *head == arch) || feature_heads().contains(&arch.as_str());
         if !is_head && !architectures().contains(&arch.trim_end_matches("_mtp")) {
             let known = architectures().join(", ");
             let what = format!("{arch:?} found, whose tensors are not known here; one of {known} expected");

@@ -92,7 +92,8 @@ impl Sizes {
         if let Some(n) = c.find("max_position_embeddings", u32::MAX.into())? {
             self.number("context_length", n);
         }
-        self.number("embedding_length", c.need("hidden_size", MAX_DIM)?);
+        let n_embd = c.need("hidden_size", MAX_DIM)?;
+        self.number("embedding_length", n_embd);
         // The head's layer, behind these, has both.
         self.list("feed_forward_length", by_kind(feed_forward, n_ff));
         self.number("attention.head_count", self.n_head);
@@ -112,8 +113,8 @@ impl Sizes {
             Some(n) => n,
             None => self.head_dim(c)?,
         };
-        // Attention of this family does not turn.
-        self.number("rope.dimension_count", head_dim);
+        // Attention of this family does not turn: the number is llama.cpp's converter's.
+        self.number("rope.dimension_count", n_embd / self.n_head);
         let n_heads = c.need("mamba_num_heads", 65536)?;
         self.number("ssm.conv_kernel", c.need("conv_kernel", 64)?);
         self.number("ssm.state_size", c.need("ssm_state_size", 65536)?);
