@@ -4,6 +4,7 @@
 mod checkpoints;
 mod converter_golden;
 mod families;
+mod feature_heads;
 mod grafts;
 mod header_mutations;
 mod heads;
