@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use convert::Kind;
 use convert::checkpoint::{Checkpoint, Options, Projector};
-use convert::heads::is_assistant;
+use convert::heads::is_draft_head;
 use convert::quantize::FileType;
 
 use super::{Outcome, quantize};
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Outcome {
     if checkpoint.sees {
         eprintln!("note: the checkpoint sees; `extract-nextn convert --mmproj` makes its projector, a file of its own");
     }
-    if args.target.is_some() || is_assistant(checkpoint.config.architecture()) {
+    if is_draft_head(checkpoint.config.architecture()) {
         return args.how.write(checkpoint.model, args.file_type, &args.output, quantize::Next::Assistant);
     }
     if checkpoint.n_head_layers == 0 && !args.no_head {

@@ -28,6 +28,7 @@ pub use fields::Quantized;
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
 pub use projector::Projector;
+pub(crate) use words::WORDS;
 
 use crate::error::Error;
 use crate::gguf_model::Model;

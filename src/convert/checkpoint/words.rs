@@ -10,7 +10,7 @@ use crate::safetensors::{Dtype, Place, Shards, quoted};
 use crate::stream::TensorPlan;
 
 /// Its name, in checkpoints and in files.
-pub(super) const WORDS: &str = "d2t";
+pub(crate) const WORDS: &str = "d2t";
 
 /// The numbers of these tokens, each once, of a vocabulary of `n_vocab`.
 ///
