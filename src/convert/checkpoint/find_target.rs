@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use super::DESCRIPTIONS;
-use super::config::Config;
+use super::config::{Config, DESCRIPTIONS};
 use super::fields::{Fields, MAX_DIM};
 use super::table::Sizes;
 use super::target::Target;

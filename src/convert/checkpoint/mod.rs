@@ -13,17 +13,20 @@ mod head;
 mod keys;
 mod layer_list;
 mod names;
+mod pieces;
 mod plan;
 mod projector;
 mod sentencepiece;
 mod table;
 mod target;
+mod token_files;
 mod tokenizer;
 mod words;
 
 use std::path::Path;
 
 pub use config::Config;
+use config::DESCRIPTIONS;
 pub use fields::Quantized;
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
@@ -33,7 +36,7 @@ pub(crate) use words::WORDS;
 use crate::error::Error;
 use crate::gguf_model::Model;
 use crate::json::{MAX_JSON_BYTES, find_json};
-use crate::safetensors::{INDEX, Shards};
+use crate::safetensors::Shards;
 
 /// A checkpoint folder that was read and found complete.
 ///
@@ -123,16 +126,3 @@ impl Checkpoint {
         Ok((Checkpoint { config, n_head_layers, model, sees }, gathered.faults))
     }
 }
-
-/// What a checkpoint has besides its weights; not all of it is in every one.
-const DESCRIPTIONS: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "added_tokens.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    INDEX,
-];

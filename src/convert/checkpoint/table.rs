@@ -16,7 +16,7 @@ pub(crate) struct Row {
     /// Reads its sizes.
     pub(crate) read: fn(&Fields<'_>, &mut Sizes) -> Result<(), String>,
     /// Of a draft head in a file of its own: reads what depends on the model that it drafts for, and which tensors it has.
-    pub(crate) head: Option<fn(&Fields<'_>, &Target, &mut Sizes) -> Result<(), String>>,
+    pub(crate) head: Option<OfHead>,
     /// What names begin with, and what they are read as instead.
     pub(crate) renamed: &'static [(&'static str, &'static str)],
     /// Names within a layer beside those of most families, which they go before, and what they become.
@@ -44,6 +44,9 @@ pub(crate) struct Row {
     /// Numbers that hold where the configuration does not tell them.
     pub(crate) defaults: &'static [(&'static str, u64)],
 }
+
+/// Reads of a draft head's configuration what depends on its target.
+pub(crate) type OfHead = fn(&Fields<'_>, &Target, &mut Sizes) -> Result<(), String>;
 
 /// Ways in which a vocabulary is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! The tokenizer of a checkpoint as keys of a GGUF file: tokens, kinds, scores, merges, special ids, chat template.
 //! Owns `tokenizer.json`, `added_tokens.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
 
-mod pieces;
-
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -11,8 +9,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::config::Config;
+use super::pieces;
 use super::sentencepiece::PieceKind;
 use super::table::Vocabulary;
+use super::token_files::{Added, Merge, added_tokens, is_byte, special};
 use crate::error::Error;
 use crate::gguf_model::Key;
 use crate::io::Input;
@@ -54,16 +54,6 @@ struct Json {
 }
 
 #[derive(Deserialize)]
-struct Added {
-    id: u64,
-    content: String,
-    #[serde(default)]
-    special: bool,
-    #[serde(default)]
-    rstrip: bool,
-}
-
-#[derive(Deserialize)]
 struct Bpe {
     #[serde(rename = "type", default)]
     kind: String,
@@ -71,14 +61,6 @@ struct Bpe {
     merges: Vec<Merge>,
     #[serde(default)]
     ignore_merges: bool,
-}
-
-/// Older files have the two halves in one string.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Merge {
-    One(String),
-    Two(String, String),
 }
 
 impl Tokenizer {
@@ -98,7 +80,19 @@ impl Tokenizer {
             Vocabulary::ByteLevel | Vocabulary::Gemma => false,
         };
         let mut made = if of_pieces {
-            pieces::read(folder, &config, root, (c.n_vocab, vocabulary))?
+            let told = pieces::read(folder, &config, root, (c.n_vocab, vocabulary))?;
+            Tokenizer {
+                model: "llama",
+                pre: Some("default"),
+                tokens: told.tokens,
+                scores: told.scores,
+                merges: Vec::new(),
+                special_ids: told.special_ids,
+                added: told.added,
+                space_first: told.space_first,
+                drops_space: told.drops_space,
+                templates: Vec::new(),
+            }
         } else {
             let json: Json = read_json(&path, MAX_JSON_BYTES)?;
             Tokenizer::of(json, &config, root, (c.n_vocab, vocabulary)).map_err(|what| Error::input(&path, what))?
@@ -250,25 +244,6 @@ fn pre_tokenizer(v: &Value, whole_words: bool) -> Result<&'static str, String> {
     text::split_rule(&patterns, whole_words).ok_or_else(unknown)
 }
 
-/// Tokens besides the vocabulary, by id: those of `tokenizer.json`, then those that only the other file has.
-fn added_tokens(list: &[Added], config: &Value) -> Result<BTreeMap<u64, (String, bool)>, String> {
-    let mut added = BTreeMap::new();
-    for t in list {
-        if added.insert(t.id, (t.content.clone(), t.special)).is_some() {
-            return Err(format!("added token {} appears twice", t.id));
-        }
-    }
-    for (id, t) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
-        let content = t.get("content").and_then(Value::as_str);
-        let (Ok(id), Some(content)) = (id.parse(), content) else {
-            return Err(format!("added_tokens_decoder: {} is no token", quoted(id)));
-        };
-        let special = t.get("special").and_then(Value::as_bool).unwrap_or(false);
-        added.entry(id).or_insert_with(|| (content.to_owned(), special));
-    }
-    Ok(added)
-}
-
 /// One entry for each row of the embedding.
 fn tokens(
     vocab: HashMap<String, u64>,
@@ -293,12 +268,6 @@ fn tokens(
     Ok(tokens.into_iter().enumerate().map(named).collect())
 }
 
-/// Whether a token stands for a byte.
-fn is_byte(token: &str) -> bool {
-    let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-    byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
-}
-
 /// Tokens of Gemma that stand for a byte, and special ones that are shown: a reader of replies needs them.
 fn as_gemma((token, kind): &mut (String, PieceKind)) {
     const SHOWN: [&str; 7] =
@@ -308,67 +277,6 @@ fn as_gemma((token, kind): &mut (String, PieceKind)) {
     } else if SHOWN.contains(&token.as_str()) {
         *kind = PieceKind::UserDefined;
     }
-}
-
-type Special = (Vec<(&'static str, u32)>, Vec<(&'static str, bool)>);
-
-/// Ids of special tokens, and which of them are put around a text.
-fn special(
-    config: &Value,
-    root: &Value,
-    added: &BTreeMap<u64, (String, bool)>,
-    post: &Value,
-    n_vocab: u64,
-) -> Result<Special, String> {
-    let mut around: Vec<(&'static str, bool)> = Vec::new();
-    let parts = post.get("processors").and_then(Value::as_array).map_or(std::slice::from_ref(post), Vec::as_slice);
-    for part in parts {
-        let kind = part.get("type").and_then(Value::as_str);
-        let single = part.get("single").and_then(Value::as_array);
-        let (bos, eos) = match (kind, single) {
-            (Some("ByteLevel"), _) => (false, false),
-            (Some("TemplateProcessing"), Some(items)) if items.len() > 1 => {
-                let is_special = |item: Option<&Value>| item.is_some_and(|i| i.get("SpecialToken").is_some());
-                (is_special(items.first()), is_special(items.last()))
-            }
-            _ => continue,
-        };
-        for (name, yes) in [("bos", bos), ("eos", eos)] {
-            match around.iter_mut().find(|(n, _)| *n == name) {
-                Some(known) => known.1 |= yes,
-                None => around.push((name, yes)),
-            }
-        }
-    }
-    let mut ids: Vec<(&'static str, u32)> = Vec::new();
-    for (short, key) in SPECIAL {
-        if let Some(yes) = config.get(format!("add_{short}_token")).and_then(Value::as_bool)
-            && !around.iter().any(|(n, _)| *n == short)
-        {
-            around.push((short, yes));
-        }
-        let token = config.get(format!("{short}_token"));
-        let content = token.and_then(|t| t.as_str().or_else(|| t.get("content")?.as_str()));
-        if let Some(content) = content
-            && let Some((id, _)) = added.iter().find(|(_, (token, _))| token == content)
-        {
-            ids.push((key, *id as u32));
-        }
-    }
-    for (short, key) in SPECIAL {
-        let named = format!("{short}_token_id");
-        let of = |v: &Value| v.get(&named).and_then(Value::as_u64);
-        let id = of(root).or_else(|| of(root.get("text_config")?));
-        if let Some(id) = id
-            && !ids.iter().any(|(n, _)| *n == key)
-        {
-            if id >= n_vocab {
-                return Err(format!("{named} of config.json is {id}, vocab_size is {n_vocab}"));
-            }
-            ids.push((key, id as u32));
-        }
-    }
-    Ok((ids, around))
 }
 
 enum Problem {
@@ -407,17 +315,6 @@ const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
 /// Llama's small relatives with a vocabulary of this size are trained without BOS, which no file of theirs tells.
 const N_VOCAB_WITHOUT_BOS: u64 = 49152;
-
-/// Short names in checkpoints, and what the keys call them.
-const SPECIAL: [(&str, &str); 7] = [
-    ("bos", "bos"),
-    ("eos", "eos"),
-    ("unk", "unknown"),
-    ("sep", "seperator"),
-    ("pad", "padding"),
-    ("cls", "cls"),
-    ("mask", "mask"),
-];
 
 #[cfg(test)]
 mod tests {

@@ -107,6 +107,26 @@ fn pieces_alone_are_a_vocabulary_of_llama_mistral_and_phi() {
 }
 
 #[test]
+fn what_no_file_of_a_checkpoint_tells_is_known_of_some_llamas() {
+    // Code Llama's tokens around a gap.
+    let infill = [("\u{2581}<PRE>", -5.0, 1), ("\u{2581}<MID>", -6.0, 1), ("\u{2581}<EOT>", -7.0, 1)];
+    let file = converted("LlamaForCausalLM", &[("tokenizer.model", &model(&[PIECES, &infill].concat(), 2, true))]);
+    let file = file.expect("a whole checkpoint");
+    for (name, value) in [("prefix", "U32(9)"), ("middle", "U32(10)"), ("eot", "U32(11)"), ("suffix", "absent")] {
+        assert_eq!(key(&file, &format!("tokenizer.ggml.{name}_token_id")), value, "{name}");
+    }
+    // Small ones without BOS, by the size of their vocabulary.
+    let n_vocab = 49152;
+    let mut tensors = tensors(false);
+    for name in ["model.embed_tokens.weight", "lm_head.weight"] {
+        tensors.insert(name.to_owned(), crate::families::tensor(name, &[n_vocab, N_EMBD]));
+    }
+    let config = config("LlamaForCausalLM", json!({"vocab_size": n_vocab}));
+    let file = converted_with(&config, &tensors, false, |_| ()).expect("a whole checkpoint");
+    assert_eq!(key(&file, "tokenizer.ggml.add_bos_token"), "Bool(false)");
+}
+
+#[test]
 fn merges_become_scores_that_take_the_same_steps() {
     let file = converted("LlamaForCausalLM", &[("tokenizer.json", &text(&merges()))]).expect("a whole checkpoint");
     // Of single characters no merge tells.

@@ -114,6 +114,25 @@ fn pieces_become_tokens_with_scores_and_kinds() {
 }
 
 #[test]
+fn merges_stand_in_for_pieces() {
+    let file = converted_with(&config(json!({})), &tensors("model."), false, |folder| {
+        let json = json!({
+            "added_tokens": [{"id": 2, "content": "<bos>", "special": true}, {"id": 5, "content": "\u{2581}\u{2581}", "special": false}],
+            "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+            "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": ["\u{2581} a"],
+                "vocab": {"<pad>": 0, "<unk>": 1, "<bos>": 2, "<0x0A>": 3, "\u{2581}a": 4, "a": 6, "\u{2581}": 7}}});
+        std::fs::write(folder.join("tokenizer.json"), json.to_string()).expect("written");
+    })
+    .expect("a whole checkpoint");
+    assert_eq!(
+        first(&file, "tokenizer.ggml.token_type", 9),
+        "[I32(1), I32(2), I32(3), I32(6), I32(1), I32(4), I32(1), I32(1), I32(5)]"
+    );
+    assert_eq!(first(&file, "tokenizer.ggml.scores", 5), "[F32(-1.0), F32(-1.0), F32(-1000.0), F32(-1.0), F32(0.0)]");
+    assert_eq!(key(&file, "tokenizer.ggml.add_space_prefix"), "Bool(false)");
+}
+
+#[test]
 fn norms_get_their_one_and_windows_their_keys_in_both_classes() {
     let alone = tensors("model.");
     let file = converted(&config(json!({})), &alone).expect("a whole checkpoint");

@@ -7,12 +7,28 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::sentencepiece::{self, PieceKind};
-use super::super::table::Vocabulary;
-use super::{Added, Merge, Tokenizer, added_tokens, is_byte, special};
+use super::sentencepiece::{self, PieceKind};
+use super::table::Vocabulary;
+use super::token_files::{Added, Merge, added_tokens, is_byte, special};
 use crate::error::Error;
 use crate::json::{MAX_JSON_BYTES, find_json, read_json};
 use crate::safetensors::quoted;
+
+/// Pieces, and what all files together say of them.
+pub(super) struct Pieces {
+    /// One for each row of the embedding.
+    pub(super) tokens: Vec<(String, PieceKind)>,
+    /// As many.
+    pub(super) scores: Vec<f32>,
+    /// By the key's name.
+    pub(super) special_ids: Vec<(&'static str, u32)>,
+    /// Whether `bos`, `eos`, .. is put around a text.
+    pub(super) added: Vec<(&'static str, bool)>,
+    /// Whether a space goes before a text; `None`: it does, and no file says so.
+    pub(super) space_first: Option<bool>,
+    /// White space after special tokens is not encoded.
+    pub(super) drops_space: bool,
+}
 
 /// `tokenizer.json`, as far as it tells of what stands beside the pieces.
 #[derive(Default, Deserialize)]
@@ -82,6 +98,11 @@ pub(super) fn are_in(folder: &Path) -> Result<bool, Error> {
     Ok(has_pieces || form.model.byte_fallback)
 }
 
+/// Whether `tokenizer.json` has merges over characters with tokens for bytes.
+fn merges_are_in(path: &Path) -> Result<bool, Error> {
+    Ok(path.exists() && read_json::<Form>(path, MAX_JSON_BYTES)?.model.byte_fallback)
+}
+
 /// The parts of a sequence, or what stands for itself.
 fn parts<'j>(v: &'j Value, list: &str) -> impl Iterator<Item = &'j Value> {
     v.get(list).and_then(Value::as_array).map_or(std::slice::from_ref(v), Vec::as_slice).iter()
@@ -149,12 +170,12 @@ pub(super) fn read(
     config: &Value,
     root: &Value,
     (n_vocab, vocabulary): (u64, Vocabulary),
-) -> Result<Tokenizer, Error> {
+) -> Result<Pieces, Error> {
     let path = folder.join("tokenizer.json");
     let beside = if path.exists() { read_json(&path, MAX_JSON_BYTES)? } else { Beside::default() };
     let mut list = List::new(n_vocab);
     let model = folder.join("tokenizer.model");
-    let has_model = vocabulary == Vocabulary::SentencePiece || model.exists();
+    let has_model = model.exists() || vocabulary == Vocabulary::SentencePiece && !merges_are_in(&path)?;
     let space_first = if has_model {
         let model = sentencepiece::read(&model)?;
         for (piece, id) in model.pieces.into_iter().zip(0..) {
@@ -185,12 +206,9 @@ pub(super) fn read(
     }
     let (special_ids, added) = special(config, root, &added, &beside.post_processor, n_vocab).map_err(refused)?;
     let told = config.get("add_prefix_space").and_then(Value::as_bool);
-    Ok(Tokenizer {
-        model: "llama",
-        pre: Some("default"),
+    Ok(Pieces {
         tokens: list.tokens,
         scores: list.scores,
-        merges: Vec::new(),
         special_ids,
         added,
         space_first: match vocabulary {
@@ -198,7 +216,6 @@ pub(super) fn read(
             _ => told.or((!space_first).then_some(false)),
         },
         drops_space,
-        templates: Vec::new(),
     })
 }
 
@@ -224,7 +241,7 @@ fn of_merges(model: Merges, list: &mut List) -> Result<(), String> {
         ranks.entry([&*a, &*b].concat()).or_insert(rank);
         pairs.insert((a, b));
     }
-    for piece in ranks.keys() {
+    for piece in ranks.keys().filter(|piece| piece.len() <= MAX_PIECE_BYTES) {
         for (at, _) in piece.char_indices().skip(1) {
             let (a, b) = piece.split_at(at);
             if model.vocab.contains_key(a)
@@ -264,5 +281,7 @@ fn looks_special(token: &str) -> bool {
         || within("<unused", ">")
 }
 
+/// Longer pieces are never made of a text.
+const MAX_PIECE_BYTES: usize = 1024;
 /// The score of tokens that were added.
 const ADDED: f32 = -1000.0;
