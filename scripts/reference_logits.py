@@ -5,7 +5,7 @@
   reference_logits.py verify --server LLAMA_SERVER OUT_DIR [name ...]
 
 `make` writes OUT_DIR/<arch>/<name>.gguf, .json and .f32 for every name (all by default: qwen3, qwen3moe, llama, llama3-rope);
-the model is packed (zlib, .gguf.z) but for qwen3, which tests open in place.
+the model is packed (zlib, .gguf.z).
 `verify` starts llama.cpp's server on every file, unpacked in a folder of its own, asks for the greedy text of each sequence, and compares tokens and probabilities.
 
 Needs the Python packages torch, transformers, numpy and gguf (`verify`: none). The same versions give the same files.
@@ -23,7 +23,6 @@ between the last chosen and the first rejected expert's probability. `layers`: t
 import argparse, json, math, os, socket, struct, subprocess, sys, tempfile, time, urllib.error, urllib.request, zlib
 
 N_VOCAB, N_BPE, N_GREEDY, TOP = 512, 480, 24, 8
-IN_PLACE = {"qwen3"}    # models that are kept as programs open them
 SEQUENCES = {"rand1": 1, "rand5": 5, "rand33": 33, "rand80": 80}
 MIN_MARGIN, MIN_ROUTER_MARGIN, MIN_DISTINCT = 4e-3, 5e-4, 10
 
@@ -294,7 +293,7 @@ def make(a):
         with open(path + ".json", "w") as f:
             json.dump(golden, f, separators=(",", ":"))
             f.write("\n")
-        model_end = ".gguf" if name in IN_PLACE else packed(path)
+        model_end = packed(path)
         for end in (model_end, ".json", ".f32"):
             print(f"  wrote {path}{end}: {os.path.getsize(path + end)} bytes")
 

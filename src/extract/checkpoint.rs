@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use convert::Kind;
 use convert::checkpoint::{Checkpoint, Options, Projector};
-use convert::heads::is_assistant;
+use convert::heads::is_draft_head;
 use convert::quantize::FileType;
 
 use super::{Outcome, quantize};
@@ -27,6 +27,9 @@ pub struct Args {
     /// Leave out the MTP layer
     #[arg(long)]
     no_head: bool,
+    /// Convert an EAGLE-3 or DFlash head for this model: a checkpoint folder or a GGUF file
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["no_head", "mmproj"])]
+    target: Option<PathBuf>,
     /// Name of the model [default: from the folder's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -37,7 +40,7 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
     args.how.check_output(&args.output)?;
-    let options = Options { without_head: args.no_head, name: args.name.as_deref() };
+    let options = Options { without_head: args.no_head, target: args.target.as_deref(), name: args.name.as_deref() };
     match Kind::of(&args.folder)? {
         Kind::Checkpoint => {}
         Kind::Gguf => {
@@ -58,7 +61,7 @@ pub fn run(args: &Args) -> Outcome {
     if checkpoint.sees {
         eprintln!("note: the checkpoint sees; `extract-nextn convert --mmproj` makes its projector, a file of its own");
     }
-    if is_assistant(checkpoint.config.architecture()) {
+    if is_draft_head(checkpoint.config.architecture()) {
         return args.how.write(checkpoint.model, args.file_type, &args.output, quantize::Next::Assistant);
     }
     if checkpoint.n_head_layers == 0 && !args.no_head {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use convert::Model;
+use convert::heads::is_draft_head;
 use convert::quantize::{self, FileType, Imatrix, Recipe};
 use convert::stream::{OnFailure, available_threads};
 
@@ -78,8 +79,10 @@ pub fn run(args: &Args) -> Outcome {
     let out = args.to.as_ref().or(args.output.as_ref()).expect(required);
     let file_type = args.named_type.or(args.file_type).expect(required);
     args.how.check_output(out)?;
-    let model = convert::Source::open(&args.file)?.into_model()?;
-    args.how.write(model, file_type, out, Next::Gguf)
+    let source = convert::Source::open(&args.file)?;
+    let is_head = source.text("general.architecture").is_some_and(is_draft_head);
+    let next = if is_head { Next::Assistant } else { Next::Gguf };
+    args.how.write(source.into_model()?, file_type, out, next)
 }
 
 impl How {

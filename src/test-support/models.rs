@@ -1,7 +1,7 @@
 //! Models of the repository, engines over them, and prompts that they know.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::sample::SamplingParams;
@@ -22,7 +22,25 @@ fn open(path: &str) -> Arc<Model> {
 
 fn open_own(path: &str) -> Arc<Model> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    let path = if path.exists() { path } else { unpacked(&path) };
     Model::open(&path, &LoadOptions::default()).expect("a model of the repository")
+}
+
+/// A packed file of the repository as a file beside the test's program, where it stays for the next one.
+fn unpacked(path: &Path) -> PathBuf {
+    let packed = path.with_added_extension("z");
+    let packed = std::fs::read(&packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
+    let whole = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib data");
+    let program = std::env::current_exe().expect("a test's program has a path");
+    let to = program.with_file_name(path.file_name().expect("a file"));
+    if std::fs::read(&to).is_ok_and(|there| there == whole) {
+        return to;
+    }
+    // Other programs may open it meanwhile: it comes whole.
+    let own = program.with_extension(format!("{}.gguf", std::process::id()));
+    std::fs::write(&own, whole).expect("room for the model");
+    std::fs::rename(&own, &to).expect("a place for the model");
+    to
 }
 
 /// One of the trained models, by the name of its file.

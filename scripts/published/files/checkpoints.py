@@ -32,6 +32,8 @@ OSS = dict(head_dim=64, num_local_experts=8, num_experts_per_tok=2, sliding_wind
 # Layer 5 is the one without a window.
 GEMMA = dict(head_dim=64, query_pre_attn_scalar=64, num_hidden_layers=6, sliding_window=32, tie_word_embeddings=True)
 GEMMA_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6), sliding_attention=dict(rope_type="default", rope_theta=1e4))
+# Transformers holds time steps above the smallest that a model begins with, which neither the model's own code nor llama.cpp does.
+STEPS = dict(layer_norm_epsilon=1e-5, conv_kernel=4, time_step_min=1e-9)
 SIGLIP = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2, image_size=56, patch_size=14)
 # One line a checkpoint: transformers' class, pre-tokenizer, what its configuration says beside SIZES.
 MODELS = {
@@ -66,8 +68,26 @@ MODELS = {
     "phi3-long": ("Phi3", "llama-bpe", dict(sliding_window=None, original_max_position_embeddings=1024, rope_parameters=dict(
         rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=1024, long_factor=[1.0 + i / 8 for i in range(32)],
         short_factor=[1.0 + i / 64 for i in range(32)]))),
+    # With pieces; the heads of one do not divide its width.
+    "llama-pieces": ("Llama", "default", dict(num_attention_heads=8, num_key_value_heads=1, head_dim=96, rope_parameters=dict(
+        rope_type="default", rope_theta=1e4))),
+    "llama-merges": ("Llama", "default", dict(tie_word_embeddings=True, rope_parameters=PLAIN)),
+    "mistral-pieces": ("Mistral", "default", dict(head_dim=128, sliding_window=4096, rope_parameters=PLAIN)),
+    "mixtral-pieces": ("Mixtral", "default", dict(num_local_experts=4, num_experts_per_tok=2, rope_parameters=PLAIN)),
+    "phi3-pieces": ("Phi3", "default", dict(sliding_window=33, original_max_position_embeddings=4096, rope_parameters=dict(
+        rope_type="default", rope_theta=1e4))),
+    "phi3-pieces-long": ("Phi3", "default", dict(num_key_value_heads=4, sliding_window=4096, original_max_position_embeddings=128, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=128, long_factor=[1.0 + i / 8 for i in range(32)],
+        short_factor=[1.0 + i / 64 for i in range(32)]))),
     "lfm2": ("Lfm2", "llama-bpe", dict(rope_parameters=PLAIN, conv_L_cache=3, norm_eps=1e-5, block_auto_adjust_ff_dim=False, block_ff_dim=512,
                                        tie_word_embeddings=True, layer_types=["conv", "full_attention", "conv", "full_attention"])),
+    # Keys and values of one head for four of queries; layers by letters, as published.
+    "nemotron_h": ("NemotronH", "llama-bpe", dict(num_key_value_heads=1, head_dim=96, attention_head_dim=96, **STEPS,
+                                                  mamba_num_heads=8, mamba_head_dim=64, n_groups=2, ssm_state_size=32, chunk_size=64,
+                                                  layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
+    "nemotron_h-biased": ("NemotronH", "llama-bpe", dict(head_dim=64, **STEPS, attention_bias=True,
+                                                         tie_word_embeddings=True, mamba_num_heads=4, mamba_head_dim=64, n_groups=1, ssm_state_size=64,
+                                                         chunk_size=64, layers_block_type=["mlp", "linear_attention", "full_attention", "linear_attention"])),
     "glm4_moe": ("Glm4Moe", "glm4", dict(head_dim=128, attention_bias=True, use_qk_norm=True, num_nextn_predict_layers=1,
                                          rope_parameters=PLAIN | dict(partial_rotary_factor=0.5), **ROUTED)),
     "deepseek_v3": ("DeepseekV3", "llama-bpe", dict(rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0), rope_interleave=True,
@@ -106,28 +126,65 @@ def tokenizer(pre, text):
 
 
 class Pieces:
-    """A SentencePiece vocabulary of N_VOCAB pieces with a token for each byte, as Gemma's: `tokenizer.model`."""
-    def __init__(self, text):
+    """A SentencePiece vocabulary of N_VOCAB pieces with a token for each byte, as Gemma's, or Llama's with a space before a text:
+    `tokenizer.model`. `merges`: `tokenizer.json` in its place. `phi`: added tokens as Phi-3's."""
+    def __init__(self, text, gemma=True, merges=False, phi=False):
         import io, sentencepiece
         out = io.BytesIO()
+        ids = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3) if gemma else dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(text.splitlines()), model_writer=out, vocab_size=N_VOCAB - 2, model_type="bpe", byte_fallback=True,
-            pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=False, remove_extra_whitespaces=False,
-            normalization_rule_name="identity", user_defined_symbols=["\n\n", "<unused0>"], max_sentence_length=100000, minloglevel=2)
+            add_dummy_prefix=not gemma, remove_extra_whitespaces=False, normalization_rule_name="identity",
+            user_defined_symbols=["\n\n", "<unused0>"] if gemma else [], max_sentence_length=100000, minloglevel=2, **ids)
+        self.gemma, self.merges, self.phi = gemma, merges, phi
         self.bytes = out.getvalue()
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.bytes)
 
     def save_pretrained(self, folder):
-        (folder / "tokenizer.model").write_bytes(self.bytes)
         piece = lambda id: self.processor.id_to_piece(id)
-        token = lambda content, special: dict(content=content, lstrip=False, normalized=False, rstrip=False, single_word=False, special=special)
-        added = {str(i): token(piece(i), True) for i in range(4)} | {str(i): token(piece(i), False) for i in (4, 5)}
-        added |= {str(N_VOCAB - 2): token("<start_of_turn>", True), str(N_VOCAB - 1): token("\u2581\u2581a", False)}
-        config = dict(tokenizer_class="GemmaTokenizer", added_tokens_decoder=added, add_bos_token=True, add_eos_token=False,
-                      bos_token=piece(2), eos_token=piece(1), pad_token=piece(0), unk_token=piece(3))
+        token = lambda content, special: dict(content=content, lstrip=False, normalized=False, rstrip=self.phi and content == "<|end|>",
+                                              single_word=False, special=special)
+        if self.gemma:
+            added = {i: token(piece(i), True) for i in range(4)} | {i: token(piece(i), False) for i in (4, 5)}
+            added |= {N_VOCAB - 2: token("<start_of_turn>", True), N_VOCAB - 1: token("\u2581\u2581a", False)}
+            config = dict(tokenizer_class="GemmaTokenizer", bos_token=piece(2), eos_token=piece(1), pad_token=piece(0), unk_token=piece(3))
+        else:
+            added = {i: token(piece(i), True) for i in range(3)} | {N_VOCAB - 2: token("<|end|>", True), N_VOCAB - 1: token("[user]", False)}
+            config = dict(tokenizer_class="LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>", legacy=True)
+            config |= {} if self.phi or self.merges else dict(add_prefix_space=True)
+        config |= dict(add_bos_token=True, add_eos_token=False, added_tokens_decoder={str(id): t for id, t in added.items()})
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
-        beside = dict(added_tokens=[dict(id=int(id)) | t for id, t in added.items()], model=dict(type="BPE", vocab={}, merges=[]))
-        (folder / "tokenizer.json").write_text(json.dumps(beside, indent=1))
+        if not self.merges:
+            (folder / "tokenizer.model").write_bytes(self.bytes)
+        if self.gemma:
+            beside = dict(added_tokens=[dict(id=id) | t for id, t in added.items()], model=dict(type="BPE", vocab={}, merges=[]))
+            (folder / "tokenizer.json").write_text(json.dumps(beside, indent=1))
+        else:
+            self.fast([dict(id=id) | t for id, t in added.items()], str(folder / "tokenizer.json"))
+
+    def fast(self, added, file):
+        """`tokenizer.json` of these pieces, as transformers converts Llama's."""
+        n = self.processor.get_piece_size()
+        vocab = {self.processor.id_to_piece(id): id for id in range(n)}
+        merges = []
+        for whole in sorted((p for p in vocab if len(p) > 1 and vocab[p] > 258), key=lambda p: -self.processor.get_score(vocab[p])):
+            halves = [(whole[:i], whole[i:]) for i in range(1, len(whole)) if whole[:i] in vocab and whole[i:] in vocab]
+            merges += sorted(halves, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
+        space = "\u2581"
+        normalizer = dict(type="Sequence", normalizers=[dict(type="Prepend", prepend=space),
+                                                        dict(type="Replace", pattern=dict(String=" "), content=space)])
+        strip = dict(type="Strip", content=" ", start=1, stop=0)
+        decoder = dict(type="Sequence", decoders=[dict(type="Replace", pattern=dict(String=space), content=" "), dict(type="ByteFallback"),
+                                                  dict(type="Fuse"), strip])
+        first = dict(SpecialToken=dict(id="<s>", type_id=0))
+        template = dict(type="TemplateProcessing", single=[first, dict(Sequence=dict(id="A", type_id=0))],
+                        pair=[first, dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=1))],
+                        special_tokens={"<s>": dict(id="<s>", ids=[1], tokens=["<s>"])})
+        model = dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=True,
+                     byte_fallback=True, ignore_merges=False, vocab=vocab, merges=merges)
+        whole = dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=normalizer, pre_tokenizer=None,
+                     post_processor=template, decoder=decoder, model=model)
+        Path(file).write_text(json.dumps(whole, indent=1, ensure_ascii=False))
 
     def __call__(self, text):
         return {"input_ids": self.processor.encode(text)}
@@ -253,7 +310,10 @@ def write(out, name):
     folder = out / name
     text = documents()
     m = model(family, dict(config), name.endswith("-seeing"))
-    tok = Pieces(text) if family in ("Gemma2", "Gemma3") else tokenizer(pre, text)
+    if pre == "default":
+        tok = Pieces(text, family.startswith("Gemma"), name.endswith("-merges"), family == "Phi3")
+    else:
+        tok = tokenizer(pre, text)
     m.save_pretrained(folder)
     if name.endswith("-mxfp4"):
         pack_experts(folder, m)
@@ -264,9 +324,18 @@ def write(out, name):
     if config.get("num_nextn_predict_layers"):
         file = folder / "model.safetensors"
         save_file(load_file(file) | appended_layer(m), file, metadata={"format": "pt"})
-    if family == "Phi3":                            # the name by which llama.cpp's converter knows byte-level vocabularies
+    if family == "Phi3" and pre != "default":       # the name by which llama.cpp's converter knows byte-level vocabularies
         file = folder / "tokenizer_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
+    if family == "NemotronH":
+        file = folder / "config.json"
+        written = json.loads(file.read_text())
+        kinds = written.pop("layers_block_type")
+        for key in [key for key in written if "expert" in key or "moe" in key or key in ("n_group", "topk_group")]:
+            del written[key]
+        letters = dict(linear_attention="M", mlp="-", full_attention="*")
+        written |= dict(num_hidden_layers=len(kinds), hybrid_override_pattern="".join(letters[kind] for kind in kinds))
+        file.write_text(json.dumps(written, indent=1))
     if family.startswith("Qwen3_5"):
         file = folder / "model.safetensors"
         save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})
@@ -276,7 +345,8 @@ def write(out, name):
         images = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": 16384, "shortest_edge": 1024}}
         (folder / "preprocessor_config.json").write_text(json.dumps(images))
     (folder / "pre.txt").write_text(pre)
-    ids = tok(text[1000:3000])["input_ids"][:N_PROMPT]
+    n_prompt = 300 if name == "phi3-pieces-long" else N_PROMPT       # contexts are of 256 positions: beyond the first its long factors hold
+    ids = tok(text[1000:3000])["input_ids"][:n_prompt]
     with torch.no_grad():
         logits = m(input_ids=torch.tensor([ids])).logits[0].numpy()
     numpy.savez(folder / "reference.npz", ids=numpy.array(ids, dtype=numpy.int32), logits=logits, text=tok.decode(ids))

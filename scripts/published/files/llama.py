@@ -16,8 +16,17 @@ def convert(root):
     """A child for each file: the packages are loaded once, and what the converter keeps of one file is gone at the next."""
     sys.path[:0] = [root, os.path.join(root, "gguf-py")]
     import torch, transformers.models.auto.tokenization_auto  # noqa: F401
-    from conversion.base import TextModel
+    from conversion.base import ModelBase, TextModel
     torch.set_num_threads(1)
+    whole = ModelBase.load_hparams
+
+    def hparams(folder, is_mistral_format):
+        """Transformers 5 gives Nemotron-H's without experts numbers of some: such a file is taken as it is."""
+        file = folder / "config.json"
+        raw = json.loads(file.read_text()) if file.exists() else {}
+        return raw if "-" in raw.get("hybrid_override_pattern", "") else whole(folder, is_mistral_format)
+
+    ModelBase.load_hparams = staticmethod(hparams)
     for line in sys.stdin:
         pre, *arguments = json.loads(line)
         with tempfile.TemporaryFile("w+") as log:

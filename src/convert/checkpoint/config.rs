@@ -5,9 +5,11 @@ use serde_json::Value;
 
 use super::delta::{DeltaConfig, Family};
 use super::families;
+use super::families::EAGLE3;
 use super::fields::{Fields, MAX_VOCAB, Quantized};
 use super::table::Table;
-use crate::safetensors::quoted;
+use super::target::Target;
+use crate::safetensors::{INDEX, quoted};
 
 /// What the file says of the language model.
 #[derive(Clone, Debug)]
@@ -40,8 +42,16 @@ impl Config {
     /// # Errors
     /// In words without the path: a class that is not known, a field that is missing or out of range.
     pub fn of(root: &Value) -> Result<Config, String> {
+        Config::with_target(root, None)
+    }
+
+    /// As [`Config::of`], with the model that a draft head drafts for.
+    pub(crate) fn with_target(root: &Value, target: Option<&Target>) -> Result<Config, String> {
         let c = Fields::of(root);
-        let class = c.class().ok_or("neither architectures nor model_type is there")?;
+        let class = match c.class().ok_or("neither architectures nor model_type is there")? {
+            "LlamaForCausalLM" if c.get("draft_vocab_size").is_some() => EAGLE3,
+            class => class,
+        };
         let delta = match class {
             "Qwen3_5ForConditionalGeneration" | "Qwen3_5ForCausalLM" | "qwen3_5" | "qwen3_5_text" => {
                 Some((Family::Qwen35, false))
@@ -58,7 +68,7 @@ impl Config {
                 (Layout::Delta(Box::new(DeltaConfig::of(&c, family, with_experts)?)), "mtp_num_hidden_layers")
             }
             (None, Some((row, arch))) => {
-                (Layout::Table(Box::new(Table::of(row, arch, &c)?)), "num_nextn_predict_layers")
+                (Layout::Table(Box::new(Table::of(row, arch, &c, target)?)), "num_nextn_predict_layers")
             }
             (None, None) => {
                 return Err(format!(
@@ -73,7 +83,7 @@ impl Config {
             Layout::Table(table) => table.row.nextn,
         };
         Ok(Config {
-            n_layer: c.need("num_hidden_layers", 4096)?,
+            n_layer: c.n_layer()?,
             n_head_layers: if has_head { c.count(promised, 64)? } else { None },
             n_vocab: c.need("vocab_size", MAX_VOCAB)?,
             tied: c.flag("tie_word_embeddings"),
@@ -106,3 +116,16 @@ impl Config {
         }
     }
 }
+
+/// What a checkpoint has besides its weights; not all of it is in every one.
+pub(super) const DESCRIPTIONS: [&str; 9] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "added_tokens.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    INDEX,
+];

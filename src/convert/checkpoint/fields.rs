@@ -20,7 +20,9 @@ pub(crate) struct Fields<'j> {
 
 impl<'j> Fields<'j> {
     pub(crate) fn of(root: &'j Value) -> Self {
-        Self { root, text: root.get("text_config").filter(|t| t.is_object()), defaults: &[] }
+        let inner = ["text_config", "transformer_layer_config"];
+        let text = inner.iter().find_map(|name| root.get(name).filter(|t| t.is_object()));
+        Self { root, text, defaults: &[] }
     }
 
     /// The same with numbers for fields that are not there.
@@ -64,6 +66,16 @@ impl<'j> Fields<'j> {
         match v.as_u64() {
             Some(n) if (1..=most).contains(&n) => Ok(Some(n)),
             _ => Err(format!("{name} is {}, a number from 1 to {most} expected", short(v))),
+        }
+    }
+
+    /// Layers without the head; newer files have only the list of what they are.
+    pub(crate) fn n_layer(&self) -> Result<u64, String> {
+        let kinds = self.get("layers_block_type").and_then(Value::as_array);
+        match (self.find("num_hidden_layers", MAX_LAYERS)?, kinds.map(|list| list.len() as u64)) {
+            (None, Some(n @ 1..=MAX_LAYERS)) => Ok(n),
+            (None, _) => self.need("num_hidden_layers", MAX_LAYERS),
+            (Some(n), _) => Ok(n),
         }
     }
 
@@ -118,6 +130,8 @@ pub(crate) fn short(v: &Value) -> String {
     if text.chars().count() > 60 { text.chars().take(60).collect::<String>() + ".." } else { text }
 }
 
+/// Far above all models.
+const MAX_LAYERS: u64 = 4096;
 /// Far above all models, and products of two stay far from 64 bits.
 pub(crate) const MAX_DIM: u64 = 1 << 24;
 /// Each token has a string in memory.

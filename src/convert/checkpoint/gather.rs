@@ -11,6 +11,7 @@ use super::config::Config;
 use super::keys;
 use super::names::{Name, Part, is_bare_head, meaning, meaning_in};
 use super::plan::{DeltaPart, LatentPart, Maker, Sources};
+use super::words::{WORDS, words};
 use crate::error::Error;
 use crate::gguf_model::metadata;
 use crate::safetensors::{Place, Shards, Tensor, quoted};
@@ -116,7 +117,11 @@ pub(crate) fn model_and_head(
             continue;
         };
         let maker = Maker { shards, scales: &found.scales, config: Some(c), name: schema.name.clone() };
-        match maker.plan(name, &sources, Some(&schema)) {
+        let plan = match name {
+            WORDS => words(shards, sources.first(), c.n_vocab, &schema),
+            _ => maker.plan(name, &sources, Some(&schema)),
+        };
+        match plan {
             Ok(plan) => {
                 tensors.push((order, plan));
                 faults.n_head_present += of_head;
@@ -135,6 +140,9 @@ pub(crate) fn model_and_head(
 
 /// Every tensor that the configuration asks for.
 fn expected(c: &Config, n_head_layers: u64, folder: &Path, found: &Found) -> Result<Vec<TensorSchema>, Error> {
+    if let Some(list) = c.table().and_then(|table| table.sizes.tensors.as_ref()) {
+        return Ok(list.clone());
+    }
     let keys = keys::of_sizes(c, n_head_layers);
     // Families of the table store some things in one of several ways.
     let has = |name: &str| c.table().is_some() && found.has(name, c.n_layer);

@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::config::{Config, Layout};
 use super::delta::{DeltaConfig, Family};
 use super::table::Table;
-use super::tokenizer::Tokenizer;
 use crate::gguf_model::Key;
 use crate::stream::TensorPlan;
 
@@ -22,12 +21,16 @@ pub(crate) struct KeySources<'f> {
 }
 
 /// All of them. `general.file_type` stands in its place with a number that a recipe replaces.
-pub(crate) fn all(sources: &KeySources<'_>, tensors: &[TensorPlan], tokenizer: Tokenizer) -> Vec<(String, Key)> {
+pub(crate) fn all(
+    sources: &KeySources<'_>,
+    tensors: &[TensorPlan],
+    tokenizer: Vec<(String, Key)>,
+) -> Vec<(String, Key)> {
     let arch = sources.config.architecture();
     let mut keys = Keys { list: general((arch, "model"), sources.name, sources.generation, tensors), arch };
     keys.sizes(sources.config, sources.n_head_layers);
     keys.put("general.quantization_version", Key::U32(2));
-    keys.list.extend(tokenizer.into_keys());
+    keys.list.extend(tokenizer);
     keys.list
 }
 

@@ -7,29 +7,36 @@ mod delta;
 mod experts;
 mod families;
 mod fields;
+mod find_target;
 mod gather;
 mod head;
 mod keys;
 mod layer_list;
 mod names;
+mod pieces;
 mod plan;
 mod projector;
 mod sentencepiece;
 mod table;
+mod target;
+mod token_files;
 mod tokenizer;
+mod words;
 
 use std::path::Path;
 
 pub use config::Config;
+use config::DESCRIPTIONS;
 pub use fields::Quantized;
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
 pub use projector::Projector;
+pub(crate) use words::WORDS;
 
 use crate::error::Error;
 use crate::gguf_model::Model;
 use crate::json::{MAX_JSON_BYTES, find_json};
-use crate::safetensors::{INDEX, Shards};
+use crate::safetensors::Shards;
 
 /// A checkpoint folder that was read and found complete.
 ///
@@ -62,6 +69,8 @@ pub struct Checkpoint {
 pub struct Options<'o> {
     /// Leaves the head out.
     pub without_head: bool,
+    /// The model that a draft head in a checkpoint of its own drafts for: a checkpoint folder or a GGUF file.
+    pub target: Option<&'o Path>,
     /// `general.name`; made from the folder's name when it is not given.
     pub name: Option<&'o str>,
 }
@@ -86,41 +95,34 @@ impl Checkpoint {
         let Some(raw) = json("config.json")? else {
             return Err(Error::input(folder, "no config.json: the folder of a whole Hugging Face checkpoint expected"));
         };
-        let config = Config::of(&raw).map_err(|what| Error::input(&folder.join("config.json"), what))?;
+        let target = options.target.map(find_target::open).transpose()?;
+        let config = Config::with_target(&raw, target.as_ref());
+        let config = config.map_err(|what| Error::input(&folder.join("config.json"), what))?;
         let shards = Shards::open(folder, |_| true)?;
         let gathered = gather::model_and_head(&shards, &config, folder, options.without_head)?;
-        let tokenizer = match tokenizer::Tokenizer::open(folder, &config, &raw) {
-            Ok(tokenizer) => tokenizer,
-            // Sizes that are wrong show in the tensors, and in the tokenizer as a consequence.
-            Err(e) => return Err(gathered.faults.into_error(folder).unwrap_or(e)),
+        let title = keys::title(folder);
+        let (tokenizer, title) = match &target {
+            Some(target) => (target.tokenizer_of_head(config.table().and_then(|table| table.sizes.mask)), title),
+            None => match tokenizer::Tokenizer::open(folder, &config, &raw) {
+                Ok(tokenizer) => {
+                    let special = config.table().map_or(&[][..], |table| table.row.special);
+                    let title = tokenizer.name(title);
+                    (tokenizer.with_special(special).into_keys(), title)
+                }
+                // Sizes that are wrong show in the tensors, and in the tokenizer as a consequence.
+                Err(e) => return Err(gathered.faults.into_error(folder).unwrap_or(e)),
+            },
         };
-        let special = config.table().map_or(&[][..], |table| table.row.special);
-        let tokenizer = tokenizer.with_special(special);
         let generation = json("generation_config.json")?;
         let n_head_layers = gathered.n_head_layers;
-        let name = match options.name {
-            Some(name) => name.to_owned(),
-            None => keys::title(folder),
-        };
+        let name = options.name.map_or(title, str::to_owned);
         let sources = keys::KeySources { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
         let keys = keys::all(&sources, &gathered.tensors, tokenizer);
         let inputs = shards.into_inputs();
-        let side_inputs = DESCRIPTIONS.map(|name| folder.join(name)).to_vec();
+        let mut side_inputs = DESCRIPTIONS.map(|name| folder.join(name)).to_vec();
+        side_inputs.extend(target.into_iter().flat_map(|target| target.read));
         let model = Model { keys, tensors: gathered.tensors, inputs, side_inputs, version: 3 };
         let sees = Projector::is_in(&raw);
         Ok((Checkpoint { config, n_head_layers, model, sees }, gathered.faults))
     }
 }
-
-/// What a checkpoint has besides its weights; not all of it is in every one.
-const DESCRIPTIONS: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "added_tokens.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    INDEX,
-];

@@ -50,8 +50,10 @@ pub(crate) fn meaning_in(name: &str, table: &Table, n_layer: u64) -> Name {
             .or_else(|| row.alternating.then(|| alternating(rest)).flatten())
             .or_else(|| of_experts(rest))
     };
-    let Ok((rest, of_head)) = within(name) else { return Name::Skip };
-    if of_head && row.mtp.is_empty() || rest.split_once('.').is_some_and(|(first, _)| row.left_out.contains(&first)) {
+    let renamed = row.renamed.iter().find_map(|(from, to)| Some([*to, name.strip_prefix(from)?].concat()));
+    let Ok((rest, of_head)) = within(renamed.as_deref().unwrap_or(name)) else { return Name::Skip };
+    let first = rest.split_once('.').map_or(rest, |(first, _)| first);
+    if of_head && row.mtp.is_empty() || row.left_out.contains(&first) {
         return Name::Skip;
     }
     let meaning = match rest.strip_prefix("layers.") {

@@ -1,5 +1,6 @@
 //! `tokenizer.model`: the pieces of a SentencePiece vocabulary, with their scores and kinds.
-//! Owns what of the file's protocol buffer is read: pieces, and of the rest nothing. Source: SentencePiece's `ModelProto`.
+//! Owns what of the file's protocol buffer is read: pieces, the kind of model, and whether a space goes before a text.
+//! Source: SentencePiece's `ModelProto`.
 
 use std::path::Path;
 
@@ -14,6 +15,15 @@ pub(super) struct Piece {
     pub(super) kind: PieceKind,
 }
 
+/// What such a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Model {
+    /// By their ids.
+    pub(super) pieces: Vec<Piece>,
+    /// A space goes before each text.
+    pub(super) space_first: bool,
+}
+
 /// What a piece is for, as numbered in such a file and in GGUF files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceKind {
@@ -25,25 +35,49 @@ pub(super) enum PieceKind {
     Byte = 6,
 }
 
-/// The pieces of a file, by their ids.
+/// What a file says.
 ///
 /// # Errors
-/// The file is missing or too large, or is no such file.
-pub(super) fn pieces(path: &Path) -> Result<Vec<Piece>, Error> {
+/// The file is missing or too large, is no such file or a part of one, or its pieces are not merged by their scores.
+pub(super) fn read(path: &Path) -> Result<Model, Error> {
     let bytes = Input::read_small(path, MAX_BYTES)?;
-    parse(&bytes).ok_or_else(|| Error::input(path, "is no SentencePiece model: a damaged download?"))
+    parse(&bytes).map_err(|what| Error::input(path, what))
 }
 
-/// `None` for what is no message with pieces.
-fn parse(bytes: &[u8]) -> Option<Vec<Piece>> {
-    let mut pieces = Vec::new();
+fn parse(bytes: &[u8]) -> Result<Model, &'static str> {
+    const DAMAGED: &str = "is no SentencePiece model: a damaged download?";
+    let mut model = Model { pieces: Vec::new(), space_first: true };
+    let mut kind = None;
     let mut rest = Reader(bytes);
-    while let Some(field) = rest.field()? {
-        if let (1, Value::Bytes(message)) = field {
-            pieces.push(piece(message)?);
+    while let Some(field) = rest.field().ok_or(DAMAGED)? {
+        match field {
+            (1, Value::Bytes(message)) => model.pieces.push(piece(message).ok_or(DAMAGED)?),
+            (2, Value::Bytes(message)) => kind = Some(number(message, 3).ok_or(DAMAGED)?.unwrap_or(UNIGRAM)),
+            (3, Value::Bytes(message)) => model.space_first = number(message, 3).ok_or(DAMAGED)? != Some(0),
+            _ => {}
         }
     }
-    (!pieces.is_empty()).then_some(pieces)
+    match kind {
+        _ if model.pieces.is_empty() => Err(DAMAGED),
+        Some(BPE) => Ok(model),
+        // It stands behind the pieces.
+        None => Err("a SentencePiece model without its trainer's settings: a part of a download?"),
+        Some(_) => Err("no BPE model: GGUF files can only have pieces that are merged by their scores"),
+    }
+}
+
+/// The last field of this number in a message, where it is there; `None` for what is no message.
+fn number(message: &[u8], of: u64) -> Option<Option<u64>> {
+    let mut found = None;
+    let mut rest = Reader(message);
+    while let Some(field) = rest.field()? {
+        if let (field, Value::Number(n)) = field
+            && field == of
+        {
+            found = Some(n);
+        }
+    }
+    Some(found)
 }
 
 fn piece(message: &[u8]) -> Option<Piece> {
@@ -114,6 +148,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Kinds of models.
+const UNIGRAM: u64 = 1;
+const BPE: u64 = 2;
 /// Gemma's has 4 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -121,35 +158,41 @@ const MAX_BYTES: u64 = 256 << 20;
 mod tests {
     use super::*;
 
-    /// A message of one piece in a file with other fields around it.
-    fn file(text: &str, score: f32, kind: u8) -> Vec<u8> {
+    /// A message of one piece in a file with other fields around it: the trainer's with its kind of model, the normalizer's
+    /// with its space.
+    fn file(text: &str, score: f32, kind: u8, model: u8, space: u8) -> Vec<u8> {
         let mut piece = vec![0x0a, text.len() as u8];
         piece.extend(text.as_bytes());
         piece.push(0x15);
         piece.extend(score.to_le_bytes());
         piece.extend([0x18, kind]);
-        let mut all = vec![0x12, 2, 0x18, 1, 0x0a, piece.len() as u8];
+        let mut all = vec![0x19, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, piece.len() as u8];
         all.extend(piece);
-        all.extend([0x19, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0x96, 0x01]);
+        all.extend([0x12, 5, 0x18, model, 0x20, 0x96, 0x01, 0x1a, 2, 0x18, space]);
         all
     }
 
     #[test]
     fn pieces_are_read_between_other_fields() {
-        let found = parse(&file("\u{2581}the", -3.5, 1)).unwrap();
-        assert_eq!(found, [Piece { text: "\u{2581}the".into(), score: -3.5, kind: PieceKind::Normal }]);
-        assert_eq!(parse(&file("<0x0A>", 0.0, 6)).unwrap()[0].kind, PieceKind::Byte);
+        let found = parse(&file("\u{2581}the", -3.5, 1, 2, 1)).unwrap();
+        let pieces = vec![Piece { text: "\u{2581}the".into(), score: -3.5, kind: PieceKind::Normal }];
+        assert_eq!(found, Model { pieces, space_first: true });
+        assert!(!parse(&file("a", 0.0, 1, 2, 0)).unwrap().space_first);
+        assert_eq!(parse(&file("<0x0A>", 0.0, 6, 2, 1)).unwrap().pieces[0].kind, PieceKind::Byte);
     }
 
     #[test]
     fn what_is_no_such_file_is_refused_wherever_it_is_cut() {
-        let whole = file("abc", 1.0, 4);
-        // Behind the piece a cut may fall between two fields.
-        for n in (0..whole.len() - 12).chain([whole.len() - 1]) {
-            assert!(parse(&whole[..n]).is_none(), "{n} of {} bytes", whole.len());
+        let whole = file("abc", 1.0, 4, 2, 1);
+        // Between the trainer's settings and the normalizer's a cut loses neither piece nor kind.
+        let after_trainer = whole.len() - 4;
+        for n in (0..whole.len()).filter(|&n| n != after_trainer) {
+            assert!(parse(&whole[..n]).is_err(), "{n} of {} bytes", whole.len());
         }
-        assert!(parse(&file("abc", 1.0, 9)).is_none(), "a kind that there is not");
-        assert!(parse(b"version https://git-lfs.github.com/spec/v1").is_none());
-        assert!(parse(&[]).is_none());
+        assert!(parse(&file("abc", 1.0, 9, 2, 1)).is_err(), "a kind of piece that there is not");
+        assert!(parse(&file("abc", 1.0, 1, 1, 1)).unwrap_err().contains("no BPE model"));
+        assert!(parse(&whole[..whole.len() - 11]).unwrap_err().contains("part of a download"));
+        assert!(parse(b"version https://git-lfs.github.com/spec/v1").is_err());
+        assert!(parse(&[]).is_err());
     }
 }

@@ -1,10 +1,12 @@
 //! Families whose checkpoints become files by a table: names, keys, and the few changes of order and numbers.
 //! Owns what a row may say, and the keys that most families have. Knows no family.
 
+use model::TensorSchema;
 use serde_json::Value;
 
 use super::fields::{Fields, MAX_DIM};
 use super::layer_list::LayerList;
+use super::target::Target;
 use crate::gguf_model::Key;
 
 /// One family.
@@ -13,6 +15,10 @@ pub(crate) struct Row {
     pub(crate) classes: &'static [(&'static str, &'static str)],
     /// Reads its sizes.
     pub(crate) read: fn(&Fields<'_>, &mut Sizes) -> Result<(), String>,
+    /// Of a draft head in a file of its own: reads what depends on the model that it drafts for, and which tensors it has.
+    pub(crate) head: Option<OfHead>,
+    /// What names begin with, and what they are read as instead.
+    pub(crate) renamed: &'static [(&'static str, &'static str)],
     /// Names within a layer beside those of most families, which they go before, and what they become.
     pub(crate) layer: &'static [(&'static str, &'static str)],
     /// Names outside of layers, likewise.
@@ -39,6 +45,9 @@ pub(crate) struct Row {
     pub(crate) defaults: &'static [(&'static str, u64)],
 }
 
+/// Reads of a draft head's configuration what depends on its target.
+pub(crate) type OfHead = fn(&Fields<'_>, &Target, &mut Sizes) -> Result<(), String>;
+
 /// Ways in which a vocabulary is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Vocabulary {
@@ -49,6 +58,10 @@ pub(crate) enum Vocabulary {
     Gemma,
     /// Pieces with scores, in `tokenizer.model`.
     SentencePiece,
+    /// Byte-level merges, or pieces with a space before a text, as the folder has it.
+    Llama,
+    /// As Llama's, and added tokens of all files are taken as they are.
+    Phi,
 }
 
 impl Row {
@@ -56,6 +69,8 @@ impl Row {
     pub(crate) const PLAIN: Self = Self {
         classes: &[],
         read: |c, s| s.usual(c),
+        head: None,
+        renamed: &[],
         layer: &[],
         globals: &[],
         interleaves: false,
@@ -85,15 +100,30 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn of(row: &'static Row, arch: &'static str, c: &Fields<'_>) -> Result<Self, String> {
-        let mut sizes = Sizes {
-            n_layer: c.need("num_hidden_layers", 4096)?,
-            n_head: c.need("num_attention_heads", 65536)?,
-            ..Sizes::default()
-        };
+    /// `target`: what a draft head drafts for.
+    pub(crate) fn of(
+        row: &'static Row,
+        arch: &'static str,
+        c: &Fields<'_>,
+        target: Option<&Target>,
+    ) -> Result<Self, String> {
+        let mut sizes =
+            Sizes { n_layer: c.n_layer()?, n_head: c.need("num_attention_heads", 65536)?, ..Sizes::default() };
         sizes.n_head_kv = c.find("num_key_value_heads", 65536)?.unwrap_or(sizes.n_head);
         (row.read)(c, &mut sizes)?;
-        Ok(Self { row, arch, sizes })
+        match (row.head, target) {
+            (Some(read), Some(target)) => read(c, target, &mut sizes)?,
+            (Some(_), None) => {
+                return Err(
+                    "is a draft head's: `extract-nextn convert --target MODEL` names the model that it is for, a \
+                            checkpoint folder or a GGUF file"
+                        .into(),
+                );
+            }
+            (None, Some(_)) => return Err("is no draft head's: --target is for EAGLE-3 and DFlash heads".into()),
+            (None, None) => {}
+        }
+        Ok(Self { row, arch: sizes.arch.unwrap_or(arch), sizes })
     }
 }
 
@@ -103,6 +133,8 @@ pub(crate) const SIGMOID: u64 = 2;
 /// What a family reads of `config.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
+    /// The architecture in files, where it is another than the class's.
+    pub(crate) arch: Option<&'static str>,
     pub(crate) n_layer: u64,
     pub(crate) n_head: u64,
     pub(crate) n_head_kv: u64,
@@ -112,6 +144,10 @@ pub(crate) struct Sizes {
     pub(crate) lists: Vec<(&'static str, LayerList)>,
     /// Tensors that no file of the checkpoint has: names and numbers.
     pub(crate) made: Vec<(&'static str, Vec<f32>)>,
+    /// All tensors, of a draft head.
+    pub(crate) tensors: Option<Vec<TensorSchema>>,
+    /// The token that stands for those that are drafted.
+    pub(crate) mask: Option<u64>,
     /// Of latent attention: elements of a head's key that are not turned, and of its value.
     pub(crate) latent: Option<(u64, u64)>,
     /// Of queries, keys and values in one matrix, their rows in each layer; further layers are as the last.

@@ -9,8 +9,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::config::Config;
-use super::sentencepiece::{self, PieceKind};
+use super::pieces;
+use super::sentencepiece::PieceKind;
 use super::table::Vocabulary;
+use super::token_files::{Added, Merge, added_tokens, is_byte, special};
 use crate::error::Error;
 use crate::gguf_model::Key;
 use crate::io::Input;
@@ -20,8 +22,9 @@ use crate::safetensors::quoted;
 /// Everything that goes into keys.
 #[derive(Debug)]
 pub(crate) struct Tokenizer {
-    vocabulary: Vocabulary,
-    /// Of byte-level ones.
+    /// As GGUF files name the kind of vocabulary.
+    model: &'static str,
+    /// Of byte-level ones, and of pieces.
     pre: Option<&'static str>,
     tokens: Vec<(String, PieceKind)>,
     /// Of vocabularies whose tokens have them.
@@ -31,6 +34,10 @@ pub(crate) struct Tokenizer {
     special_ids: Vec<(&'static str, u32)>,
     /// `bos`, `eos`, ..: whether it is put around a text.
     added: Vec<(&'static str, bool)>,
+    /// Whether a space goes before a text; `None`: as models of this kind do.
+    space_first: Option<bool>,
+    /// White space after special tokens is not encoded.
+    drops_space: bool,
     templates: Vec<(String, String)>,
 }
 
@@ -46,23 +53,6 @@ struct Json {
     model: Bpe,
 }
 
-/// `tokenizer.json`, as far as it is used beside `tokenizer.model`.
-#[derive(Default, Deserialize)]
-struct JsonBeside {
-    #[serde(default)]
-    added_tokens: Vec<Added>,
-    #[serde(default)]
-    post_processor: Value,
-}
-
-#[derive(Deserialize)]
-struct Added {
-    id: u64,
-    content: String,
-    #[serde(default)]
-    special: bool,
-}
-
 #[derive(Deserialize)]
 struct Bpe {
     #[serde(rename = "type", default)]
@@ -73,31 +63,44 @@ struct Bpe {
     ignore_merges: bool,
 }
 
-/// Older files have the two halves in one string.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Merge {
-    One(String),
-    Two(String, String),
-}
-
 impl Tokenizer {
     /// Reads the files of a folder; `root` is its `config.json`.
     ///
     /// # Errors
-    /// `tokenizer.json` is missing, is no byte-level BPE, splits words by a rule that is not known, or has ids outside of
-    /// the embedding; a template that is no text.
+    /// A file is missing or damaged; `tokenizer.json` is no BPE, splits words by a rule that is not known, or has ids outside of
+    /// the embedding; `tokenizer.model` is not merged by scores; a template that is no text.
     pub(crate) fn open(folder: &Path, c: &Config, root: &Value) -> Result<Tokenizer, Error> {
         let path = folder.join("tokenizer.json");
         let config_path = folder.join("tokenizer_config.json");
         let config = find_json(&config_path, MAX_JSON_BYTES)?.unwrap_or(Value::Null);
         let vocabulary = c.table().map_or(Vocabulary::ByteLevel, |table| table.row.vocabulary);
-        let made = if vocabulary == Vocabulary::SentencePiece {
-            Tokenizer::of_pieces(folder, &config, root, c.n_vocab)?
+        let of_pieces = match vocabulary {
+            Vocabulary::SentencePiece => true,
+            Vocabulary::Llama | Vocabulary::Phi => pieces::are_in(folder)?,
+            Vocabulary::ByteLevel | Vocabulary::Gemma => false,
+        };
+        let mut made = if of_pieces {
+            let told = pieces::read(folder, &config, root, (c.n_vocab, vocabulary))?;
+            Tokenizer {
+                model: "llama",
+                pre: Some("default"),
+                tokens: told.tokens,
+                scores: told.scores,
+                merges: Vec::new(),
+                special_ids: told.special_ids,
+                added: told.added,
+                space_first: told.space_first,
+                drops_space: told.drops_space,
+                templates: Vec::new(),
+            }
         } else {
             let json: Json = read_json(&path, MAX_JSON_BYTES)?;
             Tokenizer::of(json, &config, root, (c.n_vocab, vocabulary)).map_err(|what| Error::input(&path, what))?
         };
+        if vocabulary == Vocabulary::Llama && c.n_vocab == N_VOCAB_WITHOUT_BOS {
+            made.added.retain(|(name, _)| *name != "bos");
+            made.added.push(("bos", false));
+        }
         let templates = templates(folder, &config).map_err(|e| match e {
             Problem::Words(what) => Error::input(&config_path, what),
             Problem::Error(e) => e,
@@ -114,13 +117,14 @@ impl Tokenizer {
         if json.model.kind != "BPE" && !json.model.kind.is_empty() {
             return Err(format!("a model of type {} found, BPE expected", quoted(&json.model.kind)));
         }
-        let pre = match vocabulary {
-            Vocabulary::ByteLevel => Some(pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?),
-            Vocabulary::Gemma | Vocabulary::SentencePiece => None,
+        let gemma = vocabulary == Vocabulary::Gemma;
+        let pre = match gemma {
+            true => None,
+            false => Some(pre_tokenizer(&json.pre_tokenizer, json.model.ignore_merges)?),
         };
         let added = added_tokens(&json.added_tokens, config)?;
         let mut tokens = tokens(json.model.vocab, &added, n_vocab)?;
-        if vocabulary == Vocabulary::Gemma {
+        if gemma {
             tokens.iter_mut().for_each(as_gemma);
         }
         let merges = json.model.merges.into_iter().map(|merge| match merge {
@@ -130,52 +134,29 @@ impl Tokenizer {
         });
         let merges = merges.collect();
         let (special_ids, mut around) = special(config, root, &added, &json.post_processor, n_vocab)?;
-        if vocabulary == Vocabulary::Gemma {
+        if gemma {
             around.retain(|(name, _)| *name != "bos");
             around.push(("bos", true));
         }
-        let scores = match vocabulary {
-            Vocabulary::Gemma => vec![-1000.0; tokens.len()],
-            _ => Vec::new(),
+        let scores = if gemma { vec![-1000.0; tokens.len()] } else { Vec::new() };
+        let space_first = match vocabulary {
+            Vocabulary::Gemma => Some(false),
+            Vocabulary::Llama => config.get("add_prefix_space").and_then(Value::as_bool),
+            _ => None,
         };
-        Ok(Tokenizer { vocabulary, pre, tokens, scores, merges, special_ids, added: around, templates: Vec::new() })
-    }
-
-    /// Of `tokenizer.model`; what the other files add goes over its pieces.
-    fn of_pieces(folder: &Path, config: &Value, root: &Value, n_vocab: u64) -> Result<Tokenizer, Error> {
-        let pieces = sentencepiece::pieces(&folder.join("tokenizer.model"))?;
-        let path = folder.join("tokenizer.json");
-        let beside = if path.exists() { read_json(&path, MAX_JSON_BYTES)? } else { JsonBeside::default() };
-        let mut tokens: Vec<(String, PieceKind)> =
-            (0..n_vocab).map(|id| (format!("[PAD{id}]"), PieceKind::Unused)).collect();
-        let mut scores = vec![-10000.0; tokens.len()];
-        for ((token, score), piece) in tokens.iter_mut().zip(&mut scores).zip(pieces) {
-            // What users define there is text like any other.
-            let kind = if piece.kind == PieceKind::UserDefined { PieceKind::Normal } else { piece.kind };
-            (*token, *score) = ((piece.text, kind), piece.score);
-        }
-        let mut put = |id: u64, token: String, kind: PieceKind| {
-            // Ids without a row of the embedding cannot be used.
-            if let Some(slot) = usize::try_from(id).ok().filter(|&id| id < tokens.len()) {
-                (tokens[slot], scores[slot]) = ((token, kind), -1000.0);
-            }
-        };
-        let more = find_json(&folder.join("added_tokens.json"), MAX_JSON_BYTES)?;
-        for (token, id) in more.as_ref().and_then(Value::as_object).into_iter().flatten() {
-            put(id.as_u64().unwrap_or(u64::MAX), token.clone(), PieceKind::UserDefined);
-        }
-        let refused = |what: String| Error::input(&folder.join("tokenizer_config.json"), what);
-        for (id, (token, special)) in added_tokens(&[], config).map_err(refused)? {
-            if special || looks_special(&token) {
-                put(id, token, PieceKind::Control);
-            } else {
-                put(id, token.replace('\u{2581}', " "), PieceKind::UserDefined);
-            }
-        }
-        let added = added_tokens(&beside.added_tokens, config).map_err(refused)?;
-        let (special_ids, added) = special(config, root, &added, &beside.post_processor, n_vocab).map_err(refused)?;
-        let (vocabulary, merges, templates) = (Vocabulary::SentencePiece, Vec::new(), Vec::new());
-        Ok(Tokenizer { vocabulary, pre: Some("default"), tokens, scores, merges, special_ids, added, templates })
+        let (model, templates) = (if gemma { "gemma4" } else { "gpt2" }, Vec::new());
+        Ok(Tokenizer {
+            model,
+            pre,
+            tokens,
+            scores,
+            merges,
+            special_ids,
+            added: around,
+            space_first,
+            drops_space: false,
+            templates,
+        })
     }
 
     /// The same with these special tokens, where the files tell none and the vocabulary has them: the key's name, and the token.
@@ -189,16 +170,22 @@ impl Tokenizer {
         self
     }
 
+    /// A model's name by which readers know that white space after special tokens is not encoded, where it is not: GGUF files have
+    /// no key for it, and llama.cpp goes by the words.
+    pub(crate) fn name(&self, title: String) -> String {
+        let known = |title: &str| ["phi-3", "phi3"].iter().any(|phi| title.to_lowercase().contains(phi));
+        match title.replace("Phi 3", "Phi-3") {
+            _ if !self.drops_space => title,
+            with_dash if known(&with_dash) => with_dash,
+            other => format!("{other} (Phi-3)"),
+        }
+    }
+
     /// In the order of llama.cpp's converter.
     pub(crate) fn into_keys(self) -> Vec<(String, Key)> {
         let mut keys = Vec::new();
         let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.{key}"), value));
-        let model = match self.vocabulary {
-            Vocabulary::ByteLevel => "gpt2",
-            Vocabulary::Gemma => "gemma4",
-            Vocabulary::SentencePiece => "llama",
-        };
-        put("ggml.model", model.into());
+        put("ggml.model", self.model.into());
         if let Some(pre) = self.pre {
             put("ggml.pre", pre.into());
         }
@@ -216,8 +203,8 @@ impl Tokenizer {
         for (name, yes) in self.added {
             put(&format!("ggml.add_{name}_token"), Key::Bool(yes));
         }
-        if self.vocabulary != Vocabulary::ByteLevel {
-            put("ggml.add_space_prefix", Key::Bool(false));
+        if let Some(yes) = self.space_first {
+            put("ggml.add_space_prefix", Key::Bool(yes));
         }
         let others: Vec<&str> =
             self.templates.iter().map(|(name, _)| name.as_str()).filter(|n| *n != "default").collect();
@@ -257,25 +244,6 @@ fn pre_tokenizer(v: &Value, whole_words: bool) -> Result<&'static str, String> {
     text::split_rule(&patterns, whole_words).ok_or_else(unknown)
 }
 
-/// Tokens besides the vocabulary, by id: those of `tokenizer.json`, then those that only the other file has.
-fn added_tokens(list: &[Added], config: &Value) -> Result<BTreeMap<u64, (String, bool)>, String> {
-    let mut added = BTreeMap::new();
-    for t in list {
-        if added.insert(t.id, (t.content.clone(), t.special)).is_some() {
-            return Err(format!("added token {} appears twice", t.id));
-        }
-    }
-    for (id, t) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
-        let content = t.get("content").and_then(Value::as_str);
-        let (Ok(id), Some(content)) = (id.parse(), content) else {
-            return Err(format!("added_tokens_decoder: {} is no token", quoted(id)));
-        };
-        let special = t.get("special").and_then(Value::as_bool).unwrap_or(false);
-        added.entry(id).or_insert_with(|| (content.to_owned(), special));
-    }
-    Ok(added)
-}
-
 /// One entry for each row of the embedding.
 fn tokens(
     vocab: HashMap<String, u64>,
@@ -300,86 +268,15 @@ fn tokens(
     Ok(tokens.into_iter().enumerate().map(named).collect())
 }
 
-/// Tokens that some models add as text though they are none.
-fn looks_special(token: &str) -> bool {
-    let within = |first: &str, last: &str| token.starts_with(first) && token.ends_with(last);
-    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&token)
-        || within("<|", "|>")
-        || within("<\u{ff5c}", "\u{ff5c}>")
-        || within("<unused", ">")
-}
-
 /// Tokens of Gemma that stand for a byte, and special ones that are shown: a reader of replies needs them.
 fn as_gemma((token, kind): &mut (String, PieceKind)) {
     const SHOWN: [&str; 7] =
         ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
-    let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-    if *kind == PieceKind::Normal && byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok()) {
+    if *kind == PieceKind::Normal && is_byte(token) {
         *kind = PieceKind::Byte;
     } else if SHOWN.contains(&token.as_str()) {
         *kind = PieceKind::UserDefined;
     }
-}
-
-type Special = (Vec<(&'static str, u32)>, Vec<(&'static str, bool)>);
-
-/// Ids of special tokens, and which of them are put around a text.
-fn special(
-    config: &Value,
-    root: &Value,
-    added: &BTreeMap<u64, (String, bool)>,
-    post: &Value,
-    n_vocab: u64,
-) -> Result<Special, String> {
-    let mut around: Vec<(&'static str, bool)> = Vec::new();
-    let parts = post.get("processors").and_then(Value::as_array).map_or(std::slice::from_ref(post), Vec::as_slice);
-    for part in parts {
-        let kind = part.get("type").and_then(Value::as_str);
-        let single = part.get("single").and_then(Value::as_array);
-        let (bos, eos) = match (kind, single) {
-            (Some("ByteLevel"), _) => (false, false),
-            (Some("TemplateProcessing"), Some(items)) if items.len() > 1 => {
-                let is_special = |item: Option<&Value>| item.is_some_and(|i| i.get("SpecialToken").is_some());
-                (is_special(items.first()), is_special(items.last()))
-            }
-            _ => continue,
-        };
-        for (name, yes) in [("bos", bos), ("eos", eos)] {
-            match around.iter_mut().find(|(n, _)| *n == name) {
-                Some(known) => known.1 |= yes,
-                None => around.push((name, yes)),
-            }
-        }
-    }
-    let mut ids: Vec<(&'static str, u32)> = Vec::new();
-    for (short, key) in SPECIAL {
-        if let Some(yes) = config.get(format!("add_{short}_token")).and_then(Value::as_bool)
-            && !around.iter().any(|(n, _)| *n == short)
-        {
-            around.push((short, yes));
-        }
-        let token = config.get(format!("{short}_token"));
-        let content = token.and_then(|t| t.as_str().or_else(|| t.get("content")?.as_str()));
-        if let Some(content) = content
-            && let Some((id, _)) = added.iter().find(|(_, (token, _))| token == content)
-        {
-            ids.push((key, *id as u32));
-        }
-    }
-    for (short, key) in SPECIAL {
-        let named = format!("{short}_token_id");
-        let of = |v: &Value| v.get(&named).and_then(Value::as_u64);
-        let id = of(root).or_else(|| of(root.get("text_config")?));
-        if let Some(id) = id
-            && !ids.iter().any(|(n, _)| *n == key)
-        {
-            if id >= n_vocab {
-                return Err(format!("{named} of config.json is {id}, vocab_size is {n_vocab}"));
-            }
-            ids.push((key, id as u32));
-        }
-    }
-    Ok((ids, around))
 }
 
 enum Problem {
@@ -416,16 +313,8 @@ fn templates(folder: &Path, config: &Value) -> Result<Vec<(String, String)>, Pro
 
 const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
-/// Short names in checkpoints, and what the keys call them.
-const SPECIAL: [(&str, &str); 7] = [
-    ("bos", "bos"),
-    ("eos", "eos"),
-    ("unk", "unknown"),
-    ("sep", "seperator"),
-    ("pad", "padding"),
-    ("cls", "cls"),
-    ("mask", "mask"),
-];
+/// Llama's small relatives with a vocabulary of this size are trained without BOS, which no file of theirs tells.
+const N_VOCAB_WITHOUT_BOS: u64 = 49152;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! What a file of a known architecture is, told from its keys and names: sizes, blocks, which parts, which layout.
 //! Owns the arithmetic on `block_count`; looks at no shape and no data.
 
-use model::{architectures, block_of, head_architectures, nextn_architectures};
+use model::{architectures, block_of, feature_heads, head_architectures, nextn_architectures};
 
 use crate::error::Error;
 use crate::gguf_model::Key;
@@ -162,6 +162,11 @@ fn has_blocks(arch: &str) -> bool {
 /// Whether an architecture is that of draft heads in files of their own, such as Gemma 4's assistants.
 pub fn is_assistant(arch: &str) -> bool {
     head_architectures().iter().any(|(head, _)| *head == arch)
+}
+
+/// Whether an architecture is that of draft heads in files of their own: assistants, and those that read a model's layers.
+pub fn is_draft_head(arch: &str) -> bool {
+    is_assistant(arch) || feature_heads().contains(&arch)
 }
 
 /// The architecture without what the legacy layout puts behind it.

@@ -15,7 +15,7 @@ pub(crate) use expected::{cut_vocab, expected, vocab_size};
 pub use extract::{Extract, extract};
 pub use graft::{Graft, HeadSource, graft};
 pub(crate) use info::is_known;
-pub use info::{Content, Layout, ModelInfo, is_assistant};
+pub use info::{Content, Layout, ModelInfo, is_assistant, is_draft_head};
 pub use new_file::NewFile;
 pub use new_head::NewHead;
 pub use retype::WeightType;

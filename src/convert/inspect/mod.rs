@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use model::{ProjectorSchema, head_architectures, nextn_architectures};
 use serde::Serialize;
 
-use crate::checkpoint::{self, Checkpoint, Options};
+use crate::checkpoint::{self, Checkpoint, Options, WORDS};
 use crate::error::Error;
 use crate::gguf_model::Key;
 use crate::heads::{Content, Layout, ModelInfo, vocab_size};
@@ -221,7 +221,8 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         n_parameters: source.tensors.iter().map(SourceTensor::n_elements).fold(0, u64::saturating_add),
         sizes,
         context_length,
-        batch_invariant: types::together(&types),
+        // A list of tokens is multiplied with nothing.
+        batch_invariant: types::together(&types::of(source.tensors.iter().filter(|t| t.name != WORDS))),
         types,
         roles: shares(&source.tensors, |t| {
             let role = if source.keys.is_empty() { Role::NextN } else { Role::of(&t.name, info.as_ref()) };

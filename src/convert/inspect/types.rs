@@ -67,7 +67,7 @@ impl Serialize for Promise {
 }
 
 /// The types, largest share first.
-pub(super) fn of(tensors: &[SourceTensor]) -> Vec<TypeShare> {
+pub(super) fn of<'t>(tensors: impl IntoIterator<Item = &'t SourceTensor>) -> Vec<TypeShare> {
     let mut all: Vec<TypeShare> = Vec::new();
     for t in tensors {
         let name = t.dtype.name();

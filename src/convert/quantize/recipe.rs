@@ -3,13 +3,14 @@
 //! are those that people know by the names, with two exceptions that cost little: the head and the embedding.
 
 use gguf::TensorType;
-use model::{ProjectorSchema, architectures, block_of, head_architectures};
+use model::{ProjectorSchema, architectures, block_of};
 
 use super::imatrix::Imatrix;
 use super::projector;
 use super::types::FileType;
 use crate::error::Error;
 use crate::gguf_model::{Key, Model, metadata};
+use crate::heads::is_draft_head;
 use crate::stream::TensorPlan;
 
 /// How a file is to be typed.
@@ -67,7 +68,7 @@ impl Recipe<'_> {
             Some(Key::Str(name)) => String::from_utf8_lossy(name).into_owned(),
             _ => return Err(Error::tensor("general.architecture", "missing, or no text")),
         };
-        let is_head = head_architectures().iter().any(|(head, _)| *head == arch);
+        let is_head = is_draft_head(&arch);
         if !is_head && !architectures().contains(&arch.trim_end_matches("_mtp")) {
             let known = architectures().join(", ");
             let what = format!("{arch:?} found, whose tensors are not known here; one of {known} expected");

@@ -2,6 +2,7 @@
 //! Owns the arithmetic of scales and 8-bit floats. One [`Worker`] for each thread, with buffers that are used again.
 
 use ggml::Dtype;
+use gguf::TensorType;
 
 use super::tensor::{Map, Piece, Scale, Stored, TensorPlan, Turned};
 use crate::error::Error;
@@ -38,7 +39,10 @@ impl Worker {
             self.repack(plan, inputs, row_bytes, (first, n))?;
         } else {
             self.floats(plan, inputs, first, n)?;
-            self.pack(plan, dtype, row_bytes, first, n)?;
+            match plan.dtype {
+                TensorType::I64 => self.integers(),
+                _ => self.pack(plan, dtype, row_bytes, first, n)?,
+            }
         }
         Ok(&self.packed)
     }
@@ -179,6 +183,13 @@ impl Worker {
             Map::AddOne => self.floats.iter_mut().for_each(|x| *x += 1.0),
             // In twice the precision, so that the result is the nearest float whatever the system's library does.
             Map::NegExp => self.floats.iter_mut().for_each(|x| *x = -f64::from(*x).exp() as f32),
+        }
+    }
+
+    /// Whole numbers, which were made.
+    fn integers(&mut self) {
+        for (bytes, x) in self.packed.chunks_exact_mut(8).zip(&self.floats) {
+            bytes.copy_from_slice(&(*x as i64).to_le_bytes());
         }
     }
 

@@ -4,11 +4,14 @@
 mod checkpoints;
 mod converter_golden;
 mod families;
+mod feature_heads;
 mod grafts;
 mod header_mutations;
 mod heads;
 mod hostile;
+mod llama_pieces;
 mod made_projectors;
+mod nemotron_dense;
 mod next;
 mod output;
 mod packed_experts;

@@ -141,7 +141,7 @@ pub(crate) fn key(file: &[u8], name: &str) -> String {
 }
 
 /// The entries of a key that is a list.
-fn list(file: &[u8], name: &str) -> String {
+pub(crate) fn list(file: &[u8], name: &str) -> String {
     let header = Header::parse(file).expect("a sound file");
     let Some(gguf::Value::Array(array)) = header.metadata().get(name) else { panic!("{name} is no list") };
     format!("{:?}", array.iter().collect::<Vec<_>>())
@@ -604,10 +604,12 @@ fn two_layers_of_nemotrons_mtp_are_one_of_the_head_and_rows_of_mamba_become_matr
     }
     assert_eq!(list(&file, "nemotron_h_moe.attention.head_count_kv"), "[I32(0), I32(2), I32(0), I32(2)]");
     assert_eq!(list(&file, "nemotron_h_moe.feed_forward_length"), "[I32(0), I32(0), I32(16), I32(16)]");
-    let mut other = config;
-    other["hybrid_override_pattern"] = json!("M-E");
-    let error = converted(&other, &tensors).expect_err("a dense layer").to_string();
-    assert!(error.contains("layer 1 is \"-\""), "{error}");
+    for (pattern, what) in [("M-E", "layer 1 is dense"), ("M+E", "layer 1 is \"+\""), ("M*", "2 layers")] {
+        let mut other = config.clone();
+        other["hybrid_override_pattern"] = json!(pattern);
+        let error = converted(&other, &tensors).expect_err("layers that files do not have").to_string();
+        assert!(error.contains(what), "{error}");
+    }
 }
 
 #[test]

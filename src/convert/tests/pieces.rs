@@ -45,13 +45,19 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len() as u8][..], bytes].concat()
 }
 
-/// `tokenizer.model` of these pieces.
-fn write_pieces(folder: &Path, pieces: &[(&str, f32, u8)]) {
+/// `tokenizer.model` of these pieces, of this kind (2: BPE), with a space before a text or without.
+pub(crate) fn model(pieces: &[(&str, f32, u8)], kind: u8, space_first: bool) -> Vec<u8> {
     let one = |(text, score, kind): &(&str, f32, u8)| {
         let score = [&[2 << 3 | 5][..], &score.to_le_bytes()].concat();
         field(1, &[field(1, text.as_bytes()), score, vec![3 << 3, *kind]].concat())
     };
-    std::fs::write(folder.join("tokenizer.model"), pieces.iter().flat_map(one).collect::<Vec<_>>()).expect("written");
+    let pieces: Vec<u8> = pieces.iter().flat_map(one).collect();
+    [pieces, field(2, &[3 << 3, kind]), field(3, &[3 << 3, u8::from(space_first)])].concat()
+}
+
+/// `tokenizer.model` of these pieces, and what stands beside it.
+fn write_pieces(folder: &Path, pieces: &[(&str, f32, u8)]) {
+    std::fs::write(folder.join("tokenizer.model"), model(pieces, 2, false)).expect("written");
     let added = json!({"added_tokens_decoder": {
         "4": {"content": "<start_of_turn>", "special": true}, "5": {"content": "\u{2581}\u{2581}", "special": false},
         "6": {"content": "<unused7>", "special": false}},
@@ -77,7 +83,7 @@ fn converted(config: &Value, tensors: &Tensors) -> Result<Vec<u8>, convert::Erro
 }
 
 /// The first entries of a list.
-fn first(file: &[u8], name: &str, n: usize) -> String {
+pub(crate) fn first(file: &[u8], name: &str, n: usize) -> String {
     let header = Header::parse(file).expect("a sound file");
     let Some(GgufValue::Array(array)) = header.metadata().get(name) else { panic!("{name} is no list") };
     assert_eq!(array.iter().count() as u64, N_VOCAB, "{name}");
@@ -105,6 +111,25 @@ fn pieces_become_tokens_with_scores_and_kinds() {
     let without =
         converted_with(&config(json!({})), &tensors("model."), false, |_| ()).expect_err("no pieces").to_string();
     assert!(without.contains("tokenizer.model"), "{without}");
+}
+
+#[test]
+fn merges_stand_in_for_pieces() {
+    let file = converted_with(&config(json!({})), &tensors("model."), false, |folder| {
+        let json = json!({
+            "added_tokens": [{"id": 2, "content": "<bos>", "special": true}, {"id": 5, "content": "\u{2581}\u{2581}", "special": false}],
+            "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+            "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": ["\u{2581} a"],
+                "vocab": {"<pad>": 0, "<unk>": 1, "<bos>": 2, "<0x0A>": 3, "\u{2581}a": 4, "a": 6, "\u{2581}": 7}}});
+        std::fs::write(folder.join("tokenizer.json"), json.to_string()).expect("written");
+    })
+    .expect("a whole checkpoint");
+    assert_eq!(
+        first(&file, "tokenizer.ggml.token_type", 9),
+        "[I32(1), I32(2), I32(3), I32(6), I32(1), I32(4), I32(1), I32(1), I32(5)]"
+    );
+    assert_eq!(first(&file, "tokenizer.ggml.scores", 5), "[F32(-1.0), F32(-1.0), F32(-1000.0), F32(-1.0), F32(0.0)]");
+    assert_eq!(key(&file, "tokenizer.ggml.add_space_prefix"), "Bool(false)");
 }
 
 #[test]

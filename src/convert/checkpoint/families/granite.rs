@@ -1,6 +1,6 @@
 //! Granite 3, dense.
 
-use super::super::table::Row;
+use super::super::table::{Row, Vocabulary};
 
 pub(super) const ROW: Row = Row {
     classes: &[("GraniteForCausalLM", "granite")],
@@ -13,5 +13,6 @@ pub(super) const ROW: Row = Row {
         s.float_of("logit_scale", c, "logits_scaling")
     },
     interleaves: true,
+    vocabulary: Vocabulary::Llama,
     ..Row::PLAIN
 };

@@ -1,6 +1,6 @@
 //! Llama, Mistral, Mixtral and Ministral 3.
 
-use super::super::table::{Row, Sizes};
+use super::super::table::{Row, Sizes, Vocabulary};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -11,6 +11,14 @@ pub(super) const ROW: Row = Row {
     },
     layer: MIXTRAL,
     interleaves: true,
+    vocabulary: Vocabulary::Llama,
+    // Code Llama's.
+    special: &[
+        ("prefix", "\u{2581}<PRE>"),
+        ("suffix", "\u{2581}<SUF>"),
+        ("middle", "\u{2581}<MID>"),
+        ("eot", "\u{2581}<EOT>"),
+    ],
     ..Row::PLAIN
 };
 
@@ -24,6 +32,7 @@ pub(super) const MISTRAL3: Row = Row {
         s.float_of("attention.temperature_scale", &rope, "llama_4_scaling_beta")
     },
     interleaves: true,
+    vocabulary: Vocabulary::Llama,
     ..Row::PLAIN
 };
 

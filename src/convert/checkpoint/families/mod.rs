@@ -1,6 +1,8 @@
 //! The families of checkpoints that become files by a table: one file each, and the list of them.
 
 mod deepseek;
+mod dflash;
+mod eagle3;
 mod gemma;
 mod gemma3;
 mod glm;
@@ -13,6 +15,8 @@ mod nemotron;
 mod phi3;
 mod qwen;
 mod step;
+
+pub(crate) use eagle3::CLASS as EAGLE3;
 
 use super::table::Row;
 
@@ -37,6 +41,8 @@ const ROWS: &[&Row] = &[
     &step::ROW,
     &nemotron::ROW,
     &gpt_oss::ROW,
+    &eagle3::ROW,
+    &dflash::ROW,
 ];
 
 /// The family of a class, and the architecture of its files.

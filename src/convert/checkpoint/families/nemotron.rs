@@ -1,4 +1,5 @@
-//! Nemotron 3: layers of Mamba-2, of attention or of experts, and a head of one layer in two parts, attention and experts.
+//! Nemotron-H and Nemotron 3: layers of Mamba-2, of attention, and feed-forwards, all dense or all of experts; beside experts a
+//! head of one layer in two parts, attention and experts.
 
 use serde_json::Value;
 
@@ -24,6 +25,12 @@ pub(super) const ROW: Row = Row {
         ("mixer.k_proj.weight", "attn_k.weight"),
         ("mixer.v_proj.weight", "attn_v.weight"),
         ("mixer.o_proj.weight", "attn_output.weight"),
+        ("mixer.q_proj.bias", "attn_q.bias"),
+        ("mixer.k_proj.bias", "attn_k.bias"),
+        ("mixer.v_proj.bias", "attn_v.bias"),
+        ("mixer.o_proj.bias", "attn_output.bias"),
+        ("mixer.up_proj.weight", "ffn_up.weight"),
+        ("mixer.down_proj.weight", "ffn_down.weight"),
         ("mixer.gate.weight", "ffn_gate_inp.weight"),
         ("mixer.gate.e_score_correction_bias", "exp_probs_b.bias"),
         ("mixer.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
@@ -50,6 +57,7 @@ pub(super) const ROW: Row = Row {
 enum Kind {
     Mamba,
     Attention,
+    Dense,
     Experts,
 }
 
@@ -59,6 +67,7 @@ impl Kind {
         match name {
             "M" | "mamba" | "linear_attention" => Some(Self::Mamba),
             "*" | "attention" | "full_attention" => Some(Self::Attention),
+            "-" | "mlp" => Some(Self::Dense),
             "E" | "moe" => Some(Self::Experts),
             _ => None,
         }
@@ -68,7 +77,14 @@ impl Kind {
 impl Sizes {
     fn nemotron(&mut self, c: &Fields<'_>) -> Result<(), String> {
         let kinds = kinds(c, self.n_layer)?;
-        let n_ff = c.need("moe_intermediate_size", MAX_DIM)?;
+        let experts = kinds.contains(&Kind::Experts);
+        if let Some(il) = kinds.iter().position(|kind| *kind == Kind::Dense && experts) {
+            return Err(format!("layer {il} is dense and others have experts, of which files have one kind"));
+        }
+        let (feed_forward, width) =
+            if experts { (Kind::Experts, "moe_intermediate_size") } else { (Kind::Dense, "intermediate_size") };
+        let n_ff = c.need(width, MAX_DIM)?;
+        self.arch = (!experts).then_some("nemotron_h");
         let by_kind = |kind: Kind, n: u64| {
             let of = |k: &Kind| if *k == kind { n as i32 } else { 0 };
             LayerList::I32(kinds.iter().map(of).collect(), n as i32)
@@ -76,23 +92,29 @@ impl Sizes {
         if let Some(n) = c.find("max_position_embeddings", u32::MAX.into())? {
             self.number("context_length", n);
         }
-        self.number("embedding_length", c.need("hidden_size", MAX_DIM)?);
+        let n_embd = c.need("hidden_size", MAX_DIM)?;
+        self.number("embedding_length", n_embd);
         // The head's layer, behind these, has both.
-        self.list("feed_forward_length", by_kind(Kind::Experts, n_ff));
+        self.list("feed_forward_length", by_kind(feed_forward, n_ff));
         self.number("attention.head_count", self.n_head);
         self.list("attention.head_count_kv", by_kind(Kind::Attention, self.n_head_kv));
         let eps = c.float("layer_norm_epsilon")?.or(c.float("norm_eps")?);
         let eps = eps.ok_or("layer_norm_epsilon is missing")? as f32;
         self.put("attention.layer_norm_rms_epsilon", Key::F32(eps));
         self.put("attention.layer_norm_epsilon", Key::F32(eps));
-        self.number("expert_count", c.need("n_routed_experts", 65536)?);
-        self.number("expert_used_count", c.need("num_experts_per_tok", 65536)?);
-        self.number_of("expert_group_count", c, "n_group")?;
-        self.number_of("expert_group_used_count", c, "topk_group")?;
+        if experts {
+            self.number("expert_count", c.need("n_routed_experts", 65536)?);
+            self.number("expert_used_count", c.need("num_experts_per_tok", 65536)?);
+            self.number_of("expert_group_count", c, "n_group")?;
+            self.number_of("expert_group_used_count", c, "topk_group")?;
+        }
         self.number("vocab_size", c.need("vocab_size", MAX_VOCAB)?);
-        let head_dim = self.head_dim(c)?;
-        // Attention of this family does not turn.
-        self.number("rope.dimension_count", head_dim);
+        let head_dim = match c.find("attention_head_dim", 65536)? {
+            Some(n) => n,
+            None => self.head_dim(c)?,
+        };
+        // Attention of this family does not turn: the number is llama.cpp's converter's.
+        self.number("rope.dimension_count", n_embd / self.n_head);
         let n_heads = c.need("mamba_num_heads", 65536)?;
         self.number("ssm.conv_kernel", c.need("conv_kernel", 64)?);
         self.number("ssm.state_size", c.need("ssm_state_size", 65536)?);
@@ -102,6 +124,9 @@ impl Sizes {
         self.put("rope.scaling.finetuned", Key::Bool(false));
         self.number("attention.key_length", head_dim);
         self.number("attention.value_length", head_dim);
+        if !experts {
+            return Ok(());
+        }
         self.number("expert_feed_forward_length", n_ff);
         self.number_of("expert_shared_feed_forward_length", c, "moe_shared_expert_intermediate_size")?;
         self.number_of("expert_shared_count", c, "n_shared_experts")?;
@@ -125,8 +150,9 @@ fn kinds(c: &Fields<'_>, n_layer: u64) -> Result<Vec<Kind>, String> {
         return Err(format!("a pattern of {} layers found, num_hidden_layers is {n_layer}", names.len()));
     }
     let kind = |(il, name): (usize, &String)| {
-        Kind::of(name)
-            .ok_or_else(|| format!("layer {il} is {name:?}; Mamba (M), attention (*) or experts (E) expected"))
+        Kind::of(name).ok_or_else(|| {
+            format!("layer {il} is {name:?}; Mamba (M), attention (*), dense (-) or experts (E) expected")
+        })
     };
     names.iter().enumerate().map(kind).collect()
 }

@@ -1,7 +1,7 @@
-//! Phi-3 and Phi-4, with a byte-level vocabulary.
+//! Phi-3 with Llama's pieces, and Phi-4 with a byte-level vocabulary.
 
 use super::super::fields::MAX_DIM;
-use super::super::table::{Row, Sizes};
+use super::super::table::{Row, Sizes, Vocabulary};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -40,5 +40,6 @@ pub(super) const ROW: Row = Row {
         Ok(())
     },
     layer: &[("self_attn.qkv_proj.weight", "attn_qkv.weight"), ("mlp.gate_up_proj.weight", "ffn_up.weight")],
+    vocabulary: Vocabulary::Phi,
     ..Row::PLAIN
 };
