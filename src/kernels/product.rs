@@ -177,7 +177,9 @@ unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Do
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => crate::avx512::dots(ty, group, y),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => crate::neon::dots(ty, group, y),
+            Isa::I8mm if y.n > 1 && !y.pairs.is_null() && ty.is_quantised() => crate::i8mm::dots(ty, group, y),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::I8mm => crate::neon::dots(ty, group, y),
         }
     }
 }
