@@ -42,6 +42,8 @@ mod gumbel;
 #[cfg(target_arch = "aarch64")]
 mod i8mm;
 mod isa;
+#[cfg(target_arch = "x86_64")]
+mod joined;
 mod lanes;
 mod matrix;
 #[cfg(target_arch = "aarch64")]

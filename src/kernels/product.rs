@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use crate::activations::{Activations, ColumnTile, MAX_COLUMNS};
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::joined;
 use crate::scalar;
 use crate::tile::{Dots, GROUP, RowGroup, WIDE};
 use crate::weight_type::WeightType;
@@ -48,6 +50,12 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
     let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDE) / WIDE * WIDE };
     for first in mine.clone().step_by(panel.next_multiple_of(WIDE)) {
         let last = (first + panel).min(mine.end);
+        #[cfg(target_arch = "x86_64")]
+        let first = match joined::for_columns(isa, w.ty, n) {
+            // SAFETY: as for `rows_times_tile` below; the instruction set joins rows (`for_columns`).
+            true => unsafe { joined::on_panel(isa, w, first..last, row_bytes, activations, out) },
+            false => first,
+        };
         for j in (0..n).step_by(MAX_COLUMNS) {
             let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
             let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
@@ -98,11 +106,11 @@ pub(crate) unsafe fn rows_times_tile(
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(|group| crate::avx2::dots::<false>(w.ty, group, tile))
+                part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, false>(w.ty, group, tile))
             }
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(|group| crate::avx2::dots::<true>(w.ty, group, tile));
+                part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, false>(w.ty, group, tile));
             }
             _ => part.in_groups::<GROUP>(|group| dots(isa, w.ty, group, tile)),
         }
@@ -110,13 +118,13 @@ pub(crate) unsafe fn rows_times_tile(
 }
 
 /// Some rows of a weight, the columns of a tile, and where their products go.
-struct Part<'a> {
-    w: &'a Matrix,
-    range: Range<usize>,
-    row_bytes: usize,
-    tile: &'a ColumnTile,
-    out: &'a [*mut f32; MAX_COLUMNS],
-    prefetch: Prefetch,
+pub(crate) struct Part<'a> {
+    pub(crate) w: &'a Matrix,
+    pub(crate) range: Range<usize>,
+    pub(crate) row_bytes: usize,
+    pub(crate) tile: &'a ColumnTile,
+    pub(crate) out: &'a [*mut f32; MAX_COLUMNS],
+    pub(crate) prefetch: Prefetch,
 }
 
 impl Part<'_> {
@@ -125,7 +133,7 @@ impl Part<'_> {
     /// # Safety
     /// That of [`rows_times_tile`]; `dots` takes groups of the weight's rows.
     #[inline(always)]
-    unsafe fn in_groups<const ROWS: usize>(self, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
+    pub(crate) unsafe fn in_groups<const ROWS: usize>(self, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
         let Self { w, range, row_bytes, tile, out, prefetch } = self;
         // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
         let distance = ROWS * PREFETCH_DISTANCE.div_ceil(ROWS * row_bytes);

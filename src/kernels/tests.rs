@@ -200,6 +200,9 @@ fn many_columns_in_panels_too() {
     for ty in QUANTISED {
         let (k, m) = (3584, 45);
         check(ty, &weights(ty, &noise(k * m, 3), k), &noise(k * 19, 4), k);
+        // Several panels of joined rows, some rows and columns beside them.
+        let (k, m) = (1024, 300);
+        check(ty, &weights(ty, &noise(k * m, 5), k), &noise(k * 35, 6), k);
     }
 }
 
