@@ -53,7 +53,7 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
         #[cfg(target_arch = "x86_64")]
         let first = match joined::for_columns(isa, w.ty, n) {
             // SAFETY: as for `rows_times_tile` below; the instruction set joins rows (`for_columns`).
-            true => unsafe { joined::on_panel(isa, w, first..last, row_bytes, activations, out) },
+            true => unsafe { on_joined_panel(isa, w, first..last, row_bytes, activations, out) },
             false => first,
         };
         for j in (0..n).step_by(MAX_COLUMNS) {
@@ -72,6 +72,47 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
             unsafe { redo_by_ggml(w, activations, j, out.data.wrapping_add(j * out.column_floats), mine.clone()) };
         }
     }
+}
+
+/// The whole groups of eight of the rows `range` times all columns: tiles of eight with joined rows, a last one that is not full
+/// with rows as they lie. Gives the first row that is left.
+///
+/// # Safety
+/// As [`rows_times_tile`], for all columns; [`joined::for_columns`] says yes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn on_joined_panel(
+    isa: Isa,
+    w: &Matrix,
+    range: Range<usize>,
+    row_bytes: usize,
+    activations: &Activations,
+    out: &Output,
+) -> usize {
+    let whole = range.start..range.start + range.len() / WIDE * WIDE;
+    let n = activations.shape.n;
+    let all_columns = |data: *const u8| {
+        let joined = Matrix { ty: w.ty, data, n_rows: w.n_rows };
+        for j in (0..n).step_by(MAX_COLUMNS) {
+            let tile = &activations.tile(j, MAX_COLUMNS.min(n - j));
+            let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
+            let (range, prefetch) = (whole.clone(), Prefetch::Nothing);
+            // SAFETY: the caller's; the rows of the range are joined, eight by eight.
+            unsafe {
+                if tile.n < MAX_COLUMNS {
+                    rows_times_tile(isa, w, range, row_bytes, tile, &to, prefetch);
+                    continue;
+                }
+                let part = Part { w: &joined, range, row_bytes, tile, out: &to, prefetch };
+                match isa {
+                    Isa::AvxVnni => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, true>(w.ty, group, tile)),
+                    _ => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, true>(w.ty, group, tile)),
+                }
+            }
+        }
+    };
+    // SAFETY: the rows lie in the weight (the caller).
+    unsafe { joined::with_joined(w.ty, w.data, whole.clone(), activations.shape.n_blocks(), all_columns) };
+    whole.end
 }
 
 /// What to prefetch.
@@ -118,13 +159,13 @@ pub(crate) unsafe fn rows_times_tile(
 }
 
 /// Some rows of a weight, the columns of a tile, and where their products go.
-pub(crate) struct Part<'a> {
-    pub(crate) w: &'a Matrix,
-    pub(crate) range: Range<usize>,
-    pub(crate) row_bytes: usize,
-    pub(crate) tile: &'a ColumnTile,
-    pub(crate) out: &'a [*mut f32; MAX_COLUMNS],
-    pub(crate) prefetch: Prefetch,
+struct Part<'a> {
+    w: &'a Matrix,
+    range: Range<usize>,
+    row_bytes: usize,
+    tile: &'a ColumnTile,
+    out: &'a [*mut f32; MAX_COLUMNS],
+    prefetch: Prefetch,
 }
 
 impl Part<'_> {
@@ -133,7 +174,7 @@ impl Part<'_> {
     /// # Safety
     /// That of [`rows_times_tile`]; `dots` takes groups of the weight's rows.
     #[inline(always)]
-    pub(crate) unsafe fn in_groups<const ROWS: usize>(self, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
+    unsafe fn in_groups<const ROWS: usize>(self, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
         let Self { w, range, row_bytes, tile, out, prefetch } = self;
         // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
         let distance = ROWS * PREFETCH_DISTANCE.div_ceil(ROWS * row_bytes);
