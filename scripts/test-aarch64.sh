@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests of 64-bit ARM under emulation on another Linux machine: bits, not speed.
 #
-#   scripts/test-aarch64.sh              the kernels and the ops on them; ends with an answer beside this machine's own
+#   scripts/test-aarch64.sh              the kernels, with i8mm and without, and the ops on them; then an answer beside this machine's own
 #   scripts/test-aarch64.sh ARGS..       `cargo test ARGS..` there, for example --test drafting
 #
 # ggml is compiled for every 64-bit ARM processor (no dot product), our kernels choose when they run. For ggml as on newer ones:
@@ -35,6 +35,9 @@ if [ $# -gt 0 ]; then
     exec cargo test --locked --target $target "$@"
 fi
 cargo test --locked --target $target -p nextn-kernels -p nextn-ggml
+# A processor without i8mm, which takes the other kernels.
+CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu cortex-a76 -L $root" \
+    cargo test --locked --target $target -p nextn-kernels
 question=(-p hello -n 30 --temp 0 --no-stats) # long enough to think and to begin an answer
 there=$(cargo run --locked --quiet --target $target --bin nextn-cli -- "${question[@]}" </dev/null)
 here=$(cargo run --locked --quiet --bin nextn-cli -- "${question[@]}" </dev/null)

@@ -4,6 +4,10 @@
 //! (with a bias where VNNI multiplies unsigned with signed: [`Isa::bias`]), then its scales as F32, then its offsets
 //! ([`offset`]). A column for the K types is a sequence of records of 320 bytes: 256 quants, the scale, and sums of quants that
 //! the minima and the offset of 32 are multiplied with.
+//!
+//! On aarch64 pairs of columns follow, for instructions that multiply two at a time ([`Isa::wants_pairs`]): eight quants of the
+//! one, eight of the other, and so on; for `Q8_0` then scales, in turns. The last of an odd number stands beside itself; one
+//! column alone has no pair.
 
 use crate::isa::Isa;
 use crate::weight_type::ActivationFormat;
@@ -64,9 +68,19 @@ impl Shape {
         }
     }
 
+    /// Pairs of columns.
+    fn n_pairs(self) -> usize {
+        if cfg!(target_arch = "aarch64") && self.n > 1 { self.n.div_ceil(2) } else { 0 }
+    }
+
+    fn pair_bytes(self) -> usize {
+        let scales = if self.format == ActivationFormat::Q8_0 { 2 * self.n_blocks() * size_of::<f32>() } else { 0 };
+        (2 * self.k + scales).next_multiple_of(LINE)
+    }
+
     /// Bytes of the whole node.
     pub fn n_bytes(self) -> usize {
-        HEAD + LINE + self.n * self.column_bytes()
+        HEAD + LINE + self.n * self.column_bytes() + self.n_pairs() * self.pair_bytes()
     }
 }
 
@@ -116,6 +130,43 @@ impl Activations {
     pub(crate) fn offset(&self, j: usize, l: usize) -> *mut [i16; 2] {
         let at = self.shape.k + (self.shape.n_blocks() + l) * size_of::<f32>();
         self.column(j).wrapping_add(at).cast()
+    }
+
+    /// Where the pairs of columns begin; null if there are none.
+    fn pairs(&self) -> *mut u8 {
+        match self.shape.n_pairs() {
+            0 => std::ptr::null_mut(),
+            _ => self.first.wrapping_add(self.shape.n * self.column_bytes),
+        }
+    }
+
+    /// Block `l` of column `j` once more, in the pair to which the column belongs.
+    ///
+    /// # Safety
+    /// The block is quantised; no one else reads or writes its place there.
+    pub(crate) unsafe fn copy_to_pair(&self, j: usize, l: usize) {
+        let Shape { n, k, format } = self.shape;
+        if self.shape.n_pairs() == 0 {
+            return;
+        }
+        let (block, pair) = (format.block(), self.pairs().wrapping_add(j / 2 * self.shape.pair_bytes()));
+        let quants = match format {
+            ActivationFormat::Q8_0 => self.block(j, l).0,
+            _ => self.record(j, l),
+        };
+        let alone = j.is_multiple_of(2) && j + 1 == n;
+        for place in j % 2..if alone { 2 } else { j % 2 + 1 } {
+            // SAFETY: the block has as many quants, and the pair twice as many and room for as many scales (`pair_bytes`).
+            unsafe {
+                for i in 0..block / 8 {
+                    let to = pair.add(2 * l * block + 16 * i + 8 * place);
+                    *to.cast::<[u8; 8]>() = *quants.add(8 * i).cast();
+                }
+                if format == ActivationFormat::Q8_0 {
+                    *pair.add(2 * k).cast::<f32>().add(2 * l + place) = *self.block(j, l).1;
+                }
+            }
+        }
     }
 
     /// Record `l` of column `j` (`Q8K`).
@@ -182,8 +233,10 @@ impl Activations {
 
     /// Columns `first` to `first + n` as kernels read them.
     pub(crate) fn tile(&self, first: usize, n: usize) -> ColumnTile {
-        debug_assert!((1..=MAX_COLUMNS).contains(&n));
-        self.gathered(n, |i| first + i)
+        debug_assert!((1..=MAX_COLUMNS).contains(&n) && first.is_multiple_of(2));
+        let pairs = self.pairs();
+        let pairs = if pairs.is_null() { pairs } else { pairs.wrapping_add(first / 2 * self.shape.pair_bytes()) };
+        ColumnTile { pairs, ..self.gathered(n, |i| first + i) }
     }
 
     /// `n` columns, number `i` of them being column `which(i)`.
@@ -191,7 +244,9 @@ impl Activations {
         let columns = std::array::from_fn(|i| self.column(which(i.min(n - 1))).cast_const());
         let n_blocks = self.shape.n_blocks();
         let scales = self.shape.k;
-        ColumnTile { n, n_blocks, scales, offsets: scales + n_blocks * size_of::<f32>(), columns }
+        let offsets = scales + n_blocks * size_of::<f32>();
+        let (pairs, pair_bytes) = (std::ptr::null(), self.shape.pair_bytes());
+        ColumnTile { n, n_blocks, scales, offsets, columns, pairs, pair_bytes }
     }
 }
 
@@ -206,6 +261,12 @@ pub(crate) struct ColumnTile {
     pub(crate) offsets: usize,
     /// Where each begins; past `n` the last one again.
     pub(crate) columns: [*const u8; MAX_COLUMNS],
+    /// Where the first pair of them begins; null for gathered columns, and where nothing reads pairs.
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
+    pub(crate) pairs: *const u8,
+    /// Bytes of a pair.
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
+    pub(crate) pair_bytes: usize,
 }
 
 /// A scale in a column.
@@ -213,6 +274,7 @@ pub(crate) struct ColumnTile {
 /// # Safety
 /// Four bytes can be read at `p`.
 #[cfg(target_arch = "aarch64")]
+#[inline(always)]
 pub(crate) unsafe fn float(p: *const u8) -> f32 {
     // SAFETY: four bytes can be read at `p` (the caller).
     unsafe { p.cast::<f32>().read_unaligned() }

@@ -36,5 +36,22 @@ macro_rules! by_four_columns {
     }};
 }
 
+/// `$body` with each `$i` below `$n`, which is at most eight, one behind the other: where the compiler keeps a loop over
+/// columns, their sums are in memory.
+#[cfg(target_arch = "aarch64")]
+macro_rules! each {
+    ($i:ident of $n:expr, $body:block) => {
+        $crate::dispatch::each!($i of $n, $body, 0, 1, 2, 3, 4, 5, 6, 7)
+    };
+    ($i:ident of $n:expr, $body:block, $($number:literal),*) => {
+        $(if $n > $number {
+            let $i = $number;
+            $body
+        })*
+    };
+}
+
 pub(crate) use by_columns;
 pub(crate) use by_four_columns;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use each;

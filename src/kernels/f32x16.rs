@@ -493,7 +493,7 @@ macro_rules! by_isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => avx512$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => $fun::<$crate::f32x16::neon::NeonQuad $(, $n)?>($($arg),*),
+                    Isa::Neon | Isa::I8mm => $fun::<$crate::f32x16::neon::NeonQuad $(, $n)?>($($arg),*),
                 }
             }
         }

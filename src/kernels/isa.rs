@@ -21,6 +21,9 @@ pub enum Isa {
     /// 128-bit integers with dot products of bytes.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// As `Neon`, with products of two by two rows of bytes.
+    #[cfg(target_arch = "aarch64")]
+    I8mm,
 }
 
 /// In which order a product of quantised weights adds its floats. Results of one order have the same bits in every
@@ -45,7 +48,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Order::Lanes,
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Order::Lanes,
+            Isa::Neon | Isa::I8mm => Order::Blocks,
         }
     }
 
@@ -58,7 +61,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni | Isa::Avx512 => 0x80,
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => 0,
+            Isa::Neon | Isa::I8mm => 0,
         }
     }
 
@@ -67,6 +70,15 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => true,
+            _ => false,
+        }
+    }
+
+    /// True if products read pairs of quantised columns.
+    pub(crate) fn wants_pairs(self) -> bool {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => true,
             _ => false,
         }
     }
@@ -101,11 +113,15 @@ impl Isa {
     /// The instruction sets that this CPU has, best first. Their results have the bits that they have on x86-64.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn available() -> Vec<Isa> {
+        let mut all = vec![Isa::Scalar, Isa::ScalarBlocks];
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("dotprod") {
-            return vec![Isa::Neon, Isa::Scalar, Isa::ScalarBlocks];
+            all.insert(0, Isa::Neon);
+            if std::arch::is_aarch64_feature_detected!("i8mm") {
+                all.insert(0, Isa::I8mm);
+            }
         }
-        vec![Isa::Scalar, Isa::ScalarBlocks]
+        all
     }
 
     /// The instruction set that every node is computed with, chosen once; `None` where ggml is to compute.

@@ -10,7 +10,8 @@
 //!
 //! A weight is a matrix of rows; an activation vector (one token's, or one token's for one expert) is a column. Which types,
 //! how many columns, on what processors: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable
-//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `scalarblocks`, `avx2`, `avxvnni`, `avx512`, `neon`.
+//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `scalarblocks`, `avx2`, `avxvnni`, `avx512`, `neon`,
+//! `i8mm`.
 //!
 //! # What the SAFETY comments refer to
 //! - **The tile contract** is that of [`product::dots`]: what a group of weight rows and a tile of columns point to.
@@ -38,7 +39,11 @@ mod f32x16;
 mod floats;
 mod geglu;
 mod gumbel;
+#[cfg(target_arch = "aarch64")]
+mod i8mm;
 mod isa;
+#[cfg(target_arch = "x86_64")]
+mod joined;
 mod lanes;
 mod matrix;
 #[cfg(target_arch = "aarch64")]

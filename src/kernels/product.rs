@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use crate::activations::{Activations, ColumnTile, MAX_COLUMNS};
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::joined;
 use crate::scalar;
 use crate::tile::{Dots, GROUP, RowGroup, WIDE};
 use crate::weight_type::WeightType;
@@ -48,6 +50,12 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
     let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDE) / WIDE * WIDE };
     for first in mine.clone().step_by(panel.next_multiple_of(WIDE)) {
         let last = (first + panel).min(mine.end);
+        #[cfg(target_arch = "x86_64")]
+        let first = match joined::for_columns(isa, w.ty, n) {
+            // SAFETY: as for `rows_times_tile` below; the instruction set joins rows (`for_columns`).
+            true => unsafe { on_joined_panel(isa, w, first..last, row_bytes, activations, out) },
+            false => first,
+        };
         for j in (0..n).step_by(MAX_COLUMNS) {
             let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
             let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
@@ -64,6 +72,47 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
             unsafe { redo_by_ggml(w, activations, j, out.data.wrapping_add(j * out.column_floats), mine.clone()) };
         }
     }
+}
+
+/// The whole groups of eight of the rows `range` times all columns: tiles of eight with joined rows, a last one that is not full
+/// with rows as they lie. Gives the first row that is left.
+///
+/// # Safety
+/// As [`rows_times_tile`], for all columns; [`joined::for_columns`] says yes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn on_joined_panel(
+    isa: Isa,
+    w: &Matrix,
+    range: Range<usize>,
+    row_bytes: usize,
+    activations: &Activations,
+    out: &Output,
+) -> usize {
+    let whole = range.start..range.start + range.len() / WIDE * WIDE;
+    let n = activations.shape.n;
+    let all_columns = |data: *const u8| {
+        let joined = Matrix { ty: w.ty, data, n_rows: w.n_rows };
+        for j in (0..n).step_by(MAX_COLUMNS) {
+            let tile = &activations.tile(j, MAX_COLUMNS.min(n - j));
+            let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
+            let (range, prefetch) = (whole.clone(), Prefetch::Nothing);
+            // SAFETY: the caller's; the rows of the range are joined, eight by eight.
+            unsafe {
+                if tile.n < MAX_COLUMNS {
+                    rows_times_tile(isa, w, range, row_bytes, tile, &to, prefetch);
+                    continue;
+                }
+                let part = Part { w: &joined, range, row_bytes, tile, out: &to, prefetch };
+                match isa {
+                    Isa::AvxVnni => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, true>(w.ty, group, tile)),
+                    _ => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, true>(w.ty, group, tile)),
+                }
+            }
+        }
+    };
+    // SAFETY: the rows lie in the weight (the caller).
+    unsafe { joined::with_joined(w.ty, w.data, whole.clone(), activations.shape.n_blocks(), all_columns) };
+    whole.end
 }
 
 /// What to prefetch.
@@ -98,11 +147,11 @@ pub(crate) unsafe fn rows_times_tile(
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(|group| crate::avx2::dots::<false>(w.ty, group, tile))
+                part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, false>(w.ty, group, tile))
             }
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(|group| crate::avx2::dots::<true>(w.ty, group, tile));
+                part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, false>(w.ty, group, tile));
             }
             _ => part.in_groups::<GROUP>(|group| dots(isa, w.ty, group, tile)),
         }
@@ -177,7 +226,9 @@ unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Do
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => crate::avx512::dots(ty, group, y),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => crate::neon::dots(ty, group, y),
+            Isa::I8mm if y.n > 1 && !y.pairs.is_null() && ty.is_quantised() => crate::i8mm::dots(ty, group, y),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::I8mm => crate::neon::dots(ty, group, y),
         }
     }
 }

@@ -50,6 +50,9 @@ pub(crate) unsafe fn on_thread(to: &Activations, input: &Input, isa: Isa, ith: u
                 ActivationFormat::Q8K => block_256(from_float, isa, x, to.record(j, l)),
                 ActivationFormat::F32 => debug_assert!(false, "floats are read as they are"),
             }
+            if isa.wants_pairs() {
+                to.copy_to_pair(j, l);
+            }
         }
     }
     // SAFETY: once for each thread.
@@ -68,7 +71,7 @@ unsafe fn block_32(from_float: FromFloat, isa: Isa, x: *const f32, quants: *mut 
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_32(x, quants, scale, isa.bias()),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => crate::neon::quantise::block_32(x, quants, scale),
+            Isa::Neon | Isa::I8mm => crate::neon::quantise::block_32(x, quants, scale),
         }
     };
     if let Some(found) = found {
@@ -103,7 +106,7 @@ unsafe fn block_256(from_float: FromFloat, isa: Isa, x: *const f32, to: *mut u8)
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_256(x, to),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => crate::neon::quantise::block_256(x, to),
+            Isa::Neon | Isa::I8mm => crate::neon::quantise::block_256(x, to),
         }
     };
     if done {

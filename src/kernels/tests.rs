@@ -131,7 +131,13 @@ fn the_best_instruction_set_of_the_processor_is_taken() {
         (Isa::Avx2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
     ];
     #[cfg(target_arch = "aarch64")]
-    let wants: &[(Isa, bool)] = &[(Isa::Neon, std::arch::is_aarch64_feature_detected!("dotprod"))];
+    let wants: &[(Isa, bool)] = &[
+        (
+            Isa::I8mm,
+            std::arch::is_aarch64_feature_detected!("dotprod") && std::arch::is_aarch64_feature_detected!("i8mm"),
+        ),
+        (Isa::Neon, std::arch::is_aarch64_feature_detected!("dotprod")),
+    ];
     let best = wants.iter().find(|p| p.1).map(|p| p.0);
     // Nothing at all where ggml was compiled for less than the processor has.
     assert!(available.is_empty() || available.last() == Some(&Isa::ScalarBlocks));
@@ -194,6 +200,9 @@ fn many_columns_in_panels_too() {
     for ty in QUANTISED {
         let (k, m) = (3584, 45);
         check(ty, &weights(ty, &noise(k * m, 3), k), &noise(k * 19, 4), k);
+        // Several panels of joined rows, some rows and columns beside them.
+        let (k, m) = (1024, 300);
+        check(ty, &weights(ty, &noise(k * m, 5), k), &noise(k * 35, 6), k);
     }
 }
 

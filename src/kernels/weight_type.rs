@@ -93,23 +93,24 @@ impl WeightType {
     }
 
     /// False for plain values.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn is_quantised(self) -> bool {
         self.format() != ActivationFormat::F32
     }
 
     /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
-    /// sequences, whose columns must have the bits that they have alone. On x86-64
-    /// ggml is slower at any number of columns with weights that are quantised.
+    /// sequences, whose columns must have the bits that they have alone. Quantised weights are ours at any number: on x86-64
+    /// ggml is slower, on aarch64 its builds for every processor have no dot product of bytes.
     ///
     /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: a token that
     /// is generated may stand beside the prompt of another sequence.
     pub fn max_columns(self, n_weights: i64) -> i64 {
         match self {
-            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 => i64::MAX,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 | Self::Q4K | Self::Q5K | Self::Q6K => {
+                i64::MAX
+            }
             Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
-            Self::Q4K | Self::Q5K | Self::Q6K if cfg!(target_arch = "x86_64") => i64::MAX,
-            Self::Q4K | Self::Q5K | Self::Q6K | Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
+            Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
         }
     }
 
@@ -220,15 +221,6 @@ pub(crate) mod q4k_q5k {
     pub(crate) const SCALES: usize = 4;
     /// Fifth bits (`Q5K`): bit `s` of byte `i` belongs to value `i` of the 32 values number `s`.
     pub(crate) const HIGH: usize = 16;
-
-    /// The twelve bytes at `SCALES` as sixteen: eight scales, then eight minima.
-    #[cfg(target_arch = "aarch64")]
-    pub(crate) fn unpack(p: [u32; 3]) -> [u32; 4] {
-        let low = |w: u32| w & 0x3f3f_3f3f;
-        let high = |w: u32| w >> 2 & 0x3030_3030;
-        let nibble = |w: u32| w & 0x0f0f_0f0f;
-        [low(p[0]), nibble(p[2]) | high(p[0]), low(p[1]), nibble(p[2] >> 4) | high(p[1])]
-    }
 }
 
 /// Where the parts of a `Q6K` block begin.

@@ -1,37 +1,38 @@
 //! One kernel, compiled for AVX2 and for AVX-VNNI. Computes nothing.
 
-/// `dots::<.., VNNI>(group, y)`, which takes the tile contract: `kernel::<N, .., VNNI>` compiled for the features of AVX2, and
-/// of AVX-VNNI, for every number of columns.
+/// `dots::<.., VNNI, JOINED>(group, y)`, which takes the tile contract: `kernel::<N, .., VNNI, JOINED>` compiled for the features
+/// of AVX2, and of AVX-VNNI, for every number of columns; of joined rows for eight.
 macro_rules! for_both {
     ($kernel:ident $(, $more:ident: $type:ty)*) => {
         /// # Safety
-        /// The tile contract, for AVX2, or AVX-VNNI if `VNNI`.
-        pub(crate) unsafe fn dots<$(const $more: $type,)* const VNNI: bool>(
+        /// The tile contract, for AVX2, or AVX-VNNI if `VNNI`; if `JOINED`, for rows that `joined.rs` joined, and `y.n` is 8.
+        pub(crate) unsafe fn dots<$(const $more: $type,)* const VNNI: bool, const JOINED: bool>(
             group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
             y: &$crate::activations::ColumnTile,
         ) -> $crate::tile::Dots<{ $crate::tile::WIDE }> {
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn plain<const N: usize $(, const $more: $type)*>(
+            unsafe fn plain<const N: usize $(, const $more: $type)*, const JOINED: bool>(
                 group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
                 y: &$crate::activations::ColumnTile,
             ) -> $crate::tile::Dots<{ $crate::tile::WIDE }> {
                 // SAFETY: the contract of the outer function; `N` is `y.n`.
-                unsafe { $kernel::<N $(, $more)*, false>(group, y) }
+                unsafe { $kernel::<N $(, $more)*, false, JOINED>(group, y) }
             }
             #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-            unsafe fn vnni<const N: usize $(, const $more: $type)*>(
+            unsafe fn vnni<const N: usize $(, const $more: $type)*, const JOINED: bool>(
                 group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
                 y: &$crate::activations::ColumnTile,
             ) -> $crate::tile::Dots<{ $crate::tile::WIDE }> {
                 // SAFETY: the contract of the outer function; `N` is `y.n`.
-                unsafe { $kernel::<N $(, $more)*, true>(group, y) }
+                unsafe { $kernel::<N $(, $more)*, true, JOINED>(group, y) }
             }
             // SAFETY: the contract of this function; `N` is `y.n`.
             unsafe {
-                if VNNI {
-                    $crate::dispatch::by_columns!(vnni, (group, y), y $(, $more)*)
-                } else {
-                    $crate::dispatch::by_columns!(plain, (group, y), y $(, $more)*)
+                match (JOINED, VNNI) {
+                    (false, false) => $crate::dispatch::by_columns!(plain, (group, y), y $(, $more)*, false),
+                    (false, true) => $crate::dispatch::by_columns!(vnni, (group, y), y $(, $more)*, false),
+                    (true, false) => plain::<8 $(, $more)*, true>(group, y),
+                    (true, true) => vnni::<8 $(, $more)*, true>(group, y),
                 }
             }
         }

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words as of_all};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, RowGroup, WIDE};
@@ -20,10 +20,18 @@ for_both!(kernel, FIVE: bool);
 /// # Safety
 /// Blocks begin at `blocks`; the CPU has AVX2.
 #[inline(always)]
-unsafe fn scales_and_mins(blocks: &[*const u8; WIDE]) -> [__m256i; 4] {
+unsafe fn scales_and_mins<const JOINED: bool>(blocks: &[*const u8; WIDE]) -> [__m256i; 4] {
     // SAFETY: a block begins with 16 bytes: two halves, then the packed scales (the caller).
     unsafe {
-        let [_, a, b, c] = sixteen_bytes(blocks, 0);
+        let [_, a, b, c] = match JOINED {
+            true => [
+                _mm256_setzero_si256(),
+                of_all::<true>(blocks, 4),
+                of_all::<true>(blocks, 8),
+                of_all::<true>(blocks, 12),
+            ],
+            false => sixteen_bytes::<false>(blocks, 0),
+        };
         let six = _mm256_set1_epi8(0x3f);
         let (four, two) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(0x30));
         let high = |x: __m256i| _mm256_and_si256(_mm256_srli_epi32::<2>(x), two);
@@ -51,7 +59,7 @@ unsafe fn words(x: __m256i, a: usize, b: usize) -> __m256i {
 /// # Safety
 /// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 #[inline(always)]
-unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool>(
+unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool, const JOINED: bool>(
     group: &RowGroup<WIDE>,
     y: &ColumnTile,
 ) -> Dots<WIDE> {
@@ -64,15 +72,12 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool>(
         let mut mins = [_mm256_setzero_ps(); N];
         for l in 0..y.n_blocks {
             prefetch(group.ahead.wrapping_add(l * WIDE * bytes), WIDE * bytes);
-            let mut blocks = group.rows;
-            for block in &mut blocks {
-                *block = block.add(l * bytes);
-            }
-            let packed = scales_and_mins(&blocks);
-            let high = if FIVE { thirty_two_bytes(&blocks, q4k_q5k::HIGH) } else { [zero; 8] };
+            let blocks = blocks::<JOINED>(&group.rows, l, bytes);
+            let packed = scales_and_mins::<JOINED>(&blocks);
+            let high = if FIVE { thirty_two_bytes::<JOINED>(&blocks, q4k_q5k::HIGH) } else { [zero; 8] };
             let mut whole = [zero; N];
             for pair in 0..4 {
-                let both = thirty_two_bytes(&blocks, bytes - 128 + 32 * pair);
+                let both = thirty_two_bytes::<JOINED>(&blocks, bytes - 128 + 32 * pair);
                 for s in [2 * pair, 2 * pair + 1] {
                     let mut w = both;
                     for (w, high) in w.iter_mut().zip(high) {
@@ -91,7 +96,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool>(
                     }
                 }
             }
-            let (d, dmin) = (halves(&blocks, q4k_q5k::SCALE), halves(&blocks, q4k_q5k::SCALE + 2));
+            let (d, dmin) = (halves::<JOINED>(&blocks, q4k_q5k::SCALE), halves::<JOINED>(&blocks, q4k_q5k::SCALE + 2));
             let mut both = [zero; 4];
             for (i, both) in both.iter_mut().enumerate() {
                 *both = words(packed[2 + i / 2], i % 2 * 2, i % 2 * 2 + 1);

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, RowGroup, WIDE};
@@ -31,7 +31,10 @@ unsafe fn words(x: __m256i, a: usize, b: usize) -> __m256i {
 /// # Safety
 /// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 #[inline(always)]
-unsafe fn kernel<const N: usize, const VNNI: bool>(group: &RowGroup<WIDE>, y: &ColumnTile) -> Dots<WIDE> {
+unsafe fn kernel<const N: usize, const VNNI: bool, const JOINED: bool>(
+    group: &RowGroup<WIDE>,
+    y: &ColumnTile,
+) -> Dots<WIDE> {
     // SAFETY: the CPU has the features; `l` is below the number of blocks and of records.
     unsafe {
         let zero = _mm256_setzero_si256();
@@ -39,16 +42,13 @@ unsafe fn kernel<const N: usize, const VNNI: bool>(group: &RowGroup<WIDE>, y: &C
         let mut sums = [_mm256_setzero_ps(); N];
         for l in 0..y.n_blocks {
             prefetch(group.ahead.wrapping_add(l * WIDE * BYTES), WIDE * BYTES);
-            let mut blocks = group.rows;
-            for block in &mut blocks {
-                *block = block.add(l * BYTES);
-            }
-            let scales = sixteen_bytes(&blocks, q6k::SCALES);
+            let blocks = blocks::<JOINED>(&group.rows, l, BYTES);
+            let scales = sixteen_bytes::<JOINED>(&blocks, q6k::SCALES);
             let mut whole = [zero; N];
             for h in 0..2 {
-                let high = thirty_two_bytes(&blocks, q6k::HIGH + 32 * h);
+                let high = thirty_two_bytes::<JOINED>(&blocks, q6k::HIGH + 32 * h);
                 for odd in 0..2 {
-                    let low = thirty_two_bytes(&blocks, 64 * h + 32 * odd);
+                    let low = thirty_two_bytes::<JOINED>(&blocks, 64 * h + 32 * odd);
                     for quarter in [odd, odd + 2] {
                         let mut w = low;
                         for (w, high) in w.iter_mut().zip(high) {
@@ -71,7 +71,7 @@ unsafe fn kernel<const N: usize, const VNNI: bool>(group: &RowGroup<WIDE>, y: &C
                     }
                 }
             }
-            let d = halves(&blocks, q6k::SCALE);
+            let d = halves::<JOINED>(&blocks, q6k::SCALE);
             let mut pairs = [zero; 8];
             for (i, both) in pairs.iter_mut().enumerate() {
                 *both = words(scales[i / 2], i % 2 * 2, i % 2 * 2 + 1);

@@ -12,7 +12,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{add_unsigned, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words};
+use super::rows::{add_unsigned, blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words};
 use crate::activations::ColumnTile;
 use crate::isa::Isa;
 use crate::prefetch::prefetch;
@@ -58,17 +58,17 @@ impl Packed {
     /// # Safety
     /// The blocks can be read; the CPU has AVX2.
     #[inline(always)]
-    unsafe fn read<const QUANTS: usize>(blocks: &[*const u8; WIDE]) -> Self {
+    unsafe fn read<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; WIDE]) -> Self {
         // SAFETY: a block has 32 bytes behind its scale, or 16, and `FIVES` four before them (the caller).
         unsafe {
             let zero = _mm256_setzero_si256();
             if QUANTS == quants::BYTES {
-                return Self { bytes: thirty_two_bytes(blocks, 2), fifth: zero, values: zero };
+                return Self { bytes: thirty_two_bytes::<JOINED>(blocks, 2), fifth: zero, values: zero };
             }
-            let [a, b, c, d] = sixteen_bytes(blocks, quants::start(QUANTS));
+            let [a, b, c, d] = sixteen_bytes::<JOINED>(blocks, quants::start(QUANTS));
             Self {
                 bytes: [a, b, c, d, zero, zero, zero, zero],
-                fifth: if QUANTS == quants::FIVES { words(blocks, 2) } else { zero },
+                fifth: if QUANTS == quants::FIVES { words::<JOINED>(blocks, 2) } else { zero },
                 values: _mm256_broadcastsi128_si256(_mm_loadu_si128(quants::values(QUANTS).as_ptr().cast())),
             }
         }
@@ -114,11 +114,11 @@ impl Packed {
 /// # Safety
 /// The blocks can be read; the CPU has AVX.
 #[inline(always)]
-unsafe fn powers(blocks: &[*const u8; WIDE]) -> __m256 {
+unsafe fn powers<const JOINED: bool>(blocks: &[*const u8; WIDE]) -> __m256 {
     let mut scales = [0.0; WIDE];
-    for (scale, &block) in scales.iter_mut().zip(blocks) {
+    for (r, scale) in scales.iter_mut().enumerate() {
         // SAFETY: a block begins with its scale (the caller).
-        *scale = mxfp4::scale(unsafe { *block });
+        *scale = mxfp4::scale(unsafe { if JOINED { *blocks[0].add(r) } else { *blocks[r] } });
     }
     // SAFETY: eight floats.
     unsafe { _mm256_loadu_ps(scales.as_ptr()) }
@@ -140,7 +140,7 @@ unsafe fn add_scaled(whole: __m256i, dx: __m256, (y, l, j): (&ColumnTile, usize,
 /// # Safety
 /// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 #[inline(always)]
-unsafe fn kernel<const N: usize, const QUANTS: usize, const VNNI: bool>(
+unsafe fn kernel<const N: usize, const QUANTS: usize, const VNNI: bool, const JOINED: bool>(
     group: &RowGroup<WIDE>,
     y: &ColumnTile,
 ) -> Dots<WIDE> {
@@ -151,12 +151,9 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const VNNI: bool>(
         let mut sums = [_mm256_setzero_ps(); N];
         for l in 0..y.n_blocks {
             prefetch(group.ahead.wrapping_add(l * WIDE * bytes), WIDE * bytes);
-            let mut blocks = group.rows;
-            for block in &mut blocks {
-                *block = block.add(l * bytes);
-            }
-            let dx = if QUANTS == quants::POWERS { powers(&blocks) } else { halves(&blocks, 0) };
-            let x = Packed::read::<QUANTS>(&blocks);
+            let blocks = blocks::<JOINED>(&group.rows, l, bytes);
+            let dx = if QUANTS == quants::POWERS { powers::<JOINED>(&blocks) } else { halves::<JOINED>(&blocks, 0) };
+            let x = Packed::read::<QUANTS, JOINED>(&blocks);
             let whole: [__m256i; N] = if VNNI {
                 biased::<N, QUANTS>(&x, y, l)
             } else if const { offsets(QUANTS) > 0 } {

@@ -1,4 +1,5 @@
-//! Eight weight rows side by side: lane `r` of a register belongs to row `r`.
+//! Eight weight rows side by side: lane `r` of a register belongs to row `r`. Rows lie one after the other or, if `JOINED`, joined
+//! (`joined.rs`): then only the first of the addresses counts.
 //!
 //! All functions are inlined into kernels that are compiled for AVX2, FMA and F16C; nothing else calls them.
 
@@ -7,14 +8,33 @@ use std::arch::x86_64::*;
 
 use crate::tile::{Dots, WIDE};
 
+/// Where block `l` of every row begins, of blocks of `bytes`.
+///
+/// # Safety
+/// The rows have a block `l`.
+#[inline(always)]
+pub(crate) unsafe fn blocks<const JOINED: bool>(rows: &[*const u8; WIDE], l: usize, bytes: usize) -> [*const u8; WIDE] {
+    let mut blocks = *rows;
+    for block in &mut blocks {
+        // SAFETY: within the row, or the joined rows (the caller).
+        *block = unsafe { if JOINED { rows[0].add(l * WIDE * bytes) } else { block.add(l * bytes) } };
+    }
+    blocks
+}
+
 /// Bytes `4c` to `4c + 3` of every row in register `c`, of the 16 bytes from `at` on.
 ///
 /// # Safety
 /// They can be read; the CPU has AVX2.
 #[inline(always)]
-pub(crate) unsafe fn sixteen_bytes(rows: &[*const u8; WIDE], at: usize) -> [__m256i; 4] {
+pub(crate) unsafe fn sixteen_bytes<const JOINED: bool>(rows: &[*const u8; WIDE], at: usize) -> [__m256i; 4] {
     // SAFETY: 16 bytes of each row (the caller).
     unsafe {
+        if JOINED {
+            let of_all = rows[0].add(WIDE * at).cast::<__m256i>();
+            let four_bytes = |c: usize| _mm256_loadu_si256(of_all.add(c));
+            return [four_bytes(0), four_bytes(1), four_bytes(2), four_bytes(3)];
+        }
         let mut x = [_mm256_setzero_si256(); 4];
         for r in 0..4 {
             let low = _mm256_castsi128_si256(_mm_loadu_si128(rows[r].add(at).cast()));
@@ -36,9 +56,11 @@ pub(crate) unsafe fn sixteen_bytes(rows: &[*const u8; WIDE], at: usize) -> [__m2
 /// # Safety
 /// As [`sixteen_bytes`].
 #[inline(always)]
-pub(crate) unsafe fn thirty_two_bytes(rows: &[*const u8; WIDE], at: usize) -> [__m256i; 8] {
+pub(crate) unsafe fn thirty_two_bytes<const JOINED: bool>(rows: &[*const u8; WIDE], at: usize) -> [__m256i; 8] {
     // SAFETY: the caller's.
-    let ([a, b, c, d], [e, f, g, h]) = unsafe { (sixteen_bytes(rows, at), sixteen_bytes(rows, at + 16)) };
+    let [a, b, c, d] = unsafe { sixteen_bytes::<JOINED>(rows, at) };
+    // SAFETY: the caller's.
+    let [e, f, g, h] = unsafe { sixteen_bytes::<JOINED>(rows, at + 16) };
     [a, b, c, d, e, f, g, h]
 }
 
@@ -47,7 +69,11 @@ pub(crate) unsafe fn thirty_two_bytes(rows: &[*const u8; WIDE], at: usize) -> [_
 /// # Safety
 /// As [`sixteen_bytes`], of two bytes; the CPU has F16C.
 #[inline(always)]
-pub(crate) unsafe fn halves(rows: &[*const u8; WIDE], at: usize) -> __m256 {
+pub(crate) unsafe fn halves<const JOINED: bool>(rows: &[*const u8; WIDE], at: usize) -> __m256 {
+    if JOINED {
+        // SAFETY: two bytes of each row (the caller).
+        return unsafe { _mm256_cvtph_ps(_mm_loadu_si128(rows[0].add(WIDE * at).cast())) };
+    }
     let mut bits = [0i16; WIDE];
     for (bits, row) in bits.iter_mut().zip(rows) {
         // SAFETY: two bytes (the caller).
@@ -63,7 +89,11 @@ pub(crate) unsafe fn halves(rows: &[*const u8; WIDE], at: usize) -> __m256 {
 /// # Safety
 /// As [`sixteen_bytes`], of four bytes.
 #[inline(always)]
-pub(crate) unsafe fn words(rows: &[*const u8; WIDE], at: usize) -> __m256i {
+pub(crate) unsafe fn words<const JOINED: bool>(rows: &[*const u8; WIDE], at: usize) -> __m256i {
+    if JOINED {
+        // SAFETY: four bytes of each row (the caller).
+        return unsafe { _mm256_loadu_si256(rows[0].add(WIDE * at).cast()) };
+    }
     let mut words = [0i32; WIDE];
     for (word, row) in words.iter_mut().zip(rows) {
         // SAFETY: four bytes (the caller).

@@ -3,7 +3,7 @@
 //! instruction sets: `cargo bench -p nextn-kernels -- products q8_0 avx2`.
 //!
 //! Every figure is the best of some rounds. The weights of a product, 64 MiB, come from memory each time; with the word
-//! `cached` they are 1 MiB, which stays in a cache.
+//! `cached` they are 1 MiB, which stays in a cache. With the word `wide` products are of 8 to 256 columns, for each eight of them.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,9 @@ fn products(wanted: &Wanted) {
     }
     let n_bytes = if wanted.0.iter().any(|w| w == "cached") { CACHED } else { WEIGHTS };
     println!("\nproducts, {} MiB of rows of {K}\n", n_bytes >> 20);
-    println!("| type | instructions | ms, 1 column | GB/s | t(n)/t(1), n = 2 .. 8 |\n|---|---|---|---|---|");
+    let wide = wanted.0.iter().any(|w| w == "wide");
+    let others = if wide { "8 t(n)/n/t(1), n = 8, 16, 32, 64, 256" } else { "t(n)/t(1), n = 2 .. 8" };
+    println!("| type | instructions | ms, 1 column | GB/s | {others} |\n|---|---|---|---|---|");
     let names = TYPES.map(|ty| format!("{ty:?}"));
     for ty in TYPES.into_iter().filter(|ty| wanted.has(&format!("{ty:?}"), &names)) {
         let n_rows = n_bytes / ty.row_bytes(K);
@@ -102,7 +104,12 @@ fn products(wanted: &Wanted) {
                 best(|| product(isa, ty, &w, &columns, 1, &mut out))
             };
             let one = time(1);
-            let others: Vec<String> = (2..=8).map(|n| format!("{:.2}", time(n) / one)).collect();
+            let others: Vec<String> = match wide {
+                true => {
+                    [8, 16, 32, 64, 256].iter().map(|&n| format!("{:.2}", time(n) * 8.0 / n as f64 / one)).collect()
+                }
+                false => (2..=8).map(|n| format!("{:.2}", time(n) / one)).collect(),
+            };
             let rate = w.len() as f64 / one / 1e9;
             println!("| {ty:?} | {isa:?} | {:.3} | {rate:.1} | {} |", one * 1e3, others.join(" "));
         }

@@ -1,10 +1,12 @@
-//! Products with NEON and its dot product of bytes. Eight lanes are two registers of four. A file for each layout of blocks.
+//! Products with NEON and its dot product of bytes: four weight rows at a time, one in each lane of 128 bits
+//! ([`crate::isa::Order::Blocks`]). A file for each layout of blocks.
 
-mod q4k_q5k;
-mod q6k;
+pub(crate) mod q4k_q5k;
+pub(crate) mod q6k;
 mod q8_0_q4_0;
 pub(crate) mod quantise;
-mod registers;
+pub(crate) mod registers;
+pub(crate) mod rows;
 
 use crate::activations::ColumnTile;
 use crate::by_weight_type::by_weight_type;

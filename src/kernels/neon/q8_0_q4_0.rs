@@ -1,99 +1,145 @@
-//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4: two weight rows times up to four columns at a time.
+//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4: four weight rows times up to eight columns.
+//!
+//! One column is multiplied with rows as they lie, and the lanes of four dot products are added to one register. For more, four
+//! bytes of each row are brought side by side, and multiplied with four bytes of every column.
 
 use std::arch::aarch64::*;
 
-use super::registers::{dot, half, quants as load};
+use super::registers::{dot, dot_32, lower, quants as load, sums_of_four, upper};
+use super::rows::{Fifths, blocks, fifth_bits, scales, sixteen_bytes, spread, thirty_two_bytes, weights};
 use crate::activations::{ColumnTile, float};
-use crate::dispatch::by_four_columns;
-use crate::lanes::sum_lanes;
+use crate::dispatch::{by_columns, each};
 use crate::prefetch::prefetch;
-use crate::tile::{Dots, RowGroup};
-use crate::weight_type::{mxfp4, quants};
+use crate::tile::{Dots, GROUP, RowGroup};
+use crate::weight_type::quants;
 
 /// # Safety
 /// The tile contract; the CPU has the features of `kernel`.
 pub(crate) unsafe fn dots<const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
-    // SAFETY: the tile contract, handed on; `j + N` is at most `y.n`, and `r` below `GROUP`.
-    unsafe { by_four_columns!(2, kernel, group, y, QUANTS) }
+    // SAFETY: the tile contract, handed on; `N` is `y.n`.
+    unsafe { by_columns!(kernel, (group, y), y, QUANTS) }
 }
 
-/// 16 bytes of nibbles as 32 bytes: less 8, or what they choose, or with the fifth bits before them less 16.
+/// Byte `i` of each row four times, of which each has a bit of its own: of values `8i` on, or `8i + 4` on.
+const fn in_lanes(i: u8, bits: [u8; 4]) -> Fifths {
+    let [a, b, c, d] = bits;
+    let [p, q, r, s] = [i, i + 4, i + 8, i + 12];
+    Fifths {
+        bytes: [p, p, p, p, q, q, q, q, r, r, r, r, s, s, s, s],
+        bits: [a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d],
+    }
+}
+
+/// Of values `4c` to `4c + 3` of each row, for each `c`.
+const FIFTHS: [Fifths; 8] = {
+    const LOW: [u8; 4] = [1, 2, 4, 8];
+    const HIGH: [u8; 4] = [16, 32, 64, 128];
+    [
+        in_lanes(0, LOW),
+        in_lanes(0, HIGH),
+        in_lanes(1, LOW),
+        in_lanes(1, HIGH),
+        in_lanes(2, LOW),
+        in_lanes(2, HIGH),
+        in_lanes(3, LOW),
+        in_lanes(3, HIGH),
+    ]
+};
+
+/// Byte `r` of each row's fifth bits eight times, then byte `r + 1`: of values `8r` to `8r + 15` of a row, the fifth bits of
+/// row `i` being bytes `4i` to `4i + 3`.
+const fn of_row(i: u8, half: u8) -> Fifths {
+    let (a, b) = (4 * i + 2 * half, 4 * i + 2 * half + 1);
+    Fifths {
+        bytes: [a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b],
+        bits: [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128],
+    }
+}
+
+/// Of the first and the last 16 values of each row.
+const FIFTHS_OF_ROWS: [[Fifths; 2]; GROUP] = [
+    [of_row(0, 0), of_row(0, 1)],
+    [of_row(1, 0), of_row(1, 1)],
+    [of_row(2, 0), of_row(2, 1)],
+    [of_row(3, 0), of_row(3, 1)],
+];
+
+/// Four dot products of 32 weights with those of a column.
 ///
 /// # Safety
-/// 16 bytes can be read at `p`, and for `FIVES` the four before them.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn spread<const QUANTS: usize>(p: *const u8) -> [int8x16_t; 2] {
-    // SAFETY: 16 bytes can be read at `p` (the caller).
-    let packed = unsafe { vld1q_u8(p) };
-    let (low, high) = (vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed));
-    if QUANTS == quants::CHOICES || QUANTS == quants::POWERS {
-        // SAFETY: an array of 16 bytes.
-        let values = unsafe { vld1q_s8(quants::values(QUANTS).as_ptr()) };
-        [vqtbl1q_s8(values, low), vqtbl1q_s8(values, high)]
-    } else if QUANTS == quants::FIVES {
-        // SAFETY: four bytes before (the caller).
-        let fifth = unsafe { p.sub(4).cast::<u32>().read_unaligned() };
-        let fifth = vreinterpretq_u8_u32(vdupq_n_u32(fifth));
-        let (byte, bit) = ([0u8, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [1u8, 2, 4, 8, 16, 32, 64, 128]);
-        // SAFETY: arrays of 16 and 8 bytes.
-        let (byte, bit) = unsafe { (vld1q_u8(byte.as_ptr()), vld1_u8(bit.as_ptr())) };
-        let bit = vcombine_u8(bit, bit);
-        // Ones in the bytes of values whose fifth bit is set.
-        let set = vtstq_u8(vqtbl1q_u8(fifth, byte), bit);
-        let set_more = vtstq_u8(vqtbl1q_u8(fifth, vaddq_u8(byte, vdupq_n_u8(2))), bit);
-        let sixteen = vdupq_n_u8(16);
-        let (low, high) = (vsubq_u8(low, vbicq_u8(sixteen, set)), vsubq_u8(high, vbicq_u8(sixteen, set_more)));
-        [vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(high)]
-    } else {
-        let eight = vdupq_n_s8(8);
-        [vsubq_s8(vreinterpretq_s8_u8(low), eight), vsubq_s8(vreinterpretq_s8_u8(high), eight)]
-    }
-}
-
-/// Weight rows `r` and `r + 1` times columns `j` to `j + N`.
+/// The blocks can be read; the CPU has the features.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn kernel<const N: usize, const QUANTS: usize>(
-    group: &RowGroup,
-    y: &ColumnTile,
-    r: usize,
-    j: usize,
-    dots: &mut Dots,
-) {
+unsafe fn one_column<const QUANTS: usize>(blocks: &[*const u8; GROUP], q: [int8x16_t; 2]) -> int32x4_t {
+    let mut dots = [vdupq_n_s32(0); GROUP];
+    // SAFETY: a block has 32 bytes behind its scale, or 16 (the caller).
+    unsafe {
+        let fifth = fifth_bits::<QUANTS>(blocks);
+        for r in 0..GROUP {
+            let at = blocks[r].add(quants::start(QUANTS));
+            let w = if QUANTS == quants::BYTES {
+                load(at)
+            } else {
+                let packed = vld1q_u8(at);
+                let [low, high] = &FIFTHS_OF_ROWS[r];
+                [weights::<QUANTS>(lower(packed), fifth, low), weights::<QUANTS>(upper(packed), fifth, high)]
+            };
+            dots[r] = dot(dot(dots[r], w[0], q[0]), w[1], q[1]);
+        }
+    }
+    sums_of_four(dots)
+}
+
+/// 32 weights of each row, four of each in a lane.
+///
+/// # Safety
+/// The blocks can be read.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn side_by_side<const QUANTS: usize>(blocks: &[*const u8; GROUP]) -> [int8x16_t; 8] {
+    let mut w = [vdupq_n_s8(0); 8];
+    // SAFETY: a block has 32 bytes behind its scale, or 16 (the caller).
+    unsafe {
+        if QUANTS == quants::BYTES {
+            let bytes = thirty_two_bytes(blocks, quants::start(QUANTS));
+            for (w, bytes) in w.iter_mut().zip(bytes) {
+                *w = vreinterpretq_s8_u8(bytes);
+            }
+        } else {
+            let fifth = fifth_bits::<QUANTS>(blocks);
+            let nibbles = spread(sixteen_bytes(blocks, quants::start(QUANTS)));
+            for c in 0..8 {
+                w[c] = weights::<QUANTS>(nibbles[c], fifth, &FIFTHS[c]);
+            }
+        }
+    }
+    w
+}
+
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn kernel<const N: usize, const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
     let bytes = const { quants::block_bytes(QUANTS) };
-    let mut sums = [[[vdupq_n_f32(0.0); 2]; 2]; N];
-    let weights = [group.rows[r], group.rows[r + 1]];
-    let columns: [*const u8; N] = std::array::from_fn(|i| y.columns[j + i]);
-    let ahead = group.ahead.wrapping_add(r * y.n_blocks * bytes);
+    let mut sums = [vdupq_n_f32(0.0); N];
     for l in 0..y.n_blocks {
-        if j == 0 {
-            prefetch(ahead.wrapping_add(l * 2 * bytes), 64);
-        }
-        let (mut dx, mut w) = ([0.0; 2], [[vdupq_n_s8(0); 2]; 2]);
-        for h in 0..2 {
-            // SAFETY: `l` is below the number of blocks of both rows; 32 quants each.
-            unsafe {
-                let block = weights[h].add(l * bytes);
-                dx[h] = if QUANTS == quants::POWERS { mxfp4::scale(*block) } else { half(block) };
-                let at = block.add(quants::start(QUANTS));
-                w[h] = if QUANTS == quants::BYTES { load(at) } else { spread::<QUANTS>(at) };
-            }
-        }
-        for (sum, &column) in sums.iter_mut().zip(&columns) {
-            // SAFETY: block `l` has 32 quants and a scale.
-            let (q, dy) = unsafe { (load(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
-            for h in 0..2 {
-                for p in 0..2 {
-                    let dot = vcvtq_f32_s32(dot(w[h][p], q[p]));
-                    sum[h][p] = vfmaq_n_f32(sum[h][p], dot, dx[h] * dy);
-                }
-            }
+        prefetch(group.ahead.wrapping_add(l * GROUP * bytes), GROUP * bytes);
+        let blocks = blocks(&group.rows, l, bytes);
+        // SAFETY: `l` is below the number of blocks, of which each has 32 quants, in a column too, and a scale.
+        unsafe {
+            let dx = scales::<QUANTS>(&blocks);
+            let w = if N > 1 { side_by_side::<QUANTS>(&blocks) } else { [vdupq_n_s8(0); 8] };
+            each!(j of N, {
+                let column = y.columns[j];
+                let (q, dy) = (load(column.add(l * 32)), float(column.add(y.scales + l * 4)));
+                let whole = if N > 1 { dot_32(vdupq_n_s32(0), &w, q) } else { one_column::<QUANTS>(&blocks, q) };
+                sums[j] = vfmaq_f32(sums[j], vcvtq_f32_s32(whole), vmulq_n_f32(dx, dy));
+            });
         }
     }
-    for (i, sum) in sums.iter().enumerate() {
-        for h in 0..2 {
-            dots[j + i][r + h] = sum_lanes(sum[h]);
-        }
+    let mut dots = Dots::default();
+    for (dots, sum) in dots.iter_mut().zip(sums) {
+        // SAFETY: room for four floats.
+        unsafe { vst1q_f32(dots.as_mut_ptr(), sum) };
     }
+    dots
 }
