@@ -6,7 +6,8 @@ use kernels::{FEW_COLUMNS, Isa, WeightType};
 
 use crate::device::DeviceKind;
 use crate::dtype::Dtype;
-use crate::weights::{WeightId, Weights};
+use crate::weight_tensor::WeightId;
+use crate::weights::Weights;
 
 /// Tokens up to which ggml's own products of quantised weights on a CPU give each the bits that it has alone, where they do:
 /// from the next on it takes tiles of the larger super-blocks, which it sums in another order.

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::progress::Counted;
 use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
-use crate::weights::{WeightId, WeightTensor, Weights, mark_as_weights};
+use crate::weight_tensor::{WeightId, WeightTensor, mark_as_weights};
 
 /// The experts of one layer, some of whom shall have copies.
 #[derive(Clone, Debug)]
@@ -56,10 +56,15 @@ const MORE_USES: i32 = 16;
 /// Uses of an expert on average from which on all counts are halved, so that the latest texts count most.
 const MANY_USES: i32 = 64;
 
+/// A tensor of experts and its copies.
+struct Pair {
+    of: (WeightId, WeightTensor),
+    copies: (WeightId, WeightTensor),
+}
+
 /// A layer with copies.
 pub(crate) struct CachedLayer {
-    /// Each tensor and its copies.
-    pairs: Vec<(WeightId, WeightId)>,
+    pairs: Vec<Pair>,
     n_expert: usize,
     n_copies: usize,
     /// i32 `[1, n_expert]` on the device of the copies: the number of an expert's copy, `n_copies` without one.
@@ -127,9 +132,10 @@ impl ExpertCache {
                 }
                 let mut ne = t.ne;
                 ne[last] = layer.n_copies as i64 + 1;
+                let of = *of;
                 let name = format!("{} (copies)", added.names[id.index()]);
                 let copies = arena.tensor(Dtype::from_raw(t.type_), ne, &name)?;
-                pairs.push((id, WeightId::at(added.tensors.len())));
+                pairs.push(Pair { of: (id, of), copies: (WeightId::at(added.tensors.len()), copies) });
                 added.tensors.push(copies);
                 added.names.push(name);
                 added.places.push(place);
@@ -150,8 +156,8 @@ impl ExpertCache {
             added.buffers.extend(buffer);
         }
         for layer in &cache.layers {
-            for &(of, copies) in &layer.pairs {
-                let (data, t) = (data(of), &added.tensors[copies.index()]);
+            for Pair { of, copies: (_, t) } in &layer.pairs {
+                let data = data(of.0);
                 let one = data.len() / layer.n_expert;
                 set(t, 0, &data[..one * layer.n_copies]);
                 set(t, one * layer.n_copies, &vec![0; one]);
@@ -176,6 +182,35 @@ impl ExpertCache {
         layers.iter().map(of_layer).sum()
     }
 
+    /// How often experts were asked for, and how often there was a copy.
+    pub(crate) fn uses(&self) -> (u64, u64) {
+        let mut all = (0, 0);
+        for layer in &self.layers {
+            let uses = |i: usize| u64::try_from(layer.count(i).load(Relaxed)).unwrap_or(0);
+            all.0 += (0..layer.n_expert).map(uses).sum::<u64>();
+            all.1 += uses(layer.n_expert);
+        }
+        all
+    }
+
+    /// Exchanges copies until none needs to be or `until` is past; gives how many. Nobody reads copies and numbers meanwhile.
+    pub(crate) fn renew(&self, until: Instant) -> usize {
+        let mut n_exchanged = 0;
+        for layer in &self.layers {
+            let mut held = layer.held.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some((expert, number)) = layer.next_change(&held) {
+                if Instant::now() >= until {
+                    return n_exchanged;
+                }
+                layer.exchange(held[number], expert, number);
+                held[number] = expert;
+                n_exchanged += 1;
+            }
+            layer.fade();
+        }
+        n_exchanged
+    }
+
     /// The layer that a tensor is one of.
     pub(crate) fn layer_of(&self, id: WeightId) -> Option<&CachedLayer> {
         self.layers.iter().find(|layer| layer.copies_of(id).is_some())
@@ -185,12 +220,12 @@ impl ExpertCache {
 impl CachedLayer {
     /// The copies of a tensor.
     pub(crate) fn copies_of(&self, id: WeightId) -> Option<WeightId> {
-        self.pairs.iter().find(|(of, _)| *of == id).map(|(_, copies)| *copies)
+        self.pairs.iter().find(|pair| pair.of.0 == id).map(|pair| pair.copies.0)
     }
 
     /// The tensors that have copies.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = WeightId> + '_ {
-        self.pairs.iter().map(|(of, _)| *of)
+        self.pairs.iter().map(|pair| pair.of.0)
     }
 
     pub(crate) fn n_copies(&self) -> usize {
@@ -227,6 +262,24 @@ impl CachedLayer {
         (more >= least.saturating_add(least / 2).saturating_add(MORE_USES)).then_some((wanted, number))
     }
 
+    /// Puts a copy of `expert` in the place of `last`'s. Nobody reads copies and numbers meanwhile.
+    fn exchange(&self, last: usize, expert: usize, number: usize) {
+        for Pair { of: (_, of), copies: (_, copies) } in &self.pairs {
+            // SAFETY: descriptions are alive with the weights.
+            let n_bytes = unsafe { sys::ggml_nbytes(of.0.as_ptr()) };
+            // SAFETY: likewise.
+            let data = unsafe { of.0.as_ref() }.data.cast::<u8>();
+            // SAFETY: the tensor lies in the host's memory (`ExpertCache::build`) and has so many bytes, which nobody changes.
+            let all = unsafe { std::slice::from_raw_parts(data, n_bytes) };
+            let one = all.len() / self.n_expert;
+            set(copies, one * number, &all[one * expert..][..one]);
+        }
+        set_numbers(&self.numbers_there, last, &[self.n_copies as i32]);
+        set_numbers(&self.numbers_there, expert, &[number as i32]);
+        set_numbers(&self.numbers, last, &[-1]);
+        set_numbers(&self.numbers, expert, &[number as i32]);
+    }
+
     /// Makes older uses count less.
     fn fade(&self) {
         let all: i64 = (0..self.n_expert).map(|e| i64::from(self.count(e).load(Relaxed))).sum();
@@ -236,66 +289,6 @@ impl CachedLayer {
                 uses.fetch_sub(uses.load(Relaxed) / 2, Relaxed);
             });
         }
-    }
-}
-
-impl Weights {
-    /// True when some experts have copies on another device.
-    pub fn has_expert_copies(&self) -> bool {
-        !self.expert_cache().layers.is_empty()
-    }
-
-    /// How often experts of the layers with copies were asked for, and how often there was a copy.
-    pub fn expert_uses(&self) -> (u64, u64) {
-        let mut all = (0, 0);
-        for layer in &self.expert_cache().layers {
-            // Halved from time to time, both alike.
-            let uses = |i: usize| u64::try_from(layer.count(i).load(Relaxed)).unwrap_or(0);
-            all.0 += (0..layer.n_expert).map(uses).sum::<u64>();
-            all.1 += uses(layer.n_expert);
-        }
-        all
-    }
-
-    /// Has experts that are asked for often take the places of copies that are not, until there are no such experts or `until` is
-    /// past, whatever comes first; gives how many were exchanged. Graphs that run later find the new copies; where one runs
-    /// now, nothing is done.
-    pub fn renew_expert_copies(&self, until: Instant) -> usize {
-        let _working = crate::shutdown::working();
-        let Some(_writing) = self.try_writing() else { return 0 };
-        let mut n_exchanged = 0;
-        for layer in &self.expert_cache().layers {
-            let mut held = layer.held.lock().unwrap_or_else(PoisonError::into_inner);
-            while let Some((expert, number)) = layer.next_change(&held) {
-                if Instant::now() >= until {
-                    return n_exchanged;
-                }
-                self.exchange(layer, held[number], expert, number);
-                held[number] = expert;
-                n_exchanged += 1;
-            }
-            layer.fade();
-        }
-        n_exchanged
-    }
-
-    /// Puts a copy of `expert` in the place of `last`'s. Nobody reads copies and numbers meanwhile.
-    fn exchange(&self, layer: &CachedLayer, last: usize, expert: usize, number: usize) {
-        for &(of, copies) in &layer.pairs {
-            let (Some(of), Some(copies)) = (self.raw(of), self.raw(copies)) else { continue };
-            // SAFETY: descriptions are alive with the weights.
-            let n_bytes = unsafe { sys::ggml_nbytes(of.as_ptr()) };
-            // SAFETY: likewise.
-            let data = unsafe { of.as_ref() }.data.cast::<u8>();
-            // SAFETY: the tensor lies in the host's memory (`ExpertLayer`) and has so many bytes, which nobody changes.
-            let all = unsafe { std::slice::from_raw_parts(data, n_bytes) };
-            let one = all.len() / layer.n_expert;
-            set(&WeightTensor(copies), one * number, &all[one * expert..][..one]);
-        }
-        set_numbers(&layer.numbers_there, last, &[layer.n_copies as i32]);
-        set_numbers(&layer.numbers_there, expert, &[number as i32]);
-        set_numbers(&layer.numbers, last, &[-1]);
-        set_numbers(&layer.numbers, expert, &[number as i32]);
     }
 }
 

@@ -21,7 +21,8 @@ use crate::error::Error;
 use crate::low_rank::{LowRank, LowRanks};
 use crate::state::{Inner, StateBuffer};
 use crate::state_id::StateId;
-use crate::weights::{WeightId, Weights};
+use crate::weight_tensor::WeightId;
+use crate::weights::Weights;
 
 /// Makes `'g` invariant, so that two builders never have the same brand.
 type Brand<'g> = PhantomData<fn(&'g ()) -> &'g ()>;

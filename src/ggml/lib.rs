@@ -67,6 +67,7 @@ mod staging;
 mod state;
 mod state_id;
 mod thread_count;
+mod weight_tensor;
 mod weight_use;
 mod weights;
 
@@ -95,5 +96,6 @@ pub use rpc::{add_worker, serve_as_worker};
 pub use shared_pages::SharedPages;
 pub use state::{StateBuffer, StateSpec};
 pub use state_id::StateId;
+pub use weight_tensor::WeightId;
 pub use weight_use::WeightUse;
-pub use weights::{WeightId, Weights, WeightsBuilder};
+pub use weights::{Weights, WeightsBuilder};

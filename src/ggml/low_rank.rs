@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::weights::WeightId;
+use crate::weight_tensor::WeightId;
 
 /// One update of one weight.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::Instant;
 
 use ggml_sys as sys;
 
@@ -16,20 +17,7 @@ use crate::mapping::Mapping;
 use crate::progress::{Counted, LoadProgress};
 use crate::raw::{Buffer, Context};
 use crate::rpc::no_room;
-
-/// The position of a tensor in its [`Weights`]. One of another model is wrong but harmless: it is checked on use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct WeightId(u32);
-
-impl WeightId {
-    pub(crate) fn at(index: usize) -> Self {
-        Self(u32::try_from(index).expect("fewer tensors than bytes in a file header"))
-    }
-
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
+use crate::weight_tensor::{WeightId, WeightTensor, mark_as_weights};
 
 /// ggml's kernels load whole vectors; data at other addresses is copied once.
 const ALIGNMENT: usize = 32;
@@ -149,7 +137,7 @@ impl WeightsBuilder {
 
     /// Bytes of a row of a tensor that was added.
     pub fn row_bytes(&self, id: WeightId) -> Option<usize> {
-        let p = self.planned.get(id.0 as usize)?;
+        let p = self.planned.get(id.index())?;
         p.dtype.row_bytes(p.ne[0]).ok()
     }
 
@@ -344,20 +332,6 @@ impl OnDevice {
     }
 }
 
-pub(crate) fn mark_as_weights(buffer: &Buffer) {
-    // SAFETY: the buffer is alive.
-    unsafe { sys::ggml_backend_buffer_set_usage(buffer.as_ptr(), sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS) }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct WeightTensor(pub(crate) NonNull<sys::ggml_tensor>);
-
-// SAFETY: descriptions are not changed after `build`; graphs over them only read them (see `raw::Context`). Their numbers change
-// in `Weights::replace` and `Weights::renew_expert_copies` alone, under a lock that whoever reads them holds.
-unsafe impl Send for WeightTensor {}
-// SAFETY: as above.
-unsafe impl Sync for WeightTensor {}
-
 /// Weights placed on devices, read-only but for [`Weights::replace`]. Shared by every executor that computes over them.
 ///
 /// Field order is drop order: descriptions point into buffers, buffers lie over maps.
@@ -392,7 +366,7 @@ impl Weights {
 
     /// The device that holds a tensor.
     pub fn device_of(&self, id: WeightId) -> Option<Device> {
-        self.places.get(id.0 as usize).map(|&place| self.devices[place])
+        self.places.get(id.index()).map(|&place| self.devices[place])
     }
 
     /// Bytes of the tensors on a device.
@@ -414,26 +388,26 @@ impl Weights {
 
     /// The tensor's name in the file.
     pub fn name(&self, id: WeightId) -> Option<&str> {
-        self.names.get(id.0 as usize).map(String::as_str)
+        self.names.get(id.index()).map(String::as_str)
     }
 
     /// The tensor's type.
     pub fn dtype(&self, id: WeightId) -> Option<Dtype> {
-        let t = self.tensors.get(id.0 as usize)?;
+        let t = self.tensors.get(id.index())?;
         // SAFETY: the description lives in `_contexts` and is not changed after `build`.
         Some(Dtype::from_raw(unsafe { t.0.as_ref() }.type_))
     }
 
     /// The tensor's shape.
     pub fn ne(&self, id: WeightId) -> Option<[i64; 4]> {
-        let t = self.tensors.get(id.0 as usize)?;
+        let t = self.tensors.get(id.index())?;
         // SAFETY: as in [`Weights::dtype`].
         Some(unsafe { t.0.as_ref() }.ne)
     }
 
     /// All tensors.
     pub(crate) fn ids(&self) -> impl Iterator<Item = WeightId> + use<> {
-        (0..self.tensors.len() as u32).map(WeightId)
+        (0..self.tensors.len()).map(WeightId::at)
     }
 
     /// The types of all tensors.
@@ -446,7 +420,7 @@ impl Weights {
     /// # Errors
     /// [`Error::Slot`]: no such tensor, or the range lies outside it.
     pub fn read(&self, id: WeightId, offset: usize, into: &mut [u8]) -> Result<(), Error> {
-        let slot = |what: String| Error::Slot { kind: "weight", name: id.0.to_string(), what };
+        let slot = |what: String| Error::Slot { kind: "weight", name: id.index().to_string(), what };
         let t = self.raw(id).ok_or_else(|| slot("does not exist".into()))?;
         // SAFETY: the description lives in `_contexts`.
         let n_bytes = unsafe { sys::ggml_nbytes(t.as_ptr()) };
@@ -472,9 +446,9 @@ impl Weights {
     pub fn replace(&self, new: &[(WeightId, &[u8])]) -> Result<(), Error> {
         let mut tensors = Vec::with_capacity(new.len());
         for (id, bytes) in new {
-            let slot = |what: String| Error::Slot { kind: "weight", name: id.0.to_string(), what };
+            let slot = |what: String| Error::Slot { kind: "weight", name: id.index().to_string(), what };
             let t = self.raw(*id).ok_or_else(|| slot("does not exist".into()))?;
-            if !self.replaceable[id.0 as usize] {
+            if !self.replaceable[id.index()] {
                 return Err(slot("was loaded to stay as it is".into()));
             }
             // SAFETY: the description lives in `_contexts`.
@@ -501,7 +475,7 @@ impl Weights {
     }
 
     /// As [`Weights::reading`], for whoever changes numbers; `None` where somebody reads them.
-    pub(crate) fn try_writing(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+    fn try_writing(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         match self.numbers.try_write() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
@@ -513,13 +487,35 @@ impl Weights {
         &self.expert_cache
     }
 
+    /// True when some experts have copies on another device.
+    pub fn has_expert_copies(&self) -> bool {
+        !self.expert_cache.layers.is_empty()
+    }
+
+    /// How often experts of the layers with copies were asked for, and how often there was a copy: lately, since both are halved
+    /// from time to time.
+    pub fn expert_uses(&self) -> (u64, u64) {
+        self.expert_cache.uses()
+    }
+
+    /// Has experts that are asked for often take the places of copies that are not, until there are no such experts or `until` is
+    /// past, whatever comes first; gives how many were exchanged. Graphs that run later find the new copies; where one runs
+    /// now, nothing is done.
+    pub fn renew_expert_copies(&self, until: Instant) -> usize {
+        let _working = crate::shutdown::working();
+        match self.try_writing() {
+            Some(_writing) => self.expert_cache.renew(until),
+            None => 0,
+        }
+    }
+
     /// The maps under the tensors.
     pub fn mappings(&self) -> &[Arc<Mapping>] {
         &self.mappings
     }
 
     pub(crate) fn raw(&self, id: WeightId) -> Option<NonNull<sys::ggml_tensor>> {
-        self.tensors.get(id.0 as usize).map(|t| t.0)
+        self.tensors.get(id.index()).map(|t| t.0)
     }
 }
 

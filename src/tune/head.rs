@@ -1,4 +1,4 @@
-//! `nextn-tune head`: the options, the texts, the loop over batches, the file at the end.
+//! `nextn-tune head`: the texts, the loop over batches, the file at the end.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,12 @@ use std::{io, thread};
 
 use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
-use clap::ValueEnum;
 use convert::Key;
-use convert::heads::{Extract, Layout, NewHead, WeightType};
+use convert::heads::{Extract, Layout, NewHead};
 use convert::stream::Control;
 use plot::Format;
 use program::signals::Hearing;
-use session::options::{CapacityOptions, ComputeOptions, DraftOptions, RunOptions};
+use session::options::{CapacityOptions, DraftOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
 use text::hex;
@@ -24,7 +23,8 @@ use crate::answers::{self, Wanted};
 use crate::batches::{Batches, Part};
 use crate::data::{self, Text};
 use crate::from_use::{self, FromUse};
-use crate::loss::{MAX_WORDS, Worth, merge};
+use crate::head_args::{Args, Init};
+use crate::loss::{Worth, merge};
 use crate::optimizer::share_of_rate;
 use crate::progress::{Shown, drawn, length, shares};
 use crate::split::{N_PART, hold_latest, measured, split, words};
@@ -32,132 +32,6 @@ use crate::state::{self, Progress};
 use crate::target::{Keep, Target};
 use crate::train::{How, Trainer};
 use crate::{Stopped, start};
-
-/// Options of `head`.
-#[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("texts").args(["data", "self_prompts", "from"]).required(true).multiple(true))]
-pub struct Args {
-    /// Model, with or without a head (the first shard)
-    model: PathBuf,
-    /// Texts to learn from: conversations in OpenAI's form, one a line (.jsonl), or plain text
-    #[arg(long, value_name = "FILE", num_args = 1..)]
-    data: Vec<PathBuf>,
-    /// Prompts, one a line, that the model answers itself: it learns from its own replies
-    #[arg(long = "self", value_name = "PROMPTS")]
-    self_prompts: Option<PathBuf>,
-    /// Folder of nextn-server --learn, or one key's in it: learn from the replies that were kept there
-    #[arg(long, value_name = "FOLDER")]
-    from: Option<PathBuf>,
-    /// Weight of tokens in whose place a draft was refused, beside 1 of all others; known of --from
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    refused_weight: f32,
-    /// Replies to each of these prompts: the first greedy, the others sampled
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    answers: u16,
-    /// Temperature of the sampled replies
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
-    temperature: f32,
-    /// File to write: the head alone
-    #[arg(short, long, value_name = "FILE", required_unless_present = "measure")]
-    output: Option<PathBuf>,
-    /// Measure the model's head on all texts, train and write nothing
-    #[arg(long, conflicts_with_all = ["output", "init", "heads"])]
-    measure: bool,
-    /// Head to start from, in a file of its own [default: the model's]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["init", "heads"])]
-    head: Option<PathBuf>,
-    /// Numbers to start from [default: the model's own head, where it has one]
-    #[arg(long, value_enum)]
-    init: Option<Init>,
-    /// Layers of a new head, one for each draft token; one layer drafts all of them; more mean --init new
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
-    heads: u8,
-    /// Draft tokens to train
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
-    depth: u8,
-    /// Tokens to learn from: texts come again until there were so many
-    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
-    tokens: u64,
-    /// Train for so many minutes instead
-    #[arg(long, value_name = "M", conflicts_with = "tokens")]
-    minutes: Option<f64>,
-    /// Tokens of a step
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
-    batch: u32,
-    /// Tokens of a text at most; longer ones are cut
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(8..))]
-    context: u32,
-    /// Learning rate of matrices [default: 0.005 for a head of the model's own, 0.02 for a new one]
-    #[arg(long, value_name = "X")]
-    rate: Option<f64>,
-    /// Weight of the chance of acceptance in the loss, beside the divergence from the model
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    acceptance: f32,
-    /// The model's likeliest words of each token that are learned
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=MAX_WORDS as i64))]
-    words: u16,
-    /// Words to draft from while training: the most frequent in the texts
-    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(1..))]
-    vocab: u32,
-    /// Share of the texts that is not learned from, to measure on
-    #[arg(long, value_name = "X", default_value_t = 0.05)]
-    held_out: f64,
-    /// Hold out the latest replies of --from instead, about so many tokens, and at most half of all
-    #[arg(long, value_name = "N", conflicts_with = "held_out", requires = "from")]
-    hold_latest: Option<u32>,
-    /// Measurements on the way
-    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
-    measurements: u16,
-    /// Also measure the head of this file on what is held out
-    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
-    rival: Option<PathBuf>,
-    /// Write what was measured to a file as JSON
-    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
-    report: Option<PathBuf>,
-    /// End when standard input does, so that nothing is left behind by a program that started this one and is gone
-    #[arg(long, hide = true)]
-    until_stdin_ends: bool,
-    /// Stop when so many measurements in a row found nothing better
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
-    patience: u16,
-    /// Seed of new numbers, of the texts' order and of sampled replies
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Type of the head's matrices: such as q8_0, bf16, f16, q4_k
-    #[arg(long = "type", value_name = "TYPE", default_value = "q8_0", value_parser = WeightType::parse)]
-    dtype: WeightType,
-    /// Write the head without embedding and output matrix, for use beside its model only
-    #[arg(long)]
-    slim: bool,
-    /// Host memory for what the model made of the texts, in MiB; what has no room is computed again
-    #[arg(long, value_name = "MIB", default_value_t = 2048)]
-    cache_size: u32,
-    /// Folder for what has no room in memory, instead of computing it again; removed when the head is written
-    #[arg(long, value_name = "DIR")]
-    cache_dir: Option<PathBuf>,
-    /// Disk space for --cache-dir, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 8192, requires = "cache_dir")]
-    cache_disk: u32,
-    /// Also draw how the drafts got better: a .svg or .png file
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
-    /// Go on with a training that was broken off
-    #[arg(long, conflicts_with = "force")]
-    resume: bool,
-    /// Overwrite the file if it is there, and begin anew
-    #[arg(long)]
-    force: bool,
-    #[command(flatten)]
-    compute: ComputeOptions,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Init {
-    /// The model's own head
-    Own,
-    /// A new one
-    New,
-}
 
 /// Replies that are generated at a time.
 const N_PARALLEL: u16 = 16;
@@ -169,7 +43,7 @@ const N_MEASURED: usize = 16_384;
 const SAVE_EVERY: f64 = 60.0;
 
 /// Runs it.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!((0.0..=0.5).contains(&args.held_out), "--held-out is {}, 0 to 0.5 expected", args.held_out);
     ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
     args.plot.as_deref().map(Format::of).transpose()?;

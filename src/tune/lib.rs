@@ -13,6 +13,7 @@ mod data;
 mod disk;
 mod from_use;
 mod head;
+mod head_args;
 mod known;
 mod loss;
 mod optimizer;
@@ -46,7 +47,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Train the model's head, or a new one, and write it to a file of its own
-    Head(Box<head::Args>),
+    Head(Box<head_args::Args>),
 }
 
 /// Ctrl-C came, and what was done is kept.

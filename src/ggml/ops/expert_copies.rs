@@ -3,7 +3,7 @@
 use kernels::Isa;
 
 use crate::graph::{Graph, Tensor};
-use crate::weights::WeightId;
+use crate::weight_tensor::WeightId;
 
 /// Tokens up to which every backend multiplies with the expert of each id by itself.
 const BY_ID: i64 = 8;

@@ -5,17 +5,44 @@ use ggml::{Graph, Tensor};
 
 use super::experts::Experts;
 use super::gated_ffn::limited_swiglu;
-use super::moe::{ExpertGlu, MoeConfig, MoeKind};
 use super::router::Route;
 use crate::error::LoadError;
 use crate::tensors::Scope;
 
+/// What an expert makes of its gate and up rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum ExpertGlu {
+    /// `silu(gate) * up`.
+    #[default]
+    Silu,
+    /// `gelu(gate) * up`, GELU in its form of a hyperbolic tangent.
+    Gelu,
+    /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
+    Clamped { slope: f32, limit: f32 },
+    /// `relu(up)^2`: there is no gate. The shared expert is made like this, too.
+    SquaredRelu,
+    /// `min(silu(gate), limit) * clamp(up, -limit, limit)`.
+    Limited { limit: f32 },
+}
+
+/// What a layer's experts are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertShape {
+    pub(crate) glu: ExpertGlu,
+    /// Width of what they read and give.
+    pub(crate) n_in: usize,
+    /// Width of one expert.
+    pub(crate) n_ff: usize,
+    pub(crate) n_expert: usize,
+    /// Those of a token.
+    pub(crate) n_used: usize,
+    /// There may be biases.
+    pub(crate) bias: bool,
+}
+
 /// The weights of a layer's experts.
 pub(crate) struct ExpertFfn {
-    glu: ExpertGlu,
-    /// Width of one expert.
-    n_ff: usize,
-    n_used: usize,
+    shape: ExpertShape,
     gate_up: GateUp,
     down: Experts,
 }
@@ -32,14 +59,14 @@ enum GateUp {
 }
 
 impl GateUp {
-    fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
-        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
-        let one = [n_in, n_ff, router.n_expert];
+    fn open(t: &mut Scope<'_, '_>, shape: ExpertShape) -> Result<Self, LoadError> {
+        let ExpertShape { glu, n_in, n_ff, n_expert, bias, .. } = shape;
+        let one = [n_in, n_ff, n_expert];
         if let ExpertGlu::SquaredRelu = glu {
             t.refuse("ffn_gate_exps.weight", "a gate is not expected here")?;
             return Ok(Self::Up(Experts::open(t, "ffn_up_exps", one, bias)?));
         }
-        Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, router.n_expert], bias)? {
+        Ok(match Experts::find(t, "ffn_gate_up_exps", [n_in, 2 * n_ff, n_expert], bias)? {
             Some(both) => {
                 for name in ["ffn_gate_exps.bias", "ffn_up_exps.bias"] {
                     t.refuse(name, "biases of joint experts are in ffn_gate_up_exps.bias")?;
@@ -55,12 +82,11 @@ impl GateUp {
 }
 
 impl ExpertFfn {
-    /// Asks for the tensors of a block whose experts read and give `n_in` values.
-    pub(crate) fn open(t: &mut Scope<'_, '_>, config: &MoeConfig, n_in: usize) -> Result<Self, LoadError> {
-        let MoeConfig { router, kind: MoeKind { bias, glu, .. }, n_ff, .. } = *config;
-        let gate_up = GateUp::open(t, config, n_in)?;
-        let down = Experts::open(t, "ffn_down_exps", [n_ff, n_in, router.n_expert], bias)?;
-        Ok(Self { glu, n_ff, n_used: router.n_used, gate_up, down })
+    /// Asks for the tensors of a block.
+    pub(crate) fn open(t: &mut Scope<'_, '_>, shape: ExpertShape) -> Result<Self, LoadError> {
+        let gate_up = GateUp::open(t, shape)?;
+        let down = Experts::open(t, "ffn_down_exps", [shape.n_ff, shape.n_in, shape.n_expert], shape.bias)?;
+        Ok(Self { shape, gate_up, down })
     }
 
     /// What the experts of each token make of `x: [n_in, n_tokens]`, summed by weight; gives the same shape.
@@ -78,7 +104,7 @@ impl ExpertFfn {
         if there.down.take_one_twice(g, n_tokens) {
             return g.add(here, there.sum(g, x, &route));
         }
-        let n_used = self.n_used as i64;
+        let n_used = self.shape.n_used as i64;
         let rows = g.repeat_to(g.reshape(x, [n_in, 1, n_tokens]), [n_in, n_used, n_tokens, 1]);
         let rows = g.reshape(rows, [n_in, 1, n_used * n_tokens]); // was [n_in, n_used, n_tokens]
         let out = there.outputs(g, rows, &route.one_by_one(g)); // [n_in, 1, n_used * n_tokens]
@@ -103,7 +129,7 @@ impl ExpertFfn {
 
     /// What experts make of `rows: [n_in, 1, n_tokens]`, times their weights: `[n_in, n_used, n_tokens]`.
     fn outputs<'g>(&self, g: &Graph<'g>, rows: Tensor<'g>, route: &Route<'g>) -> Tensor<'g> {
-        let n_ff = self.n_ff as i64;
+        let n_ff = self.shape.n_ff as i64;
         let [n_used, n_tokens, ..] = route.ids.ne();
         let (gate, up) = match &self.gate_up {
             GateUp::Split { gate, up } => (gate.forward(g, rows, route), up.forward(g, rows, route)),
@@ -118,7 +144,7 @@ impl ExpertFfn {
                 (half(0), half(n_ff as usize * nb[0]))
             }
         }; // [n_ff, n_used, n_tokens]
-        let inner = match self.glu {
+        let inner = match self.shape.glu {
             ExpertGlu::Silu => g.swiglu(gate, up),
             ExpertGlu::Gelu => g.geglu(gate, up),
             ExpertGlu::Clamped { slope, limit } => g.swiglu_clamped(gate, up, slope, limit),
@@ -134,9 +160,9 @@ impl ExpertFfn {
         let ([n_in, _, n_tokens, _], nb) = (out.ne(), out.nb());
         let expert = |i: usize| g.view(out, [n_in, n_tokens, 1, 1], [nb[2], nb[3], nb[3]], i * nb[1]);
         let mut sum = expert(0); // [n_in, n_tokens]
-        for i in 1..self.n_used {
+        for i in 1..self.shape.n_used {
             sum = g.add(sum, expert(i));
         }
-        if self.n_used == 1 { g.cont(sum) } else { sum }
+        if self.shape.n_used == 1 { g.cont(sum) } else { sum }
     }
 }

@@ -22,13 +22,14 @@ mod temperature;
 
 pub(crate) use attention::{attend, attend_to, split_heads};
 pub(crate) use delta_net::{DeltaNet, DeltaNetConfig, HeadOrder};
+pub(crate) use expert_ffn::ExpertGlu;
 pub(crate) use ffn::{DenseKind, Ffn, FfnConfig};
 pub(crate) use gated_ffn::{Activation, GatedFfn};
 pub(crate) use latent_attention::{LatentAttention, LatentConfig};
 pub(crate) use layer_norm::LayerNorm;
 pub(crate) use linear::{Linear, embedded, join, vector};
 pub(crate) use mamba::{Mamba, MambaConfig};
-pub(crate) use moe::{ExpertGlu, MoeConfig, MoeFfn, MoeKind, SharedExpert};
+pub(crate) use moe::{MoeConfig, MoeFfn, MoeKind, SharedExpert};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use router::{Gating, RouterKind};
 pub(crate) use self_attention::{Attention, AttentionConfig, AttentionKind, SlidingKind};

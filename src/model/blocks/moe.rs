@@ -3,7 +3,7 @@
 
 use ggml::{Graph, Tensor, WeightId};
 
-use super::expert_ffn::ExpertFfn;
+use super::expert_ffn::{ExpertFfn, ExpertGlu, ExpertShape};
 use super::gated_ffn::GatedFfn;
 use super::linear::{Linear, updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
@@ -25,22 +25,6 @@ pub(crate) enum SharedExpert {
     Plain,
 }
 
-/// What an expert makes of its gate and up rows.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum ExpertGlu {
-    /// `silu(gate) * up`.
-    #[default]
-    Silu,
-    /// `gelu(gate) * up`, GELU in its form of a hyperbolic tangent.
-    Gelu,
-    /// `x * sigmoid(slope * x) * (y + 1)` of gate and up that are clamped. Source: the gpt-oss reference model.
-    Clamped { slope: f32, limit: f32 },
-    /// `relu(up)^2`: there is no gate. The shared expert is made like this, too.
-    SquaredRelu,
-    /// `min(silu(gate), limit) * clamp(up, -limit, limit)`.
-    Limited { limit: f32 },
-}
-
 /// What a family says of its experts, where files do not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MoeKind {
@@ -60,9 +44,9 @@ pub(crate) struct MoeKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoeConfig {
     pub(crate) router: RouterConfig,
-    pub(crate) kind: MoeKind,
+    kind: MoeKind,
     /// Width of one expert.
-    pub(crate) n_ff: usize,
+    n_ff: usize,
     /// Width of the shared expert; 0 when there is none.
     n_ff_shared: usize,
     /// Width of what experts read and give; `None` for the stream's.
@@ -224,7 +208,9 @@ impl MoeFfn {
             }
         };
         let n_in = config.n_latent.unwrap_or(n_embd);
-        let experts = ExpertFfn::open(t, &config, n_in)?;
+        let MoeConfig { router: RouterConfig { n_expert, n_used, .. }, kind: MoeKind { bias, glu, .. }, n_ff, .. } =
+            config;
+        let experts = ExpertFfn::open(t, ExpertShape { glu, n_in, n_ff, n_expert, n_used, bias })?;
         let shared = Shared::open(t, n_embd, &config)?;
         Ok(Self { router, experts, shared, latent })
     }
