@@ -12,7 +12,7 @@ use model::{Model, PassOutput, Runner, Stats};
 
 use crate::batch::BatchPolicy;
 use crate::cache::SlotCache;
-use crate::config::{EngineConfig, EngineError, Exact};
+use crate::config::{EngineConfig, EngineError};
 use crate::disk_store::DiskStore;
 use crate::drafter::Drafter;
 use crate::handle::EngineHandle;
@@ -81,7 +81,7 @@ pub struct Engine {
     open: bool,
     /// The sequences are those of a warm-up.
     warming_up: bool,
-    /// When to look next whether other experts should have copies; `None` where copies stay as they are.
+    /// When to look next whether other experts should have copies; `None` where none have.
     expert_renewal: Option<Instant>,
 }
 
@@ -179,8 +179,7 @@ impl Engine {
         };
         let clock =
             StepClock { start: Instant::now(), computed: Stats::default(), drafting: Duration::ZERO, n_building: 0 };
-        let renews = model.weights().has_expert_copies() && config.exact == Exact::Off;
-        let expert_renewal = renews.then(Instant::now);
+        let expert_renewal = model.weights().has_expert_copies().then(Instant::now);
         let engine = Self {
             model,
             config,

@@ -7,7 +7,7 @@
 
 use std::ffi::CString;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -19,8 +19,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::progress::Counted;
 use crate::raw::{Buffer, Context};
-use crate::rpc::no_room;
-use crate::weight_tensor::{WeightId, WeightTensor, mark_as_weights};
+use crate::weight_tensor::{Arena, WeightId, WeightTensor};
 
 /// The experts of one layer, some of whom shall have copies.
 #[derive(Clone, Debug)]
@@ -73,14 +72,16 @@ pub(crate) struct CachedLayer {
     numbers: WeightTensor,
     /// i32 `[n_expert + 1]` in the host's memory: how often each was asked for, and how often there was a copy.
     counts: WeightTensor,
-    /// The expert of each copy.
-    held: Mutex<Vec<usize>>,
+    /// The number of each expert's copy, as in the tables.
+    number_of: Mutex<Vec<Option<usize>>>,
 }
 
 /// Copies of a model's experts.
 #[derive(Default)]
 pub(crate) struct ExpertCache {
     pub(crate) layers: Vec<CachedLayer>,
+    /// Where exchanges go on; it counts beyond the last.
+    next_layer: AtomicUsize,
 }
 
 /// Tensors that are added to those of a file.
@@ -134,7 +135,8 @@ impl ExpertCache {
                 ne[last] = layer.n_copies as i64 + 1;
                 let of = *of;
                 let name = format!("{} (copies)", added.names[id.index()]);
-                let copies = arena.tensor(Dtype::from_raw(t.type_), ne, &name)?;
+                let c_name = CString::new(&*name).unwrap_or_default();
+                let copies = arena.tensor(Dtype::from_raw(t.type_), ne, &c_name)?;
                 pairs.push(Pair { of: (id, of), copies: (WeightId::at(added.tensors.len()), copies) });
                 added.tensors.push(copies);
                 added.names.push(name);
@@ -144,16 +146,15 @@ impl ExpertCache {
                 pairs,
                 n_expert: layer.n_expert,
                 n_copies: layer.n_copies,
-                numbers_there: arena.tensor(Dtype::I32, [1, n_expert, 1, 1], "numbers of copies")?,
-                numbers: host.tensor(Dtype::I32, [n_expert, 1, 1, 1], "experts with copies")?,
-                counts: host.tensor(Dtype::I32, [n_expert + 1, 1, 1, 1], "uses of experts")?,
-                held: Mutex::new((0..layer.n_copies).collect()),
+                numbers_there: arena.tensor(Dtype::I32, [1, n_expert, 1, 1], c"numbers of copies")?,
+                numbers: host.tensor(Dtype::I32, [n_expert, 1, 1, 1], c"experts with copies")?,
+                counts: host.tensor(Dtype::I32, [n_expert + 1, 1, 1, 1], c"uses of experts")?,
+                number_of: Mutex::new((0..layer.n_expert).map(|e| Some(e).filter(|&e| e < layer.n_copies)).collect()),
             });
         }
         for arena in there.into_iter().map(|(_, arena)| arena).chain([host]) {
-            let (context, buffer) = arena.into_memory()?;
-            added.contexts.push(context);
-            added.buffers.extend(buffer);
+            added.buffers.extend(arena.allocate("copies of experts")?);
+            added.contexts.push(arena.into_context());
         }
         for layer in &cache.layers {
             for Pair { of, copies: (_, t) } in &layer.pairs {
@@ -163,11 +164,10 @@ impl ExpertCache {
                 set(t, one * layer.n_copies, &vec![0; one]);
                 copied.add(one * layer.n_copies);
             }
-            let numbers: Vec<i32> = (0..layer.n_expert).map(|e| layer.number(e).unwrap_or(-1)).collect();
-            set_numbers(&layer.numbers, 0, &numbers);
-            let none = layer.n_copies as i32;
-            let numbers: Vec<i32> = (0..layer.n_expert).map(|e| layer.number(e).unwrap_or(none)).collect();
-            set_numbers(&layer.numbers_there, 0, &numbers);
+            let number_of = layer.number_of.lock().unwrap_or_else(PoisonError::into_inner);
+            let or = |none: i32| number_of.iter().map(|number| number.map_or(none, |n| n as i32)).collect::<Vec<_>>();
+            set_numbers(&layer.numbers, 0, &or(-1));
+            set_numbers(&layer.numbers_there, 0, &or(layer.n_copies as i32));
             set_numbers(&layer.counts, 0, &vec![0; layer.n_expert + 1]);
         }
         Ok(cache)
@@ -193,20 +193,24 @@ impl ExpertCache {
         all
     }
 
-    /// Exchanges copies until none needs to be or `until` is past; gives how many. Nobody reads copies and numbers meanwhile.
+    /// Exchanges copies until none needs to be or `until` is past, going on where it stopped last; gives how many. Nobody reads
+    /// copies and numbers meanwhile.
     pub(crate) fn renew(&self, until: Instant) -> usize {
         let mut n_exchanged = 0;
-        for layer in &self.layers {
-            let mut held = layer.held.lock().unwrap_or_else(PoisonError::into_inner);
-            while let Some((expert, number)) = layer.next_change(&held) {
+        self.layers.iter().for_each(CachedLayer::fade);
+        for _ in &self.layers {
+            let layer = &self.layers[self.next_layer.load(Relaxed) % self.layers.len()];
+            let mut number_of = layer.number_of.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some((last, expert)) = layer.next_change(&number_of) {
                 if Instant::now() >= until {
                     return n_exchanged;
                 }
-                layer.exchange(held[number], expert, number);
-                held[number] = expert;
+                let Some(number) = number_of[last].take() else { break };
+                layer.exchange(last, expert, number);
+                number_of[expert] = Some(number);
                 n_exchanged += 1;
             }
-            layer.fade();
+            self.next_layer.fetch_add(1, Relaxed);
         }
         n_exchanged
     }
@@ -215,11 +219,15 @@ impl ExpertCache {
     pub(crate) fn layer_of(&self, id: WeightId) -> Option<&CachedLayer> {
         self.layers.iter().find(|layer| layer.copies_of(id).is_some())
     }
+
+    /// The copies of a tensor.
+    pub(crate) fn copies_of(&self, id: WeightId) -> Option<WeightId> {
+        self.layers.iter().find_map(|layer| layer.copies_of(id))
+    }
 }
 
 impl CachedLayer {
-    /// The copies of a tensor.
-    pub(crate) fn copies_of(&self, id: WeightId) -> Option<WeightId> {
+    fn copies_of(&self, id: WeightId) -> Option<WeightId> {
         self.pairs.iter().find(|pair| pair.of.0 == id).map(|pair| pair.copies.0)
     }
 
@@ -237,12 +245,6 @@ impl CachedLayer {
         [self.numbers_there.0, self.numbers.0, self.counts.0]
     }
 
-    /// The number of an expert's copy.
-    fn number(&self, expert: usize) -> Option<i32> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.iter().position(|&e| e == expert).map(|number| number as i32)
-    }
-
     /// What was counted under `i`.
     fn count(&self, i: usize) -> &AtomicI32 {
         debug_assert!(i <= self.n_expert);
@@ -253,13 +255,14 @@ impl CachedLayer {
         unsafe { AtomicI32::from_ptr(counts.wrapping_add(i.min(self.n_expert))) }
     }
 
-    /// The expert that has most reason to get a copy, and the number of the copy that has least to stay.
-    fn next_change(&self, held: &[usize]) -> Option<(usize, usize)> {
-        let uses = |expert: usize| self.count(expert).load(Relaxed);
-        let wanted = (0..self.n_expert).filter(|expert| !held.contains(expert)).max_by_key(|&e| uses(e))?;
-        let (number, &least) = held.iter().enumerate().min_by_key(|&(_, &e)| uses(e))?;
-        let (more, least) = (uses(wanted), uses(least));
-        (more >= least.saturating_add(least / 2).saturating_add(MORE_USES)).then_some((wanted, number))
+    /// The expert that has least reason to keep its copy, and the one that has most to get it, if that is enough.
+    fn next_change(&self, number_of: &[Option<usize>]) -> Option<(usize, usize)> {
+        let uses = |expert: &usize| self.count(*expert).load(Relaxed);
+        let (held, others): (Vec<usize>, Vec<usize>) = (0..self.n_expert).partition(|&e| number_of[e].is_some());
+        let (last, next) = (held.into_iter().min_by_key(uses)?, others.into_iter().max_by_key(uses)?);
+        let least = uses(&last);
+        let enough = least.saturating_add(least / 2).saturating_add(MORE_USES);
+        (uses(&next) >= enough).then_some((last, next))
     }
 
     /// Puts a copy of `expert` in the place of `last`'s. Nobody reads copies and numbers meanwhile.
@@ -289,47 +292,6 @@ impl CachedLayer {
                 uses.fetch_sub(uses.load(Relaxed) / 2, Relaxed);
             });
         }
-    }
-}
-
-/// Descriptions that get memory on one device together.
-struct Arena {
-    device: Device,
-    context: Context,
-    n_bytes: usize,
-}
-
-impl Arena {
-    fn new(device: Device, n_tensors: usize) -> Result<Self, Error> {
-        let context = Context::new(n_tensors.max(1), 0);
-        let context = context.ok_or_else(|| Error::no_arena(n_tensors * 512, "tensor descriptions"))?;
-        Ok(Self { device, context, n_bytes: 0 })
-    }
-
-    fn tensor(&mut self, dtype: Dtype, ne: [i64; 4], name: &str) -> Result<WeightTensor, Error> {
-        // SAFETY: the arena has room for all tensors that it was made for; `ne` has four dimensions of at least 1.
-        let t = unsafe { sys::ggml_new_tensor(self.context.as_ptr(), dtype.raw(), 4, ne.as_ptr()) };
-        let t = NonNull::new(t).ok_or_else(|| Error::no_arena(512, "a tensor's description"))?;
-        let name = CString::new(name).unwrap_or_default();
-        // SAFETY: `t` was just made; the name is copied, cut to ggml's length.
-        unsafe { sys::ggml_set_name(t.as_ptr(), name.as_ptr()) };
-        // SAFETY: `t` was just made.
-        self.n_bytes += unsafe { sys::ggml_nbytes(t.as_ptr()) };
-        Ok(WeightTensor(t))
-    }
-
-    fn into_memory(self) -> Result<(Context, Option<Buffer>), Error> {
-        if self.n_bytes == 0 {
-            return Ok((self.context, None));
-        }
-        let buffer_type = self.device.buffer_type();
-        // SAFETY: the arena holds just the tensors to place; the buffer type is static.
-        let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(self.context.as_ptr(), buffer_type) };
-        // SAFETY: just made, no other owner.
-        let buffer = unsafe { Buffer::own(buffer) };
-        let buffer = buffer.ok_or_else(|| no_room(self.device, self.n_bytes, "copies of experts"))?;
-        mark_as_weights(&buffer);
-        Ok((self.context, Some(buffer)))
     }
 }
 

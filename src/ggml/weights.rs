@@ -16,8 +16,7 @@ use crate::expert_cache::{Added, ExpertCache, ExpertLayer};
 use crate::mapping::Mapping;
 use crate::progress::{Counted, LoadProgress};
 use crate::raw::{Buffer, Context};
-use crate::rpc::no_room;
-use crate::weight_tensor::{WeightId, WeightTensor, mark_as_weights};
+use crate::weight_tensor::{Arena, WeightId, WeightTensor, mark_as_weights};
 
 /// ggml's kernels load whole vectors; data at other addresses is copied once.
 const ALIGNMENT: usize = 32;
@@ -182,7 +181,7 @@ impl WeightsBuilder {
         for on in on_devices {
             on.lay_over_maps(&self, &tensors, &mut buffers)?;
             on.copy(&self, &tensors, &mut buffers, &mut copied)?;
-            contexts.extend([on.mapped_ctx, on.copied_ctx]);
+            contexts.extend([on.mapped_arena, on.copied_arena].map(Arena::into_context));
         }
         let of_each = |t: Option<WeightTensor>| t.expect("every tensor lies on one of the devices");
         let mut tensors: Vec<WeightTensor> = tensors.into_iter().map(of_each).collect();
@@ -219,8 +218,8 @@ struct OnDevice {
     device: Device,
     mapped: Vec<usize>,
     copied: Vec<usize>,
-    mapped_ctx: Context,
-    copied_ctx: Context,
+    mapped_arena: Arena,
+    copied_arena: Arena,
 }
 
 impl OnDevice {
@@ -230,23 +229,20 @@ impl OnDevice {
         place: usize,
         tensors: &mut [Option<WeightTensor>],
     ) -> Result<Self, Error> {
-        let n = builder.planned.len().max(1);
-        let no_arena = || Error::no_arena(n * 512, "tensor descriptions");
-        let arena = || Context::new(n, 0).ok_or_else(no_arena);
+        let arena = || Arena::new(device, builder.planned.len());
         let over_maps = device.takes_host_memory();
         let (mapped, copied) = (Vec::new(), Vec::new());
-        let mut on = OnDevice { device, mapped, copied, mapped_ctx: arena()?, copied_ctx: arena()? };
+        let mut on = OnDevice { device, mapped, copied, mapped_arena: arena()?, copied_arena: arena()? };
         for (i, p) in builder.planned.iter().enumerate().filter(|(_, p)| p.place == place) {
             let address = builder.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
             let mapped = over_maps && !p.replaceable && address.is_multiple_of(ALIGNMENT);
-            let (list, ctx) = if mapped { (&mut on.mapped, &on.mapped_ctx) } else { (&mut on.copied, &on.copied_ctx) };
+            let (list, arena) = match mapped {
+                true => (&mut on.mapped, &mut on.mapped_arena),
+                false => (&mut on.copied, &mut on.copied_arena),
+            };
             list.push(i);
-            // SAFETY: the arena has room for all tensors; `ne` has four dimensions of at least 1 (checked by `add`).
-            let t = unsafe { sys::ggml_new_tensor(ctx.as_ptr(), p.dtype.raw(), 4, p.ne.as_ptr()) };
-            let t = NonNull::new(t).ok_or_else(no_arena)?;
-            // SAFETY: `t` was just made; the name is NUL-terminated and is copied.
-            unsafe { sys::ggml_set_name(t.as_ptr(), p.name.as_ptr()) };
-            tensors[i] = Some(WeightTensor(t));
+            // `add` has checked the dimensions.
+            tensors[i] = Some(arena.tensor(p.dtype, p.ne, &p.name)?);
         }
         let n_misaligned = on.copied.iter().filter(|&&i| !builder.planned[i].replaceable).count();
         if over_maps && n_misaligned > 0 {
@@ -309,17 +305,7 @@ impl OnDevice {
         buffers: &mut Vec<Buffer>,
         copied: &mut Counted<'_>,
     ) -> Result<(), Error> {
-        if self.copied.is_empty() {
-            return Ok(());
-        }
-        let bytes = self.copied_bytes(builder);
-        let buffer_type = self.device.buffer_type();
-        // SAFETY: the arena holds just the tensors to copy; the buffer type is static.
-        let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft(self.copied_ctx.as_ptr(), buffer_type) };
-        // SAFETY: just made, no other owner.
-        let buffer = unsafe { Buffer::own(buffer) };
-        let buffer = buffer.ok_or_else(|| no_room(self.device, bytes, "weights"))?;
-        mark_as_weights(&buffer);
+        buffers.extend(self.copied_arena.allocate("weights")?);
         for &i in &self.copied {
             let (Some(t), p) = (tensors[i], &builder.planned[i]) else { continue };
             let data = &builder.mappings[p.mapping].bytes()[p.range.clone()];
@@ -327,7 +313,6 @@ impl OnDevice {
             unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
             copied.add(data.len());
         }
-        buffers.push(buffer);
         Ok(())
     }
 }

@@ -3,18 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use ggml::{Device, DeviceKind, Dtype, ExpertLayer, WeightId, WeightUse, WeightsBuilder};
+use ggml::{Device, DeviceKind, Dtype, ExpertLayer, WeightUse, WeightsBuilder};
 
 use crate::error::LoadError;
 use crate::placement::{ExpertCacheSize, Plan, block, is_expert};
 
-/// Experts of a layer that may have copies.
+/// Experts of a layer that may have copies, of whom none has one yet.
 struct Layer {
-    device: Device,
-    tensors: Vec<WeightId>,
-    n_expert: usize,
+    experts: ExpertLayer,
     /// Of one expert.
     bytes: usize,
+}
+
+impl Layer {
+    /// Bytes of all experts.
+    fn all_bytes(&self) -> usize {
+        self.bytes * self.experts.n_expert
+    }
 }
 
 /// Copies of experts beside what `plan` places. `has_adapters`: some tensors are updated by LoRA adapters.
@@ -43,24 +48,24 @@ pub(crate) fn expert_copies(
         }
         return Err(LoadError::NoExpertsToCopy);
     }
-    let all: usize = layers.iter().map(|l| l.bytes * l.n_expert).sum();
+    let all: usize = layers.iter().map(Layer::all_bytes).sum();
     let mut copied = Vec::new();
     for &(device, free) in plan.left() {
-        let here: Vec<&Layer> = layers.iter().filter(|l| l.device == device).collect();
+        let here: Vec<&Layer> = layers.iter().filter(|l| l.experts.device == device).collect();
         let of_one: usize = here.iter().map(|l| l.bytes).sum();
-        let Some(n_expert) = here.iter().map(|l| l.n_expert).max() else { continue };
+        let Some(n_expert) = here.iter().map(|l| l.experts.n_expert).max() else { continue };
         let budget = match wanted {
             ExpertCacheSize::Off => 0,
             ExpertCacheSize::Auto => free,
             // Each GPU gets the share that its layers have of all.
             ExpertCacheSize::Bytes(bytes) => {
-                let of_device: usize = here.iter().map(|l| l.bytes * l.n_expert).sum();
+                let of_device: usize = here.iter().map(|l| l.all_bytes()).sum();
                 let share = (bytes as u128 * of_device as u128 / all.max(1) as u128) as usize;
                 // More than there is to copy is all of it.
                 share.min(of_one * n_expert)
             }
         };
-        let tables: usize = here.iter().map(|l| ExpertLayer::bytes(0, l.n_expert, 0)).sum();
+        let tables: usize = here.iter().map(|l| ExpertLayer::bytes(0, l.experts.n_expert, 0)).sum();
         let n_copies = (budget.saturating_sub(tables) / of_one.max(1)).saturating_sub(1);
         let least = (tables + 2 * of_one).div_ceil(1 << 20);
         if budget > free || n_copies == 0 {
@@ -71,22 +76,12 @@ pub(crate) fn expert_copies(
             }
             return Err(LoadError::ExpertCacheRoom { device, wanted: budget >> 20, free, least });
         }
-        let n_copies = |l: &Layer| n_copies.min(l.n_expert - 1);
-        let mib: usize = here.iter().map(|l| ExpertLayer::bytes(l.bytes, l.n_expert, n_copies(l))).sum::<usize>() >> 20;
-        tracing::info!(
-            n_layers = here.len(),
-            n_copies = n_copies(here[0]),
-            of = n_expert,
-            mib,
-            on = device.name(),
-            "experts copied"
-        );
-        copied.extend(here.iter().map(|l| ExpertLayer {
-            tensors: l.tensors.clone(),
-            n_expert: l.n_expert,
-            n_copies: n_copies(l),
-            device,
-        }));
+        let of_layer = |l: &Layer| ExpertLayer { n_copies: n_copies.min(l.experts.n_expert - 1), ..l.experts.clone() };
+        let taken = |l: &Layer| ExpertLayer::bytes(l.bytes, l.experts.n_expert, of_layer(l).n_copies);
+        let mib = here.iter().map(|l| taken(l)).sum::<usize>() >> 20;
+        let (n_layers, n_copies) = (here.len(), n_copies.min(n_expert - 1));
+        tracing::info!(n_layers, n_copies, of = n_expert, mib, on = device.name(), "experts copied");
+        copied.extend(here.into_iter().map(of_layer));
     }
     Ok(copied)
 }
@@ -100,14 +95,15 @@ fn layers(plan: &Plan, weights: &WeightsBuilder, tied: bool) -> Vec<Layer> {
         let n_expert = ne.iter().rfind(|&&n| n != 1).map_or(1, |&n| n as usize);
         let device = plan.block(il);
         let (layer, serves) = found.entry(il).or_insert_with(|| {
-            (Layer { device, tensors: Vec::new(), n_expert, bytes: 0 }, device.kind() != DeviceKind::Cpu)
+            let experts = ExpertLayer { tensors: Vec::new(), n_expert, n_copies: 0, device };
+            (Layer { experts, bytes: 0 }, device.kind() != DeviceKind::Cpu)
         });
         *serves &= plan.device(name, tied).kind() == DeviceKind::Cpu
             && !replaceable
-            && n_expert == layer.n_expert
+            && n_expert == layer.experts.n_expert
             && n_expert > 1
             && (ne[2] == 1 || takes(device, name, dtype, ne));
-        layer.tensors.push(id);
+        layer.experts.tensors.push(id);
         layer.bytes += bytes / n_expert.max(1);
     }
     found.into_values().filter(|(_, serves)| *serves).map(|(layer, _)| layer).collect()

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use crate::config::Exact;
 
 /// Time for exchanges between two steps.
 const AT_ONCE: Duration = Duration::from_millis(2);
@@ -14,14 +15,16 @@ const STEPS_PER_EXCHANGE: u32 = 32;
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// Exchanges some copies, if it is time. Which experts have one changes the bits of what they give, so with `--exact` they stay.
+    /// Exchanges some copies, if it is time. Which experts have one changes the bits of what they give, so with `--exact` they stay,
+    /// and only the counts of uses are kept small.
     pub(super) fn renew_expert_copies(&mut self) {
         let now = Instant::now();
         if self.warming_up || self.expert_renewal.is_none_or(|next| now < next) {
             return;
         }
         let weights = self.model.weights();
-        let n_exchanged = weights.renew_expert_copies(now + AT_ONCE);
+        let at_once = if self.config.exact == Exact::Off { AT_ONCE } else { Duration::ZERO };
+        let n_exchanged = weights.renew_expert_copies(now + at_once);
         let took = now.elapsed();
         self.expert_renewal = Some(now + (took * STEPS_PER_EXCHANGE).max(PAUSE));
         if n_exchanged > 0 {

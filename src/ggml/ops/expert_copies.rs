@@ -41,7 +41,7 @@ impl<'g> Graph<'g> {
 
     /// Where the copies of `id`'s experts lie: `[.., n_copies + 1]`, the last of zeros.
     pub fn copies_of(&self, id: WeightId) -> Option<WeightId> {
-        self.with_weights(|weights| weights.expert_cache().layer_of(id)?.copies_of(id))
+        self.with_weights(|weights| weights.expert_cache().copies_of(id))
     }
 
     /// True when `mul_mat_id` with these experts takes ids `[n_used, n_tokens]` of which a token has the same one several times. For
