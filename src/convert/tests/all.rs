@@ -11,7 +11,7 @@ mod heads;
 mod hostile;
 mod llama_pieces;
 mod made_projectors;
-mod nemotron_dense;
+mod nemotron;
 mod next;
 mod output;
 mod packed_experts;

@@ -95,7 +95,7 @@ fn experts(tensors: &mut Tensors, il: u64, shared: bool) {
     }
 }
 
-fn converted(config: &Value, tensors: &Tensors) -> Result<Vec<u8>, Error> {
+pub(crate) fn converted(config: &Value, tensors: &Tensors) -> Result<Vec<u8>, Error> {
     converted_with(config, tensors, false, |_| ())
 }
 
@@ -323,14 +323,14 @@ fn what_is_one_matrix_in_a_checkpoint_of_phi_stays_one() {
 }
 
 /// The model's and `n` layers' of a head within `mtp.layers`.
-fn mtp(tensors: &mut Tensors, no: u64, names: &[(&str, &[u64])]) {
+pub(crate) fn mtp(tensors: &mut Tensors, no: u64, names: &[(&str, &[u64])]) {
     for (name, shape) in names {
         add(tensors, &[(&format!("mtp.layers.{no}.{name}"), shape)]);
     }
 }
 
 /// What starts a layer of a head.
-const FUSION: &[(&str, &[u64])] =
+pub(crate) const FUSION: &[(&str, &[u64])] =
     &[("eh_proj.weight", &[N_EMBD, 2 * N_EMBD]), ("enorm.weight", &[N_EMBD]), ("hnorm.weight", &[N_EMBD])];
 
 #[test]
@@ -515,100 +515,6 @@ fn norms_of_step_get_their_one_and_its_kinds_of_layers_are_lists() {
         other[name] = value;
         let error = converted(&other, &tensors).expect_err("no numbers").to_string();
         assert!(error.contains(name) && error.contains("number"), "{error}");
-    }
-}
-
-#[test]
-fn two_layers_of_nemotrons_mtp_are_one_of_the_head_and_rows_of_mamba_become_matrices() {
-    let config = config(
-        "NemotronHForCausalLM",
-        json!({"hybrid_override_pattern": "M*E", "layer_norm_epsilon": 1e-5, "n_routed_experts": 5, "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16, "n_shared_experts": 1,
-            "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 4, "conv_kernel": 4,
-            "norm_topk_prob": true, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1, "rope_parameters": null}),
-    );
-    let attention: &[(&str, &[u64])] = &[
-        ("norm.weight", &[N_EMBD]),
-        ("mixer.q_proj.weight", &[48, N_EMBD]),
-        ("mixer.k_proj.weight", &[24, N_EMBD]),
-        ("mixer.v_proj.weight", &[24, N_EMBD]),
-        ("mixer.o_proj.weight", &[N_EMBD, 48]),
-    ];
-    let mut routed: Vec<(String, Vec<u64>)> = vec![
-        ("norm.weight".into(), vec![N_EMBD]),
-        ("mixer.gate.weight".into(), vec![5, N_EMBD]),
-        ("mixer.gate.e_score_correction_bias".into(), vec![5]),
-        ("mixer.shared_experts.up_proj.weight".into(), vec![16, N_EMBD]),
-        ("mixer.shared_experts.down_proj.weight".into(), vec![N_EMBD, 16]),
-    ];
-    for e in 0..5 {
-        routed.push((format!("mixer.experts.{e}.up_proj.weight"), vec![16, N_EMBD]));
-        routed.push((format!("mixer.experts.{e}.down_proj.weight"), vec![N_EMBD, 16]));
-    }
-    let routed: Vec<(&str, &[u64])> = routed.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
-    let mut tensors = Tensors::new();
-    add(
-        &mut tensors,
-        &[
-            ("backbone.embeddings.weight", &[N_VOCAB, N_EMBD]),
-            ("backbone.norm_f.weight", &[N_EMBD]),
-            ("lm_head.weight", &[N_VOCAB, N_EMBD]),
-        ],
-    );
-    let mut backbone = |il: u64, names: &[(&str, &[u64])]| {
-        for (name, shape) in names {
-            add(&mut tensors, &[(&format!("backbone.layers.{il}.{name}"), shape)]);
-        }
-    };
-    backbone(
-        0,
-        &[
-            ("norm.weight", &[N_EMBD]),
-            ("mixer.D", &[8]),
-            ("mixer.dt_bias", &[8]),
-            ("mixer.conv1d.weight", &[80, 1, 4]),
-            ("mixer.conv1d.bias", &[80]),
-            ("mixer.norm.weight", &[64]),
-            ("mixer.in_proj.weight", &[152, N_EMBD]),
-            ("mixer.out_proj.weight", &[N_EMBD, 64]),
-        ],
-    );
-    backbone(1, attention);
-    backbone(2, &routed);
-    tensors.insert("backbone.layers.0.mixer.A_log".into(), Tensor::f32(&[8], (0..8).map(|i| i as f32 / 4.0)));
-    mtp(&mut tensors, 0, FUSION);
-    mtp(&mut tensors, 0, attention);
-    mtp(&mut tensors, 1, &routed);
-    mtp(&mut tensors, 1, &[("final_layernorm.weight", &[N_EMBD])]);
-    let file = converted(&config, &tensors).expect("a whole checkpoint");
-    same(
-        &file,
-        &tensors,
-        &[
-            ("blk.0.ssm_in.weight", "backbone.layers.0.mixer.in_proj.weight"),
-            ("blk.0.ssm_conv1d.bias", "backbone.layers.0.mixer.conv1d.bias"),
-            ("blk.3.attn_norm.weight", "mtp.layers.0.norm.weight"),
-            ("blk.3.attn_v.weight", "mtp.layers.0.mixer.v_proj.weight"),
-            ("blk.3.post_attention_norm.weight", "mtp.layers.1.norm.weight"),
-            ("blk.3.nextn.shared_head_norm.weight", "mtp.layers.1.final_layernorm.weight"),
-            ("blk.3.ffn_up_shexp.weight", "mtp.layers.1.mixer.shared_experts.up_proj.weight"),
-        ],
-    );
-    let of = |name: &str| tensors[&format!("backbone.layers.0.mixer.{name}")].floats();
-    assert_eq!(numbers(&file, "blk.0.ssm_d"), (vec![1, 8], of("D")));
-    assert_eq!(numbers(&file, "blk.0.ssm_norm.weight"), (vec![32, 2], of("norm.weight")));
-    let (shape, decays) = numbers(&file, "blk.0.ssm_a");
-    assert_eq!(shape, [1, 8]);
-    for (a, log) in decays.iter().zip(of("A_log")) {
-        assert!((a + log.exp()).abs() <= 1e-6 * log.exp(), "{a} of {log}");
-    }
-    assert_eq!(list(&file, "nemotron_h_moe.attention.head_count_kv"), "[I32(0), I32(2), I32(0), I32(2)]");
-    assert_eq!(list(&file, "nemotron_h_moe.feed_forward_length"), "[I32(0), I32(0), I32(16), I32(16)]");
-    for (pattern, what) in [("M-E", "layer 1 is dense"), ("M+E", "layer 1 is \"+\""), ("M*", "2 layers")] {
-        let mut other = config.clone();
-        other["hybrid_override_pattern"] = json!(pattern);
-        let error = converted(&other, &tensors).expect_err("layers that files do not have").to_string();
-        assert!(error.contains(what), "{error}");
     }
 }
 
