@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::sentencepiece::{self, PieceKind};
 use super::table::Vocabulary;
-use super::token_files::{Added, Merge, added_tokens, is_byte, special};
+use super::token_files::{Added, Merge, added_tokens, is_byte, kind, parts, special};
 use crate::error::Error;
 use crate::json::{MAX_JSON_BYTES, find_json, read_json};
 use crate::safetensors::quoted;
@@ -101,15 +101,6 @@ pub(super) fn are_in(folder: &Path) -> Result<bool, Error> {
 /// Whether `tokenizer.json` has merges over characters with tokens for bytes.
 fn merges_are_in(path: &Path) -> Result<bool, Error> {
     Ok(path.exists() && read_json::<Form>(path, MAX_JSON_BYTES)?.model.byte_fallback)
-}
-
-/// The parts of a sequence, or what stands for itself.
-fn parts<'j>(v: &'j Value, list: &str) -> impl Iterator<Item = &'j Value> {
-    v.get(list).and_then(Value::as_array).map_or(std::slice::from_ref(v), Vec::as_slice).iter()
-}
-
-fn kind(v: &Value) -> &str {
-    v.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 impl Beside {

@@ -52,6 +52,16 @@ pub(super) fn is_byte(token: &str) -> bool {
     byte.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
 }
 
+/// The parts of a sequence, or what stands for itself.
+pub(super) fn parts<'j>(v: &'j Value, list: &str) -> impl Iterator<Item = &'j Value> {
+    v.get(list).and_then(Value::as_array).map_or(std::slice::from_ref(v), Vec::as_slice).iter()
+}
+
+/// What kind of part it is.
+pub(super) fn kind(v: &Value) -> &str {
+    v.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
 /// Both by the names of their keys.
 pub(super) type Special = (Vec<(&'static str, u32)>, Vec<(&'static str, bool)>);
 
@@ -64,13 +74,11 @@ pub(super) fn special(
     n_vocab: u64,
 ) -> Result<Special, String> {
     let mut around: Vec<(&'static str, bool)> = Vec::new();
-    let parts = post.get("processors").and_then(Value::as_array).map_or(std::slice::from_ref(post), Vec::as_slice);
-    for part in parts {
-        let kind = part.get("type").and_then(Value::as_str);
+    for part in parts(post, "processors") {
         let single = part.get("single").and_then(Value::as_array);
-        let (bos, eos) = match (kind, single) {
-            (Some("ByteLevel"), _) => (false, false),
-            (Some("TemplateProcessing"), Some(items)) if items.len() > 1 => {
+        let (bos, eos) = match (kind(part), single) {
+            ("ByteLevel", _) => (false, false),
+            ("TemplateProcessing", Some(items)) if items.len() > 1 => {
                 let is_special = |item: Option<&Value>| item.is_some_and(|i| i.get("SpecialToken").is_some());
                 (is_special(items.first()), is_special(items.last()))
             }

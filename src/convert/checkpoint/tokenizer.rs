@@ -12,7 +12,7 @@ use super::config::Config;
 use super::pieces;
 use super::sentencepiece::PieceKind;
 use super::table::Vocabulary;
-use super::token_files::{Added, Merge, added_tokens, is_byte, special};
+use super::token_files::{Added, Merge, added_tokens, is_byte, kind, parts, special};
 use crate::error::Error;
 use crate::gguf_model::Key;
 use crate::io::Input;
@@ -223,14 +223,13 @@ impl Tokenizer {
 
 /// The rule that cuts a text into words, by the patterns that run one after another.
 fn pre_tokenizer(v: &Value, whole_words: bool) -> Result<&'static str, String> {
-    let parts = v.get("pretokenizers").and_then(Value::as_array).map_or(std::slice::from_ref(v), Vec::as_slice);
     let mut patterns = Vec::new();
-    for part in parts {
+    for part in parts(v, "pretokenizers") {
         let is = |key: &str, default: bool| part.get(key).and_then(Value::as_bool).unwrap_or(default);
-        match part.get("type").and_then(Value::as_str) {
-            Some("Split") => patterns.extend(part.get("pattern").and_then(|p| p.get("Regex")?.as_str())),
-            Some("Digits") if is("individual_digits", false) => patterns.push(r"\p{N}"),
-            Some("ByteLevel") if is("use_regex", true) => patterns.push(text::BYTE_LEVEL_SPLIT),
+        match kind(part) {
+            "Split" => patterns.extend(part.get("pattern").and_then(|p| p.get("Regex")?.as_str())),
+            "Digits" if is("individual_digits", false) => patterns.push(r"\p{N}"),
+            "ByteLevel" if is("use_regex", true) => patterns.push(text::BYTE_LEVEL_SPLIT),
             _ => {}
         }
     }
