@@ -52,6 +52,7 @@ impl Config {
             "LlamaForCausalLM" if c.get("draft_vocab_size").is_some() => EAGLE3,
             class => class,
         };
+        let of_table = families::find(class);
         let delta = match class {
             "Qwen3_5ForConditionalGeneration" | "Qwen3_5ForCausalLM" | "qwen3_5" | "qwen3_5_text" => {
                 Some((Family::Qwen35, false))
@@ -62,8 +63,19 @@ impl Config {
             "Qwen3NextForCausalLM" | "qwen3_next" => Some((Family::Qwen3Next, true)),
             _ => None,
         };
-        let c = c.with_defaults(families::find(class).map_or(&[], |(row, _)| row.defaults));
-        let (layout, promised) = match (delta, families::find(class)) {
+        match (of_table.is_some_and(|(row, _)| row.head.is_some()), target) {
+            (true, None) => {
+                let what = "is a draft head's: `extract-nextn convert --target MODEL` names the model that it is for, a checkpoint \
+                            folder or a GGUF file";
+                return Err(what.into());
+            }
+            (false, Some(_)) if delta.is_some() || of_table.is_some() => {
+                return Err("is no draft head's: --target is for EAGLE-3 and DFlash heads".into());
+            }
+            _ => {}
+        }
+        let c = c.with_defaults(of_table.map_or(&[], |(row, _)| row.defaults));
+        let (layout, promised) = match (delta, of_table) {
             (Some((family, with_experts)), _) => {
                 (Layout::Delta(Box::new(DeltaConfig::of(&c, family, with_experts)?)), "mtp_num_hidden_layers")
             }

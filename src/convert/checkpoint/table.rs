@@ -111,17 +111,8 @@ impl Table {
             Sizes { n_layer: c.n_layer()?, n_head: c.need("num_attention_heads", 65536)?, ..Sizes::default() };
         sizes.n_head_kv = c.find("num_key_value_heads", 65536)?.unwrap_or(sizes.n_head);
         (row.read)(c, &mut sizes)?;
-        match (row.head, target) {
-            (Some(read), Some(target)) => read(c, target, &mut sizes)?,
-            (Some(_), None) => {
-                return Err(
-                    "is a draft head's: `extract-nextn convert --target MODEL` names the model that it is for, a \
-                            checkpoint folder or a GGUF file"
-                        .into(),
-                );
-            }
-            (None, Some(_)) => return Err("is no draft head's: --target is for EAGLE-3 and DFlash heads".into()),
-            (None, None) => {}
+        if let (Some(read), Some(target)) = (row.head, target) {
+            read(c, target, &mut sizes)?;
         }
         Ok(Self { row, arch: sizes.arch.unwrap_or(arch), sizes })
     }

@@ -172,6 +172,14 @@ fn an_eagle_3_head_that_does_not_fit_is_refused() {
     let of_model = Options { target: Some(dir.path()), ..Options::default() };
     let error = Checkpoint::open(dir.path(), of_model).map(drop).expect_err("no head").to_string();
     assert!(error.contains("is no draft head"), "{error}");
+    // A class that no row of the table reads.
+    let of_another = json!({"architectures": ["Qwen3_5ForCausalLM"]});
+    std::fs::write(dir.path().join("config.json"), of_another.to_string()).expect("written");
+    let target = tempfile::tempdir().expect("a folder");
+    write_target(target.path());
+    let of_model = Options { target: Some(target.path()), ..Options::default() };
+    let error = Checkpoint::open(dir.path(), of_model).map(drop).expect_err("no head").to_string();
+    assert!(error.contains("is no draft head"), "{error}");
 }
 
 fn dflash(more: Value) -> (Value, Tensors) {
