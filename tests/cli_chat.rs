@@ -91,8 +91,8 @@ impl Terminal {
         }
     }
 
-    /// Waits for an empty prompt: only there control keys are keys. Before, the terminal would make signals of them, and
-    /// it is not the one that controls this process.
+    /// Waits for an empty prompt: only there control keys are keys, and only there nothing is lost. Before, the terminal
+    /// would make signals of Ctrl-C, and it is not the one that controls this process, or drop Ctrl-D.
     fn prompt(&mut self) -> String {
         self.expect("a message, or /help")
     }
@@ -140,8 +140,10 @@ fn a_chat_answers_remembers_and_leaves() {
     chat.prompt();
     chat.press("/nope\r");
     chat.expect("/nope is no command");
+    chat.prompt();
     chat.press("/show\r");
     chat.expect("1 message,");
+    chat.prompt();
     chat.press("/undo\r");
     chat.expect("taken back: What is the capital");
     chat.prompt();
@@ -162,6 +164,7 @@ fn no_history_leaves_no_file() {
     chat.press("/stats\r");
     chat.expect("no reply yet");
     assert_eq!(std::fs::read_dir(chat.state.path()).expect("a directory").count(), 0);
+    chat.prompt();
     chat.press("/exit\r");
     assert_eq!(chat.end(), Some(0));
 }
@@ -218,12 +221,14 @@ fn ctrl_c_in_an_answer_keeps_what_came() {
     chat.prompt();
     chat.press("/show\r");
     chat.expect("1 message,");
+    chat.prompt();
     let path = chat.state.path().join("chat.json");
     chat.press(&format!("/save {}\r", path.display()));
     chat.expect("1 message in");
     let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).expect("saved")).expect("JSON");
     let kept = saved["turns"][0]["reply"]["text"].as_str().expect("a reply");
     assert!(!kept.is_empty(), "{saved}");
+    chat.prompt();
     chat.press("/exit\r");
     assert_eq!(chat.end(), Some(0));
 }
@@ -244,6 +249,7 @@ fn keys_and_ctrl_c_do_not_come_between_the_words_of_a_reply() {
     chat.prompt();
     chat.press("/show\r");
     chat.expect("1 message,");
+    chat.prompt();
     chat.press(CTRL_D);
     assert_eq!(chat.end(), Some(0));
 }
@@ -279,6 +285,7 @@ fn a_message_that_is_stopped_before_its_first_token_is_kept() {
     chat.prompt();
     chat.press("/show\r");
     chat.expect("0 messages, 0 of 16384 tokens");
+    chat.prompt();
     chat.press(CTRL_D);
     assert_eq!(chat.end(), Some(0));
 }
@@ -311,6 +318,7 @@ fn words_that_leave_other_programs_are_answered_with_the_command() {
     chat.prompt();
     chat.press("/show\r");
     chat.expect("0 messages,");
+    chat.prompt();
     chat.press("/exit\r");
     assert_eq!(chat.end(), Some(0));
 }
