@@ -46,6 +46,7 @@ mod executor;
 mod expert_cache;
 mod graph;
 mod heap;
+mod joined_rows;
 mod log;
 mod low_rank;
 mod mapping;

@@ -2,6 +2,7 @@
 //! Owns the map. The file must not shrink while it is mapped: reading past its new end ends the process (SIGBUS).
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -71,6 +72,29 @@ impl Mapping {
             counted.add(part.len());
         }
         Ok(())
+    }
+
+    /// Gives the memory of the pages that lie within these bytes back to the system, which reads the file again where somebody reads
+    /// them. Pages that are locked stay.
+    pub(crate) fn give_back(&self, bytes: Range<usize>) {
+        #[cfg(target_os = "linux")]
+        if let Mapping::File { map, .. } = self {
+            const PAGE: usize = 64 << 10;
+            let (first, end) = (bytes.start.next_multiple_of(PAGE), bytes.end.min(map.len()) / PAGE * PAGE);
+            if first < end {
+                // Locked pages are refused, and then there is nothing to do.
+                // SAFETY: whole pages within a map that is only read: they show the same bytes of the file afterwards.
+                let _ = unsafe {
+                    rustix::mm::madvise(
+                        map[first..end].as_ptr().cast_mut().cast(),
+                        end - first,
+                        rustix::mm::Advice::LinuxDontNeed,
+                    )
+                };
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = bytes;
     }
 
     /// All bytes.

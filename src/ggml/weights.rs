@@ -13,6 +13,7 @@ use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::expert_cache::{Added, ExpertCache, ExpertLayer};
+use crate::joined_rows::{JoinedRows, ToJoin, joined_type};
 use crate::mapping::Mapping;
 use crate::progress::{Counted, LoadProgress};
 use crate::raw::{Buffer, Context};
@@ -31,6 +32,8 @@ struct Planned {
     place: usize,
     /// [`WeightsBuilder::replaceable`] was asked for.
     replaceable: bool,
+    /// [`WeightsBuilder::join_rows`] was asked for.
+    joined: bool,
 }
 
 /// Collects tensors; [`WeightsBuilder::build`] places them on a device.
@@ -93,7 +96,16 @@ impl WeightsBuilder {
             return Err(refused(format!("bytes {range:?} lie outside {} of {len} bytes", map.label())));
         }
         let id = WeightId::at(self.planned.len());
-        self.planned.push(Planned { name: c_name, dtype, ne, mapping, range, place: 0, replaceable: false });
+        self.planned.push(Planned {
+            name: c_name,
+            dtype,
+            ne,
+            mapping,
+            range,
+            place: 0,
+            replaceable: false,
+            joined: false,
+        });
         Ok(id)
     }
 
@@ -106,6 +118,14 @@ impl WeightsBuilder {
             n += 1;
         }
         n
+    }
+
+    /// Has the rows of the tensors whose names `is_one` says yes to copied into memory once more, eight by eight, where they lie on a
+    /// CPU whose kernels are faster so, and are not [`WeightsBuilder::replaceable`]. Products with them have the same bits.
+    pub fn join_rows(&mut self, is_one: impl Fn(&str) -> bool) {
+        for p in &mut self.planned {
+            p.joined = p.name.to_str().is_ok_and(&is_one);
+        }
     }
 
     /// Has some experts of these layers, which lie in the host's memory and are not [`WeightsBuilder::replaceable`], copied to
@@ -177,7 +197,9 @@ impl WeightsBuilder {
             .collect::<Result<_, _>>()?;
         let of_experts = ExpertCache::copied_bytes(&self.expert_layers, |id| self.planned[id.index()].range.len());
         let of_tensors: usize = on_devices.iter().map(|on| on.copied_bytes(&self)).sum();
-        let mut copied = self.progress.of(of_tensors + of_experts);
+        let to_join = self.to_join(&devices);
+        let of_joined: usize = to_join.iter().map(|(_, p)| p.range.len()).sum();
+        let mut copied = self.progress.of(of_tensors + of_experts + of_joined);
         for on in on_devices {
             on.lay_over_maps(&self, &tensors, &mut buffers)?;
             on.copy(&self, &tensors, &mut buffers, &mut copied)?;
@@ -185,16 +207,19 @@ impl WeightsBuilder {
         }
         let of_each = |t: Option<WeightTensor>| t.expect("every tensor lies on one of the devices");
         let mut tensors: Vec<WeightTensor> = tensors.into_iter().map(of_each).collect();
+        let joined = JoinedRows::build(
+            &to_join.iter().map(|(i, p)| self.joined(tensors[*i], p)).collect::<Vec<_>>(),
+            &mut buffers,
+            &mut contexts,
+            &mut copied,
+        )?;
         let mut names: Vec<String> = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
         let mut places: Vec<usize> = self.planned.iter().map(|p| p.place).collect();
         let mut replaceable: Vec<bool> = self.planned.iter().map(|p| p.replaceable).collect();
         let expert_cache = {
             let (tensors, names, places) = (&mut tensors, &mut names, &mut places);
             let mut added = Added { tensors, names, places, buffers: &mut buffers, contexts: &mut contexts };
-            let data = |id: WeightId| {
-                let p = &self.planned[id.index()];
-                &self.mappings[p.mapping].bytes()[p.range.clone()]
-            };
+            let data = |id: WeightId| self.data(&self.planned[id.index()]);
             ExpertCache::build(&self.expert_layers, &devices, data, &mut added, &mut copied)?
         };
         replaceable.resize(tensors.len(), false);
@@ -205,11 +230,29 @@ impl WeightsBuilder {
             places,
             replaceable,
             expert_cache,
+            joined,
             numbers: RwLock::new(()),
             _buffers: buffers,
             _contexts: contexts,
             mappings: self.mappings,
         }))
+    }
+}
+
+impl WeightsBuilder {
+    /// The tensors whose rows are joined, with their places in the list.
+    fn to_join(&self, devices: &[Device]) -> Vec<(usize, &Planned)> {
+        let is_one = |p: &Planned| p.joined && !p.replaceable && joined_type(devices[p.place], p.dtype, p.ne).is_some();
+        self.planned.iter().enumerate().filter(|(_, p)| is_one(p)).collect()
+    }
+
+    fn joined(&self, tensor: WeightTensor, p: &Planned) -> ToJoin<'_> {
+        ToJoin { tensor, mapping: &self.mappings[p.mapping], range: p.range.clone() }
+    }
+
+    /// The bytes of a tensor in its file.
+    fn data(&self, p: &Planned) -> &[u8] {
+        &self.mappings[p.mapping].bytes()[p.range.clone()]
     }
 }
 
@@ -308,7 +351,7 @@ impl OnDevice {
         buffers.extend(self.copied_arena.allocate("weights")?);
         for &i in &self.copied {
             let (Some(t), p) = (tensors[i], &builder.planned[i]) else { continue };
-            let data = &builder.mappings[p.mapping].bytes()[p.range.clone()];
+            let data = builder.data(p);
             // SAFETY: the tensor was allocated above and has `range.len()` bytes (checked by `add`).
             unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
             copied.add(data.len());
@@ -330,6 +373,7 @@ pub struct Weights {
     /// Which of them lie in memory that nothing else uses.
     replaceable: Vec<bool>,
     expert_cache: ExpertCache,
+    joined: JoinedRows,
     /// Held to read while numbers are read, graphs that run included; to write while some are replaced.
     numbers: RwLock<()>,
     _buffers: Vec<Buffer>,
@@ -359,6 +403,16 @@ impl Weights {
         let there = (0..self.tensors.len()).filter(|&i| self.devices[self.places[i]] == device);
         // SAFETY: descriptions live in `_contexts` and are not changed after `build`.
         there.map(|i| unsafe { sys::ggml_nbytes(self.tensors[i].0.as_ptr()) }).sum()
+    }
+
+    /// Bytes of the copies whose rows are joined ([`WeightsBuilder::join_rows`]); no tensor counts them.
+    pub fn joined_bytes(&self) -> usize {
+        self.joined.n_bytes()
+    }
+
+    /// The weight with its rows joined, if there is such a copy.
+    pub(crate) fn joined(&self, weight: *const sys::ggml_tensor) -> Option<NonNull<sys::ggml_tensor>> {
+        self.joined.of(weight)
     }
 
     /// How many tensors there are.

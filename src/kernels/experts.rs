@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use crate::activations::{Activations, MAX_COLUMNS, Shape};
 use crate::isa::Isa;
-use crate::nodes::{activations, n_columns};
+use crate::nodes::{activations, joined, n_columns};
 use crate::product::{Matrix, Prefetch, redo_by_ggml, rows_of_thread, rows_times_tile};
 use crate::weight_type::WeightType;
 
@@ -32,7 +32,8 @@ pub const NO_EXPERT: i32 = -1;
 
 /// `src[0]: [k, m, n_expert]`, for each of `src[2]: [n_used, n_tokens]` (i32) one matrix of it, times `src[1]`, the columns
 /// of `src[3]: [k, n_used or 1, n_tokens]` quantised (floats: those columns), gives `dst: [m, n_used, n_tokens]` F32.
-/// [`NO_EXPERT`] gives zeros, any other id outside NaN.
+/// [`NO_EXPERT`] gives zeros, any other id outside NaN. `src[4]`, if there is one, is `src[0]` with its rows joined
+/// ([`crate::join_rows`]).
 ///
 /// # Safety
 /// The node contract.
@@ -67,7 +68,9 @@ pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int,
             }
         }
         order.sort_unstable();
-        let experts = Experts { ty, data: w.data.cast(), n_rows: m, bytes: row_bytes * m };
+        // SAFETY: null, or one more operand.
+        let joined = unsafe { joined(isa, ty, dst.src[4]) };
+        let experts = Experts { ty, data: w.data.cast(), joined, n_rows: m, bytes: row_bytes * m };
         // SAFETY: operands have these shapes (checked when the node was made); the routes lie in them.
         unsafe { on_thread(isa, &experts, &activations, order, out, ith as usize, nth as usize) }
     });
@@ -110,7 +113,8 @@ pub unsafe extern "C" fn experts_left(dst: *mut sys::ggml_tensor, ith: c_int, _:
 }
 
 /// Each of the matrices `src[0]: [k, m, n]` times the column of its number of each token: `src[1]`, the columns of `src[2]:
-/// [k, n, n_tokens]` quantised (floats: those columns), gives `dst: [m, n, n_tokens]` F32.
+/// [k, n, n_tokens]` quantised (floats: those columns), gives `dst: [m, n, n_tokens]` F32. `src[3]`, if there is one, is `src[0]`
+/// with its rows joined ([`crate::join_rows`]).
 ///
 /// # Safety
 /// The node contract.
@@ -130,7 +134,9 @@ pub unsafe extern "C" fn head_products(dst: *mut sys::ggml_tensor, ith: c_int, n
         let of_head = |head| (0..x.ne[2] as usize).map(move |token| (head, column(head, token)));
         let routes = (0..n).flat_map(of_head);
         order.extend(routes.map(|(head, at)| Route { expert: head as u32, from: at, to: at }));
-        let heads = Experts { ty, data: w.data.cast(), n_rows: m, bytes: n_bytes };
+        // SAFETY: null, or one more operand.
+        let joined = unsafe { joined(isa, ty, dst.src[3]) };
+        let heads = Experts { ty, data: w.data.cast(), joined, n_rows: m, bytes: n_bytes };
         // SAFETY: operands have these shapes (checked when the node was made); the routes lie in them, head by head.
         unsafe { on_thread(isa, &heads, &activations, order, dst.data.cast(), ith as usize, nth as usize) }
     });
@@ -140,6 +146,8 @@ pub unsafe extern "C" fn head_products(dst: *mut sys::ggml_tensor, ith: c_int, n
 pub(crate) struct Experts {
     pub(crate) ty: WeightType,
     pub(crate) data: *const u8,
+    /// As in a [`Matrix`].
+    pub(crate) joined: *const u8,
     pub(crate) n_rows: usize,
     /// Bytes of one.
     pub(crate) bytes: usize,
@@ -160,15 +168,19 @@ pub(crate) unsafe fn on_thread(
 ) {
     let mine = rows_of_thread(w.n_rows, ith, nth);
     let row_bytes = w.ty.row_bytes(x.shape.k);
-    let matrix = |route: &Route| w.data.wrapping_add(route.expert as usize * w.bytes);
+    let matrix = |route: &Route| {
+        let at = route.expert as usize * w.bytes;
+        let joined = if w.joined.is_null() { w.joined } else { w.joined.wrapping_add(at) };
+        Matrix { ty: w.ty, data: w.data.wrapping_add(at), joined, n_rows: w.n_rows }
+    };
     let to = |route: &Route| out.wrapping_add(route.to as usize * w.n_rows);
     let mut at = 0;
     while let Some(first) = order.get(at) {
         let same = order[at..].iter().take_while(|r| r.expert == first.expert).count();
         let routes = &order[at..at + same];
         at += same;
-        let this = Matrix { ty: w.ty, data: matrix(first), n_rows: w.n_rows };
-        let next = order.get(at).map_or(this.data, matrix).wrapping_add(mine.start * row_bytes);
+        let this = matrix(first);
+        let next = order.get(at).map_or(this, matrix).read().wrapping_add(mine.start * row_bytes);
         for (i, routes) in routes.chunks(MAX_COLUMNS).enumerate() {
             let tile = x.gathered(routes.len(), |j| routes[j].from as usize);
             let to = std::array::from_fn(|j| to(&routes[j.min(routes.len() - 1)]));

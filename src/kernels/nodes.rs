@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::activations::{Activations, Shape};
 use crate::isa::Isa;
+use crate::joined::reads;
 use crate::product::{self, Matrix, Output};
 use crate::quantise::{self, Input};
 use crate::weight_type::{ActivationFormat, WeightType};
@@ -60,13 +61,23 @@ pub(crate) unsafe fn activations(shape: Shape, isa: Isa, y: &sys::ggml_tensor) -
     }
 }
 
+/// Where the joined rows of an operand lie; null where there is none, or no kernel for it.
+///
+/// # Safety
+/// `operand` is null, or a tensor that is alive.
+pub(crate) unsafe fn joined(isa: Isa, ty: WeightType, operand: *const sys::ggml_tensor) -> *const u8 {
+    // SAFETY: null, or alive (the caller).
+    let data = unsafe { operand.as_ref() }.map_or(std::ptr::null(), |t| t.data.cast_const().cast());
+    if reads(isa, ty) { data } else { std::ptr::null() }
+}
+
 /// Columns in all dimensions.
 pub(crate) fn n_columns(x: &sys::ggml_tensor) -> usize {
     x.ne[1..].iter().product::<i64>() as usize
 }
 
 /// `src[0]: [k, m]` times `src[1]`, the columns of `src[2]: [k, n]` quantised (floats: those columns), gives `dst: [m, n]`
-/// F32.
+/// F32. `src[3]`, if there is one, is `src[0]` with its rows joined ([`crate::join_rows`]).
 ///
 /// # Safety
 /// The node contract.
@@ -79,7 +90,9 @@ pub unsafe extern "C" fn product(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_
     let shape = Shape { n: dst.ne[1] as usize, k: w.ne[0] as usize, format: ty.format() };
     // SAFETY: `src[1]` was made for this shape, or is the columns.
     let activations = unsafe { activations(shape, isa, y) };
-    let matrix = Matrix { ty, data: w.data.cast(), n_rows: w.ne[1] as usize };
+    // SAFETY: null, or one more operand.
+    let joined = unsafe { joined(isa, ty, dst.src[3]) };
+    let matrix = Matrix { ty, data: w.data.cast(), joined, n_rows: w.ne[1] as usize };
     let out = Output { data: dst.data.cast(), column_floats: dst.nb[1] / size_of::<f32>() };
     // SAFETY: operands have these shapes (checked when the node was made).
     unsafe { product::on_thread(isa, &matrix, &activations, &out, ith as usize, nth as usize) }

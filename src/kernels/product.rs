@@ -20,9 +20,12 @@ const PREFETCH_DISTANCE: usize = 4096;
 const PANEL: usize = 128 << 10;
 
 /// A weight whose rows lie one after the other.
+#[derive(Clone, Copy)]
 pub(crate) struct Matrix {
     pub(crate) ty: WeightType,
     pub(crate) data: *const u8,
+    /// The same rows joined, for [`joined::reads`] and whole groups of eight; null if they are not.
+    pub(crate) joined: *const u8,
     pub(crate) n_rows: usize,
 }
 
@@ -32,10 +35,17 @@ pub(crate) struct Output {
     pub(crate) column_floats: usize,
 }
 
-/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups of four.
+impl Matrix {
+    /// Where the bytes begin that products read.
+    pub(crate) fn read(&self) -> *const u8 {
+        if self.joined.is_null() { self.data } else { self.joined }
+    }
+}
+
+/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups of eight.
 pub(crate) fn rows_of_thread(n_rows: usize, ith: usize, nth: usize) -> Range<usize> {
-    let n_groups = n_rows.div_ceil(GROUP);
-    GROUP * (n_groups * ith / nth)..(GROUP * (n_groups * (ith + 1) / nth)).min(n_rows)
+    let n_groups = n_rows.div_ceil(WIDE);
+    (WIDE * (n_groups * ith / nth)).min(n_rows)..(WIDE * (n_groups * (ith + 1) / nth)).min(n_rows)
 }
 
 /// What thread `ith` of `nth` computes of `w` times `activations`.
@@ -48,22 +58,30 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
     let row_bytes = w.ty.row_bytes(activations.shape.k);
     let mine = rows_of_thread(w.n_rows, ith, nth);
     let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDE) / WIDE * WIDE };
-    for first in mine.clone().step_by(panel.next_multiple_of(WIDE)) {
-        let last = (first + panel).min(mine.end);
-        #[cfg(target_arch = "x86_64")]
-        let first = match joined::for_columns(isa, w.ty, n) {
-            // SAFETY: as for `rows_times_tile` below; the instruction set joins rows (`for_columns`).
-            true => unsafe { on_joined_panel(isa, w, first..last, row_bytes, activations, out) },
-            false => first,
-        };
+    let all_columns = |w: &Matrix, rows: Range<usize>, in_cache: bool| {
         for j in (0..n).step_by(MAX_COLUMNS) {
             let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
             let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
-            let prefetch = if j == 0 { Prefetch::Next } else { Prefetch::Nothing };
+            let prefetch = if j == 0 && !in_cache { Prefetch::Next } else { Prefetch::Nothing };
             // SAFETY: rows and columns have the same length, and `out` has room (the caller); the rows lie in `w`
             // (`rows_of_thread`).
-            unsafe { rows_times_tile(isa, w, first..last, row_bytes, &tile, &to, prefetch) };
+            unsafe { rows_times_tile(isa, w, rows.clone(), row_bytes, &tile, &to, prefetch) };
         }
+    };
+    for first in mine.clone().step_by(panel.next_multiple_of(WIDE)) {
+        let last = (first + panel).min(mine.end);
+        #[cfg(target_arch = "x86_64")]
+        let first = match w.joined.is_null() && joined::for_columns(isa, w.ty, n) {
+            true => {
+                let whole = first..first + (last - first) / WIDE * WIDE;
+                let of_panel = |joined| all_columns(&Matrix { joined, ..*w }, whole.clone(), true);
+                // SAFETY: the rows lie in the weight (the caller); `for_columns` says yes.
+                unsafe { joined::with_joined(w.ty, w.data, whole.clone(), activations.shape.n_blocks(), of_panel) };
+                whole.end
+            }
+            false => first,
+        };
+        all_columns(w, first..last, false);
     }
     // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier.
     if unsafe { activations.any_has_minus_128() } {
@@ -72,47 +90,6 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
             unsafe { redo_by_ggml(w, activations, j, out.data.wrapping_add(j * out.column_floats), mine.clone()) };
         }
     }
-}
-
-/// The whole groups of eight of the rows `range` times all columns: tiles of eight with joined rows, a last one that is not full
-/// with rows as they lie. Gives the first row that is left.
-///
-/// # Safety
-/// As [`rows_times_tile`], for all columns; [`joined::for_columns`] says yes.
-#[cfg(target_arch = "x86_64")]
-unsafe fn on_joined_panel(
-    isa: Isa,
-    w: &Matrix,
-    range: Range<usize>,
-    row_bytes: usize,
-    activations: &Activations,
-    out: &Output,
-) -> usize {
-    let whole = range.start..range.start + range.len() / WIDE * WIDE;
-    let n = activations.shape.n;
-    let all_columns = |data: *const u8| {
-        let joined = Matrix { ty: w.ty, data, n_rows: w.n_rows };
-        for j in (0..n).step_by(MAX_COLUMNS) {
-            let tile = &activations.tile(j, MAX_COLUMNS.min(n - j));
-            let to = std::array::from_fn(|i| out.data.wrapping_add((j + i) * out.column_floats));
-            let (range, prefetch) = (whole.clone(), Prefetch::Nothing);
-            // SAFETY: the caller's; the rows of the range are joined, eight by eight.
-            unsafe {
-                if tile.n < MAX_COLUMNS {
-                    rows_times_tile(isa, w, range, row_bytes, tile, &to, prefetch);
-                    continue;
-                }
-                let part = Part { w: &joined, range, row_bytes, tile, out: &to, prefetch };
-                match isa {
-                    Isa::AvxVnni => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, true>(w.ty, group, tile)),
-                    _ => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, true>(w.ty, group, tile)),
-                }
-            }
-        }
-    };
-    // SAFETY: the rows lie in the weight (the caller).
-    unsafe { joined::with_joined(w.ty, w.data, whole.clone(), activations.shape.n_blocks(), all_columns) };
-    whole.end
 }
 
 /// What to prefetch.
@@ -130,7 +107,8 @@ pub(crate) enum Prefetch {
 ///
 /// # Safety
 /// `isa` is available; the rows `range` lie in the weight, whose rows are as long as the columns, which are in the format of
-/// its type; each of `out` has room for a result of every row; nobody else writes those of these rows.
+/// its type; each of `out` has room for a result of every row; nobody else writes those of these rows. Of joined rows the range is
+/// whole groups of eight.
 pub(crate) unsafe fn rows_times_tile(
     isa: Isa,
     w: &Matrix,
@@ -146,13 +124,15 @@ pub(crate) unsafe fn rows_times_tile(
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, false>(w.ty, group, tile))
-            }
+            Isa::Avx2 if w.ty.is_quantised() => match w.joined.is_null() {
+                true => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, false>(w.ty, group, tile)),
+                false => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, true>(w.ty, group, tile)),
+            },
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, false>(w.ty, group, tile));
-            }
+            Isa::AvxVnni if w.ty.is_quantised() => match w.joined.is_null() {
+                true => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, false>(w.ty, group, tile)),
+                false => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, true>(w.ty, group, tile)),
+            },
             _ => part.in_groups::<GROUP>(|group| dots(isa, w.ty, group, tile)),
         }
     }
@@ -178,7 +158,8 @@ impl Part<'_> {
         let Self { w, range, row_bytes, tile, out, prefetch } = self;
         // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
         let distance = ROWS * PREFETCH_DISTANCE.div_ceil(ROWS * row_bytes);
-        let at = |r: usize| w.data.wrapping_add(r * row_bytes);
+        // Of joined rows the first of a group begins where all eight do.
+        let at = |r: usize| w.read().wrapping_add(r * row_bytes);
         for r in range.clone().step_by(ROWS) {
             // Past the last row it is taken again, and its results are dropped.
             let rows = std::array::from_fn(|i| at((r + i).min(range.end - 1)));

@@ -3,6 +3,7 @@
 
 use crate::activations::{Activations, Shape};
 use crate::isa::Isa;
+use crate::joined::reads;
 use crate::product::{self, Matrix, Output};
 use crate::quantise::{self, Input};
 use crate::weight_type::{ActivationFormat, WeightType};
@@ -66,13 +67,33 @@ impl Columns {
 /// `w` is not whole rows, the columns are in another format than the type's, `out` has another length, or the CPU lacks
 /// `isa`.
 pub fn product(isa: Isa, ty: WeightType, w: &[u8], columns: &Columns, n_threads: usize, out: &mut [f32]) {
+    product_joined(isa, ty, w, None, columns, n_threads, out);
+}
+
+/// As [`product`], of rows of which there is a joined copy ([`crate::join_rows`]); `None` where there is none.
+///
+/// # Panics
+/// As [`product`]; `joined` has another length than `w`, or `isa` has no kernels for joined rows of this type.
+pub fn product_joined(
+    isa: Isa,
+    ty: WeightType,
+    w: &[u8],
+    joined: Option<&[u8]>,
+    columns: &Columns,
+    n_threads: usize,
+    out: &mut [f32],
+) {
     let Shape { n, k, format } = columns.activations.shape;
     let row_bytes = ty.row_bytes(k);
     assert!(Isa::available().contains(&isa), "no {isa:?} here");
     assert!(format == ty.format() && w.len().is_multiple_of(row_bytes), "{ty:?}: {format:?}, {} bytes", w.len());
     let n_rows = w.len() / row_bytes;
     assert_eq!(out.len(), n_rows * n, "results");
-    let matrix = Matrix { ty, data: w.as_ptr(), n_rows };
+    if let Some(joined) = joined {
+        assert!(reads(isa, ty) && joined.len() == w.len(), "{isa:?} {ty:?}: {} joined bytes", joined.len());
+    }
+    let joined = joined.map_or(std::ptr::null(), <[u8]>::as_ptr);
+    let matrix = Matrix { ty, data: w.as_ptr(), joined, n_rows };
     let out = Output { data: out.as_mut_ptr(), column_floats: n_rows };
     for ith in 0..n_threads {
         // SAFETY: the CPU has the instructions, format and sizes fit (all asserted); each `ith` comes once.

@@ -7,6 +7,7 @@ use ggml_sys as sys;
 use crate::activations::record;
 use crate::experts::{self, Experts, Route};
 use crate::isa::{Isa, Order};
+use crate::joined::{join_rows, reads};
 #[cfg(target_arch = "x86_64")]
 use crate::product::vec_dot;
 use crate::slices::{self, Columns};
@@ -390,7 +391,7 @@ fn experts_of_gathered_columns_have_the_bits_of_one_column_alone() {
             (0..2 * n).map(|to| Route { expert: expert(to), from: (to / 2) as u32, to: to as u32 }).collect();
         order.sort_unstable();
         let bytes = m * ty.row_bytes(k);
-        let all = Experts { ty, data: w.as_ptr(), n_rows: m, bytes };
+        let all = Experts { ty, data: w.as_ptr(), joined: std::ptr::null(), n_rows: m, bytes };
         for isa in Isa::available() {
             for nth in [1, 2, 3] {
                 let columns = Columns::new(isa, ty.format(), &x, k, nth);
@@ -408,6 +409,66 @@ fn experts_of_gathered_columns_have_the_bits_of_one_column_alone() {
                         assert!(same(is, wants), "{isa:?} {ty:?} nth {nth}: {is:e}, not {wants:e}");
                     }
                 }
+            }
+        }
+    }
+}
+
+/// A joined copy, for the instruction sets that read one.
+fn joined(ty: WeightType, w: &[u8], k: usize) -> Vec<u8> {
+    let mut joined = vec![0; w.len()];
+    join_rows(ty, w, k, &mut joined);
+    joined
+}
+
+#[test]
+fn a_joined_copy_has_the_bits_of_rows_as_they_lie() {
+    for isa in Isa::available() {
+        for ty in QUANTISED.into_iter().filter(|&ty| reads(isa, ty)) {
+            for (k, m) in [(ty.format().block(), 8), (1024, 40), (3584, 16)] {
+                let w = weights(ty, &noise(k * m, 21), k);
+                let joined = joined(ty, &w, k);
+                for n in (1..=9).chain([19, 40]) {
+                    let mut x = noise(k * n, 22);
+                    // Left to ggml, which reads the rows as they lie.
+                    x[n / 2 * k + 3] = f32::NAN;
+                    let columns = Columns::new(isa, ty.format(), &x, k, 1);
+                    let wanted = product(isa, ty, &w, &x, k, 1);
+                    for nth in 1..=4 {
+                        let mut out = vec![f32::NAN; m * n];
+                        slices::product_joined(isa, ty, &w, Some(&joined), &columns, nth, &mut out);
+                        assert!(out.iter().zip(&wanted).all(|(a, b)| same(*a, *b)), "{isa:?} {ty:?} k {k} n {n} {nth}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn joined_experts_have_the_bits_of_those_as_they_lie() {
+    for isa in Isa::available() {
+        for ty in QUANTISED.into_iter().filter(|&ty| reads(isa, ty)) {
+            let (k, m, n_expert, n) = (512, 24, 3, 12);
+            let w = weights(ty, &noise(k * m * n_expert, 23), k);
+            let joined = joined(ty, &w, k);
+            let route = |to: usize| Route { expert: [2, 0, 2][to % 3], from: (to / 2) as u32, to: to as u32 };
+            let mut order: Vec<Route> = (0..2 * n).map(route).collect();
+            order.sort_unstable();
+            let columns = Columns::new(isa, ty.format(), &noise(k * n, 24), k, 1);
+            let with = |joined: *const u8, nth: usize| {
+                let all = Experts { ty, data: w.as_ptr(), joined, n_rows: m, bytes: m * ty.row_bytes(k) };
+                let mut out = vec![f32::NAN; 2 * n * m];
+                for ith in 0..nth {
+                    // SAFETY: the CPU has the instructions; weights, columns, routes and results fit each other.
+                    unsafe { experts::on_thread(isa, &all, &columns.activations, &order, out.as_mut_ptr(), ith, nth) };
+                }
+                out
+            };
+            let wanted = with(std::ptr::null(), 1);
+            for nth in 1..=3 {
+                let out = with(joined.as_ptr(), nth);
+                assert!(out.iter().zip(&wanted).all(|(a, b)| same(*a, *b)), "{isa:?} {ty:?} nth {nth}");
             }
         }
     }

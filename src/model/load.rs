@@ -19,7 +19,7 @@ use crate::head_file::{head_keys, mark_replaceable, refused};
 use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
-use crate::placement::{Placement, Plan, block};
+use crate::placement::{Placement, Plan, block, is_input};
 use crate::pooling::EmbeddingInfo;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
@@ -171,8 +171,14 @@ impl Model {
         check_overrides(&options.placement.overrides, weights.shapes())?;
         let wanted = options.placement.expert_cache;
         weights.copy_experts(expert_copies(wanted, &plan, &weights, tied, !adapters.is_empty())?);
+        if options.placement.repack {
+            weights.join_rows(|name| !is_input(name, tied) && !name.ends_with("nextn.embed_tokens.weight"));
+        }
         let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
+        if options.placement.repack {
+            tell_of_joined_rows(weights.joined_bytes());
+        }
         tell_of_batches(&weights, rows_alike(&facts, &weights), on_cpu);
         if let NextNHead::Missing(names) = &opened.nextn {
             tracing::warn!(
@@ -219,6 +225,17 @@ fn rows_alike(facts: &Facts, weights: &ggml::Weights) -> Option<usize> {
     };
     let products = weights.rows_alike()?;
     facts.layout.layers.iter().map(of_layer).try_fold(products, |least, n| Some(least.min(n?)))
+}
+
+/// Says what `--repack` takes, or that it does nothing.
+fn tell_of_joined_rows(n_bytes: usize) {
+    match n_bytes {
+        0 => tracing::warn!(
+            kernels = ggml::kernels_in_use(),
+            "--repack has no effect: no weight here is multiplied faster so (docs/KERNELS.md)"
+        ),
+        _ => tracing::info!(mib = n_bytes >> 20, "weights are in memory once more, repacked"),
+    }
 }
 
 /// Says so where drafts may change a greedy reply (docs/NUMERICS.md).

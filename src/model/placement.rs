@@ -54,6 +54,8 @@ pub struct Placement {
     pub n_cpu_moe: usize,
     /// Copies of experts that stay there.
     pub expert_cache: ExpertCacheSize,
+    /// Keep a second copy of the weights on the CPU whose rows are joined, where its kernels are faster so.
+    pub repack: bool,
     /// Tensors that go elsewhere than all this says, by name; the first pattern that matches decides.
     pub overrides: Vec<TensorOverride>,
     /// What will be kept beside the weights.
@@ -246,7 +248,7 @@ pub(crate) fn block(name: &str) -> Option<usize> {
 }
 
 /// True for what is read before the first layer, and not after the last one too.
-fn is_input(name: &str, tied: bool) -> bool {
+pub(crate) fn is_input(name: &str, tied: bool) -> bool {
     name.starts_with("token_embd") && !tied || name.starts_with("per_layer_token_embd")
 }
 

@@ -79,7 +79,7 @@ const NOTHING: [(&[&str], Takes, &str); 42] = [
     (&["--mmap"], Nothing, ""),
     (&["--no-mmap"], Nothing, MAPPED),
     (&["-lm", "--load-mode", "-lzm", "--lazy-mode"], Value, MAPPED),
-    (&["-dio", "--direct-io", "--no-host", "--repack", "-nr", "--no-repack"], Nothing, MAPPED),
+    (&["-dio", "--direct-io", "--no-host", "-nr", "--no-repack"], Nothing, MAPPED),
     (&["--check-tensors"], Nothing, "`extract-nextn verify` checks a file"),
     (&["-nkvo", "--no-kv-offload"], Nothing, "the cache of a layer lies where the layer lies, see --gpu-layers"),
     (&["-kvo", "--kv-offload", "--op-offload", "--no-op-offload"], Nothing, ""),

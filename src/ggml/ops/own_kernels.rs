@@ -17,7 +17,8 @@ impl<'g> Graph<'g> {
         let ty = self.kernel_for(a)?;
         let one_matrix = na[2] == 1 && na[3] == 1 && nb[2] == 1 && nb[3] == 1 && nb[1] <= ty.max_columns(na[0] * na[1]);
         let quantised = one_matrix.then(|| self.quantised(ty.format(), b))??;
-        Some(self.custom("mul_mat", Dtype::F32, [na[1], nb[1], 1, 1], &[a, quantised, b], kernels::product))
+        let args = self.with_joined([a, quantised, b]);
+        Some(self.custom("mul_mat", Dtype::F32, [na[1], nb[1], 1, 1], &args, kernels::product))
     }
 
     /// `mul_mat_id(experts, b, ids)` by a kernel, likewise.
@@ -26,7 +27,7 @@ impl<'g> Graph<'g> {
         let ty = self.kernel_for(experts)?;
         let served = self.kernel_takes_experts(experts, ids);
         let quantised = served.then(|| self.quantised(ty.format(), b))??;
-        let args = [experts, quantised, ids, b];
+        let args = self.with_joined([experts, quantised, ids, b]);
         Some(self.custom("mul_mat_id", Dtype::F32, [ne[1], ni[0], ni[1], 1], &args, kernels::expert_products))
     }
 
@@ -47,13 +48,24 @@ impl<'g> Graph<'g> {
         let few = nb[2] <= ty.max_columns(nh[0] * nh[1] * nh[2]);
         let even = heads.nb()[2] == heads.nb()[1] * nh[1] as usize;
         let quantised = (even && few).then(|| self.quantised(ty.format(), b))??;
-        Some(self.custom(
-            "mul_mat_by_head",
-            Dtype::F32,
-            [nh[1], nb[1], nb[2], 1],
-            &[heads, quantised, b],
-            kernels::head_products,
-        ))
+        let args = self.with_joined([heads, quantised, b]);
+        Some(self.custom("mul_mat_by_head", Dtype::F32, [nh[1], nb[1], nb[2], 1], &args, kernels::head_products))
+    }
+
+    /// The operands of a product, and behind them the weight, which is the first of them, with its rows joined, if there is such a
+    /// copy of it, or of the weight whose first rows it is.
+    fn with_joined<const N: usize>(&self, args: [Tensor<'g>; N]) -> Vec<Tensor<'g>> {
+        let a = args[0];
+        let (ne, nb) = (a.ne(), a.nb());
+        let joined = self.with_weights(|weights| weights.joined(a.base_ptr())).map(|joined| self.placed(joined));
+        let alike = |joined: &Tensor<'g>| joined.ne()[0] == ne[0] && a.view_offset() == 0;
+        let joined = joined.filter(alike).and_then(|joined| match joined.ne() == ne {
+            true => Some(joined),
+            // Rows are joined eight by eight.
+            false if ne[1] % 8 == 0 && ne[2..] == [1, 1] => Some(self.view(joined, ne, [nb[1], nb[2], nb[3]], 0)),
+            false => None,
+        });
+        args.into_iter().chain(joined).collect()
     }
 
     /// True when `mul_mat` with this weight may be given a token alone: it has the bits that it has among up to eight

@@ -1,11 +1,11 @@
 //! One kernel, compiled for AVX2 and for AVX-VNNI. Computes nothing.
 
 /// `dots::<.., VNNI, JOINED>(group, y)`, which takes the tile contract: `kernel::<N, .., VNNI, JOINED>` compiled for the features
-/// of AVX2, and of AVX-VNNI, for every number of columns; of joined rows for eight.
+/// of AVX2, and of AVX-VNNI, for every number of columns.
 macro_rules! for_both {
     ($kernel:ident $(, $more:ident: $type:ty)*) => {
         /// # Safety
-        /// The tile contract, for AVX2, or AVX-VNNI if `VNNI`; if `JOINED`, for rows that `joined.rs` joined, and `y.n` is 8.
+        /// The tile contract, for AVX2, or AVX-VNNI if `VNNI`; if `JOINED`, for rows that `joined.rs` joined.
         pub(crate) unsafe fn dots<$(const $more: $type,)* const VNNI: bool, const JOINED: bool>(
             group: &$crate::tile::RowGroup<{ $crate::tile::WIDE }>,
             y: &$crate::activations::ColumnTile,
@@ -31,8 +31,8 @@ macro_rules! for_both {
                 match (JOINED, VNNI) {
                     (false, false) => $crate::dispatch::by_columns!(plain, (group, y), y $(, $more)*, false),
                     (false, true) => $crate::dispatch::by_columns!(vnni, (group, y), y $(, $more)*, false),
-                    (true, false) => plain::<8 $(, $more)*, true>(group, y),
-                    (true, true) => vnni::<8 $(, $more)*, true>(group, y),
+                    (true, false) => $crate::dispatch::by_columns!(plain, (group, y), y $(, $more)*, true),
+                    (true, true) => $crate::dispatch::by_columns!(vnni, (group, y), y $(, $more)*, true),
                 }
             }
         }

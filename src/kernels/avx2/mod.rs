@@ -18,7 +18,7 @@ use crate::weight_type::{WeightType, quants};
 /// Quantised weights, with AVX-VNNI if `VNNI`.
 ///
 /// # Safety
-/// The tile contract, for AVX2, or for AVX-VNNI; if `JOINED`, for rows that were joined, and `y.n` is 8.
+/// The tile contract, for AVX2, or for AVX-VNNI; if `JOINED`, for rows that were joined.
 pub(crate) unsafe fn dots<const VNNI: bool, const JOINED: bool>(
     ty: WeightType,
     group: &RowGroup<WIDE>,

@@ -4,11 +4,12 @@
 //!
 //! Every figure is the best of some rounds. The weights of a product, 64 MiB, come from memory each time; with the word
 //! `cached` they are 1 MiB, which stays in a cache. With the word `wide` products are of 8 to 256 columns, for each eight of them.
+//! With the word `joined` their rows are joined beforehand, where kernels read that.
 
 use std::time::{Duration, Instant};
 
-use kernels::slices::{Columns, OneHead, one_head, product};
-use kernels::{ActivationFormat, Isa, WeightType};
+use kernels::slices::{Columns, OneHead, one_head, product_joined};
+use kernels::{ActivationFormat, Isa, WeightType, join_rows, reads_joined};
 
 /// Values of a weight's row.
 const K: usize = 1024;
@@ -96,12 +97,18 @@ fn products(wanted: &Wanted) {
         let n_rows = n_bytes / ty.row_bytes(K);
         // Small positive scales wherever they lie: no sum leaves the range of floats.
         let byte = |i: usize| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] & 0x1f;
+        let n_rows = n_rows / 8 * 8;
         let w: Vec<u8> = (0..n_rows * ty.row_bytes(K)).map(byte).collect();
+        let joined = (wanted.0.iter().any(|w| w == "joined") && reads_joined(ty, n_rows)).then(|| {
+            let mut joined = vec![0; w.len()];
+            join_rows(ty, &w, K, &mut joined);
+            joined
+        });
         for isa in wanted.isas() {
             let time = |n: usize| {
                 let columns = Columns::new(isa, ty.format(), &noise(n * K), K, 1);
                 let mut out = vec![0.0; n * n_rows];
-                best(|| product(isa, ty, &w, &columns, 1, &mut out))
+                best(|| product_joined(isa, ty, &w, joined.as_deref(), &columns, 1, &mut out))
             };
             let one = time(1);
             let others: Vec<String> = match wide {

@@ -6,6 +6,7 @@ mod draft_probs;
 mod expert_copies;
 mod feature_heads;
 mod gemma4;
+mod joined_rows;
 mod metal;
 mod one_part_layers;
 mod overrides;

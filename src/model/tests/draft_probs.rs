@@ -17,7 +17,7 @@ const DEPTH: usize = 3;
 const N_ENTRIES: [usize; 2] = [2, 1];
 
 /// One draft of two sequences.
-fn draft(model: &Arc<Model>, vocab: Option<&DraftVocab>, noise: Option<Noise<'_>>, probs: bool) -> DraftOutput {
+pub fn draft(model: &Arc<Model>, vocab: Option<&DraftVocab>, noise: Option<Noise<'_>>, probs: bool) -> DraftOutput {
     let n_embd = model.hparams().n_embd;
     let mut rng = Rng::new(SEED);
     let n: usize = N_ENTRIES.iter().sum();

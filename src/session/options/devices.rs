@@ -36,6 +36,10 @@ pub struct DeviceOptions {
     #[arg(long, value_name = "MIB", env = "NEXTN_EXPERT_CACHE", hide_env_values = true, value_parser = expert_cache)]
     pub expert_cache: Option<ExpertCacheSize>,
 
+    /// Keep a second, faster copy of the weights in memory (CPUs with AVX2 or AVX-VNNI)
+    #[arg(long, env = "NEXTN_REPACK", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub repack: bool,
+
     /// Put the tensors whose names match a pattern on a device (-ot), such as exps=CPU
     #[arg(long, value_name = "REGEX=DEVICE,...", env = "NEXTN_OVERRIDE_TENSOR", hide_env_values = true)]
     pub override_tensor: Vec<TensorOverrides>,
@@ -230,7 +234,8 @@ impl DeviceOptions {
         };
         let n_cpu_moe = if self.cpu_moe { usize::MAX } else { self.n_cpu_moe.unwrap_or(0) };
         let expert_cache = self.expert_cache.unwrap_or_default();
-        Ok(Placement { gpus, layers: self.gpu_layers, split, n_cpu_moe, expert_cache, overrides, planner })
+        let (layers, repack) = (self.gpu_layers, self.repack);
+        Ok(Placement { gpus, layers, split, n_cpu_moe, expert_cache, repack, overrides, planner })
     }
 }
 
