@@ -7,6 +7,7 @@ mod assistant;
 mod async_proposer;
 mod best_of;
 mod calibration;
+mod chances;
 mod combined;
 mod config;
 mod depth;
