@@ -82,6 +82,11 @@ impl Chances {
         slots.iter().map(|&slot| self.of_slot[slot][d - 1].n).sum()
     }
 
+    /// Drafts of all generations so far, as far as they are remembered.
+    pub(crate) fn n_of_all(&self) -> f64 {
+        self.of_all.first().map_or(0.0, |first| first.n)
+    }
+
     /// Tokens that a step with a draft of `d` tokens of each of these sequences is expected to give.
     pub(crate) fn tokens(&self, slots: &[usize], d: usize) -> f64 {
         let of = |&slot: &usize| {

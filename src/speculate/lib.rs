@@ -16,6 +16,8 @@ mod draft_model;
 mod draft_vocab;
 mod graph_prices;
 mod gumbel;
+mod head_cells;
+mod head_choice;
 mod mtp_inputs;
 mod nextn;
 mod ngram;
