@@ -105,6 +105,7 @@ fn drafts(
         let step = memory.begin(&[(&slot, n + n_chain)], 1)?;
         let n_entries = [n];
         let draft = Draft {
+            head: model::WhichHead::First,
             tokens,
             hidden,
             n_entries: &n_entries,
@@ -136,6 +137,7 @@ fn drafts_at_end(
     let mut output = DraftOutput::default();
     let (tokens, n_entries) = ([next], [1]);
     let draft = Draft {
+        head: model::WhichHead::First,
         tokens: &tokens,
         hidden,
         n_entries: &n_entries,

@@ -75,6 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let step = head.begin(&[(&slot, DEPTH)], 1)?;
         let (tokens, vocab, noise) = (&tokens[..1], None, None);
         let draft = Draft {
+            head: model::WhichHead::First,
             tokens,
             hidden: output.mtp_hidden(),
             n_entries: &[1],

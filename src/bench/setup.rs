@@ -27,6 +27,8 @@ pub(super) struct Setup {
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Draft with another GGUF file: a small model of the same tokens, or a head; one of each
+    ///
+    /// Drafts are those of a given head; best: chooses between it and the model's own
     #[arg(long, value_name = "FILE")]
     draft_model: Vec<PathBuf>,
     #[command(flatten)]
@@ -74,7 +76,15 @@ impl Setup {
         let device = &self.compute.device;
         let (placement, adapters) = (device.placement(planner)?, self.adapters.files());
         let rope = self.compute.rope.options();
-        let options = LoadOptions { placement, head, rope, adapters, lock: device.mlock, ..LoadOptions::default() };
+        let options = LoadOptions {
+            placement,
+            head,
+            keep_own_head: true,
+            rope,
+            adapters,
+            lock: device.mlock,
+            ..LoadOptions::default()
+        };
         Ok(session::open_weights(&source(self.model.as_deref()), &options)?)
     }
 

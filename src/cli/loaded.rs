@@ -109,6 +109,7 @@ impl Loaded {
         let model = self.model.model();
         let about = model.describe();
         let head = match model.nextn() {
+            NextNHead::Bound if model.heads().len() > 1 => "present, and the model's own",
             NextNHead::Bound => "present",
             NextNHead::Missing(_) => "incomplete",
             NextNHead::Absent => "none",

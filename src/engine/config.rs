@@ -286,6 +286,7 @@ impl EngineConfig {
         MemoryPlan {
             state: MemoryConfig { n_snapshots, n_ctx, max_rows, ..plain },
             head: None,
+            own_head: false,
             draft_words: None,
             n_batch: self.n_batch,
             n_out: self.n_sequences.saturating_mul(n_snapshots),

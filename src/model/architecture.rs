@@ -83,7 +83,11 @@ pub(crate) trait Architecture: Send + Sync {
     fn mtp_states(&self) -> Vec<LayerState> {
         Vec::new()
     }
-    /// The output matrix that each MTP layer's draft tokens come from; none without a NextN head.
+    /// State of each MTP layer of the model's own NextN head, where it is kept beside that of another file; else none.
+    fn own_mtp_states(&self) -> Vec<LayerState> {
+        Vec::new()
+    }
+    /// The output matrix that each MTP layer's draft tokens come from, of all heads; none without a NextN head.
     fn draft_heads(&self) -> Vec<WeightId> {
         Vec::new()
     }
@@ -127,7 +131,7 @@ pub(crate) struct ModelFile<'f, 'm, 'a> {
     pub(crate) keys: Keys<'m, 'a>,
     /// Those of the file that the NextN head comes from, where that is another one.
     pub(crate) head_keys: Option<Keys<'m, 'a>>,
-    /// A NextN head in the model's own file is wanted.
+    /// A NextN head in the model's own file is wanted, also where there are `head_keys`.
     pub(crate) own_head: bool,
     pub(crate) tensors: &'f mut Tensors<'a>,
     pub(crate) n_vocab: usize,

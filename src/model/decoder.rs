@@ -7,11 +7,11 @@ use memory::{LayerState, Segment, StateLayout};
 use crate::architecture::{Architecture, Hparams, ModelFile, NextNHead, Opened, Tables, max_nodes};
 use crate::blocks::{Linear, RmsNorm, embedded};
 pub(crate) use crate::decoder_config::{BlockConfig, DecoderConfig, Factors, MixerConfig, MtpKind, NormNames};
-use crate::draft::DraftStep;
+use crate::draft::{DraftStep, WhichHead};
 use crate::error::LoadError;
 use crate::keys::Keys;
 use crate::layer::{Layer, times};
-use crate::mtp_layer::{MtpLayer, fits_after, mtp_of_file, mtp_of_model};
+use crate::mtp_layer::{MtpLayer, fits_after, mtp_of_file, mtp_of_model, own_beside};
 use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
 use crate::step::Step;
@@ -26,6 +26,8 @@ struct Decoder {
     rank: Option<RankHead>,
     /// Those of the NextN head, in the order of the draft tokens.
     mtp: Vec<MtpLayer>,
+    /// As many of the model's own head, where `mtp` is that of another file and both are kept; else none.
+    own: Vec<MtpLayer>,
     mtp_kind: MtpKind,
     factors: Factors,
     pictures: Option<PictureKind>,
@@ -50,20 +52,26 @@ pub(crate) fn open(
     });
     let norm = RmsNorm::open(&mut t.globals(), c.final_norm, n_embd, c.eps)?;
     let rank = RankHead::find(&file.keys, t, n_embd)?;
-    let (mtp, nextn) = match &file.head_keys {
+    let (mtp, own, nextn) = match &file.head_keys {
         Some(keys) => {
             fits_after(keys, n_layer)?;
-            (mtp_of_file(t, &c, &config(keys)?, n_vocab, embed)?, NextNHead::Bound)
+            let given = config(keys)?;
+            // Adapters update what is bound last.
+            let own = if file.own_head { own_beside(t, &c, given.n_nextn, n_vocab, embed) } else { Vec::new() };
+            (mtp_of_file(t, &c, &given, n_vocab, embed)?, own, NextNHead::Bound)
         }
-        None if file.own_head => mtp_of_model(t, &c, n_vocab, embed)?,
-        None => (Vec::new(), NextNHead::Absent),
+        None if file.own_head => {
+            let (mtp, nextn) = mtp_of_model(t, &c, n_vocab, embed)?;
+            (mtp, Vec::new(), nextn)
+        }
+        None => (Vec::new(), Vec::new(), NextNHead::Absent),
     };
     let n_expert_used = c.n_expert().1;
     let (n_head, head) = (c.n_head(), c.head_shape());
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let DecoderConfig { softcap, factors, pictures, mtp: mtp_kind, .. } = c;
     let decoder =
-        Decoder { n_expert_used, softcap, embed, layers, norm, output, rank, mtp, mtp_kind, factors, pictures };
+        Decoder { n_expert_used, softcap, embed, layers, norm, output, rank, mtp, own, mtp_kind, factors, pictures };
     Ok(Opened { arch: Box::new(decoder), hparams, nextn, head })
 }
 
@@ -113,10 +121,10 @@ impl Decoder {
 
     /// A draft token by each layer, on the tokens that those before it drafted. Layers beyond the draft only fill their KV
     /// caches.
-    fn draft_by_layers<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
+    fn draft_by_layers<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>, head: &[MtpLayer]) {
         let mut hidden = step.hidden; // [n_embd, n_entries]
         let mut drafted = Vec::new();
-        for (k, mtp) in self.mtp.iter().take(step.n_layers).enumerate() {
+        for (k, mtp) in head.iter().take(step.n_layers).enumerate() {
             let tokens = step.embedded(g, k, mtp.embed, &drafted);
             let (x, mixed) = mtp.attend(g, &step.inputs, k, (tokens, hidden));
             let feeds = self.mtp_kind.chained && k + 1 < step.n_layers;
@@ -169,8 +177,12 @@ impl Architecture for Decoder {
         self.mtp.iter().map(|mtp| mtp.layer.state()).collect()
     }
 
+    fn own_mtp_states(&self) -> Vec<LayerState> {
+        self.own.iter().map(|mtp| mtp.layer.state()).collect()
+    }
+
     fn draft_heads(&self) -> Vec<WeightId> {
-        self.mtp.iter().map(|mtp| self.head_of(mtp).weight()).collect()
+        self.mtp.iter().chain(&self.own).map(|mtp| self.head_of(mtp).weight()).collect()
     }
 
     fn pictures(&self) -> Option<PictureKind> {
@@ -186,10 +198,14 @@ impl Architecture for Decoder {
     }
 
     fn draft<'g>(&self, g: &Graph<'g>, step: &DraftStep<'_, 'g>) {
-        match &self.mtp[..] {
+        let head = match step.head {
+            WhichHead::First => &self.mtp[..],
+            WhichHead::Own => &self.own,
+        };
+        match head {
             [] => {}
             [mtp] => self.draft_chain(g, step, mtp),
-            _ => self.draft_by_layers(g, step),
+            layers => self.draft_by_layers(g, step, layers),
         }
     }
 }

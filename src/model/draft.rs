@@ -12,6 +12,16 @@ use memory::StepView;
 use crate::blocks::{Linear, embedded};
 use crate::step::{AttentionInputs, Extras, GivenRows};
 
+/// Which of a model's NextN heads drafts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WhichHead {
+    /// That of another file where one was given, else the model's own.
+    #[default]
+    First,
+    /// The model's own beside that of another file ([`crate::LoadOptions::keep_own_head`]).
+    Own,
+}
+
 /// A block of tokens that a head drafts at once: the last token, and masks in the places of those that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftBlock {
@@ -53,6 +63,8 @@ pub(crate) enum NoiseBy {
 
 /// What a draft graph reads: the KV cache of the head, the entries to catch up with, and the rows of the chain.
 pub(crate) struct DraftStep<'s, 'g> {
+    /// The head that drafts.
+    pub(crate) head: WhichHead,
     /// Where the entries stand.
     pub(crate) inputs: AttentionInputs<'s, 'g>,
     /// The token of each entry, 0 for one of a picture: i32 `[n_entries]`.
@@ -101,6 +113,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
         let inputs = AttentionInputs::declare(g, view, 0);
         let shift = |k: usize| g.input(Name("shift", k as u32), Dtype::I32, [n_entries, 1, 1, 1]);
         Self {
+            head: WhichHead::First,
             depth,
             n_layers,
             shifts: (1..n_layers).map(shift).collect(),
@@ -127,6 +140,7 @@ impl<'s, 'g> DraftStep<'s, 'g> {
     pub(crate) fn at_end(g: &Graph<'g>, view: StepView<'s>, depth: usize, n_embd: usize) -> Self {
         let n_seqs = view.n_tokens() as i64;
         Self {
+            head: WhichHead::First,
             inputs: AttentionInputs::declare(g, view, 0),
             tokens: g.input("tokens", Dtype::I32, [n_seqs, 1, 1, 1]),
             given: None,

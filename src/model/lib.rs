@@ -53,7 +53,7 @@ pub use adapter_set::{AdapterSet, AdapterSetError};
 pub use arch::{architectures, feature_heads, head_architectures, nextn_architectures};
 pub use architecture::{Hparams, NextNHead};
 pub use describe::Description;
-pub use draft::DraftBlock;
+pub use draft::{DraftBlock, WhichHead};
 pub use draft_file::DraftFile;
 pub use draft_vocab::DraftVocab;
 pub use embedded::Embedded;

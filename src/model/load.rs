@@ -1,6 +1,6 @@
 //! Opening a model: maps, headers, shards, and the order in which they are checked, placed and bound.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,7 @@ use crate::head_file::{head_keys, mark_replaceable, refused};
 use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
-use crate::placement::{Placement, Plan, block, is_input};
+use crate::placement::{ExpertCacheSize, Placement, Plan, block, is_input};
 use crate::pooling::EmbeddingInfo;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
@@ -33,6 +33,9 @@ pub struct LoadOptions {
     pub placement: Placement,
     /// A GGUF file whose NextN head is taken, and nothing else of it; `None` is the model's own head.
     pub head: Option<PathBuf>,
+    /// Keep the model's own NextN head beside that of [`LoadOptions::head`], where both have as many layers: drafts may come from
+    /// either ([`crate::WhichHead`]). Not where numbers of a head shall be replaced, nor beside copies of experts.
+    pub keep_own_head: bool,
     /// Keep the numbers of the NextN head in memory of their own, for [`Model::replace_head`].
     pub replaceable_head: bool,
     /// The rotation of positions, where it shall differ from the file's; of the head as well.
@@ -148,7 +151,7 @@ impl Model {
             Some((keys, None)) => (Some(keys), None),
             None => (None, None),
         };
-        let own_head = of_features.is_none();
+        let own_head = of_features.is_none() && (head_keys.is_none() || keeps_own_head(options));
         let file = &mut ModelFile { keys, head_keys, own_head, tensors: &mut tensors, n_vocab };
         let mut opened = (entry.open)(file)?;
         if let Some((keys, entry)) = of_features {
@@ -206,6 +209,11 @@ impl Model {
             vocab,
         }))
     }
+}
+
+/// See [`LoadOptions::keep_own_head`].
+fn keeps_own_head(options: &LoadOptions) -> bool {
+    options.keep_own_head && !options.replaceable_head && options.placement.expert_cache == ExpertCacheSize::Off
 }
 
 /// Keeps the pages of files in memory, as far as that is allowed.
@@ -275,8 +283,10 @@ fn with_features(
 fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     let (arch, hparams) = (&opened.arch, opened.hparams.clone());
     let mut widths: HashMap<usize, usize> = HashMap::new();
+    let mut seen = HashSet::new();
     for (name, _, [_, n_out, n_matrices, _]) in weights.shapes() {
-        if let Some(il) = block(name) {
+        // Two heads have tensors of the same names, and a pass computes one of them.
+        if let Some(il) = block(name).filter(|_| seen.insert(name)) {
             let n_matrices = usize::try_from(n_matrices).unwrap_or(1);
             // Of experts those that a token uses; those of heads all.
             let n_used = if name.contains("_exps.") { hparams.n_expert_used.max(1) } else { n_matrices };
@@ -287,6 +297,7 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     Facts {
         layout: arch.state(),
         head: arch.mtp_states(),
+        own_head: arch.own_mtp_states(),
         block: arch.draft_block(),
         n_draft_words: arch.draft_words().map(<[u32]>::len),
         head_row_bytes: opened.draft_heads().into_iter().filter_map(|id| weights.row_bytes(id)).sum(),

@@ -19,6 +19,8 @@ pub struct Facts {
     pub layout: StateLayout,
     /// State of each of the NextN head's layers; none without a head.
     pub head: Vec<LayerState>,
+    /// Likewise of the model's own head, as many layers, where it is kept beside that of another file; else none.
+    pub own_head: Vec<LayerState>,
     /// The block that the head drafts at once, where it does.
     pub block: Option<DraftBlock>,
     /// Rows of the head's own output matrix, where these are part of the vocabulary.
@@ -47,6 +49,8 @@ pub struct MemoryPlan {
     pub state: MemoryConfig,
     /// State of the NextN head, where drafts come from it, and how many of its layers are used, from the first.
     pub head: Option<(MemoryConfig, usize)>,
+    /// The model's own head drafts beside that of another file, where it is kept.
+    pub own_head: bool,
     /// First rows of the head and copies of others that drafts are made of; `None` is the whole vocabulary.
     pub draft_words: Option<(usize, usize)>,
     /// Rows of a pass at most.
@@ -64,7 +68,8 @@ pub struct MemoryPlan {
 /// Bytes beside the weights of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryBytes {
-    /// State of each layer of the target model, then of the NextN head's, with the rows that drafts are made of.
+    /// State of each layer of the target model, then of the NextN head's (of both heads', where there are two), with the rows that
+    /// drafts are made of.
     pub blocks: Vec<usize>,
     /// Compute buffers, on each device that has layers.
     pub passes: usize,
@@ -90,8 +95,11 @@ impl MemoryPlan {
         if let Some((head, n_layers)) = &self.head {
             let mut words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
             let n_layers = if facts.block.is_some() { usize::MAX } else { *n_layers };
-            for layer in facts.head.iter().take(n_layers) {
-                blocks.push(head.layer_bytes(layer)?.saturating_add(std::mem::take(&mut words)));
+            for (k, layer) in facts.head.iter().take(n_layers).enumerate() {
+                let own = facts.own_head.get(k).filter(|_| self.own_head);
+                let own = own.map_or(Ok(0), |layer| head.layer_bytes(layer))?;
+                let bytes = head.layer_bytes(layer)?.saturating_add(own);
+                blocks.push(bytes.saturating_add(std::mem::take(&mut words)));
             }
         }
         let passes = self.n_runners.max(1).saturating_mul(self.pass_bytes(facts));
@@ -117,7 +125,8 @@ impl MemoryPlan {
         let snapshots = of_snapshots.max().unwrap_or(0);
         let n_snapshots = self.state.n_slots.saturating_mul(self.state.n_snapshots + 1);
         let logits = 3 * F32 * sizes.n_vocab * self.n_out;
-        let head = StateLayout { layers: facts.head.clone() };
+        let own = if self.own_head { &facts.own_head[..] } else { &[] };
+        let head = StateLayout { layers: [&facts.head[..], own].concat() };
         let rotations =
             self.state.rotation_bytes(&facts.layout) + self.head.map_or(0, |(config, _)| config.rotation_bytes(&head));
         let (latent, turned) = self.latent_bytes(facts, n_ctx);

@@ -11,7 +11,7 @@ use text::Vocab;
 use crate::adapter::Adapter;
 use crate::architecture::{Architecture, Hparams, NextNHead, each_once};
 use crate::describe::Description;
-use crate::draft::DraftBlock;
+use crate::draft::{DraftBlock, WhichHead};
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest, in_long_context};
 use crate::memory_plan::Facts;
@@ -195,9 +195,26 @@ impl Model {
     /// # Errors
     /// As [`Memory::new`].
     pub fn head_memory_of(&self, config: MemoryConfig, n_layers: usize) -> Result<Option<Memory>, memory::Error> {
+        self.memory_of_head(WhichHead::First, config, n_layers)
+    }
+
+    /// As [`Model::head_memory_of`], of this head; `None` where the model has it not.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn memory_of_head(
+        &self,
+        head: WhichHead,
+        config: MemoryConfig,
+        n_layers: usize,
+    ) -> Result<Option<Memory>, memory::Error> {
         // All layers of a head that drafts a block make each of its tokens.
         let n_layers = if self.facts.block.is_some() { usize::MAX } else { n_layers };
-        let layers: Vec<_> = self.arch.mtp_states().into_iter().take(n_layers).collect();
+        let layers = match head {
+            WhichHead::First => &self.facts.head,
+            WhichHead::Own => &self.facts.own_head,
+        };
+        let layers: Vec<_> = layers.iter().take(n_layers).cloned().collect();
         if layers.is_empty() {
             return Ok(None);
         }
@@ -216,6 +233,15 @@ impl Model {
     /// that drafts a block at once counts as one.
     pub fn n_mtp_layers(&self) -> usize {
         self.facts.n_mtp_layers()
+    }
+
+    /// The heads that drafts may come from: none, one, or that of another file and the model's own.
+    pub fn heads(&self) -> &'static [WhichHead] {
+        match (self.facts.head.is_empty(), self.facts.own_head.is_empty()) {
+            (true, _) => &[],
+            (false, true) => &[WhichHead::First],
+            (false, false) => &[WhichHead::First, WhichHead::Own],
+        }
     }
 
     /// The NextN head keeps nothing: it reads the target model's cells ([`crate::Runner::draft_at_end`]).
@@ -249,6 +275,17 @@ impl Model {
     /// As [`Model::fingerprint`].
     pub fn head_fingerprint(&self) -> Result<Fingerprint, LoadError> {
         self.fingerprints().map(|(_, of_head)| of_head)
+    }
+
+    /// As [`Model::head_fingerprint`], of this head.
+    ///
+    /// # Errors
+    /// As [`Model::fingerprint`].
+    pub fn fingerprint_of_head(&self, head: WhichHead) -> Result<Fingerprint, LoadError> {
+        match head {
+            WhichHead::First => self.head_fingerprint(),
+            WhichHead::Own => self.fingerprint(),
+        }
     }
 
     fn fingerprints(&self) -> Result<(Fingerprint, Fingerprint), LoadError> {

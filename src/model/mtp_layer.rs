@@ -115,6 +115,29 @@ pub(crate) fn mtp_of_model(
     })
 }
 
+/// The NextN head of the model's own file beside that of another one, which has `n_given` layers. Where the two cannot take turns
+/// there is none, and the log says why.
+pub(crate) fn own_beside(
+    t: &mut Tensors<'_>,
+    c: &DecoderConfig,
+    n_given: usize,
+    n_vocab: usize,
+    embed: WeightId,
+) -> Vec<MtpLayer> {
+    if c.n_nextn > 0 && c.n_nextn != n_given {
+        let n_own = c.n_nextn;
+        tracing::info!(n_given, n_own, "the given NextN head replaces the model's own: they differ in layers");
+        return Vec::new();
+    }
+    match mtp_of_model(t, c, n_vocab, embed) {
+        Ok((own, _)) => own,
+        Err(error) => {
+            tracing::warn!(%error, "the given NextN head replaces the model's own, which cannot be used");
+            Vec::new()
+        }
+    }
+}
+
 /// All layers of the NextN head, or which tensors are missing: those of the first layer that is not whole.
 fn mtp_layers(
     t: &mut Tensors<'_>,

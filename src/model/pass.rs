@@ -16,7 +16,7 @@ use crate::adapter::InUse;
 use crate::adapter_set::AdapterSet;
 use crate::attention_data::AttentionData;
 use crate::blocks::Linear;
-use crate::draft::{DraftBlock, NoiseBy};
+use crate::draft::{DraftBlock, NoiseBy, WhichHead};
 use crate::draft_vocab::DraftVocab;
 use crate::error::RunError;
 use crate::model::Model;
@@ -115,9 +115,10 @@ enum Key {
     Trunk { segments: Vec<Segment>, out: OutRows, hidden: bool, give: Give, adapters: AdapterSet, extras: Extras },
     /// The product of a matrix with so many columns.
     Product { weight: WeightId, n_columns: usize },
-    /// The head: catch-up segments, those of each further draft token, layers, draft tokens, sequences that draft, first rows
+    /// The head: which, catch-up segments, those of each further draft token, layers, draft tokens, sequences that draft, first rows
     /// of the head, with Gumbel noise, verbose, with hidden states, with probabilities.
     Draft {
+        head: WhichHead,
         segments: Vec<Segment>,
         chain: Vec<Vec<Segment>>,
         n_layers: usize,
@@ -497,6 +498,8 @@ impl<'a> Noise<'a> {
 /// What one draft computes, for the sequences of a step of the head's memory, in ascending order of their slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
+    /// The head that drafts. The step is one of its memory ([`Model::memory_of_head`]).
+    pub head: WhichHead,
     /// The token of each entry, sequence after sequence.
     pub tokens: &'a [TokenId],
     /// The hidden state before it: `[n_embd]` for each entry, [`Model::n_embd_mtp`] wide.

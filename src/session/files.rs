@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::EngineConfig;
-use model::{DraftFile, ExpertCacheSize, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement, map_shards};
+use model::{
+    DraftFile, ExpertCacheSize, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement, WhichHead, map_shards,
+};
 use speculate::SpecConfig;
 
 use crate::file_progress::FileProgress;
@@ -153,6 +155,7 @@ fn open_target(
     let load = LoadOptions {
         placement,
         head: head.clone(),
+        keep_own_head: options.drafts.config().chooses_heads(),
         replaceable_head: options.learn.as_ref().is_some_and(|learn| learn.live.is_some()),
         rope,
         adapters: options.adapters.files(),
@@ -166,7 +169,13 @@ fn open_target(
             tracing::warn!(file = %beside.display(), %error, "the MTP layer beside the model does not fit: going on without it");
             Ok((model, None))
         }
-        (opened, _) => Ok((opened?, head)),
+        (opened, _) => {
+            let model = opened?;
+            if let (Some(given), [_, WhichHead::Own]) = (&head, model.heads()) {
+                tracing::info!(given = %given.display(), "two NextN heads: each sequence drafts by the given one or the model's own, whichever is accepted more");
+            }
+            Ok((model, head))
+        }
     }
 }
 

@@ -24,8 +24,8 @@ use crate::same_words::difference;
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The model's MTP (NextN) layer where it has one, and the draft model where one was given: for each sequence the one
-    /// that gains more, and neither where none gains.
+    /// The model's MTP (NextN) layer where it has one, its own and that of another file where both are kept, and the draft model
+    /// where one was given: for each sequence the one that gains more, and none where none gains.
     #[default]
     Auto,
     /// Plain decoding.
@@ -132,6 +132,14 @@ pub struct SpecConfig {
     pub draft_mode: DraftMode,
 }
 
+impl SpecConfig {
+    /// Where a model has its own MTP layers and those of another file ([`model::LoadOptions::keep_own_head`]), each sequence drafts
+    /// by those that do better; else by those of the file. A thread of its own drafts ahead by one head.
+    pub fn chooses_heads(&self) -> bool {
+        self.mode == Mode::Auto && self.draft_mode != DraftMode::Async && self.depth != Depth::Fixed(0)
+    }
+}
+
 /// Why there is no proposer.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
@@ -193,6 +201,7 @@ pub fn memory_plan_with(
     }
     MemoryPlan {
         head: Some((NextN::state(engine, facts, config.depth), of_head)),
+        own_head: config.chooses_heads(),
         draft_words: config.vocab.n_words(facts),
         n_runners: if config.draft_mode == DraftMode::Async { 2 } else { 1 },
         ..of_engine
@@ -293,7 +302,7 @@ fn head(
     config: SpecConfig,
     (among_others, calibration): (bool, Option<&Calibration>),
 ) -> Result<Option<Box<dyn Proposer>>, SpecError> {
-    let of_head = NextNConfig { depth: config.depth, vocab: config.vocab };
+    let of_head = NextNConfig { depth: config.depth, vocab: config.vocab, both_heads: config.chooses_heads() };
     if let Some(mut assistant) = Assistant::new(model, engine, of_head)? {
         calibration.into_iter().for_each(|of| assistant.calibrate(of));
         if config.draft_mode == DraftMode::Async {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use engine::Built;
 
 use crate::calibration::Known;
+use crate::chances::Chances;
 use crate::graph_prices::{GraphPrices, Kind};
 use crate::step_costs::{StepCosts, TRUSTED};
 
@@ -29,23 +30,8 @@ const SHORT: f64 = 1e-3;
 /// that only the second shows what the depth costs.
 const STEPS_OF_TRY: f64 = 2.0;
 
-/// The chance that a draft's first token is accepted, before any was verified.
-const FIRST_CHANCE: f64 = 0.6;
-
-/// The chance of a further one before any was verified, as a share of that of the token before it.
-const NEXT_CHANCE: f64 = 0.95;
-
 /// Verified so often, the chance at a depth is known well enough that no step is spent on it.
 const FEW_VERIFIED: f64 = 8.0;
-
-/// How many verified drafts the prior of a generation counts as.
-const PRIOR_WEIGHT: f64 = 3.0;
-
-/// Verified drafts that an estimate remembers, about.
-const MEMORY: f64 = 90.0;
-
-/// Verified drafts that what earlier engines saw counts as, at most: this one's texts may be others.
-const MOST_KNOWN: f64 = 20.0;
 
 /// Steps of a warm-up at one depth that tell nothing of its cost, and one more for each draft token: they build graphs, or the first
 /// passes are slow.
@@ -60,34 +46,11 @@ const GRAPHS_OF_TRY: u64 = 2;
 /// Tokens of a batch up to which a warm-up measures depths.
 const WARM_UP_TOKENS: usize = 128;
 
-/// How often drafts of one depth were accepted, the newer the more.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chance {
-    accepted: f64,
-    n: f64,
-}
-
-impl Chance {
-    fn add(&mut self, accepted: bool) {
-        let keep = 1.0 - 1.0 / MEMORY;
-        self.n = keep * self.n + 1.0;
-        self.accepted = keep * self.accepted + f64::from(u8::from(accepted));
-    }
-
-    /// The chance, where `prior` counts as some drafts.
-    fn estimate(&self, prior: f64) -> f64 {
-        (self.accepted + PRIOR_WEIGHT * prior) / (self.n + PRIOR_WEIGHT)
-    }
-}
-
 /// Chooses depths for the sequences of one engine.
 #[derive(Clone, Debug)]
 pub(crate) struct DepthControl {
     max: usize,
-    /// For each sequence and depth, drafts of its generation that got there.
-    of_slot: Vec<Vec<Chance>>,
-    /// The same over all generations: the prior of a new one.
-    of_all: Vec<Chance>,
+    chances: Chances,
     costs: StepCosts,
     /// Seconds that trying may cost now.
     allowance: f64,
@@ -104,8 +67,7 @@ impl DepthControl {
     pub(crate) fn new(n_slots: usize, max: usize) -> Self {
         Self {
             max,
-            of_slot: vec![vec![Chance::default(); max]; n_slots],
-            of_all: vec![Chance::default(); max],
+            chances: Chances::new(n_slots, max),
             costs: StepCosts::default(),
             allowance: 0.0,
             now: 0,
@@ -123,30 +85,24 @@ impl DepthControl {
     /// Begins with what earlier engines measured.
     pub(crate) fn begin_with(&mut self, known: &Known) {
         self.costs.begin_with(&known.costs);
-        for (chance, &(accepted, n)) in self.of_all.iter_mut().zip(&known.accepted).filter(|(_, (_, n))| *n > 0.0) {
-            let weight = (MOST_KNOWN / n).min(1.0);
-            *chance = Chance { accepted: weight * accepted, n: weight * n };
-        }
+        self.chances.begin_with(&known.accepted);
     }
 
     /// What this engine has measured, for later ones; `None` where they do better with what is known already.
     pub(crate) fn known(&self) -> Option<Known> {
         let costs = self.costs.known()?;
-        Some(Known { costs, accepted: self.of_all.iter().map(|c| (c.accepted, c.n)).collect() })
+        Some(Known { costs, accepted: self.chances.known() })
     }
 
     /// A new generation begins on `slot`.
     pub(crate) fn begin(&mut self, slot: usize) {
-        self.of_slot[slot].fill(Chance::default());
+        self.chances.begin(slot);
         self.trying = None;
     }
 
     /// A step verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`.
     pub(crate) fn verified(&mut self, slot: usize, n_drafted: usize, n_accepted: usize) {
-        for i in 0..n_drafted.min(self.max).min(n_accepted + 1) {
-            self.of_slot[slot][i].add(i < n_accepted);
-            self.of_all[i].add(i < n_accepted);
-        }
+        self.chances.verified(slot, n_drafted, n_accepted);
     }
 
     /// A step of `n_seqs` sequences with `depth` draft tokens each took so long, from asking for drafts to verifying them.
@@ -176,7 +132,7 @@ impl DepthControl {
         let tried = (tried + 1..=self.max).take_while(|&d| self.costs.between(n, d).is_some()).last().unwrap_or(tried);
         let most = most.min(self.max).min(tried + 1);
         let times: Vec<f64> = (0..=most).map(|d| self.costs.estimate(n, d, plain)).collect();
-        let tokens: Vec<f64> = (0..=most).map(|d| self.tokens(slots, d)).collect();
+        let tokens: Vec<f64> = (0..=most).map(|d| self.chances.tokens(slots, d)).collect();
         let rate = |d: usize| tokens[d] / times[d];
         let first = slots.first().copied().unwrap_or(0);
         // What its graphs add to each of the steps in which another depth must pay.
@@ -244,7 +200,7 @@ impl DepthControl {
     pub(crate) fn outlook(&self, slot: usize, n_seqs: usize) -> Option<f64> {
         let rate = |d: usize| {
             let time = self.costs.measured(n_seqs, d).or_else(|| self.costs.between(n_seqs, d))?;
-            Some(self.tokens(&[slot], d) / time)
+            Some(self.chances.tokens(&[slot], d) / time)
         };
         (1..=self.max).filter_map(rate).max_by(f64::total_cmp)
     }
@@ -256,23 +212,7 @@ impl DepthControl {
 
     /// Whether drafts of these generations got to depth `d` often enough to tell how they end there.
     fn is_verified(&self, slots: &[usize], d: usize) -> bool {
-        d == 0 || slots.iter().map(|&slot| self.of_slot[slot][d - 1].n).sum::<f64>() >= FEW_VERIFIED
-    }
-
-    /// Tokens that a step at depth `d` is expected to give.
-    fn tokens(&self, slots: &[usize], d: usize) -> f64 {
-        let of = |&slot: &usize| {
-            let (mut chance, mut prior) = (1.0, FIRST_CHANCE);
-            let depths = self.of_slot[slot][..d].iter().zip(&self.of_all);
-            let drafted = depths.map(|(own, all)| {
-                let here = own.estimate(all.estimate(prior));
-                prior = NEXT_CHANCE * here;
-                chance *= here;
-                chance
-            });
-            1.0 + drafted.sum::<f64>()
-        };
-        slots.iter().map(of).sum()
+        d == 0 || self.chances.n_verified(slots, d) >= FEW_VERIFIED
     }
 }
 

@@ -102,6 +102,7 @@ impl DraftModel {
         MemoryPlan {
             state,
             head: None,
+            own_head: false,
             draft_words: None,
             n_batch: N_BATCH,
             n_out: engine.n_sequences,

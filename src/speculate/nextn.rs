@@ -1,4 +1,5 @@
-//! Drafts by the model's own MTP (NextN) layers, over the weights that the model has mapped already.
+//! Drafts by the model's MTP (NextN) layers, over the weights that the model has mapped already: by those of one head, or for each
+//! sequence by those of the head that does better there.
 //! Owns the layers' KV cells and when they are brought up to date.
 //!
 //! MTP input `i` of a sequence is (token `i + 1`, hidden state of token `i`): with `n` tokens in the model's state there are
@@ -13,7 +14,7 @@ use engine::sample::GumbelPlan;
 use engine::{
     DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
 };
-use memory::{Memory, MemoryConfig};
+use memory::MemoryConfig;
 use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Facts, Model, PlacedEntries, RunError, Runner};
 use text::TokenId;
 
@@ -22,9 +23,11 @@ use crate::calibration::Calibration;
 use crate::depth::Depth;
 use crate::draft_vocab::DraftVocabSize;
 use crate::gumbel::NoiseMaker;
+use crate::head_cells::HeadCells;
+use crate::head_choice::HeadChoice;
 use crate::mtp_inputs::{MAX_WAITING, MtpInputs};
 use crate::pace::Pace;
-use crate::saved_mtp::SavedMtp;
+use crate::saved_mtp::{JOIN_BYTES, join};
 
 /// Inputs of one graph at most; more are computed in chunks.
 const N_BATCH: usize = 512;
@@ -45,6 +48,8 @@ pub struct NextNConfig {
     pub depth: Depth,
     /// Words that drafts are made of.
     pub vocab: DraftVocabSize,
+    /// Choose between the heads of a model that has kept its own beside that of another file.
+    pub both_heads: bool,
 }
 
 /// The MTP layer as a proposer.
@@ -56,8 +61,9 @@ pub struct NextN {
     n_layers: usize,
     /// Tokens of every draft of a block whose length was given: what stands in a block depends on how many rows it has.
     whole: Option<usize>,
-    memory: Memory,
-    slots: Vec<MtpInputs>,
+    /// What each head keeps; of one that is not used, too, so that it can draft at any time.
+    heads: Vec<HeadCells>,
+    choice: HeadChoice,
     /// What each slot's sequence is computed with.
     adapters: Vec<AdapterSet>,
     /// The whole vocabulary if `None`.
@@ -104,24 +110,25 @@ impl NextN {
     pub fn new(model: &Arc<Model>, engine: &EngineConfig, config: NextNConfig) -> Result<Option<Self>, RunError> {
         let of_head = Self::state(engine, model.facts(), config.depth);
         let max_depth = config.depth.of_head(model.facts());
-        let Some(mut memory) = model.head_memory_of(of_head, max_depth.max(1))? else { return Ok(None) };
+        let n_heads = if config.both_heads { 2 } else { 1 };
+        let cells =
+            model.heads().iter().take(n_heads).map(|&head| HeadCells::new(model, head, of_head, max_depth.max(1)));
+        let heads: Vec<HeadCells> = cells.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let Some(first) = heads.first() else { return Ok(None) };
         let n_embd = model.n_embd_mtp();
         let n_layers = model.n_mtp_layers().min(max_depth.max(1));
-        let mut slots = Vec::new();
-        while let Some(slot) = memory.acquire()? {
-            slots.push(MtpInputs::new(slot, n_embd, n_layers));
-        }
+        let n_slots = first.slots.len();
         let vocab = config.vocab.make(model)?;
         let whole = model.draft_block().filter(|_| config.depth != Depth::Auto).map(|_| max_depth);
-        let mut pace = Pace::new(config.depth, slots.len(), max_depth);
-        if memory.serves_all_slots() {
+        let mut pace = Pace::new(config.depth, n_slots, max_depth);
+        if heads.iter().all(|head| head.memory.serves_all_slots()) {
             pace.serve_all_slots();
         }
         let info = ProposerInfo {
             wants_hidden: true,
             n_hidden: n_layers,
-            state_bytes: memory.n_bytes(),
-            max_saved_bytes: SavedMtp::max_bytes(n_embd, &memory.shape()),
+            state_bytes: heads.iter().map(|head| head.memory.n_bytes()).sum(),
+            max_saved_bytes: JOIN_BYTES + heads.iter().map(HeadCells::max_saved_bytes).sum::<usize>(),
             ..pace.info()
         };
         Ok(Some(Self {
@@ -130,9 +137,9 @@ impl NextN {
             n_embd,
             n_layers,
             whole,
-            memory,
-            adapters: vec![AdapterSet::default(); slots.len()],
-            slots,
+            choice: HeadChoice::new(heads.len(), n_slots, max_depth.max(1)),
+            heads,
+            adapters: vec![AdapterSet::default(); n_slots],
             vocab,
             pace,
             fills_up: !model.is_on_cpu(),
@@ -158,41 +165,17 @@ impl NextN {
 
     /// Bytes of its cells and of the words that it drafts from.
     pub fn state_bytes(&self) -> usize {
-        self.memory.n_bytes() + self.vocab.as_ref().map_or(0, DraftVocab::n_bytes)
-    }
-
-    /// The sequence of `slot` stands after `tokens`, whose cells have been kept as far as they are there, with these hidden
-    /// states of the last ones.
-    fn begin(&mut self, slot: usize, tokens: &[TokenId], hidden: &[f32]) -> Result<(), RunError> {
-        let n_cells = self.memory.len(&self.slots[slot].slot)?;
-        let s = &mut self.slots[slot];
-        let n_kept = s.begin(n_cells, tokens, hidden);
-        if n_kept < n_cells {
-            self.memory.truncate(&s.slot, n_kept)?;
-        }
-        self.pace.begin(slot);
-        Ok(())
-    }
-
-    /// The first `n_tokens` of the sequence of slot `from` are those of slot `to`, with the same inputs and cells.
-    fn copy(&mut self, from: usize, to: usize, n_tokens: usize) -> Result<(), RunError> {
-        let source = &self.slots[from];
-        let there = source.saved(self.memory.len(&source.slot)?, n_tokens.saturating_sub(1));
-        // Cells that windows have left behind are there no more.
-        let earliest = self.memory.rewinds_to(&source.slot)?;
-        let Some((n_cells, n_waiting)) = there.filter(|(n_cells, _)| *n_cells >= earliest) else {
-            return self.begin(to, &[], &[]);
-        };
-        let (tokens, hidden) = (source.tokens[..n_waiting].to_vec(), source.hidden[..n_waiting * self.n_embd].to_vec());
-        self.memory.copy(&source.slot, &self.slots[to].slot, n_cells, None)?;
-        self.slots[to].replace(tokens, hidden);
-        Ok(())
+        self.info.state_bytes + self.vocab.as_ref().map_or(0, DraftVocab::n_bytes)
     }
 
     /// Remembers which drafts were accepted, and which tokens the text is made of.
     fn learn(&mut self, model: &Model, step: &ObservedStep<'_>) -> Result<(), RunError> {
         for s in step.sequences {
-            self.pace.verified(s, self.slots[s.slot].ended_at_cut(s));
+            let ended_at_cut = self.heads[self.choice.used(s.slot)].slots[s.slot].ended_at_cut(s);
+            if s.n_drafted == 0 || self.choice.is_favourite(s.slot) {
+                self.pace.verified(s, ended_at_cut);
+            }
+            self.choice.verified(s.slot, step.sequences.len(), (s.n_drafted + usize::from(ended_at_cut), s.n_accepted));
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(model, s.tokens.iter().copied().chain(s.next))?;
             }
@@ -208,23 +191,24 @@ impl NextN {
     /// MTP prefill: computes inputs until no more of any sequence wait than a step leaves behind, but not the last: a draft
     /// starts from it. Nothing is drafted from the others, so they need keys and values and no more. By powers of two, and
     /// all sequences that have so many at once, so that graphs and passes are few. True when there were any.
-    fn prefill(&mut self, runner: &mut Runner, which: &[usize]) -> Result<bool, RunError> {
+    fn prefill(&mut self, runner: &mut Runner, head: usize, which: &[usize]) -> Result<bool, RunError> {
         let most_at_once = 1 << (N_BATCH / which.len().max(1)).max(2 * self.n_layers).ilog2();
         let mut any = false;
         loop {
-            let most = which.iter().map(|&i| self.slots[i].tokens.len()).max().unwrap_or(0);
+            let most = which.iter().map(|&i| self.heads[head].slots[i].tokens.len()).max().unwrap_or(0);
             if most <= self.most_of_step() {
                 return Ok(any);
             }
             let n_inputs = (1 << (most - 1).ilog2()).min(most_at_once);
-            let longer: Vec<usize> = which.iter().copied().filter(|&i| self.slots[i].tokens.len() > n_inputs).collect();
-            self.pass(runner, &longer, Wanted { n_inputs, ..Wanted::default() })?;
+            let is_longer = |&i: &usize| self.heads[head].slots[i].tokens.len() > n_inputs;
+            let longer: Vec<usize> = which.iter().copied().filter(is_longer).collect();
+            self.pass(runner, head, &longer, Wanted { n_inputs, ..Wanted::default() })?;
             any = true;
         }
     }
 
     /// Passes over sequences whatever their adapters are: those with the same ones go together.
-    fn pass(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn pass(&mut self, runner: &mut Runner, head: usize, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
         let mut left: Vec<usize> = (0..which.len()).collect();
         while let Some(&first) = left.first() {
             let adapters = self.adapters[which[first]].clone();
@@ -233,19 +217,26 @@ impl NextN {
             left = others;
             let gumbel: Vec<_> = alike.iter().filter_map(|&i| wanted.gumbel.get(i).copied()).collect();
             let alike: Vec<usize> = alike.into_iter().map(|i| which[i]).collect();
-            self.pass_alike(runner, &alike, Wanted { gumbel: &gumbel, ..wanted })?;
+            self.pass_alike(runner, head, &alike, Wanted { gumbel: &gumbel, ..wanted })?;
         }
         Ok(())
     }
 
     /// One graph over inputs of each sequence, and the draft tokens after them.
-    fn pass_alike(&mut self, runner: &mut Runner, which: &[usize], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn pass_alike(
+        &mut self,
+        runner: &mut Runner,
+        head: usize,
+        which: &[usize],
+        wanted: Wanted<'_>,
+    ) -> Result<(), RunError> {
         let Wanted { depth, ahead, .. } = wanted;
+        let cells = &mut self.heads[head];
         let n_chain = self.model.n_chain_rows(depth);
-        let n_true: Vec<usize> = which.iter().map(|&i| self.slots[i].tokens.len().min(wanted.n_inputs)).collect();
+        let n_true: Vec<usize> = which.iter().map(|&i| cells.slots[i].tokens.len().min(wanted.n_inputs)).collect();
         let (mut tokens, mut hidden, mut n_inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (&i, &n) in which.iter().zip(&n_true) {
-            let s = &self.slots[i];
+            let s = &cells.slots[i];
             tokens.extend_from_slice(&s.tokens[..n]);
             hidden.extend_from_slice(&s.hidden[..n * self.n_embd]);
             let (drafted, states) = s.out().filter(|_| ahead).unwrap_or_default();
@@ -258,26 +249,28 @@ impl NextN {
         let most = most.map(|&most| if fills_up { filled_up(most) } else { most });
         let width = most.zip(fewest).filter(|(most, fewest)| *most - *fewest <= MAX_FILL).map_or(0, |(most, _)| most);
         let n_tokens = |n: usize| n.max(width) + n_chain;
-        let claims: Vec<_> = which.iter().zip(&n_inputs).map(|(&i, &n)| (&self.slots[i].slot, n_tokens(n))).collect();
-        let step = self.memory.begin(&claims, 1)?;
+        let claims: Vec<_> = which.iter().zip(&n_inputs).map(|(&i, &n)| (&cells.slots[i].slot, n_tokens(n))).collect();
+        let step = cells.memory.begin(&claims, 1)?;
         let vocab = self.vocab.as_ref();
         let n_before = n_inputs.iter().zip(&n_true).map(|(n, n_true)| n - n_true);
         let plans: Vec<_> = wanted.gumbel.iter().copied().zip(n_before).collect();
         let noise = self.noise.make(&plans, depth, vocab);
         let (tokens, hidden, n_entries, rows) = (&tokens, &hidden, &n_inputs, self.drafts_ahead);
-        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
+        let head = cells.head;
+        let draft =
+            Draft { head, tokens, hidden, n_entries, depth, vocab, noise, verbose: false, rows, probs: wanted.probs };
         let pictures = |&i: &usize| {
-            let s = &self.slots[i];
+            let s = &cells.slots[i];
             let placed = PlacedEntries { first: s.first_waiting(), pictures: &s.pictures };
             (!s.pictures.is_empty()).then_some(placed)
         };
         let placed: Vec<_> = which.iter().map(pictures).collect();
         let placed = if placed.iter().all(Option::is_none) { &[][..] } else { &placed };
         runner.draft_placed(step.view(), &draft, placed, &mut self.output)?;
-        let n_final: Vec<usize> = which.iter().zip(&n_true).map(|(&i, &n)| self.slots[i].n_final(n)).collect();
+        let n_final: Vec<usize> = which.iter().zip(&n_true).map(|(&i, &n)| cells.slots[i].n_final(n)).collect();
         step.commit(&n_final)?;
         for (sequence, (&i, &n)) in which.iter().zip(&n_final).enumerate() {
-            let s = &mut self.slots[i];
+            let s = &mut cells.slots[i];
             s.computed(n);
             if depth > 0 && !ahead {
                 s.forget_drafts();
@@ -290,6 +283,28 @@ impl NextN {
         }
         Ok(())
     }
+
+    /// These sequences by the head that drafts for each of them.
+    fn by_head<T>(&self, of: impl Iterator<Item = (usize, T)>) -> Vec<(usize, Vec<usize>, Vec<T>)> {
+        let mut by_head: Vec<(usize, Vec<usize>, Vec<T>)> =
+            (0..self.heads.len()).map(|head| (head, Vec::new(), Vec::new())).collect();
+        for (slot, what) in of {
+            let (_, slots, whats) = &mut by_head[self.choice.used(slot)];
+            slots.push(slot);
+            whats.push(what);
+        }
+        by_head.retain(|(_, slots, _)| !slots.is_empty());
+        by_head
+    }
+
+    /// The inputs of the head that drafts for `slot`.
+    fn inputs(&self, slot: usize) -> &MtpInputs {
+        &self.heads[self.choice.used(slot)].slots[slot]
+    }
+
+    fn inputs_mut(&mut self, slot: usize) -> &mut MtpInputs {
+        &mut self.heads[self.choice.used(slot)].slots[slot]
+    }
 }
 
 impl DraftAhead for NextN {
@@ -297,19 +312,21 @@ impl DraftAhead for NextN {
         let depth = self.pace.choose(requests);
         self.pace.unusual = false;
         if depth == 0 {
-            requests.iter().for_each(|r| self.slots[r.slot].forget_drafts());
+            requests.iter().for_each(|r| self.inputs_mut(r.slot).forget_drafts());
             return Ok(vec![Vec::new(); requests.len()]);
         }
-        let to_do = |r: &&DraftRequest| !self.slots[r.slot].tokens.is_empty() && !self.slots[r.slot].has_drafts();
-        let (which, gumbel): (Vec<usize>, Vec<_>) = requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel)).unzip();
+        let slots: Vec<usize> = requests.iter().map(|r| r.slot).collect();
+        self.choice.choose(&slots, requests.iter().any(|r| r.warm_up));
         let depth = self.whole.unwrap_or(depth);
-        if !which.is_empty() {
-            self.pace.unusual = self.prefill(runner, &which)?;
-            let probs = wants_probs(requests);
-            self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
+        let to_do = |r: &&DraftRequest| !self.inputs(r.slot).tokens.is_empty() && !self.inputs(r.slot).has_drafts();
+        let probs = wants_probs(requests);
+        for (head, which, gumbel) in self.by_head(requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel))) {
+            self.pace.unusual |= self.prefill(runner, head, &which)?;
+            self.pass(runner, head, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
         }
-        let drafts = requests.iter().map(|r| self.slots[r.slot].hand_out(r.max.min(depth), r.p_min)).collect();
-        self.pace.unusual |= requests.iter().any(|r| self.slots[r.slot].is_cut());
+        let hand_out = |r: &DraftRequest| self.inputs_mut(r.slot).hand_out(r.max.min(depth), r.p_min);
+        let drafts = requests.iter().map(hand_out).collect();
+        self.pace.unusual |= requests.iter().any(|r| self.inputs(r.slot).is_cut());
         Ok(drafts)
     }
 
@@ -319,12 +336,17 @@ impl DraftAhead for NextN {
     }
 
     fn draft_ahead(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<(), RunError> {
-        let continued = requests.iter().filter(|r| self.slots[r.slot].out().is_some());
-        let (which, gumbel): (Vec<usize>, Vec<_>) = continued.map(|r| (r.slot, r.gumbel)).unzip();
-        let Some(depth) = which.iter().filter_map(|&i| Some(self.slots[i].out()?.0.len())).max() else { return Ok(()) };
+        let continued = requests.iter().filter(|r| self.inputs(r.slot).out().is_some());
+        let by_head = self.by_head(continued.map(|r| (r.slot, r.gumbel)));
+        let n_out = |&slot: &usize| Some(self.inputs(slot).out()?.0.len());
+        let deepest = by_head.iter().flat_map(|(_, which, _)| which.iter().filter_map(n_out)).max();
+        let Some(depth) = deepest else { return Ok(()) };
         // The token that the verifying step will sample, then as many as before.
         let (depth, probs) = (depth + 1, wants_probs(requests));
-        self.pass(runner, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: true, probs })
+        for (head, which, gumbel) in by_head {
+            self.pass(runner, head, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: true, probs })?;
+        }
+        Ok(())
     }
 }
 
@@ -337,24 +359,30 @@ impl Proposer for NextN {
         match change {
             SequenceChange::Begin { tokens, adapters, hidden, pictures } => {
                 self.adapters[slot].clone_from(adapters);
-                self.slots[slot].pictures.clone_from(pictures);
-                self.begin(slot, tokens, hidden)?;
+                for head in &mut self.heads {
+                    head.slots[slot].pictures.clone_from(pictures);
+                    head.begin(slot, tokens, hidden)?;
+                }
+                self.pace.begin(slot);
+                self.choice.begin(slot);
             }
             SequenceChange::Load { tokens, saved } => {
-                match SavedMtp::read(&self.model, self.n_layers, saved, tokens, &self.memory.shape())? {
-                    Some(saved) => {
-                        let s = &mut self.slots[slot];
-                        self.memory.load(&s.slot, &saved.state).map_err(RunError::from)?;
-                        s.replace(saved.tokens, saved.hidden);
-                    }
-                    None => self.begin(slot, &[], &[])?,
+                // All are checked before anything changes.
+                let read = self.heads.iter().map(|head| head.read(&self.model, saved, tokens));
+                let read = read.collect::<Result<Vec<_>, _>>()?;
+                for (head, saved) in self.heads.iter_mut().zip(read) {
+                    head.load(slot, saved)?;
                 }
             }
-            SequenceChange::Copy { from, n_tokens } => self.copy(from, slot, n_tokens)?,
+            SequenceChange::Copy { from, n_tokens } => {
+                for head in &mut self.heads {
+                    head.copy(from, slot, n_tokens)?;
+                }
+            }
             SequenceChange::Forget => {
-                let s = &mut self.slots[slot];
-                s.begin(0, &[], &[]);
-                self.memory.spoil(&s.slot).and_then(|()| self.memory.discard(&s.slot)).map_err(RunError::from)?;
+                for head in &mut self.heads {
+                    head.forget(slot)?;
+                }
             }
         }
         Ok(())
@@ -365,11 +393,14 @@ impl Proposer for NextN {
             self.learn(runner.model(), step)?;
         }
         self.pace.took(step);
-        step.sequences.iter().for_each(|s| self.slots[s.slot].take(s));
-        let mut waiting: Vec<usize> = step.sequences.iter().map(|s| s.slot).collect();
-        waiting.retain(|&i| self.slots[i].tokens.len() > MAX_WAITING);
-        if !waiting.is_empty() {
-            self.prefill(runner, &waiting)?;
+        for head in 0..self.heads.len() {
+            let slots = &mut self.heads[head].slots;
+            step.sequences.iter().for_each(|s| slots[s.slot].take(s));
+            let mut waiting: Vec<usize> = step.sequences.iter().map(|s| s.slot).collect();
+            waiting.retain(|&i| slots[i].tokens.len() > MAX_WAITING);
+            if !waiting.is_empty() {
+                self.prefill(runner, head, &waiting)?;
+            }
         }
         Ok(())
     }
@@ -384,11 +415,7 @@ impl Proposer for NextN {
     }
 
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
-        let s = &self.slots[slot];
-        let there = s.saved(self.memory.len(&s.slot)?, n_tokens.saturating_sub(1));
-        let Some((n_cells, n_waiting)) = there else { return Ok(Vec::new()) };
-        let state = self.memory.save_first(&s.slot, n_cells)?;
-        let (tokens, hidden) = (&s.tokens[..n_waiting], &s.hidden[..n_waiting * self.n_embd]);
-        SavedMtp::write(&self.model, self.n_layers, (tokens, hidden), &state)
+        let parts = self.heads.iter_mut().map(|head| head.save(&self.model, slot, n_tokens));
+        Ok(join(parts.collect::<Result<Vec<_>, _>>()?))
     }
 }

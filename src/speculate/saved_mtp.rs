@@ -1,9 +1,9 @@
-//! What the MTP layer keeps of one sequence, as bytes: its KV cells, and the inputs that they lack.
+//! What MTP layers keep of one sequence, as bytes: their KV cells, and the inputs that they lack. Of two heads one after the other.
 //! Owns the format and its checks. Knows nothing of slots.
 
 use engine::SavedDraftError;
 use memory::{ByteReader, SavedSequence, StateShape, put_number};
-use model::{Model, RunError};
+use model::{Model, RunError, WhichHead};
 use text::TokenId;
 
 use crate::mtp_inputs::MAX_WAITING;
@@ -19,14 +19,14 @@ pub(crate) struct SavedMtp {
 impl SavedMtp {
     /// As bytes, marked with the MTP layers that computed them.
     pub(crate) fn write(
-        model: &Model,
+        (model, head): (&Model, WhichHead),
         n_layers: usize,
         (tokens, hidden): (&[TokenId], &[f32]),
         state: &SavedSequence,
     ) -> Result<Vec<u8>, RunError> {
         let mut out = Vec::with_capacity(state.n_bytes() + 4 * (tokens.len() + hidden.len()) + 1024);
         out.extend_from_slice(&kind(n_layers));
-        out.extend_from_slice(&fingerprint(model)?);
+        out.extend_from_slice(&fingerprint(model, head)?);
         put_number(&mut out, tokens.len());
         tokens.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
         hidden.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
@@ -40,9 +40,24 @@ impl SavedMtp {
     }
 
     /// Reads and checks what [`SavedMtp::write`] made of a sequence of `tokens`; `None` when nothing was kept, or
-    /// other MTP layers or another kind of proposer kept it.
+    /// other MTP layers or another kind of proposer kept it. Where several heads did ([`join`]), that of `head`.
     pub(crate) fn read(
-        model: &Model,
+        (model, head): (&Model, WhichHead),
+        n_layers: usize,
+        bytes: &[u8],
+        tokens: &[TokenId],
+        shape: &StateShape,
+    ) -> Result<Option<Self>, SavedDraftError> {
+        for part in parts(bytes)? {
+            if let Some(saved) = Self::read_part((model, head), n_layers, part, tokens, shape)? {
+                return Ok(Some(saved));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_part(
+        (model, head): (&Model, WhichHead),
         n_layers: usize,
         bytes: &[u8],
         tokens: &[TokenId],
@@ -50,7 +65,7 @@ impl SavedMtp {
     ) -> Result<Option<Self>, SavedDraftError> {
         let Some(bytes) = bytes.strip_prefix(&kind(n_layers)) else { return Ok(None) };
         match bytes.split_at_checked(32) {
-            Some((made_by, rest)) if made_by == fingerprint(model)? => {
+            Some((made_by, rest)) if made_by == fingerprint(model, head)? => {
                 Self::read_inputs(rest, tokens, shape, (n_layers, model.n_embd_mtp())).map(Some)
             }
             Some(_) => Ok(None),
@@ -93,8 +108,46 @@ fn token(word: [u8; 4]) -> TokenId {
     TokenId(u32::from_le_bytes(word))
 }
 
-fn fingerprint(model: &Model) -> Result<[u8; 32], RunError> {
-    model.head_fingerprint().map_err(|error| RunError::Pass(error.to_string()))
+/// What several heads kept, as one; of a single one its own bytes.
+pub(crate) fn join(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
+    parts.retain(|part| !part.is_empty());
+    if parts.len() < 2 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut out = Vec::with_capacity(JOINED.len() + parts.iter().map(|part| 8 + part.len()).sum::<usize>());
+    out.extend_from_slice(JOINED);
+    for part in &parts {
+        put_number(&mut out, part.len());
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+/// Bytes that [`join`] adds at most.
+pub(crate) const JOIN_BYTES: usize = JOINED.len() + 8 * MAX_PARTS;
+
+/// Heads that keep something of a sequence at most.
+const MAX_PARTS: usize = 2;
+
+const JOINED: &[u8; 8] = b"NEXTNS 1";
+
+/// What [`join`] was made of; other bytes are one part.
+fn parts(bytes: &[u8]) -> Result<Vec<&[u8]>, SavedDraftError> {
+    let Some(mut rest) = bytes.strip_prefix(JOINED) else { return Ok(vec![bytes]) };
+    let mut parts = Vec::new();
+    while !rest.is_empty() && parts.len() < MAX_PARTS {
+        let mut reader = ByteReader::new(rest);
+        let n_bytes = reader.number().map_err(|error| SavedDraftError::Refused(error.to_string()))?;
+        let cut_off = || SavedDraftError::Refused("it is cut off".into());
+        let (part, behind) = reader.rest().split_at_checked(n_bytes).ok_or_else(cut_off)?;
+        parts.push(part);
+        rest = behind;
+    }
+    if rest.is_empty() { Ok(parts) } else { Err(SavedDraftError::Refused("it has more parts than heads".into())) }
+}
+
+fn fingerprint(model: &Model, head: WhichHead) -> Result<[u8; 32], RunError> {
+    model.fingerprint_of_head(head).map_err(|error| RunError::Pass(error.to_string()))
 }
 
 /// How these bytes begin; proposers of other kinds begin otherwise, and so do those of another number of layers.

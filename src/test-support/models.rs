@@ -88,7 +88,8 @@ pub fn spawn(model: &Arc<Model>, config: EngineConfig, proposer: Option<Box<dyn 
 
 /// The MTP layer of a model that has one.
 pub fn head(model: &Arc<Model>, config: &EngineConfig, depth: Depth, vocab: DraftVocabSize) -> NextN {
-    let head = NextN::new(model, config, NextNConfig { depth, vocab }).expect("room for its KV cells");
+    let head =
+        NextN::new(model, config, NextNConfig { depth, vocab, both_heads: false }).expect("room for its KV cells");
     head.expect("the model has an MTP layer")
 }
 

@@ -85,6 +85,7 @@ impl Runner {
         }
         let in_use = &self.adapters;
         let key = Key::Draft {
+            head: draft.head,
             segments: caught_up.view().shape(),
             chain: views.iter().map(StepView::shape).collect(),
             n_layers,
@@ -115,9 +116,9 @@ impl Runner {
                 Some(noise) => step.with_noise(g, n_words, noise.by()),
                 None => step,
             };
-            let Draft { vocab, verbose, rows, probs, .. } = *draft;
+            let Draft { head, vocab, verbose, rows, probs, .. } = *draft;
             let words = vocab.map(|vocab| vocab.words_in(g));
-            arch.draft(g, &DraftStep { words, verbose, rows, probs, ..step });
+            arch.draft(g, &DraftStep { head, words, verbose, rows, probs, ..step });
         };
         let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
         output.read(&mut results, draft, n_drafting, sizes.n_vocab)
@@ -131,6 +132,9 @@ impl Runner {
         let (of_model, n_layers) = (self.model.n_mtp_layers(), view.n_layers());
         if of_model == 0 {
             return Err(RunError::Pass("the model has no NextN head".into()));
+        }
+        if !self.model.heads().contains(&draft.head) {
+            return Err(RunError::Pass("the model's own NextN head was not kept beside that of another file".into()));
         }
         if self.model.draft_block().is_none() && (n_layers > of_model || (of_model > 1 && draft.depth > n_layers)) {
             let depth = draft.depth;

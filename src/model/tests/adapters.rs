@@ -159,6 +159,7 @@ fn draft_logits(model: &Arc<Model>, scales: &[(usize, f32)], part: bool) -> Vec<
     let step = memory.begin(&[(&slot, 4)], 1).expect("a step that can be made");
     let vocab = part.then_some(&vocab);
     let wanted = Draft {
+        head: model::WhichHead::First,
         tokens: &tokens,
         hidden: &hidden,
         n_entries: &[3],

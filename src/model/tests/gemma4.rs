@@ -76,6 +76,7 @@ fn compare(model: &Arc<Model>, sequence: &Sequence, config: MemoryConfig) -> f32
     let (tokens, n_entries, depth) = ([TokenId(next as u32)], [1], sequence.drafts.len());
     let (tokens, n_entries, verbose) = (&tokens[..], &n_entries[..], true);
     let draft = Draft {
+        head: model::WhichHead::First,
         tokens,
         hidden: &hidden,
         n_entries,

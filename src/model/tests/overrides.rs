@@ -125,6 +125,7 @@ fn what_cannot_be_is_refused_by_name() {
     let planner = MemoryPlanner::new(|_| MemoryPlan {
         state: exact(1, 256),
         head: None,
+        own_head: false,
         draft_words: None,
         n_batch: 1,
         n_out: 1,

@@ -176,8 +176,18 @@ impl Head {
         let tokens: Vec<TokenId> = entries.iter().flat_map(|(tokens, _)| tokens.iter().copied()).collect();
         let hidden: Vec<f32> = entries.iter().flat_map(|(_, hidden)| hidden.iter().copied()).collect();
         let (tokens, hidden, n_entries, verbose) = (&tokens, &hidden, &n_entries, true);
-        let draft =
-            Draft { tokens, hidden, n_entries, depth, vocab: None, noise: None, verbose, rows: false, probs: false };
+        let draft = Draft {
+            head: model::WhichHead::First,
+            tokens,
+            hidden,
+            n_entries,
+            depth,
+            vocab: None,
+            noise: None,
+            verbose,
+            rows: false,
+            probs: false,
+        };
         self.runner.draft(step.view(), &draft, &mut self.output).expect("a draft that can be computed");
         step.commit(n_entries).expect("rows that can be kept");
         let n_vocab = self.runner.model().hparams().n_vocab;

@@ -52,6 +52,8 @@ pub struct DraftOptions {
     pub calibration: CalibrationPlace,
 
     /// Draft with another GGUF file: a small model of the same tokens, or a head (MTP, EAGLE-3, DFlash); one of each
+    ///
+    /// --spec auto drafts by an MTP head of a file or the model's own, whichever is accepted more
     #[arg(long, aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     pub draft_model: Vec<PathBuf>,
 }

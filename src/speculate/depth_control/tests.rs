@@ -1,6 +1,7 @@
 //! The choice of depths on made-up machines and texts.
 
 use super::*;
+use crate::chances::{FIRST_CHANCE, NEXT_CHANCE};
 
 /// A machine with made-up costs, and a text with made-up acceptance.
 struct World {

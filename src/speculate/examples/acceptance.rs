@@ -85,6 +85,7 @@ fn answer(
         let step = head.begin(&[(&head_slot, entries.len())], 1)?;
         let n_entries = [entries.len()];
         let wanted = Draft {
+            head: model::WhichHead::First,
             tokens: &entries,
             hidden: &hidden,
             n_entries: &n_entries,

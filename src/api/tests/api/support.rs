@@ -29,7 +29,7 @@ pub const DEPTH: usize = 3;
 
 /// The small model with an engine of its own, greedy where a request does not say, which drafts with the model's head.
 pub fn served(config: EngineConfig) -> Served {
-    let of_head = NextNConfig { depth: Depth::Fixed(DEPTH), vocab: DraftVocabSize::Full };
+    let of_head = NextNConfig { depth: Depth::Fixed(DEPTH), vocab: DraftVocabSize::Full, both_heads: false };
     let head = NextN::new(&model(), &small(config.clone()), of_head).expect("room for its KV cache");
     served_with(config, Some(Box::new(head.expect("the model has a head"))))
 }

@@ -36,7 +36,7 @@ fn open(assistant: Spec) -> Result<Arc<Model>, String> {
 }
 
 fn assistant(model: &Arc<Model>, config: &EngineConfig, depth: Depth) -> Assistant {
-    let config_of_head = NextNConfig { depth, vocab: DraftVocabSize::Full };
+    let config_of_head = NextNConfig { depth, vocab: DraftVocabSize::Full, both_heads: false };
     Assistant::new(model, config, config_of_head).expect("room").expect("the model has an assistant")
 }
 
@@ -82,7 +82,18 @@ impl Bench {
         let n_entries = vec![1; slots.len()];
         let (tokens, hidden, n_entries) = (&tokens[..], &hidden[..], &n_entries[..]);
         let (vocab, noise, verbose, rows, probs) = (None, None, true, false, false);
-        let draft = Draft { tokens, hidden, n_entries, depth: 4, vocab, noise, verbose, rows, probs };
+        let draft = Draft {
+            head: model::WhichHead::First,
+            tokens,
+            hidden,
+            n_entries,
+            depth: 4,
+            vocab,
+            noise,
+            verbose,
+            rows,
+            probs,
+        };
         let mut output = DraftOutput::default();
         self.runner
             .draft_at_end(self.memory.ends(&slots).expect("sequences").view(), &draft, &mut output)

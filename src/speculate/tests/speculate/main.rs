@@ -12,6 +12,7 @@ mod p_min;
 mod sharing;
 mod slot_files;
 mod swap;
+mod two_heads;
 
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../../tests/support/feature_heads.rs"]

@@ -8,7 +8,7 @@ use crate::tiny::{Rng, Spec};
 use engine::{Engine, EngineConfig, EngineError, Exact, FlashAttention, Proposer};
 use memory::CacheType;
 use model::{Facts, GpuLayers, LoadOptions, MemoryPlanner, Model, Placement};
-use speculate::{Depth, DraftVocabSize, Mode, NextN, NextNConfig, SpecConfig, memory_plan};
+use speculate::{Depth, DraftMode, DraftVocabSize, Mode, NextN, NextNConfig, SpecConfig, memory_plan};
 
 fn file(dir: &Path, spec: &Spec) -> std::path::PathBuf {
     spec.document().write(&dir.join(format!("{}.gguf", spec.arch)))
@@ -19,11 +19,21 @@ fn model(spec: &Spec) -> Arc<Model> {
     Model::open(&file(dir.path(), spec), &LoadOptions::default()).expect("a sound file")
 }
 
+/// The model with its own head and the same once more, as that of another file.
+fn with_two_heads(spec: &Spec) -> Arc<Model> {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = file(dir.path(), spec);
+    let options = LoadOptions { head: Some(path.clone()), keep_own_head: true, ..LoadOptions::default() };
+    Model::open(&path, &options).expect("a sound file")
+}
+
 fn models() -> Vec<Arc<Model>> {
     let with_head = |arch| Spec { nextn: true, n_vocab: 4096, ..Spec::of(arch) };
+    let two = [with_two_heads(&with_head("qwen35")), with_two_heads(&Spec { n_mtp: 3, ..with_head("step35") })];
     [with_head("qwen35"), with_head("qwen35moe"), Spec::of("llama"), Spec { n_mtp: 3, ..with_head("qwen35") }]
         .iter()
         .map(model)
+        .chain(two)
         .collect()
 }
 
@@ -54,7 +64,7 @@ fn some_drafts(rng: &mut Rng) -> SpecConfig {
         mode: rng.pick(&[Mode::Auto, Mode::Auto, Mode::Auto, Mode::Off]),
         depth: rng.pick(&[Depth::Auto, Depth::Fixed(0), Depth::Fixed(1), Depth::Fixed(5)]),
         vocab: rng.pick(&[DraftVocabSize::Auto, DraftVocabSize::Full, DraftVocabSize::First(700)]),
-        ..SpecConfig::default()
+        draft_mode: rng.pick(&[DraftMode::Auto, DraftMode::Auto, DraftMode::Async]),
     }
 }
 
@@ -71,7 +81,7 @@ fn what_is_planned_is_what_is_allocated() {
         let n_layer = model.hparams().n_layer;
 
         let wanted = drafts.mode == Mode::Auto && drafts.depth != Depth::Fixed(0);
-        let as_head = NextNConfig { depth: drafts.depth, vocab: drafts.vocab };
+        let as_head = NextNConfig { depth: drafts.depth, vocab: drafts.vocab, both_heads: drafts.chooses_heads() };
         let head = wanted.then(|| NextN::new(model, &config, as_head).expect(&what)).flatten();
         let of_head = head.as_ref().map_or(0, NextN::state_bytes);
         assert_eq!(needs.blocks[n_layer..].iter().sum::<usize>(), of_head, "{what}");

@@ -73,7 +73,18 @@ impl Checked {
         let own = DraftVocab::of_head(model)?;
         let (tokens, hidden, n_entries) = (&tokens, &text.hidden, &n_entries);
         let (vocab, noise, verbose, rows, probs) = (own.as_ref(), None, false, false, false);
-        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, verbose, rows, probs };
+        let draft = Draft {
+            head: model::WhichHead::First,
+            tokens,
+            hidden,
+            n_entries,
+            depth,
+            vocab,
+            noise,
+            verbose,
+            rows,
+            probs,
+        };
         let mut output = DraftOutput::default();
         runner.draft(step.view(), &draft, &mut output)?;
         Ok(output.tokens.remove(0))
