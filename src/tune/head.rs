@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!((0.0..=0.5).contains(&args.held_out), "--held-out is {}, 0 to 0.5 expected", args.held_out);
     ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
     args.plot.as_deref().map(Format::of).transpose()?;
+    args.check_outputs()?;
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate <= 1.0), "--rate must be above 0 and at most 1");
     ensure!(
         args.refused_weight > 0.0 && args.refused_weight <= 100.0,
@@ -257,7 +258,11 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
         n_groups += n;
     };
     for path in &args.data {
-        add(data::read(path, model, n_ctx)?);
+        let (texts, n_cut) = data::read(path, model, n_ctx)?;
+        if n_cut > 0 {
+            eprintln!("{}: {n_cut} conversations go beyond --context {n_ctx}: they lost their ends", path.display());
+        }
+        add(texts);
     }
     if let Some(folder) = &args.from {
         let FromUse { texts, n_cut, n_others } = from_use::read(folder, model, n_ctx)?;

@@ -257,6 +257,10 @@ fn bad_input_is_refused_with_its_place() {
     write("bytes.txt", b"good \xff bad");
     write("long.jsonl", &[b'x'; (16 << 20) + 2]);
     write("none.txt", b"\n \n");
+    let say = |role: &str, n: usize| format!(r#"{{"role": "{role}", "content": "{}"}}"#, "ab ".repeat(n));
+    let beyond = format!("[{}, {}]", say("user", 99), say("assistant", 1));
+    write("beyond.jsonl", beyond.as_bytes());
+    let model = fs::read(dir.path().join("model.gguf")).expect("the model");
     write("there.gguf", b"something");
     for (args, wanted) in [
         (&["--data", "gone.txt", "-o", "x.gguf"][..], "gone.txt: cannot be opened"),
@@ -271,6 +275,12 @@ fn bad_input_is_refused_with_its_place() {
         (&["--data", "text.txt", "--measure"], "no head in it to measure"),
         (&["--data", "text.txt", "-o", "x.gguf", "--plot", "x.jpg"], "pictures are .svg or .png files"),
         (&["--data", "text.txt", "-o", "no/such/folder/x.gguf"], "cannot be made"),
+        (&["--data", "beyond.jsonl", "-o", "x.gguf"], "beyond.jsonl: no reply begins within --context 48: raise it"),
+        (&["--data", "text.txt", "-o", "model.gguf", "--force"], "model.gguf: is one of the inputs"),
+        (&["--data", "text.txt", "-o", "./text.txt", "--force"], "text.txt: is one of the inputs"),
+        (&["--data", "text.txt", "-o", "x.gguf", "--report", "model.gguf"], "model.gguf: is one of the inputs"),
+        (&["--data", "text.txt", "-o", "x.gguf", "--report", "x.gguf"], "x.gguf: is two outputs at once"),
+        (&["--data", "text.txt", "-o", ".", "--force"], ".: a folder, the name of a file expected"),
     ] {
         let (code, said) = run(dir.path(), args);
         assert!(code == Some(1) && said.contains(wanted), "{args:?}: {code:?} {said}");
@@ -281,4 +291,6 @@ fn bad_input_is_refused_with_its_place() {
         assert_eq!(code, Some(2), "{args:?}: {said}");
     }
     assert_eq!(fs::read(dir.path().join("there.gguf")).expect("it stays"), b"something");
+    assert!(fs::read(dir.path().join("model.gguf")).expect("it stays") == model);
+    assert_eq!(fs::read_to_string(dir.path().join("text.txt")).expect("it stays"), text());
 }
