@@ -100,7 +100,9 @@ impl Piece {
     pub fn drop_together(pieces: impl Iterator<Item = Self>) {
         let mut run: Option<(Arc<Map>, Range<usize>)> = None;
         for mut piece in pieces {
-            let Place::Mapped { map, range } = std::mem::replace(&mut piece.0, Place::Own(Vec::new())) else { continue };
+            let Place::Mapped { map, range } = std::mem::replace(&mut piece.0, Place::Own(Vec::new())) else {
+                continue;
+            };
             let range = range.start..range.end.next_multiple_of(PAGE);
             match &mut run {
                 Some((of, run)) if Arc::ptr_eq(of, &map) && run.end == range.start => run.end = range.end,

@@ -140,7 +140,7 @@ fn train(
         let report = Report {
             n_tokens: progress.n_tokens,
             n_held_out: held.iter().flatten().map(|i| texts[*i].n_counted()).sum(),
-            best: best(&progress).cloned(),
+            best: best(&progress).map(|(_, right)| right.clone()),
             start,
             rival,
         };
@@ -465,9 +465,9 @@ impl Training<'_> {
     }
 }
 
-/// The best of what was measured on the way.
-fn best(progress: &Progress) -> Option<&Vec<f64>> {
-    progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)))
+/// The best of what was measured on the way, and after how many tokens: of equals the first.
+fn best(progress: &Progress) -> Option<&(usize, Vec<f64>)> {
+    progress.measured.iter().rev().max_by(|a, b| length(&a.1).total_cmp(&length(&b.1)))
 }
 
 /// Writes the head with what is to be known of it.
@@ -482,7 +482,7 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> a
         ("nextn.training.data".to_owned(), Key::from(names.collect::<Vec<_>>().join(", ").as_str())),
         ("nextn.training.tokens".to_owned(), Key::U64(progress.n_tokens as u64)),
     ];
-    if let Some(right) = best {
+    if let Some((_, right)) = best {
         said.push(("nextn.training.acceptance".to_owned(), Key::Array(right.iter().map(|x| *x as f32).collect())));
     }
     let values = start::numbers(&head, source.n_layer())?;
@@ -490,7 +490,8 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> a
     let new = source.into_file(values, said, Extract { layout, dtype: args.dtype })?;
     new.write(output, convert::stream::available_threads(), &Control::default())?;
     let shown = output.display();
-    println!("{shown}: the head, after {} tokens", progress.n_tokens);
+    let as_it_was = best.filter(|(n, _)| *n < progress.n_tokens).map(|(n, _)| format!("; the best was that after {n}"));
+    println!("{shown}: the head, after {} tokens{}", progress.n_tokens, as_it_was.unwrap_or_default());
     eprintln!("next: nextn-cli -m {} --draft-model {shown}", args.model.display());
     Ok(())
 }

@@ -142,7 +142,8 @@ impl Args {
     /// # Errors
     /// An output is an input, a folder, or another output.
     pub(crate) fn check_outputs(&self) -> anyhow::Result<()> {
-        let outputs: Vec<&Path> = [&self.output, &self.report, &self.plot].into_iter().flatten().map(|p| &**p).collect();
+        let outputs: Vec<&Path> =
+            [&self.output, &self.report, &self.plot].into_iter().flatten().map(|p| &**p).collect();
         let inputs = [&self.self_prompts, &self.head, &self.rival].into_iter().flatten();
         let inputs: Vec<&Path> = inputs.chain(&self.data).chain([&self.model]).map(|p| &**p).collect();
         for (i, output) in outputs.iter().enumerate() {

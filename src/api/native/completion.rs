@@ -213,7 +213,8 @@ impl Part {
             tokens_evaluated: t.prompt_tokens,
             generation_settings: self.settings.take(),
             prompt: std::mem::take(&mut self.prompt),
-            truncated: end.reason == FinishReason::Context || t.prompt_tokens + t.generated_tokens > n_ctx,
+            // The last token is in no context yet.
+            truncated: end.reason == FinishReason::Context || t.prompt_tokens + t.generated_tokens > n_ctx + 1,
             stop_type,
             stopping_word,
             tokens_cached: t.prompt_tokens + t.generated_tokens.saturating_sub(1),
