@@ -10,6 +10,9 @@ use ggml::{Piece, Pieces};
 /// Bytes of a part: some tens of positions of a layer.
 const PART: usize = 16 << 10;
 
+/// Bytes that are read or written at a time: whole parts.
+pub(crate) const AT_ONCE: usize = 16 * PART;
+
 /// The bytes of all tensors, one after the other, in the order in which cells are saved.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SavedCells {
@@ -75,6 +78,8 @@ pub(crate) struct CellsWriter<'a> {
     pieces: Pieces,
     /// Bytes of tensors that have few, not yet a part.
     little: Vec<u8>,
+    /// Bytes that were read last.
+    bytes: Vec<u8>,
     /// Parts of other cells that have not been passed, in order.
     beside: &'a [Part],
 }
@@ -83,29 +88,51 @@ impl<'a> CellsWriter<'a> {
     /// For so many bytes of so many tensors. Parts that hold the same bytes at the same place of the same tensor as those of
     /// `beside` are taken over from there.
     pub(crate) fn new(n_bytes: usize, n_tensors: usize, beside: Option<&'a SavedCells>) -> Self {
-        let (cells, little) = (SavedCells::default(), Vec::new());
+        let (cells, little, bytes) = (SavedCells::default(), Vec::new(), Vec::new());
         let pieces = Pieces::new(n_bytes, n_bytes / PART + n_tensors);
-        Self { cells, pieces, little, beside: beside.map_or(&[], |cells| &cells.parts) }
+        Self { cells, pieces, little, bytes, beside: beside.map_or(&[], |cells| &cells.parts) }
     }
 
-    /// Appends what number `tensor` has: its first positions first. Numbers ascend.
-    pub(crate) fn push(&mut self, tensor: usize, bytes: &[u8]) {
-        if bytes.len() < PART {
-            self.little.extend_from_slice(bytes);
+    /// Appends what number `tensor` has: its first positions first. Numbers ascend. `read` gives the bytes from an offset on; few
+    /// are asked for at a time, since the C library keeps large buffers that were freed.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(crate) fn push<E>(
+        &mut self,
+        tensor: usize,
+        n_bytes: usize,
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if n_bytes < PART {
+            let start = self.little.len();
+            self.little.resize(start + n_bytes, 0);
+            read(0, &mut self.little[start..])?;
             if self.little.len() >= PART {
                 self.end_little();
             }
-            return;
+            return Ok(());
         }
         self.end_little();
-        for (i, part) in bytes.chunks(PART).enumerate() {
-            let of = Some((tensor, i));
-            let n_passed = self.beside.iter().take_while(|their| their.of < of).count();
-            self.beside = &self.beside[n_passed..];
-            let same = self.beside.first().filter(|their| their.of == of && **their.bytes == *part);
-            let bytes = same.map_or_else(|| Arc::new(self.pieces.push(part)), |their| Arc::clone(&their.bytes));
-            self.append(of, bytes);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        for at in (0..n_bytes).step_by(AT_ONCE) {
+            bytes.resize(AT_ONCE.min(n_bytes - at), 0);
+            read(at, &mut bytes)?;
+            for (i, part) in bytes.chunks(PART).enumerate() {
+                self.push_part((tensor, at / PART + i), part);
+            }
         }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn push_part(&mut self, of: (usize, usize), part: &[u8]) {
+        let of = Some(of);
+        let n_passed = self.beside.iter().take_while(|their| their.of < of).count();
+        self.beside = &self.beside[n_passed..];
+        let same = self.beside.first().filter(|their| their.of == of && **their.bytes == *part);
+        let bytes = same.map_or_else(|| Arc::new(self.pieces.push(part)), |their| Arc::clone(&their.bytes));
+        self.append(of, bytes);
     }
 
     /// All of them.
@@ -153,7 +180,11 @@ mod tests {
         for (tensor, row) in [(0, 96), (1, 160)] {
             let byte = |i: usize| (i * 31 % 251) as u8 ^ if i / row < common { 0 } else { seed };
             let bytes: Vec<u8> = (0..len * row).map(byte).collect();
-            cells.push(tensor, &bytes);
+            let read = |at: usize, into: &mut [u8]| {
+                into.copy_from_slice(&bytes[at..at + into.len()]);
+                Ok::<_, std::convert::Infallible>(())
+            };
+            cells.push(tensor, bytes.len(), read).unwrap();
             all.extend(bytes);
         }
         (cells.finish(), all)

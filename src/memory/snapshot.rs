@@ -8,7 +8,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
-use crate::saved_cells::CellsWriter;
+use crate::saved_cells::{AT_ONCE, CellsWriter};
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
 
 impl Memory {
@@ -77,11 +77,8 @@ impl Memory {
         let (shape, ranges) = (self.shape().words(), self.cell_ranges(index, len)?);
         let beside = beside.filter(|other| other.shape == shape).map(|other| &other.cells);
         let mut cells = CellsWriter::new(ranges.iter().map(|(.., n)| n).sum(), ranges.len(), beside);
-        let mut bytes = Vec::new();
         for (i, (id, offset, n_bytes)) in ranges.into_iter().enumerate() {
-            bytes.resize(n_bytes, 0);
-            self.buffer.read(id, offset, &mut bytes)?;
-            cells.push(i, &bytes);
+            cells.push(i, n_bytes, |at, into| self.buffer.read(id, offset + at, into))?;
         }
         Ok(SavedSequence { len, recurrent, cells: cells.finish(), shape })
     }
@@ -124,9 +121,11 @@ impl Memory {
         for (id, offset, n_bytes) in ranges {
             let there = there.iter().filter(|(of, _)| *of == id).map(|(_, shown)| shown.clone());
             for left in others(offset..offset + n_bytes, there) {
-                let from = start + left.start - offset;
-                saved.cells.copy(from..from + left.len(), &mut bytes);
-                self.buffer.write(id, left.start, &bytes)?;
+                for at in left.clone().step_by(AT_ONCE) {
+                    let from = start + at - offset;
+                    saved.cells.copy(from..from + AT_ONCE.min(left.end - at), &mut bytes);
+                    self.buffer.write(id, at, &bytes)?;
+                }
             }
             start += n_bytes;
         }
