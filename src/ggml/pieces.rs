@@ -45,6 +45,9 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Pieces {
+    /// Memory is given back by as many bytes: smaller pieces take more than they are.
+    pub const UNIT: usize = PAGE;
+
     /// Room for `n_pieces` of `n_bytes` in all. Memory is taken when a piece is put there.
     pub fn new(n_bytes: usize, n_pieces: usize) -> Self {
         // Elsewhere parts of a map cannot be given back.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ggml::{Piece, Pieces};
 
 /// Bytes of a part: some tens of positions of a layer.
-const PART: usize = 16 << 10;
+const PART: usize = if Pieces::UNIT > 16 << 10 { Pieces::UNIT } else { 16 << 10 };
 
 /// Bytes that are read or written at a time: whole parts.
 pub(crate) const AT_ONCE: usize = 16 * PART;
