@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 
 use clap::ValueEnum;
 use convert::heads::WeightType;
@@ -144,6 +144,10 @@ impl Args {
     pub(crate) fn check_outputs(&self) -> anyhow::Result<()> {
         let outputs: Vec<&Path> =
             [&self.output, &self.report, &self.plot].into_iter().flatten().map(|p| &**p).collect();
+        let is_no_file = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file());
+        if let Some(output) = self.output.as_ref().filter(|output| !output.is_dir() && is_no_file(output)) {
+            bail!("{}: is a link or a device; give the name of a file", output.display());
+        }
         let inputs = [&self.self_prompts, &self.head, &self.rival].into_iter().flatten();
         let inputs: Vec<&Path> = inputs.chain(&self.data).chain([&self.model]).map(|p| &**p).collect();
         for (i, output) in outputs.iter().enumerate() {

@@ -260,8 +260,12 @@ fn bad_input_is_refused_with_its_place() {
     let say = |role: &str, n: usize| format!(r#"{{"role": "{role}", "content": "{}"}}"#, "ab ".repeat(n));
     let beyond = format!("[{}, {}]", say("user", 99), say("assistant", 1));
     write("beyond.jsonl", beyond.as_bytes());
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("there.gguf", dir.path().join("link.gguf")).expect("room");
     let model = fs::read(dir.path().join("model.gguf")).expect("the model");
     write("there.gguf", b"something");
+    let of_link = &["--data", "text.txt", "-o", "link.gguf", "--force"][..];
+    let of_links = cfg!(unix).then_some((of_link, "link.gguf: is a link or a device"));
     for (args, wanted) in [
         (&["--data", "gone.txt", "-o", "x.gguf"][..], "gone.txt: cannot be opened"),
         (&["--data", "empty.txt", "-o", "x.gguf"], "empty.txt: nothing to learn from in it"),
@@ -281,7 +285,10 @@ fn bad_input_is_refused_with_its_place() {
         (&["--data", "text.txt", "-o", "x.gguf", "--report", "model.gguf"], "model.gguf: is one of the inputs"),
         (&["--data", "text.txt", "-o", "x.gguf", "--report", "x.gguf"], "x.gguf: is two outputs at once"),
         (&["--data", "text.txt", "-o", ".", "--force"], ".: a folder, the name of a file expected"),
-    ] {
+    ]
+    .into_iter()
+    .chain(of_links)
+    {
         let (code, said) = run(dir.path(), args);
         assert!(code == Some(1) && said.contains(wanted), "{args:?}: {code:?} {said}");
         fs::remove_dir_all(dir.path().join("x.gguf.training")).ok();
