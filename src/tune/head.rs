@@ -14,6 +14,7 @@ use convert::heads::{Extract, Layout, NewHead};
 use convert::stream::Control;
 use plot::Format;
 use program::signals::Hearing;
+use program::terminal::tell;
 use session::options::{CapacityOptions, DraftOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
@@ -260,7 +261,7 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
     for path in &args.data {
         let (texts, n_cut) = data::read(path, model, n_ctx)?;
         if n_cut > 0 {
-            eprintln!("{}: {n_cut} conversations go beyond --context {n_ctx}: they lost their ends", path.display());
+            tell(&format!("{}: {n_cut} conversations lost what goes beyond --context {n_ctx}", path.display()));
         }
         add(texts);
     }
@@ -268,14 +269,14 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
         let FromUse { texts, n_cut, n_others } = from_use::read(folder, model, n_ctx)?;
         let n_refused: usize = texts.iter().map(|text| text.refused.len()).sum();
         let n: usize = texts.iter().map(Text::n_counted).sum();
-        eprintln!("{} replies of {n} tokens; drafts were refused at {n_refused} of them", texts.len());
+        tell(&format!("{} replies of {n} tokens; drafts were refused at {n_refused} of them", texts.len()));
         if n_cut > 0 {
-            eprintln!(
+            tell(&format!(
                 "{n_cut} of them are longer than --context {n_ctx} with their prompts: they lost their beginnings"
-            );
+            ));
         }
         if n_others > 0 {
-            eprintln!("{n_others} files of other models were left alone");
+            tell(&format!("{n_others} files of other models were left alone"));
         }
         add(texts);
     }
@@ -492,6 +493,6 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> a
     let shown = output.display();
     let as_it_was = best.filter(|(n, _)| *n < progress.n_tokens).map(|(n, _)| format!("; the best was that after {n}"));
     println!("{shown}: the head, after {} tokens{}", progress.n_tokens, as_it_was.unwrap_or_default());
-    eprintln!("next: nextn-cli -m {} --draft-model {shown}", args.model.display());
+    tell(&format!("next: nextn-cli -m {} --draft-model {shown}", args.model.display()));
     Ok(())
 }
