@@ -44,6 +44,14 @@ unsafe impl Send for Map {}
 // SAFETY: as above; what is given back is the bytes of a piece that is being dropped.
 unsafe impl Sync for Map {}
 
+impl Map {
+    fn place(&self, at: usize) -> NonNull<u8> {
+        assert!(at <= self.n_bytes, "a place behind the end of a map");
+        // SAFETY: within the map, as checked.
+        unsafe { self.start.add(at) }
+    }
+}
+
 impl Pieces {
     /// Memory is given back by as many bytes: smaller pieces take more than they are.
     pub const UNIT: usize = PAGE;
@@ -67,7 +75,7 @@ impl Pieces {
         match (&self.map, end) {
             (Some(map), Some(end)) if end <= map.n_bytes => {
                 // SAFETY: `at` to `end` lies within the map, and no piece has these bytes: all lie before `at`, which only grows.
-                unsafe { map.start.add(self.at).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+                unsafe { map.place(self.at).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
                 let range = self.at..end;
                 self.at = end.next_multiple_of(PAGE);
                 Piece(Place::Mapped { map: Arc::clone(map), range })
@@ -92,7 +100,7 @@ impl Deref for Piece {
             // SAFETY: the range lies within the map, was written before the piece was made, and does not change until it is
             // dropped.
             Place::Mapped { map, range } => unsafe {
-                std::slice::from_raw_parts(map.start.add(range.start).as_ptr(), range.len())
+                std::slice::from_raw_parts(map.place(range.start).as_ptr(), range.len())
             },
         }
     }
