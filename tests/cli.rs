@@ -75,6 +75,17 @@ fn the_answer_is_alone_on_standard_output_and_the_figures_on_standard_error() {
     assert_eq!((text(&quiet.stdout), text(&quiet.stderr)), (answer, ""), "greedy answers repeat");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn an_answer_is_whole_where_its_figures_cannot_be_written() {
+    let question = with(&["-p", "What is 20 + 15?"]);
+    let expected = run(&question);
+    let _alone = alone();
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let output = cli(&question).stderr(full).output().expect("the binary runs");
+    assert_eq!((code(&output), text(&output.stdout)), (0, text(&expected.stdout)));
+}
+
 #[test]
 fn json_has_the_documented_fields_and_agrees_with_the_plain_answer() {
     let args = with(&["-p", "What is the capital of France?", "--spec", "off"]);

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 #[path = "support/server.rs"]
 mod support;
 
-use support::start;
+use support::{start, start_unheard};
 
 fn post(path: &str, body: &str) -> String {
     format!(
@@ -42,6 +42,17 @@ fn it_serves_the_model_inside_and_ends_on_sigterm_in_the_middle_of_a_stream() {
     let mut rest = String::new();
     reader.read_to_string(&mut rest).expect("a stream to its end");
     assert!(rest.contains("server_shutdown") && rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn it_answers_when_its_log_cannot_be_written() {
+    let server = start_unheard(&["-v"]);
+    for _ in 0..2 {
+        let answer = server.say(&post("/completion", r#"{"prompt":"Once upon","n_predict":3}"#));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    server.signal(Signal::TERM);
     assert_eq!(server.end().code(), Some(0));
 }
 

@@ -72,7 +72,7 @@ main() {
     while [ $# -gt 0 ]; do
         case $1 in
             --from) [ $# -gt 1 ] || stop "--from wants a folder or an address"; from=${2%/}; shift 2 ;;
-            --prefix) [ $# -gt 1 ] || stop "--prefix wants a folder"; prefix=${2%/}; shift 2 ;;
+            --prefix) [ -n "${2:-}" ] || stop "--prefix wants a folder"; prefix=${2%/}; prefix=${prefix:-/}; shift 2 ;;
             --remove) remove=yes; shift ;;
             -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 0 ;;
             *) stop "$1 is no option: --from, --prefix, --remove" ;;
@@ -109,9 +109,15 @@ main() {
         cp -p "$tree/$file" "$prefix/$file.new$$"
         mv -f "$prefix/$file.new$$" "$prefix/$file"
     done <"$work/files"
+    # What an earlier version had and this one has not goes.
+    if [ -f "$prefix/$list" ]; then
+        while IFS= read -r file; do
+            grep -qxF -e "$file" "$work/files" || rm -f "$prefix/$file"
+        done <"$prefix/$list"
+    fi
     cp "$work/files" "$prefix/$list"
     head -n 1 "$work/version"
-    echo "installed under $prefix; take it away with: sh install.sh --prefix $prefix --remove"
+    echo "installed under $prefix; take it away with: sh install.sh --prefix '$prefix' --remove"
     case :$PATH: in
         *":$prefix/bin:"*) ;;
         *) echo "add $prefix/bin to PATH:  export PATH=\"$prefix/bin:\$PATH\"" ;;

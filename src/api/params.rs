@@ -257,7 +257,7 @@ impl Params {
         let Some((name, n)) = given.into_iter().find_map(|(name, n)| Some((name, n?))) else { return Ok(None) };
         match n {
             -1 => Ok(None),
-            n => Ok(Some(range(name, n, 0, i64::MAX)? as usize)),
+            n => Ok(Some(range(name, n, -1, i64::MAX)? as usize)),
         }
     }
 

@@ -16,7 +16,7 @@ use super::style::Terminals;
 use super::{stats, turn};
 use program::exit::{Failure, Outcome};
 use program::signals::Signals;
-use program::terminal::SilentKeys;
+use program::terminal::{SilentKeys, tell};
 
 /// Answers `text` and prints the reply as asked for.
 ///
@@ -73,7 +73,7 @@ pub fn run(
     } else if args.output.jsonl {
         Lines::new(io::stdout()).line(&Line::End { answer: &done.answer })?;
     } else if !args.output.no_stats {
-        eprintln!("{}", plan.aside(&stats::line(&done.timings, loaded.drafts_by_mtp())));
+        tell(&plan.aside(&stats::line(&done.timings, loaded.drafts_by_mtp())));
     }
     io::stdout().flush()?;
     match done.stopped {

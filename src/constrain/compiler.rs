@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use engine::{Constraint, Grammar};
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::api::{GrammarWithLexer, StopReason, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::json;
 use text::{TokenKind, Vocab};
@@ -247,7 +247,11 @@ impl Builder {
             Ok(mask) if mask.is_zero() => Err(Error::Nothing { what }),
             Ok(_) => Ok(matcher),
             Err(_) if trial.is_cancelled() => Err(unusable("its first mask alone takes too long".into())),
-            Err(error) => Err(unusable(plain(&error.to_string()))),
+            Err(error) => match plain(&error.to_string()) {
+                // A rule that is only itself: no first byte is possible.
+                why if why.contains(&format!("{:?}", StopReason::NoExtensionBias)) => Err(Error::Nothing { what }),
+                why => Err(unusable(why)),
+            },
         }
     }
 

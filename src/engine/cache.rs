@@ -67,16 +67,20 @@ pub(crate) struct CachedSlot {
 }
 
 impl CachedSlot {
-    /// Everything of it.
-    fn copy(&self, state: &mut LiveState) -> Result<SlotState, memory::Error> {
-        Ok(SlotState {
+    /// Everything of it, what is the same in `beside` in common with it.
+    fn copy(&self, state: &mut LiveState, beside: Option<&SlotState>) -> Result<SlotState, memory::Error> {
+        let mut copy = SlotState {
             tokens: self.tokens.clone(),
             adapters: self.adapters.clone(),
             checkpoints: self.checkpoints.clone(),
             hidden: self.hidden.clone(),
-            state: state.memory.save(&self.slot)?,
+            state: state.memory.save_beside(&self.slot, beside.map(|other| &other.state))?,
             drafts: state.drafter.save(self.slot.index(), self.tokens.len()),
-        })
+        };
+        if let Some(other) = beside {
+            copy.share_checkpoints(other);
+        }
+        Ok(copy)
     }
 }
 
@@ -181,7 +185,7 @@ impl SlotCache {
         let Some(s) = self.slots.iter_mut().find(|s| !s.busy && !s.is_on_disk) else { return false };
         s.is_on_disk = true;
         if s.worth() >= MIN_LOSS {
-            match s.copy(state) {
+            match s.copy(state, None) {
                 Ok(saved) => disk.put(s.scope, Arc::new(saved), waits),
                 Err(error) => tracing::warn!(%error, "a sequence was not kept on disk"),
             }
@@ -236,7 +240,7 @@ impl SlotCache {
         if s.scope != scope && !s.tokens.is_empty() {
             return Err(SlotError::OtherScope { index });
         }
-        Ok(s.copy(state)?)
+        Ok(s.copy(state, None)?)
     }
 
     /// Puts a state into a slot that is free; it belongs to `scope` from then on. One that does not fit changes nothing;

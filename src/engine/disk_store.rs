@@ -221,7 +221,8 @@ fn write(
     }
     make_room(dir, n_bytes, of_file, Some(path))?;
     let unfinished = PathBuf::from(format!("{}{UNFINISHED}{}", path.display(), std::process::id()));
-    let written = create(&unfinished, File::options().write(true).create(true).truncate(true)).and_then(|mut file| {
+    let mut file = create(&unfinished, File::options().write(true).create(true).truncate(true))?;
+    let mut write = || {
         file.write_all(MAGIC)?;
         for part in [&head, &body] {
             file.write_all(&(part.len() as u64).to_le_bytes())?;
@@ -230,7 +231,8 @@ fn write(
         }
         file.sync_all()?;
         fs::rename(&unfinished, path)
-    });
+    };
+    let written = write();
     if written.is_err() {
         remove(&unfinished);
     }
@@ -389,7 +391,11 @@ fn is_older(path: &Path, than: Duration) -> bool {
 
 fn drop_damaged(path: &Path, error: &io::Error) {
     if error.kind() != ErrorKind::NotFound {
-        tracing::warn!(%error, path = %path.display(), "a sequence on disk was dropped: its file cannot be used");
+        let error = match error.kind() {
+            ErrorKind::UnexpectedEof => "it is cut off".into(),
+            _ => error.to_string(),
+        };
+        tracing::warn!(error, path = %path.display(), "a sequence on disk was dropped: its file cannot be used");
         remove(path);
     }
 }

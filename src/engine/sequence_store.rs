@@ -5,6 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use model::AdapterSet;
+use text::TokenId;
+
 use crate::request::Scope;
 use crate::slot_file::SlotState;
 
@@ -62,6 +65,33 @@ impl SequenceStore {
     /// Takes a sequence out.
     pub(crate) fn take(&mut self, index: usize) -> Arc<SlotState> {
         let state = self.stored.swap_remove(index).state;
+        self.subtract(&state);
+        state
+    }
+
+    /// The sequence of this scope and these adapters that begins most like these tokens, if that is worth looking at: what is to
+    /// be put here may have much in common with it.
+    pub(crate) fn most_like(&self, scope: Scope, adapters: &AdapterSet, tokens: &[TokenId]) -> Option<Arc<SlotState>> {
+        let common = |s: &Stored| s.state.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let alike = self.stored.iter().filter(|s| s.scope == scope && s.state.adapters == *adapters);
+        let best = alike.map(|s| (common(s), s)).max_by_key(|(n, _)| *n).filter(|(n, _)| *n >= MIN_COMMON);
+        best.map(|(_, s)| Arc::clone(&s.state))
+    }
+
+    /// Counts a sequence.
+    fn add(&mut self, state: &SlotState) {
+        self.n_bytes += state.own_bytes();
+        for (part, n_bytes) in state.parts() {
+            let n = self.parts.entry(part).or_default();
+            if *n == 0 {
+                self.n_bytes += n_bytes;
+            }
+            *n += 1;
+        }
+    }
+
+    /// Counts a sequence no longer.
+    fn subtract(&mut self, state: &SlotState) {
         self.n_bytes -= state.own_bytes();
         for (part, n_bytes) in state.parts() {
             let Some(n) = self.parts.get_mut(&part) else { continue };
@@ -71,24 +101,6 @@ impl SequenceStore {
                 self.n_bytes -= n_bytes;
             }
         }
-        state
-    }
-
-    /// Has a sequence that is to be put here share what it has in common with the one of the same scope and adapters that begins
-    /// most like it.
-    pub(crate) fn share(&self, scope: Scope, state: &mut SlotState) {
-        let common = |s: &Stored| s.state.tokens.iter().zip(&state.tokens).take_while(|(a, b)| a == b).count();
-        let alike = self.stored.iter().filter(|s| s.scope == scope && s.state.adapters == state.adapters);
-        if let Some((_, best)) = alike.map(|s| (common(s), s)).max_by_key(|(n, _)| *n).filter(|(n, _)| *n >= MIN_COMMON)
-        {
-            state.share_with(&best.state);
-        }
-    }
-
-    /// Bytes that a sequence would add to those in use.
-    fn added(&self, state: &SlotState) -> usize {
-        let new = state.parts().filter(|(part, _)| !self.parts.contains_key(part));
-        state.own_bytes() + new.map(|(_, n_bytes)| n_bytes).sum::<usize>()
     }
 
     /// Keeps a sequence if it fits the budget by itself; what was unused for longest makes room. One of the same scope and
@@ -101,21 +113,19 @@ impl SequenceStore {
         if state.n_bytes() > self.budget {
             return;
         }
+        // Before any goes: what it has in common with them stays.
+        self.add(&state);
         let alike = |s: &Stored| s.scope == scope && s.state.adapters == state.adapters;
         let beginning = |s: &Stored| alike(s) && state.tokens.starts_with(&s.state.tokens);
         while let Some(i) = self.stored.iter().position(beginning) {
             self.take(i);
         }
-        while self.n_bytes + self.added(&state) > self.budget {
+        while self.n_bytes > self.budget {
             let oldest = self.stored.iter().enumerate().min_by_key(|(_, s)| s.last_used).map(|(i, _)| i);
             let Some(oldest) = oldest else { break };
             self.take(oldest);
         }
         self.clock += 1;
-        self.n_bytes += self.added(&state);
-        for (part, _) in state.parts() {
-            *self.parts.entry(part).or_default() += 1;
-        }
         self.stored.push(Stored { scope, state, last_used: self.clock });
     }
 }
@@ -126,10 +136,8 @@ const MIN_COMMON: usize = 32;
 #[cfg(test)]
 mod tests {
     use memory::{CacheType, Kv, LayerState, Memory, MemoryConfig, SavedSequence, Slot, StateLayout, put_number};
-    use model::AdapterSet;
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
-    use text::TokenId;
 
     use super::*;
 
@@ -154,7 +162,7 @@ mod tests {
     }
 
     /// The sequence of these tokens, whose cells hold numbers made of token and position.
-    fn sequence(memory: &mut Memory, slot: &Slot, tokens: &[TokenId]) -> SlotState {
+    fn sequence(memory: &mut Memory, slot: &Slot, tokens: &[TokenId], beside: Option<&SlotState>) -> SlotState {
         let mut empty = Vec::new();
         memory.save_first(slot, 0).unwrap().write_to(&mut empty);
         let row = |(i, id): (usize, &TokenId)| ((id.0 * 1024 + i as u32) as f32).to_le_bytes().repeat(ROW);
@@ -169,7 +177,8 @@ mod tests {
         memory.load(slot, &SavedSequence::from_bytes(&bytes).unwrap()).unwrap();
         let (checkpoints, adapters) = (Vec::new(), AdapterSet::default());
         let (hidden, drafts) = (vec![0.5; 7], vec![1; 33]);
-        SlotState { tokens: tokens.to_vec(), adapters, checkpoints, hidden, state: memory.save(slot).unwrap(), drafts }
+        let state = memory.save_beside(slot, beside.map(|other| &other.state)).unwrap();
+        SlotState { tokens: tokens.to_vec(), adapters, checkpoints, hidden, state, drafts }
     }
 
     /// Bytes of all that is stored, parts in common once, counted anew.
@@ -188,8 +197,9 @@ mod tests {
         let slot = memory.acquire().unwrap().unwrap();
         let mut store = SequenceStore::new(64 << 20);
         let mut put = |scope, own, memory: &mut Memory| {
-            let mut state = sequence(memory, &slot, &tokens(10, 800, 840, own));
-            store.share(Scope(scope), &mut state);
+            let tokens = tokens(10, 800, 840, own);
+            let beside = store.most_like(Scope(scope), &AdapterSet::default(), &tokens);
+            let state = sequence(memory, &slot, &tokens, beside.as_deref());
             store.put(Scope(scope), Arc::new(state));
             (store.n_bytes(), recounted(&store))
         };
@@ -221,9 +231,9 @@ mod tests {
                     0 if !store.stored.is_empty() => lent.push(store.take(below(store.stored.len()))),
                     1 if !store.stored.is_empty() => lent.push(store.lend(below(store.stored.len()))),
                     _ => {
-                        let mut state = sequence(&mut memory, &slot, &of);
-                        let plain = state.clone();
-                        store.share(Scope(1), &mut state);
+                        let beside = store.most_like(Scope(1), &AdapterSet::default(), &of);
+                        let state = sequence(&mut memory, &slot, &of, beside.as_deref());
+                        let plain = sequence(&mut memory, &slot, &of, None);
                         assert_eq!(state, plain, "step {step}");
                         store.put(Scope(1), Arc::new(state));
                     }

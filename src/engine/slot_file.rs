@@ -64,9 +64,8 @@ impl SlotState {
         self.state.parts().chain(checkpoints)
     }
 
-    /// Has what is the same in `other` in common with it: cells of their beginning, and checkpoints.
-    pub(crate) fn share_with(&mut self, other: &SlotState) {
-        self.state.share_with(&other.state);
+    /// Has checkpoints that are the same in `other` in common with it.
+    pub(crate) fn share_checkpoints(&mut self, other: &SlotState) {
         for kept in &mut self.checkpoints {
             let same = other.checkpoints.iter().find(|theirs| theirs.state.position() == kept.state.position());
             if let Some(same) = same.filter(|theirs| *theirs == kept) {

@@ -18,6 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use program::sanitize;
 use program::shell::Printed;
+use program::terminal::tell;
 
 /// Inspect, verify, convert and quantize model files, and move NextN (MTP) layers between them
 #[derive(Debug, Parser)]
@@ -73,7 +74,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Names of tensors and keys come from files, and messages quote them.
             // The crate's own errors have their causes in their words.
-            eprintln!("error: {}", sanitize::clean(&error.to_string()));
+            tell(&format!("error: {}", sanitize::clean(&error.to_string())));
             let stopped = matches!(
                 error.downcast_ref::<convert::Error>(),
                 Some(convert::Error::Interrupted | convert::Error::Stopped { .. })

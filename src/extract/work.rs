@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::show;
 use program::sanitize;
 use program::signals::Hearing;
+use program::terminal::tell;
 
 /// Runs `work` with a bar on standard error, if that is a terminal. Ctrl-C asks it to stop; a second one ends the process.
 pub fn watched<T>(what: &'static str, work: impl FnOnce(&Control) -> T) -> anyhow::Result<T> {
@@ -62,14 +63,14 @@ pub fn check_output(out: &Path, force: bool) -> anyhow::Result<()> {
 pub fn say_next(out: &Path, words: &str) {
     let name = sanitize::clean_line(&out.display().to_string());
     let name = if name.contains(' ') { format!("'{name}'") } else { name };
-    eprintln!("next: {}", words.replace("{}", &name));
+    tell(&format!("next: {}", words.replace("{}", &name)));
 }
 
 /// Writes a file with all that belongs to it: notes, a bar, a last line, and what to do `next`.
 pub fn write(new: NewFile, out: &Path, json: bool, next: &str) -> anyhow::Result<()> {
     let n_tensors = new.model.tensors.len();
     for note in &new.notes {
-        eprintln!("note: {}", sanitize::clean(note));
+        tell(&format!("note: {}", sanitize::clean(note)));
     }
     watched("writing", |control| new.write(out, available_threads(), control))??;
     let n_bytes = std::fs::metadata(out)?.len();

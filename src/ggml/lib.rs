@@ -45,7 +45,6 @@ mod error;
 mod executor;
 mod expert_cache;
 mod graph;
-mod heap;
 mod joined_rows;
 mod log;
 mod low_rank;
@@ -55,6 +54,7 @@ mod nodes;
 mod numa;
 mod ops;
 mod pages;
+mod pieces;
 mod planner;
 mod plugin;
 mod progress;
@@ -81,7 +81,6 @@ pub use error::{Error, version};
 pub use executor::{Data, Executor, Outputs, Stats};
 pub use expert_cache::ExpertLayer;
 pub use graph::{Graph, Name, Tensor};
-pub use heap::give_back_freed;
 pub use kernels::{Turbo, gumbel, uniform};
 pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
@@ -90,6 +89,7 @@ pub use ops::{
     Cells, DeltaRule, ExpertCopies, NoiseKey, PastState, Rope, Scores, Snapshots, SsmScan, kernels_in_use,
     take_state_numbers,
 };
+pub use pieces::{Piece, Pieces};
 pub use plugin::{load_plugin, load_plugins};
 pub use progress::LoadProgress;
 pub use quantize::{pack_rows, unpack};

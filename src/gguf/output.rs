@@ -39,13 +39,17 @@ struct Temp {
 
 impl FileOutput {
     /// # Errors
-    /// The directory is missing or not writable, or `target` names a directory.
+    /// The directory is missing or not writable, or `target` names a directory, a link or a device.
     pub(crate) fn create(target: &Path) -> Result<FileOutput, Error> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let error = |source| Error::Io { path: target.to_owned(), action: "create", source };
         let Some(name) = target.file_name().filter(|_| !target.is_dir()) else {
             return Err(error(ErrorKind::IsADirectory.into()));
         };
+        // The finished file takes the place of what has the name: of a link, and even of /dev/null.
+        if fs::symlink_metadata(target).is_ok_and(|there| !there.is_file()) {
+            return Err(error(io::Error::other("it is a link or a device, the name of a file expected")));
+        }
         loop {
             let mut temp_name = name.to_owned();
             temp_name.push(format!(".{}-{}.part", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));

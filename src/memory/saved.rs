@@ -79,13 +79,6 @@ impl SavedSequence {
         self.cells.parts()
     }
 
-    /// Has cells that are the same in `other` in common with it from here on. Its values stay what they are.
-    pub fn share_with(&mut self, other: &Self) {
-        if self.shape == other.shape {
-            self.cells.share_with(&other.cells);
-        }
-    }
-
     /// Appends it as bytes: numbers, then state.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         for n in [self.len, self.shape.len(), self.recurrent.len(), self.cells.len()] {

@@ -5,8 +5,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ggml::{Piece, Pieces};
+
 /// Bytes of a part: some tens of positions of a layer.
-const PART: usize = 16 << 10;
+const PART: usize = if Pieces::UNIT > 16 << 10 { Pieces::UNIT } else { 16 << 10 };
+
+/// Bytes that are read or written at a time: whole parts.
+pub(crate) const AT_ONCE: usize = 16 * PART;
 
 /// The bytes of all tensors, one after the other, in the order in which cells are saved.
 #[derive(Clone, Debug, Default)]
@@ -21,35 +26,14 @@ struct Part {
     start: usize,
     /// Which tensor, and which part of it. `None`: of several, which no other sequence has at the same place.
     of: Option<(usize, usize)>,
-    bytes: Arc<Vec<u8>>,
+    bytes: Arc<Piece>,
 }
 
 impl SavedCells {
     /// Bytes that were not made here, as one part.
     pub(crate) fn whole_of(bytes: Vec<u8>) -> Self {
         let n_bytes = bytes.len();
-        Self { parts: vec![Part { start: 0, of: None, bytes: Arc::new(bytes) }], n_bytes }
-    }
-
-    /// Appends what number `tensor` has: its first positions first.
-    pub(crate) fn push(&mut self, tensor: usize, bytes: &[u8]) {
-        if bytes.len() < PART {
-            return self.push_little(bytes);
-        }
-        for (i, part) in bytes.chunks(PART).enumerate() {
-            self.parts.push(Part { start: self.n_bytes, of: Some((tensor, i)), bytes: Arc::new(part.to_vec()) });
-            self.n_bytes += part.len();
-        }
-    }
-
-    /// Appends bytes of a tensor that are few, to those of the one before if these are few too.
-    fn push_little(&mut self, bytes: &[u8]) {
-        let open = self.parts.last_mut().filter(|part| part.of.is_none() && part.bytes.len() < PART);
-        match open.and_then(|part| Arc::get_mut(&mut part.bytes)) {
-            Some(open) => open.extend_from_slice(bytes),
-            None => self.parts.push(Part { start: self.n_bytes, of: None, bytes: Arc::new(bytes.to_vec()) }),
-        }
-        self.n_bytes += bytes.len();
+        Self { parts: vec![Part { start: 0, of: None, bytes: Arc::new(Piece::from(bytes)) }], n_bytes }
     }
 
     /// Bytes of all.
@@ -59,7 +43,7 @@ impl SavedCells {
 
     /// All of them, part by part.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts.iter().map(|part| part.bytes.as_slice())
+        self.parts.iter().map(|part| &**part.bytes)
     }
 
     /// All of them in a row.
@@ -82,33 +66,99 @@ impl SavedCells {
         }
     }
 
-    /// Takes over the parts of `other` that hold the same bytes at the same place of the same tensor.
-    pub(crate) fn share_with(&mut self, other: &Self) {
-        let mut theirs = other.parts.iter().filter(|part| part.of.is_some()).peekable();
-        for part in self.parts.iter_mut().filter(|part| part.of.is_some()) {
-            while theirs.next_if(|their| their.of < part.of).is_some() {}
-            if let Some(their) = theirs.peek().filter(|their| their.of == part.of && their.bytes == part.bytes) {
-                part.bytes = Arc::clone(&their.bytes);
-            }
-        }
-    }
-
     /// Each part: what tells it from others as long as it lives, and its bytes.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
         self.parts.iter().map(|part| (Arc::as_ptr(&part.bytes).addr(), part.bytes.len()))
     }
 }
 
-/// Bytes that are worth a walk through what is free.
-const MUCH: usize = 1 << 20;
+/// Makes cells of what is copied, tensor by tensor.
+pub(crate) struct CellsWriter<'a> {
+    cells: SavedCells,
+    pieces: Pieces,
+    /// Bytes of tensors that have few, not yet a part.
+    little: Vec<u8>,
+    /// Bytes that were read last.
+    bytes: Vec<u8>,
+    /// Parts of other cells that have not been passed, in order.
+    beside: &'a [Part],
+}
+
+impl<'a> CellsWriter<'a> {
+    /// For so many bytes of so many tensors. Parts that hold the same bytes at the same place of the same tensor as those of
+    /// `beside` are taken over from there.
+    pub(crate) fn new(n_bytes: usize, n_tensors: usize, beside: Option<&'a SavedCells>) -> Self {
+        let (cells, little, bytes) = (SavedCells::default(), Vec::new(), Vec::new());
+        let pieces = Pieces::new(n_bytes, n_bytes / PART + n_tensors);
+        Self { cells, pieces, little, bytes, beside: beside.map_or(&[], |cells| &cells.parts) }
+    }
+
+    /// Appends what number `tensor` has: its first positions first. Numbers ascend. `read` gives the bytes from an offset on; few
+    /// are asked for at a time, since the C library keeps large buffers that were freed.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(crate) fn push<E>(
+        &mut self,
+        tensor: usize,
+        n_bytes: usize,
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if n_bytes < PART {
+            let start = self.little.len();
+            self.little.resize(start + n_bytes, 0);
+            read(0, &mut self.little[start..])?;
+            if self.little.len() >= PART {
+                self.end_little();
+            }
+            return Ok(());
+        }
+        self.end_little();
+        let mut bytes = std::mem::take(&mut self.bytes);
+        for at in (0..n_bytes).step_by(AT_ONCE) {
+            bytes.resize(AT_ONCE.min(n_bytes - at), 0);
+            read(at, &mut bytes)?;
+            for (i, part) in bytes.chunks(PART).enumerate() {
+                self.push_part((tensor, at / PART + i), part);
+            }
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn push_part(&mut self, of: (usize, usize), part: &[u8]) {
+        let of = Some(of);
+        let n_passed = self.beside.iter().take_while(|their| their.of < of).count();
+        self.beside = &self.beside[n_passed..];
+        let same = self.beside.first().filter(|their| their.of == of && **their.bytes == *part);
+        let bytes = same.map_or_else(|| Arc::new(self.pieces.push(part)), |their| Arc::clone(&their.bytes));
+        self.append(of, bytes);
+    }
+
+    /// All of them.
+    pub(crate) fn finish(mut self) -> SavedCells {
+        self.end_little();
+        self.cells
+    }
+
+    fn end_little(&mut self) {
+        if !self.little.is_empty() {
+            let bytes = Arc::new(self.pieces.push(&self.little));
+            self.little.clear();
+            self.append(None, bytes);
+        }
+    }
+
+    fn append(&mut self, of: Option<(usize, usize)>, bytes: Arc<Piece>) {
+        let start = self.cells.n_bytes;
+        self.cells.n_bytes += bytes.len();
+        self.cells.parts.push(Part { start, of, bytes });
+    }
+}
 
 impl Drop for SavedCells {
-    /// Freed pieces are too small to go back to the system by themselves.
     fn drop(&mut self) {
-        self.parts.clear();
-        if self.n_bytes >= MUCH {
-            ggml::give_back_freed();
-        }
+        Piece::drop_together(self.parts.drain(..).filter_map(|part| Arc::into_inner(part.bytes)));
     }
 }
 
@@ -125,15 +175,19 @@ mod tests {
     use super::*;
 
     /// Two tensors with rows of 96 and 160 bytes for `len` positions, of which the first `common` depend on nothing else.
-    fn cells(len: usize, common: usize, seed: u8) -> (SavedCells, Vec<u8>) {
-        let (mut cells, mut all) = (SavedCells::default(), Vec::new());
+    fn cells(len: usize, common: usize, seed: u8, beside: Option<&SavedCells>) -> (SavedCells, Vec<u8>) {
+        let (mut cells, mut all) = (CellsWriter::new(len * 256, 2, beside), Vec::new());
         for (tensor, row) in [(0, 96), (1, 160)] {
             let byte = |i: usize| (i * 31 % 251) as u8 ^ if i / row < common { 0 } else { seed };
             let bytes: Vec<u8> = (0..len * row).map(byte).collect();
-            cells.push(tensor, &bytes);
+            let read = |at: usize, into: &mut [u8]| {
+                into.copy_from_slice(&bytes[at..at + into.len()]);
+                Ok::<_, std::convert::Infallible>(())
+            };
+            cells.push(tensor, bytes.len(), read).unwrap();
             all.extend(bytes);
         }
-        (cells, all)
+        (cells.finish(), all)
     }
 
     fn n_own(cells: &SavedCells, other: &SavedCells) -> usize {
@@ -144,11 +198,9 @@ mod tests {
     #[test]
     fn bytes_are_those_that_were_put_in_shared_or_not() {
         for (len, common, other_len) in [(0, 0, 9), (3, 3, 3), (700, 500, 900), (700, 500, 300), (170, 170, 171)] {
-            let ((mut cells, all), (other, others)) = (cells(len, common, 0xa5), cells(other_len, common, 0x5a));
+            let (other, others) = cells(other_len, common, 0x5a, None);
             for shared in [false, true] {
-                if shared {
-                    cells.share_with(&other);
-                }
+                let (cells, all) = cells(len, common, 0xa5, Some(&other).filter(|_| shared));
                 assert!(cells.len() == all.len() && *cells.in_a_row() == all, "{len}, {common}, {shared}");
                 let mut some = vec![1, 2, 3];
                 for (from, to) in [(0, 0), (0, all.len()), (all.len() / 3, all.len() / 2), (all.len(), all.len())] {
@@ -162,22 +214,23 @@ mod tests {
 
     #[test]
     fn a_common_beginning_is_there_once() {
-        let ((mut one, _), (other, _)) = (cells(1000, 800, 1), cells(1200, 800, 2));
+        let (other, _) = cells(1200, 800, 2, None);
+        let (one, _) = cells(1000, 800, 1, None);
         assert_eq!(n_own(&one, &other), one.len());
-        one.share_with(&other);
+        let (one, _) = cells(1000, 800, 1, Some(&other));
         // What is left: behind the beginning, and a part at its end in each tensor.
         let left = n_own(&one, &other);
         assert!((200 * 256..=200 * 256 + 2 * PART).contains(&left), "{left} of {} bytes", one.len());
-        assert_eq!(one, cells(1000, 800, 1).0);
-        assert_ne!(one, cells(1000, 800, 3).0);
+        assert_eq!(one, cells(1000, 800, 1, None).0);
+        assert_ne!(one, cells(1000, 800, 3, None).0);
     }
 
     #[test]
     fn what_came_from_elsewhere_is_equal_and_shares_nothing() {
-        let (mut one, all) = cells(400, 400, 1);
+        let (one, all) = cells(400, 400, 1, None);
         let from_file = SavedCells::whole_of(all);
         assert_eq!(one, from_file);
-        one.share_with(&from_file);
+        let (one, _) = cells(400, 400, 1, Some(&from_file));
         assert_eq!(n_own(&one, &from_file), one.len());
     }
 }

@@ -8,7 +8,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
-use crate::saved_cells::SavedCells;
+use crate::saved_cells::{AT_ONCE, CellsWriter};
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
 
 impl Memory {
@@ -48,11 +48,23 @@ impl Memory {
         self.save_first(slot, self.len(slot)?)
     }
 
+    /// As [`Memory::save`]. Cells that are the same in `beside` are in common with it: of each, memory is taken once.
+    ///
+    /// # Errors
+    /// As [`Memory::checkpoint`].
+    pub fn save_beside(&self, slot: &Slot, beside: Option<&SavedSequence>) -> Result<SavedSequence, Error> {
+        self.copy_first(slot, self.len(slot)?, beside)
+    }
+
     /// Copies the first `len` positions of a sequence; with recurrent state that is all of it.
     ///
     /// # Errors
     /// As [`Memory::checkpoint`]; [`Error::Step`]: more than there are, or state that cannot be cut there.
     pub fn save_first(&self, slot: &Slot, len: usize) -> Result<SavedSequence, Error> {
+        self.copy_first(slot, len, None)
+    }
+
+    fn copy_first(&self, slot: &Slot, len: usize, beside: Option<&SavedSequence>) -> Result<SavedSequence, Error> {
         let index = self.index(slot)?;
         let state = self.slots[index];
         if state.lost {
@@ -62,13 +74,13 @@ impl Memory {
             return Err(Error::Step(format!("a sequence of {} positions cannot be copied up to {len}", state.len)));
         }
         let recurrent = self.read_recurrent(index)?;
-        let (mut cells, mut bytes) = (SavedCells::default(), Vec::new());
-        for (i, (id, offset, n_bytes)) in self.cell_ranges(index, len)?.into_iter().enumerate() {
-            bytes.resize(n_bytes, 0);
-            self.buffer.read(id, offset, &mut bytes)?;
-            cells.push(i, &bytes);
+        let (shape, ranges) = (self.shape().words(), self.cell_ranges(index, len)?);
+        let beside = beside.filter(|other| other.shape == shape).map(|other| &other.cells);
+        let mut cells = CellsWriter::new(ranges.iter().map(|(.., n)| n).sum(), ranges.len(), beside);
+        for (i, (id, offset, n_bytes)) in ranges.into_iter().enumerate() {
+            cells.push(i, n_bytes, |at, into| self.buffer.read(id, offset + at, into))?;
         }
-        Ok(SavedSequence { len, recurrent, cells, shape: self.shape().words() })
+        Ok(SavedSequence { len, recurrent, cells: cells.finish(), shape })
     }
 
     /// Replaces the sequence by a saved one.
@@ -109,9 +121,11 @@ impl Memory {
         for (id, offset, n_bytes) in ranges {
             let there = there.iter().filter(|(of, _)| *of == id).map(|(_, shown)| shown.clone());
             for left in others(offset..offset + n_bytes, there) {
-                let from = start + left.start - offset;
-                saved.cells.copy(from..from + left.len(), &mut bytes);
-                self.buffer.write(id, left.start, &bytes)?;
+                for at in left.clone().step_by(AT_ONCE) {
+                    let from = start + at - offset;
+                    saved.cells.copy(from..from + AT_ONCE.min(left.end - at), &mut bytes);
+                    self.buffer.write(id, at, &bytes)?;
+                }
             }
             start += n_bytes;
         }

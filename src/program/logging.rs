@@ -49,6 +49,8 @@ pub fn start_to(level: &str, lines: Lines, file: Option<&Path>) -> Result<(), St
         }
     };
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    // A line that cannot be written would be told of on standard error, which ends the thread where that cannot be written.
+    let subscriber = subscriber.log_internal_errors(false);
     // Fails only where a subscriber is set already: then that one is to be used.
     let _ = match lines {
         Lines::Person { colours, detailed: true } => subscriber.with_ansi(colours).try_init(),

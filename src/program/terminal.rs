@@ -1,7 +1,7 @@
 //! The terminal while a reply is shown: how wide it is, and that typed keys and `^C` do not come between the words.
 //! Knows nothing of what is shown.
 
-use std::io;
+use std::io::{self, Write};
 #[cfg(unix)]
 use std::os::fd::AsFd;
 
@@ -18,6 +18,12 @@ pub fn output_columns() -> Option<usize> {
 /// Columns of the terminal of standard error, where it is one that tells.
 pub fn error_columns() -> Option<usize> {
     columns(&io::stderr())
+}
+
+/// A line on standard error. Where that cannot be written, as behind a pipe that was closed, it is left out: what is being done
+/// is worth more.
+pub fn tell(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 #[cfg(windows)]

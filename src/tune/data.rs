@@ -50,16 +50,18 @@ const MAX_LINE: u64 = 16 << 20;
 /// A plain text is read up to here.
 const MAX_TEXT: u64 = 1 << 30;
 
-/// The texts of a file, of at most `n_ctx` tokens each: of a `.jsonl` file a line is a conversation, any other is plain text.
+/// The texts of a file, of at most `n_ctx` tokens each, and how many were longer: of a `.jsonl` file a line is a conversation,
+/// any other is plain text, which is parted.
 ///
 /// # Errors
 /// A file that cannot be read or holds nothing; a line that is no conversation. The message names the line.
-pub fn read(path: &Path, model: &LoadedModel, n_ctx: usize) -> anyhow::Result<Vec<Text>> {
+pub fn read(path: &Path, model: &LoadedModel, n_ctx: usize) -> anyhow::Result<(Vec<Text>, usize)> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("{shown}: cannot be opened"))?;
     ensure!(!file.metadata()?.is_dir(), "{shown}: a folder, a file expected");
     let is_lines = path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("jsonl"));
-    let texts = if is_lines {
+    let mut n_cut = 0;
+    let texts: Vec<Text> = if is_lines {
         let mut texts = Vec::new();
         for_lines(BufReader::new(file), |n, line| {
             let of_line = conversation(line).and_then(|said| of_conversation(model, &said));
@@ -68,7 +70,8 @@ pub fn read(path: &Path, model: &LoadedModel, n_ctx: usize) -> anyhow::Result<Ve
             Ok(())
         })
         .map_err(|e| if e.to_string().starts_with("line") { anyhow!("{shown}, {e}") } else { e })?;
-        texts.into_iter().map(|text: Text| text.cut(n_ctx)).collect()
+        n_cut = texts.iter().filter(|text: &&Text| text.tokens.len() > n_ctx).count();
+        texts.into_iter().map(|text| text.cut(n_ctx)).collect()
     } else {
         let mut bytes = Vec::new();
         file.take(MAX_TEXT + 1).read_to_end(&mut bytes).with_context(|| format!("{shown}: cannot be read"))?;
@@ -78,8 +81,10 @@ pub fn read(path: &Path, model: &LoadedModel, n_ctx: usize) -> anyhow::Result<Ve
         })?;
         plain(model, &text, n_ctx)
     };
-    ensure!(texts.iter().any(|text| text.n_counted() > 0), "{shown}: nothing to learn from in it");
-    Ok(texts)
+    let is_there = texts.iter().any(|text| text.n_counted() > 0);
+    ensure!(is_there || n_cut == 0, "{shown}: no reply begins within --context {n_ctx}: raise it");
+    ensure!(is_there, "{shown}: nothing to learn from in it");
+    Ok((texts, n_cut))
 }
 
 /// Calls `each` with every line that is not blank, and its number from 1.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use half::f16;
 use program::sanitize;
+use program::terminal::tell;
 use sha2::{Digest, Sha256};
 use text::{TokenId, hex};
 
@@ -220,7 +221,7 @@ impl DiskCache {
 }
 
 fn note(words: &str) {
-    eprintln!("note: {}", sanitize::clean(words));
+    tell(&format!("note: {}", sanitize::clean(words)));
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use convert::heads::{Extract, Layout, NewHead};
 use convert::stream::Control;
 use plot::Format;
 use program::signals::Hearing;
+use program::terminal::tell;
 use session::options::{CapacityOptions, DraftOptions, RunOptions};
 use session::{LoadedModel, ModelOptions};
 use sha2::{Digest, Sha256};
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!((0.0..=0.5).contains(&args.held_out), "--held-out is {}, 0 to 0.5 expected", args.held_out);
     ensure!(args.minutes.is_none_or(|m| m > 0.0), "--minutes must be more than 0");
     args.plot.as_deref().map(Format::of).transpose()?;
+    args.check_outputs()?;
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate <= 1.0), "--rate must be above 0 and at most 1");
     ensure!(
         args.refused_weight > 0.0 && args.refused_weight <= 100.0,
@@ -139,7 +141,7 @@ fn train(
         let report = Report {
             n_tokens: progress.n_tokens,
             n_held_out: held.iter().flatten().map(|i| texts[*i].n_counted()).sum(),
-            best: best(&progress).cloned(),
+            best: best(&progress).map(|(_, right)| right.clone()),
             start,
             rival,
         };
@@ -257,20 +259,24 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
         n_groups += n;
     };
     for path in &args.data {
-        add(data::read(path, model, n_ctx)?);
+        let (texts, n_cut) = data::read(path, model, n_ctx)?;
+        if n_cut > 0 {
+            tell(&format!("{}: {n_cut} conversations lost what goes beyond --context {n_ctx}", path.display()));
+        }
+        add(texts);
     }
     if let Some(folder) = &args.from {
         let FromUse { texts, n_cut, n_others } = from_use::read(folder, model, n_ctx)?;
         let n_refused: usize = texts.iter().map(|text| text.refused.len()).sum();
         let n: usize = texts.iter().map(Text::n_counted).sum();
-        eprintln!("{} replies of {n} tokens; drafts were refused at {n_refused} of them", texts.len());
+        tell(&format!("{} replies of {n} tokens; drafts were refused at {n_refused} of them", texts.len()));
         if n_cut > 0 {
-            eprintln!(
+            tell(&format!(
                 "{n_cut} of them are longer than --context {n_ctx} with their prompts: they lost their beginnings"
-            );
+            ));
         }
         if n_others > 0 {
-            eprintln!("{n_others} files of other models were left alone");
+            tell(&format!("{n_others} files of other models were left alone"));
         }
         add(texts);
     }
@@ -460,9 +466,9 @@ impl Training<'_> {
     }
 }
 
-/// The best of what was measured on the way.
-fn best(progress: &Progress) -> Option<&Vec<f64>> {
-    progress.measured.iter().map(|(_, right)| right).max_by(|a, b| length(a).total_cmp(&length(b)))
+/// The best of what was measured on the way, and after how many tokens: of equals the first.
+fn best(progress: &Progress) -> Option<&(usize, Vec<f64>)> {
+    progress.measured.iter().rev().max_by(|a, b| length(&a.1).total_cmp(&length(&b.1)))
 }
 
 /// Writes the head with what is to be known of it.
@@ -477,7 +483,7 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> a
         ("nextn.training.data".to_owned(), Key::from(names.collect::<Vec<_>>().join(", ").as_str())),
         ("nextn.training.tokens".to_owned(), Key::U64(progress.n_tokens as u64)),
     ];
-    if let Some(right) = best {
+    if let Some((_, right)) = best {
         said.push(("nextn.training.acceptance".to_owned(), Key::Array(right.iter().map(|x| *x as f32).collect())));
     }
     let values = start::numbers(&head, source.n_layer())?;
@@ -485,7 +491,8 @@ fn write(args: &Args, trainer: Trainer, progress: &Progress, output: &Path) -> a
     let new = source.into_file(values, said, Extract { layout, dtype: args.dtype })?;
     new.write(output, convert::stream::available_threads(), &Control::default())?;
     let shown = output.display();
-    println!("{shown}: the head, after {} tokens", progress.n_tokens);
-    eprintln!("next: nextn-cli -m {} --draft-model {shown}", args.model.display());
+    let as_it_was = best.filter(|(n, _)| *n < progress.n_tokens).map(|(n, _)| format!("; the best was that after {n}"));
+    println!("{shown}: the head, after {} tokens{}", progress.n_tokens, as_it_was.unwrap_or_default());
+    tell(&format!("next: nextn-cli -m {} --draft-model {shown}", args.model.display()));
     Ok(())
 }

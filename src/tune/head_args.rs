@@ -1,6 +1,8 @@
 //! The options of `nextn-tune head`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure};
 
 use clap::ValueEnum;
 use convert::heads::WeightType;
@@ -132,4 +134,31 @@ pub(crate) enum Init {
     Own,
     /// A new one
     New,
+}
+
+impl Args {
+    /// Checks that nothing is written over what is read. Asked before anything is computed, since a training takes long.
+    ///
+    /// # Errors
+    /// An output is an input, a folder, or another output.
+    pub(crate) fn check_outputs(&self) -> anyhow::Result<()> {
+        let outputs: Vec<&Path> =
+            [&self.output, &self.report, &self.plot].into_iter().flatten().map(|p| &**p).collect();
+        let is_no_file = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file());
+        if let Some(output) = self.output.as_ref().filter(|output| !output.is_dir() && is_no_file(output)) {
+            bail!("{}: is a link or a device; give the name of a file", output.display());
+        }
+        let inputs = [&self.self_prompts, &self.head, &self.rival].into_iter().flatten();
+        let inputs: Vec<&Path> = inputs.chain(&self.data).chain([&self.model]).map(|p| &**p).collect();
+        for (i, output) in outputs.iter().enumerate() {
+            let shown = output.display();
+            ensure!(!output.is_dir(), "{shown}: a folder, the name of a file expected");
+            // One that is not there is none of those that are read.
+            let place = output.canonicalize().ok();
+            let is_input = place.is_some() && inputs.iter().any(|input| input.canonicalize().ok() == place);
+            ensure!(!is_input, "{shown}: is one of the inputs; give the output another name");
+            ensure!(!outputs[..i].contains(output), "{shown}: is two outputs at once; give each a name of its own");
+        }
+        Ok(())
+    }
 }

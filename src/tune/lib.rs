@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use program::sanitize;
 use program::shell::Printed;
+use program::terminal::tell;
 
 /// Train NextN (MTP) heads for models in GGUF files
 #[derive(Debug, Parser)]
@@ -69,7 +70,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Names of tensors and keys come from files, and messages quote them.
-            eprintln!("error: {}", sanitize::clean(&words(&error)));
+            tell(&format!("error: {}", sanitize::clean(&words(&error))));
             ExitCode::from(if error.is::<Stopped>() { INTERRUPTED } else { 1 })
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use plot::{Canvas, Curves, Series};
 use program::sanitize;
+use program::terminal::tell;
 
 use crate::loss::Worth;
 
@@ -34,7 +35,7 @@ impl Shown {
     /// A line that stays.
     pub fn line(&self, words: &str) {
         let words = sanitize::clean(words);
-        self.bar.suspend(|| eprintln!("{words}"));
+        self.bar.suspend(|| tell(&words));
     }
 }
 

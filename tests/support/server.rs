@@ -20,6 +20,15 @@ pub struct Running {
 
 /// Starts the program on a free port, and waits until it can answer.
 pub fn start(options: &[&str]) -> Running {
+    begin(options, true)
+}
+
+/// As [`start`], but nobody reads what it says from then on: its lines cannot be written any more.
+pub fn start_unheard(options: &[&str]) -> Running {
+    begin(options, false)
+}
+
+fn begin(options: &[&str], is_heard: bool) -> Running {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nextn-server"))
         .args(["--port", "0", "-t", "1", "-c", "512", "-np", "1"])
         .args(options)
@@ -36,7 +45,7 @@ pub fn start(options: &[&str]) -> Running {
     };
     let address = lines.by_ref().find_map(&mut tell).expect("a line tells the address");
     // Somebody has to read on, or the program would wait for room.
-    let lines = Some(std::thread::spawn(move || lines.for_each(drop)));
+    let lines = is_heard.then(|| std::thread::spawn(move || lines.for_each(drop)));
     Running { child, address, said, lines }
 }
 

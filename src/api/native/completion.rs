@@ -53,6 +53,7 @@ pub(crate) struct NativeResponse {
     generation_settings: Value,
     prompt: String,
     has_new_line: bool,
+    /// The context was full: the reply ended, or went on without its middle.
     truncated: bool,
     /// `eos`, `word`, `limit` or `abort`.
     stop_type: &'static str,
@@ -193,7 +194,7 @@ impl Part {
     }
 
     fn whole(&mut self, content: String, end: &End) -> NativeResponse {
-        let t = &end.timings;
+        let (t, n_ctx) = (&end.timings, self.served.engine().limits().n_ctx);
         let (stop_type, stopping_word) = match &end.reason {
             FinishReason::EndOfGeneration(_) | FinishReason::Complete => ("eos", String::new()),
             FinishReason::Stop(word) => ("word", word.clone()),
@@ -212,7 +213,8 @@ impl Part {
             tokens_evaluated: t.prompt_tokens,
             generation_settings: self.settings.take(),
             prompt: std::mem::take(&mut self.prompt),
-            truncated: end.reason == FinishReason::Context,
+            // The last token is in no context yet.
+            truncated: end.reason == FinishReason::Context || t.prompt_tokens + t.generated_tokens > n_ctx + 1,
             stop_type,
             stopping_word,
             tokens_cached: t.prompt_tokens + t.generated_tokens.saturating_sub(1),

@@ -113,4 +113,8 @@ fn what_is_wrong_is_said_with_its_line() {
         assert!(matches!(error, Error::Unusable { what: "GBNF grammar", .. }), "{source:?}: {error:?}");
         assert!(error.to_string().contains(words), "{source:?}: {error}");
     }
+    for source in ["root ::= root", "root ::= a | root\na ::= root"] {
+        let error = compile(Kind::Gbnf(source.into())).map(|_| ()).expect_err(source);
+        assert_eq!(error, Error::Nothing { what: "GBNF grammar" }, "{source:?}");
+    }
 }

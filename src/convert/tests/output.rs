@@ -232,6 +232,25 @@ fn links_and_files_that_are_no_part_of_ours_are_refused_and_not_followed() {
     assert_eq!(names(dir.path()), ["out.gguf"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn links_and_devices_stay_what_they_are() {
+    let (folder, dir) = (checkpoint(), tempfile::tempdir().unwrap());
+    let (link, socket) = (dir.path().join("link.gguf"), dir.path().join("socket.gguf"));
+    std::fs::write(dir.path().join("file"), "kept").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for out in [&link, &socket] {
+        let e = job(folder.path()).run(out, 1, &Control::default(), OnFailure::Remove).unwrap_err().to_string();
+        assert!(e.contains("is a link or a device"), "{e}");
+        assert!(!std::fs::symlink_metadata(out).unwrap().is_file());
+        let e = gguf::Writer::create(out).err().expect("refused").to_string();
+        assert!(e.contains("a link or a device"), "{e}");
+    }
+    assert_eq!(std::fs::read(&link).unwrap(), b"kept");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+}
+
 #[test]
 fn an_input_is_never_the_output_and_a_failure_leaves_nothing() {
     let folder = checkpoint();

@@ -204,9 +204,9 @@ impl SlotCache {
             return;
         }
         let (s, store) = (&mut self.slots[index], &mut self.store);
-        match s.copy(state) {
-            Ok(mut saved) => {
-                store.share(s.scope, &mut saved);
+        let beside = store.most_like(s.scope, &s.adapters, &s.tokens);
+        match s.copy(state, beside.as_deref()) {
+            Ok(saved) => {
                 let saved = Arc::new(saved);
                 if let Some(disk) = to_disk {
                     disk.put(s.scope, Arc::clone(&saved), false);

@@ -257,7 +257,15 @@ fn bad_input_is_refused_with_its_place() {
     write("bytes.txt", b"good \xff bad");
     write("long.jsonl", &[b'x'; (16 << 20) + 2]);
     write("none.txt", b"\n \n");
+    let say = |role: &str, n: usize| format!(r#"{{"role": "{role}", "content": "{}"}}"#, "ab ".repeat(n));
+    let beyond = format!("[{}, {}]", say("user", 99), say("assistant", 1));
+    write("beyond.jsonl", beyond.as_bytes());
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("there.gguf", dir.path().join("link.gguf")).expect("room");
+    let model = fs::read(dir.path().join("model.gguf")).expect("the model");
     write("there.gguf", b"something");
+    let of_link = &["--data", "text.txt", "-o", "link.gguf", "--force"][..];
+    let of_links = cfg!(unix).then_some((of_link, "link.gguf: is a link or a device"));
     for (args, wanted) in [
         (&["--data", "gone.txt", "-o", "x.gguf"][..], "gone.txt: cannot be opened"),
         (&["--data", "empty.txt", "-o", "x.gguf"], "empty.txt: nothing to learn from in it"),
@@ -271,7 +279,16 @@ fn bad_input_is_refused_with_its_place() {
         (&["--data", "text.txt", "--measure"], "no head in it to measure"),
         (&["--data", "text.txt", "-o", "x.gguf", "--plot", "x.jpg"], "pictures are .svg or .png files"),
         (&["--data", "text.txt", "-o", "no/such/folder/x.gguf"], "cannot be made"),
-    ] {
+        (&["--data", "beyond.jsonl", "-o", "x.gguf"], "beyond.jsonl: no reply begins within --context 48: raise it"),
+        (&["--data", "text.txt", "-o", "model.gguf", "--force"], "model.gguf: is one of the inputs"),
+        (&["--data", "text.txt", "-o", "./text.txt", "--force"], "text.txt: is one of the inputs"),
+        (&["--data", "text.txt", "-o", "x.gguf", "--report", "model.gguf"], "model.gguf: is one of the inputs"),
+        (&["--data", "text.txt", "-o", "x.gguf", "--report", "x.gguf"], "x.gguf: is two outputs at once"),
+        (&["--data", "text.txt", "-o", ".", "--force"], ".: a folder, the name of a file expected"),
+    ]
+    .into_iter()
+    .chain(of_links)
+    {
         let (code, said) = run(dir.path(), args);
         assert!(code == Some(1) && said.contains(wanted), "{args:?}: {code:?} {said}");
         fs::remove_dir_all(dir.path().join("x.gguf.training")).ok();
@@ -281,4 +298,6 @@ fn bad_input_is_refused_with_its_place() {
         assert_eq!(code, Some(2), "{args:?}: {said}");
     }
     assert_eq!(fs::read(dir.path().join("there.gguf")).expect("it stays"), b"something");
+    assert!(fs::read(dir.path().join("model.gguf")).expect("it stays") == model);
+    assert_eq!(fs::read_to_string(dir.path().join("text.txt")).expect("it stays"), text());
 }

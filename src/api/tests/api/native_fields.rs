@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use api::{ModelEntry, Phase, Settings};
+use api::{ModelEntry, Phase, Served, Settings};
 use axum::http::StatusCode;
+use engine::{ContextShift, EngineConfig};
 use serde_json::{Value, json};
+use session::ModelOptions;
 
 use crate::rig;
 use crate::support::{App, question};
+use crate::tiny::Spec;
+use crate::tiny_served::served_tiny;
 
 #[tokio::test]
 async fn no_tokens_are_generated_where_none_are_asked_for_and_the_prompt_is_kept() {
@@ -309,3 +313,16 @@ const SLOT: [&str; 10] = [
     "params",
     "next_token",
 ];
+
+#[tokio::test]
+async fn a_reply_that_went_on_without_its_middle_says_so() {
+    let tiny = served_tiny(&Spec::of("qwen3").document(), EngineConfig::default(), &ModelOptions::default());
+    let shift = ContextShift { keep: Some(4), discard: None };
+    let tiny = Served { model: tiny.model.with_context_shift(Some(shift)), ..tiny };
+    let app = App::serving(tiny, Settings::default());
+    for (n, truncated) in [(100, false), (1100, true)] {
+        let body = json!({ "prompt": "the", "n_predict": n, "ignore_eos": true, "temperature": 0 });
+        let reply = app.ok("/completion", &body).await;
+        assert_eq!((&reply["tokens_predicted"], &reply["truncated"]), (&json!(n), &json!(truncated)));
+    }
+}
