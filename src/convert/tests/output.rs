@@ -244,7 +244,7 @@ fn links_and_devices_stay_what_they_are() {
         let e = job(folder.path()).run(out, 1, &Control::default(), OnFailure::Remove).unwrap_err().to_string();
         assert!(e.contains("is a link or a device"), "{e}");
         assert!(!std::fs::symlink_metadata(out).unwrap().is_file());
-        let e = gguf::Writer::create(out).err().expect("refused").to_string();
+        let e = gguf::Writer::create(out).expect_err("refused").to_string();
         assert!(e.contains("a link or a device"), "{e}");
     }
     assert_eq!(std::fs::read(&link).unwrap(), b"kept");
