@@ -64,6 +64,12 @@ impl Chances {
         self.of_all.iter().map(|c| (c.accepted, c.n)).collect()
     }
 
+    /// From here on the generation on `slot` drafts as `other` has seen it draft, and so do those that begin later.
+    pub(crate) fn follow(&mut self, slot: usize, other: &Self) {
+        self.of_slot[slot].clone_from(&other.of_slot[slot]);
+        self.of_all.clone_from(&other.of_all);
+    }
+
     /// A new generation begins on `slot`.
     pub(crate) fn begin(&mut self, slot: usize) {
         self.of_slot[slot].fill(Chance::default());

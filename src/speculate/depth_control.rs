@@ -100,6 +100,11 @@ impl DepthControl {
         self.trying = None;
     }
 
+    /// Another head drafts for `slot`, of which so much is known.
+    pub(crate) fn follow(&mut self, slot: usize, head: &Chances) {
+        self.chances.follow(slot, head);
+    }
+
     /// A step verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`.
     pub(crate) fn verified(&mut self, slot: usize, n_drafted: usize, n_accepted: usize) {
         self.chances.verified(slot, n_drafted, n_accepted);

@@ -81,17 +81,12 @@ impl HeadChoice {
         if n_verified(&newest) < FEW_VERIFIED {
             return vec![newest; slots.len()];
         }
-        let mut loss = 0.0;
-        for &slot in slots {
-            let (best, tokens) = self.best(slot);
-            let favourite = &mut self.favourites[slot];
-            if best != *favourite && tokens > MARGIN * self.heads[*favourite].tokens(&[slot], self.depth) {
-                tracing::debug!(slot, head = best, tokens, "another NextN head drafts");
-                *favourite = best;
-            }
-            let other = n_heads - 1 - *favourite;
-            loss += (tokens - self.heads[other].tokens(&[slot], self.depth)).max(LEAST_LOSS);
-        }
+        let tokens = |slot: usize, head: usize| self.heads[head].tokens(&[slot], self.depth);
+        let lost = |&slot: &usize| {
+            let favourite = self.favourites[slot];
+            (tokens(slot, favourite) - tokens(slot, n_heads - 1 - favourite)).max(LEAST_LOSS)
+        };
+        let loss = slots.iter().map(lost).sum::<f64>();
         // All at once: the heads draft one after the other.
         let tries = loss <= self.allowance;
         self.allowance -= if tries { loss } else { 0.0 };
@@ -115,11 +110,29 @@ impl HeadChoice {
         self.used[slot] == self.favourites[slot]
     }
 
-    /// A step of so many sequences verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`.
-    pub(crate) fn verified(&mut self, slot: usize, n_seqs: usize, (n_drafted, n_accepted): (usize, usize)) {
+    /// How often drafts of the favourite of `slot` were accepted, once that is known of several; `None` where there is no choice.
+    pub(crate) fn of_favourite(&self, slot: usize) -> Option<&Chances> {
+        let favourite = &self.heads[self.favourites[slot]];
+        (self.heads.len() > 1 && favourite.n_of_all() >= FEW_VERIFIED).then_some(favourite)
+    }
+
+    /// A step of so many sequences verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`. True when another
+    /// head becomes the favourite.
+    pub(crate) fn verified(&mut self, slot: usize, n_seqs: usize, (n_drafted, n_accepted): (usize, usize)) -> bool {
         self.heads[self.used[slot]].verified(slot, n_drafted, n_accepted);
         let more = ALLOWANCE * (1 + n_accepted) as f64;
         self.allowance = (self.allowance + more).min(MOST_SAVED * n_seqs as f64);
+        if self.heads.iter().any(|head| head.n_of_all() < FEW_VERIFIED) {
+            return false;
+        }
+        let (best, tokens) = self.best(slot);
+        let favourite = self.favourites[slot];
+        let changes = best != favourite && tokens > MARGIN * self.heads[favourite].tokens(&[slot], self.depth);
+        if changes {
+            tracing::debug!(slot, head = best, tokens, "another NextN head drafts");
+            self.favourites[slot] = best;
+        }
+        changes
     }
 }
 
@@ -171,6 +184,22 @@ mod tests {
             assert!(tokens > 0.975 * alone, "{chances:?}: {tokens} of {alone}, {used:?}");
             assert!(used[1 - better] > 5, "{chances:?}: {used:?}, the other is still looked at");
         }
+    }
+
+    #[test]
+    fn whoever_draws_on_the_favourite_is_told_when_it_changes() {
+        let mut choice = HeadChoice::new(2, 1, 6);
+        assert!(choice.of_favourite(0).is_none(), "nothing is known");
+        let mut changes = Vec::new();
+        for step in 0..12 {
+            let n_accepted = if choice.choose(&[0], false)[0] == 1 { 3 } else { 0 };
+            if choice.verified(0, 1, (3, n_accepted)) {
+                changes.push(step);
+            }
+        }
+        assert!(matches!(changes[..], [step] if step < 10), "{changes:?}");
+        let tokens = choice.of_favourite(0).expect("several").tokens(&[0], 3);
+        assert!(tokens > 3.0, "{tokens} tokens a step by the better head");
     }
 
     #[test]

@@ -175,7 +175,12 @@ impl NextN {
             if s.n_drafted == 0 || self.choice.is_favourite(s.slot) {
                 self.pace.verified(s, ended_at_cut);
             }
-            self.choice.verified(s.slot, step.sequences.len(), (s.n_drafted + usize::from(ended_at_cut), s.n_accepted));
+            let verified = (s.n_drafted + usize::from(ended_at_cut), s.n_accepted);
+            if self.choice.verified(s.slot, step.sequences.len(), verified)
+                && let Some(head) = self.choice.of_favourite(s.slot)
+            {
+                self.pace.follow(s.slot, head);
+            }
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(model, s.tokens.iter().copied().chain(s.next))?;
             }
@@ -365,6 +370,9 @@ impl Proposer for NextN {
                 }
                 self.pace.begin(slot);
                 self.choice.begin(slot);
+                if let Some(head) = self.choice.of_favourite(slot) {
+                    self.pace.follow(slot, head);
+                }
             }
             SequenceChange::Load { tokens, saved } => {
                 // All are checked before anything changes.

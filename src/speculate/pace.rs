@@ -7,6 +7,7 @@ use engine::{DraftRequest, ObservedSequence, ObservedStep, ProposerInfo};
 
 use crate::acceptance_warning::AcceptanceWarning;
 use crate::calibration::OfSource;
+use crate::chances::Chances;
 use crate::depth::Depth;
 use crate::depth_control::DepthControl;
 
@@ -82,6 +83,13 @@ impl Pace {
         }
         if self.kept_at.elapsed() >= KEEP_AGAIN {
             self.keep();
+        }
+    }
+
+    /// Another head drafts for `slot`: what its drafts are worth is what is known of that head.
+    pub(crate) fn follow(&mut self, slot: usize, head: &Chances) {
+        if let Some(control) = &mut self.control {
+            control.follow(slot, head);
         }
     }
 

@@ -55,6 +55,17 @@ fn linear(first: f64, row: f64) -> impl Fn(usize) -> f64 {
 }
 
 #[test]
+fn a_better_head_is_drafted_by_at_once_however_bad_the_one_before_was() {
+    let mut world = World::new(6);
+    world.run(200, 1, 0.05, linear(0.01, 0.11), 0.1);
+    assert_eq!(world.control.choose(&[0], usize::MAX), 0, "drafts do not pay");
+    let mut head = Chances::new(4, 6);
+    (0..8).for_each(|_| head.verified(0, 3, 3));
+    world.control.follow(0, &head);
+    assert!(world.control.choose(&[0], usize::MAX) > 0);
+}
+
+#[test]
 fn cheap_tokens_and_good_drafts_go_deep_at_once() {
     let ratio = World::new(6).measure(60, 1, 0.8, linear(0.01, 0.11), 0.1);
     assert!(ratio < 0.55, "{ratio}");
