@@ -105,9 +105,14 @@ impl HeadChoice {
         self.used[slot]
     }
 
-    /// That draft is no try: it tells what drafts are worth.
+    /// That draft is no try: it tells what drafts are worth. While no head is known there are but tries.
     pub(crate) fn is_favourite(&self, slot: usize) -> bool {
-        self.used[slot] == self.favourites[slot]
+        self.is_settled() && self.used[slot] == self.favourites[slot]
+    }
+
+    /// Every head was verified often enough to compare them.
+    fn is_settled(&self) -> bool {
+        self.heads.len() == 1 || self.heads.iter().all(|head| head.n_of_all() >= FEW_VERIFIED)
     }
 
     /// How often drafts of the favourite of `slot` were accepted, once that is known of several; `None` where there is no choice.
@@ -117,12 +122,13 @@ impl HeadChoice {
     }
 
     /// A step of so many sequences verified `n_drafted` draft tokens of `slot` and accepted the first `n_accepted`. True when another
-    /// head becomes the favourite.
+    /// head becomes the favourite, or the first one is found.
     pub(crate) fn verified(&mut self, slot: usize, n_seqs: usize, (n_drafted, n_accepted): (usize, usize)) -> bool {
+        let was_settled = self.is_settled();
         self.heads[self.used[slot]].verified(slot, n_drafted, n_accepted);
         let more = ALLOWANCE * (1 + n_accepted) as f64;
         self.allowance = (self.allowance + more).min(MOST_SAVED * n_seqs as f64);
-        if self.heads.iter().any(|head| head.n_of_all() < FEW_VERIFIED) {
+        if self.heads.len() == 1 || !self.is_settled() {
             return false;
         }
         let (best, tokens) = self.best(slot);
@@ -132,7 +138,7 @@ impl HeadChoice {
             tracing::debug!(slot, head = best, tokens, "another NextN head drafts");
             self.favourites[slot] = best;
         }
-        changes
+        changes || !was_settled
     }
 }
 
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn whoever_draws_on_the_favourite_is_told_when_it_changes() {
         let mut choice = HeadChoice::new(2, 1, 6);
-        assert!(choice.of_favourite(0).is_none(), "nothing is known");
+        assert!(choice.of_favourite(0).is_none() && !choice.is_favourite(0), "nothing is known");
         let mut changes = Vec::new();
         for step in 0..12 {
             let n_accepted = if choice.choose(&[0], false)[0] == 1 { 3 } else { 0 };
