@@ -22,6 +22,8 @@ use crate::weight_tensor::{Arena, WeightTensor};
 /// A weight that shall have a copy, and where its bytes are.
 pub(crate) struct ToJoin<'m> {
     pub(crate) tensor: WeightTensor,
+    /// Its [`joined_type`].
+    pub(crate) ty: WeightType,
     pub(crate) mapping: &'m Mapping,
     pub(crate) range: Range<usize>,
 }
@@ -41,39 +43,35 @@ pub(crate) fn joined_type(device: Device, dtype: Dtype, ne: [i64; 4]) -> Option<
 }
 
 impl JoinedRows {
-    /// Joins rows on all processors, weight by weight, so that little more than the copies takes memory. Every weight has a
-    /// [`joined_type`].
+    /// Joins rows on all processors, weight by weight, so that little more than the copies takes memory.
     pub(crate) fn build(
         weights: &[ToJoin<'_>],
         buffers: &mut Vec<Buffer>,
         contexts: &mut Vec<Context>,
         copied: &mut Counted<'_>,
     ) -> Result<Self, Error> {
-        let cpu = Device::cpu()?;
-        let mut arena = Arena::new(cpu, weights.len())?;
+        let mut arena = Arena::new(Device::cpu()?, weights.len())?;
         let mut joined = Self::default();
         let mut copies = Vec::with_capacity(weights.len());
-        for of @ ToJoin { tensor, range, .. } in weights {
+        for of in weights {
             // SAFETY: descriptions of weights are alive.
-            let t = unsafe { tensor.0.as_ref() };
-            let dtype = Dtype::from_raw(t.type_);
-            let Some(ty) = joined_type(cpu, dtype, t.ne) else { continue };
-            let copy = arena.tensor(dtype, t.ne, c"joined rows")?;
-            joined.of.insert(tensor.0.as_ptr() as usize, copy);
-            joined.n_bytes += range.len();
-            copies.push((copy, ty, of));
+            let t = unsafe { of.tensor.0.as_ref() };
+            let copy = arena.tensor(Dtype::from_raw(t.type_), t.ne, c"joined rows")?;
+            joined.of.insert(of.tensor.0.as_ptr() as usize, copy);
+            joined.n_bytes += of.range.len();
+            copies.push((copy, of));
         }
         let Some(buffer) = arena.allocate("joined rows (--repack)")? else { return Ok(joined) };
         ask_for_large_pages(&buffer);
         let n_threads = available_parallelism().map_or(1, NonZero::get);
-        for (copy, ty, ToJoin { mapping, range, .. }) in copies {
+        for (copy, ToJoin { ty, mapping, range, .. }) in copies {
             let data = &mapping.bytes()[range.clone()];
             // SAFETY: descriptions are alive with `arena`.
             let t = unsafe { copy.0.as_ref() };
             // SAFETY: the copy has memory of the host, as many bytes as the weight (the same type and shape), which nobody else
             // knows of yet.
             let to = unsafe { std::slice::from_raw_parts_mut(t.data.cast::<u8>(), data.len()) };
-            join_on(n_threads, ty, data, t.ne[0] as usize, to);
+            join_on(n_threads, *ty, data, t.ne[0] as usize, to);
             mapping.give_back(range.clone());
             copied.add(data.len());
         }
@@ -116,7 +114,7 @@ fn ask_for_large_pages(buffer: &Buffer) {
 
 /// Joins rows of `k` values on so many threads.
 fn join_on(n_threads: usize, ty: WeightType, rows: &[u8], k: usize, to: &mut [u8]) {
-    let group = 8 * ty.row_bytes(k);
+    let group = kernels::JOINED_ROWS * ty.row_bytes(k);
     let part = (rows.len() / group).div_ceil(n_threads).max(1) * group;
     std::thread::scope(|scope| {
         for (rows, to) in rows.chunks(part).zip(to.chunks_mut(part)) {

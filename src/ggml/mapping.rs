@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::error::Error;
+#[cfg(target_os = "linux")]
+use crate::pages::whole;
 use crate::progress::{Counted, LoadProgress};
 
 /// Bytes that stay where they are: a mapped file, data that is part of the program, or data that it has made.
@@ -79,18 +81,12 @@ impl Mapping {
     pub(crate) fn give_back(&self, bytes: Range<usize>) {
         #[cfg(target_os = "linux")]
         if let Mapping::File { map, .. } = self {
-            const PAGE: usize = 64 << 10;
-            let (first, end) = (bytes.start.next_multiple_of(PAGE), bytes.end.min(map.len()) / PAGE * PAGE);
-            if first < end {
+            let inner = whole(&(bytes.start..bytes.end.min(map.len())));
+            if !inner.is_empty() {
                 // Locked pages are refused, and then there is nothing to do.
-                // SAFETY: whole pages within a map that is only read: they show the same bytes of the file afterwards.
-                let _ = unsafe {
-                    rustix::mm::madvise(
-                        map[first..end].as_ptr().cast_mut().cast(),
-                        end - first,
-                        rustix::mm::Advice::LinuxDontNeed,
-                    )
-                };
+                // SAFETY: whole pages within a map of a file that is only read: they show the same bytes afterwards.
+                let _ =
+                    unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, inner.start, inner.len()) };
             }
         }
         #[cfg(not(target_os = "linux"))]

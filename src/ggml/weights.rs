@@ -197,8 +197,8 @@ impl WeightsBuilder {
             .collect::<Result<_, _>>()?;
         let of_experts = ExpertCache::copied_bytes(&self.expert_layers, |id| self.planned[id.index()].range.len());
         let of_tensors: usize = on_devices.iter().map(|on| on.copied_bytes(&self)).sum();
-        let to_join = self.to_join(&devices);
-        let of_joined: usize = to_join.iter().map(|(_, p)| p.range.len()).sum();
+        let to_join = self.to_join(&devices, &tensors);
+        let of_joined: usize = to_join.iter().map(|of| of.range.len()).sum();
         let mut copied = self.progress.of(of_tensors + of_experts + of_joined);
         for on in on_devices {
             on.lay_over_maps(&self, &tensors, &mut buffers)?;
@@ -207,12 +207,8 @@ impl WeightsBuilder {
         }
         let of_each = |t: Option<WeightTensor>| t.expect("every tensor lies on one of the devices");
         let mut tensors: Vec<WeightTensor> = tensors.into_iter().map(of_each).collect();
-        let joined = JoinedRows::build(
-            &to_join.iter().map(|(i, p)| self.joined(tensors[*i], p)).collect::<Vec<_>>(),
-            &mut buffers,
-            &mut contexts,
-            &mut copied,
-        )?;
+        let joined = JoinedRows::build(&to_join, &mut buffers, &mut contexts, &mut copied)?;
+        drop(to_join);
         let mut names: Vec<String> = self.planned.iter().map(|p| p.name.to_string_lossy().into_owned()).collect();
         let mut places: Vec<usize> = self.planned.iter().map(|p| p.place).collect();
         let mut replaceable: Vec<bool> = self.planned.iter().map(|p| p.replaceable).collect();
@@ -240,14 +236,14 @@ impl WeightsBuilder {
 }
 
 impl WeightsBuilder {
-    /// The tensors whose rows are joined, with their places in the list.
-    fn to_join(&self, devices: &[Device]) -> Vec<(usize, &Planned)> {
-        let is_one = |p: &Planned| p.joined && !p.replaceable && joined_type(devices[p.place], p.dtype, p.ne).is_some();
-        self.planned.iter().enumerate().filter(|(_, p)| is_one(p)).collect()
-    }
-
-    fn joined(&self, tensor: WeightTensor, p: &Planned) -> ToJoin<'_> {
-        ToJoin { tensor, mapping: &self.mappings[p.mapping], range: p.range.clone() }
+    /// The tensors whose rows are joined.
+    fn to_join(&self, devices: &[Device], tensors: &[Option<WeightTensor>]) -> Vec<ToJoin<'_>> {
+        let wanted = self.planned.iter().zip(tensors).filter(|(p, _)| p.joined && !p.replaceable);
+        let of = |(p, tensor): (&Planned, &Option<WeightTensor>)| {
+            let ty = joined_type(devices[p.place], p.dtype, p.ne)?;
+            Some(ToJoin { tensor: (*tensor)?, ty, mapping: &self.mappings[p.mapping], range: p.range.clone() })
+        };
+        wanted.filter_map(of).collect()
     }
 
     /// The bytes of a tensor in its file.

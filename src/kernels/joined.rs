@@ -43,6 +43,9 @@ pub(crate) fn reads(_: Isa, _: WeightType) -> bool {
     false
 }
 
+/// Rows that are joined.
+pub const JOINED_ROWS: usize = WIDE;
+
 /// True if products read a copy of such weights whose rows are joined: matrices of `n_rows` rows each.
 pub fn reads_joined(ty: WeightType, n_rows: usize) -> bool {
     n_rows.is_multiple_of(WIDE) && Isa::chosen().is_some_and(|isa| reads(isa, ty))

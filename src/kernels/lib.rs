@@ -70,7 +70,7 @@ pub use experts::{NO_EXPERT, expert_products, experts_left, head_products};
 pub use geglu::{gated_gelu, gelu};
 pub use gumbel::{GUMBEL, add_gumbel, gumbel, uniform};
 pub use isa::Isa;
-pub use joined::{join_rows, reads_joined};
+pub use joined::{JOINED_ROWS, join_rows, reads_joined};
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, SHORT_CONV, TAPS, short_conv};
 pub use turbo::{FIRST_PARAMETER, GROUPS, Turbo, store_turbo};

@@ -61,8 +61,9 @@ impl<'g> Graph<'g> {
         let alike = |joined: &Tensor<'g>| joined.ne()[0] == ne[0] && a.view_offset() == 0;
         let joined = joined.filter(alike).and_then(|joined| match joined.ne() == ne {
             true => Some(joined),
-            // Rows are joined eight by eight.
-            false if ne[1] % 8 == 0 && ne[2..] == [1, 1] => Some(self.view(joined, ne, [nb[1], nb[2], nb[3]], 0)),
+            false if ne[1] % kernels::JOINED_ROWS as i64 == 0 && ne[2..] == [1, 1] => {
+                Some(self.view(joined, ne, [nb[1], nb[2], nb[3]], 0))
+            }
             false => None,
         });
         args.into_iter().chain(joined).collect()
