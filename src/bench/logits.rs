@@ -104,18 +104,7 @@ fn drafts(
         let n_chain = if n_layers == 1 { depth.saturating_sub(1) } else { 0 };
         let step = memory.begin(&[(&slot, n + n_chain)], 1)?;
         let n_entries = [n];
-        let draft = Draft {
-            head: model::WhichHead::First,
-            tokens,
-            hidden,
-            n_entries: &n_entries,
-            depth,
-            vocab: None,
-            noise: None,
-            verbose: true,
-            rows: false,
-            probs: false,
-        };
+        let draft = Draft { tokens, hidden, n_entries: &n_entries, depth, verbose: true, ..Draft::default() };
         let placed = [Some(PlacedEntries { first, pictures })];
         runner.draft_placed(step.view(), &draft, &placed, &mut output)?;
         // The last ones of a chunk know no later tokens yet: the next chunk begins with them.
@@ -136,18 +125,7 @@ fn drafts_at_end(
 ) -> anyhow::Result<Value> {
     let mut output = DraftOutput::default();
     let (tokens, n_entries) = ([next], [1]);
-    let draft = Draft {
-        head: model::WhichHead::First,
-        tokens: &tokens,
-        hidden,
-        n_entries: &n_entries,
-        depth,
-        vocab: None,
-        noise: None,
-        verbose: true,
-        rows: false,
-        probs: false,
-    };
+    let draft = Draft { tokens: &tokens, hidden, n_entries: &n_entries, depth, verbose: true, ..Draft::default() };
     runner.draft_at_end(end, &draft, &mut output)?;
     Ok(listed(&output))
 }

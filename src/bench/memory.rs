@@ -73,19 +73,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let n_layers = model.n_mtp_layers();
         let depth = if n_layers > 1 { DEPTH.min(n_layers) } else { DEPTH };
         let step = head.begin(&[(&slot, DEPTH)], 1)?;
-        let (tokens, vocab, noise) = (&tokens[..1], None, None);
-        let draft = Draft {
-            head: model::WhichHead::First,
-            tokens,
-            hidden: output.mtp_hidden(),
-            n_entries: &[1],
-            depth,
-            vocab,
-            noise,
-            verbose: false,
-            rows: false,
-            probs: false,
-        };
+        let tokens = &tokens[..1];
+        let draft = Draft { tokens, hidden: output.mtp_hidden(), n_entries: &[1], depth, ..Draft::default() };
         runner.draft(step.view(), &draft, &mut DraftOutput::default())?;
         step.commit(&[1])?;
         part("more buffers for drafts", on_gpus(&|d| runner.buffer_bytes_on(d)).saturating_sub(counted));

@@ -496,7 +496,7 @@ impl<'a> Noise<'a> {
 }
 
 /// What one draft computes, for the sequences of a step of the head's memory, in ascending order of their slots.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Draft<'a> {
     /// The head that drafts. The step is one of its memory ([`Model::memory_of_head`]).
     pub head: WhichHead,

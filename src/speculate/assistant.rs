@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::sample::GumbelPlan;
 use engine::{DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange};
 use engine::{ObservedSequence, TargetState};
-use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Model, RunError, Runner, WhichHead};
+use model::{AdapterSet, Draft, DraftOutput, DraftVocab, Model, RunError, Runner};
 use text::TokenId;
 
 use crate::calibration::Calibration;
@@ -115,18 +115,7 @@ impl Assistant {
         let probs = which.iter().any(|r| r.p_min > 0.0);
         let n_entries = vec![1; which.len()];
         let (tokens, hidden, n_entries) = (&tokens[..], &hidden[..], &n_entries[..]);
-        let draft = Draft {
-            head: WhichHead::First,
-            tokens,
-            hidden,
-            n_entries,
-            depth,
-            vocab,
-            noise,
-            verbose: false,
-            rows: false,
-            probs,
-        };
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab, noise, probs, ..Draft::default() };
         runner.draft_at_end(target.ends(&slots)?.view(), &draft, &mut self.output)?;
         let drafts = which.iter().enumerate().map(|(i, request)| {
             let mut draft = self.output.tokens[i].clone();

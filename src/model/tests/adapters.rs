@@ -158,18 +158,8 @@ fn draft_logits(model: &Arc<Model>, scales: &[(usize, f32)], part: bool) -> Vec<
     let tokens = [TokenId(5), TokenId(9), TokenId(11)];
     let step = memory.begin(&[(&slot, 4)], 1).expect("a step that can be made");
     let vocab = part.then_some(&vocab);
-    let wanted = Draft {
-        head: model::WhichHead::First,
-        tokens: &tokens,
-        hidden: &hidden,
-        n_entries: &[3],
-        depth: 2,
-        vocab,
-        noise: None,
-        verbose: true,
-        rows: false,
-        probs: false,
-    };
+    let wanted =
+        Draft { tokens: &tokens, hidden: &hidden, n_entries: &[3], depth: 2, vocab, verbose: true, ..Draft::default() };
     let mut output = DraftOutput::default();
     runner.draft(step.view(), &wanted, &mut output).expect("a draft that can be computed");
     output.logits.concat()

@@ -28,18 +28,8 @@ pub fn draft(model: &Arc<Model>, vocab: Option<&DraftVocab>, noise: Option<Noise
     let parts: Vec<_> = slots.iter().zip(N_ENTRIES.map(|n| n + DEPTH - 1)).collect();
     let step = memory.begin(&parts, 1).expect("a step that can be made");
     let (tokens, hidden, n_entries) = (&tokens, &hidden, &N_ENTRIES);
-    let wanted = Draft {
-        head: model::WhichHead::First,
-        tokens,
-        hidden,
-        n_entries,
-        depth: DEPTH,
-        vocab,
-        noise,
-        verbose: true,
-        rows: false,
-        probs,
-    };
+    let wanted =
+        Draft { tokens, hidden, n_entries, depth: DEPTH, vocab, noise, verbose: true, probs, ..Draft::default() };
     let mut output = DraftOutput::default();
     let mut runner = Runner::new(Arc::clone(model), 1).expect("the CPU is there");
     runner.draft(step.view(), &wanted, &mut output).expect("a draft that can be computed");

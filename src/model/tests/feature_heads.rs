@@ -191,19 +191,8 @@ fn drafted(model: &Arc<Model>, sequences: &[(Vec<u32>, Vec<f32>)]) -> DraftOutpu
     let hidden: Vec<f32> = sequences.iter().flat_map(|(_, hidden)| hidden.iter().copied()).collect();
     let own = DraftVocab::of_head(model).expect("room");
     let (tokens, hidden, n_entries) = (&tokens, &hidden, &n_entries);
-    let (vocab, noise, verbose, rows, probs) = (own.as_ref(), None, true, false, false);
-    let draft = Draft {
-        head: model::WhichHead::First,
-        tokens,
-        hidden,
-        n_entries,
-        depth: DEPTH,
-        vocab,
-        noise,
-        verbose,
-        rows,
-        probs,
-    };
+    let draft =
+        Draft { tokens, hidden, n_entries, depth: DEPTH, vocab: own.as_ref(), verbose: true, ..Draft::default() };
     let mut output = DraftOutput::default();
     let mut runner = Runner::new(Arc::clone(model), 1).expect("the CPU is there");
     runner.draft(step.view(), &draft, &mut output).expect("a draft that can be computed");

@@ -74,19 +74,8 @@ fn compare(model: &Arc<Model>, sequence: &Sequence, config: MemoryConfig) -> f32
     let hidden = rig.hidden()[rig.hidden().len() - sizes.n_embd..].to_vec();
     let next = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("logits");
     let (tokens, n_entries, depth) = ([TokenId(next as u32)], [1], sequence.drafts.len());
-    let (tokens, n_entries, verbose) = (&tokens[..], &n_entries[..], true);
-    let draft = Draft {
-        head: model::WhichHead::First,
-        tokens,
-        hidden: &hidden,
-        n_entries,
-        depth,
-        vocab: None,
-        noise: None,
-        verbose,
-        rows: false,
-        probs: false,
-    };
+    let (tokens, n_entries) = (&tokens[..], &n_entries[..]);
+    let draft = Draft { tokens, hidden: &hidden, n_entries, depth, verbose: true, ..Draft::default() };
     let mut output = DraftOutput::default();
     let mut runner = Runner::new(Arc::clone(model), 1).expect("the CPU is there");
     runner.draft_at_end(rig.memory.ends(&[&slot]).expect("a sequence").view(), &draft, &mut output).expect("drafts");

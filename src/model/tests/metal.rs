@@ -147,7 +147,6 @@ fn drafts(model: &Arc<Model>, config: MemoryConfig, rows: bool) {
             let most = n_entries[0].max(n_entries[1]) + model.n_chain_rows(depth);
             let txn = memory.begin(&[(&slots[0], most), (&slots[1], most)], 1).expect("a step");
             let draft = Draft {
-                head: model::WhichHead::First,
                 tokens: &tokens,
                 hidden: &hidden,
                 n_entries: &n_entries,
@@ -157,6 +156,7 @@ fn drafts(model: &Arc<Model>, config: MemoryConfig, rows: bool) {
                 verbose: more,
                 rows: rows && more,
                 probs: more,
+                ..Draft::default()
             };
             runner.draft(txn.view(), &draft, &mut DraftOutput::default()).expect("drafts");
         }
@@ -176,19 +176,16 @@ fn drafts_at_end(model: &Arc<Model>, config: MemoryConfig) {
     let hidden = vec![0.25; model.hparams().n_embd];
     let noise = vec![0.5; DEPTH * model.hparams().n_vocab];
     for noise in [None, Some(Noise::Numbers(&noise))] {
-        let (verbose, rows, probs) = (noise.is_some(), false, noise.is_some());
         let (tokens, n_entries) = (&tokens[..1], &[1][..]);
         let draft = Draft {
-            head: model::WhichHead::First,
             tokens,
             hidden: &hidden,
             n_entries,
             depth: DEPTH,
-            vocab: None,
             noise,
-            verbose,
-            rows,
-            probs,
+            verbose: noise.is_some(),
+            probs: noise.is_some(),
+            ..Draft::default()
         };
         let ends = memory.ends(&[&slot]).expect("a sequence");
         runner.draft_at_end(ends.view(), &draft, &mut DraftOutput::default()).expect("drafts");

@@ -175,19 +175,8 @@ impl Head {
         let step = self.memory.begin(&parts, 1).expect("a step that can be made");
         let tokens: Vec<TokenId> = entries.iter().flat_map(|(tokens, _)| tokens.iter().copied()).collect();
         let hidden: Vec<f32> = entries.iter().flat_map(|(_, hidden)| hidden.iter().copied()).collect();
-        let (tokens, hidden, n_entries, verbose) = (&tokens, &hidden, &n_entries, true);
-        let draft = Draft {
-            head: model::WhichHead::First,
-            tokens,
-            hidden,
-            n_entries,
-            depth,
-            vocab: None,
-            noise: None,
-            verbose,
-            rows: false,
-            probs: false,
-        };
+        let (tokens, hidden, n_entries) = (&tokens, &hidden, &n_entries);
+        let draft = Draft { tokens, hidden, n_entries, depth, verbose: true, ..Draft::default() };
         self.runner.draft(step.view(), &draft, &mut self.output).expect("a draft that can be computed");
         step.commit(n_entries).expect("rows that can be kept");
         let n_vocab = self.runner.model().hparams().n_vocab;

@@ -85,16 +85,12 @@ fn answer(
         let step = head.begin(&[(&head_slot, entries.len())], 1)?;
         let n_entries = [entries.len()];
         let wanted = Draft {
-            head: model::WhichHead::First,
             tokens: &entries,
             hidden: &hidden,
             n_entries: &n_entries,
             depth: 1,
-            vocab: None,
-            noise: None,
             verbose: true,
-            rows: false,
-            probs: false,
+            ..Draft::default()
         };
         runner.draft(step.view(), &wanted, &mut draft)?;
         step.commit(&n_entries)?;

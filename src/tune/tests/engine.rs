@@ -66,16 +66,12 @@ fn drafted(model: &Arc<Model>, tokens: &[TokenId], hidden: &[f32]) -> DraftOutpu
     let n_rows = if n_layers > 1 { tokens.len() } else { tokens.len() + DEPTH - 1 };
     let step = memory.begin(&[(&slot, n_rows)], 1).expect("a step that can be made");
     let wanted = Draft {
-        head: model::WhichHead::First,
         tokens,
         hidden,
         n_entries: &[tokens.len()],
         depth: DEPTH.min(if n_layers > 1 { n_layers } else { DEPTH }),
-        vocab: None,
-        noise: None,
         verbose: true,
-        rows: false,
-        probs: false,
+        ..Draft::default()
     };
     let mut output = DraftOutput::default();
     let mut runner = Runner::new(Arc::clone(model), 1).expect("the CPU is there");

@@ -81,19 +81,7 @@ impl Bench {
         let hidden: Vec<f32> = sequences.iter().flat_map(|(.., hidden)| hidden.iter().copied()).collect();
         let n_entries = vec![1; slots.len()];
         let (tokens, hidden, n_entries) = (&tokens[..], &hidden[..], &n_entries[..]);
-        let (vocab, noise, verbose, rows, probs) = (None, None, true, false, false);
-        let draft = Draft {
-            head: model::WhichHead::First,
-            tokens,
-            hidden,
-            n_entries,
-            depth: 4,
-            vocab,
-            noise,
-            verbose,
-            rows,
-            probs,
-        };
+        let draft = Draft { tokens, hidden, n_entries, depth: 4, verbose: true, ..Draft::default() };
         let mut output = DraftOutput::default();
         self.runner
             .draft_at_end(self.memory.ends(&slots).expect("sequences").view(), &draft, &mut output)

@@ -72,19 +72,7 @@ impl Checked {
         let step = memory.begin(&[(&slot, tokens.len() + model.n_chain_rows(depth))], 1)?;
         let own = DraftVocab::of_head(model)?;
         let (tokens, hidden, n_entries) = (&tokens, &text.hidden, &n_entries);
-        let (vocab, noise, verbose, rows, probs) = (own.as_ref(), None, false, false, false);
-        let draft = Draft {
-            head: model::WhichHead::First,
-            tokens,
-            hidden,
-            n_entries,
-            depth,
-            vocab,
-            noise,
-            verbose,
-            rows,
-            probs,
-        };
+        let draft = Draft { tokens, hidden, n_entries, depth, vocab: own.as_ref(), ..Draft::default() };
         let mut output = DraftOutput::default();
         runner.draft(step.view(), &draft, &mut output)?;
         Ok(output.tokens.remove(0))

@@ -52,19 +52,7 @@ impl Referenced {
         let n_entries = [tokens.len()];
         let step = memory.begin(&[(&slot, tokens.len() + DEPTH - 1)], 1)?;
         let (tokens, hidden, n_entries) = (&tokens, &self.hidden, &n_entries);
-        let (vocab, noise, verbose, rows, probs) = (None, None, true, false, false);
-        let draft = Draft {
-            head: model::WhichHead::First,
-            tokens,
-            hidden,
-            n_entries,
-            depth: DEPTH,
-            vocab,
-            noise,
-            verbose,
-            rows,
-            probs,
-        };
+        let draft = Draft { tokens, hidden, n_entries, depth: DEPTH, verbose: true, ..Draft::default() };
         let mut output = DraftOutput::default();
         runner.draft(step.view(), &draft, &mut output)?;
         let chain = output.tokens[0].clone();
