@@ -53,7 +53,7 @@ pub use error::Error;
 pub use header::Header;
 pub use limits::Limits;
 pub use metadata::Metadata;
-pub use output::{FileOutput, Output};
+pub use output::{FileOutput, Output, is_link_or_device};
 pub use split::{SplitInfo, check_shards, shard_paths};
 pub use tensors::TensorInfo;
 pub use types::TensorType;

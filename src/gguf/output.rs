@@ -37,6 +37,11 @@ struct Temp {
     target: PathBuf,
 }
 
+/// True for what a finished file would take the place of and must not: a link, or a device such as `/dev/null`.
+pub fn is_link_or_device(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir())
+}
+
 impl FileOutput {
     /// # Errors
     /// The directory is missing or not writable, or `target` names a directory, a link or a device.
@@ -46,8 +51,7 @@ impl FileOutput {
         let Some(name) = target.file_name().filter(|_| !target.is_dir()) else {
             return Err(error(ErrorKind::IsADirectory.into()));
         };
-        // The finished file takes the place of what has the name: of a link, and even of /dev/null.
-        if fs::symlink_metadata(target).is_ok_and(|there| !there.is_file()) {
+        if is_link_or_device(target) {
             return Err(error(io::Error::other("it is a link or a device, the name of a file expected")));
         }
         loop {

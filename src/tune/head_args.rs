@@ -144,8 +144,7 @@ impl Args {
     pub(crate) fn check_outputs(&self) -> anyhow::Result<()> {
         let outputs: Vec<&Path> =
             [&self.output, &self.report, &self.plot].into_iter().flatten().map(|p| &**p).collect();
-        let is_no_file = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file());
-        if let Some(output) = self.output.as_ref().filter(|output| !output.is_dir() && is_no_file(output)) {
+        if let Some(output) = self.output.as_ref().filter(|output| gguf::is_link_or_device(output)) {
             bail!("{}: is a link or a device; give the name of a file", output.display());
         }
         let inputs = [&self.self_prompts, &self.head, &self.rival].into_iter().flatten();

@@ -55,8 +55,8 @@ impl Part {
     ///
     /// # Errors
     /// The folder cannot be written, another process writes this output, there is less room than is needed, or `target` is a
-    /// folder, a link or a device. A link, or
-    /// a file that is not this user's, has one of the names; or a part has no journal that fits it.
+    /// folder, a link or a device. A link, or a file that is not this user's, has the name of a part; or a part has no journal
+    /// that fits it.
     pub(crate) fn open(
         target: &Path,
         header: &[u8],
@@ -66,8 +66,7 @@ impl Part {
         if target.file_name().is_none() || target.is_dir() {
             return Err(Error::input(target, "is a folder, the name of a file expected"));
         }
-        // The finished file takes the place of what has the name: of a link, and even of /dev/null.
-        if fs::symlink_metadata(target).is_ok_and(|there| !there.is_file()) {
+        if gguf::is_link_or_device(target) {
             return Err(Error::input(target, "is a link or a device; give the name of a file"));
         }
         let [_, path, journal, _] = Part::names(target);
