@@ -96,6 +96,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         &[
             "nextn-convert",
             "nextn-engine",
+            "nextn-gguf",
             "nextn-memory",
             "nextn-model",
             "nextn-plot",
