@@ -183,7 +183,8 @@ impl Proposer for Assistant {
                 drafts[i] = draft;
             }
         }
-        self.pace.unusual = drafts.iter().any(|draft| draft.len() != depth);
+        self.pace.begin_drafts();
+        self.pace.differ(drafts.iter().any(|draft| draft.len() != depth));
         Ok(drafts)
     }
 }

@@ -119,6 +119,13 @@ impl DepthControl {
         self.allowance = (self.allowance + ALLOWANCE * seconds).min(most);
     }
 
+    /// A step took so long because its proposer had to be brought up to date with what was decoded without it: no measure of the
+    /// depth, and paid from the allowance, which may take a while to recover.
+    pub(crate) fn caught_up(&mut self, n_seqs: usize, depth: usize, took: Duration) {
+        let usual = self.costs.measured(n_seqs, depth).unwrap_or(f64::INFINITY);
+        self.allowance -= (took.as_secs_f64() - usual).max(0.0);
+    }
+
     /// A step of this kind had to build graphs, or none.
     pub(crate) fn built(&mut self, kind: Kind, built: Option<Built>) {
         let usual = self.costs.measured(kind.1, kind.2).filter(|_| self.costs.is_measured(kind.1, kind.2));

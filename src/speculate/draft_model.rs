@@ -193,7 +193,8 @@ impl DraftModel {
         left.retain(|&i| !self.slots[requests[i].slot].tokens.is_empty());
         for &i in &left {
             self.rewind(requests[i].slot)?;
-            self.pace.unusual |= self.prefill(requests[i].slot)?;
+            let caught_up = self.prefill(requests[i].slot)?;
+            self.pace.caught_up(caught_up);
         }
         if left.is_empty() {
             return Ok(drafts);
@@ -296,7 +297,7 @@ impl Proposer for DraftModel {
         requests: &[DraftRequest],
     ) -> Result<Vec<Vec<TokenId>>, RunError> {
         let depth = self.pace.choose(requests);
-        self.pace.unusual = false;
+        self.pace.begin_drafts();
         requests.iter().for_each(|r| self.slots[r.slot].cut_at = None);
         if depth == 0 {
             return Ok(vec![Vec::new(); requests.len()]);
@@ -304,7 +305,7 @@ impl Proposer for DraftModel {
         runner.rest();
         let drafts = self.draft(requests, depth)?;
         self.runner.rest();
-        self.pace.unusual |= drafts.iter().any(|draft| draft.len() != depth);
+        self.pace.differ(drafts.iter().any(|draft| draft.len() != depth));
         Ok(drafts)
     }
 }

@@ -315,7 +315,7 @@ impl NextN {
 impl DraftAhead for NextN {
     fn draft(&mut self, runner: &mut Runner, requests: &[DraftRequest]) -> Result<Vec<Vec<TokenId>>, RunError> {
         let depth = self.pace.choose(requests);
-        self.pace.unusual = false;
+        self.pace.begin_drafts();
         if depth == 0 {
             requests.iter().for_each(|r| self.inputs_mut(r.slot).forget_drafts());
             return Ok(vec![Vec::new(); requests.len()]);
@@ -326,12 +326,14 @@ impl DraftAhead for NextN {
         let to_do = |r: &&DraftRequest| !self.inputs(r.slot).tokens.is_empty() && !self.inputs(r.slot).has_drafts();
         let probs = wants_probs(requests);
         for (head, which, gumbel) in self.by_head(requests.iter().filter(to_do).map(|r| (r.slot, r.gumbel))) {
-            self.pace.unusual |= self.prefill(runner, head, &which)?;
+            let caught_up = self.prefill(runner, head, &which)?;
+            self.pace.caught_up(caught_up);
             self.pass(runner, head, &which, Wanted { n_inputs: N_BATCH, depth, gumbel: &gumbel, ahead: false, probs })?;
         }
         let hand_out = |r: &DraftRequest| self.inputs_mut(r.slot).hand_out(r.max.min(depth), r.p_min);
         let drafts = requests.iter().map(hand_out).collect();
-        self.pace.unusual |= requests.iter().any(|r| self.inputs(r.slot).is_cut());
+        let cut = requests.iter().any(|r| self.inputs(r.slot).is_cut());
+        self.pace.differ(cut);
         Ok(drafts)
     }
 

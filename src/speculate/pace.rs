@@ -34,7 +34,9 @@ pub(crate) struct Pace {
     kept_at: Instant,
     /// The last drafts are no measure of what their depth costs: they computed more than a step leaves behind, or their
     /// lengths differ.
-    pub(crate) unusual: bool,
+    unusual: bool,
+    /// They computed more than a step leaves behind.
+    caught_up: bool,
 }
 
 impl Pace {
@@ -49,6 +51,7 @@ impl Pace {
             n_new: 0,
             kept_at: Instant::now(),
             unusual: false,
+            caught_up: false,
         }
     }
 
@@ -106,6 +109,22 @@ impl Pace {
         }
     }
 
+    /// New drafts are being made.
+    pub(crate) fn begin_drafts(&mut self) {
+        (self.unusual, self.caught_up) = (false, false);
+    }
+
+    /// They computed more than a step leaves behind, or did not.
+    pub(crate) fn caught_up(&mut self, caught_up: bool) {
+        self.caught_up |= caught_up;
+        self.unusual |= caught_up;
+    }
+
+    /// Their lengths differ, or do not.
+    pub(crate) fn differ(&mut self, differ: bool) {
+        self.unusual |= differ;
+    }
+
     /// Remembers which drafts were accepted. `ended_at_cut`: the draft of this sequence ended before a token that was too
     /// improbable, and all of it was kept; such a token is not generated either.
     pub(crate) fn verified(&mut self, s: &ObservedSequence<'_>, ended_at_cut: bool) {
@@ -126,6 +145,9 @@ impl Pace {
         if let Some(took) = step.took.filter(|_| alike) {
             control.took(step.sequences.len(), n_drafted, took);
             self.n_new += 1;
+        }
+        if let Some(took) = step.took.filter(|_| self.caught_up && n_drafted > 0 && !step.warm_up) {
+            control.caught_up(step.sequences.len(), n_drafted, took);
         }
     }
 

@@ -398,6 +398,45 @@ fn graphs_that_serve_all_states_and_slots_keep_no_depth_dear() {
     }
 }
 
+/// A machine on which other programs come and go, so that steps take twice as long for a while; the first draft after plain steps
+/// must catch up with them. `costs` are those of steps by their depth, in plain ones. Tokens a second as a share of plain decoding's.
+fn share_on_busy_machine(costs: &[f64], a: f64, seed: u64) -> f64 {
+    const PLAIN: f64 = 0.0006;
+    const CATCH_UP: f64 = 8e-6;
+    let mut world = World { control: DepthControl::new(1, costs.len() - 1), state: 99 + 7919 * seed, ..World::new(1) };
+    let (mut factor, mut until, mut n_waiting, mut plain) = (1.0, 0.0, 0, 0.0);
+    for _ in 0..1500 {
+        if world.time >= until {
+            factor = 3.0 - factor;
+            until = world.time + 0.02 + 0.3 * world.random().powi(2);
+        }
+        let d = world.control.choose(&[0], usize::MAX);
+        let n_accepted = (0..d).take_while(|_| world.random() < a).count();
+        world.control.verified(0, d, n_accepted);
+        let usual = costs[d] * PLAIN * factor * (0.94 + 0.2 * world.random());
+        let catch_up = if d > 0 { CATCH_UP * factor * std::mem::take(&mut n_waiting) as f64 } else { 0.0 };
+        let took = Duration::from_secs_f64(usual + catch_up);
+        match catch_up > CATCH_UP * 8.0 {
+            true => world.control.caught_up(1, d, took),
+            false => world.control.took(1, d, took),
+        }
+        n_waiting += 1 + n_accepted;
+        world.time += took.as_secs_f64();
+        plain += PLAIN * factor * 1.04 * (0..=d).map(|i| a.powi(i as i32)).sum::<f64>();
+    }
+    plain / world.time
+}
+
+#[test]
+fn drafts_that_do_not_pay_cost_little_where_others_use_the_machine_and_heads_must_catch_up() {
+    for costs in [[1.0, 1.9, 2.7, 3.6], [1.0, 1.93, 2.8, 3.7]] {
+        for a in [0.4, 0.6, 0.8] {
+            let share = (0..20).map(|seed| share_on_busy_machine(&costs, a, seed)).sum::<f64>() / 20.0;
+            assert!(share >= 0.98, "costs {costs:?}, acceptance {a}: {share} of plain");
+        }
+    }
+}
+
 #[test]
 fn no_room_means_no_draft() {
     let mut world = World::new(6);
