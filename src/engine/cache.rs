@@ -6,12 +6,14 @@
 //! the boundaries of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
 
 mod checkpoints;
+mod leaving;
 mod reuse;
 mod wish;
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use memory::{Memory, Slot, StateShape};
+use memory::{Memory, SavedSequence, Slot, StateShape};
 use model::AdapterSet;
 use text::TokenId;
 
@@ -23,6 +25,8 @@ use crate::reused::Reused;
 use crate::sequence_store::SequenceStore;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::{SlotError, SlotInfo};
+
+use leaving::Leaving;
 
 pub(crate) use wish::Wish;
 
@@ -67,20 +71,26 @@ pub(crate) struct CachedSlot {
 }
 
 impl CachedSlot {
-    /// Everything of it, what is the same in `beside` in common with it.
-    fn copy(&self, state: &mut LiveState, beside: Option<&SlotState>) -> Result<SlotState, memory::Error> {
+    /// Everything of it.
+    fn copy(&self, state: &mut LiveState) -> Result<SlotState, memory::Error> {
+        let saved = state.memory.save(&self.slot)?;
+        Ok(self.with_state(state, saved, None))
+    }
+
+    /// Everything of it with the copy of its state, what is the same in `beside` in common with it.
+    fn with_state(&self, state: &mut LiveState, saved: SavedSequence, beside: Option<&SlotState>) -> SlotState {
         let mut copy = SlotState {
             tokens: self.tokens.clone(),
             adapters: self.adapters.clone(),
             checkpoints: self.checkpoints.clone(),
             hidden: self.hidden.clone(),
-            state: state.memory.save_beside(&self.slot, beside.map(|other| &other.state))?,
+            state: saved,
             drafts: state.drafter.save(self.slot.index(), self.tokens.len()),
         };
         if let Some(other) = beside {
             copy.share_checkpoints(other);
         }
-        Ok(copy)
+        copy
     }
 }
 
@@ -93,6 +103,8 @@ pub(crate) struct SlotCache {
     forgets: bool,
     /// Sequences that were here before.
     store: SequenceStore,
+    /// The one that is on its way there.
+    leaving: Option<Leaving>,
     /// Those that outlive the program.
     disk: Option<DiskStore>,
     /// Prompt tokens that were not computed, by where they came from.
@@ -120,7 +132,7 @@ impl SlotCache {
         }
         let (shape, forgets) = (memory.shape(), memory.forgets());
         let (store, reused) = (SequenceStore::new(limits.store_bytes), Reused::default());
-        Ok(Self { slots, shape, forgets, store, disk, reused, limits, clock: 0 })
+        Ok(Self { slots, shape, forgets, store, leaving: None, disk, reused, limits, clock: 0 })
     }
 
     pub(crate) fn get(&self, index: usize) -> &CachedSlot {
@@ -178,16 +190,23 @@ impl SlotCache {
         self.reused
     }
 
-    /// Keeps one resting sequence on disk that is not there yet; false where there is none. With `waits` until the disk has
-    /// room for it in its queue.
-    pub(crate) fn keep_on_disk(&mut self, state: &mut LiveState, waits: bool) -> bool {
-        let Some(disk) = &mut self.disk else { return false };
-        let Some(s) = self.slots.iter_mut().find(|s| !s.busy && !s.is_on_disk) else { return false };
-        s.is_on_disk = true;
-        if s.worth() >= MIN_LOSS {
-            match s.copy(state, None) {
-                Ok(saved) => disk.put(s.scope, Arc::new(saved), waits),
-                Err(error) => tracing::warn!(%error, "a sequence was not kept on disk"),
+    /// Keeps one resting sequence on disk that is not there yet, or copies some of it for that until the given time; false where there
+    /// is none. Without a time all of it, and waits until the disk has room for it in its queue.
+    pub(crate) fn keep_on_disk(&mut self, state: &mut LiveState, until: Option<Instant>) -> bool {
+        if !self.has_unsaved() {
+            return false;
+        }
+        let Some(index) = self.slots.iter().position(|s| !s.busy && !s.is_on_disk) else { return false };
+        let is_worth_it = self.slots[index].worth() >= MIN_LOSS;
+        if is_worth_it && until.is_some_and(|until| self.leave(state, index, 0, until)) {
+            return true;
+        }
+        self.slots[index].is_on_disk = true;
+        if is_worth_it {
+            match (self.finish_leaving(state, index), &mut self.disk) {
+                (Ok(saved), Some(disk)) => disk.put(self.slots[index].scope, Arc::new(saved), until.is_none()),
+                (Err(error), _) => tracing::warn!(%error, "a sequence was not kept on disk"),
+                (Ok(_), None) => {}
             }
         }
         true
@@ -240,7 +259,7 @@ impl SlotCache {
         if s.scope != scope && !s.tokens.is_empty() {
             return Err(SlotError::OtherScope { index });
         }
-        Ok(s.copy(state, None)?)
+        Ok(s.copy(state)?)
     }
 
     /// Puts a state into a slot that is free; it belongs to `scope` from then on. One that does not fit changes nothing;
@@ -253,6 +272,7 @@ impl SlotCache {
         scope: Scope,
     ) -> Result<usize, SlotError> {
         self.check_free(index)?;
+        self.stop_leaving();
         let n = saved.tokens.len();
         match state.load(&self.slots[index].slot, &saved, None) {
             Ok(()) => self.replace(index, &saved),
@@ -292,6 +312,7 @@ impl SlotCache {
     /// Empties a slot that is free; gives the number of its tokens.
     pub(crate) fn clear(&mut self, memory: &mut Memory, index: usize) -> Result<usize, SlotError> {
         self.check_free(index)?;
+        self.stop_leaving();
         let n = self.slots[index].tokens.len();
         self.forget(memory, index);
         Ok(n)

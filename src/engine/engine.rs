@@ -74,6 +74,10 @@ pub struct Engine {
     /// What the last forward pass gave.
     output: PassOutput,
     clock: StepClock,
+    /// The last step that computed something, without what came in before.
+    step_took: Duration,
+    /// Sequences are stored for so long in a step at least, however short steps are.
+    least_part: Duration,
     stats: EngineStats,
     /// How long to wait for lagging readers next time.
     pause: Duration,
@@ -197,6 +201,8 @@ impl Engine {
             is_full: false,
             output: PassOutput::default(),
             clock,
+            step_took: Duration::ZERO,
+            least_part: Duration::from_millis(1),
             stats: EngineStats::default(),
             pause: READER_PAUSE,
             open: true,
@@ -210,7 +216,7 @@ impl Engine {
         while self.open || !self.is_idle() {
             self.step();
         }
-        while self.cache.keep_on_disk(&mut self.state, true) {}
+        while self.cache.keep_on_disk(&mut self.state, None) {}
         tracing::debug!(n_steps = self.stats.n_steps, "engine ends");
     }
 
@@ -225,6 +231,7 @@ impl Engine {
         self.shift_full();
         self.make_room();
         self.admit();
+        let admitted = Instant::now();
         self.draft();
         let batches = self.batch();
         let computes = !batches.is_empty();
@@ -238,6 +245,7 @@ impl Engine {
         if computes {
             self.renew_expert_copies();
             self.pause = READER_PAUSE;
+            self.step_took = admitted.elapsed();
             self.stats.step += start.elapsed();
         }
     }

@@ -177,7 +177,8 @@ mod tests {
         memory.load(slot, &SavedSequence::from_bytes(&bytes).unwrap()).unwrap();
         let (checkpoints, adapters) = (Vec::new(), AdapterSet::default());
         let (hidden, drafts) = (vec![0.5; 7], vec![1; 33]);
-        let state = memory.save_beside(slot, beside.map(|other| &other.state)).unwrap();
+        let saving = memory.begin_saving(slot, beside.map(|other| &other.state)).unwrap();
+        let state = memory.finish_saving(saving).unwrap();
         SlotState { tokens: tokens.to_vec(), adapters, checkpoints, hidden, state, drafts }
     }
 

@@ -43,5 +43,6 @@ pub use saved::{Checkpoint, SavedSequence};
 pub use shape::StateShape;
 pub use size::KV_STEP;
 pub use slots::{MAX_KINDS, Memory, MemoryConfig, Slot};
+pub use snapshot::Saving;
 pub use txn::Txn;
 pub use view::{OwnedView, Segment, StepView};

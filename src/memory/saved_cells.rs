@@ -2,8 +2,10 @@
 //! Owns where parts begin. Knows of a part only which tensor's it is; knows no sequences.
 
 use std::borrow::Cow;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use ggml::{Piece, Pieces};
 
@@ -73,7 +75,8 @@ impl SavedCells {
 }
 
 /// Makes cells of what is copied, tensor by tensor.
-pub(crate) struct CellsWriter<'a> {
+#[derive(Debug)]
+pub(crate) struct CellsWriter {
     cells: SavedCells,
     pieces: Pieces,
     /// Bytes of tensors that have few, not yet a part.
@@ -81,57 +84,55 @@ pub(crate) struct CellsWriter<'a> {
     /// Bytes that were read last.
     bytes: Vec<u8>,
     /// Parts of other cells that have not been passed, in order.
-    beside: &'a [Part],
+    beside: Peekable<IntoIter<Part>>,
 }
 
-impl<'a> CellsWriter<'a> {
+impl CellsWriter {
     /// For so many bytes of so many tensors. Parts that hold the same bytes at the same place of the same tensor as those of
     /// `beside` are taken over from there.
-    pub(crate) fn new(n_bytes: usize, n_tensors: usize, beside: Option<&'a SavedCells>) -> Self {
+    pub(crate) fn new(n_bytes: usize, n_tensors: usize, beside: Option<&SavedCells>) -> Self {
         let (cells, little, bytes) = (SavedCells::default(), Vec::new(), Vec::new());
         let pieces = Pieces::new(n_bytes, n_bytes / PART + n_tensors);
-        Self { cells, pieces, little, bytes, beside: beside.map_or(&[], |cells| &cells.parts) }
+        let beside = beside.map_or_else(Vec::new, |cells| cells.parts.clone());
+        Self { cells, pieces, little, bytes, beside: beside.into_iter().peekable() }
     }
 
-    /// Appends what number `tensor` has: its first positions first. Numbers ascend. `read` gives the bytes from an offset on; few
-    /// are asked for at a time, since the C library keeps large buffers that were freed.
+    /// Appends bytes from `at` on of the `n_bytes` of number `tensor`, and gives how many: few at a time, since the C library keeps
+    /// large buffers that were freed. Numbers and places ascend; `read` gives the bytes.
     ///
     /// # Errors
     /// Those of `read`.
     pub(crate) fn push<E>(
         &mut self,
-        tensor: usize,
-        n_bytes: usize,
-        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        (tensor, n_bytes): (usize, usize),
+        at: usize,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
         if n_bytes < PART {
             let start = self.little.len();
             self.little.resize(start + n_bytes, 0);
-            read(0, &mut self.little[start..])?;
+            read(&mut self.little[start..])?;
             if self.little.len() >= PART {
                 self.end_little();
             }
-            return Ok(());
+            return Ok(n_bytes);
         }
         self.end_little();
         let mut bytes = std::mem::take(&mut self.bytes);
-        for at in (0..n_bytes).step_by(AT_ONCE) {
-            bytes.resize(AT_ONCE.min(n_bytes - at), 0);
-            read(at, &mut bytes)?;
-            for (i, part) in bytes.chunks(PART).enumerate() {
-                self.push_part((tensor, at / PART + i), part);
-            }
+        bytes.resize(AT_ONCE.min(n_bytes - at), 0);
+        read(&mut bytes)?;
+        for (i, part) in bytes.chunks(PART).enumerate() {
+            self.push_part((tensor, at / PART + i), part);
         }
         self.bytes = bytes;
-        Ok(())
+        Ok(self.bytes.len())
     }
 
     fn push_part(&mut self, of: (usize, usize), part: &[u8]) {
         let of = Some(of);
-        let n_passed = self.beside.iter().take_while(|their| their.of < of).count();
-        self.beside = &self.beside[n_passed..];
-        let same = self.beside.first().filter(|their| their.of == of && **their.bytes == *part);
-        let bytes = same.map_or_else(|| Arc::new(self.pieces.push(part)), |their| Arc::clone(&their.bytes));
+        while self.beside.next_if(|their| their.of < of).is_some() {}
+        let same = self.beside.next_if(|their| their.of == of).filter(|their| **their.bytes == *part);
+        let bytes = same.map_or_else(|| Arc::new(self.pieces.push(part)), |their| their.bytes);
         self.append(of, bytes);
     }
 
@@ -180,11 +181,14 @@ mod tests {
         for (tensor, row) in [(0, 96), (1, 160)] {
             let byte = |i: usize| (i * 31 % 251) as u8 ^ if i / row < common { 0 } else { seed };
             let bytes: Vec<u8> = (0..len * row).map(byte).collect();
-            let read = |at: usize, into: &mut [u8]| {
-                into.copy_from_slice(&bytes[at..at + into.len()]);
-                Ok::<_, std::convert::Infallible>(())
-            };
-            cells.push(tensor, bytes.len(), read).unwrap();
+            let mut at = 0;
+            while at < bytes.len() {
+                let read = |into: &mut [u8]| {
+                    into.copy_from_slice(&bytes[at..at + into.len()]);
+                    Ok::<_, std::convert::Infallible>(())
+                };
+                at += cells.push((tensor, bytes.len()), at, read).unwrap();
+            }
             all.extend(bytes);
         }
         (cells.finish(), all)

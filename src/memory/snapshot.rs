@@ -1,5 +1,6 @@
 //! Copying one sequence's state to the host and back: checkpoints of what cannot be cut, and whole sequences.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use ggml::StateId;
@@ -10,6 +11,31 @@ use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
 use crate::saved_cells::{AT_ONCE, CellsWriter};
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
+
+/// A copy of a sequence that is being made, some bytes at a time.
+#[derive(Debug)]
+pub struct Saving {
+    index: usize,
+    /// Whose slot it is, and how the sequence stands there.
+    stands_at: (u64, usize, u32),
+    /// Positions that are copied.
+    len: usize,
+    recurrent: Vec<u8>,
+    /// Of the recurrent state, what is not read yet.
+    left: VecDeque<Bytes>,
+    /// Of the cells, with their numbers; of the first, bytes before `at` are read.
+    ranges: VecDeque<(usize, Bytes)>,
+    at: usize,
+    cells: CellsWriter,
+    shape: Vec<u64>,
+}
+
+impl Saving {
+    /// True when nothing is left to copy.
+    pub fn is_whole(&self) -> bool {
+        self.left.is_empty() && self.ranges.is_empty()
+    }
+}
 
 impl Memory {
     /// Copies the recurrent state at the sequence's end, and the cells of windows. It is empty where any position can be gone
@@ -48,23 +74,60 @@ impl Memory {
         self.save_first(slot, self.len(slot)?)
     }
 
-    /// As [`Memory::save`]. Cells that are the same in `beside` are in common with it: of each, memory is taken once.
-    ///
-    /// # Errors
-    /// As [`Memory::checkpoint`].
-    pub fn save_beside(&self, slot: &Slot, beside: Option<&SavedSequence>) -> Result<SavedSequence, Error> {
-        self.copy_first(slot, self.len(slot)?, beside)
-    }
-
     /// Copies the first `len` positions of a sequence; with recurrent state that is all of it.
     ///
     /// # Errors
     /// As [`Memory::checkpoint`]; [`Error::Step`]: more than there are, or state that cannot be cut there.
     pub fn save_first(&self, slot: &Slot, len: usize) -> Result<SavedSequence, Error> {
-        self.copy_first(slot, len, None)
+        self.finish_saving(self.begin_copy(slot, len, None)?)
     }
 
-    fn copy_first(&self, slot: &Slot, len: usize, beside: Option<&SavedSequence>) -> Result<SavedSequence, Error> {
+    /// Begins a copy of the whole sequence, with which [`Memory::save_more`] goes on. Cells that are the same in `beside` are in
+    /// common with it: of each, memory is taken once.
+    ///
+    /// # Errors
+    /// As [`Memory::checkpoint`].
+    pub fn begin_saving(&self, slot: &Slot, beside: Option<&SavedSequence>) -> Result<Saving, Error> {
+        self.begin_copy(slot, self.len(slot)?, beside)
+    }
+
+    /// Copies some 256 KiB more, of which [`Saving::is_whole`] says when they were all. The sequence must not have changed.
+    ///
+    /// # Errors
+    /// [`Error::Step`]: it is not what it was. [`Error::Device`].
+    pub fn save_more(&self, saving: &mut Saving) -> Result<(), Error> {
+        let state = self.slots[saving.index];
+        if state.lost || (state.epoch, state.len, state.plane) != saving.stands_at {
+            return Err(Error::Step(format!("the sequence of slot {} changed while it was copied", saving.index)));
+        }
+        if let Some((id, offset, n_bytes)) = saving.left.pop_front() {
+            let start = saving.recurrent.len();
+            saving.recurrent.resize(start + n_bytes, 0);
+            self.buffer.read(id, offset, &mut saving.recurrent[start..])?;
+        } else if let Some(&(i, (id, offset, n_bytes))) = saving.ranges.front() {
+            let at = saving.at;
+            saving.at += saving.cells.push((i, n_bytes), at, |into| self.buffer.read(id, offset + at, into))?;
+            if saving.at >= n_bytes {
+                saving.ranges.pop_front();
+                saving.at = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is left, and gives the sequence.
+    ///
+    /// # Errors
+    /// As [`Memory::save_more`].
+    pub fn finish_saving(&self, mut saving: Saving) -> Result<SavedSequence, Error> {
+        while !saving.is_whole() {
+            self.save_more(&mut saving)?;
+        }
+        let Saving { len, recurrent, cells, shape, .. } = saving;
+        Ok(SavedSequence { len, recurrent, cells: cells.finish(), shape })
+    }
+
+    fn begin_copy(&self, slot: &Slot, len: usize, beside: Option<&SavedSequence>) -> Result<Saving, Error> {
         let index = self.index(slot)?;
         let state = self.slots[index];
         if state.lost {
@@ -73,14 +136,21 @@ impl Memory {
         if len > state.len || len < self.earliest(&state) {
             return Err(Error::Step(format!("a sequence of {} positions cannot be copied up to {len}", state.len)));
         }
-        let recurrent = self.read_recurrent(index)?;
+        let recurrent = (0..self.layers.len()).flat_map(|il| self.recurrent_rows(il, index, state.plane));
         let (shape, ranges) = (self.shape().words(), self.cell_ranges(index, len)?);
         let beside = beside.filter(|other| other.shape == shape).map(|other| &other.cells);
-        let mut cells = CellsWriter::new(ranges.iter().map(|(.., n)| n).sum(), ranges.len(), beside);
-        for (i, (id, offset, n_bytes)) in ranges.into_iter().enumerate() {
-            cells.push(i, n_bytes, |at, into| self.buffer.read(id, offset + at, into))?;
-        }
-        Ok(SavedSequence { len, recurrent, cells: cells.finish(), shape })
+        let cells = CellsWriter::new(ranges.iter().map(|(.., n)| n).sum(), ranges.len(), beside);
+        Ok(Saving {
+            index,
+            stands_at: (state.epoch, state.len, state.plane),
+            len,
+            recurrent: Vec::with_capacity(self.shape().recurrent_bytes()),
+            left: recurrent.collect(),
+            ranges: ranges.into_iter().enumerate().collect(),
+            at: 0,
+            cells,
+            shape,
+        })
     }
 
     /// Replaces the sequence by a saved one.

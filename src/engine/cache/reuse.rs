@@ -199,22 +199,33 @@ impl SlotCache {
 
     /// Stores a slot's sequence before its state goes back to its first `n` tokens, if much would be lost.
     pub(super) fn keep(&mut self, state: &mut LiveState, index: usize, n: usize) {
-        let to_disk = self.disk.as_mut().filter(|_| !self.slots[index].is_on_disk && !self.slots[index].busy);
-        if !self.store.is_on() && to_disk.is_none() || self.slots[index].worth() < n + MIN_LOSS {
-            return;
-        }
-        let (s, store) = (&mut self.slots[index], &mut self.store);
-        let beside = store.most_like(s.scope, &s.adapters, &s.tokens);
-        match s.copy(state, beside.as_deref()) {
-            Ok(saved) => {
-                let saved = Arc::new(saved);
-                if let Some(disk) = to_disk {
-                    disk.put(s.scope, Arc::clone(&saved), false);
+        if self.is_kept(index, n) {
+            match self.finish_leaving(state, index) {
+                Ok(saved) => {
+                    let (saved, scope) = (Arc::new(saved), self.slots[index].scope);
+                    if let Some(disk) = self.disk.as_mut().filter(|_| self.slots[index].goes_to_disk()) {
+                        disk.put(scope, Arc::clone(&saved), false);
+                    }
+                    self.store.put(scope, saved);
                 }
-                store.put(s.scope, saved);
+                Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
             }
-            Err(error) => tracing::warn!(%error, "a sequence was not stored: its next turn computes more"),
         }
+        // The sequence goes now, whatever became of it.
+        self.leaving.take_if(|leaving| leaving.index == index);
+    }
+
+    /// True when a slot's sequence is worth storing before its state goes back to its first `n` tokens.
+    pub(super) fn is_kept(&self, index: usize, n: usize) -> bool {
+        let s = &self.slots[index];
+        let somewhere = self.store.is_on() || self.disk.is_some() && s.goes_to_disk();
+        somewhere && s.worth() >= n + MIN_LOSS
+    }
+
+    /// Of the slot that a request takes, whose first `own` tokens begin its prompt, how many stay there.
+    pub(super) fn stays(&self, wish: &Wish<'_>, memory: &Memory, index: usize, own: usize) -> usize {
+        let (source, n) = self.source(wish, memory, index, own);
+        if let Source::Own = source { n } else { 0 }
     }
 
     /// Puts a stored sequence into a slot, whose beginning is there `beside` it ([`SlotCache::beside`]).
@@ -281,6 +292,11 @@ fn positions(checkpoints: &[Arc<SlotCheckpoint>]) -> impl Iterator<Item = usize>
 }
 
 impl CachedSlot {
+    /// It would be lost if the program ended, and nobody changes it.
+    fn goes_to_disk(&self) -> bool {
+        !self.is_on_disk && !self.busy
+    }
+
     /// Tokens that the next turn of its conversation is likely to save: up to the last checkpoint. What was generated after
     /// it often changes (thinking is dropped).
     pub(super) fn worth(&self) -> usize {

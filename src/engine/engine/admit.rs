@@ -13,6 +13,9 @@ impl Engine {
     pub(super) fn admit(&mut self) {
         self.waiting.retain(|s| !s.events.is_closed());
         self.is_full = false;
+        if self.waiting.is_empty() && self.paused.is_empty() && !(self.is_idle() && self.cache.has_unsaved()) {
+            self.cache.stop_leaving();
+        }
         self.resume();
         while self.may_admit()
             && let Some(submission) = self.waiting.pop_front()

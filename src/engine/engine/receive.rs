@@ -14,6 +14,9 @@ use crate::submission::{Command, GenerationId};
 /// How long to wait for lagging readers after many times in vain.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
+/// How long a copy for the disk goes on before the engine looks for requests again.
+const PART_OF_COPY: Duration = Duration::from_millis(2);
+
 /// How long a sequence rests before it is kept on disk.
 const REST: Duration = Duration::from_secs(10);
 
@@ -42,10 +45,10 @@ impl Engine {
     /// Sleeps until a command comes; while readers lag behind only for a moment, and longer the longer they do.
     fn wait(&mut self) {
         let command = if self.is_idle() && self.cache.has_unsaved() {
-            // Whoever asks again soon would have it written again.
-            match self.commands.recv_timeout(REST) {
+            // Whoever asks again soon would have it written again; whoever asks meanwhile does not wait for the copy.
+            match self.commands.recv_timeout(if self.cache.is_leaving() { Duration::ZERO } else { REST }) {
                 Err(RecvTimeoutError::Timeout) => {
-                    self.cache.keep_on_disk(&mut self.state, false);
+                    self.cache.keep_on_disk(&mut self.state, Some(Instant::now() + PART_OF_COPY));
                     return;
                 }
                 command => command,

@@ -2,6 +2,8 @@
 //! Owns that order: resting sequences make room first, then the running one that came last, which goes on before others begin.
 //! The one that came first is never held up, so every request ends.
 
+use std::time::Instant;
+
 use memory::KV_STEP;
 use text::TokenId;
 
@@ -21,7 +23,9 @@ impl Engine {
     pub(super) fn make_room(&mut self) {
         let Some(budget) = self.budget else { return };
         while self.needed(None) > budget {
-            if self.evict(None) {
+            // This step needs it, so nothing is put off.
+            if let Some(oldest) = self.cache.oldest(&self.state.memory, None) {
+                self.evict(oldest);
                 continue;
             }
             // What embeds has taken up hidden states, which would be counted twice.
@@ -33,22 +37,40 @@ impl Engine {
         }
     }
 
-    /// True when a request with this wish may have a slot now. Resting sequences leave theirs for it.
+    /// True when a request with this wish may have a slot now. Resting sequences leave theirs for it; while others run, those are
+    /// stored a little at a time, and the request waits.
     pub(super) fn has_room(&mut self, wish: &Wish<'_>) -> bool {
-        let Some(budget) = self.budget else { return true };
+        let until = self.store_until();
         loop {
             let Some((index, _)) = self.cache.choose(&self.state.memory, wish) else { return false };
-            let needs = self.bytes_of(wish.prompt.len() + 1).max(self.taken(index));
-            let beyond = self.needed(Some(index)).saturating_add(needs).saturating_sub(budget);
-            // What others have as well is there once: looked for where it decides.
-            if beyond == 0 || beyond <= self.cache.shared_with_others(&self.state.memory, wish, index).min(needs) {
-                return true;
+            if self.fits(wish, index) {
+                return !until.is_some_and(|until| self.cache.leave_for(&self.state, wish, until));
             }
             // The chosen one last: it may have more of another conversation than the request needs.
-            if !self.evict(Some(index)) && !self.evict(None) {
-                return self.sequences.is_empty();
+            let oldest = |except| self.cache.oldest(&self.state.memory, except);
+            let Some(oldest) = oldest(Some(index)).or_else(|| oldest(None)) else { return self.sequences.is_empty() };
+            if until.is_some_and(|until| self.cache.leave(&self.state, oldest, 0, until)) {
+                return false;
             }
+            self.evict(oldest);
         }
+    }
+
+    /// True when there is memory for a request with this wish in this slot.
+    fn fits(&self, wish: &Wish<'_>, index: usize) -> bool {
+        let Some(budget) = self.budget else { return true };
+        let needs = self.bytes_of(wish.prompt.len() + 1).max(self.taken(index));
+        let beyond = self.needed(Some(index)).saturating_add(needs).saturating_sub(budget);
+        // What others have as well is there once: looked for where it decides.
+        beyond == 0 || beyond <= self.cache.shared_with_others(&self.state.memory, wish, index).min(needs)
+    }
+
+    /// Until when sequences may be stored in this step; `None` for as long as it takes, since nobody waits for it. It takes as much
+    /// time as each of those that run has of a step.
+    fn store_until(&self) -> Option<Instant> {
+        let n_running = u32::try_from(self.sequences.iter().filter(|s| !s.finished).count()).unwrap_or(u32::MAX);
+        let part = self.step_took.checked_div(n_running)?;
+        Some(Instant::now() + part.max(self.least_part))
     }
 
     /// Lets paused sequences go on, in order, as far as there is room.
@@ -106,12 +128,10 @@ impl Engine {
         self.paused.insert(at, Paused { sequence, tokens });
     }
 
-    /// The resting sequence that was unused for longest leaves its slot; false where there is none.
-    fn evict(&mut self, except: Option<usize>) -> bool {
-        let Some(index) = self.cache.oldest(&self.state.memory, except) else { return false };
+    /// A resting sequence leaves its slot.
+    fn evict(&mut self, index: usize) {
         self.cache.put_away(&mut self.state, index);
         self.stats.n_evicted += 1;
-        true
     }
 
     /// Bytes that all slots need for this step, but for one of them; what several share counts once.

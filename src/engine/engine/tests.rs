@@ -17,21 +17,35 @@ fn engine(n_sequences: usize) -> (Engine, EngineHandle) {
 }
 
 fn engine_with(n_sequences: usize, proposer: Option<Box<dyn Proposer>>) -> (Engine, EngineHandle) {
+    engine_of(EngineConfig { n_sequences, ..Default::default() }, proposer)
+}
+
+/// With a store for sequences that leave their slots.
+fn storing_engine() -> (Engine, EngineHandle) {
+    engine_of(EngineConfig { n_sequences: 2, store_bytes: 64 << 20, ..Default::default() }, None)
+}
+
+fn engine_of(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) -> (Engine, EngineHandle) {
     // Recurrent, so that a dropped step loses state.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-moe-q8_0.gguf");
     let model = Model::open(&path, &LoadOptions::default()).expect("a model of the repository");
-    let config = EngineConfig { n_sequences, threads: Some(1), n_ctx: Some(256), max_queue: 4, ..Default::default() };
+    let config = EngineConfig { threads: Some(1), n_ctx: Some(256), max_queue: 4, ..config };
     Engine::new(model, config, proposer).expect("an engine")
 }
 
 fn submit(handle: &EngineHandle, n_prompt: u32) -> Generation {
+    submit_from(handle, 100, n_prompt, 6)
+}
+
+/// A prompt of so many tokens from `first` on.
+fn submit_from(handle: &EngineHandle, first: u32, n_prompt: u32, max_tokens: usize) -> Generation {
     let options = RequestOptions {
-        max_tokens: Some(6),
+        max_tokens: Some(max_tokens),
         sampling: SamplingParams::greedy(),
         ignore_eos: true,
         ..Default::default()
     };
-    let prompt = (0..n_prompt).map(|i| TokenId(100 + i)).collect();
+    let prompt = (0..n_prompt).map(|i| TokenId(first + i)).collect();
     let request = GenerateRequest::new(prompt, options, handle.limits()).expect("within the limits");
     handle.submit(request).expect("room in the queue")
 }
@@ -84,6 +98,61 @@ fn a_failed_step_ends_its_requests_and_leaves_nothing_to_reuse() {
     let (tokens, end) = read(&mut three);
     assert_eq!((tokens, end.expect("complete").timings.cached_tokens), (expected, 0));
     assert_eq!(handle.n_waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_sequence_that_leaves_its_slot_is_stored_between_the_steps_of_those_that_run() {
+    let (mut engine, handle) = storing_engine();
+    let mut first = submit(&handle, 120);
+    serve(&mut engine);
+    read(&mut first).1.expect("complete");
+    let mut running = submit_from(&handle, 400, 20, 100);
+    (0..2).for_each(|_| engine.step());
+    let mut other = submit_from(&handle, 700, 30, 6);
+    let n_before = engine.stats.n_tokens;
+    let mut n_waited = 0;
+    engine.least_part = Duration::ZERO;
+    loop {
+        // One part of the copy in each step.
+        engine.step_took = Duration::ZERO;
+        engine.step();
+        if engine.waiting.is_empty() {
+            break;
+        }
+        n_waited += 1;
+        assert!(engine.cache.is_leaving());
+    }
+    assert!(n_waited > 8, "it waited for {n_waited} steps");
+    assert!(engine.stats.n_tokens - n_before >= n_waited, "the one that ran went on meanwhile");
+    assert!(!engine.cache.is_leaving());
+    // What it needs for the first one's next turn is there, and gives what an engine gives that never had anything else.
+    let mut next = submit(&handle, 130);
+    serve(&mut engine);
+    [&mut running, &mut other].into_iter().for_each(|g| drop(read(g).1.expect("complete")));
+    let (tokens, end) = read(&mut next);
+    assert!(end.expect("complete").timings.cached_tokens >= 100);
+    let (mut fresh, handle) = self::engine(2);
+    let mut alone = submit(&handle, 130);
+    serve(&mut fresh);
+    assert_eq!(tokens, read(&mut alone).0);
+}
+
+#[test]
+fn a_copy_that_nobody_waits_for_any_more_is_dropped() {
+    let (mut engine, handle) = storing_engine();
+    let mut first = submit(&handle, 120);
+    serve(&mut engine);
+    read(&mut first).1.expect("complete");
+    let running = submit_from(&handle, 400, 20, 100);
+    (0..2).for_each(|_| engine.step());
+    let other = submit_from(&handle, 700, 30, 6);
+    (engine.least_part, engine.step_took) = (Duration::ZERO, Duration::ZERO);
+    engine.step();
+    assert!(engine.cache.is_leaving());
+    drop(other);
+    engine.step();
+    assert!(engine.waiting.is_empty() && !engine.cache.is_leaving());
+    drop(running);
 }
 
 /// Proposes nothing, wants hidden states, and tells what it was told.

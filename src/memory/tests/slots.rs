@@ -197,6 +197,32 @@ fn saved_state_of_another_shape_is_refused() {
 }
 
 #[test]
+fn a_copy_made_part_by_part_is_that_made_at_once_and_ends_where_its_sequence_changes() {
+    for v_transposed in [false, true] {
+        let config = MemoryConfig { v_transposed, ..config(2, 2048) };
+        let mut memory = memory(&[KV, RECURRENT, WINDOWED, MAMBA], config).expect("a memory");
+        let [one, other] = &slots(&mut memory, 2)[..] else { panic!("two slots") };
+        advance(&mut memory, one, 1500);
+        let mut saving = memory.begin_saving(one, None).expect("begun");
+        let mut n_parts = 0;
+        while !saving.is_whole() {
+            memory.save_more(&mut saving).expect("it is as it was");
+            n_parts += 1;
+            // What others do is nothing to it.
+            advance(&mut memory, other, 1);
+        }
+        assert!(n_parts >= 7, "{n_parts}");
+        assert_eq!(memory.finish_saving(saving).expect("whole"), memory.save(one).expect("copied"));
+        let mut begun = memory.begin_saving(one, None).expect("begun");
+        memory.save_more(&mut begun).expect("it is as it was");
+        advance(&mut memory, one, 1);
+        let error = memory.save_more(&mut begun).expect_err("it has a position more");
+        assert!(error.to_string().contains("changed while it was copied"), "{error}");
+        assert!(memory.finish_saving(begun).is_err());
+    }
+}
+
+#[test]
 fn a_latent_layer_keeps_its_rows_and_nothing_else() {
     for v_transposed in [false, true] {
         // What is said of values does not concern it.
