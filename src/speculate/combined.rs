@@ -47,11 +47,6 @@ impl CombinedProposer {
         Self::with(None, ngram, lengths)
     }
 
-    /// Prompt lookup alone, and only where it is faster than plain decoding, whatever depth was given.
-    pub(crate) fn alone_where_faster(ngram: Ngram) -> Self {
-        Self::with(None, ngram, Lengths::Measured)
-    }
-
     fn with(other: Option<Box<dyn Proposer>>, ngram: Ngram, lengths: Lengths) -> Self {
         let n_slots = ngram.n_slots();
         let of_other = other.as_ref().map(|other| (n_slots, other.info().max_depth.max(1)));

@@ -174,13 +174,12 @@ pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) ->
 }
 
 /// Tokens of a looked-up draft at most. Those of `auto` are no longer than others that the state is planned for anyway; where
-/// there are none, they are made if that needs no more planes of recurrent state, on a CPU, where drafts change no bits.
+/// there are none, there is no lookup.
 fn depth_of_lookup(config: &SpecConfig, facts: &Facts, by_draft_model: bool) -> usize {
-    let alone = facts.on_cpu && !facts.layout.is_recurrent();
     match config.mode {
         Mode::Auto if by_draft_model => config.depth.max(),
         Mode::Auto if !facts.head.is_empty() => config.depth.of_head(facts),
-        Mode::Auto if !alone => 0,
+        Mode::Auto => 0,
         // A head that was asked for and is not there is an error.
         Mode::NextNgram | Mode::NextNDraftNgram if facts.head.is_empty() && !by_draft_model => 0,
         Mode::DraftNgram if !by_draft_model => 0,
@@ -306,7 +305,6 @@ pub fn calibrated_proposer(
     let lookup = match computed {
         computed if of_lookup == 0 => return Ok(computed),
         Some(computed) => CombinedProposer::new(computed, ngram()),
-        None if mode == Mode::Auto => CombinedProposer::alone_where_faster(ngram()),
         None => CombinedProposer::alone(ngram()),
     };
     let mut lookup = if slots_alike { lookup.serving_all_slots() } else { lookup };

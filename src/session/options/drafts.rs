@@ -13,7 +13,7 @@ use super::calibration::CalibrationPlace;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct DraftOptions {
-    /// Draft source: auto (what is loaded, or lookup, as gains), off, or nextn, draft, ngram (prompt lookup), joined by +
+    /// Draft source: auto (what is loaded and gains, lookup beside it), off, or nextn, draft, ngram (prompt lookup), joined by +
     ///
     /// Llama.cpp's names for --spec-type are accepted too
     #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]
@@ -135,7 +135,9 @@ impl DraftOptions {
         let (options, why) = match (self.spec, self.draft_max) {
             (Mode::Off, _) | (_, Depth::Fixed(0)) => (all(), "nothing is drafted"),
             (Mode::Ngram, _) => (of_head.to_vec(), "drafts are looked up in the text, without the NextN layer"),
-            (Mode::Auto, _) if !has_head && !has_draft => (of_head.to_vec(), "the model has no NextN layer"),
+            (Mode::Auto, _) if !has_head && !has_draft => {
+                (all(), "the model has no NextN layer, and nothing is drafted")
+            }
             (Mode::Draft | Mode::DraftNgram, _) => {
                 (of_head[1..3].to_vec(), "a draft model drafts from all of its tokens, between passes")
             }
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!(without_effect(Mode::Ngram, Depth::Auto, true), of_head);
         assert_eq!(without_effect(Mode::Off, Depth::Fixed(3), true), format!("{of_head} --draft-min --draft-max"));
         assert_eq!(without_effect(Mode::Auto, Depth::Fixed(0), true), format!("{of_head} --draft-min"));
-        assert_eq!(without_effect(Mode::Auto, Depth::Auto, false), of_head);
+        assert_eq!(without_effect(Mode::Auto, Depth::Auto, false), format!("{of_head} --draft-min"));
         for mode in [Mode::Auto, Mode::Off, Mode::Ngram] {
             let flags = DraftOptions { spec: mode, ..DraftOptions::default() };
             assert!(flags.without_effect(false, false).is_empty(), "{mode}: nothing was given");
