@@ -26,7 +26,6 @@ pub struct Loaded {
     pub spec: Mode,
     /// What replies must be made of.
     pub form: Option<Form>,
-    has_draft_model: bool,
 }
 
 /// What the model is asked.
@@ -69,7 +68,7 @@ impl Loaded {
         })?;
         let model = model.with_context_shift(args.shift.shift());
         model.grammar(form.as_ref()).map_err(not_prepared)?;
-        Ok(Self { model, spec: args.spec.spec, form, has_draft_model: !args.spec.draft_model.is_empty() })
+        Ok(Self { model, spec: args.spec.spec, form })
     }
 
     /// # Errors
@@ -130,7 +129,7 @@ impl Loaded {
 
     /// How drafts are called: by the MTP layer, where nothing else can have made them.
     pub fn drafts_by_mtp(&self) -> bool {
-        self.spec == Mode::NextN || self.spec == Mode::Auto && !self.has_draft_model
+        self.spec == Mode::NextN
     }
 
     /// Milliseconds that opening took.

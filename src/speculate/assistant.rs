@@ -87,7 +87,8 @@ impl Assistant {
     /// Remembers which drafts were accepted, and which tokens the text is made of.
     fn learn(&mut self, model: &Model, step: &ObservedStep<'_>) -> Result<(), RunError> {
         for s in step.sequences {
-            let ended_at_cut = self.slots[s.slot].cut_at == Some(s.n_drafted) && s.n_accepted == s.n_drafted;
+            let cut_at = self.slots[s.slot].cut_at.take();
+            let ended_at_cut = cut_at == Some(s.n_drafted) && s.n_accepted == s.n_drafted;
             self.pace.verified(s, ended_at_cut);
             if let Some(vocab) = &mut self.vocab {
                 vocab.see(model, s.tokens.iter().copied().chain(s.next))?;

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Files of this layout are read; others are written anew.
-const VERSION: u32 = 1;
+/// Files of this layout are read; others are written anew. Beside what is known of a source, this one has what steps take without
+/// the time of drafting.
+const VERSION: u32 = 2;
 
 /// Ways to compute one model that are kept; the one unused for longest goes first.
 const MAX_WAYS: usize = 16;
@@ -25,6 +26,12 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Sequences and draft tokens of a step that a cost is kept of, at most.
 const MAX_OF_STEP: usize = 256;
+
+/// Fewer measured steps than this are not worth a file.
+pub(crate) const ENOUGH_TO_KEEP: usize = 16;
+
+/// While the engine goes on what was measured is kept so often at most, where a generation begins: a program may be killed.
+pub(crate) const KEEP_AGAIN: Duration = Duration::from_secs(60);
 
 /// What is known of one source of drafts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -195,12 +202,12 @@ mod tests {
     fn a_file_that_is_damaged_or_lies_is_measured_anew() {
         let folder = tempfile::tempdir().unwrap();
         let of = Calibration::new(folder.path(), "model", "way".to_owned());
-        let lies = r#"{"version":1,"ways":{"way":{"used":1,"sources":{"nextn":{
+        let lies = r#"{"version":2,"ways":{"way":{"used":1,"sources":{"nextn":{
             "costs":[[1,0,0.01],[0,1,0.01],[1,1,-1.0],[1,2,1e300],[1,900000000,0.02]],
             "accepted":[[1.0,2.0],[5.0,2.0],[1.0,1.0]]}}}}}"#;
         fs::write(folder.path().join("model.json"), lies).unwrap();
         assert_eq!(of.known("nextn"), Known { costs: vec![(1, 0, 0.01)], accepted: vec![(1.0, 2.0)] });
-        for bytes in ["", "{", "[]", r#"{"version":1,"ways":{"way":7}}"#, r#"{"version":2,"ways":{}}"#] {
+        for bytes in ["", "{", "[]", r#"{"version":2,"ways":{"way":7}}"#, r#"{"version":1,"ways":{}}"#] {
             fs::write(folder.path().join("model.json"), bytes).unwrap();
             assert_eq!(of.known("nextn"), Known::default(), "{bytes}");
             of.keep("nextn", known(0.01)).unwrap();

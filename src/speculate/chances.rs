@@ -43,12 +43,19 @@ pub(crate) struct Chances {
     of_slot: Vec<Vec<Chance>>,
     /// The same over all generations: the prior of a new one.
     of_all: Vec<Chance>,
+    /// The chance of a first token, before any was verified.
+    first: f64,
 }
 
 impl Chances {
     /// For so many sequences, and drafts of up to `max` tokens.
     pub(crate) fn new(n_slots: usize, max: usize) -> Self {
-        Self { of_slot: vec![vec![Chance::default(); max]; n_slots], of_all: vec![Chance::default(); max] }
+        Self::with_first(FIRST_CHANCE, n_slots, max)
+    }
+
+    /// Likewise, of drafts whose first token is accepted with this chance, as far as is known before any was verified.
+    pub(crate) fn with_first(first: f64, n_slots: usize, max: usize) -> Self {
+        Self { of_slot: vec![vec![Chance::default(); max]; n_slots], of_all: vec![Chance::default(); max], first }
     }
 
     /// Begins with what earlier engines saw: accepted and verified drafts, by depth.
@@ -96,7 +103,7 @@ impl Chances {
     /// Tokens that a step with a draft of `d` tokens of each of these sequences is expected to give.
     pub(crate) fn tokens(&self, slots: &[usize], d: usize) -> f64 {
         let of = |&slot: &usize| {
-            let (mut chance, mut prior) = (1.0, FIRST_CHANCE);
+            let (mut chance, mut prior) = (1.0, self.first);
             let depths = self.of_slot[slot][..d].iter().zip(&self.of_all);
             let drafted = depths.map(|(own, all)| {
                 let here = own.estimate(all.estimate(prior));

@@ -1,6 +1,9 @@
-//! Drafts by prompt lookup where the context repeats and lookup has been accepted more often than the MTP layer, else by the
-//! MTP layer.
-//! Owns the choice. The MTP layer learns of every token in either case, so that its KV cells have no holes.
+//! Prompt lookup, alone or beside another source of drafts: drafts that are looked up where these promise more, else those of
+//! the other source.
+//! Owns who drafted for which sequence. The other source learns of every token in either case, so that its KV cells have no
+//! holes; what was looked up tells it nothing of its own drafts.
+
+use std::time::{Duration, Instant};
 
 use engine::{
     DraftRequest, ObservedSequence, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
@@ -8,69 +11,164 @@ use engine::{
 use model::{RunError, Runner};
 use text::TokenId;
 
-use crate::ngram::Ngram;
+use crate::calibration::{Calibration, ENOUGH_TO_KEEP, KEEP_AGAIN, OfSource};
+use crate::lookup_choice::{By, Candidate, Lengths, LookupChoice};
+use crate::ngram::{Found, Ngram};
 
-/// Weight of a new draft in what is known of the MTP layer's.
-const WEIGHT: f64 = 0.1;
-
-/// How often a draft token of the MTP layer is accepted, before any was verified.
-const FIRST_CHANCE: f64 = 0.7;
-
-/// Prompt lookup and an MTP layer.
+/// Prompt lookup, and another source if there is one.
 pub struct CombinedProposer {
-    mtp: Box<dyn Proposer>,
+    other: Option<Box<dyn Proposer>>,
     ngram: Ngram,
-    /// For each slot, the share of the MTP layer's draft tokens that were accepted.
-    accepted: Vec<f64>,
+    choice: LookupChoice,
+    /// By slot: the draft that is verified now was looked up.
+    looked_up: Vec<bool>,
+    /// By slot: the other source's draft, where a looked-up one stands in its place.
+    exchanged: Vec<Vec<TokenId>>,
+    /// Time in which the other source made the drafts that are verified now.
+    drafting: Duration,
+    /// Where what was measured goes: of steps, and of the other source.
+    kept: Option<[OfSource; 2]>,
+    /// Steps that were measured since it was kept, or read.
+    n_new: usize,
+    /// When that was.
+    kept_at: Instant,
 }
 
 impl CombinedProposer {
-    /// `mtp` goes first in everything that both do.
-    pub fn new(mtp: Box<dyn Proposer>, ngram: Ngram) -> Self {
-        Self { mtp, ngram, accepted: Vec::new() }
+    /// `other` goes first in everything that both do.
+    pub fn new(other: Box<dyn Proposer>, ngram: Ngram) -> Self {
+        let lengths = ngram.depth().into();
+        Self::with(Some(other), ngram, lengths)
     }
 
-    fn accepted(&mut self, slot: usize) -> &mut f64 {
-        if self.accepted.len() <= slot {
-            self.accepted.resize(slot + 1, FIRST_CHANCE);
+    /// Prompt lookup alone.
+    pub fn alone(ngram: Ngram) -> Self {
+        let lengths = ngram.depth().into();
+        Self::with(None, ngram, lengths)
+    }
+
+    fn with(other: Option<Box<dyn Proposer>>, ngram: Ngram, lengths: Lengths) -> Self {
+        let n_slots = ngram.n_slots();
+        let of_other = other.as_ref().map(|other| (n_slots, other.info().max_depth.max(1)));
+        Self {
+            choice: LookupChoice::new(lengths, ngram.max_depth(), of_other),
+            other,
+            ngram,
+            looked_up: vec![false; n_slots],
+            exchanged: vec![Vec::new(); n_slots],
+            drafting: Duration::ZERO,
+            kept: None,
+            n_new: 0,
+            kept_at: Instant::now(),
         }
-        &mut self.accepted[slot]
+    }
+
+    /// The target's graphs do not depend on slots.
+    pub(crate) fn serving_all_slots(mut self) -> Self {
+        self.choice.serve_all_slots();
+        self
+    }
+
+    /// Begins with what earlier engines measured, and keeps there what this one does.
+    pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
+        let kept = ["verification", "beside lookup"].map(|name| calibration.of(name));
+        self.choice.begin_with(&kept[0].known(), &kept[1].known());
+        self.kept = Some(kept);
+    }
+
+    /// Keeps what was measured for later engines, where there is enough of it.
+    fn keep(&mut self) {
+        let Some(kept) = self.kept.as_ref().filter(|_| self.n_new >= ENOUGH_TO_KEEP) else { return };
+        let (steps, other) = self.choice.known();
+        for (of, known) in kept.iter().zip([steps, other]) {
+            known.into_iter().for_each(|known| of.keep(known));
+        }
+        (self.n_new, self.kept_at) = (0, Instant::now());
+    }
+
+    /// Learns what drafts of the other source are worth, and what steps cost.
+    fn learn(&mut self, step: &ObservedStep<'_>) {
+        let by_lookup = step.sequences.iter().any(|s| self.looked_up[s.slot]);
+        if !step.warm_up {
+            for s in step.sequences {
+                let (n_compared, n_right) = match self.looked_up[s.slot] {
+                    true => compared(&self.exchanged[s.slot], s),
+                    false => (s.n_drafted, s.n_accepted),
+                };
+                self.choice.verified(s.slot, n_compared, n_right);
+            }
+        }
+        // Only a step whose sequences are all alike tells what so many tokens cost.
+        let Some(first) = step.sequences.first() else { return };
+        if step.sequences.iter().any(|s| s.n_drafted != first.n_drafted) {
+            return;
+        }
+        let kind = (first.slot, step.sequences.len(), first.n_drafted);
+        if step.built.is_some() || step.took.is_some() {
+            self.choice.built(kind, step.built);
+        }
+        if let Some(took) = step.took {
+            self.choice.took((kind.1, kind.2), took, self.drafting, by_lookup);
+            self.n_new += 1;
+        }
+    }
+}
+
+/// How many tokens of a draft that was not verified can be compared with what came, up to the first that is wrong, and how many are
+/// right.
+fn compared(draft: &[TokenId], s: &ObservedSequence<'_>) -> (usize, usize) {
+    let came = s.tokens.iter().skip(1).copied().chain(s.next);
+    let pairs = || draft.iter().copied().zip(came.clone());
+    let n_right = pairs().take_while(|(drafted, came)| drafted == came).count();
+    (pairs().count().min(n_right + 1), n_right)
+}
+
+impl Drop for CombinedProposer {
+    fn drop(&mut self) {
+        self.keep();
     }
 }
 
 impl Proposer for CombinedProposer {
     fn info(&self) -> ProposerInfo {
-        let mtp = self.mtp.info();
-        ProposerInfo { max_depth: mtp.max_depth.max(self.ngram.info().max_depth), ..mtp }
+        let other = self.other.as_ref().map(|other| other.info()).unwrap_or_default();
+        ProposerInfo { max_depth: other.max_depth.max(self.ngram.max_depth()), ..other }
     }
 
     fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
-        if let SequenceChange::Begin { .. } = change {
-            *self.accepted(slot) = FIRST_CHANCE;
+        // What is loaded or copied begins before it is used, and the index is made anew from the tokens.
+        if let SequenceChange::Begin { tokens, .. } = change {
+            self.ngram.begin(slot, tokens);
+            self.choice.begin(slot);
+            if self.kept_at.elapsed() >= KEEP_AGAIN {
+                self.keep();
+            }
         }
-        self.ngram.change(slot, change)?;
-        self.mtp.change(slot, change)
+        self.looked_up[slot] = false;
+        match &mut self.other {
+            Some(other) => other.change(slot, change),
+            None => Ok(()),
+        }
     }
 
     fn observe(&mut self, runner: &mut Runner, step: &ObservedStep<'_>) -> Result<(), RunError> {
-        let looked_up: Vec<bool> = step.sequences.iter().map(|s| self.ngram.is_verifying(s.slot)).collect();
-        for (s, _) in step.sequences.iter().zip(&looked_up).filter(|(_, looked_up)| !**looked_up) {
-            let accepted = self.accepted(s.slot);
-            for i in 0..s.n_drafted.min(s.n_accepted + 1) {
-                *accepted += WEIGHT * (f64::from(u8::from(i < s.n_accepted)) - *accepted);
-            }
+        self.learn(step);
+        for s in step.sequences {
+            self.ngram.extend(s.slot, s.tokens, s.next);
         }
-        // Neither is to learn from drafts of the other, nor from the time of steps that held them.
-        let of_mtp = step.sequences.iter().zip(&looked_up).map(|(s, looked_up)| match looked_up {
-            true => ObservedSequence { n_drafted: 0, n_accepted: 0, ..*s },
+        let mut alone = true;
+        let of_other = step.sequences.iter().map(|s| match std::mem::take(&mut self.looked_up[s.slot]) {
+            true => {
+                alone = false;
+                ObservedSequence { n_drafted: 0, n_accepted: 0, ..*s }
+            }
             false => *s,
         });
-        let of_mtp: Vec<_> = of_mtp.collect();
-        let only_lookup = of_mtp.iter().all(|s| s.n_drafted == 0);
-        self.ngram.observe(runner, &ObservedStep { took: step.took.filter(|_| only_lookup), built: None, ..*step })?;
-        let alone = !looked_up.contains(&true);
+        let of_other: Vec<_> = of_other.collect();
+        let Some(other) = &mut self.other else { return Ok(()) };
+        // It is not to learn from the time of steps that held other drafts.
         let (took, built) = (step.took.filter(|_| alone), step.built.filter(|_| alone));
-        self.mtp.observe(runner, &ObservedStep { sequences: &of_mtp, took, built, ..*step })
+        other.observe(runner, &ObservedStep { sequences: &of_other, took, built, ..*step })
     }
 
     fn propose(
@@ -79,23 +177,39 @@ impl Proposer for CombinedProposer {
         target: &TargetState<'_>,
         requests: &[DraftRequest],
     ) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let mut drafts = vec![Vec::new(); requests.len()];
-        let mut left = Vec::new();
-        for (i, request) in requests.iter().enumerate() {
-            let found = self.ngram.find(request);
-            // A warm-up measures what drafts of the MTP layer cost.
-            let better = !request.warm_up && !found.tokens.is_empty() && !found.retry;
-            if better && found.chance >= *self.accepted(request.slot) {
-                self.ngram.made(request.slot, &found);
-                drafts[i] = found.tokens;
+        // A warm-up measures what drafts of the other source cost.
+        let mut found = |r: &DraftRequest| if r.warm_up { Found::default() } else { self.ngram.find(r.slot, r.max) };
+        let (mut drafts, candidates): (Vec<_>, Vec<_>) = requests
+            .iter()
+            .map(|r| (r, found(r)))
+            .map(|(r, found)| (found.tokens, Candidate { slot: r.slot, most: r.max, expected: found.expected }))
+            .unzip();
+        let by = self.choice.choose(&candidates);
+        let asked = requests.iter().zip(&by).filter(|(_, by)| **by == By::Other);
+        let asked: Vec<DraftRequest> = asked.map(|(request, _)| *request).collect();
+        let start = Instant::now();
+        let made = match &mut self.other {
+            Some(other) if !asked.is_empty() => other.propose(runner, target, &asked)?,
+            _ => Vec::new(),
+        };
+        self.drafting = start.elapsed();
+        let mut made = made.into_iter();
+        for (i, by) in by.into_iter().enumerate() {
+            let (n_looked_up, of_other) = match by {
+                By::Lookup(n) => (n, Vec::new()),
+                By::Other => {
+                    let draft = made.next().unwrap_or_default();
+                    let exchanged = requests.len() > 1 && self.choice.is_better(&candidates[i], draft.len());
+                    (if exchanged { draft.len() } else { 0 }, draft)
+                }
+            };
+            let slot = requests[i].slot;
+            self.looked_up[slot] = n_looked_up > 0;
+            if n_looked_up > 0 {
+                drafts[i].truncate(n_looked_up);
+                self.exchanged[slot] = of_other;
             } else {
-                left.push(i);
-            }
-        }
-        let of_mtp: Vec<DraftRequest> = left.iter().map(|&i| requests[i]).collect();
-        if !of_mtp.is_empty() {
-            for (i, draft) in left.into_iter().zip(self.mtp.propose(runner, target, &of_mtp)?) {
-                drafts[i] = draft;
+                drafts[i] = of_other;
             }
         }
         Ok(drafts)
@@ -103,6 +217,31 @@ impl Proposer for CombinedProposer {
 
     // Lookup is made anew from the tokens.
     fn save(&mut self, slot: usize, n_tokens: usize) -> Result<Vec<u8>, RunError> {
-        self.mtp.save(slot, n_tokens)
+        self.other.as_mut().map_or(Ok(Vec::new()), |other| other.save(slot, n_tokens))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_that_was_exchanged_is_compared_as_far_as_tokens_came() {
+        let ids = |ids: &[u32]| ids.iter().copied().map(TokenId).collect::<Vec<_>>();
+        // The token that was known before the step, one that was accepted, and the one sampled after it.
+        let tokens = ids(&[1, 2]);
+        let sequence = ObservedSequence {
+            slot: 0,
+            tokens: &tokens,
+            hidden: &[],
+            hidden_before: &[],
+            next: Some(TokenId(3)),
+            n_drafted: 4,
+            n_accepted: 1,
+        };
+        assert_eq!(compared(&ids(&[2, 3, 4, 5]), &sequence), (2, 2), "of the others nothing is known");
+        assert_eq!(compared(&ids(&[2, 9, 4]), &sequence), (2, 1));
+        assert_eq!(compared(&ids(&[9, 3, 4]), &sequence), (1, 0));
+        assert_eq!(compared(&[], &sequence), (0, 0));
     }
 }

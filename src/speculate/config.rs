@@ -24,8 +24,8 @@ use crate::same_words::difference;
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The model's MTP (NextN) layer where it has one, its own and that of another file where both are kept, and the draft model
-    /// where one was given: for each sequence the one that gains more, and none where none gains.
+    /// The model's MTP (NextN) layer where it has one, its own and that of another file where both are kept, the draft model where
+    /// one was given, and prompt lookup: for each sequence the one that gains more, and none where none gains.
     #[default]
     Auto,
     /// Plain decoding.
@@ -34,13 +34,13 @@ pub enum Mode {
     NextN,
     /// Prompt lookup: what followed the last tokens before, where the text repeats itself; needs no MTP layer.
     Ngram,
-    /// Both: the MTP layer, and prompt lookup where it has been accepted more often.
+    /// Both: the MTP layer, and prompt lookup where it promises more.
     NextNgram,
     /// A draft model of its own; one must have been given.
     Draft,
     /// The MTP layer and the draft model: for each sequence the one that gains more.
     NextNDraft,
-    /// The draft model, and prompt lookup where it has been accepted more often.
+    /// The draft model, and prompt lookup where it promises more.
     DraftNgram,
     /// All three.
     NextNDraftNgram,
@@ -72,7 +72,7 @@ impl Mode {
 
     /// Looks drafts up in the text.
     pub fn uses_lookup(self) -> bool {
-        matches!(self, Self::Ngram | Self::NextNgram | Self::DraftNgram | Self::NextNDraftNgram)
+        matches!(self, Self::Auto | Self::Ngram | Self::NextNgram | Self::DraftNgram | Self::NextNDraftNgram)
     }
 }
 
@@ -173,6 +173,20 @@ pub fn memory_plan(engine: &EngineConfig, config: &SpecConfig, facts: &Facts) ->
     memory_plan_with(engine, config, facts, None)
 }
 
+/// Tokens of a looked-up draft at most. Those of `auto` are no longer than others that the state is planned for anyway; where
+/// there are none, there is no lookup.
+fn depth_of_lookup(config: &SpecConfig, facts: &Facts, by_draft_model: bool) -> usize {
+    match config.mode {
+        Mode::Auto if by_draft_model => config.depth.max(),
+        Mode::Auto if !facts.head.is_empty() => config.depth.of_head(facts),
+        Mode::Auto => 0,
+        // A head that was asked for and is not there is an error.
+        Mode::NextNgram | Mode::NextNDraftNgram if facts.head.is_empty() && !by_draft_model => 0,
+        Mode::DraftNgram if !by_draft_model => 0,
+        _ => config.depth.max(),
+    }
+}
+
 /// As [`memory_plan`], with a draft model beside: what its state and passes need is counted, its weights are not.
 pub fn memory_plan_with(
     engine: &EngineConfig,
@@ -184,13 +198,10 @@ pub fn memory_plan_with(
     let drafts = mode != Mode::Off && config.depth != Depth::Fixed(0);
     let by_head = drafts && mode.uses_head() && !facts.head.is_empty();
     let draft = draft.filter(|_| drafts && mode.uses_draft_model());
-    let by_lookup = drafts && mode.uses_lookup() && (by_head || draft.is_some() || mode == Mode::Ngram);
-    let of_head = config.depth.of_head(facts);
-    let depth = match (by_lookup || draft.is_some(), by_head) {
-        (true, _) => config.depth.max(),
-        (false, true) => of_head,
-        (false, false) => 0,
-    };
+    let of_lookup = if drafts && mode.uses_lookup() { depth_of_lookup(config, facts, draft.is_some()) } else { 0 };
+    let of_head = if by_head { config.depth.of_head(facts) } else { 0 };
+    let of_draft_model = if draft.is_some() { config.depth.max() } else { 0 };
+    let depth = of_lookup.max(of_head).max(of_draft_model);
     let beside = draft.map_or(0, |draft| {
         let bytes = draft_model_plan(engine, config, draft, facts).bytes(draft);
         bytes.map_or(usize::MAX, |bytes| bytes.state().saturating_add(bytes.passes))
@@ -261,9 +272,12 @@ pub fn calibrated_proposer(
     let of_draft = draft.map(|draft| draft.facts().clone());
     let plan = |engine: &EngineConfig| memory_plan_with(engine, &config, model.facts(), of_draft.as_ref());
     engine::check_memory(model, engine, &plan)?;
-    let mut sources: Vec<Box<dyn Proposer>> = Vec::new();
-    if mode.uses_head() {
-        sources.extend(head(model, engine, config, (draft.is_some(), calibration))?);
+    let (mut sources, mut slots_alike): (Vec<Box<dyn Proposer>>, bool) = (Vec::new(), false);
+    if mode.uses_head()
+        && let Some(head) = head(model, engine, config, (draft.is_some(), calibration))?
+    {
+        slots_alike = head.serves_all_slots;
+        sources.push(head.proposer);
     }
     match draft {
         Some(draft) => {
@@ -277,7 +291,8 @@ pub fn calibrated_proposer(
         None if mode.uses_draft_model() && mode != Mode::Auto => return Err(SpecError::NoDraftModel),
         None => {}
     }
-    let ngram = || Ngram::new(model, engine, depth);
+    let of_lookup = if mode.uses_lookup() { depth_of_lookup(&config, model.facts(), draft.is_some()) } else { 0 };
+    let ngram = || Ngram::new(model, engine, depth).up_to(of_lookup);
     // What a draft model must read before its first draft is weighed, too.
     let by_gain = sources.len() > 1 || draft.is_some() && depth == Depth::Auto;
     let computed: Option<Box<dyn Proposer>> = if by_gain {
@@ -287,11 +302,21 @@ pub fn calibrated_proposer(
     } else {
         sources.pop()
     };
-    Ok(match computed {
-        Some(computed) if mode.uses_lookup() => Some(Box::new(CombinedProposer::new(computed, ngram()))),
-        None if mode.uses_lookup() => Some(Box::new(ngram())),
-        computed => computed,
-    })
+    let lookup = match computed {
+        computed if of_lookup == 0 => return Ok(computed),
+        Some(computed) => CombinedProposer::new(computed, ngram()),
+        None => CombinedProposer::alone(ngram()),
+    };
+    let mut lookup = if slots_alike { lookup.serving_all_slots() } else { lookup };
+    calibration.into_iter().for_each(|of| lookup.calibrate(of));
+    Ok(Some(Box::new(lookup)))
+}
+
+/// A head as a source of drafts.
+struct OfHead {
+    proposer: Box<dyn Proposer>,
+    /// Graphs do not depend on slots.
+    serves_all_slots: bool,
 }
 
 /// The model's head; `None` where it has none and none was asked for. `among_others`: it is not the only source; `calibration`:
@@ -301,7 +326,7 @@ fn head(
     engine: &EngineConfig,
     config: SpecConfig,
     (among_others, calibration): (bool, Option<&Calibration>),
-) -> Result<Option<Box<dyn Proposer>>, SpecError> {
+) -> Result<Option<OfHead>, SpecError> {
     let of_head = NextNConfig { depth: config.depth, vocab: config.vocab, both_heads: config.chooses_heads() };
     if let Some(mut assistant) = Assistant::new(model, engine, of_head)? {
         calibration.into_iter().for_each(|of| assistant.calibrate(of));
@@ -310,7 +335,7 @@ fn head(
                 "--draft-mode async does not go with an assistant, which reads the model's cells: it drafts between passes"
             );
         }
-        return Ok(Some(Box::new(assistant)));
+        return Ok(Some(OfHead { proposer: Box::new(assistant), serves_all_slots: false }));
     }
     let Some(mut head) = NextN::new(model, engine, of_head)? else {
         return match (config.mode, model.nextn()) {
@@ -320,10 +345,12 @@ fn head(
         };
     };
     calibration.into_iter().for_each(|of| head.calibrate(of));
-    Ok(Some(match config.draft_mode {
+    let serves_all_slots = head.serves_all_slots();
+    let proposer: Box<dyn Proposer> = match config.draft_mode {
         DraftMode::Async if !among_others => Box::new(beside(head, model, engine)?),
         _ => Box::new(head),
-    }))
+    };
+    Ok(Some(OfHead { proposer, serves_all_slots }))
 }
 
 /// The MTP layer on a thread of its own, with the processors that forward passes leave over. Where they leave none it

@@ -38,13 +38,36 @@ const FEW_VERIFIED: f64 = 8.0;
 const FIRST_STEPS: usize = 2;
 
 /// A depth whose graphs are not there yet must be worth them within so many steps, or within as many as the depth has held.
-const SOON: u64 = 32;
+pub(crate) const SOON: u64 = 32;
 
 /// Graphs that a try builds at most.
 const GRAPHS_OF_TRY: u64 = 2;
 
 /// Tokens of a batch up to which a warm-up measures depths.
 const WARM_UP_TOKENS: usize = 128;
+
+/// How much better than plain steps of so many seconds a draft must look.
+pub(crate) fn margin(plain: f64) -> f64 {
+    if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN }
+}
+
+/// What steps promise, by the length of their drafts from 0 on.
+struct Prospects {
+    /// Seconds.
+    times: Vec<f64>,
+    tokens: Vec<f64>,
+}
+
+impl Prospects {
+    fn deepest(&self) -> usize {
+        self.times.len() - 1
+    }
+
+    /// Tokens a second.
+    fn rate(&self, d: usize) -> f64 {
+        self.tokens[d] / self.times[d]
+    }
+}
 
 /// Chooses depths for the sequences of one engine.
 #[derive(Clone, Debug)]
@@ -132,20 +155,41 @@ impl DepthControl {
         self.graphs.add(kind, built, usual);
     }
 
+    /// What steps of these sequences promise, at depths of at most `most` that may be chosen by now; `None` while too little was
+    /// measured.
+    fn prospects(&self, slots: &[usize], most: usize) -> Option<Prospects> {
+        let n = slots.len();
+        let plain = self.costs.plain(n)?;
+        let most = self.costs.within_reach(n, most.min(self.max));
+        Some(Prospects {
+            times: (0..=most).map(|d| self.costs.estimate(n, d, plain)).collect(),
+            tokens: (0..=most).map(|d| self.chances.tokens(slots, d)).collect(),
+        })
+    }
+
+    /// The depth, at most `most`, that promises these sequences most tokens a second, tries aside, and how many; `None` while too
+    /// little was measured.
+    pub(crate) fn best(&self, slots: &[usize], most: usize) -> Option<(usize, f64)> {
+        let prospects = self.prospects(slots, most)?;
+        let deep = (1..=prospects.deepest()).max_by(|&a, &b| prospects.rate(a).total_cmp(&prospects.rate(b)));
+        let gains = |d: &usize| prospects.rate(*d) > margin(prospects.times[0]) * prospects.rate(0);
+        let best = deep.filter(gains).unwrap_or(0);
+        Some((best, prospects.rate(best)))
+    }
+
+    /// Tokens that a step with a draft of `d` tokens is expected to give this sequence.
+    pub(crate) fn tokens(&self, slot: usize, d: usize) -> f64 {
+        self.chances.tokens(&[slot], d.min(self.max))
+    }
+
     /// The depth, at most `most`, for a step of these sequences; all alike, so that recurrent layers take them in one
     /// batch.
     pub(crate) fn choose(&mut self, slots: &[usize], most: usize) -> usize {
         self.now += 1;
         let n = slots.len();
-        // A machine that wakes up is slow at first: one plain step tells too little.
-        let Some(plain) = self.costs.trusted(n, 0).or_else(|| self.costs.between(n, 0)) else { return 0 };
-        // Step by step into the unknown: what one token costs says little of what six do.
-        let tried = self.costs.deepest(n);
-        let tried = (tried + 1..=self.max).take_while(|&d| self.costs.between(n, d).is_some()).last().unwrap_or(tried);
-        let most = most.min(self.max).min(tried + 1);
-        let times: Vec<f64> = (0..=most).map(|d| self.costs.estimate(n, d, plain)).collect();
-        let tokens: Vec<f64> = (0..=most).map(|d| self.chances.tokens(slots, d)).collect();
-        let rate = |d: usize| tokens[d] / times[d];
+        let Some(prospects) = self.prospects(slots, most) else { return 0 };
+        let (Prospects { times, tokens }, most) = (&prospects, prospects.deepest());
+        let (plain, rate) = (times[0], |d: usize| prospects.rate(d));
         let first = slots.first().copied().unwrap_or(0);
         // What its graphs add to each of the steps in which another depth must pay.
         let added = |d: usize| match self.held {
@@ -156,7 +200,7 @@ impl DepthControl {
         };
         let worth = |d: usize| tokens[d] / (times[d] + added(d));
         let Some(deep) = (1..=most).max_by(|&a, &b| worth(a).total_cmp(&worth(b))) else { return 0 };
-        let margin = if plain < SHORT { MARGIN_OF_SHORT } else { MARGIN };
+        let margin = margin(plain);
         let best = if rate(deep) > margin * rate(0) { deep } else { 0 };
         if let Some((_, depth)) = self.trying.take().filter(|&(seqs, depth)| seqs == n && depth <= most && best == 0) {
             return depth;

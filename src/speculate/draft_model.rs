@@ -279,7 +279,7 @@ impl Proposer for DraftModel {
         for s in step.sequences {
             let own = &mut self.slots[s.slot];
             if !step.warm_up {
-                let ended_at_cut = own.cut_at == Some(s.n_drafted) && s.n_accepted == s.n_drafted;
+                let ended_at_cut = own.cut_at.take() == Some(s.n_drafted) && s.n_accepted == s.n_drafted;
                 self.pace.verified(s, ended_at_cut);
             }
             let known = usize::from(std::mem::take(&mut own.ahead) && !s.tokens.is_empty());

@@ -18,6 +18,7 @@ mod graph_prices;
 mod gumbel;
 mod head_cells;
 mod head_choice;
+mod lookup_choice;
 mod mtp_inputs;
 mod nextn;
 mod ngram;

@@ -82,6 +82,10 @@ fn filled_up(n: usize) -> usize {
     if n <= 2 * DEVICE_WIDTH { n.next_multiple_of(DEVICE_WIDTH) } else { n }
 }
 
+fn serve_all_slots(heads: &[HeadCells]) -> bool {
+    heads.iter().all(|head| head.memory.serves_all_slots())
+}
+
 /// Some of these drafts end where tokens become improbable.
 fn wants_probs(requests: &[DraftRequest]) -> bool {
     requests.iter().any(|r| r.p_min > 0.0)
@@ -121,7 +125,7 @@ impl NextN {
         let vocab = config.vocab.make(model)?;
         let whole = model.draft_block().filter(|_| config.depth != Depth::Auto).map(|_| max_depth);
         let mut pace = Pace::new(config.depth, n_slots, max_depth);
-        if heads.iter().all(|head| head.memory.serves_all_slots()) {
+        if serve_all_slots(&heads) {
             pace.serve_all_slots();
         }
         let info = ProposerInfo {
@@ -152,6 +156,11 @@ impl NextN {
     /// Begins with what earlier engines measured, and keeps there what this one does.
     pub fn calibrate(&mut self, calibration: &Calibration) {
         self.pace.calibrate(calibration.of("nextn"));
+    }
+
+    /// Its graphs do not depend on slots, and so the target's do not: their attention is of one kind.
+    pub(crate) fn serves_all_slots(&self) -> bool {
+        serve_all_slots(&self.heads)
     }
 
     /// The layer's KV cells for the sequences of an engine made with `engine`.

@@ -1,15 +1,14 @@
-//! Prompt lookup: drafts what came after the last tokens when they stood in the context before. Needs no MTP layer and
-//! computes nothing; good where a generation repeats its prompt or itself.
-//! Owns an index of each sequence's tokens and what drafts from it were worth. Knows nothing of graphs.
+//! Prompt lookup: what came after the last tokens when they stood in the context before. Needs no MTP layer and computes
+//! nothing; good where a generation repeats its prompt or itself.
+//! Owns an index of each sequence's tokens, and how often what was found is what came. That is seen in the text as it grows,
+//! whether or not a draft was made of it. Knows nothing of costs or graphs.
 
-use engine::{
-    DraftRequest, EngineConfig, ObservedStep, Proposer, ProposerInfo, SavedDraftError, SequenceChange, TargetState,
-};
-use model::{Model, RunError, Runner};
+use engine::EngineConfig;
+use model::Model;
 use text::TokenId;
 
+use crate::chances::Chances;
 use crate::depth::Depth;
-use crate::step_costs::StepCosts;
 
 /// The shortest repetition that is looked up.
 const MIN_MATCH: usize = 2;
@@ -26,102 +25,79 @@ const HASH_BITS: u32 = 12;
 /// The end of a list of places.
 const NONE: u32 = u32::MAX;
 
-/// Weight of a new draft in what is known of its kind.
-const WEIGHT: f64 = 0.12;
+/// Kinds of drafts, by the length of the repetition.
+const N_KINDS: usize = 5;
 
-/// A kind of drafts that is accepted less often than this is left alone..
-const WORTH: f64 = 0.4;
+/// The chances of their first tokens before anything was seen: the longer, the better.
+const FIRST_GUESS: [f64; N_KINDS] = [0.3, 0.4, 0.5, 0.7, 0.8];
 
-/// ..but for one in so many chances, to see whether that has changed.
-const RETRY_EVERY: u32 = 24;
-
-/// What a drafted token costs before a step without drafts was measured, as a share of it.
-const UNKNOWN_COST: f64 = 0.2;
-
-/// How much better a draft must look than none.
-const MARGIN: f64 = 1.03;
-
-/// Prompt lookup as a proposer.
+/// Prompt lookup for the sequences of an engine.
 pub struct Ngram {
     depth: Depth,
+    /// Tokens of a draft at most.
+    max: usize,
     slots: Vec<Lookup>,
-    /// Of steps with one sequence.
-    costs: StepCosts,
-    /// Steps so far.
-    now: u64,
+    /// By kind.
+    chances: Vec<Chances>,
 }
 
 impl Ngram {
-    /// Prompt lookup for the sequences of an engine made with `config`.
+    /// For the sequences of an engine made with `config`.
     pub fn new(model: &Model, config: &EngineConfig, depth: Depth) -> Self {
-        let n_ctx = config.memory(model).n_ctx;
-        let slots = (0..config.n_sequences).map(|_| Lookup::new(n_ctx)).collect();
-        Self { depth, slots, costs: StepCosts::default(), now: 0 }
+        Self::with_max(config.n_sequences, config.memory(model).n_ctx, depth, depth.max())
     }
 
-    /// The draft for `request` with the chance that each of its tokens is accepted; empty when there is none worth its cost.
-    /// The draft counts as made only when [`Ngram::made`] says so.
-    pub(crate) fn find(&mut self, request: &DraftRequest) -> Found {
-        let auto = self.depth == Depth::Auto;
-        let Some(lookup) = self.slots.get_mut(request.slot) else { return Found::default() };
-        let mut found = lookup.find(request.max.min(self.depth.max()));
-        if auto && !found.tokens.is_empty() && !found.retry {
-            let n = best_depth(&self.costs, found.chance, found.tokens.len());
-            found.tokens.truncate(n);
+    /// Drafts are no longer than `max`, for which the state was planned.
+    pub(crate) fn up_to(self, max: usize) -> Self {
+        let n_ctx = self.slots.first().map_or(0, |slot| slot.n_ctx);
+        Self::with_max(self.slots.len(), n_ctx, self.depth, max.min(self.max))
+    }
+
+    /// For so many sequences of up to `n_ctx` tokens, and drafts of up to `max`.
+    pub(crate) fn with_max(n_slots: usize, n_ctx: usize, depth: Depth, max: usize) -> Self {
+        Self {
+            depth,
+            max,
+            slots: (0..n_slots).map(|_| Lookup::new(n_ctx)).collect(),
+            chances: FIRST_GUESS.map(|first| Chances::with_first(first, n_slots, max)).to_vec(),
         }
-        found
     }
 
-    /// The draft was handed to the engine.
-    pub(crate) fn made(&mut self, slot: usize, found: &Found) {
-        self.slots[slot].verifying = (!found.tokens.is_empty()).then_some(found.kind);
+    pub(crate) fn depth(&self) -> Depth {
+        self.depth
     }
 
-    /// The last draft handed out for `slot` was this lookup's.
-    pub(crate) fn is_verifying(&self, slot: usize) -> bool {
-        self.slots.get(slot).is_some_and(|s| s.verifying.is_some())
-    }
-}
-
-impl Proposer for Ngram {
-    fn info(&self) -> ProposerInfo {
-        ProposerInfo { max_depth: self.depth.max(), ..ProposerInfo::default() }
+    pub(crate) fn max_depth(&self) -> usize {
+        self.max
     }
 
-    fn change(&mut self, slot: usize, change: SequenceChange<'_>) -> Result<(), SavedDraftError> {
-        // What is loaded begins before it is used, and the index is made anew from the tokens.
-        if let (SequenceChange::Begin { tokens, .. }, Some(lookup)) = (change, self.slots.get_mut(slot)) {
-            lookup.begin(tokens);
-        }
-        Ok(())
+    pub(crate) fn n_slots(&self) -> usize {
+        self.slots.len()
     }
 
-    fn observe(&mut self, _: &mut Runner, step: &ObservedStep<'_>) -> Result<(), RunError> {
-        if let (Some(took), [s]) = (step.took, step.sequences) {
-            self.now += 1;
-            self.costs.add(1, s.n_drafted, took, self.now);
-        }
-        for s in step.sequences {
-            if let Some(lookup) = self.slots.get_mut(s.slot) {
-                lookup.verified(s.n_drafted, s.n_accepted);
-                lookup.extend(s.tokens, s.next);
-            }
-        }
-        Ok(())
-    }
-
-    fn propose(
-        &mut self,
-        _: &mut Runner,
-        _: &TargetState<'_>,
-        requests: &[DraftRequest],
-    ) -> Result<Vec<Vec<TokenId>>, RunError> {
-        let draft = |request: &DraftRequest| {
-            let found = self.find(request);
-            self.made(request.slot, &found);
-            found.tokens
+    /// What came after the longest repetition of the last tokens of `slot`, up to `most` tokens; nothing where there is none.
+    pub(crate) fn find(&mut self, slot: usize, most: usize) -> Found {
+        let Some((kind, mut tokens)) = self.slots.get_mut(slot).and_then(|lookup| lookup.find(self.max)) else {
+            return Found::default();
         };
-        Ok(requests.iter().map(draft).collect())
+        tokens.truncate(most);
+        let expected = (0..=tokens.len()).map(|n| self.chances[kind].tokens(&[slot], n)).collect();
+        Found { tokens, expected }
+    }
+
+    /// The sequence of `slot` stands after `tokens`.
+    pub(crate) fn begin(&mut self, slot: usize, tokens: &[TokenId]) {
+        if let Some(lookup) = self.slots.get_mut(slot) {
+            lookup.begin(tokens);
+            self.chances.iter_mut().for_each(|kind| kind.begin(slot));
+        }
+    }
+
+    /// `tokens` were computed, and `next` was sampled after them.
+    pub(crate) fn extend(&mut self, slot: usize, tokens: &[TokenId], next: Option<TokenId>) {
+        if let Some(seen) = self.slots.get_mut(slot).and_then(|lookup| lookup.extend(tokens, next)) {
+            self.chances[seen.kind].verified(slot, seen.n_compared, seen.n_right);
+        }
     }
 }
 
@@ -129,16 +105,14 @@ impl Proposer for Ngram {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) tokens: Vec<TokenId>,
-    /// The chance that a token is accepted if those before it are.
-    pub(crate) chance: f64,
-    /// Its kind has been rejected so far.
-    pub(crate) retry: bool,
-    kind: usize,
+    /// Tokens that a step is expected to give with the first of these as its draft, by how many: from none to all.
+    pub(crate) expected: Vec<f64>,
 }
 
 /// The tokens of one sequence, and where each pair of them stood last.
 #[derive(Debug)]
 struct Lookup {
+    n_ctx: usize,
     /// As far as they are known: the last one may be sampled and not computed yet.
     tokens: Vec<TokenId>,
     /// The last place of each hash: the number of tokens up to the end of the pair.
@@ -147,19 +121,26 @@ struct Lookup {
     earlier: Vec<u32>,
     /// The last token was sampled after the step that was observed last: it comes again.
     ahead: bool,
-    /// For each kind of drafts the share that was accepted, token by token.
-    right: [f64; N_KINDS],
-    /// Chances passed over since the last try.
-    skipped: [u32; N_KINDS],
-    /// The kind of the draft that the engine verifies now.
-    verifying: Option<usize>,
+    /// What was found and is compared with the tokens that come now.
+    compared: Option<Compared>,
 }
 
-/// Kinds of drafts, by the length of the repetition.
-const N_KINDS: usize = 5;
+/// One draft, handed out or not, beside the tokens that came.
+#[derive(Debug)]
+struct Compared {
+    kind: usize,
+    tokens: Vec<TokenId>,
+    n_right: usize,
+}
 
-/// The chances before anything was seen: the longer, the better.
-const FIRST_GUESS: [f64; N_KINDS] = [0.4, 0.5, 0.6, 0.75, 0.85];
+/// What a comparison has shown.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    kind: usize,
+    /// Tokens up to the first that was wrong, or all.
+    n_compared: usize,
+    n_right: usize,
+}
 
 fn kind(n_match: usize) -> usize {
     match n_match {
@@ -175,13 +156,12 @@ impl Lookup {
     /// Room for `n_ctx` tokens is made at once: a sequence never has more.
     fn new(n_ctx: usize) -> Self {
         Self {
+            n_ctx,
             tokens: Vec::with_capacity(n_ctx + 1),
             newest: vec![NONE; 1 << HASH_BITS],
             earlier: Vec::with_capacity(n_ctx + 1),
             ahead: false,
-            right: FIRST_GUESS,
-            skipped: [0; N_KINDS],
-            verifying: None,
+            compared: None,
         }
     }
 
@@ -197,21 +177,30 @@ impl Lookup {
             self.tokens.pop();
         }
         tokens[n_same..].iter().for_each(|&token| self.push(token));
-        self.ahead = false;
-        // Another text: what was learned of the last one is a first guess, no more.
-        for (right, first) in self.right.iter_mut().zip(FIRST_GUESS) {
-            *right = 0.5 * (*right + first);
-        }
-        self.skipped = [0; N_KINDS];
-        self.verifying = None;
+        (self.ahead, self.compared) = (false, None);
     }
 
-    fn extend(&mut self, tokens: &[TokenId], next: Option<TokenId>) {
+    /// At most one comparison ends here: another begins with the next search.
+    fn extend(&mut self, tokens: &[TokenId], next: Option<TokenId>) -> Option<Seen> {
         let known = usize::from(std::mem::take(&mut self.ahead) && !tokens.is_empty());
+        let mut seen = None;
         for &token in tokens[known..].iter().chain(&next) {
+            seen = seen.or(self.compare(token));
             self.push(token);
         }
         self.ahead = next.is_some();
+        seen
+    }
+
+    fn compare(&mut self, token: TokenId) -> Option<Seen> {
+        let of = self.compared.as_mut()?;
+        let right = of.tokens.get(of.n_right) == Some(&token);
+        of.n_right += usize::from(right);
+        if right && of.n_right < of.tokens.len() {
+            return None;
+        }
+        let Compared { kind, n_right, .. } = self.compared.take()?;
+        Some(Seen { kind, n_compared: n_right + usize::from(!right), n_right })
     }
 
     fn push(&mut self, token: TokenId) {
@@ -224,34 +213,20 @@ impl Lookup {
         self.earlier.push(earlier);
     }
 
-    fn verified(&mut self, n_drafted: usize, n_accepted: usize) {
-        let Some(kind) = self.verifying.take().filter(|_| n_drafted > 0) else { return };
-        for i in 0..n_drafted.min(n_accepted + 1) {
-            self.right[kind] += WEIGHT * (f64::from(u8::from(i < n_accepted)) - self.right[kind]);
-        }
-    }
-
-    /// What came after the longest repetition of the last tokens, the newest among equals.
-    fn find(&mut self, max: usize) -> Found {
-        let Some((n_match, place)) = self.longest() else { return Found::default() };
-        let kind = kind(n_match);
-        let chance = self.right[kind];
-        let retry = chance < WORTH;
-        if retry {
-            self.skipped[kind] += 1;
-            if self.skipped[kind] < RETRY_EVERY {
-                return Found::default();
-            }
-            self.skipped[kind] = 0;
-        }
-        // A try costs one token; past the end of the text it goes on with itself.
-        let n = if retry { max.min(1) } else { max };
-        let mut tokens: Vec<TokenId> = Vec::with_capacity(n);
-        for i in 0..n {
+    /// What came after the longest repetition of the last tokens, the newest among equals, and its kind.
+    fn find(&mut self, max: usize) -> Option<(usize, Vec<TokenId>)> {
+        let (n_match, place) = self.longest()?;
+        // Past the end of the text it goes on with itself.
+        let mut tokens: Vec<TokenId> = Vec::with_capacity(max);
+        for i in 0..max {
             let at = place + i;
             tokens.push(if at < self.tokens.len() { self.tokens[at] } else { tokens[at - self.tokens.len()] });
         }
-        Found { tokens, chance, retry, kind }
+        let kind = kind(n_match);
+        if max > 0 && self.compared.is_none() {
+            self.compared = Some(Compared { kind, tokens: tokens.clone(), n_right: 0 });
+        }
+        Some((kind, tokens))
     }
 
     fn longest(&self) -> Option<(usize, usize)> {
@@ -284,29 +259,8 @@ fn hash(tokens: &[TokenId]) -> Option<usize> {
     Some((mixed >> (64 - HASH_BITS)) as usize)
 }
 
-/// Tokens of a draft of up to `max` with which most are expected for the time; 0 where plain decoding is better. `chance`:
-/// that a token is accepted if those before it are.
-fn best_depth(costs: &StepCosts, chance: f64, max: usize) -> usize {
-    // Before anything was measured only the proportions count.
-    let plain = costs.measured(1, 0);
-    let time = |d: usize| plain.map_or(1.0 + UNKNOWN_COST * d as f64, |plain| costs.estimate(1, d, plain));
-    let mut best = (MARGIN / time(0), 0);
-    let (mut tokens, mut all_accepted) = (1.0, 1.0);
-    for d in 1..=max {
-        all_accepted *= chance;
-        tokens += all_accepted;
-        let rate = tokens / time(d);
-        if rate > best.0 {
-            best = (rate, d);
-        }
-    }
-    best.1
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn ids(text: &str) -> Vec<TokenId> {
@@ -320,7 +274,8 @@ mod tests {
     }
 
     fn found(text: &str, max: usize) -> String {
-        lookup(text).find(max).tokens.iter().map(|id| id.0 as u8 as char).collect()
+        let found = lookup(text).find(max).unwrap_or_default().1;
+        found.iter().map(|id| id.0 as u8 as char).collect()
     }
 
     #[test]
@@ -359,38 +314,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_left_alone_and_tried_again() {
-        let mut lookup = lookup("abcabcab");
-        let mut n_drafts = 0;
-        for _ in 0..200 {
-            let found = lookup.find(4);
-            if !found.tokens.is_empty() {
-                n_drafts += 1;
-                lookup.verifying = Some(found.kind);
-                lookup.verified(found.tokens.len(), 0);
-            }
-        }
-        assert!((5..20).contains(&n_drafts), "{n_drafts} drafts of 200, all wrong");
-        // From here on it is right: soon all are made again.
-        let full = (0..2000).filter(|_| {
-            let found = lookup.find(4);
-            lookup.verifying = Some(found.kind).filter(|_| !found.tokens.is_empty());
-            lookup.verified(found.tokens.len(), found.tokens.len());
-            found.tokens.len() == 4
-        });
-        assert!(full.count() > 1500);
+    fn what_was_found_is_compared_with_what_came_whoever_drafted() {
+        let mut lookup = lookup("abcdefgh, ab");
+        assert_eq!(lookup.find(4).map(|(kind, tokens)| (kind, tokens.len())), Some((0, 4)));
+        assert_eq!(lookup.extend(&ids("c"), Some(TokenId(100))), None, "c and d are right so far");
+        // What is found meanwhile waits: one comparison at a time.
+        lookup.find(4);
+        let seen = lookup.extend(&ids("d"), Some(TokenId(120)));
+        assert_eq!(seen, Some(Seen { kind: 0, n_compared: 3, n_right: 2 }));
+        assert_eq!(lookup.extend(&ids("x"), Some(TokenId(121))), None, "nothing is found after x");
+        lookup.begin(&ids("abcdefgh, ab"));
+        lookup.find(2);
+        assert_eq!(lookup.extend(&ids("cde"), None), Some(Seen { kind: 0, n_compared: 2, n_right: 2 }));
     }
 
     #[test]
-    fn the_length_of_a_draft_follows_what_its_tokens_cost() {
-        let measured = |times: &[(usize, u64)]| {
-            let mut costs = StepCosts::default();
-            times.iter().for_each(|&(depth, us)| costs.add(1, depth, Duration::from_micros(us), 1));
-            costs
-        };
-        let cheap = measured(&[(0, 1000), (1, 1050), (2, 1100), (3, 1150), (4, 1200), (5, 1250), (6, 1300)]);
-        assert_eq!([(0.9, 6), (0.9, 3), (0.02, 6)].map(|(chance, max)| best_depth(&cheap, chance, max)), [6, 3, 0]);
-        assert_eq!(best_depth(&measured(&[(0, 1000), (2, 3000)]), 0.9, 6), 0);
-        assert_eq!(best_depth(&measured(&[]), 0.95, 6), 6, "a guess, before anything was measured");
+    fn what_is_expected_follows_what_came() {
+        let mut ngram = Ngram::with_max(1, 4096, Depth::Auto, 4);
+        let expected = |ngram: &mut Ngram| *ngram.find(0, 4).expected.last().expect("`ab` stands there twice");
+        ngram.begin(0, &ids("abcdefab"));
+        let at_first = expected(&mut ngram);
+        for i in 0..20 {
+            ngram.find(0, 4);
+            ngram.extend(0, &[TokenId(1000 + i), TokenId(97), TokenId(98)], None);
+        }
+        let wrong = expected(&mut ngram);
+        assert!(wrong < 1.1 && wrong < at_first, "{wrong} tokens, {at_first} at first: never the same after `ab`");
+        for _ in 0..60 {
+            ngram.find(0, 4);
+            ngram.extend(0, &ids("x?ab"), None);
+        }
+        let right = expected(&mut ngram);
+        assert!(right > 4.0, "{right} tokens: `x?ab` has followed again and again");
+        assert_eq!(ngram.find(0, 2).expected.len(), 3, "of none, one and two");
     }
 }

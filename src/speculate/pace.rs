@@ -1,24 +1,18 @@
 //! How long the next drafts are, and what was learned of the last: the part that every proposer with a model of some kind has.
 //! Owns acceptance, costs and the warning when drafts gain nothing. Knows nothing of how drafts are made.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::{DraftRequest, ObservedSequence, ObservedStep, ProposerInfo};
 
 use crate::acceptance_warning::AcceptanceWarning;
-use crate::calibration::OfSource;
+use crate::calibration::{ENOUGH_TO_KEEP, KEEP_AGAIN, OfSource};
 use crate::chances::Chances;
 use crate::depth::Depth;
 use crate::depth_control::DepthControl;
 
 /// Steps of a warm-up with a fixed depth: graphs are built, and the device has seen them more than once.
 const FIXED_WARM_UP: usize = 4;
-
-/// Fewer steps than this are not worth a file.
-const ENOUGH_TO_KEEP: usize = 16;
-
-/// While the engine goes on it is kept so often at most, where a generation begins: a program may be killed.
-const KEEP_AGAIN: Duration = Duration::from_secs(60);
 
 /// The lengths of one proposer's drafts.
 pub(crate) struct Pace {

@@ -150,6 +150,24 @@ impl StepCosts {
         all.filter(|(seqs, _)| *seqs == n_seqs).map(|(_, d)| *d).max().unwrap_or(0)
     }
 
+    /// Some step with a draft was measured, here or by earlier engines.
+    pub(crate) fn knows_drafts(&self) -> bool {
+        self.measured.keys().chain(self.earlier.keys()).any(|(_, d)| *d > 0)
+    }
+
+    /// The longest draft, at most `max`, that may be chosen with so many sequences: step by step into the unknown, since what one
+    /// token costs says little of what six do.
+    pub(crate) fn within_reach(&self, n_seqs: usize, max: usize) -> usize {
+        let deepest = self.deepest(n_seqs);
+        let known = (deepest + 1..=max).take_while(|&d| self.between(n_seqs, d).is_some()).last().unwrap_or(deepest);
+        max.min(known + 1)
+    }
+
+    /// Seconds of a step without drafts. A machine that wakes up is slow at first: one such step tells too little.
+    pub(crate) fn plain(&self, n_seqs: usize) -> Option<f64> {
+        self.trusted(n_seqs, 0).or_else(|| self.between(n_seqs, 0))
+    }
+
     /// The nearest numbers of sequences below and above whose cost at this depth is trusted: generations of a batch end one
     /// by one, and what the whole batch has learned must not be learned again for each number.
     fn neighbours(&self, n_seqs: usize, depth: usize) -> Option<(usize, usize)> {

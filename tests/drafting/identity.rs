@@ -110,7 +110,7 @@ fn kinds(model: &Arc<Model>, of: &dyn Fn(usize) -> EngineConfig) -> Vec<Kind> {
     }
     add("head, auto".into(), 1, mtp(model, &one, Depth::Auto, DraftVocabSize::Auto));
     for depth in [Depth::Fixed(3), Depth::Fixed(6), Depth::Auto] {
-        add(format!("n-gram, {depth:?}"), 1, Box::new(Ngram::new(model, &one, depth)));
+        add(format!("n-gram, {depth:?}"), 1, Box::new(CombinedProposer::alone(Ngram::new(model, &one, depth))));
         add(format!("head and n-gram, {depth:?}"), 1, combined(model, &one, depth));
     }
     for depth in [Depth::Fixed(1), Depth::Fixed(3), Depth::Auto] {

@@ -12,7 +12,7 @@ use text::TokenId;
 use crate::support::tiny::Spec;
 
 fn ngram(model: &Model, config: &EngineConfig, depth: Depth) -> Box<dyn Proposer> {
-    Box::new(Ngram::new(model, config, depth))
+    Box::new(CombinedProposer::alone(Ngram::new(model, config, depth)))
 }
 
 fn combined(model: &Arc<Model>, config: &EngineConfig, depth: Depth) -> Box<dyn Proposer> {

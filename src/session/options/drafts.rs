@@ -13,7 +13,7 @@ use super::calibration::CalibrationPlace;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct DraftOptions {
-    /// Draft source: auto (what is loaded and gains), off, or nextn, draft, ngram (prompt lookup), joined by +
+    /// Draft source: auto (what is loaded and gains, lookup beside it), off, or nextn, draft, ngram (prompt lookup), joined by +
     ///
     /// Llama.cpp's names for --spec-type are accepted too
     #[arg(long, alias = "spec-type", value_name = "MODE", default_value_t, env = "NEXTN_SPEC", hide_env_values = true, value_parser = mode)]

@@ -6,6 +6,7 @@ mod bad_numbers;
 mod cache_types;
 mod draft_models;
 mod feature_heads;
+mod lookup;
 mod memory_plan;
 mod mtp_layers;
 mod p_min;
