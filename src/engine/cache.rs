@@ -22,11 +22,10 @@ use crate::live_state::LiveState;
 use crate::proposer::SequenceChange;
 use crate::request::Scope;
 use crate::reused::Reused;
+use crate::sequence_copy::SequenceCopy;
 use crate::sequence_store::SequenceStore;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::{SlotError, SlotInfo};
-
-use leaving::Leaving;
 
 pub(crate) use wish::Wish;
 
@@ -104,7 +103,7 @@ pub(crate) struct SlotCache {
     /// Sequences that were here before.
     store: SequenceStore,
     /// The one that is on its way there.
-    leaving: Option<Leaving>,
+    leaving: Option<SequenceCopy>,
     /// Those that outlive the program.
     disk: Option<DiskStore>,
     /// Prompt tokens that were not computed, by where they came from.

@@ -1,22 +1,14 @@
 //! A resting sequence on its way to the store: copied at once, or a little at a time between the steps of those that run.
-//! Owns the copy that is being made. Whether it is worth one is [`SlotCache::keep`]'s to say.
+//! Owns which copy is being made. Whether it is worth one is [`SlotCache::keep`]'s to say.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use memory::{Memory, Saving};
+use memory::Memory;
 
 use super::{SlotCache, Wish};
 use crate::live_state::LiveState;
+use crate::sequence_copy::SequenceCopy;
 use crate::slot_file::SlotState;
-
-/// A copy that is being made of the sequence in a slot.
-pub(super) struct Leaving {
-    pub(super) index: usize,
-    saving: Saving,
-    /// The stored sequence that it has parts in common with.
-    beside: Option<Arc<SlotState>>,
-}
 
 impl SlotCache {
     /// Stores some of the sequence that has to leave its slot for this request, until the given time. True when there is more to
@@ -35,19 +27,11 @@ impl SlotCache {
         if !self.is_kept(index, n) {
             return false;
         }
-        let Ok(mut leaving) = self.take_leaving(&state.memory, index) else { return false };
-        while !leaving.saving.is_whole() {
-            if state.memory.save_more(&mut leaving.saving).is_err() {
-                // It is tried again, at once, when the slot is taken.
-                return false;
-            }
-            if Instant::now() >= until {
-                break;
-            }
-        }
-        let goes_on = !leaving.saving.is_whole();
-        self.leaving = Some(leaving);
-        goes_on
+        let Ok(mut copy) = self.take_copy(&state.memory, index) else { return false };
+        // After an error it is tried again, at once, when the slot is taken.
+        let Ok(is_whole) = copy.go_on(&state.memory, until) else { return false };
+        self.leaving = Some(copy);
+        !is_whole
     }
 
     /// True when a copy is being made, or waits for its slot to be taken.
@@ -60,21 +44,18 @@ impl SlotCache {
         self.leaving = None;
     }
 
-    /// The copy of the sequence in a slot, as far as it is, or a new one.
-    fn take_leaving(&mut self, memory: &Memory, index: usize) -> Result<Leaving, memory::Error> {
-        if let Some(leaving) = self.leaving.take_if(|leaving| leaving.index == index) {
-            return Ok(leaving);
-        }
-        let s = &self.slots[index];
-        let beside = self.store.most_like(s.scope, &s.adapters, &s.tokens);
-        let saving = memory.begin_saving(&s.slot, beside.as_deref().map(|other| &other.state))?;
-        Ok(Leaving { index, saving, beside })
-    }
-
     /// The whole sequence in a slot.
     pub(super) fn finish_leaving(&mut self, state: &mut LiveState, index: usize) -> Result<SlotState, memory::Error> {
-        let Leaving { saving, beside, .. } = self.take_leaving(&state.memory, index)?;
-        let saved = state.memory.finish_saving(saving)?;
+        let (saved, beside) = self.take_copy(&state.memory, index)?.finish(&state.memory)?;
         Ok(self.slots[index].with_state(state, saved, beside.as_deref()))
+    }
+
+    /// The copy of the sequence in a slot, as far as it is, or a new one.
+    fn take_copy(&mut self, memory: &Memory, index: usize) -> Result<SequenceCopy, memory::Error> {
+        let s = &self.slots[index];
+        match self.leaving.take_if(|copy| copy.is_of(index)) {
+            Some(copy) => Ok(copy),
+            None => SequenceCopy::begin(memory, &s.slot, self.store.most_like(s.scope, &s.adapters, &s.tokens)),
+        }
     }
 }

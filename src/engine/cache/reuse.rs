@@ -212,7 +212,7 @@ impl SlotCache {
             }
         }
         // The sequence goes now, whatever became of it.
-        self.leaving.take_if(|leaving| leaving.index == index);
+        self.leaving.take_if(|copy| copy.is_of(index));
     }
 
     /// True when a slot's sequence is worth storing before its state goes back to its first `n` tokens.
