@@ -49,8 +49,7 @@ impl Ngram {
 
     /// Drafts are no longer than `max`, for which the state was planned.
     pub(crate) fn up_to(self, max: usize) -> Self {
-        let n_ctx = self.slots.first().map_or(0, |slot| slot.n_ctx);
-        Self::with_max(self.slots.len(), n_ctx, self.depth, max.min(self.max))
+        Self { max: max.min(self.max), ..self }
     }
 
     /// For so many sequences of up to `n_ctx` tokens, and drafts of up to `max`.
@@ -112,7 +111,6 @@ pub(crate) struct Found {
 /// The tokens of one sequence, and where each pair of them stood last.
 #[derive(Debug)]
 struct Lookup {
-    n_ctx: usize,
     /// As far as they are known: the last one may be sampled and not computed yet.
     tokens: Vec<TokenId>,
     /// The last place of each hash: the number of tokens up to the end of the pair.
@@ -156,7 +154,6 @@ impl Lookup {
     /// Room for `n_ctx` tokens is made at once: a sequence never has more.
     fn new(n_ctx: usize) -> Self {
         Self {
-            n_ctx,
             tokens: Vec::with_capacity(n_ctx + 1),
             newest: vec![NONE; 1 << HASH_BITS],
             earlier: Vec::with_capacity(n_ctx + 1),

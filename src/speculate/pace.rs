@@ -26,11 +26,10 @@ pub(crate) struct Pace {
     n_new: usize,
     /// When that was.
     kept_at: Instant,
-    /// The last drafts are no measure of what their depth costs: they computed more than a step leaves behind, or their
-    /// lengths differ.
-    unusual: bool,
-    /// They computed more than a step leaves behind.
+    /// The last drafts computed more than a step leaves behind: they are no measure of what their depth costs.
     caught_up: bool,
+    /// Nor are they where their lengths differ.
+    differ: bool,
 }
 
 impl Pace {
@@ -44,8 +43,8 @@ impl Pace {
             kept: None,
             n_new: 0,
             kept_at: Instant::now(),
-            unusual: false,
             caught_up: false,
+            differ: false,
         }
     }
 
@@ -105,18 +104,17 @@ impl Pace {
 
     /// New drafts are being made.
     pub(crate) fn begin_drafts(&mut self) {
-        (self.unusual, self.caught_up) = (false, false);
+        (self.caught_up, self.differ) = (false, false);
     }
 
     /// They computed more than a step leaves behind, or did not.
     pub(crate) fn caught_up(&mut self, caught_up: bool) {
         self.caught_up |= caught_up;
-        self.unusual |= caught_up;
     }
 
     /// Their lengths differ, or do not.
     pub(crate) fn differ(&mut self, differ: bool) {
-        self.unusual |= differ;
+        self.differ |= differ;
     }
 
     /// Remembers which drafts were accepted. `ended_at_cut`: the draft of this sequence ended before a token that was too
@@ -132,7 +130,7 @@ impl Pace {
     pub(crate) fn took(&mut self, step: &ObservedStep<'_>) {
         let Some(control) = &mut self.control else { return };
         let n_drafted = step.sequences.first().map_or(0, |s| s.n_drafted);
-        let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.unusual;
+        let alike = step.sequences.iter().all(|s| s.n_drafted == n_drafted) && !self.caught_up && !self.differ;
         if let Some(first) = step.sequences.first().filter(|_| alike && (step.built.is_some() || step.took.is_some())) {
             control.built((first.slot, step.sequences.len(), n_drafted), step.built);
         }

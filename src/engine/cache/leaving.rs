@@ -11,14 +11,21 @@ use crate::sequence_copy::SequenceCopy;
 use crate::slot_file::SlotState;
 
 impl SlotCache {
-    /// Stores some of the sequence that has to leave its slot for this request, until the given time. True when there is more to
-    /// store: the request waits, and those that run go on meanwhile.
-    pub(crate) fn leave_for(&mut self, state: &LiveState, wish: &Wish<'_>, until: Instant) -> bool {
-        let chosen = self.choose(&state.memory, wish);
-        chosen.is_some_and(|(index, own)| {
-            let n_left = self.stays(wish, &state.memory, index, own);
-            self.leave(state, index, n_left, until)
-        })
+    /// Stores some of the sequence in this slot, which a request takes that finds the first `own` tokens of its prompt there, until
+    /// the given time. True when there is more to store: the request waits, and those that run go on meanwhile.
+    pub(crate) fn leave_for(
+        &mut self,
+        state: &LiveState,
+        wish: &Wish<'_>,
+        (index, own): (usize, usize),
+        until: Instant,
+    ) -> bool {
+        // Where the request's beginning comes from is looked for only if it matters.
+        if !self.is_kept(index, 0) {
+            return false;
+        }
+        let n_left = self.stays(wish, &state.memory, index, own);
+        self.leave(state, index, n_left, until)
     }
 
     /// Stores some of the sequence in a free slot, of which the first `n` tokens stay there, until the given time. True when there

@@ -42,9 +42,9 @@ impl Engine {
     pub(super) fn has_room(&mut self, wish: &Wish<'_>) -> bool {
         let until = self.store_until();
         loop {
-            let Some((index, _)) = self.cache.choose(&self.state.memory, wish) else { return false };
+            let Some((index, own)) = self.cache.choose(&self.state.memory, wish) else { return false };
             if self.fits(wish, index) {
-                return !until.is_some_and(|until| self.cache.leave_for(&self.state, wish, until));
+                return !until.is_some_and(|until| self.cache.leave_for(&self.state, wish, (index, own), until));
             }
             // The chosen one last: it may have more of another conversation than the request needs.
             let oldest = |except| self.cache.oldest(&self.state.memory, except);

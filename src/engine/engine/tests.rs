@@ -20,11 +20,6 @@ fn engine_with(n_sequences: usize, proposer: Option<Box<dyn Proposer>>) -> (Engi
     engine_of(EngineConfig { n_sequences, ..Default::default() }, proposer)
 }
 
-/// With a store for sequences that leave their slots.
-fn storing_engine() -> (Engine, EngineHandle) {
-    engine_of(EngineConfig { n_sequences: 2, store_bytes: 64 << 20, ..Default::default() }, None)
-}
-
 fn engine_of(config: EngineConfig, proposer: Option<Box<dyn Proposer>>) -> (Engine, EngineHandle) {
     // Recurrent, so that a dropped step loses state.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-moe-q8_0.gguf");
@@ -100,22 +95,33 @@ fn a_failed_step_ends_its_requests_and_leaves_nothing_to_reuse() {
     assert_eq!(handle.n_waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
-#[test]
-fn a_sequence_that_leaves_its_slot_is_stored_between_the_steps_of_those_that_run() {
-    let (mut engine, handle) = storing_engine();
+/// An engine of two slots with a store: a sequence of 120 tokens and more rests in one, a generation runs in the other, and a
+/// request waits for the first.
+fn with_a_sequence_that_must_leave() -> (Engine, EngineHandle, [Generation; 2]) {
+    let config = EngineConfig { n_sequences: 2, store_bytes: 64 << 20, ..Default::default() };
+    let (mut engine, handle) = engine_of(config, None);
     let mut first = submit(&handle, 120);
     serve(&mut engine);
     read(&mut first).1.expect("complete");
-    let mut running = submit_from(&handle, 400, 20, 100);
+    let running = submit_from(&handle, 400, 20, 100);
     (0..2).for_each(|_| engine.step());
-    let mut other = submit_from(&handle, 700, 30, 6);
+    let other = submit_from(&handle, 700, 30, 6);
+    (engine, handle, [running, other])
+}
+
+/// A step in which one part of a sequence is stored.
+fn step_with_one_part(engine: &mut Engine) {
+    (engine.least_part, engine.step_took) = (Duration::ZERO, Duration::ZERO);
+    engine.step();
+}
+
+#[test]
+fn a_sequence_that_leaves_its_slot_is_stored_between_the_steps_of_those_that_run() {
+    let (mut engine, handle, [mut running, mut other]) = with_a_sequence_that_must_leave();
     let n_before = engine.stats.n_tokens;
     let mut n_waited = 0;
-    engine.least_part = Duration::ZERO;
     loop {
-        // One part of the copy in each step.
-        engine.step_took = Duration::ZERO;
-        engine.step();
+        step_with_one_part(&mut engine);
         if engine.waiting.is_empty() {
             break;
         }
@@ -139,20 +145,12 @@ fn a_sequence_that_leaves_its_slot_is_stored_between_the_steps_of_those_that_run
 
 #[test]
 fn a_copy_that_nobody_waits_for_any_more_is_dropped() {
-    let (mut engine, handle) = storing_engine();
-    let mut first = submit(&handle, 120);
-    serve(&mut engine);
-    read(&mut first).1.expect("complete");
-    let running = submit_from(&handle, 400, 20, 100);
-    (0..2).for_each(|_| engine.step());
-    let other = submit_from(&handle, 700, 30, 6);
-    (engine.least_part, engine.step_took) = (Duration::ZERO, Duration::ZERO);
-    engine.step();
+    let (mut engine, _handle, [_running, other]) = with_a_sequence_that_must_leave();
+    step_with_one_part(&mut engine);
     assert!(engine.cache.is_leaving());
     drop(other);
     engine.step();
     assert!(engine.waiting.is_empty() && !engine.cache.is_leaving());
-    drop(running);
 }
 
 /// Proposes nothing, wants hidden states, and tells what it was told.
