@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +28,44 @@ const MAX_BYTES: u64 = 1 << 20;
 const MAX_OF_STEP: usize = 256;
 
 /// Fewer measured steps than this are not worth a file.
-pub(crate) const ENOUGH_TO_KEEP: usize = 16;
+const ENOUGH_TO_KEEP: usize = 16;
 
 /// While the engine goes on what was measured is kept so often at most, where a generation begins: a program may be killed.
-pub(crate) const KEEP_AGAIN: Duration = Duration::from_secs(60);
+const KEEP_AGAIN: Duration = Duration::from_secs(60);
+
+/// When what an engine has measured is worth a file.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    /// Steps that were measured since it was kept, or read.
+    n_new: usize,
+    /// When that was.
+    at: Instant,
+}
+
+impl Keeping {
+    pub(crate) fn new() -> Self {
+        Self { n_new: 0, at: Instant::now() }
+    }
+
+    /// A step was measured.
+    pub(crate) fn measured(&mut self) {
+        self.n_new += 1;
+    }
+
+    /// It was long ago that something was kept.
+    pub(crate) fn is_due(&self) -> bool {
+        self.at.elapsed() >= KEEP_AGAIN
+    }
+
+    /// True where there is enough to keep; it counts as kept then.
+    pub(crate) fn keeps(&mut self) -> bool {
+        let is_enough = self.n_new >= ENOUGH_TO_KEEP;
+        if is_enough {
+            *self = Self::new();
+        }
+        is_enough
+    }
+}
 
 /// What is known of one source of drafts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

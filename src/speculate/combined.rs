@@ -11,7 +11,7 @@ use engine::{
 use model::{RunError, Runner};
 use text::TokenId;
 
-use crate::calibration::{Calibration, ENOUGH_TO_KEEP, KEEP_AGAIN, OfSource};
+use crate::calibration::{Calibration, Keeping, OfSource};
 use crate::lookup_choice::{By, Candidate, Lengths, LookupChoice};
 use crate::ngram::{Found, Ngram};
 
@@ -28,10 +28,8 @@ pub struct CombinedProposer {
     drafting: Duration,
     /// Where what was measured goes: of steps, and of the other source.
     kept: Option<[OfSource; 2]>,
-    /// Steps that were measured since it was kept, or read.
-    n_new: usize,
-    /// When that was.
-    kept_at: Instant,
+    /// When it goes there.
+    keeping: Keeping,
 }
 
 impl CombinedProposer {
@@ -58,8 +56,7 @@ impl CombinedProposer {
             exchanged: vec![Vec::new(); n_slots],
             drafting: Duration::ZERO,
             kept: None,
-            n_new: 0,
-            kept_at: Instant::now(),
+            keeping: Keeping::new(),
         }
     }
 
@@ -78,12 +75,11 @@ impl CombinedProposer {
 
     /// Keeps what was measured for later engines, where there is enough of it.
     fn keep(&mut self) {
-        let Some(kept) = self.kept.as_ref().filter(|_| self.n_new >= ENOUGH_TO_KEEP) else { return };
+        let Some(kept) = self.kept.as_ref().filter(|_| self.keeping.keeps()) else { return };
         let (steps, other) = self.choice.known();
         for (of, known) in kept.iter().zip([steps, other]) {
             known.into_iter().for_each(|known| of.keep(known));
         }
-        (self.n_new, self.kept_at) = (0, Instant::now());
     }
 
     /// Learns what drafts of the other source are worth, and what steps cost.
@@ -109,7 +105,7 @@ impl CombinedProposer {
         }
         if let Some(took) = step.took {
             self.choice.took((kind.1, kind.2), took, self.drafting, by_lookup);
-            self.n_new += 1;
+            self.keeping.measured();
         }
     }
 }
@@ -140,7 +136,7 @@ impl Proposer for CombinedProposer {
         if let SequenceChange::Begin { tokens, .. } = change {
             self.ngram.begin(slot, tokens);
             self.choice.begin(slot);
-            if self.kept_at.elapsed() >= KEEP_AGAIN {
+            if self.keeping.is_due() {
                 self.keep();
             }
         }

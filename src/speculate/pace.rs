@@ -1,12 +1,10 @@
 //! How long the next drafts are, and what was learned of the last: the part that every proposer with a model of some kind has.
 //! Owns acceptance, costs and the warning when drafts gain nothing. Knows nothing of how drafts are made.
 
-use std::time::Instant;
-
 use engine::{DraftRequest, ObservedSequence, ObservedStep, ProposerInfo};
 
 use crate::acceptance_warning::AcceptanceWarning;
-use crate::calibration::{ENOUGH_TO_KEEP, KEEP_AGAIN, OfSource};
+use crate::calibration::{Keeping, OfSource};
 use crate::chances::Chances;
 use crate::depth::Depth;
 use crate::depth_control::DepthControl;
@@ -22,10 +20,8 @@ pub(crate) struct Pace {
     warning: AcceptanceWarning,
     /// Where what was measured comes from and goes to.
     kept: Option<OfSource>,
-    /// Steps that were measured since it was kept, or read.
-    n_new: usize,
-    /// When that was.
-    kept_at: Instant,
+    /// When it goes there.
+    keeping: Keeping,
     /// The last drafts computed more than a step leaves behind: they are no measure of what their depth costs.
     caught_up: bool,
     /// Nor are they where their lengths differ.
@@ -41,8 +37,7 @@ impl Pace {
             control,
             warning: AcceptanceWarning::default(),
             kept: None,
-            n_new: 0,
-            kept_at: Instant::now(),
+            keeping: Keeping::new(),
             caught_up: false,
             differ: false,
         }
@@ -77,7 +72,7 @@ impl Pace {
         if let Some(control) = &mut self.control {
             control.begin(slot);
         }
-        if self.kept_at.elapsed() >= KEEP_AGAIN {
+        if self.keeping.is_due() {
             self.keep();
         }
     }
@@ -136,7 +131,7 @@ impl Pace {
         }
         if let Some(took) = step.took.filter(|_| alike) {
             control.took(step.sequences.len(), n_drafted, took);
-            self.n_new += 1;
+            self.keeping.measured();
         }
         if let Some(took) = step.took.filter(|_| self.caught_up && n_drafted > 0 && !step.warm_up) {
             control.caught_up(step.sequences.len(), n_drafted, took);
@@ -146,10 +141,9 @@ impl Pace {
     /// Keeps what was measured for later engines, where there is enough of it.
     fn keep(&mut self) {
         if let (Some(control), Some(kept)) = (&self.control, &self.kept)
-            && self.n_new >= ENOUGH_TO_KEEP
+            && self.keeping.keeps()
         {
             control.known().into_iter().for_each(|known| kept.keep(known));
-            (self.n_new, self.kept_at) = (0, Instant::now());
         }
     }
 }
