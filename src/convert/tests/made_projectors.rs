@@ -11,7 +11,7 @@ use gguf::Header;
 use serde_json::{Value, json};
 
 use crate::support::published::{as_json, rounded, sha256};
-use crate::support::{Tensor, Tensors, golden, safetensors};
+use crate::support::{Tensor, Tensors, safetensors, unpacked};
 
 const ALL: [FileType; 4] = [FileType::F32, FileType::F16, FileType::BF16, FileType::Q8_0];
 
@@ -20,8 +20,7 @@ fn recipe(file_type: FileType) -> Recipe<'static> {
 }
 
 fn manifest() -> Vec<Value> {
-    let bytes = std::fs::read(golden().join("projectors/manifest.json")).expect("a golden file");
-    serde_json::from_slice(&bytes).expect("JSON")
+    serde_json::from_slice(&unpacked("../projectors/manifest.json.z")).expect("JSON")
 }
 
 /// The checkpoint of this name.

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes manifest.json: tiny checkpoints with a tower, and what llama.cpp's converter makes of them with --mmproj.
+"""Makes manifest.json.z (zlib): tiny checkpoints with a tower, and what llama.cpp's converter makes of them with --mmproj.
 
   scripts/published/llamacpp.sh FOLDER --torch
-  FOLDER/venv/bin/python tests/golden/projectors/make.py FOLDER/llama.cpp tests/golden/projectors/manifest.json
+  FOLDER/venv/bin/python tests/golden/projectors/make.py FOLDER/llama.cpp tests/golden/projectors/manifest.json.z
 
 For each checkpoint: its descriptions, its tensors (name, shape with the slowest dimension first), and for each type of file the
 keys and the names, types, shapes and SHA-256 of all tensors. The numbers of a tensor follow from its name and their places
 (`numbers`), and are stored as F32, but for those of every third name, which are BF16. Made with the source in the Python package
 llama-cpp-python 0.3.36.
 """
-import hashlib, json, subprocess, sys, tempfile
+import hashlib, json, subprocess, sys, tempfile, zlib
 from pathlib import Path
 
 import numpy
@@ -141,7 +141,7 @@ def main():
                 entry["made"][kind] = {"keys": keys, "tensors": of}
         all.append(entry)
     lines = ",\n".join(json.dumps(entry) for entry in all)
-    out.write_text(f"[\n{lines}\n]\n")
+    out.write_bytes(zlib.compress(f"[\n{lines}\n]\n".encode(), 9))
 
 
 if __name__ == "__main__":

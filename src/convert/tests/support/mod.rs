@@ -283,7 +283,7 @@ pub fn as_fp8(t: &Tensor, block: (usize, usize)) -> (Tensor, Tensor, Tensor) {
     (Tensor { dtype: "F8_E4M3", shape: t.shape.clone(), bytes }, scales, plain)
 }
 
-/// A file of the oracle's folder, unpacked.
+/// A file of the oracle's folder, or of one beside it, unpacked.
 pub fn unpacked(name: &str) -> Vec<u8> {
     let path = golden().join("oracle").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
