@@ -45,21 +45,8 @@ static __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
     return *reinterpret_cast<__half2 *>(&bits);
 }
 
-// x: column c of token t at t * token + c * each floats, n_blocks blocks each; grid (n_blocks / 4, columns), a warp a block.
-static __global__ void __launch_bounds__(128) quantise(const float * x, int64_t each, int64_t token, int n_each, column_block * y, int n_blocks) {
-    const int lane = threadIdx.x % 32, b = blockIdx.x * 4 + threadIdx.x / 32, c = blockIdx.y;
-    wait_for_previous();
-    let_next_start();
-    if (b >= n_blocks) {
-        return;
-    }
-    float v[8];
-    {
-        const float4 * from = reinterpret_cast<const float4 *>(x + c / n_each * token + c % n_each * each + b * BLOCK + 8 * lane);
-        const float4 one = from[0], two = from[1];
-        v[0] = one.x; v[1] = one.y; v[2] = one.z; v[3] = one.w;
-        v[4] = two.x; v[5] = two.y; v[6] = two.z; v[7] = two.w;
-    }
+// A lane's eight values of block b of column c, of a warp that has the whole block.
+static __device__ __forceinline__ void store_values(const float (&v)[8], column_block * y, int n_blocks, int b, int c, int lane) {
     // As bits, of which those of a NaN are the largest.
     uint32_t most = 0;
 #pragma unroll
@@ -96,6 +83,37 @@ static __global__ void __launch_bounds__(128) quantise(const float * x, int64_t 
         const __half2 low = __floats2half2_rn(sum - in.x, next - in.y);
         *reinterpret_cast<uint4 *>(&to.rest[place][s / 2]) = make_uint4(bits_of(high), bits_of(low), __float_as_uint(scale), __float_as_uint(scale));
     }
+}
+
+// Eight values from a place that begins at whole sixteen bytes.
+static __device__ __forceinline__ void load_values(float (&v)[8], const float * x) {
+    const float4 one = reinterpret_cast<const float4 *>(x)[0], two = reinterpret_cast<const float4 *>(x)[1];
+    v[0] = one.x; v[1] = one.y; v[2] = one.z; v[3] = one.w;
+    v[4] = two.x; v[5] = two.y; v[6] = two.z; v[7] = two.w;
+}
+
+// Floats that become columns: column c of token t lies at t * token + c * each floats.
+struct float_columns {
+    const float * x;
+    int64_t each, token;
+    int n_each;
+    column_block * y;
+};
+
+// n_first columns of one tensor, then those of another; n_blocks blocks each; grid (n_blocks / 4, columns), a warp a block.
+static __global__ void __launch_bounds__(128) quantise(const float_columns first, int n_first, const float_columns second, int n_blocks) {
+    const int lane = threadIdx.x % 32, b = blockIdx.x * 4 + threadIdx.x / 32;
+    const bool in_first = int(blockIdx.y) < n_first;
+    const int c = in_first ? blockIdx.y : blockIdx.y - n_first, n_each = in_first ? first.n_each : second.n_each;
+    const float * x = (in_first ? first.x : second.x) + c / n_each * (in_first ? first.token : second.token) + c % n_each * (in_first ? first.each : second.each);
+    wait_for_previous();
+    let_next_start();
+    if (b >= n_blocks) {
+        return;
+    }
+    float v[8];
+    load_values(v, x + b * BLOCK + 8 * lane);
+    store_values(v, in_first ? first.y : second.y, n_blocks, b, c, lane);
 }
 
 // Which slots want which matrix: chunks of up to eight, in the order of matrices and slots; those behind the last are empty. One

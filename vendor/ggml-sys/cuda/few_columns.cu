@@ -23,7 +23,9 @@ struct kept_columns {
     static constexpr size_t SIZE = 8 << 20, CHUNKS = 1 << 20;
     char * data = nullptr;
     const ggml_tensor * of = nullptr;
+    int k = 0;
     const ggml_tensor * ids = nullptr;
+    std::vector<const ggml_tensor *> left;      // nodes that those who read them compute
 
     ~kept_columns() {
         if (data) {
@@ -44,6 +46,18 @@ struct finish_as_ggml {
             gate += p.gate_bias[bias];
         }
         return ggml_cuda_op_glu_single(ggml_glu_op(p.glu), gate, value, p.glu_limit);
+    }
+
+    __device__ float operator()(const one_of_several & of, float value, int row) const {
+        switch (of.finishing) {
+            case WITH_BIAS: return __fadd_rn(value, of.add[row]);
+            case AS_DECAY: {
+                const float x = __fadd_rn(value, of.add[row]);
+                return (x > 20.0f ? x : logf(1.0f + expf(x))) * of.times[row];
+            }
+            case AS_SIGMOID: return 1.0f / (1.0f + expf(-value));
+            default: return value;
+        }
     }
 
     __device__ float operator()(const float_products & p, float value, float gate, int64_t place) const {
@@ -101,14 +115,27 @@ bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * id
         (ids ? w->type != GGML_TYPE_F32 && x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
 }
 
+// Thread blocks of a launch, of which each takes so many rows; several matrices learn which are theirs.
+template <typename P> int blocks_of(P & p, int rows) {
+    if (p.n_several == 0) {
+        return (p.n_rows + rows - 1) / rows;
+    }
+    int n = 0;
+    for (int i = 0; i < p.n_several; i++) {
+        p.several[i].first = n;
+        n += (p.several[i].n_rows + rows - 1) / rows;
+    }
+    return n;
+}
+
 struct launch_floats {
-    const float_products & p;
+    float_products & p;
     cudaStream_t stream;
 
     template <int ROWS, int COLUMNS> void operator()() const {
-        const int rows = p.gate ? 1 : ROWS;
-        const ggml_cuda_kernel_launch_params params(dim3((p.n_rows + rows - 1) / rows, (p.n + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS),
-            dim3(FLOAT_THREADS), size_t(0), stream);
+        const int n_blocks = blocks_of(p, p.gate ? 1 : ROWS);
+        const ggml_cuda_kernel_launch_params params(dim3(n_blocks, (p.n + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS), dim3(FLOAT_THREADS),
+            size_t(0), stream);
         ggml_cuda_kernel_launch(few_floats<ROWS, COLUMNS, finish_as_ggml>, params, p, finish_as_ggml());
     }
 };
@@ -190,7 +217,7 @@ extern "C" int32_t states_by_number_by_name(int64_t n_past, int64_t n_channels, 
 }
 
 template <typename T> struct launch {
-    const products & p;
+    products & p;
     int n_matrices;
     cudaStream_t stream;
 
@@ -201,11 +228,156 @@ template <typename T> struct launch {
             // More than a thread block has by itself.
             CUDA_SET_SHARED_MEMORY_LIMIT(kernel, most);
         }
-        const ggml_cuda_kernel_launch_params params(dim3((p.n_rows + rows - 1) / rows, n_matrices), dim3(32, WARPS),
+        const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, rows), n_matrices), dim3(32, WARPS),
             size_t(memory_of<T, LANES, STAGES, TILES, GROUPS>(p.gate)), stream);
         ggml_cuda_kernel_launch(kernel, params, p, finish_as_ggml());
     }
 };
+
+int type_of(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q4_K: return IS_Q4_K;
+        case GGML_TYPE_Q5_K: return IS_Q5_K;
+        case GGML_TYPE_Q6_K: return IS_Q6_K;
+        case GGML_TYPE_Q8_0: return IS_Q8_0;
+        default: return IS_F32;
+    }
+}
+
+void launch_of(ggml_type type, products & p, int n_matrices, cudaStream_t stream) {
+    const auto is_other = [&](const one_of_several & one) { return one.type != p.several[0].type; };
+    if (std::any_of(p.several, p.several + p.n_several, is_other)) {
+        constexpr int memory = memory_of_types();
+        static_assert(memory <= 48 << 10, "a thread block has this much by itself");
+        const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, TILE)), dim3(32, WARPS), size_t(memory), stream);
+        return ggml_cuda_kernel_launch(few_columns_of_types<finish_as_ggml>, params, p, finish_as_ggml());
+    }
+    switch (type) {
+        case GGML_TYPE_Q4_K: return chosen<k_quants<false>>(p, launch<k_quants<false>>{ p, n_matrices, stream });
+        case GGML_TYPE_Q5_K: return chosen<k_quants<true>>(p, launch<k_quants<true>>{ p, n_matrices, stream });
+        case GGML_TYPE_Q6_K: return chosen<q6_k>(p, launch<q6_k>{ p, n_matrices, stream });
+        default: return chosen<bytes_with_scales>(p, launch<bytes_with_scales>{ p, n_matrices, stream });
+    }
+}
+
+// A tensor whose values these are in the same order.
+const ggml_tensor * root_of(const ggml_tensor * t) {
+    while (t->op == GGML_OP_RESHAPE) {
+        t = t->src[0];
+    }
+    return t;
+}
+
+size_t bytes_of_columns(int n, int k) {
+    return size_t(GGML_PAD(n, GROUP) / GROUP) * (k / BLOCK) * sizeof(column_block);
+}
+
+kept_columns & all_kept(ggml_backend_cuda_context & ctx) {
+    if (!ctx.nextn_columns) {
+        ctx.nextn_columns = std::make_shared<kept_columns>();
+    }
+    return *static_cast<kept_columns *>(ctx.nextn_columns.get());
+}
+
+// What is kept, if it has room for this much; null if not.
+kept_columns * kept_of(ggml_backend_cuda_context & ctx, size_t n_bytes, int n_chunks) {
+    if (ctx.curr_stream_no != 0 || n_bytes > kept_columns::SIZE || n_chunks * sizeof(chunk) > kept_columns::CHUNKS) {
+        return nullptr;
+    }
+    kept_columns * kept = &all_kept(ctx);
+    if (!kept->data) {
+        // A stream that is being captured allows no allocation.
+        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+        CUDA_CHECK(cudaStreamIsCapturing(ctx.stream(), &capture));
+        if (capture == cudaStreamCaptureStatusNone) {
+            CUDA_CHECK(cudaMalloc(&kept->data, kept_columns::SIZE + kept_columns::CHUNKS));
+        }
+    }
+    return kept->data ? kept : nullptr;
+}
+
+float_columns columns_of(const ggml_tensor * x, bool has_ids, char * to) {
+    return { (const float *) x->data, int64_t(x->nb[1] / sizeof(float)), int64_t(x->nb[has_ids ? 2 : 1] / sizeof(float)),
+        has_ids ? int(x->ne[1]) : 1, (column_block *) to };
+}
+
+// Has columns of x, and behind them those of a shared expert's input, ready where the launch reads them.
+void prepare(ggml_backend_cuda_context & ctx, kept_columns * kept, char * columns, const ggml_tensor * x, bool has_ids,
+             const ggml_tensor * shared) {
+    const int k = int(x->ne[0]), n = int(x->ne[1] * x->ne[2]), n_shared = shared ? int(shared->ne[1]) : 0;
+    const ggml_tensor * of = root_of(x);
+    if (kept && !shared && kept->of == of && kept->k == k) {
+        return;
+    }
+    const float_columns first = columns_of(x, has_ids, columns);
+    const float_columns second = shared ? columns_of(shared, false, columns + bytes_of_columns(n, k)) : first;
+    const ggml_cuda_kernel_launch_params params(dim3((k / BLOCK + 3) / 4, n + n_shared), dim3(128), size_t(0), ctx.stream());
+    ggml_cuda_kernel_launch(quantise, params, first, n, second, k / BLOCK);
+    if (kept) {
+        kept->of = of;
+        kept->k = k;
+    }
+}
+
+// Computes what few_columns and with_shared_expert are asked for; of p is set what is fused.
+void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids, ggml_tensor * dst,
+             products & p, const ggml_tensor * shared) {
+    cudaStream_t stream = ctx.stream();
+    const int k = int(src0->ne[0]);
+    const int n_each = ids ? int(src1->ne[1]) : 1;
+    p.n_tokens = int(ids ? src1->ne[2] : src1->ne[1]);
+    const int n = n_each * p.n_tokens;
+
+    // Whole groups of columns, then chunks.
+    const size_t own = bytes_of_columns(n, k), size = own + (shared ? bytes_of_columns(p.n_tokens, k) : 0);
+    const int n_slots = ids ? int(ids->ne[0]) * p.n_tokens : 0;
+    const bool in_chunks = ids && p.n_tokens >= MIN_SHARED && src0->ne[2] <= MAX_EXPERTS;
+    const int n_chunks = in_chunks ? std::min(n_slots, int(src0->ne[2]) + n_slots / GROUP) : 0;
+    ggml_cuda_pool_alloc<char> temporary(ctx.pool());
+    kept_columns * kept = kept_of(ctx, size, n_chunks);
+    char * columns = kept ? kept->data : temporary.alloc(size + n_chunks * sizeof(chunk));
+    chunk * chunks = reinterpret_cast<chunk *>(columns + (kept ? kept_columns::SIZE : size));
+    p.y = (const column_block *) columns;
+    p.shared_y = shared ? (const column_block *) (columns + own) : nullptr;
+    prepare(ctx, kept, columns, src1, ids != nullptr, shared);
+    if (in_chunks && (!kept || kept->ids != ids)) {
+        const int n_threads = GGML_PAD(int(src0->ne[2]), 32);
+        const ggml_cuda_kernel_launch_params params(dim3(1), dim3(n_threads), (n_slots + 32) * sizeof(int), stream);
+        ggml_cuda_kernel_launch(find_chunks, params, (const int32_t *) ids->data, int(ids->nb[1] / sizeof(int32_t)), int(ids->ne[0]),
+            n_slots, int(src0->ne[2]), chunks, n_chunks);
+        if (kept) {
+            kept->ids = ids;
+        }
+    }
+
+    p.w = (const uint8_t *) src0->data;
+    p.row_bytes = src0->nb[1];
+    p.matrix_bytes = src0->nb[2];
+    p.n_blocks = k / BLOCK;
+    p.n_rows = int(src0->ne[1]);
+    p.dst = (float *) dst->data;
+    p.dst_slot = ids ? dst->nb[1] / sizeof(float) : 0;
+    p.dst_token = dst->nb[ids ? 2 : 1] / sizeof(float);
+    if (ids) {
+        p.ids = (const int32_t *) ids->data;
+        p.ids_stride = int(ids->nb[1] / sizeof(int32_t));
+        p.n_used = int(ids->ne[0]);
+        p.n_each = n_each;
+        p.chunks = in_chunks ? chunks : nullptr;
+    }
+    p.n_routed = in_chunks ? n_chunks : ids ? n_slots : 1;
+    if (!ids && p.n_blocks < WARPS && p.n_tokens > GROUP) {
+        // The kernel for rows of so few blocks takes a group of columns.
+        p.shared_w = p.w;
+        p.shared_gate = p.gate;
+        p.shared_dst = p.dst;
+        p.shared_token = p.dst_token;
+        p.n_routed = 0;
+    }
+    // A shared matrix takes its columns a group at a time.
+    const int n_matrices = p.n_routed + (p.shared_w ? (p.n_tokens + GROUP - 1) / GROUP : 0);
+    launch_of(src0->type, p, n_matrices, stream);
+}
 
 }  // namespace
 
@@ -221,6 +393,11 @@ bool attention_is_on() {
 
 bool states_are_on() {
     static const bool on = attention_is_on() && !is_set_to("attention");
+    return on;
+}
+
+bool fusions_are_on() {
+    static const bool on = states_are_on() && !is_set_to("states");
     return on;
 }
 
@@ -261,7 +438,91 @@ void forget_columns(ggml_backend_cuda_context & ctx) {
     if (ctx.nextn_columns) {
         kept_columns & kept = *static_cast<kept_columns *>(ctx.nextn_columns.get());
         kept.of = kept.ids = nullptr;
+        kept.left.clear();
     }
+}
+
+void leave(ggml_backend_cuda_context & ctx, const ggml_tensor * node) {
+    all_kept(ctx).left.push_back(node);
+}
+
+bool is_left(ggml_backend_cuda_context & ctx, const ggml_tensor * node) {
+    const std::vector<const ggml_tensor *> & left = all_kept(ctx).left;
+    return std::find(left.begin(), left.end(), node) != left.end();
+}
+
+column_block * columns_to_be(ggml_backend_cuda_context & ctx, const ggml_tensor * of, int k, int n) {
+    kept_columns * kept = kept_of(ctx, bytes_of_columns(n, k), 0);
+    if (!kept) {
+        return nullptr;
+    }
+    kept->of = root_of(of);
+    kept->k = k;
+    return (column_block *) kept->data;
+}
+
+bool serves_several(const ggml_tensor * x, const several_products & all) {
+    return std::all_of(all.begin(), all.end(), [&](const part_of_several & part) {
+        // Those of few blocks have warps with rows of their own.
+        const bool is_long = part.w->type == GGML_TYPE_F32 || part.w->ne[0] >= WARPS * BLOCK;
+        return is_long && serves(part.w, x, nullptr, part.dst);
+    });
+}
+
+void compute_several(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const several_products & all) {
+    const auto as_one = [](const part_of_several & part) {
+        const auto data = [](const ggml_tensor * tensor) { return tensor ? (const float *) tensor->data : nullptr; };
+        return one_of_several{ (const uint8_t *) part.w->data, int64_t(part.w->nb[1]), type_of(part.w->type), int(part.w->ne[1]), 0, (float *) part.dst->data,
+            int64_t(part.dst->nb[1] / sizeof(float)), part.finishing, data(part.add), data(part.times) };
+    };
+    for (size_t i = 0; i < all.size(); i++) {
+        const ggml_tensor * w = all[i].w;
+        // Quantised ones are one launch up to a group of columns, whatever their types.
+        const bool any = x->ne[1] <= GROUP && w->type != GGML_TYPE_F32;
+        const auto is_alike = [&](const part_of_several & part) { return part.w->type == w->type || (any && part.w->type != GGML_TYPE_F32); };
+        if (std::any_of(all.begin(), all.begin() + i, is_alike)) {
+            continue;
+        }
+        const auto fill = [&](auto & p) {
+            for (const part_of_several & part : all) {
+                if (is_alike(part)) {
+                    p.several[p.n_several++] = as_one(part);
+                }
+            }
+            // Small ones first: they take as long as a thread block does, and large ones fill the GPU.
+            std::stable_sort(p.several, p.several + p.n_several, [](const one_of_several & a, const one_of_several & b) { return a.n_rows < b.n_rows; });
+        };
+        if (w->type == GGML_TYPE_F32) {
+            float_products p = {};
+            fill(p);
+            p.row = w->nb[1] / sizeof(float);
+            p.k = int(w->ne[0]);
+            p.n_rows = int(w->ne[1]);
+            p.n = int(x->ne[1]);
+            p.x = (const float *) x->data;
+            p.column = x->nb[1] / sizeof(float);
+            chosen(p, launch_floats{ p, ctx.stream() });
+        } else {
+            products p = {};
+            fill(p);
+            compute(ctx, w, x, nullptr, all[i].dst, p, nullptr);
+        }
+    }
+}
+
+bool serves_with_shared(const ggml_tensor * routed, const ggml_tensor * shared) {
+    const ggml_tensor * w = routed->src[0], * other = shared->src[0];
+    return w->type != GGML_TYPE_F32 && w->type == other->type && w->ne[0] == other->ne[0] && w->ne[1] == other->ne[1] &&
+        routed->src[1]->ne[2] == shared->src[1]->ne[1] && serves(w, routed->src[1], routed->src[2], routed) &&
+        serves(other, shared->src[1], nullptr, shared);
+}
+
+void compute_with_shared(ggml_backend_cuda_context & ctx, ggml_tensor * routed, ggml_tensor * shared) {
+    products p = {};
+    p.shared_w = (const uint8_t *) shared->src[0]->data;
+    p.shared_dst = (float *) shared->data;
+    p.shared_token = shared->nb[1] / sizeof(float);
+    compute(ctx, routed->src[0], routed->src[1], routed->src[2], routed, p, shared->src[1]);
 }
 
 bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
@@ -299,87 +560,7 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
         p.shared_dst = (float *) data(fusion->shared_dst);
         p.shared_token = fusion->shared_dst ? fusion->shared_dst->nb[1] / sizeof(float) : 0;
     }
-    cudaStream_t stream = ctx.stream();
-    const int k = int(src0->ne[0]);
-    const int n_each = ids ? int(src1->ne[1]) : 1;
-    p.n_tokens = int(ids ? src1->ne[2] : src1->ne[1]);
-    const int n = n_each * p.n_tokens;
-
-    // Whole groups of columns, then chunks.
-    const size_t size = size_t(GGML_PAD(n, GROUP) / GROUP) * (k / BLOCK) * sizeof(column_block);
-    const int n_slots = ids ? int(ids->ne[0]) * p.n_tokens : 0;
-    const bool in_chunks = ids && p.n_tokens >= MIN_SHARED && src0->ne[2] <= MAX_EXPERTS;
-    const int n_chunks = in_chunks ? std::min(n_slots, int(src0->ne[2]) + n_slots / GROUP) : 0;
-    ggml_cuda_pool_alloc<char> temporary(ctx.pool());
-    kept_columns * kept = nullptr;
-    if (ctx.curr_stream_no == 0 && size <= kept_columns::SIZE && n_chunks * sizeof(chunk) <= kept_columns::CHUNKS) {
-        if (!ctx.nextn_columns) {
-            ctx.nextn_columns = std::make_shared<kept_columns>();
-        }
-        kept = static_cast<kept_columns *>(ctx.nextn_columns.get());
-        if (!kept->data) {
-            // A stream that is being captured allows no allocation.
-            cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-            CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-            if (capture == cudaStreamCaptureStatusNone) {
-                CUDA_CHECK(cudaMalloc(&kept->data, kept_columns::SIZE + kept_columns::CHUNKS));
-            }
-        }
-        kept = kept->data ? kept : nullptr;
-    }
-    char * columns = kept ? kept->data : temporary.alloc(size + n_chunks * sizeof(chunk));
-    chunk * chunks = reinterpret_cast<chunk *>(columns + (kept ? kept_columns::SIZE : size));
-    p.y = (const column_block *) columns;
-    if (!kept || kept->of != src1) {
-        const int64_t each = src1->nb[1] / sizeof(float), token = src1->nb[ids ? 2 : 1] / sizeof(float);
-        const ggml_cuda_kernel_launch_params params(dim3((k / BLOCK + 3) / 4, n), dim3(128), size_t(0), stream);
-        ggml_cuda_kernel_launch(quantise, params, (const float *) src1->data, each, token, n_each, (column_block *) columns, k / BLOCK);
-        if (kept) {
-            kept->of = src1;
-        }
-    }
-    if (in_chunks && (!kept || kept->ids != ids)) {
-        const int n_threads = GGML_PAD(int(src0->ne[2]), 32);
-        const ggml_cuda_kernel_launch_params params(dim3(1), dim3(n_threads), (n_slots + 32) * sizeof(int), stream);
-        ggml_cuda_kernel_launch(find_chunks, params, (const int32_t *) ids->data, int(ids->nb[1] / sizeof(int32_t)), int(ids->ne[0]),
-            n_slots, int(src0->ne[2]), chunks, n_chunks);
-        if (kept) {
-            kept->ids = ids;
-        }
-    }
-
-    p.w = (const uint8_t *) src0->data;
-    p.row_bytes = src0->nb[1];
-    p.matrix_bytes = src0->nb[2];
-    p.n_blocks = k / BLOCK;
-    p.n_rows = int(src0->ne[1]);
-    p.dst = (float *) dst->data;
-    p.dst_slot = ids ? dst->nb[1] / sizeof(float) : 0;
-    p.dst_token = dst->nb[ids ? 2 : 1] / sizeof(float);
-    if (ids) {
-        p.ids = (const int32_t *) ids->data;
-        p.ids_stride = int(ids->nb[1] / sizeof(int32_t));
-        p.n_used = int(ids->ne[0]);
-        p.n_each = n_each;
-        p.chunks = in_chunks ? chunks : nullptr;
-    }
-    p.n_routed = in_chunks ? n_chunks : ids ? n_slots : 1;
-    if (!ids && p.n_blocks < WARPS && p.n_tokens > GROUP) {
-        // The kernel for rows of so few blocks takes a group of columns.
-        p.shared_w = p.w;
-        p.shared_gate = p.gate;
-        p.shared_dst = p.dst;
-        p.shared_token = p.dst_token;
-        p.n_routed = 0;
-    }
-    // A shared matrix takes its columns a group at a time.
-    const int n_matrices = p.n_routed + (p.shared_w ? (p.n_tokens + GROUP - 1) / GROUP : 0);
-    switch (src0->type) {
-        case GGML_TYPE_Q4_K: chosen<k_quants<false>>(p, launch<k_quants<false>>{ p, n_matrices, stream }); break;
-        case GGML_TYPE_Q5_K: chosen<k_quants<true>>(p, launch<k_quants<true>>{ p, n_matrices, stream }); break;
-        case GGML_TYPE_Q6_K: chosen<q6_k>(p, launch<q6_k>{ p, n_matrices, stream }); break;
-        default: chosen<bytes_with_scales>(p, launch<bytes_with_scales>{ p, n_matrices, stream }); break;
-    }
+    compute(ctx, src0, src1, ids, dst, p, nullptr);
     return true;
 }
 

@@ -3,15 +3,19 @@
 
 #include "common.cuh"
 
+#include <vector>
+
 namespace nextn {
 
 // Tokens of a batch up to which the kernels serve.
 constexpr int MAX_TOKENS = 48;
 
-// NEXTN_CUDA_KERNELS=off leaves everything to ggml, =products attention and recurrent layers, =attention recurrent layers.
+// NEXTN_CUDA_KERNELS=off leaves everything to ggml, =products attention and recurrent layers, =attention recurrent layers; =states has
+// no node computed with others that ggml computes by itself.
 bool kernels_are_on();
 bool attention_is_on();
 bool states_are_on();
+bool fusions_are_on();
 
 // Whether this device can run the kernels: NVIDIA's, from sm_80 on.
 bool is_served_here();
@@ -23,6 +27,29 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
 
 // Whether few_columns computes this product with what follows it.
 bool fuses(const ggml_tensor * product);
+
+// Products of several matrices with the same columns, in a launch for each type of weights.
+struct part_of_several {
+    const ggml_tensor * w;
+    ggml_tensor * dst;          // the product, or what comes of it
+    int finishing;              // see few_columns_kernels.cuh
+    const ggml_tensor * add, * times;
+};
+using several_products = std::vector<part_of_several>;
+bool serves_several(const ggml_tensor * x, const several_products & all);
+void compute_several(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const several_products & all);
+
+// A product of routed experts and one of a shared expert, each with columns of its own, in one launch.
+bool serves_with_shared(const ggml_tensor * routed, const ggml_tensor * shared);
+void compute_with_shared(ggml_backend_cuda_context & ctx, ggml_tensor * routed, ggml_tensor * shared);
+
+// Where a kernel that computes n columns of k values leaves them as products take them, so that these need not; null if it cannot.
+struct column_block;
+column_block * columns_to_be(ggml_backend_cuda_context & ctx, const ggml_tensor * of, int k, int n);
+
+// A node that is not computed, as those who read it do that; and whether one is.
+void leave(ggml_backend_cuda_context & ctx, const ggml_tensor * node);
+bool is_left(ggml_backend_cuda_context & ctx, const ggml_tensor * node);
 
 // Functions of the backend by name, for nextn; null if there is none. nextn_columns_alike(type, ne): tokens of a batch up to which
 // one has the bits that it has alone in products with weights of this shape; 0 if none. nextn_queries_alike: of attention.

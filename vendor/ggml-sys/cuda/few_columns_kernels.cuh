@@ -21,6 +21,26 @@ constexpr int MAX_COLUMNS = 48;
 // Warps of a thread block.
 constexpr int WARPS = 4;
 
+// What becomes of a result of one of several matrices.
+enum finishing { AS_IT_IS, WITH_BIAS, AS_DECAY, AS_SIGMOID };
+
+// Types of weights, where a launch has several.
+enum weight_type { IS_Q4_K, IS_Q5_K, IS_Q6_K, IS_Q8_0, IS_F32 };
+
+// One of several matrices with as many values a row, times the same columns.
+struct one_of_several {
+    const uint8_t * w;
+    int64_t row_bytes;
+    int type;
+    int n_rows, first;          // its first thread block
+    float * dst;
+    int64_t dst_token;
+    int finishing;
+    const float * add, * times; // for each row: WITH_BIAS value + add, AS_DECAY softplus(value + add) * times
+};
+
+constexpr int MAX_SEVERAL = 4;
+
 // What a launch computes. Without ids: w times the first n_tokens columns. With ids: for each slot u of token t the matrix
 // number ids[t * ids_stride + u] of w times column t * n_each + u % n_each; with chunks these name the matrices.
 struct products {
@@ -44,7 +64,19 @@ struct products {
     const uint8_t * shared_w, * shared_gate;
     float * shared_dst;
     int64_t shared_token;
+    const column_block * shared_y;      // what it multiplies; null: y
+    // Instead of w, dst and n_rows: several matrices; without ids, gate, bias and a shared matrix.
+    int n_several;
+    one_of_several several[MAX_SEVERAL];
 };
+
+// The matrix of several that a thread block has rows of.
+template <typename P> static __device__ __forceinline__ const one_of_several & one_of(const P & p, int block) {
+    int which = p.n_several > 0 ? p.n_several - 1 : 0;
+    for (; which > 0 && block < p.several[which].first; which--) {
+    }
+    return p.several[which];
+}
 
 // Bytes of shared memory that a thread block needs: stages of rows, then in their place the warps' sums.
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS> constexpr int memory_of(bool has_gate) {
@@ -55,10 +87,10 @@ template <typename T, int LANES, int STAGES, int TILES, int GROUPS> constexpr in
 
 // Grid: tiles of rows, then matrices; block: lanes, then warps: LANES warps share the blocks of a row, with STAGES stages of
 // shared memory each. A warp takes one tile, then that of the gate, or (TILES = 2, there is a gate) both at a time, so that columns
-// are read once for both. finish(p, value, gate, in_gate, place, place of the bias) makes the result. Up to GROUPS groups of
-// columns, and one of routed and shared matrices.
+// are read once for both. finish(p, value, gate, in_gate, place, place of the bias) makes the result, that of several
+// matrices finish(one of them, value, row). Up to GROUPS groups of columns, and one of routed and shared matrices.
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS, typename F>
-static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
+static __device__ __forceinline__ void compute_columns(const products & p, const F & finish) {
     constexpr int CHUNKS = T::WINDOW / 16, ALL = TILE * CHUNKS, EACH = (ALL + 31) / 32, STAGE = TILE * T::WINDOW;
     static_assert(LANES == 1 || LANES == WARPS, "a thread block takes the same rows, or each of its warps some");
     static_assert(TILES == 1 || LANES == WARPS, "warps with rows of their own take one tile");
@@ -68,8 +100,18 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
     const bool is_shared = p.shared_w && int(blockIdx.y) >= p.n_routed;
     const bool is_routed = p.ids && !is_shared;
     const uint8_t * w = is_shared ? p.shared_w : p.w, * gate = is_shared ? p.shared_gate : p.gate;
-    const int row0 = (blockIdx.x * (WARPS / LANES) + warp / LANES) * TILE;
-    if (LANES == 1 && row0 >= p.n_rows) {
+    const column_block * y_of = is_shared && p.shared_y ? p.shared_y : p.y;
+    int block = blockIdx.x, n_rows = p.n_rows;
+    int64_t row_bytes = p.row_bytes;
+    if (p.n_several > 0) {
+        const one_of_several & mine = one_of(p, block);
+        block -= mine.first;
+        n_rows = mine.n_rows;
+        row_bytes = mine.row_bytes;
+        w = mine.w;
+    }
+    const int row0 = (block * (WARPS / LANES) + warp / LANES) * TILE;
+    if (LANES == 1 && row0 >= n_rows) {
         return;
     }
 
@@ -111,9 +153,9 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
     const int n_mine = p.n_blocks > part ? (p.n_blocks - part + LANES - 1) / LANES : 0;
     const int n_all = TILES == 1 && gate ? 2 * n_mine : n_mine;
     // Rows behind the last are the last one again.
-    const auto row_of = [&](int i) { return uint32_t(min(i, p.n_rows - 1 - row0)) * uint32_t(p.row_bytes); };
-    w += row0 * p.row_bytes + part * T::BYTES;
-    gate += gate ? row0 * p.row_bytes + part * T::BYTES : 0;
+    const auto row_of = [&](int i) { return uint32_t(min(i, n_rows - 1 - row0)) * uint32_t(row_bytes); };
+    w += row0 * row_bytes + part * T::BYTES;
+    gate += gate ? row0 * row_bytes + part * T::BYTES : 0;
     // What each lane copies of a stage: of which row, from its beginning, and which 16 bytes.
     uint32_t row_at[EACH];
     int chunk_at[EACH];
@@ -166,8 +208,8 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
     const int my_column = column_of((GROUPS - 1) * GROUP + g);
     constexpr int LANE_BYTES = T::HALVES ? 8 : 16;
     const auto lane_of = [&](const column_block * block, int c) { return reinterpret_cast<const uint8_t *>(block->values[0][c]) + LANE_BYTES * t; };
-    const uint8_t * last = lane_of(p.y + int64_t(my_column / GROUP) * p.n_blocks + part, my_column % GROUP);
-    const uint8_t * full = lane_of(p.y + part, g);
+    const uint8_t * last = lane_of(y_of + int64_t(my_column / GROUP) * p.n_blocks + part, my_column % GROUP);
+    const uint8_t * full = lane_of(y_of + part, g);
     // From a group to the next, and from a block of the warp to its next.
     const int64_t group_bytes = int64_t(p.n_blocks) * sizeof(column_block);
     constexpr uint32_t STEP = LANES * sizeof(column_block);
@@ -304,7 +346,12 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
     }
     wait_stages<0>();
 
+    const one_of_several & in = one_of(p, blockIdx.x);
     const auto put = [&](int c, int row, float value, float in_gate) {
+        if (p.n_several > 0) {
+            in.dst[c * in.dst_token + row] = finish(in, value, row);
+            return;
+        }
         int64_t place;
         if (slots) {
             const int slot = slots[c];
@@ -320,7 +367,7 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
 #pragma unroll
             for (int o = 0; o < 4; o++) {
                 const int row = row0 + g + o / 2 * 8, c = j * GROUP + 2 * t + o % 2;
-                if (row < p.n_rows && c < n) {
+                if (row < n_rows && c < n) {
                     put(c, row, gate ? of_up[TILES == 1 ? j : 0][o] : acc[0][j][o], acc[0][j][o]);
                 }
             }
@@ -355,16 +402,45 @@ static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <=
                 in_gate += sums[WARPS * ROWS + place];
             }
         }
-        if (row0 + row < p.n_rows) {
+        if (row0 + row < n_rows) {
             put(c, row0 + row, value, in_gate);
         }
     }
 }
 
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS, typename F>
+static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
+    compute_columns<T, LANES, STAGES, TILES, GROUPS>(p, finish);
+}
+
+// Stages of shared memory with one group of columns.
+template <typename T> constexpr int STAGES_OF = T::BYTES <= 144 ? 4 : T::BYTES <= 240 ? 3 : 2;
+
+// Several matrices of different types, a group of columns: each block of rows as few_columns takes it.
+template <typename F> static __global__ void __launch_bounds__(32 * WARPS, 4) few_columns_of_types(const products p, const F finish) {
+    switch (one_of(p, blockIdx.x).type) {
+        case IS_Q4_K: return compute_columns<k_quants<false>, WARPS, STAGES_OF<k_quants<false>>, 1, 1>(p, finish);
+        case IS_Q5_K: return compute_columns<k_quants<true>, WARPS, STAGES_OF<k_quants<true>>, 1, 1>(p, finish);
+        case IS_Q6_K: return compute_columns<q6_k, WARPS, STAGES_OF<q6_k>, 1, 1>(p, finish);
+        default: return compute_columns<bytes_with_scales, WARPS, STAGES_OF<bytes_with_scales>, 1, 1>(p, finish);
+    }
+}
+
+// Bytes of shared memory that it needs.
+constexpr int memory_of_types() {
+    const int sizes[] = { memory_of<k_quants<false>, WARPS, STAGES_OF<k_quants<false>>, 1, 1>(false), memory_of<k_quants<true>, WARPS, STAGES_OF<k_quants<true>>, 1, 1>(false),
+        memory_of<q6_k, WARPS, STAGES_OF<q6_k>, 1, 1>(false), memory_of<bytes_with_scales, WARPS, STAGES_OF<bytes_with_scales>, 1, 1>(false) };
+    int most = 0;
+    for (const int size : sizes) {
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
 // Calls run<LANES, STAGES, TILES, GROUPS>() with the kernel for a launch: the order of sums follows from the shape alone,
 // all else from the number of columns. A block of rows takes WARPS / LANES tiles.
 template <typename T, typename F> void chosen(const products & p, const F & run) {
-    constexpr int STAGES = T::BYTES <= 144 ? 4 : T::BYTES <= 240 ? 3 : 2;
+    constexpr int STAGES = STAGES_OF<T>;
     if (p.n_blocks < WARPS) {
         return run.template operator()<1, 3, 1, 1>();
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dependent_launch.cuh"
+#include "few_columns_kernels.cuh"
 
 #include <cstdint>
 
@@ -25,19 +26,31 @@ struct float_products {
     const float * bias, * gate_bias;    // laid out as dst, or null
     int glu;                    // how a gate acts
     float glu_limit;
+    // Instead of w, dst and n_rows: several matrices, packed; without gate and bias. Their w are floats.
+    int n_several;
+    one_of_several several[MAX_SEVERAL];
 };
 
-// Grid: rows (by ROWS, or one with its gate's), then columns by FLOAT_COLUMNS. finish(p, value, in_gate, place) makes the result.
+// Grid: rows (by ROWS, or one with its gate's), then columns by FLOAT_COLUMNS. finish(p, value, in_gate, place) makes the
+// result, that of several matrices finish(one of them, value, row).
 template <int ROWS, int COLUMNS, typename F>
 static __global__ void __launch_bounds__(FLOAT_THREADS) few_floats(const float_products p, const F finish) {
-    const int first_row = blockIdx.x * (p.gate ? 1 : ROWS), first = blockIdx.y * FLOAT_COLUMNS, n = min(p.n - first, COLUMNS);
+    int block = blockIdx.x, n_rows = p.n_rows;
+    const float * w_of = p.w;
+    if (p.n_several > 0) {
+        const one_of_several & mine = one_of(p, block);
+        block -= mine.first;
+        n_rows = mine.n_rows;
+        w_of = reinterpret_cast<const float *>(mine.w);
+    }
+    const int first_row = block * (p.gate ? 1 : ROWS), first = blockIdx.y * FLOAT_COLUMNS, n = min(p.n - first, COLUMNS);
     const float4 * rows[ROWS];
     const float4 * columns[COLUMNS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const bool in_gate = p.gate && r == 1;
-        const int row = in_gate ? first_row : min(first_row + r, p.n_rows - 1);
-        rows[r] = reinterpret_cast<const float4 *>((in_gate ? p.gate : p.w) + row * p.row);
+        const int row = in_gate ? first_row : min(first_row + r, n_rows - 1);
+        rows[r] = reinterpret_cast<const float4 *>((in_gate ? p.gate : w_of) + row * p.row);
     }
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++) {
@@ -79,7 +92,7 @@ static __global__ void __launch_bounds__(FLOAT_THREADS) few_floats(const float_p
     }
     __syncthreads();
     const int r = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;
-    if (r >= (p.gate ? 1 : ROWS) || c >= n || first_row + r >= p.n_rows) {
+    if (r >= (p.gate ? 1 : ROWS) || c >= n || first_row + r >= n_rows) {
         return;
     }
     const auto sum = [&](int r) {
@@ -90,6 +103,11 @@ static __global__ void __launch_bounds__(FLOAT_THREADS) few_floats(const float_p
         }
         return sum;
     };
+    if (p.n_several > 0) {
+        const one_of_several & of = one_of(p, blockIdx.x);
+        of.dst[(first + c) * of.dst_token + first_row + r] = finish(of, sum(r), first_row + r);
+        return;
+    }
     const int64_t place = (first + c) * p.dst_column + first_row + r;
     p.dst[place] = finish(p, sum(r), p.gate ? sum(ROWS - 1) : 0.0f, place);
 }

@@ -110,14 +110,26 @@ template <int SIZE> void launch(const delta_rule & p, int n_sequences, cudaStrea
 void delta_rule_of(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * decay = dst->src[3], * beta = dst->src[4];
     delta_rule p = {};
-    p.q = (const float *) q->data;
-    p.q_head = floats(q->nb[1]);
-    p.q_token = floats(q->nb[2]);
-    p.q_sequence = floats(q->nb[3]);
-    p.k = (const float *) k->data;
-    p.k_head = floats(k->nb[1]);
-    p.k_token = floats(k->nb[2]);
-    p.k_sequence = floats(k->nb[3]);
+    // Queries and keys, or what a norm that was left makes them of.
+    const ggml_tensor * normed = q->op == GGML_OP_VIEW && is_left(ctx, q->src[0]) ? q->src[0] : nullptr;
+    const ggml_tensor * as = normed ? normed->src[0]->src[0] : nullptr;
+    const auto data_of = [&](const ggml_tensor * part) {
+        const size_t first_head = normed ? ((const char *) part->data - (const char *) normed->data) / normed->nb[1] : 0;
+        return normed ? (const float *) ((const char *) as->data + first_head * as->nb[1]) : (const float *) part->data;
+    };
+    p.q = data_of(q);
+    p.q_head = floats((as ? as : q)->nb[1]);
+    p.q_token = floats((as ? as : q)->nb[2]);
+    p.q_sequence = floats((as ? as : q)->nb[3]);
+    p.k = data_of(k);
+    p.k_head = floats((as ? as : k)->nb[1]);
+    p.k_token = floats((as ? as : k)->nb[2]);
+    p.k_sequence = floats((as ? as : k)->nb[3]);
+    if (normed) {
+        float eps;
+        memcpy(&eps, normed->src[0]->op_params, sizeof(eps));
+        p.norm_eps = eps * float(q->ne[0]);
+    }
     p.v = (const float *) v->data;
     p.v_head = floats(v->nb[1]);
     p.v_token = floats(v->nb[2]);
@@ -166,6 +178,58 @@ bool with_states(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
         return true;
     }
     return false;
+}
+
+int norm_of_delta_rule(const ggml_cgraph * graph, int i) {
+    if (!ggml_can_fuse(graph, i, { GGML_OP_RMS_NORM, GGML_OP_SCALE }) || !ggml_node_has_n_uses(graph, i + 1, 2)) {
+        return 0;
+    }
+    const ggml_tensor * x = graph->nodes[i]->src[0], * norm = graph->nodes[i + 1];
+    float scale[2];
+    memcpy(scale, norm->op_params, sizeof(scale));
+    const bool by_length = fabsf(scale[0] * sqrtf(float(x->ne[0])) - 1.0f) < 1e-6f && scale[1] == 0.0f;
+    if (!by_length || !in_whole_rows(x) || !ggml_is_contiguous(norm)) {
+        return 0;
+    }
+    // Its two halves are read by one delta rule and by nobody else.
+    const auto is_half = [&](const ggml_tensor * t, int until) {
+        if (t->op != GGML_OP_VIEW || t->src[0] != norm || t->nb[1] != norm->nb[1] || t->nb[2] != norm->nb[2] || t->nb[3] != norm->nb[3] ||
+            t->view_offs % norm->nb[1] != 0) {
+            return false;
+        }
+        for (int j = i + 2; j < until; j++) {
+            if (graph->nodes[j] == t) {
+                return ggml_node_get_use_count(graph, j) == 1 && !(t->flags & GGML_TENSOR_FLAG_OUTPUT);
+            }
+        }
+        return false;
+    };
+    for (int j = i + 2; j < graph->n_nodes && j < i + 96; j++) {
+        const ggml_tensor * node = graph->nodes[j];
+        if (is_node(node, DELTA_RULE) && is_half(node->src[0], j) && is_half(node->src[1], j)) {
+            return serves_delta_rule(node) ? j : 0;
+        }
+    }
+    return 0;
+}
+
+int leave_to_delta_rule(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, int i) {
+    const int until = norm_of_delta_rule(graph, i);
+    if (until == 0) {
+        return 0;
+    }
+    // What it reads must still be there.
+    const ggml_tensor * x = graph->nodes[i]->src[0];
+    for (int j = i + 2; j < until; j++) {
+        const ggml_tensor * node = graph->nodes[j];
+        const char * a = (const char *) x->data, * b = (const char *) node->data;
+        const bool writes = node->op != GGML_OP_VIEW && node->op != GGML_OP_RESHAPE && node->op != GGML_OP_NONE;
+        if (writes && a < b + ggml_nbytes(node) && b < a + ggml_nbytes(x)) {
+            return 0;
+        }
+    }
+    leave(ctx, graph->nodes[i + 1]);
+    return 1;
 }
 
 int convolution_and_silu(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, int i) {

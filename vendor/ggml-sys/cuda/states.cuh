@@ -16,6 +16,13 @@ bool takes_states(const ggml_tensor * node);
 // Computes such a node; false, and nothing, for any other.
 bool with_states(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
+// Nodes i and i + 1 of a graph are a norm of queries and keys to length 1 that one delta rule reads, which can compute it: the number
+// of that node, else 0.
+int norm_of_delta_rule(const ggml_cgraph * graph, int i);
+
+// Leaves such a norm to its delta rule; gives how many nodes come behind i that need no computing, 0 where nothing was left.
+int leave_to_delta_rule(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, int i);
+
 // Computes node i of a graph with the SiLU behind it if it is such a convolution; gives how many nodes come behind i that need no more
 // computing, 0 where nothing was computed.
 int convolution_and_silu(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, int i);

@@ -90,6 +90,7 @@ struct delta_rule {
     float * dst;                        // [size, n_heads, n_tokens, n_sequences]
     int n_key_heads, n_heads, n_tokens;
     float scale;                        // of outputs
+    float norm_eps;                     // over 0: queries and keys are divided by the root of this and the sum of their squares
 };
 
 // Threads that share a value's row of keys, rows of a warp, warps of a thread block.
@@ -144,12 +145,14 @@ template <int SIZE> static __global__ void __launch_bounds__(32 * DELTA_WARPS<SI
         if (t + 1 < p.n_tokens) {
             fetch(next, t + 1);
         }
-        float of_key = 0.0f, of_query = 0.0f, key_query = 0.0f;
+        float of_key = 0.0f, of_query = 0.0f, key_query = 0.0f, of_keys = 0.0f, of_queries = 0.0f;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             of_key = added(of_key, state[i], now.k[i]);
             of_query = added(of_query, state[i], now.q[i]);
             key_query = added(key_query, now.k[i], now.q[i]);
+            of_keys = added(of_keys, now.k[i], now.k[i]);
+            of_queries = added(of_queries, now.q[i], now.q[i]);
         }
 #pragma unroll
         for (int o = LANES / 2; o > 0; o /= 2) {
@@ -157,17 +160,30 @@ template <int SIZE> static __global__ void __launch_bounds__(32 * DELTA_WARPS<SI
             of_query = __fadd_rn(of_query, __shfl_xor_sync(0xffffffff, of_query, o));
             key_query = __fadd_rn(key_query, __shfl_xor_sync(0xffffffff, key_query, o));
         }
-        const float decay = expf(now.decay), update = __fmul_rn(fmaf(-decay, of_key, now.v), now.beta);
+        float by_key = 1.0f;
+        if (p.norm_eps > 0.0f) {
+#pragma unroll
+            for (int o = LANES / 2; o > 0; o /= 2) {
+                of_keys = __fadd_rn(of_keys, __shfl_xor_sync(0xffffffff, of_keys, o));
+                of_queries = __fadd_rn(of_queries, __shfl_xor_sync(0xffffffff, of_queries, o));
+            }
+            by_key = rsqrtf(of_keys + p.norm_eps);
+            const float by_query = rsqrtf(of_queries + p.norm_eps);
+            of_key = __fmul_rn(of_key, by_key);
+            of_query = __fmul_rn(of_query, by_query);
+            key_query = __fmul_rn(__fmul_rn(key_query, by_key), by_query);
+        }
+        const float decay = expf(now.decay), update = __fmul_rn(fmaf(-decay, of_key, now.v), now.beta), change = __fmul_rn(update, by_key);
         // The new state times the query, without another sum over the row.
         if (part == 0) {
             dst[int64_t(t) * p.n_heads * SIZE] = __fmul_rn(fmaf(update, key_query, __fmul_rn(decay, of_query)), p.scale);
         }
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            state[i].x = fmaf(now.k[i].x, update, __fmul_rn(state[i].x, decay));
-            state[i].y = fmaf(now.k[i].y, update, __fmul_rn(state[i].y, decay));
-            state[i].z = fmaf(now.k[i].z, update, __fmul_rn(state[i].z, decay));
-            state[i].w = fmaf(now.k[i].w, update, __fmul_rn(state[i].w, decay));
+            state[i].x = fmaf(now.k[i].x, change, __fmul_rn(state[i].x, decay));
+            state[i].y = fmaf(now.k[i].y, change, __fmul_rn(state[i].y, decay));
+            state[i].z = fmaf(now.k[i].z, change, __fmul_rn(state[i].z, decay));
+            state[i].w = fmaf(now.k[i].w, change, __fmul_rn(state[i].w, decay));
         }
         const int back = p.n_tokens - 1 - t;
         if (back < p.states.n_snapshots) {
