@@ -95,8 +95,6 @@ fill() {
     mkdir -p "$1"/{bin,share/man/man1,share/bash-completion/completions,share/zsh/site-functions,share/fish/vendor_completions.d,share/doc/nextn}
     for program in "${programs[@]}"; do
         install -m 755 "$built/$program" "$1/bin/"
-        # It says all of itself with --help.
-        [ "$program" != nextn-bench ] || continue
         ${run[@]+"${run[@]}"} "$1/bin/$program" --man | gzip -9n >"$1/share/man/man1/$program.1.gz"
         ${run[@]+"${run[@]}"} "$1/bin/$program" --completions bash >"$1/share/bash-completion/completions/$program"
         ${run[@]+"${run[@]}"} "$1/bin/$program" --completions zsh >"$1/share/zsh/site-functions/_$program"

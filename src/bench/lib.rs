@@ -27,20 +27,24 @@ mod words;
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use conversation::Sees;
 use setup::{Input, Setup};
 
 use program::logging;
+use program::shell::Printed;
 use session::options::DeviceOptions;
 
 /// Measure a model, and show what it computes
 #[derive(Debug, Parser)]
-#[command(name = "nextn-bench", version, about, propagate_version = true)]
+#[command(name = "nextn-bench", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    printed: Printed,
 }
 
 #[derive(Debug, Subcommand)]
@@ -142,13 +146,14 @@ enum Command {
     Report(report::Args),
 }
 
-/// Runs one command.
+/// Runs one command, or prints completions or the manual.
 ///
 /// # Errors
 /// A file that cannot be read, a model that does not open, a forward pass that was not computed.
 pub fn run(args: Args) -> anyhow::Result<()> {
     logging::start("warn", logging::Lines::Person { colours: false, detailed: false }).map_err(anyhow::Error::msg)?;
-    match args.command {
+    let Some(command) = args.command else { return Ok(args.printed.print(Args::command())?) };
+    match command {
         Command::Logits { setup, input, sees, draft, batch_size, full, hidden } => {
             logits::run(&setup, (&input, &sees), draft.into(), batch_size as usize, full, hidden)
         }
