@@ -214,7 +214,7 @@ int main() {
             int n, k;
             bool gate = false;
         };
-        for (auto h : {shape{1024, 5120}, {5120, 6144}, {5120, 17408}, {10240, 5120}, {17408, 5120}, {17408, 5120, true}, {248320, 2048}}) {
+        for (auto h : {shape{12288, 2048}, {2048, 4096}, {1024, 5120}, {5120, 6144}, {5120, 17408}, {10240, 5120}, {17408, 5120}, {17408, 5120, true}, {248320, 2048}}) {
             printf("  %6d x %5d%s", h.n, h.k, h.gate ? " x 2" : "    ");
             double one = 0;
             const size_t size = size_t(h.n) * (h.k / 256) * block[type], all = h.gate ? 2 * size : size;
