@@ -2,6 +2,7 @@
 #include "few_columns.cuh"
 #include "dependent_launch.cuh"
 #include "ggml-impl.h"
+#include "nodes.cuh"
 
 namespace nextn {
 
@@ -50,7 +51,7 @@ int copies(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, int i) {
     int n = 1, end = i;
     for (int k = i + 1; k < graph->n_nodes; k++) {
         const ggml_tensor * node = graph->nodes[k];
-        if (node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_NONE) {
+        if (computes_nothing(node)) {
             continue;
         }
         // All read parts of one tensor and write parts of another, so their order does not matter.

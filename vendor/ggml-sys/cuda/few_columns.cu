@@ -3,6 +3,7 @@
 #include "few_columns_kernels.cuh"
 #include "few_floats_kernels.cuh"
 #include "gumbel.cuh"
+#include "nodes.cuh"
 #include "states.cuh"
 #include "mmvq.cuh"
 #include "unary.cuh"
@@ -258,14 +259,6 @@ void launch_of(ggml_type type, products & p, int n_matrices, cudaStream_t stream
         case GGML_TYPE_Q6_K: return chosen<q6_k>(p, launch<q6_k>{ p, n_matrices, stream });
         default: return chosen<bytes_with_scales>(p, launch<bytes_with_scales>{ p, n_matrices, stream });
     }
-}
-
-// A tensor whose values these are in the same order.
-const ggml_tensor * root_of(const ggml_tensor * t) {
-    while (t->op == GGML_OP_RESHAPE) {
-        t = t->src[0];
-    }
-    return t;
 }
 
 size_t bytes_of_columns(int n, int k) {

@@ -45,15 +45,14 @@ static __device__ __forceinline__ void norm_of_row(float (&v)[EACH], const float
 }
 
 // Norms of rows of n values, a multiple of 256; columns of the same besides. Grid: rows; n / 8 threads.
-static __global__ void __launch_bounds__(1024) norm_into_columns(const float * x, int64_t x_row, const float * weights, float * dst, int64_t dst_row,
-                                                                column_block * y, int n, float eps) {
+static __global__ void __launch_bounds__(1024) norm_into_columns(const float * x, const float * weights, float * dst, column_block * y, int n, float eps) {
     const int row = blockIdx.x, at = threadIdx.x * EACH;
     float w[EACH], v[EACH];
     load_values(w, weights + at);
     wait_for_previous();
     let_next_start();
-    load_values(v, x + row * x_row + at);
-    norm_of_row(v, w, dst + row * dst_row + at, y, n, row, eps);
+    load_values(v, x + int64_t(row) * n + at);
+    norm_of_row(v, w, dst + int64_t(row) * n + at, y, n, row, eps);
 }
 
 // dst = norm of each head of x * weights * silu(gate), heads of HEAD values, n values a token; columns of n values besides. Grid: blocks

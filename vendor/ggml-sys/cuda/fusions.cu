@@ -2,6 +2,7 @@
 #include "few_columns.cuh"
 #include "few_columns_kernels.cuh"
 #include "fusion_kernels.cuh"
+#include "nodes.cuh"
 #include "states.cuh"
 
 #include "ggml-impl.h"
@@ -14,11 +15,6 @@ namespace {
 
 // Nodes behind one among which those are looked for that can be computed with it.
 constexpr int NEAR = 96;
-
-bool computes_nothing(const ggml_tensor * node) {
-    return node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW || node->op == GGML_OP_PERMUTE ||
-        node->op == GGML_OP_TRANSPOSE;
-}
 
 // The next node that computes something; the number of nodes if there is none.
 int next_of(const ggml_cgraph * graph, int i) {
@@ -45,16 +41,9 @@ bool is_read_once(const ggml_cgraph * graph, int i) {
     return ggml_node_has_n_uses(graph, i, 1);
 }
 
-const ggml_tensor * reshaped(const ggml_tensor * t) {
-    while (t->op == GGML_OP_RESHAPE) {
-        t = t->src[0];
-    }
-    return t;
-}
-
 // n floats of a model in a row.
 bool is_vector(const ggml_tensor * t, int64_t n) {
-    return t && t->type == GGML_TYPE_F32 && ggml_nelements(t) == n && ggml_is_contiguous(t) && reshaped(t)->op == GGML_OP_NONE &&
+    return t && t->type == GGML_TYPE_F32 && ggml_nelements(t) == n && ggml_is_contiguous(t) && root_of(t)->op == GGML_OP_NONE &&
         reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
 }
 
@@ -82,7 +71,7 @@ bool goes_to_product(const ggml_cgraph * graph, int i, const ggml_tensor * t, in
     for (int j = i + 1; j < graph->n_nodes && j < i + NEAR / 2; j++) {
         const ggml_tensor * node = graph->nodes[j];
         const bool is_product = is(node, GGML_OP_MUL_MAT) || is(node, GGML_OP_MUL_MAT_ID);
-        if (is_product && node->src[0]->type != GGML_TYPE_F32 && node->src[0]->ne[0] == k && reshaped(node->src[1]) == t && fuses(node)) {
+        if (is_product && node->src[0]->type != GGML_TYPE_F32 && node->src[0]->ne[0] == k && root_of(node->src[1]) == t && fuses(node)) {
             return true;
         }
     }
@@ -141,7 +130,7 @@ bool compute_norm(ggml_backend_cuda_context & ctx, const norm_match & m) {
     float * dst = (float *) m.dst->data;
     if (!m.gate) {
         const ggml_cuda_kernel_launch_params params(dim3(n_tokens), dim3(n / EACH), size_t(0), ctx.stream());
-        ggml_cuda_kernel_launch(norm_into_columns, params, floats_of(m.x), n, floats_of(m.weights), dst, n, y, int(n), m.eps);
+        ggml_cuda_kernel_launch(norm_into_columns, params, floats_of(m.x), floats_of(m.weights), dst, y, int(n), m.eps);
         return true;
     }
     const ggml_cuda_kernel_launch_params params(dim3((n / BLOCK + 3) / 4, n_tokens), dim3(128), size_t(0), ctx.stream());
@@ -174,7 +163,7 @@ bool goes_to_glu(const ggml_cgraph * graph, int i) {
 
 bool is_product_of(const ggml_cgraph * graph, int i, const ggml_tensor * x) {
     const ggml_tensor * node = graph->nodes[i];
-    return is(node, GGML_OP_MUL_MAT) && node->src[1] == x && reshaped(node->src[0])->op == GGML_OP_NONE && fuses(node) && !goes_to_glu(graph, i);
+    return is(node, GGML_OP_MUL_MAT) && node->src[1] == x && root_of(node->src[0])->op == GGML_OP_NONE && fuses(node) && !goes_to_glu(graph, i);
 }
 
 // The product i with what follows it; gives the last node.
@@ -191,7 +180,7 @@ int with_what_follows(const ggml_cgraph * graph, int i, part_of_several & part) 
         // Where experts are chosen by sigmoids, ggml has a kernel for all of that.
         for (int k = j + 1; k < graph->n_nodes && k < j + NEAR / 2; k++) {
             const ggml_tensor * node = graph->nodes[k];
-            const bool reads = node->src[0] && reshaped(node->src[0]) == second;
+            const bool reads = node->src[0] && root_of(node->src[0]) == second;
             if (reads && (node->op == GGML_OP_ARGSORT || node->op == GGML_OP_GET_ROWS || node->op == GGML_OP_ADD)) {
                 return i;
             }
@@ -367,7 +356,7 @@ bool match_gate(const ggml_cgraph * graph, int i, gate_match & m) {
     }
     const int j = next_of(graph, i), k = next_of(graph, j);
     const ggml_tensor * sigmoid = node_at(graph, j), * product = node_at(graph, k);
-    if (!is(sigmoid, GGML_UNARY_OP_SIGMOID) || reshaped(sigmoid->src[0]) != cont || !is_read_once(graph, j) || !is(product, GGML_OP_MUL)) {
+    if (!is(sigmoid, GGML_UNARY_OP_SIGMOID) || root_of(sigmoid->src[0]) != cont || !is_read_once(graph, j) || !is(product, GGML_OP_MUL)) {
         return false;
     }
     // Nobody else reads it by another shape.
@@ -417,11 +406,6 @@ template <typename F> void each_input(const ggml_cgraph * graph, int first, int 
             }
         }
     }
-}
-
-bool are_apart(const ggml_tensor * a, const ggml_tensor * b) {
-    const char * first = (const char *) a->data, * second = (const char *) b->data;
-    return first + ggml_nbytes(a) <= second || second + ggml_nbytes(b) <= first;
 }
 
 // What is written does not lie where something is that the launch reads; but element by element it may, where that is allowed.

@@ -1,5 +1,6 @@
 #include "few_columns.cuh"
 #include "ggml-impl.h"
+#include "nodes.cuh"
 #include "states.cuh"
 #include "states_kernels.cuh"
 
@@ -222,9 +223,7 @@ int leave_to_delta_rule(ggml_backend_cuda_context & ctx, const ggml_cgraph * gra
     const ggml_tensor * x = graph->nodes[i]->src[0];
     for (int j = i + 2; j < until; j++) {
         const ggml_tensor * node = graph->nodes[j];
-        const char * a = (const char *) x->data, * b = (const char *) node->data;
-        const bool writes = node->op != GGML_OP_VIEW && node->op != GGML_OP_RESHAPE && node->op != GGML_OP_NONE;
-        if (writes && a < b + ggml_nbytes(node) && b < a + ggml_nbytes(x)) {
+        if (!computes_nothing(node) && !are_apart(node, x)) {
             return 0;
         }
     }

@@ -44,7 +44,7 @@ static void norms() {
             float *x = on_device(hx), *w = on_device(hw), *dst = on_device(hx), *again = on_device(hx);
             const size_t bytes = size_t(n / 256) * ((tokens + 7) / 8) * sizeof(column_block);
             uint8_t *y = on_device(std::vector<uint8_t>(bytes)), *z = on_device(std::vector<uint8_t>(bytes));
-            launch(0, norm_into_columns, dim3(tokens), dim3(n / EACH), 0, x, int64_t(n), w, dst, int64_t(n), (column_block *)y, n, 1e-6f);
+            launch(0, norm_into_columns, dim3(tokens), dim3(n / EACH), 0, x, w, dst, (column_block *)y, n, 1e-6f);
             const float_columns from = {dst, n, n, 1, (column_block *)z};
             launch(0, quantise, dim3((n / 256 + 3) / 4, tokens), dim3(128), 0, from, tokens, from, n / 256);
             std::vector<double> expected(hx.size());
@@ -57,7 +57,7 @@ static void norms() {
             }
             const auto out = on_host(dst, hx.size());
             // The last token by itself.
-            launch(0, norm_into_columns, dim3(1), dim3(n / EACH), 0, x + size_t(tokens - 1) * n, int64_t(n), w, again, int64_t(n), (column_block *)z, n, 1e-6f);
+            launch(0, norm_into_columns, dim3(1), dim3(n / EACH), 0, x + size_t(tokens - 1) * n, w, again, (column_block *)z, n, 1e-6f);
             const auto alone = on_host(again, n);
             const bool alike = same(alone, std::vector<float>(out.end() - n, out.end()));
             launch(0, quantise, dim3((n / 256 + 3) / 4, tokens), dim3(128), 0, from, tokens, from, n / 256);
@@ -132,7 +132,7 @@ static void sums() {
         p.eps = 1e-6f;
         launch(0, sum_experts_and_norm, dim3(tokens), dim3(n / EACH), 0, p);
         const bool alike = same(sum, on_host(p.dst, hx.size()));
-        launch(0, norm_into_columns, dim3(tokens), dim3(n / EACH), 0, (const float *)p.dst, int64_t(n), p.norm_weights, other, int64_t(n), (column_block *)z, n, 1e-6f);
+        launch(0, norm_into_columns, dim3(tokens), dim3(n / EACH), 0, (const float *)p.dst, p.norm_weights, other, (column_block *)z, n, 1e-6f);
         const bool normed = same(on_host(dst, hx.size()), on_host(other, hx.size())) && same(on_host(y, bytes), on_host(z, bytes));
         printf("sum of experts, %d tokens: error %.1e %s, the same with a norm %s, and the norm %s\n", tokens, error, verdict(error < 1e-6), verdict(alike), verdict(normed));
     }
