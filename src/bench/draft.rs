@@ -11,7 +11,7 @@ use engine::sample::SamplingParams;
 use engine::{EngineConfig, RequestOptions, Timings};
 use model::Model;
 use session::dialect::ReplyEvent;
-use session::options::DraftOptions;
+use session::options::{CalibrationPlace, DraftOptions};
 use session::{Delta, LoadedModel, ModelOptions, TemplateSource};
 use speculate::{Depth, DraftMode, DraftVocabSize, Mode, SpecConfig};
 use text::TokenId;
@@ -75,19 +75,20 @@ impl Draft {
         };
         SpecConfig { mode, depth, vocab, draft_mode }
     }
+
+    /// The same as options. How a source drafts is part of its name here, and no option.
+    fn flags(self, vocab: DraftVocabSize) -> DraftOptions {
+        let SpecConfig { mode, depth, vocab, draft_mode: _ } = self.config(vocab);
+        DraftOptions { spec: mode, draft_max: depth, draft_vocab: vocab, ..DraftOptions::default() }
+    }
 }
 
 /// What was given beside these drafts and changes none of them, a sentence each.
 pub(super) fn without_effect(drafts: &[Draft], vocab: DraftVocabSize, model: &Model) -> Vec<String> {
-    let flags = |draft: &Draft| {
-        // How a source drafts is part of its name here, and no option.
-        let SpecConfig { mode, depth, vocab, draft_mode: _ } = draft.config(vocab);
-        DraftOptions { spec: mode, draft_max: depth, draft_vocab: vocab, ..DraftOptions::default() }
-    };
     let drafts = if drafts.is_empty() { &[Draft::Off] } else { drafts };
     drafts
         .iter()
-        .map(flags)
+        .map(|draft| draft.flags(vocab))
         .map(|flags| flags.without_effect(model.nextn().is_bound(), false))
         .min_by_key(Vec::len)
         .unwrap_or_default()
@@ -145,9 +146,22 @@ impl Bench {
         vocab: DraftVocabSize,
         setup: &Setup,
     ) -> anyhow::Result<Self> {
+        Self::calibrated(model, config, (draft, vocab), setup, CalibrationPlace::Off)
+    }
+
+    /// As [`Bench::new`]; drafts begin with what earlier engines kept in `place`.
+    pub(super) fn calibrated(
+        model: &Arc<Model>,
+        config: EngineConfig,
+        (draft, vocab): (Draft, DraftVocabSize),
+        setup: &Setup,
+        place: CalibrationPlace,
+    ) -> anyhow::Result<Self> {
         let drafts = draft.config(vocab);
         let draft_model = if drafts.mode.uses_draft_model() { setup.draft_model(drafts.mode)? } else { None };
-        let proposer = speculate::proposer_with(model, draft_model.as_ref(), &config, drafts)?;
+        let flags = DraftOptions { calibration: place, ..draft.flags(vocab) };
+        let kept = flags.calibration(model, draft_model.as_deref(), &config);
+        let proposer = speculate::calibrated_proposer(model, draft_model.as_ref(), &config, drafts, kept.as_ref())?;
         // Texts only: a template that does not compile is not at fault.
         let (chat_template, adapters) = (TemplateSource::None, setup.adapters().clone());
         let options = ModelOptions { chat_template, adapters, ..ModelOptions::default() };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use model::Model;
+use session::options::CalibrationPlace;
 use text::TokenId;
 
 use super::super::draft::{Bench, Draft, Generated, degenerate};
@@ -38,9 +39,14 @@ pub(super) fn run(args: &Args, setup: &Setup, model: &Arc<Model>, n_ctx: usize) 
     for &n_sequences in &counts {
         ways.extend(drafts.iter().map(|&draft| Way::new(n_sequences, draft)));
     }
+    // As in programs, `auto` begins with what was measured before: here in earlier rounds.
+    let measured = tempfile::tempdir()?;
     for round in 0..=args.repeat {
         for way in &mut ways {
-            way.round(args, setup, model, n_ctx, round > 0)?;
+            way.round(args, setup, model, n_ctx, CalibrationPlace::Folder(measured.path().to_owned()))?;
+            if round == 0 {
+                way.forget_times();
+            }
         }
         // The first way of each count does not draft.
         for same_count in ways.chunk_by_mut(|a, b| a.n_sequences == b.n_sequences) {
@@ -75,7 +81,7 @@ impl Way {
         setup: &Setup,
         model: &Arc<Model>,
         n_ctx: usize,
-        counts: bool,
+        place: CalibrationPlace,
     ) -> anyhow::Result<()> {
         let asked = session::prompt_of(model, &args.prompt)?;
         // Prompts of the same length that differ at their start.
@@ -85,18 +91,22 @@ impl Way {
         let mut config = setup.engine(n_ctx + asked.len() + args.n_gen);
         config.n_sequences = self.n_sequences;
         // Made anew for each round: threads of an idle engine would still spin now and then.
-        let bench = Bench::new(model, config, self.draft, args.draft_vocab, setup)?;
+        let bench = Bench::calibrated(model, config, (self.draft, args.draft_vocab), setup, place)?;
         let (replies, _) = bench.together(&prompts, args.n_gen)?;
         // Replies overlap but for their prompts: the slowest says how long all of them took.
         let slowest = replies.iter().map(|a| a.timings.generated_ms).fold(0.0, f64::max);
         let n_tokens: usize = replies.iter().map(|a| a.timings.generated_tokens - 1).sum();
         let n_cycles = replies.iter().map(|a| a.timings.steps).max().unwrap_or(0).max(1);
-        if counts {
-            self.tokens_per_second.push(1e3 * n_tokens as f64 / slowest.max(1e-6));
-            self.pass_ms.push(slowest / n_cycles as f64);
-        }
+        self.tokens_per_second.push(1e3 * n_tokens as f64 / slowest.max(1e-6));
+        self.pass_ms.push(slowest / n_cycles as f64);
         self.replies = replies;
         Ok(())
+    }
+
+    /// A warm-up round does not count.
+    fn forget_times(&mut self) {
+        self.tokens_per_second.clear();
+        self.pass_ms.clear();
     }
 
     fn measured(&self, args: &Args, setup: &Setup, n_ctx: usize, plain: &[f64]) -> Measured {
