@@ -22,7 +22,7 @@ ROOT = HERE.parents[1]
 NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_5-yarn", "qwen3_next", "llama", "llama-biased", "llama-mha", "llama-rope3", "llama-linear", "mistral",
          "mixtral", "ministral3", "qwen2", "qwen2-tied", "qwen2-yarn-factor", "qwen3", "qwen3-yarn", "qwen3-yarn-betas", "qwen3_moe", "glm4",
          "glm4_moe", "glm4_moe_lite", "deepseek_v3", "granite", "phi3", "phi3-long", "llama-pieces", "llama-merges",
-         "mistral-pieces", "mixtral-pieces", "phi3-pieces", "phi3-pieces-long", "nemotron_h", "nemotron_h-biased", "lfm2", "gpt_oss", "gpt_oss-mxfp4", "gemma2", "gemma3", "gemma3-seeing"]
+         "mistral-pieces", "mixtral-pieces", "phi3-pieces", "phi3-pieces-long", "mistral-own", "mistral-own-pieces", "ministral3-own", "nemotron_h", "nemotron_h-biased", "lfm2", "gpt_oss", "gpt_oss-mxfp4", "gemma2", "gemma3", "gemma3-seeing"]
 TOWERS = ["qwen3_5", "gemma4", "gemma3"]
 HEADS = ["eagle3", "eagle3-wide", "eagle3-speculator", "dflash", "dflash-window"]
 TYPES = ["F32", "F16", "BF16", "Q8_0"]
@@ -64,7 +64,8 @@ def compare(args, name):
     if not (folder / "reference.npz").exists():
         run(sys.executable, HERE / "files/checkpoints.py", args.work, name)
     theirs, ours, wide = (args.work / f"{name}-{end}.gguf" for end in ("theirs", "ours", "f32"))
-    convert_theirs(args, folder, theirs, (folder / "pre.txt").read_text())
+    own = ["--mistral-format", "--disable-mistral-community-chat-template"] if (folder / "params.json").exists() else []
+    convert_theirs(args, folder, theirs, (folder / "pre.txt").read_text(), *own)
     # Experts that are packed stay so; products with them are computed with rounded activations.
     for out, *kind in ((ours, "BF16"), (wide, "F32", "--requantize")):
         out.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ if [ ! -e "$folder/llama.cpp" ]; then
 fi
 for wish in "$@"; do
     case $wish in
-    --torch) pip -q install torch transformers ;;
+    --torch) pip -q install torch transformers mistral-common ;;
     --build)
         cmake -G Ninja -S "$folder/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_TESTS=OFF \
             -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF >"$folder/cmake.log"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Token ids of files that `extract-nextn convert` makes of SentencePiece vocabularies, beside SentencePiece's and the `tokenizers` library's.
+"""Token ids of files that `extract-nextn convert` makes of SentencePiece vocabularies, beside SentencePiece's and the `tokenizers` library's;
+and of Mistral's tekken.json, beside the package mistral-common.
 
   scripts/published/llamacpp.sh FOLDER --build --torch
   cargo build --workspace --bins --examples && FOLDER/venv/bin/python scripts/published/pieces.py MODEL [MODEL ..] [--strings N] [--work DIR]
@@ -7,7 +8,8 @@
 MODEL is a `tokenizer.model` of Llama's kind (such as those within the package mistral-common). Of each, two checkpoints of one small layer
 are made and converted: one with the file, one with a `tokenizer.json` of merges in its place, in the order of the pieces' scores. N random
 strings (those of vocabularies.py) are encoded without special tokens (compared with SentencePiece) and with them (compared with
-`tokenizers`, which reads that `tokenizer.json`). Prints a row of docs/measurements/conversions.md for each. Exit status: 1 when ids differ.
+`tokenizers`, which reads that `tokenizer.json`). A MODEL that ends in .json is a tekken.json: one checkpoint, and strings without special
+tokens, which that package reads from no text. Prints a row of docs/measurements/conversions.md for each. Exit status: 1 when ids differ.
 """
 import argparse, json, shutil, subprocess, sys
 from pathlib import Path
@@ -56,7 +58,30 @@ def folder(path, n_vocab):
     return path
 
 
+def converted(args, path):
+    """The folder's file, with its vocabulary open."""
+    file = args.work / f"{path.name}.gguf"
+    file.unlink(missing_ok=True)
+    subprocess.run([str(args.nextn / "extract-nextn"), "convert", str(path), "-o", str(file), "--type", "f32"], check=True, capture_output=True)
+    return vocabularies.Ours(file)
+
+
+def row_of_tekken(args, model):
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    theirs = Tekkenizer.from_file(model)
+    path = folder(args.work / f"{model.name}-own", theirs.n_words)
+    shutil.copy(model, path / "tekken.json")
+    ours = converted(args, path)
+    plain = vocabularies.strings(args.strings, vocabularies.SEED)
+    cell = vocabularies.compare(ours, lambda text: theirs.encode(text, bos=False, eos=False), plain, False, args.show)
+    ours.close()
+    print(f"| {model.name} | {theirs.n_words} | {args.strings} | {cell} | | | |", flush=True)
+    return cell == args.strings
+
+
 def row(args, model):
+    if model.suffix == ".json":
+        return row_of_tekken(args, model)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     n = processor.get_piece_size()
     controls = [id for id in range(n) if processor.is_control(id) or processor.is_unknown(id)]
@@ -74,10 +99,7 @@ def row(args, model):
     plain, mixed = vocabularies.strings(args.strings, vocabularies.SEED), vocabularies.strings(args.strings, vocabularies.SEED + 1, specials)
     cells = []
     for path in (with_model, with_merges):
-        file = args.work / f"{path.name}.gguf"
-        file.unlink(missing_ok=True)
-        subprocess.run([str(args.nextn / "extract-nextn"), "convert", str(path), "-o", str(file), "--type", "f32"], check=True, capture_output=True)
-        ours = vocabularies.Ours(file)
+        ours = converted(args, path)
         cells.append(vocabularies.compare(ours, lambda text: processor.encode(text), plain, False, args.show))
         cells.append(vocabularies.compare(ours, lambda text: fast.encode(text, add_special_tokens=False).ids, mixed, True, args.show))
         ours.close()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes src/text/tests/tokenizer/data/spm.json: two small vocabularies and the ids that llama.cpp gives.
+"""Makes src/text/tests/tokenizer/data/spm.json.z (zlib): two small vocabularies and the ids that llama.cpp gives.
 
     FOLDER/venv/bin/python scripts/published/vocabulary_goldens.py FOLDER
 
@@ -10,12 +10,13 @@ second vocabulary is the same with merges instead of scores, as Gemma 4's files 
 import json
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 sys.argv, folder = [sys.argv[0]], Path(sys.argv[1])
 import vocabularies as v
 
-TARGET = v.ROOT / "src/text/tests/tokenizer/data/spm.json"
+TARGET = v.ROOT / "src/text/tests/tokenizer/data/spm.json.z"
 SPECIAL = ["<|user|>", "<|end|>", "<pad>"]
 
 
@@ -76,7 +77,7 @@ def main():
             for case in cases:
                 case[model] = [theirs.encode(case["text"], False), theirs.encode(case["text"], True)]
             theirs.close()
-    TARGET.write_text(json.dumps({**lists, "cases": cases}, separators=(",", ":")) + "\n")
+    TARGET.write_bytes(zlib.compress((json.dumps({**lists, "cases": cases}, separators=(",", ":")) + "\n").encode(), 9))
     print(TARGET, len(tokens), "tokens,", len(cases), "strings")
 
 

@@ -12,7 +12,7 @@ use crate::safetensors::{EXTENSION, MAX_HEADER_BYTES};
 pub enum Kind {
     /// A file that starts as one, or is called so.
     Gguf,
-    /// A folder with a `config.json`.
+    /// A folder with a `config.json`, or with Mistral's own `params.json`.
     Checkpoint,
     /// A file that starts as one or is called so, or a folder of such files: some shards of a checkpoint, or a head alone.
     Safetensors,
@@ -54,11 +54,12 @@ impl Kind {
     /// As [`Kind::of`], for those who look at whole models: a file of a checkpoint is told apart from a head alone.
     ///
     /// # Errors
-    /// Those of [`Kind::of`]; or there is a `config.json` beside a file of safetensors.
+    /// Those of [`Kind::of`]; or a file of safetensors stands in a checkpoint's folder.
     pub fn of_whole(path: &Path) -> Result<Kind, Error> {
         let kind = Kind::of(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        if kind == Kind::Safetensors && !path.is_dir() && folder.join(CONFIG).exists() {
+        let is_whole = folder.join(CONFIG).exists() || folder.join(PARAMS).exists();
+        if kind == Kind::Safetensors && !path.is_dir() && is_whole {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             let what = format!("is one file of the checkpoint in {}: give the folder", folder.display());
             return Err(Error::input(path, what));
@@ -68,7 +69,7 @@ impl Kind {
 }
 
 fn of_folder(path: &Path) -> Result<Kind, Error> {
-    if path.join(CONFIG).exists() {
+    if path.join(CONFIG).exists() || path.join(PARAMS).exists() {
         return Ok(Kind::Checkpoint);
     }
     let (mut safetensors, mut gguf) = (false, false);
@@ -103,7 +104,10 @@ fn like(first: &[u8]) -> &'static str {
 
 /// Enough for the words that a Git LFS pointer starts with.
 const N_FIRST: u64 = 23;
-const CONFIG: &str = "config.json";
+/// What a checkpoint says of its model.
+pub(crate) const CONFIG: &str = "config.json";
+/// The same of Mistral's own.
+pub(crate) const PARAMS: &str = "params.json";
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,20 @@ pub(crate) fn spell_into(text: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// The text that spells these bytes, as byte-level vocabularies write a token.
+///
+/// ```
+/// assert_eq!(text::spelled(b" caf\xc3\xa9"), "\u{120}caf\u{c3}\u{a9}");
+/// ```
+#[must_use]
+pub fn spelled(bytes: &[u8]) -> String {
+    let code = |byte: u8| match UNPRINTABLE.binary_search(&byte) {
+        Ok(no) => 0x100 + no as u32,
+        Err(_) => u32::from(byte),
+    };
+    bytes.iter().filter_map(|&byte| char::from_u32(code(byte))).collect()
+}
+
 /// The byte that `c` stands for.
 fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
@@ -61,6 +75,15 @@ mod tests {
             }
         }
         assert_eq!(seen, [1; 256]);
+    }
+
+    #[test]
+    fn what_spells_bytes_gives_them_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let (text, mut bytes) = (spelled(&all), Vec::new());
+        spell_into(&text, &mut bytes);
+        assert_eq!(bytes, all);
+        assert!(is_spelled(&text));
     }
 
     #[test]

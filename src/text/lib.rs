@@ -20,6 +20,7 @@ mod spm;
 pub mod template;
 mod vocab;
 
+pub use byte_level::spelled;
 pub use decode::Decoder;
 pub use error::Error;
 pub use fingerprint::{fingerprint, hex};

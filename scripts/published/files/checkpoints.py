@@ -10,10 +10,14 @@ Widths are multiples of 256, so that every quantised type fits, and differ from 
 import json, math, sys
 from pathlib import Path
 
+import mistral_own
+
 N_VOCAB, N_PROMPT = 512, 200
 QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = (LETTERS + r"*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|" + LETTERS + r"+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 PRE = {"qwen2": QWEN2, "qwen35": QWEN35, "llama-bpe": LLAMA, "glm4": LLAMA}
 
 SIZES = dict(vocab_size=N_VOCAB, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=512,
@@ -79,6 +83,11 @@ MODELS = {
     "phi3-pieces-long": ("Phi3", "default", dict(num_key_value_heads=4, sliding_window=4096, original_max_position_embeddings=128, rope_parameters=dict(
         rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=128, long_factor=[1.0 + i / 8 for i in range(32)],
         short_factor=[1.0 + i / 64 for i in range(32)]))),
+    # In the form of Mistral's own files.
+    "mistral-own": ("Mistral", "tekken", dict(head_dim=96, sliding_window=None, rope_parameters=PLAIN)),
+    "mistral-own-pieces": ("Mistral", "default", dict(head_dim=128, sliding_window=None, tie_word_embeddings=True, rope_parameters=PLAIN)),
+    "ministral3-own": ("Ministral3", "tekken", dict(head_dim=128, rope_parameters=YARN | dict(
+        mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1, beta_fast=32.0, beta_slow=1.0))),
     "lfm2": ("Lfm2", "llama-bpe", dict(rope_parameters=PLAIN, conv_L_cache=3, norm_eps=1e-5, block_auto_adjust_ff_dim=False, block_ff_dim=512,
                                        tie_word_embeddings=True, layer_types=["conv", "full_attention", "conv", "full_attention"])),
     # Keys and values of one head for four of queries; layers by letters, as published.
@@ -127,20 +136,24 @@ def tokenizer(pre, text):
 
 class Pieces:
     """A SentencePiece vocabulary of N_VOCAB pieces with a token for each byte, as Gemma's, or Llama's with a space before a text:
-    `tokenizer.model`. `merges`: `tokenizer.json` in its place. `phi`: added tokens as Phi-3's."""
-    def __init__(self, text, gemma=True, merges=False, phi=False):
+    `tokenizer.model`. `merges`: `tokenizer.json` in its place. `phi`: added tokens as Phi-3's. `own`: Mistral's own file, of all tokens."""
+    def __init__(self, text, gemma=True, merges=False, phi=False, own=False):
         import io, sentencepiece
         out = io.BytesIO()
         ids = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3) if gemma else dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text.splitlines()), model_writer=out, vocab_size=N_VOCAB - 2, model_type="bpe", byte_fallback=True,
+            sentence_iterator=iter(text.splitlines()), model_writer=out, vocab_size=N_VOCAB - (0 if own else 2), model_type="bpe", byte_fallback=True,
+            control_symbols=mistral_own.CONTROLS if own else [],
             add_dummy_prefix=not gemma, remove_extra_whitespaces=False, normalization_rule_name="identity",
             user_defined_symbols=["\n\n", "<unused0>"] if gemma else [], max_sentence_length=100000, minloglevel=2, **ids)
-        self.gemma, self.merges, self.phi = gemma, merges, phi
+        self.gemma, self.merges, self.phi, self.own = gemma, merges, phi, own
         self.bytes = out.getvalue()
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.bytes)
 
     def save_pretrained(self, folder):
+        if self.own:
+            (folder / "tokenizer.model.v3").write_bytes(self.bytes)
+            return
         piece = lambda id: self.processor.id_to_piece(id)
         token = lambda content, special: dict(content=content, lstrip=False, normalized=False, rstrip=self.phi and content == "<|end|>",
                                               single_word=False, special=special)
@@ -310,14 +323,19 @@ def write(out, name):
     folder = out / name
     text = documents()
     m = model(family, dict(config), name.endswith("-seeing"))
+    own = "-own" in name
     if pre == "default":
-        tok = Pieces(text, family.startswith("Gemma"), name.endswith("-merges"), family == "Phi3")
+        tok = Pieces(text, family.startswith("Gemma"), name.endswith("-merges"), family == "Phi3", own)
+    elif pre == "tekken":
+        tok = mistral_own.Tekken(TEKKEN, text, N_VOCAB)
     else:
         tok = tokenizer(pre, text)
     m.save_pretrained(folder)
     if name.endswith("-mxfp4"):
         pack_experts(folder, m)
     tok.save_pretrained(folder)
+    if own:
+        mistral_own.rewrite(folder)
     if family == "Qwen3Next":
         file = folder / "model.safetensors"
         save_file(load_file(file) | nextn_layer(m), file, metadata={"format": "pt"})

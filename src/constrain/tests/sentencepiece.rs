@@ -8,7 +8,8 @@ use test_support::{Random, takes_tokens, write};
 use text::{Special, SpecialIds, TokenId, Vocab, VocabSource};
 
 fn vocab() -> Arc<Vocab> {
-    let file: Value = serde_json::from_str(include_str!("../../text/tests/tokenizer/data/spm.json")).unwrap();
+    let packed = include_bytes!("../../text/tests/tokenizer/data/spm.json.z");
+    let file: Value = serde_json::from_slice(&miniz_oxide::inflate::decompress_to_vec_zlib(packed).unwrap()).unwrap();
     let list = |key: &str| file[key].as_array().unwrap().clone();
     let texts = list("tokens");
     let source = VocabSource {

@@ -9,7 +9,7 @@ use super::families::EAGLE3;
 use super::fields::{Fields, MAX_VOCAB, Quantized};
 use super::table::Table;
 use super::target::Target;
-use crate::safetensors::{INDEX, quoted};
+use crate::safetensors::quoted;
 
 /// What the file says of the language model.
 #[derive(Clone, Debug)]
@@ -128,16 +128,3 @@ impl Config {
         }
     }
 }
-
-/// What a checkpoint has besides its weights; not all of it is in every one.
-pub(super) const DESCRIPTIONS: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "added_tokens.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    INDEX,
-];

@@ -3,14 +3,14 @@
 
 use std::path::Path;
 
-use super::config::{Config, DESCRIPTIONS};
+use super::config::Config;
+use super::description;
 use super::fields::{Fields, MAX_DIM};
 use super::table::Sizes;
 use super::target::Target;
 use super::tokenizer::Tokenizer;
 use crate::error::Error;
 use crate::gguf_model::Key;
-use crate::json::{MAX_JSON_BYTES, read_json};
 use crate::kind::Kind;
 use crate::source::Source;
 
@@ -27,8 +27,7 @@ pub(super) fn open(path: &Path) -> Result<Target, Error> {
 }
 
 fn of_checkpoint(folder: &Path) -> Result<Target, Error> {
-    let path = folder.join("config.json");
-    let raw = read_json(&path, MAX_JSON_BYTES)?;
+    let (path, raw) = description::find(folder)?.ok_or_else(|| Error::input(folder, "no config.json is there"))?;
     let refused = |what: String| Error::input(&path, what);
     let config = Config::of(&raw).map_err(refused)?;
     let tokenizer = Tokenizer::open(folder, &config, &raw)?;
@@ -40,7 +39,7 @@ fn of_checkpoint(folder: &Path) -> Result<Target, Error> {
         n_vocab: config.n_vocab,
         has_sections: Sizes::rope_fields(&c).get("mrope_section").is_some(),
         tokenizer: tokenizer.with_special(special).into_keys(),
-        read: DESCRIPTIONS.map(|name| folder.join(name)).to_vec(),
+        read: description::beside(folder),
     })
 }
 

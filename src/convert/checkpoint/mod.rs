@@ -4,6 +4,7 @@
 
 mod config;
 mod delta;
+mod description;
 mod experts;
 mod families;
 mod fields;
@@ -19,6 +20,7 @@ mod projector;
 mod sentencepiece;
 mod table;
 mod target;
+mod tekken;
 mod token_files;
 mod tokenizer;
 mod words;
@@ -26,7 +28,6 @@ mod words;
 use std::path::Path;
 
 pub use config::Config;
-use config::DESCRIPTIONS;
 pub use fields::Quantized;
 pub use gather::Faults;
 pub use head::{Head, HeadTensor};
@@ -76,7 +77,7 @@ pub struct Options<'o> {
 }
 
 impl Checkpoint {
-    /// Reads `config.json`, the tokenizer and the headers of all shards of a folder. No data is read.
+    /// Reads `config.json` or `params.json`, the tokenizer and the headers of all shards of a folder. No data is read.
     ///
     /// # Errors
     /// A file is missing or damaged, the architecture or the way of quantisation is another one, a tensor has no place
@@ -92,12 +93,12 @@ impl Checkpoint {
     /// A file is missing or damaged, or the architecture or the way of quantisation is another one.
     pub fn survey(folder: &Path, options: Options<'_>) -> Result<(Checkpoint, Faults), Error> {
         let json = |name: &str| find_json(&folder.join(name), MAX_JSON_BYTES);
-        let Some(raw) = json("config.json")? else {
+        let Some((said_in, raw)) = description::find(folder)? else {
             return Err(Error::input(folder, "no config.json: the folder of a whole Hugging Face checkpoint expected"));
         };
         let target = options.target.map(find_target::open).transpose()?;
         let config = Config::with_target(&raw, target.as_ref());
-        let config = config.map_err(|what| Error::input(&folder.join("config.json"), what))?;
+        let config = config.map_err(|what| Error::input(&said_in, what))?;
         let shards = Shards::open(folder, |_| true)?;
         let gathered = gather::model_and_head(&shards, &config, folder, options.without_head)?;
         let title = keys::title(folder);
@@ -119,7 +120,7 @@ impl Checkpoint {
         let sources = keys::KeySources { config: &config, n_head_layers, name: &name, generation: generation.as_ref() };
         let keys = keys::all(&sources, &gathered.tensors, tokenizer);
         let inputs = shards.into_inputs();
-        let mut side_inputs = DESCRIPTIONS.map(|name| folder.join(name)).to_vec();
+        let mut side_inputs = description::beside(folder);
         side_inputs.extend(target.into_iter().flat_map(|target| target.read));
         let model = Model { keys, tensors: gathered.tensors, inputs, side_inputs, version: 3 };
         let sees = Projector::is_in(&raw);

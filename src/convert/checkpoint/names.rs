@@ -107,7 +107,7 @@ fn text_name(name: &str) -> Result<(&str, bool), Name> {
 fn scales(name: &str) -> Option<Name> {
     let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
     // Of activations, or of cached keys and values.
-    if matches!(last, "input_scale" | "k_scale" | "v_scale") || last.ends_with("activation_scale") {
+    if matches!(last, "input_scale" | "k_scale" | "v_scale" | "qscale_act") || last.ends_with("activation_scale") {
         return Some(Name::Skip);
     }
     scales_of(name).map(Name::Scale)
@@ -116,7 +116,9 @@ fn scales(name: &str) -> Option<Name> {
 /// The weight that the tensor of this name has scales for.
 pub(crate) fn scales_of(name: &str) -> Option<String> {
     let of_blocks = || name.strip_suffix("_scales").map(|weight| format!("{weight}_blocks"));
-    name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")).map(str::to_owned).or_else(of_blocks)
+    let of_mistral = || name.strip_suffix(".qscale_weight").map(|weight| format!("{weight}.weight"));
+    let named = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale")).map(str::to_owned);
+    named.or_else(of_blocks).or_else(of_mistral)
 }
 
 /// As [`text_name`], whether it is that of scales or not.

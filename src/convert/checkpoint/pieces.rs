@@ -80,7 +80,7 @@ struct Merges {
 /// Neither file is there, or `tokenizer.json` is damaged or of another kind.
 pub(super) fn are_in(folder: &Path) -> Result<bool, Error> {
     let path = folder.join("tokenizer.json");
-    let has_pieces = folder.join("tokenizer.model").exists();
+    let has_pieces = sentencepiece::file(folder).exists();
     if !path.exists() {
         return match has_pieces {
             true => Ok(true),
@@ -165,7 +165,7 @@ pub(super) fn read(
     let path = folder.join("tokenizer.json");
     let beside = if path.exists() { read_json(&path, MAX_JSON_BYTES)? } else { Beside::default() };
     let mut list = List::new(n_vocab);
-    let model = folder.join("tokenizer.model");
+    let model = sentencepiece::file(folder);
     let has_model = model.exists() || vocabulary == Vocabulary::SentencePiece && !merges_are_in(&path)?;
     let space_first = if has_model {
         let model = sentencepiece::read(&model)?;

@@ -2,7 +2,7 @@
 //! Owns what of the file's protocol buffer is read: pieces, the kind of model, and whether a space goes before a text.
 //! Source: SentencePiece's `ModelProto`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::io::Input;
@@ -33,6 +33,13 @@ pub(super) enum PieceKind {
     UserDefined = 4,
     Unused = 5,
     Byte = 6,
+}
+
+/// The file of a folder: `tokenizer.model`, else the newest of those that Mistral numbers.
+pub(super) fn file(folder: &Path) -> PathBuf {
+    let plain = folder.join("tokenizer.model");
+    let numbered = VERSIONS.iter().map(|version| folder.join(format!("tokenizer.model.{version}")));
+    std::iter::once(plain.clone()).chain(numbered).find(|path| path.exists()).unwrap_or(plain)
 }
 
 /// What a file says.
@@ -148,6 +155,8 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Of Mistral's files, the newest first.
+const VERSIONS: [&str; 5] = ["v7m1", "v7", "v3", "v2", "v1"];
 /// Kinds of models.
 const UNIGRAM: u64 = 1;
 const BPE: u64 = 2;

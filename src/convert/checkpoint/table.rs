@@ -62,6 +62,8 @@ pub(crate) enum Vocabulary {
     Llama,
     /// As Llama's, and added tokens of all files are taken as they are.
     Phi,
+    /// As Llama's, in Mistral's own files.
+    Mistral,
 }
 
 impl Row {

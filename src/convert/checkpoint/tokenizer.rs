@@ -1,5 +1,5 @@
 //! The tokenizer of a checkpoint as keys of a GGUF file: tokens, kinds, scores, merges, special ids, chat template.
-//! Owns `tokenizer.json`, `added_tokens.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
+//! Owns `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`; splits no text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::pieces;
-use super::sentencepiece::PieceKind;
+use super::sentencepiece::{self, PieceKind};
 use super::table::Vocabulary;
+use super::tekken::{self, Tekken};
 use super::token_files::{Added, Merge, added_tokens, is_byte, kind, parts, special};
 use crate::error::Error;
 use crate::gguf_model::Key;
@@ -74,12 +75,24 @@ impl Tokenizer {
         let config_path = folder.join("tokenizer_config.json");
         let config = find_json(&config_path, MAX_JSON_BYTES)?.unwrap_or(Value::Null);
         let vocabulary = c.table().map_or(Vocabulary::ByteLevel, |table| table.row.vocabulary);
+        let tekken = folder.join("tekken.json");
+        let of_tekken = match vocabulary {
+            Vocabulary::Mistral => tekken.exists(),
+            Vocabulary::Llama => tekken.exists() && !path.exists(),
+            _ => false,
+        };
         let of_pieces = match vocabulary {
-            Vocabulary::SentencePiece => true,
+            _ if of_tekken => false,
+            Vocabulary::Mistral if !sentencepiece::file(folder).exists() => {
+                return Err(Error::input(folder, "neither tekken.json nor tokenizer.model is there"));
+            }
+            Vocabulary::SentencePiece | Vocabulary::Mistral => true,
             Vocabulary::Llama | Vocabulary::Phi => pieces::are_in(folder)?,
             Vocabulary::ByteLevel | Vocabulary::Gemma => false,
         };
-        let mut made = if of_pieces {
+        let mut made = if of_tekken {
+            Tokenizer::of_tekken(tekken::read(&tekken, c.n_vocab)?)
+        } else if of_pieces {
             let told = pieces::read(folder, &config, root, (c.n_vocab, vocabulary))?;
             Tokenizer {
                 model: "llama",
@@ -101,11 +114,30 @@ impl Tokenizer {
             made.added.retain(|(name, _)| *name != "bos");
             made.added.push(("bos", false));
         }
+        if vocabulary == Vocabulary::Mistral && made.added.is_empty() {
+            made.added = vec![("bos", true), ("eos", false)];
+        }
         let templates = templates(folder, &config).map_err(|e| match e {
             Problem::Words(what) => Error::input(&config_path, what),
             Problem::Error(e) => e,
         })?;
         Ok(Tokenizer { templates, ..made })
+    }
+
+    fn of_tekken(told: Tekken) -> Tokenizer {
+        Tokenizer {
+            model: "gpt2",
+            pre: Some(told.pre),
+            // As llama.cpp's converter has it.
+            scores: vec![0.0; told.tokens.len()],
+            tokens: told.tokens,
+            merges: told.merges,
+            special_ids: told.special_ids,
+            added: vec![("bos", true), ("eos", false)],
+            space_first: None,
+            drops_space: false,
+            templates: Vec::new(),
+        }
     }
 
     fn of(

@@ -15,5 +15,5 @@ pub use dtype::Dtype;
 pub use file::File;
 pub(crate) use header::quoted;
 pub use header::{Header, MAX_HEADER_BYTES, MAX_TENSORS, Tensor};
-pub(crate) use shards::{EXTENSION, INDEX};
+pub(crate) use shards::{EXTENSION, INDEX, are_consolidated};
 pub use shards::{Place, Shards};

@@ -41,7 +41,7 @@ impl Shards {
         if !std::fs::metadata(path).map_err(|e| Error::io(path, "open", e))?.is_dir() {
             return Shards::of(vec![path.to_owned()]);
         }
-        let index = path.join(INDEX);
+        let index = path.join(if are_consolidated(path)? { CONSOLIDATED_INDEX } else { INDEX });
         if !index.exists() {
             return Shards::of(loose(path)?);
         }
@@ -180,9 +180,20 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
+/// Whether all safetensors files of a folder are Mistral's own; where others stand beside them, both have all weights.
+pub(crate) fn are_consolidated(folder: &Path) -> Result<bool, Error> {
+    let files = in_folder(folder)?;
+    Ok(!files.is_empty() && files.iter().all(|file| is_consolidated(file)))
+}
+
+fn is_consolidated(file: &Path) -> bool {
+    short(file).starts_with("consolidated")
+}
+
 /// The safetensors files of a folder without an index.
 fn loose(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let files = in_folder(folder)?;
+    let (own, theirs): (Vec<_>, Vec<_>) = in_folder(folder)?.into_iter().partition(|file| is_consolidated(file));
+    let files = if theirs.is_empty() { own } else { theirs };
     if files.is_empty() {
         return Err(Error::input(folder, "no .safetensors files in this folder; other formats are not read"));
     }
@@ -240,3 +251,5 @@ fn n_of(n: usize, what: &str) -> String {
 pub(crate) const EXTENSION: &str = "safetensors";
 /// Which shard of a folder has which tensor.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// The same of Mistral's own files.
+const CONSOLIDATED_INDEX: &str = "consolidated.safetensors.index.json";

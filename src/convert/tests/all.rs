@@ -11,6 +11,7 @@ mod heads;
 mod hostile;
 mod llama_pieces;
 mod made_projectors;
+mod mistral_own;
 mod nemotron;
 mod next;
 mod output;

@@ -24,13 +24,7 @@ pub(super) const ROW: Row = Row {
 
 pub(super) const MISTRAL3: Row = Row {
     classes: &[("Ministral3ForCausalLM", "mistral3"), ("Mistral3ForConditionalGeneration", "mistral3")],
-    read: |c, s| {
-        s.usual(c)?;
-        s.llama(c)?;
-        let rope = Sizes::rope_fields(c);
-        s.float_of("rope.scaling.yarn_log_multiplier", &rope, "mscale_all_dim")?;
-        s.float_of("attention.temperature_scale", &rope, "llama_4_scaling_beta")
-    },
+    read: |c, s| s.mistral3(c),
     interleaves: true,
     vocabulary: Vocabulary::Llama,
     ..Row::PLAIN
@@ -39,6 +33,15 @@ pub(super) const MISTRAL3: Row = Row {
 const MIXTRAL: &[(&str, &str)] = &[("block_sparse_moe.gate.weight", "ffn_gate_inp.weight")];
 
 impl Sizes {
+    /// What files of Mistral 3 say.
+    pub(super) fn mistral3(&mut self, c: &super::super::fields::Fields<'_>) -> Result<(), String> {
+        self.usual(c)?;
+        self.llama(c)?;
+        let rope = Sizes::rope_fields(c);
+        self.float_of("rope.scaling.yarn_log_multiplier", &rope, "mscale_all_dim")?;
+        self.float_of("attention.temperature_scale", &rope, "llama_4_scaling_beta")
+    }
+
     /// What files of Llama say beside the usual.
     pub(super) fn llama(&mut self, c: &super::super::fields::Fields<'_>) -> Result<(), String> {
         let n_vocab = c.need("vocab_size", super::super::fields::MAX_VOCAB)?;

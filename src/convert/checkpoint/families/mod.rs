@@ -11,18 +11,21 @@ mod granite;
 mod lfm2;
 mod llama;
 mod mimo;
+mod mistral;
 mod nemotron;
 mod phi3;
 mod qwen;
 mod step;
 
 pub(crate) use eagle3::CLASS as EAGLE3;
+pub(crate) use mistral::in_words_of_transformers;
 
 use super::table::Row;
 
 const ROWS: &[&Row] = &[
     &llama::ROW,
     &llama::MISTRAL3,
+    &mistral::ROW,
     &qwen::QWEN2,
     &qwen::QWEN3,
     &qwen::QWEN3_MOE,

@@ -1,16 +1,16 @@
 //! SentencePiece, and BPE over characters, against the ids that llama.cpp gives for the same vocabulary.
-//! `spm.json` was made by `scripts/published/vocabulary_goldens.py`.
+//! `spm.json.z` was made by `scripts/published/vocabulary_goldens.py`.
 
 use serde_json::Value;
 use text::{Decoder, Special, SpecialIds, TokenId, TokenKind, Vocab, VocabSource};
 
-use crate::support::{joined, numbers};
+use crate::support::{joined, numbers, unpacked};
 
 struct File(Value);
 
 impl File {
     fn read() -> Self {
-        Self(serde_json::from_str(include_str!("data/spm.json")).unwrap())
+        Self(unpacked(include_bytes!("data/spm.json.z")))
     }
 
     fn texts(&self, key: &str) -> Vec<&str> {

@@ -35,9 +35,16 @@ pub fn tok_a() -> Lists {
     Lists { tokens, types, merges }
 }
 
-/// `tokenizer.json` of `tok-a`.
+/// `tokenizer.json` of `tok-a`, which the checkpoints of the oracle have.
 pub fn tok_a_json() -> Value {
-    serde_json::from_str(include_str!("data/tok-a.tokenizer.json")).unwrap()
+    let files = unpacked(include_bytes!("../../../../tests/golden/oracle/hf.json.z"));
+    serde_json::from_str(files["tokenizer.json"].as_str().unwrap()).unwrap()
+}
+
+/// A golden file, which is kept packed.
+pub fn unpacked(packed: &[u8]) -> Value {
+    let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(packed).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
 }
 
 impl Lists {
