@@ -5,6 +5,7 @@
 //! end (behind windows also a little before), or at a checkpoint taken on the way: at
 //! the boundaries of messages, where the next turn of a conversation parts from this one, and every so many tokens of a prompt.
 
+mod arriving;
 mod checkpoints;
 mod leaving;
 mod reuse;
@@ -22,6 +23,7 @@ use crate::live_state::LiveState;
 use crate::proposer::SequenceChange;
 use crate::request::Scope;
 use crate::reused::Reused;
+use crate::sequence_arrival::SequenceArrival;
 use crate::sequence_copy::SequenceCopy;
 use crate::sequence_store::SequenceStore;
 use crate::slot_file::{SlotCheckpoint, SlotState};
@@ -61,6 +63,7 @@ pub(crate) struct CachedSlot {
     checkpoints: Vec<Arc<SlotCheckpoint>>,
     /// The hidden states of the last tokens, as many as the proposer wants; empty where that of the last one is not known.
     pub(crate) hidden: Vec<f32>,
+    /// In use by a request, or for one.
     busy: bool,
     /// In use by a request that leaves nothing to others.
     private: bool,
@@ -70,6 +73,14 @@ pub(crate) struct CachedSlot {
 }
 
 impl CachedSlot {
+    /// It holds nothing, whatever its state is.
+    fn empty(&mut self) {
+        self.is_on_disk = true;
+        self.tokens.clear();
+        self.checkpoints.clear();
+        self.hidden.clear();
+    }
+
     /// Everything of it.
     fn copy(&self, state: &mut LiveState) -> Result<SlotState, memory::Error> {
         let saved = state.memory.save(&self.slot)?;
@@ -104,6 +115,8 @@ pub(crate) struct SlotCache {
     store: SequenceStore,
     /// The one that is on its way there.
     leaving: Option<SequenceCopy>,
+    /// The one that is on its way back from there.
+    arriving: Option<SequenceArrival>,
     /// Those that outlive the program.
     disk: Option<DiskStore>,
     /// Prompt tokens that were not computed, by where they came from.
@@ -131,7 +144,7 @@ impl SlotCache {
         }
         let (shape, forgets) = (memory.shape(), memory.forgets());
         let (store, reused) = (SequenceStore::new(limits.store_bytes), Reused::default());
-        Ok(Self { slots, shape, forgets, store, leaving: None, disk, reused, limits, clock: 0 })
+        Ok(Self { slots, shape, forgets, store, leaving: None, arriving: None, disk, reused, limits, clock: 0 })
     }
 
     pub(crate) fn get(&self, index: usize) -> &CachedSlot {
@@ -148,9 +161,9 @@ impl SlotCache {
         self.slots.len()
     }
 
-    /// True when a request has the slot.
-    pub(crate) fn is_busy(&self, index: usize) -> bool {
-        self.slots[index].busy
+    /// True when a request has the slot, and does not wait for what comes there.
+    pub(crate) fn is_running(&self, index: usize) -> bool {
+        self.slots[index].busy && !self.is_arriving(index)
     }
 
     /// The free slot that was unused for longest among those that take memory, but not this one.
@@ -167,10 +180,7 @@ impl SlotCache {
         }
         self.release(index);
         let s = &mut self.slots[index];
-        s.is_on_disk = true;
-        s.tokens.clear();
-        s.checkpoints.clear();
-        s.hidden.clear();
+        s.empty();
         if let Err(error) = state.memory.discard(&s.slot) {
             // Its tokens are forgotten even so: whoever gets it clears it first.
             tracing::error!(%error, slot = index, "the state of a slot was not cleared");
@@ -179,9 +189,9 @@ impl SlotCache {
         let _ = state.drafter.change(index, SequenceChange::Forget);
     }
 
-    /// True when a request can be given a slot.
+    /// True when a request can be given a slot; one to which a sequence comes is for whoever is next.
     pub(crate) fn has_free(&self) -> bool {
-        self.slots.iter().any(|s| !s.busy)
+        self.arriving.is_some() || self.slots.iter().any(|s| !s.busy)
     }
 
     /// Prompt tokens that were not computed.
@@ -273,7 +283,7 @@ impl SlotCache {
         self.check_free(index)?;
         self.stop_leaving();
         let n = saved.tokens.len();
-        match state.load(&self.slots[index].slot, &saved, None) {
+        match state.load(&self.slots[index].slot, &saved) {
             Ok(()) => self.replace(index, &saved),
             Err(SlotError::State(memory::Error::Device(error))) => {
                 self.forget(&mut state.memory, index);

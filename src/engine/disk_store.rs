@@ -121,6 +121,11 @@ impl DiskStore {
         weighed.max().map(|(n, i)| (i, n))
     }
 
+    /// Tokens of a sequence.
+    pub(crate) fn n_tokens(&self, index: usize) -> usize {
+        self.entries[index].tokens.len()
+    }
+
     /// Gives a sequence, which stays on disk. `None`, and it is dropped, where the file is gone or not what it was.
     pub(crate) fn read(&mut self, index: usize) -> Option<Arc<SlotState>> {
         let entry = &self.entries[index];

@@ -76,7 +76,7 @@ pub struct Engine {
     clock: StepClock,
     /// The last step that computed something, without what came in before.
     step_took: Duration,
-    /// Sequences are stored for so long in a step at least, however short steps are.
+    /// Sequences are stored or brought back for so long in a step at least, however short steps are.
     least_part: Duration,
     stats: EngineStats,
     /// How long to wait for lagging readers next time.

@@ -31,6 +31,7 @@ mod reused;
 pub mod sample;
 mod schedule;
 mod sequence;
+mod sequence_arrival;
 mod sequence_copy;
 mod sequence_store;
 mod slot_file;

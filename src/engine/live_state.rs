@@ -18,17 +18,11 @@ pub(crate) struct LiveState {
 
 impl LiveState {
     /// Replaces a slot's state by another. What does not fit is refused before anything has changed; after an error of the
-    /// device the slot holds anything. `beside`: another slot that holds the same first tokens, and how many, whose cells it
-    /// can share.
-    pub(crate) fn load(
-        &mut self,
-        slot: &Slot,
-        saved: &SlotState,
-        beside: Option<(&Slot, usize)>,
-    ) -> Result<(), SlotError> {
+    /// device the slot holds anything.
+    pub(crate) fn load(&mut self, slot: &Slot, saved: &SlotState) -> Result<(), SlotError> {
         self.memory.shape().check(&saved.state)?;
         self.load_drafts(slot, &saved.tokens, &saved.drafts)?;
-        Ok(self.memory.load_beside(slot, &saved.state, beside)?)
+        Ok(self.memory.load(slot, &saved.state)?)
     }
 
     /// Gives the proposer what it kept of a sequence of `tokens`; `saved` may be empty.

@@ -13,16 +13,12 @@ impl Memory {
     /// [`Error::Slot`]: the slot is not in use. [`Error::Step`]: the state is lost, or there is one plane only.
     pub fn hold(&mut self, slot: &Slot) -> Result<(), Error> {
         let index = self.index(slot)?;
-        let recurrent = self.layout.is_recurrent();
-        let state = &mut self.slots[index];
-        if state.lost {
-            return Err(Error::Step(format!("slot {index}: a step failed and its state is lost")));
-        }
-        if recurrent && self.config.n_planes() < 2 {
+        let state = self.sound(index)?;
+        if self.layout.is_recurrent() && self.config.n_planes() < 2 {
             let what = format!("slot {index}: a sequence with recurrent state is held in a memory of 2 snapshots");
             return Err(Error::Step(what));
         }
-        state.held = Some(Held { len: state.len, plane: state.plane });
+        self.slots[index].held = Some(Held { len: state.len, plane: state.plane });
         Ok(())
     }
 

@@ -67,8 +67,10 @@ pub(crate) struct SlotStatus {
     pub(crate) len: usize,
     /// The plane of the recurrent state after `len` positions.
     pub(crate) plane: u32,
-    /// A dropped step has overwritten the recurrent state: only a reset or a restore helps.
+    /// A dropped step has overwritten the recurrent state, or a sequence is not all loaded: only a reset, a restore or a load helps.
     pub(crate) lost: bool,
+    /// The number of the [`crate::Loading`] that is not done: the state is lost until then.
+    pub(crate) loading: Option<u64>,
     /// Cells that were written since they were last zeroed, by this sequence or by those before it.
     pub(crate) n_written: usize,
     /// Some of these may hold NaN or infinity.
@@ -384,6 +386,19 @@ impl Memory {
         if known { Ok(index) } else { Err(Error::Slot(slot.index)) }
     }
 
+    /// How a slot stands.
+    ///
+    /// # Errors
+    /// [`Error::Step`]: its state is lost.
+    pub(crate) fn sound(&self, index: usize) -> Result<SlotStatus, Error> {
+        let state = self.slots[index];
+        if state.lost {
+            let why = if state.loading.is_some() { "a sequence is not all loaded" } else { "a step failed" };
+            return Err(Error::Step(format!("slot {index}: {why} and its state is lost; reset the sequence")));
+        }
+        Ok(state)
+    }
+
     /// Zeroes the recurrent state of a slot. Cells of attention need no clearing, they are masked; but a masked cell is
     /// multiplied by zero, which takes a finite number: spoiled ones are zeroed, too.
     pub(crate) fn clear(&mut self, index: usize) -> Result<(), Error> {
@@ -396,7 +411,7 @@ impl Memory {
             }
         }
         let state = &mut self.slots[index];
-        (state.len, state.plane, state.lost) = (0, 0, false);
+        (state.len, state.plane, state.lost, state.loading) = (0, 0, false, None);
         (state.n_stepped, state.filled_at, state.held) = (0, 0, None);
         Ok(())
     }

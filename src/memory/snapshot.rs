@@ -1,4 +1,5 @@
-//! Copying one sequence's state to the host and back: checkpoints of what cannot be cut, and whole sequences.
+//! Copying one sequence's state to the host: checkpoints of what cannot be cut, with the way back, and whole sequences; and to
+//! another slot.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use crate::cache_type::CacheType;
 use crate::error::Error;
 use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
-use crate::saved_cells::{AT_ONCE, CellsWriter};
+use crate::saved_cells::CellsWriter;
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
 
 /// A copy of a sequence that is being made, some bytes at a time.
@@ -45,10 +46,7 @@ impl Memory {
     /// [`Error::Slot`], [`Error::Step`]: the state is lost. [`Error::Device`].
     pub fn checkpoint(&self, slot: &Slot) -> Result<Checkpoint, Error> {
         let index = self.index(slot)?;
-        let state = self.slots[index];
-        if state.lost {
-            return Err(Error::Step(format!("slot {index}: a step failed and its state is lost")));
-        }
+        let state = self.sound(index)?;
         let mut rows = self.read_recurrent(index)?;
         self.read_cells(self.ring_ranges(index, state.len)?, &mut rows)?;
         Ok(Checkpoint { position: state.len, rows })
@@ -129,10 +127,7 @@ impl Memory {
 
     fn begin_copy(&self, slot: &Slot, len: usize, beside: Option<&SavedSequence>) -> Result<Saving, Error> {
         let index = self.index(slot)?;
-        let state = self.slots[index];
-        if state.lost {
-            return Err(Error::Step(format!("slot {index}: a step failed and its state is lost")));
-        }
+        let state = self.sound(index)?;
         if len > state.len || len < self.earliest(&state) {
             return Err(Error::Step(format!("a sequence of {} positions cannot be copied up to {len}", state.len)));
         }
@@ -151,57 +146,6 @@ impl Memory {
             cells,
             shape,
         })
-    }
-
-    /// Replaces the sequence by a saved one.
-    ///
-    /// # Errors
-    /// [`Error::Slot`]; [`Error::Saved`], and nothing has changed: as [`crate::StateShape::check`]. [`Error::Device`].
-    pub fn load(&mut self, slot: &Slot, saved: &SavedSequence) -> Result<(), Error> {
-        self.load_beside(slot, saved, None)
-    }
-
-    /// As [`Memory::load`]. Where `beside` names another slot that holds the same first positions, and how many, the cells of
-    /// these are shared with it as [`Memory::copy`] does; the saved ones are used where they cannot be.
-    ///
-    /// # Errors
-    /// As [`Memory::load`]; [`Error::Slot`] of the other slot.
-    pub fn load_beside(
-        &mut self,
-        slot: &Slot,
-        saved: &SavedSequence,
-        beside: Option<(&Slot, usize)>,
-    ) -> Result<(), Error> {
-        let index = self.index(slot)?;
-        let beside = beside.map(|(other, n)| Ok::<_, Error>((self.index(other)?, n))).transpose()?;
-        // Before anything is written: what does not fit leaves the slot as it was.
-        self.shape().check(saved)?;
-        let ranges = self.cell_ranges(index, saved.len)?;
-        // Its numbers may come from a file, and be anything.
-        self.wipe(index, 0)?;
-        self.stop_showing(index, 0)?;
-        let state = &mut self.slots[index];
-        state.writes(saved.len);
-        state.spoiled = true;
-        let there = match beside.filter(|&(other, _)| other != index && !self.slots[other].lost) {
-            Some((other, n)) => self.show(other, index, n.min(saved.len).min(self.slots[other].len))?,
-            None => Vec::new(),
-        };
-        let (mut start, mut bytes) = (0, Vec::new());
-        for (id, offset, n_bytes) in ranges {
-            let there = there.iter().filter(|(of, _)| *of == id).map(|(_, shown)| shown.clone());
-            for left in others(offset..offset + n_bytes, there) {
-                for at in left.clone().step_by(AT_ONCE) {
-                    let from = start + at - offset;
-                    saved.cells.copy(from..from + AT_ONCE.min(left.end - at), &mut bytes);
-                    self.buffer.write(id, at, &bytes)?;
-                }
-            }
-            start += n_bytes;
-        }
-        self.write_recurrent(index, &saved.recurrent)?;
-        self.stands_at(index, saved.len);
-        Ok(())
     }
 
     /// Makes `to` a copy of the first `len` positions of `from`. Cells that need no copy of their own until one of the two
@@ -269,7 +213,7 @@ impl Memory {
     }
 
     /// The sequence now has so many positions, and of those before them its windows' cells alone.
-    fn stands_at(&mut self, index: usize, len: usize) {
+    pub(crate) fn stands_at(&mut self, index: usize, len: usize) {
         let state = &mut self.slots[index];
         (state.len, state.n_stepped, state.filled_at, state.held) = (len, len, len, None);
     }
@@ -308,7 +252,8 @@ impl Memory {
             start += n_bytes;
         }
         let state = &mut self.slots[index];
-        (state.plane, state.lost, state.n_planes_written) = (0, false, state.n_planes_written.max(1));
+        (state.plane, state.lost, state.loading) = (0, false, None);
+        state.n_planes_written = state.n_planes_written.max(1);
         Ok(())
     }
 
@@ -372,4 +317,4 @@ impl Memory {
 }
 
 /// A tensor, and offset and length of bytes in it.
-type Bytes = (StateId, usize, usize);
+pub(crate) type Bytes = (StateId, usize, usize);

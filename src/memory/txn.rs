@@ -51,12 +51,7 @@ impl Memory {
         let recurrent = self.layout.is_recurrent();
         for &(slot, n_rows) in sequences {
             let index = self.index(slot)?;
-            let state = self.slots[index];
-            if state.lost {
-                return Err(Error::Step(format!(
-                    "slot {index}: a step failed and its state is lost; reset the sequence"
-                )));
-            }
+            let state = self.sound(index)?;
             if let Some(max_rows) = self.config.max_rows.filter(|&most| n_rows > most && self.has_rings()) {
                 let what = format!("{n_rows} rows of a sequence in one step, the memory was made for {max_rows}");
                 return Err(Error::Step(what));

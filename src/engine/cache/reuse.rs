@@ -13,6 +13,7 @@ use super::{CachedSlot, MIN_COPY, MIN_LOSS, SlotCache, Wish, rewind};
 use crate::live_state::LiveState;
 use crate::proposer::SequenceChange;
 use crate::request::Scope;
+use crate::sequence_arrival::Origin;
 use crate::slot_file::{SlotCheckpoint, SlotState};
 use crate::slot_info::SlotError;
 
@@ -25,6 +26,13 @@ enum Source {
     Disk(usize),
 }
 
+/// The same, taken from where it was stored; with how much of the prompt it has.
+enum Fetched {
+    Own(usize),
+    Slot(usize, usize),
+    Stored(Origin, Arc<SlotState>, usize),
+}
+
 impl SlotCache {
     /// Takes a free slot and brings its state to a beginning of the prompt: the wanted one, else the one that saves most,
     /// counting against it what is lost to its own conversation, else the one unused for longest. So a short common
@@ -33,22 +41,12 @@ impl SlotCache {
     /// the number of tokens that need no computing; at least the last token is left to compute. `None` when all slots are
     /// busy.
     pub(crate) fn take(&mut self, state: &mut LiveState, wish: &Wish<'_>) -> Result<Option<(usize, usize)>, SlotError> {
-        let Some((index, n)) = self.choose(&state.memory, wish) else { return Ok(None) };
-        let (source, stored, n) = self.fetch(wish, &state.memory, index, n);
-        self.keep(state, index, if let Source::Own = source { n } else { 0 });
-        if let Some(stored) = stored {
-            let beside = self.beside(wish, index, n);
-            self.bring_back(state, index, &stored, beside)?;
-        } else if let Source::Slot(from) = source {
-            self.copy_from(state, wish, from, index, n)?;
-        }
-        let counted = match source {
-            Source::Own => &mut self.reused.n_own,
-            Source::Slot(_) => &mut self.reused.n_copied,
-            Source::Stored(_) => &mut self.reused.n_stored,
-            Source::Disk(_) => &mut self.reused.n_disk,
+        self.stop_arriving_but_for(state, wish.request);
+        let Some((index, own)) = self.choose(&state.memory, wish) else { return Ok(None) };
+        let n = match self.finish_arriving(state)? {
+            Some(n) => n,
+            None => self.bring(state, wish, index, own)?,
         };
-        *counted += n as u64;
         self.clock += 1;
         let s = &mut self.slots[index];
         s.last_used = self.clock;
@@ -59,8 +57,36 @@ impl SlotCache {
         Ok(Some((index, n)))
     }
 
-    /// The slot that [`SlotCache::take`] takes, and how many tokens of the prompt are there.
+    /// Puts as much of the prompt's beginning as is worth it into this slot, which has `own` tokens of it; what was there is stored.
+    /// Gives how much that is.
+    fn bring(&mut self, state: &mut LiveState, wish: &Wish<'_>, index: usize, own: usize) -> Result<usize, SlotError> {
+        match self.fetch(wish, &state.memory, index, own) {
+            Fetched::Own(n) => {
+                self.keep(state, index, n);
+                self.reused.n_own += n as u64;
+                Ok(n)
+            }
+            Fetched::Slot(from, n) => {
+                self.keep(state, index, 0);
+                self.copy_from(state, wish, from, index, n)?;
+                self.reused.n_copied += n as u64;
+                Ok(n)
+            }
+            Fetched::Stored(origin, stored, n) => {
+                self.keep(state, index, 0);
+                self.begin_arriving(state, wish, index, (origin, stored, n))?;
+                self.finish_arriving(state)?;
+                Ok(n)
+            }
+        }
+    }
+
+    /// The slot that [`SlotCache::take`] takes, and how many tokens of the prompt are there: the one to which a sequence is on its
+    /// way for this request, if there is one.
     pub(crate) fn choose(&self, memory: &Memory, wish: &Wish<'_>) -> Option<(usize, usize)> {
+        if let Some(index) = self.arriving_for(wish.request) {
+            return Some((index, 0));
+        }
         let free = self.slots.iter().enumerate().filter(|(_, s)| !s.busy);
         let weighed = free.map(|(index, s)| {
             let n = self.usable_of(wish, memory, s);
@@ -87,6 +113,9 @@ impl SlotCache {
 
     /// Bytes of what the request would have in this slot that other slots have as well and are there once.
     pub(crate) fn shared_with_others(&self, memory: &Memory, wish: &Wish<'_>, index: usize) -> usize {
+        if self.is_arriving(index) {
+            return memory.common_bytes(&self.slots[index].slot, wish.prompt.len()).unwrap_or(0);
+        }
         let own = self.usable_of(wish, memory, &self.slots[index]);
         match self.source(wish, memory, index, own) {
             (Source::Slot(_), n) => memory.shareable_bytes(n),
@@ -99,7 +128,7 @@ impl SlotCache {
 
     /// The slot beside `index` that holds most of the first `n` tokens of the prompt, and how many, where that is worth sharing
     /// with a sequence that comes back with them.
-    fn beside(&self, wish: &Wish<'_>, index: usize, n: usize) -> Option<(usize, usize)> {
+    pub(super) fn beside(&self, wish: &Wish<'_>, index: usize, n: usize) -> Option<(usize, usize)> {
         let may = |s: &CachedSlot| !s.private && (s.scope, &s.adapters) == (wish.scope, wish.adapters);
         let others = self.slots.iter().enumerate().filter(|&(i, s)| i != index && self.limits.share && may(s));
         let common = |s: &CachedSlot| s.tokens.iter().zip(&wish.prompt[..n]).take_while(|(a, b)| a == b).count();
@@ -112,26 +141,46 @@ impl SlotCache {
         self.limits.share
     }
 
-    /// Where most of the prompt's beginning is, what it is if it is in no slot, and how much.
-    fn fetch(
+    /// Gets most of the prompt's beginning from where it is stored, or says in which slot it is.
+    fn fetch(&mut self, wish: &Wish<'_>, memory: &Memory, index: usize, own: usize) -> Fetched {
+        loop {
+            match self.source(wish, memory, index, own) {
+                (Source::Own, n) => return Fetched::Own(n),
+                (Source::Slot(from), n) => return Fetched::Slot(from, n),
+                // Taken out first, so that storing what was in the slot cannot push it out; what others may begin with stays.
+                (Source::Stored(i), n) if n + MIN_LOSS > self.store.n_tokens(i) => {
+                    return Fetched::Stored(Origin::Host, self.store.take(i), n);
+                }
+                (Source::Stored(i), n) => return Fetched::Stored(Origin::Host, self.store.lend(i), n),
+                (Source::Disk(i), n) => {
+                    if let Some(stored) = self.disk.as_mut().and_then(|disk| disk.read(i)) {
+                        return Fetched::Stored(Origin::Disk, stored, n);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same of what is stored only: what is in a slot is left alone.
+    pub(super) fn fetch_stored(
         &mut self,
         wish: &Wish<'_>,
         memory: &Memory,
         index: usize,
         own: usize,
-    ) -> (Source, Option<Arc<SlotState>>, usize) {
-        loop {
-            let (source, n) = self.source(wish, memory, index, own);
-            let stored = match source {
-                Source::Own | Source::Slot(_) => return (source, None, n),
-                // Taken out first, so that storing what was in the slot cannot push it out; what others may begin with stays.
-                Source::Stored(i) if n + MIN_LOSS > self.store.n_tokens(i) => Some(self.store.take(i)),
-                Source::Stored(i) => Some(self.store.lend(i)),
-                Source::Disk(i) => self.disk.as_mut().and_then(|disk| disk.read(i)),
-            };
-            if stored.is_some() {
-                return (source, stored, n);
-            }
+    ) -> Option<(Origin, Arc<SlotState>, usize)> {
+        match self.fetch(wish, memory, index, own) {
+            Fetched::Stored(origin, stored, n) => Some((origin, stored, n)),
+            Fetched::Own(_) | Fetched::Slot(..) => None,
+        }
+    }
+
+    /// Tokens of the stored sequence that [`SlotCache::fetch`] will get; 0 where that is none.
+    pub(super) fn n_fetched(&self, wish: &Wish<'_>, memory: &Memory, index: usize, own: usize) -> usize {
+        match (self.source(wish, memory, index, own).0, &self.disk) {
+            (Source::Stored(i), _) => self.store.n_tokens(i),
+            (Source::Disk(i), Some(disk)) => disk.n_tokens(i),
+            _ => 0,
         }
     }
 
@@ -226,28 +275,6 @@ impl SlotCache {
     pub(super) fn stays(&self, wish: &Wish<'_>, memory: &Memory, index: usize, own: usize) -> usize {
         let (source, n) = self.source(wish, memory, index, own);
         if let Source::Own = source { n } else { 0 }
-    }
-
-    /// Puts a stored sequence into a slot, whose beginning is there `beside` it ([`SlotCache::beside`]).
-    fn bring_back(
-        &mut self,
-        state: &mut LiveState,
-        index: usize,
-        stored: &SlotState,
-        beside: Option<(usize, usize)>,
-    ) -> Result<(), SlotError> {
-        let slot = &self.slots[index].slot;
-        let beside = beside.map(|(other, n)| (&self.slots[other].slot, n));
-        let loaded = state.load(slot, stored, beside).or_else(|error| match error {
-            // The generation does not depend on them.
-            SlotError::Drafts(_) => state.load(slot, &SlotState { drafts: Vec::new(), ..stored.clone() }, beside),
-            error => Err(error),
-        });
-        match loaded {
-            Ok(()) => self.replace(index, stored),
-            Err(_) => self.forget(&mut state.memory, index),
-        }
-        loaded
     }
 
     /// Makes a slot's state a copy of the first `n` tokens of another's.

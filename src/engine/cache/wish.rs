@@ -4,10 +4,12 @@ use model::{AdapterSet, Pictures};
 use text::TokenId;
 
 use crate::request::{GenerateRequest, Scope};
+use crate::submission::GenerationId;
 
 /// What a request says of the state that it begins with.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
+    pub(crate) request: GenerationId,
     pub(crate) prompt: &'a [TokenId],
     /// Nothing is taken up that ends inside of one.
     pub(crate) pictures: &'a Pictures,
@@ -22,9 +24,10 @@ pub(crate) struct Wish<'a> {
 }
 
 impl<'a> Wish<'a> {
-    pub(crate) fn of(request: &'a GenerateRequest) -> Self {
+    pub(crate) fn of(id: GenerationId, request: &'a GenerateRequest) -> Self {
         let options = request.options();
         Self {
+            request: id,
             prompt: request.prompt(),
             pictures: request.pictures(),
             reuse: options.cache,

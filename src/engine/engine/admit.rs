@@ -13,20 +13,23 @@ impl Engine {
     pub(super) fn admit(&mut self) {
         self.waiting.retain(|s| !s.events.is_closed());
         self.is_full = false;
-        if self.waiting.is_empty() && self.paused.is_empty() && !(self.is_idle() && self.cache.has_unsaved()) {
-            self.cache.stop_leaving();
+        if self.waiting.is_empty() && self.paused.is_empty() {
+            self.cache.stop_arriving(&mut self.state);
+            if !(self.is_idle() && self.cache.has_unsaved()) {
+                self.cache.stop_leaving();
+            }
         }
         self.resume();
         while self.may_admit()
             && let Some(submission) = self.waiting.pop_front()
         {
-            if !self.has_room(&Wish::of(&submission.request)) {
+            if !self.has_room(&Wish::of(submission.id, &submission.request)) {
                 self.is_full = true;
                 self.waiting.push_front(submission);
                 break;
             }
             let request = &submission.request;
-            match self.cache.take(&mut self.state, &Wish::of(request)) {
+            match self.cache.take(&mut self.state, &Wish::of(submission.id, request)) {
                 Ok(Some((slot, n_cached))) => {
                     let n_left = request.prompt().len() - n_cached;
                     let every = self.cache.checkpoint_every(n_left).filter(|_| request.options().cache);

@@ -33,7 +33,7 @@ impl Engine {
     fn join(&mut self, i: usize) {
         let s = &mut self.sequences[i];
         let (slot, n_done) = (s.slot, s.n_prompt_done);
-        match self.cache.join(&mut self.state, &Wish::of(&s.request), slot, n_done) {
+        match self.cache.join(&mut self.state, &Wish::of(s.id, &s.request), slot, n_done) {
             Ok(n) if n > n_done => {
                 s.skip_to(n);
                 let pictures = s.request.pictures().clone();

@@ -1,5 +1,6 @@
 //! Room for the state of sequences within a budget of bytes: who may begin, who has to leave, who goes on.
-//! Owns that order: resting sequences make room first, then the running one that came last, which goes on before others begin.
+//! Owns that order: resting sequences make room first, then one that is on its way to a slot, then the running one that came last,
+//! which goes on before others begin.
 //! The one that came first is never held up, so every request ends.
 
 use std::time::Instant;
@@ -28,6 +29,9 @@ impl Engine {
                 self.evict(oldest);
                 continue;
             }
+            if self.cache.stop_arriving(&mut self.state) {
+                continue;
+            }
             // What embeds has taken up hidden states, which would be counted twice.
             let running = self.sequences.iter().enumerate().filter(|(_, s)| !s.finished);
             let first = running.clone().map(|(_, s)| s.id.number()).min();
@@ -37,14 +41,15 @@ impl Engine {
         }
     }
 
-    /// True when a request with this wish may have a slot now. Resting sequences leave theirs for it; while others run, those are
-    /// stored a little at a time, and the request waits.
+    /// True when a request with this wish may have a slot now. Resting sequences leave theirs for it, and a stored one comes back;
+    /// while others run, both are copied a little at a time, and the request waits.
     pub(super) fn has_room(&mut self, wish: &Wish<'_>) -> bool {
-        let until = self.store_until();
+        let until = self.copy_until();
+        self.cache.stop_arriving_but_for(&mut self.state, wish.request);
         loop {
             let Some((index, own)) = self.cache.choose(&self.state.memory, wish) else { return false };
-            if self.fits(wish, index) {
-                return !until.is_some_and(|until| self.cache.leave_for(&self.state, wish, (index, own), until));
+            if self.fits(wish, index, wish.prompt.len() + 1) {
+                return !until.is_some_and(|until| self.copies_for(wish, (index, own), until));
             }
             // The chosen one last: it may have more of another conversation than the request needs.
             let oldest = |except| self.cache.oldest(&self.state.memory, except);
@@ -56,18 +61,31 @@ impl Engine {
         }
     }
 
-    /// True when there is memory for a request with this wish in this slot.
-    fn fits(&self, wish: &Wish<'_>, index: usize) -> bool {
+    /// Copies until the given time what a request waits for that takes this slot, whose first `own` tokens it uses. True when there is
+    /// more.
+    fn copies_for(&mut self, wish: &Wish<'_>, (index, own): (usize, usize), until: Instant) -> bool {
+        if self.cache.leave_for(&self.state, wish, (index, own), until) {
+            return true;
+        }
+        let n_arriving = self.cache.n_arriving(&self.state.memory, wish, (index, own));
+        // One that has no room until it is cut comes back at once.
+        n_arriving > 0
+            && self.fits(wish, index, n_arriving)
+            && self.cache.arrive_for(&mut self.state, wish, (index, own), until)
+    }
+
+    /// True when there is memory for so many positions of a request with this wish in this slot.
+    fn fits(&self, wish: &Wish<'_>, index: usize, n_positions: usize) -> bool {
         let Some(budget) = self.budget else { return true };
-        let needs = self.bytes_of(wish.prompt.len() + 1).max(self.taken(index));
+        let needs = self.bytes_of(n_positions).max(self.taken(index));
         let beyond = self.needed(Some(index)).saturating_add(needs).saturating_sub(budget);
         // What others have as well is there once: looked for where it decides.
         beyond == 0 || beyond <= self.cache.shared_with_others(&self.state.memory, wish, index).min(needs)
     }
 
-    /// Until when sequences may be stored in this step; `None` for as long as it takes, since nobody waits for it. It takes as much
-    /// time as each of those that run has of a step.
-    fn store_until(&self) -> Option<Instant> {
+    /// Until when sequences may be stored or brought back in this step; `None` for as long as it takes, since nobody waits for it. It
+    /// takes as much time as each of those that run has of a step.
+    fn copy_until(&self) -> Option<Instant> {
         let n_running = u32::try_from(self.sequences.iter().filter(|s| !s.finished).count()).unwrap_or(u32::MAX);
         let part = self.step_took.checked_div(n_running)?;
         Some(Instant::now() + part.max(self.least_part))
@@ -77,7 +95,7 @@ impl Engine {
     pub(super) fn resume(&mut self) {
         while self.cache.has_free() && !self.paused.is_empty() {
             let Paused { mut sequence, tokens } = self.paused.remove(0);
-            let wish = Wish { prompt: &tokens, slot: None, ..Wish::of(&sequence.request) };
+            let wish = Wish { prompt: &tokens, slot: None, ..Wish::of(sequence.id, &sequence.request) };
             if !self.has_room(&wish) {
                 self.is_full = true;
                 self.paused.insert(0, Paused { sequence, tokens });
@@ -134,12 +152,13 @@ impl Engine {
         self.stats.n_evicted += 1;
     }
 
-    /// Bytes that all slots need for this step, but for one of them; what several share counts once.
+    /// Bytes that all slots need for this step, but for one of them; what several share counts once. A sequence that is on its way
+    /// to its slot has taken all of it.
     fn needed(&self, except: Option<usize>) -> usize {
         let memory = &self.state.memory;
         let own =
             |slot: usize, bytes: usize| bytes.saturating_sub(memory.shown_by(&self.cache.get(slot).slot).unwrap_or(0));
-        let resting = (0..self.cache.n_slots()).filter(|&i| !self.cache.is_busy(i) && Some(i) != except);
+        let resting = (0..self.cache.n_slots()).filter(|&i| !self.cache.is_running(i) && Some(i) != except);
         let resting: usize = resting.map(|i| own(i, self.taken(i))).sum();
         let running = self.sequences.iter().filter(|s| Some(s.slot) != except);
         let running = running.map(|s| own(s.slot, self.bytes_of(self.positions(s)).max(self.taken(s.slot))));

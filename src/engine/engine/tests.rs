@@ -1,5 +1,7 @@
 //! The engine driven by hand: steps that fail in the middle, and a thread that panics.
 
+mod arriving;
+
 use std::path::Path;
 
 use model::{LoadOptions, Model};
@@ -9,8 +11,9 @@ use super::*;
 use crate::event::{Event, FinishReason};
 use crate::handle::{Generation, SubmitError};
 use crate::proposer::{DraftRequest, ObservedStep, ProposerInfo, SequenceChange, TargetState};
-use crate::request::{GenerateRequest, RequestOptions};
+use crate::request::{GenerateRequest, RequestOptions, Scope};
 use crate::sample::SamplingParams;
+use crate::slot_info::SlotError;
 
 fn engine(n_sequences: usize) -> (Engine, EngineHandle) {
     engine_with(n_sequences, None)
@@ -103,9 +106,9 @@ fn with_a_sequence_that_must_leave() -> (Engine, EngineHandle, [Generation; 2]) 
     let mut first = submit(&handle, 120);
     serve(&mut engine);
     read(&mut first).1.expect("complete");
-    let running = submit_from(&handle, 400, 20, 100);
+    let running = submit_from(&handle, 400, 20, 200);
     (0..2).for_each(|_| engine.step());
-    let other = submit_from(&handle, 700, 30, 6);
+    let other = submit_from(&handle, 700, 8, 6);
     (engine, handle, [running, other])
 }
 

@@ -2,10 +2,10 @@
 //! shared is there once, as the memory counts it and as the system does.
 #![cfg(target_os = "linux")]
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ggml::Device;
-use memory::{CacheType, Kv, LayerState, Memory, MemoryConfig, SavedSequence, Slot, StateLayout};
+use memory::{CacheType, Kv, LayerState, Loading, Memory, MemoryConfig, SavedSequence, Slot, StateLayout};
 use proptest::prelude::*;
 
 mod support;
@@ -60,8 +60,10 @@ enum Op {
     Drop(usize, usize, Option<usize>),
     Copy(usize, usize, usize),
     Cut(usize, usize),
-    /// Beside a third that may begin alike.
-    Load(usize, usize, usize),
+    /// Beside a third that may begin alike; so many parts at once, the others as others go on.
+    Load(usize, usize, usize, usize),
+    /// Another part.
+    More,
     Discard(usize),
     Reset(usize),
     TakeBack(usize, usize),
@@ -75,7 +77,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (slot(), 1..20usize, proptest::option::of(0..20usize)).prop_map(|(s, n, k)| Op::Drop(s, n, k.map(|k| k.min(n)))),
         6 => (slot(), slot(), 0..=100usize).prop_map(|(a, b, share)| Op::Copy(a, b, share)),
         3 => (slot(), 0..=100usize).prop_map(|(s, share)| Op::Cut(s, share)),
-        2 => (slot(), slot(), slot()).prop_map(|(a, b, c)| Op::Load(a, b, c)),
+        2 => (slot(), slot(), slot(), 0..9usize).prop_map(|(a, b, c, n)| Op::Load(a, b, c, n)),
+        3 => Just(Op::More),
         1 => slot().prop_map(Op::Discard),
         1 => slot().prop_map(Op::Reset),
         1 => (slot(), 1..40usize).prop_map(|(s, n)| Op::TakeBack(s, n)),
@@ -96,9 +99,26 @@ proptest! {
         let config = |n_slots| config(if q8 { CacheType::Q8_0 } else { CacheType::F32 }, n_slots, v_transposed);
         let mut rig = Rig::new(layout(), config(N_SLOTS));
         let mut known: Vec<Vec<f32>> = vec![Vec::new(); N_SLOTS];
+        // A slot, what comes there, and what it will hold.
+        let mut coming: Option<(usize, Loading<Arc<SavedSequence>>, Vec<f32>)> = None;
         let nothing = rig.memory.taken_bytes();
         for (seed, op) in ops.iter().enumerate() {
+            let waits = |s: usize| coming.as_ref().is_some_and(|(slot, ..)| *slot == s);
             match *op {
+                Op::Append(s, _) | Op::Drop(s, ..) | Op::Copy(s, ..) | Op::Load(s, ..) | Op::TakeBack(s, _) if waits(s) => {
+                    prop_assert!(rig.memory.begin(&[(&rig.slots[s], 1)], 1).is_err() && rig.memory.save(&rig.slots[s]).is_err());
+                }
+                Op::More => {
+                    if let Some((s, mut loading, numbers)) = coming.take() {
+                        rig.memory.load_more(&mut loading).expect("nobody has touched it");
+                        if loading.is_whole() {
+                            rig.memory.finish_loading(loading).expect("as it was");
+                            known[s] = numbers;
+                        } else {
+                            coming = Some((s, loading, numbers));
+                        }
+                    }
+                }
                 Op::Append(s, n) => {
                     let new = numbers(seed, n.min(N_CTX - known[s].len()));
                     if !new.is_empty() {
@@ -126,12 +146,19 @@ proptest! {
                     rig.memory.truncate(&rig.slots[s], len).expect("its window is there");
                     known[s].truncate(len);
                 }
-                Op::Load(a, b, c) if a != b => {
-                    let saved = saved(&rig, a);
+                Op::Load(a, b, c, n) if a != b => {
+                    let saved = Arc::new(saved(&rig, a));
                     let common = known[a].iter().zip(&known[c]).take_while(|(x, y)| x == y).count();
-                    let beside = (c != b).then(|| (&rig.slots[c], common));
-                    rig.memory.load_beside(&rig.slots[b], &saved, beside).expect("of the same shape");
-                    known[b] = known[a].clone();
+                    let beside = (c != b && !waits(c)).then(|| (&rig.slots[c], common));
+                    let mut loading = rig.memory.begin_loading(&rig.slots[b], saved, beside).expect("of the same shape");
+                    for _ in 0..n {
+                        rig.memory.load_more(&mut loading).expect("nobody has touched it");
+                    }
+                    if let Some((other, ..)) = coming.take_if(|(other, ..)| *other != b) {
+                        rig.memory.reset(&rig.slots[other]).expect("cleared");
+                    }
+                    known[b].clear();
+                    coming = Some((b, loading, known[a].clone()));
                 }
                 Op::Discard(s) => {
                     rig.memory.discard(&rig.slots[s]).expect("given back");
@@ -153,7 +180,14 @@ proptest! {
                 Op::Spoil(s) => rig.memory.spoil(&rig.slots[s]).unwrap(),
                 Op::Copy(..) | Op::Load(..) => {}
             }
-            for (s, known) in known.iter().enumerate() {
+            if let Some((s, loading, _)) = &mut coming
+                && rig.memory.save(&rig.slots[*s]).is_ok()
+            {
+                prop_assert!(rig.memory.load_more(loading).is_err(), "slot {} was given something else", s);
+                coming = None;
+            }
+            let waits = |s: usize| coming.as_ref().is_some_and(|(slot, ..)| *slot == s);
+            for (s, known) in known.iter().enumerate().filter(|(s, _)| !waits(*s)) {
                 let mut alone = Rig::new(layout(), config(1));
                 if !known.is_empty() {
                     alone.step(&[(0, known.clone())], Some(&[known.len()]));
@@ -218,7 +252,8 @@ fn what_is_shared_takes_memory_once() {
     // One that comes back from elsewhere shares what another slot has.
     memory.discard(&slots[6]).expect("given back");
     let counted = memory.taken_bytes();
-    memory.load_beside(&slots[6], &saved, Some((&slots[7], len))).expect("it fits");
+    let loading = memory.begin_loading(&slots[6], &saved, Some((&slots[7], len))).expect("it fits");
+    memory.finish_loading(loading).expect("whole");
     assert!(memory.save(&slots[6]).expect("copied") == saved);
     assert!(memory.taken_bytes() < counted + one / 50, "{} bytes counted after {counted}", memory.taken_bytes());
     // With the last of them the pages go back.
