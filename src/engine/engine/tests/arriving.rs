@@ -158,7 +158,6 @@ fn whatever_comes_and_goes_in_parts_every_reply_is_what_it_would_be_alone() {
     let expected: HashMap<_, _> = prompts.iter().map(|&(first, n)| ((first, n), alone(first, n, N_TOKENS))).collect();
     let (whole, _) = engine(1);
     let of_one = whole.state.memory.n_bytes();
-    let mut n_arriving = 0;
     for seed in 0..4 {
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -181,7 +180,6 @@ fn whatever_comes_and_goes_in_parts_every_reply_is_what_it_would_be_alone() {
             }
             (engine.least_part, engine.step_took) = (Duration::from_micros(200), Duration::ZERO);
             engine.step();
-            n_arriving += usize::from(arriving(&engine).is_some());
             asked.retain_mut(|asked| asked.goes_on(&expected, &case));
         }
         while !engine.is_idle() {
@@ -191,5 +189,4 @@ fn whatever_comes_and_goes_in_parts_every_reply_is_what_it_would_be_alone() {
         assert!(asked.is_empty() && arriving(&engine).is_none());
         assert!((0..2).all(|slot| !engine.cache.is_running(slot)));
     }
-    assert!(n_arriving > 5, "{n_arriving} steps with one on its way");
 }
