@@ -7,7 +7,7 @@ use super::delta::{DeltaConfig, Family};
 use super::families;
 use super::families::EAGLE3;
 use super::fields::{Fields, MAX_VOCAB, Quantized};
-use super::table::Table;
+use super::table::{Behind, Table};
 use super::target::Target;
 use crate::safetensors::quoted;
 
@@ -92,7 +92,7 @@ impl Config {
         };
         let has_head = match &layout {
             Layout::Delta(_) => true,
-            Layout::Table(table) => table.row.nextn,
+            Layout::Table(table) => table.row.behind == Behind::Head,
         };
         Ok(Config {
             n_layer: c.n_layer()?,

@@ -1,7 +1,7 @@
 //! What the name of a tensor in a checkpoint means.
 //! Owns the spellings that are in use; knows no sizes.
 
-use super::table::Table;
+use super::table::{Behind, Table};
 
 /// The meaning of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,8 @@ pub(crate) fn meaning_in(name: &str, table: &Table, n_layer: u64) -> Name {
                     let part = of(row.mtp[(no % n_parts) as usize], tail).or_else(|| in_layer(tail));
                     part.map(|part| Name::Head(no / n_parts, part))
                 }
-                Some(_) if !row.nextn => Some(Name::Skip),
+                Some(_) if row.behind == Behind::Nothing => None,
+                Some(_) if row.behind == Behind::LeftOut => Some(Name::Skip),
                 Some(k) => of(APPENDED_HEAD, tail).or_else(|| in_layer(tail)).map(|part| Name::Head(k, part)),
                 None => in_layer(tail).map(|part| Name::MainModel(Some(no), part)),
             }

@@ -28,8 +28,8 @@ pub(crate) struct Row {
     pub(crate) interleaves: bool,
     /// Norms lack their one.
     pub(crate) norms_lack_one: bool,
-    /// Layers after the last are those of a NextN head.
-    pub(crate) nextn: bool,
+    /// What layers after the last are.
+    pub(crate) behind: Behind,
     /// Names within `mtp.layers`, which go before those within a layer: a list for each of the parts that a layer of the head
     /// is made of, one after another; none where nothing is read there.
     pub(crate) mtp: &'static [&'static [(&'static str, &'static str)]],
@@ -66,6 +66,17 @@ pub(crate) enum Vocabulary {
     Mistral,
 }
 
+/// What files have in layers after the last that the configuration counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Nothing: what stands there has no place in the model.
+    Nothing,
+    /// A NextN head.
+    Head,
+    /// What GGUF files of the family lack.
+    LeftOut,
+}
+
 impl Row {
     /// A family that differs in nothing.
     pub(crate) const PLAIN: Self = Self {
@@ -77,7 +88,7 @@ impl Row {
         globals: &[],
         interleaves: false,
         norms_lack_one: false,
-        nextn: false,
+        behind: Behind::Nothing,
         mtp: &[],
         special: &[],
         vocabulary: Vocabulary::ByteLevel,

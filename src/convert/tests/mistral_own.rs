@@ -272,6 +272,7 @@ fn what_such_a_folder_cannot_be_is_refused_with_its_own_words() {
         (json!({"yarn": {"factor": 2.0}}), "yarn.original_max_position_embeddings is missing"),
         (json!({"quantization": {"qformat_weight": "nvfp4"}}), "fp8_e4m3 expected"),
         (json!({"n_layers": 4}), "tensors are missing"),
+        (json!({"n_layers": 2}), "have no place in this model"),
         (json!({"n_heads": "four"}), "num_attention_heads"),
     ] {
         let error = refused(&params(more));

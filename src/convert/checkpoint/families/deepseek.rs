@@ -1,7 +1,7 @@
 //! DeepSeek V2 and V3, and GLM-4.7-Flash: latent attention, whose keys are absorbed into queries.
 
 use super::super::fields::{Fields, MAX_DIM};
-use super::super::table::{Row, SIGMOID, Sizes};
+use super::super::table::{Behind, Row, SIGMOID, Sizes};
 use super::glm;
 use crate::gguf_model::Key;
 
@@ -9,6 +9,7 @@ pub(super) const ROW: Row = Row {
     classes: &[("DeepseekV2ForCausalLM", "deepseek2"), ("DeepseekV3ForCausalLM", "deepseek2")],
     read: |c, s| s.latent(c),
     layer: LATENT,
+    behind: Behind::LeftOut,
     ..Row::PLAIN
 };
 
@@ -20,7 +21,7 @@ pub(super) const GLM_FLASH: Row = Row {
         Ok(())
     },
     layer: LATENT,
-    nextn: true,
+    behind: Behind::Head,
     special: glm::SPECIAL,
     ..Row::PLAIN
 };

@@ -1,7 +1,7 @@
 //! GLM-4 and GLM-4.5: dense, and with experts and a NextN head.
 
 use super::super::fields::Fields;
-use super::super::table::{Row, SIGMOID, Sizes};
+use super::super::table::{Behind, Row, SIGMOID, Sizes};
 use crate::gguf_model::Key;
 
 pub(super) const GLM4: Row = Row {
@@ -36,7 +36,7 @@ pub(super) const GLM4_MOE: Row = Row {
         Ok(())
     },
     layer: &[("post_attention_layernorm.weight", "post_attention_norm.weight")],
-    nextn: true,
+    behind: Behind::Head,
     special: SPECIAL,
     ..Row::PLAIN
 };

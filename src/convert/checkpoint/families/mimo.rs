@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use super::super::fields::{Fields, MAX_DIM};
 use super::super::layer_list::LayerList;
-use super::super::table::{Row, SIGMOID, Sizes};
+use super::super::table::{Behind, Row, SIGMOID, Sizes};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
     classes: &[("MiMoV2FlashForCausalLM", "mimo2"), ("MiMoV2ForCausalLM", "mimo2")],
     read: |c, s| s.mimo(c),
     layer: &[("self_attn.qkv_proj.weight", "attn_qkv.weight"), ("self_attn.attention_sink_bias", "attn_sinks.weight")],
-    nextn: true,
+    behind: Behind::Head,
     mtp: &[&[
         ("eh_proj.weight", "nextn.eh_proj.weight"),
         ("enorm.weight", "nextn.enorm.weight"),

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::fields::{Fields, MAX_DIM, MAX_VOCAB};
 use super::super::layer_list::LayerList;
-use super::super::table::{Row, Sizes};
+use super::super::table::{Behind, Row, Sizes};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -40,7 +40,7 @@ pub(super) const ROW: Row = Row {
     ],
     globals: &[("embeddings.weight", "token_embd.weight"), ("norm_f.weight", "output_norm.weight")],
     interleaves: true,
-    nextn: true,
+    behind: Behind::Head,
     mtp: &[
         &[
             ("eh_proj.weight", "nextn.eh_proj.weight"),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::fields::{Fields, MAX_DIM, short};
 use super::super::layer_list::LayerList;
-use super::super::table::{Row, SIGMOID, Sizes, llama3_factors};
+use super::super::table::{Behind, Row, SIGMOID, Sizes, llama3_factors};
 use crate::gguf_model::Key;
 
 pub(super) const ROW: Row = Row {
@@ -24,7 +24,7 @@ pub(super) const ROW: Row = Row {
         ("transformer.shared_head.output.weight", "nextn.shared_head_head.weight"),
     ],
     norms_lack_one: true,
-    nextn: true,
+    behind: Behind::Head,
     ..Row::PLAIN
 };
 
