@@ -1,4 +1,4 @@
-//! `nextn-tune head`: the texts, the loop over batches, the file at the end.
+//! `nextn-tune head`: options become texts and a trainer; the file at the end.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,27 +21,24 @@ use sha2::{Digest, Sha256};
 use text::hex;
 
 use crate::answers::{self, Wanted};
-use crate::batches::{Batches, Part};
+use crate::batches::Part;
 use crate::data::{self, Text};
 use crate::from_use::{self, FromUse};
 use crate::head_args::{Args, Init};
-use crate::loss::{Worth, merge};
-use crate::optimizer::share_of_rate;
-use crate::progress::{Shown, drawn, length, shares};
-use crate::split::{N_PART, hold_latest, measured, split, words};
+use crate::loss::Worth;
+use crate::progress::{Shown, drawn, shares};
+use crate::split::{hold_latest, measured, split, words};
+use crate::start;
 use crate::state::{self, Progress};
 use crate::target::{Keep, Target};
 use crate::train::{How, Trainer};
-use crate::{Stopped, start};
+use crate::training::{Kept, Training, best};
 
 /// Replies that are generated at a time.
 const N_PARALLEL: u16 = 16;
 
 /// Tokens that a measurement on the way is made on.
 const N_MEASURED: usize = 16_384;
-
-/// Seconds between two states on disk.
-const SAVE_EVERY: f64 = 60.0;
 
 /// Runs it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -135,7 +132,7 @@ fn train(
         _ => None,
     };
     let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
-    let progress = training.run(&mut trainer, identity)?;
+    let (progress, kept) = training.run(&mut trainer, identity)?;
     if let Some(path) = &args.report {
         let start = progress.measured.first().map(|(_, right)| right.clone());
         let report = Report {
@@ -149,7 +146,11 @@ fn train(
         std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     let on_disk = trainer.on_disk().map(Path::to_owned);
-    write(args, trainer, &progress, output)?;
+    match (write(args, trainer, &progress, output), kept) {
+        (Err(error), Kept::Elsewhere(dir, _)) => return Err(error.context(training.taken_up(dir))),
+        (Err(error), Kept::InFolder) => return Err(error.context("the training is kept: --resume writes the head")),
+        (Ok(()), _) => {}
+    }
     forget(on_disk.as_deref())?;
     if let Some(path) = args.plot.as_ref().filter(|_| !held.is_empty()) {
         let bytes = plot::bytes(&drawn(&progress.measured), Format::of(path)?)?;
@@ -320,155 +321,6 @@ fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Mo
         digest.update(text.counted.iter().map(|counted| u8::from(*counted)).collect::<Vec<u8>>());
     }
     Ok(hex(&digest.finalize()))
-}
-
-/// The loop over batches.
-struct Training<'a> {
-    args: &'a Args,
-    texts: &'a [Text],
-    n_learned: usize,
-    held: &'a [Part],
-    folder: &'a Path,
-    stop: &'a AtomicBool,
-    rate: f64,
-}
-
-impl Training<'_> {
-    /// Trains until the tokens or minutes are over, or nothing gets better; the head is the best one then.
-    fn run(&self, trainer: &mut Trainer, identity: String) -> anyhow::Result<Progress> {
-        let mut progress = Progress { identity, ..Progress::default() };
-        let mut best: HashMap<String, Tensor> = HashMap::new();
-        if let Some(saved) = state::load(self.folder)? {
-            ensure!(
-                saved.progress.identity == progress.identity,
-                "{}: a training with other options or texts; --force begins anew",
-                self.folder.display()
-            );
-            progress = saved.progress.clone();
-            (trainer.optimizer, best) = saved.restore(trainer.head())?;
-        }
-        let learned = &self.texts[..self.n_learned];
-        let n_batch = self.args.batch as usize;
-        let mut batches = Batches::new(learned, n_batch, N_PART.min(n_batch), self.args.seed);
-        // Where it was: the order of batches is that of the seed.
-        (0..progress.n_steps).for_each(|_| drop(batches.next_batch()));
-        let length = self.args.minutes.map_or(self.args.tokens, |m| (m * 60.0) as u64);
-        let shown = Shown::new(length, if self.args.minutes.is_some() { "s" } else { "tokens" });
-        let n: usize = learned.iter().map(Text::n_counted).sum();
-        shown.line(&format!(
-            "{} texts, {n} tokens to learn from; {} texts held out",
-            self.n_learned,
-            self.texts.len() - self.n_learned
-        ));
-        if self.held.is_empty() {
-            shown.line("note: nothing is held out, so drafts are not measured, and there is nothing to plot");
-        }
-        if progress.measured.is_empty() {
-            self.measure(trainer, (&mut progress, &mut best), &shown)?;
-        }
-        let (begun, before) = (Instant::now(), progress.seconds);
-        let mut saved_at = before;
-        let mut seen: Vec<Worth> = Vec::new();
-        while self.share(&progress) < 1.0 {
-            if self.stop.load(Ordering::Relaxed) {
-                state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress)?;
-                shown.line("--resume goes on from here");
-                anyhow::bail!(Stopped);
-            }
-            // Where measurements stand depends on nothing but how far it is.
-            let n_measured = |share: f64| (share * f64::from(self.args.measurements)).floor();
-            let n_before = n_measured(self.share(&progress));
-            let batch = batches.next_batch();
-            let rate = self.rate * share_of_rate(self.share(&progress));
-            let worth = trainer.learn(learned, &batch, rate)?;
-            progress.n_steps += 1;
-            progress.n_tokens += worth[0].n;
-            progress.seconds = before + begun.elapsed().as_secs_f64();
-            merge(&mut seen, &worth);
-            let position = if self.args.minutes.is_some() { progress.seconds as u64 } else { progress.n_tokens as u64 };
-            shown.at(position.min(length), format!("right: {}", shares(&worth)));
-            if n_measured(self.share(&progress)) > n_before {
-                self.measure(trainer, (&mut progress, &mut best), &shown)?;
-                progress.seconds = before + begun.elapsed().as_secs_f64();
-                if self.is_over(&progress) {
-                    shown.line("nothing better was found for a while: this is the end");
-                    break;
-                }
-            }
-            if progress.seconds - saved_at > SAVE_EVERY {
-                // Room may be there in a minute; what was kept before stays.
-                if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
-                    shown.line(&format!("note: {error:#}"));
-                }
-                saved_at = progress.seconds;
-            }
-        }
-        // Where the file cannot be written, --resume has nothing left to do but that.
-        if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
-            shown.line(&format!("note: {error:#}"));
-        }
-        if !best.is_empty() {
-            state::put(trainer.head(), &best)?;
-        }
-        let spent = trainer.spent;
-        shown.line(&format!(
-            "{:.0} tokens a second; seconds: the model's passes {:.0}, the head {:.0}, steps {:.0}",
-            progress.n_tokens as f64 / progress.seconds.max(1e-3),
-            spent.target,
-            spent.head,
-            spent.steps
-        ));
-        Ok(progress)
-    }
-
-    /// How much of the work is done.
-    fn share(&self, progress: &Progress) -> f64 {
-        match self.args.minutes {
-            Some(minutes) => progress.seconds / (minutes * 60.0),
-            None => progress.n_tokens as f64 / self.args.tokens.max(1) as f64,
-        }
-    }
-
-    /// Measures on what is held out, if anything is, and keeps the numbers if they are the best so far.
-    fn measure(
-        &self,
-        trainer: &mut Trainer,
-        (progress, best): (&mut Progress, &mut HashMap<String, Tensor>),
-        shown: &Shown,
-    ) -> anyhow::Result<()> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        let worth = trainer.measure(self.texts, self.held)?;
-        let right: Vec<f64> = worth.iter().map(Worth::right).collect();
-        if progress.measured.iter().all(|(_, before)| length(before) < length(&right)) {
-            *best = state::named(trainer.head())
-                .into_iter()
-                .map(|(name, x)| Ok((name, x.copy()?)))
-                .collect::<candle_core::Result<_>>()?;
-        }
-        shown.line(&format!(
-            "{:>9} tokens {:>6.0} s   right: {}   tokens per step: {:.2}",
-            progress.n_tokens,
-            progress.seconds,
-            shares(&worth),
-            length(&right)
-        ));
-        progress.measured.push((progress.n_tokens, right));
-        Ok(())
-    }
-
-    /// The latest measurements were not better than those before them.
-    fn is_over(&self, progress: &Progress) -> bool {
-        let lengths: Vec<f64> = progress.measured.iter().map(|(_, right)| length(right)).collect();
-        let best = lengths.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i);
-        lengths.len() > best + usize::from(self.args.patience)
-    }
-}
-
-/// The best of what was measured on the way, and after how many tokens: of equals the first.
-fn best(progress: &Progress) -> Option<&(usize, Vec<f64>)> {
-    progress.measured.iter().rev().max_by(|a, b| length(&a.1).total_cmp(&length(&b.1)))
 }
 
 /// Writes the head with what is to be known of it.

@@ -23,6 +23,7 @@ mod start;
 mod state;
 mod target;
 mod train;
+mod training;
 
 use std::process::ExitCode;
 

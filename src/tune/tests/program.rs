@@ -98,6 +98,61 @@ fn a_training_that_is_broken_off_goes_on_to_the_same_file() {
 
 #[cfg(unix)]
 #[test]
+fn a_training_whose_folder_goes_away_is_kept_elsewhere_and_gives_the_same_file() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    let dir = folder();
+    let (code, said) = run(dir.path(), &[&SHORT[..], &["-o", "whole.gguf"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let (gone, other) = (dir.path().join("gone"), dir.path().join("temporary"));
+    fs::create_dir(&gone).and_then(|()| fs::create_dir(&other)).expect("room");
+    let args = [&SHORT[..], &["-o", "gone/head.gguf"]].concat();
+    let mut command = command(dir.path(), &args);
+    command.env("TMPDIR", &other).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    // The first comes before the first state.
+    assert_eq!(lines.by_ref().filter(|line| line.contains("right: ")).take(2).count(), 2);
+    fs::remove_dir_all(&gone).expect("it is ours");
+    let said: Vec<String> = lines.collect();
+    assert_eq!(child.wait().expect("it ends").code(), Some(1), "{said:?}");
+    let kept = said.iter().find_map(|line| line.split("the training is kept in ").nth(1)?.split(':').next());
+    let kept = kept.unwrap_or_else(|| panic!("{said:?}")).to_owned();
+    assert!(Path::new(&kept).starts_with(&other), "{kept}");
+
+    let training = gone.join("head.gguf.training");
+    fs::create_dir_all(&gone).and_then(|()| fs::rename(kept, training)).expect("room");
+    let (code, said) = run(dir.path(), &[&args[..], &["--resume"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let read = |name: &str| fs::read(dir.path().join(name)).expect("the file");
+    assert!(read("whole.gguf") == read("gone/head.gguf"), "the training was not kept whole");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_training_that_has_no_room_says_so_before_it_begins() {
+    let dir = folder();
+    let program = env!("CARGO_BIN_EXE_nextn-tune");
+    // Files grow to so many blocks of 512 bytes, and an ignored signal leaves an error.
+    let Output { status, stderr, .. } = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh", program, "head", "model.gguf", "-t", "1"])
+        .args(["--context", "48", "--held-out", "0.2"])
+        .args(SHORT)
+        .args(["-o", "head.gguf"])
+        .current_dir(dir.path())
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("state.safetensors: cannot be written"), "{said}");
+    assert_eq!(said.matches("right: ").count(), 1, "it trained: {said}");
+    let names: Vec<_> = fs::read_dir(dir.path()).expect("a folder").map(|f| f.expect("one").file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[cfg(unix)]
+#[test]
 fn passes_on_disk_change_no_number_and_go_when_the_head_is_written() {
     use std::io::{BufRead, BufReader};
     use std::process::Stdio;
