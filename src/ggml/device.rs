@@ -191,6 +191,11 @@ impl Device {
         !self.function(c"nextn_adds_gumbel").is_null()
     }
 
+    /// True when the device makes masks by itself ([`crate::Graph::mask_of_spans`]), by a kernel of ours.
+    pub fn makes_masks(self) -> bool {
+        !self.function(c"nextn_makes_masks").is_null()
+    }
+
     /// Has ggml make what all threads share and the end of the process destroys, which it would do in the first graph.
     fn make_shared_parts(self) {
         let found = self.function(c"ggml_backend_dev_get_extra_bufts");

@@ -44,6 +44,7 @@ mod i8mm;
 mod isa;
 mod joined;
 mod lanes;
+mod mask;
 mod matrix;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -71,6 +72,7 @@ pub use geglu::{gated_gelu, gelu};
 pub use gumbel::{GUMBEL, add_gumbel, gumbel, uniform};
 pub use isa::Isa;
 pub use joined::{JOINED_ROWS, join_rows, reads_joined};
+pub use mask::{MASK_OF_SPANS, mask_of_spans};
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, SHORT_CONV, TAPS, short_conv};
 pub use turbo::{FIRST_PARAMETER, GROUPS, Turbo, store_turbo};

@@ -43,6 +43,21 @@ impl StepView<'_> {
         });
     }
 
+    /// True where rows of a segment see cells that follow each other, in layers of a window (its number), and the device makes
+    /// the mask of [`StepView::spans`]; else [`StepView::mask`] fills it.
+    pub fn has_spans(&self, window: usize, s: &Segment) -> bool {
+        s.says_spans && !self.at_end && !self.mutual && !self.is_window(window)
+    }
+
+    /// Of each row of a segment with spans the first cell that it sees, and the one after its last, `[2, n_rows, n_seqs]`.
+    pub fn spans(&self, s: &Segment, into: &mut Vec<i32>) {
+        into.clear();
+        for slot in s.first_slot..s.first_slot + s.n_seqs {
+            let len = self.first_position(slot);
+            (len..len + s.n_rows).for_each(|position| into.extend([0, position as i32 + 1]));
+        }
+    }
+
     /// The additive mask of a segment as F16 bits, `[n_kv, n_rows, 1, n_seqs]`, in layers of a window (its number): a row
     /// sees cells up to its own, as far back as the window reaches; in a mutual view up to the last of its sequence's rows.
     pub fn mask(&self, window: usize, s: &Segment, into: &mut Vec<u16>) {

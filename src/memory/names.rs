@@ -7,6 +7,9 @@ use crate::cache_type::CacheType;
 use crate::layout::{Kv, LayerState, Recurrent};
 use crate::slots::Memory;
 
+/// Rows of a sequence from which on a mask is large enough to be made by the device.
+pub(crate) const ROWS_OF_SPANS: usize = 64;
+
 impl Memory {
     /// Has steps name states and slots by inputs, as far as the devices of all layers, which `place` tells, take them so.
     pub fn name_what_devices_take(&mut self, place: impl Fn(usize) -> Device) {
@@ -29,6 +32,13 @@ impl Memory {
             self.name_states();
         }
         self.name_slots(slots.unwrap_or(0));
+    }
+
+    /// Has devices make the masks of prompts, if `can` says so of those of all layers with cells: none is filled and brought to
+    /// them then. For models whose rows see the cells up to their own.
+    pub fn say_spans(&mut self, can: impl Fn(usize) -> bool) {
+        let mut with_cells = self.layout.layers.iter().enumerate().filter(|(_, l)| matches!(l, LayerState::Kv(_)));
+        self.says_spans = with_cells.all(|(il, _)| can(il));
     }
 
     /// Graphs of few rows of a sequence do not depend on its slot.

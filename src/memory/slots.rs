@@ -120,6 +120,8 @@ pub struct Memory {
     pub(crate) names_states: bool,
     /// See [`Memory::name_slots`].
     pub(crate) names_slots: usize,
+    /// See [`Memory::say_spans`].
+    pub(crate) says_spans: bool,
     /// All of it lies on CPUs.
     pub(crate) on_cpu: bool,
 }
@@ -277,6 +279,7 @@ impl Memory {
             footprint,
             names_states: false,
             names_slots: 0,
+            says_spans: false,
             on_cpu,
         };
         Ok(Self { footprint: memory.footprint_of(), ..memory })

@@ -91,6 +91,7 @@ impl Memory {
                     n_snapshots,
                     first_row,
                     names_slots: n_rows <= self.names_slots,
+                    says_spans: self.says_spans && n_rows >= crate::names::ROWS_OF_SPANS,
                 }),
             }
             first_row += n_rows;

@@ -30,6 +30,8 @@ pub struct Segment {
     pub first_row: usize,
     /// An input says the slots ([`StepView::slot_numbers`]), so that graphs do not depend on them ([`Memory::name_what_devices_take`]).
     pub names_slots: bool,
+    /// Where a row sees cells that follow each other, an input says which ([`StepView::spans`]), and the device makes the mask.
+    pub says_spans: bool,
 }
 
 impl Segment {
@@ -107,6 +109,7 @@ impl Memory {
                     n_snapshots: 0,
                     first_row,
                     names_slots: false,
+                    says_spans: false,
                 }),
             }
         }

@@ -27,8 +27,10 @@ pub(crate) struct AttentionData {
 #[derive(Default)]
 struct WindowData {
     kv_rows: Vec<i64>,
-    /// One for each segment.
+    /// One for each segment; empty where the device makes it.
     masks: Vec<Vec<u16>>,
+    /// One for each segment; empty where there is a mask.
+    spans: Vec<Vec<i32>>,
 }
 
 impl AttentionData {
@@ -41,7 +43,15 @@ impl AttentionData {
         for (window, data) in self.windows.iter_mut().enumerate() {
             view.kv_rows(window, &mut data.kv_rows);
             data.masks.resize_with(n_segments, Vec::new);
-            view.segments().iter().zip(&mut data.masks).for_each(|(segment, mask)| view.mask(window, segment, mask));
+            data.spans.resize_with(n_segments, Vec::new);
+            for ((segment, mask), spans) in view.segments().iter().zip(&mut data.masks).zip(&mut data.spans) {
+                (mask.clear(), spans.clear());
+                if view.has_spans(window, segment) {
+                    view.spans(segment, spans);
+                } else {
+                    view.mask(window, segment, mask);
+                }
+            }
         }
         self.v_elements.resize_with(view.v_elements().count(), Vec::new);
         self.v_elements.iter_mut().enumerate().for_each(|(kind, elements)| view.v_element_rows(kind, elements));
@@ -107,8 +117,13 @@ impl AttentionData {
         for (window, data) in self.windows.iter().enumerate() {
             let number = kind_number(part, window);
             into.push((Name("kv_rows", number), Data::I64(&data.kv_rows)));
-            let mask = |(i, mask)| (Name("mask", segment_number(number, i)), Data::F16(mask));
-            into.extend(data.masks.iter().map(Vec::as_slice).enumerate().map(mask));
+            for (i, (mask, spans)) in data.masks.iter().zip(&data.spans).enumerate() {
+                let number = segment_number(number, i);
+                into.push(match &spans[..] {
+                    [] => (Name("mask", number), Data::F16(mask)),
+                    spans => (Name("spans", number), Data::I32(spans)),
+                });
+            }
         }
         let elements = |(kind, elements)| (Name("v_elements", kind_number(part, kind)), Data::I64(elements));
         into.extend(self.v_elements.iter().map(Vec::as_slice).enumerate().map(elements));

@@ -15,7 +15,7 @@ use crate::draft::{DraftBlock, WhichHead};
 use crate::error::LoadError;
 use crate::fingerprint::{Fingerprint, digest, in_long_context};
 use crate::memory_plan::Facts;
-use crate::pictures::PictureKind;
+use crate::pictures::{BothWays, PictureKind};
 use crate::placement::Plan;
 use crate::pooling::EmbeddingInfo;
 use crate::rank_head::RankHead;
@@ -178,8 +178,16 @@ impl Model {
     pub fn memory(&self, config: MemoryConfig) -> Result<Memory, memory::Error> {
         let place = |il| self.plan.block(il);
         let mut memory = Memory::placed(place, self.state_layout(), config)?;
-        memory.name_what_devices_take(place);
+        self.name_inputs(&mut memory, place);
         Ok(memory)
+    }
+
+    /// Has steps say by small inputs what the devices of layers take so.
+    fn name_inputs(&self, memory: &mut Memory, place: impl Fn(usize) -> ggml::Device) {
+        memory.name_what_devices_take(&place);
+        // The rows of a picture see later ones.
+        let seen_later = matches!(self.picture_kind(), Some(PictureKind::Plain { both_ways: BothWays::Everywhere }));
+        memory.say_spans(|il| !seen_later && place(il).makes_masks());
     }
 
     /// State of the NextN head for as many sequences: the KV caches of its layers. `None` without a head.
@@ -220,7 +228,7 @@ impl Model {
         }
         let place = |k| self.plan.block(self.hparams.n_layer + k);
         let mut memory = Memory::placed(place, StateLayout { layers }, config)?;
-        memory.name_what_devices_take(place);
+        self.name_inputs(&mut memory, place);
         Ok(Some(memory))
     }
 

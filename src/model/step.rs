@@ -172,6 +172,11 @@ impl<'s, 'g> AttentionInputs<'s, 'g> {
             let number = kind_number(part, window);
             let mask = |(i, s): (usize, &memory::Segment)| {
                 let ne = [view.n_kv(window, s) as i64, s.n_rows as i64, 1, s.n_seqs as i64];
+                if view.has_spans(window, s) {
+                    let [n_kv, n_rows, _, n_seqs] = ne;
+                    let spans = Name("spans", segment_number(number, i));
+                    return g.mask_of_spans(g.input(spans, Dtype::I32, [2, n_rows, n_seqs, 1]), n_kv);
+                }
                 g.input(Name("mask", segment_number(number, i)), Dtype::F16, ne)
             };
             WindowInputs {

@@ -7,6 +7,7 @@ mod cells;
 mod checks;
 mod expert_copies;
 mod ids;
+mod mask;
 mod matmul;
 mod noise;
 mod norm;

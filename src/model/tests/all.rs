@@ -15,6 +15,7 @@ mod poison;
 mod projector;
 mod rope;
 mod seen;
+mod spans;
 mod state;
 mod support;
 mod threads;

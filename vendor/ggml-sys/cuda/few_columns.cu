@@ -3,6 +3,7 @@
 #include "few_columns_kernels.cuh"
 #include "few_floats_kernels.cuh"
 #include "gumbel.cuh"
+#include "mask.cuh"
 #include "nodes.cuh"
 #include "states.cuh"
 #include "mmvq.cuh"
@@ -418,6 +419,9 @@ void * function(const char * name) {
     }
     if (kernels_are_on() && strcmp(name, "nextn_adds_gumbel") == 0) {
         return reinterpret_cast<void *>(adds_gumbel);
+    }
+    if (kernels_are_on() && strcmp(name, "nextn_makes_masks") == 0) {
+        return reinterpret_cast<void *>(makes_mask);
     }
     return nullptr;
 }
