@@ -52,13 +52,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
     let n_ctx = args.ctx_size as usize;
     let (mut runner, mut state) = args.setup.runner_with(&model, n_ctx, DEPTH + 1)?;
-    part("keys, values, planes; streams", state.n_bytes());
+    let at_start = state.taken_bytes();
+    part("keys, values, planes; streams", at_start);
     let config = MemoryConfig { n_snapshots: 1, ..args.setup.engine(n_ctx).memory(&model) };
     let mut head = model.head_memory(config)?;
-    part("the MTP layer's keys and values", head.as_ref().map_or(0, |head| head.n_bytes()));
+    part("the MTP layer's keys and values", head.as_ref().map_or(0, |head| head.taken_bytes()));
 
     let tokens = vec![TokenId(0); N_BATCH];
     let slot = state.acquire()?.context("a new memory has a free slot")?;
+    drop(state.begin(&[(&slot, N_BATCH)], DEPTH)?);
+    state.reset(&slot)?;
+    part("the same of a prompt, as it is written", state.taken_bytes() - at_start);
     let mut output = PassOutput::default();
     for n in [N_BATCH, DEPTH + 1, 1] {
         let step = state.begin(&[(&slot, n)], DEPTH.min(n))?;

@@ -239,7 +239,9 @@ impl Engine {
             let Self { state, cache, sequences, runner, output, model, .. } = self;
             let accepted = forward(&mut batch, &mut state.memory, cache, sequences, runner, output)
                 .and_then(|txn| verify(&batch, txn, sequences, output, model.vocab()));
-            self.commit(&batch, accepted);
+            if !accepted.as_ref().is_err_and(|error| self.waits_for_memory(error)) {
+                self.commit(&batch, accepted);
+            }
         }
         self.emit();
         if computes {

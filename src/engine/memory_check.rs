@@ -1,7 +1,7 @@
 //! Whether what an engine keeps fits beside the weights, and which settings would.
 //! Owns how that is said. The arithmetic is `model`'s, by which layers are placed too.
 
-use ggml::Device;
+use ggml::{Device, DeviceKind};
 use memory::{CacheType, LayerState, Memory};
 use model::{Facts, MemoryBytes, MemoryPlan, Model, RunError, Runner};
 
@@ -24,10 +24,11 @@ pub fn check_memory(
     full.map_or(Ok(()), |(device, _)| Err(EngineError::Room(describe(model, config, plan, device, &needs))))
 }
 
-/// Settings whose state is what these reserve at the start: on a CPU that of one sequence, since memory of others is taken when
-/// they write to it, as far as there is any.
+/// Settings whose state is what these need at least: that of one sequence where memory of others is taken when they write to it, as
+/// far as there is any.
 fn reserved(model: &Model, config: &EngineConfig) -> EngineConfig {
-    let n_sequences = if model.is_on_cpu() { 1 } else { config.n_sequences };
+    let as_written = model.takes_state_as_written() && !config.plain_state(model.facts()).v_transposed;
+    let n_sequences = if model.is_on_cpu() || as_written { 1 } else { config.n_sequences };
     EngineConfig { n_sequences, ..config.clone() }
 }
 
@@ -67,16 +68,17 @@ pub(crate) fn budget(
     let (footprint, n_ctx) = (memory.footprint(), memory.config().n_ctx);
     if !footprint.is_all() {
         if config.kv_bytes.is_some() {
-            tracing::warn!("--kv-memory changes nothing: a GPU reserves the memory of all sequences at the start");
+            tracing::warn!(
+                "--kv-memory changes nothing: this device reserves the memory of all sequences at the start"
+            );
         }
         return Ok(None);
     }
     let own = memory.n_bytes() as f64 / (memory.n_bytes() + of_drafts).max(1) as f64;
     let one = footprint.n_bytes(n_ctx);
     let Some(asked) = config.kv_bytes else {
-        let free = host_memory::available().map_or(usize::MAX, |free| free.saturating_sub(runner.buffer_bytes()));
         // A sequence alone may try: what the system does not have it takes from its cache.
-        return Ok(Some(((free as f64 * AUTO * own) as usize).max(one)));
+        return Ok(Some(((room(memory, runner) * own) as usize).max(one)));
     };
     let share = (asked as f64 * own) as usize;
     if share < one {
@@ -92,8 +94,28 @@ pub(crate) fn budget(
     Ok(Some(share))
 }
 
+/// What sequences may take together, so that the part of it on each device has room there.
+fn room(memory: &Memory, runner: &Runner) -> f64 {
+    let parts = memory.growing_bytes();
+    let all: usize = parts.iter().map(|(_, bytes)| bytes).sum();
+    let of_part = |(device, bytes): (Device, usize)| {
+        let free = match device.kind() {
+            // Buffers of the host take memory when they are first used.
+            DeviceKind::Cpu => {
+                host_memory::available().map_or(usize::MAX, |free| free.saturating_sub(runner.buffer_bytes()))
+            }
+            _ => free(device).saturating_sub(OF_DRIVERS),
+        };
+        free as f64 * AUTO * all as f64 / bytes.max(1) as f64
+    };
+    parts.into_iter().map(of_part).fold(usize::MAX as f64, f64::min)
+}
+
 /// Of the memory that is free, what the state of sequences may take where nothing else was asked for.
 const AUTO: f64 = 0.9;
+
+/// Left free on a GPU besides: for drivers and libraries, which take memory when they first need it.
+const OF_DRIVERS: usize = 384 << 20;
 
 /// Bytes that a device has free; all there could be where it does not say.
 fn free(device: Device) -> usize {
@@ -125,7 +147,7 @@ fn describe(
     let state = mib(on_device(&needs.blocks));
     let (head, passes, free_mib) = (state - (cells + recurrent).min(state), mib(needs.passes), mib(free(device)));
     let (n, n_ctx) = (reserved(model, config).n_sequences, config.n_ctx(facts));
-    let fitting = fitting(config, facts, &|config| fits(model, &plan(config)));
+    let fitting = fitting((config, n), facts, &|config| fits(model, &plan(config)));
     let name = device.name();
     let beside = match mib(needs.beside) {
         0 => String::new(),
@@ -146,15 +168,13 @@ fn fits(model: &Model, plan: &MemoryPlan) -> bool {
     all.into_iter().all(|(device, state)| state.saturating_add(others) <= free(device))
 }
 
-/// Settings close to these that fit, in the words of the command line.
-fn fitting(config: &EngineConfig, facts: &Facts, fits: &dyn Fn(&EngineConfig) -> bool) -> String {
+/// Settings close to these, which reserve memory for `n` sequences, that fit, in the words of the command line.
+fn fitting((config, n): (&EngineConfig, usize), facts: &Facts, fits: &dyn Fn(&EngineConfig) -> bool) -> String {
     let mut found = Vec::new();
     if let Some(n_ctx) = longest(config, facts, fits) {
         found.push(format!("-c {n_ctx}"));
     }
-    let fewer = (1..if facts.on_cpu { 1 } else { config.n_sequences })
-        .rev()
-        .find(|&n| fits(&EngineConfig { n_sequences: n, ..config.clone() }));
+    let fewer = (1..n).rev().find(|&n| fits(&EngineConfig { n_sequences: n, ..config.clone() }));
     found.extend(fewer.map(|n| format!("--parallel {n}")));
     let q8_0 = CacheType::Q8_0;
     let packed = EngineConfig { cache_type_k: q8_0, cache_type_v: q8_0, ..config.clone() };

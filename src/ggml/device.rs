@@ -122,7 +122,7 @@ impl Device {
     }
 
     /// A function of the device's backend beyond ggml's common ones; null if it has none of this name.
-    fn function(self, name: &CStr) -> *mut c_void {
+    pub(crate) fn function(self, name: &CStr) -> *mut c_void {
         // SAFETY: a registry entry.
         let registry = unsafe { sys::ggml_backend_dev_backend_reg(self.0) };
         // SAFETY: devices have a registry, which is alive for ever; the name is NUL-terminated.

@@ -1,6 +1,6 @@
 //! Device tensors that outlive a step: KV caches, recurrent state.
 //! Owns the memory and serialises access to it. Knows nothing of layers or sequences. On the host the memory is taken page by
-//! page, when something is written; on other devices all of it at once.
+//! page, when something is written; on a device with granules before that; on other devices all of it at once.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -11,6 +11,8 @@ use ggml_sys as sys;
 use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::granule_places;
+use crate::granules::Granules;
 use crate::memory_file::File;
 use crate::pages::{PAGE, Pages, whole};
 use crate::raw::{Buffer, Context};
@@ -32,11 +34,27 @@ pub struct StateSpec {
 }
 
 #[derive(Clone, Copy)]
-struct StateTensor {
-    ptr: NonNull<sys::ggml_tensor>,
-    n_bytes: usize,
+pub(crate) struct StateTensor {
+    pub(crate) ptr: NonNull<sys::ggml_tensor>,
+    pub(crate) n_bytes: usize,
     /// The pages that it lies in, and where; `None` on other devices than the host.
     in_pages: Option<(usize, usize)>,
+    /// The granules that it lies in, and where; `None` where it has all of its memory.
+    pub(crate) in_granules: Option<(usize, usize)>,
+    pub(crate) device: Device,
+}
+
+/// Memory of a tensor that somebody holds and wants: bytes from `offset` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The tensor.
+    pub id: StateId,
+    /// Where it begins.
+    pub offset: usize,
+    /// Bytes that are held.
+    pub held: usize,
+    /// Bytes that are wanted.
+    pub wanted: usize,
 }
 
 // SAFETY: descriptions are not changed after `new`; the data behind them is reached under the lock of `Inner`.
@@ -46,7 +64,9 @@ unsafe impl Sync for StateTensor {}
 
 /// Field order is drop order: descriptions point into the buffer.
 pub(crate) struct Inner {
-    tensors: Vec<StateTensor>,
+    pub(crate) tensors: Vec<StateTensor>,
+    /// Of the buffers whose memory is taken so.
+    pub(crate) granules: Vec<Granules>,
     _buffers: Vec<Buffer>,
     _contexts: Vec<Context>,
     /// Of the buffers on the host.
@@ -70,7 +90,7 @@ impl Inner {
 
 /// Tensors on devices that keep their contents between steps. Zeroed when made.
 pub struct StateBuffer {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     n_bytes: usize,
 }
 
@@ -80,20 +100,35 @@ impl StateBuffer {
     /// # Errors
     /// [`Error::Alloc`]: a device has no room. [`Error::Row`], [`Error::Tensor`]: a spec that cannot be.
     pub fn new(specs: &[StateSpec]) -> Result<(Self, Vec<StateId>), Error> {
+        Self::with_parts(specs, &[])
+    }
+
+    /// As [`StateBuffer::new`]. `parts`: of the first tensors, bytes that belong together. Where the device has granules
+    /// ([`Device::granule`]) and a part is no smaller, the tensor has memory only where that was taken ([`StateBuffer::take`]); the rest
+    /// of it is zeros that must not be written.
+    ///
+    /// # Errors
+    /// As [`StateBuffer::new`].
+    pub fn with_parts(specs: &[StateSpec], parts: &[usize]) -> Result<(Self, Vec<StateId>), Error> {
         crate::log::install();
         let no_arena = || Error::no_arena(specs.len() * 512, "state descriptions");
-        let mut devices: Vec<Device> = Vec::new();
-        specs.iter().for_each(|spec| {
-            if !devices.contains(&spec.device) {
-                devices.push(spec.device)
+        let granules_of = |(i, spec): (usize, &StateSpec)| {
+            let part = parts.get(i).copied().unwrap_or(0);
+            (spec.device, spec.device.granule().is_some_and(|n| part >= n))
+        };
+        let places: Vec<(Device, bool)> = specs.iter().enumerate().map(granules_of).collect();
+        let mut devices: Vec<(Device, bool)> = Vec::new();
+        places.iter().for_each(|place| {
+            if !devices.contains(place) {
+                devices.push(*place)
             }
         });
-        let context = |_: &Device| Context::new(specs.len(), 0).ok_or_else(no_arena);
+        let context = |_: &(Device, bool)| Context::new(specs.len(), 0).ok_or_else(no_arena);
         let contexts = devices.iter().map(context).collect::<Result<Vec<_>, _>>()?;
         let mut bytes = vec![0; devices.len()];
         let mut tensors = Vec::with_capacity(specs.len());
         let mut total = 0usize;
-        for spec in specs {
+        for (spec, on) in specs.iter().zip(&places) {
             let refused = |what: String| Error::Tensor { name: spec.name.clone(), what };
             if spec.ne.iter().any(|&n| n < 1) {
                 return Err(refused(format!("shape {:?} has a dimension below 1", spec.ne)));
@@ -103,7 +138,7 @@ impl StateBuffer {
             let n_bytes = n_bytes.filter(|_| spec.dtype.is_sizeable(spec.ne));
             let n_bytes = n_bytes.ok_or_else(|| refused(format!("shape {:?} is too large", spec.ne)))?;
             total = total.checked_add(n_bytes).ok_or_else(|| refused("the states together are too large".into()))?;
-            let place = devices.iter().position(|&d| d == spec.device).expect("every spec's device is listed");
+            let place = devices.iter().position(|d| d == on).expect("every spec's device is listed");
             bytes[place] += n_bytes;
             // SAFETY: the arena has room for all specs; four dimensions of at least 1.
             let t = unsafe { sys::ggml_new_tensor(contexts[place].as_ptr(), spec.dtype.raw(), 4, spec.ne.as_ptr()) };
@@ -112,14 +147,20 @@ impl StateBuffer {
             let name = CString::new(name).expect("NULs are filtered out");
             // SAFETY: `ptr` was just made; the name is NUL-terminated and is copied.
             unsafe { sys::ggml_set_name(ptr.as_ptr(), name.as_ptr()) };
-            tensors.push((place, StateTensor { ptr, n_bytes, in_pages: None }));
+            tensors.push((place, StateTensor { ptr, n_bytes, in_pages: None, in_granules: None, device: spec.device }));
         }
-        let (mut buffers, mut pages) = (Vec::with_capacity(devices.len()), Vec::new());
-        for (place, (&device, context)) in devices.iter().zip(&contexts).enumerate() {
+        let (mut buffers, mut pages, mut granules) = (Vec::with_capacity(devices.len()), Vec::new(), Vec::new());
+        for (place, (&(device, in_granules), context)) in devices.iter().zip(&contexts).enumerate() {
             let bytes = bytes[place];
             let no_room = || no_room(device, bytes, "sequence state (KV cache and recurrent state)");
             let mut here: Vec<_> = tensors.iter_mut().filter(|(p, _)| *p == place).map(|(_, t)| t).collect();
-            let buffer = if device.kind() == DeviceKind::Cpu && device.takes_host_memory() {
+            let unplaced: Vec<_> = here.iter().map(|t| (t.ptr, t.n_bytes)).collect();
+            let reserved = in_granules.then(|| granule_places::in_granules(device, &unplaced, &mut pages)).flatten();
+            let buffer = if let Some((buffer, all, starts)) = reserved {
+                here.iter_mut().zip(starts).for_each(|(t, start)| t.in_granules = Some((granules.len(), start)));
+                granules.push(all);
+                buffer
+            } else if device.kind() == DeviceKind::Cpu && device.takes_host_memory() {
                 let (buffer, taken) = in_pages(device, &mut here, pages.len()).ok_or_else(no_room)?;
                 pages.push(taken);
                 buffer
@@ -138,7 +179,7 @@ impl StateBuffer {
         let tensors: Vec<StateTensor> = tensors.into_iter().map(|(_, t)| t).collect();
         let ids = (0..tensors.len()).map(|i| StateId(i as u32)).collect();
         let (file, access) = (OnceLock::new(), Mutex::new(()));
-        let inner = Arc::new(Inner { tensors, _buffers: buffers, _contexts: contexts, pages, file, access });
+        let inner = Arc::new(Inner { tensors, granules, _buffers: buffers, _contexts: contexts, pages, file, access });
         Ok((Self { inner, n_bytes: total }, ids))
     }
 
@@ -147,10 +188,12 @@ impl StateBuffer {
         self.n_bytes
     }
 
-    /// Bytes of a page, if memory for a tensor is taken page by page when it is written; `None` where all of it is taken at
-    /// once.
+    /// Bytes of a page or a granule, if memory for a tensor is taken so when it is written, or before; `None` where all of it is
+    /// taken at once.
     pub fn page_bytes(&self, id: StateId) -> Option<usize> {
-        self.inner.tensors.get(id.0 as usize).and_then(|t| t.in_pages).map(|_| PAGE)
+        let tensor = self.inner.tensors.get(id.0 as usize)?;
+        let granule = || tensor.in_granules.map(|(all, _)| self.inner.granules[all].n_bytes());
+        tensor.in_pages.map(|_| PAGE).or_else(granule)
     }
 
     /// Takes the memory of the host in small pages, even where the system would take large ones.
@@ -176,6 +219,7 @@ impl StateBuffer {
     /// [`Error::Slot`]: no such tensor, or the range lies outside it.
     pub fn write(&mut self, id: StateId, offset: usize, from: &[u8]) -> Result<(), Error> {
         let ptr = self.range(id, offset, from.len())?;
+        self.check_taken(id, offset, from.len())?;
         let _access = self.inner.lock();
         // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
         unsafe { sys::ggml_backend_tensor_set(ptr.as_ptr(), from.as_ptr().cast(), offset, from.len()) };
@@ -188,18 +232,25 @@ impl StateBuffer {
     /// [`Error::Slot`]: no such tensor, or the range lies outside it.
     pub fn zero(&mut self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
         let ptr = self.range(id, offset, len)?;
+        let parts = self.with_memory(id, offset, len);
         let _access = self.inner.lock();
-        // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
-        unsafe { sys::ggml_backend_tensor_memset(ptr.as_ptr(), 0, offset, len) };
+        for part in parts {
+            // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
+            unsafe { sys::ggml_backend_tensor_memset(ptr.as_ptr(), 0, part.start, part.len()) };
+        }
         Ok(())
     }
 
-    /// As [`StateBuffer::zero`]; whole pages of the host go back to the system.
+    /// As [`StateBuffer::zero`]; whole pages of the host go back to the system. Not for tensors in granules, whose memory is given
+    /// back ([`StateBuffer::give_back`]) and is zeros then.
     ///
     /// # Errors
     /// As [`StateBuffer::zero`].
     pub fn discard(&mut self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
         self.range(id, offset, len)?;
+        if self.is_in_granules(id) {
+            return Ok(());
+        }
         let Some((pages, start)) = self.inner.tensors[id.0 as usize].in_pages else {
             return self.zero(id, offset, len);
         };
@@ -304,7 +355,7 @@ impl StateBuffer {
         unsafe { self.inner.pages[pages].show(place, &shared.file, part.at) }
     }
 
-    fn range(&self, id: StateId, offset: usize, len: usize) -> Result<NonNull<sys::ggml_tensor>, Error> {
+    pub(crate) fn range(&self, id: StateId, offset: usize, len: usize) -> Result<NonNull<sys::ggml_tensor>, Error> {
         let slot = |what: String| Error::Slot { kind: "state", name: id.0.to_string(), what };
         let t = self.inner.tensors.get(id.0 as usize).ok_or_else(|| slot("does not exist".into()))?;
         let end = offset.checked_add(len).filter(|&end| end <= t.n_bytes);

@@ -46,6 +46,9 @@ impl Footprint {
 
     /// Counts `n` runs of a kind.
     pub(crate) fn add(&mut self, run: Run, n: usize) {
+        if n == 0 {
+            return;
+        }
         match self.runs.iter_mut().find(|(known, _)| *known == run) {
             Some((_, known)) => *known += n,
             None => self.runs.push((run, n)),

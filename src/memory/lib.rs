@@ -32,6 +32,7 @@ mod size;
 mod slots;
 mod snapshot;
 mod taken;
+mod taking;
 mod txn;
 mod view;
 

@@ -87,6 +87,7 @@ impl Memory {
         let (len, number) = (saved.len, NEXT.fetch_add(1, Ordering::Relaxed));
         let cells = self.cell_ranges(index, len)?;
         let stale = self.stale_ranges(index, len)?;
+        self.take(index, len, 1)?;
         let state = &mut self.slots[index];
         let n_written = if state.spoiled { len } else { state.n_written.max(len) };
         state.writes(len);

@@ -144,7 +144,8 @@ impl Memory {
             let values = (k != v && !self.config.v_transposed).then_some((v, false));
             for (id, keys) in [(k, true)].into_iter().chain(values) {
                 let stripe = self.stripe_bytes(il, keys);
-                if let Some(page) = self.buffer.page_bytes(id).filter(|&page| stripe.is_multiple_of(page)) {
+                let page = self.buffer.page_bytes(id).filter(|_| !self.buffer.is_in_granules(id));
+                if let Some(page) = page.filter(|&page| stripe.is_multiple_of(page)) {
                     all.push(Stripes { id, row: stripe / self.n_cells(window), stripe, page });
                 }
             }

@@ -14,6 +14,9 @@ pub const KV_STEP: usize = 256;
 /// The same on devices other than CPUs, where a graph is dear to build and a masked cell cheap to read, in short contexts.
 const KV_STEP_OF_DEVICES: usize = 1024;
 
+/// Bytes of a granule, as GPUs have them.
+const GRANULE: usize = 2 << 20;
+
 /// In long contexts there, this share of them.
 const KV_SHARE: usize = 8;
 
@@ -43,6 +46,35 @@ impl MemoryConfig {
             n_rows.and_then(|n| n.checked_mul(row)).ok_or_else(|| Error::Layout(format!("{what}: {ne:?} is too large")))
         };
         self.tensors(layer)?.iter().try_fold(0usize, |all, tensor| Ok(all.saturating_add(bytes(tensor)?)))
+    }
+
+    /// Bytes of the state of one layer that one sequence needs where the memory of others is taken when they write to it.
+    ///
+    /// # Errors
+    /// As [`MemoryConfig::layer_bytes`].
+    pub fn least_bytes(&self, layer: &LayerState) -> Result<usize, Error> {
+        let all = self.layer_bytes(layer)?;
+        let parts: usize = self.part_bytes(layer)?.into_iter().filter(|&part| part >= GRANULE).sum();
+        let n_of_slot = if matches!(layer, LayerState::Recurrent(_)) { self.n_planes() } else { 1 };
+        let of_one = parts.saturating_mul(n_of_slot);
+        // Small tensors have their memory from the start.
+        Ok(all.saturating_sub(of_one.saturating_mul(self.n_slots - 1)))
+    }
+
+    /// Bytes of each tensor of a layer that belong to one sequence and lie together, in their order: where memory is taken in
+    /// granules before it is written, a tensor whose parts are smaller has its memory from the start.
+    pub(crate) fn part_bytes(&self, layer: &LayerState) -> Result<Vec<usize>, Error> {
+        let of_tensor = |(_, dtype, ne): StateTensor| {
+            let row = dtype.row_bytes(ne[0]).unwrap_or(0);
+            match layer {
+                // Values of one cell lie all over the slot, and what is not all taken as it is written is not counted so.
+                _ if self.v_transposed => 0,
+                LayerState::Kv(_) => row.saturating_mul(usize::try_from(ne[1]).unwrap_or(0)),
+                LayerState::Recurrent(_) => row,
+                LayerState::None => 0,
+            }
+        };
+        Ok(self.tensors(layer)?.into_iter().map(of_tensor).collect())
     }
 
     /// Bytes of the state of all layers: what [`crate::Memory::n_bytes`] will say of one device.

@@ -77,6 +77,10 @@ pub(crate) struct SlotStatus {
     pub(crate) spoiled: bool,
     /// Cells that took memory since it was given back, zeroed or not.
     pub(crate) n_taken: usize,
+    /// Cells that memory was taken for before they are written, where a device wants that.
+    pub(crate) n_backed: usize,
+    /// The same of recurrent states, from the first.
+    pub(crate) n_planes_backed: u32,
     /// Recurrent states that were written since memory was taken for them, from the first; the others are zeros.
     pub(crate) n_planes_written: u32,
     /// One past the last position that steps of this sequence have written, kept or not.
@@ -124,6 +128,8 @@ pub struct Memory {
     pub(crate) says_spans: bool,
     /// All of it lies on CPUs.
     pub(crate) on_cpu: bool,
+    /// Memory for some of it is taken before it is written.
+    pub(crate) has_granules: bool,
 }
 
 impl MemoryConfig {
@@ -206,7 +212,7 @@ impl Memory {
             ));
         }
         config = config.rounded();
-        let mut specs = Vec::new();
+        let (mut specs, mut parts) = (Vec::new(), Vec::new());
         for (il, layer) in layout.layers.iter().enumerate() {
             let device = place(il);
             if let (LayerState::Kv(_), Some(t)) = (layer, config.turbo_type())
@@ -219,6 +225,7 @@ impl Memory {
             }
             let spec = |(what, dtype, ne)| StateSpec { name: format!("{what}.{il}"), dtype, ne, device };
             specs.extend(config.tensors(layer)?.into_iter().map(spec));
+            parts.extend(config.part_bytes(layer)?);
         }
         let n_of_layers = specs.len();
         let mut matrices: Vec<(Device, usize)> = Vec::new();
@@ -240,10 +247,15 @@ impl Memory {
             device,
         }));
         let on_cpu = specs.iter().all(|spec| spec.device.kind() == DeviceKind::Cpu);
-        let (mut buffer, ids) = StateBuffer::new(&specs)?;
+        if !specs.iter().all(|spec| spec.device.takes_state_as_written()) {
+            // Where one device reserves all of it, nobody counts what others take.
+            parts.clear();
+        }
+        let (mut buffer, ids) = StateBuffer::with_parts(&specs, &parts)?;
         for (&id, &(_, n)) in ids[n_of_layers..].iter().zip(&matrices) {
             buffer.write(id, 0, &MemoryConfig::rotation_matrix(n))?;
         }
+        let has_granules = ids.iter().any(|&id| buffer.is_in_granules(id));
         let matrix = |i: usize| ids[n_of_layers + i];
         let rotations = rotations.into_iter().map(|(k, v)| (k.map(matrix), v.map(matrix))).collect();
         let mut ids = ids.into_iter();
@@ -281,6 +293,7 @@ impl Memory {
             names_slots: 0,
             says_spans: false,
             on_cpu,
+            has_granules,
         };
         Ok(Self { footprint: memory.footprint_of(), ..memory })
     }

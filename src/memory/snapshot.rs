@@ -184,6 +184,7 @@ impl Memory {
         }
         self.wipe(target, 0)?;
         self.stop_showing(target, 0)?;
+        self.take(target, len, 1)?;
         let spoiled = self.slots[source].spoiled;
         let state = &mut self.slots[target];
         state.writes(len);
@@ -245,6 +246,7 @@ impl Memory {
 
     /// `bytes`: as many as the shape says.
     fn write_recurrent(&mut self, index: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.take(index, 0, 1)?;
         let rows: Vec<_> = (0..self.layers.len()).flat_map(|il| self.recurrent_rows(il, index, 0)).collect();
         let mut start = 0;
         for (id, offset, n_bytes) in rows {

@@ -1,7 +1,8 @@
-//! How much memory sequences take: on the host the pages that were written, elsewhere what was reserved at the start.
+//! How much memory sequences take: on the host the pages that were written, on devices with granules those that were taken for
+//! them, elsewhere what was reserved at the start.
 //! Owns that count, and giving back what a slot has taken.
 
-use ggml::StateId;
+use ggml::{Device, StateId};
 
 use crate::cache_type::CacheType;
 use crate::error::Error;
@@ -15,13 +16,22 @@ impl Memory {
         let mut footprint = Footprint { n_planes: self.config.n_planes(), is_all: true, ..Footprint::default() };
         for (il, (layer, tensors)) in self.layout.layers.iter().zip(&self.layers).enumerate() {
             let page = |id: StateId| self.buffer.page_bytes(id);
+            // Tensors of few bytes have their memory from the start where others take granules.
+            let is_small = |id: StateId| page(id).is_none() && self.has_granules && !self.config.v_transposed;
             match (layer, tensors) {
+                (LayerState::Kv(_), LayerTensors::Kv { k, .. }) if is_small(*k) => {}
                 (LayerState::Kv(kv), LayerTensors::Kv { k, v }) => {
                     let Some(page) = page(*k) else {
                         footprint.is_all = false;
                         continue;
                     };
-                    let n_cells = self.n_cells(self.kinds.window_of(il));
+                    let n_cells = self.n_cells_of(il);
+                    // Cells of a slot may begin within a granule, and take one more.
+                    let within = |id: &StateId, keys| {
+                        self.buffer.is_in_granules(*id) && !self.stripe_bytes(il, keys).is_multiple_of(page)
+                    };
+                    let n_within = usize::from(within(k, true)) + usize::from(k != v && within(v, false));
+                    footprint.add(Run { cell_bytes: page, n_cells: 1, page }, n_within);
                     // Blocks of a head were checked when the tensors were made.
                     let row = |t: CacheType, d: usize| kv.n_head_kv * t.head_bytes(d).unwrap_or(0);
                     let k_row = row(self.config.type_k, kv.d_k);
@@ -36,10 +46,15 @@ impl Memory {
                         false => footprint.add(Run { cell_bytes: row(self.config.type_v, kv.d_v), n_cells, page }, 1),
                     }
                 }
-                (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, .. }) => match page(*conv) {
-                    Some(_) => footprint.plane_bytes += r.n_bytes(),
-                    None => footprint.is_all = false,
-                },
+                (LayerState::Recurrent(_), LayerTensors::Recurrent { conv, .. })
+                    if page(*conv).is_none() && !self.has_granules =>
+                {
+                    footprint.is_all = false;
+                }
+                (LayerState::Recurrent(_), _) => {
+                    let rows = self.recurrent_rows(il, 0, 0).into_iter().filter(|(id, ..)| page(*id).is_some());
+                    footprint.plane_bytes += rows.map(|(.., n_bytes)| n_bytes).sum::<usize>();
+                }
                 _ => {}
             }
         }
@@ -62,7 +77,8 @@ impl Memory {
 
     fn taken(&self, index: usize) -> usize {
         let state = &self.slots[index];
-        self.footprint.of(state.n_taken, state.n_planes_written as usize)
+        let n_planes = state.n_planes_written.max(state.n_planes_backed);
+        self.footprint.of(state.n_taken.max(state.n_backed), n_planes as usize)
     }
 
     /// Bytes of memory that all of it takes now: of what is taken when it is written only that.
@@ -71,6 +87,11 @@ impl Memory {
         let own = |index| self.taken(index).saturating_sub(self.shown_bytes(index));
         let now: usize = (0..self.slots.len()).map(own).sum();
         self.n_bytes().saturating_sub(later) + now + self.shared_bytes(None)
+    }
+
+    /// Bytes on each device that are taken as sequences are written, if all of them fill the context.
+    pub fn growing_bytes(&self) -> Vec<(Device, usize)> {
+        self.buffer.growing_bytes()
     }
 
     /// Forgets the whole sequence and gives back the memory that it took, where all of the state is taken when it is written.
@@ -87,6 +108,7 @@ impl Memory {
         self.stop_showing(index, 0)?;
         self.clear(index)?;
         let state = self.slots[index];
+        self.give_back_all(index)?;
         for il in 0..self.layers.len() {
             if let (LayerTensors::Kv { k, v }, true) = (self.layers[il], state.n_taken > 0) {
                 for (id, keys) in [(k, true), (v, false)].into_iter().take(if k == v { 1 } else { 2 }) {
@@ -96,7 +118,10 @@ impl Memory {
             }
             for plane in 0..state.n_planes_written {
                 for (id, offset, n_bytes) in self.recurrent_rows(il, index, plane) {
-                    self.buffer.discard(id, offset, n_bytes)?;
+                    // What stays is written before it is read.
+                    if self.buffer.page_bytes(id).is_some() {
+                        self.buffer.discard(id, offset, n_bytes)?;
+                    }
                 }
             }
         }

@@ -98,6 +98,8 @@ impl Memory {
         }
         for p in &claimed {
             self.stop_showing(p.index, self.slots[p.index].len)?;
+            let n_planes = if recurrent { p.write_plane + p.n_snapshots as u32 } else { 0 };
+            self.take(p.index, self.slots[p.index].len + p.n_rows, n_planes)?;
             let state = &mut self.slots[p.index];
             state.writes(state.len + p.n_rows);
             state.n_stepped = state.n_stepped.max(state.len + p.n_rows);

@@ -71,6 +71,8 @@ pub struct MemoryBytes {
     /// State of each layer of the target model, then of the NextN head's (of both heads', where there are two), with the rows that
     /// drafts are made of.
     pub blocks: Vec<usize>,
+    /// Of these what one sequence needs, where the memory of others is taken when they write to it; as `blocks` where it cannot be.
+    pub least: Vec<usize>,
     /// Compute buffers, on each device that has layers.
     pub passes: usize,
     /// What a draft model keeps, on whichever device.
@@ -90,20 +92,25 @@ impl MemoryPlan {
     /// # Errors
     /// As [`MemoryConfig::layer_bytes`].
     pub fn bytes(&self, facts: &Facts) -> Result<MemoryBytes, memory::Error> {
-        let mut blocks =
-            facts.layout.layers.iter().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
+        let layers = facts.layout.layers.iter();
+        let mut blocks = layers.clone().map(|layer| self.state.layer_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
+        let mut least = layers.map(|layer| self.state.least_bytes(layer)).collect::<Result<Vec<_>, _>>()?;
         if let Some((head, n_layers)) = &self.head {
             let mut words = self.draft_words.map_or(0, |n| draft_vocab_bytes(facts.head_row_bytes, n));
             let n_layers = if facts.block.is_some() { usize::MAX } else { *n_layers };
             for (k, layer) in facts.head.iter().take(n_layers).enumerate() {
                 let own = facts.own_head.get(k).filter(|_| self.own_head);
-                let own = own.map_or(Ok(0), |layer| head.layer_bytes(layer))?;
-                let bytes = head.layer_bytes(layer)?.saturating_add(own);
-                blocks.push(bytes.saturating_add(std::mem::take(&mut words)));
+                let bytes = |of: fn(&MemoryConfig, &LayerState) -> Result<usize, memory::Error>| {
+                    let own = own.map_or(Ok(0), |layer| of(head, layer))?;
+                    Ok::<_, memory::Error>(of(head, layer)?.saturating_add(own))
+                };
+                let words = std::mem::take(&mut words);
+                blocks.push(bytes(MemoryConfig::layer_bytes)?.saturating_add(words));
+                least.push(bytes(MemoryConfig::least_bytes)?.saturating_add(words));
             }
         }
         let passes = self.n_runners.max(1).saturating_mul(self.pass_bytes(facts));
-        Ok(MemoryBytes { blocks, passes, beside: self.beside })
+        Ok(MemoryBytes { blocks, least, passes, beside: self.beside })
     }
 
     /// What a pass needs on one device: ggml reuses the memory of one layer for the next.

@@ -161,6 +161,11 @@ impl Model {
         self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
     }
 
+    /// True when state takes memory as it is written, on every device that has some.
+    pub fn takes_state_as_written(&self) -> bool {
+        self.plan.devices().iter().all(|d| d.takes_state_as_written())
+    }
+
     /// True when the state of some layer lies in the host's memory.
     pub fn has_state_on_host(&self) -> bool {
         self.plan.devices().iter().any(|d| d.kind() == ggml::DeviceKind::Cpu)

@@ -82,7 +82,10 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Default)]
 struct Need {
     weights: usize,
+    /// What must be there.
     state: usize,
+    /// What there may be.
+    most: usize,
 }
 
 /// Left free on each GPU beside state and the buffers of passes: for drivers and libraries, and for graphs that are kept
@@ -132,10 +135,17 @@ impl Plan {
                 None => output += bytes,
             }
         }
-        for (need, state) in blocks.iter_mut().zip(&bytes.blocks) {
-            need.state = *state;
+        let as_written = wanted.gpus.iter().all(|d| d.granule().is_some());
+        let states = if as_written { &bytes.least } else { &bytes.blocks };
+        for (need, (state, most)) in blocks.iter_mut().zip(states.iter().zip(&bytes.blocks)) {
+            (need.state, need.most) = (*state, *most);
         }
-        let sizes = Sizes { blocks: blocks.iter().map(|b| b.weights + b.state).collect(), input, output };
+        let sizes = |state: fn(&Need) -> usize| Sizes {
+            blocks: blocks.iter().map(|b| b.weights + state(b)).collect(),
+            input,
+            output,
+        };
+        let (sizes, most) = (sizes(|b| b.state), sizes(|b| b.most));
 
         let mut gpus = wanted.gpus.clone();
         let mut free: Vec<usize> =
@@ -189,7 +199,7 @@ impl Plan {
                 return Err(LoadError::ShareRoom { device: gpus[i].name(), needs, free });
             }
         };
-        let left = |i: usize| (gpus[i], free[i].saturating_sub(sizes.on(&spread, i)));
+        let left = |i: usize| (gpus[i], free[i].saturating_sub(most.on(&spread, i)));
         plan.left = (0..gpus.len()).map(left).collect();
         plan.blocks[n_host..].iter_mut().zip(&spread).for_each(|(d, &gpu)| *d = gpus[gpu]);
         plan.output = *plan.blocks.last().unwrap_or(&cpu);

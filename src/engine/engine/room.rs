@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use memory::KV_STEP;
+use model::RunError;
 use text::TokenId;
 
 use super::Engine;
@@ -39,6 +40,22 @@ impl Engine {
             let Some((last, _)) = others.max_by_key(|(_, s)| s.id.number()) else { return };
             self.pause(last);
         }
+    }
+
+    /// True when a batch for which a device had no memory will find some: others than its first sequence make room before the next
+    /// step. What is taken now is all that there is.
+    pub(super) fn waits_for_memory(&mut self, error: &RunError) -> bool {
+        let RunError::Memory(memory::Error::Device(ggml::Error::Alloc { .. })) = error else { return false };
+        let others = self.cache.oldest(&self.state.memory, None).is_some()
+            || self.sequences.iter().filter(|s| !s.finished && !s.embeds()).count() > 1;
+        let Some(budget) = self.budget.filter(|_| others) else { return false };
+        let memory = &self.state.memory;
+        let own =
+            |slot: usize| self.taken(slot).saturating_sub(memory.shown_by(&self.cache.get(slot).slot).unwrap_or(0));
+        let taken = (0..self.cache.n_slots()).map(own).sum::<usize>() + memory.shared_bytes(None);
+        self.budget = Some(budget.min(taken.saturating_sub(1)));
+        tracing::warn!(%error, taken_mib = taken >> 20, "less memory than there was: sequences take turns from now on");
+        true
     }
 
     /// True when a request with this wish may have a slot now. Resting sequences leave theirs for it, and a stored one comes back;

@@ -17,6 +17,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 const N_CTX: usize = 1024;
 const N_SLOTS: usize = 4;
+/// More than a test takes.
+const N_GRANULES: usize = 1 << 16;
 
 /// Rows of 512, 256 and 768 bytes, so pages begin at different cells; the last tensor does not begin at a page.
 fn layout() -> StateLayout {
@@ -94,8 +96,11 @@ proptest! {
         ops in proptest::collection::vec(op(), 1..60),
         q8 in any::<bool>(),
         v_transposed in any::<bool>(),
+        granule in prop::sample::select(vec![0, 4 << 10, 12 << 10, 64 << 10]),
     ) {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // As on a GPU: what is written without memory ends the test.
+        ggml::pretend_granules(granule, N_GRANULES);
         let config = |n_slots| config(if q8 { CacheType::Q8_0 } else { CacheType::F32 }, n_slots, v_transposed);
         let mut rig = Rig::new(layout(), config(N_SLOTS));
         let mut known: Vec<Vec<f32>> = vec![Vec::new(); N_SLOTS];
@@ -201,6 +206,8 @@ proptest! {
             rig.memory.discard(&rig.slots[s]).expect("given back");
         }
         prop_assert_eq!((rig.memory.taken_bytes(), shown(&rig)), (nothing, (0, 0)));
+        prop_assert_eq!(ggml::pretended_granules_left(), N_GRANULES);
+        ggml::pretend_granules(0, 0);
     }
 }
 
@@ -215,6 +222,7 @@ fn proportional() -> usize {
 #[test]
 fn what_is_shared_takes_memory_once() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ggml::pretend_granules(0, 0);
     let kv = LayerState::Kv(Kv { n_head_kv: 8, d_k: 128, d_v: 128, window: None, latent: false });
     let n_slots = 8;
     let memory_config = MemoryConfig { n_ctx: 8192, ..config(CacheType::F16, n_slots, false) };

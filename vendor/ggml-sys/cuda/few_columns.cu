@@ -2,6 +2,7 @@
 #include "attention.cuh"
 #include "few_columns_kernels.cuh"
 #include "few_floats_kernels.cuh"
+#include "granules.cuh"
 #include "gumbel.cuh"
 #include "mask.cuh"
 #include "nodes.cuh"
@@ -401,6 +402,9 @@ bool is_served_here() {
 }
 
 void * function(const char * name) {
+    if (void * found = function_of_granules(name)) {
+        return found;
+    }
     // All devices, since the functions are of them all.
     for (int i = 0; i < ggml_cuda_info().device_count; i++) {
         const int cc = ggml_cuda_info().devices[i].cc;

@@ -1,0 +1,17 @@
+// Addresses of a device that memory is put behind granule by granule, for state that is taken when it is written.
+#pragma once
+
+namespace nextn {
+
+// Functions of the backend by name, for nextn; null if there is none, as with NEXTN_CUDA_STATE=reserved.
+//
+// nextn_granule(device): bytes of a granule; 0 if the device has none.
+// nextn_granules_new(device, n, granule): a buffer of n granules of so many bytes, a multiple of what nextn_granule says. All can be read
+// and are zeros; none has memory of its own. Null if the device has no room for it.
+// nextn_granules_take(buffer, first, n): gives each of these memory of its own, zeros. 0, and nothing has changed, if there is no room.
+// nextn_granules_give_back(buffer, first, n): takes it away: they are zeros again, and must not be written.
+//
+// Nothing may be computed on what is taken or given back meanwhile.
+void * function_of_granules(const char * name);
+
+}  // namespace nextn
