@@ -138,7 +138,7 @@ pub struct CapacityOptions {
     pub no_warmup: bool,
 
     /// Memory for the KV cache and recurrent state of all sequences, in MiB: requests wait for it; auto is nine tenths of what
-    /// is free at the start (CPUs and CUDA)
+    /// is free at the start (models on a CPU)
     #[arg(long, value_name = "MIB", default_value = "auto", value_parser = kv_memory)]
     pub kv_memory: KvMemory,
 
