@@ -45,7 +45,8 @@ impl AttentionData {
             data.masks.resize_with(n_segments, Vec::new);
             data.spans.resize_with(n_segments, Vec::new);
             for ((segment, mask), spans) in view.segments().iter().zip(&mut data.masks).zip(&mut data.spans) {
-                (mask.clear(), spans.clear());
+                mask.clear();
+                spans.clear();
                 if view.has_spans(window, segment) {
                     view.spans(segment, spans);
                 } else {

@@ -38,7 +38,7 @@ fn masks_of_the_device_give_the_bits_of_the_hosts() {
         let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
         for v_transposed in [false, true] {
             let config = MemoryConfig { v_transposed, ..exact(2, 512) };
-            let (n, found) = logits(&model, config.clone(), true);
+            let (n, found) = logits(&model, config, true);
             let (none, expected) = logits(&model, config, false);
             assert!(n >= 3 && none == 0, "{arch}: {n}, {none}");
             assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{arch}, {v_transposed}");
