@@ -47,13 +47,18 @@ if [ ${#parts[@]} = 0 ]; then
     [ "$gpus" -gt 1 ] && parts+=(two)
     [ -n "$llama" ] && parts+=(llama)
 fi
-exec 3>"$out"
+exec 3>"$out" || exit 2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Figures of one run are not those of earlier ones.
 export NEXTN_CALIBRATION=$work/calibration
 
 say() { printf '%s\n' "$@" >&3; }
+
+failed() {
+    failures=$((failures + 1))
+    say "failed: $1"
+}
 
 # Runs a command and writes it with what it printed.
 run() {
@@ -62,8 +67,7 @@ run() {
     shown=${shown//$models\//}
     say '```' "\$ $shown"
     if ! "$@" >"$work/printed" 2>"$work/said"; then
-        failures=$((failures + 1))
-        tail -3 "$work/said" >&3
+        failed "$(tail -3 "$work/said")"
     fi
     cat "$work/printed" >&3
     say '```'
@@ -77,20 +81,27 @@ request() {
 }
 
 sampled() {
-    local draft kind seed
-    port=18765
+    local draft kind seed speed
+    [ -x "$server" ] && command -v curl >/dev/null || { failed "nextn-server or curl is missing"; return; }
+    port=$((20000 + RANDOM % 20000))
     say '```' '' "256 tokens a request to nextn-server, tokens a second; sampled: T = 0.7, top-k 20, top-p 0.95"
     for draft in "--spec off" "--draft-max 4"; do
         # shellcheck disable=SC2086
         "$server" -m "$1" --port $port -c 4096 --parallel 1 $draft >"$work/server" 2>&1 &
         for _ in $(seq 300); do
+            kill -0 %% 2>/dev/null || break
             curl -s -m 2 "http://127.0.0.1:$port/health" | grep -q ok && break
             sleep 0.2
         done
-        request 1 '"temperature":0' >/dev/null
+        if ! kill -0 %% 2>/dev/null || [ -z "$(request 1 '"temperature":0')" ]; then
+            failed "$draft: $(tail -1 "$work/server")"
+            kill %% 2>/dev/null
+            continue
+        fi
         for seed in $(seq $((rounds + 1))); do
             for kind in '"temperature":0' '"temperature":0.7,"top_k":20,"top_p":0.95'; do
-                say "$draft  round $seed  {$kind}  $(request "$seed" "$kind")"
+                speed=$(request "$seed" "$kind")
+                if [ -n "$speed" ]; then say "$draft  round $seed  {$kind}  $speed"; else failed "a request"; fi
             done
         done
         kill %% && wait %% 2>/dev/null
@@ -99,11 +110,11 @@ sampled() {
 }
 
 exact() {
-    local draft tokens first=
+    local draft tokens first=''
     run "$bench" speed --no-bandwidth -m "$1" --exact on -p 0 -n 256 -d 0,3,auto -r "$rounds"
     for draft in 0 3; do
         tokens=$("$bench" generate -m "$1" --tokens 84,104,101,32,102,101,114 -n 2000 --exact on --draft "$draft" 2>"$work/said" | tr -d ' \n' | sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/')
-        [ -n "$tokens" ] || { failures=$((failures + 1)); say "failed: $(tail -1 "$work/said")"; }
+        [ -n "$tokens" ] || { failed "$(tail -1 "$work/said")"; return; }
         [ "$draft" = 0 ] && first=$tokens
     done
     if [ "$first" = "$tokens" ]; then say "" "2,000 tokens with drafts of 3: those without."; else say "" "2,000 tokens with drafts of 3 are not those without."; fi
@@ -133,6 +144,8 @@ for shape in $shapes; do
         "$bench" synth --shape "$shape" --type "$type" --accept 0.8 -o "$model" >/dev/null || exit 1
     fi
     for part in "${parts[@]}"; do
+        # Only these have experts.
+        [ "$part" = experts ] && [[ $shape != *-a* ]] && continue
         say "" "## $shape, $type: $part" ""
         case $part in
         speed) run "$bench" speed --no-bandwidth -m "$model" -p 0 -n 256 -d 0,1,2,3,4,5,6,auto -r "$rounds" ;;
@@ -144,7 +157,6 @@ for shape in $shapes; do
         long) run "$bench" speed --no-bandwidth -m "$model" -p 0 -n 128 -d 0,3,auto --depth-ctx 16384,131072 -r 1 ;;
         cache) run "$bench" speed --no-bandwidth -m "$model" -p 0 -n 128 -d 0,3 --depth-ctx 16384 --cache-types f16,q8_0,q4_0 -r 2 ;;
         experts)
-            [[ $shape = *-a* ]] || continue
             run "$bench" speed --no-bandwidth -m "$model" --cpu-moe -p 512 -n 64 -d 0,1,2,auto -r "$rounds"
             run "$bench" speed --no-bandwidth -m "$model" --cpu-moe --expert-cache auto -p 512 -n 64 -d 0,2,auto -r "$rounds"
             ;;
