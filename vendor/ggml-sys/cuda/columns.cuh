@@ -20,13 +20,17 @@ constexpr int GROUP = 8;
 // Columns as they are multiplied: for each group and each block of values the scaled values, their sums and the scales. Value i
 // of four stands at { 0, 2, 1, 3 }[i]. Sums are of 32 scaled values, as two F16 that add up to one: those of sub-blocks 2t and
 // 2t + 1, then what these leave out. A group of which fewer columns are there takes as much room.
-struct column_block {
-    __half values[BLOCK / SUB][GROUP][SUB];
+template <int N> struct block_of_columns {
+    static constexpr int COLUMNS = N;
+
+    __half values[BLOCK / SUB][N][SUB];
     struct {
         __half sums[4];
         float scale, again;
-    } rest[GROUP][BLOCK / SUB / 2];
+    } rest[N][BLOCK / SUB / 2];
 };
+
+struct column_block : block_of_columns<GROUP> {};
 
 // Up to eight slots (token * n_used + slot) that want the same matrix.
 struct chunk {
@@ -46,7 +50,7 @@ static __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
 }
 
 // A lane's eight values of block b of column c, of a warp that has the whole block.
-static __device__ __forceinline__ void store_values(const float (&v)[8], column_block * y, int n_blocks, int b, int c, int lane) {
+template <typename B> static __device__ __forceinline__ void store_values(const float (&v)[8], B * y, int n_blocks, int b, int c, int lane) {
     // As bits, of which those of a NaN are the largest.
     uint32_t most = 0;
 #pragma unroll
@@ -73,8 +77,8 @@ static __device__ __forceinline__ void store_values(const float (&v)[8], column_
     }
     sum += __shfl_xor_sync(0xffffffff, sum, 1);
     sum += __shfl_xor_sync(0xffffffff, sum, 2);
-    column_block & to = y[int64_t(c / GROUP) * n_blocks + b];
-    const int s = lane / 4, t = lane % 4, place = c % GROUP;
+    B & to = y[int64_t(c / B::COLUMNS) * n_blocks + b];
+    const int s = lane / 4, t = lane % 4, place = c % B::COLUMNS;
     *reinterpret_cast<uint4 *>(&to.values[s][place][8 * t]) = make_uint4(bits_of(h[0]), bits_of(h[1]), bits_of(h[2]), bits_of(h[3]));
     const float next = __shfl_down_sync(0xffffffff, sum, 4);
     if (lane % 8 == 0) {

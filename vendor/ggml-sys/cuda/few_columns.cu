@@ -28,6 +28,7 @@ struct kept_columns {
     const ggml_tensor * of = nullptr;
     int k = 0;
     const ggml_tensor * ids = nullptr;
+    const ggml_tensor * gated = nullptr, * gated_shared = nullptr;      // what the last launch of gated experts wrote
     std::vector<const ggml_tensor *> left;      // nodes that those who read them compute
 
     ~kept_columns() {
@@ -86,6 +87,9 @@ bool is_weight(const ggml_tensor * w) {
 
 // Tokens from which on a matrix that several want is read once for them. Fewer seldom want the same one.
 constexpr int MIN_SHARED = 9;
+
+// Blocks of a column up to which thread blocks make it by themselves, each for its rows.
+constexpr int MAX_OWN = 8;
 
 // Experts among which those that several tokens want are found.
 constexpr int MAX_EXPERTS = 1024;
@@ -224,15 +228,16 @@ template <typename T> struct launch {
     int n_matrices;
     cudaStream_t stream;
 
-    template <int LANES, int STAGES, int TILES, int GROUPS> void operator()() const {
-        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, finish_as_ggml>;
-        constexpr int rows = WARPS / LANES * TILE, most = memory_of<T, LANES, STAGES, TILES, GROUPS>(true);
+    template <int LANES, int STAGES, int TILES, int GROUPS, bool OWN = false> void operator()() const {
+        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, OWN, finish_as_ggml>;
+        constexpr int rows = WARPS / LANES * TILE, each = OWN ? int(sizeof(block_of_columns<1>)) : 0;
+        constexpr int most = memory_of<T, LANES, STAGES, TILES, GROUPS>() + MAX_OWN * each;
         if (most > 48 << 10) {
             // More than a thread block has by itself.
             CUDA_SET_SHARED_MEMORY_LIMIT(kernel, most);
         }
         const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, rows), n_matrices), dim3(32, WARPS),
-            size_t(memory_of<T, LANES, STAGES, TILES, GROUPS>(p.gate)), stream);
+            size_t(memory_of<T, LANES, STAGES, TILES, GROUPS>() + p.n_blocks * each), stream);
         ggml_cuda_kernel_launch(kernel, params, p, finish_as_ggml());
     }
 };
@@ -296,12 +301,15 @@ float_columns columns_of(const ggml_tensor * x, bool has_ids, char * to) {
         has_ids ? int(x->ne[1]) : 1, (column_block *) to };
 }
 
+bool has_columns(const kept_columns * kept, const ggml_tensor * x) {
+    return kept && kept->of == root_of(x) && kept->k == x->ne[0];
+}
+
 // Has columns of x, and behind them those of a shared expert's input, ready where the launch reads them.
 void prepare(ggml_backend_cuda_context & ctx, kept_columns * kept, char * columns, const ggml_tensor * x, bool has_ids,
              const ggml_tensor * shared) {
     const int k = int(x->ne[0]), n = int(x->ne[1] * x->ne[2]), n_shared = shared ? int(shared->ne[1]) : 0;
-    const ggml_tensor * of = root_of(x);
-    if (kept && !shared && kept->of == of && kept->k == k) {
+    if (!shared && has_columns(kept, x)) {
         return;
     }
     const float_columns first = columns_of(x, has_ids, columns);
@@ -309,7 +317,7 @@ void prepare(ggml_backend_cuda_context & ctx, kept_columns * kept, char * column
     const ggml_cuda_kernel_launch_params params(dim3((k / BLOCK + 3) / 4, n + n_shared), dim3(128), size_t(0), ctx.stream());
     ggml_cuda_kernel_launch(quantise, params, first, n, second, k / BLOCK);
     if (kept) {
-        kept->of = of;
+        kept->of = root_of(x);
         kept->k = k;
     }
 }
@@ -334,7 +342,14 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
     chunk * chunks = reinterpret_cast<chunk *>(columns + (kept ? kept_columns::SIZE : size));
     p.y = (const column_block *) columns;
     p.shared_y = shared ? (const column_block *) (columns + own) : nullptr;
-    prepare(ctx, kept, columns, src1, ids != nullptr, shared);
+    // A column for each slot is read by one matrix: no launch for that.
+    p.makes_columns = ids && !in_chunks && n_each == ids->ne[0] && k / BLOCK <= MAX_OWN && !p.gate && (shared || !has_columns(kept, src1));
+    if (p.makes_columns) {
+        p.x = columns_of(src1, true, nullptr);
+        p.shared_x = shared ? columns_of(shared, false, nullptr) : float_columns{};
+    } else {
+        prepare(ctx, kept, columns, src1, ids != nullptr, shared);
+    }
     if (in_chunks && (!kept || kept->ids != ids)) {
         const int n_threads = GGML_PAD(int(src0->ne[2]), 32);
         const ggml_cuda_kernel_launch_params params(dim3(1), dim3(n_threads), (n_slots + 32) * sizeof(int), stream);
@@ -370,7 +385,8 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
         p.n_routed = 0;
     }
     // A shared matrix takes its columns a group at a time.
-    const int n_matrices = p.n_routed + (p.shared_w ? (p.n_tokens + GROUP - 1) / GROUP : 0);
+    const int n_shared = p.makes_columns ? p.n_tokens : (p.n_tokens + GROUP - 1) / GROUP;
+    const int n_matrices = p.n_routed + (p.shared_w ? n_shared : 0);
     launch_of(src0->type, p, n_matrices, stream);
 }
 
@@ -438,7 +454,7 @@ bool fuses(const ggml_tensor * product) {
 void forget_columns(ggml_backend_cuda_context & ctx) {
     if (ctx.nextn_columns) {
         kept_columns & kept = *static_cast<kept_columns *>(ctx.nextn_columns.get());
-        kept.of = kept.ids = nullptr;
+        kept.of = kept.ids = kept.gated = kept.gated_shared = nullptr;
         kept.left.clear();
     }
 }
@@ -518,11 +534,19 @@ bool serves_with_shared(const ggml_tensor * routed, const ggml_tensor * shared) 
         serves(other, shared->src[1], nullptr, shared);
 }
 
-void compute_with_shared(ggml_backend_cuda_context & ctx, ggml_tensor * routed, ggml_tensor * shared) {
+bool comes_of_gated(ggml_backend_cuda_context & ctx, const ggml_tensor * routed, const ggml_tensor * shared) {
+    const kept_columns & kept = all_kept(ctx);
+    const ggml_tensor * gated = routed->src[1];
+    return kept.gated == gated && gated->src[0]->op == GGML_OP_MUL_MAT_ID && gated->src[0]->src[2] == routed->src[2] &&
+        kept.gated_shared == shared->src[1];
+}
+
+void compute_with_shared(ggml_backend_cuda_context & ctx, ggml_tensor * routed, ggml_tensor * shared, bool at_once) {
     products p = {};
     p.shared_w = (const uint8_t *) shared->src[0]->data;
     p.shared_dst = (float *) shared->data;
     p.shared_token = shared->nb[1] / sizeof(float);
+    p.ids_are_there = at_once;
     compute(ctx, routed->src[0], routed->src[1], routed->src[2], routed, p, shared->src[1]);
 }
 
@@ -562,6 +586,11 @@ bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, cons
         p.shared_token = fusion->shared_dst ? fusion->shared_dst->nb[1] / sizeof(float) : 0;
     }
     compute(ctx, src0, src1, ids, dst, p, nullptr);
+    if (ids && p.gate) {
+        kept_columns & kept = all_kept(ctx);
+        kept.gated = dst;
+        kept.gated_shared = fusion->shared_dst;
+    }
     return true;
 }
 

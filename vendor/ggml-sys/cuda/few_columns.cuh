@@ -41,7 +41,11 @@ void compute_several(ggml_backend_cuda_context & ctx, const ggml_tensor * x, con
 
 // A product of routed experts and one of a shared expert, each with columns of its own, in one launch.
 bool serves_with_shared(const ggml_tensor * routed, const ggml_tensor * shared);
-void compute_with_shared(ggml_backend_cuda_context & ctx, ggml_tensor * routed, ggml_tensor * shared);
+// at_once: the launch before this one is that of what they multiply, which has waited for the choice of experts.
+void compute_with_shared(ggml_backend_cuda_context & ctx, ggml_tensor * routed, ggml_tensor * shared, bool at_once);
+
+// One launch of ours has computed what both multiply, by the same choice of experts.
+bool comes_of_gated(ggml_backend_cuda_context & ctx, const ggml_tensor * routed, const ggml_tensor * shared);
 
 // Where a kernel that computes n columns of k values leaves them as products take them, so that these need not; null if it cannot.
 struct column_block;

@@ -65,6 +65,10 @@ struct products {
     float * shared_dst;
     int64_t shared_token;
     const column_block * shared_y;      // what it multiplies; null: y
+    // Thread blocks that make their column by themselves, each for one slot or one token of the shared matrix: of what.
+    bool makes_columns;
+    float_columns x, shared_x;
+    bool ids_are_there;         // the kernel before has waited for the one that makes them
     // Instead of w, dst and n_rows: several matrices; without ids, gate, bias and a shared matrix.
     int n_several;
     one_of_several several[MAX_SEVERAL];
@@ -79,21 +83,23 @@ template <typename P> static __device__ __forceinline__ const one_of_several & o
 }
 
 // Bytes of shared memory that a thread block needs: stages of rows, then in their place the warps' sums.
-template <typename T, int LANES, int STAGES, int TILES, int GROUPS> constexpr int memory_of(bool has_gate) {
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS> __host__ __device__ constexpr int memory_of() {
     const int stages = WARPS * STAGES * TILES * TILE * T::WINDOW;
-    const int sums = (has_gate ? 2 : 1) * WARPS * GROUPS * GROUP * (TILE + 4) * int(sizeof(float));
+    const int sums = TILES * WARPS * GROUPS * GROUP * (TILE + 4) * int(sizeof(float));
     return LANES == 1 || stages > sums ? stages : sums;
 }
 
 // Grid: tiles of rows, then matrices; block: lanes, then warps: LANES warps share the blocks of a row, with STAGES stages of
-// shared memory each. A warp takes one tile, then that of the gate, or (TILES = 2, there is a gate) both at a time, so that columns
-// are read once for both. finish(p, value, gate, in_gate, place, place of the bias) makes the result, that of several
-// matrices finish(one of them, value, row). Up to GROUPS groups of columns, and one of routed and shared matrices.
-template <typename T, int LANES, int STAGES, int TILES, int GROUPS, typename F>
+// shared memory each. A warp takes a tile, and that of the gate with it (TILES = 2), so that columns are read once for both. finish(p, value, gate, in_gate, place, place of the bias) makes the result, that of several
+// matrices finish(one of them, value, row). Up to GROUPS groups of columns, and one of routed and shared matrices. OWN: columns are
+// made by the thread block.
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, typename F>
 static __device__ __forceinline__ void compute_columns(const products & p, const F & finish) {
-    constexpr int CHUNKS = T::WINDOW / 16, ALL = TILE * CHUNKS, EACH = (ALL + 31) / 32, STAGE = TILE * T::WINDOW;
+    constexpr int CHUNKS = T::CHUNKS, ALL = TILE * CHUNKS, EACH = (ALL + 31) / 32, STAGE = TILE * T::WINDOW;
+    constexpr bool IN_CHUNKS = T::BYTES % 16 == 0;
     static_assert(LANES == 1 || LANES == WARPS, "a thread block takes the same rows, or each of its warps some");
-    static_assert(TILES == 1 || LANES == WARPS, "warps with rows of their own take one tile");
+    static_assert(GROUPS == 1 || !OWN, "a thread block makes one column");
+    using columns = block_of_columns<OWN ? 1 : GROUP>;
     extern __shared__ __align__(16) uint8_t memory[];
     const int lane = threadIdx.x, warp = threadIdx.y, part = warp % LANES;
     const int g = lane / 4, t = lane % 4;
@@ -101,6 +107,8 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     const bool is_routed = p.ids && !is_shared;
     const uint8_t * w = is_shared ? p.shared_w : p.w, * gate = is_shared ? p.shared_gate : p.gate;
     const column_block * y_of = is_shared && p.shared_y ? p.shared_y : p.y;
+    constexpr int BEHIND = memory_of<T, LANES, STAGES, TILES, GROUPS>();
+    columns * own = reinterpret_cast<columns *>(memory + BEHIND);
     int block = blockIdx.x, n_rows = p.n_rows;
     int64_t row_bytes = p.row_bytes;
     if (p.n_several > 0) {
@@ -111,7 +119,8 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         w = mine.w;
     }
     const int row0 = (block * (WARPS / LANES) + warp / LANES) * TILE;
-    if (LANES == 1 && row0 >= n_rows) {
+    const bool is_idle = LANES == 1 && row0 >= n_rows;
+    if (is_idle && !OWN) {
         return;
     }
 
@@ -121,13 +130,15 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     const int64_t dst_column = is_shared ? p.shared_token : p.dst_token;
     const int * slots = nullptr;
     if (is_shared) {
-        first = (blockIdx.y - p.n_routed) * GROUP;
-        n = min(n - first, GROUP);
+        first = (blockIdx.y - p.n_routed) * columns::COLUMNS;
+        n = min(n - first, columns::COLUMNS);
         dst += first * dst_column;
     }
     if (is_routed) {
         // Who goes where was computed just before.
-        wait_for_previous();
+        if (!OWN || !p.ids_are_there) {
+            wait_for_previous();
+        }
         if (p.chunks) {
             const chunk & mine = p.chunks[blockIdx.y];
             n = mine.n;
@@ -149,37 +160,33 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
 
     uint8_t * mine = memory + warp * STAGES * TILES * STAGE;
     const uint32_t to = uint32_t(__cvta_generic_to_shared(mine));
-    // The warp's blocks: of both tiles, or those of w, then those of the gate.
-    const int n_mine = p.n_blocks > part ? (p.n_blocks - part + LANES - 1) / LANES : 0;
-    const int n_all = TILES == 1 && gate ? 2 * n_mine : n_mine;
+    const int n_mine = p.n_blocks > part && !is_idle ? (p.n_blocks - part + LANES - 1) / LANES : 0;
     // Rows behind the last are the last one again.
     const auto row_of = [&](int i) { return uint32_t(min(i, n_rows - 1 - row0)) * uint32_t(row_bytes); };
     w += row0 * row_bytes + part * T::BYTES;
     gate += gate ? row0 * row_bytes + part * T::BYTES : 0;
-    // What each lane copies of a stage: of which row, from its beginning, and which 16 bytes.
+    // What the tile's first block lies behind, in whole 16 bytes, and by how much.
+    const uint32_t behind[2] = { IN_CHUNKS ? 0 : uint32_t(reinterpret_cast<uintptr_t>(w) & 15), IN_CHUNKS ? 0 : uint32_t(reinterpret_cast<uintptr_t>(gate) & 15) };
+    // What each lane copies of a stage: of which row, and which 16 bytes.
     uint32_t row_at[EACH];
-    int chunk_at[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int chunk = e * 32 + lane;
-        chunk_at[e] = chunk % CHUNKS * 16;
-        row_at[e] = row_of(chunk / CHUNKS) + (T::BYTES % 16 == 0 ? chunk_at[e] : 0);
+        row_at[e] = row_of(chunk / CHUNKS) + (IN_CHUNKS ? chunk % CHUNKS * 16 : 0);
     }
     const auto fetch = [&](int i, int stage) {
-        if (i < n_all) {
-            const bool in_gate = i >= n_mine;
+        if (i < n_mine) {
 #pragma unroll
             for (int r = 0; r < TILES; r++) {
-                const uintptr_t from = reinterpret_cast<uintptr_t>(in_gate || r == 1 ? gate : w) + (in_gate ? i - n_mine : i) * (LANES * T::BYTES);
+                const uint8_t * from = (r == 1 ? gate : w) - behind[r];
 #pragma unroll
                 for (int e = 0; e < EACH; e++) {
-                    if (ALL % 32 == 0 || e * 32 + lane < ALL) {
-                        const uintptr_t begin = from + row_at[e];
-                        const uintptr_t place = T::BYTES % 16 == 0 ? begin : (begin & ~uintptr_t(15)) + chunk_at[e];
-                        // The last bytes of a window may lie behind the block, and that of the last row behind the weight.
-                        if (T::BYTES % 16 == 0 || place < begin + T::BYTES) {
-                            copy_16(to + (stage * TILES + r) * STAGE + (e * 32 + lane) * 16, reinterpret_cast<const void *>(place));
-                        }
+                    const int chunk = e * 32 + lane;
+                    if (ALL % 32 == 0 || chunk < ALL) {
+                        const uint32_t begin = behind[r] + i * (LANES * T::BYTES) + row_at[e];
+                        const uint32_t place = IN_CHUNKS ? begin : (begin & ~15) + chunk % CHUNKS * 16;
+                        const int at = T::WINDOW == CHUNKS * 16 ? chunk * 16 : chunk / CHUNKS * T::WINDOW + chunk % CHUNKS * 16;
+                        copy_16(to + (stage * TILES + r) * STAGE + at, from + place);
                     }
                 }
             }
@@ -190,11 +197,20 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     for (int i = 0; i < STAGES - 1; i++) {
         fetch(i, i);
     }
-    if (!is_routed) {
+    if (!is_routed || (OWN && p.ids_are_there)) {
         // Weights never change, so their first blocks came before what is computed just before this.
         wait_for_previous();
     }
     let_next_start();
+    if constexpr (OWN) {
+        const float * x = is_shared ? p.shared_x.x + first * p.shared_x.token : p.x.x + first / p.n_each * p.x.token + first % p.n_each * p.x.each;
+        for (int b = warp; b < p.n_blocks; b += WARPS) {
+            float v[8];
+            load_values(v, x + b * BLOCK + 8 * lane);
+            store_values(v, own, p.n_blocks, b, 0, lane);
+        }
+        __syncthreads();
+    }
 
     // Where the lane's columns are: column g of each group, of which only the last has fewer than eight.
     const auto column_of = [&](int i) {
@@ -207,14 +223,14 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     };
     const int my_column = column_of((GROUPS - 1) * GROUP + g);
     constexpr int LANE_BYTES = T::HALVES ? 8 : 16;
-    const auto lane_of = [&](const column_block * block, int c) { return reinterpret_cast<const uint8_t *>(block->values[0][c]) + LANE_BYTES * t; };
-    const uint8_t * last = lane_of(y_of + int64_t(my_column / GROUP) * p.n_blocks + part, my_column % GROUP);
-    const uint8_t * full = lane_of(y_of + part, g);
+    const auto lane_of = [&](const auto * block, int c) { return reinterpret_cast<const uint8_t *>(block->values[0][c]) + LANE_BYTES * t; };
+    const uint8_t * last = OWN ? lane_of(own + part, 0) : lane_of(y_of + int64_t(my_column / GROUP) * p.n_blocks + part, my_column % GROUP);
+    const uint8_t * full = OWN ? last : lane_of(y_of + part, g);
     // From a group to the next, and from a block of the warp to its next.
-    const int64_t group_bytes = int64_t(p.n_blocks) * sizeof(column_block);
-    constexpr uint32_t STEP = LANES * sizeof(column_block);
+    const int64_t group_bytes = int64_t(p.n_blocks) * sizeof(columns);
+    constexpr uint32_t STEP = LANES * sizeof(columns);
     const auto values_of = [&](int j, int s, uint32_t at_block) {
-        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + s * sizeof(column_block::values[0]);
+        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + s * sizeof(columns::values[0]);
         if (T::HALVES) {
             const uint2 one = at<uint2>(from), two = at<uint2>(from + 32);
             return make_uint4(one.x, one.y, two.x, two.y);
@@ -223,7 +239,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     };
     // Sums of the lane's column, then its scale.
     const auto rest_of = [&](int j, uint32_t at_block) {
-        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + sizeof(column_block::values);
+        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + sizeof(columns::values);
         if (T::HALVES) {
             return make_uint4(0, 0, at<uint32_t>(from + (1 - t % 2) * 8), 0);
         }
@@ -232,7 +248,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
 
     // Sums of the first four sub-blocks and of the others are made apart. With one group by turns, so that no product waits for the
     // one before, and with the columns a block ahead; else one after the other.
-    constexpr int N_SUB = BLOCK / SUB, AHEAD = GROUPS == 1 ? N_SUB : 2;
+    constexpr int N_SUB = BLOCK / SUB, AHEAD = GROUPS > 1 ? 2 : OWN ? N_SUB / 2 : N_SUB;
     const auto nth_sub = [](int i) { return GROUPS == 1 ? i % 2 * (N_SUB / 2) + i / 2 : i; };
     uint4 y[AHEAD][GROUPS], rest[GROUPS];
     const auto load = [&](int i, uint32_t at_block) {
@@ -247,28 +263,16 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
             load(i, 0);
         }
     }
-    float acc[TILES][GROUPS][4] = {}, of_up[TILES == 1 ? GROUPS : 1][4] = {};
+    float acc[TILES][GROUPS][4] = {};
     int stage = 0;
-    for (int i = 0; i < n_all; i++) {
-        const bool in_gate = i >= n_mine;
-        const int nth = in_gate ? i - n_mine : i;
-        [[maybe_unused]] const uint32_t now = nth * STEP, next = i + 1 == n_all ? now : i + 1 == n_mine ? 0 : now + STEP;
+    for (int i = 0; i < n_mine; i++) {
+        [[maybe_unused]] const uint32_t now = i * STEP, next = i + 1 == n_mine ? now : now + STEP;
         if (GROUPS > 1) {
             load(0, now);
         }
         wait_stages<STAGES - 2>();
         __syncwarp();
         fetch(i + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
-        if (TILES == 1 && i == n_mine) {
-#pragma unroll
-            for (int j = 0; j < GROUPS; j++) {
-#pragma unroll
-                for (int o = 0; o < 4; o++) {
-                    of_up[TILES == 1 ? j : 0][o] = acc[0][j][o];
-                    acc[0][j][o] = 0.0f;
-                }
-            }
-        }
         T weight[TILES];
         const uint8_t * rows[TILES][2];
         // One sum is added before the next begins, unless they are made by turns.
@@ -279,8 +283,8 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 rows[r][h] = mine + (stage * TILES + r) * STAGE + (8 * h + g) * T::WINDOW;
-                if (T::BYTES % 16 != 0) {
-                    rows[r][h] += (reinterpret_cast<uintptr_t>(in_gate || r == 1 ? gate : w) + nth * (LANES * T::BYTES) + row_of(8 * h + g)) & 15;
+                if (!IN_CHUNKS) {
+                    rows[r][h] += (behind[r] + i * (LANES * T::BYTES) + row_of(8 * h + g)) & 15;
                 }
             }
             weight[r].begin(rows[r], t);
@@ -312,7 +316,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
 #pragma unroll
         for (int i = 0; i < N_SUB; i++) {
             if (GROUPS == 1) {
-                load(i + AHEAD - 1, i == 0 ? now : next);
+                load(i + AHEAD - 1, i + AHEAD - 1 < N_SUB ? now : next);
             } else if (i + 1 < N_SUB) {
                 load(i + 1, now);
             }
@@ -359,7 +363,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         } else {
             place = c * dst_column + row;
         }
-        dst[place] = finish(p, value, gate != nullptr, in_gate, place, is_routed ? int64_t(matrix) * p.n_rows + row : first * dst_column + place);
+        dst[place] = finish(p, value, TILES == 2, in_gate, place, is_routed ? int64_t(matrix) * p.n_rows + row : first * dst_column + place);
     };
     if (LANES == 1) {
 #pragma unroll
@@ -368,7 +372,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
             for (int o = 0; o < 4; o++) {
                 const int row = row0 + g + o / 2 * 8, c = j * GROUP + 2 * t + o % 2;
                 if (row < n_rows && c < n) {
-                    put(c, row, gate ? of_up[TILES == 1 ? j : 0][o] : acc[0][j][o], acc[0][j][o]);
+                    put(c, row, acc[0][j][o], acc[TILES - 1][j][o]);
                 }
             }
         }
@@ -384,8 +388,8 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
 #pragma unroll
         for (int o = 0; o < 4; o++) {
             const int place = warp * ROWS + (j * GROUP + 2 * t + o % 2) * WIDTH + g + o / 2 * 8;
-            sums[place] = TILES == 1 && gate ? of_up[TILES == 1 ? j : 0][o] : acc[0][j][o];
-            if (gate) {
+            sums[place] = acc[0][j][o];
+            if (TILES == 2) {
                 sums[WARPS * ROWS + place] = acc[TILES - 1][j][o];
             }
         }
@@ -398,7 +402,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         for (int o = 0; o < WARPS; o++) {
             const int place = o * ROWS + c * WIDTH + row;
             value += sums[place];
-            if (gate) {
+            if (TILES == 2) {
                 in_gate += sums[WARPS * ROWS + place];
             }
         }
@@ -408,9 +412,9 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     }
 }
 
-template <typename T, int LANES, int STAGES, int TILES, int GROUPS, typename F>
-static __global__ void __launch_bounds__(32 * WARPS, GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
-    compute_columns<T, LANES, STAGES, TILES, GROUPS>(p, finish);
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, typename F>
+static __global__ void __launch_bounds__(32 * WARPS, OWN ? 6 : GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
+    compute_columns<T, LANES, STAGES, TILES, GROUPS, OWN>(p, finish);
 }
 
 // Stages of shared memory with one group of columns.
@@ -419,17 +423,17 @@ template <typename T> constexpr int STAGES_OF = T::BYTES <= 144 ? 4 : T::BYTES <
 // Several matrices of different types, a group of columns: each block of rows as few_columns takes it.
 template <typename F> static __global__ void __launch_bounds__(32 * WARPS, 4) few_columns_of_types(const products p, const F finish) {
     switch (one_of(p, blockIdx.x).type) {
-        case IS_Q4_K: return compute_columns<k_quants<false>, WARPS, STAGES_OF<k_quants<false>>, 1, 1>(p, finish);
-        case IS_Q5_K: return compute_columns<k_quants<true>, WARPS, STAGES_OF<k_quants<true>>, 1, 1>(p, finish);
-        case IS_Q6_K: return compute_columns<q6_k, WARPS, STAGES_OF<q6_k>, 1, 1>(p, finish);
-        default: return compute_columns<bytes_with_scales, WARPS, STAGES_OF<bytes_with_scales>, 1, 1>(p, finish);
+        case IS_Q4_K: return compute_columns<k_quants<false>, WARPS, STAGES_OF<k_quants<false>>, 1, 1, false>(p, finish);
+        case IS_Q5_K: return compute_columns<k_quants<true>, WARPS, STAGES_OF<k_quants<true>>, 1, 1, false>(p, finish);
+        case IS_Q6_K: return compute_columns<q6_k, WARPS, STAGES_OF<q6_k>, 1, 1, false>(p, finish);
+        default: return compute_columns<bytes_with_scales, WARPS, STAGES_OF<bytes_with_scales>, 1, 1, false>(p, finish);
     }
 }
 
 // Bytes of shared memory that it needs.
 constexpr int memory_of_types() {
-    const int sizes[] = { memory_of<k_quants<false>, WARPS, STAGES_OF<k_quants<false>>, 1, 1>(false), memory_of<k_quants<true>, WARPS, STAGES_OF<k_quants<true>>, 1, 1>(false),
-        memory_of<q6_k, WARPS, STAGES_OF<q6_k>, 1, 1>(false), memory_of<bytes_with_scales, WARPS, STAGES_OF<bytes_with_scales>, 1, 1>(false) };
+    const int sizes[] = { memory_of<k_quants<false>, WARPS, STAGES_OF<k_quants<false>>, 1, 1>(), memory_of<k_quants<true>, WARPS, STAGES_OF<k_quants<true>>, 1, 1>(),
+        memory_of<q6_k, WARPS, STAGES_OF<q6_k>, 1, 1>(), memory_of<bytes_with_scales, WARPS, STAGES_OF<bytes_with_scales>, 1, 1>() };
     int most = 0;
     for (const int size : sizes) {
         most = size > most ? size : most;
@@ -437,19 +441,21 @@ constexpr int memory_of_types() {
     return most;
 }
 
-// Calls run<LANES, STAGES, TILES, GROUPS>() with the kernel for a launch: the order of sums follows from the shape alone,
+// Calls run<LANES, STAGES, TILES, GROUPS, OWN>() with the kernel for a launch: the order of sums follows from the shape alone,
 // all else from the number of columns. A block of rows takes WARPS / LANES tiles.
 template <typename T, typename F> void chosen(const products & p, const F & run) {
     constexpr int STAGES = STAGES_OF<T>;
-    if (p.n_blocks < WARPS) {
-        return run.template operator()<1, 3, 1, 1>();
+    const bool is_short = p.n_blocks < WARPS;
+    if (p.makes_columns) {
+        return is_short ? run.template operator()<1, 3, 1, 1, true>() : run.template operator()<WARPS, STAGES, 1, 1, true>();
+    }
+    if (is_short) {
+        return p.gate ? run.template operator()<1, 2, 2, 1>() : run.template operator()<1, 3, 1, 1>();
     }
     const int n_groups = p.ids ? 1 : (p.n_tokens + GROUP - 1) / GROUP;
-    if (n_groups == 1) {
-        return run.template operator()<WARPS, STAGES, 1, 1>();
-    }
     if (p.gate) {
         switch (n_groups) {
+            case 1: return run.template operator()<WARPS, 2, 2, 1>();
             case 2: return run.template operator()<WARPS, 2, 2, 2>();
             case 3: return run.template operator()<WARPS, 2, 2, 3>();
             case 4: return run.template operator()<WARPS, 2, 2, 4>();
@@ -458,6 +464,7 @@ template <typename T, typename F> void chosen(const products & p, const F & run)
         }
     }
     switch (n_groups) {
+        case 1: return run.template operator()<WARPS, STAGES, 1, 1>();
         case 2: return run.template operator()<WARPS, 3, 1, 2>();
         case 3: return run.template operator()<WARPS, 3, 1, 3>();
         case 4: return run.template operator()<WARPS, 3, 1, 4>();

@@ -228,6 +228,18 @@ bool are_ends_of_experts(const ggml_tensor * routed, const ggml_tensor * shared)
         shared->src[1]->op == GGML_OP_GLU && serves_with_shared(routed, shared);
 }
 
+// Between what they multiply and them nothing else is launched.
+bool follow_at_once(const ggml_cgraph * graph, int i, const ggml_tensor * routed, const ggml_tensor * shared) {
+    const ggml_tensor * gated = shared->src[1];
+    for (int j = i - 1; j >= 0 && graph->nodes[j] != routed->src[1]; j--) {
+        const ggml_tensor * node = graph->nodes[j];
+        if (!computes_nothing(node) && node != gated && node != gated->src[0] && node != gated->src[1]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 struct sum_match {
     int last = 0;
     const ggml_tensor * experts, * weights, * shared, * gate, * stream;
@@ -529,7 +541,7 @@ int fused(ggml_backend_cuda_context & ctx, ggml_cgraph * graph, int i) {
             if (!shared || !are_ends_of_experts(routed, shared) || !is_safe(graph, i, j, routed, false) || !is_safe(graph, i, j, shared, false)) {
                 return 0;
             }
-            compute_with_shared(ctx, routed, shared);
+            compute_with_shared(ctx, routed, shared, comes_of_gated(ctx, routed, shared) && follow_at_once(graph, i, routed, shared));
             return j - i;
         }
         default:

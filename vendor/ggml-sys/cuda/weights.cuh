@@ -16,9 +16,9 @@ static __device__ __forceinline__ float2 two_halves(uint32_t bits) {
 // The F16 numbers 1024 + x, for x below 1024 in each half: these bits or x.
 constexpr uint32_t MAGIC = 0x64006400;
 
-// Byte i of a word, twice as F16.
-static __device__ __forceinline__ __half2 twice(uint32_t word, int i) {
-    return __hsub2(halves_of(__byte_perm(word, MAGIC, i | i << 8 | 0x5050)), __half2half2(__ushort_as_half(0x6400)));
+// Byte i of a word, twice as the last bits of an F16 number whose other bits these are: 0x6400 of 1024 + x.
+static __device__ __forceinline__ uint32_t behind(uint32_t word, int i, uint32_t high) {
+    return __byte_perm(word, high << 16 | high, i | i << 8 | 0x5050);
 }
 
 static __device__ __forceinline__ __half2 constant(float x) {
@@ -31,13 +31,15 @@ static __device__ __forceinline__ __half2 constant(float x) {
 // scale(), less that of least() with the sums.
 
 // Q4_K, and Q5_K with its fifth bits: value = d * scale * quant - dmin * min, eight of these for 32 values each. Fragments are
-// scale * quant, which F16 has exactly.
+// scale * quant / SMALL, which F16 has exactly: quants are taken as the bits that they are, numbers below F16's normal ones.
 template <bool FIVE> struct k_quants {
     static constexpr int BYTES = FIVE ? 176 : 144;
     static constexpr int WINDOW = BYTES;
+    static constexpr int CHUNKS = BYTES / 16;
     static constexpr int QUANTS = BYTES - 128;
     static constexpr bool HALVES = false;
     static constexpr bool LEAST = true;
+    static constexpr float SMALL = 1 << 19;
 
     uint4 head[2];
     uint2 fifth[2];
@@ -75,21 +77,21 @@ template <bool FIVE> struct k_quants {
             if (s % 2 == 0) {
                 both = at<uint2>(rows[r] + QUANTS + s / 2 * 32 + 8 * t);
             }
-            // The quants of odd sub-blocks stand four bits higher, so 16 times as large.
-            const __half2 scale = twice(scales(r, s / 4), s % 4);
-            const __half2 factor = s % 2 == 0 ? scale : __hmul2(scale, constant(1.0f / 16));
-            const __half2 less = __hmul2(scale, constant(s % 2 == 0 ? -1024.0f : -64.0f));
+            // Quants are 2^24 times too small, those of odd sub-blocks stand four bits higher: factors are 32 and 2 times the scale,
+            // behind 32,768 and 2,048, of which they are the last bits.
+            const uint32_t bits = behind(scales(r, s / 4), s % 4, s % 2 == 0 ? 0x7800 : 0x6800);
+            const __half2 factor = __hsub2(halves_of(bits), constant(s % 2 == 0 ? 32768.0f : 2048.0f));
 #pragma unroll
             for (int i = 0; i < 2; i++) {
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
                     const uint32_t mask = s % 2 == 0 ? 0x000f000f : 0x00f000f0;
-                    uint32_t q = ((i == 0 ? both.x : both.y) >> (8 * odd) & mask) | MAGIC;
+                    uint32_t q = (i == 0 ? both.x : both.y) >> (8 * odd) & mask;
                     if (FIVE) {
                         const int bit = s % 2 == 0 ? 4 : 8;
                         q |= moved(i == 0 ? fifth[r].x : fifth[r].y, bit - s - 8 * odd) & (0x00010001 << bit);
                     }
-                    a[i][r + 2 * odd] = bits_of(__hfma2(halves_of(q), factor, less));
+                    a[i][r + 2 * odd] = bits_of(__hmul2(halves_of(q), factor));
                 }
             }
         }
@@ -102,7 +104,8 @@ template <bool FIVE> struct k_quants {
     }
 
     __device__ __forceinline__ float2 scale(const uint8_t * const (&)[2], int r) const {
-        return two_halves(head[r].x);
+        const float2 both = two_halves(head[r].x);
+        return make_float2(both.x * SMALL, both.y);
     }
 };
 
@@ -110,6 +113,7 @@ template <bool FIVE> struct k_quants {
 struct bytes_with_scales {
     static constexpr int BYTES = 272;
     static constexpr int WINDOW = BYTES;
+    static constexpr int CHUNKS = BYTES / 16;
     static constexpr bool HALVES = false;
     static constexpr bool LEAST = false;
 
@@ -132,10 +136,12 @@ struct bytes_with_scales {
             }
 #pragma unroll
             for (int i = 0; i < 2; i++) {
+                // With 128 more, so without a sign.
+                v[i] ^= 0x80808080;
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
                     // 1024 + 128 + byte.
-                    const uint32_t q = (v[i] >> (8 * odd) & 0x00ff00ff) ^ (MAGIC | 0x00800080);
+                    const uint32_t q = __byte_perm(v[i], MAGIC, odd == 0 ? 0x5250 : 0x5351);
                     a[i][r + 2 * odd] = bits_of(__hmul2(__hsub2(halves_of(q), constant(1152.0f)), d));
                 }
             }
@@ -148,20 +154,22 @@ struct bytes_with_scales {
 };
 
 // Q6_K: four bits of each value, then two bits, then sixteen signed scales, then d; value = d * scale * (quant - 32), of which
-// fragments are scale * (quant - 32), rounded to F16. A block has 210 bytes, so the windows that are copied begin at the 16 bytes
+// fragments are scale * (quant - 32) / SMALL, rounded to F16, of quants as of Q4_K. A block has 210 bytes, so the windows that are copied begin at the 16 bytes
 // in which it begins.
 struct q6_k {
     static constexpr int BYTES = 210;
     static constexpr int WINDOW = 240;
+    static constexpr int CHUNKS = 14;
     static constexpr bool HALVES = true;
     static constexpr bool LEAST = false;
+    static constexpr float SMALL = 1 << 16;
 
     uint32_t low[2][2][4], high[2][2][2], scales[2][2][2];
 
     static __device__ __forceinline__ uint32_t word(const uint8_t * p, int i) {
         // p lies on an even address.
-        const uint8_t * even = reinterpret_cast<const uint8_t *>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(3));
-        const int shift = (reinterpret_cast<uintptr_t>(p) & 2) * 8;
+        const int behind = reinterpret_cast<uintptr_t>(p) & 2, shift = behind * 8;
+        const uint8_t * even = p - behind;
         return __funnelshift_r(at<uint32_t>(even + i), at<uint32_t>(even + i + 4), shift);
     }
 
@@ -189,15 +197,14 @@ struct q6_k {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const uint32_t both = scales[n][r][j / 2];
-                const __half2 scale = __hsub2(twice(both, 2 * (j % 2) + h), constant(128.0f));
+                const __half2 scale = __hsub2(halves_of(behind(both, 2 * (j % 2) + h, 0x6400)), constant(1024.0f + 128));
                 // The quants of the third and fourth sub-block stand four bits higher.
-                const __half2 factor = j < 2 ? scale : __hmul2(scale, constant(1.0f / 16));
+                const __half2 factor = __hmul2(scale, constant(j < 2 ? 256.0f : 16.0f)), less = __hmul2(scale, constant(-32 / SMALL));
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
                     const uint32_t four = low[n][r][2 * (j % 2) + h] >> (8 * odd) & (j < 2 ? 0x000f000f : 0x00f000f0);
                     const uint32_t two = k_quants<true>::moved(high[n][r][h], (j < 2 ? 4 : 8) - 2 * j - 8 * odd) & (j < 2 ? 0x00300030 : 0x03000300);
-                    const __half2 q = __hsub2(halves_of(four | two | MAGIC), constant(j < 2 ? 1024.0f + 32 : 1024.0f + 512));
-                    a[h][r + 2 * odd] = bits_of(__hmul2(q, factor));
+                    a[h][r + 2 * odd] = bits_of(__hfma2(halves_of(four | two), factor, less));
                 }
             }
         }
@@ -206,7 +213,7 @@ struct q6_k {
     __device__ __forceinline__ uint32_t least(int, int) const { return 0; }
 
     __device__ __forceinline__ float2 scale(const uint8_t * const (&rows)[2], int r) const {
-        return make_float2(__half2float(at<__half>(rows[r] + 208)), 0.0f);
+        return make_float2(__half2float(at<__half>(rows[r] + 208)) * SMALL, 0.0f);
     }
 };
 

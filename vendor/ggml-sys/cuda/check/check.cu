@@ -148,7 +148,7 @@ int main() {
         }
         // Routed, with a gate and a shared matrix: each slot by itself, and matrices read once for those who want them.
         double routed = 0;
-        bool alike = true;
+        bool alike = true, own = true;
         for (auto [n, k, each] : {std::tuple{512, 2048, 1}, {200, 512, 4}, {130, 1280, 4}}) {
             const int tokens = 29, used = 4, matrices = 12;
             std::vector<int32_t> which;
@@ -183,6 +183,33 @@ int main() {
             launch((tokens * used + 32) * 4, find_chunks, dim3(1), dim3(32), s, ids, used, used, tokens * used, matrices, chunks, p.n_routed);
             run(type, p, p.n_routed + n_shared, s);
             alike = alike && !memcmp(out.data(), result(all).data(), all * 4);
+            if (each == used) {
+                // A column for each slot, and others for a shared matrix: made by a launch, and by the thread blocks.
+                products q = base(n, k, 5);
+                q.matrix_bytes = p.matrix_bytes;
+                q.ids = ids;
+                q.ids_stride = q.n_used = q.n_each = used;
+                q.dst_slot = n;
+                q.dst_token = n * used;
+                q.n_routed = 5 * used;
+                q.shared_w = w + p.matrix_bytes * 40;
+                q.shared_dst = dst + q.n_routed * n;
+                q.shared_token = n;
+                q.shared_y = y + 3 * (k / 256);
+                q.x = {x, max_k, int64_t(max_k) * each, each, y};
+                q.shared_x = {x + size_t(24) * max_k, max_k, max_k, 1, y};
+                const size_t every = size_t(n) * 5 * (used + 1);
+                CHECK(cudaMemsetAsync(dst, 0xff, every * 4, s));
+                run(type, q, q.n_routed + 1, s);
+                const auto launched = result(every);
+                q.makes_columns = true;
+                for (const bool are_there : {false, true}) {
+                    q.ids_are_there = are_there;
+                    CHECK(cudaMemsetAsync(dst, 0xff, every * 4, s));
+                    run(type, q, q.n_routed + 5, s);
+                    own = own && !memcmp(launched.data(), result(every).data(), every * 4);
+                }
+            }
             double num = 0, den = 0;
             const auto compare = [&](size_t up, size_t gate, int c, float got) {
                 double g = dot(row(gate, k), c), want = dot(row(up, k), c) * g / (1 + exp(-g)), e = got - want;
@@ -203,8 +230,8 @@ int main() {
                 }
             routed = std::max(routed, sqrt(num / den));
         }
-        printf("%s: error %.1e (%s), same bits at every width: %s, at every place: %s; routed with gate %.1e (%s), read once alike: %s\n",
-               names[type], worst, verdict(worst < 1e-3), verdict(widths), verdict(places), routed, verdict(routed < 4e-3), verdict(alike));
+        printf("%s: error %.1e (%s), same bits at every width: %s, at every place: %s; routed with gate %.1e (%s), read once alike: %s, with columns of thread blocks: %s\n",
+               names[type], worst, verdict(worst < 1e-3), verdict(widths), verdict(places), routed, verdict(routed < 4e-3), verdict(alike), verdict(own));
         const int counts[] = {1, 2, 4, 8, 16, 24, 32, 40, 48};
         printf("  microseconds at");
         for (int cols : counts)

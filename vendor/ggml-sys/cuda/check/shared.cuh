@@ -136,9 +136,10 @@ template <typename T> struct launched {
     products & p;
     int n_matrices;
     cudaStream_t s;
-    template <int LANES, int STAGES, int TILES, int GROUPS> void operator()() const {
-        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, finish>;
-        const int size = memory_of<T, LANES, STAGES, TILES, GROUPS>(p.gate), rows = WARPS / LANES * TILE;
+    template <int LANES, int STAGES, int TILES, int GROUPS, bool OWN = false> void operator()() const {
+        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, OWN, finish>;
+        const int rows = WARPS / LANES * TILE;
+        const int size = memory_of<T, LANES, STAGES, TILES, GROUPS>() + (OWN ? p.n_blocks * int(sizeof(block_of_columns<1>)) : 0);
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
         launch(size, kernel, dim3(blocks_of(p, rows), n_matrices), dim3(32, WARPS), s, p, finish());
     }
