@@ -32,9 +32,9 @@ template <int N> struct block_of_columns {
 
 struct column_block : block_of_columns<GROUP> {};
 
-// Up to eight slots (token * n_used + slot) that want the same matrix.
+// n slots (token * n_used + slot) that want the same matrix, from the first on in the order of matrices.
 struct chunk {
-    int matrix, n, slots[GROUP];
+    int matrix, n, first;
 };
 
 static __device__ __forceinline__ uint32_t magnitude(float x) {
@@ -120,53 +120,60 @@ static __global__ void __launch_bounds__(128) quantise(const float_columns first
     store_values(v, in_first ? first.y : second.y, n_blocks, b, c, lane);
 }
 
-// Which slots want which matrix: chunks of up to eight, in the order of matrices and slots; those behind the last are empty. One
-// thread block of at least n_matrices threads; memory for the ids of all slots and 32 counts.
-static __global__ void find_chunks(const int32_t * ids, int ids_stride, int n_used, int n_slots, int n_matrices, chunk * chunks, int n_chunks) {
-    extern __shared__ int all[];
-    int * counts = all + n_slots;
-    const int m = threadIdx.x, lane = m % 32, warp = m / 32;
+// Which slots want which matrix: the slots by their matrix, and chunks of up to `most` of them; those behind the last are empty. One
+// thread block; memory for 2 * n_matrices + 64 numbers. Slots of a matrix stand in any order, on which no result depends.
+static __global__ void find_chunks(const int32_t * ids, int ids_stride, int n_used, int n_slots, int n_matrices, int most, int * slots, chunk * chunks, int n_chunks) {
+    extern __shared__ int counts[];
+    int * next = counts + n_matrices, * before_warp = next + n_matrices;
+    const int me = threadIdx.x, lane = me % 32, warp = me / 32;
+    const auto matrix_of = [&](int slot) { return ids[slot / n_used * ids_stride + slot % n_used]; };
     wait_for_previous();
     let_next_start();
-    for (int i = m; i < n_slots; i += blockDim.x) {
-        all[i] = ids[i / n_used * ids_stride + i % n_used];
+    for (int m = me; m < n_matrices; m += blockDim.x) {
+        counts[m] = 0;
     }
     __syncthreads();
-    int mine = 0;
-    for (int i = 0; i < n_slots; i++) {
-        mine += all[i] == m;
+    for (int i = me; i < n_slots; i += blockDim.x) {
+        if (const int m = matrix_of(i); uint32_t(m) < uint32_t(n_matrices)) {
+            atomicAdd(&counts[m], 1);
+        }
     }
-    const int wanted = m < n_matrices ? (mine + GROUP - 1) / GROUP : 0;
-    int before = wanted;
+    __syncthreads();
+    // The slots and the chunks of all matrices before: the former in the low half.
+    uint64_t before_all = 0;
+    for (int first = 0; first < n_matrices; first += blockDim.x) {
+        const int m = first + me, n = m < n_matrices ? counts[m] : 0, wanted = (n + most - 1) / most;
+        uint64_t sum = uint64_t(wanted) << 32 | n;
 #pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-        const int other = __shfl_up_sync(0xffffffff, before, o);
-        before += lane >= o ? other : 0;
-    }
-    if (lane == 31) {
-        counts[warp] = before;
-    }
-    __syncthreads();
-    int total = 0;
-    for (int i = 0; i < int(blockDim.x) / 32; i++) {
-        before += i < warp ? counts[i] : 0;
-        total += counts[i];
-    }
-    chunk * to = chunks + before - wanted;
-    if (wanted > 0) {
-        int n = 0;
-        for (int i = 0; i < n_slots; i++) {
-            if (all[i] == m) {
-                to[n / GROUP].slots[n % GROUP] = i;
-                n++;
+        for (int o = 1; o < 32; o *= 2) {
+            const uint64_t other = __shfl_up_sync(0xffffffff, sum, o);
+            sum += lane >= o ? other : 0;
+        }
+        uint64_t * warps = reinterpret_cast<uint64_t *>(before_warp);
+        if (lane == 31) {
+            warps[warp] = sum;
+        }
+        __syncthreads();
+        uint64_t before = before_all;
+        for (int i = 0; i < int(blockDim.x) / 32; i++) {
+            before += i < warp ? warps[i] : 0;
+            before_all += warps[i];
+        }
+        before += sum - (uint64_t(wanted) << 32 | n);
+        if (m < n_matrices) {
+            next[m] = uint32_t(before);
+            for (int i = 0; i < wanted; i++) {
+                chunks[(before >> 32) + i] = { m, min(n - i * most, most), int(uint32_t(before)) + i * most };
             }
         }
-        for (int i = 0; i < wanted; i++) {
-            to[i].matrix = m;
-            to[i].n = min(n - i * GROUP, GROUP);
+        __syncthreads();
+    }
+    for (int i = me; i < n_slots; i += blockDim.x) {
+        if (const int m = matrix_of(i); uint32_t(m) < uint32_t(n_matrices)) {
+            slots[atomicAdd(&next[m], 1)] = i;
         }
     }
-    for (int i = total + m; i < n_chunks; i += blockDim.x) {
+    for (int i = int(before_all >> 32) + me; i < n_chunks; i += blockDim.x) {
         chunks[i].n = 0;
     }
 }

@@ -28,6 +28,7 @@ struct kept_columns {
     const ggml_tensor * of = nullptr;
     int k = 0;
     const ggml_tensor * ids = nullptr;
+    int n_groups = 0;
     const ggml_tensor * gated = nullptr, * gated_shared = nullptr;      // what the last launch of gated experts wrote
     std::vector<const ggml_tensor *> left;      // nodes that those who read them compute
 
@@ -94,6 +95,9 @@ constexpr int MAX_OWN = 8;
 // Experts among which those that several tokens want are found.
 constexpr int MAX_EXPERTS = 1024;
 
+// Tokens of prompts up to which experts are served.
+constexpr int MAX_ROUTED = 1024;
+
 // Larger F32 matrices are worth tensor cores.
 constexpr int64_t MAX_FLOATS = 4 << 20;
 
@@ -116,7 +120,8 @@ bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * id
     // Columns are read four floats at a time.
     const bool aligned = reinterpret_cast<uintptr_t>(x->data) % 16 == 0 && x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0;
     const int64_t n_tokens = ids ? x->ne[2] : x->ne[1];
-    return is_served_here() && n_tokens <= most_tokens(w->type, w->ne) && is_weight(w) && w->nb[1] == ggml_row_size(w->type, w->ne[0]) &&
+    const int most = most_tokens(w->type, w->ne);
+    return is_served_here() && n_tokens <= (ids && most == MAX_COLUMNS ? MAX_ROUTED : most) && is_weight(w) && w->nb[1] == ggml_row_size(w->type, w->ne[0]) &&
         x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && aligned && dst->type == GGML_TYPE_F32 &&
         dst->nb[0] == sizeof(float) &&
         (ids ? w->type != GGML_TYPE_F32 && x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
@@ -280,8 +285,8 @@ kept_columns & all_kept(ggml_backend_cuda_context & ctx) {
 }
 
 // What is kept, if it has room for this much; null if not.
-kept_columns * kept_of(ggml_backend_cuda_context & ctx, size_t n_bytes, int n_chunks) {
-    if (ctx.curr_stream_no != 0 || n_bytes > kept_columns::SIZE || n_chunks * sizeof(chunk) > kept_columns::CHUNKS) {
+kept_columns * kept_of(ggml_backend_cuda_context & ctx, size_t n_bytes, size_t lists) {
+    if (ctx.curr_stream_no != 0 || n_bytes > kept_columns::SIZE || lists > kept_columns::CHUNKS) {
         return nullptr;
     }
     kept_columns * kept = &all_kept(ctx);
@@ -333,13 +338,18 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
 
     // Whole groups of columns, then chunks.
     const size_t own = bytes_of_columns(n, k), size = own + (shared ? bytes_of_columns(p.n_tokens, k) : 0);
-    const int n_slots = ids ? int(ids->ne[0]) * p.n_tokens : 0;
-    const bool in_chunks = ids && p.n_tokens >= MIN_SHARED && src0->ne[2] <= MAX_EXPERTS;
-    const int n_chunks = in_chunks ? std::min(n_slots, int(src0->ne[2]) + n_slots / GROUP) : 0;
+    const int n_slots = ids ? int(ids->ne[0]) * p.n_tokens : 0, n_experts = int(src0->ne[2]);
+    const bool in_chunks = ids && p.n_tokens >= MIN_SHARED && n_experts <= MAX_EXPERTS;
+    // So large that most experts need one.
+    const bool is_short = k / BLOCK < WARPS;
+    p.n_groups = is_short && p.gate ? 1 : std::clamp((n_slots / n_experts + GROUP - 1) / GROUP, 1, MAX_OF_CHUNK);
+    const int n_chunks = in_chunks ? std::min(n_slots, n_experts + n_slots / (p.n_groups * GROUP)) : 0;
+    const size_t lists = n_chunks > 0 ? n_chunks * sizeof(chunk) + n_slots * sizeof(int) : 0;
     ggml_cuda_pool_alloc<char> temporary(ctx.pool());
-    kept_columns * kept = kept_of(ctx, size, n_chunks);
-    char * columns = kept ? kept->data : temporary.alloc(size + n_chunks * sizeof(chunk));
+    kept_columns * kept = kept_of(ctx, size, lists);
+    char * columns = kept ? kept->data : temporary.alloc(size + lists);
     chunk * chunks = reinterpret_cast<chunk *>(columns + (kept ? kept_columns::SIZE : size));
+    int * slots = reinterpret_cast<int *>(chunks + n_chunks);
     p.y = (const column_block *) columns;
     p.shared_y = shared ? (const column_block *) (columns + own) : nullptr;
     // A column for each slot is read by one matrix: no launch for that.
@@ -350,13 +360,14 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
     } else {
         prepare(ctx, kept, columns, src1, ids != nullptr, shared);
     }
-    if (in_chunks && (!kept || kept->ids != ids)) {
-        const int n_threads = GGML_PAD(int(src0->ne[2]), 32);
-        const ggml_cuda_kernel_launch_params params(dim3(1), dim3(n_threads), (n_slots + 32) * sizeof(int), stream);
+    if (in_chunks && (!kept || kept->ids != ids || kept->n_groups != p.n_groups)) {
+        const int n_threads = std::min(GGML_PAD(std::max(n_experts, n_slots), 32), 1024);
+        const ggml_cuda_kernel_launch_params params(dim3(1), dim3(n_threads), (2 * n_experts + 64) * sizeof(int), stream);
         ggml_cuda_kernel_launch(find_chunks, params, (const int32_t *) ids->data, int(ids->nb[1] / sizeof(int32_t)), int(ids->ne[0]),
-            n_slots, int(src0->ne[2]), chunks, n_chunks);
+            n_slots, n_experts, p.n_groups * GROUP, slots, chunks, n_chunks);
         if (kept) {
             kept->ids = ids;
+            kept->n_groups = p.n_groups;
         }
     }
 
@@ -374,6 +385,7 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
         p.n_used = int(ids->ne[0]);
         p.n_each = n_each;
         p.chunks = in_chunks ? chunks : nullptr;
+        p.slots = slots;
     }
     p.n_routed = in_chunks ? n_chunks : ids ? n_slots : 1;
     if (!ids && p.n_blocks < WARPS && p.n_tokens > GROUP) {
@@ -385,7 +397,8 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
         p.n_routed = 0;
     }
     // A shared matrix takes its columns a group at a time.
-    const int n_shared = p.makes_columns ? p.n_tokens : (p.n_tokens + GROUP - 1) / GROUP;
+    const int n_at_once = p.makes_columns ? 1 : in_chunks ? p.n_groups * GROUP : GROUP;
+    const int n_shared = (p.n_tokens + n_at_once - 1) / n_at_once;
     const int n_matrices = p.n_routed + (p.shared_w ? n_shared : 0);
     launch_of(src0->type, p, n_matrices, stream);
 }

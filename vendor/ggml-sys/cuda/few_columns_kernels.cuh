@@ -15,8 +15,8 @@ namespace nextn {
 // Weight rows of a tile.
 constexpr int TILE = 16;
 
-// Columns of a launch.
-constexpr int MAX_COLUMNS = 48;
+// Columns of a launch, and groups of columns of a chunk.
+constexpr int MAX_COLUMNS = 48, MAX_OF_CHUNK = 3;
 
 // Warps of a thread block.
 constexpr int WARPS = 4;
@@ -42,7 +42,7 @@ struct one_of_several {
 constexpr int MAX_SEVERAL = 4;
 
 // What a launch computes. Without ids: w times the first n_tokens columns. With ids: for each slot u of token t the matrix
-// number ids[t * ids_stride + u] of w times column t * n_each + u % n_each; with chunks these name the matrices.
+// number ids[t * ids_stride + u] of w times column t * n_each + u % n_each; with chunks these name the matrices and the slots.
 struct products {
     const uint8_t * w;
     const uint8_t * gate;       // of the same shape, or null
@@ -52,7 +52,9 @@ struct products {
     int n_tokens;
     const int32_t * ids;        // or null
     int ids_stride, n_used, n_each;
-    const chunk * chunks;       // or null; n_routed of them, of which the last may be empty
+    const chunk * chunks;       // or null; n_routed of them, of n_groups groups each, of which the last may be empty
+    const int * slots;
+    int n_groups;
     int n_routed;               // grid rows before those of the shared matrix
     float * dst;
     int64_t dst_slot, dst_token;    // floats from slot to slot, from token to token (column to column)
@@ -90,9 +92,9 @@ template <typename T, int LANES, int STAGES, int TILES, int GROUPS> __host__ __d
 }
 
 // Grid: tiles of rows, then matrices; block: lanes, then warps: LANES warps share the blocks of a row, with STAGES stages of
-// shared memory each. A warp takes a tile, and that of the gate with it (TILES = 2), so that columns are read once for both. finish(p, value, gate, in_gate, place, place of the bias) makes the result, that of several
-// matrices finish(one of them, value, row). Up to GROUPS groups of columns, and one of routed and shared matrices. OWN: columns are
-// made by the thread block.
+// shared memory each. A warp takes a tile, and that of the gate with it (TILES = 2), so that columns are read once for both.
+// finish(p, value, gate, in_gate, place, place of the bias) makes the result, that of several matrices finish(one of them, value, row).
+// Up to GROUPS groups of columns. OWN: the thread block makes its column.
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, typename F>
 static __device__ __forceinline__ void compute_columns(const products & p, const F & finish) {
     constexpr int CHUNKS = T::CHUNKS, ALL = TILE * CHUNKS, EACH = (ALL + 31) / 32, STAGE = TILE * T::WINDOW;
@@ -130,8 +132,9 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     const int64_t dst_column = is_shared ? p.shared_token : p.dst_token;
     const int * slots = nullptr;
     if (is_shared) {
-        first = (blockIdx.y - p.n_routed) * columns::COLUMNS;
-        n = min(n - first, columns::COLUMNS);
+        constexpr int MOST = GROUPS * columns::COLUMNS;
+        first = (blockIdx.y - p.n_routed) * MOST;
+        n = min(n - first, MOST);
         dst += first * dst_column;
     }
     if (is_routed) {
@@ -146,7 +149,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
                 return;
             }
             matrix = mine.matrix;
-            slots = mine.slots;
+            slots = p.slots + mine.first;
         } else {
             const int token = blockIdx.y / p.n_used, slot = blockIdx.y % p.n_used;
             matrix = p.ids[token * p.ids_stride + slot];
@@ -212,7 +215,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         __syncthreads();
     }
 
-    // Where the lane's columns are: column g of each group, of which only the last has fewer than eight.
+    // Where the lane's columns are: column g of each group. Behind the last one it is that again.
     const auto column_of = [&](int i) {
         i = min(i, n - 1);
         if (slots) {
@@ -221,16 +224,18 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         }
         return first + i;
     };
-    const int my_column = column_of((GROUPS - 1) * GROUP + g);
-    constexpr int LANE_BYTES = T::HALVES ? 8 : 16;
-    const auto lane_of = [&](const auto * block, int c) { return reinterpret_cast<const uint8_t *>(block->values[0][c]) + LANE_BYTES * t; };
-    const uint8_t * last = OWN ? lane_of(own + part, 0) : lane_of(y_of + int64_t(my_column / GROUP) * p.n_blocks + part, my_column % GROUP);
-    const uint8_t * full = OWN ? last : lane_of(y_of + part, g);
-    // From a group to the next, and from a block of the warp to its next.
-    const int64_t group_bytes = int64_t(p.n_blocks) * sizeof(columns);
+    constexpr int COLUMN_BYTES = sizeof(columns::values[0][0]), LANE_BYTES = T::HALVES ? 8 : 16;
+    const uint8_t * all_columns = OWN ? reinterpret_cast<const uint8_t *>(own) : reinterpret_cast<const uint8_t *>(y_of);
+    uint32_t column_at[GROUPS];
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        const int c = OWN ? 0 : column_of(j * GROUP + g);
+        column_at[j] = (c / GROUP * p.n_blocks + part) * uint32_t(sizeof(columns)) + c % GROUP * COLUMN_BYTES + LANE_BYTES * t;
+    }
+    // From a block of the warp to its next.
     constexpr uint32_t STEP = LANES * sizeof(columns);
     const auto values_of = [&](int j, int s, uint32_t at_block) {
-        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + s * sizeof(columns::values[0]);
+        const uint8_t * from = all_columns + (column_at[j] + at_block) + s * sizeof(columns::values[0]);
         if (T::HALVES) {
             const uint2 one = at<uint2>(from), two = at<uint2>(from + 32);
             return make_uint4(one.x, one.y, two.x, two.y);
@@ -239,7 +244,7 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     };
     // Sums of the lane's column, then its scale.
     const auto rest_of = [&](int j, uint32_t at_block) {
-        const uint8_t * from = (j == GROUPS - 1 ? last : full + j * group_bytes) + at_block + sizeof(columns::values);
+        const uint8_t * from = all_columns + (column_at[j] + at_block) + sizeof(columns::values);
         if (T::HALVES) {
             return make_uint4(0, 0, at<uint32_t>(from + (1 - t % 2) * 8), 0);
         }
@@ -449,10 +454,14 @@ template <typename T, typename F> void chosen(const products & p, const F & run)
     if (p.makes_columns) {
         return is_short ? run.template operator()<1, 3, 1, 1, true>() : run.template operator()<WARPS, STAGES, 1, 1, true>();
     }
+    const int n_groups = p.chunks ? p.n_groups : p.ids || is_short ? 1 : (p.n_tokens + GROUP - 1) / GROUP;
     if (is_short) {
-        return p.gate ? run.template operator()<1, 2, 2, 1>() : run.template operator()<1, 3, 1, 1>();
+        switch (n_groups) {
+            case 1: return p.gate ? run.template operator()<1, 2, 2, 1>() : run.template operator()<1, 3, 1, 1>();
+            case 2: return run.template operator()<1, 3, 1, 2>();
+            default: return run.template operator()<1, 3, 1, 3>();
+        }
     }
-    const int n_groups = p.ids ? 1 : (p.n_tokens + GROUP - 1) / GROUP;
     if (p.gate) {
         switch (n_groups) {
             case 1: return run.template operator()<WARPS, 2, 2, 1>();

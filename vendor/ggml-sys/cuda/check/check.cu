@@ -54,11 +54,13 @@ int main() {
     column_block * y;
     float * dst;
     int32_t * ids;
+    int * slots;
     chunk * chunks;
     CHECK(cudaMalloc(&y, size_t(max_k / 256) * (max_n / 8) * sizeof(column_block)));
     CHECK(cudaMalloc(&dst, wide * MAX_COLUMNS * 4));
-    CHECK(cudaMalloc(&ids, 24 * MAX_COLUMNS * 8 * 4));
-    CHECK(cudaMalloc(&chunks, 24 * MAX_COLUMNS * 8 * sizeof(chunk)));
+    CHECK(cudaMalloc(&ids, 24 * 512 * 8 * 4));
+    CHECK(cudaMalloc(&chunks, 24 * 512 * 8 * sizeof(chunk)));
+    CHECK(cudaMalloc(&slots, 24 * 512 * 8 * 4));
     cudaStream_t s;
     CHECK(cudaStreamCreate(&s));
     const auto columns = [&](int k, int cols, int each = 1, int first = 0) {
@@ -177,12 +179,16 @@ int main() {
             CHECK(cudaMemsetAsync(dst, 0xff, all * 4, s));
             run(type, p, p.n_routed + n_shared, s);
             const auto out = result(all);
-            p.n_routed = std::min(tokens * used, matrices + tokens * used / 8);
             p.chunks = chunks;
-            CHECK(cudaMemsetAsync(dst, 0xff, all * 4, s));
-            launch((tokens * used + 32) * 4, find_chunks, dim3(1), dim3(32), s, ids, used, used, tokens * used, matrices, chunks, p.n_routed);
-            run(type, p, p.n_routed + n_shared, s);
-            alike = alike && !memcmp(out.data(), result(all).data(), all * 4);
+            p.slots = slots;
+            for (int groups = 1; groups <= (k < 1024 ? 1 : MAX_OF_CHUNK); groups++) {
+                p.n_groups = groups;
+                p.n_routed = std::min(tokens * used, matrices + tokens * used / (8 * groups));
+                CHECK(cudaMemsetAsync(dst, 0xff, all * 4, s));
+                launch((2 * matrices + 64) * 4, find_chunks, dim3(1), dim3(96), s, ids, used, used, tokens * used, matrices, 8 * groups, slots, chunks, p.n_routed);
+                run(type, p, p.n_routed + (each == 1 ? (tokens + 8 * groups - 1) / (8 * groups) : 0), s);
+                alike = alike && !memcmp(out.data(), result(all).data(), all * 4);
+            }
             if (each == used) {
                 // A column for each slot, and others for a shared matrix: made by a launch, and by the thread blocks.
                 products q = base(n, k, 5);
@@ -208,6 +214,17 @@ int main() {
                     CHECK(cudaMemsetAsync(dst, 0xff, every * 4, s));
                     run(type, q, q.n_routed + 5, s);
                     own = own && !memcmp(launched.data(), result(every).data(), every * 4);
+                }
+                q.makes_columns = false;
+                q.chunks = chunks;
+                q.slots = slots;
+                for (int groups = 1; groups <= MAX_OF_CHUNK; groups++) {
+                    q.n_groups = groups;
+                    q.n_routed = std::min(5 * used, matrices + 5 * used / (8 * groups));
+                    CHECK(cudaMemsetAsync(dst, 0xff, every * 4, s));
+                    launch((2 * matrices + 64) * 4, find_chunks, dim3(1), dim3(32), s, ids, used, used, 5 * used, matrices, 8 * groups, slots, chunks, q.n_routed);
+                    run(type, q, q.n_routed + 1, s);
+                    alike = alike && !memcmp(launched.data(), result(every).data(), every * 4);
                 }
             }
             double num = 0, den = 0;
@@ -268,21 +285,26 @@ int main() {
         fill<<<4096, 256>>>((uint32_t *)w, bytes / 4);
         halves<<<4096, 256>>>(w, bytes / 144, 0, 144);
         CHECK(cudaDeviceSynchronize());
-        for (int tokens : {1, 2, 4, 8, 12, 16, 24, 32, 48}) {
-            const int count = 24;
+        for (int tokens : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512}) {
+            const int count = 24, groups = std::clamp((tokens * 8 / 256 + 7) / 8, 1, MAX_OF_CHUNK);
+            const int many = std::min(tokens * 8, 256 + tokens / groups);
+            const auto find = [&](int i) {
+                launch((2 * 256 + 64) * 4, find_chunks, dim3(1), dim3(std::min(1024, std::max(256, tokens * 8))), s, ids + i * tokens * 8, 8, 8, tokens * 8,
+                       256, 8 * groups, slots + i * tokens * 8, chunks + i * many, many);
+            };
             std::vector<int32_t> which;
             for (int i = 0; i < count * tokens * 8; i++)
                 which.push_back(random() >> 56);
             CHECK(cudaMemcpy(ids, which.data(), which.size() * 4, cudaMemcpyHostToDevice));
             printf("experts, %2d tokens:", tokens);
-            for (int once = 0; once < 2; once++) {
+            for (int once = tokens > MAX_COLUMNS; once < 2; once++) {
                 printf(once ? ";  matrices read once:" : " microseconds of each slot by itself:");
                 for (int down = 0; down < 2; down++) {
-                    const int n = down ? 2048 : 512, k = down ? 512 : 2048, many = std::min(tokens * 8, 256 + tokens);
-                    columns(k, tokens * (down ? 8 : 1), down ? 8 : 1);
+                    const int n = down ? 2048 : 512, k = down ? 512 : 2048, all = tokens * (down ? 8 : 1);
+                    const float_columns from = {x, k, k * (down ? 8 : 1), down ? 8 : 1, y};
+                    launch(0, quantise, dim3((k / 256 + 3) / 4, all), dim3(128), s, from, all, from, k / 256);
                     for (int i = 0; i < count; i++)
-                        launch((tokens * 8 + 32) * 4, find_chunks, dim3(1), dim3(256), s, ids + i * tokens * 8, 8, 8, tokens * 8, 256,
-                               chunks + i * many, many);
+                        find(i);
                     const double us = timed(s, count, [&](int i) {
                         products p = {};
                         p.row_bytes = k / 256 * 144;
@@ -307,18 +329,16 @@ int main() {
                         p.dst_slot = n;
                         p.dst_token = 8 * n;
                         p.chunks = once ? chunks + i * many : nullptr;
+                        p.slots = slots + i * tokens * 8;
+                        p.n_groups = groups;
                         p.n_routed = once ? many : tokens * 8;
-                        run(0, p, p.n_routed + (down ? 0 : (tokens + 7) / 8), s);
+                        const int at_once = once ? 8 * groups : 8;
+                        run(0, p, p.n_routed + (down ? 0 : (tokens + at_once - 1) / at_once), s);
                     });
                     printf(" %s %.1f", down ? "down" : "gate and up", us);
                 }
             }
-            const double us = timed(s, count, [&](int i) {
-                const int many = std::min(tokens * 8, 256 + tokens);
-                launch((tokens * 8 + 32) * 4, find_chunks, dim3(1), dim3(256), s, ids + i * tokens * 8, 8, 8, tokens * 8, 256,
-                       chunks + i * many, many);
-            });
-            printf("; finding them %.1f\n", us);
+            printf("; finding them %.1f\n", timed(s, count, find));
             fflush(stdout);
         }
     }
