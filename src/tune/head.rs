@@ -8,7 +8,7 @@ use std::time::Instant;
 use std::{io, thread};
 
 use anyhow::{Context, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use convert::Key;
 use convert::heads::{Extract, Layout, NewHead};
 use convert::stream::Control;
@@ -21,11 +21,12 @@ use sha2::{Digest, Sha256};
 use text::hex;
 
 use crate::answers::{self, Wanted};
-use crate::batches::Part;
+use crate::batches::{Part, Sizes};
 use crate::data::{self, Text};
 use crate::from_use::{self, FromUse};
 use crate::head_args::{Args, Init};
 use crate::loss::Worth;
+use crate::place::{Place, with_remedy};
 use crate::progress::{Shown, drawn, shares};
 use crate::split::{hold_latest, measured, split, words};
 use crate::start;
@@ -74,7 +75,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.init != Some(Init::Own) || source.is_own(), "{}: no head in it to start from", args.model.display());
     ensure!(!args.measure || source.is_own(), "{}: no head in it to measure", args.model.display());
     let model = open(args)?;
-    let (Some(output), false) = (&args.output, args.measure) else { return measure(args, source, &model, &stop) };
+    let place = Place::of(model.model())?;
+    place.said.iter().for_each(|said| tell(said));
+    let (Some(output), false) = (&args.output, args.measure) else {
+        return measure(args, source, (&model, &place), &stop).map_err(with_remedy);
+    };
     ensure!(
         args.force || args.resume || !output.exists(),
         "{}: the file is there; --force overwrites it",
@@ -82,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     let folder = folder(output)?;
     begin(&folder, args)?;
-    let done = train(args, source, &model, output, (&folder, &stop));
+    let done = train(args, source, (&model, &place), output, (&folder, &stop)).map_err(with_remedy);
     // Where nothing was kept, nothing was broken off: an empty folder goes.
     if done.is_err() {
         drop(std::fs::remove_dir(&folder));
@@ -97,11 +102,17 @@ fn head_of_file(args: &Args, head: &Path) -> anyhow::Result<NewHead> {
 }
 
 /// Measures the model's own head on all texts.
-fn measure(args: &Args, source: NewHead, model: &LoadedModel, stop: &AtomicBool) -> anyhow::Result<()> {
+fn measure(
+    args: &Args,
+    source: NewHead,
+    (model, place): (&LoadedModel, &Place),
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
     let scratch = tempfile::tempdir().context("no folder for the model's replies")?;
     let texts = texts(args, model, scratch.path(), stop)?;
-    let mut trainer = trainer(args, source, model, &texts)?;
-    let worth = trainer.measure(&texts, &measured(&texts, 0, usize::MAX))?;
+    let n_part = n_part(args, &source, place);
+    let mut trainer = trainer(args, source, (model, place), &texts)?;
+    let worth = trainer.measure(&texts, &measured(&texts, 0, usize::MAX, n_part))?;
     let on_disk = trainer.on_disk().map(Path::to_owned);
     // A file that is open cannot be removed everywhere.
     drop(trainer);
@@ -114,7 +125,7 @@ fn measure(args: &Args, source: NewHead, model: &LoadedModel, stop: &AtomicBool)
 fn train(
     args: &Args,
     source: NewHead,
-    model: &LoadedModel,
+    (model, place): (&LoadedModel, &Place),
     output: &Path,
     (folder, stop): (&Path, &AtomicBool),
 ) -> anyhow::Result<()> {
@@ -123,15 +134,18 @@ fn train(
         Some(n) => hold_latest(texts, n as usize)?,
         None => split(texts, args.held_out, args.seed)?,
     };
-    let identity = identity(args, &source, &texts, model.model())?;
+    let n_part = n_part(args, &source, place);
+    let identity = identity(args, (&source, &texts), model.model(), (!place.device.is_cpu()).then_some(n_part))?;
     let rate = args.rate.unwrap_or(if source.is_own() { 0.005 } else { 0.02 });
-    let mut trainer = trainer(args, source, model, &texts)?;
-    let held = measured(&texts, n_learned, N_MEASURED);
+    let mut trainer = trainer(args, source, (model, place), &texts)?;
+    let held = measured(&texts, n_learned, N_MEASURED, n_part);
     let rival = match &args.rival {
         Some(path) if !held.is_empty() => Some(rival(args, path, &mut trainer, &texts, &held)?),
         _ => None,
     };
-    let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate };
+    let of_place = if place.device.is_cpu() { Sizes::of_threads } else { Sizes::of_gpu };
+    let sizes = of_place(args.batch as usize, n_part);
+    let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate, sizes };
     let (progress, kept) = training.run(&mut trainer, identity)?;
     if let Some(path) = &args.report {
         let start = progress.measured.first().map(|(_, right)| right.clone());
@@ -182,7 +196,7 @@ struct Report {
 
 /// What the head of another file is worth on what is held out, by depth.
 fn rival(args: &Args, path: &Path, trainer: &mut Trainer, texts: &[Text], held: &[Part]) -> anyhow::Result<Vec<f64>> {
-    let other = start::head(&head_of_file(args, path)?, args.context as usize, args.seed, &Device::Cpu)?;
+    let other = start::head(&head_of_file(args, path)?, args.context as usize, args.seed, trainer.head().device())?;
     let own: HashMap<String, Tensor> = state::named(trainer.head())
         .into_iter()
         .map(|(name, x)| Ok((name, x.copy()?)))
@@ -194,19 +208,29 @@ fn rival(args: &Args, path: &Path, trainer: &mut Trainer, texts: &[Text], held: 
     Ok(worth.iter().map(Worth::right).collect())
 }
 
+/// Tokens, padding included, that go through the head at once.
+fn n_part(args: &Args, source: &NewHead, place: &Place) -> usize {
+    place.n_part(source.shape(), args.context as usize, args.depth.into())
+}
+
 /// A trainer of the head for these texts.
-fn trainer(args: &Args, source: NewHead, model: &LoadedModel, texts: &[Text]) -> anyhow::Result<Trainer> {
-    let (device, n_ctx) = (Device::Cpu, args.context as usize);
+fn trainer(
+    args: &Args,
+    source: NewHead,
+    (model, place): (&LoadedModel, &Place),
+    texts: &[Text],
+) -> anyhow::Result<Trainer> {
+    let n_ctx = args.context as usize;
     let n_threads = args.compute.threads.map_or_else(convert::stream::available_threads, usize::from);
     let keep = Keep {
         in_memory: (args.cache_size as usize) << 20,
         on_disk: args.cache_dir.as_deref().map(|dir| (dir, u64::from(args.cache_disk) << 20)),
     };
     let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), keep, n_threads)?;
-    let head = start::head(&source, n_ctx, args.seed, &device)?;
+    let head = start::head(&source, n_ctx, args.seed, &place.device)?;
     let words = words(texts, source.n_vocab(), args.vocab as usize);
     let how = How { depth: args.depth.into(), pull: args.acceptance, refused: args.refused_weight, n_threads };
-    Trainer::new(source, head, target, words.as_deref(), (how, device))
+    Trainer::new(source, head, target, (texts, words.as_deref()), how)
 }
 
 /// The model with an engine for many replies.
@@ -301,8 +325,13 @@ fn texts(args: &Args, model: &LoadedModel, folder: &Path, stop: &AtomicBool) -> 
     Ok(all)
 }
 
-/// What tells trainings apart.
-fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Model>) -> anyhow::Result<String> {
+/// What tells trainings apart; `n_part` is the size of parts on a GPU, on which the order of texts depends.
+fn identity(
+    args: &Args,
+    (source, texts): (&NewHead, &[Text]),
+    model: &Arc<model::Model>,
+    n_part: Option<usize>,
+) -> anyhow::Result<String> {
     let mut digest = Sha256::new_with_prefix(model.fingerprint()?);
     let how = (args.init, args.heads, args.depth, args.tokens, args.minutes, args.batch, args.context, args.rate);
     let more = (args.acceptance, args.words, args.vocab, args.held_out, args.patience, args.seed, source.n_layers());
@@ -315,6 +344,9 @@ fn identity(args: &Args, source: &NewHead, texts: &[Text], model: &Arc<model::Mo
     if args.refused_weight != 1.0 {
         digest.update(args.refused_weight.to_le_bytes());
         texts.iter().flat_map(|text| &text.refused).for_each(|at| digest.update((*at as u64).to_le_bytes()));
+    }
+    if let Some(n_part) = n_part {
+        digest.update((n_part as u64).to_le_bytes());
     }
     for text in texts {
         text.tokens.iter().for_each(|token| digest.update(token.0.to_le_bytes()));

@@ -3,13 +3,15 @@
 //!
 //! Top to bottom: `head` is the command, `train` a step of it; `data`, `answers` and `from_use` are texts, `split` which of them
 //! are learned from, `target` what the model makes of them (`known`), `disk` what
-//! of that is kept there, [`block`] the head as a function, `loss` and `optimizer` how it changes.
+//! of that is kept there, [`block`] the head as a function, `loss` and `optimizer` how it changes; `place` is where, `device_loss`
+//! the loss on a GPU.
 #![forbid(unsafe_code)]
 
 mod answers;
 mod batches;
 pub mod block;
 mod data;
+mod device_loss;
 mod disk;
 mod from_use;
 mod head;
@@ -17,6 +19,7 @@ mod head_args;
 mod known;
 mod loss;
 mod optimizer;
+mod place;
 mod progress;
 mod split;
 mod start;

@@ -134,13 +134,7 @@ fn of_row(row: &mut [f32], ids: &[u32], probs: &[f32], pull: f32) -> Worth {
 pub const MAX_WORDS: usize = 64;
 
 /// Keeps logarithms finite.
-const TINY: f32 = 1e-30;
-
-/// Adds `more` to `sum`, depth by depth.
-pub fn merge(sum: &mut Vec<Worth>, more: &[Worth]) {
-    sum.resize(more.len().max(sum.len()), Worth::default());
-    sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
-}
+pub const TINY: f32 = 1e-30;
 
 #[cfg(test)]
 mod tests {

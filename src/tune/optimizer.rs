@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{D, Result, Tensor, Var};
 
 /// How a variable learns.
 #[derive(Clone, Debug)]
@@ -91,20 +91,20 @@ impl Optimizer {
     /// That of an earlier run; `find` gives the tensors of [`Optimizer::tensors`] for the variables of these names.
     pub fn restored<'a>(
         names: impl Iterator<Item = &'a str>,
-        find: impl Fn(&str) -> Option<Tensor>,
+        find: impl Fn(&str) -> Result<Option<Tensor>>,
         n_steps: usize,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut moments = BTreeMap::new();
         for name in names {
-            if let Some(momentum) = find(&format!("{name}@momentum")) {
+            if let Some(momentum) = find(&format!("{name}@momentum"))? {
                 moments.insert(name.to_owned(), Moments::Muon { momentum });
             } else if let (Some(first), Some(second)) =
-                (find(&format!("{name}@first")), find(&format!("{name}@second")))
+                (find(&format!("{name}@first"))?, find(&format!("{name}@second"))?)
             {
                 moments.insert(name.to_owned(), Moments::Adam { first, second });
             }
         }
-        Self { moments, n_steps }
+        Ok(Self { moments, n_steps })
     }
 }
 
@@ -113,7 +113,7 @@ fn orthogonal(x: &Tensor) -> Result<Tensor> {
     let (n_rows, n_columns) = x.dims2()?;
     let is_tall = n_rows > n_columns;
     let x = if is_tall { x.t()?.contiguous()? } else { x.clone() };
-    let size = x.sqr()?.sum_all()?.sqrt()?;
+    let size = square_sum(&x)?.sqrt()?;
     let mut x = x.broadcast_div(&(size + 1e-7)?)?;
     let (a, b, c) = NEWTON;
     for _ in 0..N_NEWTON {
@@ -122,6 +122,13 @@ fn orthogonal(x: &Tensor) -> Result<Tensor> {
         x = ((&x * a)? + powers.matmul(&x)?)?;
     }
     if is_tall { x.t()?.contiguous() } else { Ok(x) }
+}
+
+/// The sum of all squares, where `x` is.
+pub fn square_sum(x: &Tensor) -> Result<Tensor> {
+    let squares = x.sqr()?;
+    // A GPU gives each sum to one group of threads, so a large matrix is summed by rows first.
+    if x.device().is_cpu() || x.rank() < 2 { squares.sum_all() } else { squares.sum(D::Minus1)?.sum_all() }
 }
 
 /// The share of the full rate after `progress` of the work, 0 to 1: it grows over the first fiftieth, then falls as a cosine to a

@@ -8,9 +8,6 @@ use sha2::{Digest, Sha256};
 use crate::batches::{Part, parts_by_length};
 use crate::data::Text;
 
-/// Tokens, padding included, that go through the head at once.
-pub const N_PART: usize = 2048;
-
 /// The texts in the order learned ones, then those held out, and the number of the former. Texts of one group stay together. Of two
 /// groups or more one is held out at least, unless `share` is 0.
 ///
@@ -61,8 +58,8 @@ pub fn hold_latest(texts: Vec<Text>, n_tokens: usize) -> anyhow::Result<(Vec<Tex
     Ok((learned, n_learned))
 }
 
-/// Parts of the texts from `first` on, up to so many tokens that count.
-pub fn measured(texts: &[Text], first: usize, most: usize) -> Vec<Part> {
+/// Parts of at most `n_part` tokens, padding included, of the texts from `first` on, up to so many tokens that count.
+pub fn measured(texts: &[Text], first: usize, most: usize, n_part: usize) -> Vec<Part> {
     let mut n = 0;
     let taken = (first..texts.len())
         .take_while(|i| {
@@ -71,7 +68,7 @@ pub fn measured(texts: &[Text], first: usize, most: usize) -> Vec<Part> {
             before < most
         })
         .collect();
-    parts_by_length(taken, N_PART, |i| texts[i].tokens.len())
+    parts_by_length(taken, (n_part, usize::MAX), |i| (texts[i].tokens.len(), 0))
 }
 
 /// The words that drafts are made of, ascending: the most frequent ones, then the first. `None` for all.

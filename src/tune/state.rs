@@ -55,9 +55,11 @@ pub fn save(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let path = path(folder);
-    let mut tensors = named(head);
-    tensors.extend(optimizer.tensors());
-    tensors.extend(best.iter().map(|(name, tensor)| (format!("{BEST}{name}"), tensor.clone())));
+    let best = best.iter().map(|(name, tensor)| (format!("{BEST}{name}"), tensor.clone()));
+    let all = named(head).into_iter().chain(optimizer.tensors()).chain(best);
+    // The library's own copy from a device would panic where that fails.
+    let on_host = all.map(|(name, tensor)| Ok((name, tensor.to_device(&Device::Cpu)?)));
+    let mut tensors = on_host.collect::<candle_core::Result<HashMap<String, Tensor>>>()?;
     let words = serde_json::to_vec(progress)?;
     tensors.insert(WORDS.to_owned(), Tensor::from_slice(&words, words.len(), &Device::Cpu)?);
     let failed = || format!("{}: cannot be written", path.display());
@@ -94,8 +96,8 @@ impl Saved {
     pub fn restore(self, head: &Head) -> anyhow::Result<(Optimizer, HashMap<String, Tensor>)> {
         put(head, &self.tensors)?;
         let names: Vec<String> = named(head).into_keys().collect();
-        let find = |name: &str| self.tensors.get(name).cloned();
-        let optimizer = Optimizer::restored(names.iter().map(String::as_str), find, self.progress.n_steps);
+        let find = |name: &str| self.tensors.get(name).map(|tensor| tensor.to_device(head.device())).transpose();
+        let optimizer = Optimizer::restored(names.iter().map(String::as_str), find, self.progress.n_steps)?;
         let best = self.tensors.iter().filter_map(|(name, x)| Some((name.strip_prefix(BEST)?.to_owned(), x.clone())));
         Ok((optimizer, best.collect()))
     }
@@ -119,7 +121,7 @@ pub fn put(head: &Head, tensors: &HashMap<String, Tensor>) -> anyhow::Result<()>
             let name = format!("{il}.{name}");
             let tensor = tensors.get(&name).with_context(|| format!("{name} is missing"))?;
             ensure!(tensor.dims() == var.dims(), "{name}: {:?} expected, {:?} found", var.dims(), tensor.dims());
-            var.set(&tensor.copy()?)?;
+            var.set(&tensor.to_device(var.device())?.copy()?)?;
         }
     }
     Ok(())

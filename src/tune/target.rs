@@ -12,6 +12,7 @@ use model::{Model, Pass, PassOutput, Rows, Runner};
 use crate::data::Text;
 use crate::disk::{DiskCache, Sizes};
 use crate::known::Known;
+use crate::place::is_on_gpu;
 
 /// Computes texts, and keeps what there is room for.
 pub struct Target {
@@ -22,6 +23,8 @@ pub struct Target {
     kept: Vec<Option<Arc<Known>>>,
     room: usize,
     disk: Option<DiskCache>,
+    n_rows: usize,
+    n_slots: usize,
 }
 
 /// What of a target's passes is kept.
@@ -33,11 +36,23 @@ pub struct Keep<'a> {
     pub on_disk: Option<(&'a Path, u64)>,
 }
 
-/// Tokens of a pass.
-const MAX_ROWS: usize = 512;
+/// Tokens and texts of a pass on a CPU.
+const ON_CPU: (usize, usize) = (512, 16);
 
-/// Texts of a pass.
-const N_SLOTS: usize = 16;
+/// Those of a pass on a GPU, which short passes leave without work.
+const ON_GPU: (usize, usize) = (2048, 32);
+
+/// Logits that a pass on a GPU has at most, where the vocabulary is large: 1 GiB of them.
+const MOST_LOGITS: usize = 1 << 28;
+
+/// Tokens and texts of a pass.
+fn pass_sizes(model: &Model) -> (usize, usize) {
+    if !is_on_gpu(model) {
+        return ON_CPU;
+    }
+    let (n_rows, n_slots) = ON_GPU;
+    (n_rows.min(MOST_LOGITS / model.hparams().n_vocab.max(1)).max(ON_CPU.0), n_slots)
+}
 
 impl Target {
     /// `n_texts`: of which results are kept as `keep` says; texts have at most `n_ctx` tokens, and `n_words` words of each token
@@ -52,15 +67,16 @@ impl Target {
         keep: Keep<'_>,
         n_threads: usize,
     ) -> anyhow::Result<Self> {
+        let (n_rows, n_slots) = pass_sizes(model);
         let memory = model.memory(MemoryConfig {
-            n_slots: N_SLOTS,
+            n_slots,
             n_ctx,
             type_k: CacheType::F16,
             type_v: CacheType::F16,
             v_transposed: false,
             n_snapshots: 1,
             transactional: false,
-            max_rows: Some(MAX_ROWS.min(n_ctx)),
+            max_rows: Some(n_rows.min(n_ctx)),
             rotate: true,
         })?;
         let runner = Runner::new(Arc::clone(model), n_threads)?;
@@ -71,7 +87,8 @@ impl Target {
             None => None,
         };
         let kept = vec![None; n_texts];
-        Ok(Self { runner, memory, output: PassOutput::default(), n_words, kept, room: keep.in_memory, disk })
+        let (output, room) = (PassOutput::default(), keep.in_memory);
+        Ok(Self { runner, memory, output, n_words, kept, room, disk, n_rows, n_slots })
     }
 
     /// Words of each token.
@@ -99,7 +116,7 @@ impl Target {
                 continue;
             }
             let n = text.tokens.len();
-            if !together.is_empty() && (n_rows + n > MAX_ROWS || together.len() == N_SLOTS) {
+            if !together.is_empty() && (n_rows + n > self.n_rows || together.len() == self.n_slots) {
                 self.compute(texts, &std::mem::take(&mut together), &mut all)?;
                 n_rows = 0;
             }
@@ -118,6 +135,7 @@ impl Target {
         all: &mut [Option<Arc<Known>>],
     ) -> anyhow::Result<()> {
         let longest = together.iter().map(|&i| texts[i].1.tokens.len()).max().unwrap_or(0);
+        let most = self.n_rows;
         let mut slots = Vec::new();
         for _ in together {
             slots.push(self.memory.acquire()?.context("the memory has a free slot for each text")?);
@@ -125,10 +143,10 @@ impl Target {
         slots.sort_by_key(memory::Slot::index);
         let mut known = vec![Known::default(); together.len()];
         // More than one text are no more tokens than a pass has.
-        for first in (0..longest).step_by(MAX_ROWS) {
+        for first in (0..longest).step_by(most) {
             let cut = |i: usize| {
                 let tokens = &texts[i].1.tokens;
-                &tokens[first.min(tokens.len())..(first + MAX_ROWS).min(tokens.len())]
+                &tokens[first.min(tokens.len())..(first + most).min(tokens.len())]
             };
             let parts: Vec<_> = slots.iter().zip(together).map(|(slot, &i)| (slot, cut(i).len())).collect();
             let n_rows: Vec<usize> = parts.iter().map(|(_, n)| *n).collect();

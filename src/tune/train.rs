@@ -1,7 +1,7 @@
 //! Training itself: batches through the target model and the head, the loss of each draft token, a step; and the measure that is
 //! wanted in the end, the share of drafts that are right. Owns no file and no clock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,22 +9,24 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 use convert::heads::NewHead;
 
 use crate::batches::Part;
 use crate::block::Head;
 use crate::data::Text;
+use crate::device_loss::{self, Counted, fetched};
 use crate::known::Known;
 use crate::loss::{Targets, Worth, loss};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, square_sum};
 use crate::target::Target;
 
-/// Rows of a matrix of the model, read when they are first wanted.
+/// The embeddings of the tokens of all texts.
 #[derive(Debug)]
 struct Embedding {
-    name: String,
-    rows: HashMap<u32, Vec<f32>>,
+    /// `[n_tokens, n_embd]`, the first of zeros, for rows of a text that has ended.
+    table: Tensor,
+    row_of: HashMap<u32, u32>,
 }
 
 /// Gradients by layer and variable.
@@ -40,6 +42,17 @@ pub struct Trainer {
     embedding: Embedding,
     /// Where the time went.
     pub spent: Spent,
+    /// Steps on a GPU whose numbers are still there.
+    pending: Vec<Pending>,
+    latest: Vec<Worth>,
+}
+
+/// What a step on a GPU leaves there.
+#[derive(Debug)]
+struct Pending {
+    counted: Vec<Vec<Counted>>,
+    /// The squared length of the gradients.
+    size: Tensor,
 }
 
 /// Seconds of training, by what they were for.
@@ -89,7 +102,7 @@ pub struct How {
 }
 
 impl Trainer {
-    /// `words`: the tokens that drafts are made of; all if `None`.
+    /// For these texts and parts of them. `words`: the tokens that drafts are made of; all if `None`.
     ///
     /// # Errors
     /// The model's file cannot be read.
@@ -97,9 +110,10 @@ impl Trainer {
         source: NewHead,
         head: Head,
         target: Target,
-        words: Option<&[u32]>,
-        (how, device): (How, Device),
+        (texts, words): (&[Text], Option<&[u32]>),
+        how: How,
     ) -> anyhow::Result<Self> {
+        let device = head.device().clone();
         let block = format!("blk.{}.nextn", source.n_layer());
         let first_of = |names: &[&str]| -> anyhow::Result<String> {
             let found = names.iter().find(|name| source.has(name)).map(|name| (*name).to_owned());
@@ -115,10 +129,11 @@ impl Trainer {
         let n_words = words.map_or(source.n_vocab(), <[u32]>::len);
         let output = Tensor::from_vec(numbers, (n_words, source.shape().n_embd), &device)?;
         let row_of = words.map(|words| words.iter().zip(0..).map(|(&id, row)| (id, row)).collect());
-        let embedding = Embedding { name: embedding, rows: HashMap::new() };
+        let embedding = Embedding::of(&source, &embedding, texts, &device)?;
         let optimizer = Optimizer::default();
         let student = Student { head, output, row_of, n_words: target.n_words(), how, device };
-        Ok(Self { source, student, optimizer, target, embedding, spent: Spent::default() })
+        let (spent, latest) = (Spent::default(), vec![Worth::default(); how.depth]);
+        Ok(Self { source, student, optimizer, target, embedding, spent, pending: Vec::new(), latest })
     }
 
     /// What learns.
@@ -136,17 +151,22 @@ impl Trainer {
         (self.source, self.student.head)
     }
 
-    /// Learns from one batch at this rate; gives what the drafts were worth before, by depth.
+    /// What drafts were worth in the latest steps of which that is known, by depth.
+    pub fn latest(&self) -> &[Worth] {
+        &self.latest
+    }
+
+    /// Learns from one batch at this rate; gives the number of tokens that counted.
     ///
     /// # Errors
-    /// The device's; numbers that are none, after which the head is not to be used.
-    pub fn learn(&mut self, texts: &[Text], batch: &[Part], rate: f64) -> anyhow::Result<Vec<Worth>> {
+    /// The device's; numbers that are none, after which the head is not to be used. On a GPU they can be those of a step before.
+    pub fn learn(&mut self, texts: &[Text], batch: &[Part], rate: f64) -> anyhow::Result<usize> {
         let n: usize = batch.iter().flatten().map(|i| texts[*i].n_counted()).sum();
         let share = 1.0 / (n * self.student.how.depth).max(1) as f64;
-        let (mut worth, mut gradients) = (vec![Worth::default(); self.student.how.depth], Gradients::new());
+        let (mut counted, mut gradients) = (Vec::new(), Gradients::new());
         // In the order of the parts: sums of floats depend on it.
         for (drafts, found) in self.each(texts, batch, Some(share))? {
-            worth.iter_mut().zip(&drafts).for_each(|(sum, of)| sum.add(of));
+            counted.push(drafts);
             for (name, gradient) in found {
                 let sum = match gradients.remove(&name) {
                     Some(before) => (gradient + before)?,
@@ -155,46 +175,76 @@ impl Trainer {
                 gradients.insert(name, sum);
             }
         }
-        let mut size = 0.0_f64;
-        for gradient in gradients.values() {
-            size += f64::from(gradient.sqr()?.sum_all()?.to_scalar::<f32>()?);
-        }
-        ensure!(size.is_finite(), "the gradients are no numbers any more: lower the rate (--rate)");
-        let (clip, begun) = ((MOST / size.sqrt()).min(1.0), Instant::now());
+        let squares = gradients.values().map(square_sum).collect::<candle_core::Result<Vec<_>>>()?;
+        let n_learned = counted.iter().filter_map(|part| part.first()).map(Counted::n).sum();
+        let clip = if self.student.device.is_cpu() {
+            let (worth, squares) = fetched(self.student.how.depth, &counted, &squares)?;
+            self.latest = worth;
+            let size = squares.iter().map(|square| f64::from(*square)).sum();
+            Clip::ByNumber((MOST / sound(size)?.sqrt()).min(1.0))
+        } else if squares.is_empty() {
+            Clip::ByNumber(1.0)
+        } else {
+            // Nothing waits for the GPU here: it is asked for the numbers of many steps at once.
+            let size = Tensor::stack(&squares, 0)?.sum_all()?;
+            let clip = (size.sqrt()?.recip()? * MOST)?.minimum(1.0)?;
+            self.pending.push(Pending { counted, size });
+            Clip::OnDevice(clip)
+        };
+        let begun = Instant::now();
         for (il, layer) in self.student.head.layers().iter().enumerate() {
             for (name, var) in layer.vars() {
                 if let Some(gradient) = gradients.get(&(il, name.to_owned())) {
-                    self.optimizer.step(&format!("{il}.{name}"), var, &(gradient * clip)?, rate)?;
+                    self.optimizer.step(&format!("{il}.{name}"), var, &clip.of(gradient)?, rate)?;
                 }
             }
         }
         self.optimizer.end_step();
         self.spent.steps += begun.elapsed().as_secs_f64();
-        Ok(worth)
+        if self.pending.len() >= N_AHEAD {
+            self.settle()?;
+        }
+        Ok(n_learned)
+    }
+
+    /// Waits until a GPU has made all steps that it was asked for.
+    ///
+    /// # Errors
+    /// As [`Trainer::learn`].
+    pub fn settle(&mut self) -> anyhow::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let (counted, sizes): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().map(|step| (step.counted, step.size)).unzip();
+        let depth = self.student.how.depth;
+        let (worth, sizes) = timed(&mut self.spent.head, || fetched(depth, &counted.concat(), &sizes))?;
+        self.latest = worth;
+        sizes.into_iter().try_for_each(|size| sound(size.into()).map(drop))
     }
 
     /// What the drafts for these texts are worth, by depth.
     ///
     /// # Errors
-    /// The device's.
+    /// As [`Trainer::learn`].
     pub fn measure(&mut self, texts: &[Text], parts: &[Part]) -> anyhow::Result<Vec<Worth>> {
-        let mut worth = vec![Worth::default(); self.student.how.depth];
+        self.settle()?;
+        let mut counted = Vec::new();
         for parts in parts.chunks(N_AT_ONCE) {
-            for (drafts, _) in self.each(texts, parts, None)? {
-                worth.iter_mut().zip(&drafts).for_each(|(sum, of)| sum.add(of));
-            }
+            counted.extend(self.each(texts, parts, None)?.into_iter().map(|(drafts, _)| drafts));
         }
-        Ok(worth)
+        let depth = self.student.how.depth;
+        Ok(timed(&mut self.spent.head, || fetched(depth, &counted, &[]))?.0)
     }
 
-    /// Drafts of several parts, each by one thread: the matrices of a head are small, and threads that share one wait for each
-    /// other. `learns` is the weight of a token's loss in the gradients that are wanted.
+    /// Drafts of several parts, on a CPU each by one thread: the matrices of a head are small, and threads that share one wait for
+    /// each other. A GPU gets one after the other, all from this thread, whose stream of work it is. `learns` is the weight of a token's loss in the gradients that are wanted.
     fn each(
         &mut self,
         texts: &[Text],
         parts: &[Part],
         learns: Option<f64>,
-    ) -> anyhow::Result<Vec<(Vec<Worth>, Gradients)>> {
+    ) -> anyhow::Result<Vec<(Vec<Counted>, Gradients)>> {
         let mut inputs = Vec::new();
         for part in parts {
             let of: Vec<(usize, &Text)> = part.iter().map(|&i| (i, &texts[i])).collect();
@@ -215,7 +265,8 @@ impl Trainer {
             done
         };
         let mut done = thread::scope(|scope| {
-            let others: Vec<_> = (1..student.how.n_threads.min(parts.len())).map(|_| scope.spawn(work)).collect();
+            let n_threads = if student.device.is_cpu() { student.how.n_threads.min(parts.len()) } else { 1 };
+            let others: Vec<_> = (1..n_threads).map(|_| scope.spawn(work)).collect();
             let mut done = work();
             others.into_iter().for_each(|other| done.extend(other.join().unwrap_or_default()));
             done
@@ -227,20 +278,21 @@ impl Trainer {
     }
 
     /// Hidden states and embeddings of some texts, `[n_texts, n, n_embd]`; the shorter ones end in zeros.
-    fn inputs(&mut self, of: &[(usize, &Text)], known: &[Arc<Known>]) -> anyhow::Result<(Tensor, Tensor)> {
+    fn inputs(&self, of: &[(usize, &Text)], known: &[Arc<Known>]) -> anyhow::Result<(Tensor, Tensor)> {
         let n_embd = self.source.shape().n_embd;
         let n = of.iter().map(|(_, text)| text.tokens.len()).max().unwrap_or(0);
-        let (mut hidden, mut embeddings) = (vec![0.0_f32; of.len() * n * n_embd], vec![0.0_f32; of.len() * n * n_embd]);
+        let (mut hidden, mut rows) = (vec![half::f16::ZERO; of.len() * n * n_embd], vec![0_u32; of.len() * n]);
         for (i, ((_, text), known)) in of.iter().zip(known).enumerate() {
-            let at = i * n * n_embd;
-            hidden[at..at + known.hidden.len()].iter_mut().zip(&known.hidden).for_each(|(x, y)| *x = y.to_f32());
-            for (t, token) in text.tokens.iter().enumerate() {
-                let row = self.embedding.of(&self.source, token.0)?;
-                embeddings[at + t * n_embd..at + (t + 1) * n_embd].copy_from_slice(row);
+            hidden[i * n * n_embd..][..known.hidden.len()].copy_from_slice(&known.hidden);
+            for (row, token) in rows[i * n..].iter_mut().zip(&text.tokens) {
+                *row = *self.embedding.row_of.get(&token.0).context("a token of another text")?;
             }
         }
-        let tensor = |x: Vec<f32>| Tensor::from_vec(x, (of.len(), n, n_embd), &self.student.device);
-        Ok((tensor(hidden)?, tensor(embeddings)?))
+        let shape = (of.len(), n, n_embd);
+        // Half of the bytes go to the device.
+        let hidden = Tensor::from_vec(hidden, shape, &self.student.device)?.to_dtype(DType::F32)?;
+        let rows = Tensor::from_vec(rows, of.len() * n, &self.student.device)?;
+        Ok((hidden, self.embedding.table.index_select(&rows, 0)?.reshape(shape)?))
     }
 }
 
@@ -252,21 +304,21 @@ impl Student {
         known: &[Arc<Known>],
         (hidden, embeddings): (&Tensor, &Tensor),
         learns: Option<f64>,
-    ) -> anyhow::Result<(Vec<Worth>, Gradients)> {
+    ) -> anyhow::Result<(Vec<Counted>, Gradients)> {
         let outs = self.head.unroll(embeddings, hidden, self.how.depth)?;
-        let (mut worth, mut pulled) = (Vec::new(), None);
+        let (mut counted, mut pulled) = (Vec::new(), None);
         for (k, out) in outs.iter().enumerate() {
             let (rows, targets) = self.rows(of, known, k, out.dim(1)?);
             if rows.is_empty() {
-                worth.push(Worth::default());
+                counted.push(Counted::Host(Worth::default()));
                 continue;
             }
-            let rows = Tensor::new(rows, &self.device)?;
-            let h = out.flatten(0, 1)?.index_select(&rows, 0)?;
-            let (gradient, of) = loss(&h.detach(), &self.output, &targets, (learns.is_some(), self.how.pull))?;
-            worth.push(of);
+            let out = out.flatten(0, 1)?; // [n_texts * n_rows, n_embd]
+            let h = out.detach().index_select(&Tensor::new(&rows[..], &self.device)?, 0)?;
+            let (gradient, of) = self.loss(&h, &targets, learns.is_some())?;
+            counted.push(of);
             if let Some(gradient) = gradient {
-                let pull = (h * gradient)?.sum_all()?;
+                let pull = (&out * self.spread(&gradient, &rows, out.dim(0)?)?)?.sum(D::Minus1)?.sum_all()?;
                 pulled = Some(match pulled {
                     Some(sum) => (pull + sum)?,
                     None => pull,
@@ -285,7 +337,30 @@ impl Student {
                 }
             }
         }
-        Ok((worth, gradients))
+        Ok((counted, gradients))
+    }
+
+    /// The gradient of the loss by some rows, where it is wanted, and what they are worth.
+    fn loss(&self, h: &Tensor, targets: &Targets, wanted: bool) -> candle_core::Result<(Option<Tensor>, Counted)> {
+        let how = (wanted, self.how.pull);
+        if self.device.is_cpu() {
+            let (gradient, worth) = loss(h, &self.output, targets, how)?;
+            return Ok((gradient, Counted::Host(worth)));
+        }
+        let (gradient, sums) = device_loss::loss(h, &self.output, targets, how)?;
+        Ok((gradient, Counted::Device(sums)))
+    }
+
+    /// `x` has a row for each of `rows`, ascending: they get to their places among `n_rows`, and the others are zeros. The other
+    /// way round, to add rows at places, is slow on a GPU.
+    fn spread(&self, x: &Tensor, rows: &[u32], n_rows: usize) -> candle_core::Result<Tensor> {
+        if rows.len() == n_rows {
+            return Ok(x.clone());
+        }
+        let mut places = vec![rows.len() as u32; n_rows];
+        (0..).zip(rows).for_each(|(place, &row)| places[row as usize] = place);
+        let zeros = Tensor::zeros((1, x.dim(1)?), x.dtype(), &self.device)?;
+        Tensor::cat(&[x, &zeros], 0)?.index_select(&Tensor::from_vec(places, n_rows, &self.device)?, 0)
     }
 
     /// Rows of draft `k` that count, of `n_rows` for each text, and the target's words there.
@@ -330,17 +405,45 @@ impl Student {
 }
 
 impl Embedding {
-    fn of(&mut self, source: &NewHead, token: u32) -> anyhow::Result<&[f32]> {
-        if !self.rows.contains_key(&token) {
-            let row = source.rows(&self.name, &[token])?.context("the embedding was found before")?;
-            self.rows.insert(token, row);
-        }
-        Ok(&self.rows[&token])
+    /// The rows of the matrix of that name.
+    fn of(source: &NewHead, name: &str, texts: &[Text], device: &Device) -> anyhow::Result<Self> {
+        let ids: BTreeSet<u32> = texts.iter().flat_map(|text| &text.tokens).map(|token| token.0).collect();
+        let ids: Vec<u32> = ids.into_iter().collect();
+        let n_embd = source.shape().n_embd;
+        let numbers = source.rows(name, &ids)?.context("the embedding was found before")?;
+        let rows = Tensor::from_vec(numbers, (ids.len(), n_embd), device)?;
+        let table = Tensor::cat(&[&Tensor::zeros((1, n_embd), DType::F32, device)?, &rows], 0)?;
+        Ok(Self { table, row_of: ids.into_iter().zip(1..).collect() })
     }
+}
+
+/// By what gradients are shortened.
+enum Clip {
+    ByNumber(f64),
+    OnDevice(Tensor),
+}
+
+impl Clip {
+    fn of(&self, gradient: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::ByNumber(factor) => gradient * *factor,
+            Self::OnDevice(factor) => gradient.broadcast_mul(factor),
+        }
+    }
+}
+
+/// The squared length of gradients, if it is a number.
+fn sound(size: f64) -> anyhow::Result<f64> {
+    ensure!(size.is_finite(), "the gradients are no numbers any more: lower the rate (--rate)");
+    Ok(size)
 }
 
 /// Parts of a measurement whose inputs are held at a time.
 const N_AT_ONCE: usize = 8;
+
+/// Steps on a GPU after which their numbers are asked for: what was asked of it before is done then, and memory that is free goes
+/// back to the driver.
+const N_AHEAD: usize = 16;
 
 /// Gradients longer than this, as one vector, are shortened to it.
 const MOST: f64 = 1.0;

@@ -9,13 +9,12 @@ use anyhow::{Context, ensure};
 use candle_core::Tensor;
 
 use crate::Stopped;
-use crate::batches::{Batches, Part};
+use crate::batches::{Batches, Part, Sizes};
 use crate::data::Text;
 use crate::head_args::Args;
-use crate::loss::{Worth, merge};
+use crate::loss::Worth;
 use crate::optimizer::share_of_rate;
 use crate::progress::{Shown, length, shares};
-use crate::split::N_PART;
 use crate::state::{self, Progress};
 use crate::train::Trainer;
 
@@ -31,6 +30,8 @@ pub(crate) struct Training<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) rate: f64,
+    /// Of batches.
+    pub(crate) sizes: Sizes,
 }
 
 /// Where a training's state was kept.
@@ -56,8 +57,7 @@ impl Training<'_> {
             (trainer.optimizer, best) = saved.restore(trainer.head())?;
         }
         let learned = &self.texts[..self.n_learned];
-        let n_batch = self.args.batch as usize;
-        let mut batches = Batches::new(learned, n_batch, N_PART.min(n_batch), self.args.seed);
+        let mut batches = Batches::new(learned, self.sizes, self.args.seed);
         // Where it was: the order of batches is that of the seed.
         (0..progress.n_steps).for_each(|_| drop(batches.next_batch()));
         let length = self.args.minutes.map_or(self.args.tokens, |m| (m * 60.0) as u64);
@@ -78,9 +78,9 @@ impl Training<'_> {
         state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress)?;
         let (begun, before) = (Instant::now(), progress.seconds);
         let mut saved_at = before;
-        let mut seen: Vec<Worth> = Vec::new();
         while self.share(&progress) < 1.0 {
             if self.stop.load(Ordering::Relaxed) {
+                trainer.settle()?;
                 match self.keep(trainer, &best, &progress)? {
                     Kept::InFolder => shown.line("--resume goes on from here"),
                     Kept::Elsewhere(dir, why) => shown.line(&format!("{why}; {}", self.taken_up(dir))),
@@ -92,13 +92,11 @@ impl Training<'_> {
             let n_before = n_measured(self.share(&progress));
             let batch = batches.next_batch();
             let rate = self.rate * share_of_rate(self.share(&progress));
-            let worth = trainer.learn(learned, &batch, rate)?;
+            progress.n_tokens += trainer.learn(learned, &batch, rate)?;
             progress.n_steps += 1;
-            progress.n_tokens += worth[0].n;
             progress.seconds = before + begun.elapsed().as_secs_f64();
-            merge(&mut seen, &worth);
             let position = if self.args.minutes.is_some() { progress.seconds as u64 } else { progress.n_tokens as u64 };
-            shown.at(position.min(length), format!("right: {}", shares(&worth)));
+            shown.at(position.min(length), format!("right: {}", shares(trainer.latest())));
             if n_measured(self.share(&progress)) > n_before {
                 self.measure(trainer, (&mut progress, &mut best), &shown)?;
                 progress.seconds = before + begun.elapsed().as_secs_f64();
@@ -108,6 +106,7 @@ impl Training<'_> {
                 }
             }
             if progress.seconds - saved_at > SAVE_EVERY {
+                trainer.settle()?;
                 // Room may be there in a minute; what was kept before stays.
                 if let Err(error) = state::save(self.folder, trainer.head(), &trainer.optimizer, &best, &progress) {
                     shown.line(&format!("note: {error:#}"));
@@ -115,6 +114,8 @@ impl Training<'_> {
                 saved_at = progress.seconds;
             }
         }
+        trainer.settle()?;
+        progress.seconds = before + begun.elapsed().as_secs_f64();
         // Where the file cannot be written, --resume has nothing left to do but that.
         let kept = self.keep(trainer, &best, &progress)?;
         if !best.is_empty() {

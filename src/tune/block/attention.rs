@@ -18,6 +18,8 @@ pub(super) struct Cells {
 pub(super) struct Seen<'a> {
     pub(super) text: Option<&'a Cells>,
     pub(super) chain: &'a [Cells],
+    /// [`mask`] of at least as many rows.
+    pub(super) mask: &'a Tensor,
 }
 
 /// Minus infinity for scores: finite, so that nothing becomes NaN.
@@ -60,7 +62,9 @@ pub(super) fn attend(
     let q = (q.reshape((n_texts, n_head_kv, n_group * n_rows, d_k))? * f64::from(shape.scale))?;
     let scores = q.matmul(&text.k.t()?)?; // [n_texts, n_head_kv, n_group * n_rows, n_cells]
     let scores = scores.reshape((n_texts, n_head_kv * n_group, n_rows, n_cells))?;
-    let scores = scores.broadcast_add(&mask(n_rows, n_cells, x)?)?;
+    // Whole rows in memory, as the library adds those fastest.
+    let mask = seen.mask.narrow(0, 0, n_rows)?.narrow(1, 0, n_cells)?.contiguous()?;
+    let scores = scores.broadcast_add(&mask)?;
     let q = q.reshape((n_texts, n_head_kv, n_group, n_rows, d_k))?;
     // The rows of a chain, and where this one is not of the text itself, it too.
     let own: Vec<&Cells> = match seen.text {
@@ -90,11 +94,10 @@ pub(super) fn attend(
     Ok((o.reshape((n_texts, n_rows, n_head * d_v))?, cells))
 }
 
-/// Row `i` sees the cells up to `i`: `[n_rows, n_cells]`.
-fn mask(n_rows: usize, n_cells: usize, like: &Tensor) -> Result<Tensor> {
-    let of = |row: usize| (0..n_cells).map(move |cell| if cell <= row { 0.0 } else { MASKED });
-    Tensor::from_vec((0..n_rows).flat_map(of).collect::<Vec<f32>>(), (n_rows, n_cells), like.device())?
-        .to_dtype(like.dtype())
+/// Row `i` sees the cells up to `i`: `[n, n]`.
+pub(super) fn mask(n: usize, like: &Tensor) -> Result<Tensor> {
+    let of = |row: usize| (0..n).map(move |cell| if cell <= row { 0.0 } else { MASKED });
+    Tensor::from_vec((0..n).flat_map(of).collect::<Vec<f32>>(), (n, n), like.device())?.to_dtype(like.dtype())
 }
 
 /// Over the last dimension.

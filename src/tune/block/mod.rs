@@ -9,7 +9,7 @@ mod weights;
 use candle_core::{Device, Result, Tensor};
 use model::HeadShape;
 
-use attention::{Cells, Seen, attend};
+use attention::{Cells, Seen, attend, mask};
 use rotation::Rotation;
 pub use weights::{Layer, Numbers};
 
@@ -19,6 +19,7 @@ pub struct Head {
     shape: HeadShape,
     layers: Vec<Layer>,
     rotation: Option<Rotation>,
+    device: Device,
 }
 
 /// The norm at the end of a layer.
@@ -39,7 +40,12 @@ impl Head {
         }
         let rotation =
             Rotation::new(&shape.attention, factors.filter(|_| shape.attention.freq_factors), n_positions, device)?;
-        Ok(Self { shape, layers, rotation })
+        Ok(Self { shape, layers, rotation, device: device.clone() })
+    }
+
+    /// Where its numbers are.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Its layers.
@@ -55,13 +61,15 @@ impl Head {
         let (mut outs, mut chain): (Vec<Tensor>, Vec<Cells>) = (Vec::new(), Vec::new());
         let mut text: Option<Cells> = None;
         let mut handed = hidden.clone();
+        // One for all drafts: on a GPU each would be a copy from the host.
+        let mask = mask(n, embeddings)?;
         for k in 0..depth.min(n.saturating_sub(2)) {
             let n_rows = n - 2 - k;
             let tokens = embeddings.narrow(1, k + 1, n_rows)?;
             let by_layers = self.layers.len() > 1;
             let Some(layer) = (if by_layers { self.layers.get(k) } else { self.layers.first() }) else { break };
             let before = if by_layers && !self.shape.chained { hidden } else { &handed };
-            let seen = Seen { text: text.as_ref().filter(|_| !by_layers), chain: &chain };
+            let seen = Seen { text: text.as_ref().filter(|_| !by_layers), chain: &chain, mask: &mask };
             let at = if by_layers { 0 } else { k };
             let (stream, cells) = self.layer(layer, (&tokens, &before.narrow(1, 0, n_rows)?), at, &seen)?;
             if text.is_none() {
